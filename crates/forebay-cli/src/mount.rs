@@ -1,8 +1,8 @@
-//! `mount` and `umount`: the PFS at a second place, with the tier in the read path; and
-//! `run --mount`: over the PFS's own path, for one program only.
+//! `mount` and `umount` of a PFS with the tier in the read path, and `run --mount`, which mounts
+//! over the PFS's own path for one program.
 //!
-//! `mount` returns when the mount can be used. It starts this program again in the foreground, in a
-//! session of its own, and waits for its first line; what keeps it from starting is printed here.
+//! `mount` returns when the mount is ready. It starts this program again with `--foreground`, in a
+//! new session, and waits for its first line. If that process fails, its error is printed here.
 
 use crate::Outcome;
 use crate::cli::{Global, MountArgs, UmountArgs, parse_seconds};
@@ -18,7 +18,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 
-/// Options that `mount(8)` passes on and that mean nothing here.
+/// Options that `mount(8)` passes on and that have no effect here.
 const IGNORED: [&str; 14] = [
     "rw",
     "defaults",
@@ -92,7 +92,7 @@ fn serve(global: &Global, args: &MountArgs, options: &Options) -> Outcome {
     let (pfs, at) = (&args.pfs, &args.mountpoint);
     let mounted = Mounted::new(pfs, at, options, quiet_client(global))
         .map_err(|e| format!("cannot mount {} at {}: {e}", pfs.display(), at.display()))?;
-    // It would keep a directory of the program that mounts busy.
+    // The process would keep the directory of its caller busy.
     let _ = std::env::set_current_dir("/");
     unmount_at_signals(mounted.at().to_owned())?;
     // The starter may be gone.
@@ -101,7 +101,7 @@ fn serve(global: &Global, args: &MountArgs, options: &Options) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Programs that use the mount have nobody to whom it could say something.
+/// In the background, nobody reads messages.
 fn quiet_client(global: &Global) -> Client {
     let mut config = global.client_config();
     config.quiet = true;

@@ -1,7 +1,7 @@
 //! The kernel's FUSE protocol (`linux/fuse.h`): numbers and layouts, and nothing else.
 //!
-//! The names are the header's, so that its documentation applies. Only what this file system uses
-//! is here.
+//! The names are those of the header, so that its documentation applies. Only the parts that this
+//! file system uses are here.
 
 #![allow(missing_docs, reason = "the kernel's header documents these")]
 
@@ -64,7 +64,7 @@ numbers! { u32:
     TMPFILE = 51,
 }
 
-// Of INIT: what the kernel can do and this file system wants.
+// Flags of INIT: features of the kernel that this file system uses.
 numbers! { u64:
     ASYNC_READ = 1 << 0,
     POSIX_LOCKS = 1 << 1,
@@ -113,10 +113,10 @@ numbers! { u32:
 /// The kernel opens a file in order to execute it: a flag of OPEN that programs cannot set.
 pub const FMODE_EXEC: i32 = 0x20;
 
-/// Types that are as many bytes without padding, all of which may have any value.
+/// Types without padding, for which every byte may have any value.
 ///
 /// # Safety
-/// That is so.
+/// The type must have no padding, and every bit pattern must be valid.
 pub unsafe trait Plain: Copy + Default {}
 
 /// The bytes of a value.

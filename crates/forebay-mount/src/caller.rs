@@ -1,10 +1,10 @@
-//! Acting as the caller: the PFS itself decides what a program may do.
+//! Acts as the caller, so that the PFS decides what a program may do.
 //!
-//! A thread of this process takes over the caller's user, groups and capabilities before it calls
-//! the PFS. The request names user and group; the supplementary groups and the capabilities are
-//! read from `/proc`, for each request, because a program may change them at any moment. The
-//! caller waits for its answer meanwhile and cannot change them then. What a request does not
-//! prove is not granted: a process in a user namespace of its own has no capabilities here.
+//! A thread of this process takes on the caller's user, groups and capabilities before it calls the
+//! PFS. The request names user and group. The supplementary groups and the capabilities are read
+//! from `/proc` for each request, because a program may change them between requests; while it
+//! waits for an answer it cannot. A right is granted only if it can be verified: a process in its
+//! own user namespace has no capabilities here.
 //!
 //! A process that is not root serves its own user alone, and acts as itself.
 
@@ -61,7 +61,7 @@ pub struct Callers {
     statuses: Mutex<HashMap<u32, Arc<OwnedFd>>>,
 }
 
-/// What `/proc` says of a thread.
+/// The part of a thread's `/proc/PID/status` that is needed.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Status {
     fsuid: u32,
@@ -88,7 +88,7 @@ impl Callers {
         }
     }
 
-    /// Whether calls are made in the name of others.
+    /// Whether calls are made with the rights of other users.
     pub fn switches(&self) -> bool {
         self.daemon.is_some()
     }
@@ -149,8 +149,8 @@ impl Callers {
         let capabilities = match (uid, is_real) {
             (0, true) => status.permitted,
             (_, true) => 0,
-            // The kernel acts for another one than the thread: overlayfs as its mounter, a server
-            // of files.
+            // The kernel acts for a user other than the thread's: overlayfs for its mounter, or a
+            // file server.
             (0, false) if status.fsuid != 0 => return Identity { capabilities: mine, ..nobody },
             (_, false) if status.fsuid != uid => 0,
             (_, false) => status.effective,
@@ -169,7 +169,7 @@ impl Callers {
         let mut statuses = self.statuses.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(fd) = statuses.get(&pid).cloned() {
             drop(statuses);
-            // The descriptor stands for that very thread, even if its number is used again.
+            // The descriptor refers to this thread, even if its number is reused.
             if let Some(status) = read_status(&fd) {
                 return Some(status);
             }
@@ -190,7 +190,7 @@ impl Callers {
 /// Whether the thread `pid` is about to die, or is gone: nobody waits for its request.
 pub fn is_dying(pid: u32) -> bool {
     if pid == 0 {
-        // Of another namespace: nothing is known of it.
+        // The thread is in another PID namespace: nothing is known about it.
         return false;
     }
     let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
@@ -267,7 +267,7 @@ fn act_as(identity: &Identity) {
     });
 }
 
-/// A thread that does not get the caller's identity would act with other rights.
+/// Ends the process on a failure: the thread would otherwise act with other rights.
 fn give_up_unless(done: bool, what: &str) {
     if !done {
         let _ = writeln!(std::io::stderr(), "forebay mount: cannot take over {what}; the mount ends");
@@ -303,13 +303,13 @@ fn set_effective(wanted: u64) {
     give_up_unless(done, "the capabilities of a caller");
 }
 
-/// Gives up the capabilities that a user namespace of its own gives to a process: the PFS shall
-/// treat it as the user that it is.
+/// Drops the capabilities that this process has in its own user namespace, so that the PFS treats
+/// it as its user.
 pub fn drop_capabilities() {
     set_effective(0);
 }
 
-/// Gives this thread a umask, a working directory and a root of its own.
+/// Gives this thread its own umask, working directory and root.
 ///
 /// # Errors
 /// What `unshare` returns.

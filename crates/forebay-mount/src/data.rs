@@ -12,13 +12,13 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// One request copies at most this much, so that it ends.
+/// Most bytes that one copy request copies, so that it ends soon.
 const COPY_BYTES: u64 = 128 << 20;
 
 /// `RWF_NOAPPEND`, which is newer than the C library's header.
 const RWF_NOAPPEND: i32 = 0x20;
 
-/// The attributes of files that `lsattr` and `chattr` show and change: two forms of each.
+/// Requests for the file flags of `lsattr` and `chattr`, each in two forms.
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
 const GET_XATTR: u32 = 0x801c_581f;
@@ -192,7 +192,7 @@ fn read_through(handle: &Handle, buffer: &mut [u8], offset: u64) -> Result<usize
     }
 }
 
-/// Writes as the program's flags say now: they may have been changed since the file was opened.
+/// Writes by the program's current flags: it may have changed them since it opened the file.
 fn write_once(handle: &Handle, data: &[u8], offset: u64, flags: i32) -> Result<usize, Errno> {
     let (appends, opened_to) = (flags & libc::O_APPEND != 0, handle.flags & libc::O_APPEND != 0);
     let how = match (appends, opened_to) {

@@ -32,7 +32,7 @@ pub struct Buffer {
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// At least so many bytes. Pages that are never touched take no memory.
+    /// Allocates at least this many bytes. Pages that are never touched take no memory.
     ///
     /// # Errors
     /// No memory.
@@ -57,7 +57,7 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(self.at, self.bytes) }
     }
 
-    /// The place for a request: the data of a write begins at the border of a page there.
+    /// The buffer for a request: in it, the data of a write begins at a page boundary.
     pub fn request(&mut self) -> &mut [u8] {
         &mut self.bytes()[PAGE_BYTES - BEFORE_DATA_BYTES..]
     }
@@ -101,7 +101,7 @@ impl Device {
         }
     }
 
-    /// Answers a request. False if nobody waits for the answer any more.
+    /// Answers a request. False if the caller no longer waits for the answer.
     pub fn answer(&self, unique: u64, result: Result<&[u8], Errno>) -> bool {
         let (error, body) = match result {
             Ok(body) => (0, body),
@@ -113,7 +113,7 @@ impl Device {
         rustix::io::writev(&self.fd, parts).is_ok()
     }
 
-    /// Registers a file to which the kernel passes reads and writes of another one.
+    /// Registers a backing file, to which the kernel passes reads and writes of a file.
     ///
     /// # Errors
     /// `EPERM` without CAP_SYS_ADMIN.

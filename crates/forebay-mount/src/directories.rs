@@ -46,7 +46,7 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// READDIRPLUS: with the attributes, which the kernel may use as long as it may remember them.
+    /// READDIRPLUS: entries with attributes, which the kernel may use while it caches them.
     ///
     /// # Errors
     /// As for all operations.
@@ -69,7 +69,7 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// All zero if there is nothing to say of the name; the kernel looks it up when needed.
+    /// All zero if the name has no attributes here; the kernel then looks it up when needed.
     fn entry_plus(&self, handle: &Handle, name: &[u8]) -> EntryOut {
         let Ok(text) = CString::new(name) else { return EntryOut::default() };
         if name == b"." || name == b".." {

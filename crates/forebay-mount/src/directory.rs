@@ -1,20 +1,20 @@
-//! Listing a directory: entries of the PFS in the kernel's form.
+//! Lists a directory: entries of the PFS in the kernel's format.
 //!
-//! The offsets that the kernel gets are those of the PFS, so a program may remember one and come
-//! back to it, also after others have changed the directory.
+//! The offsets are those of the PFS, so a program may store one and seek to it later, even after
+//! the directory has changed.
 
 use crate::abi::{Dirent, bytes_of};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// What is read of a directory at a time.
+/// Bytes of a directory that are read at a time.
 const READ_BYTES: usize = 32 << 10;
 
 /// Before the name in an entry of `getdents64`: inode, offset, length, type.
 const ENTRY_HEADER_BYTES: usize = 19;
 
-/// What was read of a directory and not yet listed.
+/// Entries that were read from a directory and not yet listed.
 #[derive(Debug, Default)]
 pub struct Stream {
     bytes: Vec<u8>,
@@ -37,7 +37,7 @@ pub struct Entry<'a> {
 }
 
 impl Stream {
-    /// Hands the entries from `offset` on to `take`, until that refuses one or there are no more.
+    /// Passes the entries from `offset` on to `take`, until it refuses one or no more are left.
     ///
     /// # Errors
     /// What the PFS returns, for the first entry; and what `take` returns.
@@ -58,7 +58,7 @@ impl Stream {
                 Ok(Some(entry)) => entry,
                 Ok(None) => break,
                 Err(e) if listed == 0 => return Err(e),
-                // The next request meets it again.
+                // The next request returns the error again.
                 Err(_) => break,
             };
             let (next, len) = (entry.next, entry.name.len());
@@ -109,8 +109,8 @@ fn parse(bytes: &[u8]) -> Option<Entry<'_>> {
     })
 }
 
-/// Appends an entry in the kernel's form to `out`, which may hold `room` bytes. False if there is
-/// no room.
+/// Appends an entry in the kernel's format to `out`, which may hold `room` bytes. False if the
+/// entry does not fit.
 pub fn append(out: &mut Vec<u8>, room: usize, before: &[u8], entry: Entry<'_>) -> bool {
     let len = (before.len() + size_of::<Dirent>() + entry.name.len()).next_multiple_of(8);
     if out.len() + len > room {

@@ -1,7 +1,7 @@
-//! The file system: what all its operations use.
+//! The file system: state and functions that all operations use.
 //!
-//! Each operation finds the file's directory on the PFS, takes over the caller's rights, and makes
-//! the same call there. So the PFS decides, and its errors are the program's.
+//! Each operation finds the file's directory on the PFS, takes on the caller's rights, and makes
+//! the same call there. So the PFS decides, and the program gets its errors.
 
 use crate::abi::{Attr, AttrOut, EntryOut, Plain, bytes_of};
 use crate::caller::Callers;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// What the operations use.
+/// State that the operations use.
 #[derive(Debug)]
 pub struct Fs {
     /// The root of the PFS.
@@ -29,17 +29,17 @@ pub struct Fs {
     pub path: PathBuf,
     /// The connection to the kernel.
     pub device: Arc<Device>,
-    /// What the kernel knows.
+    /// Nodes that the kernel knows.
     pub nodes: Nodes,
-    /// What is open.
+    /// Open files and directories.
     pub handles: Handles,
-    /// In whose name calls are made.
+    /// Acts as callers.
     pub callers: Callers,
     /// Locks of programs.
     pub locks: Locks,
     /// The tier.
     pub client: Client,
-    /// How long the kernel may remember names and attributes.
+    /// How long the kernel may cache names and attributes.
     pub valid_for: Duration,
     /// The kernel passes reads and writes on to files.
     pub passes: AtomicBool,
@@ -66,7 +66,7 @@ impl AsFd for Located {
     }
 }
 
-/// What has to be undone if nobody takes the answer.
+/// What must be undone if the caller no longer waits for the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing.
@@ -79,7 +79,7 @@ pub enum Effect {
     Created(u64, u64),
 }
 
-/// What an operation comes to.
+/// Result of an operation.
 pub type Done = Result<Effect, Errno>;
 
 /// An answer in the making.
@@ -116,7 +116,7 @@ impl Out {
         &mut self.data.bytes()[..(bytes as usize).min(DATA_BYTES)]
     }
 
-    /// So many of them are the answer.
+    /// Sets how many of these bytes are the answer.
     pub fn has_data(&mut self, bytes: usize) {
         self.data_bytes = Some(bytes);
     }
@@ -150,9 +150,9 @@ impl Fs {
         }
     }
 
-    /// With the caller's rights first, since the PFS may grant this process none. The caller may
-    /// have none for the directories above, and still have a directory below as its current one,
-    /// or mounted in a container; the kernel has come here by names that the caller may use.
+    /// Tries the caller's rights first, since the PFS may grant this process none. The caller may
+    /// have no rights for the directories above its current directory, or above one that is mounted
+    /// in a container. The kernel has already checked the names by which the caller came here.
     fn by_path(&self, path: &[u8], file: FileId) -> Result<OwnedFd, Errno> {
         let found = match self.walk(path) {
             Err(Errno::ACCESS) if self.callers.switches() => {
@@ -173,7 +173,7 @@ impl Fs {
         if FileId::of(&stat(fd.as_fd())?) == file { Ok(fd) } else { Err(Errno::STALE) }
     }
 
-    /// Never through symbolic links, and never into what is mounted below: that may be this mount.
+    /// Follows no symbolic links, and enters no mounts below: one of them may be this mount.
     fn walk(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let beneath = ResolveFlags::BENEATH
             | ResolveFlags::NO_SYMLINKS

@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 /// An open file or directory.
 #[derive(Debug)]
 pub struct Handle {
-    /// Of which node.
+    /// Its node.
     pub node: u64,
     /// The flags with which the program has opened it.
     pub flags: i32,
     fd: OwnedFd,
     /// Whether the tier serves its reads.
     pub served: Served,
-    /// Where the listing of a directory is.
+    /// Position in the listing of a directory.
     pub stream: Option<Box<Mutex<Stream>>>,
 }
 
@@ -80,7 +80,7 @@ impl Handles {
         slots.slots.get(usize::try_from(number).ok()?)?.clone()
     }
 
-    /// Takes the number back.
+    /// Frees the number.
     pub fn remove(&self, number: u64) -> Option<Arc<Handle>> {
         let mut slots = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let handle = slots.slots.get_mut(usize::try_from(number).ok()?)?.take();

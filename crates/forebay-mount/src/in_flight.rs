@@ -1,10 +1,10 @@
-//! Requests that are not answered yet, and what a signal to their callers does.
+//! Requests that are not answered yet, and the effect of signals to their callers.
 //!
-//! A program that is killed while it waits for the PFS shall die, whatever the PFS does: its
-//! request is answered by `EINTR`, and the thread that works on it does the rest without it. A
-//! signal that does not kill is no reason to end a call early, except for one that waits for a
-//! lock. The kernel reports a signal once, and a program may be killed later; so requests whose
-//! callers got a signal are looked after until they are answered.
+//! A program that is killed while it waits for the PFS must die, whatever the PFS does. Its request
+//! is answered with `EINTR`, and the thread that works on it finishes alone. Of the calls that get
+//! a signal that does not kill, only waits for locks end early. The kernel reports only the first
+//! signal, and a program may be killed later, so requests whose callers got a signal are checked
+//! until they are answered.
 
 use crate::caller::is_dying;
 use crate::device::Device;
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often callers that got a signal are looked after.
+/// How often callers that got a signal are checked.
 const ROUND: Duration = Duration::from_millis(20);
 
 /// A signal that has no other use here; its handler does nothing, but calls that wait end.
@@ -46,7 +46,7 @@ impl InFlight {
         lock(&self.requests).insert(unique, Work { caller, thread, waits_for_lock });
     }
 
-    /// The request is about to be answered: true for the first who says so.
+    /// The request is about to be answered: true for the first thread that reports this.
     pub fn claim(&self, unique: u64) -> bool {
         lock(&self.requests).remove(&unique).is_some()
     }
@@ -62,7 +62,7 @@ impl InFlight {
         true
     }
 
-    /// Looks after the callers that got signals, for ever.
+    /// Checks the callers that got signals, forever.
     pub fn look_after(&self, device: &Device) {
         loop {
             let mut signalled = lock(&self.signalled);

@@ -1,13 +1,13 @@
-//! A second view of a PFS, at another place, whose reads come from the tier.
+//! A mount of a PFS at a second mount point, with the tier in its read path.
 //!
-//! The file system speaks the kernel's FUSE protocol by itself (`abi`, `device`). It passes names,
+//! The file system implements the kernel's FUSE protocol (`abi`, `device`). It passes names,
 //! attributes, locks and writes through to the PFS, with the caller's rights (`caller`), so that a
-//! program sees what it would see on the PFS. Files that are open for reading are read by the
-//! client core (`served`). Files that are open for writing are the PFS's own: on root's mounts the
-//! kernel itself passes reads and writes to them (`opening`).
+//! program gets the PFS's own results. The client core reads files that are open only for reading
+//! (`served`). For files that are open for writing, the kernel passes reads and writes directly to
+//! the PFS's file on root's mounts (`opening`).
 //!
-//! The crate `fuser` is not used, because it can neither answer a call whose program is killed
-//! while the PFS hangs, nor wait for locks, nor create files without names.
+//! The crate `fuser` is not used: it cannot answer a call of a killed program while the PFS hangs,
+//! interrupt a wait for a lock, or create files without names.
 
 mod abi;
 mod attributes;
@@ -47,13 +47,13 @@ use std::time::Duration;
 /// How a PFS is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How long the kernel may remember names and attributes without asking; zero: not at all.
+    /// How long the kernel may cache names and attributes; zero: not at all.
     pub valid_for: Duration,
     /// Nothing can be changed through the mount.
     pub read_only: bool,
     /// Set-user-ID programs and devices work (root's mounts only).
     pub suid_dev: bool,
-    /// Only the user of this process may use the mount, also if that is root.
+    /// Only the user of this process may use the mount, even if that is root.
     pub private: bool,
 }
 
@@ -74,7 +74,7 @@ impl Mounted {
     /// Mounts the directory `pfs` at `at`, which may be the same directory.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the kernel or of `fusermount3`.
     pub fn new(pfs: &Path, at: &Path, options: &Options, client: Client) -> io::Result<Self> {
         mounting::detach_dead(at)?;
         let (pfs, at) = (pfs.canonicalize()?, at.canonicalize()?);
@@ -93,7 +93,7 @@ impl Mounted {
             for_all: is_for_all,
             read_only: options.read_only,
             suid_dev: options.suid_dev,
-            // What the kernel remembers it must check as well: this process is not asked then.
+            // For cached names the kernel does not ask this process, so it must check modes.
             kernel_checks: !options.valid_for.is_zero(),
         };
         let device = Arc::new(Device::new(mounting::mount(&pfs, &at, how)?));
@@ -142,7 +142,7 @@ impl Mounted {
     }
 }
 
-/// Each open file of a program is one of this process.
+/// Raises the limit: each open file of a program takes a descriptor of this process.
 fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -154,6 +154,6 @@ fn raise_open_files() {
             return;
         }
     }
-    // A limit that stays costs open files, and nothing else.
+    // If this fails, only fewer files can be open.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

@@ -16,7 +16,7 @@ pub struct Locks(Mutex<HashMap<(FileId, u64), Owned>>);
 #[derive(Debug)]
 struct Owned {
     fd: Arc<OwnedFd>,
-    /// The process that has taken the last one.
+    /// The process that took the last one.
     pid: u32,
     /// The open file through which it did.
     handle: usize,
@@ -38,8 +38,8 @@ impl Locks {
         drop(owned);
     }
 
-    /// Releases what was locked through an open file by the file itself, not by a process: that
-    /// has released its locks before.
+    /// Releases the locks that belong to an open file. Those that belong to a process have been
+    /// released before.
     pub fn drop_handle(&self, handle: &Arc<Handle>) {
         let mut locks = self.lock();
         if !locks.is_empty() {

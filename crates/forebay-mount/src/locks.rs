@@ -1,10 +1,10 @@
-//! Locks of programs, taken on the PFS: so they hold against programs that use the PFS itself, and
-//! against other nodes where the PFS's locks do.
+//! Locks of programs. They are taken on the PFS, so they also exclude programs that use the PFS
+//! directly and, if the PFS's locks do so, programs on other nodes.
 //!
 //! A lock of a file (`flock`) is taken on the descriptor of the open file. A lock of a range
-//! belongs to an owner, which may be a process or an open file; each owner gets a descriptor of its
-//! own for the file, and the lock is that descriptor's (an OFD lock). To release all locks of an
-//! owner is to close its descriptor.
+//! belongs to an owner, which may be a process or an open file. Each owner has its own descriptor
+//! of the file, which holds the lock (an OFD lock). Closing the descriptor releases all locks of
+//! the owner.
 
 use crate::abi::{LK_FLOCK, LkIn, LkOut};
 use crate::fs::{Done, Effect, Fs, Out, last_error};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 fn flock_of(arg: &LkIn) -> libc::flock {
     let len = match arg.lk.end {
-        // To the end of the file, however long it becomes.
+        // To the end of the file, even if the file grows.
         end if end >= i64::MAX as u64 => 0,
         end => end - arg.lk.start + 1,
     };
@@ -32,7 +32,7 @@ fn flock_of(arg: &LkIn) -> libc::flock {
 }
 
 impl Fs {
-    /// GETLK: who would keep a lock from being taken.
+    /// GETLK: the lock that prevents another one.
     ///
     /// # Errors
     /// What the PFS returns; so for all operations.
@@ -68,8 +68,7 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// SETLK and SETLKW. A call that waits may last for ever: the thread is not one of those that
-    /// serve others then.
+    /// SETLK and SETLKW. A wait may last forever, so it has a thread that serves no other requests.
     ///
     /// # Errors
     /// As for all operations; `EINTR` after a signal.
@@ -82,7 +81,7 @@ impl Fs {
             _ => set_whole(&handle, &arg, waits)?,
         }
         if arg.lk.kind != libc::F_UNLCK {
-            // The program expects to see what others have written under their lock.
+            // The program expects to see the writes of other lock holders.
             self.nodes.handles_of_file(handle.node).iter().for_each(|other| other.served.doubt());
         }
         Ok(Effect::Nothing)

@@ -1,7 +1,8 @@
 //! Mounting and unmounting.
 //!
-//! Root mounts by itself; other users mount through `fusermount3`, which belongs to root. A mount
-//! whose process has died answers `ENOTCONN` to everything; it is detached before a new one.
+//! Root mounts directly; other users mount through `fusermount3`, which is set-user-ID root. A
+//! mount whose process has died answers every call with `ENOTCONN`. It is detached before a new
+//! mount is made.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -14,7 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What the kernel calls the file system.
+/// Type of the file system in the kernel's mount table.
 pub const FS_TYPE: &str = "fuse.forebay";
 
 /// How to mount.
@@ -22,7 +23,7 @@ pub const FS_TYPE: &str = "fuse.forebay";
 pub struct How {
     /// All users may use the mount, each with its own rights.
     pub for_all: bool,
-    /// Nothing can be changed through the mount.
+    /// Read-only.
     pub read_only: bool,
     /// Set-user-ID programs and devices work.
     pub suid_dev: bool,
@@ -137,7 +138,7 @@ pub fn detach_dead(at: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Unmounts; `lazily` detaches the mount now, and it ends when nobody uses it any more.
+/// Unmounts. `lazily` detaches the mount now, and it ends when no program uses it any more.
 ///
 /// # Errors
 /// `EBUSY`: a program has a file open, or its current directory there. `EINVAL`: nothing is

@@ -1,4 +1,4 @@
-//! Names: looking up, making, renaming and removing.
+//! Looks up, creates, renames and removes names.
 
 use crate::abi::{LinkIn, MkdirIn, MknodIn, Rename2In, RenameIn};
 use crate::caller::use_umask;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Both files exist and change places.
+/// Both files exist and are exchanged.
 const EXCHANGE: u32 = 1 << 1;
 
 impl Fs {
@@ -61,7 +61,7 @@ impl Fs {
         let dir = self.locate(request.header.nodeid)?;
         use_umask(arg.umask);
         let (kind, mode) = (FileType::from_raw_mode(arg.mode), Mode::from_raw_mode(arg.mode & 0o7777));
-        // The protocol's 32 bits, spread as those of the kernel's.
+        // A device number in 32 bits, in the kernel's encoding.
         let rdev = u64::from(arg.rdev);
         let (major, minor) = ((rdev >> 8 & 0xfff) as u32, (rdev & 0xff | rdev >> 12 & 0xf_ff00) as u32);
         rustix::fs::mknodat(dir.as_fd(), name, kind, mode, rustix::fs::makedev(major, minor) as Dev)?;
@@ -110,8 +110,8 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// A descriptor of what `name` stands for, if the kernel knows it by this name only: it may
-    /// use it on when the name is gone.
+    /// A descriptor of the file `name`, if the kernel knows it only by this name: the file may stay
+    /// in use after the name is removed.
     fn last_way(&self, parent: u64, dir: BorrowedFd<'_>, name: &CStr) -> Option<(FileId, OwnedFd)> {
         let file = FileId::of(&self.stat_name(dir, name).ok()?);
         if !self.nodes.needs_descriptor(parent, name.to_bytes(), file) {

@@ -1,8 +1,8 @@
-//! The kernel's node numbers, and the files of the PFS for which they stand.
+//! Maps the kernel's node numbers to files of the PFS.
 //!
-//! A node is a file with the name under which it was last looked up, not a descriptor: the kernel
-//! may know more files than this process may open. A file that has no name any more, but that the
-//! kernel still knows, keeps a descriptor (`orphan`).
+//! A node stores the name under which the file was last looked up, not a descriptor, because the
+//! kernel may know more files than this process may open. A file that has no name any more but that
+//! the kernel still knows keeps a descriptor (`orphan`).
 //!
 //! A file usually has one node. It gets a second one while the kernel passes reads of the first to
 //! another file than the next open needs (`io`): all opens of one node must pass to the same file.
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct FileId {
     dev: u64,
     ino: u64,
-    /// A number that is used again for a file of another type is another file.
+    /// An inode number that is reused for a file of another type is another file.
     kind: u16,
 }
 
@@ -39,7 +39,7 @@ pub enum Io {
     Closed,
     /// Each read and write is a request.
     Requests,
-    /// The kernel passes them to a backing file with this number, in the name of whom.
+    /// The kernel passes them to a backing file: its number, and the identity that registered it.
     Passed(u32, Identity),
 }
 
@@ -107,7 +107,7 @@ impl Nodes {
         id
     }
 
-    /// The kernel forgets so many of its lookups.
+    /// The kernel forgets this many of its lookups.
     pub fn forget(&self, id: u64, lookups: u64) {
         let mut table = self.lock();
         let Some(node) = table.nodes.get_mut(&id) else { return };
@@ -149,7 +149,7 @@ impl Nodes {
             let parent = table.nodes.get(&at)?;
             parts.push(&parent.name);
             at = parent.parent;
-            // Renames on other nodes may have made a circle of what is known here.
+            // Renames on other nodes may have left a cycle in the names that are known here.
             if parts.len() > table.nodes.len() {
                 return None;
             }

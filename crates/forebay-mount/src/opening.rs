@@ -1,12 +1,12 @@
-//! Opening and closing files, and who serves their reads and writes meanwhile.
+//! Opens and closes files, and decides how their reads and writes are served.
 //!
 //! | opened for | by root's mount | by a user's mount |
 //! | --- | --- | --- |
 //! | reading, and the agent serves the PFS | requests: tier, then PFS | the same |
 //! | writing, or no agent | the kernel passes them to the PFS's file | requests: PFS |
 //!
-//! All open files of one node must be served alike. Where they would not be, the open is answered
-//! by `ESTALE`: the kernel looks the name up again, and gets another node for the file.
+//! All open files of one node must be served alike. An open that does not fit is answered with
+//! `ESTALE`: the kernel looks the name up again, and gets another node for the file.
 
 use crate::abi::{
     CreateIn, FMODE_EXEC, FOPEN_DIRECT_IO, FOPEN_PARALLEL_DIRECT_WRITES, FOPEN_PASSTHROUGH, FlushIn, OpenIn,
@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Flags of an open that are the PFS's business.
+/// Flags of an open that are passed to the PFS.
 const FLAGS_OF_PFS: i32 = libc::O_ACCMODE
     | libc::O_APPEND
     | libc::O_DIRECT
@@ -34,7 +34,7 @@ const FLAGS_OF_PFS: i32 = libc::O_ACCMODE
     | libc::O_TRUNC
     | libc::O_NONBLOCK;
 
-/// How often an open tries to be served as others that come and go.
+/// How often an open is retried while other opens of the file come and go.
 const TRIES: usize = 16;
 
 fn flags_of(flags: i32) -> OFlags {
@@ -54,7 +54,7 @@ impl Fs {
         if arg.flags & FMODE_EXEC != 0 {
             self.may(file.as_fd(), libc::X_OK)?;
         }
-        // Whoever truncates or writes conflicts with what the tier passes; find out before.
+        // Truncating and writing conflict with opens that the tier serves; find out before.
         if self.is_served_otherwise(node, arg.flags) {
             self.nodes.supersede(node);
             return Err(Errno::STALE);
@@ -65,7 +65,7 @@ impl Fs {
         Ok(Effect::Opened(number))
     }
 
-    /// CREATE: makes a file and opens it; or opens one that others have made meanwhile.
+    /// CREATE: creates a file and opens it, or opens one that was created meanwhile.
     ///
     /// # Errors
     /// As for all operations.
@@ -85,7 +85,7 @@ impl Fs {
         self.created(node, arg.flags, fd, &stat, out)
     }
 
-    /// TMPFILE: makes a file without a name and opens it.
+    /// TMPFILE: creates a file without a name and opens it.
     ///
     /// # Errors
     /// As for all operations.
@@ -130,7 +130,7 @@ impl Fs {
         }
     }
 
-    /// Whether the kernel shall pass reads and writes to the PFS's own file.
+    /// Whether the kernel is to pass reads and writes to the PFS's file.
     fn wants_pass(&self, flags: i32) -> bool {
         self.passes.load(Ordering::Relaxed) && !self.may_be_served(flags)
     }
@@ -144,7 +144,7 @@ impl Fs {
         self.client.may_ask() && self.client.serves(&self.path)
     }
 
-    /// Answers an open: who serves the file's reads and writes.
+    /// Answers an open with how the file's reads and writes are served.
     fn serve(&self, node: u64, flags: i32, mut fd: OwnedFd, out: &mut Out) -> Result<u64, Errno> {
         for _ in 0..TRIES {
             let (io, is_new) = self.choose(node, flags, fd.as_fd());
@@ -173,9 +173,9 @@ impl Fs {
         Err(Errno::STALE)
     }
 
-    /// Readers see at once what is written through this mount: a file that somebody writes is not
-    /// read from the tier. Each open looks at the others after it is noted, so of two at the same
-    /// time at least one sees the other.
+    /// Readers see writes through this mount at once: a file that is open for writing is not read
+    /// from the tier. Each open is noted before it checks the others, so of two concurrent opens at
+    /// least one sees the other.
     fn part_readers_and_writers(&self, node: u64, handle: &Handle) {
         let others = self.nodes.handles_of_file(node);
         if handle.is_writable() {
@@ -194,7 +194,7 @@ impl Fs {
             return (Io::Requests, false);
         }
         let Some(caller) = self.callers.acting() else { return (Io::Requests, false) };
-        // The backing file is used in the name of who registers it.
+        // The kernel uses the backing file with the credentials of the thread that registers it.
         self.callers.act_as(&caller.to_register_backing());
         let backing = self.device.open_backing(fd);
         self.callers.act_as(&caller);
@@ -251,7 +251,7 @@ impl Fs {
     }
 }
 
-/// Closes a descriptor and tells what the PFS says to that: it may write what was held back.
+/// Closes a descriptor and returns the PFS's error: the close may write buffered data.
 fn close(fd: OwnedFd) -> Result<(), Errno> {
     use std::os::fd::IntoRawFd;
     // SAFETY: the descriptor is owned and not used again.

@@ -1,4 +1,4 @@
-//! From the kernel's requests to the operations, and the first request of all.
+//! Dispatches the kernel's requests to the operations, and answers the first one (INIT).
 
 use crate::abi::*;
 use crate::device::DATA_BYTES;
@@ -8,14 +8,14 @@ use rustix::io::Errno;
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// Requests that the kernel may send ahead, for read-ahead and the like.
+/// Background requests that the kernel may have in flight, such as read-ahead.
 const MAX_BACKGROUND: u16 = 64;
 
 impl Fs {
     /// Serves a request that has an answer.
     ///
     /// # Errors
-    /// The answer's.
+    /// The error to answer with.
     pub fn serve_request(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         match request.header.opcode {
             LOOKUP => self.lookup(request, out),
@@ -79,7 +79,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Undoes what was done for an answer that nobody takes.
+    /// Undoes an operation whose caller no longer waits for the answer.
     pub fn undo(&self, effect: Effect) {
         let (node, opened) = match effect {
             Effect::Nothing => (None, None),
@@ -97,7 +97,7 @@ impl Fs {
         }
     }
 
-    /// Answers the kernel's first request: agrees on what each side can do.
+    /// Answers the kernel's first request, which negotiates features.
     ///
     /// # Errors
     /// The kernel is too old, or sends something else.

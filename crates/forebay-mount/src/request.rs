@@ -1,4 +1,4 @@
-//! A request of the kernel, taken apart.
+//! Parses a request of the kernel.
 
 use crate::abi::{InHeader, Plain, from_bytes};
 use rustix::io::Errno;
@@ -7,7 +7,7 @@ use std::ffi::CStr;
 /// A request: its header, and the arguments that are not taken yet.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// Who asks for what.
+    /// Its header: the operation and the caller.
     pub header: InHeader,
     rest: &'a [u8],
 }

@@ -1,8 +1,8 @@
 //! The threads that serve the kernel's requests.
 //!
-//! One of them always waits for the next request, as long as there may be another one, so a PFS
-//! that is slow with one file delays nobody else. Calls that wait for a lock have threads of their
-//! own: the one who will release the lock must be served.
+//! One thread always waits for the next request, up to the limit on threads, so a PFS that is slow
+//! with one file does not delay other requests. Calls that wait for a lock have their own threads,
+//! because the request that releases the lock must be served.
 
 use crate::abi::{BATCH_FORGET, DESTROY, FORGET, INTERRUPT, InterruptIn, SETLKW};
 use crate::caller::own_umask;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Threads that work on requests.
 const THREADS_MAX: usize = 32;
-/// Threads that wait for requests; more end, each with up to 2 MiB of memory.
+/// Most threads that wait for requests. Others end, because each has up to 2 MiB of memory.
 const IDLE_MAX: usize = 6;
 /// Calls that wait for locks.
 const LOCK_WAITS_MAX: usize = 1024;
@@ -111,7 +111,7 @@ impl Pool {
         let unique = request.header.unique;
         match request.header.opcode {
             FORGET | BATCH_FORGET => {
-                // What is not understood is not forgotten; it costs memory.
+                // A request that cannot be parsed releases no node; this only costs memory.
                 let _ = fs.forget(&mut request);
             }
             INTERRUPT => {

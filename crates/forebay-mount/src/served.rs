@@ -1,10 +1,9 @@
 //! Which open files the tier serves, and for how long.
 //!
-//! A file that is open for reading only is shown to the agent when it is first read, as the
-//! preloaded library does. From then on the client core reads it: from the tier, or from the PFS.
-//! The reader stays with the PFS itself from the moment on when the file is opened for writing
-//! through this mount, when its content was changed, or when a lock says that it may have been:
-//! programs do not expect `ESTALE`.
+//! A file that is open only for reading is registered with the agent at its first read, as in the
+//! preloaded library. From then on the client core reads it from the tier or the PFS. The reader
+//! changes to the PFS's own file when the file is opened for writing through this mount, or when a
+//! check finds that its content has changed, because programs do not expect `ESTALE`.
 
 use forebay_client::{Client, File};
 use forebay_pfs::Revalidate;
@@ -15,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// How old the last look at a file's attributes may be when its reads are served.
+/// How old the last check of a file's attributes may be when its reads are served.
 const FRESH: Duration = Duration::from_millis(50);
 
 /// The tier's part of an open file.
@@ -24,7 +23,7 @@ pub struct Served {
     state: RwLock<State>,
     /// Never again.
     left: AtomicBool,
-    /// The next read looks at the file, past this node's caches.
+    /// The next read checks the file, past this node's caches.
     doubt: AtomicBool,
     /// Of the last look, in milliseconds of the clock of this process.
     looked_ms: AtomicU64,
@@ -61,7 +60,7 @@ impl Served {
         self.left.store(true, Ordering::Release);
     }
 
-    /// Others may have changed the file before now, and the program expects to see it.
+    /// Others may have changed the file, and the program expects to see the change.
     pub fn doubt(&self) {
         self.doubt.store(true, Ordering::Release);
     }
@@ -81,7 +80,7 @@ impl Served {
         match file.read_at(buffer, offset) {
             Ok(n) => Some(n),
             Err(_) => {
-                // Changed, or an error that the PFS itself shall report.
+                // The file has changed, or the PFS itself is to report an error.
                 self.leave();
                 self.drop_file();
                 None
