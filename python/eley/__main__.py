@@ -1,11 +1,11 @@
-"""Analytics beside an HPC job on one parallel file system, measured: an MPI program that writes checkpoints, and a Spark job whose input is
-prefetched under each planner, in the lab, whose links have one budget for both directions.
+"""Measures analytics beside an HPC job on one parallel file system: an MPI program writes checkpoints, and the input of a Spark job is
+prefetched under each planner. It runs in the lab, where both directions of a link share its bandwidth.
 
     python3 python/eley [--quick] [--setting NAME ...] [--repeats N] [--pfs moosefs|glusterfs] [--workload wordcount|sort]
 
 It needs root, Java 17, Maven, and Debian's packages openmpi-bin and libopenmpi-dev; the lab installs its own. It leaves `eley.json`, `eley.md`
-and plots in `target/experiment-eley`. Each run that has been measured stays there, in a file of its own, and is not measured again with the same
-sizes, so that an experiment can be resumed; --fresh forgets them.
+and plots in `target/experiment-eley`. Each measured run stays there, in its own file, and is not measured again with the same sizes, so that
+an experiment can be resumed; --fresh measures all runs again.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def arguments():
     parser.add_argument("--api", choices=["posix", "mpiio", "collective"], default=usual.api, help="how the writer writes [default: %(default)s]")
     parser.add_argument("--observed", action="store_true", help="the writer reports nothing itself: `forebay run --job` observes it")
     parser.add_argument("--quick", action="store_true", help="three settings with little data, once each; fails unless all of it happened")
-    parser.add_argument("--fresh", action="store_true", help="measure again what has been measured")
+    parser.add_argument("--fresh", action="store_true", help="measure all runs again")
     parser.add_argument("--output", type=Path, metavar="DIR", help="directory of the results [default: target/experiment-eley]")
     for field, what in (("rate", "MB/s of each server"), ("waves", "waves of the input"), ("compute_s", "seconds between two phases"), ("ranks", "ranks of the writer"),
                         ("rank_bytes", "bytes of a rank and a phase"), ("sync_transfers", "transfers of 1 MiB after which a rank syncs; 0: at the end of a phase")):
@@ -64,7 +64,7 @@ def chosen(args):
 
 
 def prepare():
-    """Builds what is not there yet. Returns the program `forebay` and the Python to go on with."""
+    """Builds missing parts. Returns the program `forebay` and the Python interpreter to continue with."""
     missing = [package for program, package in PROGRAMS.items() if not shutil.which(program)]
     if missing:
         raise SystemExit(f"experiment: Open MPI is not installed: apt-get install --no-install-recommends {' '.join(sorted(missing))}")
@@ -87,7 +87,7 @@ def prepare():
 
 
 def jar_beside(program):
-    """The jar with the native library beside a program of somebody's choice, such as that of the tests: `make java` takes a release."""
+    """Builds the jar with the native library beside a chosen program, such as that of the tests; `make java` uses a release build."""
     library = program.parent / "libforebay_jni.so"
     if not library.exists():
         raise SystemExit(f"experiment: no {library.name} beside {program}: cargo build -p forebay-jni")
@@ -103,7 +103,7 @@ def build_writer(program):
     library = next((path for path in (program.parent / "libforebay.so", program.parent / "deps/libforebay.so") if path.exists()), None)
     if library is None:
         raise SystemExit(f"experiment: no libforebay.so beside {program}: cargo build -p forebay-capi")
-    # The name that the loader looks for, as `make install` makes it.
+    # The name that the loader looks for; `make install` creates the same one.
     link = place / "libforebay.so.0"
     link.unlink(missing_ok=True)
     link.symlink_to(library)

@@ -1,4 +1,4 @@
-"""The lab of the experiment: servers whose links have one budget for both directions, nodes with Spark, and a node for the writer."""
+"""The lab of the experiment: servers whose links share their bandwidth between both directions, nodes with Spark, and a node for the writer."""
 
 import json
 import os
@@ -16,7 +16,7 @@ WRITER = "w1"
 TRAFFIC_S = 0.2
 STOP_S = 120
 # Ranks yield the core while they wait for each other. The launcher needs no network of its own, and
-# nothing of it may outlive the lab.
+# none of its processes may outlive the lab.
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "--mca", "btl", "vader,self"]
 # Room for the writer's files and those of the profile: a deleted chunk keeps its room for minutes.
 STORE_BYTES = 4 << 30

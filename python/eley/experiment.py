@@ -1,5 +1,5 @@
-"""The run: input and profile are made once, each setting is measured several times in interleaved order, and the report is written of what there
-is."""
+"""Runs the experiment: makes input and profile once, measures each setting several times in interleaved order, and writes the report of the
+results so far."""
 
 import contextlib
 import json
@@ -49,8 +49,8 @@ def say(words):
 
 
 def order(names, repeats):
-    """Settings and numbers of the repeats: in each repeat in a new random order, so that drift of the machine is nobody's gain; but the first run
-    is that of the writer alone, which gives the deadlines."""
+    """Settings and numbers of the repeats: in each repeat in a new random order, so that drift of the machine favours no setting. The first run
+    is that of the writer alone, from which the deadlines follow."""
     shuffled = random.Random(SEED)
     found = []
     for repeat in range(repeats):
@@ -107,7 +107,7 @@ def measured_profile(args, tools, size):
 
 
 def measure(args, tools, size, profile_path, pending):
-    """Brings the lab up and measures what is pending in it."""
+    """Starts the lab and measures the pending runs in it."""
     say(f"bringing up {size.servers} servers of {size.rate:g} MB/s, {size.nodes} nodes with Spark and a writer, on {size.pfs} ...")
     with contextlib.ExitStack() as stack:
         place = Path(tempfile.mkdtemp(prefix="forebay-eley-"))
@@ -164,7 +164,7 @@ def kept(args, name, repeat, size):
 
 
 def conditions(size):
-    """What has to be equal for results to be compared."""
+    """The conditions that must be equal for results to be comparable."""
     return json.loads(json.dumps(asdict(size)))
 
 

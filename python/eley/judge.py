@@ -1,4 +1,4 @@
-"""What the results say about each target: measured, met or not, and why. Knows results as stage.measure() gives them, and nothing else."""
+"""Evaluates the results for each target: the measured value, whether the target is met, and why. Uses only results of stage.measure()."""
 
 import math
 import statistics
@@ -30,7 +30,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Alone:
-    """Seconds of the writer's phases without anything beside it: their median, and by how much single ones are longer."""
+    """Seconds of the writer's phases alone: their median, and the spread above it."""
 
     median_s: float
     spread_s: float
@@ -46,7 +46,7 @@ def length(phase):
 
 
 def alone(results):
-    """The first phase of each run makes the files' first bytes and is left out. The spread is what nineteen of twenty phases keep to."""
+    """The first phase of each run is left out, because it creates the files. 95 % of the phases stay within the spread."""
     times = sorted(length(phase) for result in runs(results, "alone") for phase in result["phases"][1:])
     if not times:
         return None
@@ -61,7 +61,7 @@ def beside(result):
 
 
 def within(result):
-    """Phases that were beside the map stage for as long as they take alone."""
+    """Phases that overlapped the map stage for at least their time alone."""
     began, ended = result["map"]
     return [phase for phase in result["phases"] if phase["began"] >= began and phase["began"] + result["alone_s"] <= ended]
 
@@ -83,7 +83,7 @@ def map_s(results, name):
 
 
 def spread(values):
-    """Half of the range: what the means of so few runs may differ by for no reason."""
+    """Half of the range: means of so few runs may differ by this much by chance."""
     return (max(values) - min(values)) / 2
 
 

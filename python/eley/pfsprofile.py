@@ -1,5 +1,5 @@
-"""The profile of the lab, measured by `forebay profile` before any agent runs: how fast a prefetch is, and how it and the writer disturb each
-other, by nodes and threads."""
+"""The profile of the lab, measured by `forebay profile` before any agent runs: the speed of a prefetch, and how it and the writer slow each
+other down, by nodes and threads."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The simulator of the same runs: a scenario of kind `colocation` from the measured profile, the measured compute of a wave, and the moments at
+"""Simulates the same runs: a scenario of kind `colocation` from the measured profile, the measured compute time of a wave, and the times at
 which phases began in each measured run."""
 
 import json

@@ -59,11 +59,11 @@ class Sizes:
         return self.servers * self.rate * 1e6
 
 
-# The PFS is so many times as fast as the job computes: fast enough that a job with prefetches need
-# not read while the writer writes, if that is half of the time.
+# Speed of the PFS relative to the job's compute: fast enough that a job with prefetches need not
+# read during the writer's phases, if these take half of the time.
 SPEED = 2.0
 PHASE_S = 4.0
-# A smoke: everything happens, and nothing is to be concluded from its figures.
+# A smoke test: it runs every part, and its figures mean nothing.
 QUICK = {"rate": 10.0, "node_cpus": 0.5, "rank_bytes": 4 * MIB, "compute_s": 2.0, "extent_bytes": 4 * MIB, "waves": 5, "alone_phases": 3, "phases_before": 1, "profile_threads": 1, "profile_run_s": 0.5, "sync_transfers": 1}
 
 

@@ -1,10 +1,10 @@
-"""Outside judges of file systems, on the PFS itself and through Forebay: what passes there must pass here.
+"""File system tests of other projects, on the PFS itself and through Forebay: a test that passes there must pass here.
 
     python3 python/posix target/release/forebay [--pfs DIR | --lab moosefs] [--only fsx,fio] [--ways run] [--kill-agent]
 
-It prints a table: for each judge the number of tests, how many passed each way, and the names of
-those that pass only on the PFS. It ends with 1 if a test does. Programs and sources that are
-missing are fetched; a judge that cannot be had is left out, and named.
+It prints a table: for each judge (test program) the number of tests, how many passed each way, and
+the names of those that passed only on the PFS. It ends with 1 if there are any. It downloads missing
+programs and sources; a judge that cannot be installed is skipped and named.
 """
 
 import argparse

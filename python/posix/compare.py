@@ -1,7 +1,7 @@
 """Compares the results of a judge on the PFS with those through Forebay.
 
 A judge is a program that tests a file system. Its result is a word for each of its tests: `ok`,
-`skipped` or `failed`. The rule: a test that passes on the PFS itself passes through Forebay.
+`skipped` or `failed`. Rule: a test that passes on the PFS itself must pass through Forebay.
 """
 
 import time
@@ -24,7 +24,7 @@ class Verdict:
     results: dict = field(default_factory=dict)
     # Tests that pass on the PFS and never passed this way.
     different: dict = field(default_factory=dict)
-    # What makes the comparison worthless, such as a library that no program loaded.
+    # Why the comparison is invalid, such as a library that no program loaded.
     void: list = field(default_factory=list)
 
     @property

@@ -14,7 +14,7 @@ class Judge:
     """A program that tests the file system below a directory."""
 
     name = ""
-    # Fewer tests that pass on the PFS show nothing.
+    # If fewer tests pass on the PFS, the comparison is invalid.
     least = 1
     # A command of a test that runs longer is killed, and has failed.
     longest_s = 1800
@@ -50,7 +50,7 @@ class Judge:
         raise NotImplementedError
 
     def log(self, way, said):
-        """Appends what a program has said to the log of this judge and way."""
+        """Appends the output of a program to the log of this judge and way."""
         with (self.target / f"{self.name}.{way.name}.log").open("a") as log:
             log.write(said)
 
@@ -75,7 +75,7 @@ class Pjdfstest(Judge):
 
     name = "pjdfstest"
     least = 150
-    # It asks the C library for the limit, which knows ext4's and has a default for FUSE.
+    # The limit is from the C library, which knows ext4's and uses a default for FUSE.
     inherent = {"mount": ["link::link_count_max"]}
 
     def prepare(self, way):

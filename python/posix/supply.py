@@ -1,4 +1,4 @@
-"""Where the judges are from: Debian's packages and sources, and crates. Only what is missing is fetched."""
+"""Provides the judges: Debian's packages and sources, and crates. Downloads only what is missing."""
 
 import os
 import shutil

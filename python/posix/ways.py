@@ -31,7 +31,7 @@ class Way:
         self.directory = directory
 
     def start(self):
-        """Makes the directory ready."""
+        """Prepares the directory."""
         self.directory.mkdir(parents=True, exist_ok=True)
 
     def stop(self):
@@ -62,7 +62,7 @@ class Way:
         return started.returncode, self.heard(said.decode(errors="replace"))
 
     def heard(self, said):
-        """Counts what it says about the tier; returns the words of the program alone."""
+        """Adds up its report about the tier; returns only the output of the program."""
         return said
 
     def remark(self):
@@ -70,7 +70,7 @@ class Way:
         return ""
 
     def doubts(self, judge):
-        """Why what was found shows nothing."""
+        """Why the results are invalid, if they are."""
         del judge
         return []
 
@@ -126,7 +126,7 @@ class Run(Way):
 
 
 class Mount(Way):
-    """`forebay mount`: the same PFS at a second place."""
+    """`forebay mount`: the same PFS at a second mount point."""
 
     name = "mount"
 

@@ -1,10 +1,10 @@
-//! Turns of the I/O phases of HPC jobs that share the file system by agreement: when a program that
-//! asks may begin its phase.
+//! Turns of the I/O phases of HPC jobs that agree to share the file system: decides when a program
+//! that asks may begin its phase.
 //!
 //! The division of the cluster decides ([`forebay_policy::bandwidth`], which the simulator runs as
 //! well): a phase to which it gives no bandwidth has to wait. A phase takes part from the moment a
 //! program of its job asks, or begins without asking, until the last program has ended it. No
-//! program waits for ever: its agent lets it begin after a while.
+//! program waits forever: its agent lets it begin after a time limit.
 
 use crate::hpc::Owner;
 use forebay_policy::bandwidth::{Divider, Event, POLICIES, Shares};
@@ -17,7 +17,7 @@ use std::fmt;
 pub struct Turns {
     divider: Divider,
     jobs: BTreeMap<u32, Job>,
-    /// Jobs whose phases get something of the file system.
+    /// Jobs whose phases get a share of the file system.
     served: BTreeSet<u32>,
 }
 

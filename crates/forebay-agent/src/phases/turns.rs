@@ -1,8 +1,8 @@
 //! Programs of this node that wait for their turn to begin an I/O phase.
 //!
-//! The coordinator says whose turn it is. Waiting has limits that do not depend on it: a program
+//! The coordinator decides whose turn it is. The limits on waiting do not depend on it: a program
 //! begins at once if the coordinator cannot be reached or is silent, and after [`WAIT_MAX`] in any
-//! case. One that does not ask again has given up.
+//! case. A program that does not ask again has given up.
 
 use forebay_policy::machine::Nanos;
 use forebay_policy::phases::JobKey;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// No program waits for longer, in ns.
 pub const WAIT_MAX_NS: u64 = 60_000_000_000;
 
-/// A program that waits asks again at least this often, or it has given up.
+/// A waiting program that does not ask again within this time has given up.
 const ASKS_NS: u64 = 3_000_000_000;
 
 /// See the module.
@@ -28,7 +28,7 @@ struct Waiting {
     may_begin: bool,
 }
 
-/// What a program that asks is told.
+/// Answer to a program that asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// It may begin.
@@ -74,7 +74,7 @@ impl Turns {
         self.waiting.remove(&job).is_some()
     }
 
-    /// Programs that have given up without a word.
+    /// Programs that have given up without a message.
     pub fn expire(&mut self, now: Nanos) -> Vec<JobKey> {
         let is_over = |waiting: &Waiting| now.saturating_since(waiting.asked) >= ASKS_NS;
         let over: Vec<JobKey> =

@@ -5,10 +5,10 @@
 //! the deadline is its *slack*. Prefetches cost slack, and the planners spend it on purpose. The
 //! phase is *behind* once the slack is down to what the brake itself takes to work.
 //!
-//! Clients of parallel file systems buffer what is written, so a program may have written all of
-//! its bytes long before they are on the servers. Progress that is faster than the phase is alone
-//! is not believed: nobody sees then what is left, as of a phase without any reports. Such a phase
-//! is taken to be on time for as long as it takes alone, and to be behind afterwards.
+//! Clients of parallel file systems buffer writes, so a program may have written all of its bytes
+//! long before they are on the servers. Progress that is faster than the phase runs alone is
+//! ignored: the rest is then unknown, as it is for a phase without any reports. Such a phase counts
+//! as on time for as long as it takes alone, and as behind afterwards.
 
 use crate::machine::Nanos;
 

@@ -11,11 +11,11 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * The columns that a scan reads, as a tree of the names of fields: of a structure some fields may
- * be read and others not. Elements of arrays have no name and no level here; a map is read whole.
+ * The columns that a scan reads, as a tree of field names, because a scan may read only some fields
+ * of a struct. Elements of arrays have no name and no level here; a map is read as a whole.
  *
- * @param fields by their names in lower case, as whether case matters is a setting, and a column
- *     more costs little; null if all of it is read
+ * @param fields by name in lower case, because case sensitivity is a setting and one column too
+ *     many costs little; null if the whole column is read
  */
 record Columns(Map<String, Columns> fields) {
   /** All of a column. */
@@ -49,12 +49,12 @@ record Columns(Map<String, Columns> fields) {
     return fields == null;
   }
 
-  /** What is read of a field; null if nothing is. */
+  /** The columns that are read of a field; null if it is not read. */
   Columns field(String name) {
     return isWhole() ? WHOLE : fields.get(name.toLowerCase(Locale.ROOT));
   }
 
-  /** What either reads. */
+  /** The union of both. */
   Columns with(Columns other) {
     if (isWhole() || other.isWhole()) {
       return WHOLE;
@@ -65,8 +65,8 @@ record Columns(Map<String, Columns> fields) {
   }
 
   /**
-   * Whether a column of Parquet is read. Its path has levels for the elements of arrays, which are
-   * passed over.
+   * Whether a Parquet column is read. Levels of its path that stand for elements of arrays are
+   * skipped.
    */
   boolean read(String[] path) {
     Columns read = field(path[0]);

@@ -25,8 +25,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * What tasks read of files of Parquet and ORC: the footers, and the columns of their scan in the
- * row groups or stripes of their splits ({@link ParquetLayout}, {@link OrcLayout}).
+ * The parts of Parquet and ORC files that tasks read: the footers, and the columns of their scan in
+ * the row groups or stripes of their splits ({@link ParquetLayout}, {@link OrcLayout}).
  *
  * <p>The footers of a stage's files are read at once, in parallel and through the tier, where tasks
  * find them again. Where the ranges cannot be told nothing is: tasks then fetch what they read, and
@@ -43,7 +43,7 @@ final class Footers {
   private static final int THREADS = 8;
   private static final long DEADLINE_S = 30;
 
-  /** Parts of files that one stage has; the driver's memory is bounded by it. */
+  /** Limit on the parts of files in one stage, which bounds the driver's memory. */
   static final int RANGES_MAX = 1 << 20;
 
   private static final Logger LOG = LoggerFactory.getLogger("io.forebay.spark");
@@ -63,12 +63,12 @@ final class Footers {
    * A row group of Parquet, or a stripe of ORC.
    *
    * @param at it belongs to the split that holds this byte
-   * @param rows that are read of it
-   * @param read what a task reads of it
+   * @param rows the number of rows that are read of it
+   * @param read the ranges that a task reads
    */
   record Group(long at, long rows, List<Range> read) {}
 
-  /** What is read of a split: ranges, and rows. */
+  /** The ranges and rows that are read of a split. */
   record Read(List<Range> ranges, long rows) {}
 
   /** A file is read without a plan; the message says why, and is the same for all such files. */
@@ -85,7 +85,7 @@ final class Footers {
   /** Bytes of footers that may be parsed at the same time. */
   private final Semaphore parsing = new Semaphore(FOOTER_BYTES_MAX);
 
-  /** Of all files so far. */
+  /** Parts of all files so far. */
   private final AtomicInteger ranges = new AtomicInteger();
 
   /** Files that are read without a plan, by the reason. The threads that read footers add to it. */
@@ -170,7 +170,7 @@ final class Footers {
     return layout;
   }
 
-  /** Parses a footer of so many bytes, when those that are being parsed leave room for it. */
+  /** Waits until the footers that are being parsed leave room for these bytes, then parses. */
   <T> T parsed(long bytes, Parser<T> parser) throws IOException {
     int permits = (int) Math.min(bytes, FOOTER_BYTES_MAX);
     try {
@@ -186,12 +186,12 @@ final class Footers {
     }
   }
 
-  /** By which a footer is parsed. */
+  /** Parses a footer. */
   interface Parser<T> {
     T parse() throws IOException;
   }
 
-  /** A length that a file names of its own parts, if these are to be read here. */
+  /** Checks a length that a file states for one of its parts, if this part is to be read here. */
   static int bounded(long bytes, long most) throws Unplanned {
     if (bytes < 0 || bytes > FOOTER_BYTES_MAX || bytes > most) {
       throw new Unplanned("a footer has more than " + FOOTER_BYTES_MAX + " bytes, or more than its file");
@@ -199,7 +199,7 @@ final class Footers {
     return (int) bytes;
   }
 
-  /** A range that a footer names, if it lies before {@code end}. */
+  /** A range that a footer states, if it lies before {@code end}. */
   static Range before(long end, long offset, long length) throws IOException {
     if (offset < 0 || length < 0 || offset > end || length > end - offset) {
       throw new IOException("a footer names " + length + " bytes at " + offset + ", and " + end + " are the end of its data");
@@ -221,12 +221,12 @@ final class Footers {
     return merged;
   }
 
-  /** What a task reads whose split of the file is {@code split}: nothing if that is not known. */
+  /** The ranges that the task of {@code split} reads; empty if they are not known. */
   List<Range> of(Path path, Range split) {
     return of(path, split, Long.MAX_VALUE).ranges();
   }
 
-  /** The same, if the task takes no more than so many rows. */
+  /** The same, for a task that takes at most this many rows. */
   Read of(Path path, Range split, long rowsMax) {
     Layout layout = layouts.get(path);
     if (layout == null) {

@@ -30,13 +30,13 @@ import io.forebay.spark.Footers.Layout;
 import io.forebay.spark.Footers.Range;
 
 /**
- * Where a scan finds its columns in a file of ORC: in each stripe the footer, the row indexes if
+ * Finds the parts of an ORC file that a scan reads: in each stripe the footer, the row indexes if
  * the scan has filters, and the streams of the columns.
  *
- * <p>ORC's own reader says what it would read. It is opened on each stripe with a source that reads
- * footers and row indexes for it, notes what it asks of the data, and ends there. So the tasks and
- * the report leave out the same rows, by the filters that Spark itself makes for ORC. Each stripe
- * costs a read of its footer, which the tasks find in the tier.
+ * <p>ORC's own reader determines the ranges. It is opened on each stripe with a data source that
+ * reads footers and row indexes for it, records which data it requests, and stops there. So the
+ * tasks and the report skip the same rows, by the filters that Spark itself builds for ORC. Each
+ * stripe costs a read of its footer, which the tasks then find in the tier.
  */
 final class OrcLayout {
   /** Hive wrote files whose columns have only numbers for names: {@code _col0}. */
@@ -47,18 +47,18 @@ final class OrcLayout {
   static Layout read(Path path, Scan scan, Configuration hadoop, Footers footers) throws IOException {
     try (Tail tail = Tail.open(path, hadoop)) {
       if (tail.fileBytes() == 0) {
-        // Hive writes such files, and ORC takes them for tables without rows.
+        // Hive writes such files, and ORC treats them as tables without rows.
         return new Layout(new Range(0, 0), List.of());
       }
       int tailBytes = tailBytes(tail);
-      // Readers begin with so many bytes, however short the tail is.
+      // Readers first read this many bytes, even if the tail is shorter.
       long read = Math.min(tail.fileBytes(), Math.max(tailBytes, Tail.GUESS_BYTES));
       Range own = new Range(tail.fileBytes() - read, read);
       return footers.parsed(tailBytes, () -> new Layout(own, groups(path, tail, tailBytes, scan, hadoop)));
     }
   }
 
-  /** Of footer, metadata, postscript and the byte with its length. */
+  /** Length of footer, metadata, postscript and the byte with the postscript's length. */
   private static int tailBytes(Tail tail) throws IOException {
     int length = tail.last(1)[0] & 0xff;
     OrcProto.PostScript script = OrcProto.PostScript.parseFrom(Arrays.copyOf(tail.last(length + 1), length));
@@ -69,7 +69,7 @@ final class OrcLayout {
     return Footers.bounded(bytes, tail.fileBytes());
   }
 
-  @SuppressWarnings("deprecation") // What replaces it opens the file once more.
+  @SuppressWarnings("deprecation") // Its replacement opens the file again.
   private static List<Group> groups(Path path, Tail tail, int tailBytes, Scan scan, Configuration hadoop) throws IOException {
     OrcTail parsed = ReaderImpl.extractFileTail(ByteBuffer.wrap(tail.last(tailBytes)), tail.fileBytes(), tail.modified());
     try (Reader reader = OrcFile.createReader(path, OrcFile.readerOptions(hadoop).orcTail(parsed)); DataReader source = source(reader, path, tail)) {
@@ -95,7 +95,7 @@ final class OrcLayout {
     return filter == null ? options : options.searchArgument(filter, names.toArray(String[]::new));
   }
 
-  /** Marks what is read of a type, and the type itself if {@code columns} is not null. */
+  /** Marks the parts of a type that are read, and the type itself if {@code columns} is set. */
   private static void include(TypeDescription type, Columns columns, boolean[] included) {
     if (columns == null) {
       return;
@@ -108,7 +108,7 @@ final class OrcLayout {
     }
   }
 
-  /** As Spark's own code makes it for a task; null if ORC cannot use the filters. */
+  /** The argument that Spark builds for a task; null if ORC cannot use the filters. */
   private static SearchArgument filter(TypeDescription schema, List<Object> filters) {
     try {
       String spark = "org.apache.spark.sql.execution.datasources.orc.";
@@ -117,12 +117,12 @@ final class OrcLayout {
       List<Object> made = Scala.list(callStatic(spark + "OrcFilters", "createFilter", types, all));
       return made.isEmpty() ? null : (SearchArgument) made.get(0);
     } catch (ReflectiveOperationException | RuntimeException e) {
-      // Then more is told than is read, which costs bytes and no result.
+      // Then more is reported than is read, which costs bytes but does not change results.
       return null;
     }
   }
 
-  /** Calls a method of one of Scala's objects; what newer versions have more keeps its default. */
+  /** Calls a method of a Scala object; parameters that newer versions add get their defaults. */
   private static Object callStatic(String type, String method, Object... arguments) throws ReflectiveOperationException {
     for (Method candidate : Class.forName(type).getMethods()) {
       if (candidate.getName().equals(method)) {
@@ -139,7 +139,7 @@ final class OrcLayout {
   private static DataReader source(Reader reader, Path path, Tail tail) {
     InStream.StreamOptions compression = InStream.options();
     compression.withCodec(OrcCodecPool.getCodec(reader.getCompressionKind())).withBufferSize(reader.getCompressionSize());
-    // No file system is asked, as the file is open.
+    // The file is open already, so no file system is needed.
     return RecordReaderUtils.createDefaultDataReader(
         DataReaderProperties.builder().withFileSystem(null).withCompression(compression).withPath(path).withFile(tail.in()).withZeroCopy(false).build());
   }
@@ -167,7 +167,7 @@ final class OrcLayout {
     return Footers.merged(notes.read);
   }
 
-  /** Reads footers and row indexes of a stripe, and notes what is asked of the data. */
+  /** Reads footers and row indexes of a stripe, and records the requested ranges of data. */
   private static final class Notes implements DataReader {
     final List<Range> read = new ArrayList<>();
     boolean isComplete;
@@ -178,7 +178,7 @@ final class OrcLayout {
     /**
      * Notes of a stripe.
      *
-     * @param data where its data begin, behind the row indexes
+     * @param data where its data begins, after the row indexes
      */
     Notes(DataReader source, long data) {
       this.source = source;
@@ -192,7 +192,7 @@ final class OrcLayout {
 
     @Override
     public OrcProto.StripeFooter readStripeFooter(StripeInformation stripe) throws IOException {
-      // The reader asks for it twice.
+      // The reader requests it twice.
       if (footer == null) {
         footer = source.readStripeFooter(stripe);
       }
@@ -221,11 +221,11 @@ final class OrcLayout {
     @Override
     public void releaseBuffer(ByteBuffer buffer) {}
 
-    /** Of newer versions of ORC. */
+    /** Only newer versions of ORC have this method. */
     @SuppressWarnings("unused")
     public void releaseAllBuffers() {}
 
-    /** The reader makes a copy, and closes that. */
+    /** The reader makes a copy, and closes the copy. */
     @Override
     public DataReader clone() {
       return this;

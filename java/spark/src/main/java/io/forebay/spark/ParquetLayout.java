@@ -18,7 +18,7 @@ import io.forebay.spark.Footers.Group;
 import io.forebay.spark.Footers.Layout;
 import io.forebay.spark.Footers.Range;
 
-/** Where a scan finds its columns in a file of Parquet: the chunks of each row group. */
+/** Finds the column chunks of each row group of a Parquet file that a scan reads. */
 final class ParquetLayout {
   /** Length of the footer, and magic number, at the end of a file. */
   private static final int END_BYTES = 8;
@@ -56,7 +56,7 @@ final class ParquetLayout {
     return Footers.bounded(bytes, tail.fileBytes() - END_BYTES);
   }
 
-  /** A row group belongs to the split that holds its middle, as Spark has it. */
+  /** A row group belongs to the split that contains its middle, as in Spark. */
   private static Group group(BlockMetaData block, MessageType schema, Scan scan, Range own) throws IOException {
     List<Range> chunks = new ArrayList<>();
     boolean mayMatch = RowGroups.mayMatch(block, scan.filters());

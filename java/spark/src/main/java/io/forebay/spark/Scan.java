@@ -23,8 +23,8 @@ import org.apache.spark.sql.types.StructType;
  * computed is looked at: to compute a lazy value here could wait for a broadcast.
  *
  * @param columns that it reads
- * @param ids numbers of the columns at the root, for files that number theirs, as Iceberg's do;
- *     empty if columns are known by their names
+ * @param ids field IDs of the columns at the root, for files that have them, such as Iceberg's;
+ *     empty if columns are identified by name
  * @param filters of {@code org.apache.spark.sql.sources}, all of which hold
  */
 record Scan(Columns columns, Set<Integer> ids, List<Object> filters) {
@@ -35,7 +35,7 @@ record Scan(Columns columns, Set<Integer> ids, List<Object> filters) {
 
   private static final Set<String> LIMITS = Set.of("CollectLimitExec", "LocalLimitExec", "GlobalLimitExec");
 
-  /** Nodes that take as many rows as they give. */
+  /** Plan nodes that read as many rows as they return. */
   private static final Set<String> ROW_BY_ROW =
       Set.of("ProjectExec", "ColumnarToRowExec", "WholeStageCodegenExec", "InputAdapter", "AdaptiveSparkPlanExec");
 
@@ -46,14 +46,14 @@ record Scan(Columns columns, Set<Integer> ids, List<Object> filters) {
   private static final int NODES_MAX = 100_000;
 
   /**
-   * What the physical plan says of a scan.
+   * The facts about a scan that the physical plan contains.
    *
-   * @param filters that a scan V1 pushes down
-   * @param rowsMax a task reads no row group after so many rows
+   * @param filters those that a V1 scan pushes down
+   * @param rowsMax a task reads no row group beyond this many rows
    */
   record Planned(List<Object> filters, long rowsMax) {}
 
-  /** A scan by names. */
+  /** A scan whose columns are identified by name. */
   Scan(Columns columns, List<Object> filters) {
     this(columns, Set.of(), filters);
   }
@@ -131,7 +131,7 @@ record Scan(Columns columns, Set<Integer> ids, List<Object> filters) {
     return found;
   }
 
-  /** A node of a plan, and the most rows that those above it take of a partition of it. */
+  /** A plan node, and the most rows that the nodes above it take from one of its partitions. */
   private record Below(Object plan, long rowsMax) {}
 
   private static void collect(Object root, Map<Integer, Planned> found) throws ReflectiveOperationException {
@@ -157,7 +157,7 @@ record Scan(Columns columns, Set<Integer> ids, List<Object> filters) {
     }
   }
 
-  /** The most rows that a node takes of a partition of what is below it. */
+  /** The most rows that a node takes from one partition of its child. */
   private static long rowsMax(Object plan, String name, long ofIt) throws ReflectiveOperationException {
     if (LIMITS.contains(name)) {
       int limit = (Integer) Scala.call(plan, "limit");

@@ -170,8 +170,8 @@ final class StageInput {
   record Source(Predicate<URI> ours, Map<Integer, Scan.Planned> planned, Configuration hadoop) {}
 
   /**
-   * A range of a file that a partition stands for; {@code scan} is null if it is of none. A task
-   * reads no row group after {@code rowsMax} rows.
+   * A range of a file that a partition represents; {@code scan} is null if it belongs to no scan. A
+   * task reads no row group beyond {@code rowsMax} rows.
    */
   private record Piece(Path path, long offset, long length, Scan scan, long rowsMax) {}
 

@@ -24,16 +24,17 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * What tasks read of tables whose format has partition objects of its own: Iceberg's tasks with
- * their delete files.
+ * The ranges that tasks read of tables whose format has its own partition objects: Iceberg's tasks
+ * with their delete files.
  *
- * <p>By reflection: the jar is not compiled against Iceberg, and the user brings the version. Where
- * it differs from the known ones, the log says so once, and its scans are read without a plan.
+ * <p>It uses reflection: the jar is not compiled against Iceberg, and the user provides the
+ * version. If its classes differ from the known ones, the log says so once, and scans are read
+ * without a plan.
  */
 final class TableFormats {
   private static final String ICEBERG = "org.apache.iceberg.spark.source.SparkInputPartition";
 
-  /** Columns of Iceberg's files of deleted positions, as its specification has them. */
+  /** Columns of Iceberg's position delete files, from its specification. */
   private static final Scan POSITIONS = new Scan(Columns.named(Set.of("file_path", "pos")), Set.of(Integer.MAX_VALUE - 101, Integer.MAX_VALUE - 102), List.of());
 
   private static final Logger LOG = LoggerFactory.getLogger("io.forebay.spark");
@@ -43,7 +44,7 @@ final class TableFormats {
   private final Map<String, Scan> schemas = new HashMap<>();
   private final Map<Object, List<Object>> residuals = new IdentityHashMap<>();
 
-  /** Whether the input of a data source V2 is Iceberg's; if so its ranges are handed over. */
+  /** Whether the input of a V2 data source is Iceberg's; if so, its ranges are passed on. */
   boolean iceberg(Object input, InputRanges.Sink sink) {
     if (!input.getClass().getName().equals(ICEBERG)) {
       return false;
@@ -51,7 +52,7 @@ final class TableFormats {
     try {
       Scan expected = expected(input);
       for (Object task : (Collection<?>) Scala.call(Scala.call(input, "taskGroup"), "tasks")) {
-        // A task of metadata has its rows, or reads small files that the driver has just read.
+        // A metadata task contains its rows, or reads small files that the driver has just read.
         if (Scala.has(task, "start") && !(Boolean) Scala.call(task, "isDataTask")) {
           task(task, expected, sink);
         }
@@ -63,7 +64,7 @@ final class TableFormats {
   }
 
   private Scan expected(Object partition) throws ReflectiveOperationException {
-    // The name has changed in 1.11.
+    // The name changed in 1.11.
     String method = Scala.has(partition, "projection") ? "projection" : "expectedSchema";
     Object text = Scan.field(partition, method.equals("projection") ? "projectionString" : "expectedSchemaString");
     Scan known = text == null ? null : schemas.get(text);
@@ -85,7 +86,7 @@ final class TableFormats {
     List<Object> deletes = Scala.has(task, "deletes") ? new ArrayList<>((List<?>) Scala.call(task, "deletes")) : List.of();
     for (Object delete : deletes) {
       if (Scala.call(delete, "equalityFieldIds") instanceof List<?> fields && !fields.isEmpty()) {
-        // The columns by which rows are deleted are read on both sides.
+        // Data and delete files are both read for the columns that identify deleted rows.
         Set<Integer> more = new HashSet<>(ids);
         fields.forEach(field -> more.add((Integer) field));
         ids = more;
@@ -101,7 +102,7 @@ final class TableFormats {
   private static void delete(Object delete, InputRanges.Sink sink) throws ReflectiveOperationException {
     Object offset = Scala.has(delete, "contentOffset") ? Scala.call(delete, "contentOffset") : null;
     if (offset != null) {
-      // A deletion vector, in a file with others.
+      // A deletion vector, in a file that holds several.
       sink.range(path(delete), (Long) offset, (Long) Scala.call(delete, "contentSizeInBytes"), null);
       return;
     }
@@ -119,7 +120,7 @@ final class TableFormats {
     return new Path(Scala.call(file, Scala.has(file, "location") ? "location" : "path").toString());
   }
 
-  /** What is left of the query's filter for the rows of a file. */
+  /** The part of the query's filter that remains for the rows of a file. */
   private List<Object> residual(Object task) throws ReflectiveOperationException {
     Object expression = Scala.call(task, "residual");
     if (expression == null) {

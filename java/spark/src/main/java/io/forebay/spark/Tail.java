@@ -13,7 +13,7 @@ import org.apache.hadoop.fs.Path;
 
 /** An open file whose end is read: one read for most footers, two for long ones. */
 final class Tail implements Closeable {
-  /** Of the first read: a small page of the tier, and what ORC's readers begin with as well. */
+  /** Bytes of the first read: a small page of the tier; ORC's readers also start with this. */
   static final int GUESS_BYTES = 16 << 10;
 
   private final FileStatus status;
