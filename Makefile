@@ -53,12 +53,12 @@ test-python: ## Tests of the Python package
 	PYTHON=$(PYTHON) .ci/test-python
 
 .PHONY: test-posix
-test-posix: ## File system tests of others, on a PFS and the same through Forebay: pjdfstest, fsx, stress-ng, fio, SQLite, PostgreSQL ...; fetches what is missing (LAB=moosefs, OPS=10000000, ARGS="--only fsx --kill-agent"; docs/programs.md)
+test-posix: ## File system tests of other projects, on a PFS and on the same PFS through Forebay: pjdfstest, fsx, stress-ng, fio, SQLite, PostgreSQL ...; downloads what is missing (LAB=moosefs, OPS=10000000, ARGS="--only fsx --kill-agent"; docs/programs.md)
 	$(CARGO) build --locked -p forebay-cli -p forebay-preload
 	$(PYTHON) python/posix $(or $(CARGO_TARGET_DIR),target)/debug/forebay $(if $(LAB),--lab $(LAB)) $(if $(OPS),--ops $(OPS)) $(ARGS)
 
 .PHONY: test-preload
-test-preload: ## Of these, the test suites of Python, GNU tar and coreutils, without and with forebay run; half an hour
+test-preload: ## The part of test-posix with the test suites of Python, GNU tar and coreutils, without and with forebay run; half an hour
 	$(MAKE) test-posix ARGS="--only python,tar,coreutils --ways run $(ARGS)"
 
 .PHONY: wheel
@@ -66,7 +66,7 @@ wheel: ## The Python wheel with the program and its library, in target/wheels
 	$(PYTHON) packaging/wheel/build
 
 .PHONY: test-wheel
-test-wheel: wheel ## The wheel in an environment of its own, with h5py, netCDF4, ADIOS2, zarr, DuckDB, polars and others by path; PyPI the first time (600 MB)
+test-wheel: wheel ## Test the wheel in a separate environment, with h5py, netCDF4, ADIOS2, zarr, DuckDB, polars and others by path; downloads 600 MB from PyPI the first time
 	PYTHON=$(PYTHON) packaging/wheel/test
 
 .PHONY: java
@@ -132,7 +132,7 @@ bench-intercept: ## What a cached read costs through forebay run, beside a read 
 	$(PYTHON) bench/intercept.py $(BUILT)/forebay $(ARGS)
 
 .PHONY: bench-mount
-bench-mount: ## What reads, writes and names cost through a mount, beside tmpfs and the kernel's passthrough, as root (ARGS="--runs 15")
+bench-mount: ## Cost of reads, writes and name lookups through a mount, compared with tmpfs and the kernel's passthrough, as root (ARGS="--runs 15")
 	$(CARGO) build --release --locked -p forebay-cli
 	$(PYTHON) bench/mount.py $(BUILT)/forebay $(ARGS)
 

@@ -1,4 +1,4 @@
-"""Measures a mount beside what it could be: reads, writes and names.
+"""Measures reads, writes and name lookups of a mount, compared with faster paths.
 
 Each pair runs in turns in one process, so the ratio holds on a busy machine as well. Needs root.
 

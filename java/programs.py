@@ -1,4 +1,4 @@
-"""Programs of Spark's that tests start, each in a process of its own, and what they and the plug-in say of their reads.
+"""Spark programs that tests start, each in its own process, and what they and the plug-in report about their reads.
 
 A test hands `run` a task: settings, and the names of functions of its own module that are called with the session and the task. The results
 come back as JSON. The log of the program has what the plug-in reported of each part that the program has named by `part`.

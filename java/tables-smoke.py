@@ -1,4 +1,4 @@
-"""Iceberg in Spark with the plug-in: its commits are right on both schemes, and its scans give waves.
+"""Iceberg in Spark with the plug-in: its commits are correct on both schemes, and its scans are prefetched in waves.
 
     python3 java/tables-smoke.py [iceberg-2]
 

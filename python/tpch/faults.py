@@ -1,4 +1,4 @@
-"""Kills an agent, an executor and the coordinator in the middle of queries; results stay right.
+"""Kills an agent, an executor and the coordinator in the middle of queries; results must stay correct.
 
 One application runs on two nodes on loopback addresses, with waves, over a PFS that is slow enough
 for a query to take seconds. Each query runs once undisturbed, and once for each fault, cold each
