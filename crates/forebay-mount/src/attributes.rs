@@ -55,7 +55,7 @@ impl Fs {
         if arg.valid & FATTR_SIZE != 0 {
             // Readers see what the PFS has from now on.
             self.nodes.handles_of_file(node).iter().for_each(|handle| handle.served.leave());
-            set_size(&file, arg.size)?;
+            set_size(&file, arg.valid & FATTR_FH != 0, arg.size)?;
         }
         set_times(file.as_fd(), &arg)?;
         self.put_attributes(&stat(file.as_fd())?, out);
@@ -149,9 +149,13 @@ fn put_counted(out: &mut Out, size: u32, get: impl Fn(&mut [u8]) -> Result<usize
     Ok(Effect::Nothing)
 }
 
-fn set_size(file: &Located, size: u64) -> Result<(), Errno> {
+/// `by_handle`: through a file that the caller has open, which has been checked when it was opened.
+/// By name the PFS checks the caller, also if others have the file open for writing.
+fn set_size(file: &Located, by_handle: bool, size: u64) -> Result<(), Errno> {
     match file {
-        Located::Open(handle) if handle.is_writable() => rustix::fs::ftruncate(handle.as_fd(), size),
+        Located::Open(handle) if by_handle && handle.is_writable() => {
+            rustix::fs::ftruncate(handle.as_fd(), size)
+        }
         file => {
             let path = CString::new(self_path(file.as_fd())).map_err(|_| Errno::INVAL)?;
             let size = libc::off_t::try_from(size).map_err(|_| Errno::FBIG)?;
