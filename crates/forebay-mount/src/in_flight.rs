@@ -84,9 +84,16 @@ impl InFlight {
         if !dies && !work.waits_for_lock {
             return true;
         }
-        // SAFETY: no pointers; at worst another thread of this process gets a signal that does
-        // nothing.
-        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), work.thread, KICK) };
+        {
+            // The thread answers no request and begins no other one meanwhile: a call of another
+            // program does not end by this signal.
+            let requests = lock(&self.requests);
+            if !requests.contains_key(&unique) {
+                return false;
+            }
+            // SAFETY: no pointers.
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), work.thread, KICK) };
+        }
         if dies && self.claim(unique) {
             device.answer(unique, Err(Errno::INTR));
         }
