@@ -42,10 +42,13 @@ impl Locks {
     /// released before.
     pub fn drop_handle(&self, handle: &Arc<Handle>) {
         let mut locks = self.lock();
-        if !locks.is_empty() {
-            let address = Arc::as_ptr(handle) as usize;
-            locks.retain(|_, owned| owned.handle != address);
-        }
+        let address = Arc::as_ptr(handle) as usize;
+        let keys: Vec<_> =
+            locks.iter().filter(|(_, owned)| owned.handle == address).map(|(key, _)| *key).collect();
+        let ended: Vec<_> = keys.iter().filter_map(|key| locks.remove(key)).collect();
+        drop(locks);
+        // Their descriptors close here, which may ask the PFS.
+        drop(ended);
     }
 
     /// The descriptor of an owner, made if there is none.
@@ -58,19 +61,22 @@ impl Locks {
         handle: &Arc<Handle>,
         pid: u32,
     ) -> Result<Arc<OwnedFd>, Errno> {
-        let mut locks = self.lock();
         let address = Arc::as_ptr(handle) as usize;
-        if let Some(owned) = locks.get_mut(&key) {
+        if let Some(owned) = self.lock().get_mut(&key) {
             (owned.pid, owned.handle) = (pid, address);
             return Ok(owned.fd.clone());
         }
+        // A PFS that hangs at this file must not hold up the closes of all others: without the lock.
         let path = format!("/proc/self/fd/{}", handle.as_fd().as_raw_fd());
         // The kernel has checked that the program's own descriptor suffices for the lock.
         let open = |flags| rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty());
         let fd =
             Arc::new(open(OFlags::RDWR).or_else(|_| open(OFlags::RDONLY)).or_else(|_| open(OFlags::WRONLY))?);
-        locks.insert(key, Owned { fd: fd.clone(), pid, handle: address });
-        Ok(fd)
+        let mut locks = self.lock();
+        // Another thread of the owner may have been faster.
+        let owned = locks.entry(key).or_insert(Owned { fd, pid, handle: address });
+        (owned.pid, owned.handle) = (pid, address);
+        Ok(owned.fd.clone())
     }
 
     /// The descriptor of an owner, if it has locks.

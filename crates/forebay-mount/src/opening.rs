@@ -178,7 +178,8 @@ impl Fs {
     /// least one sees the other.
     fn part_readers_and_writers(&self, node: u64, handle: &Handle) {
         let others = self.nodes.handles_of_file(node);
-        if handle.is_writable() {
+        // To truncate needs no open for writing.
+        if handle.is_writable() || handle.flags & libc::O_TRUNC != 0 {
             others.iter().for_each(|other| other.served.leave());
         } else if others.iter().any(|other| other.is_writable()) {
             handle.served.leave();
