@@ -278,6 +278,8 @@ def rights():
     os.chmod("setuid", 0o6777)
     write("given", b"x", 0o644)
     os.chown("given", 61001, 61001)
+    write("held", b"open for writing", 0o644)
+    held = os.open("held", os.O_RDWR)
 
     def everything():
         tried("a private directory", os.stat, "private/f")
@@ -287,6 +289,7 @@ def rights():
         tried("not for the group", read, "not_for_group")
         tried("write", write, "grouped", b"")
         tried("truncate", os.truncate, "grouped", 0)
+        tried("truncate what another has open for writing", os.truncate, "held", 0)
         tried("access x", os.access, "program", os.X_OK)
         tried("access r", os.access, "grouped", os.R_OK)
         done("execute", lambda: os.posix_spawn("./program", ["program"], {}))
@@ -324,6 +327,8 @@ def rights():
         os.seteuid(61001)
         tried("a member again", read, "grouped")
 
+    say(read("held"))
+    os.close(held)
     os.setegid(61001)
     os.setgroups([61005])
     os.seteuid(61001)
