@@ -12,6 +12,9 @@ use super::plan::{ActionKind, Decision, Estimate, Plan, SeenPhase};
 use super::{Action, Board, Config, Event, JobId, Policy};
 use crate::machine::{Machine, Nanos};
 
+/// A start that is due within this time is left as it was planned: a millisecond.
+const MOMENT_NS: u64 = 1_000_000;
+
 /// A plan that is being carried out.
 struct Running {
     wave: u32,
@@ -21,6 +24,15 @@ struct Running {
     setting: Option<Setting>,
     /// Whether direct reads were announced after it.
     direct: bool,
+}
+
+impl Running {
+    /// Whether it has not begun, and will not by `at`.
+    fn waits_beyond(&self, at: Nanos) -> bool {
+        let starts = self.plan.steps.iter().find(|step| !step.setting.is_paused() && !step.yields);
+        let rests = self.setting.is_none_or(|setting| setting.is_paused());
+        rests && !self.direct && starts.is_some_and(|step| step.at > at)
+    }
 }
 
 /// The planner.
@@ -164,6 +176,15 @@ impl Planner {
             }
             Event::JobLeaves { job } | Event::Lost { job, .. } => {
                 self.running.remove(&job);
+            }
+            // A delay waits for a phase, not for the moment at which that was expected to be over:
+            // a phase of unknown length may be expected for minutes and end in seconds.
+            Event::PhaseEnds { .. } | Event::HpcLeaves { .. } | Event::HpcExpects { .. }
+                if self.board.active_phases() == 0 =>
+            {
+                let (soon, board, policy) = (self.board.now() + MOMENT_NS, &self.board, &self.policy);
+                self.running
+                    .retain(|job, running| !running.waits_beyond(soon) || policy.replans(board, *job));
             }
             _ => {}
         }

@@ -120,6 +120,35 @@ fn eley_scales_down_where_that_costs_least() {
     assert!((d.estimate.margin_s.expect("known") - 0.2).abs() < 1e-6, "{d:?}");
 }
 
+/// Nobody knew how long the phase would last, so ten minutes were assumed.
+#[test]
+fn a_delay_ends_with_the_phase_if_that_is_over_sooner_than_expected() {
+    for name in ["full-delay", "eley"] {
+        let mut p = planner(name);
+        let (mut out, unknown_ns) = (vec![], 600 * S);
+        let joins = Event::HpcJoins {
+            hpc: 0,
+            io_ns: S,
+            compute_ns: S,
+            phases: 0,
+            allowance: 0.05,
+            weight: 1.0,
+            first_in_ns: 0,
+        };
+        p.handle(Nanos(0), joins, &mut out);
+        let begins = Event::PhaseBegins { hpc: 0, alone_ns: unknown_ns, deadline: Nanos(unknown_ns) };
+        p.handle(Nanos(0), begins, &mut out);
+        let d = decision(&second_wave(&mut p, 700)).clone();
+        assert_eq!((d.kind, p.next_deadline()), (ActionKind::FullDelay, Some(Nanos(unknown_ns))), "{name}");
+        out.clear();
+        p.handle(Nanos(4 * S), Event::PhaseEnds { hpc: 0 }, &mut out);
+        assert!(
+            matches!(out[..], [Action::Decided(_), Action::Fetch { setting, .. }] if !setting.is_paused()),
+            "{name}: {out:?}"
+        );
+    }
+}
+
 #[test]
 fn full_delay_repeats_where_gaps_are_short() {
     let mut p = planner("full-delay");
