@@ -418,6 +418,12 @@ impl File {
         matches!(&self.source, Source::Tiered(_))
     }
 
+    /// Bytes of a page in the tier, the least that a miss fetches; `None` without an agent.
+    pub fn page_bytes(&self) -> Option<u64> {
+        let Source::Tiered(t) = &self.source else { return None };
+        Some(t.page_bytes)
+    }
+
     /// Maps `len` bytes at `offset` straight from the tier, if all of them are resident and may be
     /// pinned; `None` otherwise, and the caller copies with [`File::read_at`].
     pub fn map(&self, offset: u64, len: u64) -> Option<MappedRange> {

@@ -100,6 +100,12 @@ impl File {
         Ok(self.get()?.is_tiered())
     }
 
+    /// Bytes of a page in the tier, the least that a miss fetches; None without an agent.
+    #[getter]
+    fn page_bytes(&self) -> PyResult<Option<u64>> {
+        Ok(self.get()?.page_bytes())
+    }
+
     /// Whether it is pinned in the tier.
     #[getter]
     fn pinned(&self) -> PyResult<bool> {

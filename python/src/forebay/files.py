@@ -126,7 +126,10 @@ class ReadFile(io.BufferedIOBase):
 
     mode = "rb"
 
-    def __init__(self, file: File, buffer_bytes: int = BUFFER_BYTES, reopen: Optional[Callable[[], ReadFile]] = None):
+    def __init__(self, file: File, buffer_bytes: Optional[int] = None, reopen: Optional[Callable[[], ReadFile]] = None):
+        # The buffer rounds reads up. In columnar files, whose pages are small, that would fetch
+        # what lies between the columns.
+        buffer_bytes = buffer_bytes or min(BUFFER_BYTES, file.page_bytes or BUFFER_BYTES)
         self._file = file
         self._reopen = reopen
         self._buffered = buffered = io.BufferedReader(_RawReader(file), buffer_bytes)
@@ -383,7 +386,7 @@ def open_binary(
     if "+" in mode:
         return _open_both_ways(client, path, mode, write_mode, buffer_bytes)
     if mode == "rb":
-        return ReadFile(client.open(path, read_mode), buffer_bytes or BUFFER_BYTES, reopen)
+        return ReadFile(client.open(path, read_mode), buffer_bytes, reopen)
     writer = client.create(path, write_mode, exclusive=mode == "xb", append=mode == "ab")
     return WriteFile(writer, mode, rename_to, memory_only=write_mode == "memory")
 
