@@ -69,7 +69,17 @@ fn start(args: &MountArgs) -> Outcome {
     let memory = rustix::fs::memfd_create("forebay-mount", rustix::fs::MemfdFlags::CLOEXEC);
     let mut messages = File::from(memory.map_err(|e| failed(e.into()))?);
     let mut command = std::process::Command::new(std::env::current_exe().map_err(failed)?);
-    command.args(std::env::args_os().skip(1)).arg("--foreground");
+    // Before the other arguments: after `--` it would be a place.
+    let mut arguments = std::env::args_os().skip(1);
+    for argument in arguments.by_ref() {
+        let is_subcommand = argument == "mount";
+        command.arg(argument);
+        if is_subcommand {
+            command.arg("--foreground");
+            break;
+        }
+    }
+    command.args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(messages.try_clone().map_err(failed)?);
     // SAFETY: setsid is async-signal-safe and touches no memory of the parent.
     unsafe {

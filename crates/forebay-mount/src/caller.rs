@@ -152,7 +152,8 @@ impl Callers {
             // The kernel acts for a user other than the thread's: overlayfs for its mounter, or a
             // file server.
             (0, false) if status.fsuid != 0 => return Identity { capabilities: mine, ..nobody },
-            (_, false) if status.fsuid != uid => 0,
+            // Its groups are those of another user.
+            (_, false) if status.fsuid != uid => return nobody,
             (_, false) => status.effective,
         };
         let is_trusted = capabilities == 0

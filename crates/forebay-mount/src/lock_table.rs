@@ -66,7 +66,7 @@ impl Locks {
             (owned.pid, owned.handle) = (pid, address);
             return Ok(owned.fd.clone());
         }
-        // A PFS that hangs at this file must not hold up the closes of all others: without the lock.
+        // Without the lock: a PFS that hangs at this file must not hold up other closes.
         let path = format!("/proc/self/fd/{}", handle.as_fd().as_raw_fd());
         // The kernel has checked that the program's own descriptor suffices for the lock.
         let open = |flags| rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty());

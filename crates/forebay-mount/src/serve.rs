@@ -1,8 +1,10 @@
 //! The threads that serve the kernel's requests.
 //!
 //! One thread always waits for the next request, up to the limit on threads, so a PFS that is slow
-//! with one file does not delay other requests. Calls that wait for a lock have their own threads,
-//! because the request that releases the lock must be served.
+//! with one file does not delay other requests. A call that hangs in the PFS keeps its thread, also
+//! after its program was killed, so the limit is far above what a working PFS needs. Calls that
+//! wait for a lock have their own threads, because the request that releases the lock must be
+//! served.
 
 use crate::abi::{BATCH_FORGET, DESTROY, FORGET, INTERRUPT, InterruptIn, SETLKW};
 use crate::caller::own_umask;
@@ -17,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Threads that work on requests.
-const THREADS_MAX: usize = 32;
+const THREADS_MAX: usize = 512;
 /// Most threads that wait for requests. Others end, because each has up to 2 MiB of memory.
 const IDLE_MAX: usize = 6;
 /// Calls that wait for locks.
@@ -68,8 +70,10 @@ impl Pool {
         pool.threads.fetch_add(1, Ordering::SeqCst);
         let own = pool.clone();
         let started = std::thread::Builder::new().name("requests".into()).spawn(move || {
-            let result = own_umask().and_then(|()| Pool::work(&own));
-            if own.threads.fetch_sub(1, Ordering::SeqCst) == 1 || result.is_err() {
+            // Without memory for its buffers a thread ends, and the others go on.
+            let result = own_umask().and_then(|()| Ok((Buffer::new(REQUEST_BYTES)?, Out::new()?)));
+            let is_failure = result.is_ok_and(|buffers| Pool::work(&own, buffers).is_err());
+            if own.threads.fetch_sub(1, Ordering::SeqCst) == 1 || is_failure {
                 own.finish();
             }
         });
@@ -84,8 +88,9 @@ impl Pool {
         self.end.notify_all();
     }
 
-    fn work(pool: &Arc<Self>) -> io::Result<()> {
-        let (mut buffer, mut out) = (Buffer::new(REQUEST_BYTES)?, Out::new()?);
+    /// # Errors
+    /// The kernel's, when the next request is asked for.
+    fn work(pool: &Arc<Self>, (mut buffer, mut out): (Buffer, Out)) -> io::Result<()> {
         loop {
             if pool.idle.fetch_add(1, Ordering::SeqCst) >= IDLE_MAX {
                 pool.idle.fetch_sub(1, Ordering::SeqCst);

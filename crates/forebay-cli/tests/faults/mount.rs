@@ -334,6 +334,17 @@ fn a_program_that_is_killed_while_the_pfs_hangs_dies() {
         child.kill().unwrap();
         wait_for("the program is gone", || child.try_wait().unwrap().is_some());
     }
+    // Each keeps a thread of the mount, also when it is killed.
+    let hangs =
+        || Command::new("cat").arg("f").current_dir(&rig.mount.at).stdout(Stdio::null()).spawn().unwrap();
+    let mut many: Vec<_> = (0..64).map(|_| hangs()).collect();
+    assert_content(&std::fs::read(rig.mount.at.join("g")).unwrap(), 6, 0);
+    for child in &mut many {
+        assert!(child.try_wait().unwrap().is_none(), "the file does not hang");
+        child.kill().unwrap();
+    }
+    wait_for("all programs are gone", || many.iter_mut().all(|child| child.try_wait().unwrap().is_some()));
+    assert_content(&std::fs::read(rig.mount.at.join("g")).unwrap(), 6, 0);
     rig.slow.fault("none");
     wait_for("the file can be read again", || {
         std::fs::read(rig.mount.at.join("f")).is_ok_and(|b| b == content(5, 0, MIB as usize))
