@@ -14,7 +14,7 @@ use forebay_lab::fixture::SlowFsProcess;
 use forebay_policy::machine::Nanos;
 use forebay_policy::phases::Line;
 use forebay_wire::{JobUpdate, Part, Split};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -126,7 +126,7 @@ fn load(client: &Client, path: &Path) -> Result<Prefetch, String> {
 fn one_run(
     slow: &SlowFsProcess,
     pair: &Pair,
-    path: &PathBuf,
+    path: &Path,
     start: &dyn Fn(&Client) -> Result<Prefetch, String>,
 ) -> Result<f64, String> {
     for node in 0..2 {
