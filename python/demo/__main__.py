@@ -21,6 +21,7 @@ import venv
 from pathlib import Path
 
 import sparkhome
+from steps import step
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
@@ -71,19 +72,19 @@ def prepare(args):
     """Builds what is not there yet. Returns the program `forebay` and the Python to go on with."""
     program = os.environ.get("FOREBAY_BIN")
     if not program:
-        step("building the program", ["cargo", "build", "--release", "-p", "forebay-cli"])
+        step("demo", "building the program", ["cargo", "build", "--release", "-p", "forebay-cli"])
         program = TARGET / "release/forebay"
     python = VENV / "bin/python"
     if not python.exists():
         print(f"creating {VENV}", flush=True)
         venv.create(VENV, with_pip=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    step("installing numpy and matplotlib", [*pip, "-r", str(REQUIREMENTS)])
+    step("demo", "installing numpy and matplotlib", [*pip, "-r", str(REQUIREMENTS)])
     if with_analysis(args) and package_is_stale(python):
-        step("building the Python package (some minutes)", [*pip, str(REPOSITORY / "python")])
+        step("demo", "building the Python package (some minutes)", [*pip, str(REPOSITORY / "python")])
     if with_spark(args):
         sparkhome.need(args.target)
-        step("building the jar", ["make", "java"])
+        step("demo", "building the jar", ["make", "java"])
     return program, python
 
 
@@ -96,16 +97,6 @@ def package_is_stale(python):
     built = os.stat(found.stdout.strip()).st_mtime
     sources = [*REPOSITORY.glob("crates/*/src/**/*.rs"), *REPOSITORY.glob("python/src/**/*.py")]
     return any(source.stat().st_mtime > built for source in sources)
-
-
-def step(what, command):
-    print(f"{what} ...", flush=True)
-    try:
-        subprocess.run(command, cwd=REPOSITORY, check=True)
-    except FileNotFoundError:
-        raise SystemExit(f"demo: {command[0]} is not installed; it is needed for {what}") from None
-    except subprocess.CalledProcessError as error:
-        raise SystemExit(f"demo: {what} failed with exit code {error.returncode}; its output is above") from None
 
 
 def main():

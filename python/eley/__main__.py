@@ -12,7 +12,6 @@ import argparse
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import venv
 from dataclasses import fields, replace
@@ -24,6 +23,7 @@ sys.path.insert(0, str(REPOSITORY / "python/demo"))
 
 import sizes  # noqa: E402
 import sparkhome  # noqa: E402
+from steps import step  # noqa: E402
 
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
 VENV = TARGET / "venv"
@@ -72,17 +72,17 @@ def prepare():
         raise SystemExit("experiment: the lab needs root")
     program = os.environ.get("FOREBAY_BIN")
     if not program:
-        step("building the program", ["cargo", "build", "--release", "--locked", "-p", "forebay-cli", "-p", "forebay-capi", "-p", "forebay-preload"])
+        step("experiment", "building the program", ["cargo", "build", "--release", "--locked", "-p", "forebay-cli", "-p", "forebay-capi", "-p", "forebay-preload"])
         program = TARGET / "release/forebay"
     python = VENV / "bin/python"
     if not python.exists():
         venv.create(VENV, with_pip=True)
-    step("installing numpy and matplotlib", [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(REQUIREMENTS)])
+    step("experiment", "installing numpy and matplotlib", [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(REQUIREMENTS)])
     sparkhome.need(TARGET.resolve())
     if os.environ.get("FOREBAY_BIN"):
         jar_beside(Path(program))
     else:
-        step("building the jar", ["make", "java"])
+        step("experiment", "building the jar", ["make", "java"])
     return program, python
 
 
@@ -91,8 +91,8 @@ def jar_beside(program):
     library = program.parent / "libforebay_jni.so"
     if not library.exists():
         raise SystemExit(f"experiment: no {library.name} beside {program}: cargo build -p forebay-jni")
-    step("packing the native library", ["java/pack-native", str(library)])
-    step("building the jar", ["mvn", "--quiet", "--batch-mode", "--file", "java/pom.xml", "-Dstyle.color=never", "--projects", "spark,workloads", "package"])
+    step("experiment", "packing the native library", ["java/pack-native", str(library)])
+    step("experiment", "building the jar", ["mvn", "--quiet", "--batch-mode", "--file", "java/pom.xml", "-Dstyle.color=never", "--projects", "spark,workloads", "package"])
     shutil.copy(TARGET / "java/spark/forebay-spark.jar", TARGET / "forebay-spark.jar")
 
 
@@ -108,18 +108,8 @@ def build_writer(program):
     link.unlink(missing_ok=True)
     link.symlink_to(library)
     flags = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", f"-I{REPOSITORY / 'crates/forebay-capi/include'}"]
-    step("compiling the writer", ["mpicc", *flags, "-o", str(place / "writer"), str(HERE / "writer.c"), str(link), f"-Wl,-rpath,{place}"])
+    step("experiment", "compiling the writer", ["mpicc", *flags, "-o", str(place / "writer"), str(HERE / "writer.c"), str(link), f"-Wl,-rpath,{place}"])
     return place / "writer"
-
-
-def step(what, command):
-    print(f"{what} ...", flush=True)
-    try:
-        subprocess.run(command, cwd=REPOSITORY, check=True)
-    except FileNotFoundError:
-        raise SystemExit(f"experiment: {command[0]} is not installed; it is needed for {what}") from None
-    except subprocess.CalledProcessError as error:
-        raise SystemExit(f"experiment: {what} failed with exit code {error.returncode}; its output is above") from None
 
 
 def main():

@@ -4,6 +4,8 @@ import math
 import statistics
 from dataclasses import dataclass
 
+from targets import Row
+
 KEPT_MIN = 0.95
 GAIN_MIN = {"forebay": 0.80, "forebay-30": 0.95}
 BOUND_WITHIN = 0.10
@@ -15,17 +17,6 @@ PREDICTED_WITHIN = 0.15
 STEP_S = 0.05
 # From the start of this wave on, the estimate has to be the site's.
 LEARNT_WAVE = 2
-
-
-@dataclass(frozen=True)
-class Row:
-    """`met`: None where it was not measured, or is no target."""
-
-    what: str
-    measured: str
-    target: str
-    met: bool | None
-    why: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import judge
 import plots
 import simulate
 import sizes
+import targets
 
 
 def write(results, size, program, profile_path, directory):
@@ -32,7 +33,7 @@ def write(results, size, program, profile_path, directory):
     (directory / "eley.json").write_text(json.dumps(found, indent=1) + "\n")
     lines = page(found, rows, results, size, pictures, why_not)
     (directory / "eley.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(targets(rows)))
+    print("\n".join(targets.table(rows)))
     print(f"\nreport: {directory / 'eley.md'}")
 
 
@@ -94,7 +95,7 @@ def page(found, rows, results, size, pictures, why_not):
         f"{host['cores']} cores ({host['processor']}, Linux {host['kernel']}, load {host['load']:.1f} at the end). {size.pfs}: {size.servers} servers of {size.rate:g} MB/s, both directions together. "
         f"Spark: {size.workload} over {size.input_bytes >> 20} MiB on {size.nodes} nodes of {size.node_cpus:g} cores, {size.waves} waves. "
         f"Writer: {size.ranks} ranks ({size.api}), {size.phase_bytes >> 20} MiB a phase, {size.compute_s:g} s between two phases.",
-        "", "## Targets", "", *targets(rows), "", "## Settings", "", *settings(found), "",
+        "", "## Targets", "", *targets.table(rows), "", "## Settings", "", *settings(found), "",
     ]
     if found["profile"]:
         lines += ["## Profile", "", *profile_table(found["profile"]), ""]
@@ -105,12 +106,6 @@ def page(found, rows, results, size, pictures, why_not):
     for caption, name in pictures.items():
         lines += [f"## {caption}", "", f"![{caption}]({name})", ""]
     return lines
-
-
-def targets(rows):
-    lines = ["| what | measured | target | met | |", "| --- | --- | --- | --- | --- |"]
-    met = {True: "yes", False: "**no**", None: "-"}
-    return lines + [f"| {row.what} | {row.measured} | {row.target} | {met[row.met]} | {row.why} |" for row in rows]
 
 
 def settings(found):

@@ -11,7 +11,6 @@ same sizes, so that a run can be resumed; --fresh forgets them.
 import argparse
 import os
 import signal
-import subprocess
 import sys
 import venv
 from pathlib import Path
@@ -23,6 +22,7 @@ sys.path.insert(0, str(REPOSITORY / "python/demo"))
 import compute  # noqa: E402
 import sizes  # noqa: E402
 import sparkhome  # noqa: E402
+from steps import step  # noqa: E402
 
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
 VENV = TARGET / "venv"
@@ -60,26 +60,16 @@ def prepare(args):
         raise SystemExit("experiment: a control group with a memory limit needs root")
     program = os.environ.get("FOREBAY_BIN")
     if not program:
-        step("building the program", ["cargo", "build", "--release", "--locked", "-p", "forebay-cli"])
+        step("experiment", "building the program", ["cargo", "build", "--release", "--locked", "-p", "forebay-cli"])
         program = TARGET / "release/forebay"
     python = VENV / "bin/python"
     if not python.exists():
         venv.create(VENV, with_pip=True)
-    step("installing numpy and matplotlib", [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(REQUIREMENTS)])
+    step("experiment", "installing numpy and matplotlib", [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(REQUIREMENTS)])
     sparkhome.need(TARGET.resolve())
     if not os.environ.get("FOREBAY_BIN"):
-        step("building the jar", ["make", "java"])
+        step("experiment", "building the jar", ["make", "java"])
     return program, python
-
-
-def step(what, command):
-    print(f"{what} ...", flush=True)
-    try:
-        subprocess.run(command, cwd=REPOSITORY, check=True)
-    except FileNotFoundError:
-        raise SystemExit(f"experiment: {command[0]} is not installed; it is needed for {what}") from None
-    except subprocess.CalledProcessError as error:
-        raise SystemExit(f"experiment: {what} failed with exit code {error.returncode}; its output is above") from None
 
 
 def main():

@@ -1,9 +1,9 @@
 """What the results say about each target: measured, met or not, and why. Knows results as stage.measure() gives them, and nothing else."""
 
 import statistics
-from dataclasses import dataclass
 
 import sampler
+from targets import Row
 
 SPEED_MIN = 0.9
 OVER_SAFE_MIN = 3.0
@@ -11,17 +11,6 @@ HPL_MAX = 0.03
 ABOVE_MAX_S = 0.05
 MEAN_MIN = 0.95
 PREDICTED_WITHIN = 0.10
-
-
-@dataclass(frozen=True)
-class Row:
-    """`met`: None where it was not measured, or is no target."""
-
-    what: str
-    measured: str
-    target: str
-    met: bool | None
-    why: str = ""
 
 
 def window(result):

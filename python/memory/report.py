@@ -10,6 +10,7 @@ import judge
 import plots
 import simulate
 import sizes
+import targets
 
 MIB = 1 << 20
 
@@ -35,7 +36,7 @@ def write(results, sized, args, fitting, tools):
     (args.output / "memory.json").write_text(json.dumps(found, indent=1) + "\n")
     lines = page(found, rows, results, predictions, pictures, sized)
     (args.output / "memory.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(targets(rows)))
+    print("\n".join(targets.table(rows)))
     print(f"\nreport: {args.output / 'memory.md'}")
 
 
@@ -97,7 +98,7 @@ def page(found, rows, results, predictions, pictures, sized):
             + (f" Beside this HPL, an ideal tier reaches about {100 * bound['of_upper']:.0f} % of the upper bound." if "of_upper" in bound else ""),
             "",
         ]
-    lines += ["## Targets", "", *targets(rows), "", "## Settings", "", *settings(found, results), ""]
+    lines += ["## Targets", "", *targets.table(rows), "", "## Settings", "", *settings(found, results), ""]
     if sized:
         lines += ["## K-means by size of the input", "", *kmeans(sized), ""]
     if predictions:
@@ -105,12 +106,6 @@ def page(found, rows, results, predictions, pictures, sized):
     for caption, name in pictures.items():
         lines += [f"## {caption}", "", f"![{caption}]({name})", ""]
     return lines
-
-
-def targets(rows):
-    lines = ["| what | measured | target | met | |", "| --- | --- | --- | --- | --- |"]
-    met = {True: "yes", False: "**no**", None: "-"}
-    return lines + [f"| {row.what} | {row.measured} | {row.target} | {met[row.met]} | {row.why} |" for row in rows]
 
 
 def settings(found, results):
