@@ -132,6 +132,7 @@ static void phase(forebay_job *job)
     }
     synced();
     meet();
+    double ended = now_s();
     if (job && forebay_phase_end(job) != 0)
         fprintf(stderr, "writer: %s\n", forebay_last_error());
     if (rank != 0)
@@ -139,7 +140,7 @@ static void phase(forebay_job *job)
     FILE *report = fopen(options.report, "a");
     if (!report)
         fail(options.report);
-    fprintf(report, "{\"began\": %.6f, \"ended\": %.6f, \"bytes\": %llu}\n", began, now_s(),
+    fprintf(report, "{\"began\": %.6f, \"ended\": %.6f, \"bytes\": %llu}\n", began, ended,
             (unsigned long long)(each * (uint64_t)options.transfers));
     if (fclose(report) != 0)
         fail(options.report);
