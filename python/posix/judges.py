@@ -3,6 +3,7 @@
 import re
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 import supply
@@ -10,7 +11,7 @@ import supply
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class Judge:
+class Judge(ABC):
     """A program that tests the file system below a directory."""
 
     name = ""
@@ -41,13 +42,13 @@ class Judge:
         place.chmod(0o777)
         return place
 
+    @abstractmethod
     def prepare(self, way):
         """Fetches and builds what is missing; returns why it cannot run."""
-        raise NotImplementedError
 
+    @abstractmethod
     def run(self, way, only=()):
         """Runs all tests, or some; returns their results."""
-        raise NotImplementedError
 
     def log(self, way, said):
         """Appends the output of a program to the log of this judge and way."""

@@ -145,14 +145,20 @@ class Mount(Way):
         until = time.monotonic() + 60
         while not os.path.ismount(self.mountpoint):
             if self.process.poll() is not None or time.monotonic() > until:
+                self.stop()
                 raise SystemExit(f"posix: the mount did not come up; see {self.log}")
             time.sleep(0.02)
         super().start()
 
     def stop(self):
         if self.process:
-            subprocess.run(["umount", self.mountpoint], check=False)
-            self.process.wait(60)
+            # Also if a judge has left a program there.
+            subprocess.run(["umount", "-l", self.mountpoint], check=False)
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
 
     def doubts(self, judge):
         return [] if self.process.poll() is None and os.path.ismount(self.mountpoint) else ["the mount has ended"]
