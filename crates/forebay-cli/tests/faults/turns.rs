@@ -33,7 +33,7 @@ pub fn takes_turns(name: &str, path: &str) {
 struct Two {
     cluster: Cluster,
     writers: [Helper; 2],
-    _pfs: tempfile::TempDir,
+    pfs: tempfile::TempDir,
 }
 
 impl Two {
@@ -41,7 +41,7 @@ impl Two {
         let pfs = plain_pfs();
         let cluster = Cluster::start_with(2, pfs.path(), &format!("division = {division:?}\n"));
         let writers = [0, 1].map(|i| writer(&cluster, i, &format!("w{i}"), pfs.path()));
-        Two { cluster, writers, _pfs: pfs }
+        Two { cluster, writers, pfs }
     }
 
     /// Writer `i` begins a phase and is in it.
@@ -74,6 +74,15 @@ impl Two {
         let jobs = self.cluster.client(i).hpc_jobs().unwrap();
         jobs.iter().any(|job| job.name == name && job.node == format!("n{i}") && job.phase.is_some())
     }
+}
+
+/// A third writer, on node 0, that waits as well.
+fn third(two: &Two) -> Helper {
+    let mut third = writer(&two.cluster, 0, "third", two.pfs.path());
+    third.say("begin");
+    third.expect("asks");
+    two.wait_until_waits(0);
+    third
 }
 
 fn writer(cluster: &Cluster, node: usize, name: &str, pfs: &Path) -> Helper {
@@ -112,11 +121,7 @@ fn a_writer_that_is_killed_in_its_phase_or_while_it_waits_holds_up_nobody() {
     let mut two = Two::start("set-10");
     two.begins(0);
     two.waits(1);
-    let pfs = two._pfs.path().to_owned();
-    let mut third = writer(&two.cluster, 0, "third", &pfs);
-    third.say("begin");
-    third.expect("asks");
-    two.wait_until_waits(0);
+    let mut third = third(&two);
     two.writers[1].kill_9();
     two.writers[0].kill_9();
     third.expect("begun");
@@ -127,11 +132,7 @@ fn a_writer_that_stands_still_while_it_waits_loses_its_place() {
     let mut two = Two::start("set-10");
     two.begins(0);
     two.waits(1);
-    let pfs = two._pfs.path().to_owned();
-    let mut third = writer(&two.cluster, 0, "third", &pfs);
-    third.say("begin");
-    third.expect("asks");
-    two.wait_until_waits(0);
+    let mut third = third(&two);
     crate::common::send_signal(two.writers[1].pid(), libc::SIGSTOP);
     wait_for("it no longer waits", || {
         two.cluster.client(1).hpc_jobs().unwrap().iter().all(|job| job.waits_ms.is_none())
@@ -168,7 +169,7 @@ fn a_job_that_run_declares_to_share_shares_whatever_its_program_declares() {
     let two = Two::start("set-10");
     let names = ["runs0", "runs1"];
     let mut runs = [0, 1].map(|i| {
-        let args = ["run", "--job", names[i], "--share", "--", "sleep", "1000"];
+        let args = ["run", "--job", names[i], "--share", "--", "sleep", "120"];
         let run = two.cluster.command(i, &args).spawn().unwrap();
         wait_for("the job is there", || {
             two.cluster.client(i).hpc_jobs().unwrap().iter().any(|job| job.name == names[i])
@@ -176,7 +177,7 @@ fn a_job_that_run_declares_to_share_shares_whatever_its_program_declares() {
         run
     });
     // Of both no period is known: that makes them a set.
-    let [mut first, mut second] = [0, 1].map(|i| writer(&two.cluster, i, names[i], two._pfs.path()));
+    let [mut first, mut second] = [0, 1].map(|i| writer(&two.cluster, i, names[i], two.pfs.path()));
     first.say("begin");
     first.expect("begun");
     second.say("begin");

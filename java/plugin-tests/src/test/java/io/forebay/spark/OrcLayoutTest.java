@@ -31,7 +31,7 @@ import org.junit.rules.TemporaryFolder;
 
 /**
  * Tails of ORC files that are not what they should be: their files are left to the tasks, each with
- * a reason. What is told of good files is compared with what Spark reads, in {@link SparkTest}.
+ * a reason. {@link SparkTest} compares what is reported of good files with what Spark reads.
  */
 public class OrcLayoutTest {
   private static final Configuration HADOOP = new Configuration(false);

@@ -356,8 +356,8 @@ public class SparkTest {
   }
 
   /**
-   * What is told of several queries are the bytes that the tasks then read. The table has files of
-   * three schemas: one lacks a column, and one has another order and another type.
+   * For several queries, the reported bytes are those that the tasks then read. The table has files
+   * of three schemas: one lacks a column, and one has another order and another type.
    */
   private void toldIsRead(String format, String scan) throws Exception {
     String path = folder.getRoot().getPath() + "/" + format;

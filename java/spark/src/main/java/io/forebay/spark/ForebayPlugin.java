@@ -172,7 +172,7 @@ public final class ForebayPlugin implements SparkPlugin {
       hadoop.setIfUnset(ForebayConfig.LOCATIONS, "balanced");
     }
 
-    /** Iceberg asks for locations on HDFS alone, unless it is told to. */
+    /** By default, Iceberg asks only HDFS for locations. */
     static void locateIceberg(SparkConf conf, Configuration hadoop) {
       if (hadoop.getBoolean(ForebayConfig.LOCALITY, true)) {
         conf.setIfMissing(ICEBERG_LOCALITY, "true");
