@@ -6,6 +6,7 @@
 //! table is printed and written to `target/bench.json` as a list of {id, value, unit, reference,
 //! ratio, target, met, runs, command}; ids never change.
 
+mod brake;
 mod console;
 mod decide;
 mod files;
@@ -60,7 +61,7 @@ struct Args {
 
 type Group = fn(&Rig) -> Result<Vec<Record>, String>;
 
-const GROUPS: [(&str, Group); 21] = [
+const GROUPS: [(&str, Group); 22] = [
     ("read.cached", read::cached),
     ("read.cold", read::cold),
     ("read.shared", read::shared),
@@ -79,6 +80,7 @@ const GROUPS: [(&str, Group); 21] = [
     ("hit_ratio", others::hit_ratio),
     ("cluster.scale", scale::scale),
     ("cluster.console", console::console),
+    ("phases.brake", brake::brake),
     ("decide", decide::decide),
     ("sim", sim::sim),
     ("peer", others::peers),

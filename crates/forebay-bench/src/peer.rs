@@ -19,7 +19,7 @@ const STREAMS: u64 = 8;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A coordinator and two agents; ended, and their tiers dropped, when this is.
-struct Pair {
+pub struct Pair {
     processes: Vec<Child>,
     program: PathBuf,
     states: Vec<PathBuf>,
@@ -30,7 +30,8 @@ fn failed(what: &str, e: impl std::fmt::Display) -> String {
 }
 
 impl Pair {
-    fn start(rig: &Rig, pfs: &Path, capacity: &str, extent: &str) -> Result<Self, String> {
+    /// Both agents are members when this returns.
+    pub fn start(rig: &Rig, pfs: &Path, capacity: &str, extent: &str) -> Result<Self, String> {
         let mut coordinator = Command::new(&rig.program)
             .args(["coordinator", "--listen", "127.0.0.1:0"])
             .env_remove("FOREBAY_CONFIG")
@@ -87,9 +88,24 @@ impl Pair {
         self.states[node].join("agent.sock")
     }
 
-    fn client(&self, node: usize) -> Client {
+    /// A client of a node's agent.
+    pub fn client(&self, node: usize) -> Client {
         let socket = Some(self.socket(node));
         Client::new(ClientConfig { socket, quiet: true, ..ClientConfig::default() })
+    }
+
+    /// Kills the coordinator, and waits until both agents miss it.
+    pub fn kill_coordinator(&mut self) -> Result<(), String> {
+        self.processes[0].kill().and_then(|()| self.processes[0].wait()).map_err(|e| failed("kill", e))?;
+        let deadline = Instant::now() + PATIENCE;
+        let misses = |node| self.client(node).admin().status().is_ok_and(|s| !s.cluster.connected);
+        while !(0..2).all(misses) {
+            if Instant::now() > deadline {
+                return Err("the agents do not miss their coordinator".into());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
     }
 
     fn counter(&self, node: usize, name: &str) -> Result<u64, String> {
