@@ -17,7 +17,10 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.locks.LockSupport;
 import java.util.function.Predicate;
 import java.util.stream.IntStream;
 
@@ -33,9 +36,13 @@ import org.apache.parquet.hadoop.metadata.BlockMetaData;
 import org.apache.parquet.hadoop.metadata.ColumnChunkMetaData;
 import org.apache.parquet.hadoop.util.HadoopInputFile;
 import org.apache.spark.SparkContext;
+import org.apache.spark.TaskContext;
 import org.apache.spark.api.java.JavaPairRDD;
 import org.apache.spark.api.java.JavaRDD;
 import org.apache.spark.api.java.JavaSparkContext;
+import org.apache.spark.api.plugin.DriverPlugin;
+import org.apache.spark.api.plugin.ExecutorPlugin;
+import org.apache.spark.api.plugin.SparkPlugin;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerJobStart;
@@ -80,7 +87,7 @@ public class SparkTest {
   public void start() throws IOException {
     session = SparkSession.builder().master("local[2]").appName("plug-in test")
         .config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "3").config("spark.driver.host", "localhost")
-        .config("spark.sql.warehouse.dir", folder.getRoot().getPath())
+        .config("spark.sql.warehouse.dir", folder.getRoot().getPath()).config("spark.plugins", Punctual.class.getName())
         .config("spark.sql.files.maxPartitionBytes", "30000").config("spark.sql.files.openCostInBytes", "0")
         .config("spark.hadoop.mapreduce.input.fileinputformat.split.maxsize", "30000").getOrCreate();
     spark = new JavaSparkContext(session.sparkContext());
@@ -110,28 +117,65 @@ public class SparkTest {
     reporter = new Reporter(new JobState(1), name -> line, Reporter.QUEUE_MAX);
     reporter.start();
     reporter.named("test");
+    Punctual.reporter = reporter;
     session.sparkContext().addSparkListener(new JobListener(session.sparkContext(), reporter, ours));
   }
 
   /** All that there is to tell is told after this. */
   private Reported heard() throws Exception {
     session.sparkContext().listenerBus().waitUntilEmpty();
+    Punctual.reporter = null;
     reporter.close();
     return told;
   }
 
   @After
   public void stop() {
+    Punctual.reporter = null;
     session.stop();
   }
 
   /**
-   * A job of a few milliseconds may be over before it is looked at, which is as well; one that is
-   * to be told takes longer.
+   * A job of a few milliseconds may be over before it is reported, which is as well for prefetch.
+   * Here the first tasks of each stage wait until all before them has been reported.
    */
-  private static boolean slowly() throws InterruptedException {
-    Thread.sleep(300);
-    return true;
+  public static final class Punctual implements SparkPlugin {
+    private static volatile Reporter reporter;
+
+    @Override
+    public DriverPlugin driverPlugin() {
+      return null;
+    }
+
+    @Override
+    public ExecutorPlugin executorPlugin() {
+      Set<Integer> stages = new HashSet<>();
+      return new ExecutorPlugin() {
+        @Override
+        public synchronized void onTaskStart() {
+          if (reporter != null && stages.add(TaskContext.get().stageId())) {
+            awaitReport(reporter);
+          }
+        }
+      };
+    }
+
+    /** A batch is reported when it has lasted its time; the third of these is in a later one. */
+    private static void awaitReport(Reporter reporter) {
+      try {
+        SparkContext.getOrCreate().listenerBus().waitUntilEmpty();
+        for (int i = 0; i < 3; i++) {
+          CountDownLatch done = new CountDownLatch(1);
+          reporter.put(state -> {
+            LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(Reporter.BATCH_MS + 1));
+            done.countDown();
+          });
+          assertTrue(done.await(1, TimeUnit.MINUTES));
+        }
+      } catch (InterruptedException | TimeoutException e) {
+        throw new IllegalStateException(e);
+      }
+    }
   }
 
   private JavaRDD<String> words(JavaRDD<String> lines) {
@@ -171,13 +215,13 @@ public class SparkTest {
   public void theNewInterfaceOfHadoop() throws Exception {
     JavaPairRDD<LongWritable, Text> lines =
         spark.newAPIHadoopFile(text, TextInputFormat.class, LongWritable.class, Text.class, spark.hadoopConfiguration());
-    assertEquals(FILES * LINES, lines.filter(line -> line._1().get() > 0 || slowly()).count());
+    assertEquals(FILES * LINES, lines.count());
     assertCovers(heard());
   }
 
   @Test
   public void manyFilesOfOneTask() throws Exception {
-    assertEquals(FILES, spark.wholeTextFiles(text, 1).filter(file -> slowly()).count());
+    assertEquals(FILES, spark.wholeTextFiles(text, 1).count());
     Reported all = heard();
     assertCovers(all);
     assertTrue(all.everySplit().anyMatch(split -> split.size() > 1));
@@ -185,7 +229,7 @@ public class SparkTest {
 
   @Test
   public void aTaskOfACoalescedUnionReadsPartsOfBoth() throws Exception {
-    JavaRDD<String> both = spark.textFile(text + "/part-0", 2).union(spark.textFile(text + "/part-1", 2)).coalesce(1).mapPartitions(all -> slowly() ? all : null);
+    JavaRDD<String> both = spark.textFile(text + "/part-0", 2).union(spark.textFile(text + "/part-1", 2)).coalesce(1);
     assertEquals(2 * LINES, both.count());
     Reported all = heard();
     List<List<Part>> splits = all.everySplit().toList();
@@ -564,8 +608,7 @@ public class SparkTest {
     conf.set("fs.file.impl", ForebayLocalFileSystem.class.getName());
     conf.set(ForebayConfig.ROOTS, text + "/part-1");
     listen(FileScheme.ours(conf, true));
-    // Longer than a look at it takes.
-    assertEquals(2 * LINES, spark.textFile(text + "/part-0," + text + "/part-1", 2).mapPartitions(all -> slowly() ? all : null).count());
+    assertEquals(2 * LINES, spark.textFile(text + "/part-0," + text + "/part-1", 2).count());
     assertEquals(Map.of("part-1", sizes.get("part-1")), heard().bytesByName());
   }
 
