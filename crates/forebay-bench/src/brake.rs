@@ -41,7 +41,7 @@ const WATCH: Duration = Duration::from_millis(1500);
 /// No byte may come in the last part of that.
 const STILL: Duration = Duration::from_millis(500);
 
-/// Prefetches must run at half of the file system's speed or more in this time before the phase is
+/// Prefetches must run at a third of the file system's speed or more in this time before the phase is
 /// behind, or nothing was stopped.
 const BEFORE: Duration = Duration::from_millis(300);
 
@@ -202,7 +202,7 @@ fn judge(samples: &Samples, behind: Instant) -> Result<f64, String> {
     let served_by = |at: Instant| samples.iter().rfind(|(t, _)| *t <= at).map_or(0, |(_, bytes)| *bytes);
     let moved = served_by(behind).saturating_sub(served_by(behind - BEFORE));
     let full = SERVERS as f64 * RATE_BYTES_PER_S as f64 * BEFORE.as_secs_f64();
-    if (moved as f64) < full / 2.0 {
+    if (moved as f64) < full / 3.0 {
         return Err(format!("before the phase was behind, only {moved} of {full:.0} bytes were prefetched"));
     }
     let last = samples.last().ok_or("no samples")?.1;

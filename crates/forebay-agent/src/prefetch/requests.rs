@@ -566,11 +566,9 @@ impl Feeder {
                 return None;
             }
         };
-        if self.orders.fetch.has_small_pages(&entry) {
-            // Parts of the file are ordered, and the kernel's read-ahead would fetch what is
-            // between them. Advice: no harm if it is not taken.
-            let _ = fadvise(&opened, 0, None, Advice::Random);
-        }
+        // The kernel's read-ahead would fetch what lies behind the requested parts, and no brake
+        // stops what it has begun: megabytes for each open file. Advice: no harm if it is not taken.
+        let _ = fadvise(&opened, 0, None, Advice::Random);
         let source = Source { entry, pfs: Arc::new(opened.into()) };
         Some(File { feeder: self, number, source, failed_before: self.failed_bytes() })
     }
