@@ -41,8 +41,8 @@ const WATCH: Duration = Duration::from_millis(1500);
 /// No byte may come in the last part of that.
 const STILL: Duration = Duration::from_millis(500);
 
-/// Prefetches must run at a third of the file system's speed or more in this time before the phase is
-/// behind, or nothing was stopped.
+/// Prefetches must run at a third of the file system's speed or more in this time before the phase
+/// is behind, or nothing was stopped.
 const BEFORE: Duration = Duration::from_millis(300);
 
 /// How often the file system is asked.

@@ -567,7 +567,8 @@ impl Feeder {
             }
         };
         // The kernel's read-ahead would fetch what lies behind the requested parts, and no brake
-        // stops what it has begun: megabytes for each open file. Advice: no harm if it is not taken.
+        // stops what it has begun: megabytes for each open file. Advice: no harm if it is not
+        // taken.
         let _ = fadvise(&opened, 0, None, Advice::Random);
         let source = Source { entry, pfs: Arc::new(opened.into()) };
         Some(File { feeder: self, number, source, failed_before: self.failed_bytes() })
