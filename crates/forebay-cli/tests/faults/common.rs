@@ -411,6 +411,8 @@ pub struct SlowFs {
     process: Option<SlowFsProcess>,
     /// Further mounts of the same directory.
     others: Vec<SlowFsProcess>,
+    /// The kernel caches the file system and reads so far ahead; `None`: it does neither.
+    read_ahead_bytes: Option<u64>,
     dirs: TempDir,
 }
 
@@ -421,6 +423,15 @@ impl SlowFs {
 
     /// With time stamps that tell this much.
     pub fn start_with(stamps: Stamps) -> Option<Self> {
+        Self::start_in(stamps, None)
+    }
+
+    /// The kernel caches it and reads so far ahead.
+    pub fn start_read_ahead(bytes: u64) -> Option<Self> {
+        Self::start_in(Stamps::Exact, Some(bytes))
+    }
+
+    fn start_in(stamps: Stamps, read_ahead_bytes: Option<u64>) -> Option<Self> {
         if std::env::var_os("FOREBAY_SKIP_FUSE").is_some_and(|v| v == "1") {
             eprintln!("skipped: FOREBAY_SKIP_FUSE=1");
             return None;
@@ -429,7 +440,7 @@ impl SlowFs {
         for dir in ["backing", "mount"] {
             std::fs::create_dir(dirs.path().join(dir)).unwrap();
         }
-        let mut slow = SlowFs { process: None, others: Vec::new(), dirs };
+        let mut slow = SlowFs { process: None, others: Vec::new(), read_ahead_bytes, dirs };
         slow.serve(stamps);
         Some(slow)
     }
@@ -463,7 +474,8 @@ impl SlowFs {
         config.latency_ns = 0;
         config.allow_other = true;
         // Every read reaches the server, whatever the kernel has cached.
-        config.direct_io = true;
+        config.direct_io = self.read_ahead_bytes.is_none();
+        config.read_ahead_bytes = self.read_ahead_bytes;
         config.stamps = stamps;
         SlowFsProcess::start(Path::new(FOREBAY), &["lab"], &config).unwrap_or_else(|e| {
             panic!("{e}\nthese tests need root and /dev/fuse; FOREBAY_SKIP_FUSE=1 leaves them out")
@@ -476,6 +488,11 @@ impl SlowFs {
 
     pub fn at(&self, name: &str) -> PathBuf {
         self.mount().join(name)
+    }
+
+    /// As [`SlowFs::at`], past the file system: nothing of it is in the kernel's cache.
+    pub fn behind(&self, name: &str) -> PathBuf {
+        self.dirs.path().join("backing").join(name)
     }
 
     pub fn stats(&self) -> forebay_lab::slowfs::Stats {

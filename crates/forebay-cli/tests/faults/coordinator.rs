@@ -14,7 +14,7 @@ use forebay_wire::{
     Epoch, HpcJob, HpcUpdate, JobUpdate, NodeInfo, Part, Reply, Request, Split, Status, frame,
 };
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -1062,6 +1062,27 @@ fn a_file_that_changes_between_planning_and_reading_is_not_fetched() {
     assert_eq!((waves[0].failed_bytes, waves[0].fetched_bytes), (8 * EXTENT, 0));
     assert_eq!(cluster.sum("pages_planned_total"), 0);
     crate::cluster::read_piece(&client, &path, SEED + 1, 0, MIB as usize);
+}
+
+/// No brake would stop what the kernel has begun to read ahead.
+#[test]
+fn for_a_prefetch_request_the_kernel_reads_nothing_ahead() {
+    let Some(slow) = SlowFs::start_read_ahead(4 * MIB) else { return };
+    make_file(&slow.behind("data"), SEED, 64 * EXTENT);
+    make_file(&slow.behind("other"), SEED, MIB);
+    let path = slow.at("data");
+    let mut other = File::open(slow.at("other")).unwrap();
+    other.read_exact(&mut vec![0; MIB as usize / 2]).unwrap();
+    wait_for("the kernel reads ahead for others", || slow.stats().read_bytes == MIB);
+    let cluster = Cluster::start(1, &slow.mount(), &[]);
+    let client = cluster.client(0);
+    let before = slow.stats().read_bytes;
+    let (job, _) = begin_at(&client, &path, 1, |_| "n0".into());
+    wait_for("the waves within reach", || {
+        cluster.waves(0).iter().map(|wave| wave.fetched_bytes).sum::<u64>() == 14 * EXTENT
+    });
+    assert_eq!(slow.stats().read_bytes - before, 14 * EXTENT);
+    drop(job);
 }
 
 #[test]

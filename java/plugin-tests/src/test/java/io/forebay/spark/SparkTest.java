@@ -137,7 +137,7 @@ public class SparkTest {
 
   /**
    * A job of a few milliseconds may be over before it is reported, which is as well for prefetch.
-   * Here the first tasks of each stage wait until all before them has been reported.
+   * Here the first tasks of each stage wait until all that came before them has been reported.
    */
   public static final class Punctual implements SparkPlugin {
     private static volatile Reporter reporter;
@@ -153,8 +153,9 @@ public class SparkTest {
       return new ExecutorPlugin() {
         @Override
         public synchronized void onTaskStart() {
-          if (reporter != null && stages.add(TaskContext.get().stageId())) {
-            awaitReport(reporter);
+          Reporter listening = reporter;
+          if (listening != null && stages.add(TaskContext.get().stageId())) {
+            awaitReport(listening);
           }
         }
       };
