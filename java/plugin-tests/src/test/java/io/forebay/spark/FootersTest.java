@@ -1,6 +1,7 @@
 package io.forebay.spark;
 
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertNotEquals;
 import static org.junit.Assert.assertTrue;
 
 import java.io.IOException;
@@ -10,7 +11,9 @@ import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -96,9 +99,9 @@ public class FootersTest {
   }
 
   private Footers footers(Path... paths) {
-    Map<Path, Scan> files = new HashMap<>();
+    Map<Path, Set<Scan>> files = new HashMap<>();
     for (Path path : paths) {
-      files.put(path, SCAN);
+      files.put(path, Set.of(SCAN));
     }
     return Footers.of(files, HADOOP);
   }
@@ -106,17 +109,17 @@ public class FootersTest {
   /** The file is left out for this reason; the good one beside it is not. */
   private void assertLeftOut(String why, Path path) {
     Footers footers = footers(good, path);
-    assertEquals(List.of(), footers.of(path, ALL));
+    assertEquals(List.of(), footers.of(path, SCAN, ALL));
     assertEquals("reasons", 1, footers.withoutPlan().size());
     String said = footers.withoutPlan().keySet().iterator().next();
     assertTrue(said, said.contains(why));
-    assertEquals(footers(good).of(good, ALL), footers.of(good, ALL));
+    assertEquals(footers(good).of(good, SCAN, ALL), footers.of(good, SCAN, ALL));
   }
 
   @Test
   public void ofAGoodFileTheChunksAndTheFooterAreKnown() {
     Footers footers = footers(good);
-    List<Footers.Range> ranges = footers.of(good, ALL);
+    List<Footers.Range> ranges = footers.of(good, SCAN, ALL);
     assertTrue(ranges.toString(), ranges.size() > 2);
     Footers.Range last = ranges.get(ranges.size() - 1);
     assertEquals(bytes.length, last.end());
@@ -128,8 +131,8 @@ public class FootersTest {
   public void aFileWithoutTheColumnHasItsFooterRead() throws IOException {
     Path older = write("older.parquet", MessageTypeParser.parseMessageType("message t { required binary b; }"), null);
     Footers footers = footers(older);
-    assertEquals(1, footers.of(older, ALL).size());
-    assertEquals(Files.size(local(older)), footers.of(older, ALL).get(0).end());
+    assertEquals(1, footers.of(older, SCAN, ALL).size());
+    assertEquals(Files.size(local(older)), footers.of(older, SCAN, ALL).get(0).end());
     assertEquals(Map.of(), footers.withoutPlan());
   }
 
@@ -137,23 +140,34 @@ public class FootersTest {
   @Test
   public void aColumnIsFoundByItsNumberIfFileAndScanHaveOne() throws IOException {
     Path path = write("numbered.parquet", MessageTypeParser.parseMessageType("message t { required int64 a = 7; required binary b = 8; }"), null);
-    List<Footers.Range> byName = footers(path).of(path, ALL);
+    List<Footers.Range> byName = footers(path).of(path, SCAN, ALL);
     Scan renamed = new Scan(Columns.named(Set.of("b", "new")), Set.of(7), List.of());
-    assertEquals(byName, Footers.of(Map.of(path, renamed), HADOOP).of(path, ALL));
+    assertEquals(byName, Footers.of(Map.of(path, Set.of(renamed)), HADOOP).of(path, renamed, ALL));
     // Files that do not number theirs are read by name.
     Scan known = new Scan(Columns.named(Set.of("a")), Set.of(99), List.of());
-    assertEquals(footers(good).of(good, ALL), Footers.of(Map.of(good, known), HADOOP).of(good, ALL));
-    // Another scan reads it by name: nothing is missed.
-    assertTrue(renamed.with(SCAN).reads(new String[] {"A"}, 7));
-    assertEquals(Set.of(7, 99), renamed.with(known).ids());
+    assertEquals(footers(good).of(good, SCAN, ALL), Footers.of(Map.of(good, Set.of(known)), HADOOP).of(good, known, ALL));
+  }
+
+  @Test
+  public void eachScanOfAFileHasItsOwnColumns() {
+    Scan other = new Scan(Columns.named(Set.of("b")), List.of());
+    Footers both = Footers.of(Map.of(good, Set.of(SCAN, other)), HADOOP);
+    assertEquals(footers(good).of(good, SCAN, ALL), both.of(good, SCAN, ALL));
+    assertEquals(Footers.of(Map.of(good, Set.of(other)), HADOOP).of(good, other, ALL), both.of(good, other, ALL));
+    assertNotEquals(both.of(good, SCAN, ALL), both.of(good, other, ALL));
+    // A scan that is not known has no plan, and the other one keeps its own.
+    Footers some = Footers.of(Map.of(good, new HashSet<>(Arrays.asList(SCAN, null))), HADOOP);
+    assertEquals(footers(good).of(good, SCAN, ALL), some.of(good, SCAN, ALL));
+    assertEquals(List.of(), some.of(good, null, ALL));
+    assertEquals(Map.of("the columns of a scan are not known", 1), some.withoutPlan());
   }
 
   @Test
   public void ofALimitTheRowGroupsAreKnownThatHaveTheRows() {
     Footers footers = footers(good);
-    Footers.Read all = footers.of(good, ALL, Long.MAX_VALUE);
+    Footers.Read all = footers.of(good, SCAN, ALL, Long.MAX_VALUE);
     assertEquals(ROWS, all.rows());
-    Footers.Read some = footers.of(good, ALL, 1);
+    Footers.Read some = footers.of(good, SCAN, ALL, 1);
     assertTrue(some.toString(), some.rows() >= 1 && some.rows() < ROWS);
     assertEquals("its chunk and the footer", 2, some.ranges().size());
     assertEquals(all.ranges().get(all.ranges().size() - 1), some.ranges().get(1));
@@ -203,13 +217,13 @@ public class FootersTest {
 
   @Test
   public void filesOfScansThatAreNotKnownAreLeftToTheTasks() {
-    Map<Path, Scan> files = new HashMap<>();
-    files.put(good, null);
+    Map<Path, Set<Scan>> files = new HashMap<>();
+    files.put(good, Collections.singleton(null));
     Footers footers = Footers.of(files, HADOOP);
     assertEquals(Map.of("the columns of a scan are not known", 1), footers.withoutPlan());
-    Map<Path, Scan> many = new HashMap<>();
+    Map<Path, Set<Scan>> many = new HashMap<>();
     for (int i = 0; i <= Footers.FILES_MAX; i++) {
-      many.put(path(i + ".parquet"), SCAN);
+      many.put(path(i + ".parquet"), Set.of(SCAN));
     }
     assertEquals(List.of(Footers.FILES_MAX + 1), List.copyOf(Footers.of(many, HADOOP).withoutPlan().values()));
   }

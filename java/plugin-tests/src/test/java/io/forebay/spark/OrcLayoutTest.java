@@ -101,9 +101,9 @@ public class OrcLayoutTest {
   }
 
   private Footers footers(Path... paths) {
-    Map<Path, Scan> files = new HashMap<>();
+    Map<Path, Set<Scan>> files = new HashMap<>();
     for (Path path : paths) {
-      files.put(path, SCAN);
+      files.put(path, Set.of(SCAN));
     }
     return Footers.of(files, HADOOP);
   }
@@ -111,23 +111,23 @@ public class OrcLayoutTest {
   /** The file is left out for this reason; the good one beside it is not. */
   private void assertLeftOut(String why, Path path) {
     Footers footers = footers(good, path);
-    assertEquals(List.of(), footers.of(path, ALL));
+    assertEquals(List.of(), footers.of(path, SCAN, ALL));
     assertEquals("reasons", 1, footers.withoutPlan().size());
     String said = footers.withoutPlan().keySet().iterator().next();
     assertTrue(said, said.contains(why));
-    assertFalse(footers.of(good, ALL).isEmpty());
-    assertEquals(footers(good).of(good, ALL), footers.of(good, ALL));
+    assertFalse(footers.of(good, SCAN, ALL).isEmpty());
+    assertEquals(footers(good).of(good, SCAN, ALL), footers.of(good, SCAN, ALL));
   }
 
   @Test
   public void aStripeBelongsToTheSplitThatHoldsItsStart() {
     Footers footers = footers(good);
-    List<Footers.Range> all = footers.of(good, ALL);
+    List<Footers.Range> all = footers.of(good, SCAN, ALL);
     assertTrue(all.toString(), all.size() > 4);
     assertEquals(bytes.length, all.get(all.size() - 1).end());
     // The header has 3 bytes, so the first stripe begins at 3.
-    List<Footers.Range> none = footers.of(good, new Footers.Range(0, 3));
-    List<Footers.Range> first = footers.of(good, new Footers.Range(3, 1));
+    List<Footers.Range> none = footers.of(good, SCAN, new Footers.Range(0, 3));
+    List<Footers.Range> first = footers.of(good, SCAN, new Footers.Range(3, 1));
     assertEquals(1, none.size());
     assertTrue(first.toString(), first.size() > none.size() && first.size() < all.size());
     assertEquals(Map.of(), footers.withoutPlan());
@@ -137,7 +137,7 @@ public class OrcLayoutTest {
   public void aFileWithoutTheColumnHasItsFootersRead() throws IOException {
     Path older = write("older.orc", "z", OrcFile.writerOptions(HADOOP));
     Footers footers = footers(older);
-    long told = footers.of(older, ALL).stream().mapToLong(Footers.Range::length).sum();
+    long told = footers.of(older, SCAN, ALL).stream().mapToLong(Footers.Range::length).sum();
     assertTrue(told + " bytes", told > 0 && told < 2L * Tail.GUESS_BYTES);
     assertEquals(Map.of(), footers.withoutPlan());
   }
@@ -189,8 +189,8 @@ public class OrcLayoutTest {
     OrcFile.WriterOptions options = OrcFile.writerOptions(HADOOP).setKeyProvider(keys).encrypt("pii:a");
     Path encrypted = write("encrypted.orc", "a", options);
     Footers footers = footers(good, encrypted);
-    long told = footers.of(encrypted, ALL).stream().mapToLong(Footers.Range::length).sum();
-    long whole = footers.of(good, ALL).stream().mapToLong(Footers.Range::length).sum();
+    long told = footers.of(encrypted, SCAN, ALL).stream().mapToLong(Footers.Range::length).sum();
+    long whole = footers.of(good, SCAN, ALL).stream().mapToLong(Footers.Range::length).sum();
     assertTrue(told + " of " + whole + " bytes, " + footers.withoutPlan(), told < whole / 2);
   }
 
@@ -206,7 +206,7 @@ public class OrcLayoutTest {
   public void anEmptyFileIsATableWithoutRows() throws IOException {
     Path empty = raw("empty.orc", new byte[0]);
     Footers footers = footers(good, empty);
-    assertEquals(0, footers.of(empty, ALL).stream().mapToLong(Footers.Range::length).sum());
+    assertEquals(0, footers.of(empty, SCAN, ALL).stream().mapToLong(Footers.Range::length).sum());
     assertEquals(Map.of(), footers.withoutPlan());
   }
 }

@@ -19,10 +19,11 @@ import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
-import java.util.concurrent.locks.LockSupport;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Predicate;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.BlockLocation;
@@ -36,13 +37,8 @@ import org.apache.parquet.hadoop.metadata.BlockMetaData;
 import org.apache.parquet.hadoop.metadata.ColumnChunkMetaData;
 import org.apache.parquet.hadoop.util.HadoopInputFile;
 import org.apache.spark.SparkContext;
-import org.apache.spark.TaskContext;
 import org.apache.spark.api.java.JavaPairRDD;
 import org.apache.spark.api.java.JavaRDD;
-import org.apache.spark.api.java.JavaSparkContext;
-import org.apache.spark.api.plugin.DriverPlugin;
-import org.apache.spark.api.plugin.ExecutorPlugin;
-import org.apache.spark.api.plugin.SparkPlugin;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerJobStart;
@@ -50,13 +46,9 @@ import org.apache.spark.scheduler.SparkListenerStageSubmitted;
 import org.apache.spark.scheduler.TaskLocation;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Row;
-import org.apache.spark.sql.SparkSession;
 import org.apache.spark.storage.StorageLevel;
-import org.junit.After;
 import org.junit.Before;
-import org.junit.Rule;
 import org.junit.Test;
-import org.junit.rules.TemporaryFolder;
 
 import io.forebay.core.JobUpdate;
 import io.forebay.core.JobUpdate.Part;
@@ -65,32 +57,17 @@ import io.forebay.hadoop.ForebayLocalFileSystem;
 import scala.Tuple2;
 
 /** Real Spark, in this process: every way in which a stage reads files, and what is told of it. */
-public class SparkTest {
+public class SparkTest extends ListeningSpark {
   private static final int FILES = 4;
   private static final int LINES = 5000;
 
-  /** All paths are told, as if each were on the PFS. */
-  private static final Predicate<URI> ALL = path -> true;
-
   private static final StageInput.Source SOURCE = new StageInput.Source(ALL, Map.of(), new Configuration(false));
 
-  @Rule public final TemporaryFolder folder = new TemporaryFolder();
-
-  private SparkSession session;
-  private JavaSparkContext spark;
-  private Reported told;
-  private Reporter reporter;
   private String text;
   private Map<String, Long> sizes;
 
   @Before
-  public void start() throws IOException {
-    session = SparkSession.builder().master("local[2]").appName("plug-in test")
-        .config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "3").config("spark.driver.host", "localhost")
-        .config("spark.sql.warehouse.dir", folder.getRoot().getPath()).config("spark.plugins", Punctual.class.getName())
-        .config("spark.sql.files.maxPartitionBytes", "30000").config("spark.sql.files.openCostInBytes", "0")
-        .config("spark.hadoop.mapreduce.input.fileinputformat.split.maxsize", "30000").getOrCreate();
-    spark = new JavaSparkContext(session.sparkContext());
+  public void write() throws IOException {
     text = folder.newFolder("text").getPath();
     sizes = new TreeMap<>();
     for (int i = 0; i < FILES; i++) {
@@ -101,81 +78,6 @@ public class SparkTest {
       Path file = Path.of(text, "part-" + i);
       Files.write(file, content.toString().getBytes(StandardCharsets.UTF_8));
       sizes.put(file.getFileName().toString(), Files.size(file));
-    }
-    listen();
-  }
-
-  /** From here on, a new agent hears what is told. */
-  private void listen() {
-    listen(ALL);
-  }
-
-  /** The same, of these paths. */
-  private void listen(Predicate<URI> ours) {
-    told = new Reported();
-    Reported line = told;
-    reporter = new Reporter(new JobState(1), name -> line, Reporter.QUEUE_MAX);
-    reporter.start();
-    reporter.named("test");
-    Punctual.reporter = reporter;
-    session.sparkContext().addSparkListener(new JobListener(session.sparkContext(), reporter, ours));
-  }
-
-  /** All that there is to tell is told after this. */
-  private Reported heard() throws Exception {
-    session.sparkContext().listenerBus().waitUntilEmpty();
-    Punctual.reporter = null;
-    reporter.close();
-    return told;
-  }
-
-  @After
-  public void stop() {
-    Punctual.reporter = null;
-    session.stop();
-  }
-
-  /**
-   * A job of a few milliseconds may be over before it is reported, which is as well for prefetch.
-   * Here the first tasks of each stage wait until all that came before them has been reported.
-   */
-  public static final class Punctual implements SparkPlugin {
-    private static volatile Reporter reporter;
-
-    @Override
-    public DriverPlugin driverPlugin() {
-      return null;
-    }
-
-    @Override
-    public ExecutorPlugin executorPlugin() {
-      Set<Integer> stages = new HashSet<>();
-      return new ExecutorPlugin() {
-        @Override
-        public synchronized void onTaskStart() {
-          Reporter listening = reporter;
-          if (listening != null && stages.add(TaskContext.get().stageId())) {
-            awaitReport(listening);
-          }
-        }
-      };
-    }
-
-    /** A batch is reported when it has lasted its time; the third of these is in a later one. */
-    private static void awaitReport(Reporter reporter) {
-      try {
-        SparkContext.getOrCreate().listenerBus().waitUntilEmpty();
-        for (int i = 0; i < 3; i++) {
-          CountDownLatch done = new CountDownLatch(1);
-          reporter.put(state -> {
-            LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(Reporter.BATCH_MS + 1));
-            done.countDown();
-          });
-          assertTrue(done.await(1, TimeUnit.MINUTES));
-        }
-      } catch (InterruptedException | TimeoutException e) {
-        throw new IllegalStateException(e);
-      }
     }
   }
 
@@ -302,6 +204,58 @@ public class SparkTest {
     Reported second = heard();
     assertTrue(second.splits().isEmpty());
     assertTrue(second.all(JobUpdate.TaskStarted.class).isEmpty());
+  }
+
+  @Test
+  public void ofAnRddThatIsCachedInPartTheRestIsTold() throws Exception {
+    JavaRDD<String> lines = spark.textFile(text, 8).persist(StorageLevel.MEMORY_ONLY());
+    lines.take(1);
+    List<List<Part>> first = heard().everySplit().toList();
+    assertEquals(1, first.size());
+    listen();
+    assertEquals(FILES * LINES, lines.count());
+    List<List<Part>> rest = heard().everySplit().toList();
+    assertEquals(List.of(), rest.get(0));
+    assertTrue(rest.subList(1, rest.size()).stream().noneMatch(List::isEmpty));
+    long bytes = Stream.of(first, rest).flatMap(List::stream).flatMap(List::stream).mapToLong(Part::length).sum();
+    assertEquals(sizes.values().stream().mapToLong(Long::longValue).sum(), bytes);
+  }
+
+  /** To look up what a stage reads may take long, and the stage before it is about to begin. */
+  @Test
+  public void theFirstStageIsReportedBeforeTheNextIsLookedUp() throws Exception {
+    heard();
+    CountDownLatch reported = new CountDownLatch(1);
+    AtomicReference<URI> first = new AtomicReference<>();
+    AtomicBoolean isOnTime = new AtomicBoolean();
+    listen(path -> {
+      if (!first.compareAndSet(null, path) && !first.get().equals(path)) {
+        try {
+          isOnTime.set(reported.await(30, TimeUnit.SECONDS));
+        } catch (InterruptedException e) {
+          Thread.currentThread().interrupt();
+        }
+      }
+      return true;
+    });
+    Reported hears = told;
+    CompletableFuture<Long> joined = CompletableFuture.supplyAsync(() -> {
+      JavaPairRDD<String, Integer> a = spark.textFile(text + "/part-0", 2).mapToPair(line -> new Tuple2<>(line, 1));
+      JavaPairRDD<String, Integer> b = spark.textFile(text + "/part-1", 2).mapToPair(line -> new Tuple2<>(line, 1));
+      return a.join(b, 2).count();
+    });
+    while (hears.all(JobUpdate.StageReady.class).isEmpty() && !joined.isDone()) {
+      Thread.sleep(10);
+    }
+    assertEquals("one stage alone is reported", 1, hears.splits().size());
+    assertEquals(Set.of(Path.of(first.get()).getFileName().toString()), hears.bytesByName().keySet());
+    reported.countDown();
+    assertTrue(joined.get(1, TimeUnit.MINUTES) > 0);
+    Reported all = heard();
+    assertTrue("the second stage waited for the report of the first", isOnTime.get());
+    assertEquals(2, all.splits().size());
+    List<Integer> order = all.all(JobUpdate.StageReady.class).stream().map(JobUpdate.StageReady::stage).toList();
+    assertEquals(order.stream().sorted().toList(), order);
   }
 
   @Test
@@ -443,17 +397,6 @@ public class SparkTest {
   private static void write(String format, Dataset<Row> rows, String path) {
     rows.write().option("parquet.block.size", "100000").option("parquet.page.size", "10000").option("orc.stripe.row.count", "5000")
         .option("orc.row.index.stride", "1000").mode("append").format(format).save(path);
-  }
-
-  private static Map<String, List<Footers.Range>> toldByName(Reported all) {
-    Map<String, List<Footers.Range>> told = new TreeMap<>();
-    List<String> files = all.files();
-    all.everySplit().flatMap(List::stream).forEach(part -> {
-      String name = Path.of(files.get(part.file())).getFileName().toString();
-      told.computeIfAbsent(name, n -> new ArrayList<>()).add(new Footers.Range(part.offset(), part.length()));
-    });
-    told.replaceAll((name, ranges) -> Footers.merged(ranges));
-    return told;
   }
 
   /** The query is planned; then a file of the table is a shorter one with its columns elsewhere. */

@@ -8,6 +8,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.ConcurrentHashMap;
@@ -29,9 +30,11 @@ import org.slf4j.LoggerFactory;
  * the row groups or stripes of their splits ({@link ParquetLayout}, {@link OrcLayout}).
  *
  * <p>The footers of a stage's files are read at once, in parallel and through the tier, where tasks
- * find them again. Where the ranges cannot be told nothing is: tasks then fetch what they read, and
- * a whole split would be many times as much. The log has each reason once, and at level {@code
- * DEBUG} the number of files of each stage.
+ * find them again. A file that several scans read, such as both sides of a union of a table with
+ * itself, has its footer read once, and each task is reported what its own scan reads. Where the
+ * ranges cannot be told nothing is: tasks then fetch what they read, and a whole split would be
+ * many times as much. The log has each reason once, and at level {@code DEBUG} the number of files
+ * of each stage.
  */
 final class Footers {
   /** Files of one stage whose footers are read; the driver's memory is bounded by it. */
@@ -80,7 +83,7 @@ final class Footers {
     }
   }
 
-  private final Map<Path, Layout> layouts = new HashMap<>();
+  private final Map<Path, Map<Scan, Layout>> layouts = new HashMap<>();
 
   /** Bytes of footers that may be parsed at the same time. */
   private final Semaphore parsing = new Semaphore(FOOTER_BYTES_MAX);
@@ -99,8 +102,11 @@ final class Footers {
     return name.endsWith(".parquet") || name.endsWith(".parq") || name.endsWith(".orc");
   }
 
-  /** Reads the footers of these files, each for its scan; null for a scan that is not known. */
-  static Footers of(Map<Path, Scan> files, Configuration hadoop) {
+  /**
+   * Reads the footers of these files, each once, for all scans that read the file. A scan that is
+   * not known is null.
+   */
+  static Footers of(Map<Path, Set<Scan>> files, Configuration hadoop) {
     Footers footers = new Footers();
     if (files.isEmpty()) {
       return footers;
@@ -121,28 +127,31 @@ final class Footers {
     return withoutPlan;
   }
 
-  private void read(Map<Path, Scan> files, Configuration hadoop) {
+  private void read(Map<Path, Set<Scan>> files, Configuration hadoop) {
     ExecutorService pool = Executors.newFixedThreadPool(Math.min(THREADS, files.size()), task -> {
       Thread thread = new Thread(task, "forebay-footers");
       thread.setDaemon(true);
       return thread;
     });
     try {
-      Map<Path, Future<Layout>> reading = new HashMap<>();
-      files.forEach((path, scan) -> reading.put(path, pool.submit(() -> read(path, scan, hadoop))));
-      long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(DEADLINE_S);
-      for (Map.Entry<Path, Future<Layout>> entry : reading.entrySet()) {
-        Layout layout = await(entry.getKey(), entry.getValue(), deadline);
-        if (layout != null) {
-          layouts.put(entry.getKey(), layout);
+      Map<Path, Future<Map<Scan, Layout>>> reading = new HashMap<>();
+      files.forEach((path, scans) -> {
+        List<Scan> known = scans.stream().filter(Objects::nonNull).toList();
+        if (known.size() < scans.size()) {
+          leaveOut("the columns of a scan are not known", 1, path);
         }
-      }
+        if (!known.isEmpty()) {
+          reading.put(path, pool.submit(() -> read(path, known, hadoop)));
+        }
+      });
+      long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(DEADLINE_S);
+      reading.forEach((path, future) -> layouts.put(path, await(path, future, deadline)));
     } finally {
       pool.shutdownNow();
     }
   }
 
-  private Layout await(Path path, Future<Layout> reading, long deadline) {
+  private Map<Scan, Layout> await(Path path, Future<Map<Scan, Layout>> reading, long deadline) {
     try {
       return reading.get(Math.max(0, deadline - System.nanoTime()), TimeUnit.NANOSECONDS);
     } catch (InterruptedException e) {
@@ -154,20 +163,31 @@ final class Footers {
     } catch (java.util.concurrent.TimeoutException | CancellationException e) {
       leaveOut("footers are not read within " + DEADLINE_S + " s", 1, path);
     }
-    return null;
+    return Map.of();
   }
 
-  private Layout read(Path path, Scan scan, Configuration hadoop) throws IOException {
-    if (scan == null) {
-      throw new Unplanned("the columns of a scan are not known");
-    }
+  private Map<Scan, Layout> read(Path path, List<Scan> scans, Configuration hadoop) throws IOException {
     boolean orc = path.getName().toLowerCase(Locale.ROOT).endsWith(".orc");
-    Layout layout = orc ? OrcLayout.read(path, scan, hadoop, this) : ParquetLayout.read(path, scan, hadoop, this);
-    int count = layout.groups().stream().mapToInt(group -> group.read().size()).sum();
+    Map<Scan, Layout> read = orc ? OrcLayout.read(path, scans, hadoop, this) : ParquetLayout.read(path, scans, hadoop, this);
+    int count = read.values().stream().flatMap(layout -> layout.groups().stream()).mapToInt(group -> group.read().size()).sum();
     if (ranges.addAndGet(count) > RANGES_MAX) {
       throw new Unplanned("a stage reads more parts of columnar files than " + RANGES_MAX);
     }
-    return layout;
+    return read;
+  }
+
+  /** The layouts of one file for its scans. */
+  static Map<Scan, Layout> forEach(List<Scan> scans, LayoutOf of) throws IOException {
+    Map<Scan, Layout> layouts = new HashMap<>();
+    for (Scan scan : scans) {
+      layouts.put(scan, of.layout(scan));
+    }
+    return layouts;
+  }
+
+  /** Finds what a scan reads of a file whose footer is parsed. */
+  interface LayoutOf {
+    Layout layout(Scan scan) throws IOException;
   }
 
   /** Waits until the footers that are being parsed leave room for these bytes, then parses. */
@@ -221,14 +241,14 @@ final class Footers {
     return merged;
   }
 
-  /** The ranges that the task of {@code split} reads; empty if they are not known. */
-  List<Range> of(Path path, Range split) {
-    return of(path, split, Long.MAX_VALUE).ranges();
+  /** The ranges that the task of {@code split} reads for a scan; empty if they are not known. */
+  List<Range> of(Path path, Scan scan, Range split) {
+    return of(path, scan, split, Long.MAX_VALUE).ranges();
   }
 
   /** The same, for a task that takes at most this many rows. */
-  Read of(Path path, Range split, long rowsMax) {
-    Layout layout = layouts.get(path);
+  Read of(Path path, Scan scan, Range split, long rowsMax) {
+    Layout layout = layouts.getOrDefault(path, Map.of()).get(scan);
     if (layout == null) {
       return new Read(List.of(), 0);
     }

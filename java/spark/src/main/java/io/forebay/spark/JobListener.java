@@ -81,13 +81,14 @@ final class JobListener extends SparkListener {
   @Override
   public void onJobStart(SparkListenerJobStart event) {
     List<Integer> ids = stagesOf(event);
-    // Looked up here, as a short job is over before the teller comes to it.
-    List<Stage> stages = ids.stream().map(this::stage).filter(Objects::nonNull).toList();
+    // Looked up here, as a short job is over before the teller comes to it. Spark names the stages
+    // in no order; their numbers are the order in which they run.
+    List<Stage> stages = ids.stream().sorted().map(this::stage).filter(Objects::nonNull).toList();
     StageInput.Source source = source(event.properties());
-    reporter.put(state -> {
-      state.jobStarted(event.jobId(), ids);
-      stages.forEach(stage -> read(state, stage, source));
-    });
+    reporter.put(state -> state.jobStarted(event.jobId(), ids));
+    // One event each: a stage is reported before the input of the next one is looked up, which may
+    // read the footers of thousands of files.
+    stages.forEach(stage -> reporter.putLast(state -> read(state, stage, source)));
   }
 
   @Override
@@ -102,7 +103,7 @@ final class JobListener extends SparkListener {
       Stage stage = stage(info.stageId());
       if (stage != null) {
         StageInput.Source source = source(event.properties());
-        reporter.put(state -> read(state, stage, source));
+        reporter.putLast(state -> read(state, stage, source));
       }
     }
   }

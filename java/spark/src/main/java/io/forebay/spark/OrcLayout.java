@@ -6,6 +6,7 @@ import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
@@ -44,17 +45,20 @@ final class OrcLayout {
 
   private OrcLayout() {}
 
-  static Layout read(Path path, Scan scan, Configuration hadoop, Footers footers) throws IOException {
+  static Map<Scan, Layout> read(Path path, List<Scan> scans, Configuration hadoop, Footers footers) throws IOException {
     try (Tail tail = Tail.open(path, hadoop)) {
       if (tail.fileBytes() == 0) {
         // Hive writes such files, and ORC treats them as tables without rows.
-        return new Layout(new Range(0, 0), List.of());
+        return Footers.forEach(scans, scan -> new Layout(new Range(0, 0), List.of()));
       }
       int tailBytes = tailBytes(tail);
       // Readers first read this many bytes, even if the tail is shorter.
       long read = Math.min(tail.fileBytes(), Math.max(tailBytes, Tail.GUESS_BYTES));
       Range own = new Range(tail.fileBytes() - read, read);
-      return footers.parsed(tailBytes, () -> new Layout(own, groups(path, tail, tailBytes, scan, hadoop)));
+      return footers.parsed(tailBytes, () -> {
+        OrcTail parsed = tail(tail, tailBytes);
+        return Footers.forEach(scans, scan -> new Layout(own, groups(path, tail, parsed, scan, hadoop)));
+      });
     }
   }
 
@@ -70,8 +74,11 @@ final class OrcLayout {
   }
 
   @SuppressWarnings("deprecation") // Its replacement opens the file again.
-  private static List<Group> groups(Path path, Tail tail, int tailBytes, Scan scan, Configuration hadoop) throws IOException {
-    OrcTail parsed = ReaderImpl.extractFileTail(ByteBuffer.wrap(tail.last(tailBytes)), tail.fileBytes(), tail.modified());
+  private static OrcTail tail(Tail tail, int tailBytes) throws IOException {
+    return ReaderImpl.extractFileTail(ByteBuffer.wrap(tail.last(tailBytes)), tail.fileBytes(), tail.modified());
+  }
+
+  private static List<Group> groups(Path path, Tail tail, OrcTail parsed, Scan scan, Configuration hadoop) throws IOException {
     try (Reader reader = OrcFile.createReader(path, OrcFile.readerOptions(hadoop).orcTail(parsed)); DataReader source = source(reader, path, tail)) {
       Reader.Options options = options(reader, scan);
       List<Group> groups = new ArrayList<>();

@@ -4,6 +4,7 @@ import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
@@ -27,21 +28,25 @@ final class ParquetLayout {
 
   private ParquetLayout() {}
 
-  static Layout read(Path path, Scan scan, Configuration hadoop, Footers footers) throws IOException {
+  static Map<Scan, Layout> read(Path path, List<Scan> scans, Configuration hadoop, Footers footers) throws IOException {
     try (Tail tail = Tail.open(path, hadoop)) {
       int footerBytes = footerBytes(tail);
       Range own = new Range(tail.fileBytes() - END_BYTES - footerBytes, (long) footerBytes + END_BYTES);
       return footers.parsed(own.length(), () -> {
         byte[] bytes = tail.last((int) own.length());
         ParquetMetadata metadata = new ParquetMetadataConverter().readParquetMetadata(new ByteArrayInputStream(bytes, 0, footerBytes), ParquetMetadataConverter.NO_FILTER);
-        MessageType schema = metadata.getFileMetaData().getSchema();
-        List<Group> groups = new ArrayList<>();
-        for (BlockMetaData block : metadata.getBlocks()) {
-          groups.add(group(block, schema, scan, own));
-        }
-        return new Layout(own, groups);
+        return Footers.forEach(scans, scan -> layout(metadata, scan, own));
       });
     }
+  }
+
+  private static Layout layout(ParquetMetadata metadata, Scan scan, Range own) throws IOException {
+    MessageType schema = metadata.getFileMetaData().getSchema();
+    List<Group> groups = new ArrayList<>();
+    for (BlockMetaData block : metadata.getBlocks()) {
+      groups.add(group(block, schema, scan, own));
+    }
+    return new Layout(own, groups);
   }
 
   private static int footerBytes(Tail tail) throws IOException {

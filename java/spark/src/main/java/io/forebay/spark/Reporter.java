@@ -102,6 +102,19 @@ final class Reporter implements AutoCloseable {
     put(state -> {});
   }
 
+  /** Has something done that ends its batch: it is reported before the next event is looked at. */
+  void putLast(Consumer<JobState> event) {
+    put(new Last(event));
+  }
+
+  /** An event that ends its batch. */
+  private record Last(Consumer<JobState> event) implements Consumer<JobState> {
+    @Override
+    public void accept(JobState state) {
+      event.accept(state);
+    }
+  }
+
   /** Has something done on this thread; never waits. */
   void put(Consumer<JobState> event) {
     if (ended) {
@@ -181,17 +194,13 @@ final class Reporter implements AutoCloseable {
   private void gather() throws InterruptedException {
     // Wakes also without an event, since the agent may be there again.
     Consumer<JobState> event = queue.poll(RETRY_MIN_MS, TimeUnit.MILLISECONDS);
-    if (event == null) {
-      return;
-    }
     long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(BATCH_MS);
     while (event != null) {
       enter(event);
-      event = closing ? queue.poll() : queue.poll(Math.max(until - System.nanoTime(), 0), TimeUnit.NANOSECONDS);
-      if (System.nanoTime() > until && event != null) {
-        enter(event);
-        return;
-      }
+      // An event may take longer than a batch, and then ends it.
+      long leftNs = until - System.nanoTime();
+      boolean ends = event instanceof Last || leftNs <= 0;
+      event = ends ? null : closing ? queue.poll() : queue.poll(leftNs, TimeUnit.NANOSECONDS);
     }
   }
 

@@ -5,7 +5,6 @@ import java.util.ArrayDeque;
 import java.util.Arrays;
 import java.util.Deque;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -39,9 +38,6 @@ record Scan(Columns columns, Set<Integer> ids, List<Object> filters) {
   private static final Set<String> ROW_BY_ROW =
       Set.of("ProjectExec", "ColumnarToRowExec", "WholeStageCodegenExec", "InputAdapter", "AdaptiveSparkPlanExec");
 
-  /** Reads nothing. */
-  static final Scan NONE = new Scan(Columns.NONE, List.of());
-
   /** Nodes of a plan that are looked at. */
   private static final int NODES_MAX = 100_000;
 
@@ -56,19 +52,6 @@ record Scan(Columns columns, Set<Integer> ids, List<Object> filters) {
   /** A scan whose columns are identified by name. */
   Scan(Columns columns, List<Object> filters) {
     this(columns, Set.of(), filters);
-  }
-
-  /** What either of two scans of one file reads. */
-  Scan with(Scan other) {
-    if (equals(other)) {
-      return this;
-    }
-    Set<Integer> both = new HashSet<>();
-    if (!ids.isEmpty() && !other.ids.isEmpty()) {
-      both.addAll(ids);
-      both.addAll(other.ids);
-    }
-    return new Scan(columns.with(other.columns), both, List.of());
   }
 
   /** Whether it reads a column of Parquet: its path, and the number of its root if that has one. */

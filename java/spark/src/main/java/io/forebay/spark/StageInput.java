@@ -3,6 +3,7 @@ package io.forebay.spark;
 import java.net.URI;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.BitSet;
 import java.util.Collections;
 import java.util.Deque;
 import java.util.HashMap;
@@ -24,6 +25,7 @@ import org.apache.spark.rdd.RDD;
 import org.apache.spark.scheduler.ResultStage;
 import org.apache.spark.scheduler.ShuffleMapStage;
 import org.apache.spark.scheduler.Stage;
+import org.apache.spark.storage.BlockId;
 import org.apache.spark.storage.RDDBlockId;
 
 import io.forebay.core.JobUpdate.Part;
@@ -178,19 +180,14 @@ final class StageInput {
   /** What tasks read of the pieces of columnar files. */
   private record Columnar(Footers footers) {
     static Columnar of(List<List<Piece>> tasks, Configuration hadoop) {
-      Map<Path, Scan> files = new LinkedHashMap<>();
-      Set<Path> unknown = new HashSet<>();
+      Map<Path, Set<Scan>> files = new LinkedHashMap<>();
       for (List<Piece> task : tasks) {
         for (Piece piece : task) {
           if (Footers.isColumnar(piece.path())) {
-            if (piece.scan() == null) {
-              unknown.add(piece.path());
-            }
-            files.merge(piece.path(), piece.scan() == null ? Scan.NONE : piece.scan(), Scan::with);
+            files.computeIfAbsent(piece.path(), path -> new HashSet<>()).add(piece.scan());
           }
         }
       }
-      unknown.forEach(path -> files.put(path, null));
       try {
         return new Columnar(files.isEmpty() ? null : Footers.of(files, hadoop));
       } catch (LinkageError e) {
@@ -209,14 +206,14 @@ final class StageInput {
       if (footers == null) {
         return 0;
       }
-      Footers.Read read = footers.of(piece.path(), all, rowsMax);
+      Footers.Read read = footers.of(piece.path(), piece.scan(), all, rowsMax);
       read.ranges().forEach(sink);
       return read.rows();
     }
   }
 
   /** An RDD, as far as the walk needs it. */
-  private record Node(RDD<?> rdd, Partition[] partitions, List<NarrowDependency<?>> parents, boolean cached) {
+  private record Node(RDD<?> rdd, Partition[] partitions, List<NarrowDependency<?>> parents, BitSet cached) {
     static Node of(RDD<?> rdd) throws ReflectiveOperationException {
       List<NarrowDependency<?>> parents = new ArrayList<>();
       for (Object dependency : Scala.list(Scala.call(rdd, "dependencies"))) {
@@ -224,11 +221,26 @@ final class StageInput {
           parents.add(narrow);
         }
       }
-      return new Node(rdd, rdd.partitions(), parents, rdd.getStorageLevel().isValid());
+      Partition[] partitions = rdd.partitions();
+      return new Node(rdd, partitions, parents, rdd.getStorageLevel().isValid() ? cached(rdd.id(), partitions.length) : new BitSet());
+    }
+
+    /** The partitions of an RDD that are cached somewhere, by one request for all of them. */
+    private static BitSet cached(int rdd, int partitions) throws ReflectiveOperationException {
+      BlockId[] blocks = new BlockId[partitions];
+      for (int i = 0; i < partitions; i++) {
+        blocks[i] = new RDDBlockId(rdd, i);
+      }
+      BitSet cached = new BitSet(partitions);
+      int partition = 0;
+      for (Object places : Scala.list(Scala.call(SparkEnv.get().blockManager().master(), "getLocations", BlockId[].class, blocks))) {
+        cached.set(partition++, !Scala.list(places).isEmpty());
+      }
+      return cached;
     }
 
     boolean isCached(int partition) {
-      return cached && SparkEnv.get().blockManager().master().contains(new RDDBlockId(rdd.id(), partition));
+      return cached.get(partition);
     }
   }
 

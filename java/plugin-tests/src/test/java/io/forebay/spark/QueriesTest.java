@@ -1,0 +1,187 @@
+package io.forebay.spark;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertTrue;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+
+import org.apache.spark.sql.Dataset;
+import org.apache.spark.sql.Row;
+import org.junit.Before;
+import org.junit.Test;
+
+import io.forebay.core.JobUpdate;
+import io.forebay.core.JobUpdate.Part;
+
+/**
+ * Queries as Spark plans them: joins in all forms, adaptive execution, runtime filters. What is
+ * reported of each is compared with the bytes that its tasks read.
+ */
+public class QueriesTest extends ListeningSpark {
+  private static final int ROWS = 40_000;
+
+  /** Of the bytes that are reported or read, the share that may be in one of both alone. */
+  private static final double MARGIN = 0.02;
+
+  private static final String FACTS = "key bigint, a double, b string, day bigint";
+
+  /** Row groups are small, and tasks read all pages of those that they do not leave out. */
+  @Override
+  Map<String, String> settings() {
+    return Map.of("spark.hadoop.fs.file.impl", ReadRecord.class.getName(), "spark.hadoop.fs.file.impl.disable.cache", "true",
+        "spark.sql.autoBroadcastJoinThreshold", "-1", "spark.hadoop.parquet.block.size", "100000", "spark.hadoop.parquet.page.size", "10000",
+        "spark.sql.parquet.compression.codec", "uncompressed", "spark.hadoop.parquet.filter.columnindex.enabled", "false");
+  }
+
+  @Before
+  public void tables() throws Exception {
+    session.range(0, ROWS, 1, 2).selectExpr("id as key", "rand(1) as a", "cast(id * 7 as string) as b", "id div 4000 as day").write().parquet(path("facts"));
+    session.range(0, 400, 1, 1).selectExpr("id * 100 as key", "cast(id as string) as name", "id div 40 as day").write().parquet(path("names"));
+    heard();
+  }
+
+  private String path(String table) {
+    return folder.getRoot().getPath() + "/" + table;
+  }
+
+  private Dataset<Row> facts() {
+    return session.read().schema(FACTS).parquet(path("facts"));
+  }
+
+  private Dataset<Row> names() {
+    return session.read().schema("key bigint, name string, day bigint").parquet(path("names"));
+  }
+
+  private void adaptive(boolean on) {
+    session.conf().set("spark.sql.adaptive.enabled", Boolean.toString(on));
+  }
+
+  /** What was reported of a query, and what its tasks have read. */
+  private record Seen(Reported all, Map<String, List<Footers.Range>> told, Map<String, List<Footers.Range>> read, List<Row> rows, String plan) {
+    /** The last parts of the names of the files that each stage was reported to read, by stage. */
+    List<Set<String>> tables() {
+      List<String> files = all.files();
+      List<Set<String>> tables = new ArrayList<>();
+      all.splits().values().forEach(splits -> {
+        Set<String> names = new HashSet<>();
+        splits.stream().flatMap(List::stream).forEach(part -> names.add(java.nio.file.Path.of(files.get(part.file())).getParent().getFileName().toString()));
+        tables.add(names);
+      });
+      return tables;
+    }
+
+    /** The tables in the order in which their stages were reported. */
+    List<Set<String>> order() {
+      List<Integer> stages = List.copyOf(all.splits().keySet());
+      return all.all(JobUpdate.StageReady.class).stream().map(ready -> tables().get(stages.indexOf(ready.stage()))).toList();
+    }
+
+    long toldBytes() {
+      return bytes(told);
+    }
+  }
+
+  private Seen seen(Dataset<Row> query) throws Exception {
+    ReadRecord.clear();
+    listen();
+    List<Row> rows = query.collectAsList();
+    Reported all = heard();
+    Map<String, List<Footers.Range>> told = toldByName(all);
+    return new Seen(all, told, ReadRecord.byName(), rows, query.queryExecution().executedPlan().toString());
+  }
+
+  /** Runs a query; what was reported is what was read. */
+  private Seen same(String what, Dataset<Row> query) throws Exception {
+    Seen seen = seen(query);
+    long unread = alone(seen.told(), seen.read());
+    long unreported = alone(seen.read(), seen.told());
+    String words = what + ": of " + seen.toldBytes() + " bytes that were reported, " + unread + " were not read, and " + unreported + " were read beside them";
+    assertTrue(words, seen.toldBytes() > 0);
+    assertTrue(words + "; reported " + seen.told() + ", read " + seen.read(), Math.max(unread, unreported) <= MARGIN * seen.toldBytes());
+    return seen;
+  }
+
+  private static long bytes(Map<String, List<Footers.Range>> ranges) {
+    return ranges.values().stream().flatMap(List::stream).mapToLong(Footers.Range::length).sum();
+  }
+
+  /** Bytes in the first that are not in the second. */
+  private static long alone(Map<String, List<Footers.Range>> first, Map<String, List<Footers.Range>> second) {
+    Map<String, List<Footers.Range>> both = new HashMap<>();
+    first.forEach((name, ranges) -> both.computeIfAbsent(name, n -> new ArrayList<>()).addAll(ranges));
+    second.forEach((name, ranges) -> both.computeIfAbsent(name, n -> new ArrayList<>()).addAll(ranges));
+    both.replaceAll((name, ranges) -> Footers.merged(ranges));
+    return bytes(both) - bytes(second);
+  }
+
+  /** The files of each table are reported in one stage alone, and no part of a file twice. */
+  private static void assertOnce(Seen seen) {
+    Set<String> parts = new HashSet<>();
+    List<String> files = seen.all().files();
+    for (List<Part> split : seen.all().everySplit().toList()) {
+      for (Part part : split) {
+        // Each split of a file has its footer.
+        boolean isFooter = part.offset() + part.length() == java.nio.file.Path.of(files.get(part.file())).toFile().length();
+        assertTrue("twice: " + part, parts.add(files.get(part.file()) + part.offset()) || isFooter);
+      }
+    }
+  }
+
+  @Test
+  public void theSideThatIsBroadcastIsReportedFirst() throws Exception {
+    for (boolean on : new boolean[] {false, true}) {
+      adaptive(on);
+      Dataset<Row> joined = facts().selectExpr("key", "a").join(org.apache.spark.sql.functions.broadcast(names()), "key");
+      Seen seen = same("adaptive " + on, joined);
+      assertTrue(seen.plan(), seen.plan().contains("BroadcastHashJoin"));
+      assertEquals(400, seen.rows().size());
+      assertEquals(List.of(Set.of("names"), Set.of("facts")), seen.order());
+      assertOnce(seen);
+    }
+  }
+
+  @Test
+  public void aScanThatTwoStagesNeedIsReportedOnce() throws Exception {
+    for (boolean on : new boolean[] {false, true}) {
+      adaptive(on);
+      Dataset<Row> sums = facts().groupBy("day").sum("a");
+      Seen seen = same("adaptive " + on, sums.as("l").join(sums.as("r"), org.apache.spark.sql.functions.expr("l.day = r.day + 1")));
+      assertTrue(seen.plan(), seen.plan().contains("ReusedExchange"));
+      assertEquals(9, seen.rows().size());
+      assertEquals(1, seen.all().splits().size());
+      assertOnce(seen);
+    }
+  }
+
+  @Test
+  public void ofASelfJoinEachStageIsReportedItsOwnColumnsAndFilters() throws Exception {
+    for (boolean on : new boolean[] {false, true}) {
+      adaptive(on);
+      Dataset<Row> left = facts().where("key < 9000").select("key", "a");
+      Dataset<Row> right = facts().where("key > 30000").selectExpr("key - 30000 as key", "b");
+      Seen seen = same("adaptive " + on, left.join(right, "key"));
+      assertFalse(seen.plan(), seen.plan().contains("ReusedExchange"));
+      assertEquals(8999, seen.rows().size());
+      assertEquals(2, seen.all().splits().size());
+    }
+  }
+
+  /** Both scans are in one stage. */
+  @Test
+  public void ofAUnionOfATableWithItselfEachTaskIsReportedItsOwnColumnsAndFilters() throws Exception {
+    for (String sources : List.of("parquet", "")) {
+      session.conf().set("spark.sql.sources.useV1SourceList", sources);
+      Dataset<Row> low = facts().where("key < 9000").selectExpr("a");
+      Dataset<Row> high = facts().where("key > 30000").selectExpr("cast(b as double) as a");
+      Seen seen = same("V1: " + sources, low.union(high));
+      assertEquals(9000 + ROWS - 30_001, seen.rows().size());
+      assertEquals(1, seen.all().splits().size());
+    }
+  }
+}
