@@ -284,4 +284,69 @@ public class JobStateTest {
     assertFalse(history.leavesOut("t0"));
     assertTrue(history.leavesOut("t1"));
   }
+
+  /** A stage of so many small files, with a task each, as Spark names its files and nodes. */
+  private static StageInput smallFiles(int files) {
+    List<String> paths = new ArrayList<>();
+    List<List<Part>> splits = new ArrayList<>();
+    List<String> nodes = new ArrayList<>();
+    for (int i = 0; i < files; i++) {
+      paths.add(String.format("/lustre/project/data/table/day=2026-11-25/part-%05d-1f2e3d4c.c000.txt", i));
+      splits.add(List.of(new Part(i, 0, 10_000 + i)));
+      nodes.add(new StringBuilder("node-").append(i % 16).toString());
+    }
+    return StageInput.of(paths, splits, nodes);
+  }
+
+  @Test
+  public void whatTheDriverKeepsOfManySmallFilesIsKnown() {
+    int files = 100_000;
+    JobState state = new JobState(1);
+    long before = usedBytes();
+    StageInput input = smallFiles(files);
+    state.stageReads(0, input);
+    state.take();
+    for (int i = 0; i < files; i++) {
+      state.taskStarted(0, i, "node-1");
+      state.taskEnded(0, i, true, 5, 10_000 + i);
+    }
+    state.take();
+    long kept = usedBytes() - before;
+    assertTrue(state.knowsStage(0));
+    long expected = input.keptBytes();
+    assertTrue(kept + " bytes are kept, and " + expected + " are expected", kept < expected * 5 / 4 && kept > expected / 2);
+    assertTrue(expected + " bytes", expected < JobState.KEPT_BYTES_MAX);
+  }
+
+  private static long usedBytes() {
+    Runtime runtime = Runtime.getRuntime();
+    for (int i = 0; i < 3; i++) {
+      System.gc();
+    }
+    return runtime.totalMemory() - runtime.freeMemory();
+  }
+
+  @Test
+  public void stagesThatTheDriverHasNoRoomForRunWithoutPrefetch() {
+    JobState state = new JobState(1);
+    StageInput large = smallFiles(90_000);
+    state.stageReads(0, large);
+    state.stageReads(1, large);
+    state.take();
+    state.stageReads(2, large);
+    assertTrue(state.knowsStage(2));
+    assertEquals(List.of(), state.take());
+    List<JobState.Note> notes = state.takeNotes();
+    assertEquals(1, notes.size());
+    assertTrue(notes.toString(), notes.get(0).isNews() && notes.get(0).text().startsWith("stage 2 runs without prefetch"));
+    state.taskStarted(2, 0, "h1");
+    state.taskEnded(2, 0, true, 7, 100);
+    assertEquals(List.of(), state.take());
+    assertEquals(Set.of(JobState.NO_STAGE, 0, 1), state.again().keySet());
+    // When one has ended, there is room again.
+    state.stageEnded(0);
+    state.take();
+    state.stageReads(3, large);
+    assertTrue(state.take().contains(new JobUpdate.StageReady(3)));
+  }
 }

@@ -258,6 +258,24 @@ public class SparkTest extends ListeningSpark {
     assertEquals(order.stream().sorted().toList(), order);
   }
 
+  /** One task reads a file in parts of a byte; it is not run over them. */
+  @Test
+  public void aStageOfTooManyRangesRunsWithoutPrefetch() throws Exception {
+    heard();
+    Path file = Path.of(text, "bytes");
+    Files.write(file, new byte[StageInput.PIECES_MAX + 10]);
+    spark.hadoopConfiguration().set("fs.file.impl", OnHosts.class.getName());
+    spark.hadoopConfiguration().set("fs.file.impl.disable.cache", "true");
+    try (LogRecord log = new LogRecord()) {
+      listen();
+      JavaRDD<String> lines = spark.textFile(file.toString(), StageInput.PIECES_MAX + 10);
+      assertEquals(1, lines.coalesce(1).mapPartitions(all -> List.of(1).iterator()).count());
+      Reported all = heard();
+      assertTrue(all.splits().isEmpty());
+      assertEquals(1, log.with("runs without prefetch: it reads more than " + StageInput.PIECES_MAX + " ranges of files").size());
+    }
+  }
+
   @Test
   public void aJobOfSomePartitionsTellsThose() throws Exception {
     JavaRDD<String> lines = spark.textFile(text, 8);

@@ -164,6 +164,8 @@ final class JobListener extends SparkListener {
       if (input != null) {
         state.stageReads(stage.id(), input);
       }
+    } catch (StageInput.TooLarge e) {
+      state.runsWithoutPrefetch(stage.id(), e.getMessage());
     } catch (ReflectiveOperationException e) {
       throw unknownSpark(e);
     }

@@ -26,6 +26,12 @@ final class JobState {
   /** Notes that are kept until somebody takes them. */
   private static final int NOTES_MAX = 256;
 
+  /**
+   * What is kept of the stages that have not ended: some 200,000 small files. An agent takes about
+   * as much.
+   */
+  static final long KEPT_BYTES_MAX = 64 << 20;
+
   /** Splits in one update: the first are told while the others are still being written down. */
   private static final int SPLITS_PER_UPDATE = 1024;
 
@@ -60,8 +66,6 @@ final class JobState {
   private static final class StageEntry {
     /** Null if the stage was left out. */
     StageInput input;
-    /** Number of the task by its partition. */
-    final Map<Integer, Integer> numbers = new HashMap<>();
     /** Those that were started, by their numbers. */
     final Map<Integer, Task> tasks = new TreeMap<>();
     /** As of {@link ScanHistory}. */
@@ -71,10 +75,12 @@ final class JobState {
 
     StageEntry(StageInput input) {
       this.input = input;
-      scan = input.scan;
-      for (int i = 0; i < input.partitions.length; i++) {
-        numbers.put(input.partitions[i], i);
-      }
+      scan = input == null ? "" : input.scan;
+    }
+
+    /** The number of the task of a partition; negative if there is none, or nothing is kept. */
+    int task(int partition) {
+      return input == null ? -1 : input.task(partition);
     }
   }
 
@@ -142,7 +148,6 @@ final class JobState {
     StageEntry entry = stages.get(stage);
     if (entry != null) {
       entry.input = null;
-      entry.numbers.clear();
       entry.tasks.clear();
     }
   }
@@ -204,11 +209,22 @@ final class JobState {
     return stages.containsKey(stage);
   }
 
+  /** This stage is too large to be reported; it is known until it ends. */
+  void runsWithoutPrefetch(int stage, String why) {
+    stages.put(stage, new StageEntry(null));
+    note("stage " + stage + " runs without prefetch: " + why, true);
+  }
+
   /**
    * What the tasks of a stage will read, once. It is not reported if scans like it mostly did not
    * read theirs.
    */
   void stageReads(int stage, StageInput input) {
+    long kept = stages.values().stream().filter(entry -> entry.input != null).mapToLong(entry -> entry.input.keptBytes()).sum();
+    if (kept + input.keptBytes() > KEPT_BYTES_MAX) {
+      runsWithoutPrefetch(stage, "with it, the driver would keep more than " + (KEPT_BYTES_MAX >> 20) + " MiB of what stages read");
+      return;
+    }
     stages.put(stage, new StageEntry(input));
     if (history.leavesOut(input.scan)) {
       leaveOut(stage);
@@ -237,8 +253,8 @@ final class JobState {
   /** An attempt at a task begins. A second one beside it (speculation) changes nothing. */
   void taskStarted(int stage, int partition, String host) {
     StageEntry entry = stages.get(stage);
-    Integer number = entry == null ? null : entry.numbers.get(partition);
-    if (number == null) {
+    int number = entry == null ? -1 : entry.task(partition);
+    if (number < 0) {
       return;
     }
     Task task = entry.tasks.computeIfAbsent(number, n -> new Task());
@@ -255,8 +271,8 @@ final class JobState {
    */
   void taskEnded(int stage, int partition, boolean ok, long runMs, long readBytes) {
     StageEntry entry = stages.get(stage);
-    Integer number = entry == null ? null : entry.numbers.get(partition);
-    Task task = number == null ? null : entry.tasks.get(number);
+    int number = entry == null ? -1 : entry.task(partition);
+    Task task = number < 0 ? null : entry.tasks.get(number);
     if (task == null || task.running == 0) {
       return;
     }

@@ -3,6 +3,7 @@ package io.forebay.spark;
 import java.net.URI;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.BitSet;
 import java.util.Collections;
 import java.util.Deque;
@@ -51,6 +52,29 @@ final class StageInput {
    */
   static final int STEPS_MAX = 4_000_000;
 
+  /**
+   * Ranges of files in one stage, which bounds the driver's memory while they are collected: some
+   * 400 bytes each.
+   */
+  static final int PIECES_MAX = 1 << 18;
+
+  /** What the driver keeps of a file beside the letters of its path. */
+  private static final int FILE_BYTES = 64;
+
+  private static final int PART_BYTES = 20;
+
+  /** What the driver keeps of a task: its number, its node, and its state when it has started. */
+  private static final int TASK_BYTES = 144;
+
+  /** A stage is too large to be reported; the message says why. */
+  static final class TooLarge extends RuntimeException {
+    private static final long serialVersionUID = 1;
+
+    TooLarge(String why) {
+      super(why);
+    }
+  }
+
   /** Tables of one stage by which it is known again. */
   private static final int SCANS_MAX = 16;
 
@@ -61,7 +85,7 @@ final class StageInput {
   final int[] partitions;
 
   /** What each of those tasks reads; the numbers of files are those of {@link #files}. */
-  final List<List<Part>> splits;
+  final PackedSplits splits;
 
   /** The host that the scheduler prefers for each of them; empty if none. */
   final List<String> preferredNodes;
@@ -72,12 +96,35 @@ final class StageInput {
    */
   final String scan;
 
-  private StageInput(String scan, List<String> files, int[] partitions, List<List<Part>> splits, List<String> preferredNodes) {
+  /** Partition and number of each task, by the partition: 32 bits each. */
+  private final long[] numbers;
+
+  private StageInput(String scan, List<String> files, int[] partitions, PackedSplits splits, List<String> preferredNodes) {
     this.scan = scan;
     this.files = files;
     this.partitions = partitions;
     this.splits = splits;
-    this.preferredNodes = preferredNodes;
+    // There are few nodes, and each task has named its own in a string of its own.
+    Map<String, String> nodes = new HashMap<>();
+    this.preferredNodes = preferredNodes.stream().map(node -> nodes.computeIfAbsent(node, n -> n)).toList();
+    numbers = new long[partitions.length];
+    for (int i = 0; i < numbers.length; i++) {
+      numbers[i] = (long) partitions[i] << Integer.SIZE | i;
+    }
+    Arrays.sort(numbers);
+  }
+
+  /** The number of the task that computes a partition; negative if none does. */
+  int task(int partition) {
+    int at = Arrays.binarySearch(numbers, (long) partition << Integer.SIZE);
+    at = at < 0 ? -at - 1 : at;
+    return at < numbers.length && numbers[at] >> Integer.SIZE == partition ? (int) numbers[at] : -1;
+  }
+
+  /** About how many bytes of the driver's memory this takes, with the state of its tasks. */
+  long keptBytes() {
+    long names = files.stream().mapToLong(String::length).sum();
+    return names + (long) files.size() * FILE_BYTES + (long) splits.parts() * PART_BYTES + (long) partitions.length * TASK_BYTES;
   }
 
   /** For tests of what is told. */
@@ -91,7 +138,7 @@ final class StageInput {
     for (int i = 0; i < partitions.length; i++) {
       partitions[i] = i;
     }
-    return new StageInput(scan, files, partitions, splits, preferredNodes);
+    return new StageInput(scan, files, partitions, PackedSplits.of(splits), preferredNodes);
   }
 
   /**
@@ -123,11 +170,9 @@ final class StageInput {
       preferredNodes.add(walk.preferredNode);
     }
     Map<String, Integer> files = new LinkedHashMap<>();
-    List<List<Part>> splits = new ArrayList<>(partitions.length);
+    PackedSplits.Builder splits = new PackedSplits.Builder(partitions.length);
     Columnar columnar = Columnar.of(pieces, source.hadoop());
-    boolean some = false;
     for (List<Piece> task : pieces) {
-      List<Part> split = new ArrayList<>();
       long rows = 0;
       for (Piece piece : task) {
         if (rows >= piece.rowsMax()) {
@@ -135,13 +180,13 @@ final class StageInput {
         }
         rows += columnar.read(piece, piece.rowsMax() - rows, range -> {
           String name = piece.path().toUri().getPath();
-          split.add(new Part(files.computeIfAbsent(name, p -> files.size()), range.offset(), range.length()));
+          splits.add(files.computeIfAbsent(name, p -> files.size()), range.offset(), range.length());
         });
       }
-      some |= !split.isEmpty();
-      splits.add(split);
+      splits.endTask();
     }
-    return some ? new StageInput(scan(pieces), new ArrayList<>(files.keySet()), partitions, splits, preferredNodes) : null;
+    boolean some = splits.parts() > 0;
+    return some ? new StageInput(scan(pieces), List.copyOf(files.keySet()), partitions, splits.build(), preferredNodes) : null;
   }
 
   private static String scan(List<List<Piece>> tasks) {
@@ -254,6 +299,7 @@ final class StageInput {
     private final Map<Integer, Scan> scans = new HashMap<>();
     private final InputRanges ranges;
     private int steps;
+    private int found;
 
     Walk(Source source) {
       this.source = source;
@@ -271,7 +317,7 @@ final class StageInput {
       open.push(new Place(node(rdd), partition));
       while (!open.isEmpty()) {
         if (++steps > STEPS_MAX) {
-          throw new IllegalStateException("the lineage of the stage is too long to follow");
+          throw new TooLarge("its lineage is too long to follow");
         }
         Place place = open.pop();
         Node node = place.node();
@@ -286,7 +332,12 @@ final class StageInput {
           Partition of = node.partitions()[place.partition()];
           Scan.Planned plan = source.planned().get(node.rdd().id());
           long rowsMax = plan == null ? Long.MAX_VALUE : plan.rowsMax();
-          ranges.of(of, (path, offset, length, own) -> pieces.add(new Piece(path, offset, length, own == null ? scan : own, rowsMax)));
+          ranges.of(of, (path, offset, length, own) -> {
+            if (++found > PIECES_MAX) {
+              throw new TooLarge("it reads more than " + PIECES_MAX + " ranges of files");
+            }
+            pieces.add(new Piece(path, offset, length, own == null ? scan : own, rowsMax));
+          });
         } else {
           List<Place> above = above(place);
           Collections.reverse(above);
