@@ -16,6 +16,7 @@ use crate::fetch::pfs::Pfs;
 use crate::jobs::job_state::JobState;
 use crate::jobs::layouts::Layouts;
 use crate::jobs::scratch_files::Jobs;
+use crate::jobs::task_questions::TaskQuestions;
 use crate::memory;
 use crate::memory_control::{Control, Recorded};
 use crate::mounts::MountState;
@@ -116,6 +117,7 @@ impl Agent {
         let control = Arc::new(control);
         let orders = Arc::new(Orders::new(fetch.clone(), stop.clone(), wake.clone()));
         let (jobs, link) = (Arc::new(JobState::default()), Arc::new(Link::new(wake.clone())));
+        let questions = Arc::new(TaskQuestions::default());
         let lease = config.phases.brake_lease;
         let spread = Arc::new(Spread::new(cluster.clone(), security.clone(), stop.clone(), lease));
         let saying = link.clone();
@@ -132,6 +134,7 @@ impl Agent {
             cluster: cluster.clone(),
             orders: orders.clone(),
             jobs: jobs.clone(),
+            questions: questions.clone(),
             phases: phases.clone(),
             link: link.clone(),
             stop: stop.clone(),
@@ -146,6 +149,7 @@ impl Agent {
             fetch,
             cluster,
             jobs,
+            questions,
             phases: phases.clone(),
             link,
             shares,

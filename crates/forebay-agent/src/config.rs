@@ -256,6 +256,13 @@ pub const KEYS: &[Key] = &[
                  it itself.",
     },
     Key {
+        name: "cluster.task_wait_s",
+        default: "300",
+        reason: "Longest time, in seconds, for which a task of Spark waits for its input where the planner delays it for \
+                 an I/O phase of an HPC job. Longer than the longest phase keeps deadlines; 0: tasks never wait, and \
+                 read what is missing by themselves. For the coordinator of this process. Up to 86400.",
+    },
+    Key {
         name: "cluster.decision_log",
         default: "\"\"",
         reason: "Directory in which the coordinator of this process records its events and decisions for \
@@ -461,6 +468,8 @@ pub struct ClusterConfig {
     pub profile: Option<PathBuf>,
     /// How the file system is divided among I/O phases.
     pub division: Division,
+    /// Longest time for which a task waits for its input.
+    pub task_wait: Duration,
     /// Directory of the coordinator's decision log.
     pub decision_log: Option<PathBuf>,
 }
@@ -482,6 +491,7 @@ impl Default for ClusterConfig {
             planner: "no-action".into(),
             profile: None,
             division: Division::default(),
+            task_wait: Duration::from_secs(300),
             decision_log: None,
         }
     }
@@ -687,6 +697,7 @@ struct RawCluster {
     planner: Option<String>,
     profile: Option<PathBuf>,
     division: Option<Division>,
+    task_wait_s: Option<u64>,
     decision_log: Option<PathBuf>,
 }
 
@@ -886,6 +897,7 @@ impl ClusterConfig {
             planner: raw.planner.unwrap_or(default.planner),
             profile: raw.profile.filter(|file| !file.as_os_str().is_empty()),
             division: raw.division.unwrap_or_default(),
+            task_wait: raw.task_wait_s.map_or(default.task_wait, Duration::from_secs),
             decision_log: raw.decision_log.filter(|dir| !dir.as_os_str().is_empty()),
         };
         Ok(())
@@ -913,6 +925,9 @@ impl ClusterConfig {
         }
         if !(10..=600_000).contains(&self.peer_deadline.as_millis()) {
             return Err("cluster.peer_deadline_ms must be from 10 to 600000".into());
+        }
+        if self.task_wait.as_secs() > 86_400 {
+            return Err("cluster.task_wait_s must be from 0 to 86400".into());
         }
         for (key, address) in [("listen", &self.listen), ("coordinator_listen", &self.coordinator_listen)] {
             if address.is_empty() {

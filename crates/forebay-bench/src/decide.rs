@@ -307,7 +307,10 @@ impl World {
                 Action::Release { requests, .. } => {
                     self.requests.retain(|request, _| !requests.contains(request));
                 }
-                Action::Adjust { .. } | Action::Direct { .. } | Action::Decided { .. } => {}
+                Action::Adjust { .. }
+                | Action::Direct { .. }
+                | Action::MayRead { .. }
+                | Action::Decided { .. } => {}
             }
         }
     }

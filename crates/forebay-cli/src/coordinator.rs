@@ -71,6 +71,7 @@ pub fn start(config: &ClusterConfig) -> io::Result<Coordinator> {
         planner: config.planner.clone(),
         profile: profile(config).map_err(io::Error::other)?,
         division: config.division,
+        task_wait: config.task_wait,
         buffers_bytes: config.coordinator_buffers_bytes,
         reports_bytes: config.coordinator_reports_bytes,
         decision_log: config.decision_log.clone(),

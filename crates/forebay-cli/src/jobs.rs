@@ -97,6 +97,9 @@ fn write_hpc(job: &HpcStatus, out: &mut dyn Write) -> io::Result<()> {
 fn write_stage(stage: &StageStatus, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "  stage {}: {} of {} tasks done", stage.stage, stage.tasks_done, stage.tasks)?;
     write!(out, ", {} running, {} local", stage.tasks_running, stage.tasks_local)?;
+    if stage.tasks_waiting > 0 {
+        write!(out, ", {} waiting for their input", stage.tasks_waiting)?;
+    }
     match hidden(&stage.waves) {
         Some(share) => writeln!(out, "; {:.0} % of the prefetch time hidden behind compute", share * 100.0)?,
         None => writeln!(out)?,

@@ -89,6 +89,20 @@ impl Client {
         }
     }
 
+    /// Whether the task of the job called `job` may read: under planners that delay a prefetch for
+    /// an I/O phase it waits for its input. `false` after about a second: ask again. Call it in the
+    /// task, before it reads, if the job has reported [`JobUpdate::TasksAsk`].
+    ///
+    /// # Errors
+    /// No agent, or it does not answer; the task goes on.
+    pub fn task_may_read(&self, job: &str, stage: u32, partition: u32) -> io::Result<bool> {
+        match self.ask_aside(&Request::TaskAsks { job: job.to_owned(), stage, partition })? {
+            Reply::Done => Ok(true),
+            Reply::Waits => Ok(false),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
     /// The nodes that the coordinator knows, and what they hold.
     ///
     /// # Errors

@@ -76,6 +76,9 @@ impl Core {
             }
             ToCoordinator::Hpc { hpc, update } => self.driver.hpc_reports(now, &(node, hpc), update),
             ToCoordinator::AskTurn { hpc } => self.driver.asks_turn(now, &(node, hpc)),
+            ToCoordinator::AskTask { ask, job, stage, partition } => {
+                self.driver.task_asks(now, (node, ask), &job, (stage, partition));
+            }
             ToCoordinator::AskPlans { ask, most } => {
                 let log = self.driver.plans(most as usize);
                 out.push(Effect::Send(session, ToAgent::Plans { ask, log }));

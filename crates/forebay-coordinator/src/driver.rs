@@ -11,7 +11,7 @@ use crate::reports::{self, Held, JOBS_MAX, Place, Reported};
 use crate::translate;
 use crate::turns::Turns;
 use forebay_policy::machine::{Machine, Nanos};
-use forebay_policy::stage::event::{Action, Event, JobKey, Priority, Progress};
+use forebay_policy::stage::event::{self, Action, Event, JobKey, Priority, Progress};
 use forebay_policy::stage::{Config, Stages};
 use forebay_trace::log_files::Recorder;
 use forebay_wire::cluster::{Order, OrderProgress, ToAgent};
@@ -28,6 +28,9 @@ pub type ToNode = (String, ToAgent);
 /// The node whose program a job is, and the job's number there.
 pub type Owner = (String, u64);
 
+/// The node of a task that asks, and the number of its question there.
+pub type Question = (String, u64);
+
 /// See the module.
 #[derive(Debug)]
 pub struct Driver {
@@ -36,6 +39,10 @@ pub struct Driver {
     keys: BTreeMap<Owner, JobKey>,
     jobs: BTreeMap<JobKey, Job>,
     next_key: JobKey,
+    /// Of jobs with one name, the latest.
+    named: BTreeMap<String, JobKey>,
+    /// Tasks, by their stages and partitions, that wait for the machine's answer.
+    asking: BTreeMap<(JobKey, u32, u32), Vec<Question>>,
     /// Limit on the memory that the reports of all jobs take.
     reports_bytes_max: u64,
     hpc: HpcJobs,
@@ -69,6 +76,8 @@ impl Driver {
             keys: BTreeMap::new(),
             jobs: BTreeMap::new(),
             next_key: 1,
+            named: BTreeMap::new(),
+            asking: BTreeMap::new(),
             reports_bytes_max,
             hpc: HpcJobs::default(),
             log: Log::default(),
@@ -118,6 +127,10 @@ impl Driver {
         let its = self.hpc.of_node(node);
         its.iter().for_each(|owner| self.hpc_reports(now, owner, HpcUpdate::Leaves));
         self.capacities.remove(node);
+        self.asking.retain(|_, questions| {
+            questions.retain(|(of, _)| of != node);
+            !questions.is_empty()
+        });
         self.log.forget_requests(node);
         // The node's next connection must not get what was meant for its last.
         self.out.retain(|(to, _)| to != node);
@@ -127,9 +140,19 @@ impl Driver {
         if let Some(job) = self.keys.remove(owner) {
             self.drive(now, Event::JobGone { job });
             self.log.job_ended(job);
-            self.jobs.remove(&job);
+            self.remove(job);
         }
         self.assert_keys();
+    }
+
+    /// The machine knows the job no more: it has answered whoever has asked.
+    fn remove(&mut self, job: JobKey) {
+        if let Some(removed) = self.jobs.remove(&job)
+            && self.named.get(&removed.name) == Some(&job)
+        {
+            self.named.remove(&removed.name);
+        }
+        assert!(self.asking.range((job, 0, 0)..(job + 1, 0, 0)).next().is_none(), "a task asks of no job");
     }
 
     /// Every job has one key, by which its owner's reports find it.
@@ -148,6 +171,7 @@ impl Driver {
             of_job.reported.add(&update);
             if let JobUpdate::Begin { name, .. } = &update {
                 of_job.name.clone_from(name);
+                self.named.insert(name.clone(), job);
             }
             let ends = matches!(update, JobUpdate::End);
             known.push(translate::job_update(update, &mut of_job.files));
@@ -156,7 +180,7 @@ impl Driver {
                 self.drive(now, Event::Job { job, updates });
                 self.log.job_ended(job);
                 self.keys.remove(owner);
-                self.jobs.remove(&job);
+                self.remove(job);
             }
         }
         if let Some(&job) = self.keys.get(owner).filter(|_| !known.is_empty()) {
@@ -164,6 +188,17 @@ impl Driver {
         }
         self.assert_keys();
         self.bound_reports(now);
+    }
+
+    /// A task of the job called `name` asks whether it may read.
+    pub fn task_asks(&mut self, now: Nanos, question: Question, name: &str, (stage, partition): (u32, u32)) {
+        let Some(&job) = self.named.get(name) else { return self.may_read(vec![question]) };
+        self.asking.entry((job, stage, partition)).or_default().push(question);
+        self.drive(now, Event::Job { job, updates: vec![event::JobUpdate::TaskAsks { stage, partition }] });
+    }
+
+    fn may_read(&mut self, questions: Vec<Question>) {
+        self.out.extend(questions.into_iter().map(|(node, ask)| (node, ToAgent::MayRead { ask })));
     }
 
     fn key_of(&mut self, now: Nanos, owner: &Owner, uid: u32, begins: bool) -> Option<JobKey> {
@@ -361,12 +396,17 @@ impl Driver {
         for action in actions {
             tracing::debug!(?action, "decided");
             let message = match action {
-                // Tasks read what is missing by themselves in any case.
                 Action::Decided { .. } => {
                     self.note(now, &action);
                     continue;
                 }
+                // Tasks that may read, read what is missing by themselves.
                 Action::Direct { .. } => continue,
+                Action::MayRead { job, stage, partition } => {
+                    let questions = self.asking.remove(&(job, stage, partition)).unwrap_or_default();
+                    self.may_read(questions);
+                    continue;
+                }
                 Action::Fetch { request, node, job, threads, rate_bytes_per_s, priority, parts, .. } => {
                     let ahead = priority == Priority::Ahead;
                     let files = self.jobs.get(&job).map_or(&[][..], |job| &job.files);
@@ -705,6 +745,7 @@ mod tests {
             tasks: u32::MAX,
             tasks_done: u32::MAX,
             tasks_running: u32::MAX,
+            tasks_waiting: u32::MAX,
             tasks_local: u32::MAX,
             waves,
         };

@@ -22,7 +22,7 @@ use crate::driver::Driver;
 use crate::members::{Session, Timing};
 use crate::report::{Report, Since};
 use forebay_policy::machine::Nanos;
-use forebay_policy::stage::Config;
+use forebay_policy::stage::{Config, Rules};
 use forebay_trace::STAGES;
 use forebay_trace::log_files::{FILE_BYTES_MAX, Files, Recorder};
 use forebay_wire::cluster::{ToAgent, ToCoordinator};
@@ -85,6 +85,8 @@ pub struct Options {
     pub profile: Option<crate::Profile>,
     /// How the file system is divided among I/O phases, unless the profile says it.
     pub division: crate::Division,
+    /// Longest time for which a task waits for its input.
+    pub task_wait: Duration,
     /// Most bytes that the buffers of all connections hold together.
     pub buffers_bytes: u64,
     /// Most bytes of memory that the reports of all jobs take together.
@@ -289,7 +291,8 @@ pub(crate) const LOG: Files =
 
 fn driver(options: &Options) -> io::Result<Driver> {
     let (default_planner, system) = (options.planner.clone(), options.profile.clone());
-    let config = Config { default_planner, system, division: options.division, ..Config::default() };
+    let rules = Rules { task_wait_max_ns: options.task_wait.as_nanos() as u64, ..Rules::default() };
+    let config = Config { default_planner, system, division: options.division, rules, ..Config::default() };
     let recorder = match &options.decision_log {
         None => Recorder::off(),
         Some(dir) => Recorder::start(dir, LOG, &config).map_err(|e| {

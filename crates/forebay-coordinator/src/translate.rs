@@ -53,6 +53,8 @@ pub fn job_update(update: JobUpdate, files: &mut Vec<FileRef>) -> event::JobUpda
             event::JobUpdate::Splits { stage, splits: splits.into_iter().map(split_of).collect() }
         }
         JobUpdate::StageReady { stage } => event::JobUpdate::StageReady { stage },
+        JobUpdate::TasksAsk => event::JobUpdate::TasksAsk,
+        JobUpdate::Partitions { stage, partitions } => event::JobUpdate::Partitions { stage, partitions },
         JobUpdate::TaskStarted { stage, task, host } => event::JobUpdate::TaskStarted { stage, task, host },
         JobUpdate::TaskEnded { stage, task, ok, run_ms } => {
             event::JobUpdate::TaskEnded { stage, task, ok, run_ms }
@@ -139,6 +141,7 @@ fn stage_status(stage: event::StageStatus) -> StageStatus {
         tasks: stage.tasks,
         tasks_done: stage.tasks_done,
         tasks_running: stage.tasks_running,
+        tasks_waiting: stage.tasks_waiting,
         tasks_local: stage.tasks_local,
         waves: stage.waves.into_iter().map(wave_status).collect(),
     }

@@ -11,7 +11,7 @@ use crate::env::{Failure, Jni, Outcome};
 use crate::handles::Handles;
 use forebay_client::{Client, Job};
 use forebay_wire::{FileRef, JobUpdate, Part, Split};
-use jni_sys::{JNIEnv, jbyteArray, jclass, jlong};
+use jni_sys::{JNIEnv, jboolean, jbyteArray, jclass, jint, jlong};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -131,6 +131,8 @@ fn decode(
                 run_ms: from.long()?,
             },
             6 => JobUpdate::StageEnded { stage: from.int()? },
+            7 => JobUpdate::TasksAsk,
+            8 => JobUpdate::Partitions { stage: from.int()?, partitions: from.list(Decoder::int)? },
             other => {
                 let words = format!("an update of kind {other}: the jar is of another version");
                 return Err(Failure::Told(libc::EINVAL, words));
@@ -221,6 +223,28 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_jobEnd(
     unsafe { Jni::run(env, class, (), body) }
 }
 
+/// Whether a task may read; waits about a second for the answer.
+///
+/// # Safety
+/// Called by the JVM.
+#[unsafe(no_mangle)]
+pub unsafe extern "system" fn Java_io_forebay_core_Native_taskMayRead(
+    env: *mut JNIEnv,
+    class: jclass,
+    client: jlong,
+    job: jbyteArray,
+    stage: jint,
+    partition: jint,
+) -> jboolean {
+    let body = |jni: &Jni| {
+        let client = CLIENTS.get(client)?;
+        let job = String::from_utf8_lossy(&jni.bytes(job)?).into_owned();
+        Ok(client.task_may_read(&job, stage as u32, partition as u32)?)
+    };
+    // SAFETY: what the JVM has passed.
+    unsafe { Jni::run(env, class, false, body) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,6 +312,8 @@ mod tests {
         text(&mut bytes, "h");
         bytes.extend([5, 0, 0, 0, 2, 0, 0, 0, 5, 1, 0, 0, 0, 0, 0, 0, 1, 0]);
         bytes.extend([6, 0, 0, 0, 2]);
+        bytes.extend([7]);
+        bytes.extend([8, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 9]);
         let updates = decode(&bytes, &mut Numbers::default(), name).map_err(|_| "refused").unwrap();
         assert_eq!(
             updates,
@@ -297,6 +323,8 @@ mod tests {
                 JobUpdate::TaskStarted { stage: 2, task: 5, host: "h".into() },
                 JobUpdate::TaskEnded { stage: 2, task: 5, ok: true, run_ms: 256 },
                 JobUpdate::StageEnded { stage: 2 },
+                JobUpdate::TasksAsk,
+                JobUpdate::Partitions { stage: 2, partitions: vec![9] },
             ]
         );
     }

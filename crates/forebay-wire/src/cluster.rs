@@ -12,7 +12,7 @@ use forebay_pfs::FileVersion;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const CLUSTER_PROTOCOL: u32 = 9;
+pub const CLUSTER_PROTOCOL: u32 = 10;
 
 /// A version of the membership. Later ones of a coordinator are greater, and those of a later
 /// coordinator, if its clock was not set back.
@@ -155,7 +155,7 @@ pub enum JobUpdate {
         /// The stage.
         stage: u32,
     },
-    /// A task runs.
+    /// A task has a slot.
     TaskStarted {
         /// Its stage.
         stage: u32,
@@ -192,13 +192,26 @@ pub enum JobUpdate {
         #[serde(deserialize_with = "sequence")]
         files: Vec<FileLayout>,
     },
+    /// Its tasks ask before they read ([`crate::Request::TaskAsks`]).
+    TasksAsk,
+    /// The partitions of a stage's tasks, in their order, if they are not 0, 1, 2 ... Told before
+    /// the stage is ready.
+    Partitions {
+        /// The stage.
+        stage: u32,
+        /// By task.
+        #[serde(deserialize_with = "sequence")]
+        partitions: Vec<u32>,
+    },
 }
 
 impl JobUpdate {
     /// Bytes of memory that whoever keeps the update needs for it: several times its encoded
     /// length. A split brings its task along, which the coordinator keeps.
     pub fn held_bytes(&self) -> u64 {
-        const TASK_BYTES: u64 = 64;
+        const TASK_BYTES: u64 = 96;
+        /// A place in a tree beside the one in the list.
+        const PARTITION_BYTES: u64 = 20;
         let blocks = match self {
             JobUpdate::Begin { name, planner } => block_bytes(name.len()) + block_bytes(planner.len()),
             JobUpdate::Slots(slots) => {
@@ -222,7 +235,11 @@ impl JobUpdate {
                     + block_bytes(size_of_val(&files[..]))
                     + files.iter().map(|f| block_bytes(size_of_val(&f.servers[..]))).sum::<u64>()
             }
+            JobUpdate::Partitions { partitions, .. } => {
+                block_bytes(size_of_val(&partitions[..])) + partitions.len() as u64 * PARTITION_BYTES
+            }
             JobUpdate::StageReady { .. }
+            | JobUpdate::TasksAsk
             | JobUpdate::TaskEnded { .. }
             | JobUpdate::StageEnded { .. }
             | JobUpdate::End => 0,
@@ -235,6 +252,7 @@ impl JobUpdate {
         match self {
             JobUpdate::Splits { stage, .. }
             | JobUpdate::StageReady { stage }
+            | JobUpdate::Partitions { stage, .. }
             | JobUpdate::TaskStarted { stage, .. }
             | JobUpdate::TaskEnded { stage, .. }
             | JobUpdate::StageEnded { stage } => Some(*stage),
@@ -320,6 +338,17 @@ pub enum ToCoordinator {
     AskTurn {
         /// Which.
         hpc: u64,
+    },
+    /// A task on this node asks whether it may read. → [`ToAgent::MayRead`], once it may
+    AskTask {
+        /// Comes back with the answer.
+        ask: u64,
+        /// Name of its job.
+        job: String,
+        /// Its stage.
+        stage: u32,
+        /// Its partition.
+        partition: u32,
     },
 }
 
@@ -422,6 +451,11 @@ pub enum ToAgent {
         /// The job.
         hpc: u64,
     },
+    /// Answer to [`ToCoordinator::AskTask`].
+    MayRead {
+        /// The question's.
+        ask: u64,
+    },
 }
 
 /// The cluster at a moment, as people see it. Times are milliseconds since the coordinator's start.
@@ -502,6 +536,8 @@ pub struct StageStatus {
     pub tasks_done: u32,
     /// Running now.
     pub tasks_running: u32,
+    /// Of those, waiting for their input.
+    pub tasks_waiting: u32,
     /// Of those started, the tasks on their preferred node, which fetches most of their input.
     pub tasks_local: u32,
     /// Its waves.

@@ -15,7 +15,7 @@ use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 10;
+pub const PROTOCOL: u32 = 11;
 
 /// First eight bytes of every connection: "forebay" and a zero.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\0");
@@ -242,6 +242,17 @@ pub enum Request {
     /// What this connection's analytics job (waves of tasks) has to tell; the job ends with the
     /// connection. → [`Reply::Done`] or [`Reply::Refused`]
     JobTell(#[serde(deserialize_with = "crate::counted::sequence")] Vec<JobUpdate>),
+    /// A task of an analytics job has its slot and asks whether it may read: under planners that
+    /// delay a prefetch for an I/O phase it waits for its input. → [`Reply::Done`], or
+    /// [`Reply::Waits`] after a second; it asks again then.
+    TaskAsks {
+        /// Name of the job.
+        job: String,
+        /// The stage.
+        stage: u32,
+        /// The partition.
+        partition: u32,
+    },
     /// The analytics jobs the coordinator knows. → [`Reply::Jobs`] or [`Reply::Failed`]
     Jobs,
     /// Do not keep this copy any more: its file may be gone. For who has pinned it and the
@@ -386,7 +397,8 @@ pub enum Reply {
     Plans(Box<PlanLog>),
     /// To [`Request::Overview`].
     Overview(Box<Overview>),
-    /// To [`Request::HpcBegin`] of a job that shares: it is not its turn yet. Ask again.
+    /// To [`Request::HpcBegin`] of a job that shares: it is not its turn yet. To
+    /// [`Request::TaskAsks`]: its input is not there yet. Ask again.
     Waits,
 }
 
@@ -660,15 +672,15 @@ mod tests {
             stamps: "s".into(),
         };
         let bytes = postcard::to_stdvec(&mount).unwrap();
-        assert_eq!((PROTOCOL, bytes), (10, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
+        assert_eq!((PROTOCOL, bytes), (11, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
         let status = Status { mounts: vec![mount], ..Status::default() };
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (10, 37));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (10, vec![11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (11, 37));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (11, vec![11]));
         let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
-        assert_eq!((PROTOCOL, facts), (10, vec![1, 2, 6, 8]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (10, vec![0; 10]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (10, vec![0; 9]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (10, vec![0; 13]));
+        assert_eq!((PROTOCOL, facts), (11, vec![1, 2, 6, 8]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (11, vec![0; 10]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (11, vec![0; 9]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (11, vec![0; 13]));
     }
 
     #[test]

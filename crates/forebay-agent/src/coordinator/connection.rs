@@ -28,6 +28,7 @@ use crate::cluster::Cluster;
 use crate::config::ClusterConfig;
 use crate::counters::Counters;
 use crate::jobs::job_state::JobState;
+use crate::jobs::task_questions::TaskQuestions;
 use crate::memory_control::Control;
 use crate::mounts::MountState;
 use crate::phases::board::Phases;
@@ -90,6 +91,8 @@ pub struct Node {
     pub orders: Arc<Orders>,
     /// The jobs of local clients.
     pub jobs: Arc<JobState>,
+    /// Their tasks that ask whether they may read.
+    pub questions: Arc<TaskQuestions>,
     /// The HPC jobs of local clients.
     pub phases: Arc<Phases>,
     /// What others have to say.
@@ -117,6 +120,7 @@ pub fn run(node: &Node, coordinator_at: &CoordinatorAddress) {
                 let ended = meeting.stay(node);
                 node.link.end();
                 node.phases.coordinator_lost();
+                node.questions.set_connected(false);
                 node.cluster.set_connected(false);
                 (lost_at, heartbeat) = (meeting.answers.heard_at, meeting.heartbeat);
                 match ended {
@@ -204,6 +208,7 @@ fn meet(
         });
     });
     node.phases.brake().set_coordinator_silent(false);
+    node.questions.set_connected(true);
     node.cluster.set_connected(true);
     let now = Instant::now();
     Ok(Meeting {
@@ -282,6 +287,7 @@ impl Meeting {
                 node.phases.heard(from, Duration::from_millis(lease_ms.into()), phases);
             }
             ToAgent::Turn { hpc } => node.phases.turn(hpc),
+            ToAgent::MayRead { ask } => node.questions.answered(ask),
             ToAgent::Fetch(order) => node.orders.begin(order),
             ToAgent::Adjust { order, threads, rate_bytes_per_s } => {
                 node.orders.adjust(order, threads, rate_bytes_per_s);

@@ -5,7 +5,9 @@
 //! | `job_state` | what analytics jobs have reported, for the coordinator |
 //! | `layouts` | where their files lie on the servers of the PFS |
 //! | `scratch_files` | memory-only files |
+//! | `task_questions` | tasks that ask the coordinator whether they may read |
 
 pub mod job_state;
 pub mod layouts;
 pub mod scratch_files;
+pub mod task_questions;

@@ -5,6 +5,7 @@
 
 use super::session::{Answer, Connection, Node, reply};
 use crate::jobs::job_state::{Bounds, NEW_COPIES, Report, Size, is_layouts};
+use crate::jobs::task_questions::Task;
 use crate::user_limits::Kind;
 use forebay_store::{Class, Reservation};
 use forebay_wire::{JobUpdate, Refusal, Reply};
@@ -97,6 +98,14 @@ pub fn question_of(connection: &mut Connection) -> Result<(), Refusal> {
             Err(_) => std::thread::sleep(Duration::from_millis(2)),
         }
     }
+}
+
+/// A task asks whether it may read.
+pub fn task_asks(connection: &Connection, task: Task) -> Answer {
+    let node = &connection.node;
+    let is_silent = || node.fetch.brake.is_coordinator_silent();
+    let may_read = node.questions.may_read(&task, is_silent, |question| node.link.say(question, None));
+    reply(if may_read { Reply::Done } else { Reply::Waits })
 }
 
 /// The jobs that the coordinator knows.

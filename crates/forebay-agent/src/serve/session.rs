@@ -11,6 +11,7 @@ use crate::fetch::Fetch;
 use crate::jobs::job_state::JobState;
 use crate::jobs::layouts::Layouts;
 use crate::jobs::scratch_files::Jobs;
+use crate::jobs::task_questions::TaskQuestions;
 use crate::lock::lock;
 use crate::memory_control::Control;
 use crate::mounts::MountState;
@@ -46,6 +47,8 @@ pub struct Node {
     pub cluster: Arc<Cluster>,
     /// What analytics jobs have reported.
     pub jobs: Arc<JobState>,
+    /// Tasks that ask whether they may read.
+    pub questions: Arc<TaskQuestions>,
     /// I/O phases of HPC jobs.
     pub phases: Arc<Phases>,
     /// What is said to the coordinator.

@@ -112,6 +112,8 @@ impl Snapshot {
         let stages = || running.iter().flat_map(|job| &job.stages);
         let tasks: f64 = stages().map(|stage| f64::from(stage.tasks_running)).sum();
         page.gauge("tasks_running", "Running tasks of these jobs", tasks);
+        let waiting: f64 = stages().map(|stage| f64::from(stage.tasks_waiting)).sum();
+        page.gauge("tasks_waiting", "Of these, tasks that wait for their input", waiting);
         let waves = || stages().flat_map(|stage| &stage.waves);
         let (bytes, fetched) = waves()
             .fold((0.0_f64, 0.0_f64), |sum, w| (sum.0 + w.bytes as f64, sum.1 + w.fetched_bytes as f64));

@@ -75,6 +75,8 @@ fn jobs(jobs: &[JobStatus], page: &mut Page) {
     let stages = || running.iter().flat_map(|job| &job.stages);
     let tasks: f64 = stages().map(|stage| f64::from(stage.tasks_running)).sum();
     page.gauge("coordinator_tasks_running", "Running tasks of these jobs", tasks);
+    let waiting: f64 = stages().map(|stage| f64::from(stage.tasks_waiting)).sum();
+    page.gauge("coordinator_tasks_waiting", "Of these, tasks that wait for their input", waiting);
     let waves = || stages().flat_map(|stage| &stage.waves);
     let bytes: u64 = waves().map(|wave| wave.bytes).sum();
     page.gauge("coordinator_waves_input_bytes", "Input of all waves of these jobs", bytes as f64);

@@ -154,6 +154,10 @@ impl Cluster {
         self.coordinator.go_on();
     }
 
+    pub fn kill_agent(&mut self, number: usize) {
+        self.agents[number].kill_9();
+    }
+
     pub fn kill_coordinator(&mut self) {
         self.coordinator.kill_9();
     }

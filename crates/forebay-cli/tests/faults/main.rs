@@ -38,6 +38,7 @@ mod room;
 mod shares;
 mod stamps;
 mod stat;
+mod task_waits;
 mod turns;
 mod unmounted;
 mod verify;

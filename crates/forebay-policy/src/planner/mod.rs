@@ -281,7 +281,7 @@ pub type MakePolicy = fn(&Config) -> Box<dyn Policy>;
 /// Every policy: its name and how to make it. A new one is a file in this folder and a line here.
 pub const POLICIES: &[(&str, MakePolicy)] = &[
     (naive_bb::NAME, |_| Box::new(naive_bb::NaiveBb)),
-    ("no-action", |_| Box::new(no_action::NoAction)),
+    (no_action::NAME, |_| Box::new(no_action::NoAction)),
     ("full-delay", |_| Box::new(full_delay::FullDelay)),
     ("eley", |_| Box::new(eley::Eley { reads_directly: false })),
     ("eley-direct", |_| Box::new(eley::Eley { reads_directly: true })),
@@ -292,6 +292,13 @@ pub const POLICIES: &[(&str, MakePolicy)] = &[
 /// past the tier.
 pub fn fetches(name: &str) -> bool {
     name != naive_bb::NAME
+}
+
+/// Whether tasks wait for a wave that the policy called `name` delays for a phase, as in the
+/// papers. Where they read it themselves instead, the phase is disturbed as if nothing had been
+/// delayed.
+pub fn tasks_wait(name: &str) -> bool {
+    fetches(name) && name != no_action::NAME
 }
 
 /// The policy called `name`, or the names that there are.

@@ -5,6 +5,9 @@ use super::eley::Search;
 use super::plan::{ActionKind, Plan};
 use super::{Board, JobId, Policy, PrefetchDistance};
 
+/// How the policy is called.
+pub const NAME: &str = "no-action";
+
 /// Prefetching without regard.
 pub struct NoAction;
 

@@ -132,7 +132,25 @@ pub enum JobUpdate {
         /// The stage.
         stage: u32,
     },
-    /// A task runs.
+    /// Its tasks ask before they read ([`JobUpdate::TaskAsks`]), so that they can be made to wait.
+    /// Those of other jobs read as soon as they have a slot.
+    TasksAsk,
+    /// The partitions of a stage's tasks, in their order, if they are not 0, 1, 2 ... Reported
+    /// before the stage is ready.
+    Partitions {
+        /// The stage.
+        stage: u32,
+        /// By task.
+        partitions: Vec<u32>,
+    },
+    /// A task has a slot and asks whether it may read. The answer is [`Action::MayRead`].
+    TaskAsks {
+        /// Its stage, perhaps one that has not been reported.
+        stage: u32,
+        /// Its partition.
+        partition: u32,
+    },
+    /// A task has a slot.
     TaskStarted {
         /// Its stage.
         stage: u32,
@@ -346,7 +364,7 @@ pub enum Action {
         setting: Option<Setting>,
     },
     /// Tasks that wait for a wave may read what is missing of it from the file system themselves,
-    /// or no longer. Nothing to do where tasks do so anyway.
+    /// or no longer. Nothing to do where tasks do so anyway, or ask.
     Direct {
         /// Their job.
         job: JobKey,
@@ -356,6 +374,15 @@ pub enum Action {
         tasks: Vec<u32>,
         /// Whether they may.
         may: bool,
+    },
+    /// The answer to a task that has asked: it may read.
+    MayRead {
+        /// Its job.
+        job: JobKey,
+        /// Its stage.
+        stage: u32,
+        /// Its partition.
+        partition: u32,
     },
     /// Stop these requests if they go on, and keep nothing for them.
     Release {
@@ -394,6 +421,8 @@ pub struct StageStatus {
     pub tasks_done: u32,
     /// Running now.
     pub tasks_running: u32,
+    /// Of those running, waiting for their input.
+    pub tasks_waiting: u32,
     /// Of those started, on their preferred node.
     pub tasks_local: u32,
     /// Its waves.

@@ -32,6 +32,8 @@ pub struct Job {
     pub ended_done: u64,
     /// The time of its first report.
     pub began: Nanos,
+    /// Its tasks ask before they read.
+    pub tasks_ask: bool,
 }
 
 /// A stage.
@@ -41,6 +43,8 @@ pub struct Stage {
     pub splits: Vec<Split>,
     /// Its tasks, one for each split.
     pub tasks: Vec<Task>,
+    /// Tasks by their partitions, and the partitions of tasks, if they differ.
+    pub partitions: Option<(BTreeMap<u32, u32>, Vec<u32>)>,
     /// All splits are reported.
     pub ready: bool,
     /// Run times of the tasks that succeeded.
@@ -60,6 +64,8 @@ pub struct Task {
     pub started: Option<String>,
     /// It has succeeded.
     pub done: bool,
+    /// For how long it waited for its input, in ms.
+    pub waited_ms: u64,
 }
 
 /// The effect of an update.
@@ -71,7 +77,9 @@ pub enum Change {
     Slots,
     /// A stage may be planned.
     Ready(u32),
-    /// A task runs that did not before.
+    /// A task, by its stage and partition, asks whether it may read.
+    Asks(u32, u32),
+    /// A task has a slot that had none before.
     Started(u32, u32),
     /// A task has succeeded.
     Done(u32, u32),
@@ -117,6 +125,17 @@ impl Job {
                 let again = core::mem::replace(&mut known.ready, true);
                 if again { Change::Noted } else { Change::Ready(stage) }
             }
+            JobUpdate::TasksAsk => {
+                self.tasks_ask = true;
+                Change::Noted
+            }
+            JobUpdate::Partitions { stage, partitions } => {
+                let numbers = (0u32..).zip(&partitions).map(|(task, partition)| (*partition, task));
+                let numbers = numbers.collect();
+                self.stages.entry(stage).or_default().partitions = Some((numbers, partitions));
+                Change::Noted
+            }
+            JobUpdate::TaskAsks { stage, partition } => Change::Asks(stage, partition),
             JobUpdate::TaskStarted { stage, task, host } => self.started(stage, task, host),
             JobUpdate::TaskEnded { stage, task, ok, run_ms } => self.task_ended(stage, task, ok, run_ms),
             JobUpdate::StageEnded { stage } if self.stages.contains_key(&stage) => Change::StageEnded(stage),
@@ -155,8 +174,33 @@ impl Job {
             return Change::Noted;
         }
         known.done += 1;
-        known.run_ms_sum = known.run_ms_sum.saturating_add(run_ms);
+        let ran_ms = run_ms.saturating_sub(task.waited_ms);
+        known.run_ms_sum = known.run_ms_sum.saturating_add(ran_ms);
         Change::Done(stage, number)
+    }
+
+    /// The task of a partition.
+    pub fn task_of(&self, stage: u32, partition: u32) -> Option<u32> {
+        let stage = self.stages.get(&stage)?;
+        let task = match &stage.partitions {
+            Some((numbers, _)) => *numbers.get(&partition)?,
+            None => partition,
+        };
+        ((task as usize) < stage.tasks.len()).then_some(task)
+    }
+
+    /// The partition of a task.
+    pub fn partition_of(&self, stage: u32, task: u32) -> u32 {
+        let partitions = self.stages.get(&stage).and_then(|stage| stage.partitions.as_ref());
+        partitions.and_then(|(_, partitions)| partitions.get(task as usize).copied()).unwrap_or(task)
+    }
+
+    /// A task with a slot has waited for its input.
+    pub fn waited(&mut self, stage: u32, task: u32, ns: u64) {
+        let task = self.stages.get_mut(&stage).and_then(|stage| stage.tasks.get_mut(task as usize));
+        if let Some(task) = task {
+            task.waited_ms = task.waited_ms.saturating_add(ns / 1_000_000);
+        }
     }
 
     /// Removes a stage that has ended, and returns it without running tasks. Late reports about it

@@ -31,6 +31,7 @@
 //! | `members`, `nodes` | nodes that come, go or change; their numbers |
 //! | `phases` | I/O phases of HPC jobs |
 //! | `tasks` | starts and ends of tasks, stages and jobs |
+//! | `waiting_tasks` | tasks that wait for their input |
 //! | `status` | the state for people |
 
 pub mod event;
@@ -48,6 +49,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod tiers;
+mod waiting_tasks;
 mod waves;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -73,6 +75,7 @@ pub use planning::DEFAULT_THREADS;
 use server_queues::Queues;
 pub use status::{STAGES_SHOWN_MAX, WAVES_SHOWN_MAX};
 use tiers::Tiers;
+use waiting_tasks::Questions;
 use waves::{QueueKey, StageRun};
 
 /// Percentage of the room that a tier protects for plans which the machine uses: the agent's
@@ -116,15 +119,31 @@ pub struct Rules {
     /// and its planner keeps the account of memory. Otherwise parts are split into chunks, so that
     /// servers have short queues and tiers room for every request.
     pub whole_parts: bool,
-    /// A task starts when all of its input is there. Otherwise it starts when it has a slot, and
-    /// reads what is missing by itself.
+    /// The driver starts a task when all of its input is there. Otherwise it starts when it has a
+    /// slot, and reads what is missing by itself; or it asks, and the machine answers.
     pub tasks_wait: bool,
+    /// How long a task that asks waits at most for its input, in ns; 0: tasks never wait.
+    #[serde(default = "task_wait_max_ns")]
+    pub task_wait_max_ns: u64,
+}
+
+/// Longer than an I/O phase usually takes, and short enough that nobody takes it for a hang.
+const TASK_WAIT_MAX_NS: u64 = 300_000_000_000;
+
+fn task_wait_max_ns() -> u64 {
+    TASK_WAIT_MAX_NS
 }
 
 impl Default for Rules {
     fn default() -> Self {
         let plannable_per_10000 = PLANNED_SHARE_PERCENT * PLANNED_OF_PROTECTED_PERCENT;
-        Rules { plannable_per_10000, opportunistic: true, whole_parts: false, tasks_wait: false }
+        Rules {
+            plannable_per_10000,
+            opportunistic: true,
+            whole_parts: false,
+            tasks_wait: false,
+            task_wait_max_ns: TASK_WAIT_MAX_NS,
+        }
     }
 }
 
@@ -170,6 +189,7 @@ pub struct Stages {
     next_id: JobId,
     next_request: RequestId,
     requests: BTreeMap<RequestId, Requested>,
+    questions: Questions,
     speed: Speed,
     out: Vec<Action>,
     /// An event needs a decision.
@@ -198,6 +218,8 @@ struct Running {
     to_cut: BTreeSet<u32>,
     /// Stages that are being partitioned, and the owners of the input of their first tasks.
     placing: BTreeMap<u32, Placing>,
+    /// Stages of which tasks have asked and nothing was reported in time.
+    unreported: BTreeSet<u32>,
     /// The display of the last stages that have ended; nothing else of them is kept.
     ended: VecDeque<StageStatus>,
 }
@@ -286,6 +308,7 @@ impl Stages {
             next_id: 1,
             next_request,
             requests: BTreeMap::new(),
+            questions: Questions::default(),
             speed: Speed {
                 bytes_per_s: speed_bytes_per_s.unwrap_or(FIRST_SPEED_BYTES_PER_S),
                 since: Nanos(0),
@@ -369,8 +392,18 @@ impl Stages {
                     running.to_cut.insert(stage);
                 }
             }
-            Change::Started(stage, task) => self.task_started(now, key, stage, task),
-            Change::Done(stage, task) => self.task_done(now, key, stage, task),
+            Change::Asks(stage, partition) => self.task_asks(now, key, stage, partition),
+            Change::Started(stage, task) => {
+                if !self.waits_in_its_slot(now, key, stage, task) {
+                    self.task_started(now, key, stage, task);
+                    self.let_read(now, key, stage);
+                }
+            }
+            Change::Done(stage, task) => {
+                // One that could not ask has not waited.
+                self.start_held(now, key, stage, task);
+                self.task_done(now, key, stage, task);
+            }
             Change::StageEnded(stage) => self.end_stage(now, key, stage),
             Change::Ended => self.end_job(now, key, true),
         }
@@ -401,7 +434,8 @@ impl Machine for Stages {
 
     fn next_deadline(&self) -> Option<Nanos> {
         let planners = self.planners.values().filter_map(|d| d.planner.next_deadline());
-        planners.chain(self.due).chain(self.unplaced_since).chain(self.queues_due).min()
+        let others = [self.due, self.unplaced_since, self.queues_due, self.questions.next_limit()];
+        planners.chain(others.into_iter().flatten()).min()
     }
 
     /// Partitions changed stages, lets planners continue, and dispatches requests.
@@ -417,6 +451,7 @@ impl Machine for Stages {
             }
             self.carry_out(now, &name, actions);
         }
+        self.limit_waits(now);
         let has_changed = core::mem::take(&mut self.has_changed);
         if has_changed || self.queues_due.is_some_and(|at| at <= now) {
             self.serve_queues(now);

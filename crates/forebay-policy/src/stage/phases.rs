@@ -62,6 +62,9 @@ impl Stages {
         for name in names {
             self.tell(now, &name, event.clone());
         }
+        if self.hpc.is_empty() {
+            self.let_all_read(now);
+        }
     }
 
     fn note_hpc(&mut self, now: Nanos, hpc: HpcId, update: HpcUpdate) -> Option<Event> {

@@ -76,6 +76,7 @@ impl Stages {
                 running.placing.insert(stage, Placing::default());
             }
             self.cut_stage(now, key, stage, placed);
+            self.let_read(now, key, stage);
         }
     }
 
@@ -109,6 +110,8 @@ impl Stages {
 
     /// Cuts what has not begun of a stage into waves, and tells the planner of them.
     pub(super) fn cut_stage(&mut self, now: Nanos, key: JobKey, number: u32, mut placed: Vec<(u32, Placed)>) {
+        // They would wait for a wave that is no more.
+        self.start_all_held(now, key, number);
         self.planner_forgets(now, key, number);
         let Some(running) = self.jobs.get_mut(&key) else { return };
         let Some(stage) = running.job.stages.get(&number).filter(|s| s.ready) else { return };
@@ -158,12 +161,17 @@ impl Stages {
         self.tell(now, &name, joins);
     }
 
+    /// The planner of jobs that name `wanted`.
+    pub(super) fn planner_name<'a>(&'a self, wanted: &'a str) -> &'a str {
+        let known = |name: &str| planner::POLICIES.iter().any(|(n, _)| *n == name);
+        let name = if known(wanted) { wanted } else { self.config.default_planner.as_str() };
+        if known(name) { name } else { "no-action" }
+    }
+
     /// The name of the planner that will have the job; it is made if it is the first of its kind.
     pub(super) fn planner_called(&mut self, now: Nanos, wanted: &str) -> String {
         self.tell_memory(now);
-        let known = |name: &str| planner::POLICIES.iter().any(|(n, _)| *n == name);
-        let name = if known(wanted) { wanted } else { self.config.default_planner.as_str() };
-        let name = if known(name) { name } else { "no-action" }.to_owned();
+        let name = self.planner_name(wanted).to_owned();
         if !self.planners.contains_key(&name) {
             let config = self.planner_config();
             if let Ok(policy) = planner::policy(&name, &config) {
@@ -257,6 +265,7 @@ impl Stages {
         self.release(now, requests);
         others.into_iter().for_each(|other| self.adjust(now, key, stage, other));
         self.out.push(Action::Direct { job: key, stage, tasks, may: true });
+        self.let_read(now, key, stage);
     }
 
     pub(super) fn fetch(&mut self, now: Nanos, name: &str, job: JobId, wave: u32, setting: Setting) {

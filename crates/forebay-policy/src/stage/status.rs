@@ -64,6 +64,7 @@ pub(super) fn stage_status(number: u32, stage: &Stage, run: Option<&StageRun>) -
         tasks: stage.tasks.len() as u32,
         tasks_done: stage.done as u32,
         tasks_running: stage.running as u32,
+        tasks_waiting: run.map_or(0, |run| run.held.len() as u32),
         tasks_local: run.map_or(0, |run| run.local),
         waves: run.map(StageRun::statuses).unwrap_or_default(),
     }

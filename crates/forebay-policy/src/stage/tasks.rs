@@ -68,10 +68,8 @@ impl Stages {
     pub(super) fn task_done(&mut self, now: Nanos, key: JobKey, number: u32, task: u32) {
         let Some(running) = self.jobs.get_mut(&key) else { return };
         let since_ms = now.saturating_since(running.job.began) / 1_000_000;
-        let idle = running.job.stages.get(&number).is_some_and(|s| s.running == 0);
         let Some(run) = running.stages.get_mut(&number) else { return };
         let finished = run.task_done(task, since_ms);
-        let wanted = if idle { run.wanted() } else { None };
         let frees = run.is_before_cut(task);
         if !finished.is_empty() {
             self.release(now, finished);
@@ -80,17 +78,13 @@ impl Stages {
         if frees {
             self.tell_memory(now);
         }
-        if let Some(wave) = wanted {
-            self.tell_fetched_before(now, key, number, wave);
-            if let Some((name, job)) = self.run_mut(key, number).and_then(|run| run.planner.clone()) {
-                self.tell(now, &name, Event::WaveWanted { job, wave });
-            }
-        }
+        self.tell_wanted(now, key, number);
     }
 
     /// Tells the planner of waves that are fetched by now, in their order.
     pub(super) fn settle(&mut self, now: Nanos, key: JobKey, stage: u32) {
         self.settle_fetched(now, key, stage);
+        self.let_read(now, key, stage);
         self.has_changed = true;
     }
 
@@ -128,6 +122,7 @@ impl Stages {
     }
 
     pub(super) fn end_stage(&mut self, now: Nanos, key: JobKey, stage: u32) {
+        self.stop_waiting(now, key, stage);
         self.planner_forgets(now, key, stage);
         let orders = self.jobs.get_mut(&key).map(|running| running.end_stage(stage)).unwrap_or_default();
         self.release(now, orders);
@@ -140,6 +135,7 @@ impl Stages {
         for stage in stages {
             self.end_stage(now, key, stage);
         }
+        self.forget_questions(key);
         let ended = self.jobs.remove(&key);
         if self.jobs.is_empty() {
             assert!(self.requests.is_empty(), "no job is left, but {} requests are", self.requests.len());

@@ -74,6 +74,8 @@ struct World {
     orders: BTreeMap<u64, (String, Order, bool)>,
     /// Pages at a time that requests were given since.
     adjusted: BTreeMap<u64, u32>,
+    /// Stages and partitions of tasks that may read.
+    may_read: Vec<(u32, u32)>,
     out: Vec<Action>,
 }
 
@@ -81,7 +83,8 @@ impl World {
     fn new(planner: &str, nodes: &[(&str, u64)]) -> Self {
         let machine = Stages::new(Config { default_planner: planner.into(), ..Config::default() });
         let (orders, adjusted) = (BTreeMap::new(), BTreeMap::new());
-        let mut world = World { machine, now: Nanos(0), orders, adjusted, out: Vec::new() };
+        let may_read = Vec::new();
+        let mut world = World { machine, now: Nanos(0), orders, adjusted, may_read, out: Vec::new() };
         world.report(members(nodes));
         world
     }
@@ -141,6 +144,10 @@ impl World {
                 Action::Adjust { request, node, threads, .. } => {
                     assert_eq!(self.orders[&request].0, node);
                     self.adjusted.insert(request, threads);
+                }
+                Action::MayRead { job, stage, partition } => {
+                    assert_eq!(job, JOB);
+                    self.may_read.push((stage, partition));
                 }
                 Action::Decided { .. } | Action::Direct { .. } => {}
             }
@@ -683,6 +690,10 @@ fn a_node_that_left_gets_no_request_and_one_that_returned_none_of_before() {
 #[derive(Clone, Debug)]
 enum Op {
     Start(u32, u8),
+    Ask(u32),
+    /// The HPC job begins a phase, or ends it; or it leaves or comes.
+    Phase(bool),
+    Hpc(bool),
     Finish(u32, bool),
     Fetch(u8, bool),
     View(u8),
@@ -698,11 +709,15 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (0u32..40, 0u8..3).prop_map(|(t, h)| Op::Start(t, h)),
+        8 => (0u32..42).prop_map(Op::Ask),
+        2 => any::<bool>().prop_map(Op::Phase),
+        1 => any::<bool>().prop_map(Op::Hpc),
         8 => (0u32..40, any::<bool>()).prop_map(|(t, ok)| Op::Finish(t, ok)),
         6 => (any::<u8>(), any::<bool>()).prop_map(|(n, ok)| Op::Fetch(n, ok)),
         1 => (1u8..8).prop_map(Op::View),
         1 => (0u8..4, 0u8..4).prop_map(|(a, b)| Op::Slots(a, b)),
         3 => (0u64..5_000).prop_map(Op::Wait),
+        1 => (0u64..400_000).prop_map(Op::Wait),
         1 => (0u8..3).prop_map(Op::Lose),
         1 => (0u8..3, 0u8..4).prop_map(|(node, thirds)| Op::Capacity(node, thirds)),
         1 => Just(Op::StageEnds),
@@ -719,8 +734,8 @@ fn ordered(world: &World, name: &str) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever jobs, agents and members do: nobody is ordered more than fits, and when the job
-    /// ends nothing is left.
+    /// Whatever jobs, agents and members do: nobody is ordered more than fits, whoever asks has one
+    /// answer, within the limit, and when the job ends nothing is left.
     #[test]
     fn nothing_is_ordered_beyond_the_room_and_nothing_outlives_the_job(
         ops in prop::collection::vec(op(), 0..120), planner in 0usize..5, preferred_nodes in any::<bool>(), servers in 0u32..4
@@ -733,10 +748,26 @@ proptest! {
         if servers > 0 {
             all_reported = laid_out(all_reported, servers);
         }
+        all_reported.insert(1, JobUpdate::TasksAsk);
         world.tell(all_reported.clone());
+        let limit_ns = Rules::default().task_wait_max_ns;
+        let mut asked: BTreeMap<u32, Nanos> = BTreeMap::new();
         for op in ops {
             match op {
                 Op::Start(task, host) => world.start(task, names[host as usize]),
+                Op::Ask(partition) => {
+                    asked.entry(partition).or_insert(world.now);
+                    world.tell(vec![JobUpdate::TaskAsks { stage: 1, partition }]);
+                }
+                Op::Phase(begins) => {
+                    let begin = HpcUpdate::PhaseBegins { alone_ns: 20 * SECOND };
+                    world.report(hpc(if begins { begin } else { HpcUpdate::PhaseEnds }));
+                    world.turn();
+                }
+                Op::Hpc(joins) => {
+                    world.report(hpc(if joins { JOINS } else { HpcUpdate::Leaves }));
+                    world.turn();
+                }
                 Op::Finish(task, ok) => world.tell(vec![JobUpdate::TaskEnded { stage: 1, task, ok, run_ms: 700 }]),
                 Op::Fetch(which, ok) => {
                     let open: Vec<u64> = world.orders.iter().filter(|(_, o)| !o.2).map(|(id, _)| *id).collect();
@@ -785,8 +816,19 @@ proptest! {
                 let bytes = ordered(&world, name);
                 prop_assert!(bytes <= plannable(capacity), "{} has {} bytes", name, bytes);
             }
+            for partition in world.take_may_read() {
+                prop_assert!(asked.remove(&partition).is_some(), "{} has not asked", partition);
+            }
+            world.turn();
+            // Some have asked before their slot was reported: their time began then.
+            let late = asked.iter().find(|(_, at)| world.now.saturating_since(**at) > 2 * limit_ns + SECOND);
+            prop_assert!(late.is_none(), "{:?} waits", late);
         }
         world.tell(vec![JobUpdate::End]);
+        for partition in world.take_may_read() {
+            prop_assert!(asked.remove(&partition).is_some(), "{} has not asked", partition);
+        }
+        prop_assert!(asked.is_empty(), "{:?} wait", asked);
         prop_assert!(world.orders.is_empty(), "{:?}", world.orders);
         prop_assert!(world.machine.requests.is_empty() && world.machine.planners.is_empty());
         prop_assert!(world.machine.queues.are_idle(), "{:?}", world.machine.queues);
@@ -1257,4 +1299,136 @@ fn what_goes_with_a_node_is_reported_to_planners_as_lost() {
     (0..8).for_each(|task| world.start(task, "a"));
     let run = world.machine.run_mut(JOB, 1).unwrap();
     assert!(run.lose("b").is_empty(), "what computes was read");
+}
+
+// Tasks that ask before they read.
+
+impl World {
+    fn asking(planner: &str, tasks: u32) -> World {
+        let mut world = World::new(planner, &[("a", 1 << 30)]);
+        world.report(hpc(JOINS));
+        let mut updates = reported(tasks, &[("a", 2)]);
+        updates.insert(1, JobUpdate::TasksAsk);
+        world.tell(updates);
+        world
+    }
+
+    /// A task gets its slot and asks.
+    fn ask(&mut self, task: u32) {
+        self.start(task, "a");
+        self.tell(vec![JobUpdate::TaskAsks { stage: 1, partition: task }]);
+    }
+
+    fn waiting(&self) -> u32 {
+        self.machine.status()[0].stages[0].tasks_waiting
+    }
+
+    fn take_may_read(&mut self) -> Vec<u32> {
+        core::mem::take(&mut self.may_read).into_iter().map(|(_, partition)| partition).collect()
+    }
+}
+
+#[test]
+fn tasks_wait_until_their_wave_is_fetched() {
+    for planner in ["full-delay", "eley"] {
+        let mut world = World::asking(planner, 6);
+        // The answer is the same whichever comes first, the report of the slot or the question.
+        world.ask(0);
+        world.tell(vec![JobUpdate::TaskAsks { stage: 1, partition: 1 }]);
+        world.start(1, "a");
+        assert_eq!((world.take_may_read(), world.waiting()), (vec![], 2), "{planner}");
+        assert_eq!(world.waves()[0].compute_began_ms, None, "{planner}: the wave has begun");
+        let first = *world.orders.keys().next().unwrap();
+        world.end(first, 0);
+        assert_eq!(world.take_may_read(), [], "{planner}: half of the wave is missing");
+        world.fetch();
+        assert_eq!((world.take_may_read(), world.waiting()), (vec![0, 1], 0), "{planner}");
+        assert!(world.waves()[0].compute_began_ms.is_some());
+        // Nothing of the first wave was withdrawn, and the next is on its way.
+        assert_eq!(world.waves()[0].fetched_bytes, 2 * MIB);
+        world.fetch();
+        world.finish(0);
+        world.ask(2);
+        assert_eq!(world.take_may_read(), [2], "{planner}: its input is there");
+    }
+}
+
+#[test]
+fn tasks_of_planners_that_do_not_mind_phases_and_of_clusters_without_hpc_jobs_never_wait() {
+    for planner in ["no-action", "naive-bb"] {
+        let mut world = World::asking(planner, 4);
+        (0..2).for_each(|task| world.ask(task));
+        assert_eq!(world.take_may_read(), [0, 1], "{planner}");
+    }
+    let mut world = World::asking("eley", 6);
+    world.report(hpc(HpcUpdate::Leaves));
+    world.turn();
+    (0..2).for_each(|task| world.ask(task));
+    assert_eq!(world.take_may_read(), [0, 1]);
+    // Nor do those of programs that do not ask.
+    let mut world = World::new("eley", &[("a", 1 << 30)]);
+    world.report(hpc(JOINS));
+    world.tell(reported(4, &[("a", 2)]));
+    world.start(0, "a");
+    assert_eq!((world.waiting(), world.waves()[0].compute_began_ms), (0, Some(0)));
+}
+
+#[test]
+fn whoever_waits_reads_when_the_last_hpc_job_leaves_or_members_change_or_the_job_ends() {
+    let ends: [(&str, fn(&mut World)); 4] = [
+        ("the HPC job leaves", |world| world.report(hpc(HpcUpdate::Leaves))),
+        ("members", |world| world.report(members(&[("a", 1 << 30), ("b", 1 << 30)]))),
+        ("the stage ends", |world| world.job(vec![JobUpdate::StageEnded { stage: 1 }])),
+        ("the job is gone", |world| world.report(Event::JobGone { job: JOB })),
+    ];
+    for (end, make) in ends {
+        let mut world = World::asking("eley", 6);
+        world.ask(0);
+        world.tell(vec![JobUpdate::TaskAsks { stage: 1, partition: 1 }]);
+        assert_eq!(world.take_may_read(), [], "{end}");
+        make(&mut world);
+        world.turn();
+        assert_eq!(world.take_may_read(), [0, 1], "{end}");
+    }
+}
+
+#[test]
+fn nobody_waits_for_longer_than_the_limit_and_for_an_unknown_stage_only_a_moment() {
+    let mut world = World::asking("eley", 6);
+    world.ask(0);
+    world.tell(vec![JobUpdate::TaskAsks { stage: 1, partition: 1 }]);
+    world.tell(vec![JobUpdate::TaskAsks { stage: 7, partition: 0 }]);
+    assert_eq!(world.machine.next_deadline().map(|at| at <= Nanos(2 * SECOND)), Some(true));
+    world.now = Nanos(2 * SECOND);
+    world.turn();
+    assert_eq!(core::mem::take(&mut world.may_read), [(7, 0)]);
+    world.tell(vec![JobUpdate::TaskAsks { stage: 7, partition: 1 }]);
+    assert_eq!(core::mem::take(&mut world.may_read), [(7, 1)], "by now it is known that nobody reports it");
+    // Its report comes too late for the first, and in time for the second.
+    world.tell(vec![JobUpdate::TaskAsks { stage: 2, partition: 1 }]);
+    let split = Split { parts: vec![Part { file: 0, offset: 0, len: MIB }], preferred_node: String::new() };
+    world.tell(vec![
+        JobUpdate::Partitions { stage: 2, partitions: vec![1] },
+        JobUpdate::Splits { stage: 2, splits: vec![split] },
+        JobUpdate::StageReady { stage: 2 },
+    ]);
+    world.now = Nanos(4 * SECOND);
+    world.turn();
+    assert_eq!(core::mem::take(&mut world.may_read), []);
+    world.now = Nanos(Rules::default().task_wait_max_ns + 4 * SECOND);
+    world.turn();
+    assert_eq!(world.may_read, [(1, 0), (1, 1), (2, 1)]);
+    assert_eq!(world.waiting(), 0);
+}
+
+#[test]
+fn waiting_is_no_part_of_the_time_that_a_task_runs() {
+    let mut world = World::asking("eley", 6);
+    (0..2).for_each(|task| world.ask(task));
+    world.now = Nanos(5 * SECOND);
+    world.fetch();
+    (0..2).for_each(|task| {
+        world.tell(vec![JobUpdate::TaskEnded { stage: 1, task, ok: true, run_ms: 7000 }]);
+    });
+    assert_eq!(world.machine.jobs[&JOB].job.task_ns(1), Some(2 * SECOND));
 }

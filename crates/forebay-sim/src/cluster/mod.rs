@@ -160,6 +160,11 @@ impl Setup {
         !planner::fetches(&self.policy)
     }
 
+    /// Whether tasks ask before they read, as those of Spark's plug-in do.
+    fn tasks_ask(&self) -> bool {
+        planner::tasks_wait(&self.policy)
+    }
+
     /// What an agent requests of a page at a time: all of it where it knows that it lies on several
     /// servers, and otherwise what the client reads ahead.
     fn page_window_bytes(&self) -> u64 {

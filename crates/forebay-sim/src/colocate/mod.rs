@@ -156,6 +156,7 @@ impl Setup {
                 opportunistic: false,
                 whole_parts: true,
                 tasks_wait: true,
+                ..Rules::default()
             },
             ..stage::Config::default()
         })

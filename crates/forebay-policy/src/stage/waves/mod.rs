@@ -25,6 +25,7 @@ use super::Rules;
 use super::event::{Part, Progress, QueueId, RequestId, WaveId, WaveStatus};
 use super::nodes::Numbers;
 use super::partition::Placed;
+use super::waiting_tasks::Held;
 use crate::planner::JobId;
 use part::{NodePart, Parts, State};
 use waiting_chunks::Waiting;
@@ -41,6 +42,8 @@ pub struct StageRun {
     /// Nodes also fetch waves after the planned one, and requests continue when their tasks have
     /// started.
     pub opportunistic: bool,
+    /// Tasks that have a slot and wait for their input. They have not started.
+    pub held: Held,
     /// Tasks that were started on their preferred node, which fetches most of their input.
     pub local: u32,
     /// In the order of their ids.
@@ -566,6 +569,17 @@ impl StageRun {
             }
         }
         withdrawn
+    }
+
+    /// Whether the task's wave has not begun, something of it is still to be fetched, and its tasks
+    /// are to wait for it. To planners a wave begins as a whole.
+    pub fn waits_for_input(&self, task: u32) -> bool {
+        let place = self.wave_of.get(task as usize).copied().flatten();
+        let Some(wave) = place.map(|place| &self.waves[place]).filter(|_| self.planner.is_some()) else {
+            return false;
+        };
+        let is_of_wave = wave.tasks.contains_key(&task);
+        is_of_wave && wave.started == 0 && !wave.is_direct && !wave.is_over()
     }
 
     /// The planner's number of the task's wave, if that wave begins with it.

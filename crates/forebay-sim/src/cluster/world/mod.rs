@@ -8,7 +8,7 @@ mod pfs;
 mod room;
 mod tasks;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use forebay_policy::machine::Nanos;
 use forebay_policy::placement::{Member, extent_key, node_number};
@@ -108,6 +108,7 @@ impl<'a> Cluster<'a> {
         let job = |spec: &JobSpec| Job {
             splits: spec.splits(),
             pending: Pending::default(),
+            asking: BTreeMap::new(),
             left: spec.splits().len() as u32,
             done: JobOutcome { name: spec.name.clone(), ..JobOutcome::default() },
         };
@@ -188,7 +189,8 @@ impl<'a> Cluster<'a> {
                     self.adjusted(now, request, (threads, rate_bytes_per_s), queue);
                 }
                 Action::Release { requests, .. } => requests.into_iter().for_each(|id| self.released(id)),
-                // Tasks read what is missing by themselves anyway.
+                Action::MayRead { job, partition, .. } => self.may_read(now, job as usize, partition, queue),
+                // Tasks that may read, read what is missing by themselves.
                 Action::Direct { .. } | Action::Decided { .. } => {}
             }
         }
@@ -211,6 +213,9 @@ impl<'a> Cluster<'a> {
             JobUpdate::Slots { slots: self.hosts() },
             JobUpdate::Files { files: (0..spec.files()).map(file).collect() },
         ];
+        if self.setup.tasks_ask() {
+            updates.push(JobUpdate::TasksAsk);
+        }
         if self.setup.layout_known {
             let servers = (0..self.setup.servers).map(|server| server.to_string()).collect();
             let files = self.pfs.layouts(j).iter().map(layout).collect();

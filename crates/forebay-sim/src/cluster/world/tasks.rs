@@ -1,6 +1,6 @@
 //! Tasks: slots take them, read their input past the tier or through it, and compute it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_policy::fetch_order::Urgency;
 use forebay_policy::machine::Nanos;
@@ -22,6 +22,8 @@ pub(super) struct Job {
     /// What each task reads: file, offset, length.
     pub splits: Vec<(u32, u64, u64)>,
     pub pending: Pending,
+    /// Slots of tasks that have asked and may not read yet.
+    pub asking: BTreeMap<u32, usize>,
     pub left: u32,
     pub done: JobOutcome,
 }
@@ -153,7 +155,28 @@ impl Cluster<'_> {
             Running { job: j, task, preferred_node, since: now, input, cpu_ns, computing: None, output };
         self.slots[slot].number += 1;
         self.slots[slot].running = Some(running);
-        self.tell_job(now, j, vec![JobUpdate::TaskStarted { stage: STAGE, task, host: name(node) }], queue);
+        let mut updates = vec![JobUpdate::TaskStarted { stage: STAGE, task, host: name(node) }];
+        let asks = self.setup.tasks_ask();
+        if asks {
+            self.jobs[j].asking.insert(task, slot);
+            updates.push(JobUpdate::TaskAsks { stage: STAGE, partition: task });
+        }
+        self.tell_job(now, j, updates, queue);
+        if !asks {
+            self.begin_to_read(now, slot, queue);
+        }
+    }
+
+    /// A task that has asked may read.
+    pub fn may_read(&mut self, now: Nanos, j: usize, task: u32, queue: &mut impl Agenda<Happening>) {
+        let Some(slot) = self.jobs[j].asking.remove(&task) else { return };
+        let runs = |running: &Running| (running.job, running.task) == (j, task);
+        if self.slots[slot].running.as_ref().is_some_and(runs) && self.is_up(self.slots[slot].node) {
+            self.begin_to_read(now, slot, queue);
+        }
+    }
+
+    fn begin_to_read(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
         self.read_on(now, slot, queue);
         self.go_on(now, slot, queue);
     }

@@ -256,6 +256,8 @@ impl<'a> Colocation<'a> {
                 Action::Release { requests, .. } => {
                     changed.extend(requests.into_iter().filter_map(|id| self.released(now, id)));
                 }
+                // Its tasks do not ask: they begin when their input is there.
+                Action::MayRead { .. } => {}
                 Action::Direct { job, tasks, may, .. } => {
                     let waits = &mut self.jobs[job as usize].may_read;
                     for wave in tasks {

@@ -149,6 +149,15 @@ public final class ForebayClient implements AutoCloseable {
     return new ForebayJob(Native.jobBegin(handle, bytes(name), bytes(planner)));
   }
 
+  /**
+   * Whether a task of the job of that name may read: where the coordinator delays its input for an
+   * I/O phase, it waits for that. False after about a second: ask again. Fails without an agent;
+   * the task goes on.
+   */
+  public boolean taskMayRead(String job, int stage, int partition) throws ForebayException {
+    return Native.taskMayRead(handle, bytes(job), stage, partition);
+  }
+
   /** Ends it; open files go on. */
   @Override
   public void close() {

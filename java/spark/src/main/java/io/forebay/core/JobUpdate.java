@@ -112,6 +112,30 @@ public sealed interface JobUpdate {
     }
   }
 
+  /** Its tasks ask before they read ({@link ForebayClient#taskMayRead}). */
+  record TasksAsk() implements JobUpdate {
+    @Override
+    public void encode(DataOutputStream out) throws IOException {
+      out.writeByte(7);
+    }
+  }
+
+  /**
+   * The partitions of a stage's tasks, in their order, if they are not 0, 1, 2 ... Told before the
+   * stage is ready.
+   */
+  record Partitions(int stage, int[] byTask) implements JobUpdate {
+    @Override
+    public void encode(DataOutputStream out) throws IOException {
+      out.writeByte(8);
+      out.writeInt(stage);
+      out.writeInt(byTask.length);
+      for (int partition : byTask) {
+        out.writeInt(partition);
+      }
+    }
+  }
+
   private static void text(DataOutputStream out, String text) throws IOException {
     byte[] bytes = text.getBytes(StandardCharsets.UTF_8);
     out.writeInt(bytes.length);

@@ -74,4 +74,6 @@ final class Native {
   static native void jobTell(long job, byte[] updates) throws ForebayException;
 
   static native void jobEnd(long job);
+
+  static native boolean taskMayRead(long client, byte[] job, int stage, int partition) throws ForebayException;
 }

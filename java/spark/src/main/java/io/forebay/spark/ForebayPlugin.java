@@ -33,6 +33,12 @@ public final class ForebayPlugin implements SparkPlugin {
   public static final String FILE_PATHS = "spark.forebay.file-paths";
 
   /**
+   * Whether tasks wait for their input where the planner delays it for an I/O phase of an HPC job;
+   * true unless said.
+   */
+  public static final String TASKS_WAIT = "spark.forebay.tasks-wait";
+
+  /**
    * The planner that plans nothing: tasks read the PFS themselves, wherever a core is free, and
    * nothing is cached.
    */
@@ -56,18 +62,38 @@ public final class ForebayPlugin implements SparkPlugin {
   }
 
   private static final class Executor implements ExecutorPlugin {
+    /** Null if tasks do not ask. */
+    private TaskGate gate;
+
     @Override
     public void init(PluginContext context, Map<String, String> fromDriver) {
-      if (context.executorID().equals(DRIVER)) {
-        // A local master: this is the driver's process, which has its file systems already.
-        return;
-      }
+      Configuration hadoop = SparkHadoopUtil.get().newConfiguration(context.conf());
       try {
-        // Unpacks and links the native library too, and not when the first task opens its file.
-        FileScheme.follow(SparkHadoopUtil.get().newConfiguration(context.conf()), fromDriver);
+        // A local master has this in the driver's process, which has its file systems already.
+        if (!context.executorID().equals(DRIVER)) {
+          // Unpacks and links the native library too, and not when the first task opens its file.
+          FileScheme.follow(hadoop, fromDriver);
+        }
+        if (fromDriver.containsKey(TaskGate.ASKS)) {
+          gate = new TaskGate(context.conf(), hadoop);
+        }
       } catch (Exception | LinkageError e) {
         LOG.warn("Forebay: this executor reads the PFS itself: {}", e.toString());
         backToHadoops();
+      }
+    }
+
+    @Override
+    public void onTaskStart() {
+      if (gate != null) {
+        gate.pass();
+      }
+    }
+
+    @Override
+    public void shutdown() {
+      if (gate != null) {
+        gate.close();
       }
     }
   }
@@ -103,7 +129,11 @@ public final class ForebayPlugin implements SparkPlugin {
           throw new IllegalStateException("the native library cannot be loaded: " + NativeLibrary.failure());
         }
         start(context, hadoop);
-        return FileScheme.settings(hadoop);
+        Map<String, String> settings = FileScheme.settings(hadoop);
+        if (reporter != null && TaskGate.asks(context.conf(), context.conf().get(PLANNER, ""))) {
+          settings.put(TaskGate.ASKS, "true");
+        }
+        return settings;
       } catch (Exception | LinkageError e) {
         LOG.warn("Forebay: the plug-in does not work with this installation; the application continues without prefetch: {}", e.toString());
         undo(hadoop);
@@ -139,7 +169,7 @@ public final class ForebayPlugin implements SparkPlugin {
             hadoop.getTrimmed(ForebayConfig.READ_MODE));
         return;
       }
-      JobState state = new JobState(conf.getInt("spark.task.cpus", 1));
+      JobState state = new JobState(conf.getInt("spark.task.cpus", 1), TaskGate.asks(conf, planner));
       AgentConnector connector = new AgentConnector(new ForebayConfig(hadoop).client(), planner);
       reporter = new Reporter(state, connector, Reporter.QUEUE_MAX, b -> JobListener.look(context, b), Reporter.LOOK_MS);
       reporter.start();

@@ -103,7 +103,10 @@ final class JobListener extends SparkListener {
       Stage stage = stage(info.stageId());
       if (stage != null) {
         StageInput.Source source = source(event.properties());
-        reporter.putLast(state -> read(state, stage, source));
+        reporter.putLast(state -> {
+          read(state, stage, source);
+          state.stageReadsNothing(info.stageId());
+        });
       }
     }
   }

@@ -36,6 +36,7 @@ final class JobState {
   private static final int SPLITS_PER_UPDATE = 1024;
 
   private final int coresPerTask;
+  private final boolean tasksAsk;
   private final Map<String, Executor> executors = new HashMap<>();
   private final Map<Integer, StageEntry> stages = new LinkedHashMap<>();
   private final Map<Integer, List<Integer>> jobs = new HashMap<>();
@@ -84,8 +85,14 @@ final class JobState {
     }
   }
 
+  /** Of an application whose tasks do not ask before they read. */
   JobState(int coresPerTask) {
+    this(coresPerTask, false);
+  }
+
+  JobState(int coresPerTask, boolean tasksAsk) {
     this.coresPerTask = Math.max(coresPerTask, 1);
+    this.tasksAsk = tasksAsk;
   }
 
   /** What there is for the log, once. */
@@ -121,10 +128,15 @@ final class JobState {
     updates = new ArrayList<>();
     filesReported = 0;
     Map<Integer, List<JobUpdate>> again = new LinkedHashMap<>();
+    if (tasksAsk) {
+      updates.add(new JobUpdate.TasksAsk());
+    }
     tellSlots();
     again.put(NO_STAGE, take());
     stages.forEach((stage, entry) -> {
       if (entry.input == null) {
+        tellNothing(stage);
+        again.put(stage, take());
         return;
       }
       tellInput(stage, entry.input);
@@ -142,13 +154,22 @@ final class JobState {
   }
 
   /**
-   * This stage gets no prefetch: until it ends it is known, and not told {@link #again}.
+   * This stage gets no prefetch: until it ends it is known, and its input is not told {@link
+   * #again}.
    */
   void leaveOut(int stage) {
     StageEntry entry = stages.get(stage);
     if (entry != null) {
       entry.input = null;
       entry.tasks.clear();
+      tellNothing(stage);
+    }
+  }
+
+  /** Of tasks that ask: otherwise nobody could answer, and they would wait a moment. */
+  private void tellNothing(int stage) {
+    if (tasksAsk) {
+      updates.add(new JobUpdate.StageReady(stage));
     }
   }
 
@@ -234,8 +255,20 @@ final class JobState {
     tellInput(stage, input);
   }
 
+  /** Tasks of a stage read nothing that could be prefetched. */
+  void stageReadsNothing(int stage) {
+    if (tasksAsk && !knowsStage(stage)) {
+      stages.put(stage, new StageEntry(StageInput.of(List.of(), List.of(), List.of())));
+      leaveOut(stage);
+    }
+  }
+
   private void tellInput(int stage, StageInput input) {
     int base = filesReported;
+    if (tasksAsk && !isCount(input.partitions)) {
+      // Tasks know their partitions, and not their numbers.
+      updates.add(new JobUpdate.Partitions(stage, input.partitions));
+    }
     updates.add(new JobUpdate.Files(input.files));
     filesReported += input.files.size();
     for (int from = 0; from < input.splits.size(); from += SPLITS_PER_UPDATE) {
@@ -244,6 +277,15 @@ final class JobState {
       updates.add(new JobUpdate.Splits(stage, some, input.preferredNodes.subList(from, to)));
     }
     updates.add(new JobUpdate.StageReady(stage));
+  }
+
+  private static boolean isCount(int[] partitions) {
+    for (int i = 0; i < partitions.length; i++) {
+      if (partitions[i] != i) {
+        return false;
+      }
+    }
+    return true;
   }
 
   private static List<Part> rebased(List<Part> split, int base) {
