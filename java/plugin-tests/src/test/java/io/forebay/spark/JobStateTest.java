@@ -48,6 +48,34 @@ public class JobStateTest {
   }
 
   @Test
+  public void tasksThatAskAreAnnouncedWithTheirPartitions() {
+    JobState state = new JobState(1, true);
+    assertEquals(List.of(new JobUpdate.TasksAsk(), new JobUpdate.Slots(Map.of())), state.again().get(JobState.NO_STAGE));
+    state.stageReads(3, input());
+    assertFalse(state.take().stream().anyMatch(update -> update instanceof JobUpdate.Partitions));
+    state.stageReads(4, StageInput.of(List.of("/pfs/a", "/pfs/b"), new int[] {2, 7}, TWO, PREFERRED_NODES));
+    assertEquals(new JobUpdate.Partitions(4, List.of(2, 7)), state.take().get(0));
+    state.taskStarted(4, 7, "h1");
+    assertEquals(List.of(new JobUpdate.TaskStarted(4, 1, "h1")), state.take());
+  }
+
+  /** Otherwise its tasks would wait until nobody reports it any more. */
+  @Test
+  public void ofTasksThatAskStagesAreToldAlsoThatReadNothing() {
+    JobState state = new JobState(1, true);
+    state.stageReadsNothing(5);
+    assertEquals(List.of(new JobUpdate.StageReady(5)), state.take());
+    state.taskStarted(5, 0, "h1");
+    state.stageReadsNothing(5);
+    assertEquals(List.of(), state.take());
+    state.stageEnded(5);
+    assertEquals(List.of(new JobUpdate.StageEnded(5)), state.take());
+    JobState others = new JobState(1);
+    others.stageReadsNothing(5);
+    assertEquals(List.of(), others.take());
+  }
+
+  @Test
   public void longStagesAreToldInPieces() {
     JobState state = new JobState(1);
     List<List<Part>> many = new ArrayList<>();

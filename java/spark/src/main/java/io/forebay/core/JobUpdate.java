@@ -124,12 +124,12 @@ public sealed interface JobUpdate {
    * The partitions of a stage's tasks, in their order, if they are not 0, 1, 2 ... Told before the
    * stage is ready.
    */
-  record Partitions(int stage, int[] byTask) implements JobUpdate {
+  record Partitions(int stage, List<Integer> byTask) implements JobUpdate {
     @Override
     public void encode(DataOutputStream out) throws IOException {
       out.writeByte(8);
       out.writeInt(stage);
-      out.writeInt(byTask.length);
+      out.writeInt(byTask.size());
       for (int partition : byTask) {
         out.writeInt(partition);
       }

@@ -1,6 +1,7 @@
 package io.forebay.spark;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -267,7 +268,7 @@ final class JobState {
     int base = filesReported;
     if (tasksAsk && !isCount(input.partitions)) {
       // Tasks know their partitions, and not their numbers.
-      updates.add(new JobUpdate.Partitions(stage, input.partitions));
+      updates.add(new JobUpdate.Partitions(stage, Arrays.stream(input.partitions).boxed().toList()));
     }
     updates.add(new JobUpdate.Files(input.files));
     filesReported += input.files.size();

@@ -141,6 +141,11 @@ final class StageInput {
     return new StageInput(scan, files, partitions, PackedSplits.of(splits), preferredNodes);
   }
 
+  /** The same, of these partitions. */
+  static StageInput of(List<String> files, int[] partitions, List<List<Part>> splits, List<String> preferredNodes) {
+    return new StageInput("", files, partitions, splits, preferredNodes);
+  }
+
   /**
    * Null if the stage has nothing to do, or none of its tasks reads files whose paths are {@code
    * ours}.
