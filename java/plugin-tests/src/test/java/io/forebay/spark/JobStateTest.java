@@ -68,6 +68,7 @@ public class JobStateTest {
     state.taskStarted(5, 0, "h1");
     state.stageReadsNothing(5);
     assertEquals(List.of(), state.take());
+    assertEquals(List.of(new JobUpdate.StageReady(5)), state.again().get(5));
     state.stageEnded(5);
     assertEquals(List.of(new JobUpdate.StageEnded(5)), state.take());
     JobState others = new JobState(1);

@@ -137,7 +137,9 @@ final class JobState {
     stages.forEach((stage, entry) -> {
       if (entry.input == null) {
         tellNothing(stage);
-        again.put(stage, take());
+        if (!updates.isEmpty()) {
+          again.put(stage, take());
+        }
         return;
       }
       tellInput(stage, entry.input);

@@ -143,7 +143,7 @@ final class StageInput {
 
   /** The same, of these partitions. */
   static StageInput of(List<String> files, int[] partitions, List<List<Part>> splits, List<String> preferredNodes) {
-    return new StageInput("", files, partitions, splits, preferredNodes);
+    return new StageInput("", files, partitions, PackedSplits.of(splits), preferredNodes);
   }
 
   /**
