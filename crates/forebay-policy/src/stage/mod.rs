@@ -402,6 +402,7 @@ impl Stages {
             Change::Done(stage, task) => {
                 // One that could not ask has not waited.
                 self.start_held(now, key, stage, task);
+                self.answer_task(key, stage, task);
                 self.task_done(now, key, stage, task);
             }
             Change::StageEnded(stage) => self.end_stage(now, key, stage),

@@ -1375,7 +1375,8 @@ fn tasks_of_planners_that_do_not_mind_phases_and_of_clusters_without_hpc_jobs_ne
 
 #[test]
 fn whoever_waits_reads_when_the_last_hpc_job_leaves_or_members_change_or_the_job_ends() {
-    let ends: [(&str, fn(&mut World)); 4] = [
+    type End = fn(&mut World);
+    let ends: [(&str, End); 4] = [
         ("the HPC job leaves", |world| world.report(hpc(HpcUpdate::Leaves))),
         ("members", |world| world.report(members(&[("a", 1 << 30), ("b", 1 << 30)]))),
         ("the stage ends", |world| world.job(vec![JobUpdate::StageEnded { stage: 1 }])),
@@ -1431,4 +1432,22 @@ fn waiting_is_no_part_of_the_time_that_a_task_runs() {
         world.tell(vec![JobUpdate::TaskEnded { stage: 1, task, ok: true, run_ms: 7000 }]);
     });
     assert_eq!(world.machine.jobs[&JOB].job.task_ns(1), Some(2 * SECOND));
+}
+
+#[test]
+fn thousands_of_tasks_begin_at_once() {
+    let slots = 3000;
+    let mut world = World::new("eley", &[("a", 1 << 40)]);
+    world.report(hpc(JOINS));
+    let mut updates = reported(2 * slots, &[("a", slots)]);
+    updates.insert(1, JobUpdate::TasksAsk);
+    world.tell(updates);
+    let started = |task| JobUpdate::TaskStarted { stage: 1, task, host: "a".into() };
+    let asks = |partition| JobUpdate::TaskAsks { stage: 1, partition };
+    world.tell((0..slots).flat_map(|task| [started(task), asks(task)]).collect());
+    assert_eq!(world.waiting(), slots);
+    while world.waiting() > 0 {
+        world.fetch();
+    }
+    assert_eq!(world.take_may_read().len(), slots as usize);
 }

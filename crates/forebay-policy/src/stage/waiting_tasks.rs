@@ -39,6 +39,9 @@ pub(super) struct Questions {
     open: BTreeMap<Task, bool>,
     /// Of tasks that have asked, or wait in their slots. Some may be over.
     limits: BTreeSet<(Nanos, Task)>,
+    /// Stages whose tasks may be able to read now, while they are being looked at.
+    to_look_at: BTreeSet<(JobKey, u32)>,
+    is_looking: bool,
 }
 
 impl Questions {
@@ -80,6 +83,8 @@ impl Stages {
         let standing = self.standing_of(key, stage, partition);
         let is_one_too_many = || self.questions.of_job(key).take(QUESTIONS_MAX).count() == QUESTIONS_MAX;
         if standing == Standing::May || is_one_too_many() {
+            // It may have asked before.
+            self.questions.open.remove(&(key, stage, partition));
             return self.out.push(Action::MayRead { job: key, stage, partition });
         }
         let is_unknown = standing == Standing::Unknown;
@@ -136,23 +141,38 @@ impl Stages {
 
     /// Lets those tasks of a stage read whose input is there, or that need not wait any more.
     pub(super) fn let_read(&mut self, now: Nanos, key: JobKey, stage: u32) {
-        let Some(running) = self.jobs.get(&key) else { return };
-        if !running.job.tasks_ask {
+        if !self.jobs.get(&key).is_some_and(|running| running.job.tasks_ask) {
             return;
         }
-        let held = running.stages.get(&stage).map(|run| &run.held);
-        let held: Vec<u32> = held.into_iter().flat_map(BTreeMap::keys).copied().collect();
-        for task in held {
-            let Some(running) = self.jobs.get(&key) else { return };
-            if self.standing(running, stage, task) == Standing::May {
-                self.start_held(now, key, stage, task);
-            }
+        self.questions.to_look_at.insert((key, stage));
+        // A task that starts may let others read: they have their turn here, and not one within
+        // another, as there may be thousands.
+        if core::mem::replace(&mut self.questions.is_looking, true) {
+            return;
+        }
+        while let Some((key, stage)) = self.questions.to_look_at.pop_first() {
+            self.let_some_read(now, key, stage);
+        }
+        self.questions.is_looking = false;
+    }
+
+    fn let_some_read(&mut self, now: Nanos, key: JobKey, stage: u32) {
+        let Some(running) = self.jobs.get(&key) else { return };
+        if !self.tasks_wait(running) {
+            return self.stop_waiting(now, key, stage);
+        }
+        while let Some(task) = self.first_held_that_may_read(key, stage) {
+            self.start_held(now, key, stage, task);
         }
         for partition in self.questions.of_stage(key, stage) {
             if self.standing_of(key, stage, partition) == Standing::May {
                 self.answer((key, stage, partition));
             }
         }
+    }
+
+    fn first_held_that_may_read(&self, key: JobKey, stage: u32) -> Option<u32> {
+        self.jobs.get(&key)?.stages.get(&stage)?.first_released()
     }
 
     /// As [`Stages::let_read`], for all stages.
@@ -203,7 +223,7 @@ impl Stages {
                 }
                 // The report of its stage has come meanwhile.
                 (None, Some(true)) if self.standing_of(key, stage, partition) == Standing::Waits => {
-                    self.questions.open(task, false, now + most_ns);
+                    self.questions.open(task, false, at + most_ns);
                 }
                 (None, Some(was_unknown)) => {
                     if let Some(running) = self.jobs.get_mut(&key).filter(|_| was_unknown) {
@@ -228,6 +248,13 @@ impl Stages {
         running.job.waited(stage, task, now.saturating_since(since));
         self.answer((key, stage, partition));
         self.task_started(now, key, stage, task);
+    }
+
+    /// Answers the task of this number if it has asked.
+    pub(super) fn answer_task(&mut self, key: JobKey, stage: u32, task: u32) {
+        if let Some(running) = self.jobs.get(&key) {
+            self.answer((key, stage, running.job.partition_of(stage, task)));
+        }
     }
 
     fn answer(&mut self, task: Task) {

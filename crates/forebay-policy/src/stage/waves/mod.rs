@@ -575,11 +575,23 @@ impl StageRun {
     /// are to wait for it. To planners a wave begins as a whole.
     pub fn waits_for_input(&self, task: u32) -> bool {
         let place = self.wave_of.get(task as usize).copied().flatten();
-        let Some(wave) = place.map(|place| &self.waves[place]).filter(|_| self.planner.is_some()) else {
-            return false;
+        place.is_some_and(|place| self.waves[place].tasks.contains_key(&task) && self.is_awaited(place))
+    }
+
+    fn is_awaited(&self, place: usize) -> bool {
+        let wave = &self.waves[place];
+        self.planner.is_some() && wave.started == 0 && !wave.is_direct && !wave.is_over()
+    }
+
+    /// The first of the tasks that wait in their slots and need not any more.
+    pub fn first_released(&self) -> Option<u32> {
+        // They are of few waves, and one wave has a part for each node.
+        let mut awaited: BTreeMap<usize, bool> = BTreeMap::new();
+        let mut waits = |task: u32| {
+            let place = self.wave_of.get(task as usize).copied().flatten();
+            place.is_some_and(|place| *awaited.entry(place).or_insert_with(|| self.is_awaited(place)))
         };
-        let is_of_wave = wave.tasks.contains_key(&task);
-        is_of_wave && wave.started == 0 && !wave.is_direct && !wave.is_over()
+        self.held.keys().copied().find(|task| !waits(*task))
     }
 
     /// The planner's number of the task's wave, if that wave begins with it.
