@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -36,7 +37,7 @@ class Judge(ABC):
     def fresh(self, way):
         """The same, empty."""
         place = self.place(way)
-        shutil.rmtree(place, ignore_errors=True)
+        remove(place)
         place.mkdir(parents=True)
         # Programs of other users work in it.
         place.chmod(0o777)
@@ -69,6 +70,21 @@ class Judge(ABC):
     def judged(self, code):
         """The result that an exit code stands for."""
         return "failed" if code else "ok"
+
+
+def remove(tree):
+    """Removes a tree, also with files that a killed test has left immutable."""
+    if not tree.exists():
+        return
+    try:
+        shutil.rmtree(tree)
+    except OSError:
+        # Many file systems have no such flags; then the removal says why it fails.
+        subprocess.run(["chattr", "-R", "-f", "-i", "-a", "--", tree], stderr=subprocess.DEVNULL, check=False)
+        try:
+            shutil.rmtree(tree)
+        except OSError as error:
+            raise SystemExit(f"posix: cannot remove {tree}, in which the next test begins: {error}") from error
 
 
 class Pjdfstest(Judge):
