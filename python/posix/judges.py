@@ -134,7 +134,8 @@ class Fsx(Judge):
 
     def prepare(self, way):
         for name, weights in self.KINDS.items():
-            (self.target / f"fsx {name}.toml").write_text(f"[weights]\n{weights}")
+            # It takes the error of an operation on no bytes for a missing call, and stops.
+            (self.target / f"fsx {name}.toml").write_text(f"[opsize]\nmin = 1\n[weights]\n{weights}")
         return supply.crate("fsx", "0.3.2", self.options.tools)
 
     def run(self, way, only=()):
