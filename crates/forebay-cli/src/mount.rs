@@ -50,7 +50,8 @@ fn options_of(args: &MountArgs) -> Result<Options, String> {
     for option in args.options.iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty()) {
         match option.split_once('=').unwrap_or((option, "")) {
             ("ro", "") => options.read_only = true,
-            ("suid" | "dev", "") => options.suid_dev = true,
+            ("suid", "") => options.suid = true,
+            ("dev", "") => options.dev = true,
             ("attr_timeout", seconds) => options.valid_for = parse_seconds(seconds)?,
             (name, _) if IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("comment") => {
             }
@@ -75,7 +76,7 @@ fn start(args: &MountArgs) -> Outcome {
         let is_subcommand = argument == "mount";
         command.arg(argument);
         if is_subcommand {
-            command.arg("--foreground");
+            command.args(["--foreground", "--messages-to-log"]);
             break;
         }
     }
@@ -107,7 +108,17 @@ fn serve(global: &Global, args: &MountArgs, options: &Options) -> Outcome {
     unmount_at_signals(mounted.at().to_owned())?;
     // The starter may be gone.
     let _ = writeln!(std::io::stdout(), "mounted {} at {}", pfs.display(), mounted.at().display());
-    mounted.serve().map_err(|e| format!("the mount at {} has ended: {e}", mounted.at().display()))?;
+    if args.messages_to_log {
+        // From here on nobody reads what the starter has given it for its first messages.
+        forebay_mount::to_system_log().map_err(|e| format!("cannot let go of standard error: {e}"))?;
+    }
+    mounted.serve().map_err(|e| {
+        let why = format!("the mount at {} has ended: {e}", mounted.at().display());
+        if args.messages_to_log {
+            forebay_mount::say(&why);
+        }
+        why
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

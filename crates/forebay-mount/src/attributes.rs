@@ -23,7 +23,7 @@ impl Fs {
         let arg: GetattrIn = request.arg()?;
         let stat = match arg.flags & GETATTR_FH {
             0 => {
-                self.callers.act_as_caller(&request.header);
+                self.callers.act_as_caller(&request.header)?;
                 stat(self.locate(request.header.nodeid)?.as_fd())?
             }
             _ => stat(self.handle(arg.fh)?.as_fd())?,
@@ -39,7 +39,7 @@ impl Fs {
     pub fn setattr(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: SetattrIn = request.arg()?;
         let node = request.header.nodeid;
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let file = match arg.valid & FATTR_FH {
             0 => self.locate(node)?,
             _ => Located::Open(self.handle(arg.fh)?),
@@ -53,9 +53,13 @@ impl Fs {
             rustix::fs::chownat(file.as_fd(), c"", uid, gid, AtFlags::EMPTY_PATH)?;
         }
         if arg.valid & FATTR_SIZE != 0 {
-            // Readers see what the PFS has from now on.
-            self.nodes.handles_of_file(node).iter().for_each(|handle| handle.served.leave());
-            set_size(&file, arg.valid & FATTR_FH != 0, arg.size)?;
+            let done = set_size(&file, arg.valid & FATTR_FH != 0, arg.size);
+            // Afterwards: a reader that opened the file meanwhile may have registered its old
+            // content. A program that may not truncate the file changes nothing for its readers.
+            if !matches!(done, Err(Errno::ACCESS | Errno::PERM | Errno::ROFS)) {
+                self.nodes.handles_of_file(node).iter().for_each(|handle| handle.served.leave());
+            }
+            done?;
         }
         set_times(file.as_fd(), &arg)?;
         self.put_attributes(&stat(file.as_fd())?, out);
@@ -67,7 +71,7 @@ impl Fs {
     /// # Errors
     /// As for all operations.
     pub fn statfs(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let stat = rustix::fs::fstatvfs(self.locate(request.header.nodeid)?.as_fd())?;
         out.put(&StatfsOut {
             blocks: stat.f_blocks,
@@ -91,7 +95,7 @@ impl Fs {
         let arg: SetxattrIn = request.arg()?;
         let name = request.name()?;
         let value = request.bytes(arg.size)?;
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let file = self.locate(request.header.nodeid)?;
         let flags = XattrFlags::from_bits_retain(arg.flags as u32);
         rustix::fs::setxattr(self_path(file.as_fd()), name, value, flags)?;
@@ -105,7 +109,7 @@ impl Fs {
     pub fn getxattr(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: GetxattrIn = request.arg()?;
         let name = request.name()?;
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let file = self.locate(request.header.nodeid)?;
         let path = self_path(file.as_fd());
         put_counted(out, arg.size, |room| rustix::fs::getxattr(&path, name, room))
@@ -117,7 +121,7 @@ impl Fs {
     /// As for all operations.
     pub fn listxattr(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: GetxattrIn = request.arg()?;
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let file = self.locate(request.header.nodeid)?;
         let path = self_path(file.as_fd());
         put_counted(out, arg.size, |room| rustix::fs::listxattr(&path, room))
@@ -129,7 +133,7 @@ impl Fs {
     /// As for all operations.
     pub fn removexattr(&self, request: &mut Request<'_>) -> Done {
         let name = request.name()?;
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let file = self.locate(request.header.nodeid)?;
         rustix::fs::removexattr(self_path(file.as_fd()), name)?;
         Ok(Effect::Nothing)

@@ -9,10 +9,11 @@
 //! A process that is not root serves its own user alone, and acts as itself.
 
 use crate::abi::InHeader;
+use crate::messages;
 use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -101,17 +102,25 @@ impl Callers {
     }
 
     /// Acts as the caller from now on, in this thread.
-    pub fn act_as_caller(&self, header: &InHeader) {
+    ///
+    /// # Errors
+    /// The groups and capabilities of the caller cannot be read, for example `EMFILE`.
+    pub fn act_as_caller(&self, header: &InHeader) -> Result<(), Errno> {
         if self.daemon.is_some() {
-            act_as(&self.identity(header, false));
+            act_as(&self.identity(header, false)?);
         }
+        Ok(())
     }
 
     /// As [`Callers::act_as_caller`], for `access`, which asks about the real user.
-    pub fn act_as_real_caller(&self, header: &InHeader) {
+    ///
+    /// # Errors
+    /// As for [`Callers::act_as_caller`].
+    pub fn act_as_real_caller(&self, header: &InHeader) -> Result<(), Errno> {
         if self.daemon.is_some() {
-            act_as(&self.identity(header, true));
+            act_as(&self.identity(header, true)?);
         }
+        Ok(())
     }
 
     /// Acts as the writer of data. Pages that the kernel writes later name no user.
@@ -140,10 +149,10 @@ impl Callers {
         }
     }
 
-    fn identity(&self, header: &InHeader, is_real: bool) -> Identity {
+    fn identity(&self, header: &InHeader, is_real: bool) -> Result<Identity, Errno> {
         let InHeader { uid, gid, pid, .. } = *header;
         let nobody = Identity { uid, gid, groups: Vec::new(), capabilities: 0 };
-        let Some(status) = self.status(pid) else { return nobody };
+        let Some(status) = self.status(pid)? else { return Ok(nobody) };
         let mine = self.daemon.as_ref().map_or(0, |daemon| daemon.capabilities);
         let groups = status.groups;
         let capabilities = match (uid, is_real) {
@@ -151,19 +160,22 @@ impl Callers {
             (_, true) => 0,
             // The kernel acts for a user other than the thread's: overlayfs for its mounter, or a
             // file server.
-            (0, false) if status.fsuid != 0 => return Identity { capabilities: mine, ..nobody },
+            (0, false) if status.fsuid != 0 => return Ok(Identity { capabilities: mine, ..nobody }),
             // Its groups are those of another user.
-            (_, false) if status.fsuid != uid => return nobody,
+            (_, false) if status.fsuid != uid => return Ok(nobody),
             (_, false) => status.effective,
         };
         let is_trusted = capabilities == 0
             || user_namespace_of(&format!("/proc/{pid}/ns/user")) == Some(self.user_namespace);
-        Identity { uid, gid, groups, capabilities: if is_trusted { capabilities & mine } else { 0 } }
+        Ok(Identity { uid, gid, groups, capabilities: if is_trusted { capabilities & mine } else { 0 } })
     }
 
-    fn status(&self, pid: u32) -> Option<Status> {
+    /// `None`: the caller is gone, or in another PID namespace. Any other failure is the program's
+    /// error: without its groups, a caller would lose rights, or gain those that a mode gives to
+    /// others and denies to its group.
+    fn status(&self, pid: u32) -> Result<Option<Status>, Errno> {
         if pid == 0 {
-            return None;
+            return Ok(None);
         }
         // `/proc` may be closed to the user as whom this thread acted last.
         self.act_as_daemon();
@@ -172,7 +184,7 @@ impl Callers {
             drop(statuses);
             // The descriptor refers to this thread, even if its number is reused.
             if let Some(status) = read_status(&fd) {
-                return Some(status);
+                return Ok(Some(status));
             }
             statuses = self.statuses.lock().unwrap_or_else(PoisonError::into_inner);
             statuses.remove(&pid);
@@ -181,10 +193,22 @@ impl Callers {
             statuses.clear();
         }
         let path = format!("/proc/{pid}/status");
-        let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        let status = read_status(&fd)?;
+        let open = || rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let opened = match open() {
+            Err(Errno::MFILE | Errno::NFILE) => {
+                statuses.clear();
+                open()
+            }
+            opened => opened,
+        };
+        let fd = match opened {
+            Ok(fd) => fd,
+            Err(Errno::NOENT | Errno::SRCH) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let Some(status) = read_status(&fd) else { return Ok(None) };
         statuses.insert(pid, Arc::new(fd));
-        Some(status)
+        Ok(Some(status))
     }
 }
 
@@ -271,7 +295,7 @@ fn act_as(identity: &Identity) {
 /// Ends the process on a failure: the thread would otherwise act with other rights.
 fn give_up_unless(done: bool, what: &str) {
     if !done {
-        let _ = writeln!(std::io::stderr(), "forebay mount: cannot take over {what}; the mount ends");
+        messages::say(&format!("forebay mount: cannot take over {what}; the mount ends"));
         std::process::abort();
     }
 }

@@ -104,7 +104,7 @@ impl Fs {
     pub fn fallocate(&self, request: &mut Request<'_>) -> Done {
         let arg: FallocateIn = request.arg()?;
         let handle = self.handle(arg.fh)?;
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let flags = FallocateFlags::from_bits_retain(arg.mode as u32);
         rustix::fs::fallocate(handle.as_fd(), flags, arg.offset, arg.length)?;
         Ok(Effect::Nothing)
@@ -166,7 +166,7 @@ impl Fs {
         let room = unsafe { std::slice::from_raw_parts_mut(value.as_mut_ptr().cast::<u8>(), 32) };
         let given = bytes.len().min(room.len());
         room[..given].copy_from_slice(&bytes[..given]);
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         // SAFETY: these requests read or write at most 28 bytes.
         if unsafe { libc::ioctl(handle.as_fd().as_raw_fd(), arg.cmd as libc::Ioctl, room.as_mut_ptr()) } < 0 {
             return Err(last_error());

@@ -20,7 +20,7 @@ impl Fs {
     pub fn opendir(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let _arg: OpenIn = request.arg()?;
         let node = request.header.nodeid;
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let dir = self.locate(node)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(self_path(dir.as_fd()), flags, Mode::empty())?;
@@ -54,7 +54,7 @@ impl Fs {
         let arg: ReadIn = request.arg()?;
         let handle = self.handle(arg.fh)?;
         let stream = handle.stream.as_ref().ok_or(Errno::NOTDIR)?;
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let room = arg.size as usize;
         let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = &mut out.bytes;

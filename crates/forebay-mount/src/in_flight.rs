@@ -32,6 +32,8 @@ struct Work {
     caller: u32,
     thread: i32,
     waits_for_lock: bool,
+    /// Its caller has died and has its answer; the thread still works on it.
+    is_answered: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -43,12 +45,12 @@ impl InFlight {
     pub fn begin(&self, unique: u64, caller: u32, waits_for_lock: bool) {
         // SAFETY: no pointers.
         let thread = unsafe { libc::gettid() };
-        lock(&self.requests).insert(unique, Work { caller, thread, waits_for_lock });
+        lock(&self.requests).insert(unique, Work { caller, thread, waits_for_lock, is_answered: false });
     }
 
-    /// The request is about to be answered: true for the first thread that reports this.
-    pub fn claim(&self, unique: u64) -> bool {
-        lock(&self.requests).remove(&unique).is_some()
+    /// The thread has finished its work on the request: true if it is to answer.
+    pub fn finish(&self, unique: u64) -> bool {
+        lock(&self.requests).remove(&unique).is_some_and(|work| !work.is_answered)
     }
 
     /// The caller of this request got a signal. False if the request is not known: it is answered,
@@ -77,27 +79,26 @@ impl InFlight {
         }
     }
 
-    /// False once the request is answered.
+    /// False once the thread has finished its work on the request.
     fn is_to_wait(&self, unique: u64, device: &Device) -> bool {
         let Some(work) = lock(&self.requests).get(&unique).copied() else { return false };
-        let dies = is_dying(work.caller);
+        let dies = work.is_answered || is_dying(work.caller);
         if !dies && !work.waits_for_lock {
             return true;
         }
-        {
-            // The thread answers no request and begins no other one meanwhile: a call of another
-            // program does not end by this signal.
-            let requests = lock(&self.requests);
-            if !requests.contains_key(&unique) {
-                return false;
-            }
-            // SAFETY: no pointers.
-            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), work.thread, KICK) };
-        }
-        if dies && self.claim(unique) {
+        // The thread begins no other request meanwhile: a call of another program does not end by
+        // this signal.
+        let mut requests = lock(&self.requests);
+        let Some(work) = requests.get_mut(&unique) else { return false };
+        // Also when the request is answered: a signal that comes just before the call waits is
+        // lost, so only the end of the work shows that one has arrived.
+        // SAFETY: no pointers.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), work.thread, KICK) };
+        if dies && !std::mem::replace(&mut work.is_answered, true) {
+            drop(requests);
             device.answer(unique, Err(Errno::INTR));
         }
-        !dies
+        true
     }
 }
 
@@ -109,5 +110,39 @@ pub fn install_kick() {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as *const () as usize;
         libc::sigaction(KICK, &raw const action, std::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    /// The first signal arrives before the call waits. A thread that nobody wakes again would
+    /// keep its place and, if it waits for a lock, take the lock for a program that has died.
+    #[test]
+    fn a_thread_whose_caller_died_is_woken_until_it_has_finished() {
+        install_kick();
+        let requests = Arc::new(InFlight::default());
+        let null = std::fs::File::options().write(true).open("/dev/null").unwrap();
+        let (device, watcher) = (Device::new(null.into()), requests.clone());
+        std::thread::spawn(move || watcher.look_after(&device));
+        let (read, _write) = rustix::pipe::pipe().unwrap();
+        let worker = requests.clone();
+        let thread = std::thread::spawn(move || {
+            worker.begin(1, u32::MAX, true);
+            assert!(worker.signalled(1));
+            let pause = rustix::fs::Timespec { tv_sec: 3600, tv_nsec: 0 };
+            // Ends by the first signal.
+            assert!(matches!(
+                rustix::thread::nanosleep(&pause),
+                rustix::thread::NanosleepRelativeResult::Interrupted(_)
+            ));
+            let waited = rustix::io::read(&read, &mut [0; 1]);
+            (waited, worker.finish(1))
+        });
+        let (waited, is_to_answer) = thread.join().unwrap();
+        assert_eq!(waited, Err(Errno::INTR));
+        assert!(!is_to_answer, "the program has its answer");
     }
 }

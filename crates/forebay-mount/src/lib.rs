@@ -20,7 +20,9 @@ mod fs;
 mod handles;
 mod in_flight;
 mod lock_table;
+mod lock_waits;
 mod locks;
+mod messages;
 mod mounting;
 mod names;
 mod nodes;
@@ -30,6 +32,7 @@ mod request;
 mod serve;
 mod served;
 
+pub use messages::{say, to_system_log};
 pub use mounting::{FS_TYPE, unmount};
 
 use crate::caller::Callers;
@@ -51,15 +54,17 @@ pub struct Options {
     pub valid_for: Duration,
     /// Nothing can be changed through the mount.
     pub read_only: bool,
-    /// Set-user-ID programs and devices work (root's mounts only).
-    pub suid_dev: bool,
+    /// Set-user-ID programs work (root's mounts only).
+    pub suid: bool,
+    /// Device files work (root's mounts only).
+    pub dev: bool,
     /// Only the user of this process may use the mount, even if that is root.
     pub private: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { valid_for: Duration::ZERO, read_only: false, suid_dev: false, private: false }
+        Options { valid_for: Duration::ZERO, read_only: false, suid: false, dev: false, private: false }
     }
 }
 
@@ -92,7 +97,8 @@ impl Mounted {
         let how = How {
             for_all: is_for_all,
             read_only: options.read_only,
-            suid_dev: options.suid_dev,
+            suid: options.suid,
+            dev: options.dev,
             // For cached names the kernel does not ask this process, so it must check modes.
             kernel_checks: !options.valid_for.is_zero(),
         };

@@ -4,6 +4,7 @@
 //! mount whose process has died answers every call with `ENOTCONN`. It is detached before a new
 //! mount is made.
 
+use crate::device::DATA_BYTES;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -25,8 +26,10 @@ pub struct How {
     pub for_all: bool,
     /// Read-only.
     pub read_only: bool,
-    /// Set-user-ID programs and devices work.
-    pub suid_dev: bool,
+    /// Set-user-ID programs work.
+    pub suid: bool,
+    /// Device files work.
+    pub dev: bool,
     /// The kernel checks modes and owners as well.
     pub kernel_checks: bool,
 }
@@ -53,7 +56,10 @@ fn mount_directly(source: &Path, at: &Path, how: How) -> io::Result<OwnedFd> {
     let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
         .map_err(|e| io::Error::new(io::Error::from(e).kind(), format!("cannot open /dev/fuse: {e}")))?;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let mut options = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
+    let mut options = format!(
+        "fd={},rootmode=40000,user_id={uid},group_id={gid},max_read={DATA_BYTES}",
+        device.as_raw_fd()
+    );
     if how.for_all {
         options += ",allow_other";
     }
@@ -61,9 +67,8 @@ fn mount_directly(source: &Path, at: &Path, how: How) -> io::Result<OwnedFd> {
         options += ",default_permissions";
     }
     let mut flags = MountFlags::empty();
-    if !how.suid_dev {
-        flags |= MountFlags::NOSUID | MountFlags::NODEV;
-    }
+    flags.set(MountFlags::NOSUID, !how.suid);
+    flags.set(MountFlags::NODEV, !how.dev);
     if how.read_only {
         flags |= MountFlags::RDONLY;
     }
@@ -86,6 +91,7 @@ fn mount_by_helper(source: &Path, at: &Path, how: How) -> io::Result<OwnedFd> {
         })
         .collect();
     options.push(std::ffi::OsStr::from_bytes(&name));
+    options.push(format!(",max_read={DATA_BYTES}"));
     options.push(if how.read_only { ",nosuid,nodev,ro" } else { ",nosuid,nodev" });
     if how.kernel_checks {
         options.push(",default_permissions");

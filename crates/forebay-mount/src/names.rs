@@ -20,7 +20,7 @@ impl Fs {
     /// What the PFS returns; so for all operations.
     pub fn lookup(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let name = request.name()?;
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let dir = self.locate(request.header.nodeid)?;
         self.enter(request.header.nodeid, dir.as_fd(), name, out)
     }
@@ -30,7 +30,7 @@ impl Fs {
     /// # Errors
     /// As for all operations.
     pub fn readlink(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let link = self.locate(request.header.nodeid)?;
         out.bytes = rustix::fs::readlinkat(link.as_fd(), c"", Vec::new())?.into_bytes();
         Ok(Effect::Nothing)
@@ -43,7 +43,7 @@ impl Fs {
     pub fn mkdir(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: MkdirIn = request.arg()?;
         let name = request.name()?;
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let dir = self.locate(request.header.nodeid)?;
         use_umask(arg.umask);
         rustix::fs::mkdirat(dir.as_fd(), name, Mode::from_raw_mode(arg.mode & 0o7777))?;
@@ -57,7 +57,7 @@ impl Fs {
     pub fn mknod(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: MknodIn = request.arg()?;
         let name = request.name()?;
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let dir = self.locate(request.header.nodeid)?;
         use_umask(arg.umask);
         let (kind, mode) = (FileType::from_raw_mode(arg.mode), Mode::from_raw_mode(arg.mode & 0o7777));
@@ -74,7 +74,7 @@ impl Fs {
     /// As for all operations.
     pub fn symlink(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let (name, target) = (request.name()?, request.name()?);
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let dir = self.locate(request.header.nodeid)?;
         rustix::fs::symlinkat(target, dir.as_fd(), name)?;
         self.enter(request.header.nodeid, dir.as_fd(), name, out)
@@ -87,7 +87,7 @@ impl Fs {
     pub fn link(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: LinkIn = request.arg()?;
         let name = request.name()?;
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let (file, dir) = (self.locate(arg.oldnodeid)?, self.locate(request.header.nodeid)?);
         let path = self_path(file.as_fd());
         rustix::fs::linkat(rustix::fs::CWD, path, dir.as_fd(), name, AtFlags::SYMLINK_FOLLOW)?;
@@ -100,7 +100,7 @@ impl Fs {
     /// As for all operations.
     pub fn remove(&self, request: &mut Request<'_>, is_dir: bool) -> Done {
         let name = request.name()?;
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let dir = self.locate(request.header.nodeid)?;
         let last = self.last_way(request.header.nodeid, dir.as_fd(), name);
         rustix::fs::unlinkat(dir.as_fd(), name, if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() })?;
@@ -143,7 +143,7 @@ impl Fs {
     fn rename_to(&self, request: &mut Request<'_>, to_node: u64, flags: u32) -> Done {
         let (from_name, to_name) = (request.name()?, request.name()?);
         let from_node = request.header.nodeid;
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let (from, to) = (self.locate(from_node)?, self.locate(to_node)?);
         let moved = self.stat_name(from.as_fd(), from_name).ok().map(|stat| FileId::of(&stat));
         let replaced = match flags & EXCHANGE {
@@ -177,7 +177,7 @@ impl Fs {
     /// As for all operations.
     pub fn access(&self, request: &mut Request<'_>) -> Done {
         let arg: crate::abi::AccessIn = request.arg()?;
-        self.callers.act_as_real_caller(&request.header);
+        self.callers.act_as_real_caller(&request.header)?;
         let file = self.locate(request.header.nodeid)?;
         self.may(file.as_fd(), arg.mask)
     }

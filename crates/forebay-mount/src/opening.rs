@@ -18,9 +18,10 @@ use crate::handles::Handle;
 use crate::nodes::{FileId, Io};
 use crate::request::Request;
 use crate::served::Served;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, OwnedFd};
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -49,7 +50,7 @@ impl Fs {
     pub fn open(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: OpenIn = request.arg()?;
         let node = request.header.nodeid;
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let file = self.locate(node)?;
         if arg.flags & FMODE_EXEC != 0 {
             self.may(file.as_fd(), libc::X_OK)?;
@@ -68,21 +69,76 @@ impl Fs {
     /// CREATE: creates a file and opens it, or opens one that was created meanwhile.
     ///
     /// # Errors
-    /// As for all operations.
+    /// As for all operations. `ESTALE`: the name belongs to a pipe or something else now, which the
+    /// kernel itself opens.
     pub fn create(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: CreateIn = request.arg()?;
         let name = request.name()?;
         let parent = request.header.nodeid;
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let dir = self.locate(parent)?;
         use_umask(arg.umask);
-        let exclusive = OFlags::from_bits_retain((arg.flags & libc::O_EXCL) as u32);
-        let flags = flags_of(arg.flags) | OFlags::CREATE | OFlags::NOFOLLOW | exclusive;
         let mode = Mode::from_raw_mode(arg.mode & 0o7777);
-        let fd = rustix::fs::openat(dir.as_fd(), name, flags, mode)?;
-        let stat = stat(fd.as_fd())?;
-        let node = self.nodes.looked_up(parent, name.to_bytes(), FileId::of(&stat));
-        self.created(node, arg.flags, fd, &stat, out)
+        // Always exclusive: an open of a pipe that somebody makes now would wait for its other end.
+        let flags = flags_of(arg.flags) | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::EXCL;
+        for _ in 0..TRIES {
+            let fd = match rustix::fs::openat(dir.as_fd(), name, flags, mode) {
+                Err(Errno::EXIST) if arg.flags & libc::O_EXCL == 0 => {
+                    match self.open_existing(parent, dir.as_fd(), name, arg.flags, out) {
+                        // It was removed meanwhile.
+                        Err(Errno::NOENT) => continue,
+                        result => return result,
+                    }
+                }
+                result => result?,
+            };
+            let stat = stat(fd.as_fd())?;
+            let file = FileId::of(&stat);
+            let mut node = self.nodes.looked_up(parent, name.to_bytes(), file);
+            if self.is_served_otherwise(node, arg.flags) {
+                // Another program has opened the new file already.
+                self.nodes.supersede(node);
+                self.nodes.forget(node, 1);
+                node = self.nodes.looked_up(parent, name.to_bytes(), file);
+            }
+            return self.created(node, arg.flags, fd, &stat, out);
+        }
+        Err(Errno::STALE)
+    }
+
+    /// Opens a file that was created after the kernel's last look.
+    fn open_existing(
+        &self,
+        parent: u64,
+        dir: BorrowedFd<'_>,
+        name: &CStr,
+        flags: i32,
+        out: &mut Out,
+    ) -> Done {
+        let by_name = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(dir, name, by_name, Mode::empty())?;
+        let found = stat(file.as_fd())?;
+        if FileType::from_raw_mode(u32::from(found.stx_mode)) != FileType::RegularFile {
+            return Err(Errno::STALE);
+        }
+        let node = self.nodes.looked_up(parent, name.to_bytes(), FileId::of(&found));
+        let open = || {
+            if self.is_served_otherwise(node, flags) {
+                self.nodes.supersede(node);
+                return Err(Errno::STALE);
+            }
+            let fd = rustix::fs::open(self_path(file.as_fd()), flags_of(flags), Mode::empty())?;
+            // Opening may have truncated it.
+            let now = stat(fd.as_fd())?;
+            Ok((fd, now))
+        };
+        match open() {
+            Ok((fd, now)) => self.created(node, flags, fd, &now, out),
+            Err(e) => {
+                self.nodes.forget(node, 1);
+                Err(e)
+            }
+        }
     }
 
     /// TMPFILE: creates a file without a name and opens it.
@@ -92,7 +148,7 @@ impl Fs {
     pub fn tmpfile(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: CreateIn = request.arg()?;
         let parent = request.header.nodeid;
-        self.callers.act_as_caller(&request.header);
+        self.callers.act_as_caller(&request.header)?;
         let dir = self.locate(parent)?;
         use_umask(arg.umask);
         let exclusive = OFlags::from_bits_retain((arg.flags & libc::O_EXCL) as u32);
@@ -147,6 +203,10 @@ impl Fs {
     /// Answers an open with how the file's reads and writes are served.
     fn serve(&self, node: u64, flags: i32, mut fd: OwnedFd, out: &mut Out) -> Result<u64, Errno> {
         for _ in 0..TRIES {
+            if self.is_served_otherwise(node, flags) {
+                self.nodes.supersede(node);
+                return Err(Errno::STALE);
+            }
             let (io, is_new) = self.choose(node, flags, fd.as_fd());
             let is_served = io == Io::Requests && self.may_be_served(flags);
             let served = if is_served { Served::perhaps() } else { Served::never() };
@@ -163,10 +223,6 @@ impl Fs {
             }
             if let (Io::Passed(id, _), true) = (&io, is_new) {
                 self.device.close_backing(*id);
-            }
-            if matches!((self.nodes.io(node), &io), (Some(Io::Requests), Io::Passed(..))) {
-                self.nodes.supersede(node);
-                return Err(Errno::STALE);
             }
             fd = Handle::into_fd(handle).ok_or(Errno::STALE)?;
         }
@@ -187,7 +243,7 @@ impl Fs {
     }
 
     /// How the open file is to be served, and whether that is a new backing file.
-    fn choose(&self, node: u64, flags: i32, fd: std::os::fd::BorrowedFd<'_>) -> (Io, bool) {
+    fn choose(&self, node: u64, flags: i32, fd: BorrowedFd<'_>) -> (Io, bool) {
         if let Some(io @ Io::Passed(..)) = self.nodes.io(node) {
             return (io, false);
         }

@@ -147,7 +147,8 @@ impl Fs {
             congestion_threshold: MAX_BACKGROUND / 4 * 3,
             max_write: DATA_BYTES as u32,
             time_gran: 1,
-            max_pages: (DATA_BYTES / 4096) as u16,
+            // Pages may have 64 KiB: the kernel would ask for more than an answer can hold.
+            max_pages: (DATA_BYTES / rustix::param::page_size()).max(1) as u16,
             flags2: (agreed >> 32) as u32,
             max_stack_depth: u32::from(agreed & PASSTHROUGH != 0),
             ..InitOut::default()

@@ -11,6 +11,7 @@ use crate::caller::own_umask;
 use crate::device::{Buffer, REQUEST_BYTES};
 use crate::fs::{Fs, Out};
 use crate::in_flight::{InFlight, install_kick};
+use crate::lock_waits::LockWaits;
 use crate::request::Request;
 use rustix::io::Errno;
 use std::io;
@@ -22,8 +23,6 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 const THREADS_MAX: usize = 512;
 /// Most threads that wait for requests. Others end, because each has up to 2 MiB of memory.
 const IDLE_MAX: usize = 6;
-/// Calls that wait for locks.
-const LOCK_WAITS_MAX: usize = 1024;
 const LOCK_STACK_BYTES: usize = 128 << 10;
 
 /// The threads and what they share.
@@ -33,7 +32,7 @@ struct Pool {
     in_flight: InFlight,
     threads: AtomicUsize,
     idle: AtomicUsize,
-    lock_waits: AtomicUsize,
+    lock_waits: LockWaits,
     ended: Mutex<bool>,
     end: Condvar,
 }
@@ -49,7 +48,7 @@ pub fn serve(fs: Arc<Fs>) -> io::Result<()> {
         in_flight: InFlight::default(),
         threads: AtomicUsize::new(0),
         idle: AtomicUsize::new(0),
-        lock_waits: AtomicUsize::new(0),
+        lock_waits: LockWaits::default(),
         ended: Mutex::new(false),
         end: Condvar::new(),
     });
@@ -141,7 +140,7 @@ impl Pool {
         out.clear();
         let work = AssertUnwindSafe(|| self.fs.serve_request(&mut request, out));
         let done = catch_unwind(work).unwrap_or(Err(Errno::IO));
-        let is_first = self.in_flight.claim(header.unique);
+        let is_first = self.in_flight.finish(header.unique);
         let answer = done.map(|_| out.answer());
         let is_taken = is_first && self.fs.device.answer(header.unique, answer);
         if let (false, Ok(effect)) = (is_taken, done) {
@@ -150,18 +149,22 @@ impl Pool {
     }
 
     fn wait_for_lock(pool: &Arc<Self>, bytes: Vec<u8>) {
-        let unique = Request::new(&bytes).map_or(0, |request| request.header.unique);
+        let Some(Request { header, .. }) = Request::new(&bytes) else { return };
+        let (unique, uid) = (header.unique, header.uid);
+        if !pool.lock_waits.enter(uid) {
+            pool.fs.device.answer(unique, Err(Errno::NOLCK));
+            return;
+        }
         let own = pool.clone();
         let wait = move || {
             if let (Some(request), Ok(mut out)) = (Request::new(&bytes), Out::new()) {
                 own.serve_one(request, &mut out, true);
             }
-            own.lock_waits.fetch_sub(1, Ordering::SeqCst);
+            own.lock_waits.leave(uid);
         };
-        let is_room = pool.lock_waits.fetch_add(1, Ordering::SeqCst) < LOCK_WAITS_MAX;
         let builder = std::thread::Builder::new().name("lock".into()).stack_size(LOCK_STACK_BYTES);
-        if !is_room || builder.spawn(wait).is_err() {
-            pool.lock_waits.fetch_sub(1, Ordering::SeqCst);
+        if builder.spawn(wait).is_err() {
+            pool.lock_waits.leave(uid);
             pool.fs.device.answer(unique, Err(Errno::NOLCK));
         }
     }

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import mmap
 import os
+import random
 import signal
 import stat
 import struct
@@ -641,6 +642,53 @@ def two_open_files():
     with open("f", "ab") as file:
         file.write(b"more")
     say(os.pread(late, 100, 0), [os.fstat(fd).st_size for fd in readers])
+
+
+def at_once(rounds, one, other):
+    """Runs `one(round)` here and `other(round)` in a child, as nearly at the same time as can be."""
+    begin, tell_begin = os.pipe()
+    end, tell_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(tell_begin)
+        while number := os.read(begin, 4):
+            time.sleep(random.uniform(0, 0.0003))
+            other(struct.unpack("i", number)[0])
+            os.write(tell_end, b"e")
+        os._exit(0)
+    for number in range(rounds):
+        os.write(tell_begin, struct.pack("i", number))
+        time.sleep(random.uniform(0, 0.0003))
+        one(number)
+        os.read(end, 1)
+        yield number
+    os.close(tell_begin)
+    say("the other ended with", os.waitpid(child, 0)[1])
+
+
+@case
+def a_pipe_of_the_same_name():
+    """While a program creates a file, another one makes a pipe of this name on the PFS."""
+    there, kinds = sys.argv[3], set()
+
+    def create(number):
+        try:
+            # Does not wait, even if it is a pipe.
+            fd = os.open(f"n{number}", os.O_RDWR | os.O_CREAT, 0o644)
+            kinds.add(stat.S_IFMT(os.fstat(fd).st_mode))
+            os.close(fd)
+        except OSError as error:
+            say("create", number, errno.errorcode[error.errno])
+
+    def make_pipe(number):
+        try:
+            os.mkfifo(f"{there}/n{number}")
+        except FileExistsError:
+            pass
+
+    for number in at_once(600, create, make_pipe):
+        os.unlink(f"n{number}")
+    say("files and pipes were opened:", kinds == {stat.S_IFREG, stat.S_IFIFO})
 
 
 @case

@@ -209,6 +209,11 @@ fn flags_of_files_are_those_of_the_pfs() {
     same("flags_of_files");
 }
 
+#[test]
+fn a_pipe_that_is_made_while_a_file_is_created_is_opened_as_a_pipe() {
+    same("a_pipe_of_the_same_name");
+}
+
 /// A PFS that counts what it is asked for, an agent, and a mount.
 struct Rig {
     slow: SlowFs,
@@ -500,4 +505,199 @@ fn a_users_mount_serves_that_user_only() {
     );
     let mode = std::fs::metadata(pfs.path().join("f")).unwrap().permissions().mode();
     assert_eq!(mode & 0o004, 0o004, "the PFS would have let it");
+}
+
+/// The options of the mount in the kernel's table: of the mount point, and of the file system.
+fn mount_options(mount: &Mount) -> (String, String) {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|line| line.split(' ').nth(4) == mount.at.to_str()).unwrap();
+    (line.split(' ').nth(5).unwrap().to_owned(), line.rsplit(' ').next().unwrap().to_owned())
+}
+
+#[test]
+fn set_user_id_programs_and_devices_are_enabled_each_by_its_option() {
+    if skips() {
+        return;
+    }
+    let pfs = plain_pfs();
+    let (id, zero) = (pfs.path().join("id"), pfs.path().join("zero"));
+    std::fs::copy("/usr/bin/id", &id).unwrap();
+    std::fs::set_permissions(&id, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    let (kind, mode) = (rustix::fs::FileType::CharacterDevice, rustix::fs::Mode::from_raw_mode(0o666));
+    rustix::fs::mknodat(rustix::fs::CWD, &zero, kind, mode, rustix::fs::makedev(1, 5)).unwrap();
+    for (option, suid, dev) in
+        [("rw", false, false), ("suid", true, false), ("dev", false, true), ("dev,suid", true, true)]
+    {
+        let mount = Mount::new(pfs.path(), "none", &["-o", option]);
+        let mut program = Command::new(mount.at.join("id"));
+        std::os::unix::process::CommandExt::uid(&mut program, OTHER_UID);
+        let is_root = text(&program.output().unwrap().stdout).contains("euid=0");
+        assert_eq!(is_root, suid, "-o {option}");
+        let opened = File::open(mount.at.join("zero"));
+        assert_eq!(opened.is_ok(), dev, "-o {option}: {opened:?}");
+        let (at, _) = mount_options(&mount);
+        assert_eq!((at.contains("nosuid"), at.contains("nodev")), (!suid, !dev), "{at}");
+    }
+}
+
+#[test]
+fn the_kernel_asks_for_no_more_bytes_than_an_answer_has() {
+    if skips() {
+        return;
+    }
+    let pfs = plain_pfs();
+    let mount = Mount::new(pfs.path(), "none", &[]);
+    let (_, of_fs) = mount_options(&mount);
+    assert!(of_fs.split(',').any(|option| option == "max_read=1048576"), "{of_fs}");
+}
+
+#[test]
+fn a_mount_in_the_background_keeps_nothing_of_its_starter() {
+    if skips() {
+        return;
+    }
+    let pfs = plain_pfs();
+    let mount = Mount::new(pfs.path(), "none", &[]);
+    let stderr = format!("/proc/{}/fd/2", mount.pid());
+    let to = || std::fs::read_link(&stderr).unwrap();
+    wait_for("messages go elsewhere", || to() == Path::new("/dev/null"));
+}
+
+#[test]
+fn a_mount_without_descriptors_does_not_forget_the_groups_of_a_program() {
+    if skips() {
+        return;
+    }
+    let pfs = plain_pfs();
+    let denied_group = 4242;
+    std::os::unix::fs::chown(pfs.path(), None, Some(denied_group)).unwrap();
+    // Others may enter, and members of the group may not.
+    std::fs::set_permissions(pfs.path(), std::fs::Permissions::from_mode(0o705)).unwrap();
+    std::fs::write(pfs.path().join("f"), b"x").unwrap();
+    let mount = Mount::new(pfs.path(), "none", &[]);
+    let stat = |groups: &str| {
+        let mut command = Command::new("setpriv");
+        let user = OTHER_UID.to_string();
+        command.args(["--reuid", &user, "--regid", &user, "--groups", groups, "stat"]);
+        command.arg(mount.at.join("f")).env("LC_ALL", "C").output().unwrap()
+    };
+    assert!(stat("4243").status.success(), "others may enter");
+    let pid = rustix::process::Pid::from_raw(mount.pid() as i32);
+    let few = rustix::process::Rlimit { current: Some(64), maximum: Some(64) };
+    rustix::process::prlimit(pid, rustix::process::Resource::Nofile, few).unwrap();
+    let mut open = Vec::new();
+    let mut refusals = 0;
+    for _ in 0..200 {
+        match File::open(mount.at.join("f")) {
+            Ok(file) => open.push(file),
+            Err(e) => {
+                assert_eq!(e.raw_os_error(), Some(libc::EMFILE));
+                refusals += 1;
+            }
+        }
+    }
+    assert!(refusals > 0, "the limit is not met");
+    for _ in 0..20 {
+        let out = stat("4242");
+        let why = text(&out.stderr);
+        assert!(!out.status.success(), "a member of the group came in: {}", text(&out.stdout));
+        assert!(why.contains("Permission denied") || why.contains("Too many open files"), "{why}");
+    }
+}
+
+#[test]
+fn a_reader_that_opens_a_file_while_it_is_truncated_reads_nothing_beyond_its_end() {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    let Some(rig) = Rig::new() else { return };
+    let rounds = 100;
+    for round in 0..rounds {
+        make_file(&rig.slow.at(&format!("f{round}")), 8, 200 << 10);
+    }
+    rig.load();
+    let (has_begun, has_ended) = (AtomicBool::new(false), AtomicBool::new(false));
+    let opened_meanwhile = AtomicUsize::new(0);
+    for round in 0..rounds {
+        let path = rig.mount.at.join(format!("f{round}"));
+        let readers = Mutex::new(Vec::new());
+        has_begun.store(false, Ordering::SeqCst);
+        has_ended.store(false, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !has_ended.load(Ordering::SeqCst) {
+                    let file = File::open(&path).unwrap();
+                    let has_read = file.read_at(&mut [0; 10], 100_000).unwrap() > 0;
+                    if has_read && has_begun.load(Ordering::SeqCst) {
+                        opened_meanwhile.fetch_add(1, Ordering::SeqCst);
+                    }
+                    readers.lock().unwrap().push(file);
+                }
+            });
+            wait_for("a reader", || !readers.lock().unwrap().is_empty());
+            has_begun.store(true, Ordering::SeqCst);
+            let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+            // SAFETY: a C string.
+            let done = unsafe { libc::truncate(path.as_ptr(), 10) };
+            let beyond = |file: &File| file.read_at(&mut [0; 10], 100_000).map_or(0, |n| n);
+            let stale = readers.lock().unwrap().iter().filter(|file| beyond(file) > 0).count();
+            // Before anything panics: the thread would go on forever.
+            has_ended.store(true, Ordering::SeqCst);
+            assert_eq!((done, stale), (0, 0), "round {round}: readers of bytes that were cut off");
+        });
+    }
+    assert!(opened_meanwhile.into_inner() > 0, "nobody has opened a file meanwhile");
+}
+
+#[test]
+fn a_user_who_waits_for_many_locks_leaves_places_to_others() {
+    if skips() {
+        return;
+    }
+    let pfs = plain_pfs();
+    std::fs::write(pfs.path().join("f"), b"x").unwrap();
+    std::fs::set_permissions(pfs.path().join("f"), std::fs::Permissions::from_mode(0o666)).unwrap();
+    let mount = Mount::new(pfs.path(), "none", &[]);
+    let holder = File::open(mount.at.join("f")).unwrap();
+    rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let script = "import errno, fcntl, os, sys, threading
+user = int(sys.argv[2])
+os.setgroups([])
+os.setresgid(user, user, user)
+os.setresuid(user, user, user)
+threading.stack_size(65536)
+refused = threading.Semaphore(0)
+def wait():
+    try:
+        fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno == errno.ENOLCK:
+            refused.release()
+for _ in range(1100):
+    threading.Thread(target=wait, daemon=True).start()
+for _ in range(50):
+    refused.acquire()
+print('refused', flush=True)
+sys.stdin.read()
+os._exit(0)";
+    let mut greedy = Command::new("prlimit");
+    greedy.args(["--nofile=4096", "python3", "-c", script]).arg(mount.at.join("f"));
+    greedy.arg(OTHER_UID.to_string());
+    let mut greedy = greedy.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = [0; 8];
+    greedy.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"refused\n");
+    let tasks = format!("/proc/{}/task", mount.pid());
+    let waits = || {
+        let comm = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("comm"));
+        let names = std::fs::read_dir(&tasks).unwrap().flatten().map(comm);
+        names.flatten().filter(|name| name == "lock\n").count()
+    };
+    let before = waits();
+    let mut other = Command::new("flock").arg(mount.at.join("f")).arg("true").spawn().unwrap();
+    wait_for("another user waits", || waits() > before || other.try_wait().unwrap().is_some());
+    greedy.kill().unwrap();
+    greedy.wait().unwrap();
+    drop(holder);
+    assert!(other.wait().unwrap().success(), "another user got no lock");
+    wait_for("no thread waits for a program that has died", || waits() == 0);
 }
