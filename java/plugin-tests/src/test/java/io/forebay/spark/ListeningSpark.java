@@ -4,7 +4,6 @@ import static org.junit.Assert.assertTrue;
 
 import java.io.IOException;
 import java.net.URI;
-import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
@@ -138,7 +137,7 @@ abstract class ListeningSpark {
     Map<String, List<Footers.Range>> told = new TreeMap<>();
     List<String> files = all.files();
     all.everySplit().flatMap(List::stream).forEach(part -> {
-      String name = Path.of(files.get(part.file())).getFileName().toString();
+      String name = ReadRecord.name(files.get(part.file()));
       told.computeIfAbsent(name, n -> new ArrayList<>()).add(new Footers.Range(part.offset(), part.length()));
     });
     told.replaceAll((name, ranges) -> Footers.merged(ranges));

@@ -184,4 +184,138 @@ public class QueriesTest extends ListeningSpark {
       assertEquals(1, seen.all().splits().size());
     }
   }
+
+  /** A join of two scans in one stage, without a shuffle. */
+  @Test
+  public void bucketedTablesAreReportedByTheBucketsThatTasksRead() throws Exception {
+    facts().write().bucketBy(4, "key").sortBy("key").saveAsTable("bucketed");
+    names().write().bucketBy(4, "key").sortBy("key").saveAsTable("named");
+    heard();
+    for (boolean on : new boolean[] {false, true}) {
+      adaptive(on);
+      Seen joined = same("a join, adaptive " + on, session.table("bucketed").select("key", "a").join(session.table("named"), "key"));
+      assertFalse(joined.plan(), joined.plan().contains("Exchange"));
+      assertEquals(400, joined.rows().size());
+      assertEquals(List.of(Set.of("bucketed", "named")), joined.tables());
+      assertEquals(4, joined.all().everySplit().count());
+      Dataset<Row> low = session.table("bucketed").where("key < 9000").select("key", "a");
+      Dataset<Row> high = session.table("bucketed").where("key > 5000").select("key", "b");
+      Seen self = same("a join with itself, adaptive " + on, low.join(high, "key"));
+      assertFalse(self.plan(), self.plan().contains("Exchange"));
+      assertEquals(3999, self.rows().size());
+      Seen pruned = same("one bucket, adaptive " + on, session.table("bucketed").where("key = 4242").select("b"));
+      assertEquals(1, pruned.rows().size());
+      assertTrue(pruned.told().toString(), pruned.told().size() < joined.told().size() / 2);
+    }
+  }
+
+  @Test
+  public void aFrameIsReportedUntilItIsCached() throws Exception {
+    for (boolean on : new boolean[] {false, true}) {
+      adaptive(on);
+      Dataset<Row> cached = facts().select("key", "a").cache();
+      Seen first = same("the first time, adaptive " + on, cached.groupBy().sum("a"));
+      Seen again = seen(cached.groupBy().max("a"));
+      assertEquals(Map.of(), again.read());
+      assertEquals(Map.of(), again.told());
+      assertTrue(first.toldBytes() > 0);
+      cached.unpersist(true);
+      same("no longer, adaptive " + on, cached.groupBy().sum("a"));
+    }
+  }
+
+  @Test
+  public void partitionsThatAdaptiveExecutionCoalescesOrSplitsAreNotReportedAgain() throws Exception {
+    session.conf().set("spark.sql.shuffle.partitions", "20");
+    Seen coalesced = same("coalesced", facts().groupBy("day").sum("a"));
+    assertTrue(coalesced.plan(), coalesced.plan().contains("AQEShuffleRead coalesced"));
+    assertEquals(1, coalesced.all().splits().size());
+    assertOnce(coalesced);
+    session.conf().set("spark.sql.shuffle.partitions", "3");
+    session.conf().set("spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes", "20000");
+    session.conf().set("spark.sql.adaptive.skewJoin.skewedPartitionFactor", "1");
+    session.conf().set("spark.sql.adaptive.advisoryPartitionSizeInBytes", "20000");
+    Dataset<Row> skewed = facts().selectExpr("case when key < 39000 then 100 else key end as key", "a", "b");
+    Seen joined = same("skewed", skewed.join(names(), "key").select("a", "b", "name"));
+    assertTrue(joined.plan(), joined.plan().contains("skewed"));
+    assertEquals(39_010, joined.rows().size());
+    assertEquals(2, joined.all().splits().size());
+    assertOnce(joined);
+  }
+
+  /** What the small side has is known when the large one is planned. */
+  @Test
+  public void dynamicPartitionPruningIsFollowed() throws Exception {
+    facts().repartition(2).write().partitionBy("day").parquet(path("days"));
+    heard();
+    Dataset<Row> days = session.read().schema(FACTS).parquet(path("days"));
+    long all = same("all", days.select("key", "b")).toldBytes();
+    for (boolean on : new boolean[] {false, true}) {
+      adaptive(on);
+      Dataset<Row> few = names().where("name in ('41', '42', '85')").select("day").distinct();
+      Seen seen = same("adaptive " + on, days.join(org.apache.spark.sql.functions.broadcast(few), "day").select("key", "b"));
+      assertTrue(seen.plan(), seen.plan().contains("dynamicpruning"));
+      assertEquals(8000, seen.rows().size());
+      assertTrue(seen.toldBytes() + " of " + all, seen.toldBytes() < all / 3);
+    }
+  }
+
+  @Test
+  public void filtersAtRunTimeChangeNothing() throws Exception {
+    session.conf().set("spark.sql.optimizer.runtime.bloomFilter.enabled", "true");
+    session.conf().set("spark.sql.optimizer.runtime.bloomFilter.applicationSideScanSizeThreshold", "1");
+    for (boolean on : new boolean[] {false, true}) {
+      adaptive(on);
+      Seen seen = same("adaptive " + on, facts().select("key", "a").join(names().where("name like '7%'"), "key"));
+      assertTrue(seen.plan(), seen.plan().contains("might_contain"));
+      assertEquals(11, seen.rows().size());
+    }
+  }
+
+  @Test
+  public void ofALimitWhatTheFirstTasksReadIsReported() throws Exception {
+    long all = same("all", facts()).toldBytes();
+    for (String sources : List.of("parquet", "")) {
+      session.conf().set("spark.sql.sources.useV1SourceList", sources);
+      for (boolean on : new boolean[] {false, true}) {
+        adaptive(on);
+        String what = " V1: " + sources + ", adaptive " + on;
+        Seen limited = same("a limit," + what, facts().limit(10));
+        assertEquals(10, limited.rows().size());
+        assertTrue(limited.toldBytes() + " of " + all, limited.toldBytes() < all / 4);
+        Seen grouped = same("a limit below a group," + what, facts().limit(10).groupBy("day").count());
+        assertEquals(1, grouped.rows().size());
+        // How many rows pass the filter is not known, and the first tasks stop early.
+        Seen filtered = seen(facts().where("key % 2 = 1").limit(10));
+        assertEquals(10, filtered.rows().size());
+        assertEquals(filtered.toString(), 0, alone(filtered.read(), filtered.told()));
+      }
+    }
+  }
+
+  @Test
+  public void aCountIsReportedTheFooters() throws Exception {
+    facts().coalesce(2).write().orc(path("orc-facts"));
+    heard();
+    long all = same("all", facts()).toldBytes();
+    for (String sources : List.of("parquet,orc", "")) {
+      for (boolean pushed : new boolean[] {false, true}) {
+        session.conf().set("spark.sql.sources.useV1SourceList", sources);
+        session.conf().set("spark.sql.parquet.aggregatePushdown", Boolean.toString(pushed));
+        session.conf().set("spark.sql.orc.aggregatePushdown", Boolean.toString(pushed));
+        for (String format : List.of("parquet", "orc")) {
+          String what = format + ", V1: " + sources + ", pushed " + pushed;
+          Dataset<Row> table = format.equals("orc") ? session.read().schema(FACTS).orc(path("orc-facts")) : facts();
+          Seen count = same("a count, " + what, table.groupBy().count());
+          assertEquals((long) ROWS, count.rows().get(0).getLong(0));
+          assertTrue(count.toldBytes() + " of " + all + ", " + what, count.toldBytes() < all / 10);
+          Seen most = same("a maximum, " + what, table.selectExpr("max(key)", "count(a)"));
+          assertEquals(ROWS - 1L, most.rows().get(0).getLong(0));
+          if (pushed && sources.isEmpty()) {
+            assertTrue(most.toldBytes() + " of " + all + ", " + what, most.toldBytes() < all / 10);
+          }
+        }
+      }
+    }
+  }
 }

@@ -24,6 +24,12 @@ public final class ReadRecord extends RawLocalFileSystem {
     }
   }
 
+  /** A file by its directory and its own name: files of two partitions may have the same. */
+  static String name(String path) {
+    java.nio.file.Path file = java.nio.file.Path.of(path);
+    return file.getParent().getFileName().resolve(file.getFileName()).toString();
+  }
+
   /** The ranges that were read of each file, by its name. */
   static Map<String, List<Range>> byName() {
     synchronized (READ) {
@@ -35,7 +41,7 @@ public final class ReadRecord extends RawLocalFileSystem {
 
   @Override
   public FSDataInputStream open(Path path, int bufferBytes) throws IOException {
-    return new FSDataInputStream(new Recorded(path.getName(), super.open(path, bufferBytes)));
+    return new FSDataInputStream(new Recorded(name(path.toUri().getPath()), super.open(path, bufferBytes)));
   }
 
   private static final class Recorded extends FSInputStream {

@@ -177,17 +177,17 @@ final class Footers {
   }
 
   /** The layouts of one file for its scans. */
-  static Map<Scan, Layout> forEach(List<Scan> scans, LayoutOf of) throws IOException {
+  static Map<Scan, Layout> forEach(List<Scan> scans, Range own, GroupsOf of) throws IOException {
     Map<Scan, Layout> layouts = new HashMap<>();
     for (Scan scan : scans) {
-      layouts.put(scan, of.layout(scan));
+      layouts.put(scan, scan.footersAlone() ? new Layout(own, List.of()) : new Layout(own, of.groups(scan)));
     }
     return layouts;
   }
 
   /** Finds what a scan reads of a file whose footer is parsed. */
-  interface LayoutOf {
-    Layout layout(Scan scan) throws IOException;
+  interface GroupsOf {
+    List<Group> groups(Scan scan) throws IOException;
   }
 
   /** Waits until the footers that are being parsed leave room for these bytes, then parses. */

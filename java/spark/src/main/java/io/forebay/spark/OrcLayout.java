@@ -49,7 +49,7 @@ final class OrcLayout {
     try (Tail tail = Tail.open(path, hadoop)) {
       if (tail.fileBytes() == 0) {
         // Hive writes such files, and ORC treats them as tables without rows.
-        return Footers.forEach(scans, scan -> new Layout(new Range(0, 0), List.of()));
+        return Footers.forEach(scans, new Range(0, 0), scan -> List.of());
       }
       int tailBytes = tailBytes(tail);
       // Readers first read this many bytes, even if the tail is shorter.
@@ -57,7 +57,7 @@ final class OrcLayout {
       Range own = new Range(tail.fileBytes() - read, read);
       return footers.parsed(tailBytes, () -> {
         OrcTail parsed = tail(tail, tailBytes);
-        return Footers.forEach(scans, scan -> new Layout(own, groups(path, tail, parsed, scan, hadoop)));
+        return Footers.forEach(scans, own, scan -> groups(path, tail, parsed, scan, hadoop));
       });
     }
   }

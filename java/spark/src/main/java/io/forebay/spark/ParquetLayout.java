@@ -35,18 +35,18 @@ final class ParquetLayout {
       return footers.parsed(own.length(), () -> {
         byte[] bytes = tail.last((int) own.length());
         ParquetMetadata metadata = new ParquetMetadataConverter().readParquetMetadata(new ByteArrayInputStream(bytes, 0, footerBytes), ParquetMetadataConverter.NO_FILTER);
-        return Footers.forEach(scans, scan -> layout(metadata, scan, own));
+        return Footers.forEach(scans, own, scan -> groups(metadata, scan, own));
       });
     }
   }
 
-  private static Layout layout(ParquetMetadata metadata, Scan scan, Range own) throws IOException {
+  private static List<Group> groups(ParquetMetadata metadata, Scan scan, Range own) throws IOException {
     MessageType schema = metadata.getFileMetaData().getSchema();
     List<Group> groups = new ArrayList<>();
     for (BlockMetaData block : metadata.getBlocks()) {
       groups.add(group(block, schema, scan, own));
     }
-    return new Layout(own, groups);
+    return groups;
   }
 
   private static int footerBytes(Tail tail) throws IOException {

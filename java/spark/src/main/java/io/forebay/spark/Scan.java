@@ -25,8 +25,9 @@ import org.apache.spark.sql.types.StructType;
  * @param ids field IDs of the columns at the root, for files that have them, such as Iceberg's;
  *     empty if columns are identified by name
  * @param filters of {@code org.apache.spark.sql.sources}, all of which hold
+ * @param footersAlone it computes its result from the footers
  */
-record Scan(Columns columns, Set<Integer> ids, List<Object> filters) {
+record Scan(Columns columns, Set<Integer> ids, List<Object> filters, boolean footersAlone) {
   private static final String SCAN_V1 = "org.apache.spark.sql.execution.datasources.FileScanRDD";
   private static final String SCAN_V2 = "org.apache.spark.sql.execution.datasources.v2.DataSourceRDD";
 
@@ -38,6 +39,9 @@ record Scan(Columns columns, Set<Integer> ids, List<Object> filters) {
   private static final Set<String> ROW_BY_ROW =
       Set.of("ProjectExec", "ColumnarToRowExec", "WholeStageCodegenExec", "InputAdapter", "AdaptiveSparkPlanExec");
 
+  /** A count, minimum or maximum that a data source takes from the statistics of its files. */
+  private static final Scan FOOTERS = new Scan(Columns.NONE, Set.of(), List.of(), true);
+
   /** Nodes of a plan that are looked at. */
   private static final int NODES_MAX = 100_000;
 
@@ -48,6 +52,11 @@ record Scan(Columns columns, Set<Integer> ids, List<Object> filters) {
    * @param rowsMax a task reads no row group beyond this many rows
    */
   record Planned(List<Object> filters, long rowsMax) {}
+
+  /** A scan that reads rows. */
+  Scan(Columns columns, Set<Integer> ids, List<Object> filters) {
+    this(columns, ids, filters, false);
+  }
 
   /** A scan whose columns are identified by name. */
   Scan(Columns columns, List<Object> filters) {
@@ -75,6 +84,9 @@ record Scan(Columns columns, Set<Integer> ids, List<Object> filters) {
           Object factory = field(rdd, "partitionReaderFactory");
           if (factory == null || !Scala.has(factory, "readDataSchema")) {
             return null;
+          }
+          if (Scala.has(factory, "aggregation") && !Scala.list(Scala.call(factory, "aggregation")).isEmpty()) {
+            return FOOTERS;
           }
           List<Object> filters = Scala.has(factory, "filters") ? Arrays.asList((Object[]) Scala.call(factory, "filters")) : List.of();
           return new Scan(columns(Scala.call(factory, "readDataSchema")), filters);
