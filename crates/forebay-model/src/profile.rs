@@ -168,39 +168,65 @@ impl Profile {
     }
 }
 
-/// A factor by which estimates are scaled, learned from what was observed.
+/// A factor by which estimates are scaled, learned from ratios observed / estimated.
 ///
-/// An exponentially weighted mean of observed / estimated. It is bounded, because one stalled
-/// transfer must not convince a planner that the file system has become a hundred times slower.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// The profile counts as the first observation, with the ratio 1. The factor is the mean after one
+/// more, the median of three after the second and the third, and from then on a mean of medians of
+/// the last three, in which the newest weighs at least `weight`. So two observations that agree
+/// replace a wrong profile, and one wrong observation among any three replaces nothing. Ratios are
+/// bounded, because one stalled transfer must not convince a planner that the file system has
+/// become a hundred times slower.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Correction {
     factor: f64,
     /// Mean distance of an observation from what was expected of it.
     deviation: f64,
     weight: f64,
+    /// The last ratios, the newest last.
+    recent: [f64; 3],
+    seen: u32,
 }
 
 impl Correction {
     /// Bounds of the factor.
     pub const BOUNDS: (f64, f64) = (0.25, 4.0);
 
-    /// No correction yet; a new observation counts `weight` in (0, 1], all earlier ones together
-    /// the rest.
+    /// Ratios this close to the factor are equal to it but for rounding.
+    const ROUNDING: f64 = 1e-6;
+
+    /// No correction yet; in the long run a new observation counts `weight` in (0, 1], all earlier
+    /// ones together the rest.
     pub fn new(weight: f64) -> Self {
         assert!(weight > 0.0 && weight <= 1.0, "an observation cannot weigh {weight}");
-        Correction { factor: 1.0, deviation: 0.0, weight }
+        Correction { factor: 1.0, deviation: 0.0, weight, recent: [1.0; 3], seen: 0 }
     }
 
     /// Takes in that `observed` came where the *uncorrected* model said `estimated`. Both must be
     /// positive; anything else is no observation and is ignored.
     pub fn observe(&mut self, estimated: f64, observed: f64) {
         let ratio = observed / estimated;
-        if ratio.is_finite() && ratio > 0.0 {
-            let ratio = ratio.clamp(Self::BOUNDS.0, Self::BOUNDS.1);
-            let surprise = ratio - self.factor;
-            self.deviation += self.weight * (surprise.abs() - self.deviation);
-            self.factor += self.weight * surprise;
+        if !(ratio.is_finite() && ratio > 0.0) {
+            return;
         }
+        let mut ratio = ratio.clamp(Self::BOUNDS.0, Self::BOUNDS.1);
+        if (ratio / self.factor - 1.0).abs() <= Self::ROUNDING {
+            ratio = self.factor;
+        }
+        self.recent = [self.recent[1], self.recent[2], ratio];
+        self.seen = self.seen.saturating_add(1);
+        let mut ascending = self.recent;
+        ascending.sort_unstable_by(f64::total_cmp);
+        let [low, median, high] = ascending;
+        (self.factor, self.deviation) = match self.seen {
+            1 => (0.5 * (1.0 + ratio), 0.5 * (ratio - 1.0).abs()),
+            2 | 3 => (median, (median - low).min(high - median)),
+            seen => {
+                let weight = self.weight.max(1.0 / f64::from(seen - 2));
+                let surprise = (ratio - self.factor).abs();
+                let deviation = self.deviation + weight * (surprise - self.deviation);
+                (self.factor + weight * (median - self.factor), deviation)
+            }
+        };
     }
 
     /// What to multiply the model's estimate with.
@@ -208,9 +234,9 @@ impl Correction {
         self.factor
     }
 
-    /// The same on the cautious side: higher by the mean deviation. A mean that creeps up to the
-    /// truth from below would break a little of every promise made on the way; this is at the truth
-    /// after the first observation.
+    /// The same on the cautious side: higher by the mean deviation. A factor halfway between the
+    /// profile and the truth would break a little of each promise; this is at the truth after the
+    /// first observation, if that is above the profile.
     pub fn cautious(&self) -> f64 {
         self.factor + self.deviation
     }
@@ -270,17 +296,50 @@ mod tests {
             }
         }
 
-        /// Whatever the model's error, the correction converges to it and stays within its bounds.
+        /// Whatever the model's error, two observations that agree correct it, and more change
+        /// nothing.
         #[test]
-        fn corrections_converge(error in 0.01f64..100.0) {
-            let mut c = Correction::new(0.3);
-            for _ in 0..60 { c.observe(10.0, 10.0 * error); }
+        fn two_observations_correct_the_model(error in 0.01f64..100.0, weight in 0.01f64..=1.0) {
             let want = error.clamp(Correction::BOUNDS.0, Correction::BOUNDS.1);
-            prop_assert!((c.factor() / want - 1.0).abs() < 1e-6);
-            prop_assert!((c.cautious() / want - 1.0).abs() < 1e-4);
+            let mut c = Correction::new(weight);
+            c.observe(10.0, 10.0 * error);
+            prop_assert!((c.cautious() - want.max(1.0)).abs() < 1e-9);
+            for _ in 0..30 {
+                c.observe(10.0, 10.0 * error);
+                prop_assert!((c.factor() / want - 1.0).abs() < 1e-9);
+                prop_assert!((c.cautious() / want - 1.0).abs() < 1e-9);
+            }
             c.observe(0.0, 1.0);
             c.observe(1.0, f64::NAN);
-            prop_assert!((c.factor() / want - 1.0).abs() < 1e-6);
+            prop_assert!((c.factor() / want - 1.0).abs() < 1e-9);
+        }
+
+        /// The profile and the observations agree within a spread, but for one of them, which may
+        /// be anything. From the second observation on, the factor is within the spread.
+        #[test]
+        fn one_wrong_observation_moves_no_factor(
+            truth in 0.5f64..2.0,
+            weight in 0.01f64..=1.0,
+            noise in prop::collection::vec(0.95f64..1.05, 2..20),
+            wrong in 1e-3f64..1e3,
+            place in 0usize..20
+        ) {
+            let mut c = Correction::new(weight);
+            // The profile says 1: it is right if the truth is 1, and wrong otherwise.
+            let truth = if place == 0 { truth } else { 1.0 };
+            let (mut low, mut high) = if place == 0 { (f64::MAX, 0.0) } else { (1.0f64, 1.0f64) };
+            for (i, noise) in noise.iter().enumerate() {
+                let is_wrong = i + 1 == place;
+                let ratio = if is_wrong { wrong } else { truth * noise };
+                if !is_wrong {
+                    (low, high) = (ratio.min(low), ratio.max(high));
+                }
+                c.observe(1.0, ratio);
+                if i > 0 {
+                    let (low, high) = (low - 1e-5, high + 1e-5);
+                    prop_assert!(low <= c.factor() && c.factor() <= high, "{i}: {c:?}");
+                }
+            }
         }
     }
 }

@@ -228,6 +228,50 @@ fn learning_reduces_missed_deadlines_when_the_profile_is_wrong() {
     assert!(without > 5 && with < without / 2, "without learning {without}, with {with}");
 }
 
+/// Prefetches are half as fast as profiled, and hurt phases twice as much. The estimates of the
+/// first waves are wrong; those of phases and prefetches that follow are within 5 % of what came of
+/// them, on the mean.
+#[test]
+fn after_two_waves_estimates_are_those_of_the_site() {
+    let mut setup = cell("no-action", 1, 1, 3.0);
+    setup.truth.prefetch_s.at_one *= 2.0;
+    let excess = |n: u16| 1.0 + 2.0 * (setup.planner.profile.i_hpc.at(n, 1) - 1.0);
+    let nodes = (1..=8).map(|n| (n, excess(n) / excess(1))).collect();
+    setup.truth.i_hpc.at_one = excess(1);
+    setup.truth.i_hpc.nodes = Curve::new(nodes).expect("a valid curve");
+    let mean = |errors: &[f64]| errors.iter().sum::<f64>() / errors.len() as f64;
+    for (learning, is_right) in [(0.0, false), (0.3, true)] {
+        setup.planner.learning = learning;
+        let (phases, fetches) = errors_after_two_waves(&setup, &run(&setup));
+        assert!(phases.len() >= 3 && fetches.len() >= 3, "{} phases, {}", phases.len(), fetches.len());
+        let (phases, fetches) = (mean(&phases), mean(&fetches));
+        println!("learning {learning}: errors of phases {phases:.4}, of prefetches {fetches:.4}");
+        assert_eq!((phases <= 0.05, fetches <= 0.05), (is_right, is_right), "{phases} {fetches}");
+    }
+}
+
+/// Relative errors of the estimated times of phases, and of prefetches, from the third wave on: of
+/// each phase that one prefetch ran beside from its begin or the prefetch's to the phase's end.
+fn errors_after_two_waves(setup: &Setup, outcome: &Outcome) -> (Vec<f64>, Vec<f64>) {
+    let (mut of_phases, mut of_fetches) = (Vec::new(), Vec::new());
+    for decision in outcome.decisions.iter().filter(|d| d.wave >= 2) {
+        let at_ns = decision.steps[0].at.0;
+        let fetched_s = (outcome.jobs[0].waves[decision.wave as usize].fetched_ns - at_ns) as f64 * 1e-9;
+        let estimated_s = decision.estimate.fetched_in_s.expect("it ends");
+        of_fetches.push((estimated_s / fetched_s - 1.0).abs());
+        let end_ns = at_ns + (fetched_s * 1e9) as u64;
+        let beside = |p: &&PhaseOutcome| p.begin_ns <= at_ns && at_ns < p.end_ns && p.end_ns <= end_ns;
+        let phase = outcome.hpc[0].phases.iter().find(beside);
+        if let (Some(phase), Some(margin_s)) = (phase, decision.estimate.margin_s) {
+            let estimated_s = (phase.deadline_ns - phase.begin_ns) as f64 * 1e-9 - margin_s;
+            let lasted_s = (phase.end_ns - phase.begin_ns) as f64 * 1e-9;
+            of_phases.push((estimated_s / lasted_s - 1.0).abs());
+        }
+    }
+    assert_eq!(setup.jobs.len(), 1, "of several jobs, others disturb the same phases");
+    (of_phases, of_fetches)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 

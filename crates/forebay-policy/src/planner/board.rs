@@ -21,11 +21,11 @@ mod job;
 
 pub use job::{Fetch, Job, Part};
 
-/// Relative errors below this are rounding, not news.
-const NOISE: f64 = 1e-6;
-
 /// The least part of a wave that is worth fetching when memory does not hold more.
 pub const LEAST_PART: f64 = 0.02;
+
+/// Time that prefetches have cost a phase, if they have cost it nothing that can be measured.
+const LEAST_LOSS_S: f64 = 1e-9;
 
 /// Less is nothing.
 pub(super) const LEAST_BYTES: f64 = 1.0;
@@ -57,6 +57,8 @@ struct Phase {
     left_s: f64,
     /// Time that prefetches have cost it so far, by the model.
     lost_s: f64,
+    /// Time that it has spent beside prefetches that cost it any.
+    beside_s: f64,
     /// By how much reports of its progress have changed `left_s`.
     reported_s: f64,
 }
@@ -74,6 +76,8 @@ pub struct Board {
     arrivals: u64,
     excess_correction: Option<Correction>,
     speed_correction: Option<Correction>,
+    /// The measured speed of prefetches as a share of the profile's, where that was a guess.
+    guess_factor: f64,
     speeds: Vec<f64>,
 }
 
@@ -89,6 +93,7 @@ impl Board {
             arrivals: 0,
             excess_correction: learn(),
             speed_correction: learn(),
+            guess_factor: 1.0,
             speeds: Vec::new(),
             config,
         }
@@ -127,16 +132,24 @@ impl Board {
         if let Some(c) = &self.excess_correction {
             strain.i_hpc = 1.0 + (strain.i_hpc - 1.0) * c.cautious();
         }
-        if let Some(c) = &self.speed_correction {
-            strain.speed_bytes_per_s *= c.factor();
-        }
+        strain.speed_bytes_per_s *= self.speed_factor();
         strain
+    }
+
+    fn speed_factor(&self) -> f64 {
+        self.guess_factor * self.speed_correction.as_ref().map_or(1.0, Correction::factor)
+    }
+
+    /// Bandwidth of the file system for all prefetches together, as corrected: what makes one
+    /// prefetch slower than its profile makes all of them slower.
+    pub fn pfs_bytes_per_s(&self) -> f64 {
+        self.config.pfs_bytes_per_s * self.speed_factor()
     }
 
     /// The factors that scale the profile: of the excess I_hpc - 1 (cautiously), and of the speed.
     pub fn corrections(&self) -> (f64, f64) {
         let excess = self.excess_correction.as_ref().map_or(1.0, Correction::cautious);
-        (excess, self.speed_correction.as_ref().map_or(1.0, Correction::factor))
+        (excess, self.speed_factor())
     }
 
     /// The HPC jobs as a forecast sees them, with their ids.
@@ -301,8 +314,9 @@ impl Board {
             return;
         }
         let phases = self.active_phases();
+        let mut speeds = core::mem::take(&mut self.speeds);
         let strains: Vec<Strain> = self.jobs.values().filter_map(|j| j.fetch).map(|f| f.strain).collect();
-        let excess = sharing::load(phases, &strains, self.config.pfs_bytes_per_s, &mut self.speeds);
+        let excess = sharing::load(phases, &strains, self.pfs_bytes_per_s(), &mut speeds);
         let chains: Vec<Chain> = self.hpc.values().map(|h| self.chain(h)).collect();
         let mut stretches = Vec::with_capacity(chains.len());
         self.config.division.stretches(&chains, &mut stretches);
@@ -311,12 +325,14 @@ impl Board {
                 let alone = 1.0 / stretch;
                 phase.left_s -= dt_s * alone / (1.0 + excess);
                 phase.lost_s += dt_s * alone * (1.0 - 1.0 / (1.0 + excess));
+                phase.beside_s += if excess > 0.0 { dt_s * alone } else { 0.0 };
             }
         }
         let fetching = self.jobs.values_mut().filter(|j| j.fetch.is_some());
-        for (job, speed) in fetching.zip(&self.speeds) {
+        for (job, speed) in fetching.zip(&speeds) {
             job.advance(dt_s * speed);
         }
+        self.speeds = speeds;
     }
 
     /// Takes in what happened at the present moment.
@@ -379,6 +395,7 @@ impl Board {
                 self.jobs.remove(&job);
             }
             Event::Memory { bytes } => self.ram_bytes = bytes,
+            Event::Speed { bytes_per_s } => self.speed_is_known(bytes_per_s),
             Event::Lost { job, ref waves } => {
                 if let Some(j) = self.jobs.get_mut(&job) {
                     j.lost(waves);
@@ -397,6 +414,7 @@ impl Board {
                 alone_s,
                 left_s: alone_s,
                 lost_s: 0.0,
+                beside_s: 0.0,
                 reported_s: 0.0,
             });
             h.phases_left = h.phases_left.saturating_sub(1);
@@ -411,29 +429,43 @@ impl Board {
         // It lost `lost_s` by the model, and in truth as much more as the model had it further than
         // the end.
         let enough = phase.lost_s > 0.01 * phase.alone_s;
+        let before = self.corrections();
         if let (true, Some(c)) = (enough, self.excess_correction.as_mut()) {
             let left_by_model_s = phase.left_s - phase.reported_s;
             let truly_lost_s = (phase.lost_s - left_by_model_s).max(0.0);
-            // Seconds lost to seconds left is what the excess I - 1 is, on the mean of the phase.
-            let lasted_s = phase.alone_s + truly_lost_s;
-            let modelled = phase.lost_s / (lasted_s - phase.lost_s).max(f64::MIN_POSITIVE);
-            observe(c, modelled / c.cautious(), truly_lost_s / phase.alone_s);
+            // Beside prefetches, seconds lost to seconds left are the mean excess I - 1.
+            let excess = |lost_s: f64| lost_s / (phase.beside_s - lost_s).max(f64::MIN_POSITIVE);
+            // A phase that lost nothing is an observation too: the least there is.
+            c.observe(excess(phase.lost_s) / c.cautious(), excess(truly_lost_s.max(LEAST_LOSS_S)));
+        }
+        self.correct_fetches(before);
+    }
+
+    /// The profile's speed was a guess, and prefetches have shown the speed.
+    fn speed_is_known(&mut self, bytes_per_s: f64) {
+        let before = self.corrections();
+        self.guess_factor = bytes_per_s / self.config.pfs_bytes_per_s;
+        self.correct_fetches(before);
+    }
+
+    /// The corrections were `before`. What is fetched goes on as corrected now, and what it has
+    /// moved so far it moved at the corrected speed.
+    fn correct_fetches(&mut self, before: (f64, f64)) {
+        let now = self.corrections();
+        if now != before {
+            let (excess, speed) = (now.0 / before.0, now.1 / before.1);
+            self.jobs.values_mut().for_each(|job| job.correct_fetch(excess, speed));
         }
     }
 
     fn fetched(&mut self, job: JobId, wave: u32, resident_bytes: u64) {
         let Some(j) = self.jobs.get_mut(&job) else { return };
         let Some(by_the_model) = j.fetched(wave) else { return };
+        let wave_bytes = j.wave_bytes;
+        let before = self.corrections();
         if let Some(c) = self.speed_correction.as_mut() {
-            observe(c, by_the_model / c.factor(), j.wave_bytes.saturating_sub(resident_bytes) as f64);
+            c.observe(by_the_model / c.factor(), wave_bytes.saturating_sub(resident_bytes) as f64);
         }
-    }
-}
-
-/// Takes in an observation beside what the uncorrected model said, unless they agree with the
-/// correction so far.
-fn observe(correction: &mut Correction, uncorrected: f64, observed: f64) {
-    if (observed / (uncorrected * correction.factor()) - 1.0).abs() > NOISE {
-        correction.observe(uncorrected, observed);
+        self.correct_fetches(before);
     }
 }

@@ -174,6 +174,8 @@ impl Planner {
             Event::Fetched { job, wave, .. } if self.running.get(&job).is_some_and(|r| r.wave == wave) => {
                 self.running.remove(&job);
             }
+            // Every plan rests on the speed.
+            Event::Speed { .. } => self.running.clear(),
             Event::JobLeaves { job } | Event::Lost { job, .. } => {
                 self.running.remove(&job);
             }

@@ -70,7 +70,7 @@ impl<'a> Search<'a> {
     }
 
     fn forecast(&mut self, steps: &[Step]) -> Outcome {
-        let pfs = self.board.config.pfs_bytes_per_s;
+        let pfs = self.board.pfs_bytes_per_s();
         self.forecaster.run(&self.chains, &self.others, steps, self.bytes, pfs)
     }
 

@@ -162,7 +162,7 @@ impl Forebay {
     fn make_safe(&mut self, board: &Board, job: JobId, bytes: f64, mut course: Course) -> (Course, Outcome) {
         let chains: Vec<Chain> = board.chains().into_iter().map(|(_, c)| c).collect();
         let others = board.others(job);
-        let pfs = board.config.pfs_bytes_per_s;
+        let pfs = board.pfs_bytes_per_s();
         let pause = Step { for_s: f64::INFINITY, strain: Strain::NONE, yields: false };
         let nothing =
             Step { strain: Strain { speed_bytes_per_s: f64::MAX, ..Strain::NONE }, yields: true, ..pause };

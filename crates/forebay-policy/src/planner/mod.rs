@@ -161,6 +161,11 @@ pub enum Event {
         /// Bytes of the tier in all.
         bytes: u64,
     },
+    /// The speed in the profile was a guess; prefetches by all nodes together have reached this.
+    Speed {
+        /// Bytes per second.
+        bytes_per_s: f64,
+    },
     /// A node went, and with it a part of what the tier held of this job. Its fetch under way has
     /// come to a stop.
     Lost {

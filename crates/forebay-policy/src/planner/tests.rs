@@ -405,6 +405,93 @@ fn an_observed_error_corrects_the_model() {
     assert!((speed - 0.75).abs() < 1e-9, "{speed}");
 }
 
+/// A file system on which prefetches have half of the speed in the profile, and twice its excess
+/// I_hpc - 1. Wave after wave is fetched from the begin of a phase of 10 s on: alone a wave takes
+/// 20 s instead of 10, and beside it the phase 10 s * 2 instead of 10 s * 1.5. Returns the times
+/// that are estimated of the phase and of the prefetch, for each of so many waves.
+fn waves_on_a_slower_file_system(waves: u32) -> (Planner, Vec<(f64, f64)>) {
+    let mut config = config();
+    config.learning = 0.3;
+    let policy = policy("no-action", &config).expect("it exists");
+    let mut p = Planner::new(config, policy);
+    let (mut out, mut estimates) = (vec![], vec![]);
+    let joins = Event::HpcJoins {
+        hpc: 0,
+        io_ns: 10 * S,
+        compute_ns: 90 * S,
+        phases: waves,
+        allowance: 9.0,
+        weight: 1.0,
+        first_in_ns: 0,
+    };
+    p.handle(Nanos(0), joins, &mut out);
+    for wave in 0..waves {
+        let now = u64::from(wave) * 100 * S;
+        let begins = Event::PhaseBegins { hpc: 0, alone_ns: 10 * S, deadline: Nanos(now + 100 * S) };
+        p.handle(Nanos(now), begins, &mut out);
+        out.clear();
+        let next = match wave {
+            0 => job_joins(0, waves + 1, 100, 10 * S),
+            _ => Event::WaveStarts { job: 0, wave: wave - 1, compute_ns: 10 * S },
+        };
+        p.handle(Nanos(now), next, &mut out);
+        let estimate = decision(&out).estimate;
+        let (margin_s, fetched_s) = (estimate.margin_s.expect("beside a phase"), estimate.fetched_in_s);
+        estimates.push((100.0 - margin_s, fetched_s.expect("it ends")));
+        // 5 bytes a second, 4 of them beside the phase: 80 bytes within its 20 s.
+        p.handle(Nanos(now + 20 * S), Event::PhaseEnds { hpc: 0 }, &mut out);
+        p.handle(Nanos(now + 24 * S), Event::Fetched { job: 0, wave, resident_bytes: 0 }, &mut out);
+    }
+    (p, estimates)
+}
+
+#[test]
+fn after_two_waves_a_wrong_profile_is_corrected() {
+    let (p, estimates) = waves_on_a_slower_file_system(6);
+    let error = |of: (f64, f64)| ((of.0 / 20.0 - 1.0).abs(), (of.1 / 24.0 - 1.0).abs());
+    let errors: Vec<(f64, f64)> = estimates.into_iter().map(error).collect();
+    assert!(errors[0].0 > 0.2 && errors[0].1 > 0.4, "the profile is wrong: {errors:?}");
+    assert!(errors[2..].iter().all(|e| e.0 <= 0.05 && e.1 <= 0.05), "{errors:?}");
+    // What slows one prefetch slows all that run at once.
+    let pfs = p.board().pfs_bytes_per_s() / p.board().config.pfs_bytes_per_s;
+    assert!((pfs / 0.5 - 1.0).abs() <= 0.05, "{pfs}");
+}
+
+/// Phases that lose nothing beside prefetches are news too.
+#[test]
+fn harmless_prefetches_are_known_to_be_harmless() {
+    let mut config = config();
+    config.learning = 0.3;
+    let policy = policy("no-action", &config).expect("it exists");
+    let mut p = Planner::new(config, policy);
+    phase(&mut p, 0.5, 100);
+    second_wave(&mut p, 60);
+    p.handle(Nanos(20 * S), Event::PhaseEnds { hpc: 0 }, &mut vec![]);
+    assert!(p.board().strain(Setting::new(2, 1)).i_hpc <= 1.5, "{:?}", p.board().corrections());
+    let begins = Event::PhaseBegins { hpc: 0, alone_ns: 20 * S, deadline: Nanos(150 * S) };
+    p.handle(Nanos(120 * S), begins, &mut vec![]);
+    p.handle(Nanos(120 * S), Event::WaveStarts { job: 0, wave: 1, compute_ns: 60 * S }, &mut vec![]);
+    p.handle(Nanos(140 * S), Event::PhaseEnds { hpc: 0 }, &mut vec![]);
+    let i_hpc = p.board().strain(Setting::new(2, 1)).i_hpc;
+    assert!(i_hpc < 1.2, "{i_hpc}: {:?}", p.board().corrections());
+}
+
+/// The speed was a guess, ten times too high. What was fetched by then was fetched at the speed
+/// that is known now, and the plan is made anew.
+#[test]
+fn the_speed_that_the_first_prefetch_shows_replaces_a_guess() {
+    let config = Config { pfs_bytes_per_s: 10.0, learning: 0.3, ..config() };
+    let policy = policy("no-action", &config).expect("it exists");
+    let mut p = Planner::new(config, policy);
+    second_wave(&mut p, 100);
+    let mut out = vec![];
+    p.handle(Nanos(5 * S), Event::Speed { bytes_per_s: 1.0 }, &mut out);
+    let d = decision(&out);
+    assert!((d.left_bytes - 95.0).abs() < 1e-9, "{d:?}");
+    assert_eq!(d.estimate.fetched_in_s.map(f64::round), Some(95.0), "{d:?}");
+    assert_eq!(p.board().pfs_bytes_per_s(), 1.0);
+}
+
 #[test]
 fn unknown_policies_are_named_with_the_known_ones() {
     let error = policy("best", &config()).err().expect("there is none");

@@ -17,10 +17,9 @@ impl Stages {
     /// queue, so that its server and its node have a place for others, and comes back when it goes
     /// on.
     pub(super) fn adjust(&mut self, now: Nanos, key: JobKey, stage: u32, wave: WaveId) {
-        let speed = self.speed.bytes_per_s;
         let Some(run) = self.run_mut(key, stage) else { return };
         let of = (run.serial, wave);
-        for Adjusted { node, request, pace, was_paused } in run.adjust(wave, speed) {
+        for Adjusted { node, request, pace, was_paused } in run.adjust(wave) {
             let Some(queue) = self.requests.get(&request).map(|requested| requested.queue) else { continue };
             let Pace { threads, rate_bytes_per_s, setting } = pace;
             match (was_paused, threads == 0) {
@@ -46,7 +45,9 @@ impl Stages {
         };
         let Some(run) = self.run_mut(key, stage) else { return };
         let fetched = run.progress(wave, node, number, request, &progress);
-        self.speed.observe(now, fetched);
+        if self.speed.observe(now, fetched) {
+            self.tell_speed(now);
+        }
         if progress.done {
             let mostly_fetched = progress.fetched_bytes > progress.resident_bytes + progress.failed_bytes;
             self.queues.end(queue, request, now, mostly_fetched.then_some(progress.fetched_bytes));

@@ -266,24 +266,36 @@ struct Speed {
     bytes_per_s: f64,
     since: Nanos,
     bytes: u64,
-    is_known: bool,
+    /// Observations so far; 0: the speed is a guess.
+    seen: u64,
 }
 
 impl Speed {
-    /// Adds fetched `bytes`; makes an observation once a second.
-    fn observe(&mut self, now: Nanos, bytes: u64) {
+    fn is_known(&self) -> bool {
+        self.seen > 0
+    }
+}
+
+impl Speed {
+    /// Adds fetched `bytes`; makes an observation once a second. Whether it is the first that
+    /// there is.
+    fn observe(&mut self, now: Nanos, bytes: u64) -> bool {
         self.bytes += bytes;
         let ns = now.saturating_since(self.since);
         if ns < 1_000_000_000 {
-            return;
+            return false;
         }
+        let was_known = self.is_known();
         // Longer pauses are no measurements: nothing was requested.
         if ns < 2_000_000_000 && self.bytes > 0 {
             let seen = self.bytes as f64 * 1e9 / ns as f64;
-            self.bytes_per_s += SPEED_WEIGHT * (seen - self.bytes_per_s);
-            self.is_known = true;
+            self.seen += 1;
+            // The first replaces the guess before it.
+            let weight = SPEED_WEIGHT.max(1.0 / self.seen as f64);
+            self.bytes_per_s += weight * (seen - self.bytes_per_s);
         }
         (self.since, self.bytes) = (now, 0);
+        self.is_known() && !was_known
     }
 }
 
@@ -313,7 +325,8 @@ impl Stages {
                 bytes_per_s: speed_bytes_per_s.unwrap_or(FIRST_SPEED_BYTES_PER_S),
                 since: Nanos(0),
                 bytes: 0,
-                is_known: speed_bytes_per_s.is_some(),
+                // The speed that another machine leaves has been observed for long.
+                seen: if speed_bytes_per_s.is_some() { u64::from(u32::MAX) } else { 0 },
             },
             out: Vec::new(),
             due: None,
@@ -339,7 +352,7 @@ impl Stages {
             nodes: core::mem::take(&mut self.nodes),
             capacities: self.tiers.take_reported(),
             next_request: self.next_request,
-            speed_bytes_per_s: self.speed.is_known.then_some(self.speed.bytes_per_s),
+            speed_bytes_per_s: self.speed.is_known().then_some(self.speed.bytes_per_s),
         };
         let ended = core::mem::take(&mut self.ended);
         let config = Config { before: Some(before), ..core::mem::take(&mut self.config) };

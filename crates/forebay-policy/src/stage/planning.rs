@@ -222,6 +222,18 @@ impl Stages {
         }
     }
 
+    /// The first prefetch has shown the speed. Planners that were made before it started from a
+    /// guess, unless the system was measured.
+    pub(super) fn tell_speed(&mut self, now: Nanos) {
+        if self.config.system.is_some() {
+            return;
+        }
+        let names: Vec<String> = self.planners.keys().cloned().collect();
+        for name in names {
+            self.tell(now, &name, Event::Speed { bytes_per_s: self.speed.bytes_per_s.max(1.0) });
+        }
+    }
+
     /// Tells a planner something and does what it decides, and what comes of that.
     pub(super) fn tell(&mut self, now: Nanos, name: &str, event: Event) {
         let mut actions = Vec::new();
@@ -269,11 +281,13 @@ impl Stages {
     }
 
     pub(super) fn fetch(&mut self, now: Nanos, name: &str, job: JobId, wave: u32, setting: Setting) {
-        let Some((key, stage)) = self.stage_of(name, job) else { return };
+        let Some(driven) = self.planners.get(name) else { return };
+        let Some((key, stage)) = driven.jobs.get(&job).copied() else { return };
+        let speed = driven.planner.board().strain(setting).speed_bytes_per_s;
         let Some(running) = self.jobs.get_mut(&key) else { return };
         let since_ms = now.saturating_since(running.job.began) / 1_000_000;
         let Some(run) = running.stages.get_mut(&stage) else { return };
-        let Some((id, was_direct)) = run.set_setting(wave, setting, since_ms) else { return };
+        let Some((id, was_direct)) = run.set_setting(wave, setting, speed, since_ms) else { return };
         let tasks = if was_direct { run.tasks_of(wave).collect() } else { Vec::new() };
         for other in run.pause_others(id) {
             self.adjust(now, key, stage, other);

@@ -180,7 +180,7 @@ impl Stages {
         if !self.runs(stages).any(StageRun::has_to_split) {
             return true;
         }
-        let speed = if self.speed.is_known { self.speed.bytes_per_s } else { 0.0 };
+        let speed = if self.speed.is_known() { self.speed.bytes_per_s } else { 0.0 };
         let chunk_bytes = match self.config.rules.whole_parts {
             true => u64::MAX,
             false => chunk_bytes(speed, self.queues_waiting(stages).len()),
@@ -277,7 +277,6 @@ impl Stages {
         rank: &Rank,
         is_next: bool,
     ) -> u64 {
-        let speed = self.speed.bytes_per_s;
         let Some(running) = self.jobs.get_mut(&key) else { return 0 };
         let since_ms = now.saturating_since(running.job.began) / 1_000_000;
         let Some(run) = running.stages.get_mut(&stage) else { return 0 };
@@ -285,7 +284,7 @@ impl Stages {
         self.next_request += 1;
         let is_planned = is_next && run.is_planned(rank.wave);
         let priority = if is_planned { Priority::Planned } else { Priority::Ahead };
-        let (parts, pace) = run.ask(queue, rank, request, since_ms, speed);
+        let (parts, pace) = run.ask(queue, rank, request, since_ms);
         let (node, number) = (rank.node.to_string(), rank.number);
         self.queues.begin(queue, request, &node, (run.serial, rank.wave), now);
         let requested = Requested { job: key, stage, wave: rank.wave, node: node.clone(), queue, number };

@@ -1060,7 +1060,8 @@ fn requests_follow_the_setting_of_their_wave() {
     assert_eq!([per_node(&world, "a"), per_node(&world, "b")], [4, 4]);
     let set = |world: &mut World, nodes: u16, threads: u16, rate: f64| {
         let setting = forebay_model::profile::Setting { nodes, threads, rate };
-        let wave = world.machine.run_mut(JOB, 1).and_then(|run| run.set_setting(0, setting, 0)).unwrap().0;
+        let wave =
+            world.machine.run_mut(JOB, 1).and_then(|run| run.set_setting(0, setting, 1e9, 0)).unwrap().0;
         world.machine.adjust(world.now, JOB, 1, wave);
         world.out.append(&mut world.machine.out);
         world.turn();
@@ -1074,6 +1075,63 @@ fn requests_follow_the_setting_of_their_wave() {
     assert_eq!(paused(&world), 8);
     world.fetch();
     assert_eq!(per_node(&world, "a") + per_node(&world, "b"), 0, "nothing is given out in a pause");
+}
+
+/// No prefetch has run, so a planner starts from a guess, 1 GB/s; the file system has 40 MiB/s,
+/// which no correction of that guess would reach.
+#[test]
+fn the_first_prefetch_shows_planners_the_speed() {
+    let mut world = World::new("full-delay", &[("a", 1000 * MIB)]);
+    world.tell(reported(40, &[("a", 4)]));
+    let speed = |world: &World| {
+        let board = world.machine.planners["full-delay"].planner.board();
+        (board.pfs_bytes_per_s(), board.strain(board.config.default_setting).speed_bytes_per_s)
+    };
+    assert_eq!(speed(&world), (1e9, 1e9));
+    let (id, node) = world.orders.iter().map(|(id, (node, ..))| (*id, node.clone())).next().expect("one");
+    for part in 1..=2 {
+        world.now = Nanos(part * SECOND);
+        let fetched_bytes = part * 40 * MIB;
+        world.progress(&node, id, Progress { fetched_bytes, ..Progress::default() });
+    }
+    let is = (40 * MIB) as f64;
+    assert_eq!(speed(&world), (is, is));
+    // Further observations are no news to planners: they correct themselves, wave by wave.
+    world.now = Nanos(3 * SECOND);
+    world.progress(&node, id, Progress { fetched_bytes: 90 * MIB, ..Progress::default() });
+    assert_eq!(speed(&world), (is, is));
+    assert_eq!(world.machine.speed.bytes_per_s, (30 * MIB) as f64, "the mean of three");
+}
+
+/// A rate is a share of what the planner expects of its setting, however slow prefetches were
+/// lately, because of just that rate.
+#[test]
+fn a_limit_does_not_lower_the_next_limit() {
+    let mut world = World::new("no-action", &[("a", 1000 * MIB)]);
+    use forebay_model::profile::Setting;
+    let setting = Setting { nodes: 1, threads: 2, rate: 0.5 };
+    world.tell(reported(4, &[("a", 4)]));
+    let mut limits = Vec::new();
+    for second in 1..=5 {
+        world.now = Nanos(second * SECOND);
+        world.machine.speed.observe(world.now, second * MIB);
+        let (name, job) = world.machine.jobs[&JOB].stages[&1].planner.clone().expect("it is planned");
+        if let Some(run) = world.machine.run_mut(JOB, 1) {
+            run.opportunistic = false;
+        }
+        let rates = [Setting { rate: 0.25, ..setting }, setting];
+        for setting in rates {
+            world.out.clear();
+            world.machine.fetch(world.now, &name, job, 0, setting);
+            world.out.append(&mut world.machine.out);
+        }
+        limits.extend(world.out.iter().find_map(|action| match action {
+            Action::Adjust { rate_bytes_per_s, .. } => Some(*rate_bytes_per_s),
+            _ => None,
+        }));
+    }
+    assert!(world.machine.speed.bytes_per_s < 1e8, "prefetches were slow");
+    assert_eq!(limits, [250_000_000; 5], "half of 1 GB/s for two requests");
 }
 
 #[test]

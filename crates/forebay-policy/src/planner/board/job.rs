@@ -133,6 +133,19 @@ impl Job {
         }
     }
 
+    /// The fetch under way causes so many times the excess that the model had, and is and was so
+    /// many times as fast.
+    pub(super) fn correct_fetch(&mut self, excess: f64, speed: f64) {
+        let Some(fetch) = self.fetch.as_mut() else { return };
+        fetch.strain.i_hpc = 1.0 + excess * (fetch.strain.i_hpc - 1.0);
+        fetch.strain.speed_bytes_per_s *= speed;
+        if let Some(part) = self.parts.get_mut(&fetch.wave) {
+            let whole = self.wave_bytes as f64;
+            part.left_bytes = whole - speed * (whole - part.left_bytes);
+            part.direct_bytes *= speed;
+        }
+    }
+
     /// All of `wave` is there. Returns how many bytes of it had come by the model.
     pub(super) fn fetched(&mut self, wave: u32) -> Option<f64> {
         let was_fetched = self.fetch.take_if(|f| f.wave == wave);

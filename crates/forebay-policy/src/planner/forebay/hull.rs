@@ -38,7 +38,7 @@ pub(super) fn all_points(board: &Board, phases: usize) -> impl Iterator<Item = P
             Point {
                 setting: Setting { nodes, threads, rate },
                 strain: Strain { rate, ..unthrottled },
-                speed: (pace * unthrottled.speed_bytes_per_s).min(board.config.pfs_bytes_per_s),
+                speed: (pace * unthrottled.speed_bytes_per_s).min(board.pfs_bytes_per_s()),
                 cost: if phases > 0 { excess / (1.0 + excess) } else { 0.0 },
             }
         })

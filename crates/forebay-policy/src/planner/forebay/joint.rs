@@ -143,10 +143,10 @@ impl Joint {
             members: ids.iter().map(|&id| self.member(board, id, settings)).collect(),
             chains: board.chains().into_iter().map(|(_, chain)| chain).collect(),
             division: board.config.division,
-            pfs_speed: board.config.pfs_bytes_per_s,
+            pfs_speed: board.pfs_bytes_per_s(),
             ram_bytes: board.ram_bytes(),
             gap_speed: settings.fastest.speed,
-            direct_speed: direct.min(board.config.pfs_bytes_per_s),
+            direct_speed: direct.min(board.pfs_bytes_per_s()),
             curves: settings.curves.clone(),
         }
     }

@@ -31,7 +31,7 @@ pub(super) fn enough_s(board: &Board, job: JobId, gap_speed: f64, io_speed: impl
         all_s += lasts_s;
     }
     let beside = if one > 0.0 { one * speed_beside } else { 0.0 };
-    let all = gap_speed.min(board.config.pfs_bytes_per_s);
+    let all = gap_speed.min(board.pfs_bytes_per_s());
     let jobs = board.jobs().count().max(1) as f64;
     all_s.max(PHASES * longest_s) + WAVES * board.job(job).wave_bytes as f64 * jobs / (none * all + beside)
 }

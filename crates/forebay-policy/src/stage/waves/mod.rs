@@ -78,6 +78,8 @@ struct Wave {
     done: usize,
     parts: Parts,
     setting: Option<Setting>,
+    /// What the planner expects all its nodes to reach with this setting, without its rate.
+    speed_bytes_per_s: f64,
     status: WaveStatus,
     /// Those of its parts that wait are split into chunks.
     is_split: bool,
@@ -351,12 +353,20 @@ impl StageRun {
         self.wave(id).is_some_and(Wave::is_planned)
     }
 
-    /// The planner wants its wave `wave` to be fetched with `setting`; gives the wave's id, and
-    /// whether its tasks might read it by themselves until now.
-    pub fn set_setting(&mut self, wave: u32, setting: Setting, since_ms: u64) -> Option<(WaveId, bool)> {
+    /// The planner wants its wave `wave` to be fetched with `setting`, of which it expects
+    /// `speed_bytes_per_s`; gives the wave's id, and whether its tasks might read it by themselves
+    /// until now.
+    pub fn set_setting(
+        &mut self,
+        wave: u32,
+        setting: Setting,
+        speed_bytes_per_s: f64,
+        since_ms: u64,
+    ) -> Option<(WaveId, bool)> {
         let place = self.base + wave as usize;
         let found = self.waves.get_mut(place)?;
         found.setting = Some(setting);
+        found.speed_bytes_per_s = speed_bytes_per_s;
         self.last_planned = self.last_planned.max(place);
         let was_direct = core::mem::take(&mut found.is_direct);
         if !setting.is_paused() && core::mem::take(&mut found.is_withdrawn) {
@@ -431,13 +441,16 @@ impl StageRun {
         lost
     }
 
-    /// The pace of each request of the wave, if all nodes together reach `speed_bytes_per_s`: pages
-    /// at a time and bytes per second, 0 for no limit.
-    fn pace(&self, wave: &Wave, speed_bytes_per_s: f64) -> Pace {
+    /// The pace of each request of the wave: pages at a time and bytes per second, 0 for no limit.
+    ///
+    /// A rate is a share of the speed that the planner expects of the setting. The speed that
+    /// prefetches have reached would be the wrong measure: a limit lowers it, which would lower the
+    /// next limit.
+    fn pace(&self, wave: &Wave) -> Pace {
         let limit = |setting: Setting| {
             let nodes = wave.parts.len().min(setting.nodes.into()).max(1) as f64;
             let requests = nodes * f64::from(setting.threads.max(1));
-            ((speed_bytes_per_s * setting.rate / requests) as u64).max(1)
+            ((wave.speed_bytes_per_s * setting.rate / requests) as u64).max(1)
         };
         match wave.setting {
             Some(setting) if self.rules.whole_parts => {
@@ -452,12 +465,12 @@ impl StageRun {
 
     /// Requests of the wave whose pace has changed with its setting, with their nodes and new
     /// paces. If a node has more requests than the new setting allows, the last ones pause.
-    pub fn adjust(&mut self, id: WaveId, speed_bytes_per_s: f64) -> Vec<Adjusted> {
+    pub fn adjust(&mut self, id: WaveId) -> Vec<Adjusted> {
         let Some(setting) = self.wave(id).and_then(|wave| wave.setting).filter(|_| !self.opportunistic)
         else {
             return Vec::new();
         };
-        let pace = self.wave(id).map_or(Pace::PAUSED, |wave| self.pace(wave, speed_bytes_per_s));
+        let pace = self.wave(id).map_or(Pace::PAUSED, |wave| self.pace(wave));
         let whole_parts = self.rules.whole_parts;
         let Some(wave) = self.wave_mut(id) else { return Vec::new() };
         let mut changed = Vec::new();
@@ -491,11 +504,10 @@ impl StageRun {
         rank: &Rank,
         request: RequestId,
         since_ms: u64,
-        speed_bytes_per_s: f64,
     ) -> (Vec<Part>, Pace) {
         self.waiting.remove(queue, rank);
         self.begin(rank.wave, since_ms);
-        let pace = self.wave(rank.wave).map_or(Pace::PAUSED, |wave| self.pace(wave, speed_bytes_per_s));
+        let pace = self.wave(rank.wave).map_or(Pace::PAUSED, |wave| self.pace(wave));
         let Some(part) = self.part(rank.wave, &rank.node) else { return (Vec::new(), pace) };
         part.ask(rank.number, request, pace);
         (part.chunks.get(rank.number).map(|asked| asked.chunk.parts.clone()).unwrap_or_default(), pace)
