@@ -8,7 +8,7 @@
 use super::ends::Ends;
 use super::run;
 use super::streams::Streams;
-use super::thread_queue::{InStream, Queue};
+use super::thread_queue::{Held, InStream, Queue};
 use crate::brake::Brake;
 use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
@@ -57,6 +57,7 @@ pub struct Pfs {
     counters: Arc<Counters>,
     ends: Arc<Ends>,
     brake: Arc<Brake>,
+    following: Mutex<()>,
     /// In the order of the mounts.
     waiting: Vec<Waiting>,
 }
@@ -102,7 +103,7 @@ impl Pfs {
             cost: Mutex::default(),
         };
         let waiting = mounts.iter().map(waiting_of).collect();
-        Pfs { mounts, cache, counters, ends, brake, waiting }
+        Pfs { mounts, cache, counters, ends, brake, following: Mutex::default(), waiting }
     }
 
     /// A fetch thread of mount `mount`: works until the queue is closed.
@@ -118,8 +119,15 @@ impl Pfs {
         }
     }
 
-    /// From now on only what readers wait for is fetched, or all again.
-    pub fn hold(&self, held: bool) {
+    /// The brake has changed: what it stops stays in the queues.
+    pub fn follow_brake(&self) {
+        // Two changes at a time would leave the queues as the first has found the brake.
+        let _one = lock(&self.following);
+        let held = match (self.brake.is_on(), self.brake.do_requests_rest()) {
+            (true, _) => Held::AllButDemand,
+            (false, true) => Held::Plans,
+            (false, false) => Held::Nothing,
+        };
         self.waiting.iter().for_each(|waiting| waiting.queue.hold(held));
     }
 
@@ -167,7 +175,7 @@ impl Pfs {
             let rest = &flights[at..];
             let is_demanded = rest[0].is_demanded();
             // What a reader waits for is in a task of its own.
-            if self.brake.is_on() && task.urgency != Urgency::Demand {
+            if self.brake.stops(task.urgency) && task.urgency != Urgency::Demand {
                 let (first, behind) = (&rest[0], rest[1..].to_vec());
                 return self.send(Task { behind, ..task.of(first) });
             }
@@ -379,7 +387,7 @@ impl Pfs {
             let done = begun.done();
             let page_time = if is_striped { Duration::ZERO } else { self.page_time(task.entry.mount) };
             let is_demanded = task.flight.is_demanded();
-            if self.brake.is_on() && !is_demanded {
+            if self.brake.stops(task.urgency) && !is_demanded {
                 return Ok(false);
             }
             let mut bound = chunk_bound(task.urgency, is_demanded, done, page_time);

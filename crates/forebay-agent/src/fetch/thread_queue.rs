@@ -40,8 +40,30 @@ struct Classes<T> {
     /// Threads in [`Queue::pop_within`].
     idle: usize,
     closed: bool,
-    /// Only what readers wait for is taken up.
-    held: bool,
+    /// What is not taken up.
+    held: Held,
+}
+
+/// Tasks that stay in a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Held {
+    /// None.
+    #[default]
+    Nothing,
+    /// Those of the coordinator's requests.
+    Plans,
+    /// All that no reader waits for.
+    AllButDemand,
+}
+
+impl Held {
+    fn holds(self, class: usize) -> bool {
+        match self {
+            Held::Nothing => false,
+            Held::Plans => class == Urgency::Plan as usize,
+            Held::AllButDemand => class != Urgency::Demand as usize,
+        }
+    }
 }
 
 /// One of several tasks that are not to be taken up side by side.
@@ -93,8 +115,9 @@ impl<T> Classes<T> {
         };
         let (for_demand, for_others) = (busy(DEMAND_PATIENCE), busy(STREAM_PATIENCE));
         let at = |waiting: &Waiting<T>| waiting.at.map(|at| (at.stream, at.place));
-        let classes = if self.held { Urgency::Demand as usize + 1 } else { CLASSES };
-        let next = self.waiting.iter_mut().take(classes).enumerate().find_map(|(class, waiting)| {
+        let held = self.held;
+        let classes = self.waiting.iter_mut().enumerate().filter(|(class, _)| !held.holds(*class));
+        let next = { classes }.find_map(|(class, waiting)| {
             let busy = if class == Urgency::Demand as usize { &for_demand } else { &for_others };
             let next = fetch_order::next(waiting, at, |stream| busy.contains(stream))?;
             waiting.remove(next)
@@ -121,8 +144,13 @@ impl<T> Default for Queue<T> {
 impl<T> Queue<T> {
     /// An empty queue.
     pub fn new() -> Self {
-        let classes =
-            Classes { waiting: Default::default(), running: Vec::new(), idle: 0, closed: false, held: false };
+        let classes = Classes {
+            waiting: Default::default(),
+            running: Vec::new(),
+            idle: 0,
+            closed: false,
+            held: Held::Nothing,
+        };
         Queue { classes: Mutex::new(classes), ready: Condvar::new() }
     }
 
@@ -177,8 +205,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// From now on only what readers wait for is taken up, or all again.
-    pub fn hold(&self, held: bool) {
+    /// From now on these are not taken up, and all others are.
+    pub fn hold(&self, held: Held) {
         lock(&self.classes).held = held;
         self.ready.notify_all();
     }
@@ -269,14 +297,17 @@ mod tests {
         {
             queue.push(urgency, task).unwrap();
         }
-        queue.hold(true);
+        queue.hold(Held::AllButDemand);
         assert!(matches!(queue.pop_within(0, Duration::ZERO), Popped::Nothing));
         queue.push(Urgency::Demand, 5).unwrap();
         assert!(matches!(queue.pop_within(0, Duration::ZERO), Popped::Task(5)));
         assert!(matches!(queue.pop_within(0, Duration::ZERO), Popped::Nothing));
-        queue.hold(false);
+        queue.hold(Held::Plans);
         assert!(matches!(queue.pop_within(0, Duration::ZERO), Popped::Task(1)));
-        assert_eq!(queue.waiting(), 3);
+        assert!(matches!(queue.pop_within(0, Duration::ZERO), Popped::Task(3)));
+        queue.hold(Held::Nothing);
+        assert!(matches!(queue.pop_within(0, Duration::ZERO), Popped::Task(2)));
+        assert_eq!(queue.waiting(), 1);
     }
 
     #[test]

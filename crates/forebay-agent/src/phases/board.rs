@@ -325,7 +325,7 @@ impl Phases {
             match action {
                 Action::Brake(on) => {
                     self.brake.set(on);
-                    self.pfs.hold(on);
+                    self.pfs.follow_brake();
                     add(&self.counters.brakes_total, u64::from(on));
                     let words = "the brake of prefetches, for I/O phases of HPC jobs";
                     // The last line must not say that it is set when it is not.

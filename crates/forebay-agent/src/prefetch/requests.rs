@@ -165,6 +165,7 @@ impl Orders {
             state.serial += 1;
             let ticket = Ticket { id, serial: state.serial };
             state.orders.insert(id, Run { serial: ticket.serial, ..run });
+            self.rest_if_paused(&state);
             (accepted, ticket)
         };
         let all: u64 = order.parts.iter().map(|p| p.len).sum();
@@ -182,24 +183,45 @@ impl Orders {
 
     /// Changes the pace of an order; no pages at a time pause it.
     pub fn adjust(&self, id: u64, threads: u32, rate_bytes_per_s: u64) {
-        if let Some(run) = lock(&self.state).orders.get_mut(&id) {
+        let mut state = lock(&self.state);
+        if let Some(run) = state.orders.get_mut(&id) {
             run.threads = threads;
             run.bucket.set_rate(self.now(), limit(rate_bytes_per_s));
         }
+        self.rest_if_paused(&state);
+        drop(state);
         self.changed.notify_all();
+    }
+
+    /// If the coordinator has paused all orders, their pages stop as well: one of 2 MiB may take a
+    /// slow file system a second, and the phase for which they pause has begun.
+    fn rest_if_paused(&self, state: &State) {
+        let mut open = state.orders.values().filter(|run| !run.progress.done).peekable();
+        let rest = open.peek().is_some() && open.all(|run| run.threads == 0);
+        let brake = &self.fetch.brake;
+        if brake.do_requests_rest() != rest {
+            brake.set_requests_rest(rest);
+            self.fetch.pfs.follow_brake();
+        }
     }
 
     /// Forgets orders: what is not fetched is not fetched any more, and what came may go.
     pub fn cancel(&self, ids: &[u64]) {
         let ids: BTreeSet<u64> = ids.iter().copied().collect();
-        lock(&self.state).orders.retain(|id, _| !ids.contains(id));
+        let mut state = lock(&self.state);
+        state.orders.retain(|id, _| !ids.contains(id));
+        self.rest_if_paused(&state);
+        drop(state);
         self.changed.notify_all();
         self.fetch.cache.unplan(Some(&ids));
     }
 
     /// Forgets all orders.
     pub fn drop_all(&self) {
-        let dropped = std::mem::take(&mut lock(&self.state).orders);
+        let mut state = lock(&self.state);
+        let dropped = std::mem::take(&mut state.orders);
+        self.rest_if_paused(&state);
+        drop(state);
         self.changed.notify_all();
         if !dropped.is_empty() {
             tracing::info!(orders = dropped.len(), "prefetch requests are void without their coordinator");
@@ -227,19 +249,23 @@ impl Orders {
     }
 
     fn note(&self, ticket: Ticket, change: impl FnOnce(&mut OrderProgress)) {
-        if let Some(run) = lock(&self.state).run_mut(ticket) {
+        let mut state = lock(&self.state);
+        if let Some(run) = state.run_mut(ticket) {
             change(&mut run.progress);
             run.dirty = true;
             run.end_if_done(&self.reporting);
         }
+        self.rest_if_paused(&state);
     }
 
     fn end_feeding(&self, ticket: Ticket) {
-        if let Some(run) = lock(&self.state).run_mut(ticket) {
+        let mut state = lock(&self.state);
+        if let Some(run) = state.run_mut(ticket) {
             run.fed = true;
             run.room = None;
             run.end_if_done(&self.reporting);
         }
+        self.rest_if_paused(&state);
     }
 
     fn is_live(&self, ticket: Ticket) -> bool {
@@ -343,6 +369,7 @@ impl Orders {
             run.dirty = true;
             run.end_if_done(&self.reporting);
         }
+        self.rest_if_paused(&state);
         drop(state);
         self.changed.notify_all();
     }
