@@ -28,6 +28,7 @@ mod leaks;
 mod life;
 mod mount;
 mod names;
+mod paused;
 mod peer_words;
 mod peers;
 mod pfs;

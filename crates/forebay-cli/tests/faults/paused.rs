@@ -1,0 +1,133 @@
+//! Prefetch requests that are paused, by a coordinator that the test plays.
+
+use crate::common::{Agent, MIB, PATIENCE, Setup, SlowFs, make_file, wait_for};
+use crate::coordinator::SEED;
+use forebay_wire::FileRef;
+use forebay_wire::cluster::{CLUSTER_PROTOCOL, Order, OrderProgress, Part, ToAgent, ToCoordinator};
+use forebay_wire::framed::{Arrived, Framed};
+use forebay_wire::link::{Listener, Security};
+use std::time::{Duration, Instant};
+
+/// A coordinator of one agent.
+struct Coordinator {
+    link: Framed,
+    progress: OrderProgress,
+}
+
+impl Coordinator {
+    /// Waits for an agent, and welcomes it.
+    fn meet(listener: &Listener) -> Self {
+        let deadline = Instant::now() + PATIENCE;
+        let stream = loop {
+            match listener.accept() {
+                Ok(socket) => break listener.prove(socket, deadline).unwrap(),
+                Err(e) => assert!(Instant::now() < deadline, "no agent comes: {e}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let progress =
+            OrderProgress { order: 1, fetched_bytes: 0, resident_bytes: 0, failed_bytes: 0, done: false };
+        let mut met = Coordinator { link: Framed::new(stream).unwrap(), progress };
+        met.say(&ToAgent::Welcome { protocol: CLUSTER_PROTOCOL, refusal: String::new(), heartbeat_ms: 1000 });
+        met
+    }
+
+    fn say(&mut self, message: &ToAgent) {
+        self.link.send(message).unwrap();
+        wait_for("it is said", || self.link.flush().unwrap());
+    }
+
+    fn pace(&mut self, threads: u32) {
+        self.say(&ToAgent::Adjust { order: 1, threads, rate_bytes_per_s: 0 });
+    }
+
+    /// Takes in what the agent says, and answers its heartbeats.
+    fn listen(&mut self) {
+        assert_ne!(self.link.receive().unwrap(), Arrived::Closed, "the agent has gone");
+        let mut heard = false;
+        while let Some(message) = self.link.next_message::<ToCoordinator>().unwrap() {
+            match message {
+                ToCoordinator::Order(progress) => self.progress = progress,
+                ToCoordinator::Heartbeat { .. } => heard = true,
+                _ => {}
+            }
+        }
+        if heard {
+            self.say(&ToAgent::Heard);
+        }
+    }
+}
+
+/// When a request is paused it stops at the end
+/// of a chunk of 256 KiB, as a phase has begun; and no byte is read twice.
+#[test]
+fn pages_of_a_paused_request_stop_in_their_middle() {
+    let Some(slow) = SlowFs::start() else { return };
+    const BYTES: u64 = 64 * MIB;
+    make_file(&slow.behind("data"), SEED, BYTES);
+    let listener = Security::Loopback.listen("127.0.0.1:0").unwrap();
+    let address = listener.address().unwrap();
+    let more = format!("[cluster]\ncoordinator = \"{address}\"\n");
+    let setup = Setup { page: 2 * MIB, stamps: "trust", more, ..Setup::new(&slow.mount()) };
+    let starting = std::thread::spawn(move || Agent::start(setup));
+    let mut coordinator = Coordinator::meet(&listener);
+    let agent = starting.join().unwrap();
+    let client = agent.client();
+    // A phase that nothing disturbs is over: the next may begin at any time.
+    let writer = client.open_hpc_job(&forebay_client::HpcJobOptions::named("writer")).unwrap();
+    writer.phase_begin(MIB, Duration::ZERO).unwrap();
+    writer.phase_end().unwrap();
+
+    let file: FileRef = client.file_ref(slow.at("data")).unwrap();
+    let before = slow.stats().read_bytes;
+    let read = || slow.stats().read_bytes - before;
+    let parts = vec![Part { file: 0, offset: 0, len: BYTES }];
+    let order = Order { order: 1, threads: 2, rate_bytes_per_s: 0, ahead: false, files: vec![file], parts };
+    coordinator.say(&ToAgent::Fetch(order));
+    let mut stopped_at = Vec::new();
+    for _ in 0..10 {
+        let at = read();
+        wait_for("the prefetch is under way", || {
+            coordinator.listen();
+            read() > at + MIB
+        });
+        coordinator.pace(0);
+        // Chunks that are under way end, and the agent reports its progress five times a second.
+        let mut last = (u64::MAX, 0);
+        wait_for("nothing more is read or reported", || {
+            let until = Instant::now() + Duration::from_secs(1);
+            while Instant::now() < until {
+                coordinator.listen();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let now = (coordinator.progress.fetched_bytes, read());
+            std::mem::replace(&mut last, now) == now
+        });
+        stopped_at.push((coordinator.progress.fetched_bytes, read()));
+        assert!(read() < BYTES, "it was not paused: {stopped_at:?}");
+        if stopped_at.iter().any(|(whole, read)| whole < read) {
+            break;
+        }
+        coordinator.pace(2);
+    }
+    let (whole, all) = stopped_at.last().unwrap();
+    assert!(whole < all, "pages were read to their end: {stopped_at:?}");
+    // A reader does not wait for the request to go on.
+    let mut bytes = vec![0; BYTES as usize];
+    let reading = std::thread::spawn({
+        let (client, path) = (agent.client(), slow.at("data"));
+        move || client.open(path).unwrap().read_at(&mut bytes, 0).unwrap()
+    });
+    while !reading.is_finished() {
+        coordinator.listen();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(reading.join().unwrap() as u64, BYTES);
+    coordinator.pace(2);
+    wait_for("the request ends", || {
+        coordinator.listen();
+        coordinator.progress.done
+    });
+    assert_eq!(read(), BYTES, "a byte was read twice");
+    drop(writer);
+}
