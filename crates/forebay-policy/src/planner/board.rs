@@ -121,6 +121,12 @@ impl Board {
         self.hpc.values().filter(|h| h.phase.is_some()).count()
     }
 
+    /// When the next phase of any job is expected to begin.
+    pub fn next_phase_in_s(&self) -> Option<f64> {
+        let next = self.hpc.values().filter_map(|h| h.next_at).min()?;
+        Some(next.saturating_since(self.now) as f64 * 1e-9)
+    }
+
     /// What `setting` does, as corrected by what was observed.
     pub fn strain(&self, setting: Setting) -> Strain {
         self.corrected(self.config.profile.strain(setting))
@@ -347,7 +353,10 @@ impl Board {
             Event::PhaseBegins { hpc, alone_ns, deadline } => self.phase_begins(hpc, alone_ns, deadline),
             Event::PhaseLeft { hpc, left_ns } => {
                 if let Some(phase) = self.hpc.get_mut(&hpc).and_then(|h| h.phase.as_mut()) {
-                    let left_s = left_ns as f64 * 1e-9;
+                    // Never less than by the model: what prefetches have cost the phase is spent.
+                    // Progress comes in steps, and a planner that believed each of them would
+                    // spend the same slack again and again.
+                    let left_s = (left_ns as f64 * 1e-9).max(phase.left_s - phase.reported_s);
                     phase.reported_s += left_s - phase.left_s;
                     phase.left_s = left_s;
                 }

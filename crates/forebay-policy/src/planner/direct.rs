@@ -15,6 +15,12 @@ pub(super) fn direct_is_faster(board: &Board, job: JobId, wave: u32, tier_s: f64
     let direct_s = left_bytes / board.corrected(board.config.direct.strain()).speed_bytes_per_s;
     let through_tier_s = tier_s + tier_read_s;
     let past_tier_s = direct_s + tier_read_s * (1.0 - left_bytes / j.wave_bytes as f64);
+    // No brake stops a task: its last read has to be over when the next phase begins.
+    let computes_s = if board.config.direct.with_compute { j.compute_ns as f64 * 1e-9 } else { 0.0 };
+    let meets_phase = board.next_phase_in_s().is_some_and(|in_s| in_s < direct_s.max(computes_s));
+    if meets_phase && board.config.direct.with_compute {
+        return None;
+    }
     (j.waits() && past_tier_s < through_tier_s).then(|| Plan {
         kind: ActionKind::Direct,
         skips: 0,

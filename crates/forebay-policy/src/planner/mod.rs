@@ -236,6 +236,10 @@ pub struct DirectStrain {
     pub i_hpc: f64,
     /// By how much a phase stretches them.
     pub i_bd: f64,
+    /// Tasks compute between their reads, as real ones do: they read a wave for as long as they
+    /// compute it.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub with_compute: bool,
 }
 
 impl DirectStrain {

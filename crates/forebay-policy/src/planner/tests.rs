@@ -28,7 +28,7 @@ fn config() -> Config {
             max_threads: 2,
         },
         default_setting: Setting::new(2, 1),
-        direct: DirectStrain { speed_bytes_per_s: 10.0, i_hpc: 2.0, i_bd: 2.0 },
+        direct: DirectStrain { speed_bytes_per_s: 10.0, i_hpc: 2.0, i_bd: 2.0, with_compute: false },
         pfs_bytes_per_s: 1e9,
         ram_bytes: 300,
         learning: 0.0,
@@ -522,4 +522,57 @@ proptest! {
             }
         }
     }
+}
+
+/// Progress comes in steps: just after one the phase seems to be further than it can be.
+#[test]
+fn progress_gives_no_slack_back_that_a_prefetch_has_cost() {
+    let slack_s = |p: &Planner| {
+        let (_, chain) = p.board().chains()[0];
+        chain.deadline_s - chain.left_s
+    };
+    let mut p = planner("no-action");
+    phase(&mut p, 0.2, 100);
+    second_wave(&mut p, 1);
+    let mut out = vec![];
+    p.handle(Nanos(5 * S), Event::PhaseLeft { hpc: 0, left_ns: 16 * S }, &mut out);
+    let spent = slack_s(&p);
+    assert!(spent < 3.9, "the prefetch costs nothing: {spent}");
+    // Alone it would have 15 s left, and it has not been alone.
+    p.handle(Nanos(5 * S), Event::PhaseLeft { hpc: 0, left_ns: 13 * S }, &mut out);
+    let after = slack_s(&p);
+    p.handle(Nanos(5 * S), Event::PhaseLeft { hpc: 0, left_ns: S }, &mut out);
+    assert!(after < 4.0 && slack_s(&p) == after, "{spent}, {after}, {}", slack_s(&p));
+    // What it has lost beside counts.
+    p.handle(Nanos(5 * S), Event::PhaseLeft { hpc: 0, left_ns: 18 * S }, &mut out);
+    assert!(slack_s(&p) < after - 1.0);
+}
+
+/// Tasks read for as long as they compute: 10 s, and the next phase begins sooner.
+#[test]
+fn tasks_do_not_read_by_themselves_into_a_phase_that_is_expected() {
+    let kinds = |with_compute: bool, compute_s: u64| {
+        let mut config = config();
+        config.direct.with_compute = with_compute;
+        // As fast as a prefetch, and nothing has to be read from the tier.
+        config.direct.speed_bytes_per_s = 100.0;
+        let policy = policy("forebay", &config).expect("it exists");
+        let mut p = Planner::new(config, policy);
+        let mut out = vec![];
+        let (io_ns, compute_ns) = (20 * S, compute_s * S);
+        let joins = Event::HpcJoins {
+            hpc: 0,
+            io_ns,
+            compute_ns,
+            phases: 5,
+            allowance: 0.05,
+            weight: 1.0,
+            first_in_ns: compute_ns,
+        };
+        p.handle(Nanos(0), joins, &mut out);
+        p.handle(Nanos(0), job_joins(0, 3, 100, 10 * S), &mut out);
+        out.iter().any(|action| matches!(action, Action::Direct { .. }))
+    };
+    assert!(kinds(false, 5) && kinds(true, 30), "they read by themselves where they disturb nobody");
+    assert!(!kinds(true, 5));
 }

@@ -189,7 +189,9 @@ impl Stages {
     pub(super) fn planner_config(&self) -> Config {
         let ram_bytes = self.memory_bytes();
         if let Some(system) = &self.config.system {
-            return Config { ram_bytes, ..system.clone() };
+            let mut system = Config { ram_bytes, ..system.clone() };
+            system.direct.with_compute = !self.config.rules.tasks_wait;
+            return system;
         }
         let nodes = u16::try_from(self.nodes.len()).unwrap_or(u16::MAX).max(1);
         let speed = self.speed.bytes_per_s.max(1.0);
@@ -214,6 +216,7 @@ impl Stages {
                 speed_bytes_per_s: speed,
                 i_hpc: FIRST_INTERFERENCE,
                 i_bd: FIRST_INTERFERENCE,
+                with_compute: !self.config.rules.tasks_wait,
             },
             pfs_bytes_per_s: speed,
             ram_bytes,

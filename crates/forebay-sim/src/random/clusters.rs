@@ -57,6 +57,7 @@ impl Family {
             speed_bytes_per_s: pfs_bytes_per_s * by_order(&mut rng, 0.125, 1.0),
             i_hpc: 2.0,
             i_bd: 2.2,
+            with_compute: false,
         };
         let load = between(&mut rng, 0.1, 0.6);
         let parts: Vec<f64> = (0..1 + rng.below(4)).map(|_| between(&mut rng, 0.5, 1.5)).collect();

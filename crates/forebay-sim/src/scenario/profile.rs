@@ -120,6 +120,7 @@ impl System {
                     * GB,
                 i_hpc: s.number("direct_i_hpc", 1.0, MAX_FACTOR, Some(2.0))?,
                 i_bd: s.number("direct_i_bd", 1.0, MAX_FACTOR, Some(2.0))?,
+                with_compute: false,
             },
             pfs_bytes_per_s,
             ram_bytes: 0,

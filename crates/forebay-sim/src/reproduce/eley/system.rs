@@ -89,7 +89,8 @@ pub fn cell(policy: &str, hpc: usize, app: usize, allowance: f64) -> Setup {
     let (app_compute_s, input_gb) = APPLICATIONS[app];
     let ns = |seconds: f64| (seconds * 1e9).round() as u64;
     let profile = profile(WAVE_BYTES, 25.0);
-    let direct = DirectStrain { speed_bytes_per_s: PFS_BYTES_PER_S, i_hpc: 2.0, i_bd: 2.2 };
+    let direct =
+        DirectStrain { speed_bytes_per_s: PFS_BYTES_PER_S, i_hpc: 2.0, i_bd: 2.2, with_compute: false };
     Setup {
         policy: policy.into(),
         bandwidth: "fair-share".into(),
