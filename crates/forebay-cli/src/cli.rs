@@ -484,9 +484,9 @@ pub struct MountArgs {
     /// Stay in the foreground
     #[arg(long)]
     pub foreground: bool,
-    /// Once mounted, send messages to the system's log (for a mount in the background)
+    /// Once mounted, leave the session and the standard error of the starter
     #[arg(long, hide = true)]
-    pub messages_to_log: bool,
+    pub in_background: bool,
     /// Check the options only (for mount(8))
     #[arg(short = 'f', hide = true)]
     pub fake: bool,

@@ -1,8 +1,8 @@
 //! `mount` and `umount` of a PFS with the tier in the read path, and `run --mount`, which mounts
 //! over the PFS's own path for one program.
 //!
-//! `mount` returns when the mount is ready. It starts this program again with `--foreground`, in a
-//! new session, and waits for its first line. If that process fails, its error is printed here.
+//! `mount` returns when the mount is ready. It starts this program again with `--foreground` and
+//! waits for its first line. If that process fails, its error is printed here.
 
 use crate::Outcome;
 use crate::cli::{Global, MountArgs, UmountArgs, parse_seconds};
@@ -14,7 +14,6 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 
@@ -76,16 +75,12 @@ fn start(args: &MountArgs) -> Outcome {
         let is_subcommand = argument == "mount";
         command.arg(argument);
         if is_subcommand {
-            command.args(["--foreground", "--messages-to-log"]);
+            command.args(["--foreground", "--in-background"]);
             break;
         }
     }
     command.args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(messages.try_clone().map_err(failed)?);
-    // SAFETY: setsid is async-signal-safe and touches no memory of the parent.
-    unsafe {
-        command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into));
-    }
     let mut child = command.spawn().map_err(failed)?;
     let mut first = [0];
     let is_ready = child.stdout.take().is_some_and(|mut out| out.read(&mut first).is_ok_and(|n| n == 1));
@@ -106,15 +101,19 @@ fn serve(global: &Global, args: &MountArgs, options: &Options) -> Outcome {
     // The process would keep the directory of its caller busy.
     let _ = std::env::set_current_dir("/");
     unmount_at_signals(mounted.at().to_owned())?;
+    if args.in_background {
+        // Not before it is mounted: autofs lets only processes of its own group see the place.
+        rustix::process::setsid().map_err(|e| format!("cannot leave the session of the starter: {e}"))?;
+    }
     // The starter may be gone.
     let _ = writeln!(std::io::stdout(), "mounted {} at {}", pfs.display(), mounted.at().display());
-    if args.messages_to_log {
+    if args.in_background {
         // From here on nobody reads what the starter has given it for its first messages.
         forebay_mount::to_system_log().map_err(|e| format!("cannot let go of standard error: {e}"))?;
     }
     mounted.serve().map_err(|e| {
         let why = format!("the mount at {} has ended: {e}", mounted.at().display());
-        if args.messages_to_log {
+        if args.in_background {
             forebay_mount::say(&why);
         }
         why
@@ -186,6 +185,9 @@ pub fn mount_privately(global: &Global, roots: &[OsString]) -> Result<(), String
         };
         let thread = std::thread::Builder::new().name("mount".into()).spawn(serve);
         thread.map_err(|e| format!("--mount: {e}"))?;
+        // Until it has asked, the kernel takes root for the owner, whom the namespace does not
+        // know, and lets nobody write into the directory. A PFS that fails says so later.
+        let _ = std::fs::metadata(root);
     }
     if let Ok(here) = here {
         // By its name it is below the mount, if it is on the PFS.

@@ -701,3 +701,173 @@ os._exit(0)";
     assert!(other.wait().unwrap().success(), "another user got no lock");
     wait_for("no thread waits for a program that has died", || waits() == 0);
 }
+
+/// Runs a script as root with mounts of its own. In it, `F` is the program, `/mnt` is empty, users
+/// may open `/dev/fuse`, and `/mnt/pfs` has a file `f` for all and a file `s` for root.
+#[track_caller]
+fn with_own_mounts(script: &str) -> String {
+    let begin = "set -e
+mount --make-rprivate /
+mount -t tmpfs -o mode=755 tmpfs /mnt
+mkdir -m 777 /mnt/bin /mnt/pfs /mnt/at /mnt/state /mnt/dev
+mount --bind $(dirname $1) /mnt/bin
+F=/mnt/bin/$(basename $1)
+mknod -m 666 /mnt/dev/fuse c 10 229
+mount --bind /mnt/dev/fuse /dev/fuse
+echo open > /mnt/pfs/f
+echo secret > /mnt/pfs/s
+chmod 600 /mnt/pfs/s
+as_user() { setpriv --reuid games --regid games --clear-groups \"$@\"; }
+";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c"]);
+    command.arg(format!("{begin}{script}")).arg("script").arg(FOREBAY).stdin(Stdio::null());
+    command.env("FOREBAY_SOCKET", "none").env_remove("FOREBAY_CONFIG");
+    let out = command.output().unwrap();
+    assert!(out.status.success(), "{}{}", text(&out.stdout), text(&out.stderr));
+    text(&out.stdout)
+}
+
+fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_here = std::env::split_paths(&path).any(|dir| dir.join(program).exists());
+    if !is_here {
+        eprintln!("left out: there is no {program}");
+    }
+    is_here
+}
+
+#[test]
+fn a_user_mounts_without_root() {
+    if skips() || !has("fusermount3") {
+        return;
+    }
+    let said = with_own_mounts(
+        "as_user $F mount /mnt/pfs /mnt/at
+grep -c ' /mnt/at .* fuse.forebay ' /proc/self/mountinfo
+as_user cat /mnt/at/f
+! as_user cat /mnt/at/s
+! cat /mnt/at/f
+as_user sh -c 'echo new > /mnt/at/new'
+stat -c %U /mnt/pfs/new
+as_user $F umount /mnt/at
+! grep ' /mnt/at ' /proc/self/mountinfo",
+    );
+    assert_eq!(said, "1\nopen\ngames\n");
+}
+
+#[test]
+fn a_user_runs_a_program_with_a_mount_of_its_own_without_root() {
+    if skips() || !has("fusermount3") {
+        return;
+    }
+    let said = with_own_mounts(
+        "chown games /mnt/state
+chmod 700 /mnt/state
+chown games:games /mnt/pfs
+mkdir -m 777 /mnt/pfs/of_root
+export FOREBAY_SOCKET=/mnt/state/agent.sock
+as_user env -u FOREBAY_SOCKET $F up --foreground --pfs /mnt/pfs --capacity 64MiB --state-dir /mnt/state > /mnt/log 2>&1 &
+until [ -e $FOREBAY_SOCKET ]; do sleep 0.05; done
+as_user $F run --mount -- sh -c '
+    grep -c \" /mnt/pfs .* fuse.forebay \" /proc/self/mountinfo; cat /mnt/pfs/f; ! cat /mnt/pfs/s; id -u; echo new > /mnt/pfs/new
+    echo new > /mnt/pfs/of_root/new || echo refused'
+stat -c %U /mnt/pfs/new
+kill %1",
+    );
+    // The kernel refuses to change what belongs to a user whom the namespace does not know.
+    assert_eq!(said, "1\nopen\n5\nrefused\ngames\n");
+}
+
+#[test]
+fn root_of_a_user_namespace_has_only_the_rights_of_its_user() {
+    if skips() {
+        return;
+    }
+    let said = with_own_mounts(
+        "$F mount /mnt/pfs /mnt/at
+as_user unshare --user --map-root-user sh -c 'id -u; cat /mnt/at/f; ! cat /mnt/at/s; echo new > /mnt/at/new'
+stat -c %U /mnt/pfs/new
+$F umount /mnt/at",
+    );
+    assert_eq!(said, "0\nopen\ngames\n");
+}
+
+#[test]
+fn a_container_that_binds_the_directory_above_sees_a_mount_that_is_replaced() {
+    if skips() {
+        return;
+    }
+    let said = with_own_mounts(
+        "mkdir /mnt/at/lustre /mnt/itself /mnt/above
+mount --bind /mnt/at /mnt/at
+mount --make-rshared /mnt/at
+$F mount /mnt/pfs /mnt/at/lustre
+unshare --mount --propagation slave sh -c '
+    mount --rbind /mnt/at/lustre /mnt/itself; mount --rbind /mnt/at /mnt/above
+    mount --make-rslave /mnt/itself; mount --make-rslave /mnt/above
+    cat /mnt/itself/f /mnt/above/lustre/f; touch /mnt/state/ready
+    until [ -e /mnt/state/replaced ]; do sleep 0.05; done
+    ! cat /mnt/itself/f; cat /mnt/above/lustre/f' &
+until [ -e /mnt/state/ready ]; do sleep 0.05; done
+kill -9 $(pgrep -f 'in-background /mnt/pfs /mnt/at/lustre')
+until ! stat /mnt/at/lustre; do sleep 0.05; done
+$F mount /mnt/pfs /mnt/at/lustre
+touch /mnt/state/replaced
+wait %1
+$F umount /mnt/at/lustre",
+    );
+    let lines: Vec<_> = said.lines().filter(|line| *line == "open").collect();
+    assert_eq!(lines.len(), 3, "{said}");
+}
+
+/// What mount(8) needs: its helper in /sbin, and the program where the helper is installed.
+const INSTALLED: &str = "mkdir -p /mnt/up /mnt/work /mnt/usr/sbin
+ln -s /mnt/bin /mnt/usr/bin
+mount -t overlay -o lowerdir=/usr/sbin,upperdir=/mnt/up,workdir=/mnt/work overlay /usr/sbin
+cp $HELPER /mnt/usr/sbin/
+ln -sf /mnt/usr/sbin/mount.fuse.forebay /usr/sbin/mount.fuse.forebay
+";
+
+fn installed(script: &str) -> String {
+    let helper = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/mount.fuse.forebay");
+    with_own_mounts(&format!("HELPER='{}'\n{INSTALLED}{script}", helper.display()))
+}
+
+#[test]
+fn mount_8_finds_the_program_wherever_it_is_installed() {
+    if skips() {
+        return;
+    }
+    let said = installed(
+        "cp /etc/fstab /mnt/fstab
+echo '/mnt/pfs /mnt/at fuse.forebay _netdev,nofail,x-systemd.requires-mounts-for=/mnt/pfs 0 0' >> /mnt/fstab
+mount --bind /mnt/fstab /etc/fstab
+mount /mnt/at
+cat /mnt/at/f
+umount /mnt/at
+mount -t fuse.forebay -o ro /mnt/pfs /mnt/at
+touch /mnt/at/new && echo wrong || true
+umount /mnt/at",
+    );
+    assert_eq!(said, "open\n");
+}
+
+#[test]
+fn autofs_mounts_at_the_first_access() {
+    if skips() || !has("automount") {
+        return;
+    }
+    let said = installed(
+        "mount -t tmpfs tmpfs /run
+mkdir /mnt/auto
+echo 'lustre -fstype=fuse.forebay :/mnt/pfs' > /mnt/map
+echo '/mnt/auto /mnt/map' > /mnt/master
+setsid automount --foreground --timeout 600 /mnt/master > /mnt/state/log 2>&1 &
+until grep -q ' /mnt/auto .*autofs' /proc/self/mountinfo; do sleep 0.05; done
+timeout 60 cat /mnt/auto/lustre/f
+grep -c ' /mnt/auto/lustre .* fuse.forebay ' /proc/self/mountinfo
+umount /mnt/auto/lustre",
+    );
+    assert_eq!(said, "open\n1\n");
+}
