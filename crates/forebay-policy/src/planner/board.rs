@@ -63,6 +63,9 @@ struct Phase {
     reported_s: f64,
 }
 
+/// A phase is about to end when less than this part of its time alone is left.
+const ENDING: f64 = 0.1;
+
 /// The planner's knowledge at one moment.
 #[derive(Clone, Debug)]
 pub struct Board {
@@ -119,6 +122,12 @@ impl Board {
     /// Number of phases under way.
     pub fn active_phases(&self) -> usize {
         self.hpc.values().filter(|h| h.phase.is_some()).count()
+    }
+
+    /// Whether a phase should be over, or almost.
+    pub fn is_a_phase_ending(&self) -> bool {
+        let mut phases = self.hpc.values().filter_map(|h| h.phase.as_ref());
+        phases.any(|phase| phase.left_s < ENDING * phase.alone_s)
     }
 
     /// When the next phase of any job is expected to begin.

@@ -135,10 +135,15 @@ impl Planner {
     /// the same moment, may find none. Its plan is dropped then, and made anew when there is room.
     fn carry_out(&mut self, out: &mut Vec<Action>) {
         let (now, busy) = (self.board.now(), self.board.active_phases() > 0);
+        let is_ending = self.board.is_a_phase_ending();
         let mut without_room = Vec::new();
         for (&job, running) in &mut self.running {
             let Some(step) = running.plan.steps.iter().rev().find(|s| s.at <= now) else { continue };
-            let setting = if step.yields && busy { Setting::PAUSED } else { step.setting };
+            // A full delay waits for the end of the phase, and not for the moment at which that was
+            // expected.
+            let has_not_begun = !running.direct && running.setting.is_none_or(|setting| setting.is_paused());
+            let is_too_soon = is_ending && has_not_begun && running.plan.kind == ActionKind::FullDelay;
+            let setting = if step.yields && busy || is_too_soon { Setting::PAUSED } else { step.setting };
             if !running.direct && running.setting == Some(setting) {
                 continue;
             }

@@ -103,6 +103,7 @@ fn eley_delays_fully_where_compute_hides_it() {
     assert_eq!(p.next_deadline(), Some(Nanos(20 * S)));
     let mut out = vec![];
     p.on_deadline(Nanos(20 * S), &mut out);
+    p.handle(Nanos(20 * S), Event::PhaseEnds { hpc: 0 }, &mut out);
     assert!(matches!(out[..], [Action::Fetch { setting, .. }] if setting == Setting::new(2, 1)), "{out:?}");
 }
 
@@ -575,4 +576,24 @@ fn tasks_do_not_read_by_themselves_into_a_phase_that_is_expected() {
     };
     assert!(kinds(false, 5) && kinds(true, 30), "they read by themselves where they disturb nobody");
     assert!(!kinds(true, 5));
+}
+
+/// The phase was expected to end after 20 s, and has not.
+#[test]
+fn a_full_delay_waits_for_a_phase_that_is_late() {
+    for name in ["full-delay", "eley"] {
+        let mut p = planner(name);
+        phase(&mut p, 0.0, 100);
+        let d = decision(&second_wave(&mut p, 30)).clone();
+        let begins = d.steps.last().expect("it is fetched some time").at;
+        assert_eq!((d.kind, begins), (ActionKind::FullDelay, Nanos(20 * S)), "{name}: {d:?}");
+        let goes = |out: &[Action]| {
+            out.iter().any(|a| matches!(a, Action::Fetch { setting, .. } if !setting.is_paused()))
+        };
+        let mut out = vec![];
+        p.on_deadline(Nanos(20 * S), &mut out);
+        assert!(!goes(&out), "{name}: beside the phase: {out:?}");
+        p.handle(Nanos(21 * S), Event::PhaseEnds { hpc: 0 }, &mut out);
+        assert!(goes(&out), "{name}: {out:?}");
+    }
 }

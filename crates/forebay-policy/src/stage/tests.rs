@@ -1398,7 +1398,7 @@ fn tasks_wait_until_their_wave_is_fetched() {
         assert_eq!(world.waves()[0].compute_began_ms, None, "{planner}: the wave has begun");
         let first = *world.orders.keys().next().unwrap();
         world.end(first, 0);
-        assert_eq!(world.take_may_read(), [], "{planner}: half of the wave is missing");
+        assert!(world.take_may_read().is_empty(), "{planner}: half of the wave is missing");
         world.fetch();
         assert_eq!((world.take_may_read(), world.waiting()), (vec![0, 1], 0), "{planner}");
         assert!(world.waves()[0].compute_began_ms.is_some());
@@ -1444,7 +1444,7 @@ fn whoever_waits_reads_when_the_last_hpc_job_leaves_or_members_change_or_the_job
         let mut world = World::asking("eley", 6);
         world.ask(0);
         world.tell(vec![JobUpdate::TaskAsks { stage: 1, partition: 1 }]);
-        assert_eq!(world.take_may_read(), [], "{end}");
+        assert!(world.take_may_read().is_empty(), "{end}");
         make(&mut world);
         world.turn();
         assert_eq!(world.take_may_read(), [0, 1], "{end}");
