@@ -147,11 +147,8 @@ impl Driver {
 
     /// The machine knows the job no more: it has answered whoever has asked.
     fn remove(&mut self, job: JobKey) {
-        if let Some(removed) = self.jobs.remove(&job)
-            && self.named.get(&removed.name) == Some(&job)
-        {
-            self.named.remove(&removed.name);
-        }
+        self.jobs.remove(&job);
+        self.named.retain(|_, of| *of != job);
         assert!(self.asking.range((job, 0, 0)..(job + 1, 0, 0)).next().is_none(), "a task asks of no job");
     }
 
@@ -171,7 +168,8 @@ impl Driver {
             of_job.reported.add(&update);
             if let JobUpdate::Begin { name, .. } = &update {
                 of_job.name.clone_from(name);
-                self.named.insert(name.clone(), job);
+                // Another job of that name keeps it: its tasks wait.
+                self.named.entry(name.clone()).or_insert(job);
             }
             let ends = matches!(update, JobUpdate::End);
             known.push(translate::job_update(update, &mut of_job.files));
@@ -193,7 +191,10 @@ impl Driver {
     /// A task of the job called `name` asks whether it may read.
     pub fn task_asks(&mut self, now: Nanos, question: Question, name: &str, (stage, partition): (u32, u32)) {
         let Some(&job) = self.named.get(name) else { return self.may_read(vec![question]) };
-        self.asking.entry((job, stage, partition)).or_default().push(question);
+        let asking = self.asking.entry((job, stage, partition)).or_default();
+        // One question of a node: its agent knows the last.
+        asking.retain(|(node, _)| *node != question.0);
+        asking.push(question);
         self.drive(now, Event::Job { job, updates: vec![event::JobUpdate::TaskAsks { stage, partition }] });
     }
 

@@ -209,7 +209,7 @@ impl JobUpdate {
     /// Bytes of memory that whoever keeps the update needs for it: several times its encoded
     /// length. A split brings its task along, which the coordinator keeps.
     pub fn held_bytes(&self) -> u64 {
-        const TASK_BYTES: u64 = 96;
+        const TASK_BYTES: u64 = 64;
         /// A place in a tree beside the one in the list.
         const PARTITION_BYTES: u64 = 20;
         let blocks = match self {

@@ -78,6 +78,8 @@ struct State {
     /// Pages under way from the PFS, by mount: those of orders here, and those passed on to peers
     /// for theirs.
     in_flight: BTreeMap<usize, usize>,
+    /// Pages that are fetched for orders of peers.
+    passed: usize,
     /// Peers that wait to have a page fetched for an order of theirs, by mount.
     waiting_peers: BTreeMap<usize, usize>,
     /// Of the ticket given last.
@@ -194,10 +196,12 @@ impl Orders {
     }
 
     /// If the coordinator has paused all orders, their pages stop as well: one of 2 MiB may take a
-    /// slow file system a second, and the phase for which they pause has begun.
+    /// slow file system a second, and the phase for which they pause has begun. Not while a peer
+    /// has a page fetched here for an order that goes on.
     fn rest_if_paused(&self, state: &State) {
         let mut open = state.orders.values().filter(|run| !run.progress.done).peekable();
-        let rest = open.peek().is_some() && open.all(|run| run.threads == 0);
+        let is_for_peers = state.passed > 0 || !state.waiting_peers.is_empty();
+        let rest = open.peek().is_some() && open.all(|run| run.threads == 0) && !is_for_peers;
         let brake = &self.fetch.brake;
         if brake.do_requests_rest() != rest {
             brake.set_requests_rest(rest);
@@ -323,10 +327,12 @@ impl Orders {
     pub fn pass(self: &Arc<Self>, mount: usize, deadline: Instant) -> Option<Passed> {
         let mut state = lock(&self.state);
         *state.waiting_peers.entry(mount).or_default() += 1;
+        self.rest_if_paused(&state);
         let free = loop {
             let held = self.fetch.brake.is_on();
             if !held && state.under_way(mount) < self.most_under_way(mount) {
                 *state.in_flight.entry(mount).or_default() += 1;
+                state.passed += 1;
                 break true;
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -337,6 +343,7 @@ impl Orders {
             state = self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
         };
         take_one(&mut state.waiting_peers, mount);
+        self.rest_if_paused(&state);
         drop(state);
         // Orders here may have waited for this one.
         self.changed.notify_all();
@@ -436,7 +443,11 @@ impl Watcher for Passed {
 
 impl Drop for Passed {
     fn drop(&mut self) {
-        take_one(&mut lock(&self.orders.state).in_flight, self.mount);
+        let mut state = lock(&self.orders.state);
+        take_one(&mut state.in_flight, self.mount);
+        state.passed -= 1;
+        self.orders.rest_if_paused(&state);
+        drop(state);
         self.orders.changed.notify_all();
     }
 }

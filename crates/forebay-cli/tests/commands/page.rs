@@ -38,7 +38,7 @@ const SHELLS: [&str; 3] = ["sh", "bash", "console"];
 
 /// Blocks that are not run. A label outside both lists is an error, because a misspelt `console`
 /// would otherwise be a command that nothing runs.
-const OTHERS: [&str; 8] = ["c", "ini", "json", "properties", "python", "rust", "text", "toml"];
+const OTHERS: [&str; 9] = ["c", "ini", "json", "properties", "python", "rust", "text", "toml", "yaml"];
 
 /// The steps of a page in order; an error begins with the number of the line.
 pub fn steps(text: &str) -> Result<Vec<Step>, String> {

@@ -87,6 +87,10 @@ impl Stages {
             self.questions.open.remove(&(key, stage, partition));
             return self.out.push(Action::MayRead { job: key, stage, partition });
         }
+        if self.questions.open.contains_key(&(key, stage, partition)) {
+            // Its time goes on.
+            return;
+        }
         let is_unknown = standing == Standing::Unknown;
         let most_ns = self.config.rules.task_wait_max_ns;
         let wait_ns = if is_unknown { UNKNOWN_NS.min(most_ns) } else { most_ns };
