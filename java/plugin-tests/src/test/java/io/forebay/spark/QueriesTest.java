@@ -31,12 +31,11 @@ public class QueriesTest extends ListeningSpark {
 
   private static final String FACTS = "key bigint, a double, b string, day bigint";
 
-  /** Row groups are small, and tasks read all pages of those that they do not leave out. */
   @Override
   Map<String, String> settings() {
     return Map.of("spark.hadoop.fs.file.impl", ReadRecord.class.getName(), "spark.hadoop.fs.file.impl.disable.cache", "true",
         "spark.sql.autoBroadcastJoinThreshold", "-1", "spark.hadoop.parquet.block.size", "100000", "spark.hadoop.parquet.page.size", "10000",
-        "spark.sql.parquet.compression.codec", "uncompressed", "spark.hadoop.parquet.filter.columnindex.enabled", "false");
+        "spark.sql.parquet.compression.codec", "uncompressed");
   }
 
   @Before

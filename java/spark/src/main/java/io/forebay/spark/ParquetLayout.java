@@ -35,16 +35,18 @@ final class ParquetLayout {
       return footers.parsed(own.length(), () -> {
         byte[] bytes = tail.last((int) own.length());
         ParquetMetadata metadata = new ParquetMetadataConverter().readParquetMetadata(new ByteArrayInputStream(bytes, 0, footerBytes), ParquetMetadataConverter.NO_FILTER);
-        return Footers.forEach(scans, own, scan -> groups(metadata, scan, own));
+        return Footers.forEach(scans, own, scan -> groups(metadata, scan, hadoop, tail, own));
       });
     }
   }
 
-  private static List<Group> groups(ParquetMetadata metadata, Scan scan, Range own) throws IOException {
+  private static List<Group> groups(ParquetMetadata metadata, Scan scan, Configuration hadoop, Tail tail, Range own) throws IOException {
+    // Iceberg's readers use no page indexes; its scans identify columns by their IDs.
+    boolean indexes = !scan.filters().isEmpty() && scan.ids().isEmpty() && hadoop.getBoolean(ParquetPages.ENABLED, true);
     MessageType schema = metadata.getFileMetaData().getSchema();
     List<Group> groups = new ArrayList<>();
     for (BlockMetaData block : metadata.getBlocks()) {
-      groups.add(group(block, schema, scan, own));
+      groups.add(group(block, schema, scan, indexes ? tail : null, own));
     }
     return groups;
   }
@@ -61,19 +63,31 @@ final class ParquetLayout {
     return Footers.bounded(bytes, tail.fileBytes() - END_BYTES);
   }
 
-  /** A row group belongs to the split that contains its middle, as in Spark. */
-  private static Group group(BlockMetaData block, MessageType schema, Scan scan, Range own) throws IOException {
-    List<Range> chunks = new ArrayList<>();
+  /**
+   * A row group belongs to the split that contains its middle, as in Spark.
+   *
+   * @param tail of the file, if tasks use its page indexes; else null
+   */
+  private static Group group(BlockMetaData block, MessageType schema, Scan scan, Tail tail, Range own) throws IOException {
+    List<ColumnChunkMetaData> chunks = new ArrayList<>();
     boolean mayMatch = RowGroups.mayMatch(block, scan.filters());
     if (mayMatch) {
       for (ColumnChunkMetaData chunk : block.getColumns()) {
         String[] path = chunk.getPath().toArray();
         Type.ID id = schema.getType(path[0]).getId();
         if (scan.reads(path, id == null ? null : id.intValue())) {
-          chunks.add(Footers.before(own.offset(), chunk.getStartingPos(), chunk.getTotalSize()));
+          chunks.add(chunk);
         }
       }
     }
-    return new Group(block.getStartingPos() + block.getCompressedSize() / 2, mayMatch ? block.getRowCount() : 0, Footers.merged(chunks));
+    List<Range> read = new ArrayList<>();
+    if (mayMatch && tail != null) {
+      read.addAll(ParquetPages.read(block, chunks, scan.filters(), tail, own));
+    } else {
+      for (ColumnChunkMetaData chunk : chunks) {
+        read.add(Footers.before(own.offset(), chunk.getStartingPos(), chunk.getTotalSize()));
+      }
+    }
+    return new Group(block.getStartingPos() + block.getCompressedSize() / 2, mayMatch ? block.getRowCount() : 0, Footers.merged(read));
   }
 }

@@ -4,8 +4,12 @@ import java.math.BigDecimal;
 import java.nio.charset.StandardCharsets;
 import java.time.LocalDate;
 import java.util.Arrays;
+import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
+import java.util.Set;
 
 import org.apache.parquet.column.statistics.Statistics;
 import org.apache.parquet.hadoop.metadata.BlockMetaData;
@@ -31,24 +35,50 @@ final class RowGroups {
 
   /** Whether rows of the group may satisfy all {@code filters}. */
   static boolean mayMatch(BlockMetaData group, List<Object> filters) {
-    return filters.stream().allMatch(filter -> mayMatch(group, filter));
+    Set<String> names = new HashSet<>();
+    filters.forEach(filter -> names.addAll(columns(filter)));
+    Map<String, Statistics<?>> statistics = new HashMap<>();
+    for (ColumnChunkMetaData chunk : names.isEmpty() ? List.<ColumnChunkMetaData>of() : group.getColumns()) {
+      String[] path = chunk.getPath().toArray();
+      String name = path[0].toLowerCase(Locale.ROOT);
+      if (path.length == 1 && names.contains(name) && chunk.getStatistics() != null) {
+        statistics.putIfAbsent(name, chunk.getStatistics());
+      }
+    }
+    return filters.stream().allMatch(filter -> mayMatch(filter, statistics));
   }
 
-  private static boolean mayMatch(BlockMetaData group, Object filter) {
+  /** The columns that a filter names, in lower case; empty if it does not say. */
+  static List<String> columns(Object filter) {
+    try {
+      String[] names = (String[]) Scala.call(filter, "references");
+      return Arrays.stream(names).map(name -> name.toLowerCase(Locale.ROOT)).distinct().toList();
+    } catch (ReflectiveOperationException | RuntimeException e) {
+      return List.of();
+    }
+  }
+
+  /**
+   * Whether rows of which these statistics are known may satisfy a filter.
+   *
+   * @param statistics by the name of the column in lower case
+   */
+  static boolean mayMatch(Object filter, Map<String, Statistics<?>> statistics) {
     try {
       switch (filter.getClass().getSimpleName()) {
         case "And" -> {
-          return mayMatch(group, Scala.call(filter, "left")) && mayMatch(group, Scala.call(filter, "right"));
+          return mayMatch(Scala.call(filter, "left"), statistics) && mayMatch(Scala.call(filter, "right"), statistics);
         }
         case "Or" -> {
-          return mayMatch(group, Scala.call(filter, "left")) || mayMatch(group, Scala.call(filter, "right"));
+          return mayMatch(Scala.call(filter, "left"), statistics) || mayMatch(Scala.call(filter, "right"), statistics);
         }
         case "In" -> {
           Object[] values = (Object[]) Scala.call(filter, "values");
-          return Arrays.stream(values).anyMatch(value -> compares(group, filter, "EqualTo", value));
+          Statistics<?> of = statistics.get(column(filter));
+          return Arrays.stream(values).anyMatch(value -> compares(of, "EqualTo", value));
         }
         case "EqualTo", "GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual" -> {
-          return compares(group, filter, filter.getClass().getSimpleName(), Scala.call(filter, "value"));
+          return compares(statistics.get(column(filter)), filter.getClass().getSimpleName(), Scala.call(filter, "value"));
         }
         default -> {
           return true;
@@ -59,27 +89,15 @@ final class RowGroups {
     }
   }
 
-  private static boolean compares(BlockMetaData group, Object filter, String how, Object value) {
-    try {
-      String column = ((String) Scala.call(filter, "attribute")).toLowerCase(Locale.ROOT);
-      for (ColumnChunkMetaData chunk : group.getColumns()) {
-        String[] path = chunk.getPath().toArray();
-        if (path.length == 1 && path[0].toLowerCase(Locale.ROOT).equals(column)) {
-          return compares(chunk, how, value);
-        }
-      }
-      return true;
-    } catch (ReflectiveOperationException e) {
-      return true;
-    }
+  private static String column(Object filter) throws ReflectiveOperationException {
+    return ((String) Scala.call(filter, "attribute")).toLowerCase(Locale.ROOT);
   }
 
-  private static boolean compares(ColumnChunkMetaData chunk, String how, Object value) {
-    Statistics<?> statistics = chunk.getStatistics();
+  private static boolean compares(Statistics<?> statistics, String how, Object value) {
     if (statistics == null || !statistics.hasNonNullValue() || value == null) {
       return true;
     }
-    LogicalTypeAnnotation type = chunk.getPrimitiveType().getLogicalTypeAnnotation();
+    LogicalTypeAnnotation type = statistics.type().getLogicalTypeAnnotation();
     Integer toLow = compare(statistics.genericGetMin(), value, type);
     Integer toHigh = compare(statistics.genericGetMax(), value, type);
     if (toLow == null || toHigh == null) {
