@@ -76,8 +76,8 @@ impl Core {
             }
             ToCoordinator::Hpc { hpc, update } => self.driver.hpc_reports(now, &(node, hpc), update),
             ToCoordinator::AskTurn { hpc } => self.driver.asks_turn(now, &(node, hpc)),
-            ToCoordinator::AskTask { ask, job, stage, partition } => {
-                self.driver.task_asks(now, (node, ask), &job, (stage, partition));
+            ToCoordinator::AskTask { ask, uid, job, stage, partition } => {
+                self.driver.task_asks(now, (node, ask), (job, uid), (stage, partition));
             }
             ToCoordinator::AskPlans { ask, most } => {
                 let log = self.driver.plans(most as usize);

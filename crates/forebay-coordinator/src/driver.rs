@@ -39,8 +39,8 @@ pub struct Driver {
     keys: BTreeMap<Owner, JobKey>,
     jobs: BTreeMap<JobKey, Job>,
     next_key: JobKey,
-    /// Of jobs with one name, the latest.
-    named: BTreeMap<String, JobKey>,
+    /// By name and user; of jobs with one name, the first.
+    named: BTreeMap<(String, u32), JobKey>,
     /// Tasks, by their stages and partitions, that wait for the machine's answer.
     asking: BTreeMap<(JobKey, u32, u32), Vec<Question>>,
     /// Limit on the memory that the reports of all jobs take.
@@ -163,13 +163,17 @@ impl Driver {
         let mut known = Vec::new();
         for update in updates {
             let begins = matches!(update, JobUpdate::Begin { .. });
+            if begins && self.keys.contains_key(owner) {
+                // It has begun, and has its name.
+                continue;
+            }
             let Some(job) = self.key_of(now, owner, uid, begins) else { break };
             let Some(of_job) = self.jobs.get_mut(&job) else { break };
             of_job.reported.add(&update);
             if let JobUpdate::Begin { name, .. } = &update {
                 of_job.name.clone_from(name);
                 // Another job of that name keeps it: its tasks wait.
-                self.named.entry(name.clone()).or_insert(job);
+                self.named.entry((name.clone(), uid)).or_insert(job);
             }
             let ends = matches!(update, JobUpdate::End);
             known.push(translate::job_update(update, &mut of_job.files));
@@ -188,9 +192,18 @@ impl Driver {
         self.bound_reports(now);
     }
 
-    /// A task of the job called `name` asks whether it may read.
-    pub fn task_asks(&mut self, now: Nanos, question: Question, name: &str, (stage, partition): (u32, u32)) {
-        let Some(&job) = self.named.get(name) else { return self.may_read(vec![question]) };
+    /// A task of the job called `name`, preferably of user `uid`, asks whether it may read.
+    pub fn task_asks(
+        &mut self,
+        now: Nanos,
+        question: Question,
+        (name, uid): (String, u32),
+        (stage, partition): (u32, u32),
+    ) {
+        // Executors may run as another user than the driver, as those of a standalone cluster do.
+        let of_others = || self.named.range((name.clone(), 0)..=(name.clone(), u32::MAX)).next();
+        let job = self.named.get(&(name.clone(), uid)).or_else(|| of_others().map(|(_, job)| job));
+        let Some(&job) = job else { return self.may_read(vec![question]) };
         let asking = self.asking.entry((job, stage, partition)).or_default();
         // One question of a node: its agent knows the last.
         asking.retain(|(node, _)| *node != question.0);
@@ -763,5 +776,27 @@ mod tests {
         jobs[0].stages = stages;
 
         forebay_wire::framed::shared(&ToAgent::Jobs { ask: 1, jobs }).expect("it fits");
+    }
+
+    /// A name that stays behind would have its questions kept, and nobody would answer them.
+    #[test]
+    fn a_job_has_one_name_and_takes_it_along_when_it_ends() {
+        let mut driver = driver();
+        let begin = |name: &str| JobUpdate::Begin { name: name.into(), planner: String::new() };
+        let asks = |driver: &mut Driver, name: &str, uid| {
+            driver.task_asks(NOW, ("a".into(), 7), (name.into(), uid), (1, 0));
+            driver.take_messages()
+        };
+        let may_read = vec![("a".to_string(), ToAgent::MayRead { ask: 7 })];
+        driver.job_reports(NOW, &owner(), UID, vec![begin("one"), begin("two")]);
+        driver.job_reports(NOW, &("a".into(), 9), UID + 1, vec![begin("one")]);
+        assert_eq!(driver.named.len(), 2, "{:?}", driver.named);
+        for (name, uid) in [("one", UID), ("one", UID + 1), ("one", UID + 2), ("two", UID)] {
+            assert_eq!(asks(&mut driver, name, uid), may_read, "no planner makes them wait");
+        }
+        driver.job_reports(NOW, &owner(), UID, vec![JobUpdate::End]);
+        driver.job_reports(NOW, &("a".into(), 9), UID + 1, vec![JobUpdate::End]);
+        assert!(driver.named.is_empty() && driver.asking.is_empty());
+        assert_eq!(asks(&mut driver, "one", UID), may_read);
     }
 }

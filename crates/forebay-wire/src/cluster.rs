@@ -343,6 +343,8 @@ pub enum ToCoordinator {
     AskTask {
         /// Comes back with the answer.
         ask: u64,
+        /// Its user.
+        uid: u32,
         /// Name of its job.
         job: String,
         /// Its stage.

@@ -17,14 +17,14 @@ const WAIT: Duration = Duration::from_secs(1);
 /// A task that does not ask again within this time has ended.
 const ASKS: Duration = Duration::from_secs(5);
 
-/// Questions at a time; tasks beyond read at once.
+/// Questions at a time; tasks beyond read at once. One user has half of them at most.
 const QUESTIONS_MAX: usize = 4096;
 
 /// Longest name of a job.
-const NAME_BYTES_MAX: usize = 1024;
+const NAME_BYTES_MAX: usize = 256;
 
-/// A task: its job's name, its stage, its partition.
-pub type Task = (String, u32, u32);
+/// A task: its user, its job's name, its stage, its partition.
+pub type Task = (u32, String, u32, u32);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -59,9 +59,11 @@ impl State {
     /// Of a task that asks, perhaps again: `None` if it may read, or the number of a new question.
     fn ask(&mut self, now: Instant, task: &Task, is_silent: bool) -> Option<Option<u64>> {
         let is_known = self.open.contains_key(task);
-        let is_one_too_many = !is_known && self.open.len() >= QUESTIONS_MAX;
+        let of_user = || self.open.keys().filter(|(user, ..)| *user == task.0).count();
+        let is_one_too_many =
+            !is_known && (self.open.len() >= QUESTIONS_MAX || of_user() >= QUESTIONS_MAX / 2);
         let may_read = self.open.get(task).is_some_and(|question| question.may_read);
-        if may_read || is_silent || !self.is_connected || is_one_too_many || task.0.len() > NAME_BYTES_MAX {
+        if may_read || is_silent || !self.is_connected || is_one_too_many || task.1.len() > NAME_BYTES_MAX {
             self.forget(task);
             return None;
         }
@@ -91,8 +93,8 @@ impl TaskQuestions {
             match state.ask(now, task, is_silent()) {
                 None => return true,
                 Some(Some(ask)) => {
-                    let (job, stage, partition) = task.clone();
-                    say(ToCoordinator::AskTask { ask, job, stage, partition });
+                    let (uid, job, stage, partition) = task.clone();
+                    say(ToCoordinator::AskTask { ask, uid, job, stage, partition });
                 }
                 Some(None) => {}
             }
@@ -135,7 +137,7 @@ mod tests {
     use super::*;
 
     fn task(partition: u32) -> Task {
-        ("app".into(), 1, partition)
+        (7, "app".into(), 1, partition)
     }
 
     #[test]
@@ -163,7 +165,7 @@ mod tests {
         assert_eq!(state.ask(now, &task(0), false), Some(Some(0)));
         assert_eq!(state.ask(now + ASKS, &task(1), false), Some(Some(1)));
         assert_eq!(state.ask(now + 2 * ASKS, &task(2), false), Some(Some(2)));
-        assert_eq!(state.open.keys().map(|task| task.2).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(state.open.keys().map(|task| task.3).collect::<Vec<_>>(), [1, 2]);
         let questions = TaskQuestions { state: Mutex::new(state), changed: Condvar::new() };
         questions.set_connected(false);
         assert!(questions.may_read(&task(1), || false, |_| panic!("there is nobody to ask")));
@@ -175,9 +177,17 @@ mod tests {
     #[test]
     fn questions_are_bounded() {
         let (now, mut state) = (Instant::now(), State { is_connected: true, ..State::default() });
-        let most = QUESTIONS_MAX as u32;
-        assert!((0..most).all(|partition| state.ask(now, &task(partition), false).is_some()));
-        assert_eq!(state.ask(now, &task(most), false), None);
-        assert_eq!(state.ask(now, &("x".repeat(NAME_BYTES_MAX + 1), 0, 0), false), None);
+        let most = QUESTIONS_MAX as u32 / 2;
+        let of = |uid, partition| (uid, "app".to_owned(), 1, partition);
+        assert!((0..most).all(|partition| state.ask(now, &of(7, partition), false).is_some()));
+        assert_eq!(state.ask(now, &of(7, most), false), None);
+        assert!(
+            (0..most).all(|partition| state.ask(now, &of(8, partition), false).is_some()),
+            "another user"
+        );
+        assert_eq!(state.ask(now, &of(9, 0), false), None);
+        let (mut state, name) =
+            (State { is_connected: true, ..State::default() }, "x".repeat(NAME_BYTES_MAX + 1));
+        assert_eq!(state.ask(now, &(7, name, 0, 0), false), None);
     }
 }

@@ -90,7 +90,7 @@ impl Connection {
             Request::Plans { most } => phases::plans(self, most),
             Request::Overview => jobs::overview(self),
             Request::Jobs => jobs::list(self),
-            Request::TaskAsks { job, stage, partition } => jobs::task_asks(self, (job, stage, partition)),
+            Request::TaskAsks { job, stage, partition } => jobs::task_asks(self, job, stage, partition),
             Request::JobTell(updates) => match reported {
                 Some(reported) => jobs::tell(self, updates, reported),
                 None => reply(Reply::Refused(Refusal::NoRoom)),

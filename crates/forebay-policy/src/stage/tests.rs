@@ -1509,3 +1509,48 @@ fn thousands_of_tasks_begin_at_once() {
     }
     assert_eq!(world.take_may_read().len(), slots as usize);
 }
+
+/// Found by random events.
+#[test]
+fn a_question_has_one_answer_also_if_its_task_has_ended() {
+    let mut world = World::asking("full-delay", 40);
+    world.tell(vec![JobUpdate::TaskAsks { stage: 1, partition: 18 }]);
+    world.start(0, "a");
+    world.finish(18);
+    assert_eq!(world.take_may_read(), [18]);
+    world.tell(vec![JobUpdate::TaskAsks { stage: 1, partition: 18 }]);
+    world.tell(vec![JobUpdate::End]);
+    assert_eq!(world.take_may_read(), [18]);
+}
+
+/// The machine may be called long after a deadline.
+#[test]
+fn the_time_of_a_question_counts_from_when_it_was_asked() {
+    let mut world = World::asking("full-delay", 4);
+    let limit_ns = Rules::default().task_wait_max_ns;
+    world.tell(vec![JobUpdate::StageEnded { stage: 1 }]);
+    world.tell(vec![JobUpdate::TaskAsks { stage: 1, partition: 0 }]);
+    let again = reported(4, &[("a", 2)]);
+    world.tell(again[3..].to_vec());
+    world.now = Nanos(limit_ns + 3 * SECOND);
+    world.turn();
+    assert_eq!(world.take_may_read(), [0]);
+}
+
+/// Two tasks of 4 MiB in all, for a node that may be asked to hold less: the second chunk would
+/// have room when the first task has computed.
+#[test]
+fn nobody_waits_for_a_wave_that_its_node_has_no_room_for() {
+    let waiting = |capacity: u64| {
+        let mut world = World::new("eley", &[("a", capacity), ("b", 1 << 30)]);
+        world.report(hpc(JOINS));
+        let mut updates = reported_at(8, &[("a", 4)], |_| "a");
+        updates.insert(1, JobUpdate::TasksAsk);
+        world.tell(updates);
+        (0..2).for_each(|task| world.ask(task));
+        (world.waiting(), world.take_may_read().len())
+    };
+    assert_eq!(waiting(1 << 30), (2, 0));
+    assert!(plannable(6 * MIB) < 4 * MIB);
+    assert_eq!(waiting(6 * MIB), (0, 2));
+}

@@ -129,8 +129,11 @@ impl Stages {
             return Standing::May;
         }
         match running.stages.get(&stage) {
-            Some(run) if run.waits_for_input(task) => Standing::Waits,
-            Some(_) => Standing::May,
+            Some(run) if run.awaits(|node| self.tiers.plannable_bytes(node), [task]).is_empty() => {
+                Standing::May
+            }
+            Some(_) => Standing::Waits,
+            None if running.unreported.contains(&stage) => Standing::May,
             None => Standing::Unknown,
         }
     }
@@ -165,18 +168,27 @@ impl Stages {
         if !self.tasks_wait(running) {
             return self.stop_waiting(now, key, stage);
         }
-        while let Some(task) = self.first_held_that_may_read(key, stage) {
-            self.start_held(now, key, stage, task);
-        }
+        let Some(run) = running.stages.get(&stage) else { return };
+        let may_hold = |node: &str| self.tiers.plannable_bytes(node);
+        let (mut tasks, mut of_no_task): (BTreeSet<u32>, _) =
+            (run.held.keys().copied().collect(), Vec::new());
         for partition in self.questions.of_stage(key, stage) {
+            match running.job.task_of(stage, partition) {
+                Some(task) => drop(tasks.insert(task)),
+                None => of_no_task.push(partition),
+            }
+        }
+        // All at once: there may be thousands, of few waves.
+        let awaited = run.awaits(may_hold, tasks.iter().copied());
+        for task in tasks.difference(&awaited) {
+            self.start_held(now, key, stage, *task);
+            self.answer_task(key, stage, *task);
+        }
+        for partition in of_no_task {
             if self.standing_of(key, stage, partition) == Standing::May {
                 self.answer((key, stage, partition));
             }
         }
-    }
-
-    fn first_held_that_may_read(&self, key: JobKey, stage: u32) -> Option<u32> {
-        self.jobs.get(&key)?.stages.get(&stage)?.first_released()
     }
 
     /// As [`Stages::let_read`], for all stages.

@@ -583,27 +583,29 @@ impl StageRun {
         withdrawn
     }
 
-    /// Whether the task's wave has not begun, something of it is still to be fetched, and its tasks
-    /// are to wait for it. To planners a wave begins as a whole.
-    pub fn waits_for_input(&self, task: u32) -> bool {
-        let place = self.wave_of.get(task as usize).copied().flatten();
-        place.is_some_and(|place| self.waves[place].tasks.contains_key(&task) && self.is_awaited(place))
-    }
-
-    fn is_awaited(&self, place: usize) -> bool {
-        let wave = &self.waves[place];
-        self.planner.is_some() && wave.started == 0 && !wave.is_direct && !wave.is_over()
-    }
-
-    /// The first of the tasks that wait in their slots and need not any more.
-    pub fn first_released(&self) -> Option<u32> {
-        // They are of few waves, and one wave has a part for each node.
-        let mut awaited: BTreeMap<usize, bool> = BTreeMap::new();
-        let mut waits = |task: u32| {
-            let place = self.wave_of.get(task as usize).copied().flatten();
-            place.is_some_and(|place| *awaited.entry(place).or_insert_with(|| self.is_awaited(place)))
+    /// Those of `tasks` that are to wait for their input: their wave has not begun, and something
+    /// of it is still to be fetched. To planners a wave begins as a whole.
+    ///
+    /// Nobody waits for a wave of which a node has more to fetch than it `may_hold`: the rest would
+    /// have room when the wave has been computed.
+    pub fn awaits(
+        &self,
+        may_hold: impl Fn(&str) -> u64,
+        tasks: impl IntoIterator<Item = u32>,
+    ) -> BTreeSet<u32> {
+        // One wave has a part for each node, and many tasks.
+        let mut waves: BTreeMap<usize, bool> = BTreeMap::new();
+        let is_awaited = |place: usize| {
+            let wave = &self.waves[place];
+            let fits = || wave.parts.iter().all(|(node, part)| part.bytes() <= may_hold(node));
+            self.planner.is_some() && wave.started == 0 && !wave.is_direct && !wave.is_over() && fits()
         };
-        self.held.keys().copied().find(|task| !waits(*task))
+        let mut waits = |task: &u32| {
+            let place = self.wave_of.get(*task as usize).copied().flatten();
+            let place = place.filter(|place| self.waves[*place].tasks.contains_key(task));
+            place.is_some_and(|place| *waves.entry(place).or_insert_with(|| is_awaited(place)))
+        };
+        tasks.into_iter().filter(|task| waits(task)).collect()
     }
 
     /// The planner's number of the task's wave, if that wave begins with it.

@@ -74,7 +74,7 @@ abstract class ListeningSpark {
     session.sparkContext().addSparkListener(new JobListener(session.sparkContext(), reporter, ours));
   }
 
-  /** All that there is to tell is told after this. */
+  /** What the plug-in has reported. Waits until it has reported everything. */
   Reported heard() throws Exception {
     session.sparkContext().listenerBus().waitUntilEmpty();
     Punctual.reporter = null;
@@ -132,7 +132,7 @@ abstract class ListeningSpark {
     }
   }
 
-  /** The ranges that are told of each file, by its name; those of all tasks as one. */
+  /** The ranges that were reported of each file, by its name; those of all tasks together. */
   static Map<String, List<Footers.Range>> toldByName(Reported all) {
     Map<String, List<Footers.Range>> told = new TreeMap<>();
     List<String> files = all.files();
