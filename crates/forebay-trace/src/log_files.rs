@@ -288,16 +288,18 @@ fn write_file(
         }
         waiting_bytes.fetch_sub(chunk.len(), Ordering::AcqRel);
         if written == 0 {
-            remove_old(dir, prefix, number);
+            remove_old(dir, prefix);
         }
     }
     Ok(())
 }
 
-/// Another program may remove old files as well.
-fn remove_old(dir: &Path, prefix: &str, current: u64) {
-    let old = numbers(dir, prefix).unwrap_or_default().into_iter();
-    for number in old.filter(|number| number.saturating_add(FILES_KEPT) <= current) {
+/// Another program may remove old files as well. A thread that is late may find later files than
+/// its own, and then removes its own.
+fn remove_old(dir: &Path, prefix: &str) {
+    let numbers = numbers(dir, prefix).unwrap_or_default();
+    let newest = numbers.iter().copied().max().unwrap_or(0);
+    for number in numbers.into_iter().filter(|number| number.saturating_add(FILES_KEPT) <= newest) {
         if let Err(e) = fs::remove_file(path(dir, prefix, number))
             && e.kind() != io::ErrorKind::NotFound
         {
