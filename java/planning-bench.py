@@ -1,12 +1,12 @@
 """How long the driver takes to report a scan of many Parquet files, and how much memory.
 
-    python3 java/planning-bench.py [--files 1000] [--groups 10] [--columns 20] [--rate 200MB/s]
+    python3 java/planning-bench.py [--files 1000] [--groups 10] [--columns 20] [--rate 200MB/s] [--rounds 7]
 
-Prints, in milliseconds, the first reading and the median of later ones: the footers alone, read
-without Forebay from the same file system in eight threads; what the plug-in takes from a stage's
-RDD until it knows the ranges; and until the agent has them. The PFS is the slow file system of the
-lab, so the first reading of either pays for it. Needs `java/run-tests` to have run once, and root
-or fusermount3.
+Prints, in milliseconds: the footers alone, read without Forebay from the same file system in eight
+threads; what the plug-in takes from a stage's RDD until it knows the ranges; and until the agent has
+them. Of each, the first reading of a new JVM, and the medians of later ones, with nothing of the
+table in the tier and with its footers. The PFS is the slow file system of the lab. Needs
+`java/run-tests` to have run once, and root or fusermount3.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def run(place, pfs, socket, options):
     opens = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in OPENS]
     opens += ["--add-opens=java.base/sun.nio.ch=ALL-UNNAMED", "--add-opens=java.base/sun.security.action=ALL-UNNAMED"]
     path = f"{MODULE}/test-classes:{TARGET}/java/spark/classes:{dependencies}"
-    arguments = [pfs / "table", socket, options.files, options.groups, options.columns]
+    arguments = [pfs / "table", socket, options.files, options.groups, options.columns, options.rounds]
     command = ["java", "-Xmx1g", *opens, "-cp", path, "io.forebay.spark.PlanningBench", *map(str, arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=place, timeout=600)
     return json.loads(done.stdout.strip().splitlines()[-1])
@@ -50,6 +50,7 @@ def main():
     parser.add_argument("--groups", type=int, default=10)
     parser.add_argument("--columns", type=int, default=20)
     parser.add_argument("--rate", default="200MB/s", help="what each of the four servers of the PFS transfers")
+    parser.add_argument("--rounds", type=int, default=7, help="readings, each with an empty tier and again")
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
         place = Path(tempfile.mkdtemp(prefix="forebay-planning-"))
@@ -62,8 +63,8 @@ def main():
         sys.exit(f"{found['files']} of {options.files} files were reported")
     print(f"{options.files} files of {options.groups} row groups and {options.columns} columns; {found['tasks']} tasks, {found['parts']} parts")
     for key, words in (("plain_ms", "footers without Forebay"), ("looked_up_ms", "ranges known"), ("reported_ms", "reported")):
-        first, later = found[key]
-        print(f"{words:24} {first:6.0f} ms the first time, {later:6.0f} ms later")
+        first, cold, warm = found[key]
+        print(f"{words:24} {first:6.0f} ms the first time, {cold:6.0f} ms with nothing in the tier, {warm:6.0f} ms with the footers in it")
     print(f"{'memory of the driver':24} {found['kept_bytes'] / 1024:6.0f} KiB")
 
 

@@ -10,13 +10,16 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Random;
 import java.util.Set;
+import java.util.stream.IntStream;
 
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
@@ -24,12 +27,15 @@ import org.apache.parquet.crypto.ColumnEncryptionProperties;
 import org.apache.parquet.crypto.FileEncryptionProperties;
 import org.apache.parquet.example.data.Group;
 import org.apache.parquet.example.data.simple.SimpleGroupFactory;
+import org.apache.parquet.hadoop.ParquetFileReader;
 import org.apache.parquet.hadoop.ParquetWriter;
 import org.apache.parquet.hadoop.example.ExampleParquetWriter;
 import org.apache.parquet.hadoop.metadata.ColumnPath;
+import org.apache.parquet.hadoop.util.HadoopInputFile;
 import org.apache.parquet.hadoop.util.HadoopOutputFile;
 import org.apache.parquet.schema.MessageType;
 import org.apache.parquet.schema.MessageTypeParser;
+import org.apache.spark.sql.sources.IsNotNull;
 import org.junit.Before;
 import org.junit.Rule;
 import org.junit.Test;
@@ -76,6 +82,13 @@ public class FootersTest {
           row.add("a", i * 0x9e3779b97f4a7c15L);
         }
         row.add("b", "row " + i);
+        if (schema.containsField("s")) {
+          row.add("B2", i);
+          Group s = row.addGroup("s");
+          s.add("a", (long) i);
+          s.addGroup("t").add("a", (long) i);
+          row.addGroup("deep").addGroup("list").addGroup("element").add("b", (long) i);
+        }
         writer.write(row);
       }
     }
@@ -146,6 +159,61 @@ public class FootersTest {
     // Files that do not number theirs are read by name.
     Scan known = new Scan(Columns.named(Set.of("a")), Set.of(99), List.of());
     assertEquals(footers(good).of(good, SCAN, ALL), Footers.of(Map.of(good, Set.of(known)), HADOOP).of(good, known, ALL));
+  }
+
+  /**
+   * What is cut out of a footer before it is parsed changes nothing: of each column and of some
+   * together, the chunks are those of the whole footer.
+   */
+  @Test
+  public void ofManyColumnsTheChunksAreThoseOfTheWholeFooter() throws IOException {
+    Configuration withoutIndexes = new Configuration(false);
+    withoutIndexes.setBoolean(ParquetPages.ENABLED, false);
+    String others = " optional group deep { repeated group list { optional group element { required int64 b; optional binary x; } } }"
+        + " required group s { required int64 a; required group t { required int64 a; } } required int32 B2 = 300;";
+    for (int more : new int[] {0, 40}) {
+      String columns = String.join("", IntStream.range(0, more).mapToObj(i -> " optional int64 ä" + i + " = " + (i + 9) + ";").toList());
+      Path path = write("many-" + more + ".parquet", MessageTypeParser.parseMessageType("message t { required int64 a; required binary b;" + others + columns + " }"), null);
+      List<Set<String>> reads = List.of(Set.of("a"), Set.of("b"), Set.of("deep"), Set.of("s"), Set.of("b2", "ä7"), Set.of("ä39", "a"), Set.of());
+      for (Set<String> read : reads) {
+        Scan scan = new Scan(Columns.named(read), List.of(new IsNotNull("a")));
+        Footers.Read found = Footers.of(Map.of(path, Set.of(scan)), withoutIndexes).of(path, scan, ALL, Long.MAX_VALUE);
+        List<Footers.Range> whole = new ArrayList<>();
+        try (ParquetFileReader reader = ParquetFileReader.open(HadoopInputFile.fromPath(path, HADOOP))) {
+          reader.getFooter().getBlocks().stream().flatMap(block -> block.getColumns().stream()).filter(chunk -> scan.reads(chunk.getPath().toArray(), null))
+              .forEach(chunk -> whole.add(new Footers.Range(chunk.getStartingPos(), chunk.getTotalSize())));
+          assertEquals(reader.getRecordCount(), found.rows());
+        }
+        List<Footers.Range> told = found.ranges().subList(0, found.ranges().size() - 1);
+        assertEquals(read.toString(), Footers.merged(whole), told);
+        assertEquals(read.toString(), read.isEmpty(), told.isEmpty());
+      }
+    }
+  }
+
+  /** Whatever single byte of a footer is wrong, the other files are reported. */
+  @Test
+  public void aWrongByteInAFooterHarmsNoOtherFile() throws IOException {
+    List<Footers.Range> ranges = footers(good).of(good, SCAN, ALL);
+    Map<Path, Set<Scan>> files = new HashMap<>();
+    files.put(good, Set.of(SCAN));
+    Random random = new Random(18);
+    for (int at = bytes.length - 8 - footerBytes(); at < bytes.length - 8; at++) {
+      byte[] changed = bytes.clone();
+      changed[at] = (byte) random.nextInt();
+      files.put(raw("wrong-" + at + ".parquet", changed), Set.of(SCAN));
+    }
+    Footers footers = Footers.of(files, HADOOP);
+    assertEquals(ranges, footers.of(good, SCAN, ALL));
+    assertTrue(footers.withoutPlan().toString(), !footers.withoutPlan().isEmpty());
+    for (String why : footers.withoutPlan().keySet()) {
+      assertTrue(why, why.contains("a footer") || why.contains("the footer") || why.contains("encrypted"));
+    }
+    for (Path path : files.keySet()) {
+      for (Footers.Range range : footers.of(path, SCAN, ALL)) {
+        assertTrue(path + " " + range, range.offset() >= 0 && range.end() <= bytes.length);
+      }
+    }
   }
 
   @Test

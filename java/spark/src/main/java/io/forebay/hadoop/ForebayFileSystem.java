@@ -178,6 +178,11 @@ public class ForebayFileSystem extends FileSystem {
 
   // ---- contents ----
 
+  /** Length of an open file, without a question to the PFS; -1 if the stream is not Forebay's. */
+  public static long lengthOf(FSDataInputStream in) {
+    return in.getWrappedStream() instanceof ForebayInputStream ours ? ours.length() : -1;
+  }
+
   @Override
   public FSDataInputStream open(Path path, int bufferBytes) throws IOException {
     String file = local(path);

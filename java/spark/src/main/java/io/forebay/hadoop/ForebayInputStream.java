@@ -114,6 +114,10 @@ final class ForebayInputStream extends FSInputStream
     }
   }
 
+  long length() {
+    return size;
+  }
+
   // ---- in sequence ----
 
   /** Bytes of the buffer that come next. */

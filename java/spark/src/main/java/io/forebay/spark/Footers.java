@@ -88,6 +88,9 @@ final class Footers {
   /** Bytes of footers that may be parsed at the same time. */
   private final Semaphore parsing = new Semaphore(FOOTER_BYTES_MAX);
 
+  /** Bytes at the end of the last file, by which the end of the next one is read. */
+  private final AtomicInteger tails = new AtomicInteger();
+
   /** Parts of all files so far. */
   private final AtomicInteger ranges = new AtomicInteger();
 
@@ -120,6 +123,10 @@ final class Footers {
     }
     footers.withoutPlan.forEach((why, count) -> LOG.debug("Forebay: {} files of a stage are read without a plan: {}", count, why));
     return footers;
+  }
+
+  AtomicInteger tails() {
+    return tails;
   }
 
   /** How many files are read without a plan, by the reason. */

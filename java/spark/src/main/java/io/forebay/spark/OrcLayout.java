@@ -46,7 +46,7 @@ final class OrcLayout {
   private OrcLayout() {}
 
   static Map<Scan, Layout> read(Path path, List<Scan> scans, Configuration hadoop, Footers footers) throws IOException {
-    try (Tail tail = Tail.open(path, hadoop)) {
+    try (Tail tail = Tail.open(path, hadoop, footers.tails())) {
       if (tail.fileBytes() == 0) {
         // Hive writes such files, and ORC treats them as tables without rows.
         return Footers.forEach(scans, new Range(0, 0), scan -> List.of());
@@ -75,7 +75,7 @@ final class OrcLayout {
 
   @SuppressWarnings("deprecation") // Its replacement opens the file again.
   private static OrcTail tail(Tail tail, int tailBytes) throws IOException {
-    return ReaderImpl.extractFileTail(ByteBuffer.wrap(tail.last(tailBytes)), tail.fileBytes(), tail.modified());
+    return ReaderImpl.extractFileTail(ByteBuffer.wrap(tail.last(tailBytes)), tail.fileBytes(), -1);
   }
 
   private static List<Group> groups(Path path, Tail tail, OrcTail parsed, Scan scan, Configuration hadoop) throws IOException {

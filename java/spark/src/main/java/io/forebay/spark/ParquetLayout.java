@@ -1,6 +1,5 @@
 package io.forebay.spark;
 
-import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
@@ -8,10 +7,8 @@ import java.util.Map;
 
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
-import org.apache.parquet.format.converter.ParquetMetadataConverter;
 import org.apache.parquet.hadoop.metadata.BlockMetaData;
 import org.apache.parquet.hadoop.metadata.ColumnChunkMetaData;
-import org.apache.parquet.hadoop.metadata.ParquetMetadata;
 import org.apache.parquet.schema.MessageType;
 import org.apache.parquet.schema.Type;
 
@@ -29,24 +26,27 @@ final class ParquetLayout {
   private ParquetLayout() {}
 
   static Map<Scan, Layout> read(Path path, List<Scan> scans, Configuration hadoop, Footers footers) throws IOException {
-    try (Tail tail = Tail.open(path, hadoop)) {
+    try (Tail tail = Tail.open(path, hadoop, footers.tails())) {
       int footerBytes = footerBytes(tail);
       Range own = new Range(tail.fileBytes() - END_BYTES - footerBytes, (long) footerBytes + END_BYTES);
       return footers.parsed(own.length(), () -> {
-        byte[] bytes = tail.last((int) own.length());
-        ParquetMetadata metadata = new ParquetMetadataConverter().readParquetMetadata(new ByteArrayInputStream(bytes, 0, footerBytes), ParquetMetadataConverter.NO_FILTER);
-        return Footers.forEach(scans, own, scan -> groups(metadata, scan, hadoop, tail, own));
+        ParquetFooter footer = ParquetFooter.parse(tail.last((int) own.length()), footerBytes, scans);
+        return Footers.forEach(scans, own, scan -> groups(footer, scan, hadoop, tail, own));
       });
     }
   }
 
-  private static List<Group> groups(ParquetMetadata metadata, Scan scan, Configuration hadoop, Tail tail, Range own) throws IOException {
+  private static List<Group> groups(ParquetFooter footer, Scan scan, Configuration hadoop, Tail tail, Range own) throws IOException {
     // Iceberg's readers use no page indexes; its scans identify columns by their IDs.
     boolean indexes = !scan.filters().isEmpty() && scan.ids().isEmpty() && hadoop.getBoolean(ParquetPages.ENABLED, true);
-    MessageType schema = metadata.getFileMetaData().getSchema();
+    MessageType schema = footer.metadata().getFileMetaData().getSchema();
+    List<BlockMetaData> blocks = footer.metadata().getBlocks();
     List<Group> groups = new ArrayList<>();
-    for (BlockMetaData block : metadata.getBlocks()) {
-      groups.add(group(block, schema, scan, indexes ? tail : null, own));
+    for (int i = 0; i < blocks.size(); i++) {
+      BlockMetaData block = blocks.get(i);
+      // As in Spark, it belongs to the split that contains its middle.
+      long middle = block.getStartingPos() + footer.groupBytes()[i] / 2;
+      groups.add(group(middle, block, schema, scan, indexes ? tail : null, own));
     }
     return groups;
   }
@@ -64,11 +64,12 @@ final class ParquetLayout {
   }
 
   /**
-   * A row group belongs to the split that contains its middle, as in Spark.
+   * What is read of a row group.
    *
+   * @param at by which it belongs to a split
    * @param tail of the file, if tasks use its page indexes; else null
    */
-  private static Group group(BlockMetaData block, MessageType schema, Scan scan, Tail tail, Range own) throws IOException {
+  private static Group group(long at, BlockMetaData block, MessageType schema, Scan scan, Tail tail, Range own) throws IOException {
     List<ColumnChunkMetaData> chunks = new ArrayList<>();
     boolean mayMatch = RowGroups.mayMatch(block, scan.filters());
     if (mayMatch) {
@@ -88,6 +89,6 @@ final class ParquetLayout {
         read.add(Footers.before(own.offset(), chunk.getStartingPos(), chunk.getTotalSize()));
       }
     }
-    return new Group(block.getStartingPos() + block.getCompressedSize() / 2, mayMatch ? block.getRowCount() : 0, Footers.merged(read));
+    return new Group(at, mayMatch ? block.getRowCount() : 0, Footers.merged(read));
   }
 }
