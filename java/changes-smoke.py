@@ -27,7 +27,8 @@ from programs import SMALL_BYTES, check, judge, part, run
 ROWS = 250_000
 FILES = 8
 MANY = int(os.environ.get("MANY", "3000"))
-# As in the plug-in: more columnar files of one stage are not reported, and live stages keep no more memory of the driver.
+# As in the plug-in: more columnar files of one stage are not reported, and live stages keep no more
+# memory of the driver.
 COLUMNAR_FILES_MAX = 20_000
 DRIVER_KEEPS_BYTES = 64 << 20
 # What two readings of a heap after its collection differ anyway.

@@ -89,7 +89,7 @@ final class ThriftBytes {
     return delta == 0 ? (int) number() : last + delta;
   }
 
-  /** Reads the header of a list, whose elements have to be of {@code element}; returns their number. */
+  /** Reads the header of a list of {@code element}; returns the number of its elements. */
   int list(int element) throws IOException {
     int header = next();
     int size = header >>> 4 & 0x0f;
