@@ -1,6 +1,6 @@
-"""Iceberg in Spark with the plug-in: its commits are correct on both schemes, and its scans are prefetched in waves.
+"""Iceberg and Delta Lake in Spark with the plug-in: commits are correct on both schemes, and scans are prefetched in waves.
 
-    python3 java/tables-smoke.py [iceberg-2]
+    python3 java/tables-smoke.py [iceberg-2] [delta]
 
 Of each table format that is published for this Spark (from Maven, the first time), three programs run:
 
@@ -72,7 +72,36 @@ class Iceberg:
         return f"version as of {spark.sql(f'select snapshot_id from {table}.snapshots order by committed_at limit 1').first()[0]}"
 
 
-FORMATS = {each.name: each for each in (Iceberg(2),)}
+class Delta:
+    """Rows are deleted by deletion vectors."""
+
+    name = "delta"
+    schemes = SCHEMES
+    packages = {"3.5": "io.delta:delta-spark_2.12:3.3.2", "4.0": "io.delta:delta-spark_2.13:4.0.0"}
+    refusals = ("ConcurrentAppendException", "ConcurrentDelete", "ConcurrentModificationException", "DELTA_CONCURRENT")
+
+    def settings(self, bases):
+        return {
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            # Of the state of a table, for each change: 50 otherwise.
+            "spark.databricks.delta.snapshotPartitions": "2",
+        }
+
+    def table(self, scheme, base, name):
+        return f"delta.`{base}/{name}`"
+
+    def create(self, table, scheme, base, name, columns):
+        return f"create table {table} ({columns}) using delta partitioned by (part) tblproperties ('delta.enableDeletionVectors'='true')"
+
+    def attach(self, spark, table, scheme, base, name):
+        pass
+
+    def earlier(self, spark, table, base, name):
+        return "version as of 1"
+
+
+FORMATS = {each.name: each for each in (Iceberg(2), Delta())}
 
 
 # In the programs.
