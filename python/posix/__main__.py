@@ -156,6 +156,10 @@ def judge_one(judge, chosen, killer):
 
 def in_the_lab(options):
     """Runs this command again in a node of a lab that it starts; returns its exit code."""
+    options.sources.mkdir(parents=True, exist_ok=True)
+    for name in options.only:
+        # A node has no other network. If this fails, the node says so.
+        JUDGES[name](options).fetch()
     lab = [options.forebay, "lab"]
     up = ["up", "--install", "--pfs", options.lab, "--no-agents", "--nodes", "1", "--servers", "2", "--rate", "unlimited", "--store", "4GiB"]
     subprocess.run([*lab, *up, "--name", "posix"], check=True)

@@ -4,6 +4,7 @@ A judge is a program that tests a file system. Its result is a word for each of 
 `skipped` or `failed`. Rule: a test that passes on the PFS itself must pass through Forebay.
 """
 
+import functools
 import time
 from dataclasses import dataclass, field
 
@@ -45,8 +46,8 @@ def worse(plain, ours):
 def compare(judge, ways, say=print):
     """Runs a judge each way, and tests that differ again; returns the verdict."""
     verdict = Verdict(judge.name)
-    for way in ways:
-        if why := judge.prepare(way):
+    for prepare in (judge.fetch, *(functools.partial(judge.prepare, way) for way in ways)):
+        if why := prepare():
             verdict.left_out = why
             return verdict
     for way in ways:

@@ -44,8 +44,12 @@ class Judge(ABC):
         return place
 
     @abstractmethod
+    def fetch(self):
+        """Downloads what is missing, which nodes of a lab cannot; returns why it cannot run."""
+
     def prepare(self, way):
-        """Fetches and builds what is missing; returns why it cannot run."""
+        """Builds what is missing; returns why it cannot run."""
+        del way
 
     @abstractmethod
     def run(self, way, only=()):
@@ -95,12 +99,14 @@ class Pjdfstest(Judge):
     # The limit is from the C library, which knows ext4's and uses a default for FUSE.
     inherent = {"mount": ["link::link_count_max"]}
 
+    def fetch(self):
+        return supply.crate("pjdfstest", "0.2.2", self.options.tools)
+
     def prepare(self, way):
         config = self.target / "pjdfstest.toml"
         features = "".join(f"{name} = {{}}\n" for name in ("posix_fallocate", "rename_ctime", "utime_now", "utimensat", "stat_st_birthtime"))
         users = '[dummy_auth]\nentries = [["nobody", "nogroup"], ["games", "games"]]\n'
         config.write_text(f"[features]\n{features}[settings]\nnaptime = {self.options.stamp_s}\n{users}")
-        return supply.crate("pjdfstest", "0.2.2", self.options.tools)
 
     def run(self, way, only=()):
         place = self.fresh(way)
@@ -132,11 +138,13 @@ class Fsx(Judge):
         "all operations without mappings": f"mapread = 0\nmapwrite = 0\n{ALL}",
     }
 
+    def fetch(self):
+        return supply.crate("fsx", "0.3.2", self.options.tools)
+
     def prepare(self, way):
         for name, weights in self.KINDS.items():
             # It takes the error of an operation on no bytes for a missing call, and stops.
             (self.target / f"fsx {name}.toml").write_text(f"[opsize]\nmin = 1\n[weights]\n{weights}")
-        return supply.crate("fsx", "0.3.2", self.options.tools)
 
     def run(self, way, only=()):
         place = self.fresh(way)
@@ -158,7 +166,7 @@ class StressNg(Judge):
     LEFT_OUT = ("bind-mount", "binderfs", "eventfd", "ioprio", "procfs")
     SIZES = {"copy-file": "128M", "fallocate": "32M", "fiemap": "32M", "hdd": "32M", "iomix": "32M", "sync-file": "32M"}
 
-    def prepare(self, way):
+    def fetch(self):
         return supply.packages({"stress-ng": "stress-ng"})
 
     def run(self, way, only=()):
@@ -183,7 +191,7 @@ class Fio(Judge):
     reads = True
     ENGINES = ("psync", "sync", "pvsync2", "mmap", "libaio", "io_uring", "posixaio")
 
-    def prepare(self, way):
+    def fetch(self):
         return supply.packages({"fio": "fio"})
 
     def run(self, way, only=()):
@@ -210,11 +218,11 @@ class Sqlite(Judge):
     reads = True
     JOURNALS = ("DELETE", "TRUNCATE", "PERSIST", "WAL")
 
+    def fetch(self):
+        needs = {"cc": "build-essential", "sqlite3": "sqlite3", "/usr/include/sqlite3.h": "libsqlite3-dev"}
+        return supply.packages(needs) or supply.source("sqlite3", self.options.sources)
+
     def prepare(self, way):
-        if why := supply.packages({"cc": "build-essential", "sqlite3": "sqlite3", "/usr/include/sqlite3.h": "libsqlite3-dev"}):
-            return why
-        if why := supply.source("sqlite3", self.options.sources):
-            return why
         sources = self.target / "sqlite3"
         if not (sources / "mptest/mptest.c").exists():
             supply.unpack("sqlite3", self.options.sources, sources)

@@ -23,6 +23,9 @@ class Python(Judge):
     least = 1000
     reads = True
 
+    def fetch(self):
+        return None
+
     def prepare(self, way):
         _, said = way.call([sys.executable, "-c", "import test.libregrtest, test.test_os"])
         return f"{sys.executable} has no tests (Debian: libpython3-testsuite)" if said else None
@@ -56,14 +59,14 @@ class Source(Judge):
     least = 100
     reads = True
 
+    def fetch(self):
+        needs = {"cc": "build-essential", "make": "build-essential"}
+        return supply.packages(needs) or supply.source(self.name, self.options.sources)
+
     def prepare(self, way):
         place = self.place(way)
         if (place / "built").exists():
             return None
-        if why := supply.packages({"cc": "build-essential", "make": "build-essential"}):
-            return why
-        if why := supply.source(self.name, self.options.sources):
-            return why
         supply.unpack(self.name, self.options.sources, place)
         environment = dict(os.environ, FORCE_UNSAFE_CONFIGURE="1")
         for command in (["./configure", "--quiet", "--disable-nls"], ["make", "-s", f"-j{self.options.jobs}"]):

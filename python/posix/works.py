@@ -15,11 +15,11 @@ class Build(Judge):
     least = 6
     reads = True
 
+    def fetch(self):
+        needs = {"git": "git", "cc": "build-essential", "make": "build-essential"}
+        return supply.packages(needs) or supply.source("zlib", self.options.sources)
+
     def prepare(self, way):
-        if why := supply.packages({"git": "git", "cc": "build-essential", "make": "build-essential"}):
-            return why
-        if why := supply.source("zlib", self.options.sources):
-            return why
         self.repository = self.target / "zlib.git"
         if self.repository.exists():
             return None
@@ -54,13 +54,13 @@ class Postgres(Judge):
     reads = True
     USER = "nobody"
 
-    def prepare(self, way):
+    def fetch(self):
         if os.geteuid() != 0:
             return "root starts it as another user"
-        if not self.programs():
-            # Its package makes a cluster, and does not start it.
-            if why := supply.packages({"/usr/lib/postgresql": "postgresql"}):
-                return why
+        # Its package makes a cluster, and does not start it.
+        return None if self.programs() else supply.packages({"/usr/lib/postgresql": "postgresql"})
+
+    def prepare(self, way):
         self.bin = self.programs()
         return None if self.bin else "Debian's postgresql has no initdb"
 

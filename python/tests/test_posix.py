@@ -29,6 +29,9 @@ class Fake:
         self.results = results
         self.asked = []
 
+    def fetch(self):
+        return None
+
     def prepare(self, way):
         return None
 
