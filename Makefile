@@ -57,6 +57,11 @@ test-posix: ## File system tests of other projects, on a PFS and on the same PFS
 	$(CARGO) build --locked -p forebay-cli -p forebay-preload
 	$(PYTHON) python/posix $(or $(CARGO_TARGET_DIR),target)/debug/forebay $(if $(LAB),--lab $(LAB)) $(if $(OPS),--ops $(OPS)) $(ARGS)
 
+.PHONY: test-hand-over
+test-hand-over: ## 100,000 hand-overs of files between mounts on two nodes of a lab, as root: each open after a close must see what was closed (LAB=moosefs, ARGS="--count 1000")
+	$(CARGO) build --locked -p forebay-cli
+	$(PYTHON) python/posix/hand_over.py $(or $(CARGO_TARGET_DIR),target)/debug/forebay $(if $(LAB),--lab $(LAB)) $(ARGS)
+
 .PHONY: test-preload
 test-preload: ## The part of test-posix with the test suites of Python, GNU tar and coreutils, without and with forebay run; half an hour
 	$(MAKE) test-posix ARGS="--only python,tar,coreutils --ways run $(ARGS)"

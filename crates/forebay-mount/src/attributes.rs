@@ -62,6 +62,12 @@ impl Fs {
             done?;
         }
         set_times(file.as_fd(), &arg)?;
+        if arg.valid & FATTR_MTIME != 0 {
+            // The servers know these times at once, and they are to stay.
+            self.nodes.handles_of_file(node).iter().for_each(|handle| {
+                handle.has_overwritten();
+            });
+        }
         self.put_attributes(&stat(file.as_fd())?, out);
         Ok(Effect::Nothing)
     }

@@ -62,6 +62,7 @@ impl Fs {
                 Err(e) => return Err(e),
             }
         }
+        handle.wrote(arg.offset, done as u64);
         out.put(&WriteOut { size: done as u32, padding: 0 });
         Ok(Effect::Nothing)
     }
@@ -107,6 +108,7 @@ impl Fs {
         self.callers.act_as_caller(&request.header)?;
         let flags = FallocateFlags::from_bits_retain(arg.mode as u32);
         rustix::fs::fallocate(handle.as_fd(), flags, arg.offset, arg.length)?;
+        handle.wrote(arg.offset, arg.length);
         Ok(Effect::Nothing)
     }
 
@@ -135,6 +137,7 @@ impl Fs {
         let (from, to) = (self.handle(arg.fh_in)?, self.handle(arg.fh_out)?);
         self.callers.act_as_writer(&request.header, false, true);
         let (mut off_in, mut off_out) = (arg.off_in, arg.off_out);
+        let offset = off_out;
         let len = arg.len.min(COPY_BYTES) as usize;
         let n = rustix::fs::copy_file_range(
             from.as_fd(),
@@ -143,6 +146,7 @@ impl Fs {
             Some(&mut off_out),
             len,
         )?;
+        to.wrote(offset, n as u64);
         out.put(&WriteOut { size: n as u32, padding: 0 });
         Ok(Effect::Nothing)
     }

@@ -43,6 +43,8 @@ pub struct Fs {
     pub valid_for: Duration,
     /// The kernel passes reads and writes on to files.
     pub passes: AtomicBool,
+    /// The PFS moves time stamps only after a close.
+    pub stamps_late: bool,
 }
 
 /// A file that was found, in one of several ways.

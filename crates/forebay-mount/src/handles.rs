@@ -3,6 +3,7 @@
 use crate::directory::Stream;
 use crate::served::Served;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// An open file or directory.
@@ -17,23 +18,57 @@ pub struct Handle {
     pub served: Served,
     /// Position in the listing of a directory.
     pub stream: Option<Box<Mutex<Stream>>>,
+    /// Bytes that were in the file were overwritten.
+    overwrote: AtomicBool,
+    /// As far as the file has grown by it since it was opened.
+    grown_to: AtomicU64,
 }
 
 impl Handle {
     /// Of a file that is open on the PFS.
     pub fn file(node: u64, flags: i32, fd: OwnedFd, served: Served) -> Arc<Self> {
-        Arc::new(Handle { node, flags, fd, served, stream: None })
+        Arc::new(Handle::new(node, flags, fd, served, None))
+    }
+
+    fn new(node: u64, flags: i32, fd: OwnedFd, served: Served, stream: Option<Box<Mutex<Stream>>>) -> Self {
+        Handle {
+            node,
+            flags,
+            fd,
+            served,
+            stream,
+            overwrote: AtomicBool::new(false),
+            grown_to: AtomicU64::new(0),
+        }
     }
 
     /// Of a directory that is open on the PFS.
     pub fn directory(node: u64, fd: OwnedFd) -> Arc<Self> {
         let stream = Some(Box::new(Mutex::new(Stream::default())));
-        Arc::new(Handle { node, flags: libc::O_RDONLY, fd, served: Served::never(), stream })
+        Arc::new(Handle::new(node, libc::O_RDONLY, fd, Served::never(), stream))
     }
 
     /// The descriptor of a file that is open nowhere else.
     pub fn into_fd(handle: Arc<Self>) -> Option<OwnedFd> {
         Arc::into_inner(handle).map(|handle| handle.fd)
+    }
+
+    /// Notes that bytes were written.
+    pub fn wrote(&self, offset: u64, bytes: u64) {
+        let end = offset.saturating_add(bytes);
+        let grows = match self.flags & (libc::O_APPEND | libc::O_TRUNC) {
+            0 => false,
+            libc::O_TRUNC => offset >= self.grown_to.fetch_max(end, Ordering::AcqRel),
+            _ => true,
+        };
+        if !grows {
+            self.overwrote.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether bytes were overwritten since this was last asked.
+    pub fn has_overwritten(&self) -> bool {
+        self.overwrote.swap(false, Ordering::AcqRel)
     }
 
     /// Whether programs may write through it.

@@ -93,6 +93,7 @@ impl Mounted {
         // Before anything is mounted over it.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&pfs, flags, Mode::empty())?;
+        let stamps_late = forebay_pfs::mount::is_moosefs(&pfs);
         let is_for_all = rustix::process::geteuid().is_root() && !options.private;
         let how = How {
             for_all: is_for_all,
@@ -114,6 +115,7 @@ impl Mounted {
             client,
             valid_for: options.valid_for,
             passes: AtomicBool::new(false),
+            stamps_late,
         });
         let mounted = Mounted { fs, at };
         mounted.begin().inspect_err(|_| {

@@ -3,7 +3,7 @@
 //! | opened for | by root's mount | by a user's mount |
 //! | --- | --- | --- |
 //! | reading, and the agent serves the PFS | requests: tier, then PFS | the same |
-//! | writing, or no agent | the kernel passes them to the PFS's file | requests: PFS |
+//! | writing, or no agent | the kernel passes them to the PFS's file; requests if that is a FUSE file | requests: PFS |
 //!
 //! All open files of one node must be served alike. An open that does not fit is answered with
 //! `ESTALE`: the kernel looks the name up again, and gets another node for the file.
@@ -18,7 +18,7 @@ use crate::handles::Handle;
 use crate::nodes::{FileId, Io};
 use crate::request::Request;
 use crate::served::Served;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -276,9 +276,29 @@ impl Fs {
         if handle.is_writable() {
             self.callers.act_as_daemon();
             let copy = rustix::io::dup(handle.as_fd())?;
-            close(copy)?;
+            let closed = close(copy);
+            self.stamp(&handle);
+            closed?;
         }
         Ok(Effect::Nothing)
+    }
+
+    /// Sets the times of a file whose bytes were overwritten, if the PFS would do that only after
+    /// the close: other nodes take files with equal times for the same version.
+    fn stamp(&self, handle: &Handle) {
+        if !self.stamps_late {
+            return;
+        }
+        // Bytes of a mapping may have been written through another open file.
+        let others = self.nodes.handles_of_file(handle.node);
+        // Each is asked, not only the first.
+        if others.iter().filter(|other| other.has_overwritten()).count() > 0 {
+            // Both: a user who may write a file but does not own it may set nothing else. If this
+            // fails, other nodes see the change later.
+            let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+            let times = Timestamps { last_access: now, last_modification: now };
+            let _ = rustix::fs::futimens(handle.as_fd(), &times);
+        }
     }
 
     /// RELEASE: the file is closed.
@@ -299,6 +319,10 @@ impl Fs {
     /// Forgets an open file.
     pub fn close_handle(&self, number: u64, handle: &Arc<Handle>) {
         self.callers.act_as_daemon();
+        if handle.is_writable() {
+            // What a mapping has written that outlived the descriptor.
+            self.stamp(handle);
+        }
         self.locks.drop_handle(handle);
         if self.handles.remove(number).is_some()
             && let Some(backing) = self.nodes.closed(handle.node, handle)
