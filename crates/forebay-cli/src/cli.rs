@@ -24,7 +24,7 @@ pub struct Cli {
 impl Cli {
     /// Parses the command line. An invalid one ends the program here, with exit code 2.
     pub fn from_args() -> Cli {
-        let mut cli = Cli::parse();
+        let mut cli = OnlyRun::from_args().unwrap_or_else(Cli::parse);
         cli.take_environment();
         let writes = match &cli.command {
             Command::Cat(_) => "`forebay cat` writes the bytes of the files",
@@ -37,6 +37,31 @@ impl Cli {
             Cli::command().error(ErrorKind::ArgumentConflict, message).exit();
         }
         cli
+    }
+}
+
+/// The tree with nothing but `run`, whose start is part of the time of each program that it runs:
+/// the whole tree takes longer to build than all requests to the agent.
+#[derive(Parser)]
+#[command(name = "forebay")]
+struct OnlyRun {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: RunCommand,
+}
+
+#[derive(Subcommand)]
+enum RunCommand {
+    Run(RunArgs),
+}
+
+impl OnlyRun {
+    /// Nothing if the command is another one, or if the whole tree must say what is wrong.
+    fn from_args() -> Option<Cli> {
+        std::env::args_os().nth(1).filter(|word| word == "run")?;
+        let OnlyRun { global, command: RunCommand::Run(args) } = OnlyRun::try_parse().ok()?;
+        Some(Cli { global, command: Command::Run(args) })
     }
 }
 

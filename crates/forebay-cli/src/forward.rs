@@ -1,8 +1,12 @@
 //! A program that this process runs, and the signals on their way to it.
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -36,34 +40,43 @@ impl From<io::Error> for Failed {
 /// Runs the program to its end. This process stays until then, and hands on what it is sent. The
 /// program also ignores what this process ignores (`nohup`, `&` in a script).
 pub fn run(command: &mut Command) -> Result<ExitStatus, Failed> {
-    let ignored = ignored()?;
-    let is_taken = |signal: &i32| ignored >> (signal - 1) & 1 == 0;
-    for signal in OF_TERMINAL.into_iter().filter(|signal| is_taken(signal)) {
+    let is_taken = |signal: &i32| !is_ignored(*signal);
+    for signal in OF_TERMINAL.into_iter().filter(is_taken) {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
-    let mut signals = Signals::new(FORWARDED.iter().map(|(number, _)| *number).filter(|n| is_taken(n)))?;
+    let (read, write) = UnixStream::pair()?;
+    let forwarded = FORWARDED.iter().map(|(number, _)| *number).filter(is_taken);
+    let mut signals = SignalDelivery::with_pipe(read, write, SignalOnly, forwarded)?;
     let mut child = command.spawn().map_err(Failed::ToStart)?;
-    // By descriptor: the number may belong to another process once the program has ended.
+    // By descriptor: it also reports the end of the program, without a thread that waits.
     let pid = rustix::process::Pid::from_child(&child);
     let program = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from)?;
-    let handle = signals.handle();
-    let forwarding = std::thread::spawn(move || {
-        for got in signals.forever() {
+    loop {
+        let waited = poll(
+            &mut [PollFd::new(&program, PollFlags::IN), PollFd::new(signals.get_read(), PollFlags::IN)],
+            None,
+        );
+        if let Err(e) = waited
+            && e != Errno::INTR
+        {
+            return Err(Failed::Otherwise(e.into()));
+        }
+        for got in signals.pending() {
             let known = FORWARDED.iter().find(|(number, _)| *number == got);
             // An error says that the program has ended.
             let _ = known.map(|(_, signal)| pidfd_send_signal(&program, *signal));
         }
-    });
-    let status = child.wait();
-    handle.close();
-    let _ = forwarding.join();
-    Ok(status?)
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+    }
 }
 
-/// The signals that this process was started to ignore, a bit each.
-fn ignored() -> io::Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.ok_or_else(|| io::Error::other("/proc/self/status has no SigIgn"))
+/// Whether this process was started to ignore the signal.
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: zeroes are a valid value, and a place for the result; nothing is changed.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+    }
 }

@@ -447,8 +447,14 @@ impl Session {
         }
         let channel = self.connect_to_agent()?;
         channel.send(&Request::JobBegin, &[])?;
-        match channel.recv::<Reply>(Some(Instant::now() + self.config.deadline))?.message {
+        // `forebay run` needs them next: by this connection, so that it needs no other.
+        channel.send(&Request::Mounts, &[])?;
+        let deadline = Some(Instant::now() + self.config.deadline);
+        match channel.recv::<Reply>(deadline)?.message {
             Reply::Job(token) => {
+                if let Reply::Mounts(list) = channel.recv::<Reply>(deadline)?.message {
+                    *self.mounts.write().unwrap_or_else(PoisonError::into_inner) = Some(list.into());
+                }
                 *lock(&self.job) = Some((Some(channel), token.clone()));
                 Ok(token)
             }
