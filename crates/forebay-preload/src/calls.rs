@@ -261,6 +261,9 @@ macro_rules! reads {
         take_place! {$(
             fn $name($fd: c_int $(, $arg: $type)*) -> ssize_t {
                 let call = || next!($name($fd => c_int $(, $arg => $type)*) -> ssize_t, else -1);
+                if own_files::is_own($fd) && !inside::is_inside() {
+                    return refused(libc::EBADF) as ssize_t;
+                }
                 let $kernel = || observer::read($fd, $wanted, call, count);
                 // SAFETY: the program's own memory for this call; nothing here has a destructor.
                 unsafe { $serve }

@@ -224,17 +224,20 @@ fn leave(fd: c_int) {
 /// Examines a descriptor that is read for the first time.
 #[cold]
 fn adopt(fd: c_int, seen: u64) {
-    if !inside::is_owner() || is_on_signal_stack() {
+    if !inside::is_owner() {
+        return;
+    }
+    // Most files are not the PFS's, and the beginning of the path shows that.
+    let mut beginning = [0_u8; paths::MAX_ROOT_BYTES + 1];
+    if !is_covered(paths::of_descriptor(fd, &mut beginning)) {
+        return HANDLES.put_foreign(fd, seen, own_files::regular_size(fd).is_none());
+    }
+    if is_on_signal_stack() {
         return;
     }
     let mut room = [0_u8; PATH_BYTES];
     let path = paths::of_descriptor(fd, &mut room);
-    // SAFETY: the roots do not change after the tier was turned on.
-    let is_covered = unsafe {
-        let roots = &raw const ROOTS;
-        (*roots).cover(path)
-    };
-    if !is_covered || path.len() == PATH_BYTES {
+    if !is_covered(path) || path.len() == PATH_BYTES {
         return HANDLES.put_foreign(fd, seen, own_files::regular_size(fd).is_none());
     }
     if filters() != FILTERS.load(Relaxed) {
@@ -251,6 +254,14 @@ fn adopt(fd: c_int, seen: u64) {
         Some(handle) if handle.is_served() => HANDLES.put(fd, seen, handle, false),
         Some(handle) if HAS_LOCKS.load(Acquire) => HANDLES.put(fd, seen, handle, true),
         _ => HANDLES.put_foreign(fd, seen, own_files::regular_size(fd).is_none()),
+    }
+}
+
+fn is_covered(path: &[u8]) -> bool {
+    // SAFETY: the roots do not change after the tier was turned on.
+    unsafe {
+        let roots = &raw const ROOTS;
+        (*roots).cover(path)
     }
 }
 

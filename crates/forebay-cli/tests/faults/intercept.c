@@ -216,6 +216,8 @@ static void foreign_numbers(void)
 		if (fcntl(n, F_GETFD) < 0)
 			continue;
 		CHECK(close(n) == -1 && errno == EBADF);
+		CHECK(read(n, a, 1) == -1 && errno == EBADF);
+		CHECK(pread(n, a, 1, 0) == -1 && errno == EBADF);
 		int got = dup2(fd, n);
 		CHECK(got == n || (got == -1 && errno == EBUSY));
 		CHECK(got == -1 || (pread(n, a, 100, 900) == 100 && right(a, 900, 100) && close(n) == 0));
