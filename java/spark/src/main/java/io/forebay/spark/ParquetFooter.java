@@ -12,6 +12,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 
+import org.apache.parquet.ParquetReadOptions;
 import org.apache.parquet.format.converter.ParquetMetadataConverter;
 import org.apache.parquet.hadoop.metadata.ParquetMetadata;
 
@@ -31,7 +32,9 @@ record ParquetFooter(ParquetMetadata metadata, long[] groupBytes) {
   static ParquetFooter parse(byte[] bytes, int length, List<Scan> scans) throws IOException {
     Cutter cutter = new Cutter(bytes, length, scans);
     byte[] needed = cutter.cut();
-    ParquetMetadata metadata = new ParquetMetadataConverter().readParquetMetadata(new ByteArrayInputStream(needed), ParquetMetadataConverter.NO_FILTER);
+    // Without options, a converter of Parquet 1.17, which is in Spark 4.3, refuses every footer.
+    ParquetMetadataConverter converter = new ParquetMetadataConverter(ParquetReadOptions.builder().build());
+    ParquetMetadata metadata = converter.readParquetMetadata(new ByteArrayInputStream(needed), ParquetMetadataConverter.NO_FILTER);
     if (metadata.getBlocks().size() != cutter.groupBytes.size()) {
       throw new IOException("a footer with " + cutter.groupBytes.size() + " row groups, of which " + metadata.getBlocks().size() + " can be read");
     }
