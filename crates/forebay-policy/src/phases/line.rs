@@ -12,9 +12,14 @@
 
 use crate::machine::Nanos;
 
-/// Slack that is kept for the brake: the news takes up to 100 ms to reach every node. Of phases
-/// with less in hand, half.
+/// The news that a phase is behind takes up to 100 ms to reach every node.
 const KEPT_NS: u64 = 100_000_000;
+
+/// Of what a phase has in hand, this is kept for the brake, and planners spend the rest; of phases
+/// with little in hand, half.
+pub fn kept_ns(in_hand_ns: u64) -> u64 {
+    (in_hand_ns / 2).min(KEPT_NS)
+}
 
 /// Of its bytes, a phase may have moved more than it declared by one part in so many before the
 /// declaration counts as wrong.
@@ -131,7 +136,7 @@ impl Line {
     fn kept_ns(&self) -> i64 {
         let (Some(alone_ns), Some(deadline)) = (self.alone_ns, self.deadline) else { return 0 };
         let in_hand = deadline.saturating_since(self.began).saturating_sub(alone_ns);
-        (in_hand / 2).min(KEPT_NS) as i64
+        kept_ns(in_hand) as i64
     }
 
     /// Whether prefetches must stop for it. What is unknown counts as behind: if unsure, wait. One

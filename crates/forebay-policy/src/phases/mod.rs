@@ -31,7 +31,7 @@ mod watch;
 pub use alone::Alone;
 pub use board::{Action, Board, Config, Event, JobStatus, RemotePhase, Told};
 pub use job::{Declared, EARLIER_MAX, Expected, Refused};
-pub use line::Line;
+pub use line::{Line, kept_ns};
 pub use watch::{LEAST_BYTES, Seen, Watch};
 
 /// Names an HPC job of this node: a connection of a program.

@@ -54,7 +54,7 @@ mod stock;
 mod together;
 
 use course::{Course, Leg, Present, REST, SAME_S};
-use hull::{Hull, PAUSE, Point, all_points, concave_hull, speed_at};
+use hull::{Hull, PAUSE, Point, all_points, at_full_rate, concave_hull, speed_at};
 use joint::{Joint, Settings};
 use look::{feeds_between, feeds_within, scene};
 use rollout::{Feed, Scene};
@@ -102,6 +102,14 @@ impl Forebay {
         &hull.points
     }
 
+    /// The fastest setting while no phase is under way. Of equal ones it is the default: busy nodes
+    /// may need more streams than the profile says.
+    fn fastest(&mut self, board: &Board) -> Point {
+        let fastest = *self.hull(board, 0).last().unwrap_or(&PAUSE);
+        let default = at_full_rate(board, board.config.default_setting);
+        if default.speed >= fastest.speed { default } else { fastest }
+    }
+
     /// The best course through the phases under way and the best feed with it, and how many pairs
     /// were looked at.
     ///
@@ -116,7 +124,10 @@ impl Forebay {
         let mut played = core::mem::take(&mut self.played);
         played.clear();
         let nothing = Course { legs: [REST; 3], lost_s: 0.0 };
-        let all = [nothing].into_iter().chain(courses(self.hull(board, phases), present));
+        let reaction_s = board.config.reaction_s;
+        let is_feasible = |course: &Course| course.is_feasible(present.left_s, reaction_s);
+        let feasible = courses(self.hull(board, phases), present).filter(is_feasible);
+        let all = [nothing].into_iter().chain(feasible);
         played.extend(all.map(|c| (c.moves_bytes(present.left_s), c)));
         // Those that fetch most first: they are likely to be the best, and the others are soon seen
         // to be worse then. Of equals the first that is listed stays the first.
@@ -177,12 +188,12 @@ impl Forebay {
             if course.is_harmless() || outcome.late_s <= -MARGIN_S + 1e-9 {
                 return (course, outcome);
             }
-            course = course.halved();
+            course = course.halved(board.config.reaction_s);
         }
     }
 
     fn between_phases(&mut self, board: &Board, job: JobId, wave: u32) -> Plan {
-        let fastest = *self.hull(board, 0).last().unwrap_or(&PAUSE);
+        let fastest = self.fastest(board);
         if let Some(plan) = direct_is_faster(board, job, wave, board.left_bytes(job, wave) / fastest.speed) {
             return plan;
         }
@@ -383,7 +394,7 @@ impl Policy for Forebay {
         }
         let phases = board.active_phases();
         let curves = (1..=phases.max(1)).map(|n| Curve::of(self.hull(board, n))).collect();
-        let fastest = *self.hull(board, 0).last().unwrap_or(&PAUSE);
+        let fastest = self.fastest(board);
         let (beside_one, beside) = (self.hull(board, 1).to_vec(), self.hull(board, phases).to_vec());
         let settings = Settings { fastest, beside_one: &beside_one, beside: &beside, curves };
         self.joint.prepare(board, &settings);

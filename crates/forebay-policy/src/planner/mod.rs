@@ -225,6 +225,14 @@ pub struct Config {
     /// How phases divide the file system. Older records do not know of it.
     #[serde(default, skip_serializing_if = "Division::is_default")]
     pub division: Division,
+    /// Nodes start and stop within this time, in seconds: a setting that costs a phase something is
+    /// not worth a shorter time.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reaction_s: f64,
+}
+
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
 }
 
 /// Direct reads as one flow.

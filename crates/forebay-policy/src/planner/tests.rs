@@ -33,6 +33,7 @@ fn config() -> Config {
         ram_bytes: 300,
         learning: 0.0,
         division: Division::default(),
+        reaction_s: 0.0,
     }
 }
 
@@ -595,5 +596,36 @@ fn a_full_delay_waits_for_a_phase_that_is_late() {
         assert!(!goes(&out), "{name}: beside the phase: {out:?}");
         p.handle(Nanos(21 * S), Event::PhaseEnds { hpc: 0 }, &mut out);
         assert!(goes(&out), "{name}: {out:?}");
+    }
+}
+
+/// Beside a phase with half a second in hand a prefetch could run for a second and a half, which
+/// nodes that need two seconds to stop cannot do.
+#[test]
+fn nodes_that_are_slow_to_stop_are_not_started_for_a_moment() {
+    for (reaction_s, starts) in [(0.0, true), (1.0, true), (2.0, false)] {
+        let mut config = Config { reaction_s, ..config() };
+        config.profile.i_hpc = separable(1.5, &[(1, 1.0)], &[(1, 1.0)]);
+        let policy = policy("forebay", &config).expect("it exists");
+        let mut p = Planner::new(config, policy);
+        phase(&mut p, 0.025, 100);
+        let mut out = vec![];
+        p.handle(Nanos(0), job_joins(0, 3, 100, S), &mut out);
+        let plans = |step: &PlannedStep| !step.setting.is_paused();
+        assert_eq!(decision(&out).steps.iter().any(plans), starts, "{reaction_s}: {out:?}");
+    }
+}
+
+/// One node fills a file system of 5 bytes a second, and so do all of them.
+#[test]
+fn of_equally_fast_settings_between_phases_forebay_takes_the_default() {
+    for (pfs_bytes_per_s, fastest) in [(5.0, Setting::new(2, 1)), (1e9, Setting::new(2, 2))] {
+        let mut config = Config { pfs_bytes_per_s, ..config() };
+        config.direct.speed_bytes_per_s = 0.1;
+        let policy = policy("forebay", &config).expect("it exists");
+        let mut p = Planner::new(config, policy);
+        let mut out = vec![];
+        p.handle(Nanos(0), job_joins(0, 9, 100, 5 * S), &mut out);
+        assert_eq!(decision(&out).steps[0].setting, fastest);
     }
 }

@@ -125,7 +125,14 @@ pub struct Rules {
     /// How long a task that asks waits at most for its input, in ns; 0: tasks never wait.
     #[serde(default = "task_wait_max_ns")]
     pub task_wait_max_ns: u64,
+    /// Nodes have a brake, which keeps a part of what phases have in hand, and start and stop
+    /// within [`REACTION_S`]. Otherwise planners spend all of it, and nodes obey at once.
+    #[serde(default)]
+    pub nodes_brake: bool,
 }
+
+/// Agents start and stop requests within this time, in seconds.
+const REACTION_S: f64 = 0.1;
 
 /// Longer than an I/O phase usually takes, and short enough that nobody takes it for a hang.
 const TASK_WAIT_MAX_NS: u64 = 300_000_000_000;
@@ -143,6 +150,7 @@ impl Default for Rules {
             whole_parts: false,
             tasks_wait: false,
             task_wait_max_ns: TASK_WAIT_MAX_NS,
+            nodes_brake: true,
         }
     }
 }

@@ -4,6 +4,7 @@
 use super::Stages;
 use super::event::HpcUpdate;
 use crate::machine::Nanos;
+use crate::phases::kept_ns;
 use crate::planner::{Event, HpcId};
 
 /// Times that are reported are between these: figures beyond are nobody's, and sums stay sums.
@@ -26,15 +27,17 @@ pub(super) struct Hpc {
 }
 
 impl Hpc {
-    fn joins(&self, now: Nanos, hpc: HpcId) -> Event {
+    fn joins(&self, now: Nanos, hpc: HpcId, nodes_brake: bool) -> Event {
         let first_in_ns = self.next_at.saturating_since(now);
+        let in_hand_ns = self.allowance * self.io_ns as f64;
+        let kept_ns = if nodes_brake { kept_ns(in_hand_ns as u64) } else { 0 };
         Event::HpcJoins {
             hpc,
             io_ns: self.io_ns,
             compute_ns: self.compute_ns,
             // One that is under way begins for who hears of the job now.
             phases: self.phases_left + u32::from(self.phase.is_some()),
-            allowance: self.allowance,
+            allowance: self.allowance - kept_ns as f64 / self.io_ns as f64,
             weight: self.weight,
             first_in_ns,
         }
@@ -80,7 +83,7 @@ impl Stages {
                     next_at: now + first_in_ns.min(*NS.end()),
                     phase: None,
                 };
-                let joins = joined.joins(now, hpc);
+                let joins = joined.joins(now, hpc, self.config.rules.nodes_brake);
                 self.hpc.insert(hpc, joined).is_none().then_some(joins)
             }
             HpcUpdate::PhaseBegins { alone_ns } => self.phase_begins(now, hpc, bounded(alone_ns), None),
@@ -117,7 +120,11 @@ impl Stages {
         deadline: Option<Nanos>,
     ) -> Option<Event> {
         let job = self.hpc.get_mut(&hpc).filter(|job| job.phase.is_none())?;
-        let deadline = deadline.unwrap_or(now + (alone_ns as f64 * (1.0 + job.allowance)) as u64);
+        let mut deadline = deadline.unwrap_or(now + (alone_ns as f64 * (1.0 + job.allowance)) as u64);
+        if self.config.rules.nodes_brake {
+            let in_hand_ns = deadline.saturating_since(now).saturating_sub(alone_ns);
+            deadline = Nanos(deadline.0 - kept_ns(in_hand_ns));
+        }
         job.phase = Some((alone_ns, deadline));
         job.phases_left = job.phases_left.saturating_sub(1);
         Some(Event::PhaseBegins { hpc, alone_ns, deadline })
@@ -127,7 +134,7 @@ impl Stages {
     pub(super) fn hpc_known(&self, now: Nanos) -> alloc::vec::Vec<Event> {
         let mut events = alloc::vec::Vec::new();
         for (hpc, job) in &self.hpc {
-            events.push(job.joins(now, *hpc));
+            events.push(job.joins(now, *hpc, self.config.rules.nodes_brake));
             events.extend(job.phase.map(|(alone_ns, deadline)| Event::PhaseBegins {
                 hpc: *hpc,
                 alone_ns,

@@ -17,7 +17,7 @@ use forebay_model::profile::{Curve, Profile, Separable, Setting};
 use super::event::{Action, JobKey, WaveId};
 use super::partition::{Owners, Placed, Slots, cut};
 use super::waves::StageRun;
-use super::{Driven, Placing, Running, SPEED_WEIGHT, Stages};
+use super::{Driven, Placing, REACTION_S, Running, SPEED_WEIGHT, Stages};
 use crate::machine::{Machine, Nanos};
 use crate::planner::{self, Config, DirectStrain, Event, JobId, Planner};
 
@@ -188,8 +188,9 @@ impl Stages {
     /// What is known of the system now: nodes, memory, and the speed that prefetches have reached.
     pub(super) fn planner_config(&self) -> Config {
         let ram_bytes = self.memory_bytes();
+        let reaction_s = if self.config.rules.nodes_brake { REACTION_S } else { 0.0 };
         if let Some(system) = &self.config.system {
-            let mut system = Config { ram_bytes, ..system.clone() };
+            let mut system = Config { ram_bytes, reaction_s, ..system.clone() };
             system.direct.with_compute = !self.config.rules.tasks_wait;
             return system;
         }
@@ -222,6 +223,7 @@ impl Stages {
             ram_bytes,
             learning: SPEED_WEIGHT,
             division: self.config.division,
+            reaction_s,
         }
     }
 

@@ -1554,3 +1554,30 @@ fn nobody_waits_for_a_wave_that_its_node_has_no_room_for() {
     assert!(plannable(6 * MIB) < 4 * MIB);
     assert_eq!(waiting(6 * MIB), (0, 2));
 }
+
+/// A part of what phases have in hand is the brake's; planners hear of deadlines without it.
+#[test]
+fn planners_leave_to_the_brake_what_it_keeps() {
+    let heard = |nodes_brake: bool, late_joiner: bool| {
+        let mut world = World::new("full-delay", &[("a", 1 << 40)]);
+        world.machine.config.rules.nodes_brake = nodes_brake;
+        let plan = |world: &mut World| world.tell(reported(8, &[("a", 4)]));
+        if !late_joiner {
+            plan(&mut world);
+        }
+        world.report(hpc(JOINS));
+        let (alone_ns, deadline_ns) = (20 * SECOND, 21 * SECOND);
+        world.report(hpc(HpcUpdate::PhaseBeginsUntil { alone_ns, deadline_ns }));
+        if late_joiner {
+            plan(&mut world);
+        }
+        let board = world.machine.planners["full-delay"].planner.board();
+        let (_, chain) = board.chains()[0];
+        ((chain.deadline_s * 1000.0).round(), board.config.reaction_s)
+    };
+    for late_joiner in [false, true] {
+        assert_eq!([heard(false, late_joiner).0, heard(true, late_joiner).0], [21_000.0, 20_900.0]);
+    }
+    // It is a rule of the machine that a planner is made by.
+    assert_eq!(heard(true, false).1, 0.1);
+}

@@ -141,7 +141,7 @@ pub struct Setup {
 impl Setup {
     /// What the stage machine is built from. Of its rules, those differ that the papers have: a
     /// wave is fetched as a whole, only when a plan says so, into memory that the planner accounts
-    /// for, and its tasks wait until it is there.
+    /// for, its tasks wait until it is there, and nodes obey at once.
     ///
     /// # Errors
     /// If the policy does not exist.
@@ -156,6 +156,7 @@ impl Setup {
                 opportunistic: false,
                 whole_parts: true,
                 tasks_wait: true,
+                nodes_brake: false,
                 ..Rules::default()
             },
             ..stage::Config::default()

@@ -77,6 +77,7 @@ impl Family {
                 ram_bytes,
                 learning: 0.0,
                 division: Division::default(),
+                reaction_s: 0.0,
             },
             truth: profile,
             true_direct: direct,

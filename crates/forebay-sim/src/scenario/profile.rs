@@ -126,6 +126,7 @@ impl System {
             ram_bytes: 0,
             learning: 0.0,
             division: Division::default(),
+            reaction_s: 0.0,
         };
         s.done()?;
         Ok(config)

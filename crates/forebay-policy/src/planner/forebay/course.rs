@@ -34,25 +34,39 @@ impl Course {
         }
     }
 
-    /// Bytes that it moves until a phase with `left_s` of I/O left is over.
-    pub(super) fn moves_bytes(&self, mut left_s: f64) -> f64 {
-        let mut bytes = 0.0;
-        for leg in self.legs {
+    /// Its legs until a phase with `left_s` of I/O left is over.
+    fn within(&self, mut left_s: f64) -> impl Iterator<Item = Leg> {
+        self.legs.into_iter().map(move |leg| {
             let share = 1.0 - leg.point.cost;
             let for_s = leg.for_s.min(left_s / share);
             left_s = (left_s - for_s * share).max(0.0);
-            bytes += for_s * leg.point.speed;
-        }
-        bytes
+            Leg { for_s, ..leg }
+        })
     }
 
-    /// Half as long at everything that costs a phase something.
-    pub(super) fn halved(mut self) -> Self {
+    /// Bytes that it moves until a phase with `left_s` of I/O left is over.
+    pub(super) fn moves_bytes(&self, left_s: f64) -> f64 {
+        self.within(left_s).map(|leg| leg.for_s * leg.point.speed).sum()
+    }
+
+    /// Whether nodes that start and stop within `reaction_s` can follow it through a phase with
+    /// `left_s` of I/O left.
+    pub(super) fn is_feasible(&self, left_s: f64, reaction_s: f64) -> bool {
+        let is_worthwhile = |leg: Leg| leg.point.cost == 0.0 || leg.for_s == 0.0 || leg.for_s >= reaction_s;
+        self.within(left_s).all(is_worthwhile)
+    }
+
+    /// Half as long at everything that costs a phase something, or not at all, if that is less than
+    /// `reaction_s`.
+    pub(super) fn halved(mut self, reaction_s: f64) -> Self {
         for leg in &mut self.legs {
             if leg.point.cost > 0.0 {
                 let half_s = 0.5 * leg.for_s;
-                *leg =
-                    if half_s > SAME_S && half_s.is_finite() { Leg { for_s: half_s, ..*leg } } else { REST };
+                *leg = if half_s > SAME_S.max(reaction_s) && half_s.is_finite() {
+                    Leg { for_s: half_s, ..*leg }
+                } else {
+                    REST
+                };
             }
         }
         self

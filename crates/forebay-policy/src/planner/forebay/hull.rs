@@ -45,6 +45,12 @@ pub(super) fn all_points(board: &Board, phases: usize) -> impl Iterator<Item = P
     })
 }
 
+/// `setting` while no phase is under way.
+pub(super) fn at_full_rate(board: &Board, setting: Setting) -> Point {
+    let strain = board.strain(setting);
+    Point { setting, strain, speed: strain.speed_bytes_per_s.min(board.pfs_bytes_per_s()), cost: 0.0 }
+}
+
 /// The upper concave hull of speed over cost, from the pause on, in ascending cost.
 pub(super) fn concave_hull(points: impl Iterator<Item = Point>) -> Vec<Point> {
     let mut unbeaten = [PAUSE].to_vec();

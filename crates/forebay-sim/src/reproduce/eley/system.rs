@@ -102,6 +102,7 @@ pub fn cell(policy: &str, hpc: usize, app: usize, allowance: f64) -> Setup {
             ram_bytes: RAM_BYTES,
             learning: 0.0,
             division: Division::default(),
+            reaction_s: 0.0,
         },
         truth: profile,
         true_direct: direct,
