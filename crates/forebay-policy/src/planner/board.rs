@@ -136,6 +136,16 @@ impl Board {
         Some(next.saturating_since(self.now) as f64 * 1e-9)
     }
 
+    /// From when until when nothing should be fetched, so that the next phase finds the file system
+    /// quiet: for as long as nodes take to stop before it is expected, and no longer after that,
+    /// as it may not come. `None` if nodes stop at once, or no phase is expected.
+    pub fn rest_before_phase(&self) -> Option<(Nanos, Nanos)> {
+        let reaction_ns = (self.config.reaction_s * 1e9) as u64;
+        let coming = self.hpc.values().filter_map(|h| h.next_at).filter(|at| *at + reaction_ns > self.now);
+        let at = coming.min().filter(|_| reaction_ns > 0)?;
+        Some((Nanos(at.0.saturating_sub(reaction_ns)).max(self.now), at + reaction_ns))
+    }
+
     /// What `setting` does, as corrected by what was observed.
     pub fn strain(&self, setting: Setting) -> Strain {
         self.corrected(self.config.profile.strain(setting))

@@ -356,6 +356,22 @@ fn stop_at(steps: &mut Vec<PlannedStep>, at: Nanos) {
     steps.push(PlannedStep { at, setting: Setting::PAUSED, yields: false });
 }
 
+/// With a rest before the phase that comes next.
+fn resting_before_phase(board: &Board, mut plan: Plan) -> Plan {
+    let Some((from, until)) = board.rest_before_phase() else { return plan };
+    let setting_at = |at: Nanos| plan.steps.iter().rev().find(|step| step.at <= at).map(|step| step.setting);
+    let (Some(before), Some(after)) = (setting_at(from), setting_at(until)) else { return plan };
+    if before.is_paused() {
+        return plan;
+    }
+    plan.steps.retain(|step| step.at < from || step.at > until);
+    let rest = [(from, Setting::PAUSED), (until, after)];
+    plan.steps.extend(rest.map(|(at, setting)| PlannedStep { at, setting, yields: false }));
+    plan.steps.sort_by_key(|step| step.at);
+    plan.reason.push_str("; it rests when the next phase is due");
+    plan
+}
+
 /// A course as steps from `now` on.
 fn steps_of(course: &Course, now: Nanos) -> Vec<PlannedStep> {
     let mut steps: Vec<PlannedStep> = Vec::new();
@@ -401,11 +417,13 @@ impl Policy for Forebay {
     }
 
     fn plan(&mut self, board: &Board, job: JobId, wave: u32) -> Plan {
-        match (board.jobs().count(), board.active_phases()) {
+        let phases = board.active_phases();
+        let plan = match (board.jobs().count(), phases) {
             (2.., _) => self.joint.plan(board, job),
             _ if self.is_stocked(board, job, wave) => waits(board, "compute has input for long".into()),
             (_, 0) => self.between_phases(board, job, wave),
             _ => self.within_phases(board, job, wave),
-        }
+        };
+        if phases == 0 { resting_before_phase(board, plan) } else { plan }
     }
 }

@@ -629,3 +629,38 @@ fn of_equally_fast_settings_between_phases_forebay_takes_the_default() {
         assert_eq!(decision(&out).steps[0].setting, fastest);
     }
 }
+
+/// The next phase is expected after 30 s.
+#[test]
+fn a_prefetch_stops_just_before_a_phase_and_goes_on_if_that_does_not_come() {
+    let config = Config { reaction_s: 0.1, ram_bytes: 10_000, ..config() };
+    let policy = policy("forebay", &config).expect("it exists");
+    let mut p = Planner::new(config, policy);
+    let joins = Event::HpcJoins {
+        hpc: 0,
+        io_ns: 20 * S,
+        compute_ns: 30 * S,
+        phases: 5,
+        allowance: 0.05,
+        weight: 1.0,
+        first_in_ns: 30 * S,
+    };
+    let mut out = vec![];
+    p.handle(Nanos(0), joins, &mut out);
+    p.handle(Nanos(0), job_joins(0, 90, 1000, S), &mut out);
+    let mut settings = vec![];
+    let ms = |at: Nanos| at.0 / 1_000_000;
+    while let Some(at) = p.next_deadline().filter(|at| *at < Nanos(40 * S)) {
+        for action in out.drain(..) {
+            if let Action::Fetch { setting, .. } = action {
+                settings.push((ms(p.board().now()), setting.is_paused()));
+            }
+        }
+        p.on_deadline(at, &mut out);
+    }
+    settings.extend(out.iter().filter_map(|a| match a {
+        Action::Fetch { setting, .. } => Some((ms(p.board().now()), setting.is_paused())),
+        _ => None,
+    }));
+    assert_eq!(settings, [(0, false), (29_900, true), (30_100, false)]);
+}

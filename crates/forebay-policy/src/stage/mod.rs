@@ -126,7 +126,8 @@ pub struct Rules {
     #[serde(default = "task_wait_max_ns")]
     pub task_wait_max_ns: u64,
     /// Nodes have a brake, which keeps a part of what phases have in hand, and start and stop
-    /// within [`REACTION_S`]. Otherwise planners spend all of it, and nodes obey at once.
+    /// within a tenth of a second, so that planners keep as much. Otherwise they spend all of it,
+    /// and nodes obey at once.
     #[serde(default)]
     pub nodes_brake: bool,
 }

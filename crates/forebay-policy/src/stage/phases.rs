@@ -1,8 +1,8 @@
 //! HPC jobs and their I/O phases, as every planner hears them, also one that is made when they are
 //! under way.
 
-use super::Stages;
 use super::event::HpcUpdate;
+use super::{REACTION_S, Stages};
 use crate::machine::Nanos;
 use crate::phases::kept_ns;
 use crate::planner::{Event, HpcId};
@@ -12,6 +12,12 @@ const NS: core::ops::RangeInclusive<u64> = 1..=(30 * 86_400 * 1_000_000_000);
 
 /// Most that a phase may take beyond its time alone.
 const ALLOWANCE_MAX: f64 = 100.0;
+
+/// Of what a phase has in hand, planners do not spend what the brake keeps, nor what it loses if a
+/// node stops as late as nodes may.
+fn kept_of(in_hand_ns: u64) -> u64 {
+    (kept_ns(in_hand_ns) + (REACTION_S * 1e9) as u64).min(in_hand_ns)
+}
 
 /// An HPC job.
 pub(super) struct Hpc {
@@ -29,8 +35,7 @@ pub(super) struct Hpc {
 impl Hpc {
     fn joins(&self, now: Nanos, hpc: HpcId, nodes_brake: bool) -> Event {
         let first_in_ns = self.next_at.saturating_since(now);
-        let in_hand_ns = self.allowance * self.io_ns as f64;
-        let kept_ns = if nodes_brake { kept_ns(in_hand_ns as u64) } else { 0 };
+        let kept_ns = if nodes_brake { kept_of((self.allowance * self.io_ns as f64) as u64) } else { 0 };
         Event::HpcJoins {
             hpc,
             io_ns: self.io_ns,
@@ -123,7 +128,7 @@ impl Stages {
         let mut deadline = deadline.unwrap_or(now + (alone_ns as f64 * (1.0 + job.allowance)) as u64);
         if self.config.rules.nodes_brake {
             let in_hand_ns = deadline.saturating_since(now).saturating_sub(alone_ns);
-            deadline = Nanos(deadline.0 - kept_ns(in_hand_ns));
+            deadline = Nanos(deadline.0 - kept_of(in_hand_ns));
         }
         job.phase = Some((alone_ns, deadline));
         job.phases_left = job.phases_left.saturating_sub(1);
