@@ -68,6 +68,24 @@ struct Model {
     length_ns: f64,
     bytes: f64,
     confidence: f64,
+    /// Mean and mean deviation of the time from the end of a phase to the start of the next, if
+    /// that is steadier than the period: the job computes for a given time, whatever its phases
+    /// took.
+    gap_ns: Option<(f64, f64)>,
+}
+
+impl Model {
+    /// The next phase, most likely at `start_ns` and hardly `guard_ns` earlier.
+    fn predicts(&self, now_ns: u64, last: &Burst, start_ns: u64, guard_ns: f64) -> Prediction {
+        Prediction {
+            start_ns: start_ns.max(now_ns),
+            earliest_ns: start_ns.saturating_sub(guard_ns as u64).max(last.end_ns).max(now_ns),
+            period_ns: self.period_ns as u64,
+            length_ns: self.length_ns as u64,
+            bytes: self.bytes as u64,
+            confidence: self.confidence,
+        }
+    }
 }
 
 impl Predictor {
@@ -124,19 +142,18 @@ impl Predictor {
     pub fn next(&self, now_ns: u64) -> Option<Prediction> {
         let model = self.model?;
         let last = self.window[..self.len].last()?;
+        if let Some((gap_ns, deviation_ns)) = model.gap_ns {
+            let (start_ns, guard_ns) = (last.end_ns.saturating_add(gap_ns as u64), 2.0 * deviation_ns);
+            if now_ns <= start_ns.saturating_add(guard_ns as u64) {
+                return Some(model.predicts(now_ns, last, start_ns, guard_ns));
+            }
+        }
         let guard_ns = (2.0 * model.deviation_ns).min(model.period_ns / 2.0);
         let late_ns = now_ns.saturating_sub(last.start_ns) as f64;
         // A phase that is a little late is still the next one; one that is later was left out.
         let periods = (((late_ns - guard_ns) / model.period_ns) as u64 + 1) as f64;
         let start_ns = last.start_ns.saturating_add((periods * model.period_ns) as u64);
-        Some(Prediction {
-            start_ns: start_ns.max(now_ns),
-            earliest_ns: start_ns.saturating_sub(guard_ns as u64).max(last.end_ns).max(now_ns),
-            period_ns: model.period_ns as u64,
-            length_ns: model.length_ns as u64,
-            bytes: model.bytes as u64,
-            confidence: model.confidence,
-        })
+        Some(model.predicts(now_ns, last, start_ns, guard_ns))
     }
 
     /// Compares an interval with what was predicted of it.
@@ -197,6 +214,7 @@ impl Predictor {
             length_ns: phases.lengths().trimmed_mean(),
             bytes: phases.volumes().trimmed_mean(),
             confidence: (hits + self.kept) / (count + 0.5 + self.made),
+            gap_ns: phases.gap_ns(period_ns).filter(|(_, deviation_ns)| *deviation_ns < off / count),
         })
     }
 
@@ -267,6 +285,20 @@ impl Phases {
             values.push((pair[1].start_ns - pair[0].start_ns) as f64);
         }
         values
+    }
+
+    /// The usual time from the end of a phase to the start of the next, where none was left out,
+    /// and the mean distance from it; `None` if there are few.
+    fn gap_ns(&self, period_ns: f64) -> Option<(f64, f64)> {
+        let mut gaps = Values::default();
+        for pair in self.bursts[..self.len].windows(2) {
+            if whole_periods((pair[1].start_ns - pair[0].start_ns) as f64, period_ns) == 1.0 {
+                gaps.push(pair[1].start_ns.saturating_sub(pair[0].end_ns) as f64);
+            }
+        }
+        let usual = gaps.median();
+        let off: f64 = gaps.values().iter().map(|gap| (gap - usual).abs()).sum();
+        (gaps.len >= PERIODS_NEEDED).then(|| (usual, off / gaps.len as f64))
     }
 }
 
@@ -354,6 +386,29 @@ mod tests {
         assert_eq!(prediction.earliest_ns, 45 * S);
         assert_eq!((prediction.period_ns, prediction.length_ns, prediction.bytes), (10 * S, 2 * S, 1_000));
         assert!(prediction.confidence >= BELIEVED, "{prediction:?}");
+    }
+
+    /// It computes for 8 s between phases, which take 2 to 4 s.
+    #[test]
+    fn a_job_that_computes_for_a_given_time_is_expected_that_long_after_a_phase() {
+        let mut at = 5 * S;
+        let bursts: Vec<Burst> = [2, 3, 2, 4, 2, 4]
+            .map(|length_s| {
+                let burst = phase(at, length_s * S, 1_000);
+                at += (length_s + 8) * S;
+                burst
+            })
+            .to_vec();
+        let predictor = Predictor::from_bursts(&bursts);
+        let ended = bursts[5].end_ns;
+        let prediction = predictor.next(ended).expect("periodic");
+        assert_eq!((prediction.start_ns, prediction.earliest_ns), (ended + 8 * S, ended + 8 * S));
+        // It is late, and the period says when it comes.
+        let late = predictor.next(ended + 9 * S).expect("periodic");
+        assert!(late.start_ns > ended + 9 * S && late.period_ns == prediction.period_ns, "{late:?}");
+        // One that begins every 10 s, whatever its phases take, is expected by the period.
+        let regular: Vec<Burst> = (0..6).map(|i| phase((5 + 10 * i) * S, (2 + i % 3) * S, 1_000)).collect();
+        assert_eq!(Predictor::from_bursts(&regular).next(58 * S).expect("periodic").start_ns, 65 * S);
     }
 
     #[test]
