@@ -65,9 +65,6 @@ class Iceberg:
     def create(self, table, scheme, base, name, columns):
         return f"create table {table} ({columns}) using iceberg partitioned by (part) tblproperties ({self.properties})"
 
-    def attach(self, spark, table, scheme, base, name):
-        pass
-
     def earlier(self, spark, table, base, name):
         return f"version as of {spark.sql(f'select snapshot_id from {table}.snapshots order by committed_at limit 1').first()[0]}"
 
@@ -93,9 +90,6 @@ class Delta:
 
     def create(self, table, scheme, base, name, columns):
         return f"create table {table} ({columns}) using delta partitioned by (part) tblproperties ('delta.enableDeletionVectors'='true')"
-
-    def attach(self, spark, table, scheme, base, name):
-        pass
 
     def earlier(self, spark, table, base, name):
         return "version as of 1"
@@ -167,7 +161,6 @@ def scans(spark, task):
     of = FORMATS[task["format"]]
     for scheme, base in task["bases"].items():
         table = of.table(scheme, base, "scanned")
-        of.attach(spark, table, scheme, base, "scanned")
         for what, query in QUERIES.items():
             rows = lambda query=query: [str(value) for value in spark.sql(query.format(table=table)).first()]  # noqa: E731
             found[f"{scheme}://, {what}"] = part(task, f"{scheme}://, {what}", rows)
@@ -179,7 +172,6 @@ def write(spark, task):
     of = FORMATS[task["format"]]
     scheme, base, number = task["scheme"], task["bases"][task["scheme"]], task["number"]
     table = of.table(scheme, base, "shared")
-    of.attach(spark, table, scheme, base, "shared")
     meet(task, "appends")
     spans, refused = [], 0
     for i in range(APPENDS):
@@ -224,7 +216,6 @@ def begin(spark, task):
 def end(spark, task):
     of = FORMATS[task["format"]]
     table = of.table("file", task["bases"]["file"], "shared")
-    of.attach(spark, table, "file", task["bases"]["file"], "shared")
     ids = [row[0] for row in spark.sql(f"select id from {table} order by id").collect()]
     return {"ids": ids, "count": spark.sql(f"select v from {table} where id = 1").first()[0]}
 

@@ -336,3 +336,25 @@ impl Write for Disk {
         Err(failed.unwrap_or_else(|| io::Error::other("the thread that writes it has ended")))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The thread of the second file comes last: it creates its own after the others have removed
+    /// what was old.
+    #[test]
+    fn a_late_thread_leaves_no_file_more_than_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        for number in 3..=6 {
+            create(&path(dir.path(), "log", number)).unwrap();
+        }
+        let (to_thread, chunks) = channel();
+        to_thread.send(b"line\n".to_vec()).unwrap();
+        drop(to_thread);
+        write_file(dir.path(), ("log", 2), None, &chunks, &AtomicUsize::new(5)).unwrap();
+        let mut left = numbers(dir.path(), "log").unwrap();
+        left.sort_unstable();
+        assert_eq!(left, [3, 4, 5, 6]);
+    }
+}
