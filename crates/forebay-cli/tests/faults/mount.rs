@@ -698,7 +698,8 @@ os._exit(0)";
     greedy.kill().unwrap();
     greedy.wait().unwrap();
     drop(holder);
-    assert!(other.wait().unwrap().success(), "another user got no lock");
+    let status = other.wait().unwrap();
+    assert!(status.success(), "another user got no lock: {status}");
     wait_for("no thread waits for a program that has died", || waits() == 0);
 }
 
