@@ -57,14 +57,14 @@ impl Fs {
             // Afterwards: a reader that opened the file meanwhile may have registered its old
             // content. A program that may not truncate the file changes nothing for its readers.
             if !matches!(done, Err(Errno::ACCESS | Errno::PERM | Errno::ROFS)) {
-                self.nodes.handles_of_file(node).iter().for_each(|handle| handle.served.leave());
+                self.nodes.handles(node).iter().for_each(|handle| handle.served.leave());
             }
             done?;
         }
         set_times(file.as_fd(), &arg)?;
         if arg.valid & FATTR_MTIME != 0 {
             // The servers know these times at once, and they are to stay.
-            self.nodes.handles_of_file(node).iter().for_each(|handle| {
+            self.nodes.handles(node).iter().for_each(|handle| {
                 handle.has_overwritten();
             });
         }

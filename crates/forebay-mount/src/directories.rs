@@ -4,7 +4,7 @@ use crate::abi::{EntryOut, FsyncIn, OpenIn, OpenOut, ReadIn, ReleaseIn, bytes_of
 use crate::directory::append;
 use crate::fs::{Done, Effect, Fs, Out, self_path};
 use crate::handles::Handle;
-use crate::nodes::{FileId, Io};
+use crate::nodes::FileId;
 use crate::request::Request;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -25,7 +25,7 @@ impl Fs {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(self_path(dir.as_fd()), flags, Mode::empty())?;
         let handle = Handle::directory(node, fd);
-        self.nodes.opened(node, &handle, &Io::Closed, false);
+        self.nodes.opened(node, &handle, None);
         let number = self.handles.add(handle);
         out.put(&OpenOut { fh: number, open_flags: 0, backing_id: 0 });
         Ok(Effect::Opened(number))

@@ -48,11 +48,6 @@ impl Handle {
         Arc::new(Handle::new(node, libc::O_RDONLY, fd, Served::never(), stream))
     }
 
-    /// The descriptor of a file that is open nowhere else.
-    pub fn into_fd(handle: Arc<Self>) -> Option<OwnedFd> {
-        Arc::into_inner(handle).map(|handle| handle.fd)
-    }
-
     /// Notes that bytes were written.
     pub fn wrote(&self, offset: u64, bytes: u64) {
         let end = offset.saturating_add(bytes);

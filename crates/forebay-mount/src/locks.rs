@@ -82,7 +82,7 @@ impl Fs {
         }
         if arg.lk.kind != libc::F_UNLCK {
             // The program expects to see the writes of other lock holders.
-            self.nodes.handles_of_file(handle.node).iter().for_each(|other| other.served.doubt());
+            self.nodes.handles(handle.node).iter().for_each(|other| other.served.doubt());
         }
         Ok(Effect::Nothing)
     }

@@ -4,8 +4,7 @@
 //! kernel may know more files than this process may open. A file that has no name any more but that
 //! the kernel still knows keeps a descriptor (`orphan`).
 //!
-//! A file usually has one node. It gets a second one while the kernel passes reads of the first to
-//! another file than the next open needs (`io`): all opens of one node must pass to the same file.
+//! A file has one node.
 
 use crate::abi::ROOT_ID;
 use crate::caller::Identity;
@@ -32,15 +31,13 @@ impl FileId {
     }
 }
 
-/// How the kernel serves the open files of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Io {
-    /// None is open.
-    Closed,
-    /// Each read and write is a request.
-    Requests,
-    /// The kernel passes them to a backing file: its number, and the identity that registered it.
-    Passed(u32, Identity),
+/// A file of the PFS to which the kernel passes reads and writes of a node's open files.
+#[derive(Debug)]
+pub struct Backing {
+    /// The kernel's number.
+    pub id: u32,
+    /// With whose rights the kernel uses it.
+    pub who: Identity,
 }
 
 #[derive(Debug)]
@@ -51,7 +48,8 @@ struct Node {
     lookups: u64,
     handles: Vec<Arc<Handle>>,
     orphan: Option<Arc<OwnedFd>>,
-    io: Io,
+    /// For all open files, or for none.
+    backing: Option<Arc<Backing>>,
 }
 
 /// Where the file of a node is.
@@ -75,8 +73,6 @@ pub struct Nodes(Mutex<Table>);
 struct Table {
     nodes: HashMap<u64, Node>,
     by_file: HashMap<FileId, u64>,
-    /// Nodes of files that have a newer one.
-    superseded: HashMap<FileId, Vec<u64>>,
     last: u64,
 }
 
@@ -101,7 +97,7 @@ impl Nodes {
         table.last = table.last.max(ROOT_ID) + 1;
         let id = table.last;
         let name = name.into();
-        let node = Node { parent, name, file, lookups: 1, handles: Vec::new(), orphan: None, io: Io::Closed };
+        let node = Node { parent, name, file, lookups: 1, handles: Vec::new(), orphan: None, backing: None };
         table.nodes.insert(id, node);
         table.by_file.insert(file, id);
         id
@@ -117,12 +113,6 @@ impl Nodes {
             let node = table.nodes.remove(&id);
             if table.by_file.get(&file) == Some(&id) {
                 table.by_file.remove(&file);
-            }
-            if let Some(others) = table.superseded.get_mut(&file) {
-                others.retain(|other| *other != id);
-                if others.is_empty() {
-                    table.superseded.remove(&file);
-                }
             }
             drop(table);
             // Its descriptor closes here, which may ask the PFS.
@@ -190,41 +180,29 @@ impl Nodes {
         self.lock().nodes.get(&id).map(|node| node.file)
     }
 
-    /// How the kernel serves the open files of the node.
-    pub fn io(&self, id: u64) -> Option<Io> {
-        self.lock().nodes.get(&id).map(|node| node.io.clone())
+    /// Whether the next open file of the node may have a backing file.
+    pub fn may_have_backing(&self, id: u64) -> bool {
+        self.lock().nodes.get(&id).is_some_and(|node| node.handles.is_empty() || node.backing.is_some())
     }
 
-    /// The next lookup of the file makes a new node; this one stays for what is open.
-    pub fn supersede(&self, id: u64) {
-        let mut table = self.lock();
-        if let Some(file) = table.nodes.get(&id).map(|node| node.file)
-            && table.by_file.get(&file) == Some(&id)
-        {
-            table.by_file.remove(&file);
-            table.superseded.entry(file).or_default().push(id);
-        }
-    }
-
-    /// Notes an open file that is served as `io` says; a backing file `is_new` if no other open
-    /// uses it. False, and nothing is noted, if the open files of the node are served otherwise.
-    pub fn opened(&self, id: u64, handle: &Arc<Handle>, io: &Io, is_new: bool) -> bool {
+    /// Notes an open file. `backing` is used if no other file of the node is open; returns the one
+    /// that the node has.
+    pub fn opened(
+        &self,
+        id: u64,
+        handle: &Arc<Handle>,
+        backing: Option<Arc<Backing>>,
+    ) -> Option<Arc<Backing>> {
         let mut table = self.lock();
         // It is known: the kernel keeps the node whose file it opens.
-        let Some(node) = table.nodes.get_mut(&id) else { return false };
-        let fits = match io {
-            Io::Closed => true,
-            Io::Passed(..) if node.io == Io::Closed => is_new,
-            Io::Requests if node.io == Io::Closed => true,
-            io => node.io == *io,
-        };
-        if fits {
-            if *io != Io::Closed {
-                node.io = io.clone();
-            }
-            node.handles.push(handle.clone());
+        let node = table.nodes.get_mut(&id)?;
+        if node.handles.is_empty() {
+            node.backing = backing;
+            // Most files are open once, and there may be many.
+            node.handles.reserve_exact(1);
         }
-        fits
+        node.handles.push(handle.clone());
+        node.backing.clone()
     }
 
     /// Forgets an open file. The backing file to unregister, if it was the last that used it.
@@ -236,18 +214,11 @@ impl Nodes {
             return None;
         }
         node.handles.shrink_to_fit();
-        match std::mem::replace(&mut node.io, Io::Closed) {
-            Io::Passed(backing, _) => Some(backing),
-            _ => None,
-        }
+        node.backing.take().map(|backing| backing.id)
     }
 
-    /// All open files of the file for which this node stands, whichever node they have.
-    pub fn handles_of_file(&self, id: u64) -> Vec<Arc<Handle>> {
-        let table = self.lock();
-        let Some(file) = table.nodes.get(&id).map(|node| node.file) else { return Vec::new() };
-        let others = table.superseded.get(&file).into_iter().flatten().chain(table.by_file.get(&file));
-        let nodes = others.filter_map(|id| table.nodes.get(id));
-        nodes.flat_map(|node| &node.handles).cloned().collect()
+    /// The open files of the node.
+    pub fn handles(&self, id: u64) -> Vec<Arc<Handle>> {
+        self.lock().nodes.get(&id).map_or(Vec::new(), |node| node.handles.clone())
     }
 }

@@ -5,8 +5,10 @@
 //! | reading, and the agent serves the PFS | requests: tier, then PFS | the same |
 //! | writing, or no agent | the kernel passes them to the PFS's file; requests if that is a FUSE file | requests: PFS |
 //!
-//! All open files of one node must be served alike. An open that does not fit is answered with
-//! `ESTALE`: the kernel looks the name up again, and gets another node for the file.
+//! The open files of a file have one backing file or none: the kernel fails an open that differs.
+//! The first open of the file decides. While the file has no backing file, writers are served by
+//! requests. While it has one, each open names it; but the kernel uses it with the identity that
+//! registered it, so the reads and writes of other users are requests.
 
 use crate::abi::{
     CreateIn, FMODE_EXEC, FOPEN_DIRECT_IO, FOPEN_PARALLEL_DIRECT_WRITES, FOPEN_PASSTHROUGH, FlushIn, OpenIn,
@@ -15,7 +17,7 @@ use crate::abi::{
 use crate::caller::use_umask;
 use crate::fs::{Done, Effect, Fs, Out, self_path, stat};
 use crate::handles::Handle;
-use crate::nodes::{FileId, Io};
+use crate::nodes::{Backing, FileId};
 use crate::request::Request;
 use crate::served::Served;
 use rustix::fs::{FileType, Mode, OFlags, Timespec, Timestamps};
@@ -35,7 +37,7 @@ const FLAGS_OF_PFS: i32 = libc::O_ACCMODE
     | libc::O_TRUNC
     | libc::O_NONBLOCK;
 
-/// How often an open is retried while other opens of the file come and go.
+/// How often a file is created whose name comes and goes.
 const TRIES: usize = 16;
 
 fn flags_of(flags: i32) -> OFlags {
@@ -55,15 +57,9 @@ impl Fs {
         if arg.flags & FMODE_EXEC != 0 {
             self.may(file.as_fd(), libc::X_OK)?;
         }
-        // Truncating and writing conflict with opens that the tier serves; find out before.
-        if self.is_served_otherwise(node, arg.flags) {
-            self.nodes.supersede(node);
-            return Err(Errno::STALE);
-        }
         let fd = rustix::fs::open(self_path(file.as_fd()), flags_of(arg.flags), Mode::empty())?;
         drop(file);
-        let number = self.serve(node, arg.flags, fd, out)?;
-        Ok(Effect::Opened(number))
+        Ok(Effect::Opened(self.serve(node, arg.flags, fd, out)))
     }
 
     /// CREATE: creates a file and opens it, or opens one that was created meanwhile.
@@ -93,15 +89,8 @@ impl Fs {
                 result => result?,
             };
             let stat = stat(fd.as_fd())?;
-            let file = FileId::of(&stat);
-            let mut node = self.nodes.looked_up(parent, name.to_bytes(), file);
-            if self.is_served_otherwise(node, arg.flags) {
-                // Another program has opened the new file already.
-                self.nodes.supersede(node);
-                self.nodes.forget(node, 1);
-                node = self.nodes.looked_up(parent, name.to_bytes(), file);
-            }
-            return self.created(node, arg.flags, fd, &stat, out);
+            let node = self.nodes.looked_up(parent, name.to_bytes(), FileId::of(&stat));
+            return Ok(self.created(node, arg.flags, fd, &stat, out));
         }
         Err(Errno::STALE)
     }
@@ -121,24 +110,11 @@ impl Fs {
         if FileType::from_raw_mode(u32::from(found.stx_mode)) != FileType::RegularFile {
             return Err(Errno::STALE);
         }
-        let node = self.nodes.looked_up(parent, name.to_bytes(), FileId::of(&found));
-        let open = || {
-            if self.is_served_otherwise(node, flags) {
-                self.nodes.supersede(node);
-                return Err(Errno::STALE);
-            }
-            let fd = rustix::fs::open(self_path(file.as_fd()), flags_of(flags), Mode::empty())?;
-            // Opening may have truncated it.
-            let now = stat(fd.as_fd())?;
-            Ok((fd, now))
-        };
-        match open() {
-            Ok((fd, now)) => self.created(node, flags, fd, &now, out),
-            Err(e) => {
-                self.nodes.forget(node, 1);
-                Err(e)
-            }
-        }
+        let fd = rustix::fs::open(self_path(file.as_fd()), flags_of(flags), Mode::empty())?;
+        // Opening may have truncated it.
+        let now = stat(fd.as_fd())?;
+        let node = self.nodes.looked_up(parent, name.to_bytes(), FileId::of(&now));
+        Ok(self.created(node, flags, fd, &now, out))
     }
 
     /// TMPFILE: creates a file without a name and opens it.
@@ -162,28 +138,12 @@ impl Fs {
         if let Ok(by_name) = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
             self.nodes.unnamed(FileId::of(&stat), by_name);
         }
-        self.created(node, arg.flags, fd, &stat, out)
+        Ok(self.created(node, arg.flags, fd, &stat, out))
     }
 
-    fn created(&self, node: u64, flags: i32, fd: OwnedFd, stat: &rustix::fs::Statx, out: &mut Out) -> Done {
+    fn created(&self, node: u64, flags: i32, fd: OwnedFd, stat: &rustix::fs::Statx, out: &mut Out) -> Effect {
         out.put(&self.entry(node, stat));
-        match self.serve(node, flags, fd, out) {
-            Ok(number) => Ok(Effect::Created(node, number)),
-            Err(e) => {
-                self.nodes.forget(node, 1);
-                Err(e)
-            }
-        }
-    }
-
-    /// Whether the open files of the node are served in a way that does not fit an open with these
-    /// flags.
-    fn is_served_otherwise(&self, node: u64, flags: i32) -> bool {
-        match self.nodes.io(node) {
-            Some(Io::Requests) => self.wants_pass(flags),
-            Some(Io::Passed(_, who)) => !self.callers.acting().is_some_and(|caller| who.writes_like(&caller)),
-            Some(Io::Closed) | None => false,
-        }
+        Effect::Created(node, self.serve(node, flags, fd, out))
     }
 
     /// Whether the kernel is to pass reads and writes to the PFS's file.
@@ -201,39 +161,37 @@ impl Fs {
     }
 
     /// Answers an open with how the file's reads and writes are served.
-    fn serve(&self, node: u64, flags: i32, mut fd: OwnedFd, out: &mut Out) -> Result<u64, Errno> {
-        for _ in 0..TRIES {
-            if self.is_served_otherwise(node, flags) {
-                self.nodes.supersede(node);
-                return Err(Errno::STALE);
-            }
-            let (io, is_new) = self.choose(node, flags, fd.as_fd());
-            let is_served = io == Io::Requests && self.may_be_served(flags);
-            let served = if is_served { Served::perhaps() } else { Served::never() };
-            let handle = Handle::file(node, flags, fd, served);
-            if self.nodes.opened(node, &handle, &io, is_new) {
-                self.part_readers_and_writers(node, &handle);
-                let (open_flags, backing_id) = match &io {
-                    Io::Passed(id, _) => (FOPEN_PASSTHROUGH, *id),
-                    _ => (FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES, 0),
-                };
-                let number = self.handles.add(handle);
-                out.put(&OpenOut { fh: number, open_flags, backing_id });
-                return Ok(number);
-            }
-            if let (Io::Passed(id, _), true) = (&io, is_new) {
-                self.device.close_backing(*id);
-            }
-            fd = Handle::into_fd(handle).ok_or(Errno::STALE)?;
+    fn serve(&self, node: u64, flags: i32, fd: OwnedFd, out: &mut Out) -> u64 {
+        let may_pass = self.wants_pass(flags) && self.nodes.may_have_backing(node);
+        let new = if may_pass { self.register(fd.as_fd()) } else { None };
+        let served = if self.may_be_served(flags) { Served::perhaps() } else { Served::never() };
+        let handle = Handle::file(node, flags, fd, served);
+        let backing = self.nodes.opened(node, &handle, new.clone());
+        if let Some(new) = new
+            && backing.as_ref().is_none_or(|backing| !Arc::ptr_eq(backing, &new))
+        {
+            self.device.close_backing(new.id);
         }
-        Err(Errno::STALE)
+        self.part_readers_and_writers(node, &handle);
+        let by_requests = FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES;
+        let is_own =
+            |backing: &Backing| self.callers.acting().is_some_and(|caller| backing.who.writes_like(&caller));
+        let (open_flags, backing_id) = match &backing {
+            None => (by_requests, 0),
+            Some(backing) if is_own(backing) => (FOPEN_PASSTHROUGH, backing.id),
+            // Mappings use the backing file.
+            Some(backing) => (FOPEN_PASSTHROUGH | by_requests, backing.id),
+        };
+        let number = self.handles.add(handle);
+        out.put(&OpenOut { fh: number, open_flags, backing_id });
+        number
     }
 
     /// Readers see writes through this mount at once: a file that is open for writing is not read
     /// from the tier. Each open is noted before it checks the others, so of two concurrent opens at
     /// least one sees the other.
     fn part_readers_and_writers(&self, node: u64, handle: &Handle) {
-        let others = self.nodes.handles_of_file(node);
+        let others = self.nodes.handles(node);
         // To truncate needs no open for writing.
         if handle.is_writable() || handle.flags & libc::O_TRUNC != 0 {
             others.iter().for_each(|other| other.served.leave());
@@ -242,23 +200,14 @@ impl Fs {
         }
     }
 
-    /// How the open file is to be served, and whether that is a new backing file.
-    fn choose(&self, node: u64, flags: i32, fd: BorrowedFd<'_>) -> (Io, bool) {
-        if let Some(io @ Io::Passed(..)) = self.nodes.io(node) {
-            return (io, false);
-        }
-        if !self.wants_pass(flags) {
-            return (Io::Requests, false);
-        }
-        let Some(caller) = self.callers.acting() else { return (Io::Requests, false) };
+    /// Registers a file to which the kernel is to pass reads and writes; `None` if it cannot.
+    fn register(&self, fd: BorrowedFd<'_>) -> Option<Arc<Backing>> {
+        let who = self.callers.acting()?;
         // The kernel uses the backing file with the credentials of the thread that registers it.
-        self.callers.act_as(&caller.to_register_backing());
+        self.callers.act_as(&who.to_register_backing());
         let backing = self.device.open_backing(fd);
-        self.callers.act_as(&caller);
-        match backing {
-            Ok(id) => (Io::Passed(id, caller), true),
-            Err(_) => (Io::Requests, false),
-        }
+        self.callers.act_as(&who);
+        Some(Arc::new(Backing { id: backing.ok()?, who }))
     }
 
     /// FLUSH: a descriptor of the file is closed, with the process's locks.
@@ -290,7 +239,7 @@ impl Fs {
             return;
         }
         // Bytes of a mapping may have been written through another open file.
-        let others = self.nodes.handles_of_file(handle.node);
+        let others = self.nodes.handles(handle.node);
         // Each is asked, not only the first.
         if others.iter().filter(|other| other.has_overwritten()).count() > 0 {
             // Both: a user who may write a file but does not own it may set nothing else. If this

@@ -644,6 +644,65 @@ def two_open_files():
     say(os.pread(late, 100, 0), [os.fstat(fd).st_size for fd in readers])
 
 
+@case
+def users_with_one_file_open():
+    """Programs of two users have a file open, in each order, and see each other's changes at once."""
+    write("f", bytes(10_000), 0o666)
+    first = os.open("f", os.O_RDWR)
+
+    def other():
+        fd = os.open("f", os.O_RDWR | os.O_APPEND)
+        say(os.pread(fd, 5, 100), os.write(fd, b"appended"), os.fstat(fd).st_size)
+        shared = mmap.mmap(os.open("f", os.O_RDWR), 10_000)
+        say(shared[100:105])
+        shared[200:206] = b"mapped"
+        tried("truncate", os.ftruncate, fd, 10_100)
+
+    os.pwrite(first, b"first", 100)
+    as_user(61001, 61001, [], other)
+    say(os.pread(first, 6, 200), os.pread(first, 8, 10_000), os.fstat(first).st_size)
+    os.close(first)
+    reader = os.open("f", os.O_RDONLY)
+    kept = mmap.mmap(reader, 10_000, prot=mmap.PROT_READ)
+    say(kept[100:105], os.pread(reader, 5, 100))
+
+    def writer():
+        fd = os.open("f", os.O_RDWR)
+        say(os.pwrite(fd, b"later", 100), os.pread(fd, 6, 200))
+        shared = mmap.mmap(fd, 10_000)
+        shared[300:306] = b"mapped"
+        say(kept[100:105], kept[300:306], os.pread(reader, 6, 300))
+
+    as_user(61001, 61001, [], writer)
+    say(kept[100:105], kept[300:306], os.pread(reader, 5, 100), os.pread(reader, 6, 300))
+
+
+@case
+def users_who_open_one_file_at_once():
+    """Each open works, whoever else opens and closes the file meanwhile, for whatever."""
+    write("f", bytes(100), 0o666)
+    kinds = (os.O_RDONLY | os.O_CREAT, os.O_RDWR, os.O_WRONLY | os.O_APPEND, os.O_RDONLY)
+    children = []
+    for number in range(8):
+        if child := os.fork():
+            children.append(child)
+            continue
+        if number % 2:
+            os.setgroups([])
+            os.setresgid(61001, 61001, 61001)
+            os.setresuid(61001, 61001, 61001)
+        for turn in range(400):
+            kind = kinds[(turn + number // 2) % len(kinds)]
+            try:
+                fd = os.open("f", kind)
+                (os.write(fd, b"x") if kind & os.O_ACCMODE else os.read(fd, 1))
+                os.close(fd)
+            except OSError as error:
+                say("open", kind, errno.errorcode[error.errno])
+        os._exit(0)
+    say("the others ended with", {os.waitpid(child, 0)[1] for child in children}, os.stat("f").st_size > 100)
+
+
 def at_once(rounds, one, other):
     """Runs `one(round)` here and `other(round)` in a child, as nearly at the same time as can be."""
     begin, tell_begin = os.pipe()

@@ -205,6 +205,16 @@ fn readers_that_are_open_see_what_is_written_through_the_mount() {
 }
 
 #[test]
+fn users_who_have_one_file_open_see_each_others_changes() {
+    same("users_with_one_file_open");
+}
+
+#[test]
+fn users_who_open_one_file_at_once_get_no_error() {
+    same("users_who_open_one_file_at_once");
+}
+
+#[test]
 fn flags_of_files_are_those_of_the_pfs() {
     same("flags_of_files");
 }
