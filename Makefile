@@ -141,6 +141,11 @@ bench-mount: ## Cost of reads, writes and name lookups through a mount, compared
 	$(CARGO) build --release --locked -p forebay-cli
 	$(PYTHON) bench/mount.py $(BUILT)/forebay $(ARGS)
 
+.PHONY: bench-mount-memory
+bench-mount-memory: ## Memory of a mount's process while many files are open through it, as root (ARGS="--files 9000")
+	$(CARGO) build --release --locked -p forebay-cli
+	$(PYTHON) bench/mount_memory.py $(BUILT)/forebay $(ARGS)
+
 .PHONY: bench-observer
 bench-observer: ## What the preloaded observer costs a writer, in paired runs, on a quiet machine (ARGS="--pairs 51")
 	$(CARGO) build --release --locked -p forebay-preload

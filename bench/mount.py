@@ -5,8 +5,11 @@ Each pair runs in turns in one process, so the ratio holds on a busy machine as 
 - read: a cached file through the mount, beside the kernel's own passthrough (a mount without an
   agent of a tmpfs: the kernel passes reads to the file), and beside the tmpfs.
 - write, cold read: through the mount, beside the PFS itself.
-- names: beside the directory itself, and, with --reference, beside another passthrough file system
-  that is mounted over the directory REFERENCE_DIR, such as libfuse's passthrough_hp.
+- names: beside the directory itself, and, with --passthrough-hp, beside libfuse's example
+  `passthrough_hp`, which passes everything through and does nothing else. Both let the kernel cache
+  neither names nor attributes (`--nocache`). Packages have no binary of it. To get one on Debian,
+  take the sources (`apt-get source fuse3`) and compile the example with libfuse3-dev:
+  g++ -O2 -std=c++17 example/passthrough_hp.cc $(pkg-config --cflags --libs fuse3) -o passthrough_hp
 """
 
 import argparse
@@ -23,12 +26,13 @@ NAMES = 2000
 
 def main():
     """Prints a row for each pair."""
-    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     arguments.add_argument("forebay", type=pathlib.Path, help="the program")
     arguments.add_argument("--runs", type=int, default=9)
-    arguments.add_argument(
-        "--reference", type=pathlib.Path, help="a directory below another passthrough file system"
-    )
+    arguments.add_argument("--passthrough-hp", type=pathlib.Path, help="the binary of libfuse's example")
+    arguments.add_argument("--only", choices=("bytes", "names"), help="reads and writes, or names")
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="forebay-mount-") as name:
         measure(options, pathlib.Path(name))
@@ -40,8 +44,8 @@ def measure(options, directory):
     socket = directory / "agent" / "agent.sock"
     with_agent = dict(os.environ, FOREBAY_SOCKET=str(socket))
     without = dict(os.environ, FOREBAY_SOCKET="none")
-    pfs, mounted, passed = (directory / name for name in ("pfs", "mounted", "passed"))
-    for place in (pfs, mounted, passed):
+    pfs, mounted, passed, example = (directory / name for name in ("pfs", "mounted", "passed", "example"))
+    for place in (pfs, mounted, passed, example):
         place.mkdir()
 
     def run(*command, env=with_agent):
@@ -57,19 +61,31 @@ def measure(options, directory):
         run("mount", str(pfs), str(mounted))
         run("mount", str(pfs), str(passed), env=without)
         run("load", str(pfs / "data"))
-        pairs(options, (pfs, mounted, passed), lambda: run("evict", "--all"))
+        references = [("the directory", pfs)]
+        if options.passthrough_hp:
+            subprocess.run([options.passthrough_hp.resolve(), "--nocache", pfs, example], check=True)
+            references.append(("passthrough_hp", example))
+        if options.only != "names":
+            bytes_pairs(options, (pfs, mounted, passed), lambda: run("evict", "--all"))
+        if options.only != "bytes":
+            names_pairs(options, mounted, references)
     finally:
-        for place in (mounted, passed, pfs):
+        for place in (mounted, passed, example, pfs):
             subprocess.run(["umount", "--lazy", place], check=False)
         subprocess.run([forebay, "down", "--drop", "--state-dir", socket.parent], env=with_agent, check=False,
                        stdout=subprocess.DEVNULL)
 
 
-def pairs(options, places, evict):
-    """All pairs."""
-    pfs, mounted, passed = places
+def head(options):
+    """The head of a table."""
     print(f"| case | here | reference | median ratio of {options.runs} runs | lowest | highest |")
     print("| --- | --- | --- | --- | --- | --- |")
+
+
+def bytes_pairs(options, places, evict):
+    """Reads and writes."""
+    pfs, mounted, passed = places
+    head(options)
     for size, name in ((1 << 20, "1 MiB"), (4 << 10, "4 KiB")):
         here = lambda: read(mounted / "data", size)
         row(options, f"cached read, {name}, to kernel passthrough", here, lambda: read(passed / "data", size))
@@ -77,9 +93,11 @@ def pairs(options, places, evict):
     row(options, "write, 1 MiB, to the PFS", lambda: write(mounted / "new"), lambda: write(pfs / "new"))
     row(options, "cold read, 1 MiB, to the PFS", lambda: (evict(), read(mounted / "data", 1 << 20))[1],
         lambda: read(pfs / "data", 1 << 20))
-    references = [("the directory", pfs)]
-    if options.reference:
-        references.append(("the reference", options.reference))
+
+
+def names_pairs(options, mounted, references):
+    """Names and attributes."""
+    head(options)
     for what, place in references:
         for name, work in (("create", create), ("stat", stat), ("readdir", readdir), ("unlink", unlink)):
             row(options, f"{name}, to {what}", lambda: names(mounted, work), lambda: names(place, work))
