@@ -33,8 +33,11 @@ impl Fs {
         let arg: ReadIn = request.arg()?;
         let handle = self.handle(arg.fh)?;
         self.callers.act_as_daemon();
+        if handle.served.register(&self.client, handle.as_fd()) {
+            self.registered.add(&handle);
+        }
         let buffer = out.data(arg.size);
-        let n = match handle.served.read(&self.client, handle.as_fd(), buffer, arg.offset) {
+        let n = match handle.served.read(buffer, arg.offset) {
             Some(n) => n,
             None => read_through(&handle, buffer, arg.offset)?,
         };

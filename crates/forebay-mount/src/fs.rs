@@ -9,6 +9,7 @@ use crate::device::{Buffer, DATA_BYTES, Device};
 use crate::handles::{Handle, Handles};
 use crate::lock_table::Locks;
 use crate::nodes::{FileId, Nodes, Whereabouts};
+use crate::served::Registered;
 use forebay_client::Client;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
@@ -33,6 +34,8 @@ pub struct Fs {
     pub nodes: Nodes,
     /// Open files and directories.
     pub handles: Handles,
+    /// Those of them that the tier serves.
+    pub registered: Registered,
     /// Acts as callers.
     pub callers: Callers,
     /// Locks of programs.

@@ -110,6 +110,7 @@ impl Mounted {
             device,
             nodes: Default::default(),
             handles: Default::default(),
+            registered: Default::default(),
             callers: Callers::new(is_for_all),
             locks: Default::default(),
             client,

@@ -713,6 +713,49 @@ os._exit(0)";
     wait_for("no thread waits for a program that has died", || waits() == 0);
 }
 
+#[test]
+fn of_many_open_files_only_those_that_are_read_stay_registered() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if skips() || limit.maximum.is_some_and(|maximum| maximum < 20_000) {
+        eprintln!("left out: it needs mounts and 20,000 descriptors");
+        return;
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let count = 6_000;
+    let bytes_of = |number: usize| content(number as u64, 0, 100);
+    for number in 0..count {
+        std::fs::write(pfs.path().join(number.to_string()), bytes_of(number)).unwrap();
+    }
+    let out = agent.cli(&["load", pfs.path().to_str().unwrap()]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let mount = Mount::new(pfs.path(), agent.socket().to_str().unwrap(), &[]);
+    let open = |number: usize| File::open(mount.at.join(number.to_string())).unwrap();
+    let files: Vec<_> = (0..count).map(open).collect();
+    let is_right = |number: usize, expected: &[u8]| {
+        let mut bytes = vec![0; 100];
+        assert_eq!(files[number].read_at(&mut bytes, 0).unwrap(), 100);
+        assert_eq!(bytes, expected, "file {number}");
+    };
+    (0..count).for_each(|number| is_right(number, &bytes_of(number)));
+    // A registered file has two descriptors beside that of the PFS's file.
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", mount.pid())).unwrap().count();
+    assert!((count + 4_096..count + 2 * 4_096 + 200).contains(&descriptors), "{descriptors} descriptors");
+    let before = agent.counter("opens_cached_total");
+    (0..count).for_each(|number| is_right(number, &bytes_of(number)));
+    assert!(agent.counter("opens_cached_total") > before, "no file is registered again");
+    for number in (0..count).step_by(100) {
+        std::fs::write(pfs.path().join(number.to_string()), content(1, 0, 100)).unwrap();
+        let mut bytes = vec![0; 100];
+        wait_for("the new bytes", || {
+            files[number].read_at(&mut bytes, 0).unwrap();
+            bytes == content(1, 0, 100)
+        });
+    }
+}
+
 /// Runs a script as root with mounts of its own. In it, `F` is the program, `/mnt` is empty, users
 /// may open `/dev/fuse`, and `/mnt/pfs` has a file `f` for all and a file `s` for root.
 #[track_caller]
