@@ -50,6 +50,8 @@ pub struct Driver {
     log: Log,
     /// Bytes of each node's tier, as last reported to the machine.
     capacities: BTreeMap<String, u64>,
+    /// The members, and whether they were told that all requests rest.
+    told_to_rest: BTreeMap<String, bool>,
     /// The sample recorded last.
     recorded: Sample,
     out: Vec<ToNode>,
@@ -82,6 +84,7 @@ impl Driver {
             hpc: HpcJobs::default(),
             log: Log::default(),
             capacities: BTreeMap::new(),
+            told_to_rest: BTreeMap::new(),
             recorded: Sample::default(),
             out: Vec::new(),
         }
@@ -89,11 +92,24 @@ impl Driver {
 
     /// The messages to agents since the last call.
     pub fn take_messages(&mut self) -> Vec<ToNode> {
+        self.tell_rest();
         std::mem::take(&mut self.out)
+    }
+
+    /// Tells each node that has last heard otherwise whether all requests rest: one without
+    /// requests as well, since it may fetch pages for those of others.
+    fn tell_rest(&mut self) {
+        let on = self.machine.do_requests_rest();
+        for (node, told) in self.told_to_rest.iter_mut().filter(|(_, told)| **told != on) {
+            *told = on;
+            self.out.push((node.clone(), ToAgent::Rest { on }));
+        }
     }
 
     /// The members are these from now on.
     pub fn set_view(&mut self, now: Nanos, view: &ClusterView) {
+        let told = |name: &String| self.told_to_rest.get(name).copied().unwrap_or(false);
+        self.told_to_rest = view.nodes.iter().map(|node| (node.name.clone(), told(&node.name))).collect();
         let nodes = translate::nodes_of(view);
         self.drive(now, Event::Members { nodes });
     }
@@ -101,6 +117,7 @@ impl Driver {
     /// An agent has joined, perhaps again. It has no orders and reports its jobs anew.
     pub fn node_came(&mut self, now: Nanos, node: &str) {
         self.forget_jobs_of(now, node);
+        self.told_to_rest.entry(node.to_owned()).and_modify(|told| *told = false);
         self.drive(now, Event::NodeCame { node: node.to_owned() });
     }
 

@@ -12,7 +12,7 @@ use forebay_pfs::FileVersion;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const CLUSTER_PROTOCOL: u32 = 10;
+pub const CLUSTER_PROTOCOL: u32 = 11;
 
 /// A version of the membership. Later ones of a coordinator are greater, and those of a later
 /// coordinator, if its clock was not set back.
@@ -410,6 +410,12 @@ pub enum ToAgent {
         threads: u32,
         /// Bytes per second, 0 for no limit.
         rate_bytes_per_s: u64,
+    },
+    /// Whether all orders of the cluster are paused. Pages of orders then stop in their middle,
+    /// also those that the agent fetches for orders of other nodes.
+    Rest {
+        /// Until this is said otherwise, or the coordinator is lost.
+        on: bool,
     },
     /// Forget these orders.
     Cancel {

@@ -292,6 +292,7 @@ impl Meeting {
             ToAgent::Adjust { order, threads, rate_bytes_per_s } => {
                 node.orders.adjust(order, threads, rate_bytes_per_s);
             }
+            ToAgent::Rest { on } => node.orders.rest(on),
             ToAgent::Cancel { orders } => node.orders.cancel(&orders),
             // Bytes have come; that is all there is to it.
             ToAgent::Heard => {}

@@ -82,6 +82,8 @@ struct State {
     passed: usize,
     /// Peers that wait to have a page fetched for an order of theirs, by mount.
     waiting_peers: BTreeMap<usize, usize>,
+    /// The coordinator has paused all orders of the cluster.
+    all_rest: bool,
     /// Of the ticket given last.
     serial: u64,
 }
@@ -195,13 +197,23 @@ impl Orders {
         self.changed.notify_all();
     }
 
+    /// Whether all orders of the cluster are paused.
+    pub fn rest(&self, on: bool) {
+        let mut state = lock(&self.state);
+        state.all_rest = on;
+        self.rest_if_paused(&state);
+        drop(state);
+        self.changed.notify_all();
+    }
+
     /// If the coordinator has paused all orders, their pages stop as well: one of 2 MiB may take a
-    /// slow file system a second, and the phase for which they pause has begun. Not while a peer
-    /// has a page fetched here for an order that goes on.
+    /// slow file system a second, and the phase for which they pause has begun. If only all of this
+    /// node are paused, they go on while a peer has a page fetched here for an order of its own.
     fn rest_if_paused(&self, state: &State) {
         let mut open = state.orders.values().filter(|run| !run.progress.done).peekable();
         let is_for_peers = state.passed > 0 || !state.waiting_peers.is_empty();
-        let rest = open.peek().is_some() && open.all(|run| run.threads == 0) && !is_for_peers;
+        let here = open.peek().is_some() && open.all(|run| run.threads == 0) && !is_for_peers;
+        let rest = state.all_rest || here;
         let brake = &self.fetch.brake;
         if brake.do_requests_rest() != rest {
             brake.set_requests_rest(rest);
@@ -224,6 +236,7 @@ impl Orders {
     pub fn drop_all(&self) {
         let mut state = lock(&self.state);
         let dropped = std::mem::take(&mut state.orders);
+        state.all_rest = false;
         self.rest_if_paused(&state);
         drop(state);
         self.changed.notify_all();
@@ -329,7 +342,7 @@ impl Orders {
         *state.waiting_peers.entry(mount).or_default() += 1;
         self.rest_if_paused(&state);
         let free = loop {
-            let held = self.fetch.brake.is_on();
+            let held = self.fetch.brake.stops(Urgency::Plan);
             if !held && state.under_way(mount) < self.most_under_way(mount) {
                 *state.in_flight.entry(mount).or_default() += 1;
                 state.passed += 1;

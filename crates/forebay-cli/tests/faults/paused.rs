@@ -1,17 +1,22 @@
 //! Prefetch requests that are paused, by a coordinator that the test plays.
 
-use crate::common::{Agent, MIB, PATIENCE, Setup, SlowFs, make_file, wait_for};
+use crate::common::{Agent, MIB, PATIENCE, Setup, SlowFs, assert_content, make_file, wait_for};
 use crate::coordinator::SEED;
-use forebay_wire::FileRef;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, Order, OrderProgress, Part, ToAgent, ToCoordinator};
 use forebay_wire::framed::{Arrived, Framed};
 use forebay_wire::link::{Listener, Security};
+use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
+use forebay_wire::{FileRef, frame};
+use std::io::Read;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// A coordinator of one agent.
 struct Coordinator {
     link: Framed,
     progress: OrderProgress,
+    /// Where the agent serves peers.
+    peer_address: String,
 }
 
 impl Coordinator {
@@ -27,7 +32,8 @@ impl Coordinator {
         };
         let progress =
             OrderProgress { order: 1, fetched_bytes: 0, resident_bytes: 0, failed_bytes: 0, done: false };
-        let mut met = Coordinator { link: Framed::new(stream).unwrap(), progress };
+        let mut met =
+            Coordinator { link: Framed::new(stream).unwrap(), progress, peer_address: String::new() };
         met.say(&ToAgent::Welcome { protocol: CLUSTER_PROTOCOL, refusal: String::new(), heartbeat_ms: 1000 });
         met
     }
@@ -49,6 +55,7 @@ impl Coordinator {
             match message {
                 ToCoordinator::Order(progress) => self.progress = progress,
                 ToCoordinator::Heartbeat { .. } => heard = true,
+                ToCoordinator::Join { node, .. } => self.peer_address = node.address,
                 _ => {}
             }
         }
@@ -130,4 +137,107 @@ fn pages_of_a_paused_request_stop_in_their_middle() {
     });
     assert_eq!(read(), BYTES, "a byte was read twice");
     drop(writer);
+}
+
+/// A page that the test asks for as a peer with a request of its own.
+struct Asked {
+    socket: TcpStream,
+    page: PageRef,
+}
+
+impl Asked {
+    fn greet(address: &str, page: PageRef) -> Self {
+        let mut socket = TcpStream::connect(address).unwrap();
+        frame::send(&mut socket, &PeerRequest::Hello { protocol: PEER_PROTOCOL, node: "played".into() })
+            .unwrap();
+        let welcome = PeerReply::Welcome { protocol: PEER_PROTOCOL, refusal: String::new() };
+        assert_eq!(frame::receive::<PeerReply>(&mut socket).unwrap(), welcome);
+        Asked { socket, page }
+    }
+
+    /// Asks, and takes the answer on a thread of its own: whether the page came within a second.
+    fn ask(&self) -> std::thread::JoinHandle<bool> {
+        let (mut socket, page) = (self.socket.try_clone().unwrap(), self.page.clone());
+        std::thread::spawn(move || {
+            let number = u64::from(page.page);
+            let bytes = page.page_bytes as usize;
+            let request = PeerRequest::Page { page, from: 0, wanted: Wanted::Plan, deadline_ms: 1000 };
+            frame::send(&mut socket, &request).unwrap();
+            let mut read = Vec::new();
+            while read.len() < bytes {
+                let len = match frame::receive::<PeerReply>(&mut socket).unwrap() {
+                    PeerReply::Piece { len } => len as usize,
+                    PeerReply::NotYet => return false,
+                    other => panic!("{other:?}"),
+                };
+                let at = read.len();
+                read.resize(at + len, 0);
+                socket.read_exact(&mut read[at..]).unwrap();
+            }
+            frame::send(&mut socket, &PeerRequest::Taken).unwrap();
+            assert_content(&read, SEED, number * bytes as u64);
+            true
+        })
+    }
+}
+
+/// A node that has no request of its own fetches a page for one of another node. When all requests
+/// of the cluster are paused, that page stops as well.
+#[test]
+fn a_page_for_a_paused_request_of_another_node_stops_in_its_middle() {
+    let Some(slow) = SlowFs::start() else { return };
+    const BYTES: u64 = 64 * MIB;
+    make_file(&slow.behind("data"), SEED, BYTES);
+    let listener = Security::Loopback.listen("127.0.0.1:0").unwrap();
+    let address = listener.address().unwrap();
+    let more = format!("[cluster]\nlisten = \"127.0.0.1:0\"\ncoordinator = \"{address}\"\n");
+    let setup = Setup { page: 2 * MIB, stamps: "trust", more, ..Setup::new(&slow.mount()) };
+    let starting = std::thread::spawn(move || Agent::start(setup));
+    let mut coordinator = Coordinator::meet(&listener);
+    let agent = starting.join().unwrap();
+    let client = agent.client();
+    let writer = client.open_hpc_job(&forebay_client::HpcJobOptions::named("writer")).unwrap();
+    writer.phase_begin(MIB, Duration::ZERO).unwrap();
+    writer.phase_end().unwrap();
+    wait_for("the agent says where it serves peers", || {
+        coordinator.listen();
+        !coordinator.peer_address.is_empty()
+    });
+
+    let file: FileRef = client.file_ref(slow.at("data")).unwrap();
+    let before = slow.stats().read_bytes;
+    let read = || slow.stats().read_bytes - before;
+    let mut stopped_at = Vec::new();
+    for page in 0..10 {
+        let page = PageRef { file: file.clone(), page_bytes: 2 * MIB, page };
+        let asked = Asked::greet(&coordinator.peer_address, page);
+        let at = read();
+        let answer = asked.ask();
+        wait_for("the page is under way", || {
+            coordinator.listen();
+            read() > at
+        });
+        coordinator.say(&ToAgent::Rest { on: true });
+        let mut last = u64::MAX;
+        wait_for("nothing more is read", || {
+            let until = Instant::now() + Duration::from_secs(1);
+            while Instant::now() < until {
+                coordinator.listen();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            std::mem::replace(&mut last, read()) == read()
+        });
+        let has_come = answer.join().unwrap();
+        stopped_at.push(read() - at);
+        assert_eq!(has_come, read() - at == 2 * MIB, "{stopped_at:?}");
+        coordinator.say(&ToAgent::Rest { on: false });
+        while !has_come && !asked.ask().join().unwrap() {
+            coordinator.listen();
+        }
+        assert_eq!(read(), at + 2 * MIB, "a byte was read twice");
+        if !has_come {
+            return;
+        }
+    }
+    panic!("pages were read to their end: {stopped_at:?}");
 }

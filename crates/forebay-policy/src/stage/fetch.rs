@@ -4,13 +4,19 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::Stages;
 use super::event::{Action, JobKey, Progress, RequestId, WaveId};
 use super::waves::{Adjusted, Pace};
+use super::{RequestState, Stages};
 use crate::machine::Nanos;
 
 /// No request fetches more.
 const REQUEST_BYTES_MAX: u64 = 1 << 50;
+
+impl RequestState {
+    pub(super) fn at(pace: Pace) -> Self {
+        if pace.threads == 0 { RequestState::Rests } else { RequestState::Fetches }
+    }
+}
 
 impl Stages {
     /// Brings the pace of a wave's requests in line with its setting. One that is paused leaves its
@@ -27,6 +33,7 @@ impl Stages {
                 (true, false) => self.queues.begin(queue, request, &node, of, now),
                 _ => {}
             }
+            self.set_state(request, RequestState::at(pace));
             self.out.push(Action::Adjust { request, node, threads, rate_bytes_per_s, setting });
         }
     }
@@ -49,10 +56,39 @@ impl Stages {
             self.tell_speed(now);
         }
         if progress.done {
+            self.set_state(request, RequestState::Ended);
             let mostly_fetched = progress.fetched_bytes > progress.resident_bytes + progress.failed_bytes;
             self.queues.end(queue, request, now, mostly_fetched.then_some(progress.fetched_bytes));
             self.adjust(now, key, stage, wave);
             self.settle(now, key, stage);
+        }
+    }
+
+    /// Whether requests are under way and all of them are paused, as beside an I/O phase. Nodes
+    /// then stop the pages of requests in their middle, also those that they fetch for requests of
+    /// other nodes.
+    pub fn do_requests_rest(&self) -> bool {
+        self.fetching == 0 && self.resting > 0
+    }
+
+    pub(super) fn set_state(&mut self, request: RequestId, state: RequestState) {
+        if let Some(requested) = self.requests.get_mut(&request) {
+            let before = core::mem::replace(&mut requested.state, state);
+            self.count(before, state);
+        }
+    }
+
+    /// A request has this state now.
+    pub(super) fn count(&mut self, before: RequestState, state: RequestState) {
+        match before {
+            RequestState::Fetches => self.fetching -= 1,
+            RequestState::Rests => self.resting -= 1,
+            RequestState::Ended => {}
+        }
+        match state {
+            RequestState::Fetches => self.fetching += 1,
+            RequestState::Rests => self.resting += 1,
+            RequestState::Ended => {}
         }
     }
 

@@ -4,7 +4,7 @@ use alloc::borrow::ToOwned;
 use alloc::vec::Vec;
 
 use super::event::{Node, RequestId};
-use super::{Requested, Stages};
+use super::{RequestState, Requested, Stages};
 use crate::machine::Nanos;
 use crate::planner::Event;
 
@@ -109,6 +109,7 @@ impl Stages {
     /// Nothing will be heard of a request.
     pub(super) fn void(&mut self, now: Nanos, id: RequestId) -> Option<Requested> {
         let requested = self.requests.remove(&id)?;
+        self.count(requested.state, RequestState::Ended);
         self.queues.end(requested.queue, id, now, None);
         Some(requested)
     }

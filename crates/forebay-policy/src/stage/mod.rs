@@ -198,6 +198,9 @@ pub struct Stages {
     next_id: JobId,
     next_request: RequestId,
     requests: BTreeMap<RequestId, Requested>,
+    /// How many of them fetch, and how many are paused.
+    fetching: usize,
+    resting: usize,
     questions: Questions,
     speed: Speed,
     out: Vec<Action>,
@@ -268,6 +271,18 @@ struct Requested {
     queue: QueueId,
     /// Its number among the node's chunks of the wave.
     number: usize,
+    state: RequestState,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RequestState {
+    /// It fetches.
+    Fetches,
+    /// It is paused.
+    Rests,
+    /// It has ended, and its node keeps what has come.
+    Ended,
 }
 
 /// The speed of prefetches, second by second.
@@ -329,6 +344,8 @@ impl Stages {
             next_id: 1,
             next_request,
             requests: BTreeMap::new(),
+            fetching: 0,
+            resting: 0,
             questions: Questions::default(),
             speed: Speed {
                 bytes_per_s: speed_bytes_per_s.unwrap_or(FIRST_SPEED_BYTES_PER_S),

@@ -9,7 +9,7 @@ use super::event::{Action, JobKey, Priority, QueueId};
 use super::nodes::NodeNumber;
 use super::server_queues::{AtNode, WIDE, chunk_bytes};
 use super::waves::{Pace, QueueKey, Rank, StageRun, Wanted};
-use super::{Requested, Stages};
+use super::{RequestState, Requested, Stages};
 use crate::machine::Nanos;
 
 /// The part of a node's room that must be free of other requests before chunks of waves after the
@@ -287,7 +287,10 @@ impl Stages {
         let (parts, pace) = run.ask(queue, rank, request, since_ms);
         let (node, number) = (rank.node.to_string(), rank.number);
         self.queues.begin(queue, request, &node, (run.serial, rank.wave), now);
-        let requested = Requested { job: key, stage, wave: rank.wave, node: node.clone(), queue, number };
+        let state = RequestState::at(pace);
+        let requested =
+            Requested { job: key, stage, wave: rank.wave, node: node.clone(), queue, number, state };
+        self.count(RequestState::Ended, state);
         assert!(self.requests.insert(request, requested).is_none(), "request {request} is sent twice");
         let bytes = parts.iter().map(|part| part.len).sum();
         let Pace { threads, rate_bytes_per_s, setting } = pace;

@@ -152,6 +152,10 @@ impl World {
                 Action::Decided { .. } | Action::Direct { .. } => {}
             }
         }
+        let is_open = |(_, order): &(&u64, &(String, Order, bool))| !order.2;
+        let mut open = self.orders.iter().filter(is_open).peekable();
+        let rests = open.peek().is_some() && open.all(|(id, _)| self.adjusted.get(id) == Some(&0));
+        assert_eq!(self.machine.do_requests_rest(), rests);
     }
 
     /// The agents fetch all they were asked for.
