@@ -30,6 +30,8 @@ pub struct Brake {
     requests_rest: AtomicBool,
     /// The coordinator is silent: it does not know how the phases are.
     coordinator_silent: AtomicBool,
+    /// When this node has last read from the PFS.
+    last_read: Mutex<Option<Instant>>,
 }
 
 impl Brake {
@@ -70,6 +72,16 @@ impl Brake {
     pub fn is_gentle(&self) -> bool {
         self.phases.load(Ordering::SeqCst)
             || lock(&self.last_phase).is_some_and(|at| at.elapsed() < PHASES_REMEMBERED)
+    }
+
+    /// This node has read from the PFS, whoever wanted it.
+    pub fn note_read(&self) {
+        *lock(&self.last_read) = Some(Instant::now());
+    }
+
+    /// Time since it last did; `None` if it never has.
+    pub fn since_read(&self) -> Option<Duration> {
+        lock(&self.last_read).map(|at| at.elapsed())
     }
 
     /// The coordinator has been silent for its lease, or is heard again.

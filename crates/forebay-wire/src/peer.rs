@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Number of this protocol.
-pub const PEER_PROTOCOL: u32 = 5;
+pub const PEER_PROTOCOL: u32 = 6;
 
 /// Pages that are asked about in one [`PeerRequest::Check`].
 pub const CHECKED_MAX: usize = 1 << 16;
@@ -165,6 +165,9 @@ pub enum PeerReply {
         /// Bytes that this node has read from the PFS since its start: if they grow, its reads go
         /// on beside the phases.
         fetched_bytes: u64,
+        /// Time since its last read from the PFS: soon after it, what the file system's client has
+        /// read ahead is still on its way. `u32::MAX` if there was none.
+        since_read_ms: u32,
     },
 }
 

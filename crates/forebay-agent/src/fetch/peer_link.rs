@@ -146,7 +146,7 @@ impl Link {
     }
 
     /// Tells the I/O phases of this node, which count for `lease_ms`; what the peer has read from
-    /// the PFS since its start, in bytes.
+    /// the PFS since its start, in bytes, and how many milliseconds ago the last.
     ///
     /// # Errors
     /// The connection broke, or the peer did not answer by the deadline.
@@ -155,10 +155,10 @@ impl Link {
         lease_ms: u32,
         phases: Vec<HpcPhase>,
         deadline: Instant,
-    ) -> io::Result<u64> {
+    ) -> io::Result<(u64, u32)> {
         self.send(&PeerRequest::Phases { lease_ms, phases }, deadline)?;
         match self.receive(deadline)? {
-            PeerReply::Heard { fetched_bytes } => Ok(fetched_bytes),
+            PeerReply::Heard { fetched_bytes, since_read_ms } => Ok((fetched_bytes, since_read_ms)),
             other => {
                 Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to phases")))
             }

@@ -467,6 +467,7 @@ impl Pfs {
         }
         mount.fetched_bytes.fetch_add(got as u64, Ordering::Relaxed);
         add(&self.counters.fetched_bytes, got as u64);
+        self.brake.note_read();
         let facts = FileFacts::of(pfs.as_fd(), mount.config.revalidate).map_err(|e| failed("look at", e))?;
         if facts.version != task.entry.identity.version || got != want {
             return Err(FlightError::Changed);

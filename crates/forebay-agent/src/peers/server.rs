@@ -287,7 +287,8 @@ impl<'a> Serving<'a> {
                 PeerRequest::Phases { lease_ms, phases } => {
                     let (lease, board) = (Duration::from_millis(lease_ms.into()), &self.server.phases);
                     board.heard(self.node.clone(), lease, phases);
-                    let reply = PeerReply::Heard { fetched_bytes: board.fetched_bytes() };
+                    let (fetched_bytes, since_read_ms) = (board.fetched_bytes(), board.since_read_ms());
+                    let reply = PeerReply::Heard { fetched_bytes, since_read_ms };
                     frame::send(&mut self.stream, &reply)?;
                 }
                 // To a page that was sent from the buffer, or half of which was sent.

@@ -2,7 +2,7 @@
 
 use super::observed::Observed;
 use super::pace::{Pace, Seldom};
-use super::spread::Spread;
+use super::spread::{Spread, is_under_way};
 use super::turns::{Asked, Turns};
 use super::words;
 use crate::brake::Brake;
@@ -146,6 +146,7 @@ impl Phases {
         state.fetched_bytes = self.counters.fetched_bytes.load(Ordering::Relaxed);
         self.spread.begins();
         self.hear_in(&mut state, Event::Begins { job, bytes, deadline_ns });
+        self.look_whether_quiet(&mut state);
         Ok(true)
     }
 
@@ -291,7 +292,9 @@ impl Phases {
             let event = match seen {
                 Seen::Begins { at, bytes } => {
                     self.spread.begins();
-                    Event::Begun { job, at, bytes }
+                    self.hear_in(state, Event::Begun { job, at, bytes });
+                    self.look_whether_quiet(state);
+                    continue;
                 }
                 Seen::Progress { bytes } => Event::Progress { job, bytes },
                 Seen::Ended { at } => Event::Ended(job, at),
@@ -309,6 +312,22 @@ impl Phases {
         if bytes > 0 {
             self.hear_in(state, Event::Beside { bytes });
         }
+        if self.spread.take_under_way() {
+            self.hear_in(state, Event::UnderWay);
+        }
+    }
+
+    /// A phase has begun. Whether bytes for this node are on their way; peers say it of themselves.
+    fn look_whether_quiet(&self, state: &mut State) {
+        if self.brake.since_read().is_some_and(is_under_way) {
+            self.hear_in(state, Event::UnderWay);
+        }
+    }
+
+    /// Milliseconds since this node has last read from the PFS; `u32::MAX` if it never has.
+    pub fn since_read_ms(&self) -> u32 {
+        let since = self.brake.since_read();
+        since.and_then(|since| u32::try_from(since.as_millis()).ok()).unwrap_or(u32::MAX)
     }
 
     fn hear_in(&self, state: &mut State, event: Event) {

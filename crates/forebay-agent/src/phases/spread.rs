@@ -13,7 +13,7 @@ use crate::stop::Stop;
 use forebay_wire::link::Security;
 use forebay_wire::{HpcPhase, NodeInfo};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,14 @@ const ANSWER_TIME: Duration = Duration::from_secs(1);
 
 const STACK_BYTES: usize = 192 << 10;
 
+/// What a file system's client has read ahead arrives within this time after a read.
+const UNDER_WAY: Duration = Duration::from_secs(2);
+
+/// Whether bytes may still be on their way so long after a read.
+pub fn is_under_way(since_read: Duration) -> bool {
+    since_read < UNDER_WAY
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Spread {
@@ -39,6 +47,8 @@ pub struct Spread {
     changed: Condvar,
     /// Bytes that peers have read from the PFS while phases were under way here.
     beside_bytes: AtomicU64,
+    /// A peer had read from the PFS just before it heard of the phase that began last here.
+    under_way: AtomicBool,
     /// Counts the phases that have begun here: what peers fetched before is no disturbance.
     begun: AtomicU64,
 }
@@ -65,6 +75,7 @@ impl Spread {
             state: Mutex::default(),
             changed: Condvar::new(),
             beside_bytes: AtomicU64::new(0),
+            under_way: AtomicBool::new(false),
             begun: AtomicU64::new(0),
         }
     }
@@ -78,11 +89,18 @@ impl Spread {
     pub fn begins(&self) {
         self.begun.fetch_add(1, Ordering::SeqCst);
         self.beside_bytes.store(0, Ordering::SeqCst);
+        self.under_way.store(false, Ordering::SeqCst);
     }
 
     /// Bytes that peers have read from the PFS since this was asked last.
     pub fn take_beside_bytes(&self) -> u64 {
         self.beside_bytes.swap(0, Ordering::SeqCst)
+    }
+
+    /// Whether it was asked for the first time after a peer has answered that it had read from the
+    /// PFS just before.
+    pub fn take_under_way(&self) -> bool {
+        self.under_way.swap(false, Ordering::SeqCst)
     }
 
     /// Tells all peers. Does not wait for them. Returns whether a member can only be told by the
@@ -139,11 +157,15 @@ impl Spread {
                 return;
             };
             match self.tell_one(&mut link, node, phases) {
-                Ok(bytes) => {
-                    if let Some((b, before)) = fetched
-                        && b == begun
-                    {
-                        self.beside_bytes.fetch_add(bytes.saturating_sub(before), Ordering::SeqCst);
+                Ok((bytes, since_read_ms)) => {
+                    match fetched.filter(|(of, _)| *of == begun) {
+                        Some((_, before)) => {
+                            self.beside_bytes.fetch_add(bytes.saturating_sub(before), Ordering::SeqCst);
+                        }
+                        None if is_under_way(Duration::from_millis(since_read_ms.into())) => {
+                            self.under_way.store(true, Ordering::SeqCst);
+                        }
+                        None => {}
                     }
                     fetched = Some((begun, bytes));
                 }
@@ -176,7 +198,7 @@ impl Spread {
         link: &mut Option<Link>,
         node: &NodeInfo,
         phases: Vec<HpcPhase>,
-    ) -> std::io::Result<u64> {
+    ) -> std::io::Result<(u64, u32)> {
         let deadline = Instant::now() + ANSWER_TIME;
         let link = match link {
             Some(link) => link,

@@ -98,6 +98,9 @@ pub enum Event {
         /// Bytes.
         bytes: u64,
     },
+    /// Agents of the cluster have read from the file system until just before the phases began:
+    /// what its clients have read ahead is on its way.
+    UnderWay,
     /// Another node says what phases it has.
     Heard {
         /// Its name.
@@ -568,6 +571,12 @@ impl Machine for Board {
                 for phase in self.jobs.values_mut().filter_map(|job| job.phase.as_mut()) {
                     phase.beside_bytes = phase.beside_bytes.saturating_add(bytes);
                 }
+            }
+            Event::UnderWay => {
+                self.jobs
+                    .values_mut()
+                    .filter_map(|job| job.phase.as_mut())
+                    .for_each(|p| p.is_disturbed = true);
             }
             Event::Heard { node, lease_ns, phases } => self.heard(node, lease_ns, phases),
         }

@@ -202,7 +202,25 @@ fn what_agents_read_beside_a_phase_disturbs_it_and_its_own_job_on_other_nodes_do
     hear(&mut board, S, begin(1600, 0));
     hear(&mut board, S, Event::Beside { bytes: 100 });
     hear(&mut board, 2 * S, Event::Ends(1));
-    assert_eq!(board.snapshot()[0].alone_bytes_per_s, 1600, "what was under way does not count");
+    assert_eq!(board.snapshot()[0].alone_bytes_per_s, 1600, "so little does not count");
+}
+
+/// What a client of the file system has read ahead is seen by no agent.
+#[test]
+fn a_phase_that_begins_just_after_reads_teaches_only_that_it_can_be_faster() {
+    let mut board = board(0);
+    let mut phase = |from: u64, to: u64, bytes: u64, is_quiet: bool| {
+        hear(&mut board, from, begin(bytes, 0));
+        if !is_quiet {
+            hear(&mut board, from, Event::UnderWay);
+        }
+        hear(&mut board, to, Event::Ends(1));
+        board.snapshot()[0].alone_bytes_per_s
+    };
+    assert_eq!(phase(0, S, 1600, true), 1600);
+    assert_eq!(phase(2 * S, 3 * S, 1400, false), 1600);
+    assert!(phase(4 * S, 5 * S, 1800, false) > 1600);
+    assert!(phase(6 * S, 7 * S, 1000, true) < 1600);
 }
 
 #[test]
