@@ -11,6 +11,10 @@ import sizes
 RUN_S = 120
 # A run whose phases end later than they did has some more.
 MORE_PHASES = 8
+# Planners on real nodes leave so much of a phase's slack to the brake, half at most, and so much
+# for a node that stops late.
+BRAKE_S = 0.1
+REACTION_S = 0.1
 
 
 class SimulationError(Exception):
@@ -24,13 +28,18 @@ def scenario(result, size, planner, profile, base_s, wave_s, period_s):
     last = starts[-1] if starts else -1.0
     starts += [last + period_s * (i + 1) for i in range(MORE_PHASES)]
     at = ", ".join(f"{max(start, 0):.3f}" for start in starts)
-    qos = result["qos"] or 0.05
+    allowance = spent_s((result["qos"] or 0.05) * base_s) / base_s
     return (
         f'kind = "colocation"\nprofile = "{profile}"\n\n[cluster]\nram_gb = {2.2 * size.input_bytes / 1e9:.6f}\n\n[planner]\npolicy = "{planner}"\n\n'
-        f'[[hpc]]\nname = "writer"\nio_s = {base_s:.6f}\ncompute_s = {size.compute_s:.3f}\nphases = {len(starts)}\nallowance_percent = {100 * qos:g}\n'
+        f'[[hpc]]\nname = "writer"\nio_s = {base_s:.6f}\ncompute_s = {size.compute_s:.3f}\nphases = {len(starts)}\nallowance_percent = {100 * allowance:g}\n'
         f'processes = {size.ranks}\narrivals = "trace"\nat_s = [{at}]\n\n'
         f'[[job]]\nname = "{size.workload}"\ninput_gb = {size.input_bytes / 1e9:.6f}\nwave_gb = {size.wave_bytes / 1e9:.6f}\ncompute_s = {wave_s:.6f}\n'
     )
+
+
+def spent_s(slack_s):
+    """What planners of real nodes spend of the slack of a phase."""
+    return max(slack_s - min(BRAKE_S, slack_s / 2) - REACTION_S, 0.0)
 
 
 def simulated(program, path):
