@@ -292,6 +292,33 @@ public class QueriesTest extends ListeningSpark {
     }
   }
 
+  /** Hive gives its files no suffix. */
+  @Test
+  public void filesWithoutASuffixAreReportedByTheFormatOfTheirScan() throws Exception {
+    facts().coalesce(2).write().orc(path("orc-facts"));
+    heard();
+    for (String table : List.of("facts", "orc-facts")) {
+      try (var files = java.nio.file.Files.list(java.nio.file.Path.of(path(table)))) {
+        int number = 0;
+        for (java.nio.file.Path file : files.filter(f -> f.getFileName().toString().startsWith("part-")).toList()) {
+          java.nio.file.Files.move(file, file.resolveSibling("00000" + number++ + "_0"));
+        }
+        assertEquals(2, number);
+      }
+    }
+    for (String sources : List.of("parquet,orc", "")) {
+      session.conf().set("spark.sql.sources.useV1SourceList", sources);
+      for (String format : List.of("parquet", "orc")) {
+        String what = format + ", V1: " + sources;
+        Dataset<Row> table = format.equals("orc") ? session.read().schema(FACTS).orc(path("orc-facts")) : facts();
+        Seen all = same("all columns, " + what, table);
+        Seen few = same("two columns of some rows, " + what, table.where("key < 9000").select("key", "a"));
+        assertEquals(9000, few.rows().size());
+        assertTrue(few.toldBytes() + " of " + all.toldBytes() + ", " + what, few.toldBytes() < all.toldBytes() / 2);
+      }
+    }
+  }
+
   @Test
   public void aCountIsReportedTheFooters() throws Exception {
     facts().coalesce(2).write().orc(path("orc-facts"));

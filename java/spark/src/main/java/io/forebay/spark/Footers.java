@@ -52,6 +52,12 @@ final class Footers {
   private static final Logger LOG = LoggerFactory.getLogger("io.forebay.spark");
   private static final Set<String> SAID = ConcurrentHashMap.newKeySet();
 
+  /** Of a columnar file. */
+  enum Format {
+    PARQUET,
+    ORC
+  }
+
   /** A range of bytes. */
   record Range(long offset, long length) {
     long end() {
@@ -99,10 +105,16 @@ final class Footers {
 
   private Footers() {}
 
-  /** Whether programs read parts of such a file: its splits are not what tasks read then. */
-  static boolean isColumnar(Path path) {
+  /**
+   * The format by the suffix of a file; null if it is not columnar. Of columnar files programs read
+   * parts: their splits are not what tasks read.
+   */
+  static Format format(Path path) {
     String name = path.getName().toLowerCase(Locale.ROOT);
-    return name.endsWith(".parquet") || name.endsWith(".parq") || name.endsWith(".orc");
+    if (name.endsWith(".orc")) {
+      return Format.ORC;
+    }
+    return name.endsWith(".parquet") || name.endsWith(".parq") ? Format.PARQUET : null;
   }
 
   /**
@@ -174,8 +186,8 @@ final class Footers {
   }
 
   private Map<Scan, Layout> read(Path path, List<Scan> scans, Configuration hadoop) throws IOException {
-    boolean orc = path.getName().toLowerCase(Locale.ROOT).endsWith(".orc");
-    Map<Scan, Layout> read = orc ? OrcLayout.read(path, scans, hadoop, this) : ParquetLayout.read(path, scans, hadoop, this);
+    Format format = scans.stream().map(Scan::format).filter(Objects::nonNull).findFirst().orElseGet(() -> format(path));
+    Map<Scan, Layout> read = format == Format.ORC ? OrcLayout.read(path, scans, hadoop, this) : ParquetLayout.read(path, scans, hadoop, this);
     int count = read.values().stream().flatMap(layout -> layout.groups().stream()).mapToInt(group -> group.read().size()).sum();
     if (ranges.addAndGet(count) > RANGES_MAX) {
       throw new Unplanned("a stage reads more parts of columnar files than " + RANGES_MAX);

@@ -26,8 +26,9 @@ import org.apache.spark.sql.types.StructType;
  *     empty if columns are identified by name
  * @param filters of {@code org.apache.spark.sql.sources}, all of which hold
  * @param footersAlone it computes its result from the footers
+ * @param format that it reads, whatever its files are called; null if their names say it
  */
-record Scan(Columns columns, Set<Integer> ids, List<Object> filters, boolean footersAlone) {
+record Scan(Columns columns, Set<Integer> ids, List<Object> filters, boolean footersAlone, Footers.Format format) {
   private static final String SCAN_V1 = "org.apache.spark.sql.execution.datasources.FileScanRDD";
   private static final String SCAN_V2 = "org.apache.spark.sql.execution.datasources.v2.DataSourceRDD";
 
@@ -39,8 +40,9 @@ record Scan(Columns columns, Set<Integer> ids, List<Object> filters, boolean foo
   private static final Set<String> ROW_BY_ROW =
       Set.of("ProjectExec", "ColumnarToRowExec", "WholeStageCodegenExec", "InputAdapter", "AdaptiveSparkPlanExec");
 
-  /** A count, minimum or maximum that a data source takes from the statistics of its files. */
-  private static final Scan FOOTERS = new Scan(Columns.NONE, Set.of(), List.of(), true);
+  /** Classes of Spark's by which a scan reads columnar files, and those that others derive. */
+  private static final Map<String, Footers.Format> FORMATS = Map.of("ParquetFileFormat", Footers.Format.PARQUET, "OrcFileFormat", Footers.Format.ORC,
+      "ParquetPartitionReaderFactory", Footers.Format.PARQUET, "OrcPartitionReaderFactory", Footers.Format.ORC);
 
   /** Nodes of a plan that are looked at. */
   private static final int NODES_MAX = 100_000;
@@ -50,12 +52,13 @@ record Scan(Columns columns, Set<Integer> ids, List<Object> filters, boolean foo
    *
    * @param filters those that a V1 scan pushes down
    * @param rowsMax a task reads no row group beyond this many rows
+   * @param format that a V1 scan reads; null if it is not columnar
    */
-  record Planned(List<Object> filters, long rowsMax) {}
+  record Planned(List<Object> filters, long rowsMax, Footers.Format format) {}
 
   /** A scan that reads rows. */
   Scan(Columns columns, Set<Integer> ids, List<Object> filters) {
-    this(columns, ids, filters, false);
+    this(columns, ids, filters, false, null);
   }
 
   /** A scan whose columns are identified by name. */
@@ -78,7 +81,8 @@ record Scan(Columns columns, Set<Integer> ids, List<Object> filters, boolean foo
       switch (rdd.getClass().getName()) {
         case SCAN_V1 -> {
           Planned plan = planned.get(rdd.id());
-          return new Scan(columns(Scala.call(rdd, "readSchema")), plan == null ? List.of() : plan.filters());
+          Columns columns = columns(Scala.call(rdd, "readSchema"));
+          return plan == null ? new Scan(columns, List.of()) : new Scan(columns, Set.of(), plan.filters(), false, plan.format());
         }
         case SCAN_V2 -> {
           Object factory = field(rdd, "partitionReaderFactory");
@@ -86,10 +90,11 @@ record Scan(Columns columns, Set<Integer> ids, List<Object> filters, boolean foo
             return null;
           }
           if (Scala.has(factory, "aggregation") && !Scala.list(Scala.call(factory, "aggregation")).isEmpty()) {
-            return FOOTERS;
+            // A count, minimum or maximum from the statistics of the files.
+            return new Scan(Columns.NONE, Set.of(), List.of(), true, format(factory));
           }
           List<Object> filters = Scala.has(factory, "filters") ? Arrays.asList((Object[]) Scala.call(factory, "filters")) : List.of();
-          return new Scan(columns(Scala.call(factory, "readDataSchema")), filters);
+          return new Scan(columns(Scala.call(factory, "readDataSchema")), Set.of(), filters, false, format(factory));
         }
         default -> {
           return null;
@@ -102,6 +107,28 @@ record Scan(Columns columns, Set<Integer> ids, List<Object> filters, boolean foo
 
   private static Columns columns(Object schema) {
     return Columns.of((StructType) schema);
+  }
+
+  private static Footers.Format format(Object reader) {
+    for (Class<?> type = reader.getClass(); type != null; type = type.getSuperclass()) {
+      Footers.Format format = FORMATS.get(type.getSimpleName());
+      if (format != null) {
+        return format;
+      }
+    }
+    return null;
+  }
+
+  /** The columnar format of an RDD of Hadoop's input formats; null if it has none. */
+  static Footers.Format ofInputFormat(RDD<?> rdd) {
+    try {
+      Object type = rdd.getClass().getName().equals("org.apache.spark.rdd.HadoopRDD") ? field(rdd, "inputFormatClass") : null;
+      String name = type instanceof Class<?> known ? known.getName() : "";
+      return name.equals("org.apache.hadoop.hive.ql.io.parquet.MapredParquetInputFormat") ? Footers.Format.PARQUET
+          : name.equals("org.apache.hadoop.hive.ql.io.orc.OrcInputFormat") ? Footers.Format.ORC : null;
+    } catch (ReflectiveOperationException | RuntimeException e) {
+      return null;
+    }
   }
 
   /**
@@ -139,7 +166,9 @@ record Scan(Columns columns, Set<Integer> ids, List<Object> filters, boolean foo
       if (SCANS.contains(name) && field(plan, "inputRDD") instanceof RDD<?> rdd) {
         boolean ofFiles = name.equals("FileSourceScanExec");
         List<Object> filters = ofFiles ? Scala.list(Scala.call(plan, "pushedDownFilters")) : List.of();
-        found.put(rdd.id(), new Planned(filters, node.rowsMax()));
+        Object relation = ofFiles && Scala.has(plan, "relation") ? Scala.call(plan, "relation") : null;
+        Footers.Format format = relation == null ? null : format(Scala.call(relation, "fileFormat"));
+        found.put(rdd.id(), new Planned(filters, node.rowsMax(), format));
       }
       long rows = rowsMax(plan, name, node.rowsMax());
       if (name.equals("AdaptiveSparkPlanExec")) {

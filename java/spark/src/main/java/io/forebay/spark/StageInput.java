@@ -222,10 +222,11 @@ final class StageInput {
   record Source(Predicate<URI> ours, Map<Integer, Scan.Planned> planned, Configuration hadoop) {}
 
   /**
-   * A range of a file that a partition represents; {@code scan} is null if it belongs to no scan. A
-   * task reads no row group beyond {@code rowsMax} rows.
+   * A range of a file that a partition represents; {@code scan} is null if it belongs to no scan,
+   * {@code format} if the file is not columnar. A task reads no row group beyond {@code rowsMax}
+   * rows.
    */
-  private record Piece(Path path, long offset, long length, Scan scan, long rowsMax) {}
+  private record Piece(Path path, long offset, long length, Scan scan, long rowsMax, Footers.Format format) {}
 
   /** What tasks read of the pieces of columnar files. */
   private record Columnar(Footers footers) {
@@ -233,7 +234,7 @@ final class StageInput {
       Map<Path, Set<Scan>> files = new LinkedHashMap<>();
       for (List<Piece> task : tasks) {
         for (Piece piece : task) {
-          if (Footers.isColumnar(piece.path())) {
+          if (piece.format() != null) {
             files.computeIfAbsent(piece.path(), path -> new HashSet<>()).add(piece.scan());
           }
         }
@@ -249,7 +250,7 @@ final class StageInput {
     /** Hands over what is read of a piece for so many rows; returns the rows, if it knows them. */
     long read(Piece piece, long rowsMax, Consumer<Footers.Range> sink) {
       Footers.Range all = new Footers.Range(piece.offset(), piece.length());
-      if (!Footers.isColumnar(piece.path())) {
+      if (piece.format() == null) {
         sink.accept(all);
         return 0;
       }
@@ -263,7 +264,7 @@ final class StageInput {
   }
 
   /** An RDD, as far as the walk needs it. */
-  private record Node(RDD<?> rdd, Partition[] partitions, List<NarrowDependency<?>> parents, BitSet cached) {
+  private record Node(RDD<?> rdd, Partition[] partitions, List<NarrowDependency<?>> parents, BitSet cached, Footers.Format ofInput) {
     static Node of(RDD<?> rdd) throws ReflectiveOperationException {
       List<NarrowDependency<?>> parents = new ArrayList<>();
       for (Object dependency : Scala.list(Scala.call(rdd, "dependencies"))) {
@@ -272,7 +273,8 @@ final class StageInput {
         }
       }
       Partition[] partitions = rdd.partitions();
-      return new Node(rdd, partitions, parents, rdd.getStorageLevel().isValid() ? cached(rdd.id(), partitions.length) : new BitSet());
+      BitSet cached = rdd.getStorageLevel().isValid() ? cached(rdd.id(), partitions.length) : new BitSet();
+      return new Node(rdd, partitions, parents, cached, Scan.ofInputFormat(rdd));
     }
 
     /** The partitions of an RDD that are cached somewhere, by one request for all of them. */
@@ -341,7 +343,9 @@ final class StageInput {
             if (++found > PIECES_MAX) {
               throw new TooLarge("it reads more than " + PIECES_MAX + " ranges of files");
             }
-            pieces.add(new Piece(path, offset, length, own == null ? scan : own, rowsMax));
+            Scan reads = own == null ? scan : own;
+            Footers.Format format = reads == null ? node.ofInput() : reads.format();
+            pieces.add(new Piece(path, offset, length, reads, rowsMax, format == null ? Footers.format(path) : format));
           });
         } else {
           List<Place> above = above(place);
