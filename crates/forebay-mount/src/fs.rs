@@ -9,7 +9,7 @@ use crate::device::{Buffer, DATA_BYTES, Device};
 use crate::handles::{Handle, Handles};
 use crate::lock_table::Locks;
 use crate::nodes::{FileId, Nodes, Whereabouts};
-use crate::served::Registered;
+use crate::registered::Registered;
 use forebay_client::Client;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;

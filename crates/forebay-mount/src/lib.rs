@@ -28,6 +28,7 @@ mod names;
 mod nodes;
 mod opening;
 mod operations;
+mod registered;
 mod request;
 mod serve;
 mod served;

@@ -5,61 +5,23 @@
 //! changes to the PFS's own file when the file is opened for writing through this mount, or when a
 //! check finds that its content has changed, because programs do not expect `ESTALE`.
 //!
-//! A registered file takes memory and descriptors, and programs keep open far more files than they
-//! read. So only the last ones stay registered; the next read of another one registers it again.
+//! Only the last such files stay registered ([`crate::registered`]); the next read of another one
+//! registers it again.
 
-use crate::handles::Handle;
 use forebay_client::{Client, File};
 use forebay_pfs::Revalidate;
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// How old the last check of a file's attributes may be when its reads are served.
 const FRESH: Duration = Duration::from_millis(50);
 
-/// Files that stay registered. Each takes up to 5 KiB of memory and two descriptors.
-const REGISTERED_MAX: usize = 4096;
-
 /// A file that was read within this time stays registered before others.
 const IN_USE: Duration = Duration::from_secs(1);
-
-/// So many files in use are passed over for one that is not.
-const PASSED_OVER_MAX: usize = 8;
-
-/// Open files that are registered with the agent, in the order of their registration.
-#[derive(Debug, Default)]
-pub struct Registered(Mutex<VecDeque<Weak<Handle>>>);
-
-impl Registered {
-    /// Adds a file. If there are too many, one of the oldest is registered no more.
-    pub fn add(&self, handle: &Arc<Handle>) {
-        let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.push_back(Arc::downgrade(handle));
-        if queue.len() <= REGISTERED_MAX {
-            return;
-        }
-        let mut oldest = None;
-        for _ in 0..=PASSED_OVER_MAX {
-            if let Some(in_use) = oldest.take() {
-                queue.push_back(Arc::downgrade(&in_use));
-            }
-            oldest = queue.pop_front().and_then(|handle| handle.upgrade());
-            if oldest.as_ref().is_none_or(|handle| !handle.served.is_in_use()) {
-                break;
-            }
-        }
-        drop(queue);
-        // This closes descriptors, which may ask the PFS; so not under the lock.
-        if let Some(handle) = oldest {
-            handle.served.rest();
-        }
-    }
-}
 
 /// The tier's part of an open file.
 #[derive(Debug)]
@@ -110,12 +72,12 @@ impl Served {
     }
 
     /// Whether it was read lately.
-    fn is_in_use(&self) -> bool {
+    pub fn is_in_use(&self) -> bool {
         now_ms().saturating_sub(self.looked_ms.load(Ordering::Relaxed)) < IN_USE.as_millis() as u64
     }
 
     /// The next read registers the file again.
-    fn rest(&self) {
+    pub fn rest(&self) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let was = match &*state {
             State::By(_) => std::mem::replace(&mut *state, State::Unread),
