@@ -116,7 +116,10 @@ def open_files(mounted, begin, end, openers):
         )
         openers.append(opener)
         if opener.stdout.readline() != b"open\n":
-            raise SystemExit("a process could not open its files")
+            raise SystemExit(
+                "a process could not open its files, for the reason above; if these are too many, use --files with a\n"
+                "smaller number: the process of the mount may open no more than `ulimit -Hn` either"
+            )
 
 
 OPEN = """

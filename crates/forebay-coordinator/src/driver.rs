@@ -117,7 +117,9 @@ impl Driver {
     /// An agent has joined, perhaps again. It has no orders and reports its jobs anew.
     pub fn node_came(&mut self, now: Nanos, node: &str) {
         self.forget_jobs_of(now, node);
-        self.told_to_rest.entry(node.to_owned()).and_modify(|told| *told = false);
+        if let Some(told) = self.told_to_rest.get_mut(node) {
+            *told = false;
+        }
         self.drive(now, Event::NodeCame { node: node.to_owned() });
     }
 

@@ -49,7 +49,7 @@ pub struct Spread {
     beside_bytes: AtomicU64,
     /// A peer had read from the PFS just before it heard of the phase that began last here.
     under_way: AtomicBool,
-    /// Counts the phases that have begun here: what peers fetched before is no disturbance.
+    /// Counts the phases that have begun here: bytes that peers fetched before are not counted.
     begun: AtomicU64,
 }
 

@@ -2,6 +2,7 @@
 
 use crate::common::{Agent, MIB, PATIENCE, Setup, SlowFs, assert_content, make_file, wait_for};
 use crate::coordinator::SEED;
+use forebay_client::{HpcJob, HpcJobOptions};
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, Order, OrderProgress, Part, ToAgent, ToCoordinator};
 use forebay_wire::framed::{Arrived, Framed};
 use forebay_wire::link::{Listener, Security};
@@ -65,25 +66,32 @@ impl Coordinator {
     }
 }
 
+const BYTES: u64 = 64 * MIB;
+
+/// An agent of the slow file system, on which there is a file, and its coordinator. A phase that
+/// nothing disturbs is over: the next may begin at any time.
+fn start_after_a_phase(slow: &SlowFs) -> (Coordinator, Agent, HpcJob) {
+    make_file(&slow.behind("data"), SEED, BYTES);
+    let listener = Security::Loopback.listen("127.0.0.1:0").unwrap();
+    let address = listener.address().unwrap();
+    let more = format!("[cluster]\nlisten = \"127.0.0.1:0\"\ncoordinator = \"{address}\"\n");
+    let setup = Setup { page: 2 * MIB, stamps: "trust", more, ..Setup::new(&slow.mount()) };
+    let starting = std::thread::spawn(move || Agent::start(setup));
+    let coordinator = Coordinator::meet(&listener);
+    let agent = starting.join().unwrap();
+    let writer = agent.client().open_hpc_job(&HpcJobOptions::named("writer")).unwrap();
+    writer.phase_begin(MIB, Duration::ZERO).unwrap();
+    writer.phase_end().unwrap();
+    (coordinator, agent, writer)
+}
+
 /// When a request is paused it stops at the end
 /// of a chunk of 256 KiB, as a phase has begun; and no byte is read twice.
 #[test]
 fn pages_of_a_paused_request_stop_in_their_middle() {
     let Some(slow) = SlowFs::start() else { return };
-    const BYTES: u64 = 64 * MIB;
-    make_file(&slow.behind("data"), SEED, BYTES);
-    let listener = Security::Loopback.listen("127.0.0.1:0").unwrap();
-    let address = listener.address().unwrap();
-    let more = format!("[cluster]\ncoordinator = \"{address}\"\n");
-    let setup = Setup { page: 2 * MIB, stamps: "trust", more, ..Setup::new(&slow.mount()) };
-    let starting = std::thread::spawn(move || Agent::start(setup));
-    let mut coordinator = Coordinator::meet(&listener);
-    let agent = starting.join().unwrap();
+    let (mut coordinator, agent, writer) = start_after_a_phase(&slow);
     let client = agent.client();
-    // A phase that nothing disturbs is over: the next may begin at any time.
-    let writer = client.open_hpc_job(&forebay_client::HpcJobOptions::named("writer")).unwrap();
-    writer.phase_begin(MIB, Duration::ZERO).unwrap();
-    writer.phase_end().unwrap();
 
     let file: FileRef = client.file_ref(slow.at("data")).unwrap();
     let before = slow.stats().read_bytes;
@@ -186,25 +194,13 @@ impl Asked {
 #[test]
 fn a_page_for_a_paused_request_of_another_node_stops_in_its_middle() {
     let Some(slow) = SlowFs::start() else { return };
-    const BYTES: u64 = 64 * MIB;
-    make_file(&slow.behind("data"), SEED, BYTES);
-    let listener = Security::Loopback.listen("127.0.0.1:0").unwrap();
-    let address = listener.address().unwrap();
-    let more = format!("[cluster]\nlisten = \"127.0.0.1:0\"\ncoordinator = \"{address}\"\n");
-    let setup = Setup { page: 2 * MIB, stamps: "trust", more, ..Setup::new(&slow.mount()) };
-    let starting = std::thread::spawn(move || Agent::start(setup));
-    let mut coordinator = Coordinator::meet(&listener);
-    let agent = starting.join().unwrap();
-    let client = agent.client();
-    let writer = client.open_hpc_job(&forebay_client::HpcJobOptions::named("writer")).unwrap();
-    writer.phase_begin(MIB, Duration::ZERO).unwrap();
-    writer.phase_end().unwrap();
+    let (mut coordinator, agent, writer) = start_after_a_phase(&slow);
     wait_for("the agent says where it serves peers", || {
         coordinator.listen();
         !coordinator.peer_address.is_empty()
     });
 
-    let file: FileRef = client.file_ref(slow.at("data")).unwrap();
+    let file: FileRef = agent.client().file_ref(slow.at("data")).unwrap();
     let before = slow.stats().read_bytes;
     let read = || slow.stats().read_bytes - before;
     let mut stopped_at = Vec::new();
@@ -236,7 +232,7 @@ fn a_page_for_a_paused_request_of_another_node_stops_in_its_middle() {
         }
         assert_eq!(read(), at + 2 * MIB, "a byte was read twice");
         if !has_come {
-            return;
+            return drop(writer);
         }
     }
     panic!("pages were read to their end: {stopped_at:?}");
