@@ -47,8 +47,21 @@ pub enum PageCache {
 /// # Errors
 /// What the file system returns for the open; there may be no `/proc`.
 pub fn reopen_direct(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    reopen_as(fd, OFlags::DIRECT)
+}
+
+/// The file of `fd`, opened for reading once more: a PFS's client knows of the new descriptor
+/// nothing that it has learned of the other.
+///
+/// # Errors
+/// The process may not open it, or has too many files open.
+pub fn reopen(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    reopen_as(fd, OFlags::empty())
+}
+
+fn reopen_as(fd: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    Ok(open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(open(path, OFlags::RDONLY | OFlags::CLOEXEC | flags, Mode::empty())?)
 }
 
 /// How fetched ranges are read.

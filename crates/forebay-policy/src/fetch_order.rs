@@ -3,9 +3,10 @@
 //!
 //! Agents and the simulated nodes keep pages that wait in one queue for each [`Urgency`]. A thread
 //! takes the next page of the first queue that has one ([`next`]). Where the client of the file
-//! system reads ahead by itself, pages form streams: adjacent pages on one server. Pages of a
-//! stream are fetched one after the other, in the order of the file, because a client drops what
-//! it has read ahead when another place is read (`docs/decisions/0017-streams.md`).
+//! system reads ahead by itself, pages that readers want form streams: adjacent pages on one
+//! server. Pages of a stream are fetched one after the other, in the order of the file, because a
+//! client drops what it has read ahead when another place is read
+//! (`docs/decisions/0017-streams.md`).
 
 use alloc::collections::VecDeque;
 
@@ -28,6 +29,13 @@ pub enum Urgency {
 
 /// Number of urgencies.
 pub const URGENCIES: usize = 5;
+
+/// Whether pages of this urgency are fetched one after the other where they form streams: those of
+/// readers. For requests and loads the client is kept from reading ahead, and small random reads
+/// have no order.
+pub fn is_in_stream(urgency: Urgency) -> bool {
+    matches!(urgency, Urgency::Demand | Urgency::Ahead)
+}
 
 /// The index of the page to fetch next among those of one urgency, which wait in the order of
 /// their arrival: the first whose stream is not busy, and of its stream the one with the least

@@ -11,15 +11,16 @@ use super::streams::Streams;
 use super::thread_queue::{Held, InStream, Queue};
 use crate::brake::Brake;
 use crate::cache::Cache;
-use crate::cache::entry::{Entry, Task};
+use crate::cache::entry::Task;
 use crate::cache::fill::tier_failed;
 use crate::cache::flight::{Begun, Flight, FlightError};
 use crate::counters::{Counters, add};
 use crate::lock::lock;
 use crate::mounts::MountState;
 use forebay_pfs::FileFacts;
+use forebay_pfs::read::reopen;
 use forebay_policy::eviction::Fill;
-use forebay_policy::fetch_order::Urgency;
+use forebay_policy::fetch_order::{self, Urgency};
 use forebay_policy::merge_gap::ReadCost;
 use forebay_store::Class;
 use std::io;
@@ -316,19 +317,15 @@ impl Pfs {
         }
     }
 
-    /// Names the stream of a page, if its pages are fetched one after the other.
-    pub fn stream(&self, entry: &Entry, page: u32) -> Option<u64> {
-        let streams = &self.waiting[entry.mount].streams;
-        Some(entry.key(streams.first_of(entry.geometry().page_bytes, page)?))
-    }
-
     fn stream_of(&self, task: &Task) -> Option<InStream> {
         // Small reads in no order, for which nobody waits, have nothing to do with whoever reads
         // on.
-        if task.urgency == Urgency::Refill {
+        if !fetch_order::is_in_stream(task.urgency) {
             return None;
         }
-        let stream = self.stream(&task.entry, task.flight.page)?;
+        let streams = &self.waiting[task.entry.mount].streams;
+        let first = streams.first_of(task.entry.geometry().page_bytes, task.flight.page)?;
+        let stream = task.entry.key(first);
         Some(InStream { stream, place: task.flight.page })
     }
 
@@ -418,11 +415,14 @@ impl Pfs {
 
     /// Reads one chunk and makes sure that it is of the entry's version.
     ///
-    /// By the descriptor that has come so far, where the PFS's client reads ahead; all who have a
-    /// task have shown that they may read the file.
+    /// Where the PFS's client reads ahead, readers go on by the descriptor that has come so far; all
+    /// who have a task have shown that they may read the file.
     fn read_chunk(&self, task: &Task, buffer: &mut [u8], offset: u64) -> Result<(), FlightError> {
         if !self.waiting[task.entry.mount].streams.are_read_ahead() {
             return self.read_chunk_by(task, &task.pfs, buffer, offset);
+        }
+        if matches!(task.urgency, Urgency::Plan | Urgency::Load) {
+            return self.read_chunk_only(task, buffer, offset);
         }
         let readers = &task.entry.readers;
         let mut reader = readers.at(offset, &task.pfs);
@@ -437,6 +437,24 @@ impl Pfs {
             readers.moved(&reader, offset + buffer.len() as u64);
         }
         read
+    }
+
+    /// Reads one chunk so that the PFS's client reads nothing behind it: that would arrive after
+    /// requests have been paused for a job's I/O phase.
+    ///
+    /// MooseFS's client reads ahead for a descriptor that is read from the beginning of the file,
+    /// or that 10 MiB have been read by in order. So the descriptor is a new one, and the beginning
+    /// of a file is not what is read first.
+    fn read_chunk_only(&self, task: &Task, buffer: &mut [u8], offset: u64) -> Result<(), FlightError> {
+        let opened = reopen(task.pfs.as_fd());
+        let pfs: &OwnedFd = opened.as_ref().unwrap_or_else(|_| &task.pfs);
+        let half = buffer.len() / 2;
+        if offset == 0 && half > 0 {
+            let (first, second) = buffer.split_at_mut(half);
+            self.read_chunk_by(task, pfs, second, half as u64)?;
+            return self.read_chunk_by(task, pfs, first, 0);
+        }
+        self.read_chunk_by(task, pfs, buffer, offset)
     }
 
     fn read_chunk_by(

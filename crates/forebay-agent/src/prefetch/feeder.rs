@@ -44,9 +44,6 @@ pub struct Next {
     pub is_resident: bool,
     /// The peer that owns them.
     pub owner: Option<Arc<NodeInfo>>,
-    /// The stream that they are fetched in order with, if they have to be fetched from the PFS
-    /// here.
-    pub stream: Option<u64>,
 }
 
 impl Next {
@@ -108,7 +105,7 @@ pub fn feed<E: Errand>(
         let owner = fetch.owners.owner_of(&entry, first);
         let pages_of = first..first + 1;
         let wanted_bytes = vec![wanted_bytes];
-        let mut next = Next { entry, pages: pages_of, wanted_bytes, is_resident, owner, stream: None };
+        let mut next = Next { entry, pages: pages_of, wanted_bytes, is_resident, owner };
         while let Some((_, wanted_bytes)) = pages.next_if(|(page, _)| goes_with(fetch, &next, *page)) {
             next.pages.end += 1;
             next.wanted_bytes.push(wanted_bytes);
@@ -117,7 +114,6 @@ pub fn feed<E: Errand>(
             next.wanted_bytes.pop();
             next.pages.end -= 1;
         }
-        next.stream = next.mount().and_then(|_| fetch.pfs.stream(&next.entry, first));
         if !errand.take_off(&next) {
             return false;
         }

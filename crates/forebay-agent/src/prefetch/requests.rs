@@ -4,9 +4,9 @@
 //! An order names files by their paths, parts of them in the order in which they will be read, and
 //! a pace. A thread of its own opens one file after the other with the agent's rights
 //! ([`crate::mounts::by_path`]) and feeds pages to the mount's fetch queue, behind every reader and
-//! all read-ahead and before loads; `threads` pages at a time, but of a stream (`Pfs::stream`)
-//! one, at the order's rate, and over all orders never more than half of the mount's fetch threads,
-//! so that a reader does not even wait for a page that is being fetched. A page that another node
+//! all read-ahead and before loads; `threads` pages at a time, at the order's rate, and over all
+//! orders never more than half of the mount's fetch threads, so that a reader does not even wait
+//! for a page that is being fetched. A page that another node
 //! owns is here because its task will be: it comes by way of its owner, so that the PFS serves it
 //! once for the cluster, and then it is the owner's fetch threads that are spared
 //! ([`Orders::pass`]). What has come is kept for the order until its first use or the order's end
@@ -107,13 +107,6 @@ struct Run {
     ahead: bool,
     bucket: TokenBucket,
     in_flight: u32,
-    /// The stream of its last page, by key (`Pfs::stream`), and how many of it are under way:
-    /// one has to have come before the next is sent, or they would wait for each other in places
-    /// that others could have.
-    stream: Option<u64>,
-    in_stream: u32,
-    /// The stream of the page that waits.
-    next_stream: Option<u64>,
     /// For which mount its next page waits, if for one.
     waits_for: Option<usize>,
     progress: OrderProgress,
@@ -147,9 +140,6 @@ impl Orders {
             ahead: order.ahead,
             bucket: TokenBucket::new(self.now(), limit(order.rate_bytes_per_s), BURST_BYTES),
             in_flight: 0,
-            stream: None,
-            in_stream: 0,
-            next_stream: None,
             waits_for: None,
             progress: OrderProgress {
                 order: id,
@@ -293,7 +283,7 @@ impl Orders {
     /// of that mount; `false` if it is not wanted any more. Pages that peers wait for go first, or
     /// two nodes with much to do would wait for each other.
     fn take_off(&self, ticket: Ticket, next: &Next) -> bool {
-        let (mount, stream, bytes) = (next.mount(), next.stream, next.fetch_bytes());
+        let (mount, bytes) = (next.mount(), next.fetch_bytes());
         let mut state = lock(&self.state);
         loop {
             let busy = mount.is_some_and(|mount| {
@@ -302,21 +292,14 @@ impl Orders {
                     || state.under_way(mount) + peer >= self.most_under_way(mount)
             });
             let Some(run) = state.run_mut(ticket).filter(|_| !self.stop.is_stopping()) else { return false };
-            run.next_stream = stream;
             let held = self.fetch.brake.holds_orders();
-            let may_send = run.in_flight < run.threads && !run.waits_for_stream() && !held;
+            let may_send = run.in_flight < run.threads && !held;
             let wait_ns = if may_send && !busy { run.bucket.take(self.now(), bytes) } else { u64::MAX };
             let has_waited = run.waits_for.is_some();
             // Not if it is its own rate that holds it up.
             run.waits_for = mount.filter(|_| wait_ns == u64::MAX);
             if wait_ns == 0 {
                 run.in_flight += 1;
-                if stream.is_some() {
-                    if run.stream != stream {
-                        (run.stream, run.in_stream) = (stream, 0);
-                    }
-                    run.in_stream += 1;
-                }
                 if let Some(mount) = mount {
                     *state.in_flight.entry(mount).or_default() += 1;
                 }
@@ -380,9 +363,6 @@ impl Orders {
         }
         if let Some(run) = state.run_mut(page.order) {
             run.in_flight = run.in_flight.saturating_sub(1);
-            if page.stream.is_some() && run.stream == page.stream {
-                run.in_stream = run.in_stream.saturating_sub(1);
-            }
             run.progress.resident_bytes += ends.resident_bytes;
             run.progress.fetched_bytes += ends.fetched_bytes;
             run.progress.failed_bytes += ends.failed_bytes;
@@ -416,9 +396,7 @@ impl State {
         if !self.orders.get(&id).is_some_and(|run| run.ahead) {
             return false;
         }
-        let may_go = |run: &Run| {
-            run.waits_for == Some(mount) && run.in_flight < run.threads && !run.waits_for_stream()
-        };
+        let may_go = |run: &Run| run.waits_for == Some(mount) && run.in_flight < run.threads;
         let rank = |ahead, id| fetch_order::rank(if ahead { Priority::Ahead } else { Priority::Planned }, id);
         let goes_before = |other: u64, run: &Run| rank(run.ahead, other) < rank(true, id);
         self.orders.iter().any(|(other, run)| may_go(run) && goes_before(*other, run))
@@ -466,11 +444,6 @@ impl Drop for Passed {
 }
 
 impl Run {
-    /// Whether the page before has to come first.
-    fn waits_for_stream(&self) -> bool {
-        self.next_stream.is_some() && self.next_stream == self.stream && self.in_stream > 0
-    }
-
     fn end_if_done(&mut self, reporting: &Wake) {
         if self.fed && self.in_flight == 0 && !self.progress.done {
             self.progress.done = true;
@@ -496,8 +469,6 @@ struct OrderedPages {
     bytes: Vec<u64>,
     /// They are fetched from the PFS here, not asked of a peer.
     from_pfs: bool,
-    /// See [`Run`].
-    stream: Option<u64>,
     ends: Mutex<PageEnds>,
 }
 
@@ -710,7 +681,6 @@ impl Errand for Ordered<'_> {
             pages: next.pages.clone(),
             bytes: next.wanted_bytes.clone(),
             from_pfs: next.mount().is_some(),
-            stream: next.stream,
             ends: Mutex::default(),
         })
     }
@@ -739,9 +709,6 @@ mod tests {
             ahead,
             bucket: TokenBucket::new(Nanos(0), limit(0), BURST_BYTES),
             in_flight: 0,
-            stream: None,
-            in_stream: 0,
-            next_stream: None,
             waits_for: Some(0),
             progress,
             fed: false,
@@ -776,17 +743,6 @@ mod tests {
         ends.add(7, &Err(FlightError::NoRoom));
         let (resident_bytes, fetched_bytes, failed_bytes) = (16, 10, 7);
         assert_eq!(ends, PageEnds { pages: 3, resident_bytes, fetched_bytes, failed_bytes });
-    }
-
-    #[test]
-    fn who_waits_for_its_stream_holds_nobody_up() {
-        let in_a_stream =
-            |next_stream| Run { stream: Some(7), in_stream: 1, in_flight: 1, next_stream, ..run(4, false) };
-        assert!(in_a_stream(Some(7)).waits_for_stream());
-        assert!(!in_a_stream(Some(8)).waits_for_stream() && !in_a_stream(None).waits_for_stream());
-        assert!(!Run { in_stream: 0, ..in_a_stream(Some(7)) }.waits_for_stream());
-        let outranked = |other| of(vec![(5, run(1, true)), (4, other)]).outranked(5, 0);
-        assert!(!outranked(in_a_stream(Some(7))) && outranked(in_a_stream(Some(8))));
     }
 
     #[test]

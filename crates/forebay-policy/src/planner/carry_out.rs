@@ -1,7 +1,7 @@
 //! The planner as a machine: asks its policy for plans and carries them out step by step.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use forebay_model::profile::{Setting, Strain};
@@ -40,6 +40,8 @@ pub struct Planner {
     board: Board,
     policy: Box<dyn Policy>,
     running: BTreeMap<JobId, Running>,
+    /// Jobs of which waves after the planned one may be fetched.
+    ahead: BTreeSet<JobId>,
     decisions: u64,
 }
 
@@ -59,7 +61,13 @@ pub struct Snapshot {
 impl Planner {
     /// A planner that follows `policy`.
     pub fn new(config: Config, policy: Box<dyn Policy>) -> Self {
-        Planner { board: Board::new(config), policy, running: BTreeMap::new(), decisions: 0 }
+        Planner {
+            board: Board::new(config),
+            policy,
+            running: BTreeMap::new(),
+            ahead: BTreeSet::new(),
+            decisions: 0,
+        }
     }
 
     /// What it knows.
@@ -174,6 +182,25 @@ impl Planner {
         without_room.iter().for_each(|job| drop(self.running.remove(job)));
     }
 
+    /// Announces for which job nodes may fetch beyond the planned wave now. Only for one that is
+    /// alone: several are planned together. It ends with any pause of the planned wave.
+    fn fill_gaps(&mut self, out: &mut Vec<Action>) {
+        if !self.policy.fills_gaps() {
+            return;
+        }
+        let is_quiet = self.board.active_phases() == 0 && self.board.jobs().count() == 1;
+        let moves = |running: &Running| {
+            !running.direct && running.setting.is_some_and(|setting| !setting.is_paused())
+        };
+        let may = self.running.iter().filter(|(_, running)| is_quiet && moves(running));
+        let may: BTreeSet<JobId> = may.map(|(job, _)| *job).collect();
+        // Of a job that has gone nobody is to fetch anything.
+        let stops = self.ahead.difference(&may).filter(|job| self.board.jobs().any(|(of, _)| of == **job));
+        out.extend(stops.map(|job| Action::Ahead { job: *job, may: false }));
+        out.extend(may.difference(&self.ahead).map(|job| Action::Ahead { job: *job, may: true }));
+        self.ahead = may;
+    }
+
     fn drop_finished(&mut self, event: &Event) {
         match *event {
             Event::Fetched { job, wave, .. } if self.running.get(&job).is_some_and(|r| r.wave == wave) => {
@@ -264,6 +291,7 @@ impl Machine for Planner {
         self.drop_finished(&event);
         self.plan_where_needed(out);
         self.carry_out(out);
+        self.fill_gaps(out);
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
@@ -279,6 +307,7 @@ impl Machine for Planner {
             self.plan_where_needed(out);
         }
         self.carry_out(out);
+        self.fill_gaps(out);
     }
 
     fn snapshot(&self) -> Snapshot {

@@ -403,6 +403,10 @@ impl Policy for Forebay {
         true
     }
 
+    fn fills_gaps(&self) -> bool {
+        true
+    }
+
     fn begin(&mut self, board: &Board) {
         if board.jobs().count() < 2 {
             self.joint.clear();

@@ -203,6 +203,14 @@ pub enum Action {
         /// By which decision.
         decision: u64,
     },
+    /// From now on, also fetch waves after the planned one where that leaves servers idle; or no
+    /// longer. Not before the first of these.
+    Ahead {
+        /// The job.
+        job: JobId,
+        /// Whether.
+        may: bool,
+    },
 }
 
 /// What a planner has to know from the start.
@@ -282,6 +290,12 @@ pub trait Policy: Send {
     /// as memory goes. Only for policies that do not mind phases: no plan knows of what is fetched
     /// so.
     fn opportunistic(&self) -> bool {
+        false
+    }
+
+    /// Whether nodes do so for a job that is alone, while no phase is under way or due and a wave
+    /// of it is fetched. Plans know of what came so when its wave has its turn.
+    fn fills_gaps(&self) -> bool {
         false
     }
 

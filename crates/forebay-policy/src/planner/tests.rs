@@ -315,6 +315,7 @@ fn forebay_stocks_waves_for_the_phase_and_leaves_the_next_to_the_tasks() {
     assert!(fetched.is_some_and(|wave| wave > 1), "{out:?}");
     out.clear();
     p.handle(Nanos(10 * S), Event::WaveWanted { job: 0, wave: 1 }, &mut out);
+    out.retain(|action| !matches!(action, Action::Ahead { .. }));
     assert!(matches!(&out[..], [Action::Decided(_), Action::Direct { wave: 1, .. }]), "{out:?}");
 }
 
@@ -648,19 +649,45 @@ fn a_prefetch_stops_just_before_a_phase_and_goes_on_if_that_does_not_come() {
     let mut out = vec![];
     p.handle(Nanos(0), joins, &mut out);
     p.handle(Nanos(0), job_joins(0, 90, 1000, S), &mut out);
-    let mut settings = vec![];
-    let ms = |at: Nanos| at.0 / 1_000_000;
-    while let Some(at) = p.next_deadline().filter(|at| *at < Nanos(40 * S)) {
+    let (mut moves, mut ahead) = (vec![], vec![]);
+    loop {
+        let ms = p.board().now().0 / 1_000_000;
         for action in out.drain(..) {
-            if let Action::Fetch { setting, .. } = action {
-                settings.push((ms(p.board().now()), setting.is_paused()));
+            match action {
+                Action::Fetch { setting, .. } => moves.push((ms, !setting.is_paused())),
+                Action::Ahead { may, .. } => ahead.push((ms, may)),
+                Action::Decided(_) | Action::Direct { .. } => {}
             }
         }
+        let Some(at) = p.next_deadline().filter(|at| *at < Nanos(40 * S)) else { break };
         p.on_deadline(at, &mut out);
     }
-    settings.extend(out.iter().filter_map(|a| match a {
-        Action::Fetch { setting, .. } => Some((ms(p.board().now()), setting.is_paused())),
-        _ => None,
-    }));
-    assert_eq!(settings, [(0, false), (29_900, true), (30_100, false)]);
+    assert_eq!(moves, [(0, true), (29_900, false), (30_100, true)]);
+    assert_eq!(ahead, moves, "and with it what is fetched of later waves");
+}
+
+/// Two jobs are planned together, and what one fetched beyond its plan would take from the other.
+#[test]
+fn later_waves_are_fetched_only_for_a_job_that_is_alone_and_between_phases() {
+    let ahead = |p: &mut Planner, event: Event| {
+        let mut out = vec![];
+        p.handle(p.board().now(), event, &mut out);
+        let told = out.iter().filter_map(|action| match action {
+            Action::Ahead { job, may } => Some((*job, *may)),
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    let mut p = planner("forebay");
+    assert_eq!(ahead(&mut p, job_joins(0, 9, 100, 1000 * S)), [(0, true)]);
+    assert_eq!(ahead(&mut p, job_joins(1, 9, 10, S)), [(0, false)]);
+    assert_eq!(ahead(&mut p, Event::JobLeaves { job: 1 }), [(0, true)]);
+    assert_eq!(ahead(&mut p, Event::JobLeaves { job: 0 }), [], "of whom nothing is fetched any more");
+    for name in ["eley", "full-delay", "no-action", "naive-bb"] {
+        assert_eq!(ahead(&mut planner(name), job_joins(0, 9, 100, S)), [], "{name}");
+    }
+    let mut p = planner("forebay");
+    phase(&mut p, 10.0, 1000);
+    assert_eq!(ahead(&mut p, job_joins(0, 9, 100, S)), [], "beside a phase only what its deadline bears");
+    assert_eq!(ahead(&mut p, Event::PhaseEnds { hpc: 0 }), [(0, true)]);
 }

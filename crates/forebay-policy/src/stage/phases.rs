@@ -29,7 +29,7 @@ pub(super) struct Hpc {
     /// When its next phase is expected.
     next_at: Nanos,
     /// The phase under way: its time alone, as last reported, and its deadline.
-    phase: Option<(u64, Nanos)>,
+    pub(super) phase: Option<(u64, Nanos)>,
 }
 
 impl Hpc {

@@ -258,6 +258,7 @@ impl Stages {
                     self.fetch(now, name, job, wave, setting)
                 }
                 planner::Action::Direct { job, wave, .. } => self.read_directly(now, name, job, wave),
+                planner::Action::Ahead { job, may } => self.work_ahead(now, name, job, may),
             }
         }
     }
@@ -283,6 +284,19 @@ impl Stages {
         others.into_iter().for_each(|other| self.adjust(now, key, stage, other));
         self.out.push(Action::Direct { job: key, stage, tasks, may: true });
         self.let_read(now, key, stage);
+    }
+
+    /// Nodes may fetch waves after the planned one, or what they fetch of them pauses.
+    fn work_ahead(&mut self, now: Nanos, name: &str, job: JobId, may: bool) {
+        let Some((key, stage)) = self.stage_of(name, job) else { return };
+        if self.config.rules.whole_parts || !self.config.rules.opportunistic {
+            return;
+        }
+        let Some(run) = self.run_mut(key, stage) else { return };
+        for wave in run.work_ahead(may) {
+            self.adjust(now, key, stage, wave);
+        }
+        self.settle(now, key, stage);
     }
 
     pub(super) fn fetch(&mut self, now: Nanos, name: &str, job: JobId, wave: u32, setting: Setting) {

@@ -30,10 +30,9 @@ const QUEUES_MAX: usize = 1 << 14;
 /// Stripes of one round at most; a file with more counts as if nobody knew where it lies.
 const SERVERS_MAX: usize = 4096;
 
-/// Smallest and largest request. Clients of a PFS read ahead, and what they read beyond a request's
-/// end comes once more with the next one: MooseFS reads 1.2 MiB too much for each. The largest
-/// still goes into one order.
-const CHUNK_BYTES: (u64, u64) = (16 << 20, 128 << 20);
+/// Smallest and largest request. A smaller one would be mostly messages; of a file of 16 MiB there
+/// are several at a time where a planner wants that. The largest still goes into one order.
+const CHUNK_BYTES: (u64, u64) = (4 << 20, 128 << 20);
 
 /// A request takes its server about so long.
 const CHUNK_S: f64 = 0.1;
@@ -438,7 +437,7 @@ mod tests {
     #[test]
     fn faster_servers_get_larger_pieces() {
         let sizes = [1e6, 1e9, 4e9, 1e12].map(|speed| chunk_bytes(speed, 4) / MIB);
-        assert_eq!(sizes, [16, 32, 128, 128]);
+        assert_eq!(sizes, [4, 32, 128, 128]);
     }
 
     proptest! {

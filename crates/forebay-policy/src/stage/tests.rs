@@ -156,6 +156,23 @@ impl World {
         let mut open = self.orders.iter().filter(is_open).peekable();
         let rests = open.peek().is_some() && open.all(|(id, _)| self.adjusted.get(id) == Some(&0));
         assert_eq!(self.machine.do_requests_rest(), rests);
+        self.check_phase();
+    }
+
+    /// Beside a phase nothing is fetched but of waves that a planner wants then.
+    fn check_phase(&mut self) {
+        if self.machine.hpc.values().all(|hpc| hpc.phase.is_none()) {
+            return;
+        }
+        let requests = self.machine.requests.iter();
+        let fetches = requests.filter(|(_, requested)| requested.state == RequestState::Fetches);
+        let fetches: Vec<_> = fetches.map(|(id, of)| (*id, of.job, of.stage, of.wave)).collect();
+        for (id, job, stage, wave) in fetches {
+            let Some(run) = self.machine.run_mut(job, stage).filter(|run| !run.opportunistic) else {
+                continue;
+            };
+            assert!(run.is_planned(wave), "request {id} of wave {wave}");
+        }
     }
 
     /// The agents fetch all they were asked for.
@@ -1222,6 +1239,43 @@ fn planners_that_mind_phases_go_wave_by_wave_wherever_files_lie() {
         assert_eq!(offsets("full-delay"), Some(0), "{servers} servers");
         assert!(offsets("no-action") > Some(0), "{servers} servers");
     }
+}
+
+/// Six files on three servers, of which the second wave has two: `forebay` fetches the third
+/// server's file of a later wave meanwhile, but not beside a phase.
+#[test]
+fn between_phases_later_waves_are_fetched_from_idle_servers() {
+    let open = |planner: &str, then: fn(&mut World)| {
+        let mut world = World::new(planner, &[("a", 1 << 30)]);
+        world.report(hpc(JOINS));
+        world.tell(laid_out(reported(12, &[("a", 2)]), 3));
+        world.fetch();
+        (0..2).for_each(|task| world.start(task, "a"));
+        then(&mut world);
+        let open = world.orders.iter().filter(|(_, (_, _, ended))| !ended);
+        let open = open.map(|(id, (_, order, _))| {
+            (order.parts[0].offset / MIB, order.ahead, world.adjusted.get(id) != Some(&0))
+        });
+        let mut open: Vec<(u64, bool, bool)> = open.collect();
+        open.sort_unstable();
+        open
+    };
+    let begins: fn(&mut World) = |world| {
+        world.report(hpc(HpcUpdate::PhaseBegins { alone_ns: 20 * SECOND }));
+        world.turn();
+    };
+    let begins_and_ends: fn(&mut World) = |world| {
+        world.report(hpc(HpcUpdate::PhaseBegins { alone_ns: 20 * SECOND }));
+        world.turn();
+        world.now = world.now + 20 * SECOND;
+        world.report(hpc(HpcUpdate::PhaseEnds));
+        world.turn();
+    };
+    assert_eq!(open("eley", |_| {}), [(2, false, true), (3, false, true)]);
+    let filled = [(2, false, true), (3, false, true), (4, true, true)];
+    assert_eq!(open("forebay", |_| {}), filled);
+    assert_eq!(open("forebay", begins), filled.map(|(task, ahead, _)| (task, ahead, false)));
+    assert_eq!(open("forebay", begins_and_ends), filled);
 }
 
 #[test]

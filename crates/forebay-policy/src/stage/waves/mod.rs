@@ -12,6 +12,7 @@
 mod part;
 mod waiting_chunks;
 
+use waiting_chunks::AHEAD_LIMIT;
 pub use waiting_chunks::{QueueKey, Rank, Wanted};
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -39,9 +40,11 @@ pub struct StageRun {
     pub serial: u32,
     /// Its planner, and its job number there.
     pub planner: Option<(String, JobId)>,
-    /// Nodes also fetch waves after the planned one, and requests continue when their tasks have
-    /// started.
+    /// Nodes always fetch waves after the planned one as well, and requests continue when their
+    /// tasks have started.
     pub opportunistic: bool,
+    /// Nodes fetch waves after the planned one for now.
+    is_ahead: bool,
     /// Tasks that have a slot and wait for their input. They have not started.
     pub held: Held,
     /// Tasks that were started on their preferred node, which fetches most of their input.
@@ -87,6 +90,8 @@ struct Wave {
     is_direct: bool,
     /// Its requests were given up for that.
     is_withdrawn: bool,
+    /// Bytes of it that had been fetched when its planner first wanted it.
+    ahead_bytes: u64,
     /// The planner was told that it is fetched.
     is_reported: bool,
 }
@@ -365,7 +370,9 @@ impl StageRun {
     ) -> Option<(WaveId, bool)> {
         let place = self.base + wave as usize;
         let found = self.waves.get_mut(place)?;
-        found.setting = Some(setting);
+        if found.setting.replace(setting).is_none() {
+            found.ahead_bytes = found.parts.values().map(|part| part.fetched_bytes).sum();
+        }
         found.speed_bytes_per_s = speed_bytes_per_s;
         self.last_planned = self.last_planned.max(place);
         let was_direct = core::mem::take(&mut found.is_direct);
@@ -463,14 +470,24 @@ impl StageRun {
         }
     }
 
+    /// Nodes may fetch waves after the planned one for now, or they may not. Returns the waves whose
+    /// requests go on or pause with that.
+    pub fn work_ahead(&mut self, may: bool) -> Vec<WaveId> {
+        self.is_ahead = may;
+        let is_unplanned = |id: &&WaveId| self.wave(**id).is_some_and(|wave| wave.setting.is_none());
+        self.fetching.iter().filter(is_unplanned).copied().collect()
+    }
+
     /// Requests of the wave whose pace has changed with its setting, with their nodes and new
     /// paces. If a node has more requests than the new setting allows, the last ones pause.
     pub fn adjust(&mut self, id: WaveId) -> Vec<Adjusted> {
-        let Some(setting) = self.wave(id).and_then(|wave| wave.setting).filter(|_| !self.opportunistic)
-        else {
-            return Vec::new();
+        let Some(wave) = self.wave(id).filter(|_| !self.opportunistic) else { return Vec::new() };
+        let pace = self.pace(wave);
+        let setting = match wave.setting {
+            Some(setting) => setting,
+            None if self.is_ahead => Setting::new(u16::MAX, AHEAD_LIMIT as u16),
+            None => Setting::PAUSED,
         };
-        let pace = self.wave(id).map_or(Pace::PAUSED, |wave| self.pace(wave));
         let whole_parts = self.rules.whole_parts;
         let Some(wave) = self.wave_mut(id) else { return Vec::new() };
         let mut changed = Vec::new();
@@ -645,10 +662,12 @@ impl StageRun {
         (there as f64 / wave.status.bytes.max(1) as f64).min(1.0)
     }
 
-    /// Bytes of the wave that were in tiers before they were asked for.
+    /// Bytes of the wave that were in tiers before its planner asked for it.
     pub fn resident_bytes(&self, wave: u32) -> u64 {
         let wave = self.waves.get(self.base + wave as usize);
-        wave.map_or(0, |wave| wave.parts.values().map(|part| part.resident_bytes).sum())
+        wave.map_or(0, |wave| {
+            wave.ahead_bytes + wave.parts.values().map(|part| part.resident_bytes).sum::<u64>()
+        })
     }
 
     /// Whether the task's wave was partitioned before those that the planner knows.

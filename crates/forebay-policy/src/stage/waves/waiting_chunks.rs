@@ -24,7 +24,7 @@ const WAVES_FOR_ONE_AHEAD: usize = 5;
 
 /// Requests of a node at a time for waves that no planner wants yet: as many as its fetch threads
 /// serve for orders, so that none waits there and keeps a server from others.
-const AHEAD_LIMIT: usize = 4;
+pub(super) const AHEAD_LIMIT: usize = 4;
 
 /// Requests of a node at a time if some of them are of the wide queue: one of each later wave
 /// beside those of the planned one.
@@ -174,7 +174,7 @@ impl StageRun {
     /// The number of waves that may be begun, if memory allows.
     fn reach(&self) -> usize {
         let Some(planned) = self.last_wanted() else { return 0 };
-        let ahead = if self.opportunistic { REACH } else { 0 };
+        let ahead = if self.opportunistic || self.is_ahead { REACH } else { 0 };
         self.waves.len().min(planned + 1 + ahead)
     }
 
@@ -327,7 +327,16 @@ impl StageRun {
             return (part.active.len() < self.wide_limit(wave, node)).then_some(WIDE_LIMIT);
         }
         let Some(setting) = wave.setting.filter(|_| wave.is_planned()) else {
-            return self.opportunistic.then_some(AHEAD_LIMIT);
+            // One that its planner has passed over is left to its tasks.
+            let planned = self.waves.get(self.last_planned);
+            let is_later = wave.setting.is_none() && planned.is_some_and(|planned| wave.id > planned.id);
+            return match self.opportunistic || self.is_ahead && is_later {
+                true if queue == WIDE => {
+                    (part.active.len() < self.wide_limit(wave, node)).then_some(WIDE_LIMIT)
+                }
+                true => Some(AHEAD_LIMIT),
+                false => None,
+            };
         };
         let nodes = usize::from(setting.nodes);
         let has_turn = !part.active.is_empty() || nodes >= wave.parts.len() || {
@@ -335,7 +344,17 @@ impl StageRun {
             let known = fetching.filter(|(of, _)| *of == wave.id);
             fetching.insert(known.unwrap_or_else(|| (wave.id, count()))).1 < nodes
         };
-        has_turn.then_some(usize::from(setting.threads.max(1)))
+        has_turn.then(|| usize::from(setting.threads.max(1)) + self.ahead_requests(node))
+    }
+
+    /// Requests of the node for waves after the planned one, which keep none of that waiting.
+    fn ahead_requests(&self, node: &str) -> usize {
+        if !self.is_ahead {
+            return 0;
+        }
+        let waves = self.fetching.iter().filter_map(|id| self.wave(*id));
+        let ahead = waves.filter(|wave| wave.setting.is_none()).filter_map(|wave| wave.parts.get(node));
+        ahead.map(|part| part.active.len()).sum()
     }
 
     /// Requests of the wave that the node may have in the wide queue, under a planner that works

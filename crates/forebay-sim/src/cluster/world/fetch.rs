@@ -31,7 +31,12 @@ pub(super) struct Flight {
 
 enum State {
     Queued,
-    Fetched { node: usize, reader: Reader },
+    /// Of `stream`, if its pages are fetched one after the other.
+    Fetched {
+        node: usize,
+        reader: Reader,
+        stream: Option<Stream>,
+    },
     There,
 }
 
@@ -98,23 +103,25 @@ impl Tier {
         !self.open.is_empty()
     }
 
-    /// A node takes up the most urgent page: none of a stream that is busy, and of a stream the
-    /// first.
-    fn next_of(&mut self, setup: &Setup, node: usize) -> Option<Page> {
+    /// A node takes up the most urgent page, and the stream that it is of: none of a stream that is
+    /// busy, and of a stream the first.
+    fn next_of(&mut self, setup: &Setup, node: usize) -> Option<(Page, Option<Stream>)> {
         let Tier { flights, threads, .. } = self;
         let Threads { queued, streams, .. } = &mut threads[node];
         let is_queued = |page: &Page| flights.get(page).is_some_and(|f| matches!(f.state, State::Queued));
         let at = |page: &Page| stream_of(setup, *page).map(|stream| (stream, *page));
-        let page = queued.values_mut().find_map(|pages| {
-            if !setup.streams {
-                return core::iter::from_fn(|| pages.pop_front()).find(is_queued);
+        let (page, stream) = queued.iter_mut().find_map(|(urgency, pages)| {
+            if !setup.streams || !fetch_order::is_in_stream(*urgency) {
+                let page = core::iter::from_fn(|| pages.pop_front()).find(is_queued)?;
+                return Some((page, None));
             }
             pages.retain(is_queued);
             let next = fetch_order::next(pages, at, |stream| streams.contains(stream))?;
-            pages.remove(next)
+            let page = pages.remove(next)?;
+            Some((page, stream_of(setup, page)))
         })?;
-        streams.extend(stream_of(setup, page));
-        Some(page)
+        streams.extend(stream);
+        Some((page, stream))
     }
 
     /// A node is gone. Returns who waits for pages that it was to fetch; nobody fetches those now.
@@ -141,11 +148,10 @@ impl Tier {
         flights.flat_map(|(page, flight)| flight.waiting.into_iter().map(move |w| (page, w))).collect()
     }
 
-    /// Who reads a page for a node: who has read the stream up to there, or a new one.
-    fn reader_of(&mut self, setup: &Setup, node: usize, page: Page) -> Reader {
+    /// Who reads a page for a node: who has read its stream up to there, or a new one.
+    fn reader_of(&mut self, setup: &Setup, node: usize, page: Page, stream: Option<Stream>) -> Reader {
         let (job, file, _) = page;
         let (from, end) = page_range(setup, page);
-        let stream = stream_of(setup, page);
         let before = stream.and_then(|stream| self.threads[node].readers.remove(&stream));
         let file_end = setup.jobs[job].bytes_of(file);
         let ahead_to = stream
@@ -196,13 +202,13 @@ impl Cluster<'_> {
     /// Free threads of a node take up the most urgent pages.
     fn fetch_some(&mut self, now: Nanos, node: usize, queue: &mut impl Agenda<Happening>) {
         while self.tier.threads[node].busy < self.setup.fetch_threads {
-            let Some(page) = self.tier.next_of(self.setup, node) else { return };
-            let mut reader = self.tier.reader_of(self.setup, node, page);
+            let Some((page, stream)) = self.tier.next_of(self.setup, node) else { return };
+            let mut reader = self.tier.reader_of(self.setup, node, page, stream);
             reader.request(now, &mut self.pfs);
             reader.come_at().for_each(|at| queue.at(at.max(now), Happening::PageGrows(page)));
             self.tier.threads[node].busy += 1;
             if let Some(flight) = self.tier.flights.get_mut(&page) {
-                flight.state = State::Fetched { node, reader };
+                flight.state = State::Fetched { node, reader, stream };
             }
         }
     }
@@ -210,8 +216,8 @@ impl Cluster<'_> {
     /// A window of a page may have come.
     pub fn page_grows(&mut self, now: Nanos, page: Page, queue: &mut impl Agenda<Happening>) {
         let Some(flight) = self.tier.flights.get_mut(&page) else { return };
-        let State::Fetched { node, reader } = &mut flight.state else { return };
-        let (node, end) = (*node, page_range(self.setup, page).1);
+        let State::Fetched { node, reader, stream } = &mut flight.state else { return };
+        let (node, stream, end) = (*node, *stream, page_range(self.setup, page).1);
         while reader.at() < end && reader.there(now).is_some() {
             let ahead = reader.request(now, &mut self.pfs);
             reader.take();
@@ -230,7 +236,7 @@ impl Cluster<'_> {
         }
         let threads = &mut self.tier.threads[node];
         threads.busy -= 1;
-        if let Some(stream) = stream_of(self.setup, page) {
+        if let Some(stream) = stream {
             threads.streams.remove(&stream);
             threads.readers.insert(stream, reader);
         }
