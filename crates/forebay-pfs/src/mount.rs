@@ -131,9 +131,26 @@ fn line_of(root: &Path) -> Option<MountLine> {
     mounted_at(&std::fs::read("/proc/self/mountinfo").ok()?, root)
 }
 
+/// Whether files of the mount that the kernel numbers `id` may lie below one of `roots` (absolute,
+/// symbolic links resolved), by the kernel's table. Of a mount that is not in the table nothing is
+/// known: they may.
+pub fn may_hold<'a>(id: u64, roots: impl Iterator<Item = &'a Path>) -> bool {
+    std::fs::read("/proc/self/mountinfo").map_or(true, |table| may_hold_in(&table, id, roots))
+}
+
+fn may_hold_in<'a>(table: &[u8], id: u64, mut roots: impl Iterator<Item = &'a Path>) -> bool {
+    let mut lines = table.split(|&b| b == b'\n').filter_map(MountLine::parse);
+    let Some(line) = lines.find(|line| line.id == id) else { return true };
+    roots.any(|root| {
+        line.mount_point.starts_with(root) || mounted_at(table, root).is_some_and(|of_root| of_root.id == id)
+    })
+}
+
 /// One line of the kernel's table of mounts.
 #[derive(Debug, PartialEq, Eq)]
 struct MountLine {
+    /// As `statx` tells it.
+    id: u64,
     mount_point: PathBuf,
     /// Such as `ext4` or `fuse.sshfs`.
     fs_type: Vec<u8>,
@@ -147,6 +164,7 @@ impl MountLine {
         let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
         let dash = fields.iter().position(|field| *field == b"-")?;
         Some(MountLine {
+            id: std::str::from_utf8(fields.first()?).ok()?.parse().ok()?,
             mount_point: OsString::from_vec(unescape(fields.get(4)?)).into(),
             fs_type: fields.get(dash + 1)?.to_vec(),
             source: unescape(fields.get(dash + 2)?),
@@ -225,6 +243,18 @@ mod tests {
             assert!(!is(path), "{path}");
         }
         assert!(!is_moosefs(Path::new("/proc")));
+    }
+
+    #[test]
+    fn a_mount_may_hold_files_of_a_root_that_is_on_it_or_above_it() {
+        let table = b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+            40 22 0:51 / /pfs rw - lustre mds:/x rw\n\
+            41 40 0:52 / /pfs/a/inner rw - tmpfs t rw\n\
+            42 22 0:53 / /pfsx rw - tmpfs t rw\n";
+        let may = |id, roots: &[&str]| may_hold_in(table, id, roots.iter().map(Path::new));
+        assert_eq!([22, 40, 41, 42, 99].map(|id| may(id, &["/pfs"])), [false, true, true, false, true]);
+        assert_eq!([22, 40, 41, 42].map(|id| may(id, &["/pfs/a"])), [false, true, true, false]);
+        assert_eq!([22, 40, 41, 42].map(|id| may(id, &["/pfs/b", "/home"])), [true, true, false, false]);
     }
 
     #[test]

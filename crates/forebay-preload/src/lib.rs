@@ -34,6 +34,7 @@ mod calls;
 #[cfg(not(test))]
 mod control;
 mod descriptors;
+mod elsewhere;
 mod handles;
 mod heap;
 #[cfg(not(test))]

@@ -108,6 +108,30 @@ pub fn stat(fd: c_int) -> Option<libc::stat> {
     }
 }
 
+/// What is known of a file without asking its file system.
+#[derive(Clone, Copy)]
+pub struct Kind {
+    /// The mount that it was opened on.
+    pub mount: u64,
+    /// It is a regular file.
+    pub is_regular: bool,
+}
+
+/// The kind of `fd`; `None` before Linux 5.8, or if the program may not ask.
+pub fn kind(fd: c_int) -> Option<Kind> {
+    // No server is asked, so none can hang.
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    // SAFETY: zeroes are a valid value, an empty name, and a place for the result.
+    unsafe {
+        let mut found: libc::statx = core::mem::zeroed();
+        let wanted = libc::STATX_TYPE | libc::STATX_MNT_ID;
+        let failed = libc::syscall(libc::SYS_statx, fd, c"".as_ptr(), flags, wanted, &raw mut found);
+        let is_regular = u32::from(found.stx_mode) & libc::S_IFMT == libc::S_IFREG;
+        (failed == 0 && found.stx_mask & wanted == wanted)
+            .then_some(Kind { mount: found.stx_mnt_id, is_regular })
+    }
+}
+
 /// Length of a regular file.
 pub fn regular_size(fd: c_int) -> Option<u64> {
     let stat = stat(fd).filter(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFREG)?;

@@ -36,12 +36,15 @@ impl Roots {
         }
     }
 
+    /// Each of them.
+    pub fn all(&self) -> impl Iterator<Item = &[u8]> {
+        let list = self.bytes.get(..self.len).unwrap_or_default();
+        list.split(|&b| b == b':').filter(|root| !root.is_empty())
+    }
+
     /// Whether the file at `path`, of which the beginning is enough, lies below a root.
     pub fn cover(&self, path: &[u8]) -> bool {
-        let list = self.bytes.get(..self.len).unwrap_or_default();
-        list.split(|&b| b == b':').any(|root| {
-            !root.is_empty() && path.strip_prefix(root).is_some_and(|rest| rest.first() == Some(&b'/'))
-        })
+        self.all().any(|root| path.strip_prefix(root).is_some_and(|rest| rest.first() == Some(&b'/')))
     }
 }
 

@@ -21,6 +21,7 @@ use std::sync::OnceLock;
 use forebay_client::{Client, ClientConfig};
 use libc::{iovec, off_t, ssize_t};
 
+use crate::elsewhere::Elsewhere;
 use crate::handles::{Handles, Known};
 use crate::inside::{self, Inside};
 use crate::paths::{self, Roots};
@@ -40,6 +41,7 @@ const MOST_PARTS: usize = 1024;
 
 static HANDLES: Handles<Handle> = Handles::new();
 static CLIENT: OnceLock<Client> = OnceLock::new();
+static ELSEWHERE: Elsewhere = Elsewhere::new();
 /// Written by [`attach`] before the tier is turned on, and never again.
 static mut ROOTS: Roots = Roots::NONE;
 /// The process has locked a file by `fcntl`, and would lose the lock if any descriptor of the file
@@ -227,9 +229,16 @@ fn adopt(fd: c_int, seen: u64) {
     if !inside::is_owner() {
         return;
     }
-    // Most files are not the PFS's, and the beginning of the path shows that.
+    // Most files are not the PFS's, and the mount or the beginning of the path shows that.
+    let kind = own_files::kind(fd);
+    if let Some(kind) = kind.filter(|kind| ELSEWHERE.has(kind.mount)) {
+        return HANDLES.put_foreign(fd, seen, !kind.is_regular);
+    }
     let mut beginning = [0_u8; paths::MAX_ROOT_BYTES + 1];
     if !is_covered(paths::of_descriptor(fd, &mut beginning)) {
+        if let Some(kind) = kind {
+            ELSEWHERE.note(kind.mount, may_hold);
+        }
         return HANDLES.put_foreign(fd, seen, own_files::regular_size(fd).is_none());
     }
     if is_on_signal_stack() {
@@ -262,6 +271,19 @@ fn is_covered(path: &[u8]) -> bool {
     unsafe {
         let roots = &raw const ROOTS;
         (*roots).cover(path)
+    }
+}
+
+/// Whether files of this mount may lie below a root. A small stack has no room for the answer.
+fn may_hold(mount: u64) -> Option<bool> {
+    if is_on_signal_stack() {
+        return None;
+    }
+    // SAFETY: the roots do not change after the tier was turned on.
+    unsafe {
+        let roots = &raw const ROOTS;
+        let roots = (*roots).all().map(|root| Path::new(OsStr::from_bytes(root)));
+        Some(forebay_pfs::mount::may_hold(mount, roots))
     }
 }
 
