@@ -415,8 +415,8 @@ impl Pfs {
 
     /// Reads one chunk and makes sure that it is of the entry's version.
     ///
-    /// Where the PFS's client reads ahead, readers go on by the descriptor that has come so far; all
-    /// who have a task have shown that they may read the file.
+    /// Where the PFS's client reads ahead, readers go on by the descriptor that has come so far;
+    /// all who have a task have shown that they may read the file.
     fn read_chunk(&self, task: &Task, buffer: &mut [u8], offset: u64) -> Result<(), FlightError> {
         if !self.waiting[task.entry.mount].streams.are_read_ahead() {
             return self.read_chunk_by(task, &task.pfs, buffer, offset);

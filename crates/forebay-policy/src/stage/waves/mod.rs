@@ -470,8 +470,8 @@ impl StageRun {
         }
     }
 
-    /// Nodes may fetch waves after the planned one for now, or they may not. Returns the waves whose
-    /// requests go on or pause with that.
+    /// Nodes may fetch waves after the planned one for now, or they may not. Returns the waves
+    /// whose requests go on or pause with that.
     pub fn work_ahead(&mut self, may: bool) -> Vec<WaveId> {
         self.is_ahead = may;
         let is_unplanned = |id: &&WaveId| self.wave(**id).is_some_and(|wave| wave.setting.is_none());
