@@ -93,6 +93,7 @@ impl Driver {
     /// The messages to agents since the last call.
     pub fn take_messages(&mut self) -> Vec<ToNode> {
         self.tell_rest();
+        self.name_disobedient();
         std::mem::take(&mut self.out)
     }
 
@@ -103,6 +104,17 @@ impl Driver {
         for (node, told) in self.told_to_rest.iter_mut().filter(|(_, told)| **told != on) {
             *told = on;
             self.out.push((node.clone(), ToAgent::Rest { on }));
+        }
+    }
+
+    /// Nodes that do not keep to the pace of their requests, in the log.
+    fn name_disobedient(&mut self) {
+        for (node, bytes) in self.machine.take_disobedient() {
+            tracing::warn!(
+                node,
+                bytes,
+                "it fetches for requests that are paused, or faster than they may: it gets no further ones for a minute"
+            );
         }
     }
 

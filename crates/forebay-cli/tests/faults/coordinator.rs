@@ -224,7 +224,11 @@ impl Cluster {
         self.client(number).admin().status().unwrap()
     }
 
-    fn log(&self, name: &str) -> String {
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub fn log(&self, name: &str) -> String {
         std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
     }
 
@@ -452,7 +456,7 @@ fn a_coordinator_that_hangs_is_missed_and_met_again_when_it_goes_on() {
 }
 
 /// An agent played by the test, which says much and reads nothing unless it is told to.
-struct Played {
+pub struct Played {
     link: Framed,
     node: NodeInfo,
     answers: usize,
@@ -460,17 +464,26 @@ struct Played {
 
 impl Played {
     fn join(address: &str, name: &str) -> Self {
+        Self::join_as(address, NodeInfo { name: name.into(), capacity_bytes: 1, ..NodeInfo::default() })
+    }
+
+    pub fn join_as(address: &str, node: NodeInfo) -> Self {
         let stream = Security::Loopback.connect(address, Instant::now() + PATIENCE).unwrap();
-        let node = NodeInfo { name: name.into(), capacity_bytes: 1, ..NodeInfo::default() };
         let mut played = Played { link: Framed::new(stream).unwrap(), node: node.clone(), answers: 0 };
         let protocol = CLUSTER_PROTOCOL;
         played.say(&ToCoordinator::Join { protocol, node, incarnation: 1, attempt: 0 });
         played
     }
 
-    fn say(&mut self, message: &ToCoordinator) {
+    pub fn say(&mut self, message: &ToCoordinator) {
         self.link.send(message).unwrap();
         wait_for("it is said", || self.link.flush().unwrap());
+    }
+
+    /// What has come.
+    pub fn hear(&mut self) -> Vec<ToAgent> {
+        self.link.receive().unwrap();
+        std::iter::from_fn(|| self.link.next_message::<ToAgent>().unwrap()).collect()
     }
 
     /// Asks so often for all jobs, and then makes itself seen by a change of its size.
@@ -480,7 +493,7 @@ impl Played {
         self.beat();
     }
 
-    fn beat(&mut self) {
+    pub fn beat(&mut self) {
         let weight_bytes = self.node.capacity_bytes;
         let beat = ToCoordinator::Heartbeat {
             weight_bytes,

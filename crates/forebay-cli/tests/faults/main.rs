@@ -22,6 +22,7 @@ mod columnar;
 mod common;
 mod coordinator;
 mod crash;
+mod disobedient;
 mod giving_way;
 mod intercept;
 mod leaks;

@@ -419,6 +419,11 @@ impl Board {
                 }
             }
             Event::Fetched { job, wave, resident_bytes } => self.fetched(job, wave, resident_bytes),
+            Event::Came { job, ref waves } => {
+                if let Some(j) = self.jobs.get_mut(&job) {
+                    j.came(waves);
+                }
+            }
             Event::JobLeaves { job } => {
                 self.jobs.remove(&job);
             }

@@ -151,6 +151,14 @@ pub enum Event {
         /// Bytes of it that were in the tier before they were asked for.
         resident_bytes: u64,
     },
+    /// Waves of the job have come in part before they were planned ([`Action::Ahead`]).
+    Came {
+        /// The job.
+        job: JobId,
+        /// Waves that have not begun to compute and that no plan fetches, and the bytes that have
+        /// come of each so far.
+        waves: Vec<(u32, u64)>,
+    },
     /// The Big Data job is done.
     JobLeaves {
         /// Its id.

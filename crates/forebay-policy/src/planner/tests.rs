@@ -666,6 +666,35 @@ fn a_prefetch_stops_just_before_a_phase_and_goes_on_if_that_does_not_come() {
     assert_eq!(ahead, moves, "and with it what is fetched of later waves");
 }
 
+/// Half of the second wave came before it was planned: the plan is for the rest, and the model
+/// learns no speed from the other half.
+#[test]
+fn what_has_come_without_a_plan_is_not_fetched_again_and_teaches_nothing() {
+    let config = Config { learning: 1.0, ..config() };
+    let policy = policy("forebay", &config).expect("it exists");
+    let mut p = Planner::new(config, policy);
+    let mut out = vec![];
+    p.handle(Nanos(0), job_joins(0, 9, 100, 1000 * S), &mut out);
+    let came = Event::Came { job: 0, waves: vec![(1, 30), (2, 100)] };
+    p.handle(Nanos(0), came, &mut out);
+    // 12.5 bytes a second with two threads of two nodes.
+    let first_at = 8 * S;
+    p.handle(Nanos(first_at), Event::Came { job: 0, waves: vec![(1, 50)] }, &mut out);
+    p.handle(Nanos(first_at), Event::Fetched { job: 0, wave: 0, resident_bytes: 0 }, &mut out);
+    assert!((p.board().left_bytes(0, 1) - 50.0).abs() < 1e-6, "{}", p.board().left_bytes(0, 1));
+    assert!(
+        (p.board().ram_bytes() - p.board().room_bytes(0) - 250.0).abs() < 1e-6,
+        "{}",
+        p.board().room_bytes(0)
+    );
+    let before = p.board().corrections();
+    let speed = p.board().strain(Setting::new(2, 2)).speed_bytes_per_s;
+    let second_at = first_at + (50.0 / speed * 1e9) as u64;
+    p.handle(Nanos(second_at), Event::Fetched { job: 0, wave: 1, resident_bytes: 50 }, &mut out);
+    let after = p.board().corrections();
+    assert!((after.1 / before.1 - 1.0).abs() < 0.01, "{before:?} {after:?}");
+}
+
 /// Two jobs are planned together, and what one fetched beyond its plan would take from the other.
 #[test]
 fn later_waves_are_fetched_only_for_a_job_that_is_alone_and_between_phases() {

@@ -34,13 +34,16 @@ impl Stages {
                 _ => {}
             }
             self.set_state(request, RequestState::at(pace));
+            if let Some(requested) = self.requests.get_mut(&request) {
+                requested.leash.adjust(now, pace);
+            }
             self.out.push(Action::Adjust { request, node, threads, rate_bytes_per_s, setting });
         }
     }
 
     /// A node reports how far a request is.
     pub(super) fn progress(&mut self, now: Nanos, node: &str, request: RequestId, progress: Progress) {
-        let Some(of) = self.requests.get(&request).filter(|of| of.node == node) else { return };
+        let Some(of) = self.requests.get_mut(&request).filter(|of| of.node == node) else { return };
         let (key, stage, wave, queue, number) = (of.job, of.stage, of.wave, of.queue, of.number);
         // No request has more, and sums stay sums.
         let sane = |bytes: u64| bytes.min(REQUEST_BYTES_MAX);
@@ -50,6 +53,10 @@ impl Stages {
             failed_bytes: sane(progress.failed_bytes),
             ..progress
         };
+        // In a model of whole parts nodes have settings, not rates.
+        if !self.config.rules.whole_parts {
+            self.obedience.observe(now, node, &mut of.leash, progress.fetched_bytes);
+        }
         let Some(run) = self.run_mut(key, stage) else { return };
         let fetched = run.progress(wave, node, number, request, &progress);
         if self.speed.observe(now, fetched) {

@@ -39,6 +39,7 @@ mod fetch;
 mod job;
 mod members;
 mod nodes;
+mod obedience;
 mod partition;
 mod phases;
 mod planning;
@@ -68,6 +69,7 @@ use crate::planner::{self, HpcId, JobId, Planner};
 use event::{Action, Event, JobKey, JobStatus, JobUpdate, Node, QueueId, RequestId, StageStatus, WaveId};
 use job::{Change, Job};
 use nodes::Numbers;
+use obedience::{Leash, Obedience};
 pub use partition::SPLIT_WORK_MAX;
 use partition::{Placed, Slots};
 use phases::Hpc;
@@ -219,6 +221,7 @@ pub struct Stages {
     queues_rest_until: Nanos,
     /// The queue that is examined first.
     queues_from: QueueKey,
+    obedience: Obedience,
 }
 
 /// A job and the progress of its stages.
@@ -272,6 +275,7 @@ struct Requested {
     /// Its number among the node's chunks of the wave.
     number: usize,
     state: RequestState,
+    leash: Leash,
 }
 
 /// What a request does.
@@ -363,6 +367,7 @@ impl Stages {
             queues_due: None,
             queues_rest_until: Nanos(0),
             queues_from: (0, None),
+            obedience: Obedience::default(),
         }
     }
 
@@ -384,6 +389,12 @@ impl Stages {
         let config = Config { before: Some(before), ..core::mem::take(&mut self.config) };
         *self = Stages { ended, ..Stages::new(config) };
         Some(&self.config)
+    }
+
+    /// Nodes that were found since the last call to fetch in a pause or faster than they may, and
+    /// what they had fetched too much. They get no requests for a minute.
+    pub fn take_disobedient(&mut self) -> Vec<(String, u64)> {
+        self.obedience.take_found()
     }
 
     fn run_mut(&mut self, key: JobKey, stage: u32) -> Option<&mut StageRun> {

@@ -66,6 +66,11 @@ impl Stages {
     /// nothing.
     pub(super) fn hpc(&mut self, now: Nanos, hpc: HpcId, update: HpcUpdate) {
         let Some(event) = self.note_hpc(now, hpc, update) else { return };
+        if matches!(event, Event::PhaseBegins { .. }) {
+            let stages = self.jobs.iter().flat_map(|(key, r)| r.stages.keys().map(move |n| (*key, *n)));
+            let stages: alloc::vec::Vec<_> = stages.collect();
+            stages.into_iter().for_each(|(key, stage)| self.tell_came(now, key, stage));
+        }
         let names: alloc::vec::Vec<_> = self.planners.keys().cloned().collect();
         for name in names {
             self.tell(now, &name, event.clone());

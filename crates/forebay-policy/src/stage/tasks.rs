@@ -96,8 +96,17 @@ impl Stages {
                 break;
             };
             let resident_bytes = run.resident_bytes(wave);
+            self.tell_came(now, key, stage);
             self.tell(now, &name, Event::Fetched { job, wave, resident_bytes });
         }
+    }
+
+    /// Tells the planner what has come of waves that it has not planned, before it plans again.
+    pub(super) fn tell_came(&mut self, now: Nanos, key: JobKey, stage: u32) {
+        let Some(run) = self.run_mut(key, stage) else { return };
+        let waves = run.take_came();
+        let Some((name, job)) = run.planner.clone().filter(|_| !waves.is_empty()) else { return };
+        self.tell(now, &name, Event::Came { job, waves });
     }
 
     pub(super) fn tell_fetched_before(&mut self, now: Nanos, key: JobKey, stage: u32, wave: u32) {

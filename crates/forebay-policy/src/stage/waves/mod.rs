@@ -92,6 +92,8 @@ struct Wave {
     is_withdrawn: bool,
     /// Bytes of it that had been fetched when its planner first wanted it.
     ahead_bytes: u64,
+    /// Bytes that its planner was told have come before that.
+    told_bytes: u64,
     /// The planner was told that it is fetched.
     is_reported: bool,
 }
@@ -146,10 +148,11 @@ impl Wave {
         self.parts.values().all(|p| p.state == State::Ended)
     }
 
-    /// Whether a planner may hear that it is fetched: all that was requested for it has ended. One
-    /// that was fetched ahead has its turn later, unless its tasks could not wait for it.
-    fn is_fetched(&self) -> bool {
-        let is_ahead = self.setting.is_none() && self.status.prefetch_began_ms.is_some();
+    /// Whether a planner may hear that it is fetched: all that was requested for it has ended.
+    /// Under a planner that always works ahead, one that was fetched ahead has its turn later,
+    /// unless its tasks could not wait for it.
+    fn is_fetched(&self, opportunistic: bool) -> bool {
+        let is_ahead = opportunistic && self.setting.is_none() && self.status.prefetch_began_ms.is_some();
         let is_unplanned = is_ahead && self.started < self.tasks.len();
         let is_read = self.is_finished() || !self.is_direct && !self.is_withdrawn;
         self.is_over() && !is_unplanned && is_read
@@ -478,6 +481,24 @@ impl StageRun {
         self.fetching.iter().filter(is_unplanned).copied().collect()
     }
 
+    /// What has come since the last call of waves that no planner has wanted yet, by its numbers:
+    /// all bytes of each of which some are new.
+    pub fn take_came(&mut self) -> Vec<(u32, u64)> {
+        if self.opportunistic {
+            return Vec::new();
+        }
+        let first = self.finished.max(self.base);
+        let begun = self.waves.iter_mut().enumerate().take(self.begun).skip(first);
+        let mut came = Vec::new();
+        for (place, wave) in begun.filter(|(_, wave)| wave.setting.is_none()) {
+            let bytes = wave.parts.values().map(|part| part.fetched_bytes + part.resident_bytes).sum();
+            if core::mem::replace(&mut wave.told_bytes, bytes) < bytes {
+                came.push(((place - self.base) as u32, bytes));
+            }
+        }
+        came
+    }
+
     /// Requests of the wave whose pace has changed with its setting, with their nodes and new
     /// paces. If a node has more requests than the new setting allows, the last ones pause.
     pub fn adjust(&mut self, id: WaveId) -> Vec<Adjusted> {
@@ -693,7 +714,7 @@ impl StageRun {
         let end = if self.opportunistic { first } else { self.last_planned } + 1;
         let is_next = |(place, wave): &(usize, &Wave)| {
             let is_due = *place == first || wave.setting.is_some();
-            is_due && !wave.is_reported && wave.is_fetched()
+            is_due && !wave.is_reported && wave.is_fetched(self.opportunistic)
         };
         let mut waves = self.waves.iter().enumerate().take(end.max(first + 1)).skip(first);
         let (place, _) = waves.find(is_next)?;
