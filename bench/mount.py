@@ -4,7 +4,8 @@ Each pair runs in turns in one process, so the ratio holds on a busy machine as 
 
 - read: a cached file through the mount, beside the kernel's own passthrough (a mount without an
   agent of a tmpfs: the kernel passes reads to the file), and beside the tmpfs.
-- write, cold read: through the mount, beside the PFS itself.
+- write, cold read: through the mount, beside the PFS itself. With --pfs, these only, on another
+  file system than a tmpfs; the kernel's caches are dropped before each read.
 - names: beside the directory itself, and, with --passthrough-hp, beside libfuse's example
   `passthrough_hp`, which passes everything through and does nothing else. Both let the kernel cache
   neither names nor attributes (`--nocache`). Packages have no binary of it. To get one on Debian,
@@ -15,6 +16,7 @@ Each pair runs in turns in one process, so the ratio holds on a busy machine as 
 import argparse
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -33,6 +35,7 @@ def main():
     arguments.add_argument("--runs", type=int, default=9)
     arguments.add_argument("--passthrough-hp", type=pathlib.Path, help="the binary of libfuse's example")
     arguments.add_argument("--only", choices=("bytes", "names"), help="reads and writes, or names")
+    arguments.add_argument("--pfs", type=pathlib.Path, help="a directory in place of the tmpfs: writes and cold reads only")
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="forebay-mount-") as name:
         measure(options, pathlib.Path(name))
@@ -47,11 +50,14 @@ def measure(options, directory):
     pfs, mounted, passed, example = (directory / name for name in ("pfs", "mounted", "passed", "example"))
     for place in (pfs, mounted, passed, example):
         place.mkdir()
+    if options.pfs:
+        pfs = pathlib.Path(tempfile.mkdtemp(dir=options.pfs, prefix="forebay-mount-"))
 
     def run(*command, env=with_agent):
         subprocess.run([forebay, *command], env=env, check=True, stdout=subprocess.DEVNULL)
 
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={FILE_BYTES * 4}", "pfs", pfs], check=True)
+    if not options.pfs:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={FILE_BYTES * 4}", "pfs", pfs], check=True)
     try:
         block = os.urandom(1 << 20)
         with (pfs / "data").open("wb") as file:
@@ -59,6 +65,9 @@ def measure(options, directory):
                 file.write(at.to_bytes(8, "little") + block[8:])
         run("up", "--pfs", str(pfs), "--state-dir", str(socket.parent), "--capacity", "700MiB")
         run("mount", str(pfs), str(mounted))
+        if options.pfs:
+            head(options)
+            return transfers(options, (pfs, mounted), lambda: run("evict", "--all"))
         run("mount", str(pfs), str(passed), env=without)
         run("load", str(pfs / "data"))
         references = [("the directory", pfs)]
@@ -71,9 +80,12 @@ def measure(options, directory):
             names_pairs(options, mounted, references)
     finally:
         for place in (mounted, passed, example, pfs):
-            subprocess.run(["umount", "--lazy", place], check=False)
+            if os.path.ismount(place):
+                subprocess.run(["umount", "--lazy", place], check=False)
         subprocess.run([forebay, "down", "--drop", "--state-dir", socket.parent], env=with_agent, check=False,
                        stdout=subprocess.DEVNULL)
+        if options.pfs:
+            shutil.rmtree(pfs)
 
 
 def head(options):
@@ -90,9 +102,23 @@ def bytes_pairs(options, places, evict):
         here = lambda: read(mounted / "data", size)
         row(options, f"cached read, {name}, to kernel passthrough", here, lambda: read(passed / "data", size))
         row(options, f"cached read, {name}, to tmpfs", here, lambda: read(pfs / "data", size))
+    transfers(options, (pfs, mounted), evict)
+
+
+def transfers(options, places, evict):
+    """What the PFS has to move."""
+    pfs, mounted = places
     row(options, "write, 1 MiB, to the PFS", lambda: write(mounted / "new"), lambda: write(pfs / "new"))
-    row(options, "cold read, 1 MiB, to the PFS", lambda: (evict(), read(mounted / "data", 1 << 20))[1],
-        lambda: read(pfs / "data", 1 << 20))
+    row(options, "cold read, 1 MiB, to the PFS", lambda: cold_read(options, mounted, evict), lambda: cold_read(options, pfs, evict))
+
+
+def cold_read(options, place, evict):
+    """As read(), of what is in no tier; of another PFS than a tmpfs, in no cache of the kernel either."""
+    evict()
+    if options.pfs:
+        os.sync()
+        pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
+    return read(place / "data", 1 << 20)
 
 
 def names_pairs(options, mounted, references):

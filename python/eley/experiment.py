@@ -41,7 +41,7 @@ def run(args, tools, size):
     except (lab.LabError, waves.WavesError) as error:
         print(f"experiment: {error}", file=sys.stderr)
         return 1
-    return finish(args, tools, size, profile_path)
+    return finish(args, tools, size)
 
 
 def say(words):
@@ -168,12 +168,12 @@ def conditions(size):
     return json.loads(json.dumps(asdict(size)))
 
 
-def finish(args, tools, size, profile_path):
+def finish(args, tools, size):
     """Writes the report of what has been measured with these sizes; the exit code. Missed targets are results, but a quick check needs a sound
     run."""
     found = [json.loads(path.read_text()) for path in sorted(args.output.glob("run-*.json"))]
     results = [result for result in found if result["conditions"] == conditions(size)]
-    report.write(results, size, tools.forebay, profile_path, args.output)
+    report.write(results, size, tools.forebay, args.output)
     broken = unsound(results, args.setting) if args.quick else []
     for what in broken:
         print(f"experiment: {what}", file=sys.stderr)

@@ -14,9 +14,9 @@ import sizes
 import targets
 
 
-def write(results, size, program, profile_path, directory):
+def write(results, size, program, directory):
     """Writes both files and prints the table."""
-    predictions, why_not = predicted(program, results, size, profile_path, directory)
+    predictions, why_not = predicted(program, results, size, directory)
     rows = judge.rows(results, size, predictions)
     pictures = plots.draw(results, size, directory)
     base = judge.alone(results)
@@ -37,10 +37,10 @@ def write(results, size, program, profile_path, directory):
     print(f"\nreport: {directory / 'eley.md'}")
 
 
-def predicted(program, results, size, profile_path, directory):
+def predicted(program, results, size, directory):
     """What the simulator predicts, and why it predicts nothing."""
     try:
-        return simulate.predict(program, results, size, profile_path, directory / "scenarios"), None
+        return simulate.predict(program, results, size, directory / "scenarios"), None
     except simulate.SimulationError as error:
         return {}, str(error)
 
