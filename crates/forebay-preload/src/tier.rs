@@ -236,10 +236,14 @@ fn adopt(fd: c_int, seen: u64) {
     }
     let mut beginning = [0_u8; paths::MAX_ROOT_BYTES + 1];
     if !is_covered(paths::of_descriptor(fd, &mut beginning)) {
-        if let Some(kind) = kind {
-            ELSEWHERE.note(kind.mount, may_hold);
-        }
-        return HANDLES.put_foreign(fd, seen, own_files::regular_size(fd).is_none());
+        let is_regular = match kind {
+            Some(kind) => {
+                ELSEWHERE.note(kind.mount, may_hold);
+                kind.is_regular
+            }
+            None => own_files::regular_size(fd).is_some(),
+        };
+        return HANDLES.put_foreign(fd, seen, !is_regular);
     }
     if is_on_signal_stack() {
         return;
