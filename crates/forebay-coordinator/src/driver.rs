@@ -93,7 +93,7 @@ impl Driver {
     /// The messages to agents since the last call.
     pub fn take_messages(&mut self) -> Vec<ToNode> {
         self.tell_rest();
-        self.name_disobedient();
+        self.log_pace_violations();
         std::mem::take(&mut self.out)
     }
 
@@ -107,13 +107,13 @@ impl Driver {
         }
     }
 
-    /// Nodes that do not keep to the pace of their requests, in the log.
-    fn name_disobedient(&mut self) {
-        for (node, bytes) in self.machine.take_disobedient() {
+    /// Logs the nodes that have exceeded the pace of their requests.
+    fn log_pace_violations(&mut self) {
+        for (node, bytes) in self.machine.take_pace_violations() {
             tracing::warn!(
                 node,
                 bytes,
-                "it fetches for requests that are paused, or faster than they may: it gets no further ones for a minute"
+                "the node prefetches although its requests are paused, or beyond their rate: it gets no new requests for 60 s; restart its agent if this is repeated"
             );
         }
     }

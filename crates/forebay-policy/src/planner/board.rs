@@ -419,9 +419,9 @@ impl Board {
                 }
             }
             Event::Fetched { job, wave, resident_bytes } => self.fetched(job, wave, resident_bytes),
-            Event::Came { job, ref waves } => {
+            Event::FetchedAhead { job, ref waves } => {
                 if let Some(j) = self.jobs.get_mut(&job) {
-                    j.came(waves);
+                    j.fetched_ahead(waves);
                 }
             }
             Event::JobLeaves { job } => {

@@ -40,7 +40,7 @@ pub struct Planner {
     board: Board,
     policy: Box<dyn Policy>,
     running: BTreeMap<JobId, Running>,
-    /// Jobs of which waves after the planned one may be fetched.
+    /// Jobs with opportunistic prefetches.
     ahead: BTreeSet<JobId>,
     decisions: u64,
 }
@@ -182,8 +182,8 @@ impl Planner {
         without_room.iter().for_each(|job| drop(self.running.remove(job)));
     }
 
-    /// Announces for which job nodes may fetch beyond the planned wave now. Only for one that is
-    /// alone: several are planned together. It ends with any pause of the planned wave.
+    /// Permits opportunistic prefetches between phases, or ends them with any pause of the planned
+    /// wave. Only for a single job: several are planned together.
     fn fill_gaps(&mut self, out: &mut Vec<Action>) {
         if !self.policy.fills_gaps() {
             return;
@@ -194,7 +194,7 @@ impl Planner {
         };
         let may = self.running.iter().filter(|(_, running)| is_quiet && moves(running));
         let may: BTreeSet<JobId> = may.map(|(job, _)| *job).collect();
-        // Of a job that has gone nobody is to fetch anything.
+        // The requests of a job that has left are released anyway.
         let stops = self.ahead.difference(&may).filter(|job| self.board.jobs().any(|(of, _)| of == **job));
         out.extend(stops.map(|job| Action::Ahead { job: *job, may: false }));
         out.extend(may.difference(&self.ahead).map(|job| Action::Ahead { job: *job, may: true }));

@@ -151,12 +151,11 @@ pub enum Event {
         /// Bytes of it that were in the tier before they were asked for.
         resident_bytes: u64,
     },
-    /// Waves of the job have come in part before they were planned ([`Action::Ahead`]).
-    Came {
+    /// Parts of waves were fetched before they were planned ([`Action::Ahead`]).
+    FetchedAhead {
         /// The job.
         job: JobId,
-        /// Waves that have not begun to compute and that no plan fetches, and the bytes that have
-        /// come of each so far.
+        /// Waves that no plan fetches, and the bytes of each that were fetched so far.
         waves: Vec<(u32, u64)>,
     },
     /// The Big Data job is done.
@@ -211,12 +210,12 @@ pub enum Action {
         /// By which decision.
         decision: u64,
     },
-    /// From now on, also fetch waves after the planned one where that leaves servers idle; or no
-    /// longer. Not before the first of these.
+    /// From now on, also prefetch waves after the planned one opportunistically, from servers that
+    /// it leaves idle; or stop this. Initially off.
     Ahead {
         /// The job.
         job: JobId,
-        /// Whether.
+        /// Whether it is permitted.
         may: bool,
     },
 }
@@ -301,8 +300,8 @@ pub trait Policy: Send {
         false
     }
 
-    /// Whether nodes do so for a job that is alone, while no phase is under way or due and a wave
-    /// of it is fetched. Plans know of what came so when its wave has its turn.
+    /// Whether nodes do so between phases: for a single job, while its planned wave is fetched.
+    /// The planner learns of the bytes ([`Event::FetchedAhead`]).
     fn fills_gaps(&self) -> bool {
         false
     }

@@ -675,11 +675,11 @@ fn what_has_come_without_a_plan_is_not_fetched_again_and_teaches_nothing() {
     let mut p = Planner::new(config, policy);
     let mut out = vec![];
     p.handle(Nanos(0), job_joins(0, 9, 100, 1000 * S), &mut out);
-    let came = Event::Came { job: 0, waves: vec![(1, 30), (2, 100)] };
+    let came = Event::FetchedAhead { job: 0, waves: vec![(1, 30), (2, 100)] };
     p.handle(Nanos(0), came, &mut out);
     // 12.5 bytes a second with two threads of two nodes.
     let first_at = 8 * S;
-    p.handle(Nanos(first_at), Event::Came { job: 0, waves: vec![(1, 50)] }, &mut out);
+    p.handle(Nanos(first_at), Event::FetchedAhead { job: 0, waves: vec![(1, 50)] }, &mut out);
     p.handle(Nanos(first_at), Event::Fetched { job: 0, wave: 0, resident_bytes: 0 }, &mut out);
     assert!((p.board().left_bytes(0, 1) - 50.0).abs() < 1e-6, "{}", p.board().left_bytes(0, 1));
     assert!(

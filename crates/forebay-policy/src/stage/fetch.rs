@@ -35,7 +35,7 @@ impl Stages {
             }
             self.set_state(request, RequestState::at(pace));
             if let Some(requested) = self.requests.get_mut(&request) {
-                requested.leash.adjust(now, pace);
+                requested.pace_limit.adjust(now, pace);
             }
             self.out.push(Action::Adjust { request, node, threads, rate_bytes_per_s, setting });
         }
@@ -55,7 +55,11 @@ impl Stages {
         };
         // In a model of whole parts nodes have settings, not rates.
         if !self.config.rules.whole_parts {
-            self.obedience.observe(now, node, &mut of.leash, progress.fetched_bytes);
+            let is_new = self.pace_limits.observe(now, node, &mut of.pace_limit, progress.fetched_bytes);
+            if is_new {
+                // Their input does not come from that node for now.
+                self.let_all_read(now);
+            }
         }
         let Some(run) = self.run_mut(key, stage) else { return };
         let fetched = run.progress(wave, node, number, request, &progress);

@@ -74,6 +74,7 @@ impl Stages {
     /// A node has joined (again): it has none of its requests.
     pub(super) fn node_came(&mut self, now: Nanos, node: &str) {
         self.gone.remove(node);
+        self.pace_limits.forget(node);
         self.tiers.came(node, self.nodes.iter().find(|member| member.name == node));
         for lost in self.lose_requests(now, node) {
             if let Some(run) = self.run_mut(lost.job, lost.stage) {

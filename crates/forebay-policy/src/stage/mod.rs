@@ -39,7 +39,7 @@ mod fetch;
 mod job;
 mod members;
 mod nodes;
-mod obedience;
+mod pace_limits;
 mod partition;
 mod phases;
 mod planning;
@@ -69,7 +69,7 @@ use crate::planner::{self, HpcId, JobId, Planner};
 use event::{Action, Event, JobKey, JobStatus, JobUpdate, Node, QueueId, RequestId, StageStatus, WaveId};
 use job::{Change, Job};
 use nodes::Numbers;
-use obedience::{Leash, Obedience};
+use pace_limits::{PaceLimit, PaceLimits};
 pub use partition::SPLIT_WORK_MAX;
 use partition::{Placed, Slots};
 use phases::Hpc;
@@ -221,7 +221,7 @@ pub struct Stages {
     queues_rest_until: Nanos,
     /// The queue that is examined first.
     queues_from: QueueKey,
-    obedience: Obedience,
+    pace_limits: PaceLimits,
 }
 
 /// A job and the progress of its stages.
@@ -275,7 +275,7 @@ struct Requested {
     /// Its number among the node's chunks of the wave.
     number: usize,
     state: RequestState,
-    leash: Leash,
+    pace_limit: PaceLimit,
 }
 
 /// What a request does.
@@ -367,7 +367,7 @@ impl Stages {
             queues_due: None,
             queues_rest_until: Nanos(0),
             queues_from: (0, None),
-            obedience: Obedience::default(),
+            pace_limits: PaceLimits::default(),
         }
     }
 
@@ -391,10 +391,15 @@ impl Stages {
         Some(&self.config)
     }
 
-    /// Nodes that were found since the last call to fetch in a pause or faster than they may, and
-    /// what they had fetched too much. They get no requests for a minute.
-    pub fn take_disobedient(&mut self) -> Vec<(String, u64)> {
-        self.obedience.take_found()
+    /// The bytes that a node may be asked to hold now.
+    fn plannable_bytes(&self, now: Nanos, node: &str) -> u64 {
+        if self.pace_limits.is_excluded(node, now) { 0 } else { self.tiers.plannable_bytes(node) }
+    }
+
+    /// Nodes that have exceeded the pace of their requests since the last call, and by how many
+    /// bytes. They get no requests for a minute.
+    pub fn take_pace_violations(&mut self) -> Vec<(String, u64)> {
+        self.pace_limits.take_violations()
     }
 
     fn run_mut(&mut self, key: JobKey, stage: u32) -> Option<&mut StageRun> {

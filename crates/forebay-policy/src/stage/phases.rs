@@ -69,7 +69,7 @@ impl Stages {
         if matches!(event, Event::PhaseBegins { .. }) {
             let stages = self.jobs.iter().flat_map(|(key, r)| r.stages.keys().map(move |n| (*key, *n)));
             let stages: alloc::vec::Vec<_> = stages.collect();
-            stages.into_iter().for_each(|(key, stage)| self.tell_came(now, key, stage));
+            stages.into_iter().for_each(|(key, stage)| self.report_fetched_ahead(now, key, stage));
         }
         let names: alloc::vec::Vec<_> = self.planners.keys().cloned().collect();
         for name in names {

@@ -258,7 +258,7 @@ impl Stages {
                     self.fetch(now, name, job, wave, setting)
                 }
                 planner::Action::Direct { job, wave, .. } => self.read_directly(now, name, job, wave),
-                planner::Action::Ahead { job, may } => self.work_ahead(now, name, job, may),
+                planner::Action::Ahead { job, may } => self.set_ahead(now, name, job, may),
             }
         }
     }
@@ -286,14 +286,14 @@ impl Stages {
         self.let_read(now, key, stage);
     }
 
-    /// Nodes may fetch waves after the planned one, or what they fetch of them pauses.
-    fn work_ahead(&mut self, now: Nanos, name: &str, job: JobId, may: bool) {
+    /// Permits or pauses prefetches of waves after the planned one.
+    fn set_ahead(&mut self, now: Nanos, name: &str, job: JobId, may: bool) {
         let Some((key, stage)) = self.stage_of(name, job) else { return };
         if self.config.rules.whole_parts || !self.config.rules.opportunistic {
             return;
         }
         let Some(run) = self.run_mut(key, stage) else { return };
-        for wave in run.work_ahead(may) {
+        for wave in run.set_ahead(may) {
             self.adjust(now, key, stage, wave);
         }
         self.settle(now, key, stage);

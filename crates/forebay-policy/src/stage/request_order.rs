@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use super::event::{Action, JobKey, Priority, QueueId};
 use super::nodes::NodeNumber;
-use super::obedience::Leash;
+use super::pace_limits::PaceLimit;
 use super::server_queues::{AtNode, WIDE, chunk_bytes};
 use super::waves::{Pace, QueueKey, Rank, StageRun, Wanted};
 use super::{RequestState, Requested, Stages};
@@ -202,13 +202,10 @@ impl Stages {
         stages.iter().filter_map(|(key, number)| self.jobs.get(key)?.stages.get(number))
     }
 
-    /// What each node may be asked for; nothing if it has left, or does not follow.
+    /// What each node may be asked for; nothing if it has left or is excluded.
     fn rooms(&self, now: Nanos) -> Vec<Room> {
         let mut rooms = self.numbers.table(|name| Room {
-            plannable_bytes: match self.obedience.is_barred(name, now) {
-                true => 0,
-                false => self.tiers.plannable_bytes(name),
-            },
+            plannable_bytes: self.plannable_bytes(now, name),
             held_bytes: 0,
             requests: self.queues.at_node(name, now),
         });
@@ -291,9 +288,17 @@ impl Stages {
         let (parts, pace) = run.ask(queue, rank, request, since_ms);
         let (node, number) = (rank.node.to_string(), rank.number);
         self.queues.begin(queue, request, &node, (run.serial, rank.wave), now);
-        let (state, leash) = (RequestState::at(pace), Leash::new(now, pace));
-        let requested =
-            Requested { job: key, stage, wave: rank.wave, node: node.clone(), queue, number, state, leash };
+        let (state, pace_limit) = (RequestState::at(pace), PaceLimit::new(now, pace));
+        let requested = Requested {
+            job: key,
+            stage,
+            wave: rank.wave,
+            node: node.clone(),
+            queue,
+            number,
+            state,
+            pace_limit,
+        };
         self.count(RequestState::Ended, state);
         assert!(self.requests.insert(request, requested).is_none(), "request {request} is sent twice");
         let bytes = parts.iter().map(|part| part.len).sum();

@@ -96,17 +96,18 @@ impl Stages {
                 break;
             };
             let resident_bytes = run.resident_bytes(wave);
-            self.tell_came(now, key, stage);
+            self.report_fetched_ahead(now, key, stage);
             self.tell(now, &name, Event::Fetched { job, wave, resident_bytes });
         }
     }
 
-    /// Tells the planner what has come of waves that it has not planned, before it plans again.
-    pub(super) fn tell_came(&mut self, now: Nanos, key: JobKey, stage: u32) {
+    /// Reports to the planner the bytes fetched of waves that it has not planned, before it plans
+    /// again.
+    pub(super) fn report_fetched_ahead(&mut self, now: Nanos, key: JobKey, stage: u32) {
         let Some(run) = self.run_mut(key, stage) else { return };
-        let waves = run.take_came();
+        let waves = run.take_fetched_ahead();
         let Some((name, job)) = run.planner.clone().filter(|_| !waves.is_empty()) else { return };
-        self.tell(now, &name, Event::Came { job, waves });
+        self.tell(now, &name, Event::FetchedAhead { job, waves });
     }
 
     pub(super) fn tell_fetched_before(&mut self, now: Nanos, key: JobKey, stage: u32, wave: u32) {

@@ -786,7 +786,11 @@ proptest! {
                     world.turn();
                 }
                 Op::Hpc(joins) => {
-                    world.report(hpc(if joins { JOINS } else { HpcUpdate::Leaves }));
+                    let mut joining = JOINS;
+                    if let HpcUpdate::Joins { allowance, .. } = &mut joining {
+                        *allowance = if preferred_nodes { 2.0 } else { 0.0 };
+                    }
+                    world.report(hpc(if joins { joining } else { HpcUpdate::Leaves }));
                     world.turn();
                 }
                 Op::Finish(task, ok) => world.tell(vec![JobUpdate::TaskEnded { stage: 1, task, ok, run_ms: 700 }]),
@@ -1467,6 +1471,26 @@ fn tasks_wait_until_their_wave_is_fetched() {
         world.ask(2);
         assert_eq!(world.take_may_read(), [2], "{planner}: its input is there");
     }
+}
+
+/// Node `a` fetches 20 MiB for a request that is paused.
+#[test]
+fn nobody_waits_for_input_from_a_node_that_ignores_its_pauses() {
+    let mut world = World::asking("full-delay", 6);
+    world.ask(0);
+    assert_eq!((world.take_may_read(), world.waiting()), (vec![], 1));
+    let paused = waves::Pace { threads: 0, rate_bytes_per_s: 0, setting: None };
+    let now = world.now;
+    world.machine.requests.values_mut().for_each(|requested| requested.pace_limit.adjust(now, paused));
+    world.now = world.now + 3 * SECOND;
+    let request = *world.orders.keys().next().unwrap();
+    let progress = Progress { fetched_bytes: 20 * MIB, ..Progress::default() };
+    world.progress("a", request, progress);
+    world.turn();
+    assert_eq!((world.take_may_read(), world.waiting()), (vec![0], 0));
+    assert_eq!(world.machine.take_pace_violations(), [("a".to_owned(), 20 * MIB)]);
+    world.ask(1);
+    assert_eq!(world.take_may_read(), [1]);
 }
 
 #[test]

@@ -80,7 +80,7 @@ enum Standing {
 impl Stages {
     /// A task asks whether it may read.
     pub(super) fn task_asks(&mut self, now: Nanos, key: JobKey, stage: u32, partition: u32) {
-        let standing = self.standing_of(key, stage, partition);
+        let standing = self.standing_of(now, key, stage, partition);
         let is_one_too_many = || self.questions.of_job(key).take(QUESTIONS_MAX).count() == QUESTIONS_MAX;
         if standing == Standing::May || is_one_too_many() {
             // It may have asked before.
@@ -100,7 +100,7 @@ impl Stages {
     /// A task has its slot. Whether it waits there: otherwise it has started.
     pub(super) fn waits_in_its_slot(&mut self, now: Nanos, key: JobKey, stage: u32, task: u32) -> bool {
         let Some(running) = self.jobs.get(&key) else { return false };
-        if self.standing(running, stage, task) != Standing::Waits {
+        if self.standing(now, running, stage, task) != Standing::Waits {
             return false;
         }
         let partition = running.job.partition_of(stage, task);
@@ -112,10 +112,10 @@ impl Stages {
         true
     }
 
-    fn standing_of(&self, key: JobKey, stage: u32, partition: u32) -> Standing {
+    fn standing_of(&self, now: Nanos, key: JobKey, stage: u32, partition: u32) -> Standing {
         let Some(running) = self.jobs.get(&key) else { return Standing::May };
         match running.job.task_of(stage, partition) {
-            Some(task) => self.standing(running, stage, task),
+            Some(task) => self.standing(now, running, stage, task),
             None if !self.tasks_wait(running) => Standing::May,
             // Nothing of it is read from the tier, or nobody knows it yet.
             None if running.job.stages.get(&stage).is_some_and(|s| s.ready) => Standing::May,
@@ -124,12 +124,12 @@ impl Stages {
         }
     }
 
-    fn standing(&self, running: &Running, stage: u32, task: u32) -> Standing {
+    fn standing(&self, now: Nanos, running: &Running, stage: u32, task: u32) -> Standing {
         if !self.tasks_wait(running) {
             return Standing::May;
         }
         match running.stages.get(&stage) {
-            Some(run) if run.awaits(|node| self.tiers.plannable_bytes(node), [task]).is_empty() => {
+            Some(run) if run.awaits(|node| self.plannable_bytes(now, node), [task]).is_empty() => {
                 Standing::May
             }
             Some(_) => Standing::Waits,
@@ -169,7 +169,7 @@ impl Stages {
             return self.stop_waiting(now, key, stage);
         }
         let Some(run) = running.stages.get(&stage) else { return };
-        let may_hold = |node: &str| self.tiers.plannable_bytes(node);
+        let may_hold = |node: &str| self.plannable_bytes(now, node);
         let (mut tasks, mut of_no_task): (BTreeSet<u32>, _) =
             (run.held.keys().copied().collect(), Vec::new());
         for partition in self.questions.of_stage(key, stage) {
@@ -185,7 +185,7 @@ impl Stages {
             self.answer_task(key, stage, *task);
         }
         for partition in of_no_task {
-            if self.standing_of(key, stage, partition) == Standing::May {
+            if self.standing_of(now, key, stage, partition) == Standing::May {
                 self.answer((key, stage, partition));
             }
         }
@@ -238,7 +238,7 @@ impl Stages {
                     self.start_held(now, key, stage, number);
                 }
                 // The report of its stage has come meanwhile.
-                (None, Some(true)) if self.standing_of(key, stage, partition) == Standing::Waits => {
+                (None, Some(true)) if self.standing_of(now, key, stage, partition) == Standing::Waits => {
                     self.questions.open(task, false, at + most_ns);
                 }
                 (None, Some(was_unknown)) => {

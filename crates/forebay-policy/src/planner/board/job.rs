@@ -34,8 +34,8 @@ pub struct Job {
 pub struct Part {
     /// Bytes left by the model; below zero if fetching takes longer than the model says.
     pub left_bytes: f64,
-    /// Bytes that have come without a plan.
-    pub came_bytes: f64,
+    /// Bytes fetched before the wave was planned.
+    pub ahead_bytes: f64,
     /// Bytes that tasks have read from the PFS themselves, by the model.
     pub direct_bytes: f64,
     /// Whether anything of it is in the tier; a wave that is only read directly takes no memory.
@@ -110,7 +110,7 @@ impl Job {
     pub fn part(&self, wave: u32) -> Part {
         let untouched = Part {
             left_bytes: self.wave_bytes as f64,
-            came_bytes: 0.0,
+            ahead_bytes: 0.0,
             direct_bytes: 0.0,
             in_tier: false,
             damaged: false,
@@ -143,7 +143,7 @@ impl Job {
         fetch.strain.i_hpc = 1.0 + excess * (fetch.strain.i_hpc - 1.0);
         fetch.strain.speed_bytes_per_s *= speed;
         if let Some(part) = self.parts.get_mut(&fetch.wave) {
-            let planned = self.wave_bytes as f64 - part.came_bytes;
+            let planned = self.wave_bytes as f64 - part.ahead_bytes;
             part.left_bytes = planned - speed * (planned - part.left_bytes);
             part.direct_bytes *= speed;
         }
@@ -153,7 +153,7 @@ impl Job {
     pub(super) fn fetched(&mut self, wave: u32) -> Option<f64> {
         let was_fetched = self.fetch.take_if(|f| f.wave == wave);
         let mut part = self.part(wave);
-        let by_the_model = self.wave_bytes as f64 - part.came_bytes - part.left_bytes;
+        let by_the_model = self.wave_bytes as f64 - part.ahead_bytes - part.left_bytes;
         part.there = true;
         part.damaged = false;
         part.left_bytes = 0.0;
@@ -163,16 +163,16 @@ impl Job {
         was_fetched.map(|_| by_the_model)
     }
 
-    /// So much has come of each of these waves without a plan.
-    pub(super) fn came(&mut self, waves: &[(u32, u64)]) {
+    /// So many bytes of each of these waves were fetched before it was planned.
+    pub(super) fn fetched_ahead(&mut self, waves: &[(u32, u64)]) {
         let under_way = self.fetch.map(|fetch| fetch.wave);
         for (wave, bytes) in
             waves.iter().filter(|(wave, _)| *wave >= self.started && Some(*wave) != under_way)
         {
-            let (mut part, came_bytes) = (self.part(*wave), bytes.min(&self.wave_bytes));
+            let (mut part, ahead_bytes) = (self.part(*wave), bytes.min(&self.wave_bytes));
             if !part.there {
-                part.left_bytes -= *came_bytes as f64 - part.came_bytes;
-                part.came_bytes = *came_bytes as f64;
+                part.left_bytes -= *ahead_bytes as f64 - part.ahead_bytes;
+                part.ahead_bytes = *ahead_bytes as f64;
                 part.in_tier = true;
                 self.parts.insert(*wave, part);
             }

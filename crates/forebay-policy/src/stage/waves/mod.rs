@@ -43,7 +43,7 @@ pub struct StageRun {
     /// Nodes always fetch waves after the planned one as well, and requests continue when their
     /// tasks have started.
     pub opportunistic: bool,
-    /// Nodes fetch waves after the planned one for now.
+    /// The planner currently permits prefetches of waves after the planned one.
     is_ahead: bool,
     /// Tasks that have a slot and wait for their input. They have not started.
     pub held: Held,
@@ -90,10 +90,10 @@ struct Wave {
     is_direct: bool,
     /// Its requests were given up for that.
     is_withdrawn: bool,
-    /// Bytes of it that had been fetched when its planner first wanted it.
+    /// Bytes fetched before its planner first planned it.
     ahead_bytes: u64,
-    /// Bytes that its planner was told have come before that.
-    told_bytes: u64,
+    /// Of these, the bytes that the planner knows of.
+    reported_bytes: u64,
     /// The planner was told that it is fetched.
     is_reported: bool,
 }
@@ -148,9 +148,9 @@ impl Wave {
         self.parts.values().all(|p| p.state == State::Ended)
     }
 
-    /// Whether a planner may hear that it is fetched: all that was requested for it has ended.
-    /// Under a planner that always works ahead, one that was fetched ahead has its turn later,
-    /// unless its tasks could not wait for it.
+    /// Whether to report it to its planner as fetched: all its requests have ended. Under an
+    /// opportunistic planner, a wave that was fetched ahead is reported when it is planned, or when
+    /// its tasks have started.
     fn is_fetched(&self, opportunistic: bool) -> bool {
         let is_ahead = opportunistic && self.setting.is_none() && self.status.prefetch_began_ms.is_some();
         let is_unplanned = is_ahead && self.started < self.tasks.len();
@@ -221,6 +221,8 @@ impl StageRun {
             kept.push(wave);
         }
         self.waves = kept;
+        // Its planner permits it anew.
+        self.is_ahead = false;
         (self.finished, self.split) = (0, 0);
         self.note_finished();
         self.forget_waiting_of_others();
@@ -473,17 +475,17 @@ impl StageRun {
         }
     }
 
-    /// Nodes may fetch waves after the planned one for now, or they may not. Returns the waves
-    /// whose requests go on or pause with that.
-    pub fn work_ahead(&mut self, may: bool) -> Vec<WaveId> {
+    /// Permits or forbids prefetches of waves after the planned one. Returns the waves whose
+    /// requests this resumes or pauses.
+    pub fn set_ahead(&mut self, may: bool) -> Vec<WaveId> {
         self.is_ahead = may;
         let is_unplanned = |id: &&WaveId| self.wave(**id).is_some_and(|wave| wave.setting.is_none());
         self.fetching.iter().filter(is_unplanned).copied().collect()
     }
 
-    /// What has come since the last call of waves that no planner has wanted yet, by its numbers:
-    /// all bytes of each of which some are new.
-    pub fn take_came(&mut self) -> Vec<(u32, u64)> {
+    /// The waves that were not planned yet and of which bytes were fetched since the last call:
+    /// the planner's number and all bytes fetched so far.
+    pub fn take_fetched_ahead(&mut self) -> Vec<(u32, u64)> {
         if self.opportunistic {
             return Vec::new();
         }
@@ -492,7 +494,7 @@ impl StageRun {
         let mut came = Vec::new();
         for (place, wave) in begun.filter(|(_, wave)| wave.setting.is_none()) {
             let bytes = wave.parts.values().map(|part| part.fetched_bytes + part.resident_bytes).sum();
-            if core::mem::replace(&mut wave.told_bytes, bytes) < bytes {
+            if core::mem::replace(&mut wave.reported_bytes, bytes) < bytes {
                 came.push(((place - self.base) as u32, bytes));
             }
         }

@@ -327,7 +327,7 @@ impl StageRun {
             return (part.active.len() < self.wide_limit(wave, node)).then_some(WIDE_LIMIT);
         }
         let Some(setting) = wave.setting.filter(|_| wave.is_planned()) else {
-            // One that its planner has passed over is left to its tasks.
+            // A wave that the planner has skipped is left to its tasks.
             let planned = self.waves.get(self.last_planned);
             let is_later = wave.setting.is_none() && planned.is_some_and(|planned| wave.id > planned.id);
             return match self.opportunistic || self.is_ahead && is_later {
@@ -347,7 +347,8 @@ impl StageRun {
         has_turn.then(|| usize::from(setting.threads.max(1)) + self.ahead_requests(node))
     }
 
-    /// Requests of the node for waves after the planned one, which keep none of that waiting.
+    /// Requests of the node for waves after the planned one. They do not count against the limit
+    /// of the planned one.
     fn ahead_requests(&self, node: &str) -> usize {
         if !self.is_ahead {
             return 0;

@@ -1,4 +1,4 @@
-//! An agent that does not do as its coordinator says.
+//! An agent that ignores the pace of its prefetch requests.
 
 use crate::common::{MIB, make_file, plain_pfs, wait_for};
 use crate::coordinator::{Cluster, Played, SEED, begin_with};
@@ -35,7 +35,7 @@ fn progress(order: u64, fetched_bytes: u64, done: bool) -> ToCoordinator {
 
 /// It fetches on when a planner has paused its requests for a phase.
 #[test]
-fn an_agent_that_fetches_in_a_pause_is_named_and_gets_no_more_requests() {
+fn an_agent_that_fetches_in_a_pause_is_logged_and_gets_no_more_requests() {
     let pfs = plain_pfs();
     let path = pfs.path().join("data");
     make_file(&path, SEED, 48 * MIB);
@@ -75,7 +75,7 @@ fn an_agent_that_fetches_in_a_pause_is_named_and_gets_no_more_requests() {
         fetched_bytes += MIB;
         agent.say(&progress(paused, fetched_bytes, false));
         heard.hear(&mut agent);
-        cluster.log("coordinator.log").contains("it fetches for requests that are paused")
+        cluster.log("coordinator.log").contains("the node prefetches although its requests are paused")
     });
     assert!(fetched_bytes > 16 * MIB, "it was named for {fetched_bytes} bytes");
     writer.phase_end().unwrap();
