@@ -6,11 +6,10 @@
 //! ([`crate::mounts::by_path`]) and feeds pages to the mount's fetch queue, behind every reader and
 //! all read-ahead and before loads; `threads` pages at a time, at the order's rate, and over all
 //! orders never more than half of the mount's fetch threads, so that a reader does not even wait
-//! for a page that is being fetched. A page that another node
-//! owns is here because its task will be: it comes by way of its owner, so that the PFS serves it
-//! once for the cluster, and then it is the owner's fetch threads that are spared
-//! ([`Orders::pass`]). What has come is kept for the order until its first use or the order's end
-//! (`forebay_policy::eviction::Planned`).
+//! for a page that is being fetched. A page that another node owns is here because its task will
+//! be: it comes by way of its owner, so that the PFS serves it once for the cluster, and then it is
+//! the owner's fetch threads that are spared ([`Orders::pass`]). What has come is kept for the
+//! order until its first use or the order's end (`forebay_policy::eviction::Planned`).
 //!
 //! An order lives until it is cancelled, also when all of it has come. All of them go when the
 //! coordinator is lost for longer than it waits for this node, or met anew: it orders again what is
