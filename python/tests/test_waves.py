@@ -211,7 +211,11 @@ def test_the_simulator_takes_every_scenario_of_the_studies(tmp_path):
         shape = sparkshow.shape(pfs, 28 * (8 << 20), file_bytes, None)
         predictor = predict.Predictor(binary(), tmp_path, shape)
         naive, ahead = (predictor("equal", "sort", mode, 5.0, waves.Cores(11.7, 1.7)) for mode in study.MODES)
-        assert all(11.7 < one.map_s < 30 and one.served_bytes == 28 * (8 << 20) for one in (naive, ahead)), pfs
+        assert all(11.7 < one.map_s < 30 for one in (naive, ahead)), pfs
+        assert naive.served_bytes == 28 * (8 << 20), pfs
+        # What MooseFS's client reads ahead of a miss may be requested too.
+        most_twice = sparkshow.MOOSEFS_AHEAD_BYTES * sparkshow.LAB_NODES if pfs == "moosefs" else 0
+        assert 0 <= ahead.served_bytes - 28 * (8 << 20) <= most_twice, pfs
         # Where files lie in turn and are read in turn waves have little to gain.
         assert ahead.map_s < (1.15 if pfs == "moosefs" else 1.0) * naive.map_s, pfs
         scenario = predict.scenario(dataclasses.replace(shape, stripes_on=[[4]]), "sort", "no-action", 5.0, waves.Cores(11.7, 1.7))
