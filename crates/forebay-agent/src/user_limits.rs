@@ -268,6 +268,16 @@ impl PfsFile {
         PfsFile { fd, _descriptor: descriptor, _under_way: Some(share) }
     }
 
+    /// The same open file, while no page of it is under way.
+    pub fn kept(&self) -> Self {
+        PfsFile { fd: self.fd.clone(), _descriptor: self._descriptor.clone(), _under_way: None }
+    }
+
+    /// Whether both are one open file.
+    pub fn is_same(&self, other: &PfsFile) -> bool {
+        Arc::ptr_eq(&self.fd, &other.fd)
+    }
+
     /// As [`MountState::for_fetching`], of its mount.
     pub fn for_fetching(self, mount: &MountState) -> Self {
         match mount.opened_past_caches(self.as_fd()) {

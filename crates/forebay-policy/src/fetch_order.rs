@@ -2,13 +2,11 @@
 //! requests.
 //!
 //! Agents and the simulated nodes keep pages that wait in one queue for each [`Urgency`]. A thread
-//! takes the next page of the first queue that has one ([`next`]). Where the client of the file
-//! system reads ahead by itself, pages that readers want form streams: adjacent pages on one
-//! server. Pages of a stream are fetched one after the other, in the order of the file, because a
-//! client drops what it has read ahead when another place is read
+//! takes the next page of the first queue that has one. Where the client of the file system reads
+//! ahead by itself, a page that a reader wants waits for the page before it in its file
+//! ([`precedes`]): read in order and by one descriptor, pages come as fast as the client reads
+//! ahead, and a client drops what it has read ahead when another place is read
 //! (`docs/decisions/0017-streams.md`).
-
-use alloc::collections::VecDeque;
 
 use crate::stage::event::{Priority, RequestId};
 
@@ -27,32 +25,38 @@ pub enum Urgency {
     Refill,
 }
 
-/// Number of urgencies.
-pub const URGENCIES: usize = 5;
+impl Urgency {
+    /// The most urgent first.
+    pub const ALL: [Urgency; 5] =
+        [Urgency::Demand, Urgency::Ahead, Urgency::Plan, Urgency::Load, Urgency::Refill];
+}
 
-/// Whether pages of this urgency are fetched one after the other where they form streams: those of
-/// readers. For requests and loads the client is kept from reading ahead, and small random reads
-/// have no order.
-pub fn is_in_stream(urgency: Urgency) -> bool {
+/// Whether pages of this urgency are fetched in the order of their file where the client reads
+/// ahead: those of readers. For requests and loads the client is kept from reading ahead, and small
+/// random reads have no order.
+pub fn is_in_order(urgency: Urgency) -> bool {
     matches!(urgency, Urgency::Demand | Urgency::Ahead)
 }
 
-/// The index of the page to fetch next among those of one urgency, which wait in the order of
-/// their arrival: the first whose stream is not busy, and of its stream the one with the least
-/// place. `at` gives the stream and the place of a page, if it is of any.
-pub fn next<T, S: PartialEq, P: Ord>(
-    waiting: &VecDeque<T>,
-    at: impl Fn(&T) -> Option<(S, P)>,
-    is_busy: impl Fn(&S) -> bool,
-) -> Option<usize> {
-    let is_free = |page: &T| at(page).is_none_or(|(stream, _)| !is_busy(&stream));
-    let first = waiting.iter().position(is_free)?;
-    let Some((stream, _)) = at(&waiting[first]) else { return Some(first) };
-    let of_stream = (first..waiting.len()).filter_map(|index| {
-        let (of, place) = at(&waiting[index])?;
-        (of == stream).then_some((place, index))
-    });
-    of_stream.min().map(|(_, index)| index)
+/// Whether a page of `urgency` waits for the page before it in its file, of urgency `before`, which
+/// is under way or waits for a thread itself. Nobody waits for what is less urgent and has not
+/// begun.
+pub fn precedes(before: Urgency, is_under_way: bool, urgency: Urgency) -> bool {
+    is_in_order(before) && is_in_order(urgency) && (is_under_way || before <= urgency)
+}
+
+/// Chunks that a load takes pages of in turn.
+const CHUNKS_IN_TURN: u64 = 4;
+
+/// All pages of a file in the order in which a load fetches them, where a file lies in chunks of
+/// `chunk_pages` on one server each: of four chunks in turn, so that several servers send at a
+/// time.
+pub fn load_order(pages: u32, chunk_pages: u32) -> impl Iterator<Item = u32> {
+    let (pages, chunk_pages) = (u64::from(pages), u64::from(chunk_pages.max(1)));
+    let groups = (0..pages).step_by((CHUNKS_IN_TURN * chunk_pages) as usize);
+    let firsts = groups.flat_map(move |group| group..(group + chunk_pages).min(pages));
+    let in_turn = firsts.flat_map(move |first| (0..CHUNKS_IN_TURN).map(move |n| first + n * chunk_pages));
+    in_turn.filter(move |page| *page < pages).map(|page| page as u32)
 }
 
 /// Pages of requests that may be in flight from one mount: half of its fetch threads, so that
@@ -70,24 +74,27 @@ pub fn rank(priority: Priority, request: RequestId) -> (Priority, RequestId) {
 mod tests {
     use super::*;
 
-    /// Takes all pages, each of which ends before the next begins but for those of busy streams.
-    fn order(pages: &[(Option<u8>, u8)], busy: &[u8]) -> Vec<(Option<u8>, u8)> {
-        let mut waiting: VecDeque<_> = pages.iter().copied().collect();
-        let mut order = Vec::new();
-        let at = |page: &(Option<u8>, u8)| Some((page.0?, page.1));
-        while let Some(index) = next(&waiting, at, |stream| busy.contains(stream)) {
-            order.extend(waiting.remove(index));
+    #[test]
+    fn a_reader_s_page_waits_for_the_one_before_unless_that_is_less_urgent_and_has_not_begun() {
+        use Urgency::{Ahead, Demand, Load, Plan};
+        let waiting = [(Demand, Demand), (Demand, Ahead), (Ahead, Demand), (Ahead, Ahead)];
+        let precede = |is_under_way| waiting.map(|(before, page)| precedes(before, is_under_way, page));
+        assert_eq!(precede(false), [true, true, false, true]);
+        assert_eq!(precede(true), [true; 4]);
+        for other in [Plan, Load, Urgency::Refill] {
+            assert!(!precedes(other, true, Demand) && !precedes(Demand, true, other));
         }
-        order
     }
 
     #[test]
-    fn a_stream_goes_in_the_order_of_its_file_and_a_busy_one_waits() {
-        let pages = [(Some(1), 5), (None, 9), (Some(2), 1), (Some(1), 4), (Some(1), 6)];
-        assert_eq!(order(&pages, &[]), [(Some(1), 4), (Some(1), 5), (None, 9), (Some(2), 1), (Some(1), 6)]);
-        assert_eq!(order(&pages, &[1]), [(None, 9), (Some(2), 1)]);
-        assert_eq!(order(&pages, &[1, 2]), [(None, 9)]);
-        assert!(order(&[], &[]).is_empty());
+    fn a_load_fetches_each_page_once_and_of_four_chunks_in_turn() {
+        assert_eq!(load_order(7, 2).collect::<Vec<_>>(), [0, 2, 4, 6, 1, 3, 5]);
+        assert_eq!(load_order(10, 1).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
+        for (pages, chunk_pages) in [(0, 32), (1, 32), (31, 32), (32, 32), (33, 32), (300, 32), (5, 1)] {
+            let mut order: Vec<u32> = load_order(pages, chunk_pages).collect();
+            order.sort_unstable();
+            assert_eq!(order, (0..pages).collect::<Vec<_>>(), "{pages} in chunks of {chunk_pages}");
+        }
     }
 
     #[test]

@@ -15,36 +15,49 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// The descriptors by which a file is read from the PFS, and where each would go on, while somebody
 /// has them open.
 ///
+/// Descriptors that a file is read by, and where each has come to.
+///
 /// Clients of a PFS read ahead for each descriptor. So who goes on where somebody else has been
-/// reads by the same one: an order after a reader, or a reader after an order.
+/// reads by the same one: a reader after another, or a reader's next window after the one before.
+/// They stay open while pages of the file are on their way.
 #[derive(Debug, Default)]
-pub struct Readers(Mutex<Vec<(Weak<PfsFile>, u64)>>);
+pub struct Readers(Mutex<Vec<(Arc<PfsFile>, u64)>>);
+
+/// Descriptors of one file that are kept; the one that was read by longest ago goes first.
+const READERS_MAX: usize = 8;
 
 impl Readers {
     /// The descriptor to read at `offset` by: one that would go on there, or `own`.
     pub fn at(&self, offset: u64, own: &Arc<PfsFile>) -> Arc<PfsFile> {
         let readers = lock(&self.0);
-        let going_on = readers.iter().filter(|(_, next)| *next == offset);
-        going_on.filter_map(|(reader, _)| reader.upgrade()).next().unwrap_or_else(|| own.clone())
+        let going_on = readers.iter().find(|(_, next)| *next == offset);
+        going_on.map_or(own, |(reader, _)| reader).clone()
     }
 
     /// `reader` is not gone on with.
-    pub fn forget(&self, reader: &Arc<PfsFile>) {
-        lock(&self.0).retain(|(other, _)| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(reader)));
+    pub fn forget(&self, reader: &PfsFile) {
+        lock(&self.0).retain(|(other, _)| !other.is_same(reader));
     }
 
     /// `reader` has been read by, up to `next`.
-    pub fn moved(&self, reader: &Arc<PfsFile>, next: u64) {
+    pub fn moved(&self, reader: &PfsFile, next: u64) {
         let mut readers = lock(&self.0);
-        readers.retain(|(other, _)| {
-            other.strong_count() > 0 && !std::ptr::eq(other.as_ptr(), Arc::as_ptr(reader))
-        });
-        readers.push((Arc::downgrade(reader), next));
+        let before = readers.iter().position(|(other, _)| other.is_same(reader));
+        let kept = before.map_or_else(|| Arc::new(reader.kept()), |at| readers.remove(at).0);
+        readers.push((kept, next));
+        if readers.len() > READERS_MAX {
+            readers.remove(0);
+        }
+    }
+
+    /// All are closed, unless they are in use.
+    fn close(&self) {
+        lock(&self.0).clear();
     }
 }
 
@@ -197,6 +210,9 @@ impl Entry {
         if inner.flights.get(&flight.page).is_some_and(|own| Arc::ptr_eq(own, flight)) {
             inner.flights.remove(&flight.page);
         }
+        if inner.flights.is_empty() {
+            self.readers.close();
+        }
     }
 
     /// Marks the entry removed if nothing is under way; tells whether it is.
@@ -264,24 +280,27 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     #[test]
-    fn who_goes_on_reads_by_the_same_descriptor_while_that_is_open() {
+    fn who_goes_on_reads_by_the_same_descriptor_while_pages_are_under_way() {
         let open = || Arc::new(PfsFile::from(OwnedFd::from(tempfile::tempfile().unwrap())));
-        let (first, second, third) = (open(), open(), open());
+        let files = [open(), open(), open()];
+        let [first, second, third] = &files;
         let readers = Readers::default();
-        let numbers = [&first, &second, &third].map(Arc::as_ptr);
         let at = |offset, own: &Arc<PfsFile>| {
-            numbers.iter().position(|n| *n == Arc::as_ptr(&readers.at(offset, own)))
+            let reader = readers.at(offset, own);
+            files.iter().position(|file| file.is_same(&reader))
         };
-        assert_eq!(at(0, &first), Some(0));
-        readers.moved(&first, 100);
-        assert_eq!(at(100, &second), Some(0), "whoever goes on there");
-        assert_eq!([at(0, &second), at(50, &second)], [Some(1); 2], "but not elsewhere");
-        readers.moved(&second, 50);
-        readers.moved(&first, 200);
-        assert_eq!([at(50, &third), at(200, &third), at(100, &third)], [Some(1), Some(0), Some(2)]);
-        readers.forget(&second);
-        assert_eq!(at(50, &third), Some(2), "what has failed is given up");
-        drop(first);
-        assert_eq!(at(200, &third), Some(2), "nobody keeps it open for this");
+        assert_eq!(at(0, first), Some(0));
+        readers.moved(first, 100);
+        assert_eq!(at(100, second), Some(0), "whoever goes on there");
+        assert_eq!([at(0, second), at(50, second)], [Some(1); 2], "but not elsewhere");
+        readers.moved(second, 50);
+        readers.moved(&readers.at(100, third), 200);
+        assert_eq!([at(50, third), at(200, third), at(100, third)], [Some(1), Some(0), Some(2)]);
+        readers.forget(second);
+        assert_eq!(at(50, third), Some(2), "what has failed is given up");
+        for number in 0..READERS_MAX as u64 {
+            readers.moved(&open(), 1000 + number);
+        }
+        assert_eq!(at(200, third), Some(2), "the one that was read by longest ago is closed");
     }
 }

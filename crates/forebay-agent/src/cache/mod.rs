@@ -486,29 +486,60 @@ pub fn no_copy(e: io::Error) -> NoCopy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::user_limits::PfsFile;
     use forebay_store::tier::{Backing, TierOptions};
+    use std::os::fd::OwnedFd;
 
-    #[test]
-    fn a_copy_that_is_dropped_while_it_is_entered_gives_back_what_was_counted() {
-        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    fn cache_in(dir: &std::path::Path) -> Cache {
         let tier = Tier::open(&TierOptions {
-            state_dir: dir.path().join("state"),
+            state_dir: dir.join("state"),
             backing: Backing::Directory,
-            directory: Some(dir.path().join("tier")),
+            directory: Some(dir.join("tier")),
             limit_bytes: u64::MAX,
             huge_pages: false,
             program: None,
         });
         let budget = Budget::new(1 << 30);
-        let cache = Cache::new(tier.unwrap(), budget.clone(), EvictionKind::default(), 100, Arc::default());
-        let identity = |copy: u64| CopyIdentity {
+        Cache::new(tier.unwrap(), budget, EvictionKind::default(), 100, Arc::default())
+    }
+
+    fn identity(copy: u64) -> CopyIdentity {
+        CopyIdentity {
             copy,
             mount: "pfs".into(),
             path: b"f".to_vec(),
             owner_uid: 0,
             version: FileVersion { ino: copy, size: 1, mtime_ns: 0, ctime_ns: 0 },
             page_bytes: 1 << 21,
-        };
+        }
+    }
+
+    fn insert(cache: &Cache, identity: CopyIdentity) -> Arc<Entry> {
+        let metadata = cache.reserve_metadata(&identity).unwrap();
+        let file = CopyFile::create(&cache.tier, &identity).unwrap();
+        cache.insert_entry(identity, 0, metadata, file)
+    }
+
+    #[test]
+    fn what_a_file_is_read_by_is_closed_when_none_of_its_pages_is_on_its_way() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let cache = cache_in(dir.path());
+        let entry = insert(&cache, identity(1));
+        let open = || Arc::new(PfsFile::from(OwnedFd::from(tempfile::tempfile().unwrap())));
+        let (file, other) = (open(), open());
+        let flights = [0, 1].map(|page| entry.board(page).unwrap().0);
+        entry.readers.moved(&file, 100);
+        let is_kept = || entry.readers.at(100, &other).is_same(&file);
+        entry.land(&flights[0]);
+        assert!(is_kept(), "page 1 is on its way");
+        entry.land(&flights[1]);
+        assert!(!is_kept());
+    }
+
+    #[test]
+    fn a_copy_that_is_dropped_while_it_is_entered_gives_back_what_was_counted() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let cache = cache_in(dir.path());
         let copies = 20_000;
         let all_are_in = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|threads| {
@@ -520,13 +551,10 @@ mod tests {
                 }
             });
             for copy in 1..=copies {
-                let identity = identity(copy);
-                let metadata = cache.reserve_metadata(&identity).unwrap();
-                let file = CopyFile::create(&cache.tier, &identity).unwrap();
-                cache.insert_entry(identity, 0, metadata, file);
+                insert(&cache, identity(copy));
             }
             all_are_in.store(true, Ordering::SeqCst);
         });
-        assert_eq!(budget.class_bytes(Class::Metadata), 0);
+        assert_eq!(cache.budget.class_bytes(Class::Metadata), 0);
     }
 }

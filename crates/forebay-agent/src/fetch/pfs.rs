@@ -8,16 +8,17 @@
 use super::ends::Ends;
 use super::run;
 use super::streams::Streams;
-use super::thread_queue::{Held, InStream, Queue};
+use super::thread_queue::{Held, Pages, Queue};
 use crate::brake::Brake;
 use crate::cache::Cache;
-use crate::cache::entry::Task;
+use crate::cache::entry::{Entry, Task};
 use crate::cache::fill::tier_failed;
 use crate::cache::flight::{Begun, Flight, FlightError};
 use crate::counters::{Counters, add};
 use crate::lock::lock;
 use crate::mounts::MountState;
 use forebay_pfs::FileFacts;
+use forebay_pfs::layout::MOOSEFS_CHUNK_BYTES;
 use forebay_pfs::read::reopen;
 use forebay_policy::eviction::Fill;
 use forebay_policy::fetch_order::{self, Urgency};
@@ -113,7 +114,7 @@ impl Pfs {
         while let Some(task) = self.waiting[mount].queue.pop(thread) {
             if !task.behind.is_empty() {
                 self.fetch_run(&task, &mut buffer);
-            } else if !self.fetch_alone(&task, &mut buffer) {
+            } else if !self.fetch_alone(&task, thread, &mut buffer) {
                 continue;
             }
             self.ends.refilled(&task);
@@ -135,11 +136,11 @@ impl Pfs {
     /// Fetches one page and ends its flight. One that somebody in more of a hurry has queued again
     /// is fetched by whoever comes first. `false` if the brake has stopped it: it goes on where it
     /// is when the brake is off, or when a reader comes.
-    fn fetch_alone(&self, task: &Task, buffer: &mut Vec<u8>) -> bool {
+    fn fetch_alone(&self, task: &Task, thread: usize, buffer: &mut Vec<u8>) -> bool {
         if task.flight.take() {
             let outcome = match is_unwanted(task.urgency, &task.flight) {
                 true => Err(FlightError::Cancelled),
-                false => self.fetch_page(task, buffer),
+                false => self.fetch_page(task, thread, buffer),
             };
             return self.finish_unless_stopped(task, outcome);
         }
@@ -223,7 +224,7 @@ impl Pfs {
                     if begun.done() == 0 {
                         run.add(alone, begun);
                     } else {
-                        let outcome = self.fill_begun(&alone, begun, buffer);
+                        let outcome = self.fill_begun(&alone, begun, None, buffer);
                         self.finish_unless_stopped(&alone, outcome);
                     }
                 }
@@ -270,7 +271,7 @@ impl Pfs {
     /// Puts a page on its way from the PFS.
     pub fn send(&self, task: Task) {
         let queue = &self.waiting[task.entry.mount].queue;
-        if let Err(task) = queue.push_in(self.stream_of(&task), task.urgency, task) {
+        if let Err(task) = queue.push_pages(self.pages_of(&task), task.urgency, task) {
             self.refuse(&task);
         }
     }
@@ -302,6 +303,13 @@ impl Pfs {
         self.waiting[mount].streams.page_time()
     }
 
+    /// Adjacent pages of a copy that are on one server of the PFS, if its files lie in chunks of many
+    /// pages.
+    pub fn chunk_pages(&self, entry: &Entry) -> Option<u32> {
+        let is_moosefs = self.waiting[entry.mount].streams.are_read_ahead();
+        is_moosefs.then(|| (MOOSEFS_CHUNK_BYTES / entry.geometry().page_bytes) as u32)
+    }
+
     /// The gap between two parts of a file over which one read is cheaper than two, in bytes.
     pub fn merge_gap_bytes(&self, mount: usize) -> u64 {
         let measured = || lock(&self.waiting[mount].cost).gap_bytes();
@@ -317,39 +325,41 @@ impl Pfs {
         }
     }
 
-    fn stream_of(&self, task: &Task) -> Option<InStream> {
-        // Small reads in no order, for which nobody waits, have nothing to do with whoever reads
-        // on.
-        if !fetch_order::is_in_stream(task.urgency) {
-            return None;
-        }
-        let streams = &self.waiting[task.entry.mount].streams;
-        let first = streams.first_of(task.entry.geometry().page_bytes, task.flight.page)?;
-        let stream = task.entry.key(first);
-        Some(InStream { stream, place: task.flight.page })
+    /// The pages of a task, if they wait for those before them.
+    fn pages_of(&self, task: &Task) -> Option<Pages> {
+        let is_in_order =
+            fetch_order::is_in_order(task.urgency) && self.waiting[task.entry.mount].streams.are_read_ahead();
+        let end = task.flight.page + 1 + task.behind.len() as u32;
+        is_in_order.then(|| Pages { file: task.entry.copy(), range: task.flight.page..end })
     }
 
     /// Fetches one page into the tier. Returns the bytes read from the PFS, 0 if the page was
     /// there; `None` if the brake has stopped it, and it was handed over.
-    fn fetch_page(&self, task: &Task, buffer: &mut Vec<u8>) -> Result<Option<u64>, FlightError> {
+    fn fetch_page(
+        &self,
+        task: &Task,
+        thread: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<u64>, FlightError> {
         let begun = match task.flight.take_begun() {
             Some(begun) => Some(begun),
             None => Begun::begin(&self.cache, task)?,
         };
         let Some(begun) = begun else { return Ok(Some(0)) };
-        self.fill_begun(task, begun, buffer)
+        self.fill_begun(task, begun, Some(thread), buffer)
     }
 
-    /// Fetches the rest of a page that was begun. Returns the bytes read from the PFS; `None` if
-    /// the brake has stopped it.
+    /// Fetches the rest of a page that was begun, the last of the task of `thread`. Returns the
+    /// bytes read from the PFS; `None` if the brake has stopped it.
     fn fill_begun(
         &self,
         task: &Task,
         mut begun: Begun,
+        thread: Option<usize>,
         buffer: &mut Vec<u8>,
     ) -> Result<Option<u64>, FlightError> {
         let (before, started) = (begun.done(), Instant::now());
-        match self.fill(task, &mut begun, buffer) {
+        match self.fill(task, &mut begun, thread, buffer) {
             Ok(false) => {
                 task.flight.hand_over(Some(begun));
                 Ok(None)
@@ -373,7 +383,13 @@ impl Pfs {
 
     /// Reads what is missing of the page chunk by chunk and shows each to readers; `false` if the
     /// brake has stopped it.
-    fn fill(&self, task: &Task, begun: &mut Begun, buffer: &mut Vec<u8>) -> Result<bool, FlightError> {
+    fn fill(
+        &self,
+        task: &Task,
+        begun: &mut Begun,
+        thread: Option<usize>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<bool, FlightError> {
         let geometry = task.entry.geometry();
         let page_len = geometry.page_len(task.flight.page);
         let start = u64::from(task.flight.page) * geometry.page_bytes;
@@ -397,6 +413,10 @@ impl Pfs {
                 DEMAND_CHUNK_BYTES.max(bound) as u64 - done % DEMAND_CHUNK_BYTES.max(bound) as u64;
             let chunk = (page_len - done).min(bound as u64).min(to_boundary) as usize;
             self.read_chunk(task, &mut buffer[..chunk], start + done)?;
+            if let Some(thread) = thread.filter(|_| done + chunk as u64 == page_len) {
+                // The page behind it may be read while this one is copied into the tier.
+                self.waiting[task.entry.mount].queue.let_next_begin(thread);
+            }
             begun.file().write_at(&buffer[..chunk], start + done).map_err(tier_failed)?;
             begun.show(task, chunk as u64);
         }
@@ -427,7 +447,7 @@ impl Pfs {
         let readers = &task.entry.readers;
         let mut reader = readers.at(offset, &task.pfs);
         let mut read = self.read_chunk_by(task, &reader, buffer, offset);
-        if !Arc::ptr_eq(&reader, &task.pfs) && matches!(read, Err(FlightError::Pfs { .. })) {
+        if !reader.is_same(&task.pfs) && matches!(read, Err(FlightError::Pfs { .. })) {
             // Another descriptor of the same file may do better.
             readers.forget(&reader);
             reader = task.pfs.clone();

@@ -1,12 +1,14 @@
 //! Tasks that wait for a thread, by urgency.
 //!
 //! A queue has one class per urgency: a waiting reader goes before read-ahead, read-ahead before
-//! what jobs will read, and that before loads. Tasks of one stream ([`InStream`]) are taken up one
-//! after the other.
+//! what jobs will read, and that before loads. Adjacent pages of one file ([`Pages`]) are taken up
+//! one after the other.
 
 use crate::lock::lock;
 use forebay_policy::fetch_order::{self, Urgency};
 use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
+use std::ops::Range;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,16 +16,16 @@ use std::time::{Duration, Instant};
 /// windows.
 const AHEAD_MAX: usize = 1024;
 
-/// A task that takes longer keeps others of its stream waiting no longer: it may hang.
-const STREAM_PATIENCE: Duration = Duration::from_secs(10);
+/// A task that takes longer keeps the pages behind it waiting no longer: it may hang.
+const AHEAD_PATIENCE: Duration = Duration::from_secs(10);
 
-/// As [`STREAM_PATIENCE`], for what a reader waits for.
+/// As [`AHEAD_PATIENCE`], for what a reader waits for.
 const DEMAND_PATIENCE: Duration = Duration::from_secs(4);
 
 /// How often it is looked whether it does.
-const STREAM_LOOK: Duration = Duration::from_millis(500);
+const PATIENCE_LOOK: Duration = Duration::from_millis(500);
 
-const CLASSES: usize = fetch_order::URGENCIES;
+const CLASSES: usize = Urgency::ALL.len();
 
 /// Tasks by urgency, and how long the threads have been at theirs.
 #[derive(Debug)]
@@ -35,6 +37,8 @@ pub struct Queue<T> {
 #[derive(Debug)]
 struct Classes<T> {
     waiting: [VecDeque<Waiting<T>>; CLASSES],
+    /// Those of them that have pages of a file, by the file and the end of the pages.
+    ends: [HashMap<(u64, u32), usize>; CLASSES],
     /// The task each busy thread is at.
     running: Vec<Option<Running>>,
     /// Threads in [`Queue::pop_within`].
@@ -57,34 +61,46 @@ pub enum Held {
 }
 
 impl Held {
-    fn holds(self, class: usize) -> bool {
+    fn holds(self, urgency: Urgency) -> bool {
         match self {
             Held::Nothing => false,
-            Held::Plans => class == Urgency::Plan as usize,
-            Held::AllButDemand => class != Urgency::Demand as usize,
+            Held::Plans => urgency == Urgency::Plan,
+            Held::AllButDemand => urgency != Urgency::Demand,
         }
     }
 }
 
-/// One of several tasks that are not to be taken up side by side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InStream {
-    /// Of all of them the same.
-    pub stream: u64,
-    /// Those of one urgency are taken up in this order.
-    pub place: u32,
+/// Adjacent pages of a file that wait for the pages before them ([`fetch_order::precedes`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pages {
+    /// The same for all pages of a file.
+    pub file: u64,
+    /// Those of the task.
+    pub range: Range<u32>,
+}
+
+impl Pages {
+    fn end(&self) -> (u64, u32) {
+        (self.file, self.range.end)
+    }
+
+    /// The end of the pages before.
+    fn start(&self) -> (u64, u32) {
+        (self.file, self.range.start)
+    }
 }
 
 #[derive(Debug)]
 struct Waiting<T> {
     task: T,
-    at: Option<InStream>,
+    pages: Option<Pages>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Running {
     since: Instant,
-    stream: Option<u64>,
+    urgency: Urgency,
+    pages: Option<Pages>,
 }
 
 /// What came of waiting for a task.
@@ -109,21 +125,37 @@ impl<T> Classes<T> {
 
     /// The thread takes up the most urgent task that may be.
     fn begin(&mut self, thread: usize) -> Option<T> {
-        let busy = |patience| -> Vec<u64> {
-            let running = self.running.iter().flatten();
-            running.filter(|r| r.since.elapsed() <= patience).filter_map(|r| r.stream).collect()
-        };
-        let (for_demand, for_others) = (busy(DEMAND_PATIENCE), busy(STREAM_PATIENCE));
-        let at = |waiting: &Waiting<T>| waiting.at.map(|at| (at.stream, at.place));
-        let held = self.held;
-        let classes = self.waiting.iter_mut().enumerate().filter(|(class, _)| !held.holds(*class));
-        let next = { classes }.find_map(|(class, waiting)| {
-            let busy = if class == Urgency::Demand as usize { &for_demand } else { &for_others };
-            let next = fetch_order::next(waiting, at, |stream| busy.contains(stream))?;
-            waiting.remove(next)
+        let classes = Urgency::ALL.into_iter().filter(|urgency| !self.held.holds(*urgency));
+        let (urgency, at) = { classes }.find_map(|urgency| {
+            let goes = |waiting: &Waiting<T>| waiting.pages.as_ref().is_none_or(|p| !self.waits(urgency, p));
+            Some((urgency, self.waiting[urgency as usize].iter().position(goes)?))
         })?;
-        self.running[thread] = Some(Running { since: Instant::now(), stream: next.at.map(|at| at.stream) });
-        Some(next.task)
+        let Waiting { task, pages } = self.waiting[urgency as usize].remove(at)?;
+        if let Some(pages) = &pages
+            && let Entry::Occupied(mut same) = self.ends[urgency as usize].entry(pages.end())
+        {
+            *same.get_mut() -= 1;
+            if *same.get() == 0 {
+                same.remove();
+            }
+        }
+        self.running[thread] = Some(Running { since: Instant::now(), urgency, pages });
+        Some(task)
+    }
+
+    /// Whether pages wait for those before them.
+    fn waits(&self, urgency: Urgency, pages: &Pages) -> bool {
+        let before = pages.start();
+        let patience = if urgency == Urgency::Demand { DEMAND_PATIENCE } else { AHEAD_PATIENCE };
+        let precedes = |running: &Running| {
+            running.pages.as_ref().is_some_and(|pages| pages.end() == before)
+                && fetch_order::precedes(running.urgency, true, urgency)
+                && running.since.elapsed() <= patience
+        };
+        let is_queued = |of: &Urgency| {
+            fetch_order::precedes(*of, false, urgency) && self.ends[*of as usize].contains_key(&before)
+        };
+        self.running.iter().flatten().any(precedes) || Urgency::ALL.iter().any(is_queued)
     }
 
     fn len(&self) -> usize {
@@ -131,6 +163,7 @@ impl<T> Classes<T> {
     }
 
     fn drain(&mut self) -> Vec<T> {
+        self.ends.iter_mut().for_each(HashMap::clear);
         self.waiting.iter_mut().flat_map(|class| class.drain(..)).map(|w| w.task).collect()
     }
 }
@@ -146,6 +179,7 @@ impl<T> Queue<T> {
     pub fn new() -> Self {
         let classes = Classes {
             waiting: Default::default(),
+            ends: Default::default(),
             running: Vec::new(),
             idle: 0,
             closed: false,
@@ -156,21 +190,21 @@ impl<T> Queue<T> {
 
     /// Adds a task; hands it back if its class is full or the queue is closed.
     pub fn push(&self, urgency: Urgency, task: T) -> Result<(), T> {
-        self.push_in(None, urgency, task)
+        self.push_pages(None, urgency, task)
     }
 
-    /// As [`Queue::push`]. Of the tasks of one stream the next is taken up when the one before has
-    /// ended: the most urgent, and of those the first by its place.
-    pub fn push_in(&self, at: Option<InStream>, urgency: Urgency, task: T) -> Result<(), T> {
+    /// As [`Queue::push`]. `pages` wait for those before them in their file, as far as they are of a
+    /// reader too.
+    pub fn push_pages(&self, pages: Option<Pages>, urgency: Urgency, task: T) -> Result<(), T> {
         let mut classes = lock(&self.classes);
-        let class = &mut classes.waiting[urgency as usize];
-        if urgency == Urgency::Ahead && class.len() >= AHEAD_MAX {
+        let waiting = classes.waiting[urgency as usize].len();
+        if classes.closed || (urgency == Urgency::Ahead && waiting >= AHEAD_MAX) {
             return Err(task);
         }
-        if classes.closed {
-            return Err(task);
+        if let Some(pages) = &pages {
+            *classes.ends[urgency as usize].entry(pages.end()).or_default() += 1;
         }
-        classes.waiting[urgency as usize].push_back(Waiting { task, at });
+        classes.waiting[urgency as usize].push_back(Waiting { task, pages });
         self.ready.notify_one();
         Ok(())
     }
@@ -191,16 +225,26 @@ impl<T> Queue<T> {
             if classes.len() == 0 {
                 classes = self.ready.wait(classes).unwrap_or_else(PoisonError::into_inner);
             } else {
-                let look = self.ready.wait_timeout(classes, STREAM_LOOK);
+                let look = self.ready.wait_timeout(classes, PATIENCE_LOOK);
                 classes = look.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
     }
 
-    /// A thread that has ended a task may have taken up one of another stream: what waits for the
-    /// first is for others.
+    /// A thread that has ended a task may have taken up one of another file: what waits for the first
+    /// is for others.
     fn wake_next(&self, classes: &Classes<T>) {
         if classes.len() > 0 {
+            self.ready.notify_one();
+        }
+    }
+
+    /// What waits for the pages of the task that `thread` is at may begin.
+    pub fn let_next_begin(&self, thread: usize) {
+        let mut classes = lock(&self.classes);
+        let running = classes.running.get_mut(thread).and_then(Option::as_mut);
+        let had_pages = running.is_some_and(|running| running.pages.take().is_some());
+        if had_pages && classes.len() > 0 {
             self.ready.notify_one();
         }
     }
@@ -310,49 +354,80 @@ mod tests {
         assert_eq!(queue.waiting(), 1);
     }
 
+    fn page(file: u64, page: u32) -> Option<Pages> {
+        Some(Pages { file, range: page..page + 1 })
+    }
+
     #[test]
-    fn tasks_of_one_stream_are_taken_up_one_after_the_other() {
+    fn adjacent_pages_of_a_reader_are_taken_up_one_after_the_other() {
         let queue = Queue::new();
-        let at = |stream, place| Some(InStream { stream, place });
-        for (at, urgency, task) in [
-            (at(7, 3), Urgency::Plan, 3),
-            (at(7, 2), Urgency::Ahead, 2),
-            (at(7, 1), Urgency::Ahead, 1),
-            (at(8, 0), Urgency::Plan, 4),
-            (None, Urgency::Load, 5),
+        for (pages, urgency, task) in [
+            (page(7, 2), Urgency::Ahead, 2),
+            (page(7, 1), Urgency::Ahead, 1),
+            (page(8, 2), Urgency::Ahead, 3),
+            (Some(Pages { file: 8, range: 5..8 }), Urgency::Ahead, 4),
+            (page(8, 8), Urgency::Ahead, 5),
+            (None, Urgency::Load, 6),
         ] {
-            queue.push_in(at, urgency, task).unwrap();
+            queue.push_pages(pages, urgency, task).unwrap();
         }
-        assert_eq!(queue.pop(0), Some(1), "the most urgent of the one, and the first of those");
-        assert_eq!(queue.pop(1), Some(4), "of another, though less urgent ones of the first wait");
-        assert_eq!(queue.pop(2), Some(5), "of none");
-        queue.push_in(at(7, 0), Urgency::Demand, 0).unwrap();
-        assert!(
-            !matches!(queue.pop_within(3, Duration::ZERO), Popped::Task(_)),
-            "the rest waits for its stream"
-        );
-        queue.push_in(at(9, 0), Urgency::Demand, 6).unwrap();
-        assert_eq!(queue.pop(3), Some(6), "and holds up nobody else");
-        assert_eq!([queue.pop(0), queue.pop(0), queue.pop(0)], [Some(0), Some(2), Some(3)]);
+        assert_eq!(queue.pop(0), Some(1), "the first of those in a row");
+        assert_eq!(queue.pop(1), Some(3), "of another file");
+        assert_eq!(queue.pop(2), Some(4), "not adjacent to what is under way");
+        assert_eq!(queue.pop(3), Some(6), "the others wait for the pages before them");
+        queue.push_pages(page(7, 4), Urgency::Demand, 7).unwrap();
+        queue.push_pages(page(7, 2), Urgency::Demand, 8).unwrap();
+        assert_eq!(queue.pop(3), Some(7), "of one file, but somewhere else");
+        let nothing = queue.pop_within(3, Duration::ZERO);
+        assert!(!matches!(nothing, Popped::Task(_)), "more urgent now, and the page before is under way");
+        assert_eq!(queue.pop(0), Some(8), "has ended");
+        assert_eq!([queue.pop(0), queue.pop(2)], [Some(2), Some(5)], "the page was queued twice");
         assert_eq!(queue.waiting(), 0);
     }
 
     #[test]
-    fn a_page_that_hangs_holds_its_stream_up_for_a_while_only() {
+    fn the_next_page_begins_when_the_one_before_has_been_read() {
         let queue = Queue::new();
-        let at = |place| Some(InStream { stream: 7, place });
+        for number in [0, 1, 2] {
+            queue.push_pages(page(7, number), Urgency::Ahead, number).unwrap();
+        }
+        assert_eq!(queue.pop(0), Some(0));
+        assert!(!matches!(queue.pop_within(1, Duration::ZERO), Popped::Task(_)));
+        std::thread::scope(|threads| {
+            let next = threads.spawn(|| queue.pop(1));
+            queue.let_next_begin(0);
+            assert_eq!(next.join().unwrap(), Some(1));
+        });
+        assert!(!matches!(queue.pop_within(2, Duration::ZERO), Popped::Task(_)), "page 1 is being read");
+    }
+
+    #[test]
+    fn a_page_that_a_reader_waits_for_waits_for_no_page_that_has_not_begun() {
+        let queue = Queue::new();
+        for number in [0, 1, 2] {
+            queue.push_pages(page(7, number), Urgency::Ahead, number).unwrap();
+        }
+        for number in [2, 3] {
+            queue.push_pages(page(7, number), Urgency::Demand, number + 10).unwrap();
+        }
+        assert_eq!(queue.pop(0), Some(12));
+        assert_eq!(queue.pop(1), Some(0), "page 3 waits for page 2");
+    }
+
+    #[test]
+    fn a_page_that_hangs_delays_the_next_for_a_while_only() {
+        let queue = Queue::new();
         let age = |thread: usize, by: Duration| {
             lock(&queue.classes).running[thread].as_mut().unwrap().since -= by + Duration::from_millis(1);
         };
-        queue.push_in(at(0), Urgency::Plan, 0).unwrap();
+        queue.push_pages(page(7, 0), Urgency::Ahead, 0).unwrap();
         assert_eq!(queue.pop(0), Some(0));
-        queue.push_in(at(1), Urgency::Plan, 1).unwrap();
-        queue.push_in(at(2), Urgency::Demand, 2).unwrap();
+        queue.push_pages(page(7, 1), Urgency::Ahead, 1).unwrap();
+        queue.push_pages(page(7, 1), Urgency::Demand, 2).unwrap();
         age(0, DEMAND_PATIENCE);
         assert!(matches!(queue.pop_within(1, Duration::ZERO), Popped::Task(2)), "for readers");
-        age(1, DEMAND_PATIENCE);
         assert!(!matches!(queue.pop_within(2, Duration::ZERO), Popped::Task(_)), "others wait longer");
-        [0, 1].into_iter().for_each(|thread| age(thread, STREAM_PATIENCE));
+        age(0, AHEAD_PATIENCE);
         assert!(matches!(queue.pop_within(2, Duration::ZERO), Popped::Task(1)));
     }
 

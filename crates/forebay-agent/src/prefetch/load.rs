@@ -24,7 +24,7 @@ use crate::mounts::admit::{NoFile, admit};
 use crate::mounts::seal::Unsettled;
 use crate::user_limits::{PfsFile, Share};
 use forebay_pfs::lease::Opened;
-use forebay_policy::fetch_order::Urgency;
+use forebay_policy::fetch_order::{self, Urgency};
 use forebay_policy::machine::Nanos;
 use forebay_policy::token_bucket::TokenBucket;
 use forebay_store::State;
@@ -168,7 +168,7 @@ impl LoadJob {
         while let Some(work) = self.next_work() {
             match work {
                 Work::File(index, fd) => match self.begin(fetch, index, fd) {
-                    Ok(load) => load.send_all(0..load.entry.geometry().pages() as u32),
+                    Ok(load) => load.send_all(load.order()),
                     Err(failure) => self.file_ended(index, failure),
                 },
                 Work::Again(load, pages) => load.send_all(pages.into_iter()),
@@ -430,6 +430,15 @@ impl Errand for Arc<FileLoad> {
 }
 
 impl FileLoad {
+    /// All pages of the file, in the order in which they are fetched. Small ones are read together
+    /// with those beside them.
+    fn order(&self) -> impl Iterator<Item = u32> + use<> {
+        let pages = self.entry.geometry().pages() as u32;
+        let in_chunks = || self.fetch.pfs.chunk_pages(&self.entry);
+        let chunk_pages = if self.fetch.has_small_pages(&self.entry) { None } else { in_chunks() };
+        fetch_order::load_order(pages, chunk_pages.unwrap_or(pages))
+    }
+
     /// Puts these pages on their way; the file is counted on for as long as that takes.
     fn send_all(self: &Arc<Self>, pages: impl Iterator<Item = u32>) {
         let mut source = Source { entry: self.entry.clone(), pfs: self.pfs.clone() };

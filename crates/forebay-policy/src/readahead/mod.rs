@@ -16,7 +16,8 @@
 //! A window ends a page after the *extent* in which the reader is, until the reader has gone half a
 //! page into the next: there another node keeps the file, and tasks that divide a file among them
 //! by extents read a line of the next one and no more. Without this each fetched a window of what
-//! others would read.
+//! others would read. Who has read an extent and a page of the next is no such task: its windows do
+//! not end there, so that a whole file is read without a pause at each extent.
 //!
 //! **Strided.** Three reads of at least 64 KiB at a constant forward distance: the pages of the
 //! next reads are asked for within the same window.
@@ -124,6 +125,9 @@ impl Units {
     fn end_page(self, began: u64, read: Span) -> Option<u64> {
         let last = self.file_bytes.div_ceil(self.page_bytes);
         if self.extent_bytes == 0 {
+            return Some(last);
+        }
+        if read.end - began > self.extent_bytes + self.page_bytes {
             return Some(last);
         }
         let start = (read.end - 1) / self.extent_bytes * self.extent_bytes;

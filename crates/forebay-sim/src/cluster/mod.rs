@@ -138,7 +138,8 @@ pub struct Setup {
     /// A client sends so much at a time of what is written.
     #[serde(default = "usual_write_bytes", skip_serializing_if = "is_usual")]
     pub write_bytes: u64,
-    /// Whether nodes fetch the pages of a stripe one after the other, by one descriptor.
+    /// Whether the client reads ahead by itself: nodes fetch adjacent pages that readers want one
+    /// after the other, by one descriptor.
     pub streams: bool,
     /// Jobs.
     pub jobs: Vec<JobSpec>,

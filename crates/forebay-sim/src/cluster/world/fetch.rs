@@ -1,7 +1,8 @@
 //! What nodes fetch into the tier: pages that readers miss, and what the machine requests.
 //!
 //! The rules of [`forebay_policy::fetch_order`], which agents follow as well, say which page is
-//! next and how many threads requests may have. Pages of a stream are fetched by one descriptor.
+//! next and how many threads requests may have. Adjacent pages that readers want are fetched by one
+//! descriptor.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -10,7 +11,7 @@ use forebay_policy::machine::Nanos;
 use forebay_policy::stage::event::{Event, Part, Priority, Progress, RequestId};
 use forebay_policy::token_bucket::{FOREVER_NS, TokenBucket};
 
-use super::page::{Page, Stream, Waiter};
+use super::page::{Page, Waiter};
 use super::pfs::Reader;
 use super::room::Rooms;
 use super::{Cluster, Happening, name};
@@ -24,6 +25,7 @@ const NO_LIMIT_BYTES_PER_S: u64 = 1 << 50;
 
 /// A page in the tier, or on its way.
 pub(super) struct Flight {
+    node: usize,
     urgency: Urgency,
     state: State,
     waiting: Vec<Waiter>,
@@ -31,11 +33,10 @@ pub(super) struct Flight {
 
 enum State {
     Queued,
-    /// Of `stream`, if its pages are fetched one after the other.
+    /// `is_in_order`: by the descriptor that has read the page before.
     Fetched {
-        node: usize,
         reader: Reader,
-        stream: Option<Stream>,
+        is_in_order: bool,
     },
     There,
 }
@@ -47,10 +48,8 @@ struct Threads {
     busy: u32,
     /// Pages under way for requests.
     for_requests: u32,
-    /// Streams of which a page is fetched.
-    streams: BTreeSet<Stream>,
-    /// The descriptor by which a stream was read last.
-    readers: BTreeMap<Stream, Reader>,
+    /// Descriptors that files were read by, each of which has read ahead of where it is.
+    readers: HashMap<(usize, u32), Vec<Reader>>,
     /// When the next [`Happening::Feeds`] comes, if one is under way.
     feeds_at: Option<Nanos>,
 }
@@ -103,25 +102,18 @@ impl Tier {
         !self.open.is_empty()
     }
 
-    /// A node takes up the most urgent page, and the stream that it is of: none of a stream that is
-    /// busy, and of a stream the first.
-    fn next_of(&mut self, setup: &Setup, node: usize) -> Option<(Page, Option<Stream>)> {
+    /// A node takes up the most urgent page that does not wait for the one before.
+    fn next_of(&mut self, setup: &Setup, node: usize) -> Option<Page> {
         let Tier { flights, threads, .. } = self;
-        let Threads { queued, streams, .. } = &mut threads[node];
-        let is_queued = |page: &Page| flights.get(page).is_some_and(|f| matches!(f.state, State::Queued));
-        let at = |page: &Page| stream_of(setup, *page).map(|stream| (stream, *page));
-        let (page, stream) = queued.iter_mut().find_map(|(urgency, pages)| {
-            if !setup.streams || !fetch_order::is_in_stream(*urgency) {
-                let page = core::iter::from_fn(|| pages.pop_front()).find(is_queued)?;
-                return Some((page, None));
+        threads[node].queued.iter_mut().find_map(|(urgency, pages)| {
+            let is_queued = |page: &Page| flights.get(page).is_some_and(|f| matches!(f.state, State::Queued));
+            if !setup.streams || !fetch_order::is_in_order(*urgency) {
+                return core::iter::from_fn(|| pages.pop_front()).find(is_queued);
             }
             pages.retain(is_queued);
-            let next = fetch_order::next(pages, at, |stream| streams.contains(stream))?;
-            let page = pages.remove(next)?;
-            Some((page, stream_of(setup, page)))
-        })?;
-        streams.extend(stream);
-        Some((page, stream))
+            let at = pages.iter().position(|page| !waits(setup, flights, *page, *urgency))?;
+            pages.remove(at)
+        })
     }
 
     /// A node is gone. Returns who waits for pages that it was to fetch; nobody fetches those now.
@@ -139,7 +131,7 @@ impl Tier {
         let queued: BTreeSet<Page> = queued.into_values().flatten().collect();
         let lost = self.flights.iter().filter(|(page, flight)| match &flight.state {
             State::Queued => queued.contains(page),
-            State::Fetched { node: at, .. } => *at == node,
+            State::Fetched { .. } => flight.node == node,
             State::There => false,
         });
         let mut lost: Vec<Page> = lost.map(|(page, _)| *page).collect();
@@ -148,16 +140,19 @@ impl Tier {
         flights.flat_map(|(page, flight)| flight.waiting.into_iter().map(move |w| (page, w))).collect()
     }
 
-    /// Who reads a page for a node: who has read its stream up to there, or a new one.
-    fn reader_of(&mut self, setup: &Setup, node: usize, page: Page, stream: Option<Stream>) -> Reader {
+    /// Who reads a page for a node: who has read its file up to there, or a new one. A client reads
+    /// ahead as far as the file goes.
+    fn reader_of(&mut self, setup: &Setup, node: usize, page: Page, is_in_order: bool) -> Reader {
         let (job, file, _) = page;
         let (from, end) = page_range(setup, page);
-        let before = stream.and_then(|stream| self.threads[node].readers.remove(&stream));
-        let file_end = setup.jobs[job].bytes_of(file);
-        let ahead_to = stream
-            .map_or(end, |(_, _, stripe)| (stripe + 1).saturating_mul(setup.stripe_bytes).min(file_end));
-        let new = || Reader::new((job, file), (from, ahead_to), setup.page_window_bytes());
-        before.filter(|reader| (from..end).contains(&reader.at())).unwrap_or_else(new)
+        if !is_in_order {
+            return Reader::new((job, file), (from, end), setup.page_window_bytes());
+        }
+        let readers = self.threads[node].readers.entry((job, file)).or_default();
+        if let Some(at) = readers.iter().position(|reader| (from..end).contains(&reader.at())) {
+            return readers.remove(at);
+        }
+        Reader::new((job, file), (from, setup.jobs[job].bytes_of(file)), setup.page_window_bytes())
     }
 }
 
@@ -187,7 +182,7 @@ impl Cluster<'_> {
         waiter: Option<Waiter>,
         queue: &mut impl Agenda<Happening>,
     ) {
-        let new = || Flight { urgency, state: State::Queued, waiting: Vec::new() };
+        let new = || Flight { node, urgency, state: State::Queued, waiting: Vec::new() };
         let is_new = !self.tier.knows(page);
         let flight = self.tier.flights.entry(page).or_insert_with(new);
         flight.waiting.extend(waiter);
@@ -202,13 +197,15 @@ impl Cluster<'_> {
     /// Free threads of a node take up the most urgent pages.
     fn fetch_some(&mut self, now: Nanos, node: usize, queue: &mut impl Agenda<Happening>) {
         while self.tier.threads[node].busy < self.setup.fetch_threads {
-            let Some((page, stream)) = self.tier.next_of(self.setup, node) else { return };
-            let mut reader = self.tier.reader_of(self.setup, node, page, stream);
+            let Some(page) = self.tier.next_of(self.setup, node) else { return };
+            let urgency = self.tier.flights.get(&page).map(|flight| flight.urgency);
+            let is_in_order = self.setup.streams && urgency.is_some_and(fetch_order::is_in_order);
+            let mut reader = self.tier.reader_of(self.setup, node, page, is_in_order);
             reader.request(now, &mut self.pfs);
             reader.come_at().for_each(|at| queue.at(at.max(now), Happening::PageGrows(page)));
             self.tier.threads[node].busy += 1;
             if let Some(flight) = self.tier.flights.get_mut(&page) {
-                flight.state = State::Fetched { node, reader, stream };
+                (flight.node, flight.state) = (node, State::Fetched { reader, is_in_order });
             }
         }
     }
@@ -216,8 +213,8 @@ impl Cluster<'_> {
     /// A window of a page may have come.
     pub fn page_grows(&mut self, now: Nanos, page: Page, queue: &mut impl Agenda<Happening>) {
         let Some(flight) = self.tier.flights.get_mut(&page) else { return };
-        let State::Fetched { node, reader, stream } = &mut flight.state else { return };
-        let (node, stream, end) = (*node, *stream, page_range(self.setup, page).1);
+        let State::Fetched { reader, is_in_order } = &mut flight.state else { return };
+        let (node, is_in_order, end) = (flight.node, *is_in_order, page_range(self.setup, page).1);
         while reader.at() < end && reader.there(now).is_some() {
             let ahead = reader.request(now, &mut self.pfs);
             reader.take();
@@ -236,9 +233,8 @@ impl Cluster<'_> {
         }
         let threads = &mut self.tier.threads[node];
         threads.busy -= 1;
-        if let Some(stream) = stream {
-            threads.streams.remove(&stream);
-            threads.readers.insert(stream, reader);
+        if is_in_order && !reader.is_done() {
+            threads.readers.entry((page.0, page.1)).or_default().push(reader);
         }
         for waiter in waiting {
             match waiter {
@@ -249,6 +245,11 @@ impl Cluster<'_> {
         // What has come was taken by those who waited for it.
         self.evict_excess(node);
         self.fetch_some(now, node, queue);
+        // What waits for this page may be at a node that was to fetch this one as well.
+        let next = self.tier.flights.get(&(page.0, page.1, page.2 + 1)).map(|flight| flight.node);
+        if let Some(next) = next.filter(|next| *next != node) {
+            self.fetch_some(now, next, queue);
+        }
     }
 
     // Requests.
@@ -413,7 +414,17 @@ fn pages_of(setup: &Setup, job: usize, part: &Part) -> Vec<(Page, u64)> {
     (first..end.div_ceil(setup.page_bytes)).map(page).collect()
 }
 
-/// The stream of a page: pages of one stream are fetched one after the other.
-fn stream_of(setup: &Setup, (job, file, number): Page) -> Option<Stream> {
-    setup.streams.then(|| (job, file, number * setup.page_bytes / setup.stripe_bytes))
+/// Whether a page of `urgency` waits for the page before it, which the same node is to fetch.
+fn waits(setup: &Setup, flights: &HashMap<Page, Flight>, page: Page, urgency: Urgency) -> bool {
+    let (job, file, number) = page;
+    if !setup.streams || number == 0 {
+        return false;
+    }
+    let node = flights.get(&page).map(|flight| flight.node);
+    let before = flights.get(&(job, file, number - 1)).filter(|before| Some(before.node) == node);
+    before.is_some_and(|before| match before.state {
+        State::Queued => fetch_order::precedes(before.urgency, false, urgency),
+        State::Fetched { .. } => fetch_order::precedes(before.urgency, true, urgency),
+        State::There => false,
+    })
 }

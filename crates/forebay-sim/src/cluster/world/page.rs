@@ -5,9 +5,6 @@ use forebay_policy::stage::event::RequestId;
 /// A page: its job, file and number.
 pub type Page = (usize, u32, u64);
 
-/// Pages of a file that lie together on one server: the job, the file and the stripe.
-pub(super) type Stream = (usize, u32, u64);
-
 /// What goes on when a page is there.
 #[derive(Clone, Copy)]
 pub(super) enum Waiter {
