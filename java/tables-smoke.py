@@ -1,6 +1,6 @@
-"""Iceberg and Delta Lake in Spark with the plug-in: commits are correct on both schemes, and scans are prefetched in waves.
+"""Iceberg, Delta Lake and Hudi in Spark with the plug-in: commits are correct on both schemes, and scans are prefetched in waves.
 
-    python3 java/tables-smoke.py [iceberg-2] [delta]
+    python3 java/tables-smoke.py [iceberg-2] [delta] [hudi]
 
 Of each table format that is published for this Spark (from Maven, the first time), three programs run:
 
@@ -65,6 +65,9 @@ class Iceberg:
     def create(self, table, scheme, base, name, columns):
         return f"create table {table} ({columns}) using iceberg partitioned by (part) tblproperties ({self.properties})"
 
+    def attach(self, spark, table, scheme, base, name):
+        """Makes the table known to a session that has not created it."""
+
     def earlier(self, spark, table, base, name):
         return f"version as of {spark.sql(f'select snapshot_id from {table}.snapshots order by committed_at limit 1').first()[0]}"
 
@@ -91,11 +94,43 @@ class Delta:
     def create(self, table, scheme, base, name, columns):
         return f"create table {table} ({columns}) using delta partitioned by (part) tblproperties ('delta.enableDeletionVectors'='true')"
 
+    def attach(self, spark, table, scheme, base, name):
+        """Its name is its place."""
+
     def earlier(self, spark, table, base, name):
         return "version as of 1"
 
 
-FORMATS = {each.name: each for each in (Iceberg(2), Delta())}
+class Hudi:
+    """Files are written anew where rows change (copy on write). Hudi knows the schemes that it works on, and `forebay` is none of them."""
+
+    name = "hudi"
+    schemes = ("file",)
+    packages = {"3.5": "org.apache.hudi:hudi-spark3.5-bundle_2.12:1.0.2"}
+
+    def settings(self, bases):
+        return {
+            "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+            "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
+            "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
+        }
+
+    def table(self, scheme, base, name):
+        return f"hudi_{name}"
+
+    def create(self, table, scheme, base, name, columns):
+        properties = "type = 'cow', primaryKey = 'id', preCombineField = 'v'"
+        return f"create table if not exists {table} ({columns}) using hudi partitioned by (part) tblproperties ({properties}) location '{base}/{name}'"
+
+    def attach(self, spark, table, scheme, base, name):
+        spark.sql(self.create(table, scheme, base, name, SCHEMA))
+
+    def earlier(self, spark, table, base, name):
+        return f"timestamp as of '{spark.sql(f'select min(_hoodie_commit_time) from {table}').first()[0]}'"
+
+
+FORMATS = {each.name: each for each in (Iceberg(2), Delta(), Hudi())}
 
 
 # In the programs.
@@ -161,6 +196,7 @@ def scans(spark, task):
     of = FORMATS[task["format"]]
     for scheme, base in task["bases"].items():
         table = of.table(scheme, base, "scanned")
+        of.attach(spark, table, scheme, base, "scanned")
         for what, query in QUERIES.items():
             rows = lambda query=query: [str(value) for value in spark.sql(query.format(table=table)).first()]  # noqa: E731
             found[f"{scheme}://, {what}"] = part(task, f"{scheme}://, {what}", rows)

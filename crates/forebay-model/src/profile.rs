@@ -92,6 +92,19 @@ impl Separable {
     }
 }
 
+impl Separable {
+    /// At least `least` with any number of nodes, and of threads.
+    #[must_use]
+    pub fn at_least(&self, least: f64) -> Self {
+        let at_one = self.at_one.max(least);
+        let raised = |curve: &Curve| {
+            let raised = |&(count, value): &(u16, f64)| (count, (self.at_one * value).max(least) / at_one);
+            Curve { points: curve.points.iter().map(raised).collect() }
+        };
+        Separable { at_one, nodes: raised(&self.nodes), threads: raised(&self.threads) }
+    }
+}
+
 /// How a prefetch is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
@@ -263,6 +276,20 @@ mod tests {
             Curve::new(vec![(1, -1.0)]).expect_err("negative"),
             "values must be positive, but the one at 1 is -1"
         );
+    }
+
+    #[test]
+    fn a_separable_that_is_raised_keeps_what_was_higher() {
+        let curve = |points| Curve::new(points).expect("valid");
+        let s = Separable {
+            at_one: 1.0,
+            nodes: curve(vec![(1, 1.0), (2, 1.02), (4, 1.5)]),
+            threads: curve(vec![(1, 1.0), (2, 1.3)]),
+        };
+        let raised = s.at_least(1.1);
+        let is = |nodes, threads, want: f64| (raised.at(nodes, threads) - want).abs() < 1e-12;
+        assert!(is(1, 1, 1.1) && is(2, 1, 1.1) && is(4, 1, 1.5) && is(1, 2, 1.3), "{raised:?}");
+        assert_eq!(s.at_least(1.0), s);
     }
 
     /// TI(2) = t2 / t1, from raw times, as in the paper's section 4.1.

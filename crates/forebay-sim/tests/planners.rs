@@ -1,6 +1,6 @@
 //! The planners in the papers' simulated system, and on random clusters.
 
-use forebay_model::profile::Curve;
+use forebay_model::profile::{Curve, Separable};
 use forebay_model::rng::Rng;
 use forebay_policy::placement::{Member, extent_key, node_number, owner};
 use forebay_sim::colocate::{
@@ -226,6 +226,25 @@ fn learning_reduces_missed_deadlines_when_the_profile_is_wrong() {
     };
     let (without, with) = (missed(0.0), missed(0.5));
     assert!(without > 5 && with < without / 2, "without learning {without}, with {with}");
+}
+
+/// A profile that takes prefetches for harmless cannot be corrected by a factor. As it is read, they
+/// cost at least a little, and the planner learns how much.
+#[test]
+fn a_profile_without_interference_is_corrected() {
+    let late = |least: f64| {
+        let mut setup = cell("forebay", 1, 1, 0.05);
+        let flat = |at_one| Separable {
+            at_one,
+            nodes: Curve::new(vec![(1, 1.0)]).expect("valid"),
+            threads: Curve::new(vec![(1, 1.0)]).expect("valid"),
+        };
+        (setup.planner.profile.i_hpc, setup.truth.i_hpc) = (flat(1.0).at_least(least), flat(1.4));
+        (setup.hpc[0].phases, setup.planner.learning) = (30, 0.3);
+        run(&setup).missed()
+    };
+    let (harmless, corrected) = (late(1.0), late(1.1));
+    assert!(harmless > 5 && corrected <= 2, "{harmless} and {corrected} of 30 phases were late");
 }
 
 /// Prefetches are half as fast as profiled, and hurt phases twice as much. The estimates of the

@@ -25,6 +25,10 @@ const VERSION: u64 = 1;
 /// Weight of a new observation unless the file says otherwise: a measurement grows old.
 const LEARNING: f64 = 0.3;
 
+/// The least I_hpc of a profile that is corrected. A correction scales the excess I_hpc - 1, at most
+/// by four, so it could never move one of 0, which a noisy measurement may give.
+const LEAST_I_HPC: f64 = 1.1;
+
 /// Reads a profile for the coordinator. It names no memory: that is what the members have.
 ///
 /// # Errors
@@ -45,7 +49,7 @@ fn config(root: &Section<'_>) -> Result<Config> {
     let cluster = root.need("cluster")?;
     let system = System::read(&cluster)?;
     cluster.done()?;
-    let config = system.profile(&root.need("profile")?, DEFAULT_THREADS)?;
+    let mut config = system.profile(&root.need("profile")?, DEFAULT_THREADS)?;
     let learning = match root.section("planner")? {
         None => LEARNING,
         Some(s) => {
@@ -55,6 +59,10 @@ fn config(root: &Section<'_>) -> Result<Config> {
         }
     };
     root.done()?;
+    if learning > 0.0 {
+        config.profile.i_hpc = config.profile.i_hpc.at_least(LEAST_I_HPC);
+        config.direct.i_hpc = config.direct.i_hpc.max(LEAST_I_HPC);
+    }
     Ok(Config { learning, ..config })
 }
 
@@ -180,5 +188,21 @@ mod tests {
         {
             assert_eq!(line_of(text, key), line, "{key}");
         }
+    }
+
+    #[test]
+    fn no_setting_is_taken_for_harmless_where_observations_correct_the_profile() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("profile.toml");
+        let cluster = "version = 1\n[cluster]\npfs_gb_per_s = 1\nnodes = 4\n";
+        let profile = "[profile]\nbytes_gb = 1\nprefetch_s = 2\ni_hpc = 1\ni_hpc_nodes = [[1, 1], [4, 1.6]]\ni_bd = 1\ndirect_i_hpc = 1\n";
+        let read_with = |planner: &str| {
+            fs::write(&path, format!("{cluster}{profile}{planner}")).unwrap();
+            let config = read(&path).unwrap();
+            let settings = [1, 4].map(|nodes| config.profile.strain(Setting::new(nodes, 1)).i_hpc);
+            ([settings[0], settings[1], config.direct.i_hpc], config.profile.i_bd.at_one)
+        };
+        assert_eq!(read_with(""), ([1.1, 1.6, 1.1], 1.0));
+        assert_eq!(read_with("[planner]\nlearning = 0\n"), ([1.0, 1.6, 1.0], 1.0));
     }
 }
