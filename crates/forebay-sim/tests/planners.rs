@@ -228,8 +228,8 @@ fn learning_reduces_missed_deadlines_when_the_profile_is_wrong() {
     assert!(without > 5 && with < without / 2, "without learning {without}, with {with}");
 }
 
-/// A profile that takes prefetches for harmless cannot be corrected by a factor. As it is read, they
-/// cost at least a little, and the planner learns how much.
+/// A profile that takes prefetches for harmless cannot be corrected by a factor. As it is read,
+/// they cost at least a little, and the planner learns how much.
 #[test]
 fn a_profile_without_interference_is_corrected() {
     let late = |least: f64| {

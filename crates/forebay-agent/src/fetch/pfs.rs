@@ -303,8 +303,8 @@ impl Pfs {
         self.waiting[mount].streams.page_time()
     }
 
-    /// Adjacent pages of a copy that are on one server of the PFS, if its files lie in chunks of many
-    /// pages.
+    /// Adjacent pages of a copy that are on one server of the PFS, if its files lie in chunks of
+    /// many pages.
     pub fn chunk_pages(&self, entry: &Entry) -> Option<u32> {
         let is_moosefs = self.waiting[entry.mount].streams.are_read_ahead();
         is_moosefs.then(|| (MOOSEFS_CHUNK_BYTES / entry.geometry().page_bytes) as u32)

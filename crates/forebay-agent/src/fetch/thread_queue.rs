@@ -193,8 +193,8 @@ impl<T> Queue<T> {
         self.push_pages(None, urgency, task)
     }
 
-    /// As [`Queue::push`]. `pages` wait for those before them in their file, as far as they are of a
-    /// reader too.
+    /// As [`Queue::push`]. `pages` wait for those before them in their file, as far as those are
+    /// of a reader too.
     pub fn push_pages(&self, pages: Option<Pages>, urgency: Urgency, task: T) -> Result<(), T> {
         let mut classes = lock(&self.classes);
         let waiting = classes.waiting[urgency as usize].len();
@@ -231,8 +231,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// A thread that has ended a task may have taken up one of another file: what waits for the first
-    /// is for others.
+    /// A thread that has ended a task may have taken up one of another file: what waits for the
+    /// first is for others.
     fn wake_next(&self, classes: &Classes<T>) {
         if classes.len() > 0 {
             self.ready.notify_one();

@@ -25,8 +25,8 @@ const VERSION: u64 = 1;
 /// Weight of a new observation unless the file says otherwise: a measurement grows old.
 const LEARNING: f64 = 0.3;
 
-/// The least I_hpc of a profile that is corrected. A correction scales the excess I_hpc - 1, at most
-/// by four, so it could never move one of 0, which a noisy measurement may give.
+/// The least I_hpc of a profile that is corrected. A correction scales the excess I_hpc - 1, at
+/// most by four, so it could never move one of 0, which a noisy measurement may give.
 const LEAST_I_HPC: f64 = 1.1;
 
 /// Reads a profile for the coordinator. It names no memory: that is what the members have.
