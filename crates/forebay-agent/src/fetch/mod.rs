@@ -10,7 +10,7 @@
 //! | `pfs` | the fetch threads of a mount |
 //! | `queue` | what waits for a thread, by urgency |
 //! | `run` | adjacent pages that are one read of the PFS, or one request to a peer |
-//! | `streams` | pages that one server sends faster one after the other |
+//! | `pfs_client` | whether the client of a PFS reads ahead by itself |
 //!
 //! [`Fetch::request`] is the way in, for peers [`Fetch::request_for_peer`]. Whoever wants a page
 //! joins the fetch of it that is under way, or starts one.
@@ -22,8 +22,8 @@ pub mod peer_link;
 mod peer_run;
 pub mod peers;
 pub mod pfs;
+pub mod pfs_client;
 mod run;
-pub mod streams;
 pub mod thread_queue;
 
 use crate::brake::Brake;

@@ -6,8 +6,8 @@
 //! copy, and a reader of the page's front does not wait for its end.
 
 use super::ends::Ends;
+use super::pfs_client::PfsClient;
 use super::run;
-use super::streams::Streams;
 use super::thread_queue::{Held, Pages, Queue};
 use crate::brake::Brake;
 use crate::cache::Cache;
@@ -76,7 +76,7 @@ pub fn goes_with(task: &Task, flight: &Flight) -> bool {
 #[derive(Debug)]
 struct Waiting {
     queue: Queue<Task>,
-    streams: Streams,
+    client: PfsClient,
     cost: Mutex<ReadCost>,
 }
 
@@ -101,7 +101,7 @@ impl Pfs {
         let (mounts, cache, counters) = (ends.mounts.clone(), ends.cache.clone(), ends.counters.clone());
         let waiting_of = |m: &MountState| Waiting {
             queue: Queue::new(),
-            streams: Streams::of(m.root()),
+            client: PfsClient::of(m.root()),
             cost: Mutex::default(),
         };
         let waiting = mounts.iter().map(waiting_of).collect();
@@ -193,7 +193,7 @@ impl Pfs {
         if task.urgency != Urgency::Refill {
             let usual_bytes = self.mounts[task.entry.mount].config.page_bytes;
             if let Some(took) = page_time_of(usual_bytes, read_bytes, started.elapsed()) {
-                self.waiting[task.entry.mount].streams.page_took(took);
+                self.waiting[task.entry.mount].client.page_took(took);
             }
         }
     }
@@ -300,13 +300,13 @@ impl Pfs {
 
     /// What a whole page from the PFS has taken of late; zero before the first.
     pub fn page_time(&self, mount: usize) -> Duration {
-        self.waiting[mount].streams.page_time()
+        self.waiting[mount].client.page_time()
     }
 
     /// Adjacent pages of a copy that are on one server of the PFS, if its files lie in chunks of
     /// many pages.
     pub fn chunk_pages(&self, entry: &Entry) -> Option<u32> {
-        let is_moosefs = self.waiting[entry.mount].streams.are_read_ahead();
+        let is_moosefs = self.waiting[entry.mount].client.reads_ahead();
         is_moosefs.then(|| (MOOSEFS_CHUNK_BYTES / entry.geometry().page_bytes) as u32)
     }
 
@@ -328,7 +328,7 @@ impl Pfs {
     /// The pages of a task, if they wait for those before them.
     fn pages_of(&self, task: &Task) -> Option<Pages> {
         let is_in_order =
-            fetch_order::is_in_order(task.urgency) && self.waiting[task.entry.mount].streams.are_read_ahead();
+            fetch_order::is_in_order(task.urgency) && self.waiting[task.entry.mount].client.reads_ahead();
         let end = task.flight.page + 1 + task.behind.len() as u32;
         is_in_order.then(|| Pages { file: task.entry.copy(), range: task.flight.page..end })
     }
@@ -368,7 +368,7 @@ impl Pfs {
                 let page_bytes = self.mounts[task.entry.mount].config.page_bytes;
                 let is_full = begun.done() - before == page_bytes;
                 if is_full && task.urgency != Urgency::Refill {
-                    self.waiting[task.entry.mount].streams.page_took(started.elapsed());
+                    self.waiting[task.entry.mount].client.page_took(started.elapsed());
                 }
                 let len = begun.done();
                 begun.land(&self.cache, task, fill_of(task.urgency));
@@ -438,7 +438,7 @@ impl Pfs {
     /// Where the PFS's client reads ahead, readers go on by the descriptor that has come so far;
     /// all who have a task have shown that they may read the file.
     fn read_chunk(&self, task: &Task, buffer: &mut [u8], offset: u64) -> Result<(), FlightError> {
-        if !self.waiting[task.entry.mount].streams.are_read_ahead() {
+        if !self.waiting[task.entry.mount].client.reads_ahead() {
             return self.read_chunk_by(task, &task.pfs, buffer, offset);
         }
         if matches!(task.urgency, Urgency::Plan | Urgency::Load) {

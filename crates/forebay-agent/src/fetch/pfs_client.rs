@@ -1,9 +1,9 @@
-//! Whether a PFS's client reads ahead by itself, and what a page takes.
+//! The client of a PFS: whether it reads ahead by itself, and what a page takes.
 //!
 //! Where it does, adjacent pages that readers want are fetched one after the other, by one
 //! descriptor ([`super::thread_queue`]). Side by side they would come no sooner: the client drops
-//! what it has read ahead whenever another place is read. `docs/decisions/0017-streams.md` has the
-//! measurements.
+//! what it has read ahead whenever another place is read.
+//! `docs/decisions/0065-readers-pages-in-the-order-of-the-file.md` has the measurements.
 
 use forebay_pfs::mount::is_moosefs;
 use std::path::Path;
@@ -11,24 +11,24 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// The streams of one mount.
+/// The client of one mount.
 #[derive(Debug)]
-pub struct Streams {
-    are_read_ahead: bool,
+pub struct PfsClient {
+    reads_ahead: bool,
     /// What a page has taken of late, in nanoseconds; 0 before the first.
     page_ns: AtomicU64,
 }
 
-impl Streams {
+impl PfsClient {
     /// Of the file system that is mounted on `root`. Looked at once: it has to be mounted when the
     /// agent starts.
     pub fn of(root: &Path) -> Self {
-        Streams { are_read_ahead: is_moosefs(root), page_ns: AtomicU64::new(0) }
+        PfsClient { reads_ahead: is_moosefs(root), page_ns: AtomicU64::new(0) }
     }
 
-    /// Whether the PFS's client reads ahead by itself.
-    pub fn are_read_ahead(&self) -> bool {
-        self.are_read_ahead
+    /// Whether it reads ahead by itself.
+    pub fn reads_ahead(&self) -> bool {
+        self.reads_ahead
     }
 
     /// What a whole page has taken of late; zero before the first.
