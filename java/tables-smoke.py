@@ -1,4 +1,5 @@
-"""Iceberg, Delta Lake and Hudi in Spark with the plug-in: commits are correct on both schemes, and scans are prefetched in waves.
+"""Iceberg, Delta Lake and Hudi in Spark with the plug-in: commits are correct, and scans are
+prefetched in waves.
 
     python3 java/tables-smoke.py [iceberg-2] [delta] [hudi]
 
@@ -102,7 +103,8 @@ class Delta:
 
 
 class Hudi:
-    """Files are written anew where rows change (copy on write). Hudi knows the schemes that it works on, and `forebay` is none of them."""
+    """Files are written anew where rows change (copy on write). Hudi knows the schemes that it works
+    on, and `forebay` is none of them."""
 
     name = "hudi"
     schemes = ("file",)
