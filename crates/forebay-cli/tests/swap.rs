@@ -61,7 +61,7 @@ fn hog() {
 
 /// One test, because swap is on or off for the whole machine.
 #[test]
-fn with_swap_on_zram_bytes_stay_right_and_nothing_is_killed() {
+fn with_swap_on_zram_bytes_stay_right_and_beside_a_tier_that_gives_way_nothing_is_killed() {
     let Some(group) = Group::new("swap") else {
         return eprintln!("left out: no memory controller can be used here");
     };
@@ -69,25 +69,25 @@ fn with_swap_on_zram_bytes_stay_right_and_nothing_is_killed() {
         Ok(swap) => swap,
         Err(why) => return eprintln!("left out: {why}"),
     };
-    // A tier that keeps its memory: the kernel writes what does not fit to swap, and kills nobody.
+    // A tier that keeps its memory: the kernel writes what does not fit to swap. While both use
+    // their memory it may kill the program all the same, once it finds only pages in use.
     let tier = Tier::start(&group, "static");
-    let (hog, is_full) = start_hog(&group, HOG);
-    assert!(is_full && group.kills() == 0, "{} kills", group.kills());
+    let (hog, _) = start_hog(&group, HOG);
     assert!(group.swapped() > 0, "nothing was swapped");
     tier.read();
-    end_hog(hog);
-    drop(tier);
-    let before = group.swapped();
+    drop((hog, tier));
+    let (before, kills) = (group.swapped(), group.kills());
 
     // A tier that gives way: the program gets its memory from the tier.
     let tier = Tier::start(&group, "forebay");
     let (hog, is_full) = start_hog(&group, HOG);
-    assert!(is_full && group.kills() == 0, "{} kills", group.kills());
+    assert!(is_full);
     assert!(tier.capacity() < LIMIT - HOG, "{}", tier.capacity());
     let swapped = group.swapped().saturating_sub(before);
     assert!(swapped < HOG / 4, "{swapped} bytes were swapped beside a tier that gives way");
     tier.read();
     end_hog(hog);
+    assert_eq!(group.kills(), kills);
     wait_for("the tier has its memory again", || (tier.capacity() == CAPACITY).then_some(()));
     tier.fill();
     drop((tier, swap));

@@ -280,5 +280,6 @@ pub fn start_hog(group: &Group, bytes: u64) -> (Running, bool) {
 /// Has it give all its memory back and end well.
 pub fn end_hog(mut hog: Running) {
     drop(hog.0.stdin.take());
-    assert!(hog.0.wait().unwrap().success());
+    let status = hog.0.wait().unwrap();
+    assert!(status.success(), "the program that takes memory: {status}");
 }
