@@ -33,7 +33,7 @@ const REMOTE_PHASES_MAX: usize = 512;
 
 /// A phase beside which agents read more than one part in so many of its own bytes was disturbed:
 /// what was under way when it began is less.
-const BESIDE_PARTS: u64 = 16;
+const BESIDE_PARTS: u64 = 64;
 
 /// As much, for a phase of which no bytes are known.
 const BESIDE_BYTES: u64 = 16 << 20;

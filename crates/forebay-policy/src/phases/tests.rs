@@ -196,11 +196,11 @@ fn what_agents_read_beside_a_phase_disturbs_it_and_its_own_job_on_other_nodes_do
     let own = RemotePhase { name: "sim".into(), user: 1000, ..RemotePhase::default() };
     hear(&mut board, 0, Event::Heard { node: "b".into(), lease_ns: S, phases: alloc::vec![own] });
     hear(&mut board, 0, begin(1600, 0));
-    hear(&mut board, 1, Event::Beside { bytes: 101 });
+    hear(&mut board, 1, Event::Beside { bytes: 26 });
     hear(&mut board, S, Event::Ends(1));
     assert_eq!(board.snapshot()[0].alone_bytes_per_s, 0, "something was read beside it");
     hear(&mut board, S, begin(1600, 0));
-    hear(&mut board, S, Event::Beside { bytes: 100 });
+    hear(&mut board, S, Event::Beside { bytes: 25 });
     hear(&mut board, 2 * S, Event::Ends(1));
     assert_eq!(board.snapshot()[0].alone_bytes_per_s, 1600, "so little does not count");
 }

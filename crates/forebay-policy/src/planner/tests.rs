@@ -460,7 +460,8 @@ fn after_two_waves_a_wrong_profile_is_corrected() {
     assert!((pfs / 0.5 - 1.0).abs() <= 0.05, "{pfs}");
 }
 
-/// Phases that lose nothing beside prefetches are news too.
+/// Phases that lose nothing beside prefetches are news too, but slowly believed: those may have
+/// read from servers that the phase does not write to.
 #[test]
 fn harmless_prefetches_are_known_to_be_harmless() {
     let mut config = config();
@@ -469,14 +470,19 @@ fn harmless_prefetches_are_known_to_be_harmless() {
     let mut p = Planner::new(config, policy);
     phase(&mut p, 0.5, 100);
     second_wave(&mut p, 60);
-    p.handle(Nanos(20 * S), Event::PhaseEnds { hpc: 0 }, &mut vec![]);
-    assert!(p.board().strain(Setting::new(2, 1)).i_hpc <= 1.5, "{:?}", p.board().corrections());
-    let begins = Event::PhaseBegins { hpc: 0, alone_ns: 20 * S, deadline: Nanos(150 * S) };
-    p.handle(Nanos(120 * S), begins, &mut vec![]);
-    p.handle(Nanos(120 * S), Event::WaveStarts { job: 0, wave: 1, compute_ns: 60 * S }, &mut vec![]);
-    p.handle(Nanos(140 * S), Event::PhaseEnds { hpc: 0 }, &mut vec![]);
-    let i_hpc = p.board().strain(Setting::new(2, 1)).i_hpc;
-    assert!(i_hpc < 1.2, "{i_hpc}: {:?}", p.board().corrections());
+    let harm = |p: &Planner| p.board().strain(Setting::new(2, 1)).i_hpc;
+    let mut harms = vec![harm(&p)];
+    for wave in 1..8 {
+        let at = |s: u64| Nanos((u64::from(wave - 1) * 100 + s) * S);
+        p.handle(at(20), Event::PhaseEnds { hpc: 0 }, &mut vec![]);
+        harms.push(harm(&p));
+        p.handle(at(40), Event::Fetched { job: 0, wave, resident_bytes: 0 }, &mut vec![]);
+        let begins = Event::PhaseBegins { hpc: 0, alone_ns: 20 * S, deadline: at(150) };
+        p.handle(at(100), begins, &mut vec![]);
+        p.handle(at(100), Event::WaveStarts { job: 0, wave, compute_ns: 60 * S }, &mut vec![]);
+    }
+    assert!(harms.is_sorted_by(|a, b| a > b), "{harms:?}");
+    assert!(harms[2] > 1.4 && harms[7] < 1.4, "{harms:?}");
 }
 
 /// The speed was a guess, ten times too high. What was fetched by then was fetched at the speed

@@ -18,6 +18,10 @@ const SETTLE_NS: u64 = 2_000_000_000;
 /// A node may exceed its paces by this many bytes: about the pages under way at its fetch threads.
 pub const TOLERATED_BYTES: u64 = 16 << 20;
 
+/// As many bytes a thread of a request may have under way when its pace changes. Pages stop in
+/// their middle in a pause, and are completed whenever any request of the node goes on.
+const UNDER_WAY_BYTES: u64 = 4 << 20;
+
 /// A node may exceed a rate by this factor: bursts and differences of clocks.
 const TOLERATED_TIMES: u64 = 2;
 
@@ -37,19 +41,40 @@ pub struct PaceLimit {
     settled_bytes: u64,
     /// Bytes beyond the pace that the node's account contains.
     counted_bytes: u64,
+    /// Pages at a time.
+    threads: u32,
+    /// Bytes of pages that were under way when the pace changed.
+    under_way_bytes: u64,
 }
 
 impl PaceLimit {
     /// A new request.
     pub fn new(now: Nanos, pace: Pace) -> Self {
-        let rate_bytes_per_s = limit(pace);
-        PaceLimit { since: now, rate_bytes_per_s, fetched_bytes: 0, settled_bytes: 0, counted_bytes: 0 }
+        PaceLimit {
+            since: now,
+            rate_bytes_per_s: limit(pace),
+            fetched_bytes: 0,
+            settled_bytes: 0,
+            counted_bytes: 0,
+            threads: pace.threads,
+            under_way_bytes: 0,
+        }
     }
 
     /// Its pace changes.
     pub fn adjust(&mut self, now: Nanos, pace: Pace) {
         let fetched_bytes = self.fetched_bytes;
-        *self = PaceLimit { fetched_bytes, settled_bytes: fetched_bytes, ..PaceLimit::new(now, pace) };
+        let under_way_bytes = match self.threads {
+            // What was under way before the pause and has not come yet.
+            0 => self.under_way_bytes.saturating_sub(fetched_bytes.saturating_sub(self.settled_bytes)),
+            threads => u64::from(threads) * UNDER_WAY_BYTES,
+        };
+        *self = PaceLimit {
+            fetched_bytes,
+            settled_bytes: fetched_bytes,
+            under_way_bytes,
+            ..PaceLimit::new(now, pace)
+        };
     }
 
     /// The request has fetched `fetched_bytes` by now. Returns the bytes beyond its pace that are
@@ -63,7 +88,7 @@ impl PaceLimit {
             return 0;
         }
         let allowed = u128::from(rate) * u128::from(TOLERATED_TIMES) * u128::from(for_ns) / 1_000_000_000;
-        let beyond = fetched_bytes.saturating_sub(self.settled_bytes);
+        let beyond = fetched_bytes.saturating_sub(self.settled_bytes.saturating_add(self.under_way_bytes));
         let too_much = beyond.saturating_sub(u64::try_from(allowed).unwrap_or(u64::MAX));
         let more = too_much.saturating_sub(self.counted_bytes);
         self.counted_bytes += more;
@@ -157,20 +182,46 @@ mod tests {
         pace_limit.adjust(at_s(10), PAUSED);
         // What was under way.
         pace_limits.observe(at_s(11), "a", &mut pace_limit, 540 * MIB);
-        for s in 12..28 {
+        for s in 12..32 {
             pace_limits.observe(at_s(s), "a", &mut pace_limit, (540 + s - 11) * MIB);
         }
-        assert!(!pace_limits.is_excluded("a", at_s(28)) && pace_limits.take_violations().is_empty());
-        pace_limits.observe(at_s(28), "a", &mut pace_limit, 557 * MIB);
-        assert!(pace_limits.is_excluded("a", at_s(28)) && !pace_limits.is_excluded("b", at_s(28)));
+        assert!(!pace_limits.is_excluded("a", at_s(32)) && pace_limits.take_violations().is_empty());
+        pace_limits.observe(at_s(32), "a", &mut pace_limit, 561 * MIB);
+        assert!(pace_limits.is_excluded("a", at_s(32)) && !pace_limits.is_excluded("b", at_s(32)));
         assert_eq!(pace_limits.take_violations(), [("a".to_string(), 17 * MIB)]);
         pace_limits.observe(at_s(80), "a", &mut pace_limit, 900 * MIB);
-        assert!(pace_limits.take_violations().is_empty() && pace_limits.is_excluded("a", at_s(87)));
-        assert!(!pace_limits.is_excluded("a", at_s(88)));
-        pace_limits.observe(at_s(90), "a", &mut pace_limit, 950 * MIB);
-        assert!(pace_limits.is_excluded("a", at_s(91)), "it still does");
+        assert!(pace_limits.take_violations().is_empty() && pace_limits.is_excluded("a", at_s(91)));
+        assert!(!pace_limits.is_excluded("a", at_s(92)));
+        pace_limits.observe(at_s(94), "a", &mut pace_limit, 950 * MIB);
+        assert!(pace_limits.is_excluded("a", at_s(95)), "it still does");
         pace_limits.forget("a");
-        assert!(!pace_limits.is_excluded("a", at_s(91)), "it was started again");
+        assert!(!pace_limits.is_excluded("a", at_s(95)), "it was started again");
+    }
+
+    /// A planner fetches other waves for a while: the page of each request that was under way comes
+    /// when the node's other requests go on.
+    #[test]
+    fn pages_that_were_stopped_in_a_pause_do_not_count() {
+        let unlimited = Pace { threads: 1, ..Pace::default() };
+        let mut pace_limits = PaceLimits::default();
+        for switch in 0..20 {
+            let mut pace_limit = PaceLimit::new(at_s(switch), unlimited);
+            pace_limits.observe(at_s(switch), "a", &mut pace_limit, 8 * MIB);
+            pace_limit.adjust(at_s(switch), PAUSED);
+            pace_limits.observe(at_s(switch + 3), "a", &mut pace_limit, 10 * MIB);
+            pace_limit.adjust(at_s(switch + 4), PAUSED);
+            pace_limits.observe(at_s(switch + 7), "a", &mut pace_limit, 12 * MIB);
+        }
+        assert!(pace_limits.take_violations().is_empty());
+        // Nor do two pauses in a row allow twice as much.
+        let mut pace_limit = PaceLimit::new(at_s(30), unlimited);
+        for s in 31..36 {
+            pace_limit.adjust(at_s(3 * s), PAUSED);
+            pace_limits.observe(at_s(3 * s + 2), "b", &mut pace_limit, (s - 30) * 4 * MIB);
+        }
+        assert!(pace_limits.take_violations().is_empty());
+        pace_limits.observe(at_s(108), "b", &mut pace_limit, 21 * MIB);
+        assert_eq!(pace_limits.take_violations(), [("b".to_string(), 17 * MIB)]);
     }
 
     #[test]

@@ -1473,7 +1473,7 @@ fn tasks_wait_until_their_wave_is_fetched() {
     }
 }
 
-/// Node `a` fetches 20 MiB for a request that is paused.
+/// Node `a` fetches 24 MiB for a request that is paused; 4 MiB may have been under way.
 #[test]
 fn nobody_waits_for_input_from_a_node_that_ignores_its_pauses() {
     let mut world = World::asking("full-delay", 6);
@@ -1484,7 +1484,7 @@ fn nobody_waits_for_input_from_a_node_that_ignores_its_pauses() {
     world.machine.requests.values_mut().for_each(|requested| requested.pace_limit.adjust(now, paused));
     world.now = world.now + 3 * SECOND;
     let request = *world.orders.keys().next().unwrap();
-    let progress = Progress { fetched_bytes: 20 * MIB, ..Progress::default() };
+    let progress = Progress { fetched_bytes: 24 * MIB, ..Progress::default() };
     world.progress("a", request, progress);
     world.turn();
     assert_eq!((world.take_may_read(), world.waiting()), (vec![0], 0));
