@@ -348,8 +348,8 @@ mod tests {
             prop_assert!((c.factor() / want - 1.0).abs() < 1e-9);
         }
 
-        /// Where the harm is now nothing and now double, the cautious side knows the double from the
-        /// first time on, however often it is nothing in between, up to ten times.
+        /// Where the harm is now nothing and now double, the cautious side knows the double from
+        /// the first time on, however often it is nothing in between, up to ten times.
         #[test]
         fn what_comes_now_and_then_is_not_forgotten(
             weight in 0.01f64..=1.0,

@@ -139,8 +139,8 @@ mod tests {
         assert_eq!(ends, [239, 479, 719, 959].map(|tick| tick * S / 20));
     }
 
-    /// Of each phase of a job: how long after its end (ms) that was known, and its bytes. The phases
-    /// take two seconds of every twelve; `writes` says how many bytes each moves.
+    /// Of each phase of a job: how long after its end (ms) that was known, and its bytes. The
+    /// phases take two seconds of every twelve; `writes` says how many bytes each moves.
     fn known_after(writes: &[u64]) -> Vec<(u64, u64)> {
         let (mut watch, mut total, mut bytes, mut found) = (Watch::new(), 0, 0, Vec::new());
         for tick in 0..240 * writes.len() as u64 + 200 {
