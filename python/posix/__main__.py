@@ -41,7 +41,6 @@ JUDGES = {
         suites.Coreutils,
     )
 }
-LAB_DIRECTORY = "FOREBAY_LAB_PFS"
 
 
 def some_of(known):
@@ -166,7 +165,7 @@ def in_the_lab(options):
     try:
         again = [word for at, word in enumerate(sys.argv[1:], 1) if word != "--lab" and sys.argv[at - 1] != "--lab"]
         inner = [sys.executable, str(HERE), *again, "--stamp-s", "1.1"]
-        inner = ["sh", "-c", f'exec "$0" "$@" --pfs "${LAB_DIRECTORY}/posix"', *inner]
+        inner = ["sh", "-c", f'exec "$0" "$@" --pfs "${judges.LAB_DIRECTORY}/posix"', *inner]
         return subprocess.run([*lab, "run", "--name", "posix", "--", *inner], check=False).returncode
     finally:
         subprocess.run([*lab, "down", "--name", "posix"], check=False)

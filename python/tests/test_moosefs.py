@@ -106,9 +106,3 @@ def test_an_overwrite_in_place_on_moosefs_is_seen_at_once_on_another_node(lab, m
     for process in [*writers, reader]:
         process.stdin.close()
         assert process.wait(timeout=30) == 0
-
-
-def test_hand_overs_between_mounts_on_two_nodes_of_moosefs(lab):
-    tool = REPOSITORY / "python/posix/hand_over.py"
-    done = subprocess.run([sys.executable, tool, binary(), "--count", "1500", "--files", "300"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr

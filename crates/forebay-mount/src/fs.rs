@@ -48,6 +48,11 @@ pub struct Fs {
     pub passes: AtomicBool,
     /// The PFS moves time stamps only after a close.
     pub stamps_late: bool,
+    /// The PFS's client is a FUSE file system itself. Many keep written data with the open file
+    /// until it is flushed, and the kernel flushes no file to which it passes writes: after a
+    /// program's close, other nodes would not see them yet. Many let the kernel believe names and
+    /// attributes for a second.
+    pub in_user_space: bool,
 }
 
 /// A file that was found, in one of several ways.
@@ -159,11 +164,11 @@ impl Fs {
     /// have no rights for the directories above its current directory, or above one that is mounted
     /// in a container. The kernel has already checked the names by which the caller came here.
     fn by_path(&self, path: &[u8], file: FileId) -> Result<OwnedFd, Errno> {
-        let found = match self.walk(path) {
+        let found = match self.walk(path, BY_NAME) {
             Err(Errno::ACCESS) if self.callers.switches() => {
                 let caller = self.callers.acting();
                 self.callers.act_as_daemon();
-                let found = self.walk(path);
+                let found = self.walk(path, BY_NAME);
                 if let Some(caller) = caller {
                     self.callers.act_as(&caller);
                 }
@@ -178,14 +183,15 @@ impl Fs {
         if FileId::of(&stat(fd.as_fd())?) == file { Ok(fd) } else { Err(Errno::STALE) }
     }
 
-    /// Follows no symbolic links, and enters no mounts below: one of them may be this mount.
-    fn walk(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+    /// Opens the last name of `path` with `flags`. Follows no symbolic links, and enters no mounts
+    /// below: one of them may be this mount.
+    pub fn walk(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         let beneath = ResolveFlags::BENEATH
             | ResolveFlags::NO_SYMLINKS
             | ResolveFlags::NO_MAGICLINKS
             | ResolveFlags::NO_XDEV;
-        let open = |at: BorrowedFd<'_>, part: &[u8]| loop {
-            match rustix::fs::openat2(at, part, BY_NAME, Mode::empty(), beneath) {
+        let open = |at: BorrowedFd<'_>, part: &[u8], flags: OFlags| loop {
+            match rustix::fs::openat2(at, part, flags, Mode::empty(), beneath) {
                 // A rename somewhere while the kernel resolved the path.
                 Err(Errno::AGAIN) => {}
                 result => return result,
@@ -195,10 +201,10 @@ impl Fs {
         let mut at: Option<OwnedFd> = None;
         while rest.len() > PATH_BYTES {
             let cut = rest[..PATH_BYTES].iter().rposition(|b| *b == b'/').ok_or(Errno::NAMETOOLONG)?;
-            at = Some(open(at.as_ref().map_or(self.root.as_fd(), AsFd::as_fd), &rest[..cut])?);
+            at = Some(open(at.as_ref().map_or(self.root.as_fd(), AsFd::as_fd), &rest[..cut], BY_NAME)?);
             rest = &rest[cut + 1..];
         }
-        open(at.as_ref().map_or(self.root.as_fd(), AsFd::as_fd), rest)
+        open(at.as_ref().map_or(self.root.as_fd(), AsFd::as_fd), rest, flags)
     }
 
     /// The attributes of a name in a directory.

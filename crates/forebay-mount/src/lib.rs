@@ -48,6 +48,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+/// `f_type` of FUSE file systems.
+const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
+
 /// How a PFS is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -95,6 +98,7 @@ impl Mounted {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&pfs, flags, Mode::empty())?;
         let stamps_late = forebay_pfs::mount::is_moosefs(&pfs);
+        let in_user_space = rustix::fs::fstatfs(&root).is_ok_and(|of| of.f_type == FUSE_SUPER_MAGIC);
         let is_for_all = rustix::process::geteuid().is_root() && !options.private;
         let how = How {
             for_all: is_for_all,
@@ -118,6 +122,7 @@ impl Mounted {
             valid_for: options.valid_for,
             passes: AtomicBool::new(false),
             stamps_late,
+            in_user_space,
         });
         let mounted = Mounted { fs, at };
         mounted.begin().inspect_err(|_| {

@@ -17,10 +17,10 @@ use crate::abi::{
 use crate::caller::use_umask;
 use crate::fs::{Done, Effect, Fs, Out, self_path, stat};
 use crate::handles::Handle;
-use crate::nodes::{Backing, FileId};
+use crate::nodes::{Backing, FileId, Whereabouts};
 use crate::request::Request;
 use crate::served::Served;
-use rustix::fs::{FileType, Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -37,11 +37,19 @@ const FLAGS_OF_PFS: i32 = libc::O_ACCMODE
     | libc::O_TRUNC
     | libc::O_NONBLOCK;
 
+/// The attributes of an open file, from the servers.
+const LOOK_AGAIN: AtFlags = AtFlags::EMPTY_PATH.union(AtFlags::STATX_FORCE_SYNC);
+
 /// How often a file is created whose name comes and goes.
 const TRIES: usize = 16;
 
 fn flags_of(flags: i32) -> OFlags {
     OFlags::from_bits_retain((flags & FLAGS_OF_PFS) as u32) | OFlags::CLOEXEC | OFlags::NOCTTY
+}
+
+/// To open a file only so that the PFS's client asks the servers what its name means.
+fn flags_of_look(flags: i32) -> OFlags {
+    flags_of(flags & !libc::O_TRUNC) | OFlags::NONBLOCK | OFlags::NOFOLLOW
 }
 
 impl Fs {
@@ -57,9 +65,26 @@ impl Fs {
         if arg.flags & FMODE_EXEC != 0 {
             self.may(file.as_fd(), libc::X_OK)?;
         }
-        let fd = rustix::fs::open(self_path(file.as_fd()), flags_of(arg.flags), Mode::empty())?;
+        let opened = rustix::fs::open(self_path(file.as_fd()), flags_of(arg.flags), Mode::empty());
         drop(file);
+        if matches!(opened, Err(Errno::STALE)) {
+            self.refresh_name(node, arg.flags);
+        }
+        let fd = opened?;
+        if self.in_user_space {
+            // Whoever opens a file after a close elsewhere learns its size, as from NFS.
+            let _ = rustix::fs::statx(&fd, c"", LOOK_AGAIN, StatxFlags::BASIC_STATS);
+        }
         Ok(Effect::Opened(self.serve(node, arg.flags, fd, out)))
+    }
+
+    /// The name belongs to another file now, and the PFS's client does not know it yet: GlusterFS's
+    /// believes names for a second. An open by name makes it ask the servers. This mount's kernel
+    /// then looks the name up again, and finds the other file.
+    fn refresh_name(&self, node: u64, flags: i32) {
+        if let Some(Whereabouts::Path(path, _)) = self.nodes.find(node) {
+            let _ = self.walk(&path, flags_of_look(flags));
+        }
     }
 
     /// CREATE: creates a file and opens it, or opens one that was created meanwhile.
@@ -110,7 +135,11 @@ impl Fs {
         if FileType::from_raw_mode(u32::from(found.stx_mode)) != FileType::RegularFile {
             return Err(Errno::STALE);
         }
-        let fd = rustix::fs::open(self_path(file.as_fd()), flags_of(flags), Mode::empty())?;
+        let opened = rustix::fs::open(self_path(file.as_fd()), flags_of(flags), Mode::empty());
+        if matches!(opened, Err(Errno::STALE)) {
+            let _ = rustix::fs::openat(dir, name, flags_of_look(flags), Mode::empty());
+        }
+        let fd = opened?;
         // Opening may have truncated it.
         let now = stat(fd.as_fd())?;
         let node = self.nodes.looked_up(parent, name.to_bytes(), FileId::of(&now));

@@ -11,9 +11,6 @@ use std::sync::atomic::Ordering;
 /// Background requests that the kernel may have in flight, such as read-ahead.
 const MAX_BACKGROUND: u16 = 64;
 
-/// `f_type` of FUSE file systems.
-const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
-
 impl Fs {
     /// Serves a request that has an answer.
     ///
@@ -133,7 +130,7 @@ impl Fs {
             | INIT_EXT
             | DIRECT_IO_ALLOW_MMAP
             | NO_EXPORT_SUPPORT;
-        if self.callers.switches() && !self.is_in_user_space() {
+        if self.callers.switches() && !self.in_user_space {
             wanted |= PASSTHROUGH;
         }
         if !self.valid_for.is_zero() {
@@ -160,12 +157,5 @@ impl Fs {
             true => Ok(()),
             false => Err(io::Error::other("the kernel refuses the answer to FUSE_INIT")),
         }
-    }
-
-    /// Whether the PFS's client is a FUSE file system itself. Many keep written data with the open
-    /// file until it is flushed, and the kernel flushes no file to which it passes writes: after a
-    /// program's close, other nodes would not see them yet.
-    fn is_in_user_space(&self) -> bool {
-        rustix::fs::fstatfs(&self.root).is_ok_and(|of| of.f_type == FUSE_SUPER_MAGIC)
     }
 }
