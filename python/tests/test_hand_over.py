@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -30,5 +31,12 @@ def test_what_one_node_has_closed_is_right_when_the_other_opens_it(pfs):
         pytest.skip(why)
     tool = REPOSITORY / "python/posix/hand_over.py"
     command = [sys.executable, tool, binary(), "--lab", pfs, "--count", "1500", "--files", "300"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        said, _ = process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        # It takes its lab down.
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+        pytest.fail(f"no end in five minutes: {said}")
+    assert process.returncode == 0, said

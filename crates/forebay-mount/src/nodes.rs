@@ -76,6 +76,24 @@ struct Table {
     last: u64,
 }
 
+impl Table {
+    fn path(&self, node: &Node) -> Option<Vec<u8>> {
+        let mut parts = vec![&*node.name];
+        let mut at = node.parent;
+        while at != ROOT_ID {
+            let parent = self.nodes.get(&at)?;
+            parts.push(&parent.name);
+            at = parent.parent;
+            // Renames on other nodes may have left a cycle in the names that are known here.
+            if parts.len() > self.nodes.len() {
+                return None;
+            }
+        }
+        parts.reverse();
+        Some(parts.join(&b'/'))
+    }
+}
+
 impl Nodes {
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -133,19 +151,15 @@ impl Nodes {
         if let Some(orphan) = &node.orphan {
             return Some(Whereabouts::Orphan(orphan.clone()));
         }
-        let mut parts = vec![&*node.name];
-        let mut at = node.parent;
-        while at != ROOT_ID {
-            let parent = table.nodes.get(&at)?;
-            parts.push(&parent.name);
-            at = parent.parent;
-            // Renames on other nodes may have left a cycle in the names that are known here.
-            if parts.len() > table.nodes.len() {
-                return None;
-            }
-        }
-        parts.reverse();
-        Some(Whereabouts::Path(parts.join(&b'/'), node.file))
+        Some(Whereabouts::Path(table.path(node)?, node.file))
+    }
+
+    /// The path of a node below the root as it was last looked up, also while the file is open;
+    /// `None` if that is not known or it has no name.
+    pub fn path(&self, id: u64) -> Option<Vec<u8>> {
+        let table = self.lock();
+        let node = table.nodes.get(&id).filter(|node| node.orphan.is_none())?;
+        table.path(node)
     }
 
     /// Whether `file` is known under `name`, without an open file.

@@ -17,7 +17,7 @@ use crate::abi::{
 use crate::caller::use_umask;
 use crate::fs::{Done, Effect, Fs, Out, self_path, stat};
 use crate::handles::Handle;
-use crate::nodes::{Backing, FileId, Whereabouts};
+use crate::nodes::{Backing, FileId};
 use crate::request::Request;
 use crate::served::Served;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, Timespec, Timestamps};
@@ -82,7 +82,7 @@ impl Fs {
     /// believes names for a second. An open by name makes it ask the servers. This mount's kernel
     /// then looks the name up again, and finds the other file.
     fn refresh_name(&self, node: u64, flags: i32) {
-        if let Some(Whereabouts::Path(path, _)) = self.nodes.find(node) {
+        if let Some(path) = self.nodes.path(node) {
             let _ = self.walk(&path, flags_of_look(flags));
         }
     }

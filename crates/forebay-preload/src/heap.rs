@@ -59,8 +59,9 @@ fn mapped_bytes(layout: Layout) -> Option<usize> {
 fn map(bytes: usize) -> *mut u8 {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping at a place of the kernel's choice. As a bare system call, because
-    // `mmap` may be another preloaded library's.
-    let at = unsafe { libc::syscall(libc::SYS_mmap, 0, bytes, protection, flags, -1, 0) };
+    // `mmap` may be another preloaded library's. The address and the offset have 64 bits: of an
+    // `int` on the stack the call would read 32 bits of something else.
+    let at = unsafe { libc::syscall(libc::SYS_mmap, 0_usize, bytes, protection, flags, -1, 0_usize) };
     if at == -1 { null_mut() } else { at as *mut u8 }
 }
 
@@ -82,7 +83,7 @@ impl Heap {
             tries += 1;
             if tries > SPINS {
                 // SAFETY: a bare system call, which no other thread's cancellation ends.
-                unsafe { libc::syscall(libc::SYS_nanosleep, &raw const SLEEP, 0) };
+                unsafe { libc::syscall(libc::SYS_nanosleep, &raw const SLEEP, 0_usize) };
             }
         }
         Locked(self)

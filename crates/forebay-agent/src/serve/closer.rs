@@ -200,7 +200,7 @@ fn start_sharing_descriptors(act: impl FnOnce()) -> io::Result<Pid> {
     let flags = libc::CLONE_FILES | libc::SIGCHLD;
     // SAFETY: without CLONE_VM and with no stack given this is fork, in a process of one thread;
     // the child never returns.
-    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
+    match unsafe { libc::syscall(libc::SYS_clone, flags, 0_usize, 0_usize, 0_usize, 0_usize) } {
         0 => {
             act();
             // SAFETY: ends this process alone, without what the parent has registered for its own

@@ -381,6 +381,19 @@ fn a_static_program_is_not_affected() {
     assert_eq!((report.processes, report.reads), (0, 0), "{report:?}");
 }
 
+/// Valgrind sees what the library does before and after a program's own code.
+#[test]
+fn valgrind_finds_no_error_in_a_program_that_reads_through_the_tier() {
+    if !has("valgrind") {
+        return;
+    }
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    std::fs::write(pfs.path().join("d"), "abc").unwrap();
+    let out = command(&agent, pfs.path(), &["valgrind", "--error-exitcode=9", "cat", "d"]).output().unwrap();
+    assert!(out.status.success() && text(&out.stdout) == "abc", "{}", text(&out.stderr));
+}
+
 #[test]
 fn what_forebay_run_is_sent_the_program_gets_and_what_it_ignores_the_program_ignores() {
     let pfs = plain_pfs();

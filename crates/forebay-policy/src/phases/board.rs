@@ -31,8 +31,8 @@ const NODES_MAX: usize = 4096;
 /// Phases of one other node that are kept.
 const REMOTE_PHASES_MAX: usize = 512;
 
-/// A phase beside which agents read more than one part in so many of its own bytes was disturbed:
-/// what was under way when it began is less.
+/// A phase beside which agents read more than one part in so many of its own bytes was disturbed,
+/// if only by pages that were under way when it began.
 const BESIDE_PARTS: u64 = 64;
 
 /// As much, for a phase of which no bytes are known.

@@ -46,6 +46,8 @@ pub enum Seen {
 pub struct Watch {
     bursts: Bursts,
     in_phase: bool,
+    /// When the phase under way, or the last one, began.
+    begun_ns: u64,
     /// Of the last bursts, the newest last.
     last_bytes: [u64; 3],
     /// Begin and bytes of a burst under way whose phase has ended early.
@@ -63,7 +65,10 @@ impl Watch {
         let mut seen = Vec::new();
         if let Some(burst) = self.bursts.progress(now.0, total_bytes, busy) {
             self.last_bytes = [self.last_bytes[1], self.last_bytes[2], burst.bytes];
-            self.end(&burst, &mut seen);
+            // Otherwise the gap has become shorter, and a later part of the burst is the phase.
+            if burst.end_ns >= self.begun_ns {
+                self.end(&burst, &mut seen);
+            }
             self.ended_early = self.ended_early.filter(|(start_ns, _)| *start_ns != burst.start_ns);
         }
         if let Some(burst) = self.bursts.ongoing().filter(|burst| burst.bytes >= LEAST_BYTES) {
@@ -74,23 +79,28 @@ impl Watch {
 
     /// A burst is under way.
     fn follow(&mut self, burst: &Burst, now: Nanos, seen: &mut Vec<Seen>) {
-        let early = self.ended_early.filter(|(start_ns, _)| *start_ns == burst.start_ns);
-        let is_more = |(_, bytes): (u64, u64)| burst.bytes > bytes + bytes / SAME_PARTS;
-        if early.is_some_and(|early| !is_more(early)) {
+        let before = self.bytes_of_early_end(burst);
+        let is_more = |before: u64| burst.bytes >= before + (before / SAME_PARTS).max(LEAST_BYTES);
+        if before.is_some_and(|before| !is_more(before)) {
             return;
         }
         if !core::mem::replace(&mut self.in_phase, true) {
             // What goes on after its end is a phase of its own, which began just now.
-            let at = early.map_or(Nanos(burst.start_ns), |_| Nanos(burst.end_ns));
-            let bytes = if early.is_some() { 0 } else { self.last_bytes[2] };
-            seen.push(Seen::Begins { at, bytes });
+            let begin = before.map_or((burst.start_ns, self.last_bytes[2]), |_| (burst.end_ns, 0));
+            self.begun_ns = begin.0;
+            seen.push(Seen::Begins { at: Nanos(begin.0), bytes: begin.1 });
         }
-        seen.push(Seen::Progress { bytes: burst.bytes - early.map_or(0, |(_, bytes)| bytes) });
+        seen.push(Seen::Progress { bytes: burst.bytes.saturating_sub(before.unwrap_or(0)) });
         let is_quiet = now.0.saturating_sub(burst.end_ns) >= QUIET_NS;
-        if early.is_none() && is_quiet && self.is_whole(burst.bytes) {
+        if before.is_none() && is_quiet && self.is_whole(burst.bytes) {
             self.end(burst, seen);
             self.ended_early = Some((burst.start_ns, burst.bytes));
         }
+    }
+
+    /// What `burst` had moved when its phase ended early.
+    fn bytes_of_early_end(&self, burst: &Burst) -> Option<u64> {
+        self.ended_early.filter(|(start_ns, _)| *start_ns == burst.start_ns).map(|(_, bytes)| bytes)
     }
 
     /// Whether the last bursts were the same, and one of `bytes` is as well.
@@ -102,8 +112,8 @@ impl Watch {
 
     fn end(&mut self, burst: &Burst, seen: &mut Vec<Seen>) {
         if core::mem::take(&mut self.in_phase) {
-            let before = self.ended_early.filter(|(start_ns, _)| *start_ns == burst.start_ns);
-            seen.push(Seen::Progress { bytes: burst.bytes - before.map_or(0, |(_, bytes)| bytes) });
+            let before = self.bytes_of_early_end(burst).unwrap_or(0);
+            seen.push(Seen::Progress { bytes: burst.bytes.saturating_sub(before) });
             seen.push(Seen::Ended { at: Nanos(burst.end_ns) });
         }
     }
@@ -164,6 +174,7 @@ mod tests {
         assert_eq!(known.len(), 6);
         assert!(known[..3].iter().all(|(ms, _)| *ms >= 1000), "{known:?}");
         assert!(known[3..].iter().all(|(ms, _)| *ms == 200), "{known:?}");
+        assert!(known.iter().all(|(_, bytes)| *bytes == 160 << 20), "{known:?}");
         // Of others they are not, and it goes on when volumes are the same again.
         let known = known_after(&[160, 160, 160, 120, 160, 160, 160, 160].map(|mib| mib << 20));
         let early = known.iter().map(|(ms, _)| *ms == 200).collect::<Vec<_>>();
@@ -185,8 +196,52 @@ mod tests {
         assert_eq!(ends, [239, 479, 719, 959, 979].map(|tick| tick * S / 20));
         let begins: Vec<_> = all.iter().filter(|s| matches!(s, Seen::Begins { .. })).collect();
         assert_eq!(begins[4], &Seen::Begins { at: Nanos(970 * S / 20), bytes: 0 }, "{begins:?}");
-        let last = all.iter().rev().find(|s| matches!(s, Seen::Progress { .. }));
-        assert!(last.is_some(), "{all:?}");
+        let end = all.iter().position(|s| *s == Seen::Ended { at: Nanos(979 * S / 20) }).unwrap();
+        assert_eq!(all[end - 1], Seen::Progress { bytes: 40 << 20 });
+    }
+
+    /// The gap becomes shorter while a phase goes on after its early end: the first part of the
+    /// burst is returned alone then, and is not the phase under way.
+    #[test]
+    fn a_burst_that_falls_apart_ends_no_later_phase() {
+        let (mut watch, mut total, mut at) = (Watch::new(), 0, None);
+        let mut begins = 0;
+        for tick in 0..2400u64 {
+            let ms = tick * 50;
+            // Two parts of 40 MiB with a pause of 0.25 s, every 2.7 s; after the last, writes of
+            // 8 MiB with pauses of 0.1 s.
+            let within = ms % 2700;
+            let writes = match ms / 2700 {
+                0..5 => within < 500 || (750..1250).contains(&within),
+                5 => within < 500 || (750..1250).contains(&within) || (within >= 1650 && within % 150 < 50),
+                _ => false,
+            };
+            total += if writes { 4 << 20 } else { 0 };
+            for seen in watch.look(Nanos(ms * 1_000_000), total, false) {
+                match seen {
+                    Seen::Begins { at: begin, .. } => {
+                        assert!(at.is_none(), "a phase begins within another");
+                        (at, begins) = (Some(begin), begins + 1);
+                    }
+                    Seen::Progress { bytes } => assert!(bytes <= total, "{bytes} of {total}"),
+                    Seen::Ended { at: end } => assert!(end >= at.take().unwrap()),
+                }
+            }
+        }
+        assert!(begins >= 6 && at.is_none(), "{begins} {at:?}");
+    }
+
+    #[test]
+    fn a_line_of_a_log_after_an_early_end_is_no_phase() {
+        let (mut watch, mut total, mut begins) = (Watch::new(), 0, 0);
+        for tick in 0..1200u64 {
+            // 2 MiB in two seconds, and later a line.
+            total += if tick % 240 >= 200 { 52_429 } else { 0 };
+            total += if tick % 240 == 10 { 40_000 } else { 0 };
+            let seen = watch.look(Nanos(tick * S / 20), total, tick % 240 >= 200);
+            begins += seen.iter().filter(|s| matches!(s, Seen::Begins { .. })).count();
+        }
+        assert_eq!(begins, 5);
     }
 
     #[test]

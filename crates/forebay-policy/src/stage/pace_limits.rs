@@ -18,8 +18,9 @@ const SETTLE_NS: u64 = 2_000_000_000;
 /// A node may exceed its paces by this many bytes: about the pages under way at its fetch threads.
 pub const TOLERATED_BYTES: u64 = 16 << 20;
 
-/// As many bytes a thread of a request may have under way when its pace changes. Pages stop in
-/// their middle in a pause, and are completed whenever any request of the node goes on.
+/// As many bytes a thread of a request may have under way when its pace changes: a page, unless
+/// `mount.page_size` is larger. Pages stop in their middle in a pause, and are completed whenever
+/// any request of the node goes on.
 const UNDER_WAY_BYTES: u64 = 4 << 20;
 
 /// A node may exceed a rate by this factor: bursts and differences of clocks.
@@ -64,11 +65,10 @@ impl PaceLimit {
     /// Its pace changes.
     pub fn adjust(&mut self, now: Nanos, pace: Pace) {
         let fetched_bytes = self.fetched_bytes;
-        let under_way_bytes = match self.threads {
-            // What was under way before the pause and has not come yet.
-            0 => self.under_way_bytes.saturating_sub(fetched_bytes.saturating_sub(self.settled_bytes)),
-            threads => u64::from(threads) * UNDER_WAY_BYTES,
-        };
+        // What was under way before an earlier pause may still come.
+        let came = fetched_bytes.saturating_sub(self.settled_bytes);
+        let left = self.under_way_bytes.saturating_sub(came);
+        let under_way_bytes = left.max(u64::from(self.threads) * UNDER_WAY_BYTES);
         *self = PaceLimit {
             fetched_bytes,
             settled_bytes: fetched_bytes,
@@ -84,6 +84,8 @@ impl PaceLimit {
         let Some(rate) = self.rate_bytes_per_s else { return 0 };
         let for_ns = now.saturating_since(self.since);
         if for_ns < SETTLE_NS {
+            let came = fetched_bytes.saturating_sub(self.settled_bytes);
+            self.under_way_bytes = self.under_way_bytes.saturating_sub(came);
             self.settled_bytes = fetched_bytes;
             return 0;
         }
@@ -182,20 +184,20 @@ mod tests {
         pace_limit.adjust(at_s(10), PAUSED);
         // What was under way.
         pace_limits.observe(at_s(11), "a", &mut pace_limit, 540 * MIB);
-        for s in 12..32 {
+        for s in 12..28 {
             pace_limits.observe(at_s(s), "a", &mut pace_limit, (540 + s - 11) * MIB);
         }
-        assert!(!pace_limits.is_excluded("a", at_s(32)) && pace_limits.take_violations().is_empty());
-        pace_limits.observe(at_s(32), "a", &mut pace_limit, 561 * MIB);
-        assert!(pace_limits.is_excluded("a", at_s(32)) && !pace_limits.is_excluded("b", at_s(32)));
+        assert!(!pace_limits.is_excluded("a", at_s(28)) && pace_limits.take_violations().is_empty());
+        pace_limits.observe(at_s(28), "a", &mut pace_limit, 557 * MIB);
+        assert!(pace_limits.is_excluded("a", at_s(28)) && !pace_limits.is_excluded("b", at_s(28)));
         assert_eq!(pace_limits.take_violations(), [("a".to_string(), 17 * MIB)]);
         pace_limits.observe(at_s(80), "a", &mut pace_limit, 900 * MIB);
-        assert!(pace_limits.take_violations().is_empty() && pace_limits.is_excluded("a", at_s(91)));
-        assert!(!pace_limits.is_excluded("a", at_s(92)));
-        pace_limits.observe(at_s(94), "a", &mut pace_limit, 950 * MIB);
-        assert!(pace_limits.is_excluded("a", at_s(95)), "it still does");
+        assert!(pace_limits.take_violations().is_empty() && pace_limits.is_excluded("a", at_s(87)));
+        assert!(!pace_limits.is_excluded("a", at_s(88)));
+        pace_limits.observe(at_s(90), "a", &mut pace_limit, 950 * MIB);
+        assert!(pace_limits.is_excluded("a", at_s(91)), "it still does");
         pace_limits.forget("a");
-        assert!(!pace_limits.is_excluded("a", at_s(95)), "it was started again");
+        assert!(!pace_limits.is_excluded("a", at_s(91)), "it was started again");
     }
 
     /// A planner fetches other waves for a while: the page of each request that was under way comes
