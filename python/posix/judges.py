@@ -167,7 +167,7 @@ class StressNg(Judge):
     longest_s = 60
     # Mounts, and files of the kernel.
     LEFT_OUT = ("bind-mount", "binderfs", "eventfd", "ioprio", "procfs")
-    # Makes a file larger than the lab's servers; MooseFS's client then waits for ever and answers nobody.
+    # Makes a file larger than the lab's servers; MooseFS's client then answers nobody any more.
     LEFT_OUT_IN_LAB = ("fsize",)
     SIZES = {"copy-file": "128M", "fallocate": "32M", "fiemap": "32M", "hdd": "32M", "iomix": "32M", "sync-file": "32M"}
 
