@@ -3,7 +3,8 @@
 Each pair runs in turns in one process, so the ratio holds on a busy machine as well. Needs root.
 
 - read: a cached file through the mount, beside the kernel's own passthrough (a mount without an
-  agent of a tmpfs: the kernel passes reads to the file), and beside the tmpfs.
+  agent of a tmpfs: the kernel passes reads to the file), beside the tmpfs, and, with
+  --passthrough-hp, beside a file system that serves each read by a request and a copy.
 - write, cold read: through the mount, beside the PFS itself. With --pfs, these only, on another
   file system than a tmpfs; the kernel's caches are dropped before each read.
 - names: beside the directory itself, and, with --passthrough-hp, beside libfuse's example
@@ -75,7 +76,7 @@ def measure(options, directory):
             subprocess.run([options.passthrough_hp.resolve(), "--nocache", pfs, example], check=True)
             references.append(("passthrough_hp", example))
         if options.only != "names":
-            bytes_pairs(options, (pfs, mounted, passed), lambda: run("evict", "--all"))
+            bytes_pairs(options, (pfs, mounted, passed), references, lambda: run("evict", "--all"))
         if options.only != "bytes":
             names_pairs(options, mounted, references)
     finally:
@@ -94,14 +95,15 @@ def head(options):
     print("| --- | --- | --- | --- | --- | --- |")
 
 
-def bytes_pairs(options, places, evict):
+def bytes_pairs(options, places, references, evict):
     """Reads and writes."""
     pfs, mounted, passed = places
+    references = [("kernel passthrough", passed), *references]
     head(options)
     for size, name in ((1 << 20, "1 MiB"), (4 << 10, "4 KiB")):
         here = lambda: read(mounted / "data", size)
-        row(options, f"cached read, {name}, to kernel passthrough", here, lambda: read(passed / "data", size))
-        row(options, f"cached read, {name}, to tmpfs", here, lambda: read(pfs / "data", size))
+        for what, place in references:
+            row(options, f"cached read, {name}, to {what}", here, lambda: read(place / "data", size))
     transfers(options, (pfs, mounted), evict)
 
 
