@@ -1,4 +1,7 @@
-"""Files that nodes hand over to each other through mounts. In the lab, as root; FOREBAY_REQUIRE_LAB=moosefs,glusterfs forbids leaving it out."""
+"""Files that nodes hand over to each other through mounts. In the lab, as root.
+
+FOREBAY_REQUIRE_LAB=moosefs,glusterfs forbids leaving it out.
+"""
 
 import os
 import shutil
