@@ -58,6 +58,27 @@ def test_the_table_has_a_row_for_each_query_and_seconds_only_where_asked_for():
     assert tpch_report.table(outcomes, times=True)[0].count(", s") == 4
 
 
+def test_times_are_compared_with_spark_alone_with_the_bound_and_with_the_page_cache():
+    def timed(query, mode, cold_s, second_s, served=0):
+        one = outcome(query, mode, served)
+        for run, seconds in zip(one["runs"], (cold_s, second_s)):
+            run["seconds"] = seconds
+        return one
+
+    outcomes = [timed(1, "alone", 4, 4, 120_000_000), timed(1, "no-action", 2, 1, 60_000_000), timed(1, "memory", 0.5, 0.5)]
+    outcomes += [timed(2, "alone", 2, 2, 60_000_000), timed(2, "no-action", 2.2, 1, 6_000_000), timed(2, "memory", 1.1, 1)]
+    of = tpch_report.times(outcomes, "no-action", 60)
+    # Q1 waits for its bytes, Q2 computes longer than that.
+    assert (of["bound_over_cold"]["least"], of["bound_over_cold"]["greatest"]) == (0.5, 0.5)
+    assert of["cold_over_alone"]["mean"] == pytest.approx((0.5 * 1.1) ** 0.5) and of["slower"] == [2]
+    assert of["second_over_memory"] == {"least": 1, "greatest": 2, "mean": pytest.approx(2**0.5)}
+    said = tpch_report.verdict_of_times("no-action", of)
+    assert "0.50 to 1.10 (geometric mean 0.74)" in said[0] and said[0].endswith("more in Q2)")
+    assert tpch_report.times(outcomes[:2], "no-action", 60) is None
+    head = tpch_report.table(outcomes, times=True)[0]
+    assert head.count(", s") == 6 and "memory, MB" not in head and "memory" not in tpch_report.summary(outcomes)
+
+
 def test_results_that_differ_and_queries_that_did_not_run_end_the_benchmark():
     same = [outcome(1, "alone", 1), outcome(1, "no-action", 1)]
     tpch.check(same, config())

@@ -9,8 +9,9 @@ what the plug-in reported of each and tasks did not read. The tables are Parquet
 `tpchgen-cli` (PyPI), or ORC, which Spark makes of these once. It leaves `tpch.json`, `tpch.md` and
 `tpch.svg` in `target/tpch` (`target/tpch-orc`). Bytes hardly depend on the load of the machine:
 only the gap over which waves merge reads is measured. Seconds do, and are in the table only with
---times. With --faults it kills an agent, an executor and the coordinator in the middle of five
-queries instead, on two nodes, and compares the results with those of undisturbed runs.
+--times, which compares them with those of Spark with the tables in the kernel's page cache. With
+--faults it kills an agent, an executor and the coordinator in the middle of five queries instead,
+on two nodes, and compares the results with those of undisturbed runs.
 """
 
 import argparse
@@ -73,6 +74,8 @@ def arguments():
     args = parser.parse_args()
     args.scale = args.scale or (0.05 if args.quick or args.faults else 1)
     args.rate = args.rate or (2 if args.faults else 800)
+    # Beside what a query takes when it waits for no file system.
+    args.modes += [report.MEMORY] if args.times else []
     args.queries = args.queries or list(faults.QUERIES if args.faults else QUICK if args.quick else queries.QUERIES)
     name = "tpch" + ("" if args.format == bench.FORMATS[0] else f"-{args.format}") + ("-faults" if args.faults else "-quick" if args.quick else "")
     args.directory = (args.output or TARGET / name).resolve()
@@ -123,6 +126,10 @@ def main():
     figures = report.summary(outcomes)
     lines = report.table(outcomes, args.times)
     said = report.verdict(figures)
+    if args.times:
+        for mode in figures:
+            figures[mode]["times"] = report.times(outcomes, mode, args.rate)
+            said += report.verdict_of_times(mode, figures[mode]["times"]) if figures[mode]["times"] else []
     (args.directory / "tpch.md").write_text("\n".join([*lines, "", *said]) + "\n")
     whole = {"scale": args.scale, "spark": args.spark, "format": args.format, "parts": args.parts, "read_ahead": args.read_ahead, "rate_mb_per_s": args.rate, "summary": figures, "outcomes": outcomes}
     (args.directory / "tpch.json").write_text(json.dumps(whole, indent=1) + "\n")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import lab
 import queries
+from report import MEMORY
 
 HERE = Path(__file__).resolve().parent
 SERVERS = 4
@@ -28,7 +29,14 @@ MODES = {
     "tier": {**PLUGIN, "spark.forebay.planner": "naive-bb", "spark.hadoop.fs.forebay.read.mode": "cached"},
     "no-action": {**PLUGIN, "spark.forebay.planner": "no-action"},
 }
-TITLES = {"alone": "Spark alone", "tier": "the tier without a plan", "no-action": "the tier with waves (`no-action`)"}
+# With the one that `--times` adds.
+MODES_OF_TIMES = {**MODES, MEMORY: {}}
+TITLES = {
+    "alone": "Spark alone",
+    "tier": "the tier without a plan",
+    "no-action": "the tier with waves (`no-action`)",
+    MEMORY: "Spark alone, tables in the kernel's page cache",
+}
 # As the plug-in logs it: the counts of a stage, columnar files without a plan, and stages whose
 # report ends or never begins.
 COUNTS = re.compile(r"Forebay: stage \d+: (\d+) bytes were reported of \d+ tasks, of which (\d+) were not read, and (\d+) were read beside them")
@@ -103,18 +111,21 @@ def stage(config):
 
 
 def run_mode(config, mode, pfs, socket):
+    settings = MODES_OF_TIMES[mode]
+    tables = config.tables if mode == MEMORY else pfs
     task = {
         "mode": mode,
         "master": f"local[{config.cores}]",
         "driver_memory": config.driver_memory,
-        "settings": {key: value.format(jar=config.jar, socket=socket) for key, value in MODES[mode].items()},
+        "settings": {key: value.format(jar=config.jar, socket=socket) for key, value in settings.items()},
         "pfs": str(pfs),
-        "tables": str(pfs),
+        "tables": str(tables),
+        "forget": mode != MEMORY,
         "scale": config.scale,
         "format": config.format,
         "queries": list(config.queries),
-        "evict": [str(config.program), "evict", "--all", "--socket", str(socket)] if MODES[mode] else [],
-        "status": [str(config.program), "status", "--json", "--socket", str(socket)] if MODES[mode] else [],
+        "evict": [str(config.program), "evict", "--all", "--socket", str(socket)] if settings else [],
+        "status": [str(config.program), "status", "--json", "--socket", str(socket)] if settings else [],
         "output": str(config.output),
         "log_level": config.log_level,
     }

@@ -6,9 +6,14 @@ draws the plot; it runs by a Python that has matplotlib.
 """
 
 import json
+import math
 import statistics
 import sys
 from pathlib import Path
+
+# Spark alone, with the tables in the kernel's page cache: what a query takes when it waits for no
+# file system.
+MEMORY = "memory"
 
 # What the tier with waves may take of the PFS in a cold query, in what Spark alone takes.
 COLD_MOST = 1.1
@@ -16,6 +21,12 @@ COLD_MOST = 1.1
 UNREAD_MOST = 0.1
 # Modes that prefetch nothing, whatever the plug-in reports.
 WITHOUT_WAVES = ("alone", "tier")
+# With the PFS as the limit: the time of a cold query in that of Spark alone, the geometric mean of
+# what the bound needs in the time that the query took, and the time of a second run in that of
+# Spark with the tables in the kernel's page cache.
+SLOWER_MOST = 1.03
+BOUND_LEAST = 0.7
+SECOND_MOST = 1.03
 
 
 def by_query(outcomes):
@@ -25,6 +36,11 @@ def by_query(outcomes):
         for one in outcome["runs"]:
             found.setdefault(outcome["query"], {}).setdefault(outcome["mode"], {})[one["run"]] = one
     return found
+
+
+def modes_of(outcomes):
+    """The modes whose bytes are compared, as they ran."""
+    return [mode for mode in dict.fromkeys(outcome["mode"] for outcome in outcomes) if mode != MEMORY]
 
 
 def ratio(runs, mode, name="cold"):
@@ -41,12 +57,13 @@ def mb(count):
 def table(outcomes, times):
     """Lines of Markdown; with `times` also the seconds of each run."""
     found = by_query(outcomes)
-    modes = list(dict.fromkeys(outcome["mode"] for outcome in outcomes))
+    modes = modes_of(outcomes)
+    timed = list(dict.fromkeys(outcome["mode"] for outcome in outcomes)) if times else []
     reporting = [mode for mode in modes if mode not in WITHOUT_WAVES]
     head = ["query", "asked for, MB"] + [f"{mode}, MB" for mode in modes]
     head += [f"{mode} / alone" for mode in modes if mode != "alone"] + [f"second {mode}, MB" for mode in modes]
     head += [f"{mode}: {what}" for mode in reporting for what in ("reported, MB", "not read", "prefetched", "fallbacks")]
-    head += [f"{name} {mode}, s" for mode in modes for name in ("cold", "second")] if times else []
+    head += [f"{name} {mode}, s" for mode in timed for name in ("cold", "second")]
     lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
     for number, runs in sorted(found.items()):
         cells = [f"Q{number}", mb(next(iter(runs.values()))["cold"]["asked_bytes"])]
@@ -54,7 +71,7 @@ def table(outcomes, times):
         cells += ["-" if ratio(runs, mode) is None else f"{ratio(runs, mode):.2f}" for mode in modes if mode != "alone"]
         cells += [mb(runs[mode]["second"]["served_bytes"]) for mode in modes]
         cells += [cell for mode in reporting for cell in reported(runs[mode]["cold"])]
-        cells += [f"{runs[mode][name]['seconds']:.1f}" for mode in modes for name in ("cold", "second")] if times else []
+        cells += [f"{runs[mode][name]['seconds']:.1f}" for mode in timed for name in ("cold", "second")]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
@@ -81,7 +98,7 @@ def summary(outcomes):
     """What the targets are about."""
     found = by_query(outcomes)
     result = {}
-    for mode in dict.fromkeys(outcome["mode"] for outcome in outcomes):
+    for mode in modes_of(outcomes):
         if mode == "alone":
             continue
         ratios = {number: ratio(runs, mode) for number, runs in found.items()}
@@ -151,6 +168,53 @@ def verdict(figures):
     return lines
 
 
+def times(outcomes, mode, rate_mb_per_s):
+    """What the targets about time are about, of `mode`; None without the runs to compare it with.
+
+    The bound of a cold query is the longer of its bytes over the links, at `rate_mb_per_s`, and what
+    the same query takes the first time with its tables in the kernel's page cache, with its
+    compilation. Nothing is faster, unless reading and computing overlap wholly from the first byte.
+    """
+    found = by_query(outcomes)
+    if any(one not in runs for runs in found.values() for one in ("alone", MEMORY, mode)):
+        return None
+    of_alone, of_bound, bound_of_alone, of_memory = {}, {}, {}, {}
+    for number, runs in found.items():
+        cold, alone = runs[mode]["cold"], runs["alone"]["cold"]["seconds"]
+        bound = max(cold["served_bytes"] / (rate_mb_per_s * 1e6), runs[MEMORY]["cold"]["seconds"])
+        of_alone[number] = cold["seconds"] / alone
+        of_bound[number] = bound / cold["seconds"]
+        bound_of_alone[number] = bound / alone
+        of_memory[number] = runs[mode]["second"]["seconds"] / runs[MEMORY]["second"]["seconds"]
+    return {
+        "cold_over_alone": spread(of_alone),
+        "bound_over_cold": spread(of_bound),
+        "bound_over_alone": spread(bound_of_alone),
+        "second_over_memory": spread(of_memory),
+        "slower": sorted(number for number, value in of_alone.items() if value > SLOWER_MOST),
+    }
+
+
+def spread(values):
+    """Least, greatest and geometric mean of the queries' `values`."""
+    mean = math.exp(statistics.fmean(math.log(value) for value in values.values()))
+    return {"least": min(values.values()), "greatest": max(values.values()), "mean": mean}
+
+
+def verdict_of_times(mode, of):
+    """Lines of text about `times`."""
+    def words(key):
+        one = of[key]
+        return f"{one['least']:.2f} to {one['greatest']:.2f} (geometric mean {one['mean']:.2f})"
+
+    slower = ", ".join(f"Q{number}" for number in of["slower"])
+    return [
+        f"{mode}: cold, a query takes {words('cold_over_alone')} of the time of Spark alone (target: at most {SLOWER_MOST}" + (f"; more in {slower})" if slower else ")"),
+        f"{mode}: cold, the bound needs {words('bound_over_cold')} of the time that the query took (target: {BOUND_LEAST} in the mean); of the time of Spark alone {words('bound_over_alone')}",
+        f"{mode}: the second run takes {words('second_over_memory')} of the time from the kernel's page cache (target: at most {SECOND_MOST})",
+    ]
+
+
 def draw(outcomes, path):
     """Bytes from the PFS by query and mode, cold."""
     import matplotlib
@@ -159,7 +223,7 @@ def draw(outcomes, path):
     import matplotlib.pyplot as plt
 
     found = by_query(outcomes)
-    modes = list(dict.fromkeys(outcome["mode"] for outcome in outcomes))
+    modes = modes_of(outcomes)
     colours = {"alone": "#8a97a6", "tier": "#d95f02", "no-action": "#1f77b4"}
     plt.rcParams.update({"font.family": "DejaVu Sans", "font.size": 9.5, "svg.fonttype": "path"})
     figure, axis = plt.subplots(figsize=(10, 3.8), layout="constrained")

@@ -89,7 +89,7 @@ def run(spark, task, number):
     pfs = Path(task["pfs"])
     outcome = {"query": number, "mode": task["mode"], "runs": []}
     for name in ("cold", "second"):
-        if name == "cold":
+        if name == "cold" and task["forget"]:
             forget(task)
         # `bench.py` finds the lines of this run by it.
         print(f"tpch: Q{number} {name}", file=sys.stderr, flush=True)

@@ -31,8 +31,10 @@
 //! **Columnar files.** Programs read parts of them, and a run of reads ends where a chunk of a
 //! column ends. There a stream that did not begin at the start of the file has no more ahead than
 //! an eighth of what it has read ([`ReadaheadConfig::is_columnar`]), so that what is fetched for
-//! nothing is bounded by what was read; no distance between reads makes a stream; and a read of any
-//! length fills the small pages that it covers, which cost little more than the request.
+//! nothing is bounded by what was read, and nothing until one of its reads has met a page that is
+//! not resident: a second reader of the same columns fetches nothing. No distance between reads
+//! makes a stream there; and a read of any length fills the small pages that it covers, which cost
+//! little more than the request.
 //!
 //! **Refused.** The agent may refuse (budget, brake). Then the window halves, the frontier falls
 //! back, and nothing is asked ahead until the reader has moved on by half the smaller window. What
@@ -156,6 +158,8 @@ struct Stream {
     /// Whether the window has been asked for since the stream began or was refused; only then does
     /// it double.
     opened: bool,
+    /// A read of a columnar file has met a page that was not resident.
+    missed: bool,
     strays: u32,
 }
 
@@ -185,11 +189,10 @@ impl Readahead {
         self.count_strays(stream);
         match stream {
             Some(index) => {
-                let began = self.streams[index].began;
                 // Whoever begins at the front reads all of it; the first chunk of a column does
                 // not lie there.
-                let earned_bytes = match self.config.is_columnar && began > 0 {
-                    true => (read.end - began) / EARNED_DIVISOR,
+                let earned_bytes = match self.config.is_columnar && self.streams[index].began > 0 {
+                    true => self.streams[index].earned_bytes(read, self.config.page_bytes, known),
                     false => u64::MAX,
                 };
                 let max_window_bytes =
@@ -307,8 +310,18 @@ impl Stream {
             asked_until: 0,
             hold_until: 0,
             opened: false,
+            missed: false,
             strays: 0,
         }
+    }
+
+    /// What a stream of a columnar file may have ahead after `read`.
+    fn earned_bytes(&mut self, read: Span, page_bytes: u32, known: &mut dyn FnMut(u64) -> bool) -> u64 {
+        let page_bytes = u64::from(page_bytes);
+        if !self.missed {
+            self.missed = !(read.offset / page_bytes..read.end.div_ceil(page_bytes)).all(known);
+        }
+        if self.missed { (read.end - self.began) / EARNED_DIVISOR } else { 0 }
     }
 
     /// Asks for what `read` needs and, where due, for the next window.

@@ -246,6 +246,26 @@ fn of_a_columnar_file_is_fetched_what_is_read_and_what_reading_on_has_earned() {
     assert_eq!(read(&mut front, 0, 64 * KIB).1, [0..4]);
 }
 
+#[test]
+fn a_second_reader_of_the_same_columns_fetches_nothing() {
+    let page = 16 * KIB;
+    let config = ReadaheadConfig { is_columnar: true, ..ReadaheadConfig::for_page(page as u32) };
+    let resident = 100 * MIB / page..104 * MIB / page;
+    let mut handle = Readahead::new(config, 1 << 30);
+    let mut ask = Vec::new();
+    for at in (100 * MIB..104 * MIB).step_by(256 * KIB as usize) {
+        let mut known = |page| resident.contains(&page);
+        assert_eq!(handle.on_read(at, 256 * KIB, &mut known, &mut ask), Serve::Tier);
+    }
+    assert_eq!(ask, [], "all that it reads is resident");
+    // It goes on beyond what is there: its page, and from then on some ahead.
+    for at in (104 * MIB..110 * MIB).step_by(256 * KIB as usize) {
+        handle.on_read(at, 256 * KIB, &mut |page| resident.contains(&page), &mut ask);
+    }
+    assert_eq!(ask.first().map(|run| run.start), Some(resident.end));
+    assert!(ask.last().is_some_and(|run| run.end > 110 * MIB / page), "{ask:?}");
+}
+
 fn config() -> impl Strategy<Value = ReadaheadConfig> {
     (12u32..22, 0u64..5, 0u64..40, 0u64..9).prop_map(|(page_bits, first_pages, max_pages, extent_pages)| {
         ReadaheadConfig {
