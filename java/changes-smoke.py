@@ -1,11 +1,13 @@
-"""Tables that change, that are read twice, and of many small files: in Spark with the plug-in and a real agent.
+"""Tables that change, that are read twice, of Hive's metastore, and of many small files: in Spark with the plug-in and a real agent.
 
-    python3 java/changes-smoke.py [twice] [replaced] [schemas] [many]
+    python3 java/changes-smoke.py [twice] [replaced] [schemas] [metastore] [many]
 
 - twice: two stages of a self join read the same columns, and the PFS serves them once.
 - replaced: files are replaced after the plug-in has reported them and before their tasks read them. Tasks read the new content, also of
   files of which the tier has the old one.
 - schemas: the files of a table have different columns, and one of them gets others.
+- metastore: tables of Spark and of Hive in a Hive metastore (Derby), on both schemes, written and read through the plug-in by one program and
+  read by another. What one partition needs is what the PFS serves.
 - many: MANY (3000) small files of Parquet and of text, in a driver of 512 MB. The memory that the driver needs beside Spark's is bounded.
   With MANY=100000 there are more columnar files than the plug-in reports, which it says.
 
@@ -128,6 +130,34 @@ def schemas(spark, task):
     return {"first": first, "second": part(task, "schemas, of which one file is another", query)}
 
 
+# Of each scheme, by the last word of its name: how it is created.
+METASTORE = {
+    "spark": "create table {name} (key bigint, v double, w bigint, part int) using parquet partitioned by (part) location '{place}'",
+    "parquet": "create table {name} (key bigint, v double, w bigint) partitioned by (part int) stored as parquet location '{place}'",
+    "orc": "create table {name} (key bigint, v double, w bigint) partitioned by (part int) stored as orc location '{place}'",
+}
+METASTORE_QUERY = "select count(v), sum(w), min(part), max(part) from {name} where part = 2"
+
+
+def metastore_names(task):
+    return {f"{scheme}_{kind}": (scheme, kind) for scheme in ("file", "forebay") for kind in METASTORE}
+
+
+def fill_metastore(spark, task):
+    """The tables, each written in two steps, the second of which replaces one partition."""
+    for name, (scheme, kind) in metastore_names(task).items():
+        spark.sql(METASTORE[kind].format(name=name, place=f"{scheme}://{task['pfs']}/metastore/{name}"))
+        columns = "id, cast(xxhash64(id) as double), id * 3, cast(id div 100000 as int)"
+        spark.sql(f"insert into {name} select {columns} from range(0, 400000, 1, 2)")
+        spark.sql(f"insert overwrite {name} partition (part = 2) select id, cast(xxhash64(id) as double), id * 3 from range(200000, 290000, 1, 1)")
+    return read_metastore(spark, task)
+
+
+def read_metastore(spark, task):
+    query = lambda name: lambda: [str(value) for value in spark.sql(METASTORE_QUERY.format(name=name)).first()]  # noqa: E731
+    return {name: part(task, name, query(name)) for name in metastore_names(task)}
+
+
 def many(spark, task):
     """Sums over many files, and the most memory that the driver needed meanwhile."""
     runtime, system = spark._jvm.java.lang.Runtime.getRuntime(), spark._jvm.java.lang.System
@@ -207,6 +237,23 @@ def test_schemas(directory, task):
     judge("schemas, with another file", found["second"], reports["schemas, of which one file is another"])
 
 
+def test_metastore(directory, task):
+    settings = {
+        **task["settings"],
+        "spark.sql.catalogImplementation": "hive",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={directory}/metastore;create=true",
+        "spark.hadoop.hive.exec.dynamic.partition.mode": "nonstrict",
+        "spark.sql.sources.partitionOverwriteMode": "dynamic",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={directory}",
+    }
+    expected = ["90000", str(3 * sum(range(200_000, 290_000))), "2", "2"]
+    for function in ("fill_metastore", "read_metastore"):
+        found, reports = run(directory, function, {**task, "settings": settings, "functions": [function]})
+        for name, one in found[function].items():
+            check(f"metastore, {name}: the result {one['result']}", one["result"] == expected)
+            judge(f"metastore, {name}", one, reports[name])
+
+
 def make_many(data):
     (one,) = (data / "one").glob("*.parquet")
     content = one.read_bytes()
@@ -237,9 +284,9 @@ def test_many(directory, task, data):
 
 
 def main():
-    if programs.main({"make": make, "sums": sums, "twice": twice, "replaced": replaced, "schemas": schemas, "many": many}):
+    if programs.main({"make": make, "sums": sums, "twice": twice, "replaced": replaced, "schemas": schemas, "fill_metastore": fill_metastore, "read_metastore": read_metastore, "many": many}):
         return
-    which = sys.argv[1:] or ["twice", "replaced", "schemas", "many"]
+    which = sys.argv[1:] or ["twice", "replaced", "schemas", "metastore", "many"]
     with programs.place("changes") as (directory, pfs, socket):
         data = directory / "data"
         plain = {"data": str(data), "settings": {}}
@@ -252,6 +299,8 @@ def main():
             test_replaced(directory, task, data, expected)
         if "schemas" in which:
             test_schemas(directory, task)
+        if "metastore" in which:
+            test_metastore(directory, task)
         if "many" in which:
             test_many(directory, task, data)
 
