@@ -164,7 +164,8 @@ def many(spark, task):
     peak, done = [0], threading.Event()
 
     def watch():
-        while not done.wait(0.5):
+        # A collection takes longer where there are more files.
+        while not done.wait(max(0.5, MANY / 20_000)):
             system.gc()
             peak[0] = max(peak[0], runtime.totalMemory() - runtime.freeMemory())
 
@@ -266,6 +267,8 @@ def make_many(data):
 
 def test_many(directory, task, data):
     make_many(data)
+    # Each file is opened several times: some milliseconds.
+    programs.PATIENCE_S = max(programs.PATIENCE_S, MANY / 25)
     small = {"spark.driver.memory": "512m", "spark.sql.files.openCostInBytes": str(64 << 10)}
     alone = run(directory, "many-alone", {"pfs": task["pfs"], "url": f"file://{task['pfs']}", "settings": small, "functions": ["many"]})[0]["many"]
     found, reports = run(directory, "many", {**task, "settings": {**task["settings"], **small}, "functions": ["many"]})
