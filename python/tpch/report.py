@@ -173,7 +173,7 @@ def times(outcomes, mode, rate_mb_per_s):
 
     The bound of a cold query is the longer of its bytes over the links, at `rate_mb_per_s`, and what
     the same query takes the first time with its tables in the kernel's page cache, with its
-    compilation. Nothing is faster, unless reading and computing overlap wholly from the first byte.
+    compilation. In it, reading and computing overlap from the first byte to the last.
     """
     found = by_query(outcomes)
     if any(one not in runs for runs in found.values() for one in ("alone", MEMORY, mode)):
