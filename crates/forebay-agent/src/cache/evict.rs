@@ -37,6 +37,7 @@ impl Cache {
     /// Evicts until the budget holds no more than its capacity, or nothing more can go: planned
     /// pages after all others, those that will be read last before those that will be read first.
     pub fn settle_excess(&self) -> Freed {
+        let _settling = lock(&self.settling);
         let mut freed = Freed::default();
         loop {
             match self.budget.excess_bytes() {
@@ -276,6 +277,7 @@ mod tests {
     use forebay_store::copy::{CopyFile, CopyIdentity};
     use forebay_store::tier::{Backing, TierOptions};
     use forebay_store::{Budget, Class, State, Tier, Word};
+    use std::sync::Barrier;
 
     const PAGE: u64 = 16 << 10;
 
@@ -332,6 +334,31 @@ mod tests {
         assert_eq!(cache.evict(2 * PAGE), Freed { bytes: 2 * PAGE, pages: 2 });
         assert_eq!(cache.index().policy.len(), 1);
         assert_eq!(cache.totals().files, 1);
+    }
+
+    #[test]
+    fn two_that_settle_the_same_excess_evict_it_once() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let cache = cache_in(dir.path());
+        // Apart from each other: each takes a system call to release.
+        let pages: Vec<u32> = (0..4096).step_by(2).collect();
+        for _ in 0..8 {
+            let entry = enter(&cache, 4096, &pages);
+            cache.budget.set_capacity_bytes(cache.budget.used_bytes() - 1024 * PAGE);
+            let begin = Barrier::new(2);
+            let freed = std::thread::scope(|threads| {
+                let settle = || {
+                    begin.wait();
+                    cache.settle_excess().pages
+                };
+                let (one, other) = (threads.spawn(settle), threads.spawn(settle));
+                one.join().unwrap() + other.join().unwrap()
+            });
+            assert_eq!(freed, 1024);
+            assert_eq!(entry.resident_bytes.load(Ordering::Relaxed), 1024 * PAGE);
+            cache.budget.set_capacity_bytes(u64::MAX);
+            cache.evict(u64::MAX);
+        }
     }
 
     #[test]

@@ -56,6 +56,8 @@ pub struct Cache {
     counters: Arc<Counters>,
     index: Mutex<Index>,
     pages: Mutex<Reservation>,
+    /// Held by whoever evicts what is over the capacity: two at once would evict twice as much.
+    settling: Mutex<()>,
     metadata: Mutex<Reservation>,
     open_files: Mutex<VecDeque<Weak<Entry>>>,
     open_files_max: usize,
@@ -153,6 +155,7 @@ impl Cache {
         };
         Cache {
             pages: Mutex::new(budget.reserve_existing(Class::Pages, 0)),
+            settling: Mutex::new(()),
             metadata: Mutex::new(budget.reserve_existing(Class::Metadata, 0)),
             // A tmpfs that is full does not tell; then trimming is only needless.
             needs_trim: !tier.holds_pages_of(SMALL_PAGE_BYTES).unwrap_or(false),

@@ -5,6 +5,7 @@ use crate::common::{MIB, make_file, plain_pfs, wait_for};
 use crate::coordinator::{Cluster, begin_with};
 use forebay_client::ReadMode;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 const SEED: u64 = 11;
 
@@ -18,6 +19,9 @@ const SLACK: u64 = 2 * MIB;
 /// More than an eighth of the tier's capacity then. Up to an eighth, remote pages go last until the
 /// policy knows that they were read, and it learns of reads late and by samples.
 const UNREAD: u64 = 8 * MIB;
+
+/// Behind its reader a page comes within this time, if it comes.
+const LATE: Duration = Duration::from_secs(5);
 
 /// Node 0 of a cluster, the only one whose tier shrinks.
 struct Stand(Cluster);
@@ -73,8 +77,17 @@ fn remote_pages_go_first_then_unplanned_then_the_latest_planned_and_pinned_stay(
         read_piece(&client, &pinned, SEED, 0, PINNED as usize);
         stand.counter("remote_page_bytes") == 0
     });
-    read_piece(&client, &other, SEED, 0, OTHER as usize);
-    wait_for("another file is in the tier", || stand.resident(&other) == OTHER);
+    // A reader on a busy machine may give up waiting for a page of the other node, which then does
+    // not come. Reading the file again would make the pages that are there the node's own.
+    wait_for("another file is in the tier", || {
+        client.admin().evict(&other).unwrap();
+        read_piece(&client, &other, SEED, 0, OTHER as usize);
+        let read = Instant::now();
+        while stand.resident(&other) < OTHER && read.elapsed() < LATE {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        stand.resident(&other) == OTHER
+    });
     // Two waves of eight tasks: so many are fetched ahead of their tasks.
     let (job, tasks) = begin_with(&client, &data, vec![("n0".into(), 8)], |_| "n0".into());
     wait_for("all of the stage is prefetched", || stand.counter("planned_bytes") == PLANNED);
@@ -96,11 +109,18 @@ fn remote_pages_go_first_then_unplanned_then_the_latest_planned_and_pinned_stay(
 
     stand.give(own);
     assert_eq!(stand.resident(&other), 0);
-    assert!(stand.counter("planned_bytes") + SLACK >= PLANNED, "planned pages did not go last");
+    let planned = stand.counter("planned_bytes");
+    assert!(
+        planned + SLACK >= PLANNED,
+        "{planned} of {PLANNED} bytes that were planned stay: they did not go last"
+    );
 
     stand.give(PLANNED / 2);
     let left = stand.counter("planned_bytes");
-    assert!((PLANNED / 2 - 2 * SLACK..=PLANNED / 2).contains(&left), "{left} bytes are still planned");
+    assert!(
+        (PLANNED / 2 - 2 * SLACK..=PLANNED / 2 + SLACK).contains(&left),
+        "{left} bytes are still planned"
+    );
     let here: Vec<u64> = (0..PLANNED / MIB).filter(|mib| stand.has(&data, *mib)).collect();
     let last = PLANNED / MIB - 1;
     assert!(here.contains(&0) && !here.contains(&last), "{here:?} stay of what is read in this order");
