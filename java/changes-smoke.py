@@ -160,14 +160,16 @@ def read_metastore(spark, task):
 
 def many(spark, task):
     """Sums over many files, and the most memory that the driver needed meanwhile."""
-    runtime, system = spark._jvm.java.lang.Runtime.getRuntime(), spark._jvm.java.lang.System
+    system, heap = spark._jvm.java.lang.System, spark._jvm.java.lang.management.MemoryType.HEAP
+    pools = [pool for pool in spark._jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans() if pool.getType().equals(heap)]
     peak, done = [0], threading.Event()
 
     def watch():
         # A collection takes longer where there are more files.
         while not done.wait(max(0.5, MANY / 20_000)):
             system.gc()
-            peak[0] = max(peak[0], runtime.totalMemory() - runtime.freeMemory())
+            # At the end of the collection: without what has been allocated since.
+            peak[0] = max(peak[0], sum(pool.getCollectionUsage().getUsed() for pool in pools))
 
     watching = threading.Thread(target=watch)
     watching.start()

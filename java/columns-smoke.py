@@ -36,6 +36,8 @@ ROWS = 60_000
 # Row groups of so many bytes, so that a range of a sorted key is some of them.
 ROW_GROUP_BYTES = int(os.environ.get("ROW_GROUP_MIB", "8")) << 20
 MOST_OF_NEEDED = 1.2
+# Files younger than `mount.settle_ms` are not cached yet.
+SETTLE_S = 3.5
 GIANT_BYTES = int(os.environ.get("GIANT_MIB", "64")) << 20
 # Delta Lake for each Spark; none is published for newer ones.
 DELTA = {"3.5": "io.delta:delta-spark_2.12:3.3.2", "4.0": "io.delta:delta-spark_2.13:4.0.0"}
@@ -190,6 +192,7 @@ def giant(place):
     expected = frame.agg(functions.max("v"), functions.sum("v")).collect()
     needed = needed_bytes(maker, place / "giant/table", ["v"], key="v")
     maker.stop()
+    time.sleep(SETTLE_S)
     check(f"a column chunk of {needed / 1e6:.0f} MB in a file of {file.stat().st_size / 1e6:.0f} MB", needed > 0.9 * GIANT_BYTES)
     with contextlib.ExitStack() as stack:
         pfs = stack.enter_context(lab.slow_pfs(PROGRAM, place / "giant", place / "giant-pfs", 4, "200MB/s", ["--read-ahead", "128KiB"]))
@@ -224,6 +227,7 @@ def main():
             maker = session(place / "none", **{"spark.plugins": ""})
             make_table(maker, place / "data/table")
             maker.stop()
+            time.sleep(SETTLE_S)
         pfs = stack.enter_context(lab.slow_pfs(PROGRAM, place / "data", place / "pfs", 4, "200MB/s", ["--read-ahead", "128KiB"]))
         socket = stack.enter_context(lab.agent(PROGRAM, pfs, place / "state", 512 << 20))
         if "columns" in which:

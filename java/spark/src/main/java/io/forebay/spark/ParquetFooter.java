@@ -29,11 +29,16 @@ import org.apache.parquet.hadoop.metadata.ParquetMetadata;
  * @param groupBytes the bytes of all columns of each row group
  */
 record ParquetFooter(ParquetMetadata metadata, long[] groupBytes) {
+  /**
+   * Without options, a converter of Parquet 1.17, which is in Spark 4.3, refuses every footer. To
+   * make them, it reads the defaults of Hadoop anew, which takes some milliseconds: once will do.
+   */
+  private static final ParquetReadOptions OPTIONS = ParquetReadOptions.builder().build();
+
   static ParquetFooter parse(byte[] bytes, int length, List<Scan> scans) throws IOException {
     Cutter cutter = new Cutter(bytes, length, scans);
     byte[] needed = cutter.cut();
-    // Without options, a converter of Parquet 1.17, which is in Spark 4.3, refuses every footer.
-    ParquetMetadataConverter converter = new ParquetMetadataConverter(ParquetReadOptions.builder().build());
+    ParquetMetadataConverter converter = new ParquetMetadataConverter(OPTIONS);
     ParquetMetadata metadata = converter.readParquetMetadata(new ByteArrayInputStream(needed), ParquetMetadataConverter.NO_FILTER);
     if (metadata.getBlocks().size() != cutter.groupBytes.size()) {
       throw new IOException("a footer with " + cutter.groupBytes.size() + " row groups, of which " + metadata.getBlocks().size() + " can be read");
