@@ -87,7 +87,7 @@ def compare(options, started, paths):
             row(case, options.runs, [forebay, "run", "--", program, pfs / "data", twin], environment)
         library = options.library or forebay.parent / "libforebay_preload.so"
         loaded = {**environment, "LD_PRELOAD": str(library.resolve()), "FOREBAY_INTERCEPT_ROOTS": str(pfs)}
-        starts(options.pairs * 10, [forebay, "run", "--"], (loaded, environment))
+        starts(options.pairs * 10, [forebay, "run", "--"], library.resolve(), (loaded, environment))
         others(options.pairs, (loaded, environment), pfs.parent / "outside")
     finally:
         subprocess.run([forebay, "down", "--drop"], env=environment, check=False, stdout=subprocess.DEVNULL)
@@ -107,12 +107,17 @@ def row(case, runs, command, environment):
     print(f"| {name} | {served:.2f} us | {bare:.2f} us | {middle:.2f} | {ratios[0]:.2f} | {ratios[-1]:.2f} |")
 
 
-def starts(pairs, run, environments):
-    """Prints what the start and the end of a program take longer with the library, and by `forebay run`."""
+def starts(pairs, run, library, environments):
+    """Prints what the start and the end of a program take longer with the library, and by `forebay run`.
+
+    `env` sets the same variables and starts the program: what no program that loads a library into
+    another one can do without.
+    """
     loaded, bare = environments
+    env = ["env", f"LD_PRELOAD={library}", f"FOREBAY_INTERCEPT_ROOTS={loaded['FOREBAY_INTERCEPT_ROOTS']}"]
     print(f"\n| start of `true`, {pairs} pairs | without | median difference | middle half | processor time |")
     print("| --- | --- | --- | --- | --- |")
-    for name, command, environment in (("the library", [], loaded), ("forebay run", run, bare)):
+    for name, command, environment in (("the library", [], loaded), ("the library, by env", env, bare), ("forebay run", run, bare)):
         times = paired(pairs, ([*command, "true"], environment), (["true"], bare))
         low, middle, high = (value * 1e3 for value in quarters([with_[0] - without[0] for with_, without in times]))
         cpu = quarters([with_[1] - without[1] for with_, without in times])[1]

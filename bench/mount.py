@@ -4,7 +4,9 @@ Each pair runs in turns in one process, so the ratio holds on a busy machine as 
 
 - read: a cached file through the mount, beside the kernel's own passthrough (a mount without an
   agent of a tmpfs: the kernel passes reads to the file), beside the tmpfs, and, with
-  --passthrough-hp, beside a file system that serves each read by a request and a copy.
+  --passthrough-hp, beside a file system that serves each read by a request and a copy. With --peers,
+  beside JuiceFS and Curvine, as far as they are installed (peers/README.md): their caches are in
+  /dev/shm too, and serve each pass, not the kernel's copy.
 - write, cold read: through the mount, beside the PFS itself. With --pfs, these only, on another
   file system than a tmpfs; the kernel's caches are dropped before each read.
 - names: beside the directory itself, and, with --passthrough-hp, beside libfuse's example
@@ -23,6 +25,9 @@ import subprocess
 import tempfile
 import time
 
+import common
+from peers import curvine, juicefs
+
 FILE_BYTES = 256 << 20
 NAMES = 2000
 
@@ -35,6 +40,7 @@ def main():
     arguments.add_argument("forebay", type=pathlib.Path, help="the program")
     arguments.add_argument("--runs", type=int, default=9)
     arguments.add_argument("--passthrough-hp", type=pathlib.Path, help="the binary of libfuse's example")
+    arguments.add_argument("--peers", action="store_true", help="compare cached reads with JuiceFS and Curvine too")
     arguments.add_argument("--only", choices=("bytes", "names"), help="reads and writes, or names")
     arguments.add_argument("--pfs", type=pathlib.Path, help="a directory in place of the tmpfs: writes and cold reads only")
     options = arguments.parse_args()
@@ -77,6 +83,9 @@ def measure(options, directory):
             references.append(("passthrough_hp", example))
         if options.only != "names":
             bytes_pairs(options, (pfs, mounted, passed), references, lambda: run("evict", "--all"))
+        if options.peers:
+            run("load", str(pfs / "data"))
+            peer_pairs(options, mounted / "data")
         if options.only != "bytes":
             names_pairs(options, mounted, references)
     finally:
@@ -105,6 +114,32 @@ def bytes_pairs(options, places, references, evict):
         for what, place in references:
             row(options, f"cached read, {name}, to {what}", here, lambda: read(place / "data", size))
     transfers(options, (pfs, mounted), evict)
+
+
+def peer_pairs(options, path):
+    """Cached reads beside other caches."""
+    for name, peer, program in (("JuiceFS", juicefs, juicefs.binary()), ("Curvine", curvine, curvine.program_dir())):
+        case = f"cached read, 1 MiB, to {name}"
+        if reason := peer.missing():
+            print(f"| {case} | | {reason} | | | |")
+            continue
+        with peer.mounted(program, 2 * FILE_BYTES) as mount:
+            twin = mount.directory / "data"
+            shutil.copyfile(path, twin)
+            # Until its cache has the file.
+            for _ in range(2):
+                common.evict_page_cache(twin)
+                common.read_pass(twin)
+            row(options, case, lambda: read(path, 1 << 20), lambda: peer_read(mount, twin))
+
+
+def peer_read(mount, path):
+    """Bytes in a second of a sequential read that the peer serves: the faster of two ways to keep the kernel's copy out of it."""
+    def one_pass(flags):
+        common.evict_page_cache(path)
+        return 1e9 * mount.served(FILE_BYTES, lambda: common.read_pass(path, flags=flags))
+
+    return max(one_pass(flags) for flags in (0, os.O_DIRECT))
 
 
 def transfers(options, places, evict):

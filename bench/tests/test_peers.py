@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import common
-from peers import alluxio, daemons, juicefs
+from peers import alluxio, curvine, daemons, fuse, juicefs
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
 
@@ -93,6 +93,10 @@ class Skipping(unittest.TestCase):
         with mock.patch.dict(os.environ, FOREBAY_PEER_JUICEFS="/nowhere/juicefs"):
             self._assert_skipped(juicefs.run(), juicefs.IDS, "no juicefs")
 
+    def test_curvine_without_the_programs(self):
+        with tempfile.TemporaryDirectory() as empty, mock.patch.dict(os.environ, FOREBAY_PEER_CURVINE=empty):
+            self._assert_skipped(curvine.run(), curvine.IDS, "no curvine-server")
+
     def _assert_skipped(self, records, ids, reason):
         self.assertEqual([r["id"] for r in records], list(ids))
         for r in records:
@@ -118,24 +122,48 @@ class Figures(unittest.TestCase):
         figures = {"write_gb_per_s": 0.5, "array_gb_per_s": [3.0, 4.0, 9.0], "direct_gb_per_s": [5.0, 5.0, 1.0], "short_circuit_share": share}
         return {r["id"]: r for r in alluxio._records("cmd", figures, [self.MEMORY], [self.MEMORY] * 2, [10.0], "alone")}
 
-    def test_juicefs_gets_the_faster_way_but_never_the_kernels(self):
+    def test_a_mounted_peer_gets_the_faster_way_but_never_the_kernels(self):
         figures = {"direct": [1.0, 2.0, 3.0], "evicted": [1.0, 1.5, 9.0], "kernel": [7.0]}
-        records = {r["id"]: r for r in juicefs._records("cmd", figures, self.MEMORY, self.MEMORY, [10.0], "alone")}
-        self.assertEqual(list(records), list(juicefs.IDS))
-        self.assertEqual(records["peer.juicefs.read"]["value"], 2.0)
-        self.assertEqual(records["peer.juicefs.rss"]["value"], 300)
+        for name, ids in (("juicefs", juicefs.IDS), ("curvine", curvine.IDS)):
+            records = {r["id"]: r for r in fuse.records(name, "cmd", figures, self.MEMORY, self.MEMORY, [10.0], "alone")}
+            self.assertEqual(list(records), list(ids))
+            self.assertEqual(records[f"peer.{name}.read"]["value"], 2.0)
+            self.assertEqual(records[f"peer.{name}.rss"]["value"], 300)
 
-    def test_a_pass_that_juicefs_did_not_serve_is_refused(self):
+    def test_a_pass_that_the_wrong_one_served_is_refused(self):
+        count = 100
+        peer = fuse.Mount(Path("/nowhere"), [], lambda: count)
+
+        def read(served_bytes):
+            nonlocal count
+            count += served_bytes
+            return 9.0
+        self.assertEqual(peer.served(1000, lambda: read(1010)), 9.0)
+        self.assertEqual(peer.served(1000, lambda: read(5), share=0), 9.0)
+        with self.assertRaisesRegex(RuntimeError, "served 900 of 1000 bytes, not 100%"):
+            peer.served(1000, lambda: read(900))
+        with self.assertRaisesRegex(RuntimeError, "served 1000 of 1000 bytes, not 0%"):
+            peer.served(1000, lambda: read(1000), share=0)
+
+    def test_juicefs_counts_its_hits(self):
         with tempfile.TemporaryDirectory() as mount_point:
             stats = Path(mount_point) / ".stats"
-            stats.write_text(f"juicefs_uptime 3\n{juicefs.HITS} 100\n")
-            with self.assertRaisesRegex(RuntimeError, "served 0.0 of 1000 bytes"):
-                juicefs._served_by_cache(Path(mount_point), 1000, lambda: 9.0)
+            stats.write_text(f"juicefs_uptime 3\n{juicefs.HITS} 1.1e+03\n")
+            self.assertEqual(juicefs._hit_bytes(Path(mount_point)), 1100)
+            stats.write_text("juicefs_uptime 3\n")
+            with self.assertRaisesRegex(RuntimeError, f"has no {juicefs.HITS}"):
+                juicefs._hit_bytes(Path(mount_point))
 
-            def read():
-                stats.write_text(f"juicefs_uptime 3\n{juicefs.HITS} 1.1e+03\n")
-                return 9.0
-            self.assertEqual(juicefs._served_by_cache(Path(mount_point), 1000, read), 9.0)
+    def test_the_kernel_counts_what_curvine_answers(self):
+        before = curvine._written_bytes(os.getpid())
+        with open("/dev/null", "wb", buffering=0) as null:
+            null.write(bytes(common.MIB))
+        self.assertGreaterEqual(curvine._written_bytes(os.getpid()) - before, common.MIB)
+
+    def test_the_memory_of_all_daemons_counts(self):
+        with mock.patch.object(common, "memory_of_tree", return_value=self.MEMORY):
+            memory = fuse.Mount(Path("/nowhere"), [mock.Mock(), mock.Mock()], lambda: 0).memory()
+        self.assertEqual((memory.rss_bytes, memory.own_bytes), (1800 * common.MIB, 600 * common.MIB))
 
 
 if __name__ == "__main__":
