@@ -83,8 +83,8 @@ def mounted(programs, capacity_bytes, mount_args=()):
     with contextlib.ExitStack() as running:
         work = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="forebay-curvine-")))
         tier = running.enter_context(tempfile.TemporaryDirectory(prefix="forebay-curvine-", dir=fuse.SHM))
-        # The mount would show its state on a port of all interfaces. It runs without it if it cannot
-        # have the port, so the port is held here.
+        # The mount would show its state on a port of all interfaces. It runs without it if it
+        # cannot have the port, so the port is held here.
         held = running.enter_context(socket.create_server((LOCAL, 0)))
         mount_point, config = work / "mnt", work / "curvine.toml"
         mount_point.mkdir()
