@@ -355,7 +355,7 @@ fn keep_house(node: &Node, peers: &PeerServer) {
         node.memory_files.keep_house();
         node.cache.retest_held();
         node.cache.sweep_stale();
-        node.cache.settle_excess();
+        node.cache.settle_some();
         node.fetch.owners.keep_house();
         node.fetch.peers.keep_house();
         peers.keep_house();

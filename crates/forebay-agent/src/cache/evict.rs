@@ -30,6 +30,9 @@ struct Chosen {
     has_more: bool,
 }
 
+/// What is evicted at a time of what is over the capacity.
+const SETTLE_STEP_BYTES: u64 = 64 << 20;
+
 /// A page that readers do not see any more.
 type Withdrawn = (Arc<Entry>, u32);
 
@@ -39,17 +42,32 @@ impl Cache {
     pub fn settle_excess(&self) -> Freed {
         let _settling = lock(&self.settling);
         let mut freed = Freed::default();
-        loop {
-            match self.budget.excess_bytes() {
-                0 => return freed,
-                excess => freed.add(self.evict(excess)),
-            }
-            let excess = self.budget.excess_bytes();
-            // Ends: each round has fewer planned pages.
-            if excess == 0 || self.index().policy.unplan_latest(excess) == 0 {
-                return freed;
-            }
+        while self.settle_step(&mut freed) {}
+        freed
+    }
+
+    /// A part of [`Cache::settle_excess`], unless somebody does it already: the memory controller
+    /// must not wait for long.
+    pub fn settle_some(&self) {
+        if let Ok(_settling) = self.settling.try_lock() {
+            self.settle_step(&mut Freed::default());
         }
+    }
+
+    /// Whether there may be more to do.
+    fn settle_step(&self, freed: &mut Freed) -> bool {
+        let want = self.budget.excess_bytes().min(SETTLE_STEP_BYTES);
+        if want == 0 {
+            return false;
+        }
+        let evicted = self.evict(want);
+        freed.add(evicted);
+        if evicted.bytes >= want {
+            return true;
+        }
+        // Ends: each round has fewer planned pages.
+        let excess = self.budget.excess_bytes();
+        excess > 0 && self.index().policy.unplan_latest(excess) > 0
     }
 
     /// Releases at least `want` bytes of pages and copies if there are as many that may go.
@@ -340,7 +358,7 @@ mod tests {
     fn two_that_settle_the_same_excess_evict_it_once() {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let cache = cache_in(dir.path());
-        // Apart from each other: each takes a system call to release.
+        // Not adjacent, so that each page takes a system call to release.
         let pages: Vec<u32> = (0..4096).step_by(2).collect();
         for _ in 0..8 {
             let entry = enter(&cache, 4096, &pages);

@@ -56,7 +56,7 @@ pub struct Cache {
     counters: Arc<Counters>,
     index: Mutex<Index>,
     pages: Mutex<Reservation>,
-    /// Held by whoever evicts what is over the capacity: two at once would evict twice as much.
+    /// Held while what is over the capacity is evicted: two at once would evict twice as much.
     settling: Mutex<()>,
     metadata: Mutex<Reservation>,
     open_files: Mutex<VecDeque<Weak<Entry>>>,
@@ -312,7 +312,8 @@ impl Cache {
             match self.budget.reserve(class, bytes) {
                 Ok(reservation) => return Some(reservation),
                 Err(over) => {
-                    if self.evict(over.missing_bytes).bytes == 0 {
+                    // What is over the capacity beside these bytes is for `settle_excess`.
+                    if self.evict(over.missing_bytes.min(bytes)).bytes == 0 {
                         return self.budget.reserve(class, bytes).ok();
                     }
                 }

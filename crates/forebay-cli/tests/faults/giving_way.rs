@@ -20,7 +20,7 @@ const SLACK: u64 = 2 * MIB;
 /// policy knows that they were read, and it learns of reads late and by samples.
 const UNREAD: u64 = 8 * MIB;
 
-/// Behind its reader a page comes within this time, if it comes.
+/// Longest time in which a page may still arrive after its read.
 const LATE: Duration = Duration::from_secs(5);
 
 /// Node 0 of a cluster, the only one whose tier shrinks.
@@ -77,8 +77,8 @@ fn remote_pages_go_first_then_unplanned_then_the_latest_planned_and_pinned_stay(
         read_piece(&client, &pinned, SEED, 0, PINNED as usize);
         stand.counter("remote_page_bytes") == 0
     });
-    // A reader on a busy machine may give up waiting for a page of the other node, which then does
-    // not come. Reading the file again would make the pages that are there the node's own.
+    // A reader on a busy machine may give up waiting for a page of the other node, which then is
+    // not cached. Reading the file again would make the pages that are there the node's own.
     wait_for("another file is in the tier", || {
         client.admin().evict(&other).unwrap();
         read_piece(&client, &other, SEED, 0, OTHER as usize);

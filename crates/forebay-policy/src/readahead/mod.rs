@@ -335,7 +335,6 @@ impl Stream {
     ) {
         let Units { page_bytes, file_bytes, .. } = units;
         let own = read.offset / page_bytes..read.end.div_ceil(page_bytes);
-        self.window_bytes = self.window_bytes.min(max_window_bytes);
         self.next_offset =
             if self.stride_bytes == 0 { read.end } else { read.offset.saturating_add(self.stride_bytes) };
         if self.stride_bytes == 0 {
@@ -345,9 +344,11 @@ impl Stream {
             push_unknown(own.clone(), known, ask);
             self.frontier = self.frontier.max(own.end);
         }
-        if read.end < self.hold_until {
+        // Less than a page ahead is nothing: the window opens once there may be one.
+        if read.end < self.hold_until || max_window_bytes < page_bytes {
             return;
         }
+        self.window_bytes = self.window_bytes.min(max_window_bytes);
         // Reads already asked for ahead; a contiguous stream has no stride to divide by.
         match self.asked_until.saturating_sub(self.next_offset).checked_div(self.stride_bytes) {
             None => {

@@ -249,21 +249,43 @@ fn of_a_columnar_file_is_fetched_what_is_read_and_what_reading_on_has_earned() {
 #[test]
 fn a_second_reader_of_the_same_columns_fetches_nothing() {
     let page = 16 * KIB;
-    let config = ReadaheadConfig { is_columnar: true, ..ReadaheadConfig::for_page(page as u32) };
-    let resident = 100 * MIB / page..104 * MIB / page;
+    let config = ReadaheadConfig {
+        is_columnar: true,
+        first_window_bytes: 4 * MIB,
+        ..ReadaheadConfig::for_page(page as u32)
+    };
+    // No read begins or ends with a page.
+    let start = 100 * MIB + 5;
+    let resident = start / page..(start + 4 * MIB) / page + 1;
     let mut handle = Readahead::new(config, 1 << 30);
     let mut ask = Vec::new();
-    for at in (100 * MIB..104 * MIB).step_by(256 * KIB as usize) {
+    for at in (start..start + 4 * MIB).step_by(256 * KIB as usize) {
         let mut known = |page| resident.contains(&page);
         assert_eq!(handle.on_read(at, 256 * KIB, &mut known, &mut ask), Serve::Tier);
     }
     assert_eq!(ask, [], "all that it reads is resident");
-    // It goes on beyond what is there: its page, and from then on some ahead.
-    for at in (104 * MIB..110 * MIB).step_by(256 * KIB as usize) {
-        handle.on_read(at, 256 * KIB, &mut |page| resident.contains(&page), &mut ask);
-    }
+    // It goes on beyond what is there: its pages, and from then on some ahead.
+    let at = start + 4 * MIB;
+    handle.on_read(at, 256 * KIB, &mut |page| resident.contains(&page), &mut ask);
     assert_eq!(ask.first().map(|run| run.start), Some(resident.end));
-    assert!(ask.last().is_some_and(|run| run.end > 110 * MIB / page), "{ask:?}");
+    let ahead_bytes = ask.last().unwrap().end * page - (at + 256 * KIB);
+    assert!(ahead_bytes > 256 * KIB, "{ahead_bytes} are ahead after 4 MiB that were read");
+}
+
+#[test]
+fn small_reads_of_a_cold_columnar_file_open_the_window() {
+    let page = 16 * KIB;
+    let config = ReadaheadConfig { is_columnar: true, ..ReadaheadConfig::for_page(page as u32) };
+    let mut handle = Readahead::new(config, 1 << 30);
+    let (start, mut known, mut most) = (100 * MIB + 5, BTreeSet::new(), 0);
+    for at in (start..start + 4 * MIB).step_by(10_000) {
+        let mut ask = Vec::new();
+        handle.on_read(at, 10_000, &mut |page| known.contains(&page), &mut ask);
+        most = ask.iter().map(|run| run.end * page).fold(most, u64::max).max(most);
+        known.extend(ask.into_iter().flatten());
+        assert!(most <= at + 10_000 + (at - start + 10_000) / 8 + page, "{most} at {at}");
+    }
+    assert!(most > start + 4 * MIB + 128 * KIB, "{}", most - start);
 }
 
 fn config() -> impl Strategy<Value = ReadaheadConfig> {
