@@ -110,8 +110,8 @@ def row(case, runs, command, environment):
 def starts(pairs, run, library, environments):
     """Prints what the start and the end of a program take longer with the library, and by `forebay run`.
 
-    `env` sets the same variables and starts the program: what no program that loads a library into
-    another one can do without.
+    `env` sets the library's variables and starts the program: what the start of one more program
+    costs at least.
     """
     loaded, bare = environments
     env = ["env", f"LD_PRELOAD={library}", f"FOREBAY_INTERCEPT_ROOTS={loaded['FOREBAY_INTERCEPT_ROOTS']}"]

@@ -6,7 +6,7 @@ Each pair runs in turns in one process, so the ratio holds on a busy machine as 
   agent of a tmpfs: the kernel passes reads to the file), beside the tmpfs, and, with
   --passthrough-hp, beside a file system that serves each read by a request and a copy. With --peers,
   beside JuiceFS and Curvine, as far as they are installed (peers/README.md): their caches are in
-  /dev/shm too, and serve each pass, not the kernel's copy.
+  /dev/shm too, and serve each pass; the kernel's page cache does not.
 - write, cold read: through the mount, beside the PFS itself. With --pfs, these only, on another
   file system than a tmpfs; the kernel's caches are dropped before each read.
 - names: beside the directory itself, and, with --passthrough-hp, beside libfuse's example
@@ -26,7 +26,7 @@ import tempfile
 import time
 
 import common
-from peers import curvine, juicefs
+from peers import curvine, daemons, fuse, juicefs
 
 FILE_BYTES = 256 << 20
 NAMES = 2000
@@ -44,6 +44,9 @@ def main():
     arguments.add_argument("--only", choices=("bytes", "names"), help="reads and writes, or names")
     arguments.add_argument("--pfs", type=pathlib.Path, help="a directory in place of the tmpfs: writes and cold reads only")
     options = arguments.parse_args()
+    if options.peers and (options.pfs or options.only == "names"):
+        arguments.error("--peers compares cached reads: not with --pfs or --only names")
+    daemons.end_on_sigterm()
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="forebay-mount-") as name:
         measure(options, pathlib.Path(name))
 
@@ -123,7 +126,7 @@ def peer_pairs(options, path):
         if reason := peer.missing():
             print(f"| {case} | | {reason} | | | |")
             continue
-        with peer.mounted(program, 2 * FILE_BYTES) as mount:
+        with peer.mounted(program, 2 * FILE_BYTES) as mount, mount.ended_after(fuse.READ_SECONDS):
             twin = mount.directory / "data"
             shutil.copyfile(path, twin)
             # Until its cache has the file.
@@ -134,7 +137,7 @@ def peer_pairs(options, path):
 
 
 def peer_read(mount, path):
-    """Bytes in a second of a sequential read that the peer serves: the faster of two ways to keep the kernel's copy out of it."""
+    """Bytes in a second of a sequential read that the peer serves: the faster of two ways to bypass the kernel's page cache."""
     def one_pass(flags):
         common.evict_page_cache(path)
         return 1e9 * mount.served(FILE_BYTES, lambda: common.read_pass(path, flags=flags))

@@ -139,13 +139,13 @@ METASTORE = {
 METASTORE_QUERY = "select count(v), sum(w), min(part), max(part) from {name} where part = 2"
 
 
-def metastore_names(task):
+def metastore_names():
     return {f"{scheme}_{kind}": (scheme, kind) for scheme in ("file", "forebay") for kind in METASTORE}
 
 
 def fill_metastore(spark, task):
     """The tables, each written in two steps, the second of which replaces one partition."""
-    for name, (scheme, kind) in metastore_names(task).items():
+    for name, (scheme, kind) in metastore_names().items():
         spark.sql(METASTORE[kind].format(name=name, place=f"{scheme}://{task['pfs']}/metastore/{name}"))
         columns = "id, cast(xxhash64(id) as double), id * 3, cast(id div 100000 as int)"
         spark.sql(f"insert into {name} select {columns} from range(0, 400000, 1, 2)")
@@ -155,13 +155,13 @@ def fill_metastore(spark, task):
 
 def read_metastore(spark, task):
     query = lambda name: lambda: [str(value) for value in spark.sql(METASTORE_QUERY.format(name=name)).first()]  # noqa: E731
-    return {name: part(task, name, query(name)) for name in metastore_names(task)}
+    return {name: part(task, name, query(name)) for name in metastore_names()}
 
 
 def many(spark, task):
     """Sums over many files, and the most memory that the driver needed meanwhile."""
     system, heap = spark._jvm.java.lang.System, spark._jvm.java.lang.management.MemoryType.HEAP
-    pools = [pool for pool in spark._jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans() if pool.getType().equals(heap)]
+    pools = [pool for pool in spark._jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans() if pool.getType().equals(heap) and pool.getCollectionUsage() is not None]
     peak, done = [0], threading.Event()
 
     def watch():
@@ -269,7 +269,7 @@ def make_many(data):
 
 def test_many(directory, task, data):
     make_many(data)
-    # Each file is opened several times: some milliseconds.
+    # Each file takes some milliseconds: it is opened several times.
     programs.PATIENCE_S = max(programs.PATIENCE_S, MANY / 25)
     small = {"spark.driver.memory": "512m", "spark.sql.files.openCostInBytes": str(64 << 10)}
     alone = run(directory, "many-alone", {"pfs": task["pfs"], "url": f"file://{task['pfs']}", "settings": small, "functions": ["many"]})[0]["many"]
@@ -277,6 +277,7 @@ def test_many(directory, task, data):
     found = found["many"]
     for kind, result in (("text", sum(range(MANY))), ("parquet", MANY)):
         check(f"{MANY} files of {kind}: the result", found[kind]["result"] == alone[kind]["result"] == str(result))
+    check("the driver's memory is known", found["peak_bytes"] > 0 and alone["peak_bytes"] > 0)
     more = found["peak_bytes"] - alone["peak_bytes"]
     check(f"the driver needs {more / 2**20:.1f} MiB more than Spark alone ({alone['peak_bytes'] / 2**20:.0f} MiB)", more <= DRIVER_KEEPS_BYTES + HEAP_NOISE_BYTES)
     check("the text is reported", not reports["text"]["fallbacks"])

@@ -112,7 +112,7 @@ class Hudi:
 
     def __init__(self, kind):
         self.name, self.kind = f"hudi-{kind}", kind
-        # Files of changes, and the columns by which these are merged, are read without a plan.
+        # Log files, the record key and the ordering column are read without a plan.
         self.reads_more = kind == "mor"
 
     def settings(self, bases):
@@ -300,6 +300,7 @@ def stories(of, directory, alone, through, socket):
         report = reports[what]
         check(f"{of.name} on {what}: the result", one["result"] == expected["scans"][f"file://, {what.partition(', ')[2]}"]["result"])
         if getattr(of, "reads_more", False):
+            check(f"{of.name} on {what}: something is reported", report["reported"] > 0)
             check(f"{of.name} on {what}: of {report['reported']} bytes that are reported {report['unread']} are not read", report["unread"] <= OFF_SHARE * report["reported"])
         else:
             judge(f"{of.name} on {what}", one, report)

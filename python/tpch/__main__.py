@@ -129,7 +129,7 @@ def main():
     if args.times:
         for mode in figures:
             figures[mode]["times"] = report.times(outcomes, mode, args.rate)
-            said += report.verdict_of_times(mode, figures[mode]["times"]) if figures[mode]["times"] else []
+            said += report.verdict_of_times(mode, figures[mode]["times"]) if figures[mode]["times"] else [f"{mode}: times are compared only with `alone` among the modes"]
     (args.directory / "tpch.md").write_text("\n".join([*lines, "", *said]) + "\n")
     whole = {"scale": args.scale, "spark": args.spark, "format": args.format, "parts": args.parts, "read_ahead": args.read_ahead, "rate_mb_per_s": args.rate, "summary": figures, "outcomes": outcomes}
     (args.directory / "tpch.json").write_text(json.dumps(whole, indent=1) + "\n")

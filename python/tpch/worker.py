@@ -121,8 +121,18 @@ def forget(task):
     lab.forget_page_cache(path for path in Path(task["tables"]).glob("*/*") if path.is_file())
 
 
+def keep(task):
+    """All tables are in the kernel's page cache after it."""
+    for path in Path(task["tables"]).glob("*/*"):
+        with open(path, "rb") as file:
+            while file.read(1 << 20):
+                pass
+
+
 def main():
     task = json.load(sys.stdin)
+    if not task["forget"]:
+        keep(task)
     spark = session(task)
     with open(task["output"], "a") as output:
         for number in task["queries"]:

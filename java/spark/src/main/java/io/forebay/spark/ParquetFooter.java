@@ -31,7 +31,7 @@ import org.apache.parquet.hadoop.metadata.ParquetMetadata;
 record ParquetFooter(ParquetMetadata metadata, long[] groupBytes) {
   /**
    * Without options, a converter of Parquet 1.17, which is in Spark 4.3, refuses every footer. To
-   * make them, it reads the defaults of Hadoop anew, which takes some milliseconds: once will do.
+   * build them, it loads Hadoop's default configuration, which takes some milliseconds.
    */
   private static final ParquetReadOptions OPTIONS = ParquetReadOptions.builder().build();
 
