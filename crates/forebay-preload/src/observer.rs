@@ -80,10 +80,16 @@ pub fn restricted() {
     REGION.store(null_mut(), Release);
 }
 
+/// Whether anything is counted.
+#[inline]
+pub fn is_on() -> bool {
+    !REGION.load(Acquire).is_null()
+}
+
 /// Whether `fd` refers to a file of the PFS.
 #[inline]
 pub fn is_watched(fd: i32) -> bool {
-    !REGION.load(Acquire).is_null() && descriptors::is_pfs(fd, decide)
+    is_on() && descriptors::is_pfs(fd, decide)
 }
 
 /// Asks the kernel for the path of `fd`.
