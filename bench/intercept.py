@@ -2,8 +2,8 @@
 
 Reads: one program reads a file through the tier and the same file on a tmpfs in turns, so the ratio
 holds on a busy machine as well. Root mounts a tmpfs with huge pages for the twin, as the tier has;
-others use /dev/shm, whose pages are small. Starts, and programs that touch no file of the PFS: pairs
-of runs with the library and without it, in random order; these need a quiet machine.
+others use /dev/shm, whose pages are small. Starts, and programs that touch no file of the PFS:
+pairs of runs with the library and without it, in random order; these need a quiet machine.
 """
 
 import argparse
@@ -108,7 +108,7 @@ def row(case, runs, command, environment):
 
 
 def starts(pairs, run, library, environments):
-    """Prints what the start and the end of a program take longer with the library, and by `forebay run`.
+    """Prints what a start and an end take longer with the library, and by `forebay run`.
 
     `env` sets the library's variables and starts the program: what the start of one more program
     costs at least.
@@ -157,7 +157,7 @@ def paired(pairs, first, second):
 
 
 def time_of(command, environment):
-    """Seconds that a program runs, and those of processor time, which other programs disturb less."""
+    """Seconds of a run, and of its processor time, which other programs disturb less."""
     null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
     words = [str(word) for word in command]
     began = time.perf_counter()

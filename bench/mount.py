@@ -4,9 +4,9 @@ Each pair runs in turns in one process, so the ratio holds on a busy machine as 
 
 - read: a cached file through the mount, beside the kernel's own passthrough (a mount without an
   agent of a tmpfs: the kernel passes reads to the file), beside the tmpfs, and, with
-  --passthrough-hp, beside a file system that serves each read by a request and a copy. With --peers,
-  beside JuiceFS and Curvine, as far as they are installed (peers/README.md): their caches are in
-  /dev/shm too, and serve each pass; the kernel's page cache does not.
+  --passthrough-hp, beside a file system that serves each read by a request and a copy. With
+  --peers, beside JuiceFS and Curvine, as far as they are installed (peers/README.md): their
+  caches are in /dev/shm too, and serve each pass; the kernel's page cache does not.
 - write, cold read: through the mount, beside the PFS itself. With --pfs, these only, on another
   file system than a tmpfs; the kernel's caches are dropped before each read.
 - names: beside the directory itself, and, with --passthrough-hp, beside libfuse's example
@@ -137,7 +137,10 @@ def peer_pairs(options, path):
 
 
 def peer_read(mount, path):
-    """Bytes in a second of a sequential read that the peer serves: the faster of two ways to bypass the kernel's page cache."""
+    """Bytes in a second of a sequential read that the peer serves.
+
+    It is the faster of two ways to bypass the kernel's page cache.
+    """
     def one_pass(flags):
         common.evict_page_cache(path)
         return 1e9 * mount.served(FILE_BYTES, lambda: common.read_pass(path, flags=flags))

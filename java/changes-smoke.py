@@ -1,18 +1,21 @@
-"""Tables that change, that are read twice, of Hive's metastore, and of many small files: in Spark with the plug-in and a real agent.
+"""Tables that change, that are read twice, of Hive's metastore, and of many small files: in Spark
+with the plug-in and a real agent.
 
     python3 java/changes-smoke.py [twice] [replaced] [schemas] [metastore] [many]
 
 - twice: two stages of a self join read the same columns, and the PFS serves them once.
-- replaced: files are replaced after the plug-in has reported them and before their tasks read them. Tasks read the new content, also of
-  files of which the tier has the old one.
+- replaced: files are replaced after the plug-in has reported them and before their tasks read them.
+  Tasks read the new content, also of files of which the tier has the old one.
 - schemas: the files of a table have different columns, and one of them gets others.
-- metastore: tables of Spark and of Hive in a Hive metastore (Derby), on both schemes, written and read through the plug-in by one program and
-  read by another. What one partition needs is what the PFS serves.
-- many: MANY (3000) small files of Parquet and of text, in a driver of 512 MB. The memory that the driver needs beside Spark's is bounded.
-  With MANY=100000 there are more columnar files than the plug-in reports, which it says.
+- metastore: tables of Spark and of Hive in a Hive metastore (Derby), on both schemes, written and
+  read through the plug-in by one program and read by another. What one partition needs is what the
+  PFS serves.
+- many: MANY (3000) small files of Parquet and of text, in a driver of 512 MB. The memory that the
+  driver needs beside Spark's is bounded. With MANY=100000 there are more columnar files than the
+  plug-in reports, which it says.
 
-The PFS is the slow file system of the lab, which counts the bytes it serves. Verdicts are about bytes and results, never about times. Needs
-`make java`, and root or fusermount3.
+The PFS is the slow file system of the lab, which counts the bytes it serves. Verdicts are about
+bytes and results, never about times. Needs `make java`, and root or fusermount3.
 """
 
 import json

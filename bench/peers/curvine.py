@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Curvine beside Forebay: cached sequential read through its FUSE mount, and the memory its daemons take.
+"""Curvine beside Forebay: cached reads through its FUSE mount, and the memory of its daemons.
 
-A master and a worker on loopback with the memory tier on /dev/shm, and its FUSE mount; everything else at its default, except where a
-comment says why. One file written through the mount, to the tier only, and read warm, 1 MiB at a time. $FOREBAY_PEER_CURVINE names the
-directory with the programs. See README.md for how to build them and what the figures do and do not say, and fuse.py for how it is read.
+A master and a worker on loopback with the memory tier on /dev/shm, and its FUSE mount; everything
+else at its default, except where a comment says why. One file written through the mount, to the
+tier only, and read warm, 1 MiB at a time. $FOREBAY_PEER_CURVINE names the directory with the
+programs. See README.md for how to build them and what the figures do and do not say, and fuse.py
+for how it is read.
 
     FOREBAY_PEER_CURVINE=DIR python3 bench/peers/curvine.py [--json] [--mount-args '--io-threads 8']
 
-The kernel's count of the bytes that the process of the mount has written, its answers, proves that it served each pass.
+The kernel's count of the bytes that the process of the mount has written, its answers, proves that
+it served each pass.
 """
 
 import contextlib
@@ -79,7 +82,9 @@ def run(size_bytes=common.GIB, passes=7, mount_args=()):
 
 @contextlib.contextmanager
 def mounted(programs, capacity_bytes, mount_args=()):
-    """Mounts a new Curvine with a memory tier of `capacity_bytes`, and gives its fuse.Mount; nothing is left of it afterwards."""
+    """Mounts a new Curvine with a memory tier of `capacity_bytes`, and gives its fuse.Mount;
+    nothing is left of it afterwards.
+    """
     with contextlib.ExitStack() as running:
         work = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="forebay-curvine-")))
         tier = running.enter_context(tempfile.TemporaryDirectory(prefix="forebay-curvine-", dir=fuse.SHM))
@@ -113,14 +118,18 @@ def mounted(programs, capacity_bytes, mount_args=()):
 
 
 def _has_space(mount_point):
-    """Whether the mount works and has space. False also if its daemon has ended, which `wait_until` reports better."""
+    """Whether the mount works and has space. False also if its daemon has ended, which `wait_until`
+    reports better.
+    """
     with contextlib.suppress(OSError):
         return os.statvfs(mount_point).f_blocks > 0
     return False
 
 
 def _written_bytes(pid):
-    """Bytes that a process has written since it started, by write(2) and its kin: for a daemon of a mount, its answers above all."""
+    """Bytes that a process has written since it started, by write(2) and its kin: for a daemon of a
+    mount, its answers above all.
+    """
     with open(f"{common.PROC}/{pid}/io", encoding="ascii") as lines:
         return int(dict(line.split(": ") for line in lines)["wchar"])
 

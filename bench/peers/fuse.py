@@ -1,10 +1,14 @@
-"""What the peers that are used through a FUSE mount share: cached sequential read through it, and the memory their daemons take.
+"""What the peers that are used through a FUSE mount share: cached sequential read through it, and
+the memory their daemons take.
 
-A peer's module starts its daemons and gives a `Mount`; here one file is written through it and read warm, 1 MiB at a time.
+A peer's module starts its daemons and gives a `Mount`; here one file is written through it and read
+warm, 1 MiB at a time.
 
-The kernel keeps its own copy of what a FUSE daemon answered, so a second read of a file need not reach the daemon. What is compared is
-the peer's cache, so the kernel's copy is kept out in two ways, O_DIRECT and eviction before each pass, and the faster one is reported. A
-counter of the bytes that the peer served proves that it served each pass; the kernel's copy is timed too, under an id of its own.
+The kernel keeps its own copy of what a FUSE daemon answered, so a second read of a file need not
+reach the daemon. What is compared is the peer's cache, so the kernel's copy is kept out in two
+ways, O_DIRECT and eviction before each pass, and the faster one is reported. A counter of the bytes
+that the peer served proves that it served each pass; the kernel's copy is timed too, under an id of
+its own.
 """
 
 import argparse
@@ -46,11 +50,15 @@ class Mount:
         return common.Memory(*map(sum, zip(*parts)))
 
     def ended_after(self, seconds):
-        """For a block that reads: a read from a FUSE daemon that hangs cannot be interrupted, but it fails when the daemon ends."""
+        """For a block that reads: a read from a FUSE daemon that hangs cannot be interrupted, but
+        it fails when the daemon ends.
+        """
         return self.daemons[-1].ended_after(seconds)
 
     def served(self, size_bytes, read, *, share=1):
-        """Runs `read`, which reads `size_bytes`, and returns its figure. RuntimeError if the peer did not serve `share` of them: all or none."""
+        """Runs `read`, which reads `size_bytes`, and returns its figure. RuntimeError if the peer
+        did not serve `share` of them: all or none.
+        """
         before = self.served_bytes()
         figure = read()
         served_bytes = self.served_bytes() - before
@@ -71,14 +79,18 @@ def missing():
 
 
 def is_mounted(mount_point):
-    """Asks the kernel's table, not the path: a stat on a mount whose daemon is dead fails, and on a hanging one it hangs."""
+    """Asks the kernel's table, not the path: a stat on a mount whose daemon is dead fails, and on a
+    hanging one it hangs.
+    """
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
         return any(line.split()[4] == str(mount_point) for line in mounts)
 
 
 @contextlib.contextmanager
 def unmounted(mount_point, command):
-    """Unmounts on leaving: with the peer's own command, and by force if it will not, since the mount point is removed next."""
+    """Unmounts on leaving: with the peer's own command, and by force if it will not, since the
+    mount point is removed next.
+    """
     force = ["umount", "-l"] if os.geteuid() == 0 else ["fusermount3", "-uz"]
     try:
         yield
@@ -90,10 +102,11 @@ def unmounted(mount_point, command):
 
 
 def run(name, reason, mounted, size_bytes, passes, mount_args=()):
-    """The records of this peer; if there is a `reason` why it cannot run, the same ids with no value and the reason.
+    """The records of this peer; if there is a `reason` why it cannot run, the same ids with no
+    value and the reason.
 
-    `mounted(capacity_bytes)` is a context manager that gives a Mount. RuntimeError, with the end of the peer's log, if it does not work, or
-    if a figure is not what it claims to be.
+    `mounted(capacity_bytes)` is a context manager that gives a Mount. RuntimeError, with the end of
+    the peer's log, if it does not work, or if a figure is not what it claims to be.
     """
     command = f"python3 bench/peers/{name}.py --size-mib {size_bytes // common.MIB} --passes {passes}"
     if mount_args:
@@ -120,7 +133,9 @@ def run(name, reason, mounted, size_bytes, passes, mount_args=()):
 
 
 def read_warm(mount, size_bytes, passes):
-    """Writes a file through the mount, fills the cache, and times `passes` warm reads in each of the three ways: {way: GB/s of each pass}."""
+    """Writes a file through the mount, fills the cache, and times `passes` warm reads in each of
+    the three ways: {way: GB/s of each pass}.
+    """
     path = mount.directory / "file"
     common.write_pattern(path, size_bytes)
     for _ in range(2):

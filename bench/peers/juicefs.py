@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""JuiceFS beside Forebay: cached sequential read through its FUSE mount, and the memory its daemon takes.
+"""JuiceFS beside Forebay: cached reads through its FUSE mount, and the memory of its daemon.
 
-Metadata in SQLite, objects in a local directory, the cache on /dev/shm, everything else at its default; one file written through the mount
-and read warm, 1 MiB at a time. JuiceFS must be installed: the first of $FOREBAY_PEER_JUICEFS and `juicefs` in PATH is run. See README.md
-for what the figures do and do not say, and fuse.py for how it is read.
+Metadata in SQLite, objects in a local directory, the cache on /dev/shm, everything else at its
+default; one file written through the mount and read warm, 1 MiB at a time. JuiceFS must be
+installed: the first of $FOREBAY_PEER_JUICEFS and `juicefs` in PATH is run. See README.md for what
+the figures do and do not say, and fuse.py for how it is read.
 
     python3 bench/peers/juicefs.py [--json] [--mount-args '--max-fuse-io 1M']
 
@@ -45,7 +46,9 @@ def run(size_bytes=common.GIB, passes=7, mount_args=()):
 
 @contextlib.contextmanager
 def mounted(program, capacity_bytes, mount_args=()):
-    """Mounts a new JuiceFS volume with a cache of `capacity_bytes` in memory, and gives its fuse.Mount; nothing is left of it afterwards."""
+    """Mounts a new JuiceFS volume with a cache of `capacity_bytes` in memory, and gives its
+    fuse.Mount; nothing is left of it afterwards.
+    """
     with tempfile.TemporaryDirectory(prefix="forebay-juicefs-") as name, \
             tempfile.TemporaryDirectory(prefix="forebay-juicefs-", dir=fuse.SHM) as cache:
         work = Path(name)

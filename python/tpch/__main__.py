@@ -75,7 +75,7 @@ def arguments():
     args.scale = args.scale or (0.05 if args.quick or args.faults else 1)
     args.rate = args.rate or (2 if args.faults else 800)
     # Beside what a query takes when it waits for no file system.
-    args.modes += [report.MEMORY] if args.times else []
+    args.modes = [*args.modes, *([report.MEMORY] if args.times else [])]
     args.queries = args.queries or list(faults.QUERIES if args.faults else QUICK if args.quick else queries.QUERIES)
     name = "tpch" + ("" if args.format == bench.FORMATS[0] else f"-{args.format}") + ("-faults" if args.faults else "-quick" if args.quick else "")
     args.directory = (args.output or TARGET / name).resolve()

@@ -123,7 +123,7 @@ def forget(task):
 
 def keep(task):
     """All tables are in the kernel's page cache after it."""
-    for path in Path(task["tables"]).glob("*/*"):
+    for path in (path for path in Path(task["tables"]).glob("*/*") if path.is_file()):
         with open(path, "rb") as file:
             while file.read(1 << 20):
                 pass

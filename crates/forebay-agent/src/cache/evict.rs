@@ -56,18 +56,15 @@ impl Cache {
 
     /// Whether there may be more to do.
     fn settle_step(&self, freed: &mut Freed) -> bool {
-        let want = self.budget.excess_bytes().min(SETTLE_STEP_BYTES);
-        if want == 0 {
+        let excess = self.budget.excess_bytes();
+        if excess == 0 {
             return false;
         }
-        let evicted = self.evict(want);
+        let evicted = self.evict(excess.min(SETTLE_STEP_BYTES));
         freed.add(evicted);
-        if evicted.bytes >= want {
-            return true;
-        }
-        // Ends: each round has fewer planned pages.
-        let excess = self.budget.excess_bytes();
-        excess > 0 && self.index().policy.unplan_latest(excess) > 0
+        let left = self.budget.excess_bytes();
+        // Planned pages go only when nothing else does. Ends: each round has fewer pages.
+        evicted.bytes > 0 || left < excess || self.index().policy.unplan_latest(left) > 0
     }
 
     /// Releases at least `want` bytes of pages and copies if there are as many that may go.
@@ -352,6 +349,27 @@ mod tests {
         assert_eq!(cache.evict(2 * PAGE), Freed { bytes: 2 * PAGE, pages: 2 });
         assert_eq!(cache.index().policy.len(), 1);
         assert_eq!(cache.totals().files, 1);
+    }
+
+    #[test]
+    fn planned_pages_stay_while_others_go_in_several_steps() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let cache = cache_in(dir.path());
+        // Superseded pages that, with the memory of their copy, fill the first step; the pages alone
+        // do not.
+        let step = (SETTLE_STEP_BYTES / PAGE) as u32;
+        enter(&cache, u64::from(step), &(0..step - 1).collect::<Vec<_>>());
+        let newer = enter(&cache, u64::from(3 * step), &(0..3 * step).collect::<Vec<_>>());
+        (0..step).for_each(|page| cache.plan(newer.key(page), 7));
+        let planned = cache.index().policy.planned_bytes();
+        assert!(planned > 0);
+        // The superseded ones, and half of those that are not planned.
+        let unplanned = u64::from(3 * step) * PAGE - planned;
+        let gone = u64::from(step - 1) * PAGE + unplanned / 2;
+        cache.budget.set_capacity_bytes(cache.budget.used_bytes() - gone);
+        assert!(cache.settle_excess().bytes >= gone - PAGE * 8);
+        assert_eq!(cache.budget.excess_bytes(), 0);
+        assert_eq!(cache.index().policy.planned_bytes(), planned);
     }
 
     #[test]
