@@ -355,8 +355,8 @@ mod tests {
     fn planned_pages_stay_while_others_go_in_several_steps() {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let cache = cache_in(dir.path());
-        // Superseded pages that, with the memory of their copy, fill the first step; the pages alone
-        // do not.
+        // Superseded pages that fill the first step together with the memory of their copy, and not
+        // alone.
         let step = (SETTLE_STEP_BYTES / PAGE) as u32;
         enter(&cache, u64::from(step), &(0..step - 1).collect::<Vec<_>>());
         let newer = enter(&cache, u64::from(3 * step), &(0..3 * step).collect::<Vec<_>>());
