@@ -1,6 +1,7 @@
 """The code of the TPC-H benchmark without Spark: its queries, its table, and what it refuses."""
 
 import argparse
+import contextlib
 import sys
 
 import pytest
@@ -26,12 +27,13 @@ def outcome(query, mode, cold, second=0, result="1 rows a"):
     return {
         "query": query,
         "mode": mode,
+        "round": 0,
         "runs": [{"run": name, "seconds": 1.0, "served_bytes": served, "asked_bytes": 5_000_000, "result": result} for name, served in runs],
     }
 
 
 def config(**more):
-    return argparse.Namespace(queries=[1], modes=["alone", "no-action"], **more)
+    return argparse.Namespace(**{"queries": [1], "modes": ["alone", "no-action"], "rounds": 1, **more})
 
 
 def test_there_are_22_queries_and_each_reads_tables_that_are_generated():
@@ -88,6 +90,47 @@ def test_results_that_differ_and_queries_that_did_not_run_end_the_benchmark():
         tpch.check(same[:1], config())
 
 
+def test_of_several_rounds_the_median_of_seconds_and_the_most_bytes_count():
+    rounds = [outcome(1, mode, served) for served in (10, 12, 11) for mode in ("alone", "no-action")]
+    for number, one in enumerate(rounds):
+        one["round"], one["runs"][0]["seconds"] = number // 2, (3.0, 9.0, 1.0)[number // 2]
+    tpch.check(rounds, config(rounds=3))
+    with pytest.raises(tpch.BenchError, match="ran 12 times, 8 were expected"):
+        tpch.check(rounds, config(rounds=2))
+    merged = tpch.merge_rounds(rounds)
+    assert [one["mode"] for one in merged] == ["alone", "no-action"]
+    cold = merged[0]["runs"][0]
+    assert (cold["seconds"], cold["served_bytes"], cold["seconds_of_rounds"]) == (3.0, 12, [3.0, 9.0, 1.0])
+
+
+def test_pages_that_the_page_cache_has_lost_end_the_benchmark():
+    tpch.check_memory([outcome(1, "memory", 50_000), outcome(1, "alone", 9_000_000)])
+    with pytest.raises(tpch.BenchError, match="5.0 MB came from the PFS"):
+        tpch.check_memory([outcome(1, "memory", 5_000_000)])
+
+
+# What a worker does after its task has come: it is late, with a child that has its pipe too; it
+# ends; or something else writes to its pipe.
+BAD_WORKERS = {
+    "late": "subprocess.Popen(['sleep', '600']); time.sleep(600)",
+    "ended": "sys.exit(1)",
+    "talkative": "print('[warning][cds] not shared', flush=True); time.sleep(600)",
+}
+
+
+@pytest.mark.parametrize("how", BAD_WORKERS)
+def test_a_worker_that_does_not_answer_ends_the_benchmark(tmp_path, monkeypatch, how):
+    (tmp_path / "worker.py").write_text(f"import subprocess, sys, time\nsys.stdin.readline()\nprint('ready', flush=True)\nsys.stdin.readline()\n{BAD_WORKERS[how]}\n")
+    monkeypatch.setattr(tpch, "HERE", tmp_path)
+    monkeypatch.setattr(tpch, "ANSWER_S", 3)
+    of = config(python=sys.executable, cores=1, driver_memory="1g", scale=1, format="parquet", program="forebay", output=tmp_path / "runs.jsonl", log_level="ERROR", jar="jar")
+    with contextlib.ExitStack() as stack:
+        worker = tpch.Worker(of, "alone", tmp_path, tmp_path / "socket", stack)
+        with pytest.raises(tpch.BenchError, match="Q6 has not ended within 3 s, or failed"):
+            worker.ask(6, 0)
+    assert worker.process.returncode is not None
+
+
 def test_a_generator_that_fails_ends_the_benchmark_and_leaves_no_tables(tmp_path):
     failing = tmp_path / "tpchgen"
     failing.write_text("#!/bin/sh\necho no room >&2\nexit 1\n")
@@ -98,14 +141,14 @@ def test_a_generator_that_fails_ends_the_benchmark_and_leaves_no_tables(tmp_path
 
 
 LOG = """WARN before anything
-tpch: Q1 cold
+tpch: Q1 cold 0
 DEBUG spark: Forebay: stage 0: 1000 bytes were reported of 2 tasks, of which 100 were not read, and 7 were read beside them
 DEBUG spark: Forebay: stage 1: 1000 bytes were reported of 2 tasks, of which 0 were not read, and 1 were read beside them
 INFO spark: Forebay: the columns of a scan are not known (file:/a); such files are read without a plan, and only what is read is fetched
 DEBUG spark: Forebay: 3 files of a stage are read without a plan: the columns of a scan are not known
 DEBUG spark: Forebay: 1 files of a stage are read without a plan: the columns of a scan are not known
 INFO spark: Forebay: stage 3 goes on without prefetch: 9 bytes were reported of 1 tasks, of which 9 were not read, and 0 were read beside them
-tpch: Q1 second
+tpch: Q1 second 0
 DEBUG spark: Forebay: stage 2: 50 bytes were reported of 1 tasks, of which 0 were not read, and 0 were read beside them
 """
 

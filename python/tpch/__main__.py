@@ -1,6 +1,7 @@
 """TPC-H on Spark over a slow PFS: Spark alone, with the tier, and with the tier and waves.
 
-    python3 python/tpch [--scale 1] [--format orc] [--quick] [--queries 1,6] [--modes alone,no-action] [--times]
+    python3 python/tpch [--scale 1] [--format orc] [--quick] [--queries 1,6] [--modes alone,no-action]
+                        [--times] [--rounds 3]
 
     python3 python/tpch --faults [--format orc]
 
@@ -9,7 +10,8 @@ what the plug-in reported of each and tasks did not read. The tables are Parquet
 `tpchgen-cli` (PyPI), or ORC, which Spark makes of these once. It leaves `tpch.json`, `tpch.md` and
 `tpch.svg` in `target/tpch` (`target/tpch-orc`). Bytes hardly depend on the load of the machine:
 only the gap over which waves merge reads is measured. Seconds do, and are in the table only with
---times, which compares them with those of Spark with the tables in the kernel's page cache. With
+--times, which compares them with those of Spark with the tables in the kernel's page cache. The
+modes run each query in turn; with --rounds all do so several times, and seconds are medians. With
 --faults it kills an agent, an executor and the coordinator in the middle of five queries instead,
 on two nodes, and compares the results with those of undisturbed runs.
 """
@@ -17,6 +19,7 @@ on two nodes, and compares the results with those of undisturbed runs.
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -68,14 +71,17 @@ def arguments():
     parser.add_argument("--driver-memory", default="2g", help="of Spark [default: %(default)s]")
     parser.add_argument("--log-level", default="ERROR", help="of Spark's log, which is beside the figures [default: %(default)s]")
     parser.add_argument("--times", action="store_true", help="put seconds into the table: on a quiet machine")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each query runs in each mode; seconds are medians [default: %(default)s]")
     parser.add_argument("--quick", action="store_true", help=f"scale factor 0.05, queries {', '.join(map(str, QUICK))}; fails if a target is missed")
     parser.add_argument("--faults", action="store_true", help=f"kill things in the middle of queries {', '.join(map(str, faults.QUERIES))}, at scale factor 0.05 and 2 MB/s")
     parser.add_argument("--output", type=Path, metavar="DIR", help="directory of the results [default: target/tpch]")
     args = parser.parse_args()
     args.scale = args.scale or (0.05 if args.quick or args.faults else 1)
     args.rate = args.rate or (2 if args.faults else 800)
-    # Beside what a query takes when it waits for no file system.
+    # Beside what a query takes when it waits for no byte of a file.
     args.modes = [*args.modes, *([report.MEMORY] if args.times else [])]
+    if args.rounds < 1:
+        parser.error("--rounds: at least 1")
     args.queries = args.queries or list(faults.QUERIES if args.faults else QUICK if args.quick else queries.QUERIES)
     name = "tpch" + ("" if args.format == bench.FORMATS[0] else f"-{args.format}") + ("-faults" if args.faults else "-quick" if args.quick else "")
     args.directory = (args.output or TARGET / name).resolve()
@@ -112,6 +118,8 @@ def prepare(args):
 
 
 def main():
+    # SIGTERM takes the same way out as Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     args = arguments()
     try:
         prepare(args)
@@ -131,7 +139,7 @@ def main():
             figures[mode]["times"] = report.times(outcomes, mode, args.rate)
             said += report.verdict_of_times(mode, figures[mode]["times"]) if figures[mode]["times"] else [f"{mode}: times are compared only with `alone` among the modes"]
     (args.directory / "tpch.md").write_text("\n".join([*lines, "", *said]) + "\n")
-    whole = {"scale": args.scale, "spark": args.spark, "format": args.format, "parts": args.parts, "read_ahead": args.read_ahead, "rate_mb_per_s": args.rate, "summary": figures, "outcomes": outcomes}
+    whole = {"scale": args.scale, "rounds": args.rounds, "spark": args.spark, "format": args.format, "parts": args.parts, "read_ahead": args.read_ahead, "rate_mb_per_s": args.rate, "summary": figures, "outcomes": outcomes}
     (args.directory / "tpch.json").write_text(json.dumps(whole, indent=1) + "\n")
     print("\n".join(["", *lines, "", *said]))
     pip(args, "matplotlib")

@@ -5,8 +5,12 @@ import json
 import os
 import re
 import shutil
+import signal
+import statistics
 import subprocess
 import tempfile
+import threading
+from collections import Counter
 from pathlib import Path
 
 import lab
@@ -42,8 +46,12 @@ TITLES = {
 COUNTS = re.compile(r"Forebay: stage \d+: (\d+) bytes were reported of \d+ tasks, of which (\d+) were not read, and (\d+) were read beside them")
 FILES_WITHOUT_PLAN = re.compile(r"Forebay: (\d+) files of a stage are read without a plan: (.*)")
 STAGE_WITHOUT_PLAN = re.compile(r"Forebay: (?:stage \d+ (?:runs|goes on) without prefetch|no room for stage|the agent has no room for the report of stage)")
-# What one mode may take before it is given up, for a query at scale factor 1.
-QUERY_S = 300
+# What a mode may take for its start, its end, or a query, cold and again, before it is given up;
+# with tables of a scale factor above 1 so many times as long.
+ANSWER_S = 300
+# Of the table's bytes, what the PFS may serve for all queries of `MEMORY`, whose tables are in the
+# page cache: pages that the kernel has dropped meanwhile would make its times longer.
+MEMORY_SHARE_MOST = 0.01
 
 
 class BenchError(Exception):
@@ -84,19 +92,30 @@ def convert(config, generated):
 
 
 def run_all(config, say):
-    """Outcomes by mode and query; `config` as of `__main__`."""
+    """Outcomes by mode and query; `config` as of `__main__`.
+
+    The modes run each query in turn, so that a machine whose speed changes changes them alike. Each
+    has a file system and an agent of its own.
+    """
     if config.output.exists():
         config.output.unlink()
-    for mode in config.modes:
-        say(f"{TITLES[mode]} ...")
-        # A file system and an agent of its own for each: nothing is left of the mode before.
-        with stage(config) as (pfs, socket):
-            run_mode(config, mode, pfs, socket)
+    with contextlib.ExitStack() as stack:
+        workers = {}
+        for mode in config.modes:
+            say(f"{TITLES[mode]} starts ...")
+            pfs, socket = stack.enter_context(stage(config))
+            workers[mode] = Worker(config, mode, pfs, socket, stack)
+        for number in range(config.rounds):
+            for query in config.queries:
+                for mode, worker in workers.items():
+                    say(f"    {mode}: {worker.ask(query, number)}")
+        for worker in workers.values():
+            worker.end()
     outcomes = [json.loads(line) for line in config.output.read_text().splitlines()]
     for mode in config.modes:
         add_reports([outcome for outcome in outcomes if outcome["mode"] == mode], log_of(config, mode).read_text(errors="replace"))
     check(outcomes, config)
-    return outcomes
+    return merge_rounds(outcomes)
 
 
 @contextlib.contextmanager
@@ -110,36 +129,75 @@ def stage(config):
         yield pfs, stack.enter_context(lab.agent(config.program, pfs, place / "state", config.capacity_bytes))
 
 
-def run_mode(config, mode, pfs, socket):
-    settings = MODES_OF_TIMES[mode]
-    tables = config.tables if mode == MEMORY else pfs
-    task = {
-        "mode": mode,
-        "master": f"local[{config.cores}]",
-        "driver_memory": config.driver_memory,
-        "settings": {key: value.format(jar=config.jar, socket=socket) for key, value in settings.items()},
-        "pfs": str(pfs),
-        "tables": str(tables),
-        "forget": mode != MEMORY,
-        "scale": config.scale,
-        "format": config.format,
-        "queries": list(config.queries),
-        "evict": [str(config.program), "evict", "--all", "--socket", str(socket)] if settings else [],
-        "status": [str(config.program), "status", "--json", "--socket", str(socket)] if settings else [],
-        "output": str(config.output),
-        "log_level": config.log_level,
-    }
-    environment = {**os.environ, "PYSPARK_PYTHON": str(config.python), "SPARK_LOCAL_IP": "127.0.0.1"}
-    log = log_of(config, mode)
-    with open(log, "w") as errors:
-        worker = subprocess.Popen([str(config.python), str(HERE / "worker.py")], stdin=subprocess.PIPE, stderr=errors, text=True, env=environment)
+class Worker:
+    """The Spark application of one mode, `worker.py`."""
+
+    def __init__(self, config, mode, pfs, socket, stack):
+        settings = MODES_OF_TIMES[mode]
+        task = {
+            "mode": mode,
+            "master": f"local[{config.cores}]",
+            "driver_memory": config.driver_memory,
+            "settings": {key: value.format(jar=config.jar, socket=socket) for key, value in settings.items()},
+            "tables": str(pfs),
+            "forget": mode != MEMORY,
+            "scale": config.scale,
+            "format": config.format,
+            "evict": [str(config.program), "evict", "--all", "--socket", str(socket)] if settings else [],
+            "status": [str(config.program), "status", "--json", "--socket", str(socket)] if settings else [],
+            "output": str(config.output),
+            "log_level": config.log_level,
+        }
+        self.mode, self.log, self.patience_s = mode, log_of(config, mode), ANSWER_S * max(1, config.scale)
+        environment = {**os.environ, "PYSPARK_PYTHON": str(config.python), "SPARK_LOCAL_IP": "127.0.0.1"}
+        with open(self.log, "w") as errors:
+            self.process = subprocess.Popen(
+                [str(config.python), str(HERE / "worker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment,
+                start_new_session=True,
+            )
+        stack.callback(self.kill)
+        self.tell(json.dumps(task))
+        # Nothing of its start goes on beside a query of another mode.
+        self.answer("ready", "it has not started")
+
+    def tell(self, line):
+        # One that has ended is found at the next answer.
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(f"{line}\n")
+            self.process.stdin.flush()
+
+    def ask(self, query, number):
+        """Runs a query, cold and again, as round `number`; what to say of it."""
+        self.tell(f"{query} {number}")
+        return self.answer(f"Q{query}:", f"Q{query} has not ended")
+
+    def answer(self, beginning, otherwise):
+        """A line that has this beginning, within the time for it."""
+        overdue = threading.Timer(self.patience_s, self.kill)
+        overdue.start()
         try:
-            worker.communicate(json.dumps(task), timeout=QUERY_S * len(config.queries))
+            line = self.process.stdout.readline()
+        finally:
+            overdue.cancel()
+        if not line.startswith(beginning):
+            raise BenchError(f"{TITLES[self.mode]}: {otherwise} within {self.patience_s:g} s, or failed; its log is {self.log}")
+        return line.rstrip()
+
+    def end(self):
+        """Ends the application, so that its log is whole."""
+        self.process.stdin.close()
+        try:
+            code = self.process.wait(self.patience_s)
         except subprocess.TimeoutExpired:
-            worker.kill()
-            raise BenchError(f"{TITLES[mode]} has not ended; its log is {log}") from None
-    if worker.returncode:
-        raise BenchError(f"{TITLES[mode]} failed; its log is {log}")
+            raise BenchError(f"{TITLES[self.mode]} has not ended; its log is {self.log}") from None
+        if code:
+            raise BenchError(f"{TITLES[self.mode]} failed at its end; its log is {self.log}")
+
+    def kill(self):
+        """With the JVM, which has the pipe too."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 def log_of(config, mode):
@@ -152,7 +210,7 @@ def add_reports(outcomes, log):
     These are the bytes that it reported, those of them that no task read, and those that tasks read
     beside them; and each fallback: files and stages that were read without a plan, by the reason.
     """
-    runs = {f"Q{outcome['query']} {one['run']}": one for outcome in outcomes for one in outcome["runs"]}
+    runs = {f"Q{outcome['query']} {one['run']} {outcome['round']}": one for outcome in outcomes for one in outcome["runs"]}
     run = None
     for line in log.splitlines():
         if line.startswith("tpch: "):
@@ -172,14 +230,45 @@ def add_reports(outcomes, log):
 
 
 def check(outcomes, config):
-    """Every query ran in every mode, cold and again, and found the same."""
+    """Every query ran in every mode and round, cold and again, and found the same."""
     found = {}
     for outcome in outcomes:
         for one in outcome["runs"]:
-            found.setdefault(outcome["query"], {})[(outcome["mode"], one["run"])] = one["result"]
+            found.setdefault(outcome["query"], []).append((outcome["mode"], one["run"], one["result"]))
+    expected = 2 * len(config.modes) * config.rounds
     for number in config.queries:
-        results = found.get(number, {})
-        if len(results) != 2 * len(config.modes):
-            raise BenchError(f"Q{number} ran {len(results)} times, {2 * len(config.modes)} were expected")
-        if len(set(results.values())) != 1:
+        results = found.get(number, [])
+        if len(results) != expected:
+            raise BenchError(f"Q{number} ran {len(results)} times, {expected} were expected")
+        if len({result for _, _, result in results}) != 1:
             raise BenchError(f"Q{number}: the results differ: {results}")
+    check_memory(outcomes)
+
+
+def check_memory(outcomes):
+    """The queries of `MEMORY` have read next to nothing from the PFS."""
+    runs = [(outcome["mode"], one) for outcome in outcomes for one in outcome["runs"]]
+    served, asked = (sum(one[key] for mode, one in runs if mode == MEMORY) for key in ("served_bytes", "asked_bytes"))
+    if served > MEMORY_SHARE_MOST * asked:
+        raise BenchError(f"{TITLES[MEMORY]}: {served / 1e6:.1f} MB came from the PFS: the page cache has no room for the tables")
+
+
+def merge_rounds(outcomes):
+    """One outcome for each query and mode: its first, with the median of the seconds of all rounds,
+    the most bytes of any, and the fallbacks of all. Seconds and bytes of each are kept beside them.
+    """
+    merged = {}
+    for outcome in outcomes:
+        merged.setdefault((outcome["mode"], outcome["query"]), []).append(outcome)
+    for rounds in merged.values():
+        for same in zip(*(outcome["runs"] for outcome in rounds)):
+            one = same[0]
+            one["seconds_of_rounds"] = [other["seconds"] for other in same]
+            one["served_bytes_of_rounds"] = [other["served_bytes"] for other in same]
+            one["seconds"] = statistics.median(one["seconds_of_rounds"])
+            one["served_bytes"] = max(one["served_bytes_of_rounds"])
+            if "fallbacks" in one:
+                one["fallbacks"] = dict(sum((Counter(other["fallbacks"]) for other in same), Counter()))
+        rounds[0]["rounds"] = len(rounds)
+        del rounds[0]["round"]
+    return [rounds[0] for rounds in merged.values()]

@@ -1,8 +1,10 @@
 """Runs queries in one Spark session; `bench.py` starts one worker for each mode.
 
-It runs under the Python that has Spark. It reads one JSON object with its task from standard input,
-and writes one JSON object for each query to the file that the task names. Each query runs twice:
-cold, with nothing in the tier and the kernel's copy of the files dropped, and then again.
+It runs under the Python that has Spark. The first line of standard input is a JSON object with its
+task, each further one the number of a query and that of the round. It says when it is ready,
+answers each query with one line for people, and adds a JSON object to the file that the task names.
+Each query runs twice: cold, with nothing in the tier and the kernel's copy of the files dropped,
+and then again. If the task says not to forget, all files are in the kernel's page cache both times.
 """
 
 import hashlib
@@ -85,14 +87,14 @@ def fetched_pages(task):
     return {kind: counters[f"pages_{kind}_total"] for kind in ("planned", "demanded", "ahead")}
 
 
-def run(spark, task, number):
-    pfs = Path(task["pfs"])
-    outcome = {"query": number, "mode": task["mode"], "runs": []}
+def run(spark, task, number, turn):
+    pfs = Path(task["tables"])
+    outcome = {"query": number, "mode": task["mode"], "round": turn, "runs": []}
     for name in ("cold", "second"):
         if name == "cold" and task["forget"]:
             forget(task)
         # `bench.py` finds the lines of this run by it.
-        print(f"tpch: Q{number} {name}", file=sys.stderr, flush=True)
+        print(f"tpch: Q{number} {name} {turn}", file=sys.stderr, flush=True)
         pages = fetched_pages(task)
         before, asked, began = quiet_bytes(pfs), asked_bytes(spark), time.monotonic()
         register(spark, task)
@@ -122,26 +124,34 @@ def forget(task):
 
 
 def keep(task):
-    """All tables are in the kernel's page cache after it."""
-    for path in (path for path in Path(task["tables"]).glob("*/*") if path.is_file()):
-        with open(path, "rb") as file:
-            while file.read(1 << 20):
-                pass
+    """All tables are in the kernel's page cache after it, as long as the returned files are open:
+    the PFS of the lab drops the pages of a file that nobody has open.
+    """
+    files = [open(path, "rb") for path in Path(task["tables"]).glob("*/*") if path.is_file()]
+    for file in files:
+        while file.read(1 << 20):
+            pass
+    return files
 
 
 def main():
-    task = json.load(sys.stdin)
-    if not task["forget"]:
-        keep(task)
+    # What the JVM writes to standard output goes to the log: it is no answer.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    task = json.loads(sys.stdin.readline())
+    kept = [] if task["forget"] else keep(task)
     spark = session(task)
-    with open(task["output"], "a") as output:
-        for number in task["queries"]:
-            outcome = run(spark, task, number)
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        number, turn = map(int, line.split())
+        outcome = run(spark, task, number, turn)
+        with open(task["output"], "a") as output:
             output.write(json.dumps(outcome) + "\n")
-            output.flush()
-            runs = ", ".join(f"{one['run']} {one['served_bytes'] / 1e6:.1f} MB {one['seconds']:.1f} s" for one in outcome["runs"])
-            print(f"    Q{number}: {runs}", flush=True)
+        runs = ", ".join(f"{one['run']} {one['served_bytes'] / 1e6:.1f} MB {one['seconds']:.1f} s" for one in outcome["runs"])
+        print(f"Q{number}: {runs}", file=answers, flush=True)
     spark.stop()
+    for file in kept:
+        file.close()
     os._exit(0)
 
 

@@ -65,6 +65,44 @@ pub fn request_threads(fetch_threads: usize) -> usize {
     (fetch_threads / 2).max(1)
 }
 
+/// Reads of requests that may be in flight from one mount, however short they are: three quarters
+/// of its fetch threads. A reader waits for the end of a short one no longer than for a part of a
+/// page.
+pub fn short_request_threads(fetch_threads: usize) -> usize {
+    (fetch_threads * 3 / 4).max(request_threads(fetch_threads))
+}
+
+/// Reads of the PFS that are in flight for requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InFlight {
+    /// How many.
+    pub reads: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl InFlight {
+    /// Whether one of `bytes` may go beside them, where `pages` of `page_bytes` may be in flight.
+    /// Of shorter reads, such as those of columns, as many bytes may be, in at most `reads` reads:
+    /// short reads keep fewer servers busy.
+    pub fn has_room(&self, bytes: u64, pages: usize, page_bytes: u64, reads: usize) -> bool {
+        let fits = || self.bytes.saturating_add(bytes) <= pages as u64 * page_bytes;
+        self.reads < pages || (pages > 0 && self.reads < reads && fits())
+    }
+
+    /// One of `bytes` begins.
+    pub fn begin(&mut self, bytes: u64) {
+        self.reads += 1;
+        self.bytes += bytes;
+    }
+
+    /// One of `bytes` has ended.
+    pub fn end(&mut self, bytes: u64) {
+        self.reads = self.reads.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
 /// The order of a node's requests: those of planned waves first, then the earliest.
 pub fn rank(priority: Priority, request: RequestId) -> (Priority, RequestId) {
     (priority, request)
@@ -98,8 +136,28 @@ mod tests {
     }
 
     #[test]
+    fn of_short_reads_as_many_bytes_are_in_flight_as_of_pages() {
+        let mut in_flight = InFlight::default();
+        assert!(!in_flight.has_room(0, 0, 100, 6), "a request that rests");
+        (0..4).for_each(|_| {
+            assert!(in_flight.has_room(100, 4, 100, 6));
+            in_flight.begin(100);
+        });
+        assert!(!in_flight.has_room(0, 3, 100, 6) && !in_flight.has_room(1, 4, 100, 6), "pages");
+        (0..4).for_each(|_| in_flight.end(100));
+        assert_eq!(in_flight, InFlight::default());
+        (0..6).for_each(|_| {
+            assert!(in_flight.has_room(40, 4, 100, 6));
+            in_flight.begin(40);
+        });
+        assert!(!in_flight.has_room(40, 4, 100, 6), "six reads");
+        assert!(in_flight.has_room(160, 4, 100, 7) && !in_flight.has_room(161, 4, 100, 7), "their bytes");
+    }
+
+    #[test]
     fn readers_keep_half_of_the_threads_and_planned_requests_go_first() {
         assert_eq!([0, 1, 2, 3, 8].map(request_threads), [1, 1, 1, 1, 4]);
+        assert_eq!([0, 1, 2, 3, 4, 8, 16].map(short_request_threads), [1, 1, 1, 2, 3, 6, 12]);
         let mut ranks =
             [(Priority::Ahead, 1), (Priority::Planned, 7), (Priority::Ahead, 3), (Priority::Planned, 2)];
         ranks.sort_by_key(|(priority, request)| rank(*priority, *request));

@@ -6,7 +6,8 @@
 //! ([`crate::mounts::by_path`]) and feeds pages to the mount's fetch queue, behind every reader and
 //! all read-ahead and before loads; `threads` pages at a time, at the order's rate, and over all
 //! orders never more than half of the mount's fetch threads, so that a reader does not even wait
-//! for a page that is being fetched. A page that another node owns is here because its task will
+//! for a page that is being fetched. Reads that are shorter than a page may be more at a time
+//! ([`InFlight::has_room`]). A page that another node owns is here because its task will
 //! be: it comes by way of its owner, so that the PFS serves it once for the cluster, and then it is
 //! the owner's fetch threads that are spared ([`Orders::pass`]). What has come is kept for the
 //! order until its first use or the order's end (`forebay_policy::eviction::Planned`).
@@ -22,12 +23,13 @@ use crate::cache::flight::{FlightError, Watcher};
 use crate::counters::add;
 use crate::fetch::Fetch;
 use crate::fetch::find::NoEntry;
+use crate::fetch::pfs::READ_BYTES;
 use crate::lock::lock;
 use crate::mounts::by_path::{ByPath, NoPath, open_by_path};
 use crate::mounts::seal::Unsettled;
 use crate::stop::{Stop, Wake};
 use forebay_pfs::lease::Opened;
-use forebay_policy::fetch_order::{self, Urgency};
+use forebay_policy::fetch_order::{self, InFlight, Urgency};
 use forebay_policy::machine::Nanos;
 use forebay_policy::merge_gap::{self, goes_on};
 use forebay_policy::stage::event::Priority;
@@ -76,7 +78,7 @@ struct State {
     orders: BTreeMap<u64, Run>,
     /// Pages under way from the PFS, by mount: those of orders here, and those passed on to peers
     /// for theirs.
-    in_flight: BTreeMap<usize, usize>,
+    in_flight: BTreeMap<usize, InFlight>,
     /// Pages that are fetched for orders of peers.
     passed: usize,
     /// Peers that wait to have a page fetched for an order of theirs, by mount.
@@ -105,9 +107,9 @@ struct Run {
     /// Others go first.
     ahead: bool,
     bucket: TokenBucket,
-    in_flight: u32,
-    /// For which mount its next page waits, if for one.
-    waits_for: Option<usize>,
+    in_flight: InFlight,
+    /// For which mount its next read waits, if for one, and the bytes of this read.
+    waits_for: Option<(usize, u64)>,
     progress: OrderProgress,
     /// Nothing more will be fed.
     fed: bool,
@@ -138,7 +140,7 @@ impl Orders {
             threads: order.threads,
             ahead: order.ahead,
             bucket: TokenBucket::new(self.now(), limit(order.rate_bytes_per_s), BURST_BYTES),
-            in_flight: 0,
+            in_flight: InFlight::default(),
             waits_for: None,
             progress: OrderProgress {
                 order: id,
@@ -286,21 +288,21 @@ impl Orders {
         let mut state = lock(&self.state);
         loop {
             let busy = mount.is_some_and(|mount| {
-                let peer = usize::from(state.waiting_peers.contains_key(&mount));
-                state.outranked(ticket.id, mount)
-                    || state.under_way(mount) + peer >= self.most_under_way(mount)
+                let mut under_way = state.under_way(mount);
+                under_way.reads += usize::from(state.waiting_peers.contains_key(&mount));
+                state.outranked(ticket.id, mount) || !self.has_thread(mount, under_way, bytes)
             });
             let Some(run) = state.run_mut(ticket).filter(|_| !self.stop.is_stopping()) else { return false };
             let held = self.fetch.brake.holds_orders();
-            let may_send = run.in_flight < run.threads && !held;
+            let may_send = run.may_send(bytes) && !held;
             let wait_ns = if may_send && !busy { run.bucket.take(self.now(), bytes) } else { u64::MAX };
             let has_waited = run.waits_for.is_some();
             // Not if it is its own rate that holds it up.
-            run.waits_for = mount.filter(|_| wait_ns == u64::MAX);
+            run.waits_for = mount.filter(|_| wait_ns == u64::MAX).map(|mount| (mount, bytes));
             if wait_ns == 0 {
-                run.in_flight += 1;
+                run.in_flight.begin(bytes);
                 if let Some(mount) = mount {
-                    *state.in_flight.entry(mount).or_default() += 1;
+                    state.in_flight.entry(mount).or_default().begin(bytes);
                 }
                 // There may be room for a later order as well, which has waited for this one.
                 self.changed.notify_all();
@@ -325,8 +327,8 @@ impl Orders {
         self.rest_if_paused(&state);
         let free = loop {
             let held = self.fetch.brake.stops(Urgency::Plan);
-            if !held && state.under_way(mount) < self.most_under_way(mount) {
-                *state.in_flight.entry(mount).or_default() += 1;
+            if !held && self.has_thread(mount, state.under_way(mount), READ_BYTES) {
+                state.in_flight.entry(mount).or_default().begin(READ_BYTES);
                 state.passed += 1;
                 break true;
             }
@@ -358,10 +360,10 @@ impl Orders {
     fn landed(&self, page: &OrderedPages, ends: PageEnds) {
         let mut state = lock(&self.state);
         if page.from_pfs {
-            take_one(&mut state.in_flight, page.entry.mount);
+            state.read_ended(page.entry.mount, page.read_bytes);
         }
         if let Some(run) = state.run_mut(page.order) {
-            run.in_flight = run.in_flight.saturating_sub(1);
+            run.in_flight.end(page.read_bytes);
             run.progress.resident_bytes += ends.resident_bytes;
             run.progress.fetched_bytes += ends.fetched_bytes;
             run.progress.failed_bytes += ends.failed_bytes;
@@ -373,9 +375,13 @@ impl Orders {
         self.changed.notify_all();
     }
 
-    /// Pages of orders that may be under way from the PFS of a mount.
-    fn most_under_way(&self, mount: usize) -> usize {
-        fetch_order::request_threads(self.fetch.mounts[mount].config.fetch_threads)
+    /// Whether one more read of so many bytes may go to the PFS of a mount beside those of orders
+    /// that are under way.
+    fn has_thread(&self, mount: usize, under_way: InFlight, bytes: u64) -> bool {
+        let threads = self.fetch.mounts[mount].config.fetch_threads;
+        let (pages, reads) =
+            (fetch_order::request_threads(threads), fetch_order::short_request_threads(threads));
+        under_way.has_room(bytes, pages, READ_BYTES, reads)
     }
 
     fn now(&self) -> Nanos {
@@ -395,14 +401,21 @@ impl State {
         if !self.orders.get(&id).is_some_and(|run| run.ahead) {
             return false;
         }
-        let may_go = |run: &Run| run.waits_for == Some(mount) && run.in_flight < run.threads;
+        let may_go = |run: &Run| run.waits_for.is_some_and(|(of, bytes)| of == mount && run.may_send(bytes));
         let rank = |ahead, id| fetch_order::rank(if ahead { Priority::Ahead } else { Priority::Planned }, id);
         let goes_before = |other: u64, run: &Run| rank(run.ahead, other) < rank(true, id);
         self.orders.iter().any(|(other, run)| may_go(run) && goes_before(*other, run))
     }
 
-    fn under_way(&self, mount: usize) -> usize {
-        self.in_flight.get(&mount).copied().unwrap_or(0)
+    fn under_way(&self, mount: usize) -> InFlight {
+        self.in_flight.get(&mount).copied().unwrap_or_default()
+    }
+
+    /// A read of the PFS of a mount has ended.
+    fn read_ended(&mut self, mount: usize, bytes: u64) {
+        if let Some(under_way) = self.in_flight.get_mut(&mount) {
+            under_way.end(bytes);
+        }
     }
 }
 
@@ -434,7 +447,7 @@ impl Watcher for Passed {
 impl Drop for Passed {
     fn drop(&mut self) {
         let mut state = lock(&self.orders.state);
-        take_one(&mut state.in_flight, self.mount);
+        state.read_ended(self.mount, READ_BYTES);
         state.passed -= 1;
         self.orders.rest_if_paused(&state);
         drop(state);
@@ -443,8 +456,13 @@ impl Drop for Passed {
 }
 
 impl Run {
+    /// Whether its threads have room for one more read.
+    fn may_send(&self, bytes: u64) -> bool {
+        self.in_flight.has_room(bytes, self.threads as usize, READ_BYTES, usize::MAX)
+    }
+
     fn end_if_done(&mut self, reporting: &Wake) {
-        if self.fed && self.in_flight == 0 && !self.progress.done {
+        if self.fed && self.in_flight.reads == 0 && !self.progress.done {
             self.progress.done = true;
             self.dirty = true;
             reporting.call();
@@ -468,6 +486,8 @@ struct OrderedPages {
     bytes: Vec<u64>,
     /// They are fetched from the PFS here, not asked of a peer.
     from_pfs: bool,
+    /// As counted when they went on their way.
+    read_bytes: u64,
     ends: Mutex<PageEnds>,
 }
 
@@ -680,6 +700,7 @@ impl Errand for Ordered<'_> {
             pages: next.pages.clone(),
             bytes: next.wanted_bytes.clone(),
             from_pfs: next.mount().is_some(),
+            read_bytes: next.fetch_bytes(),
             ends: Mutex::default(),
         })
     }
@@ -707,8 +728,8 @@ mod tests {
             threads,
             ahead,
             bucket: TokenBucket::new(Nanos(0), limit(0), BURST_BYTES),
-            in_flight: 0,
-            waits_for: Some(0),
+            in_flight: InFlight::default(),
+            waits_for: Some((0, READ_BYTES)),
             progress,
             fed: false,
             dirty: false,
@@ -729,8 +750,12 @@ mod tests {
         assert!(outranked((6, run(4, false))), "a planned wave");
         assert!(outranked((6, run(1, false))), "and one of a page at a time");
         assert!(!outranked((4, Run { waits_for: None, ..run(4, false) })), "it has no page to send");
-        assert!(!outranked((4, Run { waits_for: Some(1), ..run(4, false) })), "to another mount");
-        assert!(!outranked((4, Run { in_flight: 4, ..run(4, false) })), "or may not");
+        assert!(
+            !outranked((4, Run { waits_for: Some((1, READ_BYTES)), ..run(4, false) })),
+            "to another mount"
+        );
+        let in_flight = InFlight { reads: 4, bytes: 4 * READ_BYTES };
+        assert!(!outranked((4, Run { in_flight, ..run(4, false) })), "or may not");
         assert!(!of(vec![(5, run(1, false)), (4, run(4, false))]).outranked(5, 0), "planned ones share");
     }
 

@@ -85,8 +85,11 @@ impl Planner {
         self.policy.begin(&self.board);
         for job in ids {
             let Some(wave) = self.board.next_wave(job, self.policy.prefetch_distance()) else {
-                // Memory has no room for the next wave. What is fetched of a later one has no plan
-                // any more that knows of the phases, so it stops.
+                // There is no next wave, or it is not near enough, or has no room. What is under
+                // way has no plan any more that knows of the phases, so it stops.
+                if goes_on(&self.board, self.policy.as_ref(), job) {
+                    continue;
+                }
                 if stop(&mut self.board, job, self.decisions, out) {
                     self.running.remove(&job);
                 }
@@ -172,7 +175,9 @@ impl Planner {
                 go_on_directly(&mut self.board, job, wave, decision, out);
                 continue;
             } else {
-                stop(&mut self.board, job, decision, out);
+                if !goes_on(&self.board, self.policy.as_ref(), job) {
+                    stop(&mut self.board, job, decision, out);
+                }
                 without_room.push(job);
                 continue;
             }
@@ -223,6 +228,13 @@ impl Planner {
             _ => {}
         }
     }
+}
+
+/// Whether what is under way of `job` goes on without a plan: the rest of a wave that its tasks
+/// read already, if the policy does not mind phases.
+fn goes_on(board: &Board, policy: &dyn Policy, job: JobId) -> bool {
+    let job = board.job(job);
+    policy.opportunistic() && job.fetch.is_some_and(|fetch| fetch.wave < job.started)
 }
 
 /// Pauses what is under way of `job`, whichever wave that is; false if nothing moves.

@@ -533,6 +533,33 @@ proptest! {
     }
 }
 
+#[test]
+fn without_regard_for_phases_a_wave_that_tasks_read_is_never_paused() {
+    for jobs in 1..4_u32 {
+        let mut p = planner("no-action");
+        let mut out = vec![];
+        p.handle(Nanos(0), Event::Memory { bytes: u64::from(jobs) * 100 }, &mut out);
+        for job in 0..jobs {
+            p.handle(Nanos(0), job_joins(job, 2, 100, 10 * S), &mut out);
+        }
+        for job in 0..jobs {
+            p.handle(Nanos(S), Event::WaveStarts { job, wave: 0, compute_ns: 10 * S }, &mut out);
+        }
+        // Room for the next wave of none, of some, and of all.
+        for more in 0..=jobs {
+            let bytes = u64::from(jobs + more) * 100;
+            p.handle(Nanos(2 * S), Event::Memory { bytes }, &mut out);
+        }
+        let fetch = |action: &Action| match action {
+            Action::Fetch { wave, setting, .. } => Some((*wave, setting.is_paused())),
+            _ => None,
+        };
+        let fetches: Vec<(u32, bool)> = out.iter().filter_map(fetch).collect();
+        assert!(fetches.contains(&(0, false)) && fetches.contains(&(1, false)), "{fetches:?}");
+        assert!(!fetches.contains(&(0, true)), "{fetches:?}");
+    }
+}
+
 /// Progress comes in steps: just after one the phase seems to be further than it can be.
 #[test]
 fn progress_gives_no_slack_back_that_a_prefetch_has_cost() {

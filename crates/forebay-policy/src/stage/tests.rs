@@ -463,6 +463,33 @@ fn a_request_that_goes_on_ends_with_its_wave() {
 }
 
 #[test]
+fn the_rest_of_the_last_wave_is_fetched_while_its_tasks_read() {
+    let mut world = World::new("no-action", &[("a", 1 << 30)]);
+    let mut large = reported(2, &[("a", 2)]);
+    for update in &mut large {
+        match update {
+            JobUpdate::Files { files } => files[0].bytes = 64 * MIB,
+            JobUpdate::Splits { splits, .. } => {
+                for (split, offset) in splits.iter_mut().zip([0, 32 * MIB]) {
+                    split.parts = vec![Part { file: 0, offset, len: 32 * MIB }];
+                }
+            }
+            _ => {}
+        }
+    }
+    world.tell(large);
+    let before = world.ordered_bytes();
+    assert!(before > 0 && before < 64 * MIB, "one wave of many requests: {before}");
+    (0..2).for_each(|task| world.start(task, "a"));
+    for _ in 0..16 {
+        world.fetch();
+    }
+    assert_eq!(world.ordered_bytes(), 64 * MIB, "requests continue while its tasks run");
+    (0..2).for_each(|task| world.finish(task));
+    assert!(world.orders.is_empty(), "{:?}", world.orders);
+}
+
+#[test]
 fn the_end_of_a_job_leaves_no_orders() {
     let mut world = World::new("full-delay", &[("a", 1 << 30), ("b", 1 << 30)]);
     world.tell(reported(64, &[("a", 4), ("b", 4)]));
