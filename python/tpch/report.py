@@ -44,10 +44,13 @@ def modes_of(outcomes):
 
 
 def ratio(runs, mode, name="cold"):
-    """Cold bytes of a mode from the PFS over those of Spark alone; None without Spark alone."""
+    """Cold bytes of a mode from the PFS over those of Spark alone; None without Spark alone.
+
+    Of several rounds, the most of the mode over the fewest of Spark alone.
+    """
     if "alone" not in runs or mode not in runs:
         return None
-    return runs[mode][name]["served_bytes"] / max(runs["alone"]["cold"]["served_bytes"], 1)
+    return runs[mode][name]["served_bytes"] / max(min(served_of_rounds(runs["alone"]["cold"])), 1)
 
 
 def mb(count):

@@ -65,11 +65,16 @@ pub fn request_threads(fetch_threads: usize) -> usize {
     (fetch_threads / 2).max(1)
 }
 
-/// Reads of requests that may be in flight from one mount, however short they are: three quarters
-/// of its fetch threads. A reader waits for the end of a short one no longer than for a part of a
-/// page.
+/// Short reads of requests, such as those of columns, that may be in flight from one mount if they
+/// have no more bytes than pages may have: three quarters of its fetch threads. A reader waits for
+/// the end of a short one no longer than for a part of a page.
 pub fn short_request_threads(fetch_threads: usize) -> usize {
     (fetch_threads * 3 / 4).max(request_threads(fetch_threads))
+}
+
+/// The same of a request that may have so many pages in flight.
+pub fn short_reads(pages: usize) -> usize {
+    pages + pages.div_ceil(2)
 }
 
 /// Reads of the PFS that are in flight for requests.
@@ -82,12 +87,11 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Whether one of `bytes` may go beside them, where `pages` of `page_bytes` may be in flight.
-    /// Of shorter reads, such as those of columns, as many bytes may be, in at most `reads` reads:
-    /// short reads keep fewer servers busy.
+    /// Whether one of `bytes` may go beside them, where `pages` of `page_bytes` may be in flight,
+    /// or `reads` that have no more bytes than these: short reads keep fewer servers busy.
     pub fn has_room(&self, bytes: u64, pages: usize, page_bytes: u64, reads: usize) -> bool {
         let fits = || self.bytes.saturating_add(bytes) <= pages as u64 * page_bytes;
-        self.reads < pages || (pages > 0 && self.reads < reads && fits())
+        self.reads < pages || (self.reads < reads && fits())
     }
 
     /// One of `bytes` begins.
@@ -99,7 +103,7 @@ impl InFlight {
     /// One of `bytes` has ended.
     pub fn end(&mut self, bytes: u64) {
         self.reads = self.reads.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(bytes);
+        self.bytes = if self.reads == 0 { 0 } else { self.bytes.saturating_sub(bytes) };
     }
 }
 
@@ -138,12 +142,12 @@ mod tests {
     #[test]
     fn of_short_reads_as_many_bytes_are_in_flight_as_of_pages() {
         let mut in_flight = InFlight::default();
-        assert!(!in_flight.has_room(0, 0, 100, 6), "a request that rests");
+        assert!(!in_flight.has_room(0, 0, 100, short_reads(0)), "a request that rests");
         (0..4).for_each(|_| {
-            assert!(in_flight.has_room(100, 4, 100, 6));
+            assert!(in_flight.has_room(100, 4, 100, 4));
             in_flight.begin(100);
         });
-        assert!(!in_flight.has_room(0, 3, 100, 6) && !in_flight.has_room(1, 4, 100, 6), "pages");
+        assert!(!in_flight.has_room(0, 4, 100, 4) && !in_flight.has_room(1, 4, 100, 6), "pages");
         (0..4).for_each(|_| in_flight.end(100));
         assert_eq!(in_flight, InFlight::default());
         (0..6).for_each(|_| {
@@ -151,13 +155,16 @@ mod tests {
             in_flight.begin(40);
         });
         assert!(!in_flight.has_room(40, 4, 100, 6), "six reads");
-        assert!(in_flight.has_room(160, 4, 100, 7) && !in_flight.has_room(161, 4, 100, 7), "their bytes");
+        in_flight.end(40);
+        assert!(in_flight.has_room(200, 4, 100, 6) && !in_flight.has_room(201, 4, 100, 6), "their bytes");
+        assert!(!in_flight.has_room(40, 4, 100, 4), "not beside so many");
     }
 
     #[test]
     fn readers_keep_half_of_the_threads_and_planned_requests_go_first() {
         assert_eq!([0, 1, 2, 3, 8].map(request_threads), [1, 1, 1, 1, 4]);
         assert_eq!([0, 1, 2, 3, 4, 8, 16].map(short_request_threads), [1, 1, 1, 2, 3, 6, 12]);
+        assert_eq!([0, 1, 2, 4, 8].map(short_reads), [0, 2, 3, 6, 12]);
         let mut ranks =
             [(Priority::Ahead, 1), (Priority::Planned, 7), (Priority::Ahead, 3), (Priority::Planned, 2)];
         ranks.sort_by_key(|(priority, request)| rank(*priority, *request));

@@ -6,8 +6,8 @@
 //! ([`crate::mounts::by_path`]) and feeds pages to the mount's fetch queue, behind every reader and
 //! all read-ahead and before loads; `threads` pages at a time, at the order's rate, and over all
 //! orders never more than half of the mount's fetch threads, so that a reader does not even wait
-//! for a page that is being fetched. Reads that are shorter than a page may be more at a time
-//! ([`InFlight::has_room`]). A page that another node owns is here because its task will
+//! for a page that is being fetched. Reads of columnar files, which are short, may be half as many
+//! again ([`InFlight::has_room`]). A page that another node owns is here because its task will
 //! be: it comes by way of its owner, so that the PFS serves it once for the cluster, and then it is
 //! the owner's fetch threads that are spared ([`Orders::pass`]). What has come is kept for the
 //! order until its first use or the order's end (`forebay_policy::eviction::Planned`).
@@ -98,6 +98,15 @@ struct Ticket {
     serial: u64,
 }
 
+/// A read of a mount for an order.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    mount: usize,
+    bytes: u64,
+    /// Of small pages.
+    is_short: bool,
+}
+
 /// One order.
 #[derive(Debug)]
 struct Run {
@@ -108,8 +117,8 @@ struct Run {
     ahead: bool,
     bucket: TokenBucket,
     in_flight: InFlight,
-    /// For which mount its next read waits, if for one, and the bytes of this read.
-    waits_for: Option<(usize, u64)>,
+    /// The read of a mount that is its next one, and waits.
+    waits_for: Option<Read>,
     progress: OrderProgress,
     /// Nothing more will be fed.
     fed: bool,
@@ -285,20 +294,27 @@ impl Orders {
     /// two nodes with much to do would wait for each other.
     fn take_off(&self, ticket: Ticket, next: &Next) -> bool {
         let (mount, bytes) = (next.mount(), next.fetch_bytes());
+        let is_short = self.fetch.has_small_pages(&next.entry);
         let mut state = lock(&self.state);
         loop {
             let busy = mount.is_some_and(|mount| {
                 let mut under_way = state.under_way(mount);
-                under_way.reads += usize::from(state.waiting_peers.contains_key(&mount));
-                state.outranked(ticket.id, mount) || !self.has_thread(mount, under_way, bytes)
+                let does_peer_wait = state.waiting_peers.contains_key(&mount);
+                if does_peer_wait {
+                    under_way.begin(READ_BYTES);
+                }
+                // More of the short ones would never let a page in.
+                let is_short = is_short && !does_peer_wait && !state.has_page_waiting(mount);
+                state.outranked(ticket.id, mount) || !self.has_thread(mount, under_way, bytes, is_short)
             });
             let Some(run) = state.run_mut(ticket).filter(|_| !self.stop.is_stopping()) else { return false };
             let held = self.fetch.brake.holds_orders();
-            let may_send = run.may_send(bytes) && !held;
+            let may_send = run.may_send(bytes, is_short) && !held;
             let wait_ns = if may_send && !busy { run.bucket.take(self.now(), bytes) } else { u64::MAX };
             let has_waited = run.waits_for.is_some();
             // Not if it is its own rate that holds it up.
-            run.waits_for = mount.filter(|_| wait_ns == u64::MAX).map(|mount| (mount, bytes));
+            let waits_for = mount.filter(|_| wait_ns == u64::MAX);
+            run.waits_for = waits_for.map(|mount| Read { mount, bytes, is_short });
             if wait_ns == 0 {
                 run.in_flight.begin(bytes);
                 if let Some(mount) = mount {
@@ -327,7 +343,7 @@ impl Orders {
         self.rest_if_paused(&state);
         let free = loop {
             let held = self.fetch.brake.stops(Urgency::Plan);
-            if !held && self.has_thread(mount, state.under_way(mount), READ_BYTES) {
+            if !held && self.has_thread(mount, state.under_way(mount), READ_BYTES, false) {
                 state.in_flight.entry(mount).or_default().begin(READ_BYTES);
                 state.passed += 1;
                 break true;
@@ -377,10 +393,10 @@ impl Orders {
 
     /// Whether one more read of so many bytes may go to the PFS of a mount beside those of orders
     /// that are under way.
-    fn has_thread(&self, mount: usize, under_way: InFlight, bytes: u64) -> bool {
+    fn has_thread(&self, mount: usize, under_way: InFlight, bytes: u64, is_short: bool) -> bool {
         let threads = self.fetch.mounts[mount].config.fetch_threads;
-        let (pages, reads) =
-            (fetch_order::request_threads(threads), fetch_order::short_request_threads(threads));
+        let pages = fetch_order::request_threads(threads);
+        let reads = if is_short { fetch_order::short_request_threads(threads) } else { pages };
         under_way.has_room(bytes, pages, READ_BYTES, reads)
     }
 
@@ -401,10 +417,15 @@ impl State {
         if !self.orders.get(&id).is_some_and(|run| run.ahead) {
             return false;
         }
-        let may_go = |run: &Run| run.waits_for.is_some_and(|(of, bytes)| of == mount && run.may_send(bytes));
+        let may_go = |run: &Run| run.waiting_for(mount).is_some();
         let rank = |ahead, id| fetch_order::rank(if ahead { Priority::Ahead } else { Priority::Planned }, id);
         let goes_before = |other: u64, run: &Run| rank(run.ahead, other) < rank(true, id);
         self.orders.iter().any(|(other, run)| may_go(run) && goes_before(*other, run))
+    }
+
+    /// Whether an order waits that may send a page of the usual size to the PFS of the mount.
+    fn has_page_waiting(&self, mount: usize) -> bool {
+        self.orders.values().filter_map(|run| run.waiting_for(mount)).any(|read| !read.is_short)
     }
 
     fn under_way(&self, mount: usize) -> InFlight {
@@ -457,8 +478,15 @@ impl Drop for Passed {
 
 impl Run {
     /// Whether its threads have room for one more read.
-    fn may_send(&self, bytes: u64) -> bool {
-        self.in_flight.has_room(bytes, self.threads as usize, READ_BYTES, usize::MAX)
+    fn may_send(&self, bytes: u64, is_short: bool) -> bool {
+        let pages = self.threads as usize;
+        let reads = if is_short { fetch_order::short_reads(pages) } else { pages };
+        self.in_flight.has_room(bytes, pages, READ_BYTES, reads)
+    }
+
+    /// What it would read of the PFS of the mount if that had a thread for it.
+    fn waiting_for(&self, mount: usize) -> Option<Read> {
+        self.waits_for.filter(|read| read.mount == mount && self.may_send(read.bytes, read.is_short))
     }
 
     fn end_if_done(&mut self, reporting: &Wake) {
@@ -719,6 +747,10 @@ impl Errand for Ordered<'_> {
 mod tests {
     use super::*;
 
+    fn page(mount: usize) -> Read {
+        Read { mount, bytes: READ_BYTES, is_short: false }
+    }
+
     /// An order of so many pages at a time whose next page waits for mount 0.
     fn run(threads: u32, ahead: bool) -> Run {
         let progress =
@@ -729,7 +761,7 @@ mod tests {
             ahead,
             bucket: TokenBucket::new(Nanos(0), limit(0), BURST_BYTES),
             in_flight: InFlight::default(),
-            waits_for: Some((0, READ_BYTES)),
+            waits_for: Some(page(0)),
             progress,
             fed: false,
             dirty: false,
@@ -750,13 +782,26 @@ mod tests {
         assert!(outranked((6, run(4, false))), "a planned wave");
         assert!(outranked((6, run(1, false))), "and one of a page at a time");
         assert!(!outranked((4, Run { waits_for: None, ..run(4, false) })), "it has no page to send");
-        assert!(
-            !outranked((4, Run { waits_for: Some((1, READ_BYTES)), ..run(4, false) })),
-            "to another mount"
-        );
+        assert!(!outranked((4, Run { waits_for: Some(page(1)), ..run(4, false) })), "to another mount");
         let in_flight = InFlight { reads: 4, bytes: 4 * READ_BYTES };
         assert!(!outranked((4, Run { in_flight, ..run(4, false) })), "or may not");
         assert!(!of(vec![(5, run(1, false)), (4, run(4, false))]).outranked(5, 0), "planned ones share");
+    }
+
+    #[test]
+    fn short_reads_give_way_to_a_page_that_waits() {
+        let short = Read { is_short: true, bytes: 16 << 10, ..page(0) };
+        let waits = |read: Read| of(vec![(4, Run { waits_for: Some(read), ..run(1, false) })]);
+        assert!(waits(page(0)).has_page_waiting(0) && !waits(page(0)).has_page_waiting(1));
+        assert!(!waits(short).has_page_waiting(0));
+        let mut busy = run(1, false);
+        busy.in_flight.begin(short.bytes);
+        assert!(busy.may_send(short.bytes, true) && !busy.may_send(short.bytes, false));
+        busy.in_flight.begin(short.bytes);
+        assert!(!busy.may_send(short.bytes, true), "three of one thread");
+        busy.threads = 0;
+        assert!(!busy.may_send(0, true), "it rests");
+        assert!(!of(vec![(4, Run { waits_for: Some(page(0)), ..busy })]).has_page_waiting(0));
     }
 
     #[test]
