@@ -298,14 +298,10 @@ impl Orders {
         let mut state = lock(&self.state);
         loop {
             let busy = mount.is_some_and(|mount| {
-                let mut under_way = state.under_way(mount);
-                let does_peer_wait = state.waiting_peers.contains_key(&mount);
-                if does_peer_wait {
-                    under_way.begin(READ_BYTES);
-                }
                 // More of the short ones would never let a page in.
-                let is_short = is_short && !does_peer_wait && !state.has_page_waiting(mount);
-                state.outranked(ticket.id, mount) || !self.has_thread(mount, under_way, bytes, is_short)
+                let is_short = is_short && !state.has_page_waiting(mount);
+                let taken = state.taken(mount);
+                state.outranked(ticket.id, mount) || !self.has_thread(mount, taken, bytes, is_short)
             });
             let Some(run) = state.run_mut(ticket).filter(|_| !self.stop.is_stopping()) else { return false };
             let held = self.fetch.brake.holds_orders();
@@ -423,9 +419,21 @@ impl State {
         self.orders.iter().any(|(other, run)| may_go(run) && goes_before(*other, run))
     }
 
-    /// Whether an order waits that may send a page of the usual size to the PFS of the mount.
+    /// What orders have to leave room for at the PFS of the mount: what is under way, and a page
+    /// for which a peer waits.
+    fn taken(&self, mount: usize) -> InFlight {
+        let mut taken = self.under_way(mount);
+        if self.waiting_peers.contains_key(&mount) {
+            taken.begin(READ_BYTES);
+        }
+        taken
+    }
+
+    /// Whether a peer or an order waits that may send a page of the usual size to the PFS of the
+    /// mount.
     fn has_page_waiting(&self, mount: usize) -> bool {
-        self.orders.values().filter_map(|run| run.waiting_for(mount)).any(|read| !read.is_short)
+        self.waiting_peers.contains_key(&mount)
+            || self.orders.values().filter_map(|run| run.waiting_for(mount)).any(|read| !read.is_short)
     }
 
     fn under_way(&self, mount: usize) -> InFlight {
@@ -794,6 +802,12 @@ mod tests {
         let waits = |read: Read| of(vec![(4, Run { waits_for: Some(read), ..run(1, false) })]);
         assert!(waits(page(0)).has_page_waiting(0) && !waits(page(0)).has_page_waiting(1));
         assert!(!waits(short).has_page_waiting(0));
+        let mut with_peer = waits(short);
+        with_peer.in_flight.entry(0).or_default().begin(READ_BYTES);
+        with_peer.waiting_peers.insert(0, 1);
+        assert!(with_peer.has_page_waiting(0) && !with_peer.has_page_waiting(1));
+        assert_eq!(with_peer.taken(0), InFlight { reads: 2, bytes: 2 * READ_BYTES });
+        assert_eq!(with_peer.taken(1), InFlight::default());
         let mut busy = run(1, false);
         busy.in_flight.begin(short.bytes);
         assert!(busy.may_send(short.bytes, true) && !busy.may_send(short.bytes, false));
