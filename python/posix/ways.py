@@ -17,7 +17,7 @@ DEAD_S = (0, 1)
 # How often `forebay run` is started again because there was no agent.
 STARTS = 100
 # What it says if it runs the program without the library.
-UNAIDED = "the program reads the file system directly"
+UNAIDED = re.compile(r"^forebay run: (the program reads the file system directly.*)", re.M)
 REPORT = re.compile(r"^forebay run: (\d+) programs; (\d+) files opened through the tier, (\d+) left", re.M)
 SERVED = re.compile(r"^forebay run: (\d+) reads served", re.M)
 
@@ -89,6 +89,8 @@ class Run(Way):
         self.forebay = forebay
         # Programs, files served, files left to the PFS, reads served; and reports.
         self.counts = [0] * 5
+        # Why programs ran without the library.
+        self.unaided = []
 
     def prefix(self):
         return [self.forebay, "run", "--report", "--"]
@@ -96,9 +98,9 @@ class Run(Way):
     def call(self, command, user=None, longest_s=LONGEST_S, **more):
         # It needs an agent to begin with, and the agent may be dead.
         for _ in range(STARTS):
-            before = self.counts[4]
+            before = self.counts[4] + len(self.unaided)
             code, said = super().call(command, user, longest_s, **more)
-            if self.counts[4] > before or UNAIDED in said:
+            if self.counts[4] + len(self.unaided) > before:
                 break
             time.sleep(0.2)
         return code, said
@@ -108,6 +110,7 @@ class Run(Way):
             found = programs, files, left, 0, 1
             self.counts = [count + int(more) for count, more in zip(self.counts, found)]
         self.counts[3] += sum(map(int, SERVED.findall(said)))
+        self.unaided += UNAIDED.findall(said)
         return "".join(line for line in said.splitlines(keepends=True) if not line.startswith("forebay run: "))
 
     def remark(self):
@@ -116,10 +119,11 @@ class Run(Way):
 
     def doubts(self, judge):
         programs, files, *_ = self.counts
+        unaided, self.unaided = self.unaided, []
         self.counts = [0] * 5
         found = []
         if programs == 0:
-            found.append("no program had the library")
+            found.append("no program had the library" + (f": {unaided[0]}" if unaided else ""))
         if files == 0 and judge.reads:
             found.append("no file was read through the tier")
         return found

@@ -85,6 +85,17 @@ def test_reports_of_forebay_run_are_counted_and_taken_out():
     assert way.doubts(Fake()) == [] and way.doubts(Fake()) == ["no program had the library", "no file was read through the tier"]
 
 
+def test_a_program_without_the_library_runs_once_and_the_reason_is_told(tmp_path):
+    forebay = tmp_path / "forebay"
+    forebay.write_text(f"#!/bin/sh\necho >> {tmp_path}/runs\necho a line\necho 'forebay run: the program reads the file system directly: there is no library'\n")
+    forebay.chmod(0o755)
+    way = ways.Run(tmp_path, forebay)
+    assert way.call(["true"]) == (0, "a line\n")
+    assert (tmp_path / "runs").read_text() == "\n"
+    assert "no program had the library: the program reads the file system directly: there is no library" in way.doubts(Fake())
+    assert way.doubts(Fake())[0] == "no program had the library"
+
+
 class Said(ways.Way):
     """A way whose programs say what is given."""
 
@@ -123,6 +134,9 @@ class Cat(judges.Judge):
 
     name = "cat"
     reads = True
+
+    def fetch(self):
+        return ""
 
     def prepare(self, way):
         self.place(way).mkdir(parents=True, exist_ok=True)
