@@ -160,8 +160,8 @@ bench-spark: build ## Gain and cost of waves on Spark, at several speeds of the 
 	$(PYTHON) python/demo --study $(if $(LAB),--lab $(LAB)) $(ARGS)
 
 .PHONY: bench-tpch
-bench-tpch: build java ## TPC-H on Spark, alone and with Forebay: bytes from the PFS of 22 queries; about 10 minutes, and PyPI the first time (ARGS="--format orc", ARGS="--scale 3 --times", ARGS=--faults, ARGS=--quick: one minute)
-	$(PYTHON) python/tpch $(ARGS)
+bench-tpch: build java ## TPC-H on Spark, alone and with Forebay: bytes from the PFS of 22 queries; about 10 minutes, and PyPI the first time (LAB=moosefs for the lab's cluster, as root; ARGS="--format orc", ARGS="--scale 3 --times", ARGS=--faults, ARGS=--quick: one minute)
+	$(PYTHON) python/tpch $(if $(LAB),--lab $(LAB)) $(ARGS)
 
 .PHONY: experiment-memory
 experiment-memory: build ## HPL and a memory hog beside Spark ML on a node whose tier shrinks for them, as root; about 30 minutes (ARGS=--quick: two minutes; docs/benchmarks.md)

@@ -28,6 +28,10 @@ umount "$mount" && rmdir "$mount"
 exit $code
 """
 
+# Has a node's kernel forget its copy of all files.
+DROP_PAGES = """find "$FOREBAY_LAB_PFS" -type f -exec sh -c '
+    for file; do dd if="$file" iflag=nocache count=0 status=none || exit 1; done
+' sh {} +"""
 # Of MooseFS.
 CHUNK_BYTES = 64 << 20
 # Prints what a brick of sharded GlusterFS has: the files of a directory with their ids, and all
@@ -68,6 +72,8 @@ class Cluster:
         self.brought = {}
 
     def __enter__(self):
+        if self.lab("status").returncode == 0:
+            raise lab.LabError(f"the lab {self.name} is up already; `forebay lab down --name {self.name}` ends it")
         try:
             self.stack.callback(self.lab, "down")
             spark = ["--spark", "--spark-venv", str(self.venv)] if self.with_spark else []
@@ -85,9 +91,11 @@ class Cluster:
 
     def lab(self, command, *arguments, check=False):
         environment = {**os.environ, "FOREBAY_LAB": self.name}
-        done = subprocess.run(
-            [self.program, "--json", "lab", command, *arguments], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=UP_S, check=False
-        )
+        line = [self.program, "--json", "lab", command, *arguments]
+        try:
+            done = subprocess.run(line, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=UP_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise lab.LabError(f"`forebay lab {command}` has not ended after {UP_S} s") from None
         if check and done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines()
             raise lab.LabError(f"`forebay lab {command}` failed: {said[-1] if said else done.returncode}")
@@ -137,8 +145,8 @@ class Cluster:
         self.lab("links", f"{mb_per_s:.3f}MB/s", check=True)
 
     def forget(self):
-        drop = 'for f in "$FOREBAY_LAB_PFS"/*/*; do dd if="$f" iflag=nocache count=0 status=none; done'
-        self.lab("run", "--all", "--", "sh", "-c", f"{self.program} evict --all; {drop}", check=True)
+        self.lab("run", "--all", "--", self.program, "evict", "--all", check=True)
+        self.lab("run", "--all", "--", "sh", "-c", DROP_PAGES, check=True)
 
     def served_bytes(self):
         done = self.lab("status")

@@ -5,38 +5,33 @@ import functools
 import json
 import operator
 import os
+import queue
 import re
 import shutil
 import signal
 import statistics
 import subprocess
-import tempfile
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
-import lab
 import queries
+import setups
 from report import MEMORY
 
 HERE = Path(__file__).resolve().parent
-SERVERS = 4
 # Of the tables; the generator writes the first.
 FORMATS = ("parquet", "orc")
-# Settings of Spark by mode; `{jar}` and `{socket}` are put in.
-PLUGIN = {
-    "spark.driver.extraClassPath": "{jar}",
-    "spark.plugins": "io.forebay.spark.ForebayPlugin",
-    "spark.hadoop.fs.forebay.socket": "{socket}",
-}
+# Settings of the plug-in by mode; None: Spark without it.
 MODES = {
-    "alone": {},
+    "alone": None,
     # By default, tasks bypass the tier with this planner.
-    "tier": {**PLUGIN, "spark.forebay.planner": "naive-bb", "spark.hadoop.fs.forebay.read.mode": "cached"},
-    "no-action": {**PLUGIN, "spark.forebay.planner": "no-action"},
+    "tier": {"spark.forebay.planner": "naive-bb", "spark.hadoop.fs.forebay.read.mode": "cached"},
+    "no-action": {"spark.forebay.planner": "no-action"},
 }
 # With the one that `--times` adds.
-MODES_OF_TIMES = {**MODES, MEMORY: {}}
+MODES_OF_TIMES = {**MODES, MEMORY: None}
 TITLES = {
     "alone": "Spark alone",
     "tier": "the tier without a plan",
@@ -54,6 +49,11 @@ ANSWER_S = 300
 # Of the bytes of all tables, what the PFS may serve for one run of `MEMORY`, whose tables are in
 # the page cache: pages that the kernel has dropped meanwhile would make its times longer.
 MEMORY_SHARE_MOST = 0.01
+# A prefetch may go on behind the query; the PFS is quiet when nothing was served for so long.
+QUIET_S = 0.3
+QUIET_MAX_S = 20
+# How long a killed application is waited for.
+KILLED_S = 10
 
 
 class BenchError(Exception):
@@ -96,72 +96,75 @@ def convert(config, generated):
 def run_all(config, say):
     """Outcomes by mode and query; `config` as of `__main__`.
 
-    The modes run each query in turn, so that a machine whose speed changes changes them alike. Each
-    has a file system and an agent of its own.
+    The modes run each query in turn, so that a machine whose speed changes changes them alike. On
+    the slow file system each has one of its own, and an agent.
     """
-    if config.output.exists():
-        config.output.unlink()
+    outcomes = []
     with contextlib.ExitStack() as stack:
+        output = stack.enter_context(open(config.output, "w"))
         workers = {}
-        for mode in config.modes:
+        for mode, setup in stack.enter_context(setups.of_all(config, say)).items():
             say(f"{TITLES[mode]} starts ...")
-            pfs, socket = stack.enter_context(stage(config))
-            workers[mode] = Worker(config, mode, pfs, socket, stack)
+            workers[mode] = Worker(config, mode, setup, stack)
         for number in range(config.rounds):
             for query in config.queries:
                 for mode, worker in workers.items():
-                    say(f"    {mode}: {worker.ask(query, number)}")
+                    outcomes.append(worker.measure(query, number))
+                    output.write(json.dumps(outcomes[-1]) + "\n")
+                    output.flush()
+                    say(f"    {mode}: {words(outcomes[-1])}")
         for worker in workers.values():
             worker.end()
-    outcomes = [json.loads(line) for line in config.output.read_text().splitlines()]
     for mode in config.modes:
         add_reports([outcome for outcome in outcomes if outcome["mode"] == mode], log_of(config, mode).read_text(errors="replace"))
     check(outcomes, config)
-    check_memory(outcomes, sum(path.stat().st_size for path in config.tables.glob("*/*")))
+    check_memory(outcomes, setups.size_of(config.tables))
     return merge_rounds(outcomes)
 
 
-@contextlib.contextmanager
-def stage(config):
-    with contextlib.ExitStack() as stack:
-        place = Path(tempfile.mkdtemp(prefix="forebay-tpch-"))
-        stack.callback(shutil.rmtree, place, ignore_errors=True)
-        options = ["--read-ahead", config.read_ahead]
-        rate = f"{config.rate / SERVERS:.1f}MB/s"
-        pfs = stack.enter_context(lab.slow_pfs(config.program, config.tables, place / "pfs", SERVERS, rate, options))
-        yield pfs, stack.enter_context(lab.agent(config.program, pfs, place / "state", config.capacity_bytes))
+def words(outcome):
+    runs = (f"{one['run']} {one['served_bytes'] / 1e6:.1f} MB {one['seconds']:.1f} s" for one in outcome["runs"])
+    return f"Q{outcome['query']}: {', '.join(runs)}"
 
 
 class Worker:
     """The Spark application of one mode, `worker.py`."""
 
-    def __init__(self, config, mode, pfs, socket, stack):
-        settings = MODES_OF_TIMES[mode]
+    def __init__(self, config, mode, setup, stack):
+        self.mode, self.setup, self.log = mode, setup, log_of(config, mode)
+        self.patience_s = ANSWER_S * max(1, config.scale)
+        self.has_plugin = MODES_OF_TIMES[mode] is not None
+        if mode == MEMORY:
+            for file in setup.keep():
+                stack.enter_context(file)
         task = {
             "mode": mode,
-            "master": f"local[{config.cores}]",
+            "master": setup.master,
             "driver_memory": config.driver_memory,
-            "settings": {key: value.format(jar=config.jar, socket=socket) for key, value in settings.items()},
-            "tables": str(pfs),
-            "forget": mode != MEMORY,
+            "settings": {**setup.settings, **({**setup.plugin_settings, **MODES_OF_TIMES[mode]} if self.has_plugin else {})},
+            "tables": str(setup.tables),
             "scale": config.scale,
             "format": config.format,
-            "evict": [str(config.program), "evict", "--all", "--socket", str(socket)] if settings else [],
-            "status": [str(config.program), "status", "--json", "--socket", str(socket)] if settings else [],
-            "output": str(config.output),
             "log_level": config.log_level,
         }
-        self.mode, self.log, self.patience_s = mode, log_of(config, mode), ANSWER_S * max(1, config.scale)
-        environment = {**os.environ, "PYSPARK_PYTHON": str(config.python), "SPARK_LOCAL_IP": "127.0.0.1"}
+        command = [*setup.start, str(config.python), str(HERE / "worker.py")]
+        environment = {**os.environ, "PYSPARK_PYTHON": str(config.python), **setup.environment}
         with open(self.log, "w") as errors:
             self.process = subprocess.Popen(
-                [str(config.python), str(HERE / "worker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment,
-                start_new_session=True,
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, start_new_session=True
             )
         stack.callback(self.kill)
+        # Its own thread: a program that a file system holds keeps the pipe open although killed.
+        self.lines = queue.Queue()
+        threading.Thread(target=self.listen, daemon=True).start()
         self.tell(json.dumps(task))
         # Nothing of its start goes on beside a query of another mode.
-        self.answer("ready", "it has not started")
+        self.answer("it has not started")
+
+    def listen(self):
+        for line in self.process.stdout:
+            self.lines.put(line)
+        self.lines.put("")
 
     def tell(self, line):
         # One that has ended is found at the next answer.
@@ -169,22 +172,38 @@ class Worker:
             self.process.stdin.write(f"{line}\n")
             self.process.stdin.flush()
 
-    def ask(self, query, number):
-        """Runs a query, cold and again, as round `number`; what to say of it."""
-        self.tell(f"{query} {number}")
-        return self.answer(f"Q{query}:", f"Q{query} has not ended")
+    def measure(self, query, number):
+        """The outcome of a query as round `number`, cold and again.
 
-    def answer(self, beginning, otherwise):
-        """A line that has this beginning, within the time for it."""
-        overdue = threading.Timer(self.patience_s, self.kill)
-        overdue.start()
+        Cold, nothing is in the tier and the kernel's copy of the files is dropped. In MEMORY all
+        files are in the kernel's page cache both times.
+        """
+        if self.mode != MEMORY:
+            self.setup.forget()
+        return {"query": query, "mode": self.mode, "round": number, "runs": [self.run(query, name, number) for name in ("cold", "second")]}
+
+    def run(self, query, name, number):
+        pages, before, began = self.pages(), quiet_bytes(self.setup), time.monotonic()
+        one = self.ask(query, name, number)
+        served = quiet_bytes(self.setup) - before
+        resting = self.setup.resting_bytes_per_s * (time.monotonic() - began)
+        pages = {kind: count - pages[kind] for kind, count in self.pages().items()}
+        return {"run": name, **one, "served_bytes": served, "beyond_rest_bytes": max(0, served - round(resting)), "pages": pages}
+
+    def pages(self):
+        return self.setup.fetched_pages() if self.has_plugin else {}
+
+    def ask(self, query, name, number):
+        """Runs a query; what the application says of it."""
+        self.tell(f"{query} {name} {number}")
+        return self.answer(f"Q{query} has not ended")
+
+    def answer(self, otherwise):
+        """A JSON object, within the time for it."""
         try:
-            line = self.process.stdout.readline()
-        finally:
-            overdue.cancel()
-        if not line.startswith(beginning):
-            raise BenchError(f"{TITLES[self.mode]}: {otherwise} within {self.patience_s:g} s, or failed; its log is {self.log}")
-        return line.rstrip()
+            return json.loads(self.lines.get(timeout=self.patience_s))
+        except (queue.Empty, ValueError):
+            raise BenchError(f"{TITLES[self.mode]}: {otherwise} within {self.patience_s:g} s, or failed; its log is {self.log}") from None
 
     def end(self):
         """Ends the application, so that its log is whole."""
@@ -201,7 +220,21 @@ class Worker:
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(KILLED_S)
+
+
+def quiet_bytes(setup):
+    """Bytes that the PFS has served, once it serves nothing more."""
+    began = asked = time.monotonic()
+    served = setup.served_bytes()
+    while asked - began < QUIET_MAX_S:
+        time.sleep(QUIET_S)
+        before, last, asked = served, asked, time.monotonic()
+        served = setup.served_bytes()
+        if served - before <= (asked - last) * setup.resting_bytes_per_s:
+            break
+    return served
 
 
 def log_of(config, mode):
@@ -270,6 +303,7 @@ def merge_rounds(outcomes):
             one["served_bytes_of_rounds"] = [other["served_bytes"] for other in same]
             one["seconds"] = statistics.median(one["seconds_of_rounds"])
             one["served_bytes"] = max(one["served_bytes_of_rounds"])
+            one["beyond_rest_bytes"] = max(other["beyond_rest_bytes"] for other in same)
             if "fallbacks" in one:
                 one["fallbacks"] = dict(functools.reduce(operator.or_, (Counter(other["fallbacks"]) for other in same)))
         rounds[0]["rounds"] = len(rounds)

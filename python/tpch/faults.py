@@ -56,7 +56,7 @@ class Application:
         with open(self.log, "wb") as errors:
             environment = {**os.environ, **cluster.environment(loopback.DRIVER), "PYSPARK_PYTHON": str(config.python)}
             self.process = subprocess.Popen(
-                [str(config.python), str(HERE / "driver.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+                [str(config.python), str(HERE / "worker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
                 env=environment, start_new_session=True,
             )
         cluster.stack.callback(loopback.end, self.process)
@@ -108,7 +108,7 @@ def query(cluster, application, number, say):
         cluster.await_members(len(cluster.nodes))
         cluster.forget()
         before = lab.served_bytes(cluster.pfs)
-        application.ask(number)
+        application.ask(f"{number} faults 0")
         share = in_the_middle(cluster, application, before, cold_bytes, f"Q{number}")
         fault(cluster, application)
         if application.has_answered():
@@ -126,7 +126,7 @@ def undisturbed(cluster, application, number):
     cluster.await_members(len(cluster.nodes))
     cluster.forget()
     before = lab.served_bytes(cluster.pfs)
-    application.ask(number)
+    application.ask(f"{number} faults 0")
     result = application.answer()["result"]
     return result, lab.served_bytes(cluster.pfs) - before
 

@@ -54,7 +54,7 @@ def ratio(runs, mode, name="cold"):
 
 
 def mb(count):
-    return f"{count / 1e6:.2f}"
+    return "-" if count is None else f"{count / 1e6:.2f}"
 
 
 def table(outcomes, times):
@@ -110,7 +110,7 @@ def summary(outcomes):
             "cold_over_alone_median": statistics.median(known.values()) if known else None,
             "cold_over_alone_max": max(known.values()) if known else None,
             "cold_beyond_target": sorted(number for number, value in known.items() if value > COLD_MOST),
-            "second_not_zero": sorted(number for number, runs in found.items() if runs[mode]["second"]["served_bytes"] > 0),
+            "second_not_zero": sorted(number for number, runs in found.items() if runs[mode]["second"]["beyond_rest_bytes"] > 0),
             "queries": len(found),
             **({} if mode in WITHOUT_WAVES else {"fallbacks": fallbacks(found, mode), **unread(found, mode)}),
         }
@@ -172,33 +172,32 @@ def verdict(figures):
 
 
 def times(outcomes, mode, rate_mb_per_s):
-    """Ratios for the targets about time, of `mode`; None without the runs to compare it with.
+    """Ratios for the targets about time, of `mode`; None without runs of Spark alone.
 
     The bound of a cold query is an estimate: the longer of its bytes over the links, at
     `rate_mb_per_s`, and what the same query takes at the same time with its tables in the kernel's
     page cache. In it, reading and computing overlap from the first byte to the last. Its bytes are
-    the fewest that a mode has read cold in any round; it is never longer than the query.
+    the fewest that a mode has read cold in any round; it is never longer than the query. Without
+    runs in MEMORY there are only the ratios to Spark alone.
     """
     found = by_query(outcomes)
-    if any(one not in runs for runs in found.values() for one in ("alone", MEMORY, mode)):
+    if any(one not in runs for runs in found.values() for one in ("alone", mode)):
         return None
-    of_alone, of_bound, bound_of_alone, of_memory = {}, {}, {}, {}
+    cold_s = {number: (runs[mode]["cold"]["seconds"], runs["alone"]["cold"]["seconds"]) for number, runs in found.items()}
+    of_alone = {number: seconds / alone for number, (seconds, alone) in cold_s.items()}
+    result = {"cold_over_alone": spread(of_alone), "slower": sorted(number for number, value in of_alone.items() if value > SLOWER_MOST)}
+    if any(MEMORY not in runs for runs in found.values()):
+        return result
+    of_bound, bound_of_alone, of_memory = {}, {}, {}
     for number, runs in found.items():
-        cold, alone = runs[mode]["cold"], runs["alone"]["cold"]["seconds"]
+        seconds, alone = cold_s[number]
         fewest_bytes = min(min(served_of_rounds(runs[one]["cold"])) for one in ("alone", mode))
         bound = max(fewest_bytes / (rate_mb_per_s * 1e6), runs[MEMORY]["cold"]["seconds"])
-        bound = min(bound, cold["seconds"], alone)
-        of_alone[number] = cold["seconds"] / alone
-        of_bound[number] = bound / cold["seconds"]
+        bound = min(bound, seconds, alone)
+        of_bound[number] = bound / seconds
         bound_of_alone[number] = bound / alone
         of_memory[number] = runs[mode]["second"]["seconds"] / runs[MEMORY]["second"]["seconds"]
-    return {
-        "cold_over_alone": spread(of_alone),
-        "bound_over_cold": spread(of_bound),
-        "bound_over_alone": spread(bound_of_alone),
-        "second_over_memory": spread(of_memory),
-        "slower": sorted(number for number, value in of_alone.items() if value > SLOWER_MOST),
-    }
+    return {**result, "bound_over_cold": spread(of_bound), "bound_over_alone": spread(bound_of_alone), "second_over_memory": spread(of_memory)}
 
 
 def served_of_rounds(one):
@@ -218,11 +217,13 @@ def verdict_of_times(mode, of):
         return f"{one['least']:.2f} to {one['greatest']:.2f} (geometric mean {one['mean']:.2f})"
 
     slower = ", ".join(f"Q{number}" for number in of["slower"])
-    return [
-        f"{mode}: cold, a query takes {words('cold_over_alone')} of the time of Spark alone (target: at most {SLOWER_MOST}" + (f"; more in {slower})" if slower else ")"),
-        f"{mode}: cold, the bound is {words('bound_over_cold')} of the time that the query took (target: at least {BOUND_LEAST} in the mean), and {words('bound_over_alone')} of the time of Spark alone",
-        f"{mode}: the second run takes {words('second_over_memory')} of the time from the kernel's page cache (target: at most {SECOND_MOST})",
-    ]
+    lines = [f"{mode}: cold, a query takes {words('cold_over_alone')} of the time of Spark alone (target: at most {SLOWER_MOST}" + (f"; more in {slower})" if slower else ")")]
+    if "second_over_memory" in of:
+        lines += [
+            f"{mode}: cold, the bound is {words('bound_over_cold')} of the time that the query took (target: at least {BOUND_LEAST} in the mean), and {words('bound_over_alone')} of the time of Spark alone",
+            f"{mode}: the second run takes {words('second_over_memory')} of the time from the kernel's page cache (target: at most {SECOND_MOST})",
+        ]
+    return lines
 
 
 def draw(outcomes, path):
