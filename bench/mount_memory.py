@@ -1,10 +1,14 @@
 """Measures the memory of a mount's process while programs have many files open.
 
-    python3 bench/mount_memory.py target/release/forebay [--files 100000] [--without-agent]
+    python3 bench/mount_memory.py target/release/forebay [--files 12500] [--without-agent]
 
 Each file is opened through the mount and read once, and stays open. The PFS is a tmpfs. Needs root.
 The files belong to several processes, because each may open only as many as `ulimit -Hn` says. The
 last column is what each open file adds.
+
+Where the process of the mount may not open 100,000 files either, the memory that they would take is
+computed from a half, a quarter, an eighth ... of them, and from half as many again. Tables double
+when they are full, so only these numbers fill them alike.
 """
 
 import argparse
@@ -15,6 +19,8 @@ import subprocess
 import tempfile
 
 STEPS = 4
+# The number of open files that the target is about.
+TARGET_FILES = 100_000
 FILE_BYTES = 5000
 DIRECTORY_FILES = 1000
 
@@ -23,7 +29,7 @@ def main():
     """Prints a row for each number of open files."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("forebay", type=pathlib.Path, help="the program")
-    arguments.add_argument("--files", type=int, default=100_000)
+    arguments.add_argument("--files", type=int, default=TARGET_FILES)
     arguments.add_argument("--without-agent", action="store_true", help="reads come from the PFS")
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="forebay-mount-") as name:
@@ -71,14 +77,24 @@ def table(pid, files, mounted, openers):
     print("| open files | resident, MiB | of it anonymous, MiB | shared, MiB | peak, MiB | bytes a file |")
     print("| --- | --- | --- | --- | --- | --- |")
     before = memory(pid)
+    resident = []
     for step in range(STEPS + 1):
         count = files * step // STEPS
         if step > 0:
             open_files(mounted, files * (step - 1) // STEPS, count, openers)
         now = memory(pid)
+        resident.append(now["VmRSS"])
         columns = (now["VmRSS"], now["RssAnon"], now["RssShmem"], now["VmHWM"])
         each = (now["VmRSS"] - before["VmRSS"]) / count if count else 0
         print(f"| {count:,} | {' | '.join(f'{b / (1 << 20):.1f}' for b in columns)} | {each:.0f} |", flush=True)
+    times = TARGET_FILES // files
+    if times > 1 and times.bit_count() == 1 and times * files == TARGET_FILES:
+        print(f"\n{TARGET_FILES:,} open files: {extrapolated(resident[STEPS // 2], resident[STEPS], times) / (1 << 20):.1f} MiB by extrapolation from {files // 2:,} and {files:,}")
+
+
+def extrapolated(half, whole, times):
+    """Memory with `times` as many files, from that with half of the files and with all."""
+    return whole + (times - 1) * 2 * (whole - half)
 
 
 def name_of(number):

@@ -18,6 +18,8 @@ use crate::{own_files, report};
 /// the duration of an attribute check if longer: checks take at most a hundredth of the time.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const LOOK_SHARE: u32 = 100;
+/// A clock that costs a fifth of the exact one is so much late at most.
+const CLOCK_STEP: Duration = Duration::from_millis(10);
 
 /// How often the process has locked a file: it must then see what others wrote before.
 static LOCKED: AtomicU64 = AtomicU64::new(0);
@@ -37,8 +39,7 @@ pub struct Handle {
     /// Where the position was last.
     position: AtomicU64,
     has_failed: AtomicBool,
-    opened: Instant,
-    /// The next check of the file's attributes, in nanoseconds since it was opened.
+    /// The next check of the file's attributes, by [`coarse_ns`].
     look_at_ns: AtomicU64,
     /// [`LOCKED`] and [`HEARD`] at the last check.
     locked: AtomicU64,
@@ -79,8 +80,7 @@ impl Handle {
             identity,
             position: AtomicU64::new(0),
             has_failed: AtomicBool::new(false),
-            opened: Instant::now(),
-            look_at_ns: AtomicU64::new(LOOK_INTERVAL.as_nanos() as u64),
+            look_at_ns: AtomicU64::new(next_look(Duration::ZERO)),
             locked,
             heard,
         }
@@ -106,16 +106,14 @@ impl Handle {
         let (locked, heard) = (LOCKED.load(Acquire), HEARD.load(Acquire));
         let has_locked = self.locked.load(Relaxed) != locked;
         let is_due = has_locked || self.heard.load(Relaxed) != heard;
-        let age = self.opened.elapsed();
-        if !is_due && (age.as_nanos() as u64) < self.look_at_ns.load(Relaxed) {
+        if !is_due && coarse_ns() < self.look_at_ns.load(Relaxed) {
             return true;
         }
+        let began = Instant::now();
         let how = if has_locked { Revalidate::Force } else { Revalidate::AsStat };
         let is_current = own_files::identity(fd) == Some(self.identity)
             && self.file.as_ref().is_some_and(|file| file.is_current(how).unwrap_or(false));
-        let now = self.opened.elapsed();
-        let next = now + LOOK_INTERVAL.max((now - age) * LOOK_SHARE);
-        self.look_at_ns.store(next.as_nanos() as u64, Relaxed);
+        self.look_at_ns.store(next_look(began.elapsed()), Relaxed);
         self.locked.store(locked, Relaxed);
         self.heard.store(heard, Relaxed);
         is_current
@@ -202,6 +200,19 @@ impl Handle {
         }
         Ok(done)
     }
+}
+
+/// The time of the check after one that took so long.
+fn next_look(took: Duration) -> u64 {
+    coarse_ns() + (LOOK_INTERVAL - CLOCK_STEP).max(took * LOOK_SHARE).as_nanos() as u64
+}
+
+/// Nanoseconds of a clock that only moves forward, by a step of the kernel's timer at a time.
+fn coarse_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place for the result.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
 /// Registers a duplicate with the agent. Where the agent reads past the page cache, it sets

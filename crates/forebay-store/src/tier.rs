@@ -178,7 +178,9 @@ impl Tier {
 
     pub(crate) fn open_copy(&self, copy: u64, writable: bool) -> io::Result<OwnedFd> {
         let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-        Ok(openat(&self.copies, copy_name(copy), access | OFlags::CLOEXEC, Mode::empty())?)
+        // Noting the time of each access would take a twentieth of a read of 4 KiB.
+        let flags = access | OFlags::NOATIME | OFlags::CLOEXEC;
+        Ok(openat(&self.copies, copy_name(copy), flags, Mode::empty())?)
     }
 
     /// Removes a copy; its memory goes when the last client has closed it.
@@ -406,6 +408,21 @@ mod tests {
         assert!(flock(&second, FlockOperation::NonBlockingLockExclusive).is_err());
         tier.destroy().unwrap();
         assert!(!dir.join("tier").exists());
+    }
+
+    #[test]
+    fn reads_of_a_copy_leave_its_access_time_alone() {
+        let (_dir, tier) = Tier::for_tests();
+        tier.create_unfinished(3).unwrap();
+        tier.publish(3).unwrap();
+        let copy = tier.open_copy(3, false).unwrap();
+        let long_ago = rustix::fs::Timespec { tv_sec: 1, tv_nsec: 0 };
+        let times = rustix::fs::Timestamps { last_access: long_ago, last_modification: long_ago };
+        rustix::fs::futimens(&copy, &times).unwrap();
+        rustix::io::pwrite(tier.open_copy(3, true).unwrap(), b"x", 0).unwrap();
+        assert_eq!(rustix::io::pread(&copy, &mut [0_u8; 1][..], 0), Ok(1));
+        assert_eq!(rustix::fs::fstat(&copy).unwrap().st_atime, 1);
+        tier.destroy().unwrap();
     }
 
     #[test]
