@@ -6,7 +6,7 @@ import sys
 import xml.etree.ElementTree
 
 import supply
-from judges import Judge
+from judges import LAB_DIRECTORY, Judge
 
 PYTHON_MODULES = """
 test_builtin test_bz2 test_cmd_line test_dbm test_fcntl test_file test_file_eintr test_fileinput test_fileio test_fork1
@@ -85,10 +85,14 @@ class Tar(Source):
     """GNU tar's suite, by Autotest."""
 
     name = "tar"
+    # It writes 10 GB, for which the lab's servers have no room; MooseFS then waits for ever.
+    LEFT_OUT_IN_LAB = "-k !sparse05"
 
     def run(self, way, only=()):
-        numbers = " ".join(name.split(":")[0] for name in only)
-        command = ["make", "check", f"TESTSUITEFLAGS=-j{self.options.jobs} {numbers}"]
+        chosen = " ".join(name.split(":")[0] for name in only)
+        if not only and LAB_DIRECTORY in os.environ:
+            chosen = self.LEFT_OUT_IN_LAB
+        command = ["make", "check", f"TESTSUITEFLAGS=-j{self.options.jobs} {chosen}"]
         _, said = way.call(command, cwd=self.place(way))
         self.log(way, said)
         words = {"ok": "ok", "skipped": "skipped", "expected failure": "ok", "FAILED": "failed"}
