@@ -118,7 +118,10 @@ impl Fs {
         self.callers.act_as_caller(&request.header)?;
         let file = self.locate(request.header.nodeid)?;
         let path = self_path(file.as_fd());
-        put_counted(out, arg.size, |room| rustix::fs::getxattr(&path, name, room))
+        if arg.size == 0 {
+            return put_length(out, rustix::fs::getxattr_query(&path, name)?);
+        }
+        put_bytes(out, arg.size, |room| rustix::fs::getxattr(&path, name, room))
     }
 
     /// LISTXATTR: the names, or their length.
@@ -130,7 +133,10 @@ impl Fs {
         self.callers.act_as_caller(&request.header)?;
         let file = self.locate(request.header.nodeid)?;
         let path = self_path(file.as_fd());
-        put_counted(out, arg.size, |room| rustix::fs::listxattr(&path, room))
+        if arg.size == 0 {
+            return put_length(out, rustix::fs::listxattr_query(&path)?);
+        }
+        put_bytes(out, arg.size, |room| rustix::fs::listxattr(&path, room))
     }
 
     /// REMOVEXATTR.
@@ -146,13 +152,14 @@ impl Fs {
     }
 }
 
-/// Answers with at most `size` bytes, or, if that is 0, with their number.
-fn put_counted(out: &mut Out, size: u32, get: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Done {
-    if size == 0 {
-        let size = get(&mut [])? as u32;
-        out.put(&GetxattrOut { size, padding: 0 });
-        return Ok(Effect::Nothing);
-    }
+/// Answers a caller who has no room with the length.
+fn put_length(out: &mut Out, bytes: usize) -> Done {
+    out.put(&GetxattrOut { size: bytes as u32, padding: 0 });
+    Ok(Effect::Nothing)
+}
+
+/// Answers with at most `size` bytes. Of an empty buffer `get` returns nothing, not the length.
+fn put_bytes(out: &mut Out, size: u32, get: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Done {
     out.bytes.resize(size.min(XATTR_BYTES) as usize, 0);
     let n = get(&mut out.bytes)?;
     out.bytes.truncate(n);

@@ -218,6 +218,12 @@ def extended_attributes():
     tried("replace", os.setxattr, "f", "user.a", b"w" * 1000, os.XATTR_REPLACE)
     tried("replace none", os.setxattr, "f", "user.b", b"w", os.XATTR_REPLACE)
     say(len(os.getxattr("f", "user.a")), sorted(n for n in os.listxattr("f") if n.startswith("user.")))
+    # `getfattr`, `cp --archive` and `rsync` first ask without room for the answer.
+    tried("length", c, "getxattr", b"f", b"user.a", None, 0)
+    tried("length of none", c, "getxattr", b"f", b"user.b", None, 0)
+    tried("length of the names", c, "listxattr", b"f", None, 0)
+    tried("too little room", c, "getxattr", b"f", b"user.a", ctypes.create_string_buffer(9), 9)
+    tried("too little room for the names", c, "listxattr", b"f", ctypes.create_string_buffer(3), 3)
     tried("remove", os.removexattr, "f", "user.a")
     tried("remove again", os.removexattr, "f", "user.a")
     tried("trusted", os.setxattr, "f", "trusted.a", b"secret")
