@@ -5,6 +5,9 @@
 //! | reading, and the agent serves the PFS | requests: tier, then PFS | the same |
 //! | writing, or no agent | the kernel passes them to the PFS's file; requests if that is a FUSE file | requests: PFS |
 //!
+//! Files that are opened with `O_DIRECT` are served by requests. A program may clear the flag later,
+//! as `dd` does for its last block; a request tells, and a backing file would not hear of it.
+//!
 //! The open files of a file have one backing file or none: the kernel fails an open that differs.
 //! The first open of the file decides. While the file has no backing file, writers are served by
 //! requests. While it has one, each open names it; but the kernel uses it with the identity that
@@ -191,7 +194,8 @@ impl Fs {
 
     /// Answers an open with how the file's reads and writes are served.
     fn serve(&self, node: u64, flags: i32, fd: OwnedFd, out: &mut Out) -> u64 {
-        let may_pass = self.wants_pass(flags) && self.nodes.may_have_backing(node);
+        let is_direct = flags & libc::O_DIRECT != 0;
+        let may_pass = self.wants_pass(flags) && !is_direct && self.nodes.may_have_backing(node);
         let new = if may_pass { self.register(fd.as_fd()) } else { None };
         let served = if self.may_be_served(flags) { Served::perhaps() } else { Served::never() };
         let handle = Handle::file(node, flags, fd, served);
@@ -207,7 +211,7 @@ impl Fs {
             |backing: &Backing| self.callers.acting().is_some_and(|caller| backing.who.writes_like(&caller));
         let (open_flags, backing_id) = match &backing {
             None => (by_requests, 0),
-            Some(backing) if is_own(backing) => (FOPEN_PASSTHROUGH, backing.id),
+            Some(backing) if is_own(backing) && !is_direct => (FOPEN_PASSTHROUGH, backing.id),
             // Mappings use the backing file.
             Some(backing) => (FOPEN_PASSTHROUGH | by_requests, backing.id),
         };

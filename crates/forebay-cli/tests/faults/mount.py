@@ -476,6 +476,15 @@ def direct():
         file.seek(4096)
         file.write(b"buffered")
     say(os.preadv(fd, [page], 0), page[4096:4104])
+    # As `dd oflag=direct` writes what is no whole block, and goes on.
+    tried("part of a block", os.pwrite, fd, b"rest", 8192)
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+    tried("part of a block, no longer direct", os.pwrite, fd, b"rest", 8192)
+    tried("part of a block, read", os.pread, fd, 4, 8192)
+    fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+    tried("part of a block, direct again", os.pwrite, fd, b"rest", 8196)
+    say(os.pwritev(fd, [page], 0), os.fstat(fd).st_size)
 
 
 @case
