@@ -5,8 +5,8 @@
 //! | reading, and the agent serves the PFS | requests: tier, then PFS | the same |
 //! | writing, or no agent | the kernel passes them to the PFS's file; requests if that is a FUSE file | requests: PFS |
 //!
-//! Files that are opened with `O_DIRECT` are served by requests: a program may clear the flag later,
-//! as `dd` does for its last block. A request has it, and a backing file would not hear of it.
+//! Files that are opened with `O_DIRECT` are served by requests: a program may clear the flag
+//! later, as `dd` does for its last block. A request has it; a backing file would not hear of it.
 //!
 //! The open files of a file have one backing file or none: the kernel fails an open that differs.
 //! The first open of the file decides. While the file has no backing file, writers are served by
