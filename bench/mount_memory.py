@@ -7,7 +7,7 @@ The files belong to several processes, because each may open only as many as `ul
 last column is what each open file adds.
 
 Where the process of the mount may not open 100,000 files either, the memory that they would take is
-computed from a half, a quarter, an eighth ... of them, and from half as many again. Tables double
+computed from a half, a quarter or an eighth of them, and from half of that number. Tables double
 when they are full, so only these numbers fill them alike.
 """
 
@@ -21,6 +21,8 @@ import tempfile
 STEPS = 4
 # The number of open files that the target is about.
 TARGET_FILES = 100_000
+# Open files that a mount keeps registered.
+REGISTERED_MAX = 4096
 FILE_BYTES = 5000
 DIRECTORY_FILES = 1000
 
@@ -32,6 +34,8 @@ def main():
     arguments.add_argument("--files", type=int, default=TARGET_FILES)
     arguments.add_argument("--without-agent", action="store_true", help="reads come from the PFS")
     options = arguments.parse_args()
+    if options.files < STEPS:
+        arguments.error(f"--files: at least {STEPS}")
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="forebay-mount-") as name:
         measure(options, pathlib.Path(name))
 
@@ -88,7 +92,9 @@ def table(pid, files, mounted, openers):
         each = (now["VmRSS"] - before["VmRSS"]) / count if count else 0
         print(f"| {count:,} | {' | '.join(f'{b / (1 << 20):.1f}' for b in columns)} | {each:.0f} |", flush=True)
     times = TARGET_FILES // files
-    if times > 1 and times.bit_count() == 1 and times * files == TARGET_FILES:
+    # Below it, all files are registered, which takes more memory for each (registered.rs).
+    is_linear = files // STEPS * (STEPS // 2) > REGISTERED_MAX
+    if is_linear and times in (2, 4, 8) and times * files == TARGET_FILES:
         print(f"\n{TARGET_FILES:,} open files: {extrapolated(resident[STEPS // 2], resident[STEPS], times) / (1 << 20):.1f} MiB by extrapolation from {files // 2:,} and {files:,}")
 
 

@@ -16,7 +16,7 @@ test_tarfile test_tempfile test_threadsignals test_tokenize test_wait3 test_wait
 """.split()
 # Waits for ever on a virtual machine whose host does not pass its own messages back to it.
 PYTHON_LEFT_OUT = "*VSOCK*"
-# Of one module of tests, which is given up then.
+# Limit for one test module, in seconds.
 PYTHON_MODULE_S = 600
 
 
@@ -107,8 +107,8 @@ class Coreutils(Source):
     """The suite of coreutils, by Automake."""
 
     name = "coreutils"
-    # Programs treat a FUSE file system differently: `tail` does not use inotify there, and `df` is
-    # given a source that is a directory.
+    # Programs treat a FUSE file system differently: `tail` does not use inotify there. And the
+    # source of a mount is a directory, in which `df` finds another file system.
     inherent = {
         "mount": [
             "tests/df/df-symlink.sh",

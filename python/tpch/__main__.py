@@ -158,7 +158,7 @@ def main():
             figures[mode]["times"] = report.times(outcomes, mode, args.rate)
             said += report.verdict_of_times(mode, figures[mode]["times"]) if figures[mode]["times"] else [f"{mode}: times are compared only with `alone` among the modes"]
     if args.lab:
-        said.append(f"The servers' own messages, {setups.LAB_RESTING_BYTES_PER_S / 1e3:g} kB/s at most, count as nothing.")
+        said.append(f"In second runs the servers' own messages, {setups.LAB_RESTING_BYTES_PER_S / 1e3:g} kB/s at most, count as nothing; cold bytes have them in.")
     (args.directory / "tpch.md").write_text("\n".join([*lines, "", *said]) + "\n")
     whole = {"scale": args.scale, "rounds": args.rounds, "spark": args.spark, "format": args.format, "parts": args.parts, "read_ahead": args.read_ahead, "rate_mb_per_s": args.rate, "lab": args.lab, "nodes": args.nodes, "cores": args.cores, "summary": figures, "outcomes": outcomes}
     (args.directory / "tpch.json").write_text(json.dumps(whole, indent=1) + "\n")

@@ -1,4 +1,6 @@
-"""A Spark application that runs the queries it is asked for; `bench.py` starts one for each mode, `faults.py` another.
+"""A Spark application that runs the queries it is asked for.
+
+`bench.py` starts one for each mode, `faults.py` another.
 
 It runs under the Python that has Spark. The first line of standard input is a JSON object with its
 task, each further one the number of a query and two words that name the run. It says when it is

@@ -39,10 +39,7 @@ impl Fs {
         let buffer = out.data(arg.size);
         let n = match handle.served.read(buffer, arg.offset) {
             Some(n) => n,
-            None => {
-                use_direct_io(&handle, arg.flags)?;
-                read_through(&handle, buffer, arg.offset)?
-            }
+            None => handle.with_flags(arg.flags, || read_through(&handle, buffer, arg.offset))?,
         };
         out.has_data(n);
         Ok(Effect::Nothing)
@@ -59,10 +56,10 @@ impl Fs {
         let (from_cache, kill) =
             (arg.write_flags & WRITE_CACHE != 0, arg.write_flags & WRITE_KILL_SUIDGID != 0);
         self.callers.act_as_writer(&request.header, from_cache, kill);
-        use_direct_io(&handle, arg.flags)?;
         let mut done = 0;
         while done < data.len() {
-            match write_once(&handle, &data[done..], arg.offset + done as u64, arg.flags) {
+            let (rest, offset) = (&data[done..], arg.offset + done as u64);
+            match handle.with_flags(arg.flags, || write_once(&handle, rest, offset, arg.flags)) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(_) if done > 0 => break,
@@ -188,18 +185,6 @@ impl Fs {
         }
         Ok(Effect::Nothing)
     }
-}
-
-/// Sets `O_DIRECT` of a file that was opened with it to what the program has now.
-fn use_direct_io(handle: &Handle, flags: i32) -> Result<(), Errno> {
-    if handle.flags & libc::O_DIRECT == 0 {
-        return Ok(());
-    }
-    let (wanted, own) = (flags & libc::O_DIRECT != 0, rustix::fs::fcntl_getfl(handle.as_fd())?);
-    if own.contains(OFlags::DIRECT) != wanted {
-        rustix::fs::fcntl_setfl(handle.as_fd(), own ^ OFlags::DIRECT)?;
-    }
-    Ok(())
 }
 
 /// Reads the PFS's own file.

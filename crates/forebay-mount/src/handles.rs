@@ -2,6 +2,8 @@
 
 use crate::directory::Stream;
 use crate::served::Served;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -22,6 +24,8 @@ pub struct Handle {
     overwrote: AtomicBool,
     /// As far as the file has grown by it since it was opened.
     grown_to: AtomicU64,
+    /// Whether the descriptor has `O_DIRECT` now. Held while it is read or written.
+    is_direct: RwLock<bool>,
 }
 
 impl Handle {
@@ -39,6 +43,7 @@ impl Handle {
             stream,
             overwrote: AtomicBool::new(false),
             grown_to: AtomicU64::new(0),
+            is_direct: RwLock::new(flags & libc::O_DIRECT != 0),
         }
     }
 
@@ -46,6 +51,31 @@ impl Handle {
     pub fn directory(node: u64, fd: OwnedFd) -> Arc<Self> {
         let stream = Some(Box::new(Mutex::new(Stream::default())));
         Arc::new(Handle::new(node, libc::O_RDONLY, fd, Served::never(), stream))
+    }
+
+    /// Reads or writes by the program's current flags. It may have cleared `O_DIRECT` of a file
+    /// that it has opened with it, and the write-back of a mapping never has the flag.
+    ///
+    /// # Errors
+    /// Those of `work`, and of `fcntl`.
+    pub fn with_flags<R>(&self, flags: i32, work: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+        if self.flags & libc::O_DIRECT == 0 {
+            return work();
+        }
+        let wanted = flags & libc::O_DIRECT != 0;
+        loop {
+            let is_direct = self.is_direct.read().unwrap_or_else(PoisonError::into_inner);
+            if *is_direct == wanted {
+                return work();
+            }
+            drop(is_direct);
+            let mut is_direct = self.is_direct.write().unwrap_or_else(PoisonError::into_inner);
+            if *is_direct != wanted {
+                let own = rustix::fs::fcntl_getfl(&self.fd)?;
+                rustix::fs::fcntl_setfl(&self.fd, own ^ OFlags::DIRECT)?;
+                *is_direct = wanted;
+            }
+        }
     }
 
     /// Notes that bytes were written.

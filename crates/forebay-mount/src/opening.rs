@@ -6,7 +6,8 @@
 //! | writing, or no agent | the kernel passes them to the PFS's file; requests if that is a FUSE file | requests: PFS |
 //!
 //! Files that are opened with `O_DIRECT` are served by requests: a program may clear the flag
-//! later, as `dd` does for its last block. A request has it; a backing file would not hear of it.
+//! later, as `dd` does for its last block. Each request carries the current flags; the kernel does
+//! not pass a later change to a backing file.
 //!
 //! The open files of a file have one backing file or none: the kernel fails an open that differs.
 //! The first open of the file decides. While the file has no backing file, writers are served by

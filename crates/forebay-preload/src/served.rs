@@ -15,10 +15,10 @@ use crate::position::{self, OfDescriptor, Range};
 use crate::{own_files, report};
 
 /// A read sees what other processes write after this time at the latest, or after this many times
-/// the duration of an attribute check if longer: checks take at most a hundredth of the time.
+/// the duration of an attribute check if longer: checks take about a hundredth of the time.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const LOOK_SHARE: u32 = 100;
-/// A clock that costs a fifth of the exact one is so much late at most.
+/// The coarse clock lags by at most this much; reading it costs a fifth of the exact one.
 const CLOCK_STEP: Duration = Duration::from_millis(10);
 
 /// How often the process has locked a file: it must then see what others wrote before.
@@ -106,7 +106,7 @@ impl Handle {
         let (locked, heard) = (LOCKED.load(Acquire), HEARD.load(Acquire));
         let has_locked = self.locked.load(Relaxed) != locked;
         let is_due = has_locked || self.heard.load(Relaxed) != heard;
-        if !is_due && coarse_ns() < self.look_at_ns.load(Relaxed) {
+        if !is_due && coarse_ns().is_some_and(|now| now < self.look_at_ns.load(Relaxed)) {
             return true;
         }
         let began = Instant::now();
@@ -202,17 +202,18 @@ impl Handle {
     }
 }
 
-/// The time of the check after one that took so long.
+/// When the next check is due, by [`coarse_ns`], after one that took `took`.
 fn next_look(took: Duration) -> u64 {
-    coarse_ns() + (LOOK_INTERVAL - CLOCK_STEP).max(took * LOOK_SHARE).as_nanos() as u64
+    coarse_ns().unwrap_or(0) + (LOOK_INTERVAL.max(took * LOOK_SHARE) - CLOCK_STEP).as_nanos() as u64
 }
 
 /// Nanoseconds of a clock that only moves forward, by a step of the kernel's timer at a time.
-fn coarse_ns() -> u64 {
+/// `None`: there is no such clock here.
+fn coarse_ns() -> Option<u64> {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a place for the result.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) } != 0;
+    (!failed).then_some(now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs())
 }
 
 /// Registers a duplicate with the agent. Where the agent reads past the page cache, it sets

@@ -11,6 +11,7 @@ import signal
 import stat
 import struct
 import sys
+import threading
 import time
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -485,6 +486,34 @@ def direct():
     fcntl.fcntl(fd, fcntl.F_SETFL, flags)
     tried("part of a block, direct again", os.pwrite, fd, b"rest", 8196)
     say(os.pwritev(fd, [page], 0), os.fstat(fd).st_size)
+    # The kernel writes a mapping back through the same open file, up to the end within a block.
+    mapped = mmap.mmap(fd, 8196)
+    ended = threading.Event()
+
+    def write_directly():
+        while not ended.is_set():
+            os.pwritev(fd, [page], 0)
+
+    writers = [threading.Thread(target=write_directly) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    for number in range(500):
+        mapped[8192:8196] = number.to_bytes(4, "little")
+        try:
+            mapped.flush()
+        except OSError as error:
+            say("lost", number, error)
+    ended.set()
+    for writer in writers:
+        writer.join()
+    say(read("f")[8192:])
+    # A buffered writer first: the kernel passes its writes, and the other's are requests.
+    other = os.open("g", os.O_CREAT | os.O_RDWR, 0o644)
+    second = os.open("g", os.O_RDWR | os.O_DIRECT)
+    say(os.write(other, b"buffered"), os.pwritev(second, [page], 0), os.pread(other, 4, 4096))
+    fcntl.fcntl(second, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+    tried("part of a block beside a buffered writer", os.pwrite, second, b"rest", 8192)
+    say(os.pread(other, 8, 8190))
 
 
 @case
