@@ -48,17 +48,19 @@ class Python(Judge):
         # Workers of newer versions do not know of --tempdir.
         _, said = way.call([*command, *modules], cwd=place, env={"TMPDIR": str(place)})
         self.log(way, said)
-        return self.results(report) if report.exists() else {}
+        return self.results(report, modules) if report.exists() else {}
 
     @staticmethod
-    def results(report):
+    def results(report, modules):
+        """The results in a report; a module that is not in it was killed, and failed."""
         found = {}
         for case in xml.etree.ElementTree.parse(report).iter("testcase"):
             bad = any(case.find(kind) is not None for kind in ("failure", "error"))
             name = case.get("name")
             result = "failed" if bad else "skipped" if case.find("skipped") is not None else "ok"
             found[name if name.startswith("test.") else f"test.{name}"] = result
-        return found
+        seen = {name.split(".")[1] for name in found}
+        return found | {f"test.{module}": "failed" for module in modules if module not in seen}
 
 
 class Source(Judge):

@@ -126,7 +126,8 @@ def test_words_of_programs(options, tmp_path):
 def test_results_of_python(options, tmp_path):
     xml = '<testsuites><testsuite><testcase name="test.test_os.A.a"/><testcase name="test_io.B.b"><failure/></testcase><testcase name="test.c"><skipped/></testcase></testsuite></testsuites>'
     (tmp_path / "report").write_text(xml)
-    assert suites.Python.results(tmp_path / "report") == {"test.test_os.A.a": "ok", "test.test_io.B.b": "failed", "test.c": "skipped"}
+    found = suites.Python.results(tmp_path / "report", ["test_os", "test_io", "test_killed"])
+    assert found == {"test.test_os.A.a": "ok", "test.test_io.B.b": "failed", "test.c": "skipped", "test.test_killed": "failed"}
 
 
 class Cat(judges.Judge):
