@@ -99,7 +99,10 @@ def main():
     state.mkdir(exist_ok=True)
     agent = ways.Agent(options.forebay, pfs, state, "1GiB")
     os.environ["FOREBAY_SOCKET"] = str(agent.socket)
-    chosen = [ways.Way(pfs / "work"), *(WAYS[name](options, pfs) for name in options.ways)]
+    # Other directories than on the PFS, because some hold absolute paths.
+    mounted = options.target / "mnt/mounted"
+    work = ways.as_long(pfs / "work", mounted)
+    chosen = [ways.Way(work), *(WAYS[name](options, pfs, work, mounted) for name in options.ways)]
     agent.start()
     try:
         verdicts = run_all(options, chosen, agent)
@@ -113,8 +116,8 @@ def main():
 
 
 WAYS = {
-    "run": lambda options, pfs: ways.Run(pfs / "work", options.forebay),
-    "mount": lambda options, pfs: ways.Mount(options.target / "mountpoint", pfs, options.forebay, options.target / "mount.log"),
+    "run": lambda options, pfs, work, mounted: ways.Run(work, options.forebay),
+    "mount": lambda options, pfs, work, mounted: ways.Mount(mounted, pfs, options.forebay, options.target / "mount.log"),
 }
 
 

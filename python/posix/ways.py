@@ -134,12 +134,12 @@ class Mount(Way):
 
     name = "mount"
 
-    def __init__(self, mountpoint, pfs, forebay, log):
-        # The judge's files are below another directory, because some hold absolute paths.
-        super().__init__(mountpoint / "mounted")
-        self.mountpoint, self.log = mountpoint, log
+    def __init__(self, directory, pfs, forebay, log):
+        """directory: that of the judges, in the mount point."""
+        super().__init__(directory)
+        self.mountpoint, self.log = directory.parent, log
         options = ["-o", "suid,dev"] if os.geteuid() == 0 else []
-        self.command = [forebay, "mount", "--foreground", *options, pfs, mountpoint]
+        self.command = [forebay, "mount", "--foreground", *options, pfs, self.mountpoint]
         self.process = None
 
     def start(self):
@@ -166,6 +166,14 @@ class Mount(Way):
 
     def doubts(self, judge):
         return [] if self.process.poll() is None and os.path.ismount(self.mountpoint) else ["the mount has ended"]
+
+
+def as_long(directory, other):
+    """A directory whose path is at least as long as the other one.
+
+    A socket's path has 107 bytes at most. What is too long through the mount must be too long on the PFS.
+    """
+    return directory.with_name(directory.name.ljust(len(str(other)) - len(str(directory.parent)) - 1, "_"))
 
 
 def has_mount(forebay):

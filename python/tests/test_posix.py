@@ -3,6 +3,7 @@
 import argparse
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, binary
@@ -94,6 +95,13 @@ def test_a_program_without_the_library_runs_once_and_the_reason_is_told(tmp_path
     assert (tmp_path / "runs").read_text() == "\n"
     assert "no program had the library: the program reads the file system directly: there is no library" in way.doubts(Fake())
     assert way.doubts(Fake())[0] == "no program had the library"
+
+
+def test_paths_on_the_pfs_are_as_long_as_those_through_the_mount():
+    mounted = Path("/a/clone/target/posix/mnt/mounted")
+    assert str(ways.as_long(Path("/pfs/posix/work"), mounted)) == "/pfs/posix/work__________________"
+    assert ways.as_long(Path("/a/longer/path/than/that/of/the/mount/work"), mounted).name == "work"
+    assert ways.as_long(Path("/a/clone/target/posix/pfs/work"), mounted).name == "work___"
 
 
 class Said(ways.Way):
