@@ -131,6 +131,14 @@ def test_words_of_programs(options, tmp_path):
     assert judges.StressNg(options).judged(4) == "skipped" and judges.StressNg(options).judged(2) == "failed"
 
 
+def test_more_tests_differ_in_the_lab(options, monkeypatch):
+    monkeypatch.delenv(judges.LAB_DIRECTORY, raising=False)
+    assert "mount" not in suites.Tar(options).inherent and len(suites.Coreutils(options).inherent["mount"]) == 5
+    monkeypatch.setenv(judges.LAB_DIRECTORY, "/pfs")
+    assert "59: exclude" in suites.Tar(options).inherent["mount"]
+    assert len(suites.Coreutils(options).inherent["mount"]) == 6 and judges.Fio(options).inherent == {"mount": []}
+
+
 def test_results_of_python(options, tmp_path):
     xml = '<testsuites><testsuite><testcase name="test.test_os.A.a"/><testcase name="test_io.B.b"><failure/></testcase><testcase name="test.c"><skipped/></testcase></testsuite></testsuites>'
     (tmp_path / "report").write_text(xml)
