@@ -142,7 +142,7 @@ bench-mount: ## Cost of reads, writes and name lookups through a mount, compared
 	$(PYTHON) bench/mount.py $(BUILT)/forebay $(ARGS)
 
 .PHONY: bench-mount-memory
-bench-mount-memory: ## Memory of a mount's process while many files are open through it, as root (ARGS="--files 12500")
+bench-mount-memory: ## Memory of a mount's process with many open files, as root (ARGS="--files 12500")
 	$(CARGO) build --release --locked -p forebay-cli
 	$(PYTHON) bench/mount_memory.py $(BUILT)/forebay $(ARGS)
 

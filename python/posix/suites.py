@@ -51,7 +51,7 @@ class Python(Judge):
 
     @staticmethod
     def results(report, modules):
-        """The results in a report; a module that is not in it did not run to its end, and failed."""
+        """The results in a report; a module that is not in it did not end, and failed."""
         found = {}
         for case in xml.etree.ElementTree.parse(report).iter("testcase"):
             bad = any(case.find(kind) is not None for kind in ("failure", "error"))

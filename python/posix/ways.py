@@ -171,7 +171,8 @@ class Mount(Way):
 def as_long(directory, other):
     """A directory whose path is at least as long as the other one.
 
-    A socket's path has 107 bytes at most. What is too long through the mount must be too long on the PFS.
+    A socket's path has 107 bytes at most. What is too long through the mount must be too long on
+    the PFS.
     """
     return directory.with_name(directory.name.ljust(len(str(other)) - len(str(directory.parent)) - 1, "_"))
 

@@ -108,7 +108,7 @@ fn nonsense_of_a_peer_costs_it_its_connection_and_the_reader_nothing() {
             let _ = socket.write_all(&[0x55; 8192]);
         });
         cluster.read_on(&[0], 2, &path, SEED);
-        assert!(TALKS.load(Ordering::Relaxed) > before, "nobody has listened to {nonsense}");
+        wait_for(&format!("somebody has listened to {nonsense}"), || TALKS.load(Ordering::Relaxed) > before);
         let node = &cluster.nodes[0];
         assert!(node.counter("peer_broken_total") + node.counter("peer_late_total") > 0);
         assert_eq!((node.counter("pages_from_peers_total"), node.counter("pages_failed_total")), (0, 0));
@@ -350,7 +350,7 @@ fn nonsense_in_answer_to_adjacent_pages_costs_the_reader_nothing() {
             let _ = socket.write_all(&[0x55; 8192]);
         });
         cluster.read_on(&[0], 2, &path, SEED);
-        assert!(TALKS.load(Ordering::Relaxed) > before, "nobody has listened to {nonsense}");
+        wait_for(&format!("somebody has listened to {nonsense}"), || TALKS.load(Ordering::Relaxed) > before);
         let node = &cluster.nodes[0];
         assert!(node.counter("peer_broken_total") + node.counter("peer_late_total") > 0);
         assert_eq!((node.counter("pages_from_peers_total"), node.counter("pages_failed_total")), (0, 0));
