@@ -1,5 +1,6 @@
 //! The range locks of programs: one descriptor for each owner and file.
 
+use crate::abi::FileLock;
 use crate::handles::Handle;
 use crate::nodes::FileId;
 use rustix::fs::{Mode, OFlags};
@@ -20,6 +21,62 @@ struct Owned {
     pid: u32,
     /// The open file through which it did.
     handle: usize,
+    is_writable: bool,
+    /// First and last bytes of its locks, as long as the descriptor is not writable.
+    reads: Vec<(u64, u64)>,
+}
+
+/// Removes a range from ranges.
+fn cut(ranges: &mut Vec<(u64, u64)>, start: u64, end: u64) {
+    let old = std::mem::take(ranges);
+    for (first, last) in old {
+        if first < start {
+            ranges.push((first, last.min(start - 1)));
+        }
+        if last > end {
+            ranges.push((first.max(end + 1), last));
+        }
+    }
+}
+
+/// Opens the file of `handle` anew. The kernel has checked that the program's own descriptor
+/// suffices for the lock.
+fn open(handle: &Handle, is_writable: bool) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", handle.as_fd().as_raw_fd());
+    let open = |flags| rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty());
+    match is_writable {
+        true => open(OFlags::RDWR).or_else(|_| open(OFlags::WRONLY)),
+        false => open(OFlags::RDONLY),
+    }
+}
+
+/// Sets or releases a lock of the bytes from `start` to `end`.
+///
+/// # Errors
+/// What the PFS returns.
+pub fn set(fd: &OwnedFd, command: i32, kind: i32, start: u64, end: u64) -> Result<(), Errno> {
+    let lock = range(kind, start, end);
+    // SAFETY: one `flock`.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), command, &raw const lock) } {
+        0.. => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+/// A lock as the C library has it.
+pub fn range(kind: i32, start: u64, end: u64) -> libc::flock {
+    let len = match end {
+        // To the end of the file, even if the file grows.
+        end if end >= i64::MAX as u64 => 0,
+        end => end - start + 1,
+    };
+    libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: start as i64,
+        l_len: len as i64,
+        l_pid: 0,
+    }
 }
 
 impl Locks {
@@ -51,7 +108,9 @@ impl Locks {
         drop(ended);
     }
 
-    /// The descriptor of an owner, made if there is none.
+    /// The descriptor of an owner, made if there is none or if it does not suffice. Only programs
+    /// that may write themselves get one that is open for writing: it keeps others from executing
+    /// the file, and the tier from caching it.
     ///
     /// # Errors
     /// What the PFS returns.
@@ -60,23 +119,57 @@ impl Locks {
         key: (FileId, u64),
         handle: &Arc<Handle>,
         pid: u32,
+        writes: bool,
     ) -> Result<Arc<OwnedFd>, Errno> {
         let address = Arc::as_ptr(handle) as usize;
-        if let Some(owned) = self.lock().get_mut(&key) {
-            (owned.pid, owned.handle) = (pid, address);
-            return Ok(owned.fd.clone());
+        loop {
+            let (old, reads) = match self.lock().get_mut(&key) {
+                Some(owned) if owned.is_writable || !writes => {
+                    (owned.pid, owned.handle) = (pid, address);
+                    return Ok(owned.fd.clone());
+                }
+                Some(owned) => (Some(owned.fd.clone()), owned.reads.clone()),
+                None => (None, Vec::new()),
+            };
+            // Without the lock: a PFS that hangs at this file must not hold up other closes.
+            let is_writable = handle.is_writable();
+            let fd = Arc::new(open(handle, is_writable)?);
+            for (start, end) in &reads {
+                // Does not conflict with the old one, which excludes writers until it is released.
+                set(&fd, libc::F_OFD_SETLK, libc::F_RDLCK, *start, *end)?;
+            }
+            let mut locks = self.lock();
+            let is_as_before = match (locks.get(&key), &old) {
+                (Some(now), Some(old)) => Arc::ptr_eq(&now.fd, old) && now.reads == reads,
+                (now, old) => now.is_none() && old.is_none(),
+            };
+            // Otherwise another thread of the owner was faster.
+            if is_as_before {
+                locks.insert(key, Owned { fd: fd.clone(), pid, handle: address, is_writable, reads });
+                drop(locks);
+                if let Some(old) = old {
+                    set(&old, libc::F_OFD_SETLK, libc::F_UNLCK, 0, u64::MAX)?;
+                }
+                return Ok(fd);
+            }
         }
-        // Without the lock: a PFS that hangs at this file must not hold up other closes.
-        let path = format!("/proc/self/fd/{}", handle.as_fd().as_raw_fd());
-        // The kernel has checked that the program's own descriptor suffices for the lock.
-        let open = |flags| rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty());
-        let fd =
-            Arc::new(open(OFlags::RDWR).or_else(|_| open(OFlags::RDONLY)).or_else(|_| open(OFlags::WRONLY))?);
+    }
+
+    /// Notes a lock that was taken or released by this descriptor. False if the owner has another
+    /// one by now, to which it has to be applied as well.
+    pub fn note(&self, key: (FileId, u64), fd: &Arc<OwnedFd>, lock: &FileLock) -> bool {
         let mut locks = self.lock();
-        // Another thread of the owner may have been faster.
-        let owned = locks.entry(key).or_insert(Owned { fd, pid, handle: address });
-        (owned.pid, owned.handle) = (pid, address);
-        Ok(owned.fd.clone())
+        let Some(owned) = locks.get_mut(&key) else { return true };
+        if !Arc::ptr_eq(&owned.fd, fd) {
+            return false;
+        }
+        if !owned.is_writable {
+            cut(&mut owned.reads, lock.start, lock.end);
+            if lock.kind == libc::F_RDLCK {
+                owned.reads.push((lock.start, lock.end));
+            }
+        }
+        true
     }
 
     /// The descriptor of an owner, if it has locks.
@@ -90,5 +183,26 @@ impl Locks {
         let mut others = locks.iter().filter(|((file, owner), _)| *file == key.0 && *owner != key.1);
         let pid = others.next()?.1.pid;
         others.next().is_none().then_some(pid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_cut_out_of_others() {
+        let all = u64::MAX;
+        for (start, end, left) in [
+            (3, 4, vec![(0, 2), (5, 9), (20, all)]),
+            (0, 9, vec![(20, all)]),
+            (5, 30, vec![(0, 4), (31, all)]),
+            (10, 19, vec![(0, 9), (20, all)]),
+            (0, all, vec![]),
+        ] {
+            let mut ranges = vec![(0, 9), (20, all)];
+            cut(&mut ranges, start, end);
+            assert_eq!(ranges, left, "{start} to {end}");
+        }
     }
 }

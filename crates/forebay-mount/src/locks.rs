@@ -9,27 +9,13 @@
 use crate::abi::{LK_FLOCK, LkIn, LkOut};
 use crate::fs::{Done, Effect, Fs, Out, last_error};
 use crate::handles::Handle;
+use crate::lock_table::{range, set};
 use crate::nodes::FileId;
 use crate::request::Request;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-
-fn flock_of(arg: &LkIn) -> libc::flock {
-    let len = match arg.lk.end {
-        // To the end of the file, even if the file grows.
-        end if end >= i64::MAX as u64 => 0,
-        end => end - arg.lk.start + 1,
-    };
-    libc::flock {
-        l_type: arg.lk.kind as i16,
-        l_whence: libc::SEEK_SET as i16,
-        l_start: arg.lk.start as i64,
-        l_len: len as i64,
-        l_pid: 0,
-    }
-}
 
 impl Fs {
     /// GETLK: the lock that prevents another one.
@@ -42,7 +28,7 @@ impl Fs {
         self.callers.act_as_daemon();
         let key = self.lock_key(&handle, &arg)?;
         let known = self.locks.known(key);
-        let mut lock = flock_of(&arg);
+        let mut lock = range(arg.lk.kind, arg.lk.start, arg.lk.end);
         let fd = match &known {
             Some(fd) => fd.as_raw_fd(),
             None => handle.as_fd().as_raw_fd(),
@@ -92,22 +78,22 @@ impl Fs {
     }
 
     fn set_range(&self, handle: &Arc<Handle>, arg: &LkIn, waits: bool) -> Result<(), Errno> {
-        let unlocks = arg.lk.kind == libc::F_UNLCK;
         let key = self.lock_key(handle, arg)?;
-        let fd = match unlocks {
-            true => match self.locks.known(key) {
-                Some(fd) => fd,
-                None => return Ok(()),
-            },
-            false => self.locks.of_owner(key, handle, arg.lk.pid)?,
-        };
-        let lock = flock_of(arg);
+        let (kind, start, end) = (arg.lk.kind, arg.lk.start, arg.lk.end);
         let command = if waits { libc::F_OFD_SETLKW } else { libc::F_OFD_SETLK };
-        // SAFETY: one `flock`.
-        if unsafe { libc::fcntl(fd.as_raw_fd(), command, &raw const lock) } < 0 {
-            return Err(last_error());
+        loop {
+            let fd = match kind == libc::F_UNLCK {
+                true => match self.locks.known(key) {
+                    Some(fd) => fd,
+                    None => return Ok(()),
+                },
+                false => self.locks.of_owner(key, handle, arg.lk.pid, kind == libc::F_WRLCK)?,
+            };
+            set(&fd, command, kind, start, end)?;
+            if self.locks.note(key, &fd, &arg.lk) {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 }
 
