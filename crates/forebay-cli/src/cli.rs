@@ -496,7 +496,7 @@ pub struct MountArgs {
     /// An existing directory outside of PFS, or PFS itself
     #[arg(value_name = "MOUNTPOINT")]
     pub mountpoint: PathBuf,
-    /// ro; suid and dev (root only); attr_timeout=SECONDS
+    /// ro; suid and dev (root only); noexec; attr_timeout=SECONDS; of opposites, the last wins
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// How long the kernel may cache names and attributes; changes by other nodes become visible up

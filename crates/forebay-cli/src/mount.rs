@@ -18,22 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 
 /// Options that `mount(8)` passes on and that have no effect here.
-const IGNORED: [&str; 14] = [
-    "rw",
-    "defaults",
-    "auto",
-    "noauto",
-    "user",
-    "nouser",
-    "users",
-    "exec",
-    "async",
-    "nosuid",
-    "nodev",
-    "_netdev",
-    "nofail",
-    "allow_other",
-];
+const IGNORED: [&str; 10] =
+    ["defaults", "auto", "noauto", "user", "nouser", "users", "async", "_netdev", "nofail", "allow_other"];
 
 /// Mounts a PFS.
 pub fn mount(global: &Global, args: &MountArgs) -> Outcome {
@@ -48,15 +34,16 @@ fn options_of(args: &MountArgs) -> Result<Options, String> {
     let mut options = Options { private: args.private, valid_for: args.attr_timeout, ..Options::default() };
     for option in args.options.iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty()) {
         match option.split_once('=').unwrap_or((option, "")) {
-            ("ro", "") => options.read_only = true,
-            ("suid", "") => options.suid = true,
-            ("dev", "") => options.dev = true,
+            (name @ ("ro" | "rw"), "") => options.read_only = name == "ro",
+            (name @ ("suid" | "nosuid"), "") => options.suid = name == "suid",
+            (name @ ("dev" | "nodev"), "") => options.dev = name == "dev",
+            (name @ ("exec" | "noexec"), "") => options.noexec = name == "noexec",
             ("attr_timeout", seconds) => options.valid_for = parse_seconds(seconds)?,
             (name, _) if IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("comment") => {
             }
             _ => {
                 return Err(format!(
-                    "-o {option}: unknown; known are ro, suid, dev and attr_timeout=SECONDS"
+                    "-o {option}: unknown; known are ro, suid, dev, noexec, their opposites, and attr_timeout=SECONDS"
                 ));
             }
         }

@@ -66,9 +66,18 @@ pub struct Options {
     pub private: bool,
 }
 
+    /// Programs cannot be started from the mount.
+    pub noexec: bool,
 impl Default for Options {
     fn default() -> Self {
-        Options { valid_for: Duration::ZERO, read_only: false, suid: false, dev: false, private: false }
+        Options {
+            valid_for: Duration::ZERO,
+            read_only: false,
+            suid: false,
+            dev: false,
+            noexec: false,
+            private: false,
+        }
     }
 }
 
@@ -112,6 +121,7 @@ impl Mounted {
         let fs = Arc::new(Fs {
             root: Arc::new(root),
             path: pfs,
+            noexec: options.noexec,
             device,
             nodes: Default::default(),
             handles: Default::default(),

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Type of the file system in the kernel's mount table.
-pub const FS_TYPE: &str = "fuse.forebay";
+pub const FS_TYPE: &str = forebay_pfs::mount::FOREBAY;
 
 /// How to mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub struct How {
     pub suid: bool,
     /// Device files work.
     pub dev: bool,
+    /// Programs cannot be started from it.
+    pub noexec: bool,
     /// The kernel checks modes and owners as well.
     pub kernel_checks: bool,
 }
@@ -69,6 +71,7 @@ fn mount_directly(source: &Path, at: &Path, how: How) -> io::Result<OwnedFd> {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::NOSUID, !how.suid);
     flags.set(MountFlags::NODEV, !how.dev);
+    flags.set(MountFlags::NOEXEC, how.noexec);
     if how.read_only {
         flags |= MountFlags::RDONLY;
     }
@@ -93,6 +96,9 @@ fn mount_by_helper(source: &Path, at: &Path, how: How) -> io::Result<OwnedFd> {
     options.push(std::ffi::OsStr::from_bytes(&name));
     options.push(format!(",max_read={DATA_BYTES}"));
     options.push(if how.read_only { ",nosuid,nodev,ro" } else { ",nosuid,nodev" });
+    if how.noexec {
+        options.push(",noexec");
+    }
     if how.kernel_checks {
         options.push(",default_permissions");
     }

@@ -85,13 +85,25 @@ const WITHOUT_SERVER: [&[u8]; 7] = [b"ext2", b"ext3", b"ext4", b"xfs", b"f2fs", 
 /// Whether device `dev` is a mount of this process's whose files close without asking anybody. One
 /// of unknown type, or that is mounted for others only, is not.
 pub fn is_kernels_own(dev: u64) -> bool {
-    let number = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    let number = device_number(dev);
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mut lines = table.split(|&b| b == b'\n');
     lines
         .find(|line| line.split(|&b| b == b' ').nth(2) == Some(number.as_bytes()))
         .and_then(MountLine::parse)
         .is_some_and(|line| WITHOUT_SERVER.contains(&line.fs_type.as_slice()))
+}
+
+/// Whether `path` (absolute, symbolic links resolved) lies on device `dev` for process `pid`, by
+/// its table of mounts.
+pub fn is_mounted_for(pid: u32, path: &Path, dev: u64) -> bool {
+    let table = std::fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    mounted_at(&table, path).is_some_and(|line| line.device == device_number(dev).as_bytes())
+}
+
+/// As the kernel's table has it.
+fn device_number(dev: u64) -> String {
+    format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev))
 }
 
 /// Other file systems whose time stamps are known to follow writes: by their documents, or
@@ -127,6 +139,23 @@ pub fn is_mount_point(root: &Path) -> bool {
     line_of(root).is_some_and(|line| line.mount_point == root)
 }
 
+/// Type of Forebay's own mounts in the kernel's table.
+pub const FOREBAY: &str = "fuse.forebay";
+
+/// The PFS's own path of `path` (absolute, symbolic links resolved), if that is on a mount of
+/// Forebay's.
+pub fn behind(path: &Path) -> Option<PathBuf> {
+    behind_in(&std::fs::read("/proc/self/mountinfo").ok()?, path)
+}
+
+fn behind_in(table: &[u8], path: &Path) -> Option<PathBuf> {
+    let line = mounted_at(table, path).filter(|line| line.fs_type == FOREBAY.as_bytes())?;
+    // Another part of the mount than its root may be bound there.
+    let bound = line.root.strip_prefix("/").ok()?;
+    let pfs = PathBuf::from(OsString::from_vec(line.source)).join(bound);
+    Some(pfs.join(path.strip_prefix(&line.mount_point).ok()?))
+}
+
 fn line_of(root: &Path) -> Option<MountLine> {
     mounted_at(&std::fs::read("/proc/self/mountinfo").ok()?, root)
 }
@@ -151,6 +180,10 @@ fn may_hold_in<'a>(table: &[u8], id: u64, mut roots: impl Iterator<Item = &'a Pa
 struct MountLine {
     /// As `statx` tells it.
     id: u64,
+    /// Such as `8:1`.
+    device: Vec<u8>,
+    /// The directory of the file system that is mounted.
+    root: PathBuf,
     mount_point: PathBuf,
     /// Such as `ext4` or `fuse.sshfs`.
     fs_type: Vec<u8>,
@@ -165,6 +198,8 @@ impl MountLine {
         let dash = fields.iter().position(|field| *field == b"-")?;
         Some(MountLine {
             id: std::str::from_utf8(fields.first()?).ok()?.parse().ok()?,
+            device: fields.get(2)?.to_vec(),
+            root: OsString::from_vec(unescape(fields.get(3)?)).into(),
             mount_point: OsString::from_vec(unescape(fields.get(4)?)).into(),
             fs_type: fields.get(dash + 1)?.to_vec(),
             source: unescape(fields.get(dash + 2)?),
@@ -243,6 +278,17 @@ mod tests {
             assert!(!is(path), "{path}");
         }
         assert!(!is_moosefs(Path::new("/proc")));
+    }
+
+    #[test]
+    fn a_path_on_a_mount_of_forebays_has_another_on_the_pfs() {
+        let table = b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+            40 22 0:51 / /mnt/a\\040b rw - fuse.forebay /lustre/x\\040y rw\n\
+            41 22 0:51 /in/it /srv rw - fuse.forebay /lustre/x\\040y rw\n";
+        let behind = |path: &str| behind_in(table, Path::new(path));
+        assert_eq!(behind("/mnt/a b/f"), Some("/lustre/x y/f".into()));
+        assert_eq!(behind("/srv/f"), Some("/lustre/x y/in/it/f".into()));
+        assert_eq!(behind("/mnt/f"), None);
     }
 
     #[test]
