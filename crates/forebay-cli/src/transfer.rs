@@ -80,10 +80,14 @@ pub fn cp(global: &Global, args: &CpArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A mount of Forebay's and the PFS below it have different device numbers, so the PFS's own files
+/// are compared.
 fn same_file(a: &Path, b: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
-    match (std::fs::metadata(a), std::fs::metadata(b)) {
-        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        _ => false,
-    }
+    let identity = |path: &Path| {
+        let real = path.canonicalize()?;
+        let own = forebay_pfs::mount::behind(&real).and_then(|pfs| std::fs::metadata(pfs).ok());
+        own.map_or_else(|| std::fs::metadata(&real), Ok).map(|meta| (meta.dev(), meta.ino()))
+    };
+    matches!((identity(a), identity(b)), (Ok(a), Ok(b)) if a == b)
 }

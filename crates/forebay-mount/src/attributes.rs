@@ -73,6 +73,9 @@ impl Fs {
     }
 
     /// STATFS.
+        if arg.valid & FATTR_SIZE != 0 {
+            self.refuse_to_cut(&request.header, file.as_fd(), arg.size)?;
+        }
     ///
     /// # Errors
     /// As for all operations.

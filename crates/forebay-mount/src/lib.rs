@@ -33,6 +33,7 @@ mod request;
 mod serve;
 mod served;
 
+mod two_names;
 pub use messages::{say, to_system_log};
 pub use mounting::{FS_TYPE, unmount};
 

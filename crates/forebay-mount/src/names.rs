@@ -102,6 +102,9 @@ impl Fs {
         let name = request.name()?;
         self.callers.act_as_caller(&request.header)?;
         let dir = self.locate(request.header.nodeid)?;
+        if !is_dir {
+            self.refuse_to_remove(&request.header, name)?;
+        }
         let last = self.last_way(request.header.nodeid, dir.as_fd(), name);
         rustix::fs::unlinkat(dir.as_fd(), name, if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() })?;
         if let Some((file, descriptor)) = last {

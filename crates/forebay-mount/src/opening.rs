@@ -69,6 +69,9 @@ impl Fs {
         if arg.flags & FMODE_EXEC != 0 {
             self.may(file.as_fd(), libc::X_OK)?;
         }
+        if arg.flags & libc::O_TRUNC != 0 {
+            self.refuse_to_cut(&request.header, file.as_fd(), 0)?;
+        }
         let opened = rustix::fs::open(self_path(file.as_fd()), flags_of(arg.flags), Mode::empty());
         drop(file);
         if matches!(opened, Err(Errno::STALE)) {
