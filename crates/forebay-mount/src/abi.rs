@@ -62,6 +62,7 @@ numbers! { u32:
     COPY_FILE_RANGE = 47,
     SYNCFS = 50,
     TMPFILE = 51,
+    STATX = 52,
 }
 
 // Flags of INIT: features of the kernel that this file system uses.
@@ -165,6 +166,15 @@ plain! {
     BatchForgetIn { count: u32, dummy: u32, }
     GetattrIn { flags: u32, dummy: u32, fh: u64, }
     SetattrIn {
+    StatxIn { getattr_flags: u32, reserved: u32, fh: u64, sx_flags: u32, sx_mask: u32, }
+    SxTime { tv_sec: i64, tv_nsec: u32, reserved: i32, }
+    StatxAttr {
+        mask: u32, blksize: u32, attributes: u64, nlink: u32, uid: u32, gid: u32, mode: u16,
+        spare0: u16, ino: u64, size: u64, blocks: u64, attributes_mask: u64,
+        atime: SxTime, btime: SxTime, ctime: SxTime, mtime: SxTime,
+        rdev_major: u32, rdev_minor: u32, dev_major: u32, dev_minor: u32, spare2: [u64; 14],
+    }
+    StatxOut { attr_valid: u64, attr_valid_nsec: u32, flags: u32, spare: [u64; 2], stat: StatxAttr, }
         valid: u32, padding: u32, fh: u64, size: u64, lock_owner: u64,
         atime: i64, mtime: i64, ctime: i64, atimensec: u32, mtimensec: u32, ctimensec: u32,
         mode: u32, unused4: u32, uid: u32, gid: u32, unused5: u32,

@@ -2,17 +2,23 @@
 
 use crate::abi::{
     FATTR_ATIME, FATTR_ATIME_NOW, FATTR_FH, FATTR_GID, FATTR_MODE, FATTR_MTIME, FATTR_MTIME_NOW, FATTR_SIZE,
-    FATTR_UID, GETATTR_FH, GetattrIn, GetxattrIn, GetxattrOut, SetattrIn, SetxattrIn, StatfsOut,
+    FATTR_UID, GETATTR_FH, GetattrIn, GetxattrIn, GetxattrOut, SetattrIn, SetxattrIn, StatfsOut, StatxAttr,
+    StatxIn, StatxOut, SxTime,
 };
 use crate::fs::{Done, Effect, Fs, Located, Out, last_error, self_path, stat};
 use crate::request::Request;
-use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{
+    AtFlags, Gid, Mode, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, Uid, XattrFlags,
+};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// Longest value of an extended attribute (the kernel's XATTR_SIZE_MAX).
 const XATTR_BYTES: u32 = 64 << 10;
+
+/// The flags of statx that say whether the servers are to be asked.
+const AT_STATX_SYNC_TYPE: u32 = 0x6000;
 
 impl Fs {
     /// GETATTR.
@@ -21,15 +27,38 @@ impl Fs {
     /// What the PFS returns; so for all operations.
     pub fn getattr(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: GetattrIn = request.arg()?;
-        let stat = match arg.flags & GETATTR_FH {
-            0 => {
-                self.callers.act_as_caller(&request.header)?;
-                stat(self.locate(request.header.nodeid)?.as_fd())?
-            }
-            _ => stat(self.handle(arg.fh)?.as_fd())?,
-        };
-        self.put_attributes(&stat, out);
+        let file = self.file_of(request, arg.flags, arg.fh)?;
+        self.put_attributes(&stat(file.as_fd())?, out);
         Ok(Effect::Nothing)
+    }
+
+    /// STATX: attributes with the birth time, which programs seldom ask for.
+    ///
+    /// # Errors
+    /// As for all operations.
+    pub fn statx(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
+        let arg: StatxIn = request.arg()?;
+        let file = self.file_of(request, arg.getattr_flags, arg.fh)?;
+        let how = AtFlags::from_bits_retain(arg.sx_flags & AT_STATX_SYNC_TYPE) | AtFlags::EMPTY_PATH;
+        let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let stat = rustix::fs::statx(file.as_fd(), c"", how, mask)?;
+        let (attr_valid, attr_valid_nsec) = (self.valid_for.as_secs(), self.valid_for.subsec_nanos());
+        out.put(&StatxOut {
+            attr_valid,
+            attr_valid_nsec,
+            stat: statx_attributes(&stat),
+            ..StatxOut::default()
+        });
+        Ok(Effect::Nothing)
+    }
+
+    /// The file whose attributes are wanted: an open one, or one that the caller reaches by name.
+    fn file_of(&self, request: &Request<'_>, flags: u32, handle: u64) -> Result<Located, Errno> {
+        if flags & GETATTR_FH != 0 {
+            return self.handle(handle).map(Located::Open);
+        }
+        self.callers.act_as_caller(&request.header)?;
+        self.locate(request.header.nodeid)
     }
 
     /// SETATTR: mode, owner, length and times.
@@ -152,6 +181,28 @@ impl Fs {
         let file = self.locate(request.header.nodeid)?;
         rustix::fs::removexattr(self_path(file.as_fd()), name)?;
         Ok(Effect::Nothing)
+    }
+}
+
+fn statx_attributes(stat: &Statx) -> StatxAttr {
+    let time = |time: &StatxTimestamp| SxTime { tv_sec: time.tv_sec, tv_nsec: time.tv_nsec, reserved: 0 };
+    StatxAttr {
+        mask: stat.stx_mask,
+        blksize: stat.stx_blksize,
+        nlink: stat.stx_nlink,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        mode: stat.stx_mode,
+        ino: stat.stx_ino,
+        size: stat.stx_size,
+        blocks: stat.stx_blocks,
+        atime: time(&stat.stx_atime),
+        btime: time(&stat.stx_btime),
+        ctime: time(&stat.stx_ctime),
+        mtime: time(&stat.stx_mtime),
+        rdev_major: stat.stx_rdev_major,
+        rdev_minor: stat.stx_rdev_minor,
+        ..StatxAttr::default()
     }
 }
 

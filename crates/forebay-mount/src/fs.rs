@@ -272,7 +272,7 @@ impl Fs {
 /// # Errors
 /// What the PFS returns.
 pub fn stat(fd: BorrowedFd<'_>) -> Result<Statx, Errno> {
-    rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)
+    rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, ATTRIBUTES)
 }
 
 /// A path to the open object, for calls that take paths only.

@@ -9,7 +9,7 @@
 use crate::abi::ROOT_ID;
 use crate::caller::Identity;
 use crate::handles::Handle;
-use rustix::fs::Statx;
+use rustix::fs::{Statx, StatxFlags};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

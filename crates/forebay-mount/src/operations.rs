@@ -20,6 +20,7 @@ impl Fs {
         match request.header.opcode {
             LOOKUP => self.lookup(request, out),
             GETATTR => self.getattr(request, out),
+            STATX => self.statx(request, out),
             SETATTR => self.setattr(request, out),
             READLINK => self.readlink(request, out),
             SYMLINK => self.symlink(request, out),
