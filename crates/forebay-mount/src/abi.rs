@@ -78,6 +78,7 @@ numbers! { u64:
     DO_READDIRPLUS = 1 << 13,
     ASYNC_DIO = 1 << 15,
     PARALLEL_DIROPS = 1 << 18,
+    POSIX_ACL = 1 << 20,
     MAX_PAGES = 1 << 22,
     HANDLE_KILLPRIV_V2 = 1 << 28,
     INIT_EXT = 1 << 30,

@@ -135,7 +135,8 @@ impl Fs {
             wanted |= PASSTHROUGH;
         }
         if !self.valid_for.is_zero() {
-            wanted |= DO_READDIRPLUS | READDIRPLUS_AUTO;
+            // The kernel checks rights itself then, so it must know ACLs.
+            wanted |= DO_READDIRPLUS | READDIRPLUS_AUTO | POSIX_ACL;
         }
         let agreed = offered & wanted;
         self.passes.store(agreed & PASSTHROUGH != 0, Ordering::Relaxed);
