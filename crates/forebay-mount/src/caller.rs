@@ -71,6 +71,31 @@ struct Status {
     permitted: u64,
 }
 
+impl Status {
+    /// Whether `access` and other calls of this thread have the same capabilities.
+    fn is_alike_for_access(&self, uid: u32) -> bool {
+        self.effective == self.permitted && (uid == 0 || self.effective == 0)
+    }
+}
+
+/// Whether the thread asks for the rights of its real user, as `access` does. `chdir` and `access`
+/// with `AT_EACCESS`, which ask in the same way, mean the effective rights.
+fn asks_for_real_user(pid: u32) -> bool {
+    let bytes = std::fs::read(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    // NUMBER ARGUMENT..., of which all but the number are hexadecimal.
+    let line = String::from_utf8_lossy(&bytes);
+    let mut words = line.split_whitespace();
+    let number = words.next().and_then(|word| word.parse().ok());
+    let flags = words.nth(3).and_then(|word| i64::from_str_radix(word.trim_start_matches("0x"), 16).ok());
+    #[cfg(target_arch = "x86_64")]
+    if number == Some(libc::SYS_access) {
+        return true;
+    }
+    number == Some(libc::SYS_faccessat)
+        || number == Some(libc::SYS_faccessat2)
+            && flags.is_some_and(|flags| flags & i64::from(libc::AT_EACCESS) == 0)
+}
+
 impl Callers {
     /// Of this process. `may_switch`: it is root and serves all users.
     pub fn new(may_switch: bool) -> Self {
@@ -155,6 +180,7 @@ impl Callers {
         let Some(status) = self.status(pid)? else { return Ok(nobody) };
         let mine = self.daemon.as_ref().map_or(0, |daemon| daemon.capabilities);
         let groups = status.groups;
+        let is_real = is_real && (status.is_alike_for_access(uid) || asks_for_real_user(pid));
         let capabilities = match (uid, is_real) {
             (0, true) => status.permitted,
             (_, true) => 0,
