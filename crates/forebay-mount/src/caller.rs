@@ -148,13 +148,14 @@ impl Callers {
         Ok(())
     }
 
-    /// Acts as the writer of data. Pages that the kernel writes later name no user.
-    pub fn act_as_writer(&self, header: &InHeader, from_cache: bool, kill_suidgid: bool) {
+    /// Acts as the writer of data. Pages that the kernel writes later name no user: `opener` has
+    /// opened the file that they are written through.
+    pub fn act_as_writer(&self, header: &InHeader, opener: Option<&Identity>, kill_suidgid: bool) {
         let Some(daemon) = &self.daemon else { return };
-        let mut writer = match header.uid {
-            _ if from_cache => daemon.clone(),
-            0 => daemon.clone(),
-            uid => Identity { uid, gid: header.gid, groups: Vec::new(), capabilities: 0 },
+        let mut writer = match (opener, header.uid) {
+            (Some(opener), _) => opener.clone(),
+            (None, 0) => daemon.clone(),
+            (None, uid) => Identity { uid, gid: header.gid, groups: Vec::new(), capabilities: 0 },
         };
         if kill_suidgid {
             writer.capabilities &= !CAP_FSETID;

@@ -55,7 +55,8 @@ impl Fs {
         let handle = self.handle(arg.fh)?;
         let (from_cache, kill) =
             (arg.write_flags & WRITE_CACHE != 0, arg.write_flags & WRITE_KILL_SUIDGID != 0);
-        self.callers.act_as_writer(&request.header, from_cache, kill);
+        let opener = handle.writer.as_deref().filter(|_| from_cache);
+        self.callers.act_as_writer(&request.header, opener, kill);
         let mut done = 0;
         while done < data.len() {
             let (rest, offset) = (&data[done..], arg.offset + done as u64);
@@ -139,7 +140,7 @@ impl Fs {
     pub fn copy_file_range(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: CopyFileRangeIn = request.arg()?;
         let (from, to) = (self.handle(arg.fh_in)?, self.handle(arg.fh_out)?);
-        self.callers.act_as_writer(&request.header, false, true);
+        self.callers.act_as_writer(&request.header, None, true);
         let (mut off_in, mut off_out) = (arg.off_in, arg.off_out);
         let offset = off_out;
         let len = arg.len.min(COPY_BYTES) as usize;

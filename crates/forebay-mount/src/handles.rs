@@ -1,5 +1,6 @@
 //! Files and directories that programs have open.
 
+use crate::caller::Identity;
 use crate::directory::Stream;
 use crate::served::Served;
 use rustix::fs::OFlags;
@@ -16,6 +17,8 @@ pub struct Handle {
     /// The flags with which the program has opened it.
     pub flags: i32,
     fd: OwnedFd,
+    /// Who may write through it.
+    pub writer: Option<Box<Identity>>,
     /// Whether the tier serves its reads.
     pub served: Served,
     /// Position in the listing of a directory.
@@ -30,8 +33,10 @@ pub struct Handle {
 
 impl Handle {
     /// Of a file that is open on the PFS.
-    pub fn file(node: u64, flags: i32, fd: OwnedFd, served: Served) -> Arc<Self> {
-        Arc::new(Handle::new(node, flags, fd, served, None))
+    pub fn file(node: u64, flags: i32, fd: OwnedFd, served: Served, opener: Option<Identity>) -> Arc<Self> {
+        let mut handle = Handle::new(node, flags, fd, served, None);
+        handle.writer = opener.filter(|_| handle.is_writable()).map(Box::new);
+        Arc::new(handle)
     }
 
     fn new(node: u64, flags: i32, fd: OwnedFd, served: Served, stream: Option<Box<Mutex<Stream>>>) -> Self {
@@ -39,6 +44,7 @@ impl Handle {
             node,
             flags,
             fd,
+            writer: None,
             served,
             stream,
             overwrote: AtomicBool::new(false),

@@ -202,7 +202,7 @@ impl Fs {
         let may_pass = self.wants_pass(flags) && !is_direct && self.nodes.may_have_backing(node);
         let new = if may_pass { self.register(fd.as_fd()) } else { None };
         let served = if self.may_be_served(flags) { Served::perhaps() } else { Served::never() };
-        let handle = Handle::file(node, flags, fd, served);
+        let handle = Handle::file(node, flags, fd, served, self.callers.acting());
         let backing = self.nodes.opened(node, &handle, new.clone());
         if let Some(new) = new
             && backing.as_ref().is_none_or(|backing| !Arc::ptr_eq(backing, &new))
