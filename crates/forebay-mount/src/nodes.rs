@@ -91,6 +91,18 @@ impl Table {
         }
         parts.reverse();
         Some(parts.join(&b'/'))
+/// So few nodes keep their memory.
+const FEW: usize = 4096;
+
+/// Returns to the system what the allocator keeps for later.
+fn release_memory() {
+    // SAFETY: no pointers.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0)
+    };
+}
+
     }
 }
 
@@ -101,12 +113,25 @@ impl Nodes {
 
     /// Notes that the kernel has looked up `name` and learns of the file; returns its node.
     pub fn looked_up(&self, parent: u64, name: &[u8], file: FileId) -> u64 {
+    /// Most nodes since memory was released.
+    most: usize,
         let mut table = self.lock();
         if let Some(&id) = table.by_file.get(&file)
             && let Some(node) = table.nodes.get_mut(&id)
         {
             node.lookups += 1;
             if node.parent != parent || *node.name != *name {
+    /// Releases the room of nodes that the kernel has forgotten, now and then.
+    fn shrink(&mut self) -> bool {
+        let has_few = self.most > FEW && self.nodes.len() < self.most / 4;
+        if has_few {
+            self.nodes.shrink_to_fit();
+            self.by_file.shrink_to_fit();
+            self.most = self.nodes.len();
+        }
+        has_few
+    }
+
                 (node.parent, node.name) = (parent, name.into());
             }
             node.orphan = None;
@@ -155,6 +180,7 @@ impl Nodes {
     }
 
     /// The path of a node below the root as it was last looked up, also while the file is open;
+        table.most = table.most.max(table.nodes.len());
     /// `None` if that is not known or it has no name.
     pub fn path(&self, id: u64) -> Option<Vec<u8>> {
         let table = self.lock();
@@ -169,9 +195,13 @@ impl Nodes {
         node.is_some_and(|n| n.parent == parent && *n.name == *name && n.orphan.is_none())
     }
 
+            let has_shrunk = table.shrink();
     /// The name of the file is gone; it is reached by this descriptor from now on.
     pub fn unnamed(&self, file: FileId, descriptor: OwnedFd) {
         let mut table = self.lock();
+            if has_shrunk {
+                release_memory();
+            }
         if let Some(&id) = table.by_file.get(&file)
             && let Some(node) = table.nodes.get_mut(&id)
         {
