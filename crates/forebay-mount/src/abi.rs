@@ -166,7 +166,6 @@ plain! {
     ForgetOne { nodeid: u64, nlookup: u64, }
     BatchForgetIn { count: u32, dummy: u32, }
     GetattrIn { flags: u32, dummy: u32, fh: u64, }
-    SetattrIn {
     StatxIn { getattr_flags: u32, reserved: u32, fh: u64, sx_flags: u32, sx_mask: u32, }
     SxTime { tv_sec: i64, tv_nsec: u32, reserved: i32, }
     StatxAttr {
@@ -176,6 +175,7 @@ plain! {
         rdev_major: u32, rdev_minor: u32, dev_major: u32, dev_minor: u32, spare2: [u64; 14],
     }
     StatxOut { attr_valid: u64, attr_valid_nsec: u32, flags: u32, spare: [u64; 2], stat: StatxAttr, }
+    SetattrIn {
         valid: u32, padding: u32, fh: u64, size: u64, lock_owner: u64,
         atime: i64, mtime: i64, ctime: i64, atimensec: u32, mtimensec: u32, ctimensec: u32,
         mode: u32, unused4: u32, uid: u32, gid: u32, unused5: u32,

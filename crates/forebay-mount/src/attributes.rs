@@ -73,6 +73,9 @@ impl Fs {
             0 => self.locate(node)?,
             _ => Located::Open(self.handle(arg.fh)?),
         };
+        if arg.valid & FATTR_SIZE != 0 {
+            self.refuse_to_cut(&request.header, file.as_fd(), arg.size)?;
+        }
         if arg.valid & FATTR_MODE != 0 {
             rustix::fs::chmod(self_path(file.as_fd()), Mode::from_raw_mode(arg.mode & 0o7777))?;
         }
@@ -102,9 +105,6 @@ impl Fs {
     }
 
     /// STATFS.
-        if arg.valid & FATTR_SIZE != 0 {
-            self.refuse_to_cut(&request.header, file.as_fd(), arg.size)?;
-        }
     ///
     /// # Errors
     /// As for all operations.

@@ -180,8 +180,8 @@ impl Callers {
         let nobody = Identity { uid, gid, groups: Vec::new(), capabilities: 0 };
         let Some(status) = self.status(pid)? else { return Ok(nobody) };
         let mine = self.daemon.as_ref().map_or(0, |daemon| daemon.capabilities);
-        let groups = status.groups;
         let is_real = is_real && (status.is_alike_for_access(uid) || asks_for_real_user(pid));
+        let groups = status.groups;
         let capabilities = match (uid, is_real) {
             (0, true) => status.permitted,
             (_, true) => 0,

@@ -8,6 +8,7 @@ use crate::caller::Callers;
 use crate::device::{Buffer, DATA_BYTES, Device};
 use crate::handles::{Handle, Handles};
 use crate::lock_table::Locks;
+use crate::moving::Moving;
 use crate::nodes::{FileId, Nodes, Whereabouts};
 use crate::registered::Registered;
 use forebay_client::Client;
@@ -32,6 +33,8 @@ pub struct Fs {
     pub device: Arc<Device>,
     /// Nodes that the kernel knows.
     pub nodes: Nodes,
+    /// Files whose names change meanwhile.
+    pub moving: Moving,
     /// Open files and directories.
     pub handles: Handles,
     /// Those of them that the tier serves.
@@ -143,6 +146,9 @@ impl Out {
 /// Longest part of a path that is resolved at once; the kernel's limit is 4096.
 const PATH_BYTES: usize = 4000;
 
+/// With the birth time, which tells a file from another that has its inode number later.
+const ATTRIBUTES: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
 /// The object itself, without any right to its content.
 const BY_NAME: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -156,7 +162,14 @@ impl Fs {
             Whereabouts::Root => Ok(Located::Shared(self.root.clone())),
             Whereabouts::Open(handle) => Ok(Located::Open(handle)),
             Whereabouts::Orphan(fd) => Ok(Located::Shared(fd)),
-            Whereabouts::Path(path, file) => self.by_path(&path, file).map(Located::Named),
+            Whereabouts::Path(path, file) => match self.by_path(&path, file) {
+                Err(Errno::STALE) => {
+                    let found = self.moving.find(node).map(Located::Shared);
+                    self.moving.failed();
+                    found.ok_or(Errno::STALE)
+                }
+                found => found.map(Located::Named),
+            },
         }
     }
 
@@ -180,7 +193,7 @@ impl Fs {
             Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::ACCESS => Errno::STALE,
             e => e,
         })?;
-        if FileId::of(&stat(fd.as_fd())?) == file { Ok(fd) } else { Err(Errno::STALE) }
+        if FileId::of(&stat(fd.as_fd())?).is(&file) { Ok(fd) } else { Err(Errno::STALE) }
     }
 
     /// Opens the last name of `path` with `flags`. Follows no symbolic links, and enters no mounts
@@ -215,8 +228,8 @@ impl Fs {
         let stat = rustix::fs::statx(
             dir,
             name,
-            AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT,
-            StatxFlags::BASIC_STATS,
+            AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH,
+            ATTRIBUTES,
         )?;
         let is_mount = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT)
             && stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
@@ -228,8 +241,18 @@ impl Fs {
     /// # Errors
     /// What the PFS returns.
     pub fn enter(&self, parent: u64, dir: BorrowedFd<'_>, name: &CStr, out: &mut Out) -> Done {
-        let stat = self.stat_name(dir, name)?;
+        let kept = match self.moving.is_on() {
+            true => Some(rustix::fs::openat(dir, name, BY_NAME, Mode::empty())?),
+            false => None,
+        };
+        let stat = match &kept {
+            Some(kept) => self.stat_name(kept.as_fd(), c"")?,
+            None => self.stat_name(dir, name)?,
+        };
         let node = self.nodes.looked_up(parent, name.to_bytes(), FileId::of(&stat));
+        if let Some(kept) = kept {
+            self.moving.keep(node, kept);
+        }
         out.put(&self.entry(node, &stat));
         Ok(Effect::LookedUp(node))
     }

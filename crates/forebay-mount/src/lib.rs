@@ -24,6 +24,7 @@ mod lock_waits;
 mod locks;
 mod messages;
 mod mounting;
+mod moving;
 mod names;
 mod nodes;
 mod opening;
@@ -32,8 +33,8 @@ mod registered;
 mod request;
 mod serve;
 mod served;
-
 mod two_names;
+
 pub use messages::{say, to_system_log};
 pub use mounting::{FS_TYPE, unmount};
 
@@ -41,6 +42,7 @@ use crate::caller::Callers;
 use crate::device::{Buffer, Device, REQUEST_BYTES};
 use crate::fs::Fs;
 use crate::mounting::How;
+use crate::nodes::Nodes;
 use forebay_client::Client;
 use rustix::fs::{Mode, OFlags};
 use std::io;
@@ -51,6 +53,7 @@ use std::time::Duration;
 
 /// `f_type` of FUSE file systems.
 const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
+const OVERLAYFS_SUPER_MAGIC: i64 = 0x794c_7630;
 
 /// How a PFS is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,12 +66,12 @@ pub struct Options {
     pub suid: bool,
     /// Device files work (root's mounts only).
     pub dev: bool,
+    /// Programs cannot be started from the mount.
+    pub noexec: bool,
     /// Only the user of this process may use the mount, even if that is root.
     pub private: bool,
 }
 
-    /// Programs cannot be started from the mount.
-    pub noexec: bool,
 impl Default for Options {
     fn default() -> Self {
         Options {
@@ -108,13 +111,17 @@ impl Mounted {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&pfs, flags, Mode::empty())?;
         let stamps_late = forebay_pfs::mount::is_moosefs(&pfs);
-        let in_user_space = rustix::fs::fstatfs(&root).is_ok_and(|of| of.f_type == FUSE_SUPER_MAGIC);
+        let kind = rustix::fs::fstatfs(&root)?.f_type;
+        let in_user_space = kind == FUSE_SUPER_MAGIC;
+        // A copy to the upper layer is a new file.
+        let has_births = !in_user_space && kind != OVERLAYFS_SUPER_MAGIC;
         let is_for_all = rustix::process::geteuid().is_root() && !options.private;
         let how = How {
             for_all: is_for_all,
             read_only: options.read_only,
             suid: options.suid,
             dev: options.dev,
+            noexec: options.noexec,
             // For cached names the kernel does not ask this process, so it must check modes.
             kernel_checks: !options.valid_for.is_zero(),
         };
@@ -122,9 +129,9 @@ impl Mounted {
         let fs = Arc::new(Fs {
             root: Arc::new(root),
             path: pfs,
-            noexec: options.noexec,
             device,
-            nodes: Default::default(),
+            nodes: Nodes::new(has_births),
+            moving: Default::default(),
             handles: Default::default(),
             registered: Default::default(),
             callers: Callers::new(is_for_all),

@@ -15,19 +15,45 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A file of the PFS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug)]
 pub struct FileId {
     dev: u64,
     ino: u64,
     /// An inode number that is reused for a file of another type is another file.
     kind: u16,
+    /// When it was created, in nanoseconds; 0 if that is not known.
+    born: i64,
+}
+
+/// Without the birth time: see [`FileId::is`].
+impl PartialEq for FileId {
+    fn eq(&self, other: &Self) -> bool {
+        (self.dev, self.ino, self.kind) == (other.dev, other.ino, other.kind)
+    }
+}
+
+impl Eq for FileId {}
+
+impl std::hash::Hash for FileId {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        (self.dev, self.ino, self.kind).hash(state);
+    }
 }
 
 impl FileId {
     /// Of these attributes.
     pub fn of(stat: &Statx) -> Self {
         let dev = u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor);
-        FileId { dev, ino: stat.stx_ino, kind: stat.stx_mode & libc::S_IFMT as u16 }
+        let born = match stat.stx_mask & StatxFlags::BTIME.bits() {
+            0 => 0,
+            _ => stat.stx_btime.tv_sec.wrapping_mul(1_000_000_000) + i64::from(stat.stx_btime.tv_nsec),
+        };
+        FileId { dev, ino: stat.stx_ino, kind: stat.stx_mode & libc::S_IFMT as u16, born }
+    }
+
+    /// Whether both are one file, and not one that got the other's inode number later.
+    pub fn is(&self, other: &FileId) -> bool {
+        self == other && (self.born == other.born || self.born == 0 || other.born == 0)
     }
 }
 
@@ -65,18 +91,47 @@ pub enum Whereabouts {
     Path(Vec<u8>, FileId),
 }
 
+/// So few nodes keep their memory.
+const FEW: usize = 4096;
+
+/// Returns to the system what the allocator keeps for later.
+fn release_memory() {
+    // SAFETY: no pointers.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0)
+    };
+}
+
 /// All nodes that the kernel knows.
-#[derive(Debug, Default)]
-pub struct Nodes(Mutex<Table>);
+#[derive(Debug)]
+pub struct Nodes {
+    table: Mutex<Table>,
+    /// The birth time of a file never changes.
+    has_births: bool,
+}
 
 #[derive(Debug, Default)]
 struct Table {
+    /// Most nodes since memory was released.
+    most: usize,
     nodes: HashMap<u64, Node>,
     by_file: HashMap<FileId, u64>,
     last: u64,
 }
 
 impl Table {
+    /// Releases the room of nodes that the kernel has forgotten, now and then.
+    fn shrink(&mut self) -> bool {
+        let has_few = self.most > FEW && self.nodes.len() < self.most / 4;
+        if has_few {
+            self.nodes.shrink_to_fit();
+            self.by_file.shrink_to_fit();
+            self.most = self.nodes.len();
+        }
+        has_few
+    }
+
     fn path(&self, node: &Node) -> Option<Vec<u8>> {
         let mut parts = vec![&*node.name];
         let mut at = node.parent;
@@ -91,47 +146,29 @@ impl Table {
         }
         parts.reverse();
         Some(parts.join(&b'/'))
-/// So few nodes keep their memory.
-const FEW: usize = 4096;
-
-/// Returns to the system what the allocator keeps for later.
-fn release_memory() {
-    // SAFETY: no pointers.
-    #[cfg(target_env = "gnu")]
-    unsafe {
-        libc::malloc_trim(0)
-    };
-}
-
     }
 }
 
 impl Nodes {
+    /// None. `has_births`: the birth time of a file never changes.
+    pub fn new(has_births: bool) -> Self {
+        Nodes { table: Mutex::default(), has_births }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that the kernel has looked up `name` and learns of the file; returns its node.
     pub fn looked_up(&self, parent: u64, name: &[u8], file: FileId) -> u64 {
-    /// Most nodes since memory was released.
-    most: usize,
+        let file = FileId { born: if self.has_births { file.born } else { 0 }, ..file };
         let mut table = self.lock();
         if let Some(&id) = table.by_file.get(&file)
             && let Some(node) = table.nodes.get_mut(&id)
+            && node.file.is(&file)
         {
             node.lookups += 1;
             if node.parent != parent || *node.name != *name {
-    /// Releases the room of nodes that the kernel has forgotten, now and then.
-    fn shrink(&mut self) -> bool {
-        let has_few = self.most > FEW && self.nodes.len() < self.most / 4;
-        if has_few {
-            self.nodes.shrink_to_fit();
-            self.by_file.shrink_to_fit();
-            self.most = self.nodes.len();
-        }
-        has_few
-    }
-
                 (node.parent, node.name) = (parent, name.into());
             }
             node.orphan = None;
@@ -143,6 +180,7 @@ impl Nodes {
         let node = Node { parent, name, file, lookups: 1, handles: Vec::new(), orphan: None, backing: None };
         table.nodes.insert(id, node);
         table.by_file.insert(file, id);
+        table.most = table.most.max(table.nodes.len());
         id
     }
 
@@ -157,9 +195,13 @@ impl Nodes {
             if table.by_file.get(&file) == Some(&id) {
                 table.by_file.remove(&file);
             }
+            let has_shrunk = table.shrink();
             drop(table);
             // Its descriptor closes here, which may ask the PFS.
             drop(node);
+            if has_shrunk {
+                release_memory();
+            }
         }
     }
 
@@ -180,7 +222,6 @@ impl Nodes {
     }
 
     /// The path of a node below the root as it was last looked up, also while the file is open;
-        table.most = table.most.max(table.nodes.len());
     /// `None` if that is not known or it has no name.
     pub fn path(&self, id: u64) -> Option<Vec<u8>> {
         let table = self.lock();
@@ -195,13 +236,9 @@ impl Nodes {
         node.is_some_and(|n| n.parent == parent && *n.name == *name && n.orphan.is_none())
     }
 
-            let has_shrunk = table.shrink();
     /// The name of the file is gone; it is reached by this descriptor from now on.
     pub fn unnamed(&self, file: FileId, descriptor: OwnedFd) {
         let mut table = self.lock();
-            if has_shrunk {
-                release_memory();
-            }
         if let Some(&id) = table.by_file.get(&file)
             && let Some(node) = table.nodes.get_mut(&id)
         {
