@@ -27,6 +27,8 @@ mod intercept;
 mod leaks;
 mod life;
 mod mount;
+mod mount_names;
+mod mount_rights;
 mod names;
 mod pace_violation;
 mod paused;

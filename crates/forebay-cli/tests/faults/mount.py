@@ -10,6 +10,7 @@ import random
 import signal
 import stat
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -263,6 +264,96 @@ def acls():
     tried("inherited", os.getxattr, "d/f", "system.posix_acl_access")
     as_user(61001, 61001, [], lambda: tried("may", read, "f"))
     as_user(61002, 61002, [], lambda: tried("may not", read, "f"))
+
+
+@case
+def an_acl_that_denies():
+    """A directory that an ACL closes for one user stays closed when others have looked it up."""
+    none = 0xFFFFFFFF
+    os.mkdir("d", 0o755)
+    write("d/f", b"not for one user")
+    list_ = acl((1, 7, none), (2, 0, 61001), (4, 5, none), (16, 7, none), (32, 5, none))
+    tried("set", os.setxattr, "d", "system.posix_acl_access", list_)
+    for _ in range(2):
+        as_user(61002, 61002, [], lambda: tried("may", read, "d/f"))
+        as_user(61001, 61001, [], lambda: tried("may not", read, "d/f"))
+
+
+@case
+def without_effective_capabilities():
+    """A process of root keeps its capabilities, but does not use them at the moment."""
+    write("f", b"x", 0o600)
+    os.mkdir("d", 0o700)
+    for name in ("f", "d"):
+        os.chown(name, 61001, 61001)
+
+    def all_calls():
+        for effective in (False, True):
+            tried("access", lambda: os.access("f", os.R_OK, effective_ids=effective))
+            tried("access of none", lambda: os.access("f", os.X_OK, effective_ids=effective))
+        done("chdir", os.chdir, "d")
+
+    def drop():
+        header, data = struct.pack("Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
+        c("capget", header, data)
+        words = list(struct.unpack("6I", data.raw))
+        words[0] = words[3] = 0
+        c("capset", header, struct.pack("6I", *words))
+        all_calls()
+
+    all_calls()
+    os.chdir(sys.argv[2])
+    as_user(0, 0, [], drop)
+    child = os.fork()
+    if child == 0:
+        os.setresgid(0, 61001, 61001)
+        os.setresuid(0, 61001, 61001)
+        all_calls()
+        os._exit(0)
+    os.waitpid(child, 0)
+    child = os.fork()
+    if child == 0:
+        os.setresuid(61002, 0, 0)
+        all_calls()
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+@case
+def birth_times():
+    before = int(time.time())
+    write("f", b"x")
+    os.mkdir("d")
+    os.symlink("f", "s")
+    for name in ("f", "d", "s"):
+        os.utime(name, (1, 1), follow_symlinks=False)
+        born = int(subprocess.run(["stat", "-c", "%W", name], stdout=subprocess.PIPE, check=True).stdout)
+        say(name, before - 1 <= born <= time.time() + 1, os.lstat(name).st_mtime)
+
+
+@case
+def a_removed_current_directory():
+    """It does not become another directory that gets its name and its inode number. On a mount
+    only: on the PFS, a current directory keeps its number."""
+    there, here = sys.argv[3], os.getcwd()
+    for _ in range(1000):
+        os.mkdir("d")
+        os.chdir("d")
+        ino = os.stat(".").st_ino
+        os.rmdir(f"{there}/d")
+        os.mkdir(f"{there}/d")
+        if os.stat(f"{there}/d").st_ino == ino:
+            break
+        os.chdir(here)
+        os.rmdir("d")
+    say("the number is reused", os.stat(f"{there}/d").st_ino == ino)
+    try:
+        os.close(os.open("x", os.O_CREAT | os.O_WRONLY))
+        say("a file was created")
+    except OSError as error:
+        say("refused", error.errno in (errno.ENOENT, errno.ESTALE))
+    os.chdir(here)
+    say(os.listdir("d"), os.listdir(f"{there}/d"))
 
 
 @case
@@ -624,6 +715,48 @@ def locks():
     fd = os.open("f", os.O_RDONLY)
     tried("exclusive of a reader", fcntl.lockf, fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     tried("shared of a reader", fcntl.lockf, fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+@case
+def locks_of_readers():
+    """A reader's lock opens the file for no writer, and a writer's lock may follow it."""
+    write("prog", read("/bin/true"), 0o755)
+    reader = os.open("prog", os.O_RDONLY)
+    tried("shared", fcntl.lockf, reader, fcntl.LOCK_SH)
+    for prog in ("./prog", os.path.join(sys.argv[3], "prog")):
+        tried("execute", lambda: os.waitstatus_to_exitcode(os.waitpid(os.posix_spawn(prog, ["prog"], {}), 0)[1]))
+    os.close(reader)
+    write("f", b"x" * 100)
+    reader, writer = os.open("f", os.O_RDONLY), os.open("f", os.O_RDWR)
+
+    def seen(what):
+        child = os.fork()
+        if child == 0:
+            for kind in (fcntl.LOCK_SH, fcntl.LOCK_EX):
+                for path in ("f", os.path.join(sys.argv[3], "f")):
+                    fd, words = os.open(path, os.O_RDWR), ""
+                    for start in range(0, 60, 5):
+                        try:
+                            fcntl.lockf(fd, kind | fcntl.LOCK_NB, 5, start)
+                            words += "-"
+                        except OSError:
+                            words += "x"
+                    say(what, kind, words)
+                    os.close(fd)
+            os._exit(0)
+        os.waitpid(child, 0)
+
+    fcntl.lockf(reader, fcntl.LOCK_SH, 20, 0)
+    fcntl.lockf(reader, fcntl.LOCK_SH, 20, 30)
+    fcntl.lockf(reader, fcntl.LOCK_UN, 5, 35)
+    seen("shared")
+    tried("exclusive", fcntl.lockf, writer, fcntl.LOCK_EX | fcntl.LOCK_NB, 5, 10)
+    seen("exclusive in it")
+    tried("shared again", fcntl.lockf, reader, fcntl.LOCK_SH, 5, 10)
+    fcntl.lockf(reader, fcntl.LOCK_UN, 10, 0)
+    seen("in part")
+    os.close(reader)
+    seen("closed")
 
 
 @case

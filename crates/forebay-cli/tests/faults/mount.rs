@@ -15,18 +15,18 @@ use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
 /// True if the user wants no tests that mount.
-fn skips() -> bool {
+pub(crate) fn skips() -> bool {
     std::env::var_os("FOREBAY_SKIP_FUSE").is_some_and(|value| value == "1")
 }
 
 /// A mount, and its process. Dropping it unmounts.
-struct Mount {
-    at: PathBuf,
+pub(crate) struct Mount {
+    pub(crate) at: PathBuf,
     _dir: TempDir,
 }
 
 impl Mount {
-    fn new(pfs: &Path, socket: &str, options: &[&str]) -> Self {
+    pub(crate) fn new(pfs: &Path, socket: &str, options: &[&str]) -> Self {
         let dir = open_dir_in("/tmp");
         let at = dir.path().join("mnt");
         std::fs::create_dir(&at).unwrap();
@@ -44,7 +44,7 @@ impl Mount {
     }
 
     /// Of the processes that serve mounts, the one of this.
-    fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         let is_it = |pid: &u32| {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let words: Vec<_> = line.split(|b| *b == 0).collect();
@@ -78,7 +78,7 @@ impl Drop for Mount {
 }
 
 /// Runs a case of `mount.py` in a new directory of `root`; `there` is another way to the directory.
-fn transcript(case: &str, root: &Path, there: &Path) -> String {
+pub(crate) fn transcript(case: &str, root: &Path, there: &Path) -> String {
     let name = format!("case-{case}");
     std::fs::create_dir(root.join(&name)).unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/mount.py");
@@ -100,6 +100,12 @@ fn transcript(case: &str, root: &Path, there: &Path) -> String {
 /// PFS's, and with one.
 #[track_caller]
 fn same(case: &str) {
+    same_with(case, &[]);
+}
+
+/// As [`same`], with options of the mounts.
+#[track_caller]
+pub(crate) fn same_with(case: &str, options: &[&str]) {
     if skips() {
         return;
     }
@@ -109,7 +115,7 @@ fn same(case: &str) {
         let pfs = plain_pfs();
         let agent = with_agent.then(|| Agent::on(pfs.path()));
         let socket = agent.as_ref().map_or("none".into(), |agent| agent.socket().display().to_string());
-        let mount = Mount::new(pfs.path(), &socket, &[]);
+        let mount = Mount::new(pfs.path(), &socket, options);
         let got = transcript(case, &mount.at, pfs.path());
         assert!(got == expected, "{case}, agent {with_agent}: {}", difference(&expected, &got));
     }
@@ -518,7 +524,7 @@ fn a_users_mount_serves_that_user_only() {
 }
 
 /// The options of the mount in the kernel's table: of the mount point, and of the file system.
-fn mount_options(mount: &Mount) -> (String, String) {
+pub(crate) fn mount_options(mount: &Mount) -> (String, String) {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let line = table.lines().find(|line| line.split(' ').nth(4) == mount.at.to_str()).unwrap();
     (line.split(' ').nth(5).unwrap().to_owned(), line.rsplit(' ').next().unwrap().to_owned())
@@ -759,7 +765,7 @@ fn of_many_open_files_only_those_that_are_read_stay_registered() {
 /// Runs a script as root with mounts of its own. In it, `F` is the program, `/mnt` is empty, users
 /// may open `/dev/fuse`, and `/mnt/pfs` has a file `f` for all and a file `s` for root.
 #[track_caller]
-fn with_own_mounts(script: &str) -> String {
+pub(crate) fn with_own_mounts(script: &str) -> String {
     let begin = "set -e
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs /mnt
@@ -782,7 +788,7 @@ as_user() { setpriv --reuid games --regid games --clear-groups \"$@\"; }
     text(&out.stdout)
 }
 
-fn has(program: &str) -> bool {
+pub(crate) fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_here = std::env::split_paths(&path).any(|dir| dir.join(program).exists());
     if !is_here {
