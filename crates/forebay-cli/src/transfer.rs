@@ -7,7 +7,6 @@ use forebay_agent::units::Human;
 use forebay_client::{File, WriteMode, WriteOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::ExitCode;
 
 /// Bytes moved at a time.
@@ -57,7 +56,7 @@ pub fn cp(global: &Global, args: &CpArgs) -> Outcome {
         (true, Some(name)) => args.target.join(name),
         _ => args.target.clone(),
     };
-    if same_file(&args.source, &target) {
+    if forebay_client::same_file(&args.source, &target).unwrap_or(false) {
         return Err(format!("{} and {} are the same file", args.source.display(), target.display()));
     }
     let options = WriteOptions { mode: args.write.into(), ..WriteOptions::default() };
@@ -78,16 +77,4 @@ pub fn cp(global: &Global, args: &CpArgs) -> Outcome {
         writeln!(out, "{}: {}", target.display(), Human(bytes))
     })?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// A mount of Forebay's and the PFS below it have different device numbers, so the PFS's own files
-/// are compared.
-fn same_file(a: &Path, b: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let identity = |path: &Path| {
-        let real = path.canonicalize()?;
-        let own = forebay_pfs::mount::behind(&real).and_then(|pfs| std::fs::metadata(pfs).ok());
-        own.map_or_else(|| std::fs::metadata(&real), Ok).map(|meta| (meta.dev(), meta.ino()))
-    };
-    matches!((identity(a), identity(b)), (Ok(a), Ok(b)) if a == b)
 }

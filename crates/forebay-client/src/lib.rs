@@ -34,6 +34,7 @@ pub mod write;
 
 pub use admin::Admin;
 pub use error::{errno, is_no_agent};
+pub use forebay_pfs::mount::same_file;
 pub use forebay_wire::EarlierPhase;
 pub use hpc::{HpcJob, HpcJobOptions};
 pub use job::{Job, Location};

@@ -2,7 +2,7 @@
 
 use crate::client::{CLIENTS, path};
 use crate::env::{Failure, Jni};
-use jni_sys::{JNIEnv, jbyteArray, jclass, jint, jlong};
+use jni_sys::{JNI_FALSE, JNIEnv, jboolean, jbyteArray, jclass, jint, jlong};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 /// Renames without replacing anything, in one step of the file system. Returns 0, or the error
@@ -25,6 +25,26 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_renameNew(
     };
     // SAFETY: what the JVM has passed.
     unsafe { Jni::run(env, class, 0, body) }
+}
+
+/// Whether two names lead to one file, also if one is a name on a mount of Forebay's. A name that
+/// leads nowhere is no other's file.
+///
+/// # Safety
+/// Called by the JVM.
+#[unsafe(no_mangle)]
+pub unsafe extern "system" fn Java_io_forebay_core_Native_sameFile(
+    env: *mut JNIEnv,
+    class: jclass,
+    a: jbyteArray,
+    b: jbyteArray,
+) -> jboolean {
+    let body = |jni: &Jni| {
+        let (a, b) = (path(jni, a)?, path(jni, b)?);
+        Ok(forebay_client::same_file(&a, &b).unwrap_or(false).into())
+    };
+    // SAFETY: what the JVM has passed.
+    unsafe { Jni::run(env, class, JNI_FALSE, body) }
 }
 
 /// Removes a file: the memory-only one of that path if this job has one, else the one on the PFS.

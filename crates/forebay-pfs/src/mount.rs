@@ -1,6 +1,7 @@
 //! Labelled PFS mounts, and the mount of a path or a device.
 
 use std::ffi::OsString;
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
@@ -173,6 +174,33 @@ fn may_hold_in<'a>(table: &[u8], id: u64, mut roots: impl Iterator<Item = &'a Pa
     roots.any(|root| {
         line.mount_point.starts_with(root) || mounted_at(table, root).is_some_and(|of_root| of_root.id == id)
     })
+}
+
+/// Whether two names lead to one file or directory, links followed, also if one is a name on a
+/// mount of Forebay's, which has a device number of its own.
+///
+/// # Errors
+/// One of them leads nowhere, or may not be looked at.
+pub fn same_file(a: &Path, b: &Path) -> io::Result<bool> {
+    let (of_a, of_b) = (std::fs::metadata(a)?, std::fs::metadata(b)?);
+    // A mount shows the numbers of the PFS's inodes.
+    if of_a.ino() != of_b.ino() || of_a.dev() == of_b.dev() {
+        return Ok((of_a.dev(), of_a.ino()) == (of_b.dev(), of_b.ino()));
+    }
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let on_pfs = |path: &Path| std::fs::metadata(behind_in(&table, &path.canonicalize().ok()?)?).ok();
+    let (on_pfs_a, on_pfs_b) = (on_pfs(a), on_pfs(b));
+    if on_pfs_a.is_none() && on_pfs_b.is_none() {
+        return Ok(false);
+    }
+    let identity = |seen: &Option<Metadata>, of: &Metadata| {
+        let of = seen.as_ref().unwrap_or(of);
+        (of.dev(), of.ino())
+    };
+    // The PFS may be hidden, by the mount or from this process. Two files do not have one number,
+    // one length and the same times.
+    let looks = |of: &Metadata| (of.size(), of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec());
+    Ok(identity(&on_pfs_a, &of_a) == identity(&on_pfs_b, &of_b) || looks(&of_a) == looks(&of_b))
 }
 
 /// One line of the kernel's table of mounts.

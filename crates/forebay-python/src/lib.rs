@@ -16,6 +16,7 @@ mod error;
 mod file;
 mod hpc;
 mod load;
+mod names;
 mod sim;
 mod writer;
 
@@ -30,6 +31,8 @@ mod _core {
     use super::file::{File, Mapping};
     #[pymodule_export]
     use super::hpc::HpcJob;
+    #[pymodule_export]
+    use super::names::same_file;
     #[pymodule_export]
     use super::sim::{SimRun, SimScenario, SimulationError, sim_reproduce};
     #[pymodule_export]

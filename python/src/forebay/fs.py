@@ -21,7 +21,7 @@ from fsspec import AbstractFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.utils import stringify_path
 
-from ._core import Client
+from ._core import Client, same_file
 from .files import COPY_BYTES, PROTOCOL, ReadMode, WriteMode, copy_to_local, open_binary, plain_path
 from .process import default_client
 
@@ -208,8 +208,21 @@ class ForebayFileSystem(AbstractFileSystem):
                 raise IsADirectoryError(f"{one} is a directory; remove it with recursive=True")
 
     def mv(self, path1, path2, **kwargs):
-        """Renames within the PFS; copies and removes across file systems."""
-        shutil.move(self._strip_protocol(path1), self._strip_protocol(path2))
+        """Renames within the PFS; copies and removes across file systems. A file that is moved onto itself stays, as with `os.rename`.
+
+        shutil.SameFileError: a link would replace the file that it leads to. shutil.Error: a directory would move below itself.
+        """
+        source, place = self._strip_protocol(path1), self._strip_protocol(path2)
+        into = os.path.isdir(place) and not _is_same_file(source, place)
+        target = os.path.join(place, os.path.basename(source)) if into else place
+        if _is_same_file(source, target):
+            # A copy through a mount, whose device number is its own, would empty the file.
+            if os.path.islink(source) or os.path.islink(target):
+                _rename_link(source, target)
+            return
+        if os.path.isdir(source) and not os.path.islink(source) and _is_below(target, source):
+            raise shutil.Error(f"{source}: cannot be moved to {target}, which is below it")
+        shutil.move(source, place)
 
     def touch(self, path, truncate=True, **kwargs):
         """Makes an empty file, or empties it; without `truncate` an existing one only gets the current time."""
@@ -306,9 +319,11 @@ class ForebayFileSystem(AbstractFileSystem):
         if self.isdir(path1):
             self.makedirs(path2, exist_ok=True)
             return
-        self._make_parent(path2)
-        with self._open(path1) as source, self._open(path2, "wb") as target:
-            _copy(source, target)
+        with self._open(path1) as source:
+            _refuse_same_file(path1, path2)
+            self._make_parent(path2)
+            with self._open(path2, "wb") as target:
+                _copy(source, target)
 
     def get_file(self, rpath, lpath, callback=DEFAULT_CALLBACK, **kwargs):
         rpath, lpath = self._strip_protocol(rpath), stringify_path(lpath)
@@ -320,6 +335,7 @@ class ForebayFileSystem(AbstractFileSystem):
             if hasattr(lpath, "write"):
                 _copy(file, lpath, callback.relative_update)
             else:
+                _refuse_same_file(rpath, lpath)
                 os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
                 copy_to_local(file, lpath, callback.relative_update)
 
@@ -328,10 +344,12 @@ class ForebayFileSystem(AbstractFileSystem):
         if os.path.isdir(lpath):
             self.makedirs(rpath, exist_ok=True)
             return
-        os.makedirs(self._parent(rpath), exist_ok=True)
-        with open(lpath, "rb", buffering=0) as source, self.open(rpath, "xb" if mode == "create" else "wb") as target:
-            callback.set_size(os.fstat(source.fileno()).st_size)
-            _copy(source, target, callback.relative_update)
+        with open(lpath, "rb", buffering=0) as source:
+            _refuse_same_file(lpath, rpath)
+            os.makedirs(self._parent(rpath), exist_ok=True)
+            with self.open(rpath, "xb" if mode == "create" else "wb") as target:
+                callback.set_size(os.fstat(source.fileno()).st_size)
+                _copy(source, target, callback.relative_update)
 
 
 def _refuse_unknown(what, given, own, of_fsspec):
@@ -345,6 +363,38 @@ def _refuse_unknown(what, given, own, of_fsspec):
 
 def _has_magic(path):
     return any(c in path for c in "*?[")
+
+
+def _is_same_file(a, b):
+    """Whether both names lead to one file, also through links and through a mount of Forebay's."""
+    try:
+        return same_file(a, b)
+    except OSError:
+        # One of them leads nowhere.
+        return False
+
+
+def _refuse_same_file(source, target):
+    """Before the target is opened for writing, which would empty the file that is to be copied."""
+    if source == target or _is_same_file(source, target):
+        raise shutil.SameFileError(f"{source!r} cannot be copied to {target!r}: they are the same file")
+
+
+def _rename_link(source, target):
+    """Renames where one of both is a link to the other, or both are the same link."""
+    if os.path.islink(source) and not os.path.samestat(os.lstat(source), os.lstat(target)):
+        raise shutil.SameFileError(f"{source!r} cannot be moved to {target!r}: it is a link to that file, which would be lost")
+    os.rename(source, target)
+
+
+def _is_below(path, directory):
+    """Whether `path`, which need not exist, is below a directory, also by another name of it."""
+    above = os.path.realpath(os.path.dirname(path))
+    while above != "/":
+        if _is_same_file(above, directory):
+            return True
+        above = os.path.dirname(above)
+    return False
 
 
 def _copy(source, target, callback=None):

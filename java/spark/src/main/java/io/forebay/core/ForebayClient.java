@@ -140,6 +140,14 @@ public final class ForebayClient implements AutoCloseable {
   }
 
   /**
+   * Whether two names lead to one file, links followed, also if one is a name on a mount of
+   * Forebay's; false if one leads nowhere.
+   */
+  public static boolean sameFile(String a, String b) throws ForebayException {
+    return Native.sameFile(bytes(a), bytes(b));
+  }
+
+  /**
    * Begins an analytics job, whose prefetch is planned by the coordinator. Fails without an agent.
    *
    * @param name for people: the application's id

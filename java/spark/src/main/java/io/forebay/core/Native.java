@@ -38,6 +38,8 @@ final class Native {
 
   static native int renameNew(byte[] from, byte[] to) throws ForebayException;
 
+  static native boolean sameFile(byte[] a, byte[] b) throws ForebayException;
+
   static native long open(long client, byte[] path, int mode) throws ForebayException;
 
   static native void close(long file);
