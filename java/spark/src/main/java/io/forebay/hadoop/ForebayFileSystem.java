@@ -189,7 +189,9 @@ public class ForebayFileSystem extends FileSystem {
     statistics.incrementReadOps(1);
     try {
       Contents.Reader reader = contents.open(file);
-      return new FSDataInputStream(ForebayInputStream.on(file, reader, statistics, bufferBytes, mapWindowBytes));
+      ForebayInputStream stream = ForebayInputStream.on(file, reader, statistics, bufferBytes, mapWindowBytes);
+      SameFile.opened(file, stream);
+      return new FSDataInputStream(stream);
     } catch (IOException e) {
       throw Errors.translate(e, file);
     }
@@ -236,6 +238,9 @@ public class ForebayFileSystem extends FileSystem {
 
   private FSDataOutputStream create(Path path, int mode, boolean overwrite, boolean makeParents, int bufferBytes) throws IOException {
     String file = local(path);
+    if (overwrite) {
+      SameFile.refuseOverwrite(file);
+    }
     statistics.incrementWriteOps(1);
     try {
       return stream(file, contents.create(file, !overwrite, false, mode), 0, bufferBytes);
@@ -287,6 +292,30 @@ public class ForebayFileSystem extends FileSystem {
     run(file, () -> names.truncate(file, newLength));
     dropChecksum(file);
     return true;
+  }
+
+  @Override
+  public void copyFromLocalFile(boolean deleteSource, boolean overwrite, Path source, Path target) throws IOException {
+    SameFile.refuseCopy(ofLocalFileSystem(source), local(target));
+    super.copyFromLocalFile(deleteSource, overwrite, source, target);
+  }
+
+  @Override
+  public void copyFromLocalFile(boolean deleteSource, boolean overwrite, Path[] sources, Path target) throws IOException {
+    for (Path source : sources) {
+      SameFile.refuseCopy(ofLocalFileSystem(source), local(target));
+    }
+    super.copyFromLocalFile(deleteSource, overwrite, sources, target);
+  }
+
+  @Override
+  public void copyToLocalFile(boolean deleteSource, Path source, Path target, boolean raw) throws IOException {
+    SameFile.refuseCopy(local(source), ofLocalFileSystem(target));
+    super.copyToLocalFile(deleteSource, source, target, raw);
+  }
+
+  private String ofLocalFileSystem(Path path) throws IOException {
+    return getLocal(getConf()).pathToFile(path).getPath();
   }
 
   // ---- names ----
@@ -477,7 +506,7 @@ public class ForebayFileSystem extends FileSystem {
     String from = source.toUri().getPath();
     String to = target.toUri().getPath();
     Path parent = target.getParent();
-    if (Names.isThere(to) || Locations.isBelow(to, from) || parent == null || !Names.isDirectory(parent.toUri().getPath())) {
+    if (Names.isThere(to) || Names.isBelow(to, from) || parent == null || !Names.isDirectory(parent.toUri().getPath())) {
       LOG.debug("rename of {} to {}: there is something of that name, or no directory to put it into, or it is below itself", from, to);
       return false;
     }
@@ -506,8 +535,8 @@ public class ForebayFileSystem extends FileSystem {
     boolean overwrite = Arrays.asList(options).contains(Options.Rename.OVERWRITE);
     refuseMemoryOnly(from, "renamed");
     FileStatus what = getFileStatus(source);
-    if (from.equals(to)) {
-      throw exists(from + ": renamed to itself");
+    if (from.equals(to) || Names.isSameFile(from, to)) {
+      throw exists(from + ": renamed to itself: " + to);
     }
     Names.Attributes there = names.attributesOrNull(to);
     if (there != null && !overwrite) {

@@ -52,6 +52,8 @@ final class ForebayInputStream extends FSInputStream
   private int filled;
   private long position;
   private volatile boolean closed;
+  /** Something was asked of the stream. */
+  private boolean used;
 
   /**
    * A stream on {@code reader}, which is closed with it; and at once if there is no stream after
@@ -81,7 +83,13 @@ final class ForebayInputStream extends FSInputStream
     windows = new MappedWindows(reader, mapWindowBytes);
   }
 
+  /** Whether it is open and nothing was asked of it. For the thread that has opened it. */
+  boolean isOpenAndUnread() {
+    return !used && !closed;
+  }
+
   private void checkOpen() throws IOException {
+    used = true;
     if (closed) {
       throw new IOException(path + ": " + FSExceptionMessages.STREAM_IS_CLOSED);
     }

@@ -88,6 +88,9 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
   @Override
   public FSDataOutputStream create(Path path, FsPermission permission, boolean overwrite, int bufferBytes, short replication,
       long blockBytes, Progressable progress) throws IOException {
+    if (overwrite) {
+      SameFile.refuseOverwrite(local(path));
+    }
     Path mine = onPfs(path);
     return mine == null
         ? super.create(path, permission, overwrite, bufferBytes, replication, blockBytes, progress)
@@ -97,6 +100,9 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
   @Override
   public FSDataOutputStream create(Path path, FsPermission permission, EnumSet<CreateFlag> flags, int bufferBytes, short replication,
       long blockBytes, Progressable progress, Options.ChecksumOpt checksum) throws IOException {
+    if (flags.contains(CreateFlag.OVERWRITE)) {
+      SameFile.refuseOverwrite(local(path));
+    }
     Path mine = onPfs(path);
     return mine == null
         ? super.create(path, permission, flags, bufferBytes, replication, blockBytes, progress, checksum)
@@ -133,6 +139,32 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
   public boolean truncate(Path path, long newLength) throws IOException {
     Path mine = onPfs(path);
     return mine == null ? super.truncate(path, newLength) : pfs.truncate(mine, newLength);
+  }
+
+  @Override
+  public void copyFromLocalFile(boolean deleteSource, Path source, Path target) throws IOException {
+    SameFile.refuseCopy(local(source), local(target));
+    super.copyFromLocalFile(deleteSource, source, target);
+  }
+
+  @Override
+  public void copyFromLocalFile(boolean deleteSource, boolean overwrite, Path source, Path target) throws IOException {
+    SameFile.refuseCopy(local(source), local(target));
+    super.copyFromLocalFile(deleteSource, overwrite, source, target);
+  }
+
+  @Override
+  public void copyFromLocalFile(boolean deleteSource, boolean overwrite, Path[] sources, Path target) throws IOException {
+    for (Path source : sources) {
+      SameFile.refuseCopy(local(source), local(target));
+    }
+    super.copyFromLocalFile(deleteSource, overwrite, sources, target);
+  }
+
+  @Override
+  public void copyToLocalFile(boolean deleteSource, Path source, Path target) throws IOException {
+    SameFile.refuseCopy(local(source), local(target));
+    super.copyToLocalFile(deleteSource, source, target);
   }
 
   /**
@@ -215,7 +247,7 @@ public class ForebayLocalFileSystem extends LocalFileSystem {
     String from = local(source);
     String to = local(target);
     boolean overwrite = Arrays.asList(options).contains(Options.Rename.OVERWRITE);
-    if (from.equals(to)) {
+    if (from.equals(to) || Names.isSameFile(from, to)) {
       // Said here, as the default would remove the target first, which is the source.
       throw new FileAlreadyExistsException(from + ": renamed to itself");
     }

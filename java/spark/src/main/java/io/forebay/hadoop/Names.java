@@ -119,6 +119,30 @@ final class Names {
     return Files.isDirectory(path(path));
   }
 
+  /** Whether two names lead to one file or directory, by links or by a mount of Forebay's too. */
+  static boolean isSameFile(String a, String b) throws IOException {
+    Path one = path(a);
+    Path other = path(b);
+    if (NativeLibrary.failure() == null) {
+      return ForebayClient.sameFile(a, b);
+    }
+    return Files.exists(one) && Files.exists(other) && Files.isSameFile(one, other);
+  }
+
+  /** Whether a name, which need not be there, is below a directory, by any name of that. */
+  static boolean isBelow(String path, String directory) throws IOException {
+    Path above = path(path).getParent();
+    while (above != null && !Files.exists(above)) {
+      above = above.getParent();
+    }
+    for (above = above == null ? null : above.toRealPath(); above != null; above = above.getParent()) {
+      if (isSameFile(above.toString(), directory)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
   /**
    * Something at or below that name which a copy by way of listings would lose, or by which it
    * would leave the tree: a link, a device, or a name that is no text. Null if there is none.
