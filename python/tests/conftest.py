@@ -34,6 +34,27 @@ def binary():
     return str(max(built, key=lambda path: path.stat().st_mtime))
 
 
+# Where a test that is ended for its time says so; pytest takes the usual one.
+STDERR = None
+
+
+def pytest_configure():
+    global STDERR
+    STDERR = os.dup(2)
+    # A shell lets its background jobs ignore SIGINT, and whatever they start inherits that: no test
+    # could interrupt anything.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def interruptible():
+    """A test that leaves SIGINT to another handler takes Ctrl-C from all later ones."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    assert signal.getsignal(signal.SIGINT) is before is signal.default_int_handler
+
+
 class Agent:
     """A running agent: `root` is the PFS it serves."""
 

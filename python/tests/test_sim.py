@@ -1,13 +1,17 @@
 """The simulator from Python gives what the command gives."""
 
+import contextlib
 import csv
+import faulthandler
 import json
 import os
+import resource
 import signal
 import subprocess
 import threading
-import time
+from pathlib import Path
 
+import conftest
 import pytest
 from conftest import REPOSITORY, binary, need
 
@@ -28,6 +32,10 @@ step_gb = 8
 steps = 2
 compute_s = 10
 """
+
+# What a run without end may take until it is ended: a hundred times what it needs.
+LIMIT_S = 120
+ROOM_BYTES = 4 << 30
 
 # Many hours, if nothing stops it.
 ENDLESS = """
@@ -167,22 +175,42 @@ def test_tables():
     assert len(repr(sim.run(SMALL, set={"job.0.steps": 50}).records).splitlines()) == 22
 
 
-@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
-def test_other_threads_run_and_ctrl_c_stops_a_run(tmp_path):
-    trace = tmp_path / "trace"
-    main = threading.get_ident()
+@contextlib.contextmanager
+def interrupted(ready):
+    """What runs inside gets SIGINT once `ready()`. If that does not end it, its limits on time and memory end the tests."""
+    main, over = threading.get_ident(), threading.Event()
 
     def interrupt():
-        # Runs beside the simulation, once that has begun to write.
-        while not trace.exists() or trace.stat().st_size == 0:
-            time.sleep(0.01)
-        signal.pthread_kill(main, signal.SIGINT)
+        # Beside the simulation.
+        while not over.wait(0.01):
+            if ready():
+                signal.pthread_kill(main, signal.SIGINT)
+                return
 
     thread = threading.Thread(target=interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        thread.start()
+    used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + ROOM_BYTES, limits[1]))
+    faulthandler.dump_traceback_later(LIMIT_S, exit=True, file=conftest.STDERR)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        over.set()
+        thread.join()
+        faulthandler.cancel_dump_traceback_later()
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def has_bytes(path):
+    return path.exists() and path.stat().st_size > 0
+
+
+def test_other_threads_run_and_ctrl_c_stops_a_run(tmp_path):
+    trace = tmp_path / "trace"
+    with interrupted(lambda: has_bytes(trace)):
         sim.run(ENDLESS, trace=trace)
-    thread.join()
     # The next run is not cancelled.
     assert sim.run(SMALL).rows["steps"] == [2, 2]
 
@@ -245,36 +273,17 @@ def test_refusals_of_many_runs():
 
 
 def test_ctrl_c_stops_all_threads_of_a_sweep():
-    main = threading.get_ident()
     before = set(os.listdir("/proc/self/task"))
-
-    def interrupt():
-        # This thread, the one that watches for signals' sake, and the two that simulate.
-        while len(set(os.listdir("/proc/self/task")) - before) < 4:
-            time.sleep(0.01)
-        signal.pthread_kill(main, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        thread.start()
+    # The one that sends the signal, the one that watches for signals' sake, and the two that
+    # simulate.
+    with interrupted(lambda: len(set(os.listdir("/proc/self/task")) - before) >= 4):
         sim.sweep(ENDLESS, {"seed": range(8)}, threads=2)
-    thread.join()
 
 
 def test_ctrl_c_stops_a_run_of_kind_memory(tmp_path):
     trace = tmp_path / "trace"
-    main = threading.get_ident()
-
-    def interrupt():
-        while not trace.exists() or trace.stat().st_size == 0:
-            time.sleep(0.01)
-        signal.pthread_kill(main, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        thread.start()
+    with interrupted(lambda: has_bytes(trace)):
         sim.run(REPOSITORY / "scenarios/memory-bursts.toml", set={"duration_s": 10000}, trace=trace)
-    thread.join()
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
