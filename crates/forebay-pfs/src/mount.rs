@@ -144,11 +144,7 @@ pub fn is_mount_point(root: &Path) -> bool {
 pub const FOREBAY: &str = "fuse.forebay";
 
 /// The PFS's own path of `path` (absolute, symbolic links resolved), if that is on a mount of
-/// Forebay's.
-pub fn behind(path: &Path) -> Option<PathBuf> {
-    behind_in(&std::fs::read("/proc/self/mountinfo").ok()?, path)
-}
-
+/// Forebay's by the kernel's table.
 fn behind_in(table: &[u8], path: &Path) -> Option<PathBuf> {
     let line = mounted_at(table, path).filter(|line| line.fs_type == FOREBAY.as_bytes())?;
     // Another part of the mount than its root may be bound there.
