@@ -247,13 +247,16 @@ impl Client {
 
     fn ask(&self, pfs: &OwnedFd) -> Result<Opened, Option<io::Error>> {
         let session = &self.session;
+        // The agent looks at the file after this, and may answer late.
+        let asked = Instant::now();
         let answer = session.call(&Request::Open, &[pfs.as_fd()], session.config.deadline)?;
         let Reply::Opened { mount, facts, copy, page_bytes, pinned } = answer.message else {
             return Err(None);
         };
         let geometry = Geometry { size: facts.version.size, page_bytes };
         let view = answer.fds.into_iter().next().and_then(|fd| CopyView::new(fd, copy, geometry).ok());
-        Ok(Opened { mount: mount as usize, proof: Proof::new(facts), view, page_bytes, pinned })
+        let proof = Proof::new(facts, asked, session.config.watches);
+        Ok(Opened { mount: mount as usize, proof, view, page_bytes, pinned })
     }
 
     fn readahead_config(&self, mount: usize, page_bytes: u64) -> ReadaheadConfig {

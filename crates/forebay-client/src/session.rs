@@ -11,7 +11,7 @@ use crate::own::OwnLock;
 use crate::place::Place;
 use forebay_store::ring::RingWriter;
 use forebay_wire::{Channel, Hello, MAGIC, MountInfo, PROTOCOL, Received, Refusal, Reply, Request, Welcome};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -44,6 +44,9 @@ pub struct ClientConfig {
     pub read_ahead_bytes: Option<u64>,
     /// Say nothing on stderr.
     pub quiet: bool,
+    /// Watch open files by inotify, of which a user has few instances. Without a watch, a handle
+    /// whose file's attributes change fails with `ESTALE`: for a caller that then reads the PFS.
+    pub watches: bool,
     /// What every descriptor that the client keeps passes through.
     pub place: Place,
 }
@@ -56,6 +59,7 @@ impl Default for ClientConfig {
             trusted_uids: Vec::new(),
             read_ahead_bytes: None,
             quiet: false,
+            watches: true,
             place: std::convert::identity,
         }
     }
@@ -64,28 +68,37 @@ impl Default for ClientConfig {
 impl ClientConfig {
     /// From the environment: `FOREBAY_SOCKET` (a path, or `none`), `FOREBAY_DEADLINE_MS`,
     /// `FOREBAY_TRUST_UID`, `FOREBAY_QUIET=1`. Without `FOREBAY_SOCKET` the usual places are looked
-    /// at: `/run/forebay`, `$XDG_RUNTIME_DIR/forebay`, `/tmp/forebay-UID`.
+    /// at: `/run/forebay`, `$XDG_RUNTIME_DIR/forebay`, `/tmp/forebay-UID`. A set-user-ID program,
+    /// whose environment is its caller's, ignores all of them.
     pub fn from_env() -> Self {
-        let socket = match std::env::var_os("FOREBAY_SOCKET") {
+        let socket = match variable("FOREBAY_SOCKET") {
             Some(path) if path == "none" => None,
             Some(path) if !path.is_empty() => Some(path.into()),
             _ => Some(usual_socket()),
         };
         let mut config = ClientConfig { socket, ..ClientConfig::default() };
-        let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+        let number = |name: &str| variable(name)?.to_str()?.parse::<u64>().ok();
         if let Some(ms) = number("FOREBAY_DEADLINE_MS") {
             config.deadline = Duration::from_millis(ms);
         }
         config.trusted_uids.extend(number("FOREBAY_TRUST_UID").and_then(|uid| u32::try_from(uid).ok()));
-        config.quiet = std::env::var_os("FOREBAY_QUIET").is_some_and(|v| v == "1");
+        config.quiet = variable("FOREBAY_QUIET").is_some_and(|v| v == "1");
         config
     }
+}
+
+/// A variable of the environment. A program that has more rights than its caller (set-user-ID,
+/// set-group-ID, file capabilities) has none: its caller would choose the agent that it believes.
+fn variable(name: &str) -> Option<OsString> {
+    // SAFETY: it reads what the kernel has passed to the program.
+    let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    if is_secure { None } else { std::env::var_os(name) }
 }
 
 /// The first of the usual sockets that exists, else the one an agent of this user would make.
 fn usual_socket() -> PathBuf {
     let uid = rustix::process::geteuid().as_raw();
-    let own = match std::env::var_os("XDG_RUNTIME_DIR") {
+    let own = match variable("XDG_RUNTIME_DIR") {
         Some(dir) if !dir.is_empty() => PathBuf::from(dir).join("forebay/agent.sock"),
         _ => PathBuf::from(format!("/tmp/forebay-{uid}/agent.sock")),
     };
@@ -125,6 +138,11 @@ impl Client {
     /// is opened now is read from the PFS.
     pub fn may_ask(&self) -> bool {
         self.session.may_ask()
+    }
+
+    /// Closes the connections that are not in use. The next request makes new ones.
+    pub fn disconnect(&self) {
+        self.session.forget();
     }
 
     /// The agent's socket.
@@ -437,7 +455,7 @@ impl Session {
         if let Some((_, token)) = &*lock(&self.job) {
             return Some(token.clone());
         }
-        std::env::var("FOREBAY_JOB").ok().filter(|t| !t.is_empty())
+        variable("FOREBAY_JOB")?.into_string().ok().filter(|t| !t.is_empty())
     }
 
     /// The token of this process's job, begun now if need be. It ends with the process.

@@ -69,6 +69,8 @@ enum Watching {
     TooLate,
     /// The kernel allows no more watches, or there is no `/proc`.
     Impossible,
+    /// The client does not watch. Whoever reads goes on with the PFS after any change.
+    Unwanted,
 }
 
 /// Attributes that a check has proved to belong to the opened content.
@@ -84,12 +86,14 @@ struct Proved {
 pub(crate) struct Changed;
 
 impl Proof {
-    /// Of a file that has just been opened with these facts.
-    pub fn new(facts: FileFacts) -> Self {
+    /// Of a file whose facts were asked for at a time. Unless it `may_be_watched`, only a file whose
+    /// attributes stay the same counts as unchanged.
+    pub fn new(facts: FileFacts, asked: Instant, may_be_watched: bool) -> Self {
+        let watch = if may_be_watched { OnceLock::new() } else { OnceLock::from(Watching::Unwanted) };
         Proof {
             facts,
             proved: OwnLock::default(),
-            watch: OnceLock::new(),
+            watch,
             has_moved: AtomicBool::new(false),
             serves_tier: AtomicBool::new(false),
             tier_is_proved: AtomicBool::new(false),
@@ -98,7 +102,7 @@ impl Proof {
             proved_at_ms: AtomicU64::new(0),
             look_ns: AtomicU64::new(0),
             read_ns: AtomicU64::new(0),
-            opened: Instant::now(),
+            opened: asked,
         }
     }
 
@@ -221,8 +225,8 @@ impl Proof {
         if difference == Difference::None {
             return Ok(true);
         }
-        let is_too_late = matches!(self.watch.get(), Some(Watching::TooLate));
-        let is_same = !is_too_late && same_content(difference, &proved.events, || self.events());
+        let is_unknown = matches!(self.watch.get(), Some(Watching::TooLate | Watching::Unwanted));
+        let is_same = !is_unknown && same_content(difference, &proved.events, || self.events());
         if is_same {
             // The events of before: what comes after them may not be in the facts.
             *last = Some(Proved { facts, events: before.unwrap_or_default() });
@@ -242,7 +246,7 @@ impl Proof {
     fn events(&self) -> Option<Events> {
         match self.watch.get()? {
             Watching::Since(watch) => watch.events(),
-            Watching::TooLate | Watching::Impossible => None,
+            Watching::TooLate | Watching::Impossible | Watching::Unwanted => None,
         }
     }
 }
@@ -279,8 +283,8 @@ mod tests {
     fn opened(dir: &std::path::Path) -> (File, Proof) {
         std::fs::write(dir.join("f"), b"one").unwrap();
         let file = File::options().read(true).write(true).open(dir.join("f")).unwrap();
-        let proof = Proof::new(FileFacts::of(file.as_fd(), Revalidate::Force).unwrap());
-        (file, proof)
+        let facts = FileFacts::of(file.as_fd(), Revalidate::Force).unwrap();
+        (file, Proof::new(facts, Instant::now(), true))
     }
 
     /// Time stamps have a granularity.
@@ -312,6 +316,19 @@ mod tests {
         file.set_modified(modified).unwrap();
         std::fs::remove_file(dir.path().join("f")).unwrap();
         proof.watch(&Arc::default(), file.as_fd());
+        assert_eq!(proof.look(file.as_fd(), Revalidate::Force).unwrap(), Err(Changed));
+    }
+
+    #[test]
+    fn without_a_watch_any_change_of_attributes_ends_the_handle() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, watched) = opened(dir.path());
+        let proof = Proof::new(watched.facts, Instant::now(), false);
+        let watches = Arc::default();
+        assert!(proof.watch(&watches, file.as_fd()));
+        assert_eq!(proof.look(file.as_fd(), Revalidate::Force).unwrap(), Ok(()));
+        tick();
+        std::fs::hard_link(dir.path().join("f"), dir.path().join("g")).unwrap();
         assert_eq!(proof.look(file.as_fd(), Revalidate::Force).unwrap(), Err(Changed));
     }
 

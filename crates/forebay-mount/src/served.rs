@@ -96,11 +96,13 @@ impl Served {
         if !matches!(*state, State::Unread) {
             return false;
         }
+        // The agent looks at the file after this, and may answer late.
+        let asked_ms = now_ms();
         *state = match open(client, fd) {
             Some(file) => State::By(Arc::new(file)),
             None => State::Pfs,
         };
-        self.looked_ms.store(now_ms(), Ordering::Relaxed);
+        self.looked_ms.store(asked_ms, Ordering::Relaxed);
         matches!(*state, State::By(_))
     }
 

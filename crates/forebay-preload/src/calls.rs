@@ -37,12 +37,12 @@ pub fn may_try_again(is_failed: bool) -> bool {
 
 /// Whether a file that is opened with these flags may be written, or is changed by that.
 #[inline]
-fn writes(flags: c_int) -> bool {
+pub fn writes(flags: c_int) -> bool {
     flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY
 }
 
 /// Refuses a descriptor that is this library's.
-fn refused(errno: c_int) -> c_int {
+pub fn refused(errno: c_int) -> c_int {
     // SAFETY: `errno` is the calling thread's.
     unsafe { *libc::__errno_location() = errno };
     -1
@@ -62,15 +62,38 @@ macro_rules! take_place {
 }
 pub(crate) use take_place;
 
+/// Exports C's functions under the names of the C library, by a jump.
+macro_rules! exports {
+    ($($name:ident by $target:ident;)*) => {$(
+        unsafe extern "C" { fn $target(); }
+
+        /// Takes the place of the C library's function.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!("jmp {}", sym $target);
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!("b {}", sym $target);
+        }
+    )*};
+}
+pub(crate) use exports;
+
 /// Functions that hand out a descriptor, and whether the file behind it may be written.
 macro_rules! opens {
     ($(fn $name:ident($($arg:ident: $type:ty),*), $may_write:expr;)*) => { take_place! {$(
         fn $name($($arg: $type),*) -> c_int {
-            let call = || next!($name($($arg => $type),*) -> c_int, else -1);
-            let fd = call();
-            opened(if may_try_again(fd < 0) { call() } else { fd }, $may_write)
+            opens(|| next!($name($($arg => $type),*) -> c_int, else -1), $may_write)
         }
     )*} };
+}
+
+/// Runs a call that hands out a descriptor.
+#[inline]
+pub fn opens(call: impl Fn() -> c_int, may_write: bool) -> c_int {
+    let fd = call();
+    opened(if may_try_again(fd < 0) { call() } else { fd }, may_write)
 }
 
 opens! {
@@ -126,29 +149,15 @@ take_place! {
     }
 
     fn dup2(from: c_int, to: c_int) -> c_int {
-        if is_taken(to) {
-            return refused(libc::EBUSY);
-        }
-        let result = next!(dup2(from => c_int, to => c_int) -> c_int, else -1);
-        if from == to { result } else { duplicated(from, result) }
+        replaces(from, to, || next!(dup2(from => c_int, to => c_int) -> c_int, else -1))
     }
 
     fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-        if is_taken(to) {
-            return refused(libc::EBUSY);
-        }
-        duplicated(from, next!(dup3(from => c_int, to => c_int, flags => c_int) -> c_int, else -1))
+        replaces(from, to, || next!(dup3(from => c_int, to => c_int, flags => c_int) -> c_int, else -1))
     }
 
     fn close(fd: c_int) -> c_int {
-        if own_files::is_own(fd) {
-            if !inside::is_inside() {
-                return refused(libc::EBADF);
-            }
-            own_files::unmark(fd);
-        }
-        tier::closed(fd);
-        observer::close(fd, || next!(close(fd => c_int) -> c_int, else -1))
+        closes(fd, || next!(close(fd => c_int) -> c_int, else -1))
     }
 
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
@@ -202,10 +211,31 @@ take_place! {
     }
 }
 
+/// Runs a call that closes `fd`.
+pub fn closes(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    if own_files::is_own(fd) {
+        if !inside::is_inside() {
+            return refused(libc::EBADF);
+        }
+        own_files::unmark(fd);
+    }
+    tier::closed(fd);
+    observer::close(fd, call)
+}
+
+/// Runs a call that makes `to` a duplicate of `from`.
+pub fn replaces(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    if is_taken(to) {
+        return refused(libc::EBUSY);
+    }
+    let result = call();
+    if from == to { result } else { duplicated(from, result) }
+}
+
 /// Whether the number `to` is this library's, and cannot be freed.
 fn is_taken(to: c_int) -> bool {
     if own_files::is_own(to) {
-        tier::make_room();
+        tier::make_way();
     }
     own_files::is_own(to)
 }

@@ -1,14 +1,14 @@
 //! Functions after which the library serves reads differently, or not at all: those that lock
-//! files, receive messages from other processes, change files by path, leave signal handlers, and
-//! forbid system calls.
+//! files, receive messages from other processes, change files by path, leave signal handlers,
+//! forbid system calls, load libraries, and pass any system call on.
 
-use core::ffi::{c_char, c_int, c_ulong, c_void};
+use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use libc::{FILE, id_t, idtype_t, off_t, pid_t, rusage, siginfo_t, sigset_t, size_t, ssize_t, timespec};
 
-use crate::calls::take_place;
+use crate::calls::{self, exports, take_place};
 use crate::next::next;
-use crate::{inside, observer, stdio, tier};
+use crate::{bare_calls, inside, observer, stdio, tier};
 
 /// Functions after which the program expects to see what others have written before: those that
 /// lock files, and those that receive messages from other processes.
@@ -56,8 +56,7 @@ take_place! {
 
     fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
         if option == libc::PR_SET_SECCOMP {
-            tier::restricted();
-            observer::restricted();
+            restricted();
         }
         next!(prctl(option => c_int, a => c_ulong, b => c_ulong, c => c_ulong, d => c_ulong) -> c_int, else -1)
     }
@@ -78,4 +77,101 @@ jumps! {
     _longjmp;
     siglongjmp;
     __longjmp_chk;
+}
+
+// The definitions are in jumps.c.
+exports! {
+    syscall by forebay_preload_syscall;
+    clone by forebay_preload_clone;
+    dlopen by forebay_preload_dlopen;
+    dlmopen by forebay_preload_dlmopen;
+}
+
+/// The program loads a library; if it is `apart`, with a C library of its own.
+#[unsafe(no_mangle)]
+extern "C" fn forebay_preload_loads(is_apart: c_int) {
+    if is_apart != 0 {
+        bare_calls::found();
+    }
+    bare_calls::loads();
+}
+
+/// The program starts a child that shares its descriptors, but not its memory.
+#[unsafe(no_mangle)]
+extern "C" fn forebay_preload_shares_descriptors() {
+    bare_calls::found();
+}
+
+/// The program forbids itself system calls, perhaps some that only the library makes.
+fn restricted() {
+    tier::restricted();
+    observer::restricted();
+}
+
+/// Whether `syscall` with this number matters to the library.
+#[unsafe(no_mangle)]
+extern "C" fn forebay_preload_is_watched(number: c_long) -> c_int {
+    #[cfg(target_arch = "x86_64")]
+    let is_old = matches!(number, libc::SYS_dup2 | libc::SYS_open | libc::SYS_creat);
+    #[cfg(not(target_arch = "x86_64"))]
+    let is_old = false;
+    let is_watched = matches!(
+        number,
+        libc::SYS_close
+            | libc::SYS_close_range
+            | libc::SYS_dup3
+            | libc::SYS_openat
+            | libc::SYS_openat2
+            | libc::SYS_io_uring_setup
+            | libc::SYS_seccomp
+            | libc::SYS_prctl
+    );
+    c_int::from(is_old || is_watched)
+}
+
+type Bare = unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
+
+/// Does what the C library's function of the same name would have the library do.
+///
+/// # Safety
+/// `next` is the next `syscall`, for which the program has passed these arguments.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn forebay_preload_watched(next: Bare, arguments: *const [c_long; 7]) -> c_long {
+    // SAFETY: the caller's promise.
+    let [number, a, b, c, d, e, f] = unsafe { *arguments };
+    // SAFETY: the program's own arguments.
+    let call = || unsafe { next(number, a, b, c, d, e, f) };
+    // The kernel uses the lower half of a number of a descriptor and of flags.
+    let [first, second, third] = [a, b, c].map(|argument| argument as c_int);
+    let descriptor = || call() as c_int;
+    let result = match number {
+        libc::SYS_close => calls::closes(first, descriptor),
+        libc::SYS_dup3 => calls::replaces(first, second, descriptor),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => calls::replaces(first, second, descriptor),
+        // SAFETY: no pointers.
+        libc::SYS_close_range => unsafe { calls::close_range(a as c_uint, b as c_uint, third) },
+        libc::SYS_openat => calls::opens(descriptor, calls::writes(third)),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_open => calls::opens(descriptor, calls::writes(second)),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_creat => calls::opens(descriptor, true),
+        libc::SYS_openat2 => {
+            let fd = calls::opens(descriptor, false);
+            // SAFETY: the flags come first in a structure that the kernel has just read.
+            if fd >= 0 && calls::writes(unsafe { *(c as *const u64) } as c_int) {
+                tier::opened(fd, true);
+            }
+            fd
+        }
+        _ => {
+            match number {
+                libc::SYS_io_uring_setup => bare_calls::found(),
+                libc::SYS_prctl if first != libc::PR_SET_SECCOMP => {}
+                _ => restricted(),
+            }
+            return call();
+        }
+    };
+    c_long::from(result)
 }

@@ -4,18 +4,28 @@
 //! reads must not use `malloc`. Blocks have sizes that are powers of two and are kept in lists when
 //! they are freed; blocks over 32 KiB are mappings of their own. The lock is held for a few
 //! instructions only, and never by a thread whose signal handler could need it: see `inside`.
+//!
+//! A program may use up its memory or address space (`ulimit -v`) and go on. Rust ends a process
+//! whose allocation fails, so a reserve then serves the threads that are inside, and no thread
+//! enters any more.
 
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
-use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicUsize};
+
+use crate::kernel;
 
 /// Blocks have 16 bytes shifted by the number of their class.
 const CLASSES: usize = 12;
 const LEAST_BYTES: usize = 16;
 const CHUNK_BYTES: usize = 256 << 10;
 const PAGE_BYTES: usize = 4096;
+
+/// The reserve, in bytes: a thread that is inside takes two packets of 64 KiB, and little else. It
+/// costs no memory until it is used.
+const RESERVE_BYTES: usize = 1 << 20;
 
 /// Tries before a thread that waits for the lock sleeps, and for how long.
 const SPINS: u32 = 100;
@@ -25,6 +35,40 @@ struct Lists {
     free: [*mut u8; CLASSES],
     /// Beginning and end of what is left of the newest chunk.
     chunk: (usize, usize),
+}
+
+#[repr(align(4096))]
+struct Reserve(UnsafeCell<[u8; RESERVE_BYTES]>);
+
+// SAFETY: each part is touched by whom it was given to.
+unsafe impl Sync for Reserve {}
+
+static RESERVE: Reserve = Reserve(UnsafeCell::new([0; RESERVE_BYTES]));
+/// How much of the reserve was given.
+static RESERVE_USED: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether there was no memory, and the reserve is in use.
+#[inline]
+pub fn is_low() -> bool {
+    RESERVE_USED.load(Relaxed) > 0
+}
+
+/// New memory of some pages; null if there is none, and no reserve.
+fn pages(bytes: usize) -> *mut u8 {
+    let mapped = map(bytes);
+    if !mapped.is_null() || bytes > RESERVE_BYTES {
+        return mapped;
+    }
+    let at = RESERVE_USED.fetch_add(bytes, Relaxed);
+    if at.saturating_add(bytes) > RESERVE_BYTES {
+        return null_mut();
+    }
+    // SAFETY: within the reserve, of which nobody else has this part.
+    unsafe { RESERVE.0.get().cast::<u8>().add(at) }
+}
+
+fn is_in_reserve(block: *mut u8) -> bool {
+    (block as usize).wrapping_sub(RESERVE.0.get() as usize) < RESERVE_BYTES
 }
 
 /// An allocator; zeroed memory is a valid one.
@@ -58,11 +102,9 @@ fn mapped_bytes(layout: Layout) -> Option<usize> {
 
 fn map(bytes: usize) -> *mut u8 {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping at a place of the kernel's choice. As a bare system call, because
-    // `mmap` may be another preloaded library's. The address and the offset have 64 bits: of an
-    // `int` on the stack the call would read 32 bits of something else.
-    let at = unsafe { libc::syscall(libc::SYS_mmap, 0_usize, bytes, protection, flags, -1, 0_usize) };
-    if at == -1 { null_mut() } else { at as *mut u8 }
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    let at = unsafe { kernel::sys!(SYS_mmap, 0, bytes, protection, flags, -1_isize, 0) };
+    if at < 0 { null_mut() } else { at as *mut u8 }
 }
 
 impl Heap {
@@ -82,8 +124,8 @@ impl Heap {
         while self.is_locked.swap(true, Acquire) {
             tries += 1;
             if tries > SPINS {
-                // SAFETY: a bare system call, which no other thread's cancellation ends.
-                unsafe { libc::syscall(libc::SYS_nanosleep, &raw const SLEEP, 0_usize) };
+                // SAFETY: a time, and no place for the rest of it.
+                unsafe { kernel::sys!(SYS_nanosleep, &raw const SLEEP, 0) };
             }
         }
         Locked(self)
@@ -91,7 +133,9 @@ impl Heap {
 
     /// A block of `class`, or null if there is no memory.
     pub fn take(&self, layout: Layout) -> *mut u8 {
-        let Some(class) = class(layout) else { return mapped_bytes(layout).map_or(null_mut(), map) };
+        let Some(class) = class(layout) else {
+            return mapped_bytes(layout).map_or(null_mut(), pages);
+        };
         let bytes = LEAST_BYTES << class;
         let _locked = self.lock();
         // SAFETY: under the lock; blocks in a list are free, hold the next one's address, and lie
@@ -109,12 +153,17 @@ impl Heap {
                 return at as *mut u8;
             }
             // The rest of the old chunk is lost: it is smaller than a block of the class.
-            let chunk = map(CHUNK_BYTES);
+            let (mut chunk, mut chunk_bytes) = (map(CHUNK_BYTES), CHUNK_BYTES);
+            if chunk.is_null() {
+                // The block may have to begin at a multiple of its size.
+                chunk_bytes = (2 * bytes).max(PAGE_BYTES);
+                chunk = pages(chunk_bytes);
+            }
             if chunk.is_null() {
                 return chunk;
             }
             let start = (chunk as usize).next_multiple_of(bytes);
-            lists.chunk = (start + bytes, chunk as usize + CHUNK_BYTES);
+            lists.chunk = (start + bytes, chunk as usize + chunk_bytes);
             start as *mut u8
         }
     }
@@ -123,8 +172,11 @@ impl Heap {
     /// `block` came from [`Heap::take`] with the same layout and is not used any more.
     pub unsafe fn release(&self, block: *mut u8, layout: Layout) {
         let Some(class) = class(layout) else {
+            if is_in_reserve(block) {
+                return;
+            }
             // SAFETY: a mapping of that length, by the caller's promise.
-            unsafe { libc::syscall(libc::SYS_munmap, block, mapped_bytes(layout).unwrap_or(0)) };
+            unsafe { kernel::sys!(SYS_munmap, block, mapped_bytes(layout).unwrap_or(0)) };
             return;
         };
         let _locked = self.lock();

@@ -13,12 +13,13 @@
 //! A signal handler that leaves by `longjmp` leaves its thread inside for ever, with the locks that
 //! it holds: the tier is then switched off.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 
-use crate::heap::HEAP;
+use crate::heap::{self, HEAP};
+use crate::kernel;
 
 const PAGE_BYTES: usize = 4096;
 
@@ -143,6 +144,10 @@ pub fn enter() -> Option<Inside> {
     unsafe { *depth() = 1 };
     THREADS.fetch_add(1, SeqCst);
     let inside = Inside { cancel };
+    if heap::is_low() {
+        // There is no more memory for this library.
+        turn_off();
+    }
     (FORKS.load(SeqCst) == 0 && is_on()).then_some(inside)
 }
 
@@ -189,8 +194,8 @@ unsafe extern "C" fn before_fork() {
         if THREADS.load(SeqCst) == 0 {
             return;
         }
-        // SAFETY: a bare system call, which no other thread's cancellation ends.
-        unsafe { libc::syscall(libc::SYS_nanosleep, &raw const FORK_WAIT, null_mut::<c_void>()) };
+        // SAFETY: a time, and no place for the rest of it.
+        unsafe { kernel::sys!(SYS_nanosleep, &raw const FORK_WAIT, 0) };
     }
 }
 

@@ -10,7 +10,9 @@
 //!   library's own descriptors, `report.rs` what is counted, and `inside.rs` with `heap.rs` what
 //!   makes it safe to run the client core in a foreign process.
 //!
-//! Common to both: `next.rs` finds the functions that ours replace (`dlsym(RTLD_NEXT)`),
+//!   `bare_calls.rs` recognizes programs that may close descriptors unseen.
+//!
+//! Common to both: `kernel.rs` makes this library's own system calls, `next.rs` finds the functions that ours replace (`dlsym(RTLD_NEXT)`),
 //! `paths.rs` decides which files are the PFS's, and `calls.rs`, `control.rs` and `stdio.rs` have
 //! the replacement functions.
 //!
@@ -29,6 +31,7 @@
 // What it takes the place of is not for tests of its own parts.
 #[cfg(not(test))]
 mod allocator;
+mod bare_calls;
 #[cfg(not(test))]
 mod calls;
 #[cfg(not(test))]
@@ -39,6 +42,7 @@ mod handles;
 mod heap;
 #[cfg(not(test))]
 mod inside;
+mod kernel;
 #[cfg(not(test))]
 mod next;
 #[cfg(not(test))]

@@ -41,13 +41,12 @@ pub extern "C" fn attach() {
 }
 
 fn map() -> Option<*mut Region> {
-    // SAFETY: the names end with a zero byte; no other thread changes the environment yet.
-    let (path, roots) =
-        unsafe { (libc::getenv(REGION_VARIABLE.as_ptr()), libc::getenv(ROOTS_VARIABLE.as_ptr())) };
+    // SAFETY: no other thread changes the environment yet.
+    let (path, roots) = unsafe { (shared::variable(REGION_VARIABLE), shared::variable(ROOTS_VARIABLE)) };
     if path.is_null() || roots.is_null() {
         return None;
     }
-    // SAFETY: `getenv` returned a C string. No thread reads the roots before the region is stored.
+    // SAFETY: the roots are a C string. No thread reads the roots before the region is stored.
     unsafe {
         let place = &raw mut ROOTS;
         (*place).set(CStr::from_ptr(roots).to_bytes());

@@ -5,9 +5,11 @@
 //! descriptors that the process may open.
 
 use core::ffi::c_int;
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU32};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::kernel;
 
 /// The kernel's table grows up to the highest number in use: start no higher than needed.
 const HIGHEST_FIRST: u64 = 4096;
@@ -83,12 +85,12 @@ pub fn are_too_many(served: u32) -> bool {
 pub fn duplicate(fd: c_int) -> Option<OwnedFd> {
     let first = FIRST.load(Relaxed) as c_int;
     // SAFETY: no pointers.
-    let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, first) };
+    let own = unsafe { kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, first) };
     if own < 0 {
         return None;
     }
     // SAFETY: the kernel has just handed it out.
-    let own = unsafe { OwnedFd::from_raw_fd(own) };
+    let own = unsafe { OwnedFd::from_raw_fd(own as c_int) };
     let (word, bit) = mark(own.as_raw_fd())?;
     word.fetch_or(bit, Relaxed);
     Some(own)
@@ -104,7 +106,7 @@ pub fn stat(fd: c_int) -> Option<libc::stat> {
     // SAFETY: zeroes are a valid value, and a place for the result.
     unsafe {
         let mut stat: libc::stat = core::mem::zeroed();
-        (libc::fstat(fd, &mut stat) == 0).then_some(stat)
+        (kernel::sys!(SYS_fstat, fd, &raw mut stat) == 0).then_some(stat)
     }
 }
 
@@ -125,10 +127,36 @@ pub fn kind(fd: c_int) -> Option<Kind> {
     unsafe {
         let mut found: libc::statx = core::mem::zeroed();
         let wanted = libc::STATX_TYPE | libc::STATX_MNT_ID;
-        let failed = libc::syscall(libc::SYS_statx, fd, c"".as_ptr(), flags, wanted, &raw mut found);
+        let failed = kernel::sys!(SYS_statx, fd, c"".as_ptr(), flags, wanted, &raw mut found);
         let is_regular = u32::from(found.stx_mode) & libc::S_IFMT == libc::S_IFREG;
         (failed == 0 && found.stx_mask & wanted == wanted)
             .then_some(Kind { mount: found.stx_mnt_id, is_regular })
+    }
+}
+
+/// Whether `fd` and `own` are one open file, of which no file system is asked; `None` if the kernel
+/// cannot tell.
+pub fn is_same_open_file(fd: c_int, own: c_int) -> Option<bool> {
+    // Linux 6.10.
+    const F_DUPFD_QUERY: c_int = 1024 + 3;
+    const KCMP_FILE: c_int = 0;
+    /// The kernel does not know the query.
+    static IS_OLD: AtomicBool = AtomicBool::new(false);
+    // SAFETY: no pointers.
+    unsafe {
+        if !IS_OLD.load(Relaxed) {
+            match kernel::fcntl(fd, F_DUPFD_QUERY, own) {
+                answer @ 0..=1 => return Some(answer == 1),
+                error if error == -(libc::EBADF as isize) => return Some(false),
+                _ => IS_OLD.store(true, Relaxed),
+            }
+        }
+        let process = kernel::sys!(SYS_getpid);
+        match kernel::sys!(SYS_kcmp, process, process, KCMP_FILE, fd, own) {
+            order @ 0..=3 => Some(order == 0),
+            error if error == -(libc::EBADF as isize) => Some(false),
+            _ => None,
+        }
     }
 }
 

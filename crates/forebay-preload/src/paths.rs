@@ -4,6 +4,9 @@
 //! whatever the program has opened, inherited or duplicated. Asking the PFS (`stat`) would be a
 //! request to a server that may hang, in a program that may have nothing to do with it.
 
+#[cfg(not(test))]
+use crate::kernel;
+
 /// Longest root that is honoured, in bytes.
 pub const MAX_ROOT_BYTES: usize = 500;
 
@@ -66,14 +69,9 @@ pub fn of_descriptor(fd: i32, room: &mut [u8]) -> &[u8] {
     for (place, digit) in name.iter_mut().skip(14).zip(digits.iter().skip(at)) {
         *place = *digit;
     }
-    // SAFETY: `errno` is the calling thread's and is put back; the name ends with a zero byte, and
-    // the kernel writes no more than there is room.
-    let len = unsafe {
-        let errno = *libc::__errno_location();
-        let len = libc::readlink(name.as_ptr().cast(), room.as_mut_ptr().cast(), room.len());
-        *libc::__errno_location() = errno;
-        len
-    };
+    // SAFETY: the name ends with a zero byte, and the kernel writes no more than there is room.
+    let len =
+        unsafe { kernel::sys!(SYS_readlinkat, libc::AT_FDCWD, name.as_ptr(), room.as_mut_ptr(), room.len()) };
     usize::try_from(len).ok().and_then(|len| room.get(..len)).unwrap_or_default()
 }
 

@@ -30,9 +30,8 @@ pub struct OfDescriptor(pub c_int);
 #[cfg(not(test))]
 impl Seek for OfDescriptor {
     fn seek(&mut self, bytes: i64) -> i64 {
-        // A bare system call, because the program's `lseek` may be replaced.
         // SAFETY: no pointers.
-        unsafe { libc::syscall(libc::SYS_lseek, self.0, bytes, libc::SEEK_CUR) }
+        unsafe { crate::kernel::sys!(SYS_lseek, self.0, bytes, libc::SEEK_CUR) as i64 }
     }
 }
 

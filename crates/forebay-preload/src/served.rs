@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU64};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use forebay_pfs::Revalidate;
 use libc::iovec;
 
 use crate::position::{self, OfDescriptor, Range};
-use crate::{own_files, report};
+use crate::{bare_calls, kernel, own_files, report};
 
 /// A read sees what other processes write after this time at the latest, or after this many times
 /// the duration of an attribute check if longer: checks take about a hundredth of the time.
@@ -35,6 +35,8 @@ pub struct Handle {
     #[allow(dead_code, reason = "held until the program closes its own descriptor: see handles.rs")]
     kept: Vec<Kept>,
     identity: (u64, u64),
+    /// The number of the duplicate, if it is the program's open file.
+    duplicate: Option<c_int>,
     size: u64,
     /// Where the position was last.
     position: AtomicU64,
@@ -72,15 +74,18 @@ impl Handle {
         let locked = AtomicU64::new(LOCKED.load(Acquire));
         let heard = AtomicU64::new(HEARD.load(Acquire));
         let mut kept = Vec::new();
-        let file = register(client, fd, path, &mut kept);
+        // The agent looks at the file after this, and may answer late.
+        let asked_at = coarse_ns();
+        let (file, duplicate) = register(client, fd, path, &mut kept).unzip();
         Handle {
             size: file.as_ref().and_then(|file| file.size().ok()).unwrap_or(0),
             file,
             kept,
             identity,
+            duplicate: duplicate.flatten(),
             position: AtomicU64::new(0),
             has_failed: AtomicBool::new(false),
-            look_at_ns: AtomicU64::new(next_look(Duration::ZERO)),
+            look_at_ns: AtomicU64::new(next_look(asked_at, Duration::ZERO)),
             locked,
             heard,
         }
@@ -101,6 +106,17 @@ impl Handle {
         self.position.store(position, Relaxed);
     }
 
+    /// Whether `fd` still is the open file that it was when this handle was made.
+    pub fn is_of(&self, fd: c_int) -> bool {
+        let is_same = self.duplicate.and_then(|own| own_files::is_same_open_file(fd, own));
+        is_same.unwrap_or_else(|| self.has_content(fd, Revalidate::AsStat))
+    }
+
+    fn has_content(&self, fd: c_int, how: Revalidate) -> bool {
+        own_files::identity(fd) == Some(self.identity)
+            && self.file.as_ref().is_some_and(|file| file.is_current(how).unwrap_or(false))
+    }
+
     /// Whether `fd` still has this handle's file with its old content; checks only when due.
     pub fn is_fresh(&self, fd: c_int) -> bool {
         let (locked, heard) = (LOCKED.load(Acquire), HEARD.load(Acquire));
@@ -109,11 +125,11 @@ impl Handle {
         if !is_due && coarse_ns().is_some_and(|now| now < self.look_at_ns.load(Relaxed)) {
             return true;
         }
-        let began = Instant::now();
+        bare_calls::look();
+        let (began, asked_at) = (Instant::now(), coarse_ns());
         let how = if has_locked { Revalidate::Force } else { Revalidate::AsStat };
-        let is_current = own_files::identity(fd) == Some(self.identity)
-            && self.file.as_ref().is_some_and(|file| file.is_current(how).unwrap_or(false));
-        self.look_at_ns.store(next_look(began.elapsed()), Relaxed);
+        let is_current = self.has_content(fd, how);
+        self.look_at_ns.store(next_look(asked_at, began.elapsed()), Relaxed);
         self.locked.store(locked, Relaxed);
         self.heard.store(heard, Relaxed);
         is_current
@@ -202,9 +218,9 @@ impl Handle {
     }
 }
 
-/// When the next check is due, by [`coarse_ns`], after one that took `took`.
-fn next_look(took: Duration) -> u64 {
-    coarse_ns().unwrap_or(0) + (LOOK_INTERVAL.max(took * LOOK_SHARE) - CLOCK_STEP).as_nanos() as u64
+/// When the next check is due, by [`coarse_ns`], after one that was asked then and took `took`.
+fn next_look(asked_at: Option<u64>, took: Duration) -> u64 {
+    asked_at.unwrap_or(0) + (LOOK_INTERVAL.max(took * LOOK_SHARE) - CLOCK_STEP).as_nanos() as u64
 }
 
 /// Nanoseconds of a clock that only moves forward, by a step of the kernel's timer at a time.
@@ -218,21 +234,24 @@ fn coarse_ns() -> Option<u64> {
 
 /// Registers a duplicate with the agent. Where the agent reads past the page cache, it sets
 /// `O_DIRECT` on the open file, which the program must not notice: there the file is opened anew.
-fn register(client: &Client, fd: c_int, path: &Path, kept: &mut Vec<Kept>) -> Option<File> {
+/// Returns the number of the duplicate with it.
+fn register(client: &Client, fd: c_int, path: &Path, kept: &mut Vec<Kept>) -> Option<(File, Option<c_int>)> {
     if !IS_DIRECT.load(Relaxed) {
-        let file = open_descriptor(client, own_files::duplicate(fd)?, path, kept);
+        let own = own_files::duplicate(fd)?;
+        let number = own.as_raw_fd();
+        let file = open_descriptor(client, own, path, kept);
         // SAFETY: no pointers.
-        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+        let flags = unsafe { kernel::fcntl(fd, libc::F_GETFL, 0) } as c_int;
         if flags & libc::O_DIRECT == 0 {
-            return file;
+            return file.map(|file| (file, Some(number)));
         }
         IS_DIRECT.store(true, Relaxed);
         kept.extend(file.map(Kept::Opened));
         // SAFETY: no pointers.
-        unsafe { libc::fcntl(fd, libc::F_SETFL, flags & !libc::O_DIRECT) };
+        unsafe { kernel::fcntl(fd, libc::F_SETFL, flags & !libc::O_DIRECT) };
     }
     let anew = std::fs::File::open(format!("/proc/self/fd/{fd}")).ok()?;
-    open_descriptor(client, own_files::place(anew.into()), path, kept)
+    open_descriptor(client, own_files::place(anew.into()), path, kept).map(|file| (file, None))
 }
 
 fn open_descriptor(client: &Client, fd: OwnedFd, path: &Path, kept: &mut Vec<Kept>) -> Option<File> {
@@ -251,5 +270,5 @@ unsafe fn kernel_pread(fd: c_int, parts: &[iovec], range: Range) -> i64 {
     };
     let list: Vec<iovec> = parts.iter().map(shorten).collect();
     // SAFETY: a list of that length of the caller's memory, which the kernel checks.
-    unsafe { libc::syscall(libc::SYS_preadv, fd, list.as_ptr(), list.len(), range.offset, 0) }
+    unsafe { kernel::sys!(SYS_preadv, fd, list.as_ptr(), list.len(), range.offset, 0) as i64 }
 }

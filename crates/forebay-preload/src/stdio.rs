@@ -7,7 +7,7 @@ use core::ffi::{c_char, c_int, c_void};
 
 use libc::{FILE, size_t, ssize_t};
 
-use crate::calls::{may_try_again, take_place};
+use crate::calls::{exports, may_try_again, take_place};
 use crate::next::next;
 use crate::{descriptors, observer, tier};
 
@@ -255,26 +255,10 @@ take_place! {
     }
 }
 
-/// Exports C's functions of print.c under the names of the C library.
-macro_rules! jumps {
-    ($($name:ident to $target:ident;)*) => {$(
-        unsafe extern "C" { fn $target(); }
-
-        /// Takes the place of the C library's function: the definition is in print.c.
-        #[unsafe(no_mangle)]
-        #[unsafe(naked)]
-        pub unsafe extern "C" fn $name() {
-            #[cfg(target_arch = "x86_64")]
-            core::arch::naked_asm!("jmp {}", sym $target);
-            #[cfg(target_arch = "aarch64")]
-            core::arch::naked_asm!("b {}", sym $target);
-        }
-    )*};
-}
-
-jumps! {
-    fprintf to forebay_preload_fprintf;
-    printf to forebay_preload_printf;
-    __fprintf_chk to forebay_preload_fprintf_chk;
-    __printf_chk to forebay_preload_printf_chk;
+// The definitions are in print.c.
+exports! {
+    fprintf by forebay_preload_fprintf;
+    printf by forebay_preload_printf;
+    __fprintf_chk by forebay_preload_fprintf_chk;
+    __printf_chk by forebay_preload_printf_chk;
 }

@@ -22,11 +22,11 @@ use forebay_client::{Client, ClientConfig};
 use libc::{iovec, off_t, ssize_t};
 
 use crate::elsewhere::Elsewhere;
-use crate::handles::{Handles, Known};
+use crate::handles::{Handles, Known, Pinned};
 use crate::inside::{self, Inside};
 use crate::paths::{self, Roots};
 use crate::served::{self, Handle};
-use crate::{own_files, report};
+use crate::{bare_calls, kernel, own_files, report, shared};
 
 const ROOTS_VARIABLE: &CStr = c"FOREBAY_INTERCEPT_ROOTS";
 const REPORT_VARIABLE: &CStr = c"FOREBAY_REPORT";
@@ -61,15 +61,14 @@ pub enum At {
 
 /// Turns the tier on if the environment says so. The program has not begun yet.
 pub extern "C" fn attach() {
-    // SAFETY: the names end with a zero byte; no other thread changes the environment yet.
-    let (roots, report) =
-        unsafe { (libc::getenv(ROOTS_VARIABLE.as_ptr()), libc::getenv(REPORT_VARIABLE.as_ptr())) };
+    // SAFETY: no other thread changes the environment yet.
+    let (roots, report) = unsafe { (shared::variable(ROOTS_VARIABLE), shared::variable(REPORT_VARIABLE)) };
     if roots.is_null() {
         return;
     }
     // SAFETY: `errno` is the calling thread's; the program finds it as it was.
     let errno = unsafe { *libc::__errno_location() };
-    // SAFETY: `getenv` returned C strings. No thread reads the roots before the tier is on.
+    // SAFETY: the variables are C strings. No thread reads the roots before the tier is on.
     unsafe {
         let place = &raw mut ROOTS;
         (*place).set(CStr::from_ptr(roots).to_bytes());
@@ -80,7 +79,8 @@ pub extern "C" fn attach() {
     let config = catch_unwind(|| {
         // A panic's message would appear in the program's own output.
         std::panic::set_hook(Box::new(|_| {}));
-        ClientConfig { quiet: true, place: own_files::place, ..ClientConfig::from_env() }
+        let own = ClientConfig::from_env();
+        ClientConfig { quiet: true, watches: false, place: own_files::place, ..own }
     });
     if let Ok(config) = config
         && config.socket.is_some()
@@ -98,7 +98,7 @@ pub extern "C" fn attach() {
 /// Whether system calls are filtered now.
 fn filters() -> c_int {
     // SAFETY: no pointers.
-    unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) as c_int }
+    unsafe { kernel::sys!(SYS_prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) as c_int }
 }
 
 /// Reads into `parts`, or has `kernel` do it.
@@ -117,8 +117,13 @@ pub unsafe fn read(fd: c_int, parts: &[iovec], at: At, kernel: impl FnOnce() -> 
     {
         return bytes;
     }
+    kernel_heard(fd, kernel)
+}
+
+/// Has the kernel read. What comes from a pipe or the like is a message from another process.
+fn kernel_heard(fd: c_int, kernel: impl FnOnce() -> ssize_t) -> ssize_t {
     let got = kernel();
-    if got > 0 && HANDLES.known(fd) == Known::Channel {
+    if got > 0 && inside::is_on() && HANDLES.known(fd) == Known::Channel {
         heard();
     }
     got
@@ -152,11 +157,32 @@ pub unsafe fn read_list(
     kernel: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
     let len = usize::try_from(len).unwrap_or(0);
-    if parts.is_null() || len > MOST_PARTS || HANDLES.known(fd) == Known::Foreign {
+    if len > MOST_PARTS || matches!(HANDLES.known(fd), Known::Foreign | Known::Channel) || !inside::is_on() {
+        return kernel_heard(fd, kernel);
+    }
+    if !is_readable(parts, len) {
         return kernel();
     }
     // SAFETY: the caller's promises.
     unsafe { read(fd, std::slice::from_raw_parts(parts, len), at, kernel) }
+}
+
+/// Whether a list of the program's can be read; if not, the kernel says so. For a list of usual
+/// length this is one system call.
+fn is_readable(parts: *const iovec, len: usize) -> bool {
+    const AT_A_TIME: usize = 32;
+    let mut copy = [0_usize; AT_A_TIME * 2];
+    (0..len).step_by(AT_A_TIME).all(|at| {
+        let bytes = size_of::<iovec>() * AT_A_TIME.min(len - at);
+        let to = iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: bytes };
+        let from = iovec { iov_base: parts.wrapping_add(at).cast_mut().cast(), iov_len: bytes };
+        // SAFETY: it writes to the copy, and reports memory that cannot be read.
+        let copied = unsafe {
+            let process = kernel::sys!(SYS_getpid);
+            kernel::sys!(SYS_process_vm_readv, process, &raw const to, 1, &raw const from, 1, 0)
+        };
+        copied == bytes as isize
+    })
 }
 
 /// # Safety
@@ -173,10 +199,7 @@ unsafe fn serve(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
     unsafe { inside::cancellation_point() };
     let inside = inside::enter()?;
     guarded(&inside, || {
-        if let Known::No(seen) = HANDLES.known(fd) {
-            adopt(fd, seen);
-        }
-        let handle = HANDLES.pin(fd)?;
+        let handle = handle_of(fd)?;
         if handle.has_failed() || !handle.is_fresh(fd) {
             leave(fd);
             return None;
@@ -194,6 +217,27 @@ unsafe fn serve(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
         }
         ssize_t::try_from(bytes?).ok()
     })
+}
+
+/// The handle of `fd`, which is examined if nothing is known of it.
+fn handle_of(fd: c_int) -> Option<Pinned<'static, Handle>> {
+    if let Known::No(seen) = HANDLES.known(fd) {
+        adopt(fd, seen);
+    }
+    let handle = HANDLES.pin(fd)?;
+    if !bare_calls::are_possible() || handle.is_of(fd) {
+        return Some(handle);
+    }
+    drop(handle);
+    // The program has closed the number unseen and got it again, or is the child of a `vfork`.
+    if !inside::is_owner() {
+        return None;
+    }
+    HANDLES.forget(fd, false);
+    if let Known::No(seen) = HANDLES.known(fd) {
+        adopt(fd, seen);
+    }
+    HANDLES.pin(fd)
 }
 
 /// Runs `work` with `errno` as it was, and without a panic: after one the tier is off.
@@ -220,7 +264,7 @@ fn guarded<R>(_inside: &Inside, work: impl FnOnce() -> Option<R>) -> Option<R> {
 fn leave(fd: c_int) {
     HANDLES.leave(fd);
     // SAFETY: no pointers.
-    unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_NORMAL) };
+    unsafe { kernel::sys!(SYS_fadvise64, fd, 0, 0, libc::POSIX_FADV_NORMAL) };
 }
 
 /// Examines a descriptor that is read for the first time.
@@ -229,13 +273,15 @@ fn adopt(fd: c_int, seen: u64) {
     if !inside::is_owner() {
         return;
     }
-    // Most files are not the PFS's, and the mount or the beginning of the path shows that.
+    // Most files are not the PFS's, and the mount shows that.
     let kind = own_files::kind(fd);
     if let Some(kind) = kind.filter(|kind| ELSEWHERE.has(kind.mount)) {
         return HANDLES.put_foreign(fd, seen, !kind.is_regular);
     }
-    let mut beginning = [0_u8; paths::MAX_ROOT_BYTES + 1];
-    if !is_covered(paths::of_descriptor(fd, &mut beginning)) {
+    // Not on the stack, which is the program's and may be small.
+    let mut room = vec![0_u8; PATH_BYTES];
+    let path = paths::of_descriptor(fd, &mut room);
+    if !is_covered(path) || path.len() == PATH_BYTES {
         let is_regular = match kind {
             Some(kind) => {
                 ELSEWHERE.note(kind.mount, may_hold);
@@ -248,15 +294,11 @@ fn adopt(fd: c_int, seen: u64) {
     if is_on_signal_stack() {
         return;
     }
-    let mut room = [0_u8; PATH_BYTES];
-    let path = paths::of_descriptor(fd, &mut room);
-    if !is_covered(path) || path.len() == PATH_BYTES {
-        return HANDLES.put_foreign(fd, seen, own_files::regular_size(fd).is_none());
-    }
     if filters() != FILTERS.load(Relaxed) {
         // The program has forbidden system calls that the library would make.
         return inside::turn_off();
     }
+    bare_calls::look();
     let handle = open(fd, Path::new(OsStr::from_bytes(path)));
     if handle.as_ref().is_some_and(Handle::is_served) {
         report::count(|slot| &slot.files);
@@ -296,7 +338,7 @@ fn is_on_signal_stack() -> bool {
     // SAFETY: zeroes are a valid value, and a place for the result.
     unsafe {
         let mut stack: libc::stack_t = core::mem::zeroed();
-        libc::sigaltstack(core::ptr::null(), &mut stack) == 0 && stack.ss_flags & libc::SS_ONSTACK != 0
+        kernel::sys!(SYS_sigaltstack, 0, &raw mut stack) == 0 && stack.ss_flags & libc::SS_ONSTACK != 0
     }
 }
 
@@ -316,7 +358,7 @@ fn open(fd: c_int, path: &Path) -> Option<Handle> {
 
 fn is_for_reading(fd: c_int) -> bool {
     // SAFETY: no pointers.
-    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    let flags = unsafe { kernel::fcntl(fd, libc::F_GETFL, 0) } as c_int;
     flags >= 0 && flags & (libc::O_ACCMODE | libc::O_DIRECT | libc::O_PATH) == libc::O_RDONLY
 }
 
@@ -403,6 +445,17 @@ pub fn make_room() -> bool {
         Some(())
     })
     .is_some()
+}
+
+/// The program wants a number that is this library's: gives up what can be made again.
+pub fn make_way() {
+    make_room();
+    if let Some(client) = CLIENT.get()
+        && inside::is_owner()
+        && let Some(inside) = inside::enter()
+    {
+        guarded(&inside, || Some(client.disconnect()));
+    }
 }
 
 /// The process takes a lock of the kind that ends when any descriptor of the file is closed.

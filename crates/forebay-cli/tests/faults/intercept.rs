@@ -18,7 +18,7 @@ fn library() -> PathBuf {
     found.expect("libforebay_preload.so is built beside this test")
 }
 
-fn has(program: &str) -> bool {
+pub fn has(program: &str) -> bool {
     let found = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|directory| directory.join(program).is_file()));
     if !found {
@@ -29,15 +29,15 @@ fn has(program: &str) -> bool {
 
 /// What `--report` has printed.
 #[derive(Debug, Default)]
-struct Report {
-    processes: u64,
-    files: u64,
-    left: u64,
-    reads: u64,
-    hits: u64,
+pub struct Report {
+    pub processes: u64,
+    pub files: u64,
+    pub left: u64,
+    pub reads: u64,
+    pub hits: u64,
 }
 
-fn report(out: &Output) -> Report {
+pub fn report(out: &Output) -> Report {
     let words = text(&out.stderr);
     let numbers = |line: &str| -> Vec<u64> {
         line.split([' ', ',', ';']).filter_map(|word| word.parse().ok()).collect()
@@ -54,7 +54,7 @@ fn report(out: &Output) -> Report {
 }
 
 /// A program under `forebay run`.
-fn command(agent: &Agent, directory: &Path, program: &[&str]) -> Command {
+pub fn command(agent: &Agent, directory: &Path, program: &[&str]) -> Command {
     let mut arguments = vec!["run", "--report", "--"];
     arguments.extend(program);
     let mut command = agent.command(&arguments);
@@ -62,7 +62,7 @@ fn command(agent: &Agent, directory: &Path, program: &[&str]) -> Command {
     command
 }
 
-fn plain(directory: &Path, script: &str) -> Output {
+pub fn plain(directory: &Path, script: &str) -> Output {
     let mut command = Command::new("sh");
     command.args(["-c", script]).env("LC_ALL", "C").current_dir(directory);
     command.output().unwrap()

@@ -23,6 +23,7 @@ mod common;
 mod coordinator;
 mod crash;
 mod giving_way;
+mod host;
 mod intercept;
 mod leaks;
 mod life;

@@ -1,0 +1,141 @@
+//! What the preloaded library takes from the program that it is in, and what the program does
+//! without it: closes descriptors by bare system calls, uses up its memory, takes the library's
+//! numbers.
+
+use crate::common::{Agent, FOREBAY, MIB, OTHER_UID, make_file, plain_pfs, text};
+use crate::intercept::{Report, command, has, plain, report};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// The programs of host.c, an agent, and its PFS.
+struct Host {
+    pfs: TempDir,
+    agent: Agent,
+    programs: TempDir,
+}
+
+impl Host {
+    fn new() -> Option<Self> {
+        if !has("cc") {
+            return None;
+        }
+        let (pfs, programs) = (plain_pfs(), tempfile::tempdir().unwrap());
+        let agent = Agent::on(pfs.path());
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults");
+        let build = format!(
+            "cc -w -O2 -o linked -DLINKED {0}/host.c {0}/bare.c && cc -w -O2 -shared -fPIC -o libbare.so {0}/bare.c && cc -w -O2 -Wl,-rpath,'$ORIGIN' -o host {0}/host.c",
+            sources.display()
+        );
+        let built = plain(programs.path(), &build);
+        assert!(built.status.success(), "{}", text(&built.stderr));
+        Some(Host { pfs, agent, programs })
+    }
+
+    fn program(&self, name: &str) -> PathBuf {
+        self.programs.path().join(name)
+    }
+
+    /// Runs a program below the PFS; it must end as without the library.
+    #[track_caller]
+    fn same(&self, name: &str, arguments: &[&str]) -> Report {
+        let program = self.program(name);
+        let expected = Command::new(&program).args(arguments).current_dir(self.pfs.path()).output().unwrap();
+        assert!(expected.status.success(), "{}", text(&expected.stderr));
+        let all = [&[program.to_str().unwrap()], arguments].concat();
+        let out = command(&self.agent, self.pfs.path(), &all).output().unwrap();
+        assert!(out.status.success(), "{name} {arguments:?}: {:?} {}", out.status, text(&out.stderr));
+        assert_eq!(text(&out.stdout), text(&expected.stdout), "{name} {arguments:?}");
+        report(&out)
+    }
+}
+
+#[test]
+fn a_number_that_is_closed_and_given_again_unseen_is_read_as_the_new_file() {
+    let Some(host) = Host::new() else { return };
+    let names: Vec<String> = (0..60).map(|i| format!("file-{i:03}")).collect();
+    for name in &names {
+        std::fs::write(host.pfs.path().join(name), name.repeat(300)).unwrap();
+        crate::common::grow_old(&host.pfs.path().join(name));
+    }
+    let loaded = host.agent.cli(&["load", host.pfs.path().to_str().unwrap()]);
+    assert!(loaded.status.success(), "{}", text(&loaded.stderr));
+    // Bare calls in the program, in a library that it loads later, and through the C library.
+    for (program, how) in [
+        ("linked", "closed"),
+        ("linked", "replaced"),
+        ("host", "loaded"),
+        ("host", "closed"),
+        ("host", "replaced"),
+    ] {
+        let arguments: Vec<&str> =
+            ["reuse", how].into_iter().chain(names.iter().map(String::as_str)).collect();
+        let report = host.same(program, &arguments);
+        assert!(report.files >= 60 && report.hits >= 120, "{program} {how}: {report:?}");
+    }
+}
+
+#[test]
+fn a_list_that_cannot_be_read_is_the_programs_error() {
+    let Some(host) = Host::new() else { return };
+    make_file(&host.pfs.path().join("data"), 1, MIB);
+    let report = host.same("host", &["lists", "data"]);
+    assert!(report.hits + report.reads > 3, "{report:?}");
+}
+
+#[test]
+fn a_program_gets_the_numbers_that_the_library_uses() {
+    let Some(host) = Host::new() else { return };
+    make_file(&host.pfs.path().join("data"), 1, MIB);
+    let all = [host.program("host").to_str().unwrap(), "numbers", "data"].map(str::to_owned);
+    let all = all.each_ref().map(String::as_str);
+    let out = command(&host.agent, host.pfs.path(), &all).output().unwrap();
+    assert!(text(&out.stdout) == "right\n", "{:?} {}", out.status, text(&out.stderr));
+    assert!(report(&out).reads > 1, "{}", text(&out.stderr));
+}
+
+#[test]
+fn a_program_that_has_used_up_its_address_space_goes_on() {
+    let Some(host) = Host::new() else { return };
+    let names: Vec<String> = (0..30).map(|i| format!("file-{i:03}")).collect();
+    for (seed, name) in names.iter().enumerate() {
+        make_file(&host.pfs.path().join(name), seed as u64, if seed == 7 { 4 * MIB } else { 100_000 });
+    }
+    for before in ["0", "1", "5"] {
+        let arguments: Vec<&str> =
+            ["full", before].into_iter().chain(names.iter().map(String::as_str)).collect();
+        host.same("host", &arguments);
+    }
+}
+
+/// A user has 128 instances for all programs.
+#[test]
+fn a_program_that_reads_through_the_tier_has_no_inotify_instance() {
+    let Some(host) = Host::new() else { return };
+    make_file(&host.pfs.path().join("data"), 1, 4 * MIB);
+    let report = host.same("host", &["instances", "data"]);
+    assert!(report.reads >= 12, "{report:?}");
+}
+
+#[test]
+fn a_set_user_id_program_ignores_its_callers_environment() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("forebay");
+    std::fs::copy(FOREBAY, &program).unwrap();
+    std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+    for (mode, is_heeded) in [(0o755, true), (0o4755, false)] {
+        std::fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
+        let out = Command::new(&program)
+            .arg("status")
+            .env("FOREBAY_SOCKET", "/nowhere/of-the-caller.sock")
+            .uid(OTHER_UID)
+            .gid(OTHER_UID)
+            .output()
+            .unwrap();
+        let said = text(&out.stderr);
+        assert_eq!(said.contains("of-the-caller"), is_heeded, "{mode:o}: {said}");
+    }
+}
