@@ -6,7 +6,10 @@ Each pair runs in turns in one process, so the ratio holds on a busy machine as 
   agent of a tmpfs: the kernel passes reads to the file), beside the tmpfs, and, with
   --passthrough-hp, beside a file system that serves each read by a request and a copy. With
   --peers, beside JuiceFS and Curvine, as far as they are installed (peers/README.md): their
-  caches are in /dev/shm too, and serve each pass; the kernel's page cache does not.
+  caches are in /dev/shm too. "To ...'s cache" are passes that the peer serves, and the kernel's
+  page cache does not; "as used" are re-reads as its users see them: with its defaults, the kernel
+  keeps what the peer has answered, and serves them alone. --beside NAME=DIRECTORY compares re-reads
+  with any other mount, such as one of mountpoint-s3 that you have made.
 - write, cold read: through the mount, beside the PFS itself. With --pfs, these only, on another
   file system than a tmpfs; the kernel's caches are dropped before each read.
 - names: beside the directory itself, and, with --passthrough-hp, beside libfuse's example
@@ -41,14 +44,25 @@ def main():
     arguments.add_argument("--runs", type=int, default=9)
     arguments.add_argument("--passthrough-hp", type=pathlib.Path, help="the binary of libfuse's example")
     arguments.add_argument("--peers", action="store_true", help="compare cached reads with JuiceFS and Curvine too")
+    arguments.add_argument("--beside", action="append", default=[], type=named_directory, metavar="NAME=DIRECTORY",
+                           help="another mounted file system to compare re-reads with")
     arguments.add_argument("--only", choices=("bytes", "names"), help="reads and writes, or names")
     arguments.add_argument("--pfs", type=pathlib.Path, help="a directory in place of the tmpfs: writes and cold reads only")
     options = arguments.parse_args()
+    options.peers |= bool(options.beside)
     if options.peers and (options.pfs or options.only == "names"):
         arguments.error("--peers compares cached reads: not with --pfs or --only names")
     daemons.end_on_sigterm()
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="forebay-mount-") as name:
         measure(options, pathlib.Path(name))
+
+
+def named_directory(text):
+    """NAME=DIRECTORY as a pair."""
+    name, _, directory = text.partition("=")
+    if not name or not os.path.isdir(directory):
+        raise argparse.ArgumentTypeError(f"{text!r}: write NAME=DIRECTORY, of a directory that is there")
+    return name, pathlib.Path(directory)
 
 
 def measure(options, directory):
@@ -120,11 +134,10 @@ def bytes_pairs(options, places, references, evict):
 
 
 def peer_pairs(options, path):
-    """Cached reads beside other caches."""
+    """Cached reads: beside the caches of others, and beside others as their users run them."""
     for name, peer, program in (("JuiceFS", juicefs, juicefs.binary()), ("Curvine", curvine, curvine.program_dir())):
-        case = f"cached read, 1 MiB, to {name}"
         if reason := peer.missing():
-            print(f"| {case} | | {reason} | | | |")
+            print(f"| cached read, to {name} | | {reason} | | | |")
             continue
         with peer.mounted(program, 2 * FILE_BYTES) as mount, mount.ended_after(fuse.READ_SECONDS):
             twin = mount.directory / "data"
@@ -133,7 +146,22 @@ def peer_pairs(options, path):
             for _ in range(2):
                 common.evict_page_cache(twin)
                 common.read_pass(twin)
-            row(options, case, lambda: read(path, 1 << 20), lambda: peer_read(mount, twin))
+            row(options, f"cached read, 1 MiB, to {name}'s cache", lambda: read(path, 1 << 20), lambda: peer_read(mount, twin))
+            used_pairs(options, path, name, twin)
+    for name, directory in options.beside:
+        twin = directory / f"forebay-bench-{os.getpid()}"
+        try:
+            shutil.copyfile(path, twin)
+            used_pairs(options, path, name, twin)
+        finally:
+            twin.unlink(missing_ok=True)
+
+
+def used_pairs(options, path, name, twin):
+    """Re-reads as users of a peer see them, whoever serves them: the kernel's page cache, if the peer lets it."""
+    common.read_pass(twin)
+    for size, what in ((1 << 20, "1 MiB"), (4 << 10, "4 KiB")):
+        row(options, f"cached read, {what}, to {name} as used", lambda: read(path, size), lambda: read(twin, size))
 
 
 def peer_read(mount, path):
