@@ -45,8 +45,8 @@ test-random: ## The property tests of the pure crates on more inputs, different 
 
 .PHONY: test-bench
 test-bench: ## Tests of the benchmarks' own code
-	cd bench && $(PYTHON) -m unittest discover -s tests -t .
-	cd java/mapreduce && $(PYTHON) -m unittest discover -s tests -t .
+	cd bench && timeout 1800 $(PYTHON) -m unittest discover -s tests -t .
+	cd java/mapreduce && timeout 1800 $(PYTHON) -m unittest discover -s tests -t .
 
 .PHONY: test-python
 test-python: ## Tests of the Python package
