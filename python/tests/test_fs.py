@@ -101,6 +101,33 @@ def test_names_are_changed_on_the_pfs(fs, directory):
     assert os.listdir(directory / "z") == []
 
 
+@pytest.mark.parametrize("kind", [os.fsencode, os.fsdecode], ids=["bytes", "str"])
+def test_every_method_takes_names_in_bytes(fs, directory, kind):
+    """As `bytes`, or as `str` with surrogates, which all methods return."""
+    raw = os.fsencode(directory) + b"/n\xff\xe4 x"
+    name, root = kind(raw), kind(os.fsencode(directory))
+    fs.pipe(name, b"data")
+    assert os.listdir(os.fsencode(directory)) == [b"n\xff\xe4 x"]
+    for listed in (fs.ls(root, detail=False), fs.find(root), fs.glob(kind(raw[:-1] + b"*")), fs.expand_path(name)):
+        assert listed == [os.fsdecode(raw)]
+    assert (fs.cat(name), fs.cat_file(name), fs.head(name, 2), fs.size(name)) == (b"data", b"data", b"da", 4)
+    with fs.open(name) as file:
+        assert file.read() == b"data" and file.name == os.fsdecode(raw)
+    assert fsspec.open(fs.unstrip_protocol(name)).open().read() == b"data"
+    for i, call in enumerate((fs.copy, fs.cp_file, fs.get, fs.get_file, fs.put, fs.put_file)):
+        target = raw + str(i).encode()
+        call(name, kind(target))
+        with open(target, "rb") as file:
+            assert file.read() == b"data", call
+    fs.mv(kind(raw + b"0"), kind(raw + b"6"))
+    fs.rm([kind(raw + str(i).encode()) for i in range(1, 7)])
+    assert os.listdir(os.fsencode(directory)) == [b"n\xff\xe4 x"]
+    fs.copy(root, kind(os.fsencode(directory) + b"-\xff"), recursive=True)
+    assert os.listdir(os.fsencode(directory) + b"-\xff") == [b"n\xff\xe4 x"]
+    with pytest.raises(FileNotFoundError, match="udcff"):
+        fs.cat_file(kind(raw + b"missing"))
+
+
 def test_contents(fs, directory):
     data = pattern(300_000)
     path = f"{directory}/data"

@@ -352,6 +352,21 @@ class ForebayFileSystem(AbstractFileSystem):
                 _copy(source, target, callback.relative_update)
 
 
+def _takes_bytes(method, paths):
+    """`method` of fsspec, whose first `paths` arguments may be `bytes`, as with Python's own functions: it takes them for lists."""
+
+    @functools.wraps(method)
+    def decoding(self, *args, **kwargs):
+        names = [os.fsdecode(one) if isinstance(one, bytes) else one for one in args[:paths]]
+        return method(self, *names, *args[paths:], **kwargs)
+
+    return decoding
+
+
+for _name, _paths in {"cat": 1, "copy": 2, "expand_path": 1, "get": 2, "glob": 1, "pipe": 1, "put": 2, "unstrip_protocol": 1}.items():
+    setattr(ForebayFileSystem, _name, _takes_bytes(getattr(AbstractFileSystem, _name), _paths))
+
+
 def _refuse_unknown(what, given, own, of_fsspec):
     """TypeError if `given` has a name that is in neither list: mistyped, it would be without effect."""
     for name in given:
