@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU32};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use crate::kernel;
+use crate::{inside, kernel};
 
 /// The kernel's table grows up to the highest number in use: start no higher than needed.
 const HIGHEST_FIRST: u64 = 4096;
@@ -151,7 +151,7 @@ pub fn is_same_open_file(fd: c_int, own: c_int) -> Option<bool> {
                 _ => IS_OLD.store(true, Relaxed),
             }
         }
-        let process = kernel::sys!(SYS_getpid);
+        let process = inside::process();
         match kernel::sys!(SYS_kcmp, process, process, KCMP_FILE, fd, own) {
             order @ 0..=3 => Some(order == 0),
             error if error == -(libc::EBADF as isize) => Some(false),
@@ -160,10 +160,19 @@ pub fn is_same_open_file(fd: c_int, own: c_int) -> Option<bool> {
     }
 }
 
-/// Length of a regular file.
-pub fn regular_size(fd: c_int) -> Option<u64> {
+/// Whether the kernel has the beginning of a file in its page cache; false where the file system
+/// cannot tell without being asked for the bytes.
+pub fn is_cached(fd: c_int) -> bool {
+    let mut byte = 0_u8;
+    let part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // SAFETY: a list of one buffer; the offset is 0.
+    unsafe { kernel::sys!(SYS_preadv2, fd, &raw const part, 1, 0, 0, libc::RWF_NOWAIT) == 1 }
+}
+
+/// Length of a regular file, and its device and inode.
+pub fn regular(fd: c_int) -> Option<(u64, (u64, u64))> {
     let stat = stat(fd).filter(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFREG)?;
-    u64::try_from(stat.st_size).ok()
+    Some((u64::try_from(stat.st_size).ok()?, (stat.st_dev, stat.st_ino)))
 }
 
 /// Device and inode.

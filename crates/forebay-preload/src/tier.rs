@@ -11,7 +11,7 @@
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicI32};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,6 +34,11 @@ const REPORT_VARIABLE: &CStr = c"FOREBAY_REPORT";
 /// Longest path of a file that is served.
 const PATH_BYTES: usize = 4096;
 
+/// A process that has opened so many files through the agent leaves further small ones to the
+/// kernel if it has them in its cache: asking the agent takes as long as many such reads.
+const FILES_ASKED_FOR: u32 = 64;
+const SMALL_BYTES: u64 = 128 << 10;
+
 /// The kernel reads at most this many bytes at a time.
 const MOST_BYTES: u64 = 0x7fff_f000;
 /// The kernel accepts at most this many buffers in a list.
@@ -47,6 +52,8 @@ static mut ROOTS: Roots = Roots::NONE;
 /// The process has locked a file by `fcntl`, and would lose the lock if any descriptor of the file
 /// were closed.
 static HAS_LOCKS: AtomicBool = AtomicBool::new(false);
+/// Files opened through the agent so far.
+static FILES: AtomicU32 = AtomicU32::new(0);
 /// Whether system calls were filtered when the program began (`PR_GET_SECCOMP`).
 static FILTERS: AtomicI32 = AtomicI32::new(0);
 
@@ -178,8 +185,7 @@ fn is_readable(parts: *const iovec, len: usize) -> bool {
         let from = iovec { iov_base: parts.wrapping_add(at).cast_mut().cast(), iov_len: bytes };
         // SAFETY: it writes to the copy, and reports memory that cannot be read.
         let copied = unsafe {
-            let process = kernel::sys!(SYS_getpid);
-            kernel::sys!(SYS_process_vm_readv, process, &raw const to, 1, &raw const from, 1, 0)
+            kernel::sys!(SYS_process_vm_readv, inside::process(), &raw const to, 1, &raw const from, 1, 0)
         };
         copied == bytes as isize
     })
@@ -287,7 +293,7 @@ fn adopt(fd: c_int, seen: u64) {
                 ELSEWHERE.note(kind.mount, may_hold);
                 kind.is_regular
             }
-            None => own_files::regular_size(fd).is_some(),
+            None => own_files::regular(fd).is_some(),
         };
         return HANDLES.put_foreign(fd, seen, !is_regular);
     }
@@ -308,7 +314,7 @@ fn adopt(fd: c_int, seen: u64) {
     match handle {
         Some(handle) if handle.is_served() => HANDLES.put(fd, seen, handle, false),
         Some(handle) if HAS_LOCKS.load(Acquire) => HANDLES.put(fd, seen, handle, true),
-        _ => HANDLES.put_foreign(fd, seen, own_files::regular_size(fd).is_none()),
+        _ => HANDLES.put_foreign(fd, seen, own_files::regular(fd).is_none()),
     }
 }
 
@@ -348,11 +354,15 @@ fn open(fd: c_int, path: &Path) -> Option<Handle> {
     if !is_for_reading(fd) || own_files::are_too_many(HANDLES.count()) {
         return None;
     }
-    let size = own_files::regular_size(fd)?;
-    let identity = own_files::identity(fd)?;
+    let (size, identity) = own_files::regular(fd)?;
     if size == 0 || HANDLES.writable().any(|other| own_files::identity(other) == Some(identity)) {
         return None;
     }
+    let is_cached = size <= SMALL_BYTES && FILES.load(Relaxed) >= FILES_ASKED_FOR && own_files::is_cached(fd);
+    if is_cached {
+        return None;
+    }
+    FILES.fetch_add(1, Relaxed);
     Some(Handle::open(client, fd, path, identity))
 }
 

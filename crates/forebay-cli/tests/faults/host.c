@@ -5,16 +5,20 @@
  * host numbers FILE: takes the library's numbers
  * host full BEFORE FILES...: reads BEFORE files, uses up its address space, reads the others
  * host instances FILE: looks for descriptors of inotify
+ * host forbidden FILE: reads when it has forbidden itself all other calls
  */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -160,6 +164,26 @@ static void instances(const char *path)
 	}
 }
 
+/* By the system call that libseccomp uses; any other call ends the process. */
+static void forbidden(const char *path)
+{
+#define ALLOW(number) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##number, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+	struct sock_filter rules[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0), /* the number */
+		ALLOW(read), ALLOW(pread64), ALLOW(lseek), ALLOW(close), ALLOW(write), ALLOW(exit_group),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+	};
+	struct sock_fprog program = { sizeof rules / sizeof *rules, rules };
+	static char before[1000], after[1000], other[1000];
+	int fd = open(path, O_RDONLY), unread = open(path, O_RDONLY);
+	CHECK(pread(fd, before, sizeof before, 0) == sizeof before);
+	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+	CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0);
+	CHECK(pread(fd, after, sizeof after, 0) == sizeof after && !memcmp(before, after, sizeof after));
+	CHECK(read(unread, other, sizeof other) == sizeof other && !memcmp(before, other, sizeof other));
+	CHECK(close(fd) == 0);
+}
+
 int main(int count, char **arguments)
 {
 	CHECK(count > 2);
@@ -172,6 +196,8 @@ int main(int count, char **arguments)
 		numbers(arguments[2]);
 	else if (!strcmp(what, "full"))
 		full(atoi(arguments[2]), arguments + 3);
+	else if (!strcmp(what, "forbidden"))
+		forbidden(arguments[2]);
 	else
 		instances(arguments[2]);
 	CHECK(write(1, "right\n", 6) == 6);

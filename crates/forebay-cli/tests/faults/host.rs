@@ -2,7 +2,7 @@
 //! without it: closes descriptors by bare system calls, uses up its memory, takes the library's
 //! numbers.
 
-use crate::common::{Agent, FOREBAY, MIB, OTHER_UID, make_file, plain_pfs, text};
+use crate::common::{Agent, MIB, OTHER_UID, make_file, plain_pfs, text};
 use crate::intercept::{Report, command, has, plain, report};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -111,6 +111,49 @@ fn a_program_that_has_used_up_its_address_space_goes_on() {
     }
 }
 
+#[test]
+fn a_program_that_forbids_itself_system_calls_is_not_killed_for_those_of_the_library() {
+    let Some(host) = Host::new() else { return };
+    make_file(&host.pfs.path().join("data"), 1, MIB);
+    let report = host.same("host", &["forbidden", "data"]);
+    assert_eq!(report.reads, 1, "{report:?}");
+}
+
+/// Where the file system tells what is cached.
+#[test]
+fn a_program_that_opens_many_cached_files_does_not_ask_for_each() {
+    if !has("python3") {
+        return;
+    }
+    let pfs = tempfile::tempdir().unwrap();
+    let agent = Agent::on(pfs.path());
+    for i in 0..200 {
+        make_file(&pfs.path().join(format!("f{i}")), i, 3_000);
+    }
+    let script = r#"
+import os
+def is_cached(fd):
+    try: return os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT) == 1
+    except OSError: return False
+cached = 0
+for i in range(200):
+    fd = os.open(f"f{i}", os.O_RDONLY)
+    assert len(os.read(fd, 5000)) == 3000
+    cached += is_cached(fd)
+    os.close(fd)
+print(cached)
+"#;
+    let out = command(&agent, pfs.path(), &["python3", "-c", script]).output().unwrap();
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let cached: u64 = text(&out.stdout).trim().parse().unwrap();
+    if cached < 200 {
+        println!("left out: the file system does not tell what is cached, or memory is short");
+        return;
+    }
+    let report = report(&out);
+    assert_eq!((report.files, report.left), (64, 136), "{report:?}");
+}
+
 /// A user has 128 instances for all programs.
 #[test]
 fn a_program_that_reads_through_the_tier_has_no_inotify_instance() {
@@ -120,22 +163,26 @@ fn a_program_that_reads_through_the_tier_has_no_inotify_instance() {
     assert!(report.reads >= 12, "{report:?}");
 }
 
+/// This test program as one of another user: with its owner's rights, and without them.
 #[test]
 fn a_set_user_id_program_ignores_its_callers_environment() {
     let directory = tempfile::tempdir().unwrap();
-    let program = directory.path().join("forebay");
-    std::fs::copy(FOREBAY, &program).unwrap();
+    let program = directory.path().join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
     for (mode, is_heeded) in [(0o755, true), (0o4755, false)] {
         std::fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
         let out = Command::new(&program)
-            .arg("status")
+            .args(["--ignored", "--exact", "helper_process", "--nocapture"])
+            .env("FOREBAY_TEST_ROLE", "socket")
+            .env("FOREBAY_TEST_ARGS", "")
             .env("FOREBAY_SOCKET", "/nowhere/of-the-caller.sock")
             .uid(OTHER_UID)
             .gid(OTHER_UID)
             .output()
             .unwrap();
-        let said = text(&out.stderr);
+        let said = text(&out.stdout);
+        assert!(said.contains("@/"), "{said}{}", text(&out.stderr));
         assert_eq!(said.contains("of-the-caller"), is_heeded, "{mode:o}: {said}");
     }
 }

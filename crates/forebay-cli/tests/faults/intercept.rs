@@ -652,7 +652,8 @@ fn pythons_own_tests_pass() {
     let wanted = tests("run");
     let out = command(&agent, pfs.path(), &wanted.each_ref().map(String::as_str)).output().unwrap();
     assert!(out.status.success(), "{}{}", text(&out.stdout), text(&out.stderr));
-    assert!(report(&out).files > 100, "{}", text(&out.stderr));
+    let report = report(&out);
+    assert!(report.files > 50 && report.files + report.left > 100, "{report:?}");
 }
 
 #[test]

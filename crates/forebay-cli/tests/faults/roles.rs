@@ -18,6 +18,7 @@ pub fn run() {
     let args = std::env::var("FOREBAY_TEST_ARGS").unwrap();
     let args: Vec<&str> = args.split('\x1f').collect();
     match role.as_str() {
+        "socket" => println!("@{}", Client::from_env().socket().unwrap().display()),
         "read" => read(args[0], args[1].parse().unwrap()),
         "read-once" => read_once(args[0], args[1].parse().unwrap()),
         "map" => map(args[0], args[1].parse().unwrap()),
