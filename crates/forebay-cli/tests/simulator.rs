@@ -370,6 +370,42 @@ fn access_and_allocation_policies_are_compared_and_swept() {
     assert!(error.contains("access.policy = \"lifo\": one of none, sys-fcfs,"), "{error}");
 }
 
+/// A policy that a scenario does not name is the same whether its table is missing or empty, in
+/// both kinds with burst buffers: `full` with `coflow`, which is better than any other pair.
+#[test]
+fn burst_buffers_have_one_default_pair_of_policies() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (file, record) = (dir.path().join("s.toml"), dir.path().join("trace"));
+    let jobs = |table: &str| {
+        let job = |name: &str, gb: u32| {
+            format!("[[{table}]]\nname = '{name}'\nprocesses = 8\nnodes = 2\nstep_gb = {gb}\nsteps = 3\n")
+        };
+        job("long", 40) + &job("short", 10)
+    };
+    let nodes = "nodes = 8\nnode_gb = 100\nnode_gb_per_s = 1\n";
+    let burst_buffer = format!("kind = 'burst-buffer'\n[cluster]\n{nodes}{}", jobs("job"));
+    let world = format!(
+        "kind = 'world'\n[cluster]\nnodes = 1\ntier_bytes = 1_000_000\n[pfs]\nservers = 1\nserver_bytes_per_s = 1e9\n[buffers]\n{nodes}{}",
+        jobs("checkpoint")
+    );
+    for scenario in [burst_buffer, world] {
+        let mut run = |tables: &str| {
+            fs::write(&file, format!("{scenario}\n{tables}")).expect("the directory is writable");
+            let out = forebay(&["sim", "run", path(&file), "--trace", path(&record)]).expect("it runs");
+            (out, fs::read_to_string(&record).expect("written"))
+        };
+        let pair = |allocation: &str, access: &str| {
+            format!("[allocation]\npolicy = '{allocation}'\n[access]\npolicy = '{access}'\n")
+        };
+        let named = run(&pair("full", "coflow"));
+        assert_ne!(run(&pair("striped", "coflow")).1, named.1, "the allocation makes no difference here");
+        assert_ne!(run(&pair("full", "forebay")).1, named.1, "the access policy makes no difference here");
+        for tables in ["", "[access]\n", "[allocation]\n", "[access]\n[allocation]\n"] {
+            assert_eq!(run(tables), named, "with {tables:?}");
+        }
+    }
+}
+
 /// W8 of the paper as a scenario comes to what its reproduction comes to, in each of its orders of
 /// arrival.
 #[test]

@@ -22,6 +22,7 @@ const LOG: &str = "; comment
 const BURST: &str = "kind = 'burst-buffer'
 cluster = { nodes = 4, node_gb = 100, node_gb_per_s = 1 }
 log = { swf = 'log.swf', process_gb = 1, processes_per_node = 4, every_s = 40 }
+allocation = { policy = 'striped' }
 ";
 
 const CLUSTER: &str = "kind = 'cluster'
@@ -114,6 +115,7 @@ darshan = 'log.txt'
 
 const RECORDED_STEPS: &str = "kind = 'burst-buffer'
 cluster = { nodes = 4, node_gb = 100, node_gb_per_s = 1 }
+allocation = { policy = 'striped' }
 [[job]]
 name = 'a'
 darshan = 'log.txt'

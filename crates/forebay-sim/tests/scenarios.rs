@@ -55,6 +55,8 @@ horizon_s = 400
 nodes = 8
 node_gb = 1000
 node_gb_per_s = 1
+[allocation]
+policy = 'striped'
 [access]
 policy = 'forebay'
 [[job]]

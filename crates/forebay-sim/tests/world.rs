@@ -13,6 +13,8 @@ const GB: u64 = 1_000_000_000;
 
 /// Burst buffers of 8 nodes, two jobs that write three steps each, and drains.
 const BUFFERS: &str = "
+[allocation]
+policy = 'striped'
 [access]
 policy = 'sa-sjf'
 [CHECKPOINT]
@@ -325,7 +327,8 @@ fn any_world() -> impl Strategy<Value = String> {
                  [pfs]\nservers = {servers}\nserver_bytes_per_s = 10000000\nstripe_bytes = 3000000\nwrite_bytes = 1000000\n\
                  [[job]]\nname = 'j'\ninput_bytes = {mb}000000\nfile_bytes = 9000000\ntask_cpu_s = {cpu_ms}e-3\noutput_bytes = {output_bytes}\n\
                  [[hpc]]\nname = 'h'\ncompute_s = 2\nio_gb = 0.0{mb}\nphases = 3\nprocesses = {processes}\narrivals = 'poisson'\n\
-                 [buffers]\nnodes = 4\nnode_gb = 1\nnode_gb_per_s = 0.02\n[access]\npolicy = '{access}'\n\
+                 [buffers]\nnodes = 4\nnode_gb = 1\nnode_gb_per_s = 0.02\n\
+                 [allocation]\npolicy = 'striped'\n[access]\npolicy = '{access}'\n\
                  [drain]\npolicy = '{drain}'\ngb_per_s = 0.02\nkeeps = {keeps}\n\
                  [[checkpoint]]\nname = 'c'\ncount = 3\ninterarrival_s = 4\nprocesses = {processes}\nnodes = {nodes_each}\n\
                  step_gb = 0.0{step_mb}\nsteps = 3\ncompute_s = {compute_s}\narrivals = 'jittered'\nspread = 0.5\n{fault}"

@@ -47,19 +47,10 @@ pub fn buffers(root: &Section<'_>, nodes: &'static str, drain: Option<DrainSetup
     let node_bytes = (cluster.number("node_gb", 1e-6, MAX_GB, None)? * GB).round() as u64;
     let node_bytes_per_s = cluster.number("node_gb_per_s", 1e-6, MAX_GB, None)? * GB;
     cluster.done()?;
-    let (access, config) = match root.section("access")? {
-        None => ("forebay".into(), access::Config { nodes, ..access::Config::default() }),
-        Some(s) => access_policy(&s, nodes)?,
-    };
-    let allocation = match root.section("allocation")? {
-        None => "striped".into(),
-        Some(s) => {
-            let names: Vec<&str> = allocation::POLICIES.iter().map(|p| p.0).collect();
-            let name = s.choice("policy", &names, Some("striped"))?;
-            s.done()?;
-            name
-        }
-    };
+    let (access, config) = access_policy(&root.optional("access")?, nodes)?;
+    let section = root.optional("allocation")?;
+    let allocation = section.policy(allocation::POLICIES, "full")?;
+    section.done()?;
     Ok(Setup {
         nodes,
         node_bytes,
@@ -113,8 +104,7 @@ pub fn finish(
 }
 
 fn access_policy(s: &Section<'_>, nodes: u32) -> Result<(String, access::Config)> {
-    let names: Vec<&str> = access::POLICIES.iter().map(|p| p.0).collect();
-    let policy = s.choice("policy", &names, Some("coflow"))?;
+    let policy = s.policy(access::POLICIES, "coflow")?;
     let patience_ns = match s.has("patience_s") {
         true => ns(s.number("patience_s", 0.0, MAX_S, None)?),
         false => u64::MAX,

@@ -27,15 +27,9 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
 /// The nodes and the file system.
 pub fn nodes(root: &Section<'_>) -> Result<Setup> {
     let seed = root.whole("seed", 0, i64::MAX as u64, Some(0))?;
-    let policy = match root.section("planner")? {
-        None => "no-action".into(),
-        Some(s) => {
-            let names: Vec<&str> = planner::POLICIES.iter().map(|p| p.0).collect();
-            let policy = s.choice("policy", &names, Some("no-action"))?;
-            s.done()?;
-            policy
-        }
-    };
+    let section = root.optional("planner")?;
+    let policy = section.policy(planner::POLICIES, "no-action")?;
+    section.done()?;
     let cluster = root.need("cluster")?;
     let pfs = root.need("pfs")?;
     let bytes = |s: &Section<'_>, key, default| s.whole(key, 1, MAX_BYTES, default);

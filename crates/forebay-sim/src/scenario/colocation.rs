@@ -22,33 +22,27 @@ const MAX_PROCESSES: u64 = 1_000_000_000;
 pub fn read(root: &Section<'_>) -> Result<Setup> {
     let seed = root.whole("seed", 0, i64::MAX as u64, Some(0))?;
     let cluster = root.need("cluster")?;
-    let planner = match root.is_text("profile") {
-        true => measured(root)?,
+    let measured = match root.is_text("profile") {
+        true => from_file(root)?,
         false => {
             // Of a live cluster a profile may have more nodes.
             cluster.whole("nodes", 1, NODES_MAX, None)?;
             System::read(&cluster)?.profile(&root.need("profile")?, 1)?
         }
     };
-    let (nodes, pfs_bytes_per_s) = (planner.profile.max_nodes, planner.pfs_bytes_per_s);
+    let (nodes, pfs_bytes_per_s) = (measured.profile.max_nodes, measured.pfs_bytes_per_s);
     let ram_bytes = cluster.number("ram_gb", 1e-6, MAX_GB, None)? * GB;
     cluster.done()?;
-    let (policy, learning) = match root.section("planner")? {
-        None => ("forebay".into(), planner.learning),
-        Some(s) => policy(&s, planner.learning)?,
-    };
-    let bandwidth = match root.section("bandwidth")? {
-        None => "fair-share".into(),
-        Some(s) => {
-            let names: Vec<&str> = bandwidth::POLICIES.iter().map(|p| p.0).collect();
-            let name = s.choice("policy", &names, Some("fair-share"))?;
-            s.done()?;
-            name
-        }
-    };
+    let section = root.optional("planner")?;
+    let policy = section.policy(planner::POLICIES, "forebay")?;
+    let learning = section.number("learning", 0.0, 1.0, Some(measured.learning))?;
+    section.done()?;
+    let section = root.optional("bandwidth")?;
+    let bandwidth = section.policy(bandwidth::POLICIES, "fair-share")?;
+    section.done()?;
     let truth = match root.section("truth")? {
-        None => planner.profile.clone(),
-        Some(s) => truth(&s, &planner.profile)?,
+        None => measured.profile.clone(),
+        Some(s) => truth(&s, &measured.profile)?,
     };
     let mut names = Names::default();
     let sections = root.list("hpc")?;
@@ -58,27 +52,19 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     let faults = root.list("fault")?.iter().map(|s| fault(s, nodes)).collect::<Result<Vec<_>>>()?;
     let horizon_ns = horizon_ns(root)?;
     root.done()?;
-    let true_direct = planner.direct;
+    let true_direct = measured.direct;
     let division = bandwidth::policy(&bandwidth).map_err(Error::Usage)?.division();
-    let planner = Config { ram_bytes: ram_bytes as u64, learning, division, ..planner };
+    let planner = Config { ram_bytes: ram_bytes as u64, learning, division, ..measured };
     Ok(Setup { policy, bandwidth, planner, truth, true_direct, hpc, jobs, memory, faults, seed, horizon_ns })
 }
 
 /// From the profile that the scenario names: the coordinator's file.
-fn measured(root: &Section<'_>) -> Result<Config> {
+fn from_file(root: &Section<'_>) -> Result<Config> {
     let planner = profile::read(&root.beside(&root.text("profile", None)?))?;
     match u64::from(planner.profile.max_nodes) <= NODES_MAX {
         true => Ok(planner),
         false => Err(root.error("profile", format!("a file with at most {NODES_MAX} nodes is needed"))),
     }
-}
-
-fn policy(s: &Section<'_>, learning: f64) -> Result<(String, f64)> {
-    let names: Vec<&str> = planner::POLICIES.iter().map(|p| p.0).collect();
-    let policy = s.choice("policy", &names, Some("forebay"))?;
-    let learning = s.number("learning", 0.0, 1.0, Some(learning))?;
-    s.done()?;
-    Ok((policy, learning))
 }
 
 /// What is true where the profile is wrong: interference and speed as multiples of the profile's.

@@ -37,9 +37,8 @@ pub fn node(root: &Section<'_>) -> Result<Setup> {
     let (refill, release) = (rate("refill_gb_per_s")?, rate("release_gb_per_s")?);
     node.done()?;
     let law = root.need("memory")?;
-    let names: Vec<&str> = memory::POLICIES.iter().map(|p| p.0).collect();
     let mut setup = Setup {
-        policy: law.choice("policy", &names, Some("forebay"))?,
+        policy: law.policy(memory::POLICIES, "forebay")?,
         config: config(&law, memory_gb)?,
         start_bytes: 0,
         refill_bytes_per_s: refill,

@@ -50,14 +50,9 @@ fn config(root: &Section<'_>) -> Result<Config> {
     let system = System::read(&cluster)?;
     cluster.done()?;
     let mut config = system.profile(&root.need("profile")?, DEFAULT_THREADS)?;
-    let learning = match root.section("planner")? {
-        None => LEARNING,
-        Some(s) => {
-            let learning = s.number("learning", 0.0, 1.0, Some(LEARNING))?;
-            s.done()?;
-            learning
-        }
-    };
+    let planner = root.optional("planner")?;
+    let learning = planner.number("learning", 0.0, 1.0, Some(LEARNING))?;
+    planner.done()?;
     root.done()?;
     if learning > 0.0 {
         config.profile.i_hpc = config.profile.i_hpc.at_least(LEAST_I_HPC);

@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use toml::{Table, Value};
 
@@ -119,6 +120,12 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// The key `policy`: the name of one of `policies`.
+    pub fn policy<T>(&self, policies: &[(&str, T)], default: &str) -> Result<String> {
+        let names: Vec<&str> = policies.iter().map(|p| p.0).collect();
+        self.choice("policy", &names, Some(default))
+    }
+
     /// A list of numbers from `min` to `max` in ascending order.
     pub fn ascending(&self, key: &'static str, min: f64, max: f64) -> Result<Vec<f64>> {
         let numbers = self.get(key).and_then(Value::as_array).map(|list| {
@@ -178,6 +185,14 @@ impl<'a> Section<'a> {
             }
             Some(_) => Err(self.error(key, format!("a table [{}] is needed", self.key(key)))),
         }
+    }
+
+    /// A table in it; an empty one if it is missing, so that its keys have the same defaults then.
+    pub fn optional(&self, key: &'static str) -> Result<Section<'a>> {
+        static EMPTY: LazyLock<Table> = LazyLock::new(Table::new);
+        let empty =
+            || Section { file: self.file, path: self.key(key), table: &EMPTY, asked: RefCell::default() };
+        Ok(self.section(key)?.unwrap_or_else(empty))
     }
 
     /// A table that has to be there.

@@ -110,8 +110,7 @@ fn bounded(root: &Section<'_>, setup: &Setup) -> Result<()> {
 
 /// Without this section, steps stay where they are.
 fn drain(s: &Section<'_>, setup: &Setup) -> Result<DrainSetup> {
-    let names: Vec<&str> = drain::POLICIES.iter().map(|p| p.0).collect();
-    let policy = s.choice("policy", &names, Some("yield"))?;
+    let policy = s.policy(drain::POLICIES, "yield")?;
     let all_gb = setup.pfs_bytes_per_s() / GB;
     let gb_per_s = s.number("gb_per_s", LEAST_GB, MAX_GB, Some(all_gb.clamp(LEAST_GB, MAX_GB)))?;
     let slow_gb_per_s =
