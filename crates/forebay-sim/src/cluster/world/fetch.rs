@@ -44,7 +44,8 @@ enum State {
 /// The fetch threads of a node.
 #[derive(Default)]
 struct Threads {
-    queued: BTreeMap<Urgency, VecDeque<Page>>,
+    /// By the order in which they were asked for.
+    queued: BTreeMap<Urgency, BTreeMap<u64, Page>>,
     busy: u32,
     /// Pages under way for requests.
     for_requests: u32,
@@ -72,6 +73,11 @@ pub(super) struct Tier {
     pub(super) flights: HashMap<Page, Flight>,
     /// By node.
     threads: Vec<Threads>,
+    /// Pages that were next in a queue and wait for the page before, the key: the node, and the
+    /// place in its queue. So no page is looked at again until the one before has changed.
+    behind: HashMap<Page, Vec<(usize, Urgency, u64)>>,
+    /// Pages queued so far.
+    queued: u64,
     requests: BTreeMap<RequestId, Request>,
     /// What tiers hold, where that changes.
     pub rooms: Option<Rooms>,
@@ -104,20 +110,33 @@ impl Tier {
 
     /// A node takes up the most urgent page that does not wait for the one before.
     fn next_of(&mut self, setup: &Setup, node: usize) -> Option<Page> {
-        let Tier { flights, threads, .. } = self;
-        threads[node].queued.iter_mut().find_map(|(urgency, pages)| {
-            let is_queued = |page: &Page| flights.get(page).is_some_and(|f| matches!(f.state, State::Queued));
-            if !setup.streams || !fetch_order::is_in_order(*urgency) {
-                return core::iter::from_fn(|| pages.pop_front()).find(is_queued);
+        let Tier { flights, threads, behind, .. } = self;
+        for (&urgency, pages) in &mut threads[node].queued {
+            while let Some((at, page)) = pages.pop_first() {
+                if !flights.get(&page).is_some_and(|flight| matches!(flight.state, State::Queued)) {
+                    continue;
+                }
+                if !waits(setup, flights, page, urgency) {
+                    return Some(page);
+                }
+                behind.entry((page.0, page.1, page.2 - 1)).or_default().push((node, urgency, at));
             }
-            pages.retain(is_queued);
-            let at = pages.iter().position(|page| !waits(setup, flights, *page, *urgency))?;
-            pages.remove(at)
-        })
+        }
+        None
+    }
+
+    /// Nobody waits for a page any more: the next one in the file is back in its place.
+    fn let_next_go(&mut self, page: Page) {
+        for (node, urgency, at) in self.behind.remove(&page).unwrap_or_default() {
+            let next = (page.0, page.1, page.2 + 1);
+            self.threads[node].queued.entry(urgency).or_default().insert(at, next);
+        }
     }
 
     /// A node is gone. Returns who waits for pages that it was to fetch; nobody fetches those now.
     pub fn lose(&mut self, node: usize) -> Vec<(Page, Waiter)> {
+        let before: Vec<Page> = self.behind.keys().copied().collect();
+        before.into_iter().for_each(|page| self.let_next_go(page));
         self.requests.retain(|_, request| request.node != node);
         self.open.retain(|(of, ..)| *of != node);
         if let Some(rooms) = &mut self.rooms {
@@ -128,7 +147,7 @@ impl Tier {
         let is_of_it = |waiter: &Waiter| matches!(waiter, Waiter::Request { node: at, .. } if *at == node);
         self.flights.values_mut().for_each(|flight| flight.waiting.retain(|waiter| !is_of_it(waiter)));
         let queued = std::mem::take(&mut self.threads[node]).queued;
-        let queued: BTreeSet<Page> = queued.into_values().flatten().collect();
+        let queued: BTreeSet<Page> = queued.into_values().flat_map(BTreeMap::into_values).collect();
         let lost = self.flights.iter().filter(|(page, flight)| match &flight.state {
             State::Queued => queued.contains(page),
             State::Fetched { .. } => flight.node == node,
@@ -189,7 +208,9 @@ impl Cluster<'_> {
         if is_new || urgency < flight.urgency {
             // Where it waited before it is passed over later.
             flight.urgency = urgency;
-            self.tier.threads[node].queued.entry(urgency).or_default().push_back(page);
+            self.tier.queued += 1;
+            let at = self.tier.queued;
+            self.tier.threads[node].queued.entry(urgency).or_default().insert(at, page);
         }
         self.fetch_some(now, node, queue);
     }
@@ -204,8 +225,11 @@ impl Cluster<'_> {
             reader.request(now, &mut self.pfs);
             reader.come_at().for_each(|at| queue.at(at.max(now), Happening::PageGrows(page)));
             self.tier.threads[node].busy += 1;
-            if let Some(flight) = self.tier.flights.get_mut(&page) {
-                (flight.node, flight.state) = (node, State::Fetched { reader, is_in_order });
+            let Some(flight) = self.tier.flights.get_mut(&page) else { continue };
+            let of = std::mem::replace(&mut flight.node, node);
+            flight.state = State::Fetched { reader, is_in_order };
+            if of != node {
+                self.tier.let_next_go(page);
             }
         }
     }
@@ -228,6 +252,7 @@ impl Cluster<'_> {
         let reader = std::mem::take(reader);
         flight.state = State::There;
         let (urgency, waiting) = (flight.urgency, std::mem::take(&mut flight.waiting));
+        self.tier.let_next_go(page);
         if let Some(rooms) = &mut self.tier.rooms {
             rooms.came(node, page, end - page_range(self.setup, page).0, urgency, &waiting);
         }
