@@ -20,14 +20,18 @@ use crate::figure::Figure;
 pub enum Class {
     /// The number that a paper prints.
     Print,
-    /// What follows from the model by other means (closed forms, bounds, another simulation), or
-    /// what a paper says in words.
+    /// A value that follows from the model by other means: closed forms, another simulation.
     Model,
+    /// A direction, an order or a bound; values are not compared.
+    Direction,
     /// Our own target: no paper prints anything to compare with.
     Ours,
     /// Nothing: constants were fitted on it, so its agreement shows nothing.
     Fitted,
 }
+
+/// How far a number may be from the printed one, in percent of it.
+const PRINT_PERCENT: f64 = 5.0;
 
 /// One number of ours beside the paper's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -77,7 +81,18 @@ impl Record {
         }
     }
 
-    /// A number that should be as the model says, or as a paper says in words.
+    /// A number whose sign, order or bound should be as a paper or the model says.
+    pub fn direction(
+        id: impl Into<String>,
+        ours: f64,
+        unit: &str,
+        target: impl Into<String>,
+        met: bool,
+    ) -> Self {
+        Record { class: Class::Direction, ..Record::checked(id, ours, unit, target, met) }
+    }
+
+    /// A number that should have the value that the model gives by other means.
     pub fn model(id: impl Into<String>, ours: f64, unit: &str, target: impl Into<String>, met: bool) -> Self {
         Record { class: Class::Model, ..Record::checked(id, ours, unit, target, met) }
     }
@@ -87,42 +102,16 @@ impl Record {
         Record { met: None, ..Record::checked(id, ours, unit, "reported", true) }
     }
 
-    /// A number that should be within `percent` of the printed one, relatively.
-    pub fn within_percent(id: impl Into<String>, paper: f64, ours: f64, unit: &str, percent: f64) -> Self {
-        let met = (ours / paper - 1.0).abs() * 100.0 <= percent;
-        Record::print(id, paper, ours, unit, format!("within {percent} % of the paper"), met)
-    }
-
-    /// A percentage that should be within so many points of the printed one.
-    pub fn within_points(id: impl Into<String>, paper: f64, ours: f64, points: f64) -> Self {
-        let met = (ours - paper).abs() <= points;
-        Record::print(id, paper, ours, "%", format!("within {points} points of the paper"), met)
-    }
-
-    /// A number that should be the printed one.
-    pub fn equal(id: impl Into<String>, paper: f64, ours: f64, unit: &str) -> Self {
-        Record::print(id, paper, ours, unit, "the paper's".into(), ours == paper)
-    }
-
-    fn print(id: impl Into<String>, paper: f64, ours: f64, unit: &str, target: String, met: bool) -> Self {
+    /// A number that should be within [`PRINT_PERCENT`] of the printed one, relatively.
+    pub fn print(id: impl Into<String>, paper: f64, ours: f64, unit: &str) -> Self {
+        let met = (ours - paper).abs() <= 0.01 * PRINT_PERCENT * paper.abs();
+        let target = format!("within {PRINT_PERCENT} % of the paper");
         Record { class: Class::Print, ..Record::checked(id, ours, unit, target, met) }.beside(paper)
     }
 
     /// The same, shown without judgement because constants were fitted on it.
     pub fn fitted(self) -> Self {
         Record { class: Class::Fitted, met: None, target: "fitted".into(), ..self }
-    }
-
-    /// Whether a paper prints another number: the target on it is missed or, if the target is
-    /// another, it is off by more than 5 %.
-    pub fn differs_from_print(&self) -> bool {
-        match self.class {
-            Class::Fitted => false,
-            Class::Print => self.met == Some(false),
-            Class::Model | Class::Ours => {
-                self.difference.zip(self.paper).is_some_and(|(d, p)| d.abs() > 0.05 * p.abs())
-            }
-        }
     }
 
     /// The same with the interval that it is judged on.
@@ -145,55 +134,77 @@ impl Record {
     }
 }
 
-/// How many numbers a report has.
+/// How many numbers a report has, and how many of them are as they should be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Those that hold, and all that are judged: against print, the model, our own targets.
-    pub print: (usize, usize),
-    /// Against the model.
+    /// What the papers print.
+    pub printed: Printed,
+    /// Those that hold, and all that are judged: against values of the model,
     pub model: (usize, usize),
-    /// Against our own targets.
+    /// against a direction, an order or a bound,
+    pub direction: (usize, usize),
+    /// and against our own targets.
     pub ours: (usize, usize),
-    /// Those that constants were fitted on.
-    pub fitted: usize,
-    /// Others without judgement.
-    pub reported: usize,
-    /// Results that papers print and that the report does not reproduce.
-    pub not_reproduced: usize,
 }
 
 impl Counts {
-    /// Of these records.
-    pub fn of(records: &[Record], not_reproduced: usize) -> Self {
-        let mut counts = Counts { not_reproduced, ..Counts::default() };
-        for record in records {
-            let judged = match (record.class, record.met) {
-                (Class::Fitted, _) => {
-                    counts.fitted += 1;
-                    continue;
-                }
-                (_, None) => {
-                    counts.reported += 1;
-                    continue;
-                }
-                (Class::Print, Some(_)) => &mut counts.print,
-                (Class::Model, Some(_)) => &mut counts.model,
-                (Class::Ours, Some(_)) => &mut counts.ours,
-            };
-            judged.0 += usize::from(record.met == Some(true));
-            judged.1 += 1;
+    /// Of these records, without what the papers print.
+    pub fn of(records: &[Record], printed: Printed) -> Self {
+        let count = |class| {
+            let judged = || records.iter().filter(|r| r.class == class).filter_map(|r| r.met);
+            (judged().filter(|met| *met).count(), judged().count())
+        };
+        Counts {
+            printed,
+            model: count(Class::Model),
+            direction: count(Class::Direction),
+            ours: count(Class::Ours),
         }
-        counts
     }
 
-    /// What README, documents, report and command say.
+    /// What report and command say of numbers that no paper prints.
     pub fn sentence(&self) -> String {
-        let Counts { print, model, ours, fitted, reported, not_reproduced } = self;
+        let Counts { model, direction, ours, .. } = self;
         format!(
-            "{} of {} numbers match the printed ones, {} of {} are consistent with the model, and {} of {} without a printed value meet our targets. \
-             {fitted} numbers on which constants were fitted and {reported} others are shown without judgement. \
-             {not_reproduced} printed results are not reproduced.",
-            print.0, print.1, model.0, model.1, ours.0, ours.1
+            "{} of {} values are those that the model gives by other means, {} of {} directions and bounds hold, and {} of {} of our own targets are met.",
+            model.0, model.1, direction.0, direction.1, ours.0, ours.1
+        )
+    }
+}
+
+/// How many results the papers print, by what stands beside them. Each printed result counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Printed {
+    /// Within 5 % without a fit on themselves, by simulation.
+    pub simulated: usize,
+    /// The same by a formula.
+    pub computed: usize,
+    /// Further off.
+    pub off: usize,
+    /// Compared in direction only: a sign, an order or a bound.
+    pub direction: usize,
+    /// Constants were fitted on them.
+    pub fitted: usize,
+    /// No run stands for them.
+    pub not_reproduced: usize,
+}
+
+impl Printed {
+    /// What README, report and command say.
+    pub fn headline(&self) -> String {
+        let Printed { simulated, computed, off, direction, fitted, not_reproduced } = self;
+        let all = simulated + computed + off + direction + fitted + not_reproduced;
+        let within = simulated + computed;
+        format!(
+            "Of {all} results that the papers print, {within} are within 5 % without a fit on themselves, {simulated} of these by simulation and {computed} by formulas."
+        )
+    }
+
+    /// What the documents and the report say of the rest.
+    pub fn rest(&self) -> String {
+        let Printed { off, direction, fitted, not_reproduced, .. } = self;
+        format!(
+            "{off} are further off, {direction} are compared in direction only, constants were fitted on {fitted}, and {not_reproduced} are not reproduced."
         )
     }
 }
@@ -203,7 +214,7 @@ pub struct Report {
     dir: PathBuf,
     title: String,
     markdown: String,
-    not_reproduced: usize,
+    printed: Printed,
     records: Vec<Record>,
 }
 
@@ -218,7 +229,7 @@ impl Report {
             dir: dir.to_path_buf(),
             title: title.into(),
             markdown: String::new(),
-            not_reproduced: 0,
+            printed: Printed::default(),
             records: Vec::new(),
         })
     }
@@ -292,15 +303,14 @@ impl Report {
         self.records.extend(records);
     }
 
-    /// Shows as a table what papers print and the report does not reproduce, and counts it.
-    pub fn not_reproduced(&mut self, header: &[&str], rows: &[Vec<String>]) {
-        self.not_reproduced += rows.len();
-        self.table(header, rows);
+    /// Says how many of the printed results are reproduced, and how.
+    pub fn printed(&mut self, printed: Printed) {
+        self.printed = printed;
     }
 
     /// How many numbers there are so far.
     pub fn counts(&self) -> Counts {
-        Counts::of(&self.records, self.not_reproduced)
+        Counts::of(&self.records, self.printed)
     }
 
     /// The numbers so far.
@@ -336,7 +346,9 @@ impl Report {
             return Err(Error::Usage(format!("two results are both called {}", twice[0])));
         }
         let path = self.path();
-        let text = format!("# {}\n\n{}\n{}", self.title, self.counts().sentence(), self.markdown);
+        let counts = self.counts();
+        let sentences = [counts.printed.headline(), counts.printed.rest(), counts.sentence()].join(" ");
+        let text = format!("# {}\n\n{sentences}\n{}", self.title, self.markdown);
         fs::write(&path, text).map_err(Error::io("write the report to", &path))?;
         let path = self.dir.join("summary.json");
         let mut json = serde_json::to_string_pretty(&self.records).map_err(std::io::Error::from);
@@ -373,12 +385,13 @@ mod tests {
 
     #[test]
     fn targets_are_judged() {
-        assert_eq!(Record::within_percent("a", 100.0, 104.9, "s", 5.0).met, Some(true));
-        assert_eq!(Record::within_percent("a", 100.0, 94.0, "s", 5.0).met, Some(false));
-        let r = Record::within_points("a", 63.0, 60.0, 5.0);
+        assert_eq!(Record::print("a", 100.0, 104.9, "s").met, Some(true));
+        assert_eq!(Record::print("a", -100.0, -94.0, "s").met, Some(false));
+        assert_eq!(Record::print("a", 0.0, 0.0, "s").met, Some(true));
+        let r = Record::print("a", 26.0, 30.0, "%");
         assert_eq!(
             (r.met, r.difference, r.target.as_str()),
-            (Some(true), Some(-3.0), "within 5 points of the paper")
+            (Some(false), Some(4.0), "within 5 % of the paper")
         );
         let fitted = r.fitted();
         assert_eq!((fitted.met, fitted.class), (None, Class::Fitted));
@@ -387,16 +400,19 @@ mod tests {
     #[test]
     fn numbers_are_counted_by_what_they_are_compared_with() {
         let records = [
-            Record::equal("a", 1.0, 1.0, "s"),
-            Record::equal("b", 1.0, 2.0, "s"),
-            Record::equal("c", 1.0, 2.0, "s").fitted(),
+            Record::print("a", 1.0, 1.0, "s"),
+            Record::print("c", 1.0, 2.0, "s").fitted(),
             Record::model("d", 1.0, "s", "any", true),
-            Record::checked("e", 1.0, "s", "any", false),
-            Record::reported("f", 1.0, "s"),
+            Record::direction("e", 1.0, "s", "any", true),
+            Record::direction("f", 1.0, "s", "any", false),
+            Record::checked("g", 1.0, "s", "any", false),
+            Record::reported("h", 1.0, "s"),
         ];
-        let want =
-            Counts { print: (1, 2), model: (1, 1), ours: (0, 1), fitted: 1, reported: 1, not_reproduced: 7 };
-        assert_eq!(Counts::of(&records, 7), want);
+        let printed = Printed { simulated: 1, fitted: 1, ..Printed::default() };
+        let want = Counts { printed, model: (1, 1), direction: (1, 2), ours: (0, 1) };
+        assert_eq!(Counts::of(&records, printed), want);
+        let all = "Of 2 results that the papers print, 1 are within 5 % without a fit on themselves, 1 of these by simulation and 0 by formulas.";
+        assert_eq!(printed.headline(), all);
     }
 
     #[test]

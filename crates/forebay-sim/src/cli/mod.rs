@@ -184,7 +184,8 @@ fn reproduce(args: &ReproduceArgs, out: &mut Output<'_>) -> Result<()> {
     if out.json {
         return out.value(&report.json());
     }
-    say(out, &report.counts().sentence())?;
+    let counts = report.counts();
+    say(out, &format!("{}\n{}\n{}", counts.printed.headline(), counts.printed.rest(), counts.sentence()))?;
     for r in report.all_records().iter().filter(|r| r.met == Some(false)) {
         say(
             out,

@@ -170,7 +170,7 @@ fn burst(report: &mut Report) -> Result<()> {
     report.figure("dynims-burst.svg", &svg, "Utilisation during the burst under the printed law")?;
     let (slow, best) = (runs[0].peak(), runs[1].peak());
     report.records(vec![
-        Record::model("dynims/peak/0.1", slow, "of memory", "above 1: swaps", slow > 1.0),
+        Record::direction("dynims/peak/0.1", slow, "of memory", "above 1: swaps", slow > 1.0),
         Record::model(
             "dynims/peak/0.5",
             best,
@@ -205,7 +205,7 @@ fn oscillation(report: &mut Report) -> Result<()> {
     let swings: Vec<f64> = runs.iter().map(|r| r.swing_gb(30.0, 44.0)).collect();
     report.records(vec![
         Record::reported("dynims/swing/0.5", swings[1], "GB between extremes"),
-        Record::model(
+        Record::direction(
             "dynims/swing/2.5",
             swings[2],
             "GB between extremes",

@@ -5,7 +5,7 @@
 //! keeps what it has, as LFU does, hits as often as its part of the data says. One rate is not
 //! printed, that of the data nodes' disks; it is fitted to the printed 32.1.
 
-use crate::report::{Class, Record, Report};
+use crate::report::{Record, Report};
 
 const NODES: f64 = 4.0;
 const DATA_GB: f64 = 320.0;
@@ -46,15 +46,14 @@ pub fn all(report: &mut Report) {
     let (fixed, dynamic) = (times(STATIC_GB), times(DYNIMS_GB));
     let spark = dynamic / fixed;
     report.records(vec![
-        Record::within_percent("dynims/hits/static", 31.0, 100.0 * hits(STATIC_GB), "% of reads", 5.0),
-        Record::within_percent("dynims/hits/dynims", 75.0, 100.0 * hits(DYNIMS_GB), "% of reads", 5.0),
-        Record::within_percent("dynims/read/dynims", DYNIMS_TIMES, dynamic, unit, 5.0)
+        Record::print("dynims/hits/static", 31.0, 100.0 * hits(STATIC_GB), "% of reads"),
+        Record::print("dynims/hits/dynims", 75.0, 100.0 * hits(DYNIMS_GB), "% of reads"),
+        Record::print("dynims/read/dynims", DYNIMS_TIMES, dynamic, unit)
             .note(format!("with disks of {disk:.0} MB/s for each node"))
             .fitted(),
-        Record { class: Class::Model, ..Record::reported("dynims/read/static", fixed, unit) }
-            .beside(7.8)
+        Record::print("dynims/read/static", 7.8, fixed, unit)
             .note("the printed figure needs more hits than the tier and the data nodes' cache have room for"),
-        Record::model(
+        Record::direction(
             "dynims/spark/static",
             spark,
             "times as fast with DynIMS, if jobs did nothing but read",

@@ -47,14 +47,14 @@ pub const FITTED: &[Fitted] = &[
     Fitted {
         constant: "Eley: interference of n of 8 nodes, I_hpc",
         value: "1 + 0.3 (n/8)^6",
-        on: &["eley/table6/max-cost", "eley/figure8/app2/"],
+        on: &["eley/table6/action/", "eley/table6/cost/", "eley/figure8/app2/"],
         words: "",
     },
     Fitted {
         constant: "Eley: prefetch time, I_hpc and I_bd of more threads",
         value: "25, 23, 21.25 s at 1, 2, 4; x 1 to 1.5; x 1 to 1.7",
-        on: &["eley/figure8/app3/", "eley/figure8/app8/"],
-        words: "*Scale Up* of Sort in Table 4",
+        on: &["eley/figure8/app3/", "eley/figure8/app8/", "eley/table4/action/3"],
+        words: "",
     },
     Fitted {
         constant: "Planner `forebay`: waves that it simulates, finalists, reach of out-of-order schedules",

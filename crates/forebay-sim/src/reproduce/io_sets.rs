@@ -103,7 +103,7 @@ pub fn run(report: &mut Report) -> Result<()> {
     let change = |what: usize| Estimate::change_of_sums_percent(&measured[1][what], &measured[0][what]);
     let (slowdown, computing) = (change(0), change(1));
     report.records(vec![
-        Record::model(
+        Record::direction(
             "io-sets/slowdown",
             slowdown.mean,
             "% against fair share",
@@ -112,8 +112,8 @@ pub fn run(report: &mut Report) -> Result<()> {
         )
         .over(&slowdown)
         .beside(-50.0),
-        Record::model("io-sets/better", f64::from(better), "of 20 trials", "most", better > 15),
-        Record::model(
+        Record::direction("io-sets/better", f64::from(better), "of 20 trials", "most", better > 15),
+        Record::direction(
             "io-sets/utilisation",
             computing.mean,
             "% against fair share",

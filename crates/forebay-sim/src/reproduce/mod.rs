@@ -10,7 +10,7 @@ pub mod eley;
 pub mod fitted;
 pub mod held_out;
 mod io_sets;
-mod missing;
+pub mod printed;
 pub mod tls;
 
 use std::path::Path;
@@ -72,9 +72,11 @@ pub fn reproduce(name: &str, report: &mut Report) -> Result<()> {
     for part in &chosen {
         (part.run)(report)?;
     }
-    if chosen.len() == PARTS.len() {
+    let everything = chosen.len() == PARTS.len();
+    if everything {
         fitted::chapter(report);
-        missing::chapter(report);
     }
+    let names: Vec<&str> = chosen.iter().map(|part| part.name).collect();
+    printed::chapter(report, &names, everything);
     report.write()
 }

