@@ -464,7 +464,10 @@ pub fn make_way() {
         && inside::is_owner()
         && let Some(inside) = inside::enter()
     {
-        guarded(&inside, || Some(client.disconnect()));
+        guarded(&inside, || {
+            client.disconnect();
+            Some(())
+        });
     }
 }
 
