@@ -389,7 +389,7 @@ fn burst_buffers_have_one_default_pair_of_policies() {
         jobs("checkpoint")
     );
     for scenario in [burst_buffer, world] {
-        let mut run = |tables: &str| {
+        let run = |tables: &str| {
             fs::write(&file, format!("{scenario}\n{tables}")).expect("the directory is writable");
             let out = forebay(&["sim", "run", path(&file), "--trace", path(&record)]).expect("it runs");
             (out, fs::read_to_string(&record).expect("written"))
