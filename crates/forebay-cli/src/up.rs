@@ -348,8 +348,10 @@ fn wait_gone(pid: u32) -> Result<(), String> {
 }
 
 fn is_zombie(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
+    // The program's name, in brackets, may be any bytes.
+    std::fs::read(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        stat.rsplit(|byte| *byte == b')').next().is_some_and(|rest| rest.starts_with(b" Z"))
+    })
 }
 
 fn drop_tier(global: &Global, args: &DownArgs) -> Result<(), String> {

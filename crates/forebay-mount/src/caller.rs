@@ -14,6 +14,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -98,20 +99,30 @@ fn asks_for_real_user(pid: u32) -> bool {
 
 impl Callers {
     /// Of this process. `may_switch`: it is root and serves all users.
-    pub fn new(may_switch: bool) -> Self {
-        let status = rustix::fs::open("/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        let own = status.ok().and_then(|fd| read_status(&fd)).unwrap_or_default();
+    ///
+    /// # Errors
+    /// `/proc` says nothing about the callers of this process.
+    pub fn new(may_switch: bool) -> io::Result<Self> {
+        let own_number = rustix::process::getpid().as_raw_nonzero().to_string();
+        if may_switch && std::fs::read_link("/proc/self")?.as_os_str() != own_number.as_str() {
+            return Err(io::Error::other(
+                "/proc is that of another PID namespace, so the groups of callers cannot be read; mount it anew \
+                 in this namespace (`mount -t proc proc /proc`), or mount with --private",
+            ));
+        }
+        let status = rustix::fs::open("/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let own = read_status(&status)?;
         let daemon = may_switch.then(|| Identity {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             groups: own.groups,
             capabilities: own.permitted,
         });
-        Callers {
+        Ok(Callers {
             daemon,
             user_namespace: user_namespace_of("/proc/self/ns/user").unwrap_or(0),
             statuses: Mutex::default(),
-        }
+        })
     }
 
     /// Whether calls are made with the rights of other users.
@@ -178,7 +189,7 @@ impl Callers {
     fn identity(&self, header: &InHeader, is_real: bool) -> Result<Identity, Errno> {
         let InHeader { uid, gid, pid, .. } = *header;
         let nobody = Identity { uid, gid, groups: Vec::new(), capabilities: 0 };
-        let Some(status) = self.status(pid)? else { return Ok(nobody) };
+        let status = self.status(pid)?;
         let mine = self.daemon.as_ref().map_or(0, |daemon| daemon.capabilities);
         let is_real = is_real && (status.is_alike_for_access(uid) || asks_for_real_user(pid));
         let groups = status.groups;
@@ -197,12 +208,12 @@ impl Callers {
         Ok(Identity { uid, gid, groups, capabilities: if is_trusted { capabilities & mine } else { 0 } })
     }
 
-    /// `None`: the caller is gone, or in another PID namespace. Any other failure is the program's
-    /// error: without its groups, a caller would lose rights, or gain those that a mode gives to
-    /// others and denies to its group.
-    fn status(&self, pid: u32) -> Result<Option<Status>, Errno> {
+    /// What is not known is refused: without its groups, a caller would lose rights, or gain those
+    /// that a mode gives to others and denies to its group.
+    fn status(&self, pid: u32) -> Result<Status, Errno> {
         if pid == 0 {
-            return Ok(None);
+            // The caller is in a PID namespace that this process does not see.
+            return Err(Errno::ACCESS);
         }
         // `/proc` may be closed to the user as whom this thread acted last.
         self.act_as_daemon();
@@ -210,8 +221,9 @@ impl Callers {
         if let Some(fd) = statuses.get(&pid).cloned() {
             drop(statuses);
             // The descriptor refers to this thread, even if its number is reused.
-            if let Some(status) = read_status(&fd) {
-                return Ok(Some(status));
+            match read_status(&fd) {
+                Err(Errno::SRCH) => {}
+                result => return result,
             }
             statuses = self.statuses.lock().unwrap_or_else(PoisonError::into_inner);
             statuses.remove(&pid);
@@ -228,64 +240,69 @@ impl Callers {
             }
             opened => opened,
         };
-        let fd = match opened {
-            Ok(fd) => fd,
-            Err(Errno::NOENT | Errno::SRCH) => return Ok(None),
-            Err(e) => return Err(e),
-        };
-        let Some(status) = read_status(&fd) else { return Ok(None) };
+        // A caller that is gone waits for no answer.
+        let fd = opened.map_err(|e| if e == Errno::NOENT { Errno::SRCH } else { e })?;
+        let status = read_status(&fd)?;
         statuses.insert(pid, Arc::new(fd));
-        Ok(Some(status))
+        Ok(status)
     }
 }
 
-/// Whether the thread `pid` is about to die, or is gone: nobody waits for its request.
+/// Whether the thread `pid` is about to die, or is gone: nobody waits for its request. What cannot
+/// be found out counts as alive.
 pub fn is_dying(pid: u32) -> bool {
     if pid == 0 {
         // The thread is in another PID namespace: nothing is known about it.
         return false;
     }
-    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
-    let kill = 1_u64 << (libc::SIGKILL - 1);
-    let pends = |name: &str| {
-        field(&text, name)
-            .and_then(|hex| u64::from_str_radix(hex, 16).ok())
-            .is_some_and(|set| set & kill != 0)
+    let text = match std::fs::read(format!("/proc/{pid}/status")) {
+        Ok(text) => text,
+        Err(e) => return matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
     };
-    pends("\nSigPnd:")
-        || pends("\nShdPnd:")
-        || field(&text, "\nState:").is_some_and(|s| s.starts_with(['Z', 'X']))
+    let kill = 1_u64 << (libc::SIGKILL - 1);
+    let pends = |name: &str| field(&text, name).and_then(hex).is_some_and(|set| set & kill != 0);
+    pends("SigPnd:")
+        || pends("ShdPnd:")
+        || field(&text, "State:").is_some_and(|state| state.starts_with(['Z', 'X']))
 }
 
 fn user_namespace_of(path: &str) -> Option<u64> {
     rustix::fs::statat(rustix::fs::CWD, path, AtFlags::empty()).ok().map(|stat| stat.st_ino)
 }
 
-fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let at = text.find(name)? + name.len();
-    Some(text[at..].split('\n').next().unwrap_or("").trim())
+/// The value of a field of `/proc/PID/status`. The first line is the program's name, which may be
+/// any bytes; the kernel writes a line break in it as `\\n`.
+fn field<'a>(text: &'a [u8], name: &str) -> Option<&'a str> {
+    let lines = text.split(|byte| *byte == b'\n').skip(1);
+    let value = lines.filter_map(|line| line.strip_prefix(name.as_bytes())).next()?;
+    std::str::from_utf8(value).ok().map(str::trim)
 }
 
-fn read_status(fd: &OwnedFd) -> Option<Status> {
+fn hex(digits: &str) -> Option<u64> {
+    u64::from_str_radix(digits, 16).ok()
+}
+
+/// # Errors
+/// `ESRCH`: the thread is gone. `EIO`: this is not what the kernel is known to write.
+fn read_status(fd: &OwnedFd) -> Result<Status, Errno> {
     let mut room = [0; 4096];
-    let n = rustix::io::pread(fd, &mut room[..], 0).ok()?;
+    let n = rustix::io::pread(fd, &mut room[..], 0)?;
     if n < room.len() {
-        return parse_status(&room[..n]);
+        return parse_status(&room[..n]).ok_or(Errno::IO);
     }
     // Thousands of groups.
     let mut room = vec![0; 1 << 20];
-    let n = rustix::io::pread(fd, &mut room[..], 0).ok()?;
-    parse_status(&room[..n])
+    let n = rustix::io::pread(fd, &mut room[..], 0)?;
+    parse_status(&room[..n]).ok_or(Errno::IO)
 }
 
-fn parse_status(bytes: &[u8]) -> Option<Status> {
-    let text = std::str::from_utf8(bytes).ok()?;
-    let hex = |name| u64::from_str_radix(field(text, name)?, 16).ok();
+fn parse_status(text: &[u8]) -> Option<Status> {
+    let groups = field(text, "Groups:")?.split_whitespace();
     Some(Status {
-        fsuid: field(text, "\nUid:")?.split_whitespace().nth(3)?.parse().ok()?,
-        groups: field(text, "\nGroups:")?.split_whitespace().filter_map(|g| g.parse().ok()).collect(),
-        effective: hex("\nCapEff:")?,
-        permitted: hex("\nCapPrm:")?,
+        fsuid: field(text, "Uid:")?.split_whitespace().nth(3)?.parse().ok()?,
+        groups: groups.map(|group| group.parse().ok()).collect::<Option<_>>()?,
+        effective: hex(field(text, "CapEff:")?)?,
+        permitted: hex(field(text, "CapPrm:")?)?,
     })
 }
 
@@ -392,6 +409,16 @@ mod tests {
         assert_eq!(status.fsuid, rustix::process::geteuid().as_raw());
         assert_eq!(status.effective & status.permitted, status.effective);
         assert!(!is_dying(std::process::id()));
+    }
+
+    #[test]
+    fn a_programs_name_is_no_field() {
+        let rest = "\nUid:\t1\t1\t1\t7\nGroups:\t4 5 \nCapPrm:\t3\nCapEff:\t1\n";
+        for name in [&b"\xff"[..], b"a\\nGroups:\t0", b"Groups: 0", b") Uid: 0"] {
+            let status = parse_status(&[b"Name:\t", name, rest.as_bytes()].concat()).unwrap();
+            assert_eq!((status.fsuid, status.groups, status.effective), (7, vec![4, 5], 1));
+        }
+        assert_eq!(parse_status(b"Name:\tx\nUid:\t1\t1\t1\t1\n"), None);
     }
 
     #[test]

@@ -20,11 +20,12 @@ impl Fs {
     pub fn opendir(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let _arg: OpenIn = request.arg()?;
         let node = request.header.nodeid;
+        let opener = self.opener(request.header.uid)?;
         self.callers.act_as_caller(&request.header)?;
         let dir = self.locate(node)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(self_path(dir.as_fd()), flags, Mode::empty())?;
-        let handle = Handle::directory(node, fd);
+        let handle = Handle::directory(node, fd, opener);
         self.nodes.opened(node, &handle, None);
         let number = self.handles.add(handle);
         out.put(&OpenOut { fh: number, open_flags: 0, backing_id: 0 });

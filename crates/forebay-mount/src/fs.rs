@@ -6,11 +6,12 @@
 use crate::abi::{Attr, AttrOut, EntryOut, Plain, bytes_of};
 use crate::caller::Callers;
 use crate::device::{Buffer, DATA_BYTES, Device};
-use crate::handles::{Handle, Handles};
+use crate::handles::{Handle, Handles, Opener};
 use crate::lock_table::Locks;
 use crate::moving::Moving;
 use crate::nodes::{FileId, Nodes, Whereabouts};
 use crate::registered::Registered;
+use crate::shares::{Bound, Kept, Share, Shares};
 use forebay_client::Client;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
@@ -39,6 +40,8 @@ pub struct Fs {
     pub handles: Handles,
     /// Those of them that the tier serves.
     pub registered: Registered,
+    /// The descriptors that are kept for users.
+    pub descriptors: Shares,
     /// Acts as callers.
     pub callers: Callers,
     /// Locks of programs.
@@ -63,6 +66,8 @@ pub struct Fs {
 pub enum Located {
     /// By a descriptor that others hold as well.
     Shared(Arc<OwnedFd>),
+    /// It has no name.
+    Orphan(Kept),
     /// It is open.
     Open(Arc<Handle>),
     /// By name.
@@ -73,6 +78,7 @@ impl AsFd for Located {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Located::Shared(fd) => fd.as_fd(),
+            Located::Orphan(fd) => fd.as_fd(),
             Located::Open(handle) => handle.as_fd(),
             Located::Named(fd) => fd.as_fd(),
         }
@@ -161,7 +167,7 @@ impl Fs {
         match self.nodes.find(node).ok_or(Errno::STALE)? {
             Whereabouts::Root => Ok(Located::Shared(self.root.clone())),
             Whereabouts::Open(handle) => Ok(Located::Open(handle)),
-            Whereabouts::Orphan(fd) => Ok(Located::Shared(fd)),
+            Whereabouts::Orphan(fd) => Ok(Located::Orphan(fd)),
             Whereabouts::Path(path, file) => match self.by_path(&path, file) {
                 Err(Errno::STALE) => {
                     let found = self.moving.find(node).map(Located::Shared);
@@ -281,6 +287,28 @@ impl Fs {
         });
     }
 
+    /// Counts a descriptor that is kept for a user. All users together may have half of those that
+    /// this process may have; the others are for the tier and for calls under way. Root, or the
+    /// only user of a mount, has no share.
+    ///
+    /// # Errors
+    /// `EMFILE`: the user has its share.
+    pub fn keep_for(&self, uid: u32) -> Result<Option<Share>, Errno> {
+        if uid == 0 || !self.callers.switches() {
+            return Ok(None);
+        }
+        let bound = Bound { all: descriptors_max() / 2, part: 2 };
+        self.descriptors.take(uid, bound).map(Some).ok_or(Errno::MFILE)
+    }
+
+    /// The user who opens a file.
+    ///
+    /// # Errors
+    /// As for [`Fs::keep_for`].
+    pub fn opener(&self, uid: u32) -> Result<Opener, Errno> {
+        Ok(Opener { uid, share: self.keep_for(uid)? })
+    }
+
     /// An open file by the kernel's number.
     ///
     /// # Errors
@@ -288,6 +316,12 @@ impl Fs {
     pub fn handle(&self, number: u64) -> Result<Arc<Handle>, Errno> {
         self.handles.get(number).ok_or(Errno::BADF)
     }
+}
+
+/// Descriptors that the kernel allows this process. Asked each time: the administrator may change
+/// it.
+pub fn descriptors_max() -> usize {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20) as usize
 }
 
 /// The attributes of what is open.

@@ -3,15 +3,28 @@
 use crate::caller::Identity;
 use crate::directory::Stream;
 use crate::served::Served;
+use crate::shares::Share;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+/// Who has opened a file.
+#[derive(Debug)]
+pub struct Opener {
+    /// The user.
+    pub uid: u32,
+    /// What the descriptor takes of the user's share.
+    pub share: Option<Share>,
+}
+
 /// An open file or directory.
 #[derive(Debug)]
 pub struct Handle {
+    /// Who has opened it.
+    pub owner: u32,
+    _share: Option<Share>,
     /// Its node.
     pub node: u64,
     /// The flags with which the program has opened it.
@@ -33,14 +46,30 @@ pub struct Handle {
 
 impl Handle {
     /// Of a file that is open on the PFS.
-    pub fn file(node: u64, flags: i32, fd: OwnedFd, served: Served, opener: Option<Identity>) -> Arc<Self> {
-        let mut handle = Handle::new(node, flags, fd, served, None);
-        handle.writer = opener.filter(|_| handle.is_writable()).map(Box::new);
+    pub fn file(
+        node: u64,
+        flags: i32,
+        fd: OwnedFd,
+        served: Served,
+        opener: Opener,
+        writer: Option<Identity>,
+    ) -> Arc<Self> {
+        let mut handle = Handle::new(node, flags, fd, served, opener, None);
+        handle.writer = writer.filter(|_| handle.is_writable()).map(Box::new);
         Arc::new(handle)
     }
 
-    fn new(node: u64, flags: i32, fd: OwnedFd, served: Served, stream: Option<Box<Mutex<Stream>>>) -> Self {
+    fn new(
+        node: u64,
+        flags: i32,
+        fd: OwnedFd,
+        served: Served,
+        opener: Opener,
+        stream: Option<Box<Mutex<Stream>>>,
+    ) -> Self {
         Handle {
+            owner: opener.uid,
+            _share: opener.share,
             node,
             flags,
             fd,
@@ -54,9 +83,9 @@ impl Handle {
     }
 
     /// Of a directory that is open on the PFS.
-    pub fn directory(node: u64, fd: OwnedFd) -> Arc<Self> {
+    pub fn directory(node: u64, fd: OwnedFd, opener: Opener) -> Arc<Self> {
         let stream = Some(Box::new(Mutex::new(Stream::default())));
-        Arc::new(Handle::new(node, libc::O_RDONLY, fd, Served::never(), stream))
+        Arc::new(Handle::new(node, libc::O_RDONLY, fd, Served::never(), opener, stream))
     }
 
     /// Reads or writes by the program's current flags. It may have cleared `O_DIRECT` of a file

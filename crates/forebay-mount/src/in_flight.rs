@@ -30,7 +30,8 @@ pub struct InFlight {
 #[derive(Clone, Copy, Debug)]
 struct Work {
     caller: u32,
-    thread: i32,
+    /// None while it waits for its turn.
+    thread: Option<i32>,
     waits_for_lock: bool,
     /// Its caller has died and has its answer; the thread still works on it.
     is_answered: bool,
@@ -41,11 +42,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl InFlight {
-    /// This thread begins to work on a request of `caller`.
-    pub fn begin(&self, unique: u64, caller: u32, waits_for_lock: bool) {
+    /// A request of `caller` was received; it may wait for its turn.
+    pub fn receive(&self, unique: u64, caller: u32) {
+        let work = Work { caller, thread: None, waits_for_lock: false, is_answered: false };
+        lock(&self.requests).insert(unique, work);
+    }
+
+    /// This thread begins to work on a request of `caller`: true if it is not answered yet.
+    pub fn begin(&self, unique: u64, caller: u32, waits_for_lock: bool) -> bool {
         // SAFETY: no pointers.
-        let thread = unsafe { libc::gettid() };
-        lock(&self.requests).insert(unique, Work { caller, thread, waits_for_lock, is_answered: false });
+        let thread = Some(unsafe { libc::gettid() });
+        let mut requests = lock(&self.requests);
+        let is_answered = requests.get(&unique).is_some_and(|work| work.is_answered);
+        match is_answered {
+            true => requests.remove(&unique),
+            false => requests.insert(unique, Work { caller, thread, waits_for_lock, is_answered }),
+        };
+        !is_answered
     }
 
     /// The thread has finished its work on the request: true if it is to answer.
@@ -92,8 +105,10 @@ impl InFlight {
         let Some(work) = requests.get_mut(&unique) else { return false };
         // Also when the request is answered: a signal that comes just before the call waits is
         // lost, so only the end of the work shows that one has arrived.
-        // SAFETY: no pointers.
-        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), work.thread, KICK) };
+        if let Some(thread) = work.thread {
+            // SAFETY: no pointers.
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, KICK) };
+        }
         if dies && !std::mem::replace(&mut work.is_answered, true) {
             drop(requests);
             device.answer(unique, Err(Errno::INTR));
@@ -130,7 +145,7 @@ mod tests {
         let (read, _write) = rustix::pipe::pipe().unwrap();
         let worker = requests.clone();
         let thread = std::thread::spawn(move || {
-            worker.begin(1, u32::MAX, true);
+            assert!(worker.begin(1, u32::MAX, true));
             assert!(worker.signalled(1));
             let pause = rustix::fs::Timespec { tv_sec: 3600, tv_nsec: 0 };
             // Ends by the first signal.

@@ -20,7 +20,6 @@ mod fs;
 mod handles;
 mod in_flight;
 mod lock_table;
-mod lock_waits;
 mod locks;
 mod messages;
 mod mounting;
@@ -33,6 +32,8 @@ mod registered;
 mod request;
 mod serve;
 mod served;
+mod shares;
+mod turns;
 mod two_names;
 
 pub use messages::{say, to_system_log};
@@ -125,6 +126,7 @@ impl Mounted {
             // For cached names the kernel does not ask this process, so it must check modes.
             kernel_checks: !options.valid_for.is_zero(),
         };
+        let callers = Callers::new(is_for_all)?;
         let device = Arc::new(Device::new(mounting::mount(&pfs, &at, how)?));
         let fs = Arc::new(Fs {
             root: Arc::new(root),
@@ -134,7 +136,8 @@ impl Mounted {
             moving: Default::default(),
             handles: Default::default(),
             registered: Default::default(),
-            callers: Callers::new(is_for_all),
+            descriptors: Default::default(),
+            callers,
             locks: Default::default(),
             client,
             valid_for: options.valid_for,

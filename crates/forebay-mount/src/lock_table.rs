@@ -3,6 +3,7 @@
 use crate::abi::FileLock;
 use crate::handles::Handle;
 use crate::nodes::FileId;
+use crate::shares::Share;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ pub struct Locks(Mutex<HashMap<(FileId, u64), Owned>>);
 #[derive(Debug)]
 struct Owned {
     fd: Arc<OwnedFd>,
+    _share: Option<Share>,
     /// The process that took the last one.
     pid: u32,
     /// The open file through which it did.
@@ -120,6 +122,7 @@ impl Locks {
         handle: &Arc<Handle>,
         pid: u32,
         writes: bool,
+        keep: impl Fn() -> Result<Option<Share>, Errno>,
     ) -> Result<Arc<OwnedFd>, Errno> {
         let address = Arc::as_ptr(handle) as usize;
         loop {
@@ -131,6 +134,7 @@ impl Locks {
                 Some(owned) => (Some(owned.fd.clone()), owned.reads.clone()),
                 None => (None, Vec::new()),
             };
+            let share = keep()?;
             // Without the lock: a PFS that hangs at this file must not hold up other closes.
             let is_writable = handle.is_writable();
             let fd = Arc::new(open(handle, is_writable)?);
@@ -145,7 +149,10 @@ impl Locks {
             };
             // Otherwise another thread of the owner was faster.
             if is_as_before {
-                locks.insert(key, Owned { fd: fd.clone(), pid, handle: address, is_writable, reads });
+                locks.insert(
+                    key,
+                    Owned { fd: fd.clone(), _share: share, pid, handle: address, is_writable, reads },
+                );
                 drop(locks);
                 if let Some(old) = old {
                     set(&old, libc::F_OFD_SETLK, libc::F_UNLCK, 0, u64::MAX)?;

@@ -63,7 +63,7 @@ impl Fs {
         let handle = self.handle(arg.fh)?;
         self.callers.act_as_daemon();
         match arg.lk_flags & LK_FLOCK {
-            0 => self.set_range(&handle, &arg, waits)?,
+            0 => self.set_range(&handle, &arg, request.header.uid, waits)?,
             _ => set_whole(&handle, &arg, waits)?,
         }
         if arg.lk.kind != libc::F_UNLCK {
@@ -77,9 +77,11 @@ impl Fs {
         Ok((self.nodes.file(handle.node).ok_or(Errno::STALE)?, arg.owner))
     }
 
-    fn set_range(&self, handle: &Arc<Handle>, arg: &LkIn, waits: bool) -> Result<(), Errno> {
+    fn set_range(&self, handle: &Arc<Handle>, arg: &LkIn, uid: u32, waits: bool) -> Result<(), Errno> {
         let key = self.lock_key(handle, arg)?;
         let (kind, start, end) = (arg.lk.kind, arg.lk.start, arg.lk.end);
+        // Of the errors that programs expect from locks.
+        let keep = || self.keep_for(uid).map_err(|_| Errno::NOLCK);
         let command = if waits { libc::F_OFD_SETLKW } else { libc::F_OFD_SETLK };
         loop {
             let fd = match kind == libc::F_UNLCK {
@@ -87,7 +89,7 @@ impl Fs {
                     Some(fd) => fd,
                     None => return Ok(()),
                 },
-                false => self.locks.of_owner(key, handle, arg.lk.pid, kind == libc::F_WRLCK)?,
+                false => self.locks.of_owner(key, handle, arg.lk.pid, kind == libc::F_WRLCK, keep)?,
             };
             set(&fd, command, kind, start, end)?;
             if self.locks.note(key, &fd, &arg.lk) {

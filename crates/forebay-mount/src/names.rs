@@ -1,14 +1,15 @@
 //! Looks up, creates, renames and removes names.
 
-use crate::abi::{LinkIn, MkdirIn, MknodIn, Rename2In, RenameIn};
+use crate::abi::{InHeader, LinkIn, MkdirIn, MknodIn, Rename2In, RenameIn};
 use crate::caller::use_umask;
 use crate::fs::{Done, Effect, Fs, Out, last_error, self_path};
 use crate::nodes::FileId;
 use crate::request::Request;
+use crate::shares::Kept;
 use rustix::fs::{AtFlags, Dev, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Both files exist and are exchanged.
 const EXCHANGE: u32 = 1 << 1;
@@ -105,7 +106,7 @@ impl Fs {
         if !is_dir {
             self.refuse_to_remove(&request.header, name)?;
         }
-        let last = self.last_way(request.header.nodeid, dir.as_fd(), name);
+        let last = self.last_way(&request.header, request.header.nodeid, dir.as_fd(), name);
         rustix::fs::unlinkat(dir.as_fd(), name, if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() })?;
         if let Some((file, descriptor)) = last {
             self.nodes.unnamed(file, descriptor);
@@ -115,14 +116,21 @@ impl Fs {
 
     /// A descriptor of the file `name`, if the kernel knows it only by this name: the file may stay
     /// in use after the name is removed.
-    fn last_way(&self, parent: u64, dir: BorrowedFd<'_>, name: &CStr) -> Option<(FileId, OwnedFd)> {
+    fn last_way(
+        &self,
+        caller: &InHeader,
+        parent: u64,
+        dir: BorrowedFd<'_>,
+        name: &CStr,
+    ) -> Option<(FileId, Kept)> {
         let file = FileId::of(&self.stat_name(dir, name).ok()?);
         if !self.nodes.needs_descriptor(parent, name.to_bytes(), file) {
             return None;
         }
+        let share = self.keep_for(caller.uid).ok()?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let descriptor = rustix::fs::openat(dir, name, flags, Mode::empty()).ok()?;
-        Some((file, descriptor))
+        Some((file, Kept::new(descriptor, share)))
     }
 
     /// RENAME.
@@ -150,7 +158,7 @@ impl Fs {
         let (from, to) = (self.locate(from_node)?, self.locate(to_node)?);
         let moved = self.stat_name(from.as_fd(), from_name).ok().map(|stat| FileId::of(&stat));
         let replaced = match flags & EXCHANGE {
-            0 => self.last_way(to_node, to.as_fd(), to_name),
+            0 => self.last_way(&request.header, to_node, to.as_fd(), to_name),
             _ => None,
         };
         let exchanged = match flags & EXCHANGE {

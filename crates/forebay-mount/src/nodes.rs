@@ -9,9 +9,9 @@
 use crate::abi::ROOT_ID;
 use crate::caller::Identity;
 use crate::handles::Handle;
+use crate::shares::Kept;
 use rustix::fs::{Statx, StatxFlags};
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A file of the PFS.
@@ -73,7 +73,7 @@ struct Node {
     file: FileId,
     lookups: u64,
     handles: Vec<Arc<Handle>>,
-    orphan: Option<Arc<OwnedFd>>,
+    orphan: Option<Kept>,
     /// For all open files, or for none.
     backing: Option<Arc<Backing>>,
 }
@@ -86,7 +86,7 @@ pub enum Whereabouts {
     /// It is open.
     Open(Arc<Handle>),
     /// It has no name.
-    Orphan(Arc<OwnedFd>),
+    Orphan(Kept),
     /// At this path below the root, if that is the file still.
     Path(Vec<u8>, FileId),
 }
@@ -237,12 +237,12 @@ impl Nodes {
     }
 
     /// The name of the file is gone; it is reached by this descriptor from now on.
-    pub fn unnamed(&self, file: FileId, descriptor: OwnedFd) {
+    pub fn unnamed(&self, file: FileId, descriptor: Kept) {
         let mut table = self.lock();
         if let Some(&id) = table.by_file.get(&file)
             && let Some(node) = table.nodes.get_mut(&id)
         {
-            node.orphan = Some(Arc::new(descriptor));
+            node.orphan = Some(descriptor);
         }
     }
 

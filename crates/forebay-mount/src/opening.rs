@@ -20,10 +20,11 @@ use crate::abi::{
 };
 use crate::caller::use_umask;
 use crate::fs::{Done, Effect, Fs, Out, self_path, stat};
-use crate::handles::Handle;
+use crate::handles::{Handle, Opener};
 use crate::nodes::{Backing, FileId};
 use crate::request::Request;
 use crate::served::Served;
+use crate::shares::Kept;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -64,6 +65,7 @@ impl Fs {
     pub fn open(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: OpenIn = request.arg()?;
         let node = request.header.nodeid;
+        let opener = self.opener(request.header.uid)?;
         self.callers.act_as_caller(&request.header)?;
         let file = self.locate(node)?;
         if arg.flags & FMODE_EXEC != 0 {
@@ -82,7 +84,7 @@ impl Fs {
             // Whoever opens a file after a close elsewhere learns its size, as from NFS.
             let _ = rustix::fs::statx(&fd, c"", LOOK_AGAIN, StatxFlags::BASIC_STATS);
         }
-        Ok(Effect::Opened(self.serve(node, arg.flags, fd, out)))
+        Ok(Effect::Opened(self.serve(node, arg.flags, fd, opener, out)))
     }
 
     /// The name belongs to another file now, and the PFS's client does not know it yet: GlusterFS's
@@ -103,6 +105,7 @@ impl Fs {
         let arg: CreateIn = request.arg()?;
         let name = request.name()?;
         let parent = request.header.nodeid;
+        let opener = self.opener(request.header.uid)?;
         self.callers.act_as_caller(&request.header)?;
         let dir = self.locate(parent)?;
         use_umask(arg.umask);
@@ -112,45 +115,20 @@ impl Fs {
         for _ in 0..TRIES {
             let fd = match rustix::fs::openat(dir.as_fd(), name, flags, mode) {
                 Err(Errno::EXIST) if arg.flags & libc::O_EXCL == 0 => {
-                    match self.open_existing(parent, dir.as_fd(), name, arg.flags, out) {
+                    match open_existing(dir.as_fd(), name, arg.flags) {
                         // It was removed meanwhile.
                         Err(Errno::NOENT) => continue,
-                        result => return result,
+                        result => result?,
                     }
                 }
                 result => result?,
             };
+            // Opening may have truncated it.
             let stat = stat(fd.as_fd())?;
             let node = self.nodes.looked_up(parent, name.to_bytes(), FileId::of(&stat));
-            return Ok(self.created(node, arg.flags, fd, &stat, out));
+            return Ok(self.created(node, arg.flags, fd, &stat, opener, out));
         }
         Err(Errno::STALE)
-    }
-
-    /// Opens a file that was created after the kernel's last look.
-    fn open_existing(
-        &self,
-        parent: u64,
-        dir: BorrowedFd<'_>,
-        name: &CStr,
-        flags: i32,
-        out: &mut Out,
-    ) -> Done {
-        let by_name = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(dir, name, by_name, Mode::empty())?;
-        let found = stat(file.as_fd())?;
-        if FileType::from_raw_mode(u32::from(found.stx_mode)) != FileType::RegularFile {
-            return Err(Errno::STALE);
-        }
-        let opened = rustix::fs::open(self_path(file.as_fd()), flags_of(flags), Mode::empty());
-        if matches!(opened, Err(Errno::STALE)) {
-            let _ = rustix::fs::openat(dir, name, flags_of_look(flags), Mode::empty());
-        }
-        let fd = opened?;
-        // Opening may have truncated it.
-        let now = stat(fd.as_fd())?;
-        let node = self.nodes.looked_up(parent, name.to_bytes(), FileId::of(&now));
-        Ok(self.created(node, flags, fd, &now, out))
     }
 
     /// TMPFILE: creates a file without a name and opens it.
@@ -160,6 +138,7 @@ impl Fs {
     pub fn tmpfile(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: CreateIn = request.arg()?;
         let parent = request.header.nodeid;
+        let opener = self.opener(request.header.uid)?;
         self.callers.act_as_caller(&request.header)?;
         let dir = self.locate(parent)?;
         use_umask(arg.umask);
@@ -171,15 +150,25 @@ impl Fs {
         let node = self.nodes.looked_up(parent, b"", FileId::of(&stat));
         // Without a name it is reached by a descriptor, also after it is closed.
         let path = self_path(fd.as_fd());
-        if let Ok(by_name) = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
-            self.nodes.unnamed(FileId::of(&stat), by_name);
+        if let Ok(share) = self.keep_for(opener.uid)
+            && let Ok(by_name) = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        {
+            self.nodes.unnamed(FileId::of(&stat), Kept::new(by_name, share));
         }
-        Ok(self.created(node, arg.flags, fd, &stat, out))
+        Ok(self.created(node, arg.flags, fd, &stat, opener, out))
     }
 
-    fn created(&self, node: u64, flags: i32, fd: OwnedFd, stat: &rustix::fs::Statx, out: &mut Out) -> Effect {
+    fn created(
+        &self,
+        node: u64,
+        flags: i32,
+        fd: OwnedFd,
+        stat: &rustix::fs::Statx,
+        opener: Opener,
+        out: &mut Out,
+    ) -> Effect {
         out.put(&self.entry(node, stat));
-        Effect::Created(node, self.serve(node, flags, fd, out))
+        Effect::Created(node, self.serve(node, flags, fd, opener, out))
     }
 
     /// Whether the kernel is to pass reads and writes to the PFS's file.
@@ -197,12 +186,12 @@ impl Fs {
     }
 
     /// Answers an open with how the file's reads and writes are served.
-    fn serve(&self, node: u64, flags: i32, fd: OwnedFd, out: &mut Out) -> u64 {
+    fn serve(&self, node: u64, flags: i32, fd: OwnedFd, opener: Opener, out: &mut Out) -> u64 {
         let is_direct = flags & libc::O_DIRECT != 0;
         let may_pass = self.wants_pass(flags) && !is_direct && self.nodes.may_have_backing(node);
         let new = if may_pass { self.register(fd.as_fd()) } else { None };
         let served = if self.may_be_served(flags) { Served::perhaps() } else { Served::never() };
-        let handle = Handle::file(node, flags, fd, served, self.callers.acting());
+        let handle = Handle::file(node, flags, fd, served, opener, self.callers.acting());
         let backing = self.nodes.opened(node, &handle, new.clone());
         if let Some(new) = new
             && backing.as_ref().is_none_or(|backing| !Arc::ptr_eq(backing, &new))
@@ -315,6 +304,33 @@ impl Fs {
         {
             self.device.close_backing(backing);
         }
+    }
+}
+
+/// Opens a file that was created after the kernel's last look.
+///
+/// # Errors
+/// `ESTALE`: the kernel is to look again and open the file itself. It has locked the directory
+/// meanwhile, so this open waits for nothing, for example for somebody's lease.
+fn open_existing(dir: BorrowedFd<'_>, name: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
+    let by_name = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(dir, name, by_name, Mode::empty())?;
+    let found = stat(file.as_fd())?;
+    if FileType::from_raw_mode(u32::from(found.stx_mode)) != FileType::RegularFile {
+        return Err(Errno::STALE);
+    }
+    let without_waiting = flags_of(flags) | OFlags::NONBLOCK;
+    match rustix::fs::open(self_path(file.as_fd()), without_waiting, Mode::empty()) {
+        Err(Errno::AGAIN) => Err(Errno::STALE),
+        Err(Errno::STALE) => {
+            let _ = rustix::fs::openat(dir, name, flags_of_look(flags), Mode::empty());
+            Err(Errno::STALE)
+        }
+        Ok(fd) if flags & libc::O_NONBLOCK == 0 => {
+            rustix::fs::fcntl_setfl(&fd, rustix::fs::fcntl_getfl(&fd)? - OFlags::NONBLOCK)?;
+            Ok(fd)
+        }
+        result => result,
     }
 }
 

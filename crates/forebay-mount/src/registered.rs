@@ -3,11 +3,13 @@
 //! A registered file takes memory and descriptors, and programs keep open far more files than they
 //! read. So only the last ones stay registered, those in use before others.
 
+use crate::fs::descriptors_max;
 use crate::handles::Handle;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Files that stay registered. Each takes up to 5 KiB of memory and two descriptors.
+/// Files that stay registered, at most an eighth of the descriptors. Each takes up to 5 KiB of
+/// memory and two descriptors.
 const REGISTERED_MAX: usize = 4096;
 
 /// So many files in use are passed over for one that is not.
@@ -22,7 +24,7 @@ impl Registered {
     pub fn add(&self, handle: &Arc<Handle>) {
         let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         queue.push_back(Arc::downgrade(handle));
-        if queue.len() <= REGISTERED_MAX {
+        if queue.len() <= REGISTERED_MAX.min(descriptors_max() / 8) {
             return;
         }
         let mut oldest = None;

@@ -1,26 +1,25 @@
 //! The threads that serve the kernel's requests.
 //!
-//! One thread always waits for the next request, up to the limit on threads, so a PFS that is slow
-//! with one file does not delay other requests. A call that hangs in the PFS keeps its thread, also
-//! after its program was killed, so the limit is far above what a working PFS needs. Calls that
-//! wait for a lock have their own threads, because the request that releases the lock must be
-//! served.
+//! One thread always waits for the next request, so a PFS that is slow with one file does not delay
+//! other requests. Users share the threads ([`crate::turns`]). Calls that wait for a lock have
+//! their own threads, because the request that releases the lock must be served.
 
 use crate::abi::{BATCH_FORGET, DESTROY, FORGET, INTERRUPT, InterruptIn, SETLKW};
 use crate::caller::own_umask;
 use crate::device::{Buffer, REQUEST_BYTES};
 use crate::fs::{Fs, Out};
 use crate::in_flight::{InFlight, install_kick};
-use crate::lock_waits::LockWaits;
 use crate::request::Request;
+use crate::shares::{Bound, Shares};
+use crate::turns::{Queue, Turn, Turns};
 use rustix::io::Errno;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// Threads that work on requests.
-const THREADS_MAX: usize = 512;
+/// Calls that wait for a lock, each with its thread.
+const LOCK_WAITS: Bound = Bound { all: 1024, part: 2 };
 /// Most threads that wait for requests. Others end, because each has up to 2 MiB of memory.
 const IDLE_MAX: usize = 6;
 const LOCK_STACK_BYTES: usize = 128 << 10;
@@ -30,9 +29,10 @@ const LOCK_STACK_BYTES: usize = 128 << 10;
 struct Pool {
     fs: Arc<Fs>,
     in_flight: InFlight,
+    turns: Turns,
     threads: AtomicUsize,
     idle: AtomicUsize,
-    lock_waits: LockWaits,
+    lock_waits: Shares,
     ended: Mutex<bool>,
     end: Condvar,
 }
@@ -46,9 +46,10 @@ pub fn serve(fs: Arc<Fs>) -> io::Result<()> {
     let pool = Arc::new(Pool {
         fs,
         in_flight: InFlight::default(),
+        turns: Turns::default(),
         threads: AtomicUsize::new(0),
         idle: AtomicUsize::new(0),
-        lock_waits: LockWaits::default(),
+        lock_waits: Shares::default(),
         ended: Mutex::new(false),
         end: Condvar::new(),
     });
@@ -101,23 +102,17 @@ impl Pool {
                 pool.finish();
                 return Ok(());
             };
-            if idle == 0 && pool.threads.load(Ordering::SeqCst) < THREADS_MAX {
-                // Without it the others wait for this one.
-                let _ = Pool::start_thread(pool);
-            }
-            Pool::handle(pool, bytes, &mut out);
+            // Without another thread, nobody would ask for requests while this one works.
+            let is_last = idle == 0 && Pool::start_thread(pool).is_err();
+            Pool::handle(pool, bytes, &mut out, is_last);
         }
     }
 
-    fn handle(pool: &Arc<Self>, bytes: &[u8], out: &mut Out) {
+    fn handle(pool: &Arc<Self>, bytes: &[u8], out: &mut Out, is_last: bool) {
         let fs = &pool.fs;
         let Some(mut request) = Request::new(bytes) else { return };
         let unique = request.header.unique;
         match request.header.opcode {
-            FORGET | BATCH_FORGET => {
-                // A request that cannot be parsed releases no node; this only costs memory.
-                let _ = fs.forget(&mut request);
-            }
             INTERRUPT => {
                 let known =
                     request.arg::<InterruptIn>().is_ok_and(|arg| pool.in_flight.signalled(arg.unique));
@@ -130,13 +125,47 @@ impl Pool {
                 fs.device.answer(unique, Ok(&[]));
             }
             SETLKW => Pool::wait_for_lock(pool, bytes.to_vec()),
-            _ => pool.serve_one(request, out, false),
+            _ => pool.take_turns(bytes, out, is_last),
+        }
+    }
+
+    /// Serves a request when it is its user's turn, and then those that have waited for that.
+    fn take_turns(&self, bytes: &[u8], out: &mut Out, is_last: bool) {
+        let owner_of = |number| Some(self.fs.handles.get(number)?.owner);
+        let (Some(request), Some(queue)) = (Request::new(bytes), Queue::of(bytes, owner_of)) else { return };
+        let is_answered = !matches!(request.header.opcode, FORGET | BATCH_FORGET);
+        if is_answered {
+            self.in_flight.receive(request.header.unique, request.header.pid);
+        }
+        match self.turns.enter(queue, bytes, is_last) {
+            Turn::Now => self.serve_one(request, out, false),
+            Turn::Later => return,
+            Turn::Never => {
+                if is_answered && self.in_flight.finish(request.header.unique) {
+                    self.fs.device.answer(request.header.unique, Err(Errno::NOMEM));
+                }
+                return;
+            }
+        }
+        let mut served = queue;
+        while let Some((queue, bytes)) = self.turns.next(served) {
+            if let Some(request) = Request::new(&bytes) {
+                self.serve_one(request, out, false);
+            }
+            served = queue;
         }
     }
 
     fn serve_one(&self, mut request: Request<'_>, out: &mut Out, waits_for_lock: bool) {
         let header = request.header;
-        self.in_flight.begin(header.unique, header.pid, waits_for_lock);
+        if matches!(header.opcode, FORGET | BATCH_FORGET) {
+            // A request that cannot be parsed releases no node; this only costs memory.
+            let _ = self.fs.forget(&mut request);
+            return;
+        }
+        if !self.in_flight.begin(header.unique, header.pid, waits_for_lock) {
+            return;
+        }
         out.clear();
         let work = AssertUnwindSafe(|| self.fs.serve_request(&mut request, out));
         let done = catch_unwind(work).unwrap_or(Err(Errno::IO));
@@ -150,22 +179,21 @@ impl Pool {
 
     fn wait_for_lock(pool: &Arc<Self>, bytes: Vec<u8>) {
         let Some(Request { header, .. }) = Request::new(&bytes) else { return };
-        let (unique, uid) = (header.unique, header.uid);
-        if !pool.lock_waits.enter(uid) {
-            pool.fs.device.answer(unique, Err(Errno::NOLCK));
+        let refuse = || pool.fs.device.answer(header.unique, Err(Errno::NOLCK));
+        let Some(place) = pool.lock_waits.take(header.uid, LOCK_WAITS) else {
+            refuse();
             return;
-        }
+        };
         let own = pool.clone();
         let wait = move || {
             if let (Some(request), Ok(mut out)) = (Request::new(&bytes), Out::new()) {
                 own.serve_one(request, &mut out, true);
             }
-            own.lock_waits.leave(uid);
+            drop(place);
         };
         let builder = std::thread::Builder::new().name("lock".into()).stack_size(LOCK_STACK_BYTES);
         if builder.spawn(wait).is_err() {
-            pool.lock_waits.leave(uid);
-            pool.fs.device.answer(unique, Err(Errno::NOLCK));
+            refuse();
         }
     }
 }

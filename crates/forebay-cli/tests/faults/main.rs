@@ -30,6 +30,7 @@ mod life;
 mod mount;
 mod mount_names;
 mod mount_rights;
+mod mount_users;
 mod names;
 mod pace_violation;
 mod paused;

@@ -439,6 +439,30 @@ def rights():
 
 
 @case
+def names_of_programs():
+    os.chmod(".", 0o777)
+    write("grouped", b"grouped", 0o640)
+    os.chown("grouped", 0, 61005)
+    write("not_for_group", b"not for the group", 0o604)
+    os.chown("not_for_group", 0, 61005)
+    write("others", b"x", 0o600)
+    os.chown("others", 61003, 61003)
+    for name in [b"\xff", b"caf\xc3", b"a\nGroups:\t1\n", b"\nCapEff:\t0\n", b") S (1 1", b"Groups: 61009"]:
+        LIBC.prctl(15, name)
+        say(name)
+
+        def member():
+            tried("grouped", read, "grouped")
+            tried("not for the group", read, "not_for_group")
+
+        as_user(61001, 61001, [61005], member)
+        as_user(61001, 61001, [], member)
+        tried("root reads", read, "others")
+        tried("root gives", os.chown, "others", 61003, 61003)
+    LIBC.prctl(15, b"python3")
+
+
+@case
 def below_what_is_closed():
     """A current directory below one that the user may not enter."""
     os.mkdir("closed", 0o700)

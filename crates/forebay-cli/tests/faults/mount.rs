@@ -27,20 +27,37 @@ pub(crate) struct Mount {
 
 impl Mount {
     pub(crate) fn new(pfs: &Path, socket: &str, options: &[&str]) -> Self {
+        Mount::made(|mount| mount.command(pfs, socket, options))
+    }
+
+    pub(crate) fn with_environment(pfs: &Path, socket: &str, variables: &[(&str, &str)]) -> Self {
+        Mount::made(|mount| {
+            let mut command = mount.command(pfs, socket, &[]);
+            command.envs(variables.iter().copied());
+            command
+        })
+    }
+
+    fn made(command: impl FnOnce(&Mount) -> Command) -> Self {
         let dir = open_dir_in("/tmp");
         let at = dir.path().join("mnt");
         std::fs::create_dir(&at).unwrap();
         let mount = Mount { at, _dir: dir };
-        let out = mount.again(pfs, socket, options);
+        let out = command(&mount).output().unwrap();
         assert!(out.status.success(), "{}", text(&out.stderr));
         mount
     }
 
-    /// Mounts at the same place.
-    fn again(&self, pfs: &Path, socket: &str, options: &[&str]) -> Output {
+    fn command(&self, pfs: &Path, socket: &str, options: &[&str]) -> Command {
         let mut command = Command::new(FOREBAY);
         command.arg("mount").args(options).arg(pfs).arg(&self.at).env("FOREBAY_SOCKET", socket);
-        command.env_remove("FOREBAY_CONFIG").output().unwrap()
+        command.env_remove("FOREBAY_CONFIG");
+        command
+    }
+
+    /// Mounts at the same place.
+    fn again(&self, pfs: &Path, socket: &str, options: &[&str]) -> Output {
+        self.command(pfs, socket, options).output().unwrap()
     }
 
     /// Of the processes that serve mounts, the one of this.
@@ -161,6 +178,11 @@ fn each_user_has_the_rights_that_the_pfs_gives() {
 }
 
 #[test]
+fn rights_do_not_depend_on_the_name_of_a_program() {
+    same("names_of_programs");
+}
+
+#[test]
 fn a_current_directory_below_a_closed_one_can_be_used() {
     same("below_what_is_closed");
 }
@@ -231,14 +253,14 @@ fn a_pipe_that_is_made_while_a_file_is_created_is_opened_as_a_pipe() {
 }
 
 /// A PFS that counts what it is asked for, an agent, and a mount.
-struct Rig {
-    slow: SlowFs,
+pub(crate) struct Rig {
+    pub(crate) slow: SlowFs,
     agent: Agent,
-    mount: Mount,
+    pub(crate) mount: Mount,
 }
 
 impl Rig {
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let slow = SlowFs::start()?;
         let agent = Agent::start(Setup { page: 256 << 10, ..Setup::new(&slow.mount()) });
         let mount = Mount::new(&slow.mount(), agent.socket().to_str().unwrap(), &[]);
