@@ -1,28 +1,28 @@
 //! Acts as the caller, so that the PFS decides what a program may do.
 //!
 //! A thread of this process takes on the caller's user, groups and capabilities before it calls the
-//! PFS. The request names user and group. The supplementary groups and the capabilities are read
-//! from `/proc` for each request, because a program may change them between requests; while it
-//! waits for an answer it cannot. A right is granted only if it can be verified: a process in its
-//! own user namespace has no capabilities here.
+//! PFS. The request names user and group. The kernel is asked for the supplementary groups and the
+//! capabilities at each request, because a program may change them between requests; while it waits
+//! for an answer it cannot ([`crate::credentials`]). A right is granted only if it can be verified:
+//! a process in its own user namespace has no capabilities here.
 //!
 //! A process that is not root serves its own user alone, and acts as itself.
 
 use crate::abi::InHeader;
+use crate::credentials::{Credentials, Threads, own_credentials};
 use crate::messages;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// Files of `/proc` that are kept open.
-const STATUS_MAX: usize = 128;
+use std::sync::Arc;
 
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 const CAP_FSETID: u64 = 1 << 4;
+
+/// Every thread keeps it, to look at callers ([`crate::credentials`]). File systems do not ask for
+/// it.
+const CAP_SYS_PTRACE: u64 = 1 << 19;
 
 /// Whose rights a call has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct Identity {
     pub uid: u32,
     /// Group for the file system.
     pub gid: u32,
-    groups: Vec<u32>,
+    groups: Arc<[u32]>,
     capabilities: u64,
 }
 
@@ -59,42 +59,7 @@ thread_local! {
 pub struct Callers {
     /// This process; `None` if it cannot act as others.
     daemon: Option<Identity>,
-    user_namespace: u64,
-    statuses: Mutex<HashMap<u32, Arc<OwnedFd>>>,
-}
-
-/// The part of a thread's `/proc/PID/status` that is needed.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Status {
-    fsuid: u32,
-    groups: Vec<u32>,
-    effective: u64,
-    permitted: u64,
-}
-
-impl Status {
-    /// Whether `access` and other calls of this thread have the same capabilities.
-    fn is_alike_for_access(&self, uid: u32) -> bool {
-        self.effective == self.permitted && (uid == 0 || self.effective == 0)
-    }
-}
-
-/// Whether the thread asks for the rights of its real user, as `access` does. `chdir` and `access`
-/// with `AT_EACCESS`, which ask in the same way, mean the effective rights.
-fn asks_for_real_user(pid: u32) -> bool {
-    let bytes = std::fs::read(format!("/proc/{pid}/syscall")).unwrap_or_default();
-    // NUMBER ARGUMENT..., of which all but the number are hexadecimal.
-    let line = String::from_utf8_lossy(&bytes);
-    let mut words = line.split_whitespace();
-    let number = words.next().and_then(|word| word.parse().ok());
-    let flags = words.nth(3).and_then(|word| i64::from_str_radix(word.trim_start_matches("0x"), 16).ok());
-    #[cfg(target_arch = "x86_64")]
-    if number == Some(libc::SYS_access) {
-        return true;
-    }
-    number == Some(libc::SYS_faccessat)
-        || number == Some(libc::SYS_faccessat2)
-            && flags.is_some_and(|flags| flags & i64::from(libc::AT_EACCESS) == 0)
+    threads: Threads,
 }
 
 impl Callers {
@@ -110,19 +75,14 @@ impl Callers {
                  in this namespace (`mount -t proc proc /proc`), or mount with --private",
             ));
         }
-        let status = rustix::fs::open("/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        let own = read_status(&status)?;
+        let own = own_credentials()?;
         let daemon = may_switch.then(|| Identity {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             groups: own.groups,
             capabilities: own.permitted,
         });
-        Ok(Callers {
-            daemon,
-            user_namespace: user_namespace_of("/proc/self/ns/user").unwrap_or(0),
-            statuses: Mutex::default(),
-        })
+        Ok(Callers { daemon, threads: Threads::default() })
     }
 
     /// Whether calls are made with the rights of other users.
@@ -166,7 +126,7 @@ impl Callers {
         let mut writer = match (opener, header.uid) {
             (Some(opener), _) => opener.clone(),
             (None, 0) => daemon.clone(),
-            (None, uid) => Identity { uid, gid: header.gid, groups: Vec::new(), capabilities: 0 },
+            (None, uid) => Identity { uid, gid: header.gid, groups: Arc::default(), capabilities: 0 },
         };
         if kill_suidgid {
             writer.capabilities &= !CAP_FSETID;
@@ -188,122 +148,27 @@ impl Callers {
 
     fn identity(&self, header: &InHeader, is_real: bool) -> Result<Identity, Errno> {
         let InHeader { uid, gid, pid, .. } = *header;
-        let nobody = Identity { uid, gid, groups: Vec::new(), capabilities: 0 };
-        let status = self.status(pid)?;
+        let nobody = Identity { uid, gid, groups: Arc::default(), capabilities: 0 };
+        // `/proc` may be closed to the user as whom this thread acted last.
+        let prepare = || self.act_as_daemon();
+        let thread = self.threads.get(pid, prepare)?;
+        let is = thread.credentials(uid, prepare)?;
         let mine = self.daemon.as_ref().map_or(0, |daemon| daemon.capabilities);
-        let is_real = is_real && (status.is_alike_for_access(uid) || asks_for_real_user(pid));
-        let groups = status.groups;
+        let is_real = is_real && (is.are_alike_for_access(uid) || thread.asks_for_real_user(prepare));
+        let Credentials { fsuid, groups, effective, permitted } = is;
         let capabilities = match (uid, is_real) {
-            (0, true) => status.permitted,
+            (0, true) => permitted,
             (_, true) => 0,
             // The kernel acts for a user other than the thread's: overlayfs for its mounter, or a
             // file server.
-            (0, false) if status.fsuid != 0 => return Ok(Identity { capabilities: mine, ..nobody }),
+            (0, false) if fsuid != 0 => return Ok(Identity { capabilities: mine, ..nobody }),
             // Its groups are those of another user.
-            (_, false) if status.fsuid != uid => return Ok(nobody),
-            (_, false) => status.effective,
+            (_, false) if fsuid != uid => return Ok(nobody),
+            (_, false) => effective,
         };
-        let is_trusted = capabilities == 0
-            || user_namespace_of(&format!("/proc/{pid}/ns/user")) == Some(self.user_namespace);
+        let is_trusted = capabilities == 0 || thread.is_in_own_namespace(prepare);
         Ok(Identity { uid, gid, groups, capabilities: if is_trusted { capabilities & mine } else { 0 } })
     }
-
-    /// What is not known is refused: without its groups, a caller would lose rights, or gain those
-    /// that a mode gives to others and denies to its group.
-    fn status(&self, pid: u32) -> Result<Status, Errno> {
-        if pid == 0 {
-            // The caller is in a PID namespace that this process does not see.
-            return Err(Errno::ACCESS);
-        }
-        // `/proc` may be closed to the user as whom this thread acted last.
-        self.act_as_daemon();
-        let mut statuses = self.statuses.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(fd) = statuses.get(&pid).cloned() {
-            drop(statuses);
-            // The descriptor refers to this thread, even if its number is reused.
-            match read_status(&fd) {
-                Err(Errno::SRCH) => {}
-                result => return result,
-            }
-            statuses = self.statuses.lock().unwrap_or_else(PoisonError::into_inner);
-            statuses.remove(&pid);
-        }
-        if statuses.len() >= STATUS_MAX {
-            statuses.clear();
-        }
-        let path = format!("/proc/{pid}/status");
-        let open = || rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        let opened = match open() {
-            Err(Errno::MFILE | Errno::NFILE) => {
-                statuses.clear();
-                open()
-            }
-            opened => opened,
-        };
-        // A caller that is gone waits for no answer.
-        let fd = opened.map_err(|e| if e == Errno::NOENT { Errno::SRCH } else { e })?;
-        let status = read_status(&fd)?;
-        statuses.insert(pid, Arc::new(fd));
-        Ok(status)
-    }
-}
-
-/// Whether the thread `pid` is about to die, or is gone: nobody waits for its request. What cannot
-/// be found out counts as alive.
-pub fn is_dying(pid: u32) -> bool {
-    if pid == 0 {
-        // The thread is in another PID namespace: nothing is known about it.
-        return false;
-    }
-    let text = match std::fs::read(format!("/proc/{pid}/status")) {
-        Ok(text) => text,
-        Err(e) => return matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
-    };
-    let kill = 1_u64 << (libc::SIGKILL - 1);
-    let pends = |name: &str| field(&text, name).and_then(hex).is_some_and(|set| set & kill != 0);
-    pends("SigPnd:")
-        || pends("ShdPnd:")
-        || field(&text, "State:").is_some_and(|state| state.starts_with(['Z', 'X']))
-}
-
-fn user_namespace_of(path: &str) -> Option<u64> {
-    rustix::fs::statat(rustix::fs::CWD, path, AtFlags::empty()).ok().map(|stat| stat.st_ino)
-}
-
-/// The value of a field of `/proc/PID/status`. The first line is the program's name, which may be
-/// any bytes; the kernel writes a line break in it as `\\n`.
-fn field<'a>(text: &'a [u8], name: &str) -> Option<&'a str> {
-    let lines = text.split(|byte| *byte == b'\n').skip(1);
-    let value = lines.filter_map(|line| line.strip_prefix(name.as_bytes())).next()?;
-    std::str::from_utf8(value).ok().map(str::trim)
-}
-
-fn hex(digits: &str) -> Option<u64> {
-    u64::from_str_radix(digits, 16).ok()
-}
-
-/// # Errors
-/// `ESRCH`: the thread is gone. `EIO`: this is not what the kernel is known to write.
-fn read_status(fd: &OwnedFd) -> Result<Status, Errno> {
-    let mut room = [0; 4096];
-    let n = rustix::io::pread(fd, &mut room[..], 0)?;
-    if n < room.len() {
-        return parse_status(&room[..n]).ok_or(Errno::IO);
-    }
-    // Thousands of groups.
-    let mut room = vec![0; 1 << 20];
-    let n = rustix::io::pread(fd, &mut room[..], 0)?;
-    parse_status(&room[..n]).ok_or(Errno::IO)
-}
-
-fn parse_status(text: &[u8]) -> Option<Status> {
-    let groups = field(text, "Groups:")?.split_whitespace();
-    Some(Status {
-        fsuid: field(text, "Uid:")?.split_whitespace().nth(3)?.parse().ok()?,
-        groups: groups.map(|group| group.parse().ok()).collect::<Option<_>>()?,
-        effective: hex(field(text, "CapEff:")?)?,
-        permitted: hex(field(text, "CapPrm:")?)?,
-    })
 }
 
 /// The three raw calls change this thread alone; those of the C library change all threads.
@@ -331,7 +196,7 @@ fn act_as(identity: &Identity) {
             };
             give_up_unless(done, "the user and groups of a caller");
         }
-        set_effective(identity.capabilities);
+        set_effective(identity.capabilities | CAP_SYS_PTRACE);
         *acting = Some(identity.clone());
     });
 }
@@ -396,33 +261,4 @@ pub fn use_umask(umask: u32) {
             rustix::process::umask(Mode::from_raw_mode(umask));
         }
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_status_of_this_thread_is_read() {
-        let fd = rustix::fs::open("/proc/self/status", OFlags::RDONLY, Mode::empty()).unwrap();
-        let status = read_status(&fd).unwrap();
-        assert_eq!(status.fsuid, rustix::process::geteuid().as_raw());
-        assert_eq!(status.effective & status.permitted, status.effective);
-        assert!(!is_dying(std::process::id()));
-    }
-
-    #[test]
-    fn a_programs_name_is_no_field() {
-        let rest = "\nUid:\t1\t1\t1\t7\nGroups:\t4 5 \nCapPrm:\t3\nCapEff:\t1\n";
-        for name in [&b"\xff"[..], b"a\\nGroups:\t0", b"Groups: 0", b") Uid: 0"] {
-            let status = parse_status(&[b"Name:\t", name, rest.as_bytes()].concat()).unwrap();
-            assert_eq!((status.fsuid, status.groups, status.effective), (7, vec![4, 5], 1));
-        }
-        assert_eq!(parse_status(b"Name:\tx\nUid:\t1\t1\t1\t1\n"), None);
-    }
-
-    #[test]
-    fn a_process_that_is_gone_is_dying() {
-        assert!(is_dying(u32::MAX));
-    }
 }

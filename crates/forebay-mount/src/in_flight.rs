@@ -6,7 +6,7 @@
 //! signal, and a program may be killed later, so requests whose callers got a signal are checked
 //! until they are answered.
 
-use crate::caller::is_dying;
+use crate::credentials::is_dying;
 use crate::device::Device;
 use rustix::io::Errno;
 use std::collections::HashMap;

@@ -12,6 +12,7 @@
 mod abi;
 mod attributes;
 mod caller;
+mod credentials;
 mod data;
 mod device;
 mod directories;

@@ -1,5 +1,6 @@
 //! What a tier is opened with, and the mount of its tmpfs.
 
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::mount::{MountFlags, mount, mount_remount};
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
@@ -72,10 +73,11 @@ pub(crate) fn is_tmpfs_mount(place: &Path) -> io::Result<bool> {
 
 /// The `huge=` option of the tmpfs mounted on `place`; tmpfs shows none when it is `never`.
 pub(crate) fn huge_setting(place: &Path) -> io::Result<String> {
-    let place = place.canonicalize()?;
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-    let line = table.lines().rev().find(|l| l.split(' ').nth(4).is_some_and(|p| Path::new(p) == place));
-    let options = line.and_then(|l| l.rsplit(' ').next()).unwrap_or("");
+    // Paths in the table are bytes, some of them escaped; numbers are not.
+    let id = rustix::fs::statx(CWD, place, AtFlags::empty(), StatxFlags::MNT_ID)?.stx_mnt_id.to_string();
+    let table = String::from_utf8_lossy(&std::fs::read("/proc/self/mountinfo")?).into_owned();
+    let line = table.lines().find(|line| line.split(' ').next() == Some(&id));
+    let options = line.and_then(|line| line.rsplit(' ').next()).unwrap_or("");
     Ok(options.split(',').find_map(|o| o.strip_prefix("huge=")).unwrap_or("never").to_owned())
 }
 

@@ -1,5 +1,7 @@
 //! How much memory the agent may plan with: the node's own, and the limit of its control group.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// A limit of a control group.
@@ -55,18 +57,24 @@ impl Group {
 /// The control groups of this process that may limit its memory, from its own to the outermost: a
 /// parent's limit binds its children too.
 pub fn groups() -> Vec<Group> {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    let (table, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
-    table.lines().flat_map(|line| groups_of_line(line, &mounts)).collect()
+    let table = std::fs::read("/proc/self/cgroup").unwrap_or_default();
+    let mounts = mounts();
+    table.split(|byte| *byte == b'\n').flat_map(|line| groups_of_line(line, &mounts)).collect()
 }
 
 /// The group that is called `name`, such as `/system.slice/foo.slice`: of version 2 if that limits
 /// memory here, else of version 1. `None` if there is none now.
 pub fn named_group(name: &str) -> Option<Group> {
-    named_in(name, &std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+    named_in(name, &mounts())
 }
 
-fn named_in(name: &str, mounts: &str) -> Option<Group> {
+/// The kernel's table of mounts. Its paths are bytes: any user may mount something at a path that
+/// is not text.
+fn mounts() -> Vec<u8> {
+    std::fs::read("/proc/self/mountinfo").unwrap_or_default()
+}
+
+fn named_in(name: &str, mounts: &[u8]) -> Option<Group> {
     let group = |(version, root): (u8, &Path)| {
         let group = Group { version, directory: root.join(name.trim_start_matches('/')) };
         group.directory.join(group.limit_file()).exists().then_some(group)
@@ -77,7 +85,7 @@ fn named_in(name: &str, mounts: &str) -> Option<Group> {
 /// The group of version 1 that contains all others, whose use is the node's; `None` where version 1
 /// does not control memory.
 pub fn root_group() -> Option<Group> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = mounts();
     let directory = mounted(1, &mounts)?.to_owned();
     // In a container the top of what is mounted may be its own group, which lacks this file.
     directory.join("release_agent").exists().then_some(Group { version: 1, directory })
@@ -85,27 +93,32 @@ pub fn root_group() -> Option<Group> {
 
 /// Whether a line of /proc/self/mountinfo is of control groups of that version that have to do with
 /// memory.
-fn is_mount(line: &str, version: u8) -> bool {
+fn is_mount(line: &[u8], version: u8) -> bool {
+    let line = String::from_utf8_lossy(line);
     let of_memory = || line.rsplit(' ').next().is_some_and(|o| o.split(',').any(|o| o == "memory"));
     if version == 2 { line.contains(" - cgroup2 ") } else { line.contains(" - cgroup ") && of_memory() }
 }
 
-fn mounted(version: u8, mounts: &str) -> Option<&Path> {
-    let mount = mounts.lines().find(|line| is_mount(line, version))?;
-    mount.split(' ').nth(4).map(Path::new)
+fn mounted(version: u8, mounts: &[u8]) -> Option<&Path> {
+    let mount = mounts.split(|byte| *byte == b'\n').find(|line| is_mount(line, version))?;
+    mount.split(|byte| *byte == b' ').nth(4).map(path_of)
+}
+
+fn path_of(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
 }
 
 /// Those of one line of /proc/self/cgroup: `4:memory:/path` (v1) or `0::/path` (v2).
-fn groups_of_line(line: &str, mounts: &str) -> Vec<Group> {
-    let mut parts = line.splitn(3, ':').skip(1);
+fn groups_of_line(line: &[u8], mounts: &[u8]) -> Vec<Group> {
+    let mut parts = line.splitn(3, |byte| *byte == b':').skip(1);
     let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { return Vec::new() };
     let version = match controllers {
-        "" => 2,
-        c if c.split(',').any(|c| c == "memory") => 1,
+        b"" => 2,
+        c if c.split(|byte| *byte == b',').any(|c| c == b"memory") => 1,
         _ => return Vec::new(),
     };
     let Some(root) = mounted(version, mounts) else { return Vec::new() };
-    let leaf = root.join(path.strip_prefix('/').unwrap_or(path));
+    let leaf = root.join(path_of(path.strip_prefix(b"/").unwrap_or(path)));
     let group = |directory: &Path| Group { version, directory: directory.to_owned() };
     let around: Vec<Group> = leaf.ancestors().take_while(|dir| dir.starts_with(root)).map(group).collect();
     around.into_iter().filter(|group| group.directory.join(group.limit_file()).exists()).collect()
@@ -130,7 +143,9 @@ mod tests {
         }
         std::fs::write(leaf.join("memory.limit_in_bytes"), "700\n").unwrap();
         let found = |line: &str, mounts: &str| {
-            let groups = groups_of_line(line, mounts);
+            // A mount at a path that is not text hides nothing.
+            let mounts = [b"3 2 0:9 / /mnt/\xff rw - tmpfs tmpfs rw\n", mounts.as_bytes()].concat();
+            let groups = groups_of_line(line.as_bytes(), &mounts);
             groups.into_iter().map(|group| (group.version, group.directory)).collect::<Vec<_>>()
         };
         let v2 = format!("1 2 0:1 / {} rw - cgroup2 cgroup2 rw", dir.path().display());
@@ -139,7 +154,7 @@ mod tests {
         let v1 = format!("1 2 0:1 / {} rw - cgroup cgroup rw,memory", dir.path().display());
         assert_eq!(found("4:memory:/job/step", &v1), [(1, leaf)]);
         assert_eq!(found("5:cpu:/job", &v1), []);
-        let named = |name: &str, mounts: &str| named_in(name, mounts).map(|group| group.version);
+        let named = |name: &str, mounts: &str| named_in(name, mounts.as_bytes()).map(|group| group.version);
         assert_eq!(named("/job/step", &format!("{v1}\n{v2}")), Some(2));
         assert_eq!(named("job/step", &v1), Some(1));
         assert_eq!(named("/job", &v1), None, "it has no limit of version 1");

@@ -7,11 +7,13 @@ import fcntl
 import mmap
 import os
 import random
+import shutil
 import signal
 import stat
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -460,6 +462,59 @@ def names_of_programs():
         tried("root reads", read, "others")
         tried("root gives", os.chown, "others", 61003, 61003)
     LIBC.prctl(15, b"python3")
+
+
+@case
+def rights_that_change():
+    os.chmod(".", 0o777)
+    write("grouped", b"grouped", 0o640)
+    os.chown("grouped", 0, 61005)
+    write("others", b"others", 0o600)
+    os.chown("others", 61003, 61003)
+    scratch = tempfile.mkdtemp(dir="/tmp")
+    os.chmod(scratch, 0o755)
+    newgrp = shutil.copy(shutil.which("setpriv"), scratch)
+    os.chmod(newgrp, 0o4755)
+    program = "try: print('as another program ->', open('grouped', 'rb').read())\n"
+    program += "except OSError as error: print('as another program ->', error.strerror)"
+
+    def twice(name, path):
+        # The second time, what was found out about the caller may be known.
+        for _ in range(2):
+            tried(name, read, path)
+
+    def execute(*options):
+        def work():
+            twice("as one program", "grouped")
+            ids = ["--reuid=61001", "--regid=61001"]
+            os.execv(newgrp, ["setpriv", *ids, *options, sys.executable, "-c", program])
+
+        return work
+
+    as_user(61001, 61001, [61005], execute("--clear-groups"))
+    as_user(61001, 61001, [], execute("--groups=61005"))
+    shutil.rmtree(scratch)
+
+    def enter_namespace():
+        twice("root", "others")
+        c("unshare", 0x10000000)
+        twice("in a namespace", "others")
+
+    def drop_capabilities():
+        twice("root", "others")
+        c("capset", (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
+        twice("without capabilities", "others")
+
+    def set_groups():
+        # CAP_SETGID alone.
+        c("capset", (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)(1 << 6, 1 << 6))
+        for groups in [61005], [], [61005]:
+            os.setgroups(groups)
+            twice(groups, "grouped")
+
+    os.chown("grouped", 61003, 61005)
+    for work in enter_namespace, drop_capabilities, set_groups:
+        as_user(0, 0, [], work)
 
 
 @case

@@ -183,6 +183,11 @@ fn rights_do_not_depend_on_the_name_of_a_program() {
 }
 
 #[test]
+fn rights_that_change_count_at_once() {
+    same("rights_that_change");
+}
+
+#[test]
 fn a_current_directory_below_a_closed_one_can_be_used() {
     same("below_what_is_closed");
 }

@@ -213,10 +213,11 @@ for name in names:
 for name in names:
     os.open(name, os.O_PATH)
     os.unlink(name)
-say(len(os.listdir('.')))
+say('removed')
 sys.stdin.readline()";
     let mut program = Program::start(&mount.at.join("a"), pfs.path(), script);
-    assert_eq!(program.line(), "0", "a file cannot be removed");
+    assert_eq!(program.line(), "removed");
+    assert_eq!(std::fs::read_dir(pfs.path().join("a")).unwrap().count(), 0);
     std::fs::write(mount.at.join("f"), b"x").unwrap();
     let open = || File::open(mount.at.join("f")).unwrap();
     let _of_root: Vec<_> = (0..200).map(|_| open()).collect();
@@ -267,4 +268,36 @@ grep -o 'Permission denied' /mnt/state/log
 umount /mnt/at/lustre",
     );
     assert_eq!(said, "/proc is that of another PID namespace\nPermission denied\n");
+}
+
+#[test]
+fn a_program_does_not_get_the_groups_of_an_earlier_one_with_its_number() {
+    if skips() {
+        return;
+    }
+    let script = "import os
+for groups in [61005], [], [61005]:
+    with open('/proc/sys/kernel/ns_last_pid', 'w') as last:
+        last.write('499')
+    child = os.fork()
+    if child == 0:
+        os.setgroups(groups)
+        os.setgid(5)
+        os.setuid(5)
+        for _ in range(2):
+            try:
+                print(os.getpid(), open('/mnt/at/s').read().strip(), flush=True)
+            except PermissionError:
+                print(os.getpid(), 'refused', flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)";
+    let said = with_own_mounts(&format!(
+        "chgrp 61005 /mnt/pfs/s
+chmod 640 /mnt/pfs/s
+$F mount /mnt/pfs /mnt/at
+python3 -c \"{script}\"
+$F umount /mnt/at"
+    ));
+    let [secret, refused] = ["500 secret\n".repeat(2), "500 refused\n".repeat(2)];
+    assert_eq!(said, format!("{secret}{refused}{secret}"));
 }

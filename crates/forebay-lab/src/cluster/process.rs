@@ -24,8 +24,8 @@ pub struct ProcessId {
 impl ProcessId {
     /// The process that has this number now; `None` if there is none, or only its remains.
     pub fn of(pid: u32) -> Option<Self> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (state, start_ticks) = parse_stat(&stat)?;
+        let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+        let (state, start_ticks) = parse_stat(&String::from_utf8_lossy(&stat))?;
         (state != 'Z' && state != 'X').then_some(Self { pid, start_ticks })
     }
 
@@ -52,8 +52,8 @@ impl ProcessId {
 
     /// Its program's name, for messages.
     pub fn name(self) -> String {
-        std::fs::read_to_string(format!("/proc/{}/comm", self.pid))
-            .map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned())
+        std::fs::read(format!("/proc/{}/comm", self.pid))
+            .map_or_else(|_| "?".to_owned(), |name| String::from_utf8_lossy(&name).trim().to_owned())
     }
 }
 
