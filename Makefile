@@ -18,7 +18,9 @@ PURE    := forebay-model forebay-policy forebay-sim forebay-coordinator forebay-
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # Number of the C interface, the soname's; crates/forebay-capi/build.rs has it as well.
 ABI     := $(shell sed -n 's/^const ABI: u32 = \(.*\);/\1/p' crates/forebay-capi/build.rs)
-BUILT   := $(or $(CARGO_TARGET_DIR),target)/release
+# `dist` optimises across crates, which takes twice as long: for what is handed out and measured.
+PROFILE ?= release
+BUILT   := $(or $(CARGO_TARGET_DIR),target)/$(PROFILE)
 ROOT     = $(DESTDIR)$(PREFIX)
 
 .PHONY: help
@@ -26,9 +28,8 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## The program and the C library, in target/release
-	$(CARGO) build --release --locked
-	$(CARGO) build --release --locked -p forebay-capi
+build: ## The program and all libraries (C, Python, Java, for forebay run), in target/release (PROFILE=dist)
+	$(CARGO) build --profile $(PROFILE) --locked
 
 .PHONY: test
 test: test-rust test-bench test-python test-java ## All tests
@@ -54,12 +55,12 @@ test-python: ## Tests of the Python package
 
 .PHONY: test-posix
 test-posix: ## File system tests of other projects, on a PFS and on the same PFS through Forebay: pjdfstest, fsx, stress-ng, fio, SQLite, PostgreSQL ...; downloads what is missing (LAB=moosefs, OPS=10000000, ARGS="--only fsx --kill-agent"; docs/programs.md)
-	$(CARGO) build --locked -p forebay-cli -p forebay-preload
+	$(CARGO) build --locked
 	$(PYTHON) python/posix $(or $(CARGO_TARGET_DIR),target)/debug/forebay $(if $(LAB),--lab $(LAB)) $(if $(OPS),--ops $(OPS)) $(ARGS)
 
 .PHONY: test-hand-over
 test-hand-over: ## 100,000 hand-overs of files between mounts on two nodes of a lab, as root: each open after a close must see what was closed (LAB=moosefs, ARGS="--count 1000")
-	$(CARGO) build --locked -p forebay-cli
+	$(CARGO) build --locked
 	$(PYTHON) python/posix/hand_over.py $(or $(CARGO_TARGET_DIR),target)/debug/forebay $(if $(LAB),--lab $(LAB)) $(ARGS)
 
 .PHONY: test-preload
@@ -75,8 +76,7 @@ test-wheel: wheel ## Test the wheel in a separate environment, with h5py, netCDF
 	PYTHON=$(PYTHON) packaging/wheel/test
 
 .PHONY: java
-java: ## The jar for Spark and Hadoop with its native library: target/forebay-spark.jar; and WordCount and Sort to try it
-	$(CARGO) build --release --locked -p forebay-jni
+java: build ## The jar for Spark and Hadoop with its native library: target/forebay-spark.jar; and WordCount and Sort to try it
 	java/pack-native $(BUILT)/libforebay_jni.so
 	mvn --quiet --batch-mode --file java/pom.xml -Dstyle.color=never --projects spark,workloads package
 	cp target/java/spark/forebay-spark.jar target/forebay-spark.jar
@@ -127,28 +127,24 @@ bench: build ## Every figure with its reference, in target/bench.json (ONLY=read
 
 .PHONY: bench-predict
 bench-predict: ## The predictor of I/O phases beside FTIO on the same traces; a minute, and PyPI the first time (ARGS="--seeds 3")
-	$(CARGO) build --release --locked -p forebay-policy --example predict
+	$(CARGO) build --profile $(PROFILE) --locked -p forebay-policy --example predict
 	[ -x target/ftio/bin/python ] || { $(PYTHON) -m venv target/ftio && target/ftio/bin/pip install --quiet ftio-hpc==0.0.9 darshan==3.5.0; }
 	target/ftio/bin/python bench/predict.py $(BUILT)/examples/predict $(ARGS)
 
 .PHONY: bench-intercept
-bench-intercept: ## What a cached read costs through forebay run, beside a read of a tmpfs
-	$(CARGO) build --release --locked -p forebay-cli -p forebay-preload
+bench-intercept: build ## What a cached read costs through forebay run, beside a read of a tmpfs
 	$(PYTHON) bench/intercept.py $(BUILT)/forebay $(ARGS)
 
 .PHONY: bench-mount
-bench-mount: ## Cost of reads, writes and name lookups through a mount, compared with tmpfs and the kernel's passthrough, as root (ARGS="--runs 15")
-	$(CARGO) build --release --locked -p forebay-cli
+bench-mount: build ## Cost of reads, writes and name lookups through a mount, compared with tmpfs and the kernel's passthrough, as root (ARGS="--runs 15")
 	$(PYTHON) bench/mount.py $(BUILT)/forebay $(ARGS)
 
 .PHONY: bench-mount-memory
-bench-mount-memory: ## Memory of a mount's process with many open files, as root (ARGS="--files 12500")
-	$(CARGO) build --release --locked -p forebay-cli
+bench-mount-memory: build ## Memory of a mount's process with many open files, as root (ARGS="--files 12500")
 	$(PYTHON) bench/mount_memory.py $(BUILT)/forebay $(ARGS)
 
 .PHONY: bench-observer
-bench-observer: ## What the preloaded observer costs a writer, in paired runs, on a quiet machine (ARGS="--pairs 51")
-	$(CARGO) build --release --locked -p forebay-preload
+bench-observer: build ## What the preloaded observer costs a writer, in paired runs, on a quiet machine (ARGS="--pairs 51")
 	$(PYTHON) bench/observer.py $(BUILT)/libforebay_preload.so $(ARGS)
 
 .PHONY: bench-ramps

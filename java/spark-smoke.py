@@ -34,7 +34,7 @@ def program():
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
     built = [path for path in (target / "release/forebay", target / "debug/forebay") if path.exists()]
     if not built:
-        sys.exit(f"no forebay program in {target}: run `cargo build -p forebay-cli`, or set FOREBAY_BIN")
+        sys.exit(f"no forebay program in {target}: run `cargo build`, or set FOREBAY_BIN")
     return str(max(built, key=lambda path: path.stat().st_mtime))
 
 

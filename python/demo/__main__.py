@@ -3,7 +3,7 @@ WordCount and Sort on Spark, on two nodes, without and with the next wave's inpu
 
     python3 python/demo [--quick] [--only analysis|spark] [--data DIR] [--size SIZE]
 
-It needs a Linux machine with FUSE (as root, or with fusermount3), Rust, and Python 3.9 with venv; Spark's part needs Java 17 and Maven too.
+It needs a Linux machine with FUSE (as root, or with fusermount3), Rust, and Python 3.11 with venv; Spark's part needs Java 17 and Maven too.
 Python packages go into `target/venv`, Spark into `target/spark-3.5.9` (400 MB, once). It leaves tables on the terminal and
 `throughput.png`, `demo.json`, `waves.png`, `waves.json` and the like in `target/demo`, and nothing else behind: no mount, no agent, also
 after a failure or Ctrl-C. With --quick, Spark's part is left out where Spark has not been installed before.
@@ -72,7 +72,7 @@ def prepare(args):
     """Builds what is not there yet. Returns the program `forebay` and the Python to go on with."""
     program = os.environ.get("FOREBAY_BIN")
     if not program:
-        step("demo", "building the program", ["cargo", "build", "--release", "-p", "forebay-cli"])
+        step("demo", "building the program", ["cargo", "build", "--release", "--locked"])
         program = TARGET / "release/forebay"
     python = VENV / "bin/python"
     if not python.exists():
@@ -80,23 +80,12 @@ def prepare(args):
         venv.create(VENV, with_pip=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     step("demo", "installing numpy and matplotlib", [*pip, "-r", str(REQUIREMENTS)])
-    if with_analysis(args) and package_is_stale(python):
-        step("demo", "building the Python package (some minutes)", [*pip, str(REPOSITORY / "python")])
+    if with_analysis(args):
+        step("demo", "adding the Python package", [str(python), str(REPOSITORY / "python/develop"), str(VENV), str(Path(program).parent)])
     if with_spark(args):
         sparkhome.need(args.target)
         step("demo", "building the jar", ["make", "java"])
     return program, python
-
-
-def package_is_stale(python):
-    """Whether the Python package is not there, or older than a source of it: it has to fit the program."""
-    where = [str(python), "-c", "import forebay._core as core; print(core.__file__)"]
-    found = subprocess.run(where, capture_output=True, text=True, check=False)
-    if found.returncode:
-        return True
-    built = os.stat(found.stdout.strip()).st_mtime
-    sources = [*REPOSITORY.glob("crates/*/src/**/*.rs"), *REPOSITORY.glob("python/src/**/*.py")]
-    return any(source.stat().st_mtime > built for source in sources)
 
 
 def main():

@@ -72,7 +72,7 @@ def prepare():
         raise SystemExit("experiment: the lab needs root")
     program = os.environ.get("FOREBAY_BIN")
     if not program:
-        step("experiment", "building the program", ["cargo", "build", "--release", "--locked", "-p", "forebay-cli", "-p", "forebay-capi", "-p", "forebay-preload"])
+        step("experiment", "building the program", ["cargo", "build", "--release", "--locked"])
         program = TARGET / "release/forebay"
     python = VENV / "bin/python"
     if not python.exists():
@@ -90,7 +90,7 @@ def jar_beside(program):
     """Builds the jar with the native library beside a chosen program, such as that of the tests; `make java` uses a release build."""
     library = program.parent / "libforebay_jni.so"
     if not library.exists():
-        raise SystemExit(f"experiment: no {library.name} beside {program}: cargo build -p forebay-jni")
+        raise SystemExit(f"experiment: no {library.name} beside {program}: run `cargo build`")
     step("experiment", "packing the native library", ["java/pack-native", str(library)])
     step("experiment", "building the jar", ["mvn", "--quiet", "--batch-mode", "--file", "java/pom.xml", "-Dstyle.color=never", "--projects", "spark,workloads", "package"])
     shutil.copy(TARGET / "java/spark/forebay-spark.jar", TARGET / "forebay-spark.jar")
@@ -102,7 +102,7 @@ def build_writer(program):
     place.mkdir(parents=True, exist_ok=True)
     library = next((path for path in (program.parent / "libforebay.so", program.parent / "deps/libforebay.so") if path.exists()), None)
     if library is None:
-        raise SystemExit(f"experiment: no libforebay.so beside {program}: cargo build -p forebay-capi")
+        raise SystemExit(f"experiment: no libforebay.so beside {program}: run `cargo build`")
     # The name that the loader looks for; `make install` creates the same one.
     link = place / "libforebay.so.0"
     link.unlink(missing_ok=True)

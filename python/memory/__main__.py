@@ -60,7 +60,7 @@ def prepare(args):
         raise SystemExit("experiment: a control group with a memory limit needs root")
     program = os.environ.get("FOREBAY_BIN")
     if not program:
-        step("experiment", "building the program", ["cargo", "build", "--release", "--locked", "-p", "forebay-cli"])
+        step("experiment", "building the program", ["cargo", "build", "--release", "--locked"])
         program = TARGET / "release/forebay"
     python = VENV / "bin/python"
     if not python.exists():

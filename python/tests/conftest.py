@@ -30,7 +30,7 @@ def binary():
     target = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
     built = [path for path in (target / "release/forebay", target / "debug/forebay") if path.exists()]
     if not built:
-        pytest.exit(f"no forebay program in {target}: run `cargo build -p forebay-cli`, or set FOREBAY_BIN", returncode=2)
+        pytest.exit(f"no forebay program in {target}: run `cargo build`, or set FOREBAY_BIN", returncode=2)
     return str(max(built, key=lambda path: path.stat().st_mtime))
 
 

@@ -173,7 +173,7 @@ def test_a_judge_through_a_real_agent_that_is_killed(options, tmp_path, monkeypa
     agent.start()
     try:
         if "libforebay_preload" in subprocess.run([binary(), "run", "--", "true"], capture_output=True, text=True, check=False).stderr:
-            pytest.skip("the preloaded library is not built: `cargo build -p forebay-preload`")
+            pytest.skip("the preloaded library is not built: `cargo build`")
         found = compare.compare(Cat(options), both, say=lambda line: None)
         assert found.is_good and compare.passed(found.results["run"]) == 8, found
         killer = ways.Killer(agent, seed=1)

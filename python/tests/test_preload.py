@@ -28,7 +28,7 @@ def environment():
     if "FOREBAY_PRELOAD" in os.environ or any((place / name).exists() for place in (beside, beside.parent / "lib/forebay")):
         return None
     if not (beside / "deps" / name).exists():
-        pytest.skip(f"there is no {name}: `cargo build -p forebay-preload` builds it")
+        pytest.skip(f"there is no {name}: `cargo build` builds it")
     return dict(os.environ, FOREBAY_PRELOAD=str(beside / "deps" / name))
 
 

@@ -27,7 +27,7 @@
 //! | [`cancel`] | stops runs that nobody waits for any more |
 //! | [`reproduce`] | the papers' tables and figures, one file per paper |
 //! | [`figure`] | a figure and the data behind it |
-//! | [`table`], [`csv`], [`parquet`] | tables for spreadsheets and programs |
+//! | [`table`], [`csv`] | tables for spreadsheets and programs |
 //! | [`report`], [`plot`] | Markdown with every number beside the printed one, and figures as SVG with their data |
 //!
 //! Why not SimGrid or CODES: they bring their own schedulers and their own language, and a policy
@@ -51,7 +51,6 @@ pub mod maxmin;
 pub mod memory;
 pub mod pace;
 pub mod parallel;
-pub mod parquet;
 pub mod plot;
 pub mod queue;
 pub mod random;

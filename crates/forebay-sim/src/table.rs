@@ -1,7 +1,7 @@
 //! Rows with named columns: what the commands print and write, and the Python module returns.
 //!
 //! Cells are texts, rounded as they are shown. A column's name says whether they are names or
-//! numbers, so that JSON, Parquet and Python agree.
+//! numbers, so that JSON and Python agree.
 
 use serde_json::{Map, Number, Value};
 
@@ -44,27 +44,6 @@ impl Table {
     pub fn csv(&self) -> String {
         let header: Vec<&str> = self.columns.iter().map(String::as_str).collect();
         csv(&header, &self.rows)
-    }
-}
-
-/// What the cells of a column are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ColumnType {
-    /// Names.
-    Text,
-    /// Whole numbers: counts and bytes.
-    Whole,
-    /// Other numbers: moments and times.
-    Number,
-}
-
-/// What the cells of a column of records are. It follows from the name alone, so that the files of
-/// all runs have one schema.
-pub fn record_type(column: &str) -> ColumnType {
-    match column {
-        _ if TEXT_COLUMNS.contains(&column) => ColumnType::Text,
-        _ if column.ends_with("_s") => ColumnType::Number,
-        _ => ColumnType::Whole,
     }
 }
 

@@ -64,8 +64,7 @@ pub struct RunArgs {
     /// Write one row per job as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Write one row per step, wave and I/O phase, task or sample: as Parquet if the name ends in
-    /// .parquet, else as CSV
+    /// Write one row per step, wave and I/O phase, task or sample as CSV
     #[arg(long, value_name = "FILE")]
     records: Option<PathBuf>,
     /// Record every event and decision, as JSON lines

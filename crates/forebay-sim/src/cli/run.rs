@@ -7,7 +7,6 @@ use super::{CompareArgs, Output, RunArgs, csv, say, show, table, write};
 use crate::error::{Error, Result};
 use crate::kinds::{Done, set_policy};
 use crate::parallel::threads;
-use crate::parquet;
 use crate::scenario::{File, Scenario};
 use crate::study::{self, Replicated};
 
@@ -43,10 +42,7 @@ pub fn run(args: &RunArgs, out: &mut Output<'_>) -> Result<()> {
     }
     if let Some(path) = &args.records {
         let (columns, records) = done.records();
-        match path.extension().is_some_and(|ending| ending == "parquet") {
-            true => parquet::write(path, "write the records to", columns, &records)?,
-            false => write(path, "write the records to", &csv(columns, &records))?,
-        }
+        write(path, "write the records to", &csv(columns, &records))?;
     }
     if let Some(path) = &args.timeline {
         let figure = scenario.timeline(&done, &file.name(), window_s);
