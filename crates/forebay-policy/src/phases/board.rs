@@ -4,10 +4,24 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use super::allowance::Allowance;
 use super::doubt::Doubts;
 use super::job::{Job, Phase};
 use super::{BYTES_MAX, Declared, Expected, JobKey, Refused};
 use crate::machine::{Machine, Nanos};
+
+/// However many phases are behind, the brake rests for a tenth of the time once it has been on for
+/// so long: 30 s. What it stops goes on then.
+const BRAKE_PARTS: u64 = 9;
+const BRAKE_BURST_NS: u64 = 30_000_000_000;
+
+/// Phases of unknown length of one user count for 5 minutes in all, and for a tenth of the time
+/// after that: new names of jobs are free.
+const UNKNOWN_PARTS: u64 = 1;
+const UNKNOWN_BURST_NS: u64 = 300_000_000_000;
+
+/// Users of whom it is kept how long such phases have counted.
+const USERS_MAX: usize = 1024;
 
 /// The coordinator hears of a phase's progress this often.
 const TELL_NS: u64 = 200_000_000;
@@ -219,6 +233,9 @@ pub struct Board {
     remote: BTreeMap<String, Remote>,
     doubts: Doubts,
     is_braking: bool,
+    brake: Allowance,
+    /// By user: how long phases of unknown length count.
+    unknown: BTreeMap<u32, Allowance>,
     spread_at: Option<Nanos>,
 }
 
@@ -232,6 +249,8 @@ impl Board {
             remote: BTreeMap::new(),
             doubts: Doubts::default(),
             is_braking: false,
+            brake: Allowance::new(BRAKE_PARTS, BRAKE_BURST_NS),
+            unknown: BTreeMap::new(),
             spread_at: None,
         }
     }
@@ -347,9 +366,11 @@ impl Board {
         }
         let is_disturbed = self.disturb(key);
         let now = self.now;
-        let Some(job) = self.jobs.get_mut(&key) else { return };
+        let Some(job) = self.jobs.get(&key) else { return };
         let line = job.line(at, bytes, deadline_ns.unwrap_or(0));
-        let counts = !self.doubts.holds(job.declared.user, &job.declared.name);
+        let user = job.declared.user;
+        let counts =
+            !self.doubts.holds(user, &job.declared.name) && (!line.is_unknown() || self.may_be_unknown(user));
         let is_behind = counts && line.is_behind(now, false);
         let phase = Phase {
             line,
@@ -361,6 +382,7 @@ impl Board {
             beside_bytes: 0,
             reported: now,
         };
+        let Some(job) = self.jobs.get_mut(&key) else { return };
         job.phase = Some(phase);
         (job.expected, job.overdue_at) = (None, None);
         if counts {
@@ -369,6 +391,37 @@ impl Board {
                 Told::Begins { bytes: line.bytes, alone_ns: line.alone_ns.unwrap_or(0), deadline_ns };
             out.push(Action::Tell(key, reported));
             self.spread_at = Some(now);
+        }
+    }
+
+    /// Whether a phase of unknown length of this user counts if it begins now.
+    fn may_be_unknown(&mut self, user: u32) -> bool {
+        let now = self.now;
+        if self.unknown.len() >= USERS_MAX {
+            self.unknown.retain(|_, allowance| !allowance.is_forgotten(now));
+        }
+        if self.unknown.len() >= USERS_MAX && !self.unknown.contains_key(&user) {
+            return false;
+        }
+        let fresh = || Allowance::new(UNKNOWN_PARTS, UNKNOWN_BURST_NS);
+        self.unknown.entry(user).or_insert_with(fresh).grant(now, true)
+    }
+
+    /// Phases of unknown length do not count any more where those of their user have counted for
+    /// too long.
+    fn bound_unknown(&mut self, out: &mut Vec<Action>) {
+        for (user, allowance) in &mut self.unknown {
+            let of_user = self.jobs.iter_mut().filter(|(_, job)| job.declared.user == *user);
+            let phases = of_user.filter_map(|(key, job)| Some((*key, job.phase.as_mut()?)));
+            let mut unknown: Vec<_> =
+                phases.filter(|(_, phase)| phase.is_live() && phase.line.is_unknown()).collect();
+            if !allowance.grant(self.now, !unknown.is_empty()) {
+                for (key, phase) in &mut unknown {
+                    (phase.counts, phase.is_behind) = (false, false);
+                    out.push(Action::Tell(*key, Told::Ends));
+                    self.spread_at = Some(self.now);
+                }
+            }
         }
     }
 
@@ -508,6 +561,7 @@ impl Board {
     fn settle(&mut self, out: &mut Vec<Action>) {
         let now = self.now;
         self.cut_off(out);
+        self.bound_unknown(out);
         self.expect_again(out);
         self.remote.retain(|_, remote| remote.until > now);
         let mut has_changed = false;
@@ -518,8 +572,9 @@ impl Board {
         }
         let own = self.live().any(|(_, phase)| phase.is_behind);
         let others = self.remote.values().flat_map(|r| &r.phases).any(|phase| phase.is_behind);
-        if self.is_braking != (own || others) {
-            self.is_braking = own || others;
+        let brakes = self.brake.grant(now, own || others);
+        if self.is_braking != brakes {
+            self.is_braking = brakes;
             out.push(Action::Brake(self.is_braking));
         }
         if has_changed || self.spread_at.is_some_and(|at| at <= now) {
@@ -591,7 +646,9 @@ impl Machine for Board {
         });
         let remote = self.remote.values().map(|remote| remote.until);
         let overdue = self.jobs.values().filter(|job| job.phase.is_none()).filter_map(|job| job.overdue_at);
-        own.chain(remote).chain(overdue).chain(self.spread_at).min()
+        let unknown = self.unknown.values().filter_map(Allowance::changes_at);
+        let allowed = unknown.chain(self.brake.changes_at());
+        own.chain(remote).chain(overdue).chain(allowed).chain(self.spread_at).min()
     }
 
     fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Action>) {

@@ -147,6 +147,11 @@ impl Line {
         self.slack_ns(now).is_none_or(|slack| slack <= needed)
     }
 
+    /// Nobody knows how long it takes.
+    pub fn is_unknown(&self) -> bool {
+        self.alone_ns.is_none() && self.deadline.is_none()
+    }
+
     /// When the phase will be behind if nothing more is reported; `None` if it is by `now`, or if
     /// nobody knows.
     pub fn behind_at(&self, now: Nanos) -> Option<Nanos> {

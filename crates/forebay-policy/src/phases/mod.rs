@@ -8,6 +8,7 @@
 //!
 //! | file | contents |
 //! | --- | --- |
+//! | `allowance` | how long the brake, and phases of unknown length, may go on |
 //! | `board` | the machine |
 //! | `doubt` | jobs whose declared phases are not believed |
 //! | `job` | one HPC job of this node and its phase |
@@ -17,6 +18,7 @@
 //! | `predict` | predicts its next phase from those |
 //! | `watch` | turns bursts that are observed into phases |
 
+mod allowance;
 mod alone;
 mod board;
 pub mod bursts;

@@ -342,3 +342,48 @@ proptest::proptest! {
         proptest::prop_assert!(!board.is_braking() && !board.has_phases());
     }
 }
+
+/// Runs the machine from second `from` to `to`, with a phase of a new job in each, which takes
+/// `io_ns` and may take half of that; seconds that it brakes.
+fn braked_s(board: &mut Board, from: u64, to: u64, io_ns: u64) -> u64 {
+    let mut braked_ns = 0;
+    for second in from..to {
+        let key = second + 10;
+        hear(board, second * S, Event::Opens(key, declared(&key.to_string(), io_ns)));
+        hear(board, second * S, Event::Begins { job: key, bytes: 0, deadline_ns: io_ns / 2 });
+        let (mut at, end) = (second * S, (second + 1) * S - MS);
+        while at < end {
+            let next = board.next_deadline().map_or(end, |next| next.0.clamp(at, end));
+            braked_ns += if board.is_braking() { next - at } else { 0 };
+            at = next;
+            wake(board, at);
+            assert!(at == end || board.next_deadline().is_none_or(|next| next.0 > at), "it does not go on");
+        }
+        hear(board, end, Event::Ends(key));
+        hear(board, end, Event::Closes(key));
+    }
+    (braked_ns + S / 2) / S
+}
+
+#[test]
+fn phases_of_unknown_length_of_one_user_brake_for_five_minutes_and_then_a_tenth_of_the_time() {
+    let mut board = Board::new(Config::default());
+    let first = braked_s(&mut board, 0, 320, 0);
+    assert!((265..=295).contains(&first), "{first} s");
+    let then = braked_s(&mut board, 400, 1400, 0);
+    assert!((70..=110).contains(&then), "{then} of 1000 s");
+    // Another user's first phase counts.
+    let other = Declared { user: 7, ..declared("other", 0) };
+    hear(&mut board, 1400 * S, Event::Opens(1, other));
+    hear(&mut board, 1400 * S, begin(0, 0));
+    assert!(board.is_braking());
+}
+
+#[test]
+fn the_brake_rests_for_a_tenth_of_the_time_however_many_phases_are_behind() {
+    let mut board = Board::new(Config::default());
+    // Each is behind from the beginning.
+    assert_eq!(braked_s(&mut board, 0, 30, S), 30);
+    let then = braked_s(&mut board, 30, 1030, S);
+    assert!((880..=910).contains(&then), "{then} of 1000 s");
+}
