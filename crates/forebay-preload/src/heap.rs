@@ -48,6 +48,7 @@ static RESERVE: Reserve = Reserve(UnsafeCell::new([0; RESERVE_BYTES]));
 static RESERVE_USED: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether there was no memory, and the reserve is in use.
+#[cfg(not(test))]
 #[inline]
 pub fn is_low() -> bool {
     RESERVE_USED.load(Relaxed) > 0

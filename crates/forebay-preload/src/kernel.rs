@@ -5,7 +5,9 @@
 //! neither set `errno` nor end a cancelled thread.
 
 use core::arch::asm;
-use core::ffi::{c_int, c_long};
+#[cfg(not(test))]
+use core::ffi::c_int;
+use core::ffi::c_long;
 
 /// Calls the kernel: its result, or the error number as a negative one.
 ///
@@ -55,6 +57,7 @@ pub(crate) use sys;
 ///
 /// # Safety
 /// The argument fits the command.
+#[cfg(not(test))]
 pub unsafe fn fcntl(fd: c_int, command: c_int, argument: c_int) -> isize {
     // SAFETY: the caller's promise.
     unsafe { sys!(SYS_fcntl, fd, command, argument) }
