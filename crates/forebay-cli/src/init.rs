@@ -10,6 +10,7 @@
 use crate::Outcome;
 use crate::cli::{Global, InitArgs};
 use crate::out::print;
+use forebay_store::tier::check_own_directory;
 use forebay_wire::tls::{self, CA_FILE, CERTIFICATE_FILE, Identity, KEY_FILE};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
@@ -17,9 +18,9 @@ use rcgen::{
 };
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -88,6 +89,11 @@ pub fn init(global: &Global, args: &InitArgs) -> Outcome {
     }
     let at = &args.directory;
     make_directory(at).or_else(|e| if at.is_dir() { Ok(()) } else { Err(failed("make", at, &e)) })?;
+    check_own_directory(at).map_err(|e| {
+        format!(
+            "cannot keep the cluster's keys there: {e}; give a directory of your own that only you can write"
+        )
+    })?;
     let new_authority = !at.join(CA_FILE).exists();
     let cluster = agree_on_cluster(at, args, &nodes)?;
     let authority = if new_authority { make_authority(at, &cluster) } else { read_authority(at) }?;
@@ -207,10 +213,27 @@ fn read_authority(at: &Path) -> Result<Authority, String> {
     Ok(Authority { pem, issuer })
 }
 
+/// The text of a file in the cluster's directory, unless another user has planted it there before
+/// the directory was closed to others.
+fn read_own(path: &Path) -> Result<Option<String>, String> {
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path);
+    let mut file = match opened {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(|e| failed("read", path, &e))?,
+    };
+    let owner = file.metadata().map_err(|e| failed("read", path, &e))?.uid();
+    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        return Err(format!("{} belongs to user {owner}: remove it if it is not yours", path.display()));
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(|e| failed("read", path, &e))?;
+    Ok(Some(text))
+}
+
 /// What was said about the cluster before, or is said now for the first time.
 fn agree_on_cluster(at: &Path, args: &InitArgs, nodes: &[Node]) -> Result<Cluster, String> {
     let path = at.join(CLUSTER_FILE);
-    if let Ok(text) = fs::read_to_string(&path) {
+    if let Some(text) = read_own(&path)? {
         let known: Cluster = toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
         let other = |what: &str, is: &str| {
             Err(format!(

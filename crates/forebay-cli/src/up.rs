@@ -31,6 +31,7 @@ const STOP_TIME: Duration = Duration::from_secs(10);
 
 /// Starts an agent.
 pub fn up(global: &Global, args: UpArgs) -> Outcome {
+    forebay_store::tier::mask_writers();
     let config = configure(global, &args)?;
     if args.foreground {
         return serve(config);
@@ -193,6 +194,7 @@ fn announce(global: &Global, socket: &Path, log: &Path) -> Outcome {
 
 /// Runs the agent of a node whose coordinator is elsewhere.
 pub fn agent(args: &AgentArgs) -> Outcome {
+    forebay_store::tier::mask_writers();
     let path = args.config.as_deref().ok_or("no configuration: give --config FILE, or set FOREBAY_CONFIG")?;
     let config = Config::load(path)?;
     if config.cluster.coordinator.is_empty() {

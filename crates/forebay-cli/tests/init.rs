@@ -162,3 +162,37 @@ fn doctor_looks_at_the_certificates() {
     let (level, found) = finding("n1", "n1");
     assert!(level == "bad" && found.contains("not the key of node.pem"), "{found}");
 }
+
+#[test]
+fn what_another_user_has_planted_is_refused() {
+    const OTHER_UID: u32 = 61_001;
+    if !rustix::process::geteuid().is_root() {
+        println!("left out: needs root");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let planted = "cluster = \"x\"\nnode = \"evil\"\ncoordinator = \"evil:1\"\nlisten = \"0.0.0.0:1\"\n";
+    let plant = |at: &Path, owner: Option<u32>| {
+        let file = at.join("cluster.toml");
+        fs::write(&file, planted).unwrap();
+        std::os::unix::fs::chown(&file, owner, owner).unwrap();
+    };
+    let (of_other, open, own) =
+        (directory.path().join("a"), directory.path().join("b"), directory.path().join("c"));
+    for at in [&of_other, &open, &own] {
+        fs::create_dir(at).unwrap();
+        plant(at, Some(OTHER_UID));
+    }
+    std::os::unix::fs::chown(&of_other, Some(OTHER_UID), None).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+    for (at, why) in [
+        (of_other.clone(), "belongs to user 61001"),
+        (of_other.join("new"), "lies in"),
+        (open, "is writable by other users"),
+        (own, "belongs to user 61001: remove it"),
+    ] {
+        let said = refused(&at, &["--node", "n1"]);
+        assert!(said.contains(why), "{said}");
+        assert!(!at.join("ca.key").exists(), "{at:?}");
+    }
+}

@@ -24,19 +24,33 @@ fn record_path(state_dir: &Path) -> PathBuf {
 /// Makes the state directory, or checks that the one that is there is safe to use.
 ///
 /// # Errors
-/// It cannot be made; it is no directory, belongs to another user, or others may write in it.
+/// It cannot be made; or see [`check_own`].
 pub fn claim(state_dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
+    // Before anything is made in a place that is not safe.
+    let refuse = |why: io::Error| {
+        io::Error::other(format!("{why}; give the agent a directory of its own with --state-dir"))
+    };
+    let above = state_dir.ancestors().skip(1).find(|above| above.exists()).unwrap_or(Path::new("."));
+    let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+    check_above(above).map_err(refuse)?;
     // 0755: clients of other users have to reach the socket. The mask of the process may take more
     // away.
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(state_dir);
     made.map_err(|e| explain(e, format!("cannot make {}", state_dir.display())))?;
-    let stat = statat(CWD, state_dir, AtFlags::SYMLINK_NOFOLLOW)?;
+    check_own(state_dir).map_err(refuse)
+}
+
+/// Checks that what this process puts into a directory stays its own: no other user, root aside, can
+/// write into the directory or exchange it.
+///
+/// # Errors
+/// It is no directory, or a link; it belongs to another user; others may write into it, or into a
+/// directory above it.
+pub fn check_own(directory: &Path) -> io::Result<()> {
+    let stat = statat(CWD, directory, AtFlags::SYMLINK_NOFOLLOW)?;
     let own = rustix::process::geteuid().as_raw();
-    let refuse = |why: String| {
-        let what = state_dir.display();
-        Err(io::Error::other(format!("{what} {why}; give the agent a directory of its own with --state-dir")))
-    };
+    let refuse = |why: String| Err(io::Error::other(format!("{} {why}", directory.display())));
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return refuse("is not a directory".into());
     }
@@ -46,7 +60,41 @@ pub fn claim(state_dir: &Path) -> io::Result<()> {
     if stat.st_mode & 0o022 != 0 {
         return refuse("is writable by other users".into());
     }
+    let above = std::path::absolute(directory)?;
+    above.parent().map_or(Ok(()), check_above)
+}
+
+/// Checks that no other user, root aside, can exchange what lies in `directory`: neither there nor
+/// further up, nor by a link on the way.
+fn check_above(directory: &Path) -> io::Result<()> {
+    let named = std::path::absolute(directory)?;
+    let real = named.canonicalize()?;
+    for above in named.ancestors().chain(real.ancestors()) {
+        let stat = statat(CWD, above, AtFlags::SYMLINK_NOFOLLOW)?;
+        let own = rustix::process::geteuid().as_raw();
+        let refuse = |why: &str| {
+            Err(io::Error::other(format!("{} lies in {}, {why}", named.display(), above.display())))
+        };
+        if stat.st_uid != 0 && stat.st_uid != own {
+            return refuse(&format!("which belongs to user {}, who could exchange it", stat.st_uid));
+        }
+        let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+        // Many systems give each user a group without other members.
+        let is_of_own_group = stat.st_uid == own && stat.st_gid == rustix::process::getegid().as_raw();
+        let writers = if is_of_own_group { 0o002 } else { 0o022 };
+        if !is_link && stat.st_mode & writers != 0 && stat.st_mode & 0o1000 == 0 {
+            return refuse("into which other users may write, who could exchange it");
+        }
+    }
     Ok(())
+}
+
+/// Nothing that this process makes is writable by others, whatever the user's mask is.
+pub fn mask_writers() {
+    use rustix::fs::Mode;
+    use rustix::process::umask;
+    let before = umask(Mode::WGRP | Mode::WOTH);
+    umask(before | Mode::WGRP | Mode::WOTH);
 }
 
 /// Writes down where the tier is.
@@ -121,5 +169,18 @@ mod tests {
         let link = dir.path().join("link");
         std::os::unix::fs::symlink("/", &link).unwrap();
         assert!(claim(&link).unwrap_err().to_string().contains("is not a directory"));
+    }
+
+    #[test]
+    fn a_directory_below_one_that_others_can_write_is_refused_unless_only_owners_can_rename_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = dir.path().join("shared");
+        let state = shared.join("a/state");
+        std::fs::create_dir(&shared).unwrap();
+        for (mode, is_safe) in [(0o777, false), (0o1777, true), (0o755, true)] {
+            std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(claim(&state).is_ok(), is_safe, "{mode:o}: {:?}", claim(&state));
+            assert_eq!(state.exists(), is_safe, "it is made where it may not be used");
+        }
     }
 }

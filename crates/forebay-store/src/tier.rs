@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use crate::mounting::{Backing, TierOptions};
-pub use crate::state::claim as claim_state_dir;
+pub use crate::state::{check_own as check_own_directory, claim as claim_state_dir, mask_writers};
 
 /// What a huge page of the usual machines has.
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;

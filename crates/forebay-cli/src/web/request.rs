@@ -97,11 +97,14 @@ impl Request {
 
     /// Whether the host is an IP address or `localhost`, or is not named.
     pub fn is_for_an_address(&self) -> bool {
-        let host = match self.host.strip_prefix('[') {
-            Some(rest) => rest.split(']').next().unwrap_or_default(),
-            None => self.host.split(':').next().unwrap_or_default(),
+        let (host, port) = match self.host.strip_prefix('[') {
+            Some(rest) => rest.split_once(']').unwrap_or((rest, "no end")),
+            None => self.host.split_at(self.host.find(':').unwrap_or(self.host.len())),
         };
-        host.is_empty() || host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok()
+        let is_port = port.is_empty() || port.strip_prefix(':').is_some_and(|p| p.parse::<u16>().is_ok());
+        let is_address =
+            host.is_empty() || host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok();
+        is_address && is_port
     }
 }
 
@@ -119,6 +122,20 @@ mod tests {
         assert!(request.keep_alive && request.is_for_an_address());
         let other = Request::parse("POST / HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 3\r\n\r\n");
         assert!(!other.keep_alive && !other.is_for_an_address());
+        for (host, is) in [
+            ("[::1].evil", false),
+            ("[::1", false),
+            ("[::1]evil", false),
+            ("[evil]", false),
+            ("127.0.0.1.evil:80", false),
+            ("localhost:evil", false),
+            ("[::1]", true),
+            ("127.0.0.1:80", true),
+            ("LOCALHOST", true),
+        ] {
+            let request = Request::parse(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+            assert_eq!(request.is_for_an_address(), is, "{host}");
+        }
         assert!(!Request::parse("GET / HTTP/1.1\r\nConnection: Close\r\n\r\n").keep_alive);
         assert!(!Request::parse("GET / HTTP/1.0\r\n\r\n").keep_alive);
         assert_eq!(Request::parse("").method, "");

@@ -302,6 +302,63 @@ fn a_state_directory_of_somebody_else_is_refused() {
 }
 
 #[test]
+fn a_state_directory_that_others_can_exchange_is_refused_and_a_mask_of_zero_opens_no_file() {
+    let pfs = plain_pfs();
+    let dir = open_dir_in("/dev/shm");
+    let of_user = dir.path().join("home");
+    std::fs::create_dir(&of_user).unwrap();
+    std::os::unix::fs::chown(&of_user, Some(OTHER_UID), Some(OTHER_UID)).unwrap();
+    let tier = dir.path().join("tier");
+    let config = dir.path().join("config.toml");
+    std::fs::write(&config, format!("[tier]\ndirectory = {tier:?}\n")).unwrap();
+    let script = "umask 000; exec \"$@\"";
+    let up = |state: &std::path::Path| {
+        let mut up = std::process::Command::new("sh");
+        up.args([
+            "-c",
+            script,
+            "sh",
+            crate::common::FOREBAY,
+            "up",
+            "--backing",
+            "directory",
+            "--capacity",
+            "64MiB",
+        ]);
+        up.arg("--config").arg(&config).arg("--pfs").arg(pfs.path()).arg("--state-dir").arg(state);
+        up.env_remove("FOREBAY_SOCKET").output().unwrap()
+    };
+    // Its own directory, in one that a user can exchange it in; and by a link of the user's.
+    let below = of_user.join("state");
+    std::fs::create_dir(&below).unwrap();
+    let real = dir.path().join("real");
+    std::fs::create_dir(&real).unwrap();
+    std::os::unix::fs::symlink(&real, of_user.join("link")).unwrap();
+    for state in [below, of_user.join("link/state"), of_user.join("new/state")] {
+        let out = up(&state);
+        assert_eq!(out.status.code(), Some(1), "{}", text(&out.stdout));
+        let said = text(&out.stderr);
+        assert!(said.contains(&format!("user {OTHER_UID}")) && said.contains("--state-dir"), "{said}");
+        assert!(std::fs::read_dir(&state).map_or(true, |mut entries| entries.next().is_none()));
+    }
+    let state = dir.path().join("state");
+    let out = up(&state);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let mut down = std::process::Command::new(crate::common::FOREBAY);
+    let modes: Vec<_> = std::fs::read_dir(&state)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| !entry.file_name().to_string_lossy().ends_with(".sock"))
+        .map(|entry| (entry.file_name(), entry.metadata().unwrap().permissions().mode() & 0o22))
+        .collect();
+    down.args(["down", "--drop", "--state-dir"]).arg(&state).env_remove("FOREBAY_SOCKET").output().unwrap();
+    assert!(
+        modes.iter().any(|(name, _)| name == "backing") && modes.iter().any(|(name, _)| name == "agent.log")
+    );
+    assert!(modes.iter().all(|(_, mode)| *mode == 0), "others can write: {modes:?}");
+}
+
+#[test]
 fn only_who_was_given_a_copy_may_hold_its_pages() {
     let pfs = plain_pfs();
     let (path, other) = (pfs.path().join("f"), pfs.path().join("g"));
