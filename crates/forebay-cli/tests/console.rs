@@ -372,6 +372,25 @@ fn recorded(coordinator: &Coordinator, live: &Value) {
 }
 
 #[test]
+fn an_empty_console_says_what_will_appear_and_how() {
+    let Some(browser) = browser() else { return };
+    let coordinator = Coordinator::start("");
+    let shown = page(&browser, coordinator.dir.path(), &format!("http://{}/", coordinator.console), 3000);
+    for (table, words) in [
+        ("phases", "forebay run --job NAME"),
+        ("jobs", "io.forebay.spark.ForebayPlugin"),
+        ("decisions", "what it prefetches, and why"),
+        ("nodes", "forebay agent --config FILE"),
+    ] {
+        let at = shown.find(&format!("<table id=\"{table}\"")).unwrap();
+        let (before, after) = shown.split_at(at);
+        let text = &before[before.rfind("<p class=\"none\"").unwrap()..];
+        assert!(text.starts_with("<p class=\"none\">") && text.contains(words), "{table}: {text}");
+        assert!(after.split('>').next().unwrap().contains("hidden"), "{table}: an empty table is shown");
+    }
+}
+
+#[test]
 fn the_page_asks_nobody_else_and_no_other_site_can_read_it() {
     let coordinator = Coordinator::start("");
     let (head, page) = coordinator.get("/", "Host: 127.0.0.1:1\r\n");
@@ -382,8 +401,10 @@ fn the_page_asks_nobody_else_and_no_other_site_can_read_it() {
     for text in [&page, &script, &style] {
         assert!(!text.contains("http://") && !text.contains("https://") && !text.contains("url("), "{text}");
     }
-    let (head, _) = coordinator.get("/api/live", "Host: evil.example\r\n");
-    assert!(head.starts_with("HTTP/1.1 403"), "{head}");
+    for host in ["evil.example", "[::1].evil", "127.0.0.1.evil", "localhost:evil"] {
+        let (head, _) = coordinator.get("/api/live", &format!("Host: {host}\r\n"));
+        assert!(head.starts_with("HTTP/1.1 403"), "{host}: {head}");
+    }
     // Nor can it have the coordinator work.
     let (head, _) = coordinator.get("/api/live", "Host: 127.0.0.1:1\r\nSec-Fetch-Site: cross-site\r\n");
     assert!(head.starts_with("HTTP/1.1 403"), "{head}");

@@ -367,6 +367,9 @@ function fill(id, head, rows) {
         });
     }
     const body = table.tBodies[0] ?? table.createTBody();
+    // An empty table says in the paragraph before it what will appear, and how.
+    table.hidden = rows.length === 0;
+    table.previousElementSibling.hidden = rows.length > 0;
     while (body.rows.length > rows.length) {
         body.deleteRow(-1);
     }
