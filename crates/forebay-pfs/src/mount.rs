@@ -199,6 +199,31 @@ pub fn same_file(a: &Path, b: &Path) -> io::Result<bool> {
     Ok(identity(&on_pfs_a, &of_a) == identity(&on_pfs_b, &of_b) || looks(&of_a) == looks(&of_b))
 }
 
+/// Other places where the directory `root` (absolute, symbolic links resolved), or a part of it, is
+/// mounted too, by the kernel's table: bind mounts, and further mounts of the same file system.
+pub fn other_places(root: &Path) -> Vec<PathBuf> {
+    std::fs::read("/proc/self/mountinfo").map(|table| other_places_in(&table, root)).unwrap_or_default()
+}
+
+fn other_places_in(table: &[u8], root: &Path) -> Vec<PathBuf> {
+    let Some(of_root) = mounted_at(table, root) else { return Vec::new() };
+    let Ok(below) = root.strip_prefix(&of_root.mount_point) else { return Vec::new() };
+    let inside = of_root.root.join(below);
+    let place = |line: MountLine| {
+        let place = match inside.strip_prefix(&line.root) {
+            Ok(below) if below.as_os_str().is_empty() => line.mount_point.clone(),
+            Ok(below) => line.mount_point.join(below),
+            Err(_) if line.root.starts_with(&inside) => line.mount_point.clone(),
+            Err(_) => return None,
+        };
+        // Not below the root itself, and not where something else is mounted over it.
+        let is_seen = || mounted_at(table, &place).is_some_and(|seen| seen.id == line.id);
+        (!place.starts_with(root) && is_seen()).then_some(place)
+    };
+    let lines = table.split(|&b| b == b'\n').filter_map(MountLine::parse);
+    lines.filter(|line| line.device == of_root.device).filter_map(place).collect()
+}
+
 /// One line of the kernel's table of mounts.
 #[derive(Debug, PartialEq, Eq)]
 struct MountLine {
@@ -325,6 +350,28 @@ mod tests {
         assert_eq!([22, 40, 41, 42, 99].map(|id| may(id, &["/pfs"])), [false, true, true, false, true]);
         assert_eq!([22, 40, 41, 42].map(|id| may(id, &["/pfs/a"])), [false, true, true, false]);
         assert_eq!([22, 40, 41, 42].map(|id| may(id, &["/pfs/b", "/home"])), [true, true, false, false]);
+    }
+
+    #[test]
+    fn the_other_places_of_a_root_are_those_of_the_same_directory_that_can_be_seen() {
+        let table = b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+            40 22 0:51 / /pfs rw - lustre mds:/x rw\n\
+            41 22 0:51 /project /work\\040here rw - lustre mds:/x rw\n\
+            42 22 0:51 / /hidden rw - lustre mds:/x rw\n\
+            43 42 0:52 / /hidden rw - tmpfs t rw\n\
+            44 22 8:1 /srv/data /data rw - ext4 /dev/sda1 rw\n\
+            45 22 8:1 /other /srv2 rw - ext4 /dev/sda1 rw\n\
+            46 40 0:51 /a /pfs/b rw - lustre mds:/x rw\n";
+        let places = |root: &str| -> Vec<String> {
+            let places = other_places_in(table, Path::new(root));
+            places.iter().map(|place| place.display().to_string()).collect()
+        };
+        assert_eq!(places("/pfs"), ["/work here"]);
+        assert_eq!(places("/pfs/project/x"), ["/work here/x"]);
+        assert_eq!(places("/work here"), ["/pfs/project"]);
+        assert_eq!(places("/srv/data"), ["/data"]);
+        assert_eq!(places("/srv"), ["/data"]);
+        assert_eq!(places("/srv/elsewhere"), [""; 0]);
     }
 
     #[test]

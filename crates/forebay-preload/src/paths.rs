@@ -12,7 +12,7 @@ pub const MAX_ROOT_BYTES: usize = 500;
 
 const MAX_ROOTS_BYTES: usize = 4096;
 
-/// The roots of the PFS, colon-separated as in the environment variable.
+/// The roots of the PFS, each with a zero byte after it.
 pub struct Roots {
     bytes: [u8; MAX_ROOTS_BYTES],
     len: usize,
@@ -22,27 +22,41 @@ impl Roots {
     /// No file is the PFS's.
     pub const NONE: Roots = Roots { bytes: [0; MAX_ROOTS_BYTES], len: 0 };
 
-    /// Takes `list`, absolute paths without symbolic links, separated by colons. What does not fit
-    /// is left out.
+    /// Takes `list`, absolute paths without symbolic links, separated by colons; a backslash stands
+    /// before a colon or backslash of a path. What does not fit is left out.
     pub fn set(&mut self, list: &[u8]) {
         self.len = 0;
-        for root in list.split(|&b| b == b':') {
-            let root = root.strip_suffix(b"/").unwrap_or(root);
-            let is_usable = root.first() == Some(&b'/') && root.len() <= MAX_ROOT_BYTES;
-            let end = self.len + root.len() + 1;
-            let Some(place) = self.bytes.get_mut(self.len..end) else { return };
-            if let (true, Some((separator, name))) = (is_usable, place.split_last_mut()) {
-                name.copy_from_slice(root);
-                *separator = b':';
-                self.len = end;
+        let (mut end, mut is_escaped) = (0, false);
+        for &byte in list.iter().chain(b":") {
+            let is_special = !is_escaped && [b':', b'\\'].contains(&byte);
+            is_escaped = is_special && byte == b'\\';
+            if is_special && byte == b':' {
+                self.take(end);
+                end = self.len;
+            } else if !is_special {
+                let Some(place) = self.bytes.get_mut(end) else { return };
+                *place = byte;
+                end += 1;
             }
+        }
+    }
+
+    /// Takes what was copied up to `end` if it can be a root.
+    fn take(&mut self, end: usize) {
+        let root = self.bytes.get(self.len..end).unwrap_or_default();
+        let root = root.strip_suffix(b"/").unwrap_or(root);
+        let is_usable = root.first() == Some(&b'/') && root.len() <= MAX_ROOT_BYTES;
+        let after = self.len + root.len();
+        if let (true, Some(separator)) = (is_usable, self.bytes.get_mut(after)) {
+            *separator = 0;
+            self.len = after + 1;
         }
     }
 
     /// Each of them.
     pub fn all(&self) -> impl Iterator<Item = &[u8]> {
         let list = self.bytes.get(..self.len).unwrap_or_default();
-        list.split(|&b| b == b':').filter(|root| !root.is_empty())
+        list.split(|&b| b == 0).filter(|root| !root.is_empty())
     }
 
     /// Whether the file at `path`, of which the beginning is enough, lies below a root.
@@ -92,6 +106,17 @@ mod tests {
             assert!(roots.cover(path.as_bytes()), "{path}");
         }
         for path in ["/lustre/scratch", "/lustre/scratch2/a", "/gpf", "/gpfs2/a", "pipe:[1]", "", "/"] {
+            assert!(!roots.cover(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn roots_may_have_any_character_in_their_names() {
+        let roots = roots(r"/gvfs\:host:/a\\b:/my data:/year=2024/:/:/last\");
+        for path in ["/gvfs:host/f", r"/a\b/f", "/my data/f", "/year=2024/f"] {
+            assert!(roots.cover(path.as_bytes()), "{path}");
+        }
+        for path in ["/gvfs/f", "host/f", "/ab/f", "/last/f"] {
             assert!(!roots.cover(path.as_bytes()), "{path}");
         }
     }
