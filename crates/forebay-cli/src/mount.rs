@@ -6,7 +6,9 @@
 
 use crate::Outcome;
 use crate::cli::{Global, MountArgs, UmountArgs, parse_seconds};
-use forebay_client::Client;
+use crate::out::no_agent;
+use crate::program::start_companion;
+use forebay_client::{Client, ClientConfig};
 use forebay_mount::{Mounted, Options};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::thread::UnshareFlags;
@@ -15,7 +17,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 /// Options that `mount(8)` passes on and that have no effect here.
 const IGNORED: [&str; 10] =
@@ -55,7 +57,7 @@ fn start(args: &MountArgs) -> Outcome {
     let failed = |e: std::io::Error| format!("cannot start the mount of {}: {e}", args.pfs.display());
     let memory = rustix::fs::memfd_create("forebay-mount", rustix::fs::MemfdFlags::CLOEXEC);
     let mut messages = File::from(memory.map_err(|e| failed(e.into()))?);
-    let mut command = std::process::Command::new(std::env::current_exe().map_err(failed)?);
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     // Before the other arguments: after `--` it would be a place.
     let mut arguments = std::env::args_os().skip(1);
     for argument in arguments.by_ref() {
@@ -83,7 +85,7 @@ fn start(args: &MountArgs) -> Outcome {
 
 fn serve(global: &Global, args: &MountArgs, options: &Options) -> Outcome {
     let (pfs, at) = (&args.pfs, &args.mountpoint);
-    let mounted = Mounted::new(pfs, at, options, quiet_client(global))
+    let mounted = Mounted::new(pfs, at, options, Client::new(quiet_config(global)))
         .map_err(|e| format!("cannot mount {} at {}: {e}", pfs.display(), at.display()))?;
     // The process would keep the directory of its caller busy.
     let _ = std::env::set_current_dir("/");
@@ -109,12 +111,12 @@ fn serve(global: &Global, args: &MountArgs, options: &Options) -> Outcome {
 }
 
 /// In the background, nobody reads messages.
-fn quiet_client(global: &Global) -> Client {
+fn quiet_config(global: &Global) -> ClientConfig {
     let mut config = global.client_config();
     config.quiet = true;
     // The mount works in another directory.
     config.socket = config.socket.map(|socket| std::path::absolute(&socket).unwrap_or(socket));
-    Client::new(config)
+    config
 }
 
 /// The first signal unmounts: now, or when the last program that uses the mount has ended. The
@@ -154,32 +156,43 @@ pub fn umount(args: &UmountArgs) -> Outcome {
     }
 }
 
-/// Mounts each PFS of the agent over its own path, for this process and its children only, and
-/// serves them until this process ends. No thread may have been started yet.
-pub fn mount_privately(global: &Global, roots: &[OsString]) -> Result<(), String> {
+/// Mounts each PFS of the agent over its own path, for this process and its children only. A
+/// companion serves the mounts until the program, which this process becomes, has ended. Returns
+/// its number. No thread may have been started yet.
+pub fn mount_for_program(global: &Global, client: &Client, command: &mut Command) -> Result<u32, String> {
+    let roots = client.mount_roots().map_err(|e| no_agent(global, &e))?;
     let here = std::env::current_dir();
-    let client = quiet_client(global);
+    let mut config = quiet_config(global);
+    // In a user namespace, root and all other users look the same.
+    config.trusted_agent = client.agent_process().map_err(|e| no_agent(global, &e))?;
+    if let Some(agent) = &config.trusted_agent {
+        command.env("FOREBAY_TRUST_AGENT", agent.to_string());
+    }
     enter_namespaces().map_err(|e| {
         format!("--mount: cannot make a mount namespace: {e}; the system may forbid user namespaces")
     })?;
-    for root in roots {
-        let root = Path::new(root);
-        let mounted = Mounted::new(root, root, &Options::default(), client.clone())
-            .map_err(|e| format!("--mount: cannot mount over {}: {e}", root.display()))?;
-        let serve = move || {
-            // The mount ends with this process, which ends with the program.
-            let _ = mounted.serve();
-        };
-        let thread = std::thread::Builder::new().name("mount".into()).spawn(serve);
-        thread.map_err(|e| format!("--mount: {e}"))?;
-        // Until it has asked, the kernel takes root for the owner, whom the namespace does not
-        // know, and lets nobody write into the directory. A PFS that fails says so later.
-        let _ = std::fs::metadata(root);
-    }
+    let companion = start_companion(|| roots.iter().try_for_each(|root| serve_privately(&config, root)))?;
     if let Ok(here) = here {
         // By its name it is below the mount, if it is on the PFS.
         std::env::set_current_dir(&here).map_err(|e| format!("--mount: {}: {e}", here.display()))?;
     }
+    Ok(companion)
+}
+
+/// Mounts a PFS over its own path, and serves it until this process ends.
+fn serve_privately(config: &ClientConfig, root: &OsString) -> Result<(), String> {
+    let root = Path::new(root);
+    let mounted = Mounted::new(root, root, &Options::default(), Client::new(config.clone()))
+        .map_err(|e| format!("--mount: cannot mount over {}: {e}", root.display()))?;
+    let serve = move || {
+        // The mount ends with this process.
+        let _ = mounted.serve();
+    };
+    let thread = std::thread::Builder::new().name("mount".into()).spawn(serve);
+    thread.map_err(|e| format!("--mount: {e}"))?;
+    // Until it has asked, the kernel takes root for the owner, whom the namespace does not know,
+    // and lets nobody write into the directory. A PFS that fails says so later.
+    let _ = std::fs::metadata(root);
     Ok(())
 }
 

@@ -11,33 +11,18 @@ use crate::cli::{Global, RunArgs};
 use crate::darshan;
 use crate::forward::Failed;
 use crate::out::no_agent;
+use crate::preload::Preload;
+use crate::program::{execute, not_started, start_companion};
 use forebay_agent::units::Human;
 use forebay_client::{Client, HpcJob, HpcJobOptions};
 use forebay_wire::intercepted::{REGION_BYTES, Region, Report};
-use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
-/// File name of the library.
-const LIBRARY: &str = "libforebay_preload.so";
-
-/// What a program needs to run with the library.
-struct Preload {
-    library: PathBuf,
-    /// The roots of the mounts, separated by colons.
-    roots: OsString,
-}
-
-/// Runs the program; its exit code is this program's.
+/// Runs the program. This process becomes it, unless a report is wanted.
 pub fn run(global: &Global, args: &RunArgs) -> Outcome {
-    if args.mount {
-        let roots = global.client().mount_roots().map_err(|e| no_agent(global, &e))?;
-        crate::mount::mount_privately(global, &roots)?;
-    }
     let client = global.client();
-    let token = client.begin_scratch_job().map_err(|e| no_agent(global, &e))?;
+    let (token, outlives_exec) = client.begin_scratch_job_of_program().map_err(|e| no_agent(global, &e))?;
     let (program, rest) = args.command.split_first().ok_or("no program to run")?;
     let mut command = Command::new(program);
     command.args(rest).env("FOREBAY_JOB", token);
@@ -52,36 +37,32 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
         preload.load_into(&mut command);
     }
     let report = intercept(args, &preload, &mut command)?;
-    // Until the program has ended.
-    let _hpc = match &args.job {
+    let hpc = match &args.job {
         Some(name) => Some(as_hpc_job(global, &client, name, args, &preload, &mut command)?),
         None => None,
     };
+    let mut holder = std::process::id();
+    if args.mount {
+        holder = crate::mount::mount_for_program(global, &client, &mut command)?;
+    } else if report.is_none() && (hpc.is_some() || !outlives_exec) {
+        holder = start_companion(|| Ok(()))?;
+    }
+    if let Some(HpcRun { memory: Some(memory), .. }) = &hpc {
+        command.env("FOREBAY_OBSERVE", path_of(holder, memory));
+    }
+    let Some(report) = report else { return Ok(execute(&mut command)) };
+    command.env("FOREBAY_REPORT", path_of(holder, &report.file));
     let status = match crate::forward::run(&mut command) {
         Ok(status) => status,
-        Err(Failed::ToStart(e)) => {
-            eprintln!("forebay: {}: {e}", program.to_string_lossy());
-            return Ok(ExitCode::from(code_of(&e)));
-        }
+        Err(Failed::ToStart(e)) => return Ok(not_started(&command, &e)),
         Err(Failed::Otherwise(e)) => return Err(format!("{}: {e}", program.to_string_lossy())),
     };
-    if let Some(report) = report {
-        eprintln!("{}", in_words(&report.region().report()));
-    }
-    let code = status.code().or(status.signal().map(|s| 128 + s)).unwrap_or(1);
-    Ok(ExitCode::from(code.clamp(0, 255) as u8))
+    eprintln!("{}", in_words(&report.region().report()));
+    Ok(crate::forward::end_like(status))
 }
 
 fn intercepts(args: &RunArgs) -> bool {
     !args.no_intercept && !args.mount
-}
-
-/// The exit code for a program that did not start, as shells, `env` and `nohup` give it.
-fn code_of(error: &std::io::Error) -> u8 {
-    match error.kind() {
-        std::io::ErrorKind::NotFound => 127,
-        _ => 126,
-    }
 }
 
 /// Makes the library serve the program's reads, and count them if a report is wanted.
@@ -106,14 +87,13 @@ fn intercept(
     if !args.report {
         return Ok(None);
     }
-    let memory = ReportMemory::new().map_err(|e| format!("cannot create the memory of the report: {e}"))?;
-    command.env("FOREBAY_REPORT", path_of(&memory.file));
-    Ok(Some(memory))
+    let memory = ReportMemory::new();
+    memory.map(Some).map_err(|e| format!("cannot create the memory of the report: {e}"))
 }
 
-/// The path by which the program's children open a file of this process while it lives.
-fn path_of(file: &OwnedFd) -> String {
-    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
+/// The path by which the program's processes open a file that `holder` holds.
+fn path_of(holder: u32, file: &OwnedFd) -> String {
+    format!("/proc/{holder}/fd/{}", file.as_raw_fd())
 }
 
 /// Memory in which the processes of the program count.
@@ -171,6 +151,13 @@ fn in_words(report: &Report) -> String {
     text
 }
 
+/// An HPC job, and the memory in which the program's I/O is counted, for as long as this or a copy
+/// of this process lives.
+struct HpcRun {
+    _job: HpcJob,
+    memory: Option<OwnedFd>,
+}
+
 /// Opens the HPC job and has the program observed.
 fn as_hpc_job(
     global: &Global,
@@ -179,7 +166,7 @@ fn as_hpc_job(
     args: &RunArgs,
     preload: &Result<Preload, String>,
     command: &mut Command,
-) -> Result<(HpcJob, Option<OwnedFd>), String> {
+) -> Result<HpcRun, String> {
     let earlier = args.darshan.as_deref().map(darshan::earlier).transpose()?;
     let (io, earlier) = earlier.map_or_else(Default::default, |run| (run.io, run.phases));
     let options = HpcJobOptions {
@@ -196,7 +183,7 @@ fn as_hpc_job(
     if let Err(why) = &memory {
         eprintln!("forebay run: the I/O of {name} is not observed: {why}");
     }
-    Ok((job, memory.ok()))
+    Ok(HpcRun { _job: job, memory: memory.ok() })
 }
 
 fn observe(
@@ -206,54 +193,6 @@ fn observe(
 ) -> Result<OwnedFd, String> {
     let preload = preload.as_ref().map_err(Clone::clone)?;
     let memory = job.observe().map_err(|e| e.to_string())?;
-    command.env("FOREBAY_OBSERVE_ROOTS", &preload.roots).env("FOREBAY_OBSERVE", path_of(&memory));
+    command.env("FOREBAY_OBSERVE_ROOTS", &preload.roots);
     Ok(memory)
-}
-
-impl Preload {
-    fn find(client: &Client) -> Result<Self, String> {
-        let library = library().ok_or(format!(
-            "there is no {LIBRARY} beside this program or in its ../lib; set FOREBAY_PRELOAD to its path"
-        ))?;
-        let mut roots = OsString::new();
-        for root in client.mount_roots().map_err(|e| e.to_string())? {
-            if root.as_encoded_bytes().contains(&b':') {
-                let root = root.to_string_lossy();
-                eprintln!(
-                    "forebay run: files below {root} are left to the file system: the library takes a list of roots \
-                     that colons separate; mount the PFS on a path without a colon"
-                );
-                continue;
-            }
-            if !roots.is_empty() {
-                roots.push(":");
-            }
-            roots.push(root);
-        }
-        Ok(Preload { library, roots })
-    }
-
-    /// Preloads the library before those that the user preloads.
-    fn load_into(&self, command: &mut Command) {
-        let mut preload = OsString::from(&self.library);
-        let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-        let is_loaded = std::env::split_paths(&others).any(|path| path == self.library);
-        if !others.is_empty() && !is_loaded {
-            preload.push(":");
-            preload.push(&others);
-        }
-        command.env("LD_PRELOAD", if is_loaded { others } else { preload });
-    }
-}
-
-/// The library: named by FOREBAY_PRELOAD, beside this program, or in ../lib of it.
-fn library() -> Option<PathBuf> {
-    if let Some(path) = std::env::var_os("FOREBAY_PRELOAD").filter(|path| !path.is_empty()) {
-        return Some(PathBuf::from(path));
-    }
-    let program = std::env::current_exe().ok()?;
-    let beside = program.parent()?;
-    let above = beside.parent().unwrap_or(beside);
-    let places = [beside.to_owned(), above.join("lib"), above.join("lib/forebay")];
-    places.into_iter().map(|dir| dir.join(LIBRARY)).find(|path| path.is_file())
 }

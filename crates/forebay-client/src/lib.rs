@@ -16,6 +16,7 @@
 //! ```
 
 pub mod admin;
+mod agent_process;
 pub mod error;
 pub mod hpc;
 pub mod job;
@@ -33,6 +34,7 @@ mod watch;
 pub mod write;
 
 pub use admin::Admin;
+pub use agent_process::AgentProcess;
 pub use error::{errno, is_no_agent};
 pub use forebay_pfs::mount::same_file;
 pub use forebay_wire::EarlierPhase;

@@ -5,11 +5,13 @@
 //! After a failure the agent is left alone for a second, so that a program without an agent pays
 //! nothing for asking. A forked child starts with an empty pool.
 
+use crate::agent_process::AgentProcess;
 use crate::error::{errno, no_agent, out_of_files, with_message};
 pub(crate) use crate::lock::lock;
 use crate::own::OwnLock;
 use crate::place::Place;
 use forebay_store::ring::RingWriter;
+use forebay_wire::channel::Peer;
 use forebay_wire::{Channel, Hello, MAGIC, MountInfo, PROTOCOL, Received, Refusal, Reply, Request, Welcome};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -39,6 +41,8 @@ pub struct ClientConfig {
     pub deadline: Duration,
     /// Users whose agents are believed, beside root and the program's own user.
     pub trusted_uids: Vec<u32>,
+    /// An agent that was trusted outside of a user namespace, in which its user cannot be seen.
+    pub trusted_agent: Option<AgentProcess>,
     /// Most bytes a reader may ask for ahead of its position, if less than the agent allows; 0:
     /// none.
     pub read_ahead_bytes: Option<u64>,
@@ -57,6 +61,7 @@ impl Default for ClientConfig {
             socket: None,
             deadline: Duration::from_secs(10),
             trusted_uids: Vec::new(),
+            trusted_agent: None,
             read_ahead_bytes: None,
             quiet: false,
             watches: true,
@@ -67,9 +72,9 @@ impl Default for ClientConfig {
 
 impl ClientConfig {
     /// From the environment: `FOREBAY_SOCKET` (a path, or `none`), `FOREBAY_DEADLINE_MS`,
-    /// `FOREBAY_TRUST_UID`, `FOREBAY_QUIET=1`. Without `FOREBAY_SOCKET` the usual places are looked
-    /// at: `/run/forebay`, `$XDG_RUNTIME_DIR/forebay`, `/tmp/forebay-UID`. A set-user-ID program,
-    /// whose environment is its caller's, ignores all of them.
+    /// `FOREBAY_TRUST_UID`, `FOREBAY_TRUST_AGENT`, `FOREBAY_QUIET=1`. Without `FOREBAY_SOCKET` the
+    /// usual places are looked at: `/run/forebay`, `$XDG_RUNTIME_DIR/forebay`, `/tmp/forebay-UID`. A
+    /// set-user-ID program, whose environment is its caller's, ignores all of them.
     pub fn from_env() -> Self {
         let socket = match variable("FOREBAY_SOCKET") {
             Some(path) if path == "none" => None,
@@ -82,6 +87,7 @@ impl ClientConfig {
             config.deadline = Duration::from_millis(ms);
         }
         config.trusted_uids.extend(number("FOREBAY_TRUST_UID").and_then(|uid| u32::try_from(uid).ok()));
+        config.trusted_agent = variable("FOREBAY_TRUST_AGENT").and_then(|text| text.to_str()?.parse().ok());
         config.quiet = variable("FOREBAY_QUIET").is_some_and(|v| v == "1");
         config
     }
@@ -271,15 +277,7 @@ impl Session {
         let socket = self.config.socket.as_deref().ok_or(io::ErrorKind::NotFound)?;
         let deadline = Instant::now() + self.config.deadline;
         let channel = Channel::connect_within(socket, self.config.deadline)?.moved(self.config.place);
-        let (agent, own) = (channel.peer()?.uid, rustix::process::geteuid().as_raw());
-        if agent != 0 && agent != own && !self.config.trusted_uids.contains(&agent) {
-            return Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                format!(
-                    "it belongs to user {agent}, who is not trusted; set FOREBAY_TRUST_UID={agent} to trust it"
-                ),
-            ));
-        }
+        self.check_trust(channel.peer()?)?;
         channel.send(&Hello { magic: MAGIC, protocol: PROTOCOL, want_ring }, &[])?;
         let welcome = channel.recv::<Welcome>(Some(deadline))?;
         if !welcome.message.protocol_fits {
@@ -290,6 +288,27 @@ impl Session {
             *self.ring.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(ring));
         }
         Ok(channel)
+    }
+
+    fn check_trust(&self, agent: Peer) -> io::Result<()> {
+        let own = rustix::process::geteuid().as_raw();
+        let by_name = || self.config.trusted_uids.contains(&agent.uid);
+        if agent.uid == 0 || agent.uid == own || by_name() {
+            return Ok(());
+        }
+        if self.config.trusted_agent.is_some_and(|trusted| AgentProcess::of(agent) == Some(trusted)) {
+            return Ok(());
+        }
+        let why = match crate::agent_process::is_hidden(agent.uid) {
+            true => "its user does not exist in this user namespace, so it is not trusted; `forebay run --mount`, \
+                     started outside of the namespace, hands on the trust in the agent"
+                .to_owned(),
+            false => format!(
+                "it belongs to user {uid}, who is not trusted; set FOREBAY_TRUST_UID={uid} to trust it",
+                uid = agent.uid
+            ),
+        };
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
     }
 
     /// [`Session::connect`] for a request that only an agent can serve: without one, the error says
@@ -460,21 +479,26 @@ impl Session {
 
     /// The token of this process's job, begun now if need be. It ends with the process.
     pub(crate) fn job(&self) -> io::Result<String> {
-        if let Some(token) = self.known_job() {
-            return Ok(token);
+        match self.known_job() {
+            Some(token) => Ok(token),
+            None => self.begin_job(false).map(|(token, _)| token),
         }
+    }
+
+    /// Begins a job. With it comes whether it goes on after `exec`, if that is wanted.
+    pub(crate) fn begin_job(&self, outlives_exec: bool) -> io::Result<(String, bool)> {
         let channel = self.connect_to_agent()?;
-        channel.send(&Request::JobBegin, &[])?;
+        channel.send(&Request::JobBegin { outlives_exec }, &[])?;
         // `forebay run` needs them next: by this connection, so that it needs no other.
         channel.send(&Request::Mounts, &[])?;
         let deadline = Some(Instant::now() + self.config.deadline);
         match channel.recv::<Reply>(deadline)?.message {
-            Reply::Job(token) => {
+            Reply::Job { token, outlives_exec } => {
                 if let Reply::Mounts(list) = channel.recv::<Reply>(deadline)?.message {
                     *self.mounts.write().unwrap_or_else(PoisonError::into_inner) = Some(list.into());
                 }
                 *lock(&self.job) = Some((Some(channel), token.clone()));
-                Ok(token)
+                Ok((token, outlives_exec))
             }
             other => Err(unexpected(&other)),
         }

@@ -219,6 +219,19 @@ impl Client {
     pub fn begin_scratch_job(&self) -> io::Result<String> {
         self.session.job()
     }
+
+    /// As [`Client::begin_scratch_job`], for the program that this process is about to execute. With
+    /// the token comes whether the job goes on then, when the connection is closed; if not, another
+    /// process must keep the connection.
+    ///
+    /// # Errors
+    /// No agent, or it refused.
+    pub fn begin_scratch_job_of_program(&self) -> io::Result<(String, bool)> {
+        match self.session.known_job() {
+            Some(token) => Ok((token, true)),
+            None => self.session.begin_job(true),
+        }
+    }
 }
 
 /// A memory-only file is known by its absolute path.

@@ -8,12 +8,13 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg,
     socket_with, sockopt,
 };
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -130,14 +131,40 @@ impl Channel {
         Ok(sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Send, Some(limit))?)
     }
 
-    /// User, group and process at the other end, as the kernel recorded them when the connection
-    /// was made.
+    /// User and process at the other end, as the kernel recorded them when the connection was made.
     ///
     /// # Errors
     /// The kernel refused.
     pub fn peer(&self) -> io::Result<Peer> {
-        let cred = sockopt::socket_peercred(&self.socket)?;
-        Ok(Peer { uid: cred.uid.as_raw(), pid: cred.pid.as_raw_nonzero().get() })
+        // Not by `rustix`, whose process ids are never 0.
+        let cred = self.option(libc::SO_PEERCRED, libc::ucred { pid: 0, uid: 0, gid: 0 })?;
+        Ok(Peer { uid: cred.uid, pid: cred.pid })
+    }
+
+    /// The process at the other end; the descriptor is readable once the process has ended.
+    ///
+    /// # Errors
+    /// It has ended; or the kernel is older than 6.5 and the process is in a PID namespace that
+    /// this process cannot see.
+    pub fn peer_process(&self) -> io::Result<OwnedFd> {
+        const SO_PEERPIDFD: libc::c_int = 77;
+        if let Ok(fd) = self.option(SO_PEERPIDFD, -1) {
+            // SAFETY: the kernel has made it for this call.
+            return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
+        }
+        let pid = Pid::from_raw(self.peer()?.pid).ok_or(Errno::SRCH)?;
+        Ok(pidfd_open(pid, PidfdFlags::empty())?)
+    }
+
+    /// An option of the socket, of a type for which any bits are valid.
+    fn option<T: Copy>(&self, name: libc::c_int, mut value: T) -> io::Result<T> {
+        let mut len = size_of::<T>() as libc::socklen_t;
+        let (socket, place) = (self.socket.as_raw_fd(), (&raw mut value).cast());
+        // SAFETY: a place for the value, of the given length.
+        match unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, name, place, &mut len) } {
+            0 => Ok(value),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Sends `message` with `fds`.
@@ -438,7 +465,7 @@ mod tests {
     #[test]
     fn an_answer_that_is_too_long_for_a_packet_arrives_all_the_same() {
         let (a, b) = pair();
-        let long = Reply::Job("x".repeat(MAX_PACKET_BYTES * 2));
+        let long = Reply::Job { token: "x".repeat(MAX_PACKET_BYTES * 2), outlives_exec: true };
         for reply in [Reply::Done, long] {
             let sent = a.send_reply(&reply, &[], Ok).unwrap();
             assert_eq!(
@@ -448,7 +475,7 @@ mod tests {
         }
         assert!(b.recv_reply(None).unwrap().message == Reply::Done);
         assert!(b.recv_reply(None).is_err(), "the file was dropped before it was read");
-        let long = Reply::Job("x".repeat(MAX_PACKET_BYTES * 2));
+        let long = Reply::Job { token: "x".repeat(MAX_PACKET_BYTES * 2), outlives_exec: true };
         let _kept = a.send_reply(&long, &[], Ok).unwrap();
         let got = b.recv_reply(None).unwrap();
         assert_eq!((got.message, got.fds.len()), (long.clone(), 0));

@@ -15,7 +15,7 @@ use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 11;
+pub const PROTOCOL: u32 = 12;
 
 /// First eight bytes of every connection: "forebay" and a zero.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\0");
@@ -181,7 +181,11 @@ pub enum Request {
     /// Forget what was staged. → [`Reply::Done`]
     StageAbort,
     /// Start a job: memory-only files live until this connection ends. → [`Reply::Job`]
-    JobBegin,
+    JobBegin {
+        /// It is to end with the process that has connected, also if that closes the connection
+        /// when it executes another program.
+        outlives_exec: bool,
+    },
     /// Create or truncate a memory-only file. → [`Reply::Scratch`] with the file, or
     /// [`Reply::Refused`]
     ScratchCreate {
@@ -352,8 +356,13 @@ pub enum Reply {
         /// Bytes of a slot.
         page_bytes: u64,
     },
-    /// The job's token.
-    Job(String),
+    /// A job has begun.
+    Job {
+        /// Its token.
+        token: String,
+        /// As requested, if the kernel can name the process.
+        outlives_exec: bool,
+    },
     /// A memory-only file, carried by the packet: for writing after create, for reading after open.
     Scratch {
         /// The file.

@@ -17,6 +17,8 @@ use forebay_store::{Class, Reservation};
 use forebay_wire::channel::{Limits, LongAnswer, MAX_FDS, decode};
 use forebay_wire::counted;
 use forebay_wire::{Channel, Hello, MAGIC, MAX_PACKET_BYTES, PROTOCOL, Refusal, Reply, Request, Welcome};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -133,6 +135,7 @@ impl Clients {
             stage: None,
             pins: Vec::new(),
             job: None,
+            process: None,
             tells: false,
             hpc: false,
             listing: None,
@@ -142,7 +145,20 @@ impl Clients {
         let mut conversation = Conversation { connection, channel, decoding, long_answer: None, _cost: cost };
         let mut buffer = vec![0u8; MAX_PACKET_BYTES];
         loop {
-            conversation.one_request(&mut buffer)?;
+            if let Err(e) = conversation.one_request(&mut buffer) {
+                conversation.connection.outlive_exec();
+                return Err(e);
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// Waits for the end of the process that has connected, if its job lasts as long. It has closed
+    /// the connection, for instance by executing the program that the job is for.
+    fn outlive_exec(&self) {
+        if let Some(process) = &self.process {
+            while let Err(Errno::INTR) = poll(&mut [PollFd::new(process, PollFlags::IN)], None) {}
         }
     }
 }
@@ -236,7 +252,12 @@ impl Conversation<'_> {
         let (len, sent) = self.receive(buffer)?;
         self.long_answer = None;
         let answer = match self.decode(&buffer[..len])? {
-            Ok((request, reported)) => self.connection.answer(request, sent, reported),
+            Ok((request, reported)) => {
+                if matches!(request, Request::JobBegin { outlives_exec: true }) {
+                    self.connection.process = self.channel.peer_process().ok();
+                }
+                self.connection.answer(request, sent, reported)
+            }
             Err(refusal) => reply(Reply::Refused(refusal)),
         };
         let Some((reply, fds)) = answer else { return Ok(()) };

@@ -66,7 +66,7 @@ impl Connection {
                 self.stage = None;
                 reply(Reply::Done)
             }
-            Request::JobBegin => scratch::begin(self),
+            Request::JobBegin { .. } => scratch::begin(self),
             Request::ScratchCreate { job, name, exclusive } => scratch::create(self, &job, name, exclusive),
             Request::ScratchReserve { copy, bytes } => scratch::reserve(self, copy, bytes),
             Request::ScratchOpen { job, name } => scratch::open(self, &job, &name),

@@ -34,7 +34,7 @@ pub fn begin(connection: &mut Connection) -> Answer {
     let job = Job { uid: connection.peer.uid, files: BTreeMap::new() };
     lock(&connection.node.memory_files.by_token).insert(token.clone(), job);
     connection.job = Some(token.clone());
-    reply(Reply::Job(token))
+    reply(Reply::Job { token, outlives_exec: connection.process.is_some() })
 }
 
 /// Runs `act` on the job if it is the peer's own.

@@ -110,6 +110,8 @@ pub struct Connection {
     pub pins: Vec<PagePins>,
     /// The job with memory-only files begun on it.
     pub job: Option<String>,
+    /// The process whose end ends the job, if not the connection's does.
+    pub process: Option<OwnedFd>,
     /// It tells of an analytics job.
     pub tells: bool,
     /// It has opened an HPC job.

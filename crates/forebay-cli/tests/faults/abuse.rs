@@ -405,7 +405,9 @@ fn a_memory_only_file_cannot_outgrow_its_room_nor_its_reservation_its_memory() {
 /// the file open.
 pub fn outgrow(socket: &str) {
     let raw = Raw::connect(Path::new(socket));
-    let Reply::Job(job) = raw.ask(&Request::JobBegin, &[]) else { panic!("no job") };
+    let Reply::Job { token: job, .. } = raw.ask(&Request::JobBegin { outlives_exec: false }, &[]) else {
+        panic!("no job")
+    };
     let create = Request::ScratchCreate { job, name: b"f".to_vec(), exclusive: true };
     raw.0.send(&create, &[]).unwrap();
     let mut got = raw.0.recv::<Reply>(Some(Instant::now() + Duration::from_secs(20))).unwrap();

@@ -41,6 +41,7 @@ mod phases;
 mod planned;
 mod roles;
 mod room;
+mod run;
 mod shares;
 mod stamps;
 mod stat;

@@ -867,6 +867,41 @@ kill %1",
 }
 
 #[test]
+fn a_user_runs_a_program_with_a_mount_of_its_own_and_roots_agent() {
+    if skips() || !has("fusermount3") {
+        return;
+    }
+    let said = with_own_mounts(
+        "chown games:games /mnt/pfs
+chmod 755 /mnt/state
+start() {
+    env -u FOREBAY_SOCKET $F up --foreground --pfs /mnt/pfs --capacity 64MiB --state-dir /mnt/state >> /mnt/log 2>&1 &
+    until $F status; do sleep 0.05; done > /dev/null 2>&1
+}
+export FOREBAY_SOCKET=/mnt/state/agent.sock
+start
+sleep 0.1
+as_user $F run --mount -- sh -c '
+    cat /mnt/pfs/f; ! cat /mnt/pfs/s
+    $1 ls /mnt/pfs/f | grep -c /mnt/pfs/f
+    $1 cp --write memory /mnt/pfs/f /mnt/pfs/m > /dev/null && $1 cat /mnt/pfs/m
+    touch /mnt/bin/../at/asked; until [ -e /mnt/state/again ]; do sleep 0.05; done
+    $1 ls /mnt/pfs/f; cat /mnt/pfs/f' sh $F 2> /mnt/errors &
+run=$!
+until [ -e /mnt/at/asked ]; do sleep 0.05; done
+$F ls | grep -c /mnt/pfs/f
+$F down > /dev/null
+start
+touch /mnt/state/again
+wait $run
+grep -c 'does not exist in this user namespace' /mnt/errors
+! grep TRUST_UID /mnt/errors
+$F down > /dev/null",
+    );
+    assert_eq!(said, "open\n1\nopen\n1\nopen\n1\n");
+}
+
+#[test]
 fn root_of_a_user_namespace_has_only_the_rights_of_its_user() {
     if skips() {
         return;

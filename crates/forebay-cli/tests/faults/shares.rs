@@ -295,7 +295,9 @@ fn refused(reply: Reply) -> Option<String> {
 }
 
 fn job_of(raw: &Raw) -> String {
-    let Reply::Job(job) = raw.ask(&Request::JobBegin, &[]) else { panic!("no job") };
+    let Reply::Job { token: job, .. } = raw.ask(&Request::JobBegin { outlives_exec: false }, &[]) else {
+        panic!("no job")
+    };
     job
 }
 

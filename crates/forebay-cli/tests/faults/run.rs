@@ -1,0 +1,347 @@
+//! `forebay run` is the program: signals, children, pipes and the exit status are those of a
+//! program that was started without it.
+
+use crate::common::{Agent, FOREBAY, PATIENCE, content, plain_pfs, text, wait_for};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+/// What is run before the program: nothing, and each way in which `forebay run` starts it.
+const WAYS: [&[&str]; 5] =
+    [&[], &["--"], &["--job", "j", "--"], &["--report", "--"], &["--report", "--job", "j", "--"]];
+
+fn python(agent: &Agent, way: &[&str], script: &str) -> Command {
+    let mut command = Command::new(if way.is_empty() { "python3" } else { FOREBAY });
+    if !way.is_empty() {
+        command.arg("run").args(way).arg("python3");
+    }
+    command.args(["-u", "-c", script]).env("FOREBAY_SOCKET", agent.socket());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+struct Started {
+    child: Child,
+    said: BufReader<std::process::ChildStdout>,
+}
+
+impl Started {
+    fn new(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        Started { child, said }
+    }
+
+    /// The next line, within the patience of every test.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        if self.said.buffer().is_empty() {
+            let stdout = self.said.get_ref();
+            let mut ready = [rustix::event::PollFd::new(stdout, rustix::event::PollFlags::IN)];
+            let patience = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+            assert_eq!(rustix::event::poll(&mut ready, Some(&patience)), Ok(1), "it says nothing");
+        }
+        self.said.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn send(&self, signal: i32) {
+        // SAFETY: a call without pointers, on a child that has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id().cast_signed(), signal) }, 0);
+    }
+
+    /// How it has ended, within the patience of every test.
+    fn end(&mut self) -> ExitStatus {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            if Instant::now() > until {
+                self.child.kill().unwrap();
+                panic!("it does not end");
+            }
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+}
+
+/// The state of a process, as `ps` shows it.
+fn state(pid: u32) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap_or(' ')
+}
+
+const HANDLES: &str = r#"
+import signal, time
+for number in SIGNALS:
+    signal.signal(number, lambda number, frame: print("got", number))
+print("ready")
+while True: time.sleep(0.01)
+"#;
+
+#[test]
+fn every_signal_that_forebay_run_is_sent_reaches_the_program() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let real_time = [libc::SIGRTMIN(), libc::SIGRTMIN() + 5, libc::SIGRTMAX()];
+    let is_caught = |signal: &i32| ![libc::SIGKILL, libc::SIGSTOP, libc::SIGCHLD].contains(signal);
+    let signals: Vec<_> = (1..32).filter(is_caught).chain(real_time).collect();
+    for way in WAYS {
+        let script = HANDLES.replace("SIGNALS", &format!("{signals:?}"));
+        let mut started = Started::new(python(&agent, way, &script));
+        assert_eq!(started.line(), "ready");
+        for signal in &signals {
+            started.send(*signal);
+            assert_eq!(started.line(), format!("got {signal}"), "{way:?}");
+        }
+        started.send(libc::SIGKILL);
+        started.end();
+    }
+}
+
+#[test]
+fn who_waits_for_forebay_run_sees_how_the_program_has_ended() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    for way in WAYS {
+        for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGINT, libc::SIGSEGV, libc::SIGALRM] {
+            let script = format!(
+                "import os, signal; signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), {signal})"
+            );
+            let status = Started::new(python(&agent, way, &script)).end();
+            assert_eq!(status.signal(), Some(signal), "{way:?}: {status}");
+        }
+        assert_eq!(Started::new(python(&agent, way, "raise SystemExit(200)")).end().code(), Some(200));
+        if !way.is_empty() {
+            for (program, code) in [("/nowhere/program", 127), ("/etc/passwd", 126)] {
+                let mut run = agent.command(&["run"]);
+                let out = run.args(way).arg(program).output().unwrap();
+                assert_eq!(out.status.code(), Some(code), "{way:?} {}", text(&out.stderr));
+                assert!(text(&out.stderr).contains(program), "{}", text(&out.stderr));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_program_under_forebay_run_stops_continues_and_dies_with_it() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let script = "import os, time\nprint(os.getpid())\nwhile True: time.sleep(0.01)";
+    for way in WAYS {
+        let mut started = Started::new(python(&agent, way, script));
+        let (run, program) = (started.child.id(), started.line().parse().unwrap());
+        assert_eq!(run == program, !way.contains(&"--report"), "{way:?}");
+        started.send(libc::SIGTSTP);
+        wait_for("both have stopped", || state(run) == 'T' && state(program) == 'T');
+        started.send(libc::SIGCONT);
+        wait_for("both go on", || state(run) != 'T' && state(program) != 'T');
+        started.send(libc::SIGKILL);
+        assert_eq!(started.end().signal(), Some(libc::SIGKILL));
+        wait_for("the program is gone", || [' ', 'Z'].contains(&state(program)));
+    }
+}
+
+const LOOKS: &str = r#"
+import os, signal
+try:
+    print("a child:", os.waitpid(-1, os.WNOHANG))
+except ChildProcessError:
+    print("no child")
+print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+lines = open("/proc/self/status").read().split("\n")
+print([line for line in lines if line.startswith("SigIgn")])
+print(sorted(int(fd) for fd in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + fd)))
+"#;
+
+#[test]
+fn a_program_begins_with_the_children_masks_and_descriptors_of_a_plain_start() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let looks = |way: &[&str]| {
+        let mut command = python(&agent, way, LOOKS);
+        let change = || {
+            // SAFETY: async-signal-safe calls and valid pointers.
+            unsafe {
+                let mut mask: libc::sigset_t = std::mem::zeroed();
+                libc::sigaddset(&mut mask, libc::SIGUSR2);
+                libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
+                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+                libc::signal(libc::SIGHUP, libc::SIG_IGN);
+            }
+            Ok(())
+        };
+        // SAFETY: it neither allocates nor takes a lock.
+        unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, change) };
+        let out = command.output().unwrap();
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        text(&out.stdout)
+    };
+    let plain = looks(&[]);
+    assert!(plain.contains("no child") && plain.contains("SIGUSR2"), "{plain}");
+    for way in &WAYS[1..] {
+        assert_eq!(looks(way), plain, "{way:?}");
+    }
+}
+
+#[test]
+fn the_reader_of_a_pipe_sees_its_end_when_the_program_closes_it() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let script = "import os, time\nprint(os.getpid())\nos.close(1)\nwhile True: time.sleep(0.01)";
+    for way in WAYS {
+        let mut started = Started::new(python(&agent, way, script));
+        let program: i32 = started.line().parse().unwrap();
+        let mut rest = String::new();
+        // The test's own limit: a copy of the pipe that stays open ends with the program.
+        let limit = std::thread::spawn(move || {
+            let until = Instant::now() + PATIENCE;
+            while Instant::now() < until && state(program.cast_unsigned()) != ' ' {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            // SAFETY: a call without pointers.
+            unsafe { libc::kill(program, libc::SIGKILL) };
+        });
+        started.said.read_to_string(&mut rest).unwrap();
+        assert!(started.child.try_wait().unwrap().is_none(), "{way:?}: the pipe ended with the program");
+        started.send(libc::SIGTERM);
+        assert_eq!(started.end().signal(), Some(libc::SIGTERM));
+        limit.join().unwrap();
+    }
+}
+
+#[test]
+fn a_job_lasts_as_long_as_its_program_and_no_longer() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    std::fs::write(pfs.path().join("f"), b"bytes").unwrap();
+    let script = r#"
+import os, subprocess, sys, time
+forebay, path = sys.argv[1:]
+subprocess.run([forebay, "cp", "--write", "memory", path, path + ".scratch"], stdout=-3, check=True)
+# Not even a daemon that outlives the program keeps the job.
+daemon = subprocess.Popen(["sleep", "1000"], start_new_session=True, stdin=-3, stdout=-3, stderr=-3)
+print(daemon.pid)
+sys.stdin.read()
+print(len(subprocess.run([forebay, "cat", path + ".scratch"], stdout=-1, check=True).stdout))
+"#;
+    for way in &WAYS[1..] {
+        let mut command = python(&agent, way, script);
+        command.arg(FOREBAY).arg(pfs.path().join("f")).stdin(Stdio::piped());
+        let mut started = Started::new(command);
+        let daemon = started.line().parse().unwrap();
+        assert_eq!(agent.status().scratch_files, 1, "{way:?}");
+        let job = agent.cli(&["jobs"]);
+        assert_eq!(way.contains(&"--job"), text(&job.stdout).contains(" j "), "{}", text(&job.stdout));
+        drop(started.child.stdin.take());
+        assert_eq!(started.line(), "5", "{way:?}");
+        assert_eq!(started.end().code(), Some(0));
+        wait_for("the job's files are gone", || agent.status().scratch_files == 0);
+        assert!(state(daemon) != ' ', "the daemon has ended too");
+        crate::common::send_signal(daemon, libc::SIGKILL);
+        wait_for("the job is gone", || !text(&agent.cli(&["jobs"]).stdout).contains(" j "));
+    }
+}
+
+/// Links the program of this build and its library into a directory.
+fn install(directory: &Path) -> std::path::PathBuf {
+    std::fs::create_dir_all(directory).unwrap();
+    let library = crate::intercept::library();
+    std::fs::copy(library, directory.join("libforebay_preload.so")).unwrap();
+    let program = directory.join("forebay");
+    std::fs::copy(FOREBAY, &program).unwrap();
+    program
+}
+
+#[test]
+fn roots_and_the_library_may_have_any_name_and_the_pfs_a_second_place() {
+    let dir = crate::common::open_dir_in("/dev/shm");
+    let programs = ["plain", "my tools", "tools:v1", "$LIB"].map(|name| install(&dir.path().join(name)));
+    for name in ["plain", "my data", "gvfs:host", "year=2024", r"back\slash", "slash/"] {
+        let (root, second) = (dir.path().join("pfs").join(name), dir.path().join("second"));
+        std::fs::create_dir_all(&root).unwrap();
+        std::fs::create_dir_all(&second).unwrap();
+        crate::common::make_file(&root.join("f"), 1, 100_000);
+        let mut up = Command::new(FOREBAY);
+        let state = dir.path().join("state");
+        up.args(["up", "--foreground", "--capacity", "64MiB", "--backing", "directory"]);
+        let config = dir.path().join("config.toml");
+        let tier = dir.path().join("tier");
+        std::fs::write(&config, format!("[tier]\ndirectory = {tier:?}\n")).unwrap();
+        up.arg("--config").arg(config).arg("--state-dir").arg(&state).arg("--pfs").arg(&root);
+        let mut up = up.env("FOREBAY_SOCKET", "").stderr(Stdio::null()).spawn().unwrap();
+        let socket = state.join("agent.sock");
+        wait_for("the agent serves", || {
+            let status = Command::new(FOREBAY).arg("status").env("FOREBAY_SOCKET", &socket).output().unwrap();
+            status.status.success() && !text(&status.stdout).contains("being measured")
+        });
+        for program in &programs {
+            // A mount namespace of its own, which takes the second place along.
+            let script = "mount --bind \"$1\" \"$2\" && exec \"$3\" run --report -- \
+                sh -c 'cat \"$1/f\" \"$2/f\" | md5sum' sh \"$1\" \"$2\"";
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "sh", "-c", script, "sh"]).arg(&root).arg(&second).arg(program);
+            let out = command.env("FOREBAY_SOCKET", &socket).env_remove("FOREBAY_PRELOAD").output().unwrap();
+            let said = text(&out.stderr);
+            assert!(
+                out.status.success() && said.contains(" 2 files opened through the tier, 0 left"),
+                "{name}: {said}"
+            );
+            assert!(!said.contains("ld.so"), "{said}");
+            let twice = [content(1, 0, 100_000), content(1, 0, 100_000)].concat();
+            std::fs::write(dir.path().join("twice"), twice).unwrap();
+            let sum =
+                Command::new("md5sum").stdin(std::fs::File::open(dir.path().join("twice")).unwrap()).output();
+            assert_eq!(text(&out.stdout), text(&sum.unwrap().stdout), "{name}");
+        }
+        up.kill().unwrap();
+        up.wait().unwrap();
+        std::fs::remove_dir_all(&state).unwrap();
+    }
+}
+
+#[test]
+fn programs_with_sanitizers_run() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    crate::common::make_file(&pfs.path().join("f"), 1, 100_000);
+    let source = pfs.path().join("sum.c");
+    std::fs::write(&source, SUM).unwrap();
+    for kind in ["address", "thread", "undefined"] {
+        let program = pfs.path().join(kind);
+        let mut gcc = Command::new("gcc");
+        gcc.arg(format!("-fsanitize={kind}")).arg(&source).arg("-o").arg(&program);
+        if !gcc.stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+            println!("left out: gcc has no {kind} sanitizer");
+            continue;
+        }
+        let plain = Command::new(&program).arg(pfs.path().join("f")).output().unwrap();
+        assert!(plain.status.success(), "{}", text(&plain.stderr));
+        let mut run = agent.command(&["run", "--"]);
+        run.env("FOREBAY_PRELOAD", crate::intercept::library()).arg(&program).arg(pfs.path().join("f"));
+        let out = run.output().unwrap();
+        assert!(out.status.success(), "{kind}: {}", text(&out.stderr));
+        assert_eq!((text(&out.stdout), text(&out.stderr)), (text(&plain.stdout), String::new()), "{kind}");
+    }
+}
+
+const SUM: &str = r#"
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int c, char **v) {
+    char *buffer = malloc(4096);
+    int fd = open(v[1], O_RDONLY);
+    long n, all = 0;
+    unsigned sum = 0;
+    while ((n = read(fd, buffer, 4096)) > 0)
+        for (long i = 0; i < n; i++, all++) sum = sum * 31 + (unsigned char)buffer[i];
+    printf("%ld bytes, %x\n", all, sum);
+    free(buffer);
+    return 0;
+}
+"#;
