@@ -4,10 +4,8 @@
 //! map. Whoever starts the program checks the agent outside, and hands on which process it is. An
 //! agent that is started later is another process, and is not trusted.
 
-use crate::session::Client;
 use forebay_wire::channel::Peer;
 use std::fmt;
-use std::io;
 use std::str::FromStr;
 
 /// A process. Its number may be given to a later process, which has started later.
@@ -42,16 +40,6 @@ impl FromStr for AgentProcess {
         let (pid, start) = text.split_once(':').ok_or(())?;
         let (pid, start_ticks) = (pid.parse().map_err(drop)?, start.parse().map_err(drop)?);
         Ok(AgentProcess { pid, start_ticks })
-    }
-}
-
-impl Client {
-    /// The agent's process, which this process trusts; `None` if `/proc` hides it.
-    ///
-    /// # Errors
-    /// No agent, or one that is not trusted.
-    pub fn agent_process(&self) -> io::Result<Option<AgentProcess>> {
-        Ok(AgentProcess::of(self.session.connect_to_agent()?.peer()?))
     }
 }
 

@@ -130,6 +130,14 @@ impl Client {
         PROCESS.get_or_init(|| Client::new(ClientConfig::from_env())).clone()
     }
 
+    /// The agent's process, which this process trusts; `None` if `/proc` hides it.
+    ///
+    /// # Errors
+    /// No agent, or one that is not trusted.
+    pub fn agent_process(&self) -> io::Result<Option<AgentProcess>> {
+        Ok(AgentProcess::of(self.session.connect_to_agent()?.peer()?))
+    }
+
     /// The mounts the agent serves; empty without an agent.
     pub fn mounts(&self) -> Vec<MountInfo> {
         self.session.mounts().map(|m| m.to_vec()).unwrap_or_default()
