@@ -41,7 +41,7 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_sameFile(
 ) -> jboolean {
     let body = |jni: &Jni| {
         let (a, b) = (path(jni, a)?, path(jni, b)?);
-        Ok(forebay_client::same_file(&a, &b).unwrap_or(false).into())
+        Ok(forebay_client::same_file(&a, &b).unwrap_or(false))
     };
     // SAFETY: what the JVM has passed.
     unsafe { Jni::run(env, class, JNI_FALSE, body) }
