@@ -110,14 +110,14 @@ fn every_promise_names_tests_that_exist() {
         for (label, target) in links(promise) {
             let (Some(name), true) = (
                 label.strip_prefix('`').and_then(|l| l.strip_suffix('`')),
-                target.contains(".rs") || target.contains(".py"),
+                [".rs", ".py", ".java"].iter().any(|ending| target.contains(ending)),
             ) else {
                 continue;
             };
             tests += 1;
             let file = workspace().join("docs").join(target);
             let source = std::fs::read_to_string(&file).unwrap_or_default();
-            if !source.contains(&format!("fn {name}(")) && !source.contains(&format!("def {name}(")) {
+            if !["fn", "def", "void"].iter().any(|word| source.contains(&format!("{word} {name}("))) {
                 wrong.push(format!("no test {name} in {}", file.display()));
             }
         }

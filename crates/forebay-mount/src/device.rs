@@ -21,6 +21,12 @@ const fn write_ioctl(number: u32, bytes: usize) -> libc::Ioctl {
 const BACKING_OPEN: libc::Ioctl = write_ioctl(1, size_of::<BackingMap>());
 const BACKING_CLOSE: libc::Ioctl = write_ioctl(2, size_of::<u32>());
 
+/// Descriptors that the kernel allows this process. Asked each time: the administrator may change
+/// it.
+pub fn descriptors_max() -> usize {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20) as usize
+}
+
 /// Memory for the data of requests, aligned for direct I/O of the PFS.
 #[derive(Debug)]
 pub struct Buffer {

@@ -5,7 +5,7 @@
 
 use crate::abi::{Attr, AttrOut, EntryOut, Plain, bytes_of};
 use crate::caller::Callers;
-use crate::device::{Buffer, DATA_BYTES, Device};
+use crate::device::{Buffer, DATA_BYTES, Device, descriptors_max};
 use crate::handles::{Handle, Handles, Opener};
 use crate::lock_table::Locks;
 use crate::moving::Moving;
@@ -316,12 +316,6 @@ impl Fs {
     pub fn handle(&self, number: u64) -> Result<Arc<Handle>, Errno> {
         self.handles.get(number).ok_or(Errno::BADF)
     }
-}
-
-/// Descriptors that the kernel allows this process. Asked each time: the administrator may change
-/// it.
-pub fn descriptors_max() -> usize {
-    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20) as usize
 }
 
 /// The attributes of what is open.

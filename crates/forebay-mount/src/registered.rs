@@ -3,7 +3,7 @@
 //! A registered file takes memory and descriptors, and programs keep open far more files than they
 //! read. So only the last ones stay registered, those in use before others.
 
-use crate::fs::descriptors_max;
+use crate::device::descriptors_max;
 use crate::handles::Handle;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
