@@ -225,10 +225,11 @@ fn has_bare_call(text: &[u8]) -> bool {
     })
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
+    #[cfg(target_arch = "x86_64")]
     #[test]
     fn calls_are_told_from_constants_and_dangerous_ones_from_harmless_ones() {
         let calls = |number: &[u8], after: &[u8]| {
