@@ -86,8 +86,8 @@ struct Proved {
 pub(crate) struct Changed;
 
 impl Proof {
-    /// Of a file whose facts were asked for at a time. Unless it `may_be_watched`, only a file whose
-    /// attributes stay the same counts as unchanged.
+    /// Of a file whose facts were asked for at a time. Unless it `may_be_watched`, only a file
+    /// whose attributes stay the same counts as unchanged.
     pub fn new(facts: FileFacts, asked: Instant, may_be_watched: bool) -> Self {
         let watch = if may_be_watched { OnceLock::new() } else { OnceLock::from(Watching::Unwanted) };
         Proof {

@@ -220,8 +220,8 @@ impl Client {
         self.session.job()
     }
 
-    /// As [`Client::begin_scratch_job`], for the program that this process is about to execute. With
-    /// the token comes whether the job goes on then, when the connection is closed; if not, another
+    /// As [`Client::begin_scratch_job`], for the program that this process is about to execute.
+    /// With the token comes whether the job goes on then, when the connection is closed; if not, another
     /// process must keep the connection.
     ///
     /// # Errors

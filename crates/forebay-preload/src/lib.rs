@@ -10,10 +10,10 @@
 //!   library's own descriptors, `report.rs` what is counted, and `inside.rs` with `heap.rs` what
 //!   makes it safe to run the client core in a foreign process.
 //!
-//!   `bare_calls.rs` recognizes programs that may close descriptors unseen.
+//! `bare_calls.rs` recognizes programs that may close descriptors unseen.
 //!
-//! Common to both: `kernel.rs` makes this library's own system calls, `next.rs` finds the functions that ours replace (`dlsym(RTLD_NEXT)`),
-//! `paths.rs` decides which files are the PFS's, and `calls.rs`, `control.rs` and `stdio.rs` have
+//! Common to both: `kernel.rs` makes this library's own system calls, `next.rs` finds the functions
+//! that ours replace (`dlsym(RTLD_NEXT)`), `paths.rs` decides which files are the PFS's, and `calls.rs`, `control.rs` and `stdio.rs` have
 //! the replacement functions.
 //!
 //! **It must not be noticed.** It changes no byte, no result and no `errno`. It runs in any

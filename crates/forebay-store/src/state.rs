@@ -41,8 +41,8 @@ pub fn claim(state_dir: &Path) -> io::Result<()> {
     check_own(state_dir).map_err(refuse)
 }
 
-/// Checks that what this process puts into a directory stays its own: no other user, root aside, can
-/// write into the directory or exchange it.
+/// Checks that what this process puts into a directory stays its own: no other user, root aside,
+/// can write into the directory or exchange it.
 ///
 /// # Errors
 /// It is no directory, or a link; it belongs to another user; others may write into it, or into a

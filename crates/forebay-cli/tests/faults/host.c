@@ -1,6 +1,6 @@
 /*
  * What a program may do beside a library that serves its reads. Ends with 0 if all was right.
- * host reuse HOW FILES...: closes and opens by HOW, reads by the C library; each file holds its path
+ * host reuse HOW FILES...: closes and opens by HOW, reads by the C library; a file holds its path
  * host lists FILE: reads into lists that cannot be read
  * host numbers FILE: takes the library's numbers
  * host full BEFORE FILES...: reads BEFORE files, uses up its address space, reads the others

@@ -1,8 +1,8 @@
 //! How long something may go on: for a while at once, and for a share of the time after that.
 //!
 //! Time that it goes on is owed, and paid back while it does not. Once too much is owed it rests,
-//! until enough is paid back for [`PERIOD_NS`] of both. So the brake rests from time to time however
-//! many phases are behind, and phases of unknown length of one user do not brake for ever.
+//! until enough is paid back for [`PERIOD_NS`] of both. So the brake rests from time to time,
+//! however many phases are behind, and phases of unknown length of one user do not brake for ever.
 
 use crate::machine::Nanos;
 
