@@ -221,8 +221,8 @@ impl Client {
     }
 
     /// As [`Client::begin_scratch_job`], for the program that this process is about to execute.
-    /// With the token comes whether the job goes on then, when the connection is closed; if not, another
-    /// process must keep the connection.
+    /// Returns also whether the job then outlives the connection; if not, another process must keep
+    /// the connection.
     ///
     /// # Errors
     /// No agent, or it refused.

@@ -13,8 +13,8 @@
 //! `bare_calls.rs` recognizes programs that may close descriptors unseen.
 //!
 //! Common to both: `kernel.rs` makes this library's own system calls, `next.rs` finds the functions
-//! that ours replace (`dlsym(RTLD_NEXT)`), `paths.rs` decides which files are the PFS's, and `calls.rs`, `control.rs` and `stdio.rs` have
-//! the replacement functions.
+//! that ours replace (`dlsym(RTLD_NEXT)`), `paths.rs` decides which files are the PFS's, and
+//! `calls.rs`, `control.rs` and `stdio.rs` have the replacement functions.
 //!
 //! **It must not be noticed.** It changes no byte, no result and no `errno`. It runs in any
 //! program, in signal handlers, between `fork` and `exec`, and before `main`. So the observer takes
