@@ -126,6 +126,11 @@ fn estale_wants_a_change() {
     let whole = |opened| HandleSeen { whole: true, ..stale(opened) };
     assert_eq!(kind(&linked, &whole(50)), "right");
     assert_eq!(kind(&linked, &whole(120)), "spurious ESTALE");
+    // One that was read directly in the end.
+    let of = |kind| move |opened| HandleSeen { kind, tiered: false, ..stale(opened) };
+    assert_eq!(kind(&changed, &of(Kind::Cat)(50)), "right");
+    assert_eq!(kind(&changed, &of(Kind::Cat)(120)), "spurious ESTALE");
+    assert_eq!(kind(&changed, &of(Kind::Plain)(50)), "spurious ESTALE");
 }
 
 #[test]

@@ -285,10 +285,10 @@ impl Reader {
             Err(_) => Vec::new(),
         };
         let node = self.actor.args.node;
-        // It says so, once, if the agent did not answer: then it read as any plain program.
+        // It says so, once, if the agent did not answer: from then on it read as any plain program.
         let tiered = !said.contains("reading the file system directly");
         // It may have been in the tier at the open.
-        let (kind, whole, moved, version) = (Kind::Cat, tiered, false, String::new());
+        let (kind, whole, moved, version) = (Kind::Cat, true, false, String::new());
         let seen = HandleSeen { node, path, kind, tiered, whole, begin, end, opened, reads, moved, version };
         self.actor.note(&Record::Handle(seen))
     }
