@@ -152,7 +152,7 @@ impl Out {
 /// Longest part of a path that is resolved at once; the kernel's limit is 4096.
 const PATH_BYTES: usize = 4000;
 
-/// With the birth time, which tells a file from another that has its inode number later.
+/// With the birth time, which distinguishes a file from another that has its inode number later.
 const ATTRIBUTES: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
 /// The object itself, without any right to its content.

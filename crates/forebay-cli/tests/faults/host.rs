@@ -119,7 +119,7 @@ fn a_program_that_forbids_itself_system_calls_is_not_killed_for_those_of_the_lib
     assert_eq!(report.reads, 1, "{report:?}");
 }
 
-/// Where the file system tells what is cached.
+/// Where the file system reports what is cached.
 #[test]
 fn a_program_that_opens_many_cached_files_does_not_ask_for_each() {
     if !has("python3") {
