@@ -354,6 +354,10 @@ fn keep_house(node: &Node, peers: &PeerServer) {
         node.drain_rings();
         node.memory_files.keep_house();
         node.cache.retest_held();
+        for (number, mount) in node.mounts.iter().enumerate().filter(|(_, mount)| mount.must_forget()) {
+            node.cache.forget_mount(number);
+            mount.has_forgotten();
+        }
         node.cache.sweep_stale();
         node.cache.settle_some();
         node.fetch.owners.keep_house();

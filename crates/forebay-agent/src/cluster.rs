@@ -157,6 +157,13 @@ impl Cluster {
         Owner::Here
     }
 
+    /// Capacity in bytes of all nodes that keep extents of the mount; `None` if this one keeps all.
+    pub fn capacity_bytes(&self, mount_label: &str) -> Option<u64> {
+        let view = self.view();
+        let nodes = &view.by_mount.get(mount_label).filter(|_| !self.config.listen.is_empty())?.nodes;
+        Some(nodes.iter().map(|node| node.capacity_bytes).sum())
+    }
+
     /// Whether the peer is left alone for now.
     pub fn is_avoided(&self, name: &str) -> bool {
         lock(&self.avoided).contains_key(name)

@@ -10,6 +10,7 @@ use forebay_agent::units::Human;
 use forebay_agent::{Config, memory};
 use forebay_pfs::Revalidate;
 use forebay_pfs::long_write;
+use forebay_pfs::mount::unchanging_type;
 use forebay_pfs::stamps::{Stamps, measure};
 use forebay_wire::MountStatus;
 use forebay_wire::tls::Identity;
@@ -413,9 +414,13 @@ fn time_stamps(path: &Path, second: Option<&Path>) -> Finding {
         None => path.display().to_string(),
         Some(second) => format!("{}, seen in {}", path.display(), second.display()),
     };
+    if let Some(fs_type) = path.canonicalize().ok().and_then(|root| unchanging_type(&root)) {
+        return good(what, format!("{shown}: nobody can change files of {fs_type}"));
+    }
     match measure(path, seen, Revalidate::Force) {
-        Ok(Stamps::Follow(within)) => {
-            good(what, format!("{shown}: follow writes {} ms apart", within.as_millis()))
+        Ok(Stamps::Follow { within, ctime }) => {
+            let but = if ctime { "" } else { ", but ctime does not" };
+            good(what, format!("{shown}: follow writes {} ms apart{but}", within.as_millis()))
         }
         Ok(Stamps::Rest(change)) => bad(
             what,

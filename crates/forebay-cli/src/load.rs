@@ -26,6 +26,9 @@ use std::time::{Duration, Instant};
 /// Failures printed one by one; the rest is counted.
 const SHOWN_FAILURES: usize = 20;
 
+/// Where there is no bar, what a load waits for is printed once it has waited so long.
+const WAITS_LONG: Duration = Duration::from_secs(2);
+
 #[derive(Serialize)]
 struct Report {
     files: u64,
@@ -91,6 +94,10 @@ struct Job {
     progress: LoadProgress,
     interrupted: Arc<AtomicBool>,
     bar: ProgressBar,
+    /// Since when it waits for something else than bytes.
+    waits_since: Option<Instant>,
+    /// What it waits for has been printed, or a bar shows it, or nobody wants to know.
+    said: bool,
     last_poll: Instant,
 }
 
@@ -101,6 +108,7 @@ impl Job {
             signal_hook::flag::register(signal, interrupted.clone())?;
         }
         let bar = if args.quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
+        let said = args.quiet || !bar.is_hidden();
         let style = "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {msg} {eta}";
         bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
         Ok(Job {
@@ -115,6 +123,8 @@ impl Job {
             progress: LoadProgress::default(),
             interrupted,
             bar,
+            waits_since: None,
+            said,
             last_poll: Instant::now(),
         })
     }
@@ -174,7 +184,18 @@ impl Job {
         self.last_poll = Instant::now();
         self.bar.set_length(self.bytes);
         self.bar.set_position(self.progress.bytes_fetched + self.progress.bytes_resident);
-        self.bar.set_message(format!("{}/{} files", self.progress.files_done, self.added));
+        let waits = match self.progress.waits_for.as_str() {
+            "" => String::new(),
+            what => format!(", waiting for {what}"),
+        };
+        let message = format!("{}/{} files{waits}", self.progress.files_done, self.added);
+        if waits.is_empty() {
+            self.waits_since = None;
+        } else if self.waits_since.get_or_insert_with(Instant::now).elapsed() > WAITS_LONG && !self.said {
+            self.said = true;
+            eprintln!("forebay load: {message}");
+        }
+        self.bar.set_message(message);
         Ok(())
     }
 

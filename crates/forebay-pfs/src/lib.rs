@@ -3,9 +3,10 @@
 //!
 //! The PFS is the namespace and the truth. Nothing here depends on a cache; the crate turns
 //! descriptors into identities (`version`), paths into mounts (`mount`), attributes into stripe
-//! layouts (`layout`) and ranges into bytes (`read`), and finds out who writes a file (`lease`) and
-//! whether time stamps follow writes (`stamps`).
+//! layouts (`layout`) and ranges into bytes (`read`), and finds out which pages are holes (`holes`),
+//! who writes a file (`lease`) and whether time stamps follow writes (`stamps`).
 
+pub mod holes;
 pub mod layout;
 pub mod lease;
 pub mod long_write;
@@ -15,4 +16,4 @@ pub mod stamps;
 pub mod version;
 
 pub use mount::{Mount, find_mount};
-pub use version::{Difference, FileFacts, FileVersion, Revalidate};
+pub use version::{ChangeStamp, Difference, FileFacts, FileVersion, Revalidate};

@@ -1,5 +1,6 @@
 //! Labelled PFS mounts, and the mount of a path or a device.
 
+use crate::ChangeStamp;
 use std::ffi::OsString;
 use std::fs::Metadata;
 use std::io;
@@ -122,11 +123,28 @@ const STAMPED: [&[u8]; 10] = [
     b"fuse.glusterfs",
 ];
 
-/// Whether the time stamps of `root`'s file system are known to follow writes by its type.
-pub fn has_known_stamps(root: &Path) -> bool {
-    line_of(root).is_some_and(|line| {
-        line.is_moosefs() || [&LOCAL[..], &STAMPED[..]].concat().contains(&line.fs_type.as_slice())
-    })
+/// Of the file systems above, those that keep no ctime of their own.
+const WITHOUT_CTIME: [&[u8]; 2] = [b"vfat", b"exfat"];
+
+/// If the time stamps of `root`'s file system are known to follow writes by its type: which of them
+/// tells the last change.
+pub fn known_stamps(root: &Path) -> Option<ChangeStamp> {
+    let line = line_of(root)?;
+    let is_of = |types: &[&[u8]]| types.contains(&line.fs_type.as_slice());
+    let by = if is_of(&WITHOUT_CTIME) { ChangeStamp::Newer } else { ChangeStamp::Ctime };
+    (line.is_moosefs() || is_of(&LOCAL) || is_of(&STAMPED)).then_some(by)
+}
+
+/// File systems that nobody can write, on any node: images that are complete when they are made. A
+/// read-only mount of any other type proves nothing about other mounts of the same files.
+const UNCHANGING: [&[u8]; 7] =
+    [b"squashfs", b"iso9660", b"erofs", b"cramfs", b"romfs", b"fuse.squashfuse", b"fuse.squashfuse_ll"];
+
+/// The type of the file system of `root`, if nobody can change its files.
+pub fn unchanging_type(root: &Path) -> Option<String> {
+    let line = line_of(root)?;
+    let is_image = UNCHANGING.contains(&line.fs_type.as_slice());
+    is_image.then(|| String::from_utf8_lossy(&line.fs_type).into_owned())
 }
 
 /// Whether `root` (absolute, symbolic links resolved) is a mount of CephFS by `ceph-fuse`.

@@ -52,7 +52,12 @@ impl fmt::Display for Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stamps {
     /// Every write moves them, if the one before is so long ago.
-    Follow(Duration),
+    Follow {
+        /// So long.
+        within: Duration,
+        /// It moves ctime, so ctime alone tells when a file was changed.
+        ctime: bool,
+    },
     /// This change does not move them, however long after the last.
     Rest(Change),
 }
@@ -65,14 +70,14 @@ pub enum Stamps {
 /// The file cannot be created, written or read.
 pub fn measure(dir: &Path, seen_in: &Path, how: Revalidate) -> io::Result<Stamps> {
     let probe = Probe::create(dir, seen_in)?;
-    let mut within = Duration::ZERO;
+    let (mut within, mut ctime) = (Duration::ZERO, true);
     for change in [Change::Overwrite, Change::Append] {
         match probe.moves_on(change, how)? {
-            Some(wait) => within = within.max(wait),
+            Some((wait, moves_ctime)) => (within, ctime) = (within.max(wait), ctime && moves_ctime),
             None => return Ok(Stamps::Rest(change)),
         }
     }
-    Ok(Stamps::Follow(within))
+    Ok(Stamps::Follow { within, ctime })
 }
 
 /// A small file that is removed at the end.
@@ -96,8 +101,9 @@ impl Probe {
         Ok(probe)
     }
 
-    /// After which pause the change moves the stamps; `None` if after none.
-    fn moves_on(&self, change: Change, how: Revalidate) -> io::Result<Option<Duration>> {
+    /// After which pause the change moves the stamps, and whether ctime is one of them; `None` if
+    /// after none.
+    fn moves_on(&self, change: Change, how: Revalidate) -> io::Result<Option<(Duration, bool)>> {
         let mut before = self.stamps(how)?;
         for (round, wait) in WAITS.into_iter().enumerate() {
             sleep(wait);
@@ -111,7 +117,7 @@ impl Probe {
             drop(file);
             let now = self.stamps(how)?;
             if now != before {
-                return Ok(Some(wait));
+                return Ok(Some((wait, now.1 != before.1)));
             }
             before = now;
         }
@@ -161,7 +167,8 @@ mod tests {
     fn stamps_of_a_directory_of_tests_follow_and_nothing_is_left() {
         let dir = tempfile::tempdir().unwrap();
         let found = measure(dir.path(), dir.path(), Revalidate::Force).unwrap();
-        assert!(matches!(found, Stamps::Follow(within) if within <= WAITS[1]), "{found:?}");
+        let quick = |within| within <= WAITS[1];
+        assert!(matches!(found, Stamps::Follow { within, ctime: true } if quick(within)), "{found:?}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         assert!(measure(&dir.path().join("none"), dir.path(), Revalidate::Force).is_err());
     }

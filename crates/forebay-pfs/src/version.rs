@@ -65,6 +65,15 @@ pub enum Revalidate {
     AsStat,
 }
 
+/// The stamp that tells when a file was last changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeStamp {
+    /// ctime. No program can set it, where writes move it.
+    Ctime,
+    /// The newer of mtime and ctime: whether writes move ctime is unknown, or they do not.
+    Newer,
+}
+
 /// What became of a file since its facts were taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Difference {
@@ -129,27 +138,35 @@ impl FileFacts {
         }
     }
 
+    /// When the file was last changed, nanoseconds since 1970.
+    pub fn changed_ns(&self, by: ChangeStamp) -> i64 {
+        match by {
+            ChangeStamp::Ctime => self.version.ctime_ns,
+            ChangeStamp::Newer => self.version.mtime_ns.max(self.version.ctime_ns),
+        }
+    }
+
     /// True if the file was changed less than [`FileFacts::granularity_ns`] before `now_ns` (both
     /// by the wall clock, as time stamps are), so that another write may yet leave the very same
-    /// stamps. A stamp from the future counts as racily clean.
-    pub fn is_racily_clean(&self, now_ns: i64, granularity_ns: i64) -> bool {
-        let newest = self.version.mtime_ns.max(self.version.ctime_ns);
-        newest > now_ns.saturating_sub(self.granularity_ns(granularity_ns))
+    /// stamps. A change in the future counts as racily clean.
+    pub fn is_racily_clean(&self, now_ns: i64, granularity_ns: i64, by: ChangeStamp) -> bool {
+        self.changed_ns(by) > now_ns.saturating_sub(self.granularity_ns(granularity_ns, by))
     }
 
     /// How far two changes of this file must be apart for their stamps to differ, where nothing is
-    /// known of its file system but `configured_ns`. Stamps without fractions are whole seconds,
+    /// known of its file system but `configured_ns`. A stamp without a fraction is a whole second,
     /// taken some time before the write is complete: two seconds at least. Zero stays zero: whoever
     /// says that wants every stamp believed.
-    pub fn granularity_ns(&self, configured_ns: i64) -> i64 {
+    pub fn granularity_ns(&self, configured_ns: i64, by: ChangeStamp) -> i64 {
         const SECOND_NS: i64 = 1_000_000_000;
-        let whole = self.version.mtime_ns % SECOND_NS == 0 && self.version.ctime_ns % SECOND_NS == 0;
+        let whole = self.changed_ns(by) % SECOND_NS == 0;
         if whole && configured_ns > 0 { configured_ns.max(2 * SECOND_NS) } else { configured_ns }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::ChangeStamp::{Ctime, Newer};
     use super::*;
 
     fn facts() -> FileFacts {
@@ -178,10 +195,12 @@ mod tests {
     #[test]
     fn the_newest_stamp_says_whether_a_file_is_racily_clean() {
         let mut f = facts();
-        assert!(!f.is_racily_clean(1_000 + 20, 20));
-        assert!(f.is_racily_clean(1_000 + 19, 20));
+        let racy = |f: &FileFacts, now| [Ctime, Newer].map(|by| f.is_racily_clean(now, 20, by));
+        assert_eq!([1_000 + 20, 1_000 + 19].map(|now| racy(&f, now)), [[false; 2], [true; 2]]);
         f.version.ctime_ns = 5_000;
-        assert!(f.is_racily_clean(4_000, 20), "a stamp from the future is racily clean");
+        assert_eq!(racy(&f, 4_000), [true; 2], "a change in the future is racily clean");
+        (f.version.mtime_ns, f.version.ctime_ns) = (5_000, 1_000);
+        assert_eq!(racy(&f, 4_000), [false, true], "an mtime that somebody has set is no change");
     }
 
     #[test]
@@ -189,12 +208,14 @@ mod tests {
         let second = 1_000_000_000;
         let mut f = facts();
         (f.version.mtime_ns, f.version.ctime_ns) = (10 * second, 10 * second);
-        assert!(f.is_racily_clean(12 * second - 1, 20) && !f.is_racily_clean(12 * second, 20));
-        assert!(f.is_racily_clean(14 * second, 5 * second), "what is configured may be more");
-        assert!(!f.is_racily_clean(10 * second, 0), "or nothing at all");
+        for by in [Ctime, Newer] {
+            assert!(f.is_racily_clean(12 * second - 1, 20, by) && !f.is_racily_clean(12 * second, 20, by));
+            assert!(f.is_racily_clean(14 * second, 5 * second, by), "what is configured may be more");
+            assert!(!f.is_racily_clean(10 * second, 0, by), "or nothing at all");
+        }
         // A file whose mtime was set to a whole second on a file system that has fractions.
         f.version.ctime_ns += 1;
-        assert!(!f.is_racily_clean(10 * second + 21, 20));
+        assert!(!f.is_racily_clean(10 * second + 21, 20, Ctime));
     }
 
     #[test]

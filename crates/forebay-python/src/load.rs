@@ -84,6 +84,7 @@ impl Job<'_, '_> {
         dict.set_item("bytes", self.bytes)?;
         dict.set_item("bytes_fetched", self.latest.bytes_fetched)?;
         dict.set_item("bytes_resident", self.latest.bytes_resident)?;
+        dict.set_item("waits_for", &self.latest.waits_for)?;
         Ok(dict)
     }
 

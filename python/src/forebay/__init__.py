@@ -72,7 +72,7 @@ def load(
     paths: Paths,
     *,
     rate: Union[float, str] = 0,
-    progress: Optional[Callable[[dict[str, int]], object]] = None,
+    progress: Optional[Callable[[dict[str, Any]], object]] = None,
     client: Optional[Client] = None,
 ) -> dict[str, Any]:
     """Loads files into the tier and returns when they are resident.
@@ -80,7 +80,7 @@ def load(
     paths: a file, a directory (with everything below it) or a pattern, or several of them. Directories are walked during the load.
     rate: limit in bytes a second on reads from the PFS, a number or a text such as "100MB/s" or "1GiB/s"; 0 for no limit.
     progress: called about five times a second with a dict of `files` and `bytes` (found so far), `files_done`, `bytes_fetched`
-        and `bytes_resident` (resident before). If it raises, or on Ctrl-C, the load is cancelled; fetched bytes stay.
+        and `bytes_resident` (resident before), and the text `waits_for` (empty unless something delays the load). If it raises, or on Ctrl-C, the load is cancelled; fetched bytes stay.
 
     Returns that dict, with `seconds` and an empty list `failures`. LoadError: some files failed. OSError: no agent.
     """

@@ -74,6 +74,8 @@ pub struct Entry {
     pub pinned: AtomicBool,
     /// What the pin takes of the share of the user who has asked for it.
     pin: Mutex<Option<Share>>,
+    /// The load that has loaded it last, or is about to; 0: none. Loads evict nothing of their own.
+    pub loader: AtomicU64,
     /// A newer version was seen.
     pub stale: AtomicBool,
     /// See [`crate::mounts::seal`]. Nothing is fetched before.
@@ -107,6 +109,7 @@ impl Entry {
             resident_bytes: AtomicU64::new(0),
             pinned: AtomicBool::new(false),
             pin: Mutex::new(None),
+            loader: AtomicU64::new(0),
             stale: AtomicBool::new(false),
             sealed: AtomicBool::new(false),
             metadata_bytes,
@@ -133,9 +136,11 @@ impl Entry {
         self.sealed.load(Ordering::Acquire)
     }
 
-    /// Whether its pages may be evicted, as far as the whole file is concerned.
-    pub fn may_go(&self) -> bool {
-        !self.pinned.load(Ordering::Relaxed)
+    /// Whether its pages may be evicted, as far as the whole file is concerned, for pages of the load
+    /// `spared_load`.
+    pub fn may_go(&self, spared_load: u64) -> bool {
+        let is_spared = spared_load != 0 && self.loader.load(Ordering::Relaxed) == spared_load;
+        !self.pinned.load(Ordering::Relaxed) && !is_spared
     }
 
     /// Its pin counts as this from now on.
@@ -252,6 +257,11 @@ impl Task {
             pfs: self.pfs.clone(),
             urgency: self.urgency,
         }
+    }
+
+    /// The load that it belongs to; 0: none.
+    pub fn load(&self) -> u64 {
+        if self.urgency == Urgency::Load { self.entry.loader.load(Ordering::Relaxed) } else { 0 }
     }
 
     /// Its flights, in the order of their pages.

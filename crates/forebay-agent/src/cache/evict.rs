@@ -69,13 +69,18 @@ impl Cache {
 
     /// Releases at least `want` bytes of pages and copies if there are as many that may go.
     pub fn evict(&self, want: u64) -> Freed {
+        self.evict_sparing(want, 0)
+    }
+
+    /// As [`Cache::evict`], but not what the load `load` has loaded.
+    pub(super) fn evict_sparing(&self, want: u64, load: u64) -> Freed {
         let mut freed = Freed::default();
         let mut released = 0;
         let mut stale_too = true;
         let mut waiting = Vec::new();
         while released < want {
             let Chosen { victims, names, has_more } =
-                self.withdraw_some(want - released, stale_too, &mut waiting);
+                self.withdraw_some(want - released, stale_too, &mut waiting, load);
             if victims.is_empty() && names.is_empty() && !has_more {
                 break;
             }
@@ -96,7 +101,7 @@ impl Cache {
 
     /// Chooses victims and withdraws their pages from readers. Superseded versions of which clients
     /// map a part are `waiting` from now on: each is walked once in an eviction.
-    fn withdraw_some(&self, want: u64, stale_too: bool, waiting: &mut Vec<Stale>) -> Chosen {
+    fn withdraw_some(&self, want: u64, stale_too: bool, waiting: &mut Vec<Stale>, load: u64) -> Chosen {
         let mut index = self.index();
         let mut chosen = Chosen::default();
         let (mut covered, mut pages_left) = (0, PAGES_PER_ROUND);
@@ -125,17 +130,23 @@ impl Cache {
             }
         }
         if covered < want && !chosen.has_more {
-            self.withdraw_by_policy(&mut index, want - covered, &mut chosen.victims);
+            self.withdraw_by_policy(&mut index, want - covered, load, &mut chosen.victims);
         }
         chosen
     }
 
-    fn withdraw_by_policy(&self, index: &mut Index, want: u64, victims: &mut Vec<(Arc<Entry>, u32)>) {
+    fn withdraw_by_policy(
+        &self,
+        index: &mut Index,
+        want: u64,
+        load: u64,
+        victims: &mut Vec<(Arc<Entry>, u32)>,
+    ) {
         let Index { policy, by_copy, page_pins, .. } = index;
         let bound = want.min(VICTIMS_PER_ROUND * (2 << 20));
         let mut may_go = |key: u64| {
             let entry = by_copy.get(&split_key(key).0);
-            !page_pins.contains_key(&key) && entry.is_none_or(|e| e.may_go())
+            !page_pins.contains_key(&key) && entry.is_none_or(|e| e.may_go(load))
         };
         let mut chosen: Vec<Victim> = Vec::new();
         policy.evict(bound, &mut may_go, &mut chosen);
@@ -274,6 +285,14 @@ impl Cache {
         freed
     }
 
+    /// All versions of files of the mount count as superseded.
+    pub fn forget_mount(&self, mount: usize) {
+        let mut index = self.index();
+        let of_mount = index.newest.extract_if(|(of, _), _| *of == mount);
+        let entries: Vec<_> = of_mount.map(|(_, entry)| entry).collect();
+        entries.into_iter().for_each(|entry| index.overtake(entry));
+    }
+
     /// Releases versions that were superseded. Called when there is time.
     pub fn sweep_stale(&self) {
         let superseded: Vec<_> = self.index().stale.drain(..).collect();
@@ -341,7 +360,7 @@ mod tests {
         assert!(old.stale.load(Ordering::Relaxed));
         assert_eq!(cache.index().policy.len(), 4, "pages were walked while the index was locked");
         let (mut waiting, mut freed) = (Vec::new(), Freed::default());
-        let step = cache.withdraw_some(1 << 20, true, &mut waiting);
+        let step = cache.withdraw_some(1 << 20, true, &mut waiting, 0);
         assert!(step.has_more && step.victims.len() == 1, "{}", step.victims.len());
         assert_eq!(cache.index().stale.front().unwrap().next, PAGES_PER_ROUND);
         cache.release(&step.victims, &mut freed);

@@ -26,7 +26,8 @@ impl Begun {
         if file.word(page).state == State::Resident {
             return Ok(None);
         }
-        let room = cache.reserve(Class::Pages, blocks_bytes(len)).ok_or(FlightError::NoRoom)?;
+        let room = cache.reserve_sparing(Class::Pages, blocks_bytes(len), task.load());
+        let room = room.ok_or(FlightError::NoRoom)?;
         loop {
             if !cache.wait_absent(&file, page) {
                 return Err(FlightError::NoRoom);

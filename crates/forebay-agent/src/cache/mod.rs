@@ -46,6 +46,9 @@ pub const ENTRY_BYTES: u64 = 2048;
 /// Remote pages (of other nodes) may take this share of the capacity: one in four.
 const REMOTE_PAGES_SHARE: u64 = 4;
 
+/// One part in so many of the room for pages is left to the copies' headers and to new clients.
+const ROOM_BESIDE: u64 = 16;
+
 /// The cached versions of one tier.
 #[derive(Debug)]
 pub struct Cache {
@@ -304,8 +307,21 @@ impl Cache {
         }
     }
 
+    /// Bytes of pages that there is room for, beside what copies and clients take.
+    pub fn room_bytes(&self) -> u64 {
+        let budget = &self.budget;
+        let cached = budget.class_bytes(Class::Pages) + budget.class_bytes(Class::Metadata);
+        let room = budget.capacity_bytes().saturating_sub(budget.used_bytes().saturating_sub(cached));
+        room - room / ROOM_BESIDE
+    }
+
     /// Holds `bytes` of the budget, evicting as needed; `None` if there is nothing left to evict.
     pub fn reserve(&self, class: Class, bytes: u64) -> Option<Reservation> {
+        self.reserve_sparing(class, bytes, 0)
+    }
+
+    /// As [`Cache::reserve`], for the load `load`: evicts nothing that it has loaded.
+    pub fn reserve_sparing(&self, class: Class, bytes: u64, load: u64) -> Option<Reservation> {
         // Others may take what was just freed, so more than one round can be needed; a few are
         // enough to give up after.
         for _ in 0..16 {
@@ -313,7 +329,7 @@ impl Cache {
                 Ok(reservation) => return Some(reservation),
                 Err(over) => {
                     // What is over the capacity beside these bytes is for `settle_excess`.
-                    if self.evict(over.missing_bytes.min(bytes)).bytes == 0 {
+                    if self.evict_sparing(over.missing_bytes.min(bytes), load).bytes == 0 {
                         return self.budget.reserve(class, bytes).ok();
                     }
                 }

@@ -113,6 +113,11 @@ fn is_to_be_queued(flight: &Flight, is_new: bool, urgency: Urgency, again: bool)
 }
 
 impl Fetch {
+    /// Bytes of pages of the mount that the tier can hold: of this node, or of all.
+    pub fn room_bytes(&self, mount_label: &str) -> u64 {
+        self.owners.room_bytes(mount_label).unwrap_or_else(|| self.cache.room_bytes())
+    }
+
     /// Puts a page on its way, or joins those who wait for it; `watcher` hears of its end. `None`
     /// if the entry was removed meanwhile.
     pub fn request(

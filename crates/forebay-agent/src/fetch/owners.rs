@@ -50,6 +50,12 @@ impl Owners {
         }
     }
 
+    /// Bytes of pages of the mount that the tiers of all nodes that keep them can hold; `None` if
+    /// this node keeps all.
+    pub fn room_bytes(&self, mount_label: &str) -> Option<u64> {
+        self.cluster.capacity_bytes(mount_label)
+    }
+
     fn has_declined(&self, peer: &str, version: &FileVersion) -> bool {
         let declined = lock(&self.declined);
         !declined.is_empty()

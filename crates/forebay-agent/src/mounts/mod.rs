@@ -14,7 +14,7 @@ pub mod seal;
 pub mod stamps;
 
 use crate::config::MountConfig;
-use forebay_pfs::mount::{is_ceph_fuse, is_local, is_moosefs, is_mount_point};
+use forebay_pfs::mount::{is_ceph_fuse, is_local, is_moosefs, is_mount_point, unchanging_type};
 use forebay_pfs::read::{PageCache, Reader, reopen_direct};
 use forebay_pfs::{FileFacts, Mount};
 use forebay_wire::{MountInfo, MountStatus};
@@ -54,6 +54,10 @@ pub struct MountState {
     pub fetch_errors: AtomicU64,
     /// What is mounted there at this moment is local: other nodes cannot write it.
     is_local: AtomicBool,
+    /// Nobody can change the files of what is mounted there at this moment.
+    is_unchanging: AtomicBool,
+    /// What is cached of an earlier mount is to be forgotten before anything of this one is cached.
+    must_forget: AtomicBool,
     /// How long a file must be quiet where writers cannot be excluded: as configured, or by the
     /// type of what is mounted.
     settle_ns: AtomicI64,
@@ -104,6 +108,8 @@ impl MountState {
                 Duration::from_nanos(config.stamp_granularity_ns.unsigned_abs()) >= COARSE,
             ),
             is_local: AtomicBool::new(false),
+            is_unchanging: AtomicBool::new(false),
+            must_forget: AtomicBool::new(false),
             settle_ns: AtomicI64::new(SETTLE_MOOSEFS_NS),
             stamps: StampCheck::new(&config),
             root: probed.root,
@@ -165,9 +171,39 @@ impl MountState {
         self.stamps.trust();
     }
 
+    /// Whether its time stamps can be believed, and nothing of another mount is cached under its
+    /// label.
+    pub fn trust(&self) -> Trust {
+        match self.stamps.trust() {
+            Trust::Believed if self.must_forget() => Trust::Measuring,
+            trust => trust,
+        }
+    }
+
     /// Whether its pages may be handed out.
     pub fn is_believed(&self) -> bool {
-        self.stamps.trust() == Trust::Believed
+        self.trust() == Trust::Believed
+    }
+
+    /// Whether `lseek` tells where its files have holes. Other file systems may take what another
+    /// node has just written for a hole.
+    pub fn tells_holes(&self) -> bool {
+        self.is_local.load(Acquire)
+    }
+
+    /// Whether nobody can change its files.
+    pub fn is_unchanging(&self) -> bool {
+        self.is_unchanging.load(Acquire)
+    }
+
+    /// Whether what is cached of it has to be forgotten first.
+    pub fn must_forget(&self) -> bool {
+        self.must_forget.load(Acquire)
+    }
+
+    /// That has been done.
+    pub fn has_forgotten(&self) {
+        self.must_forget.store(false, Release);
     }
 
     /// False if the PFS was unmounted since the start. Its root may be there all the same, as a
@@ -201,6 +237,10 @@ impl MountState {
             // First: whoever finds the number known must find this known too.
             self.reader.set_page_cache(page_cache_of(&self.root, self.config.keep_page_cache));
             self.is_local.store(is_local(&self.root), Release);
+            // Files of two images may have equal numbers, lengths and times and yet differ.
+            let is_unchanging = unchanging_type(&self.root).is_some();
+            self.must_forget.store(is_unchanging, Release);
+            self.is_unchanging.store(is_unchanging, Release);
             let settle_ns = self.config.settle_ns.unwrap_or_else(|| default_settle_ns(&self.root));
             self.settle_ns.store(settle_ns, Release);
             self.stamps.found(mount);
@@ -221,33 +261,40 @@ impl MountState {
 
     /// True if the file was changed too short a time ago for its time stamps to be believed.
     pub fn is_racily_clean(&self, facts: &FileFacts) -> bool {
-        facts.is_racily_clean(wall_clock_ns(), self.config.stamp_granularity_ns)
+        let by = self.stamps.change_stamp();
+        !self.is_unchanging() && facts.is_racily_clean(wall_clock_ns(), self.config.stamp_granularity_ns, by)
     }
 
     /// How long a file is racily clean after a change.
     pub fn racy_for(&self, facts: &FileFacts) -> Duration {
-        Duration::from_nanos(facts.granularity_ns(self.config.stamp_granularity_ns).unsigned_abs())
+        Duration::from_nanos(self.granularity_ns(facts).unsigned_abs())
     }
 
     /// How long until the file's stamps can be believed, if it does not change again; `None` if
     /// they can. `alone`: nobody on this node writes it. Then only a node elsewhere may, and a
     /// local file system has none.
     pub fn settles_in(&self, facts: &FileFacts, alone: bool) -> Option<Duration> {
-        let newest = facts.version.mtime_ns.max(facts.version.ctime_ns);
-        let age_ns = wall_clock_ns().saturating_sub(newest);
+        if self.is_unchanging() {
+            return None;
+        }
+        let age_ns = wall_clock_ns().saturating_sub(facts.changed_ns(self.stamps.change_stamp()));
         let left_ns = self.settling_ns(facts, alone).saturating_sub(age_ns);
         // A moment longer, so that it is over then.
         (left_ns > 0).then(|| Duration::from_nanos(left_ns.unsigned_abs()) + Duration::from_millis(1))
     }
 
-    /// The longest that [`MountState::settles_in`] tells, unless stamps are from the future.
+    /// The longest that [`MountState::settles_in`] tells, unless the change lies in the future.
     pub fn settling(&self, facts: &FileFacts) -> Duration {
         Duration::from_nanos(self.settling_ns(facts, false).unsigned_abs()) + Duration::from_millis(1)
     }
 
     fn settling_ns(&self, facts: &FileFacts, alone: bool) -> i64 {
         let settle_ns = if alone && self.is_local.load(Acquire) { 0 } else { self.settle_ns.load(Acquire) };
-        facts.granularity_ns(self.config.stamp_granularity_ns).max(settle_ns)
+        self.granularity_ns(facts).max(settle_ns)
+    }
+
+    fn granularity_ns(&self, facts: &FileFacts) -> i64 {
+        facts.granularity_ns(self.config.stamp_granularity_ns, self.stamps.change_stamp())
     }
 }
 

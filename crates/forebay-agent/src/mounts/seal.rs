@@ -62,7 +62,7 @@ const MEASURING: Duration = Duration::from_secs(1);
 /// # Errors
 /// See [`Unsettled`].
 pub fn believe(mount: &MountState) -> Result<(), Unsettled> {
-    match mount.stamps.trust() {
+    match mount.trust() {
         Trust::Believed => Ok(()),
         Trust::Measuring => Err(Unsettled::RacilyClean(MEASURING)),
         Trust::Refused => Err(Unsettled::StampsUnproved),
@@ -81,6 +81,9 @@ pub fn seal(
     facts: &FileFacts,
 ) -> Result<(), Unsettled> {
     believe(mount)?;
+    if mount.is_unchanging() {
+        return Ok(());
+    }
     // Where other nodes write, or within the clock's tick, there is no need to ask for a lease.
     if let Some(left) = mount.settles_in(facts, true) {
         return Err(Unsettled::RacilyClean(left));

@@ -8,7 +8,8 @@
 
 use crate::config::MountConfig;
 use crate::lock::lock;
-use forebay_pfs::mount::has_known_stamps;
+use forebay_pfs::ChangeStamp;
+use forebay_pfs::mount::{known_stamps, unchanging_type};
 use forebay_pfs::stamps::{Stamps, measure};
 use std::io;
 use std::path::Path;
@@ -27,6 +28,8 @@ pub struct StampCheck {
     present: AtomicU64,
     /// The mount whose stamps can be believed.
     believed: AtomicU64,
+    /// The mount of which ctime alone tells the last change.
+    by_ctime: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -44,7 +47,7 @@ struct State {
 #[derive(Clone, Debug)]
 enum Verdict {
     Measuring,
-    Believed(String),
+    Believed(String, ChangeStamp),
     Refused(String),
     /// It could not be measured: that may pass.
     Unknown(String),
@@ -70,6 +73,7 @@ impl StampCheck {
             config: config.clone(),
             present: AtomicU64::new(0),
             believed: AtomicU64::new(0),
+            by_ctime: AtomicU64::new(0),
             state: Mutex::new(state),
             changed: Condvar::new(),
         })
@@ -83,6 +87,15 @@ impl StampCheck {
     /// A request has found this mount there; its number is not 0.
     pub fn found(&self, mount: u64) {
         self.present.store(mount, Ordering::Release);
+    }
+
+    /// The stamp that tells when a file of the present mount was last changed.
+    pub fn change_stamp(&self) -> ChangeStamp {
+        let present = self.present.load(Ordering::Acquire);
+        match present != 0 && self.by_ctime.load(Ordering::Acquire) == present {
+            true => ChangeStamp::Ctime,
+            false => ChangeStamp::Newer,
+        }
     }
 
     /// Whether stamps can be believed now; begins to measure where that is not known.
@@ -103,7 +116,7 @@ impl StampCheck {
         }
         match state.verdict {
             Verdict::Measuring => Trust::Measuring,
-            Verdict::Believed(_) => Trust::Believed,
+            Verdict::Believed(..) => Trust::Believed,
             Verdict::Refused(_) | Verdict::Unknown(_) => Trust::Refused,
         }
     }
@@ -127,7 +140,7 @@ impl StampCheck {
         }
         match lock(&self.state).verdict.clone() {
             Verdict::Measuring => (false, "its time stamps are still being measured".into()),
-            Verdict::Believed(why) => (true, why),
+            Verdict::Believed(why, _) => (true, why),
             Verdict::Refused(why) | Verdict::Unknown(why) => (false, why),
         }
     }
@@ -139,7 +152,11 @@ impl StampCheck {
             return;
         }
         match &verdict {
-            Verdict::Believed(_) => self.believed.store(mount, Ordering::Release),
+            Verdict::Believed(_, by) => {
+                let by_ctime = if *by == ChangeStamp::Ctime { mount } else { 0 };
+                self.by_ctime.store(by_ctime, Ordering::Release);
+                self.believed.store(mount, Ordering::Release);
+            }
             // Not again by each of the repeated attempts that find the same.
             Verdict::Refused(why) | Verdict::Unknown(why) if state.said != (mount, why.clone()) => {
                 tracing::warn!(mount = self.config.label, "is not cached, reads go to the PFS: {why}");
@@ -154,10 +171,20 @@ impl StampCheck {
 }
 
 fn verdict(config: &MountConfig) -> Verdict {
+    if let Some(fs_type) = unchanging_type(&config.root) {
+        return Verdict::Believed(format!("nobody can change files of {fs_type}"), ChangeStamp::Ctime);
+    }
     let dir = config.probe_dir.as_deref().unwrap_or(&config.root);
     match measure(dir, dir, config.revalidate) {
-        Ok(Stamps::Follow(within)) => {
-            Verdict::Believed(format!("time stamps follow writes {} ms apart", within.as_millis()))
+        Ok(Stamps::Follow { within, ctime }) => {
+            let follow = format!("time stamps follow writes {} ms apart", within.as_millis());
+            match ctime {
+                true => Verdict::Believed(follow, ChangeStamp::Ctime),
+                false => Verdict::Believed(
+                    format!("{follow}, but ctime does not: a file with an mtime in the future is not cached"),
+                    ChangeStamp::Newer,
+                ),
+            }
         }
         Ok(Stamps::Rest(change)) => Verdict::Refused(format!(
             "{change} does not move the time stamps, so the agent cannot distinguish new content from old; \
@@ -169,15 +196,21 @@ fn verdict(config: &MountConfig) -> Verdict {
 
 /// Without the right to write there the type of the file system decides.
 fn unmeasured(root: &Path, dir: &Path, e: &io::Error) -> Verdict {
-    if has_known_stamps(root) {
-        return Verdict::Believed(format!(
-            "time stamps are trusted for the file system's type; {}: {e}",
-            dir.display()
-        ));
+    if let Some(by) = known_stamps(root) {
+        let why = format!("time stamps are trusted for the file system's type; {}: {e}", dir.display());
+        return Verdict::Believed(why, by);
     }
+    let remedy = match e.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "if nobody changes its files on any node while they are cached, set mount.stamps = \"trust\""
+        }
+        _ => {
+            "set mount.probe_dir to a directory where the agent may write, or mount.stamps = \"trust\" if \
+             nobody changes its files while they are cached"
+        }
+    };
     Verdict::Unknown(format!(
-        "whether its time stamps follow writes is unknown: cannot write a file in {} ({e}); set mount.probe_dir to a \
-         directory where the agent may write, or mount.stamps = \"trust\"",
+        "whether its time stamps follow writes is unknown: cannot write a file in {} ({e}); {remedy}",
         dir.display()
     ))
 }

@@ -7,10 +7,8 @@
 use crate::cache::entry::Entry;
 use crate::cache::flight::{FlightError, Watcher};
 use crate::fetch::Fetch;
-use crate::fetch::find::NoEntry;
 use crate::fetch::pfs::READ_BYTES;
 use crate::mounts::admit::Admitted;
-use crate::mounts::seal::Unsettled;
 use crate::user_limits::PfsFile;
 use forebay_pfs::FileFacts;
 use forebay_pfs::lease::Opened;
@@ -19,7 +17,6 @@ use forebay_wire::NodeInfo;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A file whose pages are fed.
 #[derive(Debug)]
@@ -163,29 +160,6 @@ fn send<E: Errand>(fetch: &Fetch, errand: &E, source: &mut Source, mut next: Nex
     }
     let watcher = errand.watcher(&next);
     next.pages.clone().for_each(|page| watcher.page_done(page, &Err(FlightError::NoRoom)));
-}
-
-/// Opens a file by `open`, and again as long as `wait` waits for it to settle; the open file and
-/// its entry.
-///
-/// # Errors
-/// Those of `open`; or `fail` of why there is no entry.
-pub fn open_settled<F: AsFd, E>(
-    fetch: &Fetch,
-    opened: Opened,
-    mut open: impl FnMut() -> Result<(F, Admitted), E>,
-    mut wait: impl FnMut(Unsettled, Duration) -> bool,
-    fail: impl Fn(NoEntry) -> E,
-) -> Result<(F, Arc<Entry>), E> {
-    loop {
-        let (fd, file) = open()?;
-        let settling = fetch.mounts[file.mount].settling(&file.facts);
-        match fetch.sealed_entry(&file, fd.as_fd(), opened) {
-            Ok(entry) => return Ok((fd, entry)),
-            Err(NoEntry::Unsettled(why)) if wait(why, settling) => {}
-            Err(e) => return Err(fail(e)),
-        }
-    }
 }
 
 /// The entry of an open file, made anew; `None` if the file has changed or the tier has no room.

@@ -3,7 +3,12 @@
 //! A load belongs to the connection that began it and ends with it. A thread of its own feeds pages
 //! to the fetch queue, at the asked rate and a bounded number at a time, behind every reader and
 //! all read-ahead. A file counts as done when each of its pages has been seen in the tier it
-//! belongs to, all of one version; otherwise it is reported with its reason.
+//! belongs to, all of one version; otherwise it is reported with its reason. A file that cannot be
+//! loaded yet, because it has just been changed or is open for writing, is looked at again while
+//! the others are loaded.
+//!
+//! A load takes no more files than the tier has room for, and evicts no page of another file of
+//! its own.
 //!
 //! Pages that belong to other nodes are seen by those. By the end of a file they may have evicted
 //! some of them, or have died; so at the end each is asked what it still has
@@ -11,73 +16,105 @@
 //! fetched again, to whoever owns it by then. That is done a few times: a cluster that is too small
 //! for the file would go on for ever.
 
-use super::feeder::{Errand, Next, Source, feed, open_settled};
+use super::loaded_file::{FileLoad, explain};
 use crate::brake::{Brake, LOOK};
 use crate::cache::entry::Entry;
-use crate::cache::flight::{FlightError, Watcher};
-use crate::counters::add;
+use crate::cache::flight::FlightError;
 use crate::fetch::Fetch;
-use crate::fetch::peers::{Check, Place, Placing};
-use crate::fetch::pfs::READ_BYTES;
+use crate::fetch::find::NoEntry;
 use crate::lock::lock;
-use crate::mounts::admit::{NoFile, admit};
+use crate::mounts::admit::{Admitted, NoFile, admit};
 use crate::mounts::seal::Unsettled;
+use crate::units::Human;
 use crate::user_limits::{PfsFile, Share};
+use forebay_pfs::holes::data_pages;
 use forebay_pfs::lease::Opened;
-use forebay_policy::fetch_order::{self, Urgency};
 use forebay_policy::machine::Nanos;
 use forebay_policy::token_bucket::TokenBucket;
-use forebay_store::State;
-use forebay_wire::{LoadProgress, NodeInfo};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use forebay_wire::LoadProgress;
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Files waiting in one load; each holds a descriptor.
 const QUEUE_MAX: usize = 512;
 
-/// Pages of one load in the fetch queue, or as many reads of the PFS that small pages make: enough
-/// for every fetch thread to find the next one waiting, unless they are of one stream.
-const PAGES_IN_FLIGHT: u64 = 64;
-
 /// Burst of a limited load: one page's worth at least, so that a page is never split over two
 /// refills.
 const BURST_BYTES: u64 = 4 << 20;
 
-/// How often what has gone from other nodes is fetched again before the file is given up.
-const AGAIN_MAX: u32 = 3;
-
-/// A load waits so long for programs to close the files they write, and for files that keep
-/// changing.
+/// A load that has nothing else to do waits so long for files that programs write or keep changing,
+/// until another of them can be loaded.
 const UNSETTLED_MAX: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether a file is still open for writing.
+/// How often it is looked whether a file is still open for writing; and the time between two looks
+/// at all such files together.
 const WRITTEN_LOOK: Duration = Duration::from_millis(50);
+const PUT_OFF_LOOK: Duration = Duration::from_millis(2);
 
 /// One load.
 #[derive(Debug)]
 pub struct LoadJob {
+    /// Marks the entries that it has loaded.
+    id: u64,
     state: Mutex<JobState>,
     changed: Condvar,
     cancelled: AtomicBool,
     /// How fast it may be; `None`: as fast as it can.
     pace: Option<Mutex<TokenBucket>>,
     started: Instant,
-    waited_for_writers_ms: AtomicU64,
     brake: Arc<Brake>,
 }
 
 #[derive(Debug, Default)]
 struct JobState {
     waiting: VecDeque<(u64, PfsFile)>,
+    /// Files that could not be loaded yet.
+    put_off: Vec<PutOff>,
+    /// Since when nothing but those is left to do; `None` as soon as a file can be loaded.
+    waits_since: Option<Instant>,
+    /// When a file has ended last.
+    ended: Option<Instant>,
+    /// Bytes of the files that it has loaded or begun to load.
+    taken_bytes: u64,
     /// Files of which some pages are to be fetched once more.
     again: VecDeque<(Arc<FileLoad>, Vec<u32>)>,
     feeding: bool,
     files_under_way: u64,
     pages_in_flight: u64,
     progress: LoadProgress,
+}
+
+/// A file that could not be loaded yet.
+#[derive(Debug)]
+struct PutOff {
+    index: u64,
+    pfs: PfsFile,
+    /// When it is looked at again.
+    due: Instant,
+}
+
+/// Why a file is not loaded.
+#[derive(Debug)]
+enum NotLoaded {
+    /// It has no bytes.
+    Empty,
+    /// It may be loaded later. What it waits for ends after so long at most, if it does not change
+    /// again.
+    Unsettled(Unsettled, Duration),
+    /// It cannot be loaded.
+    Failed(i32, String),
+}
+
+/// What is loaded of a file.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    /// The pages that hold data; `None`: all.
+    pub(super) pages: Option<Vec<Range<u32>>>,
+    pub(super) bytes: u64,
 }
 
 impl LoadJob {
@@ -87,6 +124,7 @@ impl LoadJob {
     /// # Errors
     /// No thread could be started.
     pub fn start(fetch: &Arc<Fetch>, rate_bytes_per_s: u64, share: Share) -> std::io::Result<Arc<Self>> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let job = Arc::new(LoadJob {
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -94,7 +132,7 @@ impl LoadJob {
             pace: (rate_bytes_per_s > 0)
                 .then(|| Mutex::new(TokenBucket::new(Nanos(0), rate_bytes_per_s, BURST_BYTES))),
             started: Instant::now(),
-            waited_for_writers_ms: AtomicU64::new(0),
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             brake: fetch.brake.clone(),
         });
         let (fetch, feeding) = (fetch.clone(), job.clone());
@@ -111,8 +149,12 @@ impl LoadJob {
         if self.is_cancelled() {
             return true;
         }
-        if state.waiting.len() + files.len() > QUEUE_MAX {
+        if state.waiting.len() + state.put_off.len() + files.len() > QUEUE_MAX {
             return false;
+        }
+        let is_idle = state.waiting.is_empty() && state.files_under_way == 0;
+        if is_idle && state.ended.is_some_and(|at| at.elapsed() > UNSETTLED_MAX) {
+            state.waits_since = None;
         }
         let numbered = files.into_iter().enumerate().map(|(i, fd)| (first_index + i as u64, fd));
         state.waiting.extend(numbered);
@@ -129,7 +171,8 @@ impl LoadJob {
             let left = deadline.saturating_duration_since(Instant::now());
             if idle || left.is_zero() {
                 let failures = std::mem::take(&mut state.progress.failures);
-                return LoadProgress { idle, failures, ..state.progress.clone() };
+                let waits_for = self.waits_for(&state);
+                return LoadProgress { idle, failures, waits_for, ..state.progress.clone() };
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -141,6 +184,7 @@ impl LoadJob {
             let mut state = lock(&self.state);
             self.cancelled.store(true, Ordering::Relaxed);
             state.waiting.clear();
+            state.put_off.clear();
             std::mem::take(&mut state.again)
         };
         self.changed.notify_all();
@@ -150,7 +194,7 @@ impl LoadJob {
     }
 
     /// Has the feeder fetch these pages again; `false` if the load was cancelled.
-    fn fetch_again(&self, load: Arc<FileLoad>, pages: Vec<u32>) -> bool {
+    pub(super) fn fetch_again(&self, load: Arc<FileLoad>, pages: Vec<u32>) -> bool {
         let mut state = lock(&self.state);
         if self.is_cancelled() {
             return false;
@@ -160,17 +204,14 @@ impl LoadJob {
         true
     }
 
-    fn is_cancelled(&self) -> bool {
+    pub(super) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 
     fn feed(self: &Arc<Self>, fetch: &Arc<Fetch>) {
         while let Some(work) = self.next_work() {
             match work {
-                Work::File(index, fd) => match self.begin(fetch, index, fd) {
-                    Ok(load) => load.send_all(load.order()),
-                    Err(failure) => self.file_ended(index, failure),
-                },
+                Work::File(index, pfs) => self.begin(fetch, index, pfs),
                 Work::Again(load, pages) => load.send_all(pages.into_iter()),
             }
             lock(&self.state).feeding = false;
@@ -178,73 +219,136 @@ impl LoadJob {
         }
     }
 
-    /// # Errors
-    /// Why the file cannot be loaded at all, or nothing if it is empty. Once it is under way, its
-    /// [`FileLoad`] reports for it.
-    fn begin(
-        self: &Arc<Self>,
-        fetch: &Arc<Fetch>,
-        index: u64,
-        pfs: PfsFile,
-    ) -> Result<Arc<FileLoad>, Option<(i32, String)>> {
-        let entry = self.entry(fetch, pfs.as_fd())?;
-        let pfs = pfs.opened_for_fetching(&fetch.mounts[entry.mount]).map_err(|e| {
-            fetch.cache.drop_if_empty(&entry);
-            Some((
-                e.raw_os_error().unwrap_or(libc::EIO),
-                format!("the agent cannot open it past the client's cache: {e}"),
-            ))
-        })?;
-        Ok(Arc::new_cyclic(|me| FileLoad {
-            job: self.clone(),
-            index,
-            entry,
-            pfs: Arc::new(pfs),
-            left: AtomicU64::new(1),
-            elsewhere: Mutex::default(),
-            failure: Mutex::new(None),
-            fetch: fetch.clone(),
-            me: me.clone(),
-        }))
-    }
-
-    /// The copy to fill. A load waits until the stamps can be believed and writers have closed the
-    /// file, within bounds.
-    fn entry(&self, fetch: &Fetch, fd: BorrowedFd<'_>) -> Result<Arc<Entry>, Option<(i32, String)>> {
-        let started = Instant::now();
-        let open = || {
-            if self.is_cancelled() {
-                return Err(Some(explain(&FlightError::Cancelled)));
-            }
-            let admitted = admit(&fetch.mounts, fd).map_err(|e| match e {
-                NoFile::Refused(refusal) => Some((libc::EINVAL, refusal.to_string())),
-                NoFile::Pfs(e) => Some((e.raw_os_error().unwrap_or(libc::EIO), e.to_string())),
-            })?;
-            if admitted.facts.version.size == 0 { Err(None) } else { Ok((fd, admitted)) }
-        };
-        let wait = |why, settling| self.wait_settled(why, started, settling);
-        let opened = open_settled(fetch, Opened::Elsewhere, open, wait, |e| Some(e.errno_and_message()));
-        opened.map(|(_, entry)| entry)
-    }
-
-    /// Waits for a file that the load began to wait for at `started`; `false` if it may no more.
-    fn wait_settled(&self, why: Unsettled, started: Instant, settling: Duration) -> bool {
-        let pause = match why {
-            Unsettled::RacilyClean(_) if started.elapsed() > settling + UNSETTLED_MAX => return false,
-            Unsettled::RacilyClean(left) => left.min(settling),
-            Unsettled::BeingWritten => {
-                // Of all files together: there may be thousands.
-                let look_ms = WRITTEN_LOOK.as_millis() as u64;
-                let waited_ms = self.waited_for_writers_ms.fetch_add(look_ms, Ordering::Relaxed);
-                if Duration::from_millis(waited_ms) >= UNSETTLED_MAX {
-                    return false;
+    /// Sends the pages of a file on their way; its [`FileLoad`] reports for it then.
+    fn begin(self: &Arc<Self>, fetch: &Arc<Fetch>, index: u64, pfs: PfsFile) {
+        match self.entry(fetch, pfs.as_fd()) {
+            Ok((entry, wanted)) => {
+                lock(&self.state).waits_since = None;
+                match pfs.opened_for_fetching(&fetch.mounts[entry.mount]) {
+                    Ok(pfs) => {
+                        let load = FileLoad::new(self.clone(), index, entry, pfs, wanted, fetch.clone());
+                        load.send_all(load.order());
+                    }
+                    Err(e) => {
+                        fetch.cache.drop_if_empty(&entry);
+                        let errno = e.raw_os_error().unwrap_or(libc::EIO);
+                        let why = format!("the agent cannot open it past the client's cache: {e}");
+                        self.file_ended(index, wanted.bytes, Some((errno, why)));
+                    }
                 }
-                WRITTEN_LOOK
             }
-            Unsettled::StampsUnproved => return false,
+            Err(NotLoaded::Empty) => self.file_ended(index, 0, None),
+            Err(NotLoaded::Failed(errno, why)) => self.file_ended(index, 0, Some((errno, why))),
+            Err(NotLoaded::Unsettled(why, settling)) => self.put_off(index, pfs, why, settling),
+        }
+    }
+
+    /// The copy to fill, and what is to be loaded into it.
+    fn entry(&self, fetch: &Fetch, fd: BorrowedFd<'_>) -> Result<(Arc<Entry>, Wanted), NotLoaded> {
+        let file = admit(&fetch.mounts, fd).map_err(|e| match e {
+            NoFile::Refused(refusal) => NotLoaded::Failed(libc::EINVAL, refusal.to_string()),
+            NoFile::Pfs(e) => NotLoaded::Failed(e.raw_os_error().unwrap_or(libc::EIO), e.to_string()),
+        })?;
+        if file.facts.version.size == 0 {
+            return Err(NotLoaded::Empty);
+        }
+        let wanted = self.take_room(fetch, &file, fd)?;
+        let entry = fetch.sealed_entry(&file, fd, Opened::Elsewhere).map_err(|e| match e {
+            NoEntry::Unsettled(why) if why != Unsettled::StampsUnproved => {
+                NotLoaded::Unsettled(why, fetch.mounts[file.mount].settling(&file.facts))
+            }
+            e => {
+                let (errno, message) = e.errno_and_message();
+                NotLoaded::Failed(errno, message)
+            }
+        });
+        let mut state = lock(&self.state);
+        match entry {
+            Err(why) => {
+                state.taken_bytes -= wanted.bytes;
+                Err(why)
+            }
+            Ok(entry) => {
+                // Under two names it takes the room once.
+                let is_own = entry.loader.swap(self.id, Ordering::Relaxed) == self.id;
+                let bytes = if is_own { 0 } else { wanted.bytes };
+                state.taken_bytes -= wanted.bytes - bytes;
+                Ok((entry, Wanted { bytes, ..wanted }))
+            }
+        }
+    }
+
+    /// What is to be loaded of a file, if the tier has room for it beside what this load has loaded.
+    fn take_room(&self, fetch: &Fetch, file: &Admitted, fd: BorrowedFd<'_>) -> Result<Wanted, NotLoaded> {
+        let mount = &fetch.mounts[file.mount];
+        let size = file.facts.version.size;
+        let page_bytes = mount.page_bytes_of(fd, size);
+        let pages = if mount.tells_holes() { data_pages(fd, size, page_bytes).ok().flatten() } else { None };
+        let count =
+            |pages: &Vec<Range<u32>>| pages.iter().map(|run| u64::from(run.end - run.start)).sum::<u64>();
+        let bytes = pages.as_ref().map_or(size, |pages| size.min(count(pages) * page_bytes));
+        let room = fetch.room_bytes(mount.label());
+        if bytes > room {
+            return Err(NotLoaded::Failed(
+                libc::EFBIG,
+                format!(
+                    "its {} do not fit into the tier, which holds {}; raise tier.capacity, or leave it to \
+                     programs: the tier keeps the parts that they read",
+                    Human(bytes),
+                    Human(room)
+                ),
+            ));
+        }
+        let mut state = lock(&self.state);
+        if state.taken_bytes + bytes > room {
+            return Err(NotLoaded::Failed(
+                libc::ENOSPC,
+                format!(
+                    "the tier holds {}, and this load has loaded {}; load less, or raise tier.capacity",
+                    Human(room),
+                    Human(state.taken_bytes)
+                ),
+            ));
+        }
+        state.taken_bytes += bytes;
+        Ok(Wanted { pages, bytes })
+    }
+
+    /// Looks at a file again later, unless this load has waited long enough.
+    fn put_off(&self, index: u64, pfs: PfsFile, why: Unsettled, settling: Duration) {
+        let (pause, most) = match why {
+            Unsettled::RacilyClean(left) => (left, settling + UNSETTLED_MAX),
+            _ => (WRITTEN_LOOK, UNSETTLED_MAX),
         };
-        self.pause(pause);
-        true
+        let mut state = lock(&self.state);
+        let waits_since = *state.waits_since.get_or_insert_with(Instant::now);
+        if pause <= most && waits_since.elapsed() < most {
+            // Many are looked at less often.
+            let look = PUT_OFF_LOOK * state.put_off.len() as u32;
+            let due = Instant::now() + pause.min(settling.max(WRITTEN_LOOK)).max(look);
+            return state.put_off.push(PutOff { index, pfs, due });
+        }
+        drop(state);
+        let (errno, mut message) = NoEntry::Unsettled(why).errno_and_message();
+        if pause > most {
+            message = format!(
+                "its last change is dated {} s in the future; it is cached once that time has passed: set the \
+                 clocks of this node and of the file system's servers (NTP)",
+                pause.saturating_sub(settling).as_secs()
+            );
+        }
+        self.file_ended(index, 0, Some((errno, message)));
+    }
+
+    /// What keeps the load from going on, in words; empty if nothing does.
+    fn waits_for(&self, state: &JobState) -> String {
+        match state.put_off.len() {
+            _ if self.brake.is_on() => {
+                "I/O phases of HPC jobs that are behind or of unknown length (`forebay jobs --hpc`)".into()
+            }
+            0 => String::new(),
+            files => format!("{files} files that were changed a moment ago or are open for writing"),
+        }
     }
 
     fn next_work(&self) -> Option<Work> {
@@ -262,15 +366,31 @@ impl LoadJob {
                 state.files_under_way += 1;
                 return Some(Work::File(index, fd));
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let now = Instant::now();
+            if let Some(at) = state.put_off.iter().position(|file| file.due <= now) {
+                let file = state.put_off.swap_remove(at);
+                state.feeding = true;
+                return Some(Work::File(file.index, file.pfs));
+            }
+            let due = state.put_off.iter().map(|file| file.due).min();
+            state = match due {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(due) => {
+                    let wait = self.changed.wait_timeout(state, due.saturating_duration_since(now));
+                    wait.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
     }
 
-    fn file_ended(&self, index: u64, failure: Option<(i32, String)>) {
+    /// A file has ended that had taken so much room.
+    pub(super) fn file_ended(&self, index: u64, bytes: u64, failure: Option<(i32, String)>) {
         let mut state = lock(&self.state);
         state.files_under_way -= 1;
+        state.ended = Some(Instant::now());
         state.progress.files_done += 1;
         if let Some((errno, message)) = failure {
+            state.taken_bytes -= bytes;
             state.progress.failures.push((index, errno, message));
         }
         self.changed.notify_all();
@@ -278,7 +398,7 @@ impl LoadJob {
 
     /// Waits until fewer than `most` pages are under way, and until `bytes` may be fetched; `false`
     /// if the load was cancelled. So many `pages` are under way then as well.
-    fn take_off(&self, pages: u64, most: u64, bytes: u64) -> bool {
+    pub(super) fn take_off(&self, pages: u64, most: u64, bytes: u64) -> bool {
         while self.brake.is_on() && !self.is_cancelled() {
             self.pause(LOOK);
         }
@@ -299,7 +419,7 @@ impl LoadJob {
         true
     }
 
-    fn page_landed(&self, bytes_fetched: u64, bytes_resident: u64) {
+    pub(super) fn page_landed(&self, bytes_fetched: u64, bytes_resident: u64) {
         let mut state = lock(&self.state);
         state.pages_in_flight -= 1;
         state.progress.bytes_fetched += bytes_fetched;
@@ -325,257 +445,4 @@ impl LoadJob {
 enum Work {
     File(u64, PfsFile),
     Again(Arc<FileLoad>, Vec<u32>),
-}
-
-/// One file of a load.
-#[derive(Debug)]
-pub struct FileLoad {
-    job: Arc<LoadJob>,
-    index: u64,
-    entry: Arc<Entry>,
-    pfs: Arc<PfsFile>,
-    /// Pages not landed yet, or nodes that have not said what they have, and one for whoever sends
-    /// or asks.
-    left: AtomicU64,
-    elsewhere: Mutex<Elsewhere>,
-    failure: Mutex<Option<(i32, String)>>,
-    fetch: Arc<Fetch>,
-    me: Weak<FileLoad>,
-}
-
-/// The pages of a file that are on other nodes.
-#[derive(Debug, Default)]
-struct Elsewhere {
-    /// By the node that said it has them.
-    placed: BTreeMap<String, BTreeSet<u32>>,
-    /// The nodes are being asked whether they still have them.
-    checking: bool,
-    /// Those that are gone, as far as that is known.
-    gone: BTreeSet<u32>,
-    /// How often such pages have been fetched again.
-    again: u32,
-}
-
-impl Watcher for FileLoad {
-    fn is_cancelled(&self) -> bool {
-        self.job.is_cancelled()
-    }
-
-    fn page_done(&self, page: u32, outcome: &Result<u64, FlightError>) {
-        match outcome {
-            Ok(0) => self.page_landed(0, self.entry.geometry().page_len(page)),
-            Ok(bytes) => self.page_landed(*bytes, 0),
-            Err(e) => {
-                self.job.page_landed(0, 0);
-                lock(&self.failure).get_or_insert_with(|| explain(e));
-            }
-        }
-        self.one_less();
-    }
-}
-
-impl Placing for FileLoad {
-    fn entry(&self) -> &Entry {
-        &self.entry
-    }
-
-    fn pfs(&self) -> &Arc<PfsFile> {
-        &self.pfs
-    }
-
-    fn page_placed(&self, page: u32, node: &str, fetched: bool) {
-        lock(&self.elsewhere).placed.entry(node.to_owned()).or_default().insert(page);
-        let bytes = self.entry.geometry().page_len(page);
-        let (fetched_bytes, resident_bytes) = if fetched { (bytes, 0) } else { (0, bytes) };
-        self.page_landed(fetched_bytes, resident_bytes);
-        self.one_less();
-    }
-
-    fn fetch_here(&self, page: u32) {
-        let watcher = self.me.upgrade().map(|load| load as Arc<dyn Watcher>);
-        if self.fetch.request(&self.entry, page, &self.pfs, Urgency::Load, watcher).is_none() {
-            self.page_done(page, &Err(FlightError::NoRoom));
-        }
-    }
-
-    fn checked(&self, gone: &[u32]) {
-        lock(&self.elsewhere).gone.extend(gone);
-        self.one_less();
-    }
-}
-
-impl Errand for Arc<FileLoad> {
-    const URGENCY: Urgency = Urgency::Load;
-    const WAITS_LONG: bool = true;
-
-    fn take_off(&self, next: &Next) -> bool {
-        let pages = u64::from(next.pages.end - next.pages.start);
-        let small_pages = (READ_BYTES / next.entry.geometry().page_bytes).max(1);
-        let goes = self.job.take_off(pages, PAGES_IN_FLIGHT * small_pages, next.fetch_bytes());
-        if goes {
-            self.left.fetch_add(pages, Ordering::AcqRel);
-        }
-        goes
-    }
-
-    fn watcher(&self, _next: &Next) -> Arc<dyn Watcher> {
-        self.clone()
-    }
-
-    /// A pinned file is wanted on this node; others are best where all nodes look for them.
-    fn place(&self, owner: &NodeInfo, page: u32) -> bool {
-        let place = || Place { of: self.clone(), page, begun: false };
-        !self.entry.pinned.load(Ordering::Relaxed) && self.fetch.peers.place(owner, place()).is_ok()
-    }
-}
-
-impl FileLoad {
-    /// All pages of the file, in the order in which they are fetched. Small ones are read together
-    /// with those beside them.
-    fn order(&self) -> impl Iterator<Item = u32> + use<> {
-        let pages = self.entry.geometry().pages() as u32;
-        let in_chunks = || self.fetch.pfs.chunk_pages(&self.entry);
-        let chunk_pages = if self.fetch.has_small_pages(&self.entry) { None } else { in_chunks() };
-        fetch_order::load_order(pages, chunk_pages.unwrap_or(pages))
-    }
-
-    /// Puts these pages on their way; the file is counted on for as long as that takes.
-    fn send_all(self: &Arc<Self>, pages: impl Iterator<Item = u32>) {
-        let mut source = Source { entry: self.entry.clone(), pfs: self.pfs.clone() };
-        let geometry = self.entry.geometry();
-        let pages = pages.map(|page| (page, geometry.page_len(page)));
-        if !feed(&self.fetch, self, &mut source, pages) {
-            lock(&self.failure).get_or_insert_with(|| explain(&FlightError::Cancelled));
-        }
-        self.one_less();
-    }
-
-    /// Progress is that of the file: a page that had to be fetched again counts once.
-    fn page_landed(&self, fetched_bytes: u64, resident_bytes: u64) {
-        let first = lock(&self.elsewhere).again == 0;
-        self.job.page_landed(if first { fetched_bytes } else { 0 }, if first { resident_bytes } else { 0 });
-    }
-
-    fn one_less(&self) {
-        if self.left.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return;
-        }
-        if let Some(failure) = lock(&self.failure).take() {
-            return self.end(Some(failure));
-        }
-        let checked = std::mem::take(&mut lock(&self.elsewhere).checking);
-        if checked {
-            self.settle();
-        } else {
-            self.check();
-        }
-    }
-
-    /// All pages have come to where they belong: looks whether they still are.
-    fn check(&self) {
-        let asked: Vec<(String, Vec<u32>)> = {
-            let mut elsewhere = lock(&self.elsewhere);
-            elsewhere.gone.clear();
-            elsewhere.checking = !elsewhere.placed.is_empty();
-            elsewhere
-                .placed
-                .iter()
-                .map(|(node, pages)| (node.clone(), pages.iter().copied().collect()))
-                .collect()
-        };
-        let Some(load) = self.me.upgrade().filter(|_| !asked.is_empty()) else {
-            return self.end(self.missing());
-        };
-        self.left.store(asked.len() as u64 + 1, Ordering::Release);
-        for (node, pages) in asked {
-            self.fetch.peers.check(&node, Check { of: load.clone(), pages });
-        }
-        self.one_less();
-    }
-
-    /// All nodes have said what they have: what is gone is fetched again, or the file has ended.
-    fn settle(&self) {
-        let mut elsewhere = lock(&self.elsewhere);
-        let gone = elsewhere.gone.clone();
-        if gone.is_empty() || elsewhere.again >= AGAIN_MAX {
-            drop(elsewhere);
-            return self.end(self.missing());
-        }
-        elsewhere.again += 1;
-        elsewhere.placed.retain(|_, pages| {
-            pages.retain(|page| !gone.contains(page));
-            !pages.is_empty()
-        });
-        drop(elsewhere);
-        tracing::info!(
-            path = %String::from_utf8_lossy(&self.entry.identity.path),
-            pages = gone.len(),
-            "pages are missing on the nodes to which they were loaded; they are fetched again"
-        );
-        add(&self.fetch.counters.pages_replaced_total, gone.len() as u64);
-        let again = self.me.upgrade().is_some_and(|load| {
-            load.left.store(1, Ordering::Release);
-            self.job.fetch_again(load, gone.into_iter().collect())
-        });
-        if !again {
-            self.end(Some(explain(&FlightError::Cancelled)));
-        }
-    }
-
-    fn end(&self, failure: Option<(i32, String)>) {
-        // A load that was cancelled may have fetched nothing of it.
-        self.fetch.cache.drop_if_empty(&self.entry);
-        self.job.file_ended(self.index, failure);
-    }
-
-    /// Whether all of it is there; pages loaded first may have been evicted for those loaded last.
-    fn missing(&self) -> Option<(i32, String)> {
-        let pages = self.entry.geometry().pages() as u32;
-        let elsewhere = lock(&self.elsewhere);
-        let is_placed = |page: u32| elsewhere.placed.values().any(|pages| pages.contains(&page));
-        let file = self.fetch.cache.file(&self.entry).ok();
-        let is_here = |page: u32| file.as_ref().is_some_and(|file| file.word(page).state == State::Resident);
-        let here = (0..pages).filter(|page| !is_placed(*page) && !is_here(*page)).count();
-        why_missing(pages, here, elsewhere.gone.iter().filter(|page| !is_here(**page)).count())
-    }
-}
-
-/// In words: of so many pages, some were evicted here, and some are gone from other nodes.
-fn why_missing(pages: u32, here: usize, elsewhere: usize) -> Option<(i32, String)> {
-    let mut why = Vec::new();
-    if here > 0 {
-        why.push(format!(
-            "{here} of {pages} pages were evicted again while the load went on: the tier is too small for it"
-        ));
-    }
-    if elsewhere > 0 {
-        why.push(format!(
-            "{elsewhere} of {pages} pages are gone from the nodes that fetched them, although they were fetched again \
-             {AGAIN_MAX} times: those nodes evict them, or leave and join again"
-        ));
-    }
-    (!why.is_empty()).then(|| (libc::ENOSPC, why.join("; ")))
-}
-
-fn explain(e: &FlightError) -> (i32, String) {
-    match e {
-        FlightError::Changed => (libc::ESTALE, "changed while it was loaded".into()),
-        FlightError::NoRoom => (libc::ENOSPC, "no room in the tier".into()),
-        FlightError::Pfs { errno, message } => (*errno, message.clone()),
-        FlightError::Cancelled => (libc::ECANCELED, "cancelled".into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_missing_is_told_by_where_it_should_be() {
-        assert_eq!(why_missing(9, 0, 0), None);
-        let why = |here, elsewhere| why_missing(9, here, elsewhere).unwrap().1;
-        assert!(why(2, 0).starts_with("2 of 9 pages were evicted again"), "{}", why(2, 0));
-        assert!(why(0, 3).starts_with("3 of 9 pages are gone from the nodes"), "{}", why(0, 3));
-        assert!(why(2, 3).contains("too small for it; 3 of 9"), "{}", why(2, 3));
-    }
 }

@@ -3,9 +3,10 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `feeder` | takes the pages of files in order, and puts each on its way when it may go |
-//! | `load` | loads: files that a user has requested |
+//! | `load`, `loaded_file` | loads: files that a user has requested, and one of them |
 //! | `orders` | what the coordinator has planned |
 
 pub mod feeder;
 pub mod load;
+mod loaded_file;
 pub mod requests;

@@ -16,7 +16,7 @@
 //! coordinator is lost for longer than it waits for this node, or met anew: it orders again what is
 //! still wanted.
 
-use super::feeder::{Errand, Next, Source, entry_again, feed, open_settled};
+use super::feeder::{Errand, Next, Source, entry_again, feed};
 use crate::brake::LOOK;
 use crate::cache::entry::Entry;
 use crate::cache::flight::{FlightError, Watcher};
@@ -40,7 +40,7 @@ use forebay_wire::cluster::{Order, OrderProgress, Part};
 use rustix::fs::{Advice, fadvise};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -654,19 +654,21 @@ impl Feeder {
     /// A file that was changed a moment ago is looked at again when its stamps can be believed.
     fn open_settled(&self, file: &FileRef) -> Result<(OwnedFd, Arc<Entry>), NoPath> {
         let fetch = &self.orders.fetch;
-        let open = || open_by_path(&fetch.mounts, file).map(|ByPath { fd, file }| (fd, file));
-        let mut looks = 0;
-        let wait = |why, settling| {
-            let Unsettled::RacilyClean(left) = why else { return false };
-            looks += 1;
-            // From the future: clocks differ, and waiting might not end.
-            let may_wait = looks < RACY_LOOKS && left <= settling;
-            if may_wait {
-                self.pause(left);
+        for look in 1.. {
+            let ByPath { fd, file } = open_by_path(&fetch.mounts, file)?;
+            let settling = fetch.mounts[file.mount].settling(&file.facts);
+            match fetch.sealed_entry(&file, fd.as_fd(), Opened::Here) {
+                Ok(entry) => return Ok((fd, entry)),
+                // Of a change in the future: clocks differ, and waiting might not end.
+                Err(NoEntry::Unsettled(Unsettled::RacilyClean(left)))
+                    if look < RACY_LOOKS && left <= settling =>
+                {
+                    self.pause(left);
+                }
+                Err(e) => return Err(e.no_path()),
             }
-            may_wait
-        };
-        open_settled(fetch, Opened::Here, open, wait, NoEntry::no_path)
+        }
+        unreachable!("a look returns, or another one follows")
     }
 
     /// Sleeps, but not through the order's end.

@@ -5,7 +5,10 @@
 //! or root, must be served meanwhile. What is asserted are shares and counts, never times of this
 //! machine.
 
-use crate::common::{Agent, Helper, MIB, OTHER_UID, PAGE, Setup, SlowFs, make_file, plain_pfs, wait_for};
+use crate::common::{
+    Agent, Helper, MIB, OTHER_UID, PAGE, Setup, SlowFs, assert_content, make_file, plain_pfs, send_signal,
+    text, wait_for,
+};
 use crate::coordinator::start_coordinator;
 use crate::roles::{Raw, hear, tell, verify_once};
 use forebay_wire::{Channel, JobUpdate, Part, Refusal, Reply, Request, Split};
@@ -438,4 +441,38 @@ fn written_until_full(file: &File) -> u64 {
         }
     }
     end
+}
+
+/// A client that waits for its place in the queue of a stopped agent waits within its deadline.
+#[test]
+fn a_stopped_agent_whose_queue_a_user_has_filled_delays_others_by_their_deadline() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 7, MIB);
+    let agent = Agent::on(pfs.path());
+    send_signal(agent.pid(), libc::SIGSTOP);
+    let mut crowd = as_user(&agent, OTHER_UID, "fill-queue", &[agent.socket().to_str().unwrap()]);
+    let queued: usize = crowd.expect("queued").parse().unwrap();
+    assert!(queued >= 600, "only {queued} connections wait");
+    let mut cat = agent.command(&["cat", path.to_str().unwrap()]);
+    let out = pfs.path().join("out");
+    cat.env("FOREBAY_DEADLINE_MS", "300").stdout(File::create(&out).unwrap());
+    let mut child = cat.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    // Without a deadline it would wait until the agent goes on.
+    wait_for("the client gives up", || child.try_wait().unwrap().is_some());
+    let ended = child.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", text(&ended.stderr));
+    assert_content(&std::fs::read(&out).unwrap(), 7, 0);
+    assert!(text(&ended.stderr).contains("reading the file system directly"), "{}", text(&ended.stderr));
+    crowd.finish();
+    send_signal(agent.pid(), libc::SIGCONT);
+    third_user_is_served(&agent, &path, 7);
+}
+
+/// Connects until nobody else can.
+pub fn fill_queue(socket: &str) {
+    let connect = |_| Channel::connect_within(Path::new(socket), Duration::from_millis(200)).ok();
+    let channels: Vec<Channel> = (0..4096).map_while(connect).collect();
+    tell(&format!("queued {}", channels.len()));
+    while hear().is_some() {}
 }

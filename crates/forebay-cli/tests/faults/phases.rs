@@ -2,7 +2,7 @@
 //! what happens when one of them dies or lies.
 
 use crate::cluster::{Cluster, NodeSetup, read_piece};
-use crate::common::{Agent, MIB, SlowFs, counter, plain_pfs, text, wait_for};
+use crate::common::{Agent, MIB, PATIENCE, SlowFs, counter, make_file, plain_pfs, text, wait_for};
 use crate::roles::{hear, tell};
 use forebay_client::{Client, HpcJobOptions};
 use std::path::Path;
@@ -207,6 +207,40 @@ fn a_program_that_begins_and_ends_phases_in_a_loop_is_slowed_down_and_does_not_f
     let most = 2 * (took.as_secs() as usize / 10 + 1);
     assert!((2..=most).contains(&lines) && lines.is_multiple_of(2), "{lines} lines of the log in {took:?}");
     assert_eq!(client.plans(1).unwrap().phases.len(), 1, "the coordinator does not follow");
+}
+
+/// The brake rests for the first time after it has been on for 30 s.
+#[test]
+fn a_load_ends_although_ever_new_jobs_have_phases_of_unknown_length() {
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, SEED, 4 * MIB);
+    let agent = Agent::on(pfs.path());
+    let client = agent.client();
+    let begin = |number: u32| {
+        let job = client.open_hpc_job(&HpcJobOptions::named(&format!("job{number}"))).unwrap();
+        job.phase_begin(0, Duration::ZERO).unwrap();
+        job
+    };
+    let mut job = begin(0);
+    let mut load = client.load(0).unwrap();
+    load.add(&path).unwrap();
+    load.flush().unwrap();
+    let (began, mut number, mut says_why) = (Instant::now(), 0, false);
+    loop {
+        let progress = load.poll(Duration::from_millis(200)).unwrap();
+        says_why |= progress.waits_for.contains("I/O phases of HPC jobs");
+        if progress.idle {
+            break;
+        }
+        assert!(began.elapsed() < 3 * PATIENCE, "the load does not end");
+        number += 1;
+        let next = begin(number);
+        job.phase_end().unwrap();
+        job = next;
+    }
+    assert!(says_why && number > 0, "nothing has stopped the load");
+    assert_eq!((load.failures(), agent.used("pages")), (&[][..], 4 * MIB));
 }
 
 #[test]

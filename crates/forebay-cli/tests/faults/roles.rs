@@ -45,6 +45,7 @@ pub fn run() {
         "bomb" => crate::abuse::bomb(args[0]),
         "end-stages" => crate::abuse::end_stages(args[0]),
         "crowd" => crate::abuse::crowd(args[0]),
+        "fill-queue" => crate::abuse::fill_queue(args[0]),
         "lock" => crate::abuse::lock(args[0], &args[1..]),
         "send" => crate::abuse::send(args[0], args[1]),
         "outgrow" => crate::abuse::outgrow(args[0]),

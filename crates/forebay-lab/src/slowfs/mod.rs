@@ -69,6 +69,8 @@ pub enum Stamps {
     Exact,
     /// Its second.
     Seconds,
+    /// The moment of the last write, in mtime alone: ctime never moves.
+    Mtime,
     /// Nothing: they never move, as on OrangeFS by pvfs2fuse.
     Still,
 }
@@ -79,6 +81,7 @@ impl Stamps {
         match self {
             Stamps::Exact => "exact",
             Stamps::Seconds => "seconds",
+            Stamps::Mtime => "mtime",
             Stamps::Still => "still",
         }
     }

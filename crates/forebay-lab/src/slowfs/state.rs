@@ -85,6 +85,7 @@ impl State {
         let (mtime, ctime) = match self.stamps {
             Stamps::Exact => (attr.mtime, attr.ctime),
             Stamps::Seconds => (whole_second(attr.mtime), whole_second(attr.ctime)),
+            Stamps::Mtime => (attr.mtime, still(stat)),
             Stamps::Still => (still(stat), still(stat)),
         };
         Ok(FileAttr { mtime, ctime, ..attr })
