@@ -23,7 +23,7 @@ use crate::cache::flight::FlightError;
 use crate::fetch::Fetch;
 use crate::fetch::find::NoEntry;
 use crate::lock::lock;
-use crate::mounts::admit::{Admitted, NoFile, admit};
+use crate::mounts::admit::{NoFile, admit};
 use crate::mounts::seal::Unsettled;
 use crate::units::Human;
 use crate::user_limits::{PfsFile, Share};
@@ -54,6 +54,9 @@ const UNSETTLED_MAX: Duration = Duration::from_secs(5);
 /// at all such files together.
 const WRITTEN_LOOK: Duration = Duration::from_millis(50);
 const PUT_OFF_LOOK: Duration = Duration::from_millis(2);
+
+/// Failures in one answer; the rest comes with the next.
+const FAILURE_BYTES_MAX: usize = 32 << 10;
 
 /// One load.
 #[derive(Debug)]
@@ -107,6 +110,20 @@ enum NotLoaded {
     Unsettled(Unsettled, Duration),
     /// It cannot be loaded.
     Failed(i32, String),
+}
+
+impl NotLoaded {
+    fn too_large(bytes: u64, room: u64) -> Self {
+        NotLoaded::Failed(
+            libc::EFBIG,
+            format!(
+                "its {} do not fit into the tier, which holds {}; raise tier.capacity, or leave it to programs: \
+                 the tier keeps the parts that they read",
+                Human(bytes),
+                Human(room)
+            ),
+        )
+    }
 }
 
 /// What is loaded of a file.
@@ -170,9 +187,11 @@ impl LoadJob {
             let idle = state.waiting.is_empty() && !state.feeding && state.files_under_way == 0;
             let left = deadline.saturating_duration_since(Instant::now());
             if idle || left.is_zero() {
-                let failures = std::mem::take(&mut state.progress.failures);
-                let waits_for = self.waits_for(&state);
-                return LoadProgress { idle, failures, waits_for, ..state.progress.clone() };
+                let failures = take_some(&mut state.progress.failures);
+                let (waits_for, more) = (self.waits_for(&state), !state.progress.failures.is_empty());
+                let progress =
+                    LoadProgress { failures: Vec::new(), waits_for: String::new(), ..state.progress };
+                return LoadProgress { idle: idle && !more, failures, waits_for, ..progress };
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -252,7 +271,10 @@ impl LoadJob {
         if file.facts.version.size == 0 {
             return Err(NotLoaded::Empty);
         }
-        let wanted = self.take_room(fetch, &file, fd)?;
+        let room = fetch.room_bytes(fetch.mounts[file.mount].label());
+        if file.facts.version.size > room && !fetch.mounts[file.mount].tells_holes() {
+            return Err(NotLoaded::too_large(file.facts.version.size, room));
+        }
         let entry = fetch.sealed_entry(&file, fd, Opened::Elsewhere).map_err(|e| match e {
             NoEntry::Unsettled(why) if why != Unsettled::StampsUnproved => {
                 NotLoaded::Unsettled(why, fetch.mounts[file.mount].settling(&file.facts))
@@ -261,43 +283,40 @@ impl LoadJob {
                 let (errno, message) = e.errno_and_message();
                 NotLoaded::Failed(errno, message)
             }
-        });
-        let mut state = lock(&self.state);
-        match entry {
+        })?;
+        match self.take_room(fetch, &entry, fd, room) {
+            Ok(wanted) => Ok((entry, wanted)),
             Err(why) => {
-                state.taken_bytes -= wanted.bytes;
+                fetch.cache.drop_if_empty(&entry);
                 Err(why)
-            }
-            Ok(entry) => {
-                // Under two names it takes the room once.
-                let is_own = entry.loader.swap(self.id, Ordering::Relaxed) == self.id;
-                let bytes = if is_own { 0 } else { wanted.bytes };
-                state.taken_bytes -= wanted.bytes - bytes;
-                Ok((entry, Wanted { bytes, ..wanted }))
             }
         }
     }
 
-    /// What is to be loaded of a file, if the tier has room for it beside what this load has loaded.
-    fn take_room(&self, fetch: &Fetch, file: &Admitted, fd: BorrowedFd<'_>) -> Result<Wanted, NotLoaded> {
-        let mount = &fetch.mounts[file.mount];
-        let size = file.facts.version.size;
-        let page_bytes = mount.page_bytes_of(fd, size);
-        let pages = if mount.tells_holes() { data_pages(fd, size, page_bytes).ok().flatten() } else { None };
+    /// What is to be loaded of a file that nobody writes, if the tier has room for it beside what this
+    /// load has loaded. While a write goes on, the kernel would make us wait for it to look for holes.
+    fn take_room(
+        &self,
+        fetch: &Fetch,
+        entry: &Entry,
+        fd: BorrowedFd<'_>,
+        room: u64,
+    ) -> Result<Wanted, NotLoaded> {
+        let (size, page_bytes) = (entry.identity.version.size, entry.geometry().page_bytes);
+        let pages = if fetch.mounts[entry.mount].tells_holes() {
+            data_pages(fd, size, page_bytes).ok().flatten()
+        } else {
+            None
+        };
+        if entry.loader.load(Ordering::Relaxed) == self.id {
+            // Under two names it takes the room once.
+            return Ok(Wanted { pages, bytes: 0 });
+        }
         let count =
             |pages: &Vec<Range<u32>>| pages.iter().map(|run| u64::from(run.end - run.start)).sum::<u64>();
         let bytes = pages.as_ref().map_or(size, |pages| size.min(count(pages) * page_bytes));
-        let room = fetch.room_bytes(mount.label());
         if bytes > room {
-            return Err(NotLoaded::Failed(
-                libc::EFBIG,
-                format!(
-                    "its {} do not fit into the tier, which holds {}; raise tier.capacity, or leave it to \
-                     programs: the tier keeps the parts that they read",
-                    Human(bytes),
-                    Human(room)
-                ),
-            ));
+            return Err(NotLoaded::too_large(bytes, room));
         }
         let mut state = lock(&self.state);
         if state.taken_bytes + bytes > room {
@@ -311,6 +330,7 @@ impl LoadJob {
             ));
         }
         state.taken_bytes += bytes;
+        entry.loader.store(self.id, Ordering::Relaxed);
         Ok(Wanted { pages, bytes })
     }
 
@@ -439,6 +459,17 @@ impl LoadJob {
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
+}
+
+/// Takes as many failures as fit one answer.
+fn take_some(failures: &mut Vec<(u64, i32, String)>) -> Vec<(u64, i32, String)> {
+    let mut bytes = 0;
+    let fits = |(_, _, message): &&(u64, i32, String)| {
+        bytes += message.len() + 16;
+        bytes <= FAILURE_BYTES_MAX
+    };
+    let count = failures.iter().take_while(fits).count();
+    failures.drain(..count.max(1).min(failures.len())).collect()
 }
 
 /// What the feeder does next.

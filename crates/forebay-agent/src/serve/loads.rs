@@ -4,11 +4,8 @@ use super::closer::Sent;
 use super::session::{Answer, Connection, reply};
 use crate::prefetch::load::LoadJob;
 use crate::user_limits::Kind;
-use forebay_wire::{LoadProgress, Refusal, Reply};
+use forebay_wire::{Refusal, Reply};
 use std::time::Duration;
-
-/// Failures of a load in one answer; the rest comes with the next.
-const FAILURE_BYTES_MAX: usize = 32 << 10;
 
 /// Starts a load.
 pub fn begin(connection: &mut Connection, rate_bytes_per_s: u64) -> Answer {
@@ -52,25 +49,9 @@ pub fn poll(connection: &Connection, wait_ms: u32) -> Answer {
         None => reply(Reply::Refused(Refusal::Invalid("no load was begun".into()))),
         Some(job) => {
             let wait = Duration::from_millis(u64::from(wait_ms.min(10_000)));
-            reply(Reply::Load(fit(job.poll(wait))))
+            reply(Reply::Load(job.poll(wait)))
         }
     }
-}
-
-/// Cuts what would not fit a packet; a count in place of the rest.
-fn fit(mut progress: LoadProgress) -> LoadProgress {
-    let mut bytes = 0;
-    let fits = progress.failures.iter().take_while(|(_, _, message)| {
-        bytes += message.len() + 16;
-        bytes <= FAILURE_BYTES_MAX
-    });
-    let keep = fits.count();
-    let cut = progress.failures.len() - keep;
-    progress.failures.truncate(keep);
-    if cut > 0 {
-        progress.failures.push((u64::MAX, 0, format!("and {cut} more files")));
-    }
-    progress
 }
 
 /// Ends the load.
@@ -79,7 +60,7 @@ pub fn cancel(connection: &mut Connection) -> Answer {
         None => reply(Reply::Refused(Refusal::Invalid("no load was begun".into()))),
         Some(job) => {
             job.cancel();
-            reply(Reply::Load(fit(job.poll(Duration::ZERO))))
+            reply(Reply::Load(job.poll(Duration::ZERO)))
         }
     }
 }
