@@ -472,6 +472,9 @@ pub struct RunArgs {
     /// Leave the program's own reads to the file system
     #[arg(long)]
     pub no_intercept: bool,
+    /// Do not print why nothing was served
+    #[arg(long, short)]
+    pub quiet: bool,
     /// Mount over each PFS, for this program alone, instead of loading the library into it
     #[arg(long, conflicts_with_all = ["report", "no_intercept"])]
     pub mount: bool,

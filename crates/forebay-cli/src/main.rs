@@ -16,6 +16,7 @@ mod global;
 mod init;
 mod jobs;
 mod load;
+mod loadable;
 mod log;
 mod ls;
 mod memory;

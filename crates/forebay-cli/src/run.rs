@@ -10,6 +10,7 @@ use crate::Outcome;
 use crate::cli::{Global, RunArgs};
 use crate::darshan;
 use crate::forward::Failed;
+use crate::loadable::{Obstacle, obstacle};
 use crate::out::no_agent;
 use crate::preload::Preload;
 use crate::program::{execute, not_started, start_companion};
@@ -18,6 +19,8 @@ use forebay_client::{Client, HpcJob, HpcJobOptions};
 use forebay_wire::intercepted::{REGION_BYTES, Region, Report};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
+
+const REMEDY: &str = "`forebay run --mount` or a mount serves its reads";
 
 /// Runs the program. This process becomes it, unless a report is wanted.
 pub fn run(global: &Global, args: &RunArgs) -> Outcome {
@@ -29,9 +32,13 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
     if let Some(socket) = client.socket() {
         command.env("FOREBAY_SOCKET", socket);
     }
-    let preload = match intercepts(args) || args.job.is_some() {
-        true => Preload::find(&client),
-        false => Err(String::new()),
+    let preload = match (intercepts(args) || args.job.is_some(), obstacle(program)) {
+        (false, _) => Err(String::new()),
+        (true, Some(musl @ Obstacle::Musl)) => {
+            let program = program.to_string_lossy();
+            Err(format!("{program} {musl}, whose dynamic linker does not load the library; {REMEDY}"))
+        }
+        (true, _) => Preload::find(&client),
     };
     if let Ok(preload) = &preload {
         preload.load_into(&mut command);
@@ -78,6 +85,7 @@ fn intercept(
     match preload {
         Ok(preload) => {
             command.env("FOREBAY_INTERCEPT_ROOTS", &preload.roots);
+            say_what_is_unserved(args, command);
         }
         Err(why) => {
             eprintln!("forebay run: the program reads the file system directly: {why}");
@@ -89,6 +97,22 @@ fn intercept(
     }
     let memory = ReportMemory::new();
     memory.map(Some).map_err(|e| format!("cannot create the memory of the report: {e}"))
+}
+
+/// Says why the program cannot be served at all, or has the library say at the end why it was not.
+fn say_what_is_unserved(args: &RunArgs, command: &mut Command) {
+    const SAY_TO: &str = "FOREBAY_SAY_TO";
+    if args.quiet || std::env::var_os("FOREBAY_QUIET").is_some_and(|quiet| quiet == "1") {
+        command.env_remove(SAY_TO);
+        return;
+    }
+    if let Some(why) = obstacle(command.get_program()) {
+        let program = command.get_program().to_string_lossy();
+        eprintln!("forebay run: {program} {why} and does not load the library; {REMEDY}");
+    }
+    if let Ok(error) = rustix::fs::fstat(std::io::stderr()) {
+        command.env(SAY_TO, format!("{}:{}", error.st_dev, error.st_ino));
+    }
 }
 
 /// The path by which the program's processes open a file that `holder` holds.

@@ -175,16 +175,16 @@ impl Client {
         }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let pfs = rustix::fs::open(path, flags, Mode::empty())?;
-        let tiered = match mode {
-            ReadMode::PfsOnly => Err((pfs, None)),
-            _ => self.show(pfs, mode),
+        let shown = match mode {
+            ReadMode::PfsOnly => Ok(Source::Pfs(pfs)),
+            _ => self.show(pfs, mode).map(|tiered| Source::Tiered(Box::new(tiered))),
         };
-        let source = match (tiered, mode) {
-            (Ok(tiered), _) => Source::Tiered(Box::new(tiered)),
+        let source = match (shown, mode) {
+            (Ok(source), _) => source,
             (Err((_, e)), ReadMode::TierOnly) => {
-                let limit = e.as_ref().and_then(out_of_files);
+                let limit = out_of_files(&e);
                 let why = limit.unwrap_or("no agent serves it, so nothing of it is in the tier");
-                let number = e.as_ref().filter(|_| limit.is_some()).map_or(libc::ENOTCONN, errno);
+                let number = if limit.is_some() { errno(&e) } else { libc::ENOTCONN };
                 return Err(with_message(number, format!("{}: {why}", path.display())));
             }
             (Err((pfs, _)), _) => Source::Pfs(pfs),
@@ -197,15 +197,14 @@ impl Client {
     /// agent reads past the page cache, it sets `O_DIRECT` on the open file.
     ///
     /// # Errors
-    /// The descriptor, if no agent serves the file.
-    pub fn open_descriptor(&self, pfs: OwnedFd, path: &Path) -> Result<File, OwnedFd> {
-        let tiered = self.show(pfs, ReadMode::Cached).map_err(|(pfs, _)| pfs)?;
+    /// The descriptor, if no agent serves the file, and why.
+    pub fn open_descriptor(&self, pfs: OwnedFd, path: &Path) -> Result<File, (OwnedFd, io::Error)> {
+        let tiered = self.show(pfs, ReadMode::Cached)?;
         Ok(File { client: self.clone(), path: path.to_owned(), source: Source::Tiered(Box::new(tiered)) })
     }
 
-    /// Shows the descriptor to the agent; gives it back if no agent takes it, with the error if one
-    /// could not be asked.
-    fn show(&self, pfs: OwnedFd, mode: ReadMode) -> Result<Tiered, (OwnedFd, Option<io::Error>)> {
+    /// Shows the descriptor to the agent; gives it back if no agent takes it, with the reason.
+    fn show(&self, pfs: OwnedFd, mode: ReadMode) -> Result<Tiered, (OwnedFd, io::Error)> {
         let Opened { mount, proof, view, page_bytes, pinned } = match self.ask_until_watched(&pfs) {
             Ok(opened) => opened,
             Err(e) => return Err((pfs, e)),
@@ -234,7 +233,7 @@ impl Client {
 
     /// Asks the agent, again if the file was changed between its look and the beginning of the
     /// watch. A small file that is wholly in the tier has none until a read misses.
-    fn ask_until_watched(&self, pfs: &OwnedFd) -> Result<Opened, Option<io::Error>> {
+    fn ask_until_watched(&self, pfs: &OwnedFd) -> io::Result<Opened> {
         let mut opened = self.ask(pfs)?;
         for _ in 1..OPEN_TRIES {
             if opened.is_small_and_resident() || opened.proof.watch(&self.session.watches, pfs.as_fd()) {
@@ -245,13 +244,13 @@ impl Client {
         Ok(opened)
     }
 
-    fn ask(&self, pfs: &OwnedFd) -> Result<Opened, Option<io::Error>> {
+    fn ask(&self, pfs: &OwnedFd) -> io::Result<Opened> {
         let session = &self.session;
         // The agent looks at the file after this, and may answer late.
         let asked = Instant::now();
         let answer = session.call(&Request::Open, &[pfs.as_fd()], session.config.deadline)?;
         let Reply::Opened { mount, facts, copy, page_bytes, pinned } = answer.message else {
-            return Err(None);
+            return Err(unexpected(&answer.message));
         };
         let geometry = Geometry { size: facts.version.size, page_bytes };
         let view = answer.fds.into_iter().next().and_then(|fd| CopyView::new(fd, copy, geometry).ok());

@@ -195,7 +195,9 @@ impl Client {
                     after = files.last().map(|f| f.0.clone()).unwrap_or_default();
                     let named =
                         |(name, size): (Vec<u8>, u64)| (std::ffi::OsStr::from_bytes(&name).into(), size);
-                    all.extend(files.into_iter().map(named));
+                    // Others are not files: see `is_first_in_job`.
+                    let files = files.into_iter().filter(|(name, _)| name.first() == Some(&b'/'));
+                    all.extend(files.map(named));
                     if !more {
                         return Ok(all);
                     }
@@ -209,6 +211,21 @@ impl Client {
     /// begins one, which ends with the process.
     pub fn in_scratch_job(&self) -> bool {
         self.session.known_job().is_some()
+    }
+
+    /// Whether no process of this job has asked this of `what` before.
+    ///
+    /// # Errors
+    /// No job, no agent, or it refused.
+    pub fn is_first_in_job(&self, what: &str) -> io::Result<bool> {
+        let job = self.session.known_job().ok_or(io::ErrorKind::NotFound)?;
+        // A memory-only file that no path names.
+        let request = Request::ScratchCreate { job, name: what.into(), exclusive: true };
+        match self.session.call(&request, &[], self.session.config.deadline)?.message {
+            Reply::Scratch { .. } => Ok(true),
+            Reply::Failed { errno: libc::EEXIST, .. } => Ok(false),
+            reply => Err(unexpected(&reply)),
+        }
     }
 
     /// Begins a job with memory-only files for this process and its children, who find it in the

@@ -19,7 +19,7 @@ long forebay_preload_watched(number_t *next, const long *arguments);
 void forebay_preload_loads(int is_apart);
 void forebay_preload_shares_descriptors(void);
 
-static long missing(long number, long a, long b, long c, long d, long e, long f)
+static long missing(void)
 {
 	errno = ENOSYS;
 	return -1;

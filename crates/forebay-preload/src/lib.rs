@@ -7,8 +7,9 @@
 //!   `descriptors.rs`).
 //! - The *interception* serves reads from the tier (`tier.rs`, by the client core in `served.rs`).
 //!   `handles.rs` has the table of descriptors, `position.rs` their positions, `own_files.rs` this
-//!   library's own descriptors, `report.rs` what is counted, and `inside.rs` with `heap.rs` what
-//!   makes it safe to run the client core in a foreign process.
+//!   library's own descriptors, `report.rs` what is counted, `unserved.rs` what is said if nothing
+//!   is served, and `inside.rs` with `heap.rs` what makes it safe to run the client core in a
+//!   foreign process.
 //!
 //! `bare_calls.rs` recognizes programs that may close descriptors unseen.
 //!
@@ -61,6 +62,8 @@ mod shared;
 mod stdio;
 #[cfg(not(test))]
 mod tier;
+#[cfg(not(test))]
+mod unserved;
 
 /// Runs when the library is loaded, before `main`.
 #[cfg(not(test))]
@@ -72,4 +75,4 @@ static LOADED: [extern "C" fn(); 2] = [observer::attach, tier::attach];
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static UNLOADED: extern "C" fn() = observer::detach;
+static UNLOADED: [extern "C" fn(); 2] = [tier::detach, observer::detach];

@@ -68,16 +68,16 @@ pub fn heard() {
 
 impl Handle {
     /// Opens `fd`, the file at `path`, through an agent. If none serves it, the handle only keeps
-    /// descriptors open.
-    pub fn open(client: &Client, fd: c_int, path: &Path, identity: (u64, u64)) -> Self {
+    /// descriptors open; why comes with it.
+    pub fn open(client: &Client, fd: c_int, path: &Path, identity: (u64, u64)) -> (Self, Option<String>) {
         // Later writes of others are in the version that is opened, or a check finds them.
         let locked = AtomicU64::new(LOCKED.load(Acquire));
         let heard = AtomicU64::new(HEARD.load(Acquire));
-        let mut kept = Vec::new();
+        let (mut kept, mut why) = (Vec::new(), None);
         // The agent looks at the file after this, and may answer late.
         let asked_at = coarse_ns();
-        let (file, duplicate) = register(client, fd, path, &mut kept).unzip();
-        Handle {
+        let (file, duplicate) = register(client, fd, path, &mut kept, &mut why).unzip();
+        let handle = Handle {
             size: file.as_ref().and_then(|file| file.size().ok()).unwrap_or(0),
             file,
             kept,
@@ -88,7 +88,8 @@ impl Handle {
             look_at_ns: AtomicU64::new(next_look(asked_at, Duration::ZERO)),
             locked,
             heard,
-        }
+        };
+        (handle, why)
     }
 
     /// Whether an agent serves the file.
@@ -235,11 +236,17 @@ fn coarse_ns() -> Option<u64> {
 /// Registers a duplicate with the agent. Where the agent reads past the page cache, it sets
 /// `O_DIRECT` on the open file, which the program must not notice: there the file is opened anew.
 /// Returns the number of the duplicate with it.
-fn register(client: &Client, fd: c_int, path: &Path, kept: &mut Vec<Kept>) -> Option<(File, Option<c_int>)> {
+fn register(
+    client: &Client,
+    fd: c_int,
+    path: &Path,
+    kept: &mut Vec<Kept>,
+    why: &mut Option<String>,
+) -> Option<(File, Option<c_int>)> {
     if !IS_DIRECT.load(Relaxed) {
         let own = own_files::duplicate(fd)?;
         let number = own.as_raw_fd();
-        let file = open_descriptor(client, own, path, kept);
+        let file = open_descriptor(client, own, path, kept, why);
         // SAFETY: no pointers.
         let flags = unsafe { kernel::fcntl(fd, libc::F_GETFL, 0) } as c_int;
         if flags & libc::O_DIRECT == 0 {
@@ -251,11 +258,21 @@ fn register(client: &Client, fd: c_int, path: &Path, kept: &mut Vec<Kept>) -> Op
         unsafe { kernel::fcntl(fd, libc::F_SETFL, flags & !libc::O_DIRECT) };
     }
     let anew = std::fs::File::open(format!("/proc/self/fd/{fd}")).ok()?;
-    open_descriptor(client, own_files::place(anew.into()), path, kept).map(|file| (file, None))
+    open_descriptor(client, own_files::place(anew.into()), path, kept, why).map(|file| (file, None))
 }
 
-fn open_descriptor(client: &Client, fd: OwnedFd, path: &Path, kept: &mut Vec<Kept>) -> Option<File> {
-    client.open_descriptor(fd, path).map_err(|fd| kept.push(Kept::Descriptor(fd))).ok()
+fn open_descriptor(
+    client: &Client,
+    fd: OwnedFd,
+    path: &Path,
+    kept: &mut Vec<Kept>,
+    why: &mut Option<String>,
+) -> Option<File> {
+    let keep = |(fd, e): (OwnedFd, std::io::Error)| {
+        kept.push(Kept::Descriptor(fd));
+        *why = Some(e.to_string());
+    };
+    client.open_descriptor(fd, path).map_err(keep).ok()
 }
 
 /// # Safety

@@ -26,6 +26,7 @@ use crate::handles::{Handles, Known, Pinned};
 use crate::inside::{self, Inside};
 use crate::paths::{self, Roots};
 use crate::served::{self, Handle};
+use crate::unserved::{self, Why};
 use crate::{bare_calls, kernel, own_files, report, shared};
 
 const ROOTS_VARIABLE: &CStr = c"FOREBAY_INTERCEPT_ROOTS";
@@ -95,11 +96,28 @@ pub extern "C" fn attach() {
     {
         own_files::measure();
         FILTERS.store(filters(), Relaxed);
+        unserved::attach();
         inside::turn_on();
         report::count(|slot| &slot.processes);
     }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
+}
+
+/// The process ends in order, or closes its standard error, as many do before they end.
+pub extern "C" fn detach() {
+    if inside::is_on()
+        && unserved::has_words()
+        && inside::is_owner()
+        && filters() == FILTERS.load(Relaxed)
+        && let Some(client) = CLIENT.get()
+        && let Some(inside) = inside::enter()
+    {
+        guarded(&inside, || {
+            unserved::say(client);
+            Some(())
+        });
+    }
 }
 
 /// Whether system calls are filtered now.
@@ -302,8 +320,16 @@ fn adopt(fd: c_int, seen: u64) {
         return inside::turn_off();
     }
     bare_calls::look();
-    let handle = open(fd, Path::new(OsStr::from_bytes(path)));
+    let path = Path::new(OsStr::from_bytes(path));
+    let handle = match open(fd, path) {
+        Ok(handle) => Some(handle),
+        Err(why) => {
+            why.into_iter().for_each(|why| unserved::is_left(path, why));
+            None
+        }
+    };
     if handle.as_ref().is_some_and(Handle::is_served) {
+        unserved::is_served();
         report::count(|slot| &slot.files);
     } else {
         report::count(|slot| &slot.left_files);
@@ -345,22 +371,25 @@ fn is_on_signal_stack() -> bool {
     }
 }
 
-/// A handle of a descriptor below a mount, if its reads may be served.
-fn open(fd: c_int, path: &Path) -> Option<Handle> {
-    let client = CLIENT.get().filter(|client| client.may_ask())?;
-    if !is_for_reading(fd) || own_files::are_too_many(HANDLES.count()) {
-        return None;
+/// A handle of a descriptor below a mount, if its reads may be served. It is served by no agent,
+/// perhaps. The error says why, if that matters to anybody.
+fn open(fd: c_int, path: &Path) -> Result<Handle, Option<Why>> {
+    let (size, identity) = own_files::regular(fd).filter(|(size, _)| *size > 0).ok_or(None)?;
+    if !is_for_reading(fd) {
+        return Err(Some(Why::NotForReading));
     }
-    let (size, identity) = own_files::regular(fd)?;
-    if size == 0 || HANDLES.writable().any(|other| own_files::identity(other) == Some(identity)) {
-        return None;
+    if own_files::are_too_many(HANDLES.count()) {
+        return Err(Some(Why::TooMany));
+    }
+    if HANDLES.writable().any(|other| own_files::identity(other) == Some(identity)) {
+        return Err(Some(Why::IsWritten));
     }
     let is_cached = size <= SMALL_BYTES && FILES.load(Relaxed) >= FILES_ASKED_FOR && own_files::is_cached(fd);
-    if is_cached {
-        return None;
-    }
+    let client = CLIENT.get().filter(|client| client.may_ask() && !is_cached).ok_or(None)?;
     FILES.fetch_add(1, Relaxed);
-    Some(Handle::open(client, fd, path, identity))
+    let (handle, refused) = Handle::open(client, fd, path, identity);
+    refused.into_iter().for_each(|why| unserved::is_left(path, Why::NotServed(why)));
+    Ok(handle)
 }
 
 fn is_for_reading(fd: c_int) -> bool {
@@ -379,6 +408,9 @@ pub fn opened(fd: c_int, may_write: bool) {
         own_files::unmark(fd);
     }
     closed(fd);
+    if !may_write && unserved::is_looking() && inside::is_owner() {
+        look_at_opened(fd);
+    }
     if !may_write || !inside::is_owner() {
         return;
     }
@@ -396,6 +428,23 @@ pub fn opened(fd: c_int, may_write: bool) {
     }
 }
 
+/// Notes a file of the PFS that the program may be about to read unseen.
+#[cold]
+fn look_at_opened(fd: c_int) {
+    let Some(inside) = inside::enter() else { return };
+    guarded(&inside, || {
+        let kind = own_files::kind(fd).filter(|kind| kind.is_regular && !ELSEWHERE.has(kind.mount))?;
+        let mut room = vec![0_u8; PATH_BYTES];
+        let path = paths::of_descriptor(fd, &mut room);
+        if !is_covered(path) {
+            ELSEWHERE.note(kind.mount, may_hold);
+        } else if is_for_reading(fd) && own_files::regular(fd).is_some_and(|(size, _)| size > 0) {
+            unserved::is_left(Path::new(OsStr::from_bytes(path)), Why::Unseen);
+        }
+        Some(())
+    });
+}
+
 /// `to` is a duplicate of `from`.
 pub fn duplicated(from: c_int, to: c_int) {
     opened(to, HANDLES.is_writable(from));
@@ -406,6 +455,9 @@ pub fn duplicated(from: c_int, to: c_int) {
 pub fn closed(fd: c_int) {
     if !inside::is_on() {
         return;
+    }
+    if fd == libc::STDERR_FILENO {
+        detach();
     }
     // The child of a `vfork` closes numbers of its own in its parent's memory.
     let matters = HANDLES.has_handle(fd) || HANDLES.is_writable(fd);

@@ -55,7 +55,7 @@ pub fn report(out: &Output) -> Report {
 
 /// A program under `forebay run`.
 pub fn command(agent: &Agent, directory: &Path, program: &[&str]) -> Command {
-    let mut arguments = vec!["run", "--report", "--"];
+    let mut arguments = vec!["run", "--report", "--quiet", "--"];
     arguments.extend(program);
     let mut command = agent.command(&arguments);
     command.env("FOREBAY_PRELOAD", library()).env("LC_ALL", "C").current_dir(directory);

@@ -26,6 +26,7 @@ mod giving_way;
 mod host;
 mod images;
 mod intercept;
+mod late_answers;
 mod leaks;
 mod life;
 mod loads;

@@ -1,0 +1,98 @@
+//! An agent that answers late: what a reader sees is no older than it would be with one that
+//! answers at once.
+
+use crate::common::{Agent, make_file, plain_pfs, text, wait_for};
+use crate::intercept::{has, library};
+use forebay_wire::{Channel, Hello, Reply, Request, Welcome};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+const LATE: Duration = Duration::from_millis(600);
+
+/// Hands on everything between an agent and its clients, and each answer to an open only after
+/// [`LATE`]. Counts those answers when the agent has given them.
+fn answers_late(agent: &Path, socket: &Path) -> Arc<AtomicU32> {
+    let listener =
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&listener, &SocketAddrUnix::new(socket).unwrap()).unwrap();
+    listen(&listener, 16).unwrap();
+    let (opened, agent) = (Arc::new(AtomicU32::new(0)), agent.to_owned());
+    let counter = opened.clone();
+    std::thread::spawn(move || {
+        while let Ok(client) = accept_with(&listener, SocketFlags::CLOEXEC) {
+            let (client, agent) = (Arc::new(Channel::from_socket(client)), Channel::connect(&agent).unwrap());
+            let (agent, counter) = (Arc::new(agent), counter.clone());
+            let back = (client.clone(), agent.clone());
+            std::thread::spawn(move || answers(&back.1, &back.0, &counter));
+            std::thread::spawn(move || requests(&client, &agent));
+        }
+    });
+    opened
+}
+
+fn borrowed(fds: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
+    fds.iter().map(AsFd::as_fd).collect()
+}
+
+fn requests(client: &Channel, agent: &Channel) -> Option<()> {
+    let hello = client.recv::<Hello>(None).ok()?;
+    agent.send(&hello.message, &borrowed(&hello.fds)).ok()?;
+    loop {
+        let request = client.recv::<Request>(None).ok()?;
+        agent.send(&request.message, &borrowed(&request.fds)).ok()?;
+    }
+}
+
+fn answers(agent: &Channel, client: &Channel, opened: &AtomicU32) -> Option<()> {
+    let welcome = agent.recv::<Welcome>(None).ok()?;
+    client.send(&welcome.message, &borrowed(&welcome.fds)).ok()?;
+    loop {
+        let reply = agent.recv::<Reply>(None).ok()?;
+        if matches!(reply.message, Reply::Opened { .. }) {
+            opened.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(LATE);
+        }
+        client.send(&reply.message, &borrowed(&reply.fds)).ok()?;
+    }
+}
+
+/// Content and length stay the same in all but the letters.
+fn write(path: &Path, letter: char) {
+    std::fs::write(path, letter.to_string().repeat(5_000)).unwrap();
+}
+
+#[test]
+fn the_age_of_a_file_counts_from_before_the_question() {
+    if !has("python3") {
+        return;
+    }
+    let pfs = plain_pfs();
+    let path = pfs.path().join("f");
+    make_file(&path, 1, 5_000);
+    let agent = Agent::on(pfs.path());
+    let loaded = agent.cli(&["load", path.to_str().unwrap()]);
+    assert!(loaded.status.success(), "{}", text(&loaded.stderr));
+    let late: PathBuf = agent.socket().with_file_name("late.sock");
+    let opened = answers_late(&agent.socket(), &late);
+
+    // The first read waits for the answer. The file is overwritten after the agent has looked at
+    // it. What is read then was asked for long after that.
+    let script = "import os
+fd = os.open('f', os.O_RDONLY)
+os.pread(fd, 1, 0)
+print(os.pread(fd, 9, 0).decode(errors='replace'))";
+    let mut reader = agent.command(&["run", "--quiet", "--", "python3", "-c", script]);
+    reader.env("FOREBAY_PRELOAD", library()).env("FOREBAY_SOCKET", &late).current_dir(pfs.path());
+    let reader = reader.stdout(Stdio::piped()).spawn().unwrap();
+    wait_for("the agent has looked at the file", || opened.load(Ordering::SeqCst) > 0);
+    write(&path, 'n');
+    let out = reader.wait_with_output().unwrap();
+    assert_eq!(text(&out.stdout), "nnnnnnnnn\n");
+}
