@@ -3,8 +3,8 @@
 //!
 //! The PFS is the namespace and the truth. Nothing here depends on a cache; the crate turns
 //! descriptors into identities (`version`), paths into mounts (`mount`), attributes into stripe
-//! layouts (`layout`) and ranges into bytes (`read`), and finds out which pages are holes (`holes`),
-//! who writes a file (`lease`) and whether time stamps follow writes (`stamps`).
+//! layouts (`layout`) and ranges into bytes (`read`), and finds out which pages are holes
+//! (`holes`), who writes a file (`lease`) and whether time stamps follow writes (`stamps`).
 
 pub mod holes;
 pub mod layout;

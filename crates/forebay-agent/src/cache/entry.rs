@@ -136,8 +136,8 @@ impl Entry {
         self.sealed.load(Ordering::Acquire)
     }
 
-    /// Whether its pages may be evicted, as far as the whole file is concerned, for pages of the load
-    /// `spared_load`.
+    /// Whether its pages may be evicted, as far as the whole file is concerned, for pages of the
+    /// load `spared_load`.
     pub fn may_go(&self, spared_load: u64) -> bool {
         let is_spared = spared_load != 0 && self.loader.load(Ordering::Relaxed) == spared_load;
         !self.pinned.load(Ordering::Relaxed) && !is_spared

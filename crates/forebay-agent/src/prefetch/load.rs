@@ -293,8 +293,8 @@ impl LoadJob {
         }
     }
 
-    /// What is to be loaded of a file that nobody writes, if the tier has room for it beside what this
-    /// load has loaded. While a write goes on, the kernel would make us wait for it to look for holes.
+    /// What is to be loaded of a file that nobody writes, if the tier has room for it beside what
+    /// this load has loaded. While a write goes on, a look for holes would wait for its end.
     fn take_room(
         &self,
         fetch: &Fetch,
