@@ -21,7 +21,7 @@ use forebay_policy::readahead::{Readahead, ReadaheadConfig, Serve};
 use forebay_store::copy::{CopyView, Geometry};
 use forebay_store::ring::page_key;
 use forebay_store::word::State;
-use forebay_wire::{PageRun, Reply, Request};
+use forebay_wire::{PageRun, Received, Reply, Request};
 use rustix::fs::{Advice, Mode, OFlags, fadvise, fcntl_getfl};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -177,7 +177,7 @@ impl Client {
         let pfs = rustix::fs::open(path, flags, Mode::empty())?;
         let shown = match mode {
             ReadMode::PfsOnly => Ok(Source::Pfs(pfs)),
-            _ => self.show(pfs, mode).map(|tiered| Source::Tiered(Box::new(tiered))),
+            _ => self.show(pfs, mode).map(Source::Tiered),
         };
         let source = match (shown, mode) {
             (Ok(source), _) => source,
@@ -200,18 +200,33 @@ impl Client {
     /// The descriptor, if no agent serves the file, and why.
     pub fn open_descriptor(&self, pfs: OwnedFd, path: &Path) -> Result<File, (OwnedFd, io::Error)> {
         let tiered = self.show(pfs, ReadMode::Cached)?;
-        Ok(File { client: self.clone(), path: path.to_owned(), source: Source::Tiered(Box::new(tiered)) })
+        Ok(File { client: self.clone(), path: path.to_owned(), source: Source::Tiered(tiered) })
     }
 
     /// Shows the descriptor to the agent; gives it back if no agent takes it, with the reason.
-    fn show(&self, pfs: OwnedFd, mode: ReadMode) -> Result<Tiered, (OwnedFd, io::Error)> {
-        let Opened { mount, proof, view, page_bytes, pinned } = match self.ask_until_watched(&pfs) {
-            Ok(opened) => opened,
-            Err(e) => return Err((pfs, e)),
-        };
-        let config = self.readahead_config(mount, page_bytes);
+    fn show(&self, pfs: OwnedFd, mode: ReadMode) -> Result<Box<Tiered>, (OwnedFd, io::Error)> {
+        match self.ask_until_watched(&pfs) {
+            Ok(opened) => {
+                let config = self.readahead_config(opened.mount, opened.page_bytes);
+                Ok(self.tiered(pfs, mode, opened, config))
+            }
+            Err(e) => Err((pfs, e)),
+        }
+    }
+
+    /// Apart, so that its room on the stack, which may be a small one, is not taken while the agent
+    /// is asked.
+    #[inline(never)]
+    fn tiered(
+        &self,
+        pfs: OwnedFd,
+        mode: ReadMode,
+        opened: Box<Opened>,
+        config: ReadaheadConfig,
+    ) -> Box<Tiered> {
+        let Opened { proof, view, page_bytes, pinned, .. } = *opened;
         let unit_bytes = if config.is_columnar { page_bytes.max(FETCH_UNIT_BYTES) } else { page_bytes };
-        Ok(Tiered {
+        Box::new(Tiered {
             readahead: Mutex::new(Readahead::new(config, proof.facts.version.size)),
             pfs,
             place: self.session.config.place,
@@ -233,7 +248,7 @@ impl Client {
 
     /// Asks the agent, again if the file was changed between its look and the beginning of the
     /// watch. A small file that is wholly in the tier has none until a read misses.
-    fn ask_until_watched(&self, pfs: &OwnedFd) -> io::Result<Opened> {
+    fn ask_until_watched(&self, pfs: &OwnedFd) -> io::Result<Box<Opened>> {
         let mut opened = self.ask(pfs)?;
         for _ in 1..OPEN_TRIES {
             if opened.is_small_and_resident() || opened.proof.watch(&self.session.watches, pfs.as_fd()) {
@@ -244,18 +259,24 @@ impl Client {
         Ok(opened)
     }
 
-    fn ask(&self, pfs: &OwnedFd) -> io::Result<Opened> {
+    fn ask(&self, pfs: &OwnedFd) -> io::Result<Box<Opened>> {
         let session = &self.session;
         // The agent looks at the file after this, and may answer late.
         let asked = Instant::now();
         let answer = session.call(&Request::Open, &[pfs.as_fd()], session.config.deadline)?;
+        self.understood(answer, asked)
+    }
+
+    /// Apart, as [`Client::tiered`].
+    #[inline(never)]
+    fn understood(&self, answer: Received<Reply>, asked: Instant) -> io::Result<Box<Opened>> {
         let Reply::Opened { mount, facts, copy, page_bytes, pinned } = answer.message else {
             return Err(unexpected(&answer.message));
         };
         let geometry = Geometry { size: facts.version.size, page_bytes };
         let view = answer.fds.into_iter().next().and_then(|fd| CopyView::new(fd, copy, geometry).ok());
-        let proof = Proof::new(facts, asked, session.config.watches);
-        Ok(Opened { mount: mount as usize, proof, view, page_bytes, pinned })
+        let proof = Proof::new(facts, asked, self.session.config.watches);
+        Ok(Box::new(Opened { mount: mount as usize, proof, view, page_bytes, pinned }))
     }
 
     fn readahead_config(&self, mount: usize, page_bytes: u64) -> ReadaheadConfig {

@@ -101,7 +101,8 @@ pub fn place(fd: OwnedFd) -> OwnedFd {
     duplicate(fd.as_raw_fd()).unwrap_or(fd)
 }
 
-/// What `fstat` returns for `fd`.
+/// What `fstat` returns for `fd`. Apart, as [`kind`], for the sake of the program's stack.
+#[inline(never)]
 pub fn stat(fd: c_int) -> Option<libc::stat> {
     // SAFETY: zeroes are a valid value, and a place for the result.
     unsafe {
@@ -120,6 +121,7 @@ pub struct Kind {
 }
 
 /// The kind of `fd`; `None` before Linux 5.8, or if the program may not ask.
+#[inline(never)]
 pub fn kind(fd: c_int) -> Option<Kind> {
     // No server is asked, so none can hang.
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;

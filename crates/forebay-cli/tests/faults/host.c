@@ -5,6 +5,7 @@
  * host numbers FILE: takes the library's numbers
  * host full BEFORE FILES...: reads BEFORE files, uses up its address space, reads the others
  * host instances FILE: looks for descriptors of inotify
+ * host stack FILE BYTES FIRST-BYTES: a cached read takes less stack than that, the first one as well
  * host forbidden FILE: reads when it has forbidden itself all other calls
  */
 #define _GNU_SOURCE
@@ -14,6 +15,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -184,6 +186,44 @@ static void forbidden(const char *path)
 	CHECK(close(fd) == 0);
 }
 
+static const unsigned char paint = 0x5a;
+static char *painted;
+enum { STACK_BYTES = 256 << 10, OWN_BYTES = 256 };
+static long depths[2];
+
+/* How far below this frame a read writes. */
+static long depth_of_read(int fd)
+{
+	char *here = __builtin_frame_address(0), byte, *at;
+	for (at = painted; at < here - OWN_BYTES; at++)
+		*(volatile unsigned char *)at = paint;
+	CHECK(pread(fd, &byte, 1, 500) == 1);
+	for (at = painted; *(volatile unsigned char *)at == paint; at++) {}
+	return here - at;
+}
+
+static void *on_painted_stack(void *path)
+{
+	int fd = open(path, O_RDONLY);
+	depths[1] = depth_of_read(fd);
+	/* What is resolved at the first call is not the library's. */
+	for (int i = 0; i < 3; i++)
+		depths[0] = depth_of_read(fd);
+	return NULL;
+}
+
+static void stack(char **arguments)
+{
+	pthread_attr_t attributes;
+	pthread_t thread;
+	painted = mmap(0, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(painted != MAP_FAILED && !pthread_attr_init(&attributes));
+	CHECK(!pthread_attr_setstack(&attributes, painted, STACK_BYTES));
+	CHECK(!pthread_create(&thread, &attributes, on_painted_stack, arguments[2]) && !pthread_join(thread, NULL));
+	fprintf(stderr, "stack: %ld bytes at a cached read, %ld at the first\n", depths[0], depths[1]);
+	CHECK(depths[0] > 0 && depths[0] < atol(arguments[3]) && depths[1] < atol(arguments[4]));
+}
+
 int main(int count, char **arguments)
 {
 	CHECK(count > 2);
@@ -198,6 +238,8 @@ int main(int count, char **arguments)
 		full(atoi(arguments[2]), arguments + 3);
 	else if (!strcmp(what, "forbidden"))
 		forbidden(arguments[2]);
+	else if (!strcmp(what, "stack"))
+		stack(arguments);
 	else
 		instances(arguments[2]);
 	CHECK(write(1, "right\n", 6) == 6);

@@ -240,3 +240,19 @@ fn a_program_that_is_served_nothing_says_why_once() {
         nothing(&["--quiet"], &[alone.to_str().unwrap()]);
     }
 }
+
+/// The library compiled with all optimizations takes less: `make bench-intercept` prints it.
+#[test]
+fn a_read_takes_little_of_the_programs_stack() {
+    const CACHED_BYTES: &str = "6000";
+    const FIRST_BYTES: &str = "16000";
+    let Some(host) = Host::new() else { return };
+    let data = host.pfs.path().join("data");
+    make_file(&data, 1, MIB);
+    assert!(host.agent.cli(&["load", data.to_str().unwrap()]).status.success());
+    let program = host.program("host");
+    let all = [program.to_str().unwrap(), "stack", "data", CACHED_BYTES, FIRST_BYTES];
+    let out = command(&host.agent, host.pfs.path(), &all).output().unwrap();
+    println!("{}", text(&out.stderr));
+    assert!(out.status.success(), "{:?}", out.status);
+}

@@ -42,7 +42,7 @@ fn is_loaded(agent: &Agent, path: &Path, seed: u64) -> bool {
 
 fn is_in_tier(client: &Client, path: &Path, seed: u64) -> bool {
     let file = client.open_with(path, ReadMode::TierOnly);
-    let bytes = file.and_then(|file| Ok(read_all(&file)?));
+    let bytes = file.and_then(|file| read_all(&file));
     bytes.inspect(|bytes| assert_content(bytes, seed, 0)).is_ok()
 }
 
