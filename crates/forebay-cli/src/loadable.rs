@@ -16,11 +16,11 @@ const LINE_BYTES: usize = 4096;
 pub enum Obstacle {
     /// It has no dynamic linker.
     Static,
-    /// It is not of 64 bits, as the library is.
+    /// It is a 32-bit program, and the library has 64 bits.
     Bits,
     /// It has more rights than its caller, so the dynamic linker ignores `LD_PRELOAD`.
     Rights,
-    /// musl's dynamic linker does not start it at all with a library made for glibc.
+    /// musl's dynamic linker does not start it with a library that is built for glibc.
     Musl,
 }
 
@@ -35,8 +35,8 @@ impl std::fmt::Display for Obstacle {
     }
 }
 
-/// What keeps the program that a shell would start by this name from loading the library; `None` if
-/// nothing does, or nothing is known.
+/// Why the program that a shell would start by this name cannot load the library; `None` if it can,
+/// or if that is unknown.
 pub fn obstacle(program: &OsStr) -> Option<Obstacle> {
     let mut path = find(program)?;
     for _ in 0..SCRIPTS {
@@ -72,7 +72,7 @@ fn interpreter(beginning: &[u8]) -> Option<PathBuf> {
     find(OsStr::from_bytes(named))
 }
 
-/// Reads the headers of an ELF file (System V ABI, chapters 4 and 5), which begins so.
+/// Reads the headers of an ELF file (System V ABI, chapters 4 and 5) with this beginning.
 fn of_binary(file: &File, beginning: &[u8]) -> Option<Obstacle> {
     const CLASS: usize = 4;
     const CLASS_64: u8 = 2;
@@ -102,7 +102,7 @@ fn of_binary(file: &File, beginning: &[u8]) -> Option<Obstacle> {
     linker.windows(4).any(|part| part == b"musl").then_some(Obstacle::Musl)
 }
 
-/// The number of so many bytes at an offset; the supported processors are little-endian.
+/// The number of `BYTES` bytes at an offset; the supported processors are little-endian.
 fn number<const BYTES: usize>(bytes: &[u8], at: usize) -> Option<u64> {
     let mut all = [0; 8];
     all[..BYTES].copy_from_slice(bytes.get(at..at + BYTES)?);

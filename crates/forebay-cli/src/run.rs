@@ -99,7 +99,7 @@ fn intercept(
     memory.map(Some).map_err(|e| format!("cannot create the memory of the report: {e}"))
 }
 
-/// Says why the program cannot be served at all, or has the library say at the end why it was not.
+/// Reports why the program cannot be served, or has the library report it at the program's end.
 fn say_what_is_unserved(args: &RunArgs, command: &mut Command) {
     const SAY_TO: &str = "FOREBAY_SAY_TO";
     if args.quiet || std::env::var_os("FOREBAY_QUIET").is_some_and(|quiet| quiet == "1") {
@@ -115,12 +115,12 @@ fn say_what_is_unserved(args: &RunArgs, command: &mut Command) {
     }
 }
 
-/// The path by which the program's processes open a file that `holder` holds.
+/// The path by which the program's processes open a file that the process `holder` keeps open.
 fn path_of(holder: u32, file: &OwnedFd) -> String {
     format!("/proc/{holder}/fd/{}", file.as_raw_fd())
 }
 
-/// Memory in which the processes of the program count.
+/// Memory in which the processes of the program count their reads.
 struct ReportMemory {
     file: OwnedFd,
     at: *mut Region,
@@ -147,7 +147,7 @@ impl ReportMemory {
     }
 }
 
-/// What the program gained from the tier.
+/// The report: what the program gained from the tier.
 fn in_words(report: &Report) -> String {
     let Report { processes, files, reads, hits, .. } = *report;
     let percent = if reads > 0 { hits as f64 * 100.0 / reads as f64 } else { 0.0 };

@@ -1,8 +1,8 @@
-//! Tells the user when a program has read files of the PFS and none of them through the tier: one
-//! line on standard error for all programs of a `forebay run`, with the reason and what helps.
+//! Reports that a program has opened files of the PFS and read none of them from the tier: one line
+//! on standard error for all programs of a `forebay run`, with the reason and a remedy.
 //!
-//! It appears only where standard error is the one that `forebay run` had. What a program captures
-//! of its children stays as it is.
+//! A program writes the line only if its standard error is that of `forebay run`. So output that a
+//! program captures from its children does not change.
 
 use core::ffi::CStr;
 use core::ptr::null_mut;
@@ -15,12 +15,12 @@ use forebay_client::Client;
 
 use crate::{kernel, own_files, shared};
 
-/// Device and inode of the standard error of `forebay run`, with a colon between.
+/// Device and inode of the standard error of `forebay run`, separated by a colon.
 const VARIABLE: &CStr = c"FOREBAY_SAY_TO";
-/// What the first to ask the agent for may say it.
+/// The first process of the job that requests this name from the agent writes the line.
 const ONCE: &str = "nothing is served";
 
-/// So many files that a process opens are looked at until one is found that it might read unseen.
+/// Limit on the opened files that are examined to find one that the process might read unseen.
 const LOOKS: u32 = 512;
 const NAME_BYTES: usize = 16;
 
@@ -29,7 +29,7 @@ static INODE: AtomicU64 = AtomicU64::new(0);
 static IS_SERVED: AtomicBool = AtomicBool::new(false);
 static LOOKED_AT: AtomicU32 = AtomicU32::new(0);
 /// The first file that was left to the PFS, and the first that was opened but not read by a call
-/// that this library sees. Never freed.
+/// that this library intercepts. Never freed.
 static LEFT: AtomicPtr<Left> = AtomicPtr::new(null_mut());
 static UNSEEN: AtomicPtr<Left> = AtomicPtr::new(null_mut());
 
@@ -40,19 +40,19 @@ struct Left {
 
 /// Why a file is left to the PFS.
 pub enum Why {
-    /// It was opened for reading, and no read has come by here.
+    /// The program has opened it for reading, and the library has seen no read of it.
     Unseen,
-    /// The program has opened it for reading and writing, or past the page cache.
+    /// The program has opened it for reading and writing, or with `O_DIRECT`.
     NotForReading,
     /// The program has it open for writing as well.
     IsWritten,
     /// The library may have no more descriptors.
     TooMany,
-    /// What the client core says.
+    /// The reason that the client core gives.
     NotServed(String),
 }
 
-/// Whether anything is to be said, and to whom. The program has not begun yet.
+/// Reads whether and where the line may be written. Runs before the program begins.
 pub fn attach() {
     // SAFETY: no other thread changes the environment yet; the variable is a C string.
     let identity = unsafe {
@@ -71,7 +71,7 @@ fn is_on() -> bool {
     INODE.load(Relaxed) != 0 && !IS_SERVED.load(Relaxed)
 }
 
-/// Whether the program may still turn out to be served nothing.
+/// Whether it is still unknown if the tier serves the program.
 #[inline]
 pub fn is_looking() -> bool {
     is_on()
@@ -80,12 +80,12 @@ pub fn is_looking() -> bool {
         && LOOKED_AT.fetch_add(1, Relaxed) < LOOKS
 }
 
-/// A file is served.
+/// Notes that a file is served.
 pub fn is_served() {
     IS_SERVED.store(true, Relaxed);
 }
 
-/// A file is left to the PFS.
+/// Notes that a file is left to the PFS.
 pub fn is_left(path: &Path, why: Why) {
     let place = if matches!(why, Why::Unseen) { &UNSEEN } else { &LEFT };
     if !is_on() || !place.load(Relaxed).is_null() {
@@ -98,12 +98,12 @@ pub fn is_left(path: &Path, why: Why) {
     }
 }
 
-/// Whether [`say`] has something to say.
+/// Whether [`say`] has a line to write.
 pub fn has_words() -> bool {
     is_on() && !(LEFT.load(Relaxed).is_null() && UNSEEN.load(Relaxed).is_null())
 }
 
-/// Says it, unless another process of the run has. The program ends.
+/// Writes the line, unless another process of the run has. Called when the program ends.
 pub fn say(client: &Client) {
     let here = own_files::identity(libc::STDERR_FILENO);
     if here != Some((DEVICE.load(Relaxed), INODE.load(Relaxed))) {

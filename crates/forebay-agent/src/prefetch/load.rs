@@ -1,20 +1,19 @@
-//! Loads: fetching whole files into the tier because somebody asked for it.
+//! Loads: fetching whole files into the tier on request.
 //!
 //! A load belongs to the connection that began it and ends with it. A thread of its own feeds pages
-//! to the fetch queue, at the asked rate and a bounded number at a time, behind every reader and
-//! all read-ahead. A file counts as done when each of its pages has been seen in the tier it
-//! belongs to, all of one version; otherwise it is reported with its reason. A file that cannot be
-//! loaded yet, because it has just been changed or is open for writing, is looked at again while
-//! the others are loaded.
+//! to the fetch queue, at the requested rate and a bounded number at a time, behind every reader
+//! and all read-ahead. A file counts as done when each of its pages has been seen in the tier it
+//! belongs to, all of one version; otherwise the load reports the file with the reason. A file that
+//! has just been changed or is open for writing is tried again while the others are loaded.
 //!
-//! A load takes no more files than the tier has room for, and evicts no page of another file of
-//! its own.
+//! A load takes no more files than the tier has room for, and evicts no page of a file that it has
+//! loaded itself.
 //!
-//! Pages that belong to other nodes are seen by those. By the end of a file they may have evicted
-//! some of them, or have died; so at the end each is asked what it still has
-//! ([`crate::fetch::peers::Peers::check`]), all of them at the same time, and what is gone is
-//! fetched again, to whoever owns it by then. That is done a few times: a cluster that is too small
-//! for the file would go on for ever.
+//! A remote page counts as seen when its owner has seen it. By the end of a file, owners may have
+//! evicted some of these pages, or have died. So at the end the load asks all owners at once which
+//! pages they still have ([`crate::fetch::peers::Peers::check`]), and the current owners fetch the
+//! missing pages again. The load repeats this only a few times: in a cluster that is too small for
+//! the file, it would never end.
 
 use super::loaded_file::{FileLoad, explain};
 use crate::brake::{Brake, LOOK};
@@ -46,16 +45,16 @@ const QUEUE_MAX: usize = 512;
 /// refills.
 const BURST_BYTES: u64 = 4 << 20;
 
-/// A load that has nothing else to do waits so long for files that programs write or keep changing,
-/// until another of them can be loaded.
+/// How long a load with nothing else to do waits for files that programs write or keep changing.
+/// The time starts anew when one of them can be loaded.
 const UNSETTLED_MAX: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether a file is still open for writing; and the time between two looks
-/// at all such files together.
+/// Time between two checks whether a file is still open for writing; and the shortest time between
+/// two such checks of any files.
 const WRITTEN_LOOK: Duration = Duration::from_millis(50);
 const PUT_OFF_LOOK: Duration = Duration::from_millis(2);
 
-/// Failures in one answer; the rest comes with the next.
+/// Limit on the failures in one answer; the others follow in the next.
 const FAILURE_BYTES_MAX: usize = 32 << 10;
 
 /// One load.
@@ -66,7 +65,7 @@ pub struct LoadJob {
     state: Mutex<JobState>,
     changed: Condvar,
     cancelled: AtomicBool,
-    /// How fast it may be; `None`: as fast as it can.
+    /// Limit of the rate; `None`: no limit.
     pace: Option<Mutex<TokenBucket>>,
     started: Instant,
     brake: Arc<Brake>,
@@ -77,13 +76,13 @@ struct JobState {
     waiting: VecDeque<(u64, PfsFile)>,
     /// Files that could not be loaded yet.
     put_off: Vec<PutOff>,
-    /// Since when nothing but those is left to do; `None` as soon as a file can be loaded.
+    /// Since when only those files are left; `None` as soon as a file can be loaded.
     waits_since: Option<Instant>,
-    /// When a file has ended last.
+    /// When the last file ended.
     ended: Option<Instant>,
     /// Bytes of the files that it has loaded or begun to load.
     taken_bytes: u64,
-    /// Files of which some pages are to be fetched once more.
+    /// Files with pages that must be fetched again.
     again: VecDeque<(Arc<FileLoad>, Vec<u32>)>,
     feeding: bool,
     files_under_way: u64,
@@ -96,7 +95,7 @@ struct JobState {
 struct PutOff {
     index: u64,
     pfs: PfsFile,
-    /// When it is looked at again.
+    /// When it is tried again.
     due: Instant,
 }
 
@@ -105,8 +104,7 @@ struct PutOff {
 enum NotLoaded {
     /// It has no bytes.
     Empty,
-    /// It may be loaded later. What it waits for ends after so long at most, if it does not change
-    /// again.
+    /// It may be loaded later. If it does not change again, its wait takes at most this long.
     Unsettled(Unsettled, Duration),
     /// It cannot be loaded.
     Failed(i32, String),
@@ -135,7 +133,7 @@ pub(super) struct Wanted {
 }
 
 impl LoadJob {
-    /// A load limited to `rate_bytes_per_s` (0: not at all), and the thread that feeds it. The
+    /// A load limited to `rate_bytes_per_s` (0: no limit), and the thread that feeds it. The
     /// thread holds `share`: a load that was cancelled may hang in the PFS for a while.
     ///
     /// # Errors
@@ -179,7 +177,7 @@ impl LoadJob {
         true
     }
 
-    /// How far it is; waits up to `limit` for it to have nothing to do. Failures are told once.
+    /// Its progress; waits up to `limit` until it has nothing to do. Reports each failure once.
     pub fn poll(&self, limit: Duration) -> LoadProgress {
         let deadline = Instant::now() + limit;
         let mut state = lock(&self.state);
@@ -238,7 +236,7 @@ impl LoadJob {
         }
     }
 
-    /// Sends the pages of a file on their way; its [`FileLoad`] reports for it then.
+    /// Requests the pages of a file; its [`FileLoad`] reports their end.
     fn begin(self: &Arc<Self>, fetch: &Arc<Fetch>, index: u64, pfs: PfsFile) {
         match self.entry(fetch, pfs.as_fd()) {
             Ok((entry, wanted)) => {
@@ -334,7 +332,7 @@ impl LoadJob {
         Ok(Wanted { pages, bytes })
     }
 
-    /// Looks at a file again later, unless this load has waited long enough.
+    /// Tries a file again later, unless this load has waited long enough.
     fn put_off(&self, index: u64, pfs: PfsFile, why: Unsettled, settling: Duration) {
         let (pause, most) = match why {
             Unsettled::RacilyClean(left) => (left, settling + UNSETTLED_MAX),
@@ -360,7 +358,7 @@ impl LoadJob {
         self.file_ended(index, 0, Some((errno, message)));
     }
 
-    /// What keeps the load from going on, in words; empty if nothing does.
+    /// What the load waits for, in words; empty if it does not wait.
     fn waits_for(&self, state: &JobState) -> String {
         match state.put_off.len() {
             _ if self.brake.is_on() => {
@@ -403,7 +401,7 @@ impl LoadJob {
         }
     }
 
-    /// A file has ended that had taken so much room.
+    /// Notes the end of a file that had taken `bytes` of room.
     pub(super) fn file_ended(&self, index: u64, bytes: u64, failure: Option<(i32, String)>) {
         let mut state = lock(&self.state);
         state.files_under_way -= 1;
