@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A script may name another script as its interpreter, and so on.
@@ -29,7 +29,7 @@ impl std::fmt::Display for Obstacle {
         f.write_str(match self {
             Obstacle::Static => "is statically linked",
             Obstacle::Bits => "is a 32-bit program",
-            Obstacle::Rights => "is a set-user-ID program",
+            Obstacle::Rights => "is a set-user-ID or set-group-ID program",
             Obstacle::Musl => "is linked with musl",
         })
     }
@@ -40,7 +40,11 @@ impl std::fmt::Display for Obstacle {
 pub fn obstacle(program: &OsStr) -> Option<Obstacle> {
     let mut path = find(program)?;
     for _ in 0..SCRIPTS {
-        let file = File::open(&path).ok()?;
+        // A FIFO would wait for its writer.
+        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path).ok()?;
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
         let mut beginning = Vec::new();
         (&file).take(LINE_BYTES as u64).read_to_end(&mut beginning).ok()?;
         match interpreter(&beginning) {
@@ -57,7 +61,9 @@ fn find(program: &OsStr) -> Option<PathBuf> {
         return Some(program.into());
     }
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|directory| directory.join(program)).find(|path| path.is_file())
+    std::env::split_paths(&path)
+        .map(|directory| directory.join(program))
+        .find(|path| path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok())
 }
 
 /// The interpreter of a script, or the program that `env` starts for it.
@@ -99,7 +105,7 @@ fn of_binary(file: &File, beginning: &[u8]) -> Option<Obstacle> {
     };
     let mut linker = vec![0; usize::try_from(number::<8>(header, 32)?).ok()?.min(LINE_BYTES)];
     file.read_exact_at(&mut linker, number::<8>(header, 8)?).ok()?;
-    linker.windows(4).any(|part| part == b"musl").then_some(Obstacle::Musl)
+    linker.windows(9).any(|part| part == b"/ld-musl-").then_some(Obstacle::Musl)
 }
 
 /// The number of `BYTES` bytes at an offset; the supported processors are little-endian.

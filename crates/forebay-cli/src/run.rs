@@ -20,7 +20,7 @@ use forebay_wire::intercepted::{REGION_BYTES, Region, Report};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 
-const REMEDY: &str = "`forebay run --mount` or a mount serves its reads";
+const REMEDY: &str = "use `forebay run --mount` or a mount to serve its reads";
 
 /// Runs the program. This process becomes it, unless a report is wanted.
 pub fn run(global: &Global, args: &RunArgs) -> Outcome {
@@ -32,18 +32,20 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
     if let Some(socket) = client.socket() {
         command.env("FOREBAY_SOCKET", socket);
     }
-    let preload = match (intercepts(args) || args.job.is_some(), obstacle(program)) {
+    let loads = intercepts(args) || args.job.is_some();
+    let obstacle = if loads { obstacle(program) } else { None };
+    let preload = match (loads, obstacle) {
         (false, _) => Err(String::new()),
         (true, Some(musl @ Obstacle::Musl)) => {
             let program = program.to_string_lossy();
-            Err(format!("{program} {musl}, whose dynamic linker does not load the library; {REMEDY}"))
+            Err(format!("{program} {musl}, whose dynamic linker cannot load the library"))
         }
         (true, _) => Preload::find(&client),
     };
     if let Ok(preload) = &preload {
         preload.load_into(&mut command);
     }
-    let report = intercept(args, &preload, &mut command)?;
+    let report = intercept(args, obstacle, &preload, &mut command)?;
     let hpc = match &args.job {
         Some(name) => Some(as_hpc_job(global, &client, name, args, &preload, &mut command)?),
         None => None,
@@ -75,6 +77,7 @@ fn intercepts(args: &RunArgs) -> bool {
 /// Makes the library serve the program's reads, and count them if a report is wanted.
 fn intercept(
     args: &RunArgs,
+    obstacle: Option<Obstacle>,
     preload: &Result<Preload, String>,
     command: &mut Command,
 ) -> Result<Option<ReportMemory>, String> {
@@ -85,10 +88,12 @@ fn intercept(
     match preload {
         Ok(preload) => {
             command.env("FOREBAY_INTERCEPT_ROOTS", &preload.roots);
-            say_what_is_unserved(args, command);
+            say_what_is_unserved(args, obstacle, command);
         }
         Err(why) => {
-            eprintln!("forebay run: the program reads the file system directly: {why}");
+            if !is_quiet(args) {
+                eprintln!("forebay run: the program reads the file system directly: {why}; {REMEDY}");
+            }
             return Ok(None);
         }
     }
@@ -99,16 +104,22 @@ fn intercept(
     memory.map(Some).map_err(|e| format!("cannot create the memory of the report: {e}"))
 }
 
+fn is_quiet(args: &RunArgs) -> bool {
+    args.quiet || std::env::var_os("FOREBAY_QUIET").is_some_and(|quiet| quiet == "1")
+}
+
 /// Reports why the program cannot be served, or has the library report it at the program's end.
-fn say_what_is_unserved(args: &RunArgs, command: &mut Command) {
+fn say_what_is_unserved(args: &RunArgs, obstacle: Option<Obstacle>, command: &mut Command) {
     const SAY_TO: &str = "FOREBAY_SAY_TO";
-    if args.quiet || std::env::var_os("FOREBAY_QUIET").is_some_and(|quiet| quiet == "1") {
+    if is_quiet(args) {
         command.env_remove(SAY_TO);
         return;
     }
-    if let Some(why) = obstacle(command.get_program()) {
+    if let Some(why) = obstacle {
         let program = command.get_program().to_string_lossy();
-        eprintln!("forebay run: {program} {why} and does not load the library; {REMEDY}");
+        eprintln!(
+            "forebay run: {program} {why} and does not load the library, so it reads the file system directly; {REMEDY}"
+        );
     }
     if let Ok(error) = rustix::fs::fstat(std::io::stderr()) {
         command.env(SAY_TO, format!("{}:{}", error.st_dev, error.st_ino));

@@ -282,9 +282,13 @@ impl Session {
     /// Connects and greets, within the deadline. Whoever listens there must be root, this user, or
     /// trusted by name: an agent is believed about the content of files.
     pub(crate) fn connect(&self, want_ring: bool) -> io::Result<Channel> {
+        self.connect_within(want_ring, self.config.deadline)
+    }
+
+    fn connect_within(&self, want_ring: bool, limit: Duration) -> io::Result<Channel> {
         let socket = self.config.socket.as_deref().ok_or(io::ErrorKind::NotFound)?;
-        let deadline = Instant::now() + self.config.deadline;
-        let channel = Channel::connect_within(socket, self.config.deadline)?.moved(self.config.place);
+        let deadline = Instant::now() + limit;
+        let channel = Channel::connect_within(socket, limit)?.moved(self.config.place);
         self.check_trust(channel.peer()?)?;
         channel.send(&Hello { magic: MAGIC, protocol: PROTOCOL, want_ring }, &[])?;
         let welcome = channel.recv::<Welcome>(Some(deadline))?;
@@ -398,6 +402,17 @@ impl Session {
         limit: Duration,
     ) -> io::Result<Received<Reply>> {
         self.unless_left_alone(|| self.exchange(request, fds, limit))
+    }
+
+    /// Asks by a connection of its own, and waits until `limit` has passed in all.
+    ///
+    /// # Errors
+    /// The agent is not there, or does not answer in time.
+    pub(crate) fn ask_once(&self, request: &Request, limit: Duration) -> io::Result<Reply> {
+        let deadline = Instant::now() + limit;
+        let channel = self.connect_within(false, limit)?;
+        channel.send(request, &[])?;
+        Ok(channel.recv::<Reply>(Some(deadline))?.message)
     }
 
     fn exchange(

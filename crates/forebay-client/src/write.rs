@@ -213,15 +213,15 @@ impl Client {
         self.session.known_job().is_some()
     }
 
-    /// Whether no process of this job has asked this of `what` before.
+    /// Whether no process of this job has asked this of `what` before. Waits up to `limit`.
     ///
     /// # Errors
     /// No job, no agent, or it refused.
-    pub fn is_first_in_job(&self, what: &str) -> io::Result<bool> {
+    pub fn is_first_in_job(&self, what: &str, limit: Duration) -> io::Result<bool> {
         let job = self.session.known_job().ok_or(io::ErrorKind::NotFound)?;
         // A memory-only file that no path names.
         let request = Request::ScratchCreate { job, name: what.into(), exclusive: true };
-        match self.session.call(&request, &[], self.session.config.deadline)?.message {
+        match self.session.ask_once(&request, limit)? {
             Reply::Scratch { .. } => Ok(true),
             Reply::Failed { errno: libc::EEXIST, .. } => Ok(false),
             reply => Err(unexpected(&reply)),

@@ -20,8 +20,8 @@ use std::sync::Arc;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 const CAP_FSETID: u64 = 1 << 4;
 
-/// Every thread keeps it, to look at callers ([`crate::credentials`]). File systems do not ask for
-/// it.
+/// A thread has it while it looks at callers ([`crate::credentials`]), and not while it calls the
+/// PFS: `/proc` may be mounted below.
 const CAP_SYS_PTRACE: u64 = 1 << 19;
 
 /// Whose rights a call has.
@@ -152,7 +152,7 @@ impl Callers {
         // `/proc` may be closed to the user as whom this thread acted last.
         let prepare = || self.act_as_daemon();
         let thread = self.threads.get(pid, prepare)?;
-        let is = thread.credentials(uid, prepare)?;
+        let is = with_right_to_look(|| thread.credentials(uid, prepare))?;
         let mine = self.daemon.as_ref().map_or(0, |daemon| daemon.capabilities);
         let is_real = is_real && (is.are_alike_for_access(uid) || thread.asks_for_real_user(prepare));
         let Credentials { fsuid, groups, effective, permitted } = is;
@@ -196,9 +196,20 @@ fn act_as(identity: &Identity) {
             };
             give_up_unless(done, "the user and groups of a caller");
         }
-        set_effective(identity.capabilities | CAP_SYS_PTRACE);
+        set_effective(identity.capabilities);
         *acting = Some(identity.clone());
     });
+}
+
+/// Looks at a caller with the right to do so.
+fn with_right_to_look<R>(look: impl FnOnce() -> R) -> R {
+    let acting = || ACTING.with_borrow(|acting| acting.as_ref().map(|identity| identity.capabilities));
+    let Some(own) = acting().filter(|own| own & CAP_SYS_PTRACE == 0) else { return look() };
+    set_effective(own | CAP_SYS_PTRACE);
+    let result = look();
+    // It may act as the daemon by now.
+    acting().into_iter().for_each(set_effective);
+    result
 }
 
 /// Ends the process on a failure: the thread would otherwise act with other rights.

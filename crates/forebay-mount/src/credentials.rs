@@ -3,11 +3,13 @@
 //! Only `/proc/PID/status` shows the groups, and the kernel takes 5 to 10 microseconds to write it:
 //! as long as a request takes otherwise. So the groups are remembered as long as they cannot have
 //! changed. A thread may change them only
-//! - with `CAP_SETGID`. The kernel is asked for the capabilities at each request, which is cheap.
-//!   For a thread whose capabilities open all files, groups decide nothing on this node.
+//! - with `CAP_SETGID`. The kernel is asked for the capabilities at each request, which is cheap; a
+//!   thread that had this one when its groups were read may have used it since. For a thread whose
+//!   capabilities open all files, groups decide nothing on this node.
 //! - by executing another program, such as `newgrp`. Then the list of robust futexes, which the
 //!   C library has registered, is another one: its address is random. Without a list (a program
-//!   without the C library, or a process that has just been forked) nothing is remembered.
+//!   without the C library, or a process that has just been forked), or where the kernel does not
+//!   choose addresses at random, nothing is remembered.
 //!
 //! A program could register a list at the address that its predecessor had, but gains nothing: it
 //! would keep the groups that this process had, which it could have kept anyway.
@@ -133,13 +135,14 @@ impl Thread {
     ///
     /// # Errors
     /// `EIO`: `/proc` has not what the kernel is known to write.
-    pub fn credentials(&self, uid: u32, prepare: impl FnOnce()) -> Result<Credentials, Errno> {
+    pub fn credentials(&self, uid: u32, prepare: impl Fn()) -> Result<Credentials, Errno> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(known) = known.filter(|known| known.credentials.fsuid == uid)
             && let Some((effective, permitted)) = capabilities_of(self.number)
         {
-            let may_change = permitted & CAP_SETGID != 0 && effective & ALL_FILES != ALL_FILES;
-            if !may_change && program_of(self.number) == Some(known.program) {
+            let may_change = (permitted | known.credentials.permitted) & CAP_SETGID != 0;
+            let opens_all = || effective & ALL_FILES == ALL_FILES && self.is_in_own_namespace(&prepare);
+            if (!may_change || opens_all()) && program_of(self.number) == Some(known.program) {
                 return Ok(Credentials { effective, permitted, ..known.credentials });
             }
         }
@@ -215,6 +218,11 @@ fn capabilities_of(number: u32) -> Option<(u64, u64)> {
 
 /// The address of the list of robust futexes of a thread, if it has one.
 fn program_of(number: u32) -> Option<usize> {
+    static IS_RANDOM: OnceLock<bool> = OnceLock::new();
+    let setting = || std::fs::read("/proc/sys/kernel/randomize_va_space").unwrap_or_default();
+    if !*IS_RANDOM.get_or_init(|| [&b"1\n"[..], b"2\n"].contains(&&*setting())) {
+        return None;
+    }
     let (mut head, mut len) = (0_usize, 0_usize);
     // SAFETY: the call sets two words.
     let done = unsafe { libc::syscall(libc::SYS_get_robust_list, number, &raw mut head, &raw mut len) };

@@ -18,7 +18,9 @@ pub fn data_pages(fd: BorrowedFd<'_>, size: u64, page_bytes: u64) -> io::Result<
     let page_of = |offset: u64| u32::try_from(offset / page_bytes).unwrap_or(u32::MAX);
     let (mut runs, mut at): (Vec<Range<u32>>, u64) = (Vec::new(), 0);
     while at < size {
-        let Some(data) = found(seek(fd, SeekFrom::Data(at)))? else { break };
+        // Beyond the end that the file had, if it has grown.
+        let data = found(seek(fd, SeekFrom::Data(at)))?.filter(|data| *data < size);
+        let Some(data) = data else { break };
         let hole = found(seek(fd, SeekFrom::Hole(data)))?.unwrap_or(size).min(size);
         let run = page_of(data)..page_of(hole.saturating_sub(1)).saturating_add(1);
         match runs.last_mut().filter(|last| last.end >= run.start) {
@@ -62,6 +64,8 @@ mod tests {
         file.write_all_at(b"data", 6 * PAGE - 2).unwrap();
         file.write_all_at(b"data", 100 * PAGE - 4).unwrap();
         assert_eq!(pages(), Some(vec![first, 5..7, 99..100]));
+        let shorter = data_pages(file.as_fd(), 20 * PAGE, PAGE).unwrap();
+        assert_eq!(shorter, Some(vec![0..1, 5..7]), "it has grown since");
         file.set_len(0).unwrap();
         file.set_len(1 << 40).unwrap();
         assert_eq!(pages(), Some(vec![]));

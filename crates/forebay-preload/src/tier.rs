@@ -109,6 +109,7 @@ pub extern "C" fn detach() {
     if inside::is_on()
         && unserved::has_words()
         && inside::is_owner()
+        && !is_on_signal_stack()
         && filters() == FILTERS.load(Relaxed)
         && let Some(client) = CLIENT.get()
         && let Some(inside) = inside::enter()
@@ -431,6 +432,9 @@ pub fn opened(fd: c_int, may_write: bool) {
 /// Notes a file of the PFS that the program may be about to read unseen.
 #[cold]
 fn look_at_opened(fd: c_int) {
+    if is_on_signal_stack() {
+        return;
+    }
     let Some(inside) = inside::enter() else { return };
     guarded(&inside, || {
         let kind = own_files::kind(fd).filter(|kind| kind.is_regular && !ELSEWHERE.has(kind.mount))?;

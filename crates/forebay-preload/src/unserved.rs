@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use forebay_client::Client;
 
@@ -23,9 +24,12 @@ const ONCE: &str = "nothing is served";
 /// Limit on the opened files that are examined to find one that the process might read unseen.
 const LOOKS: u32 = 512;
 const NAME_BYTES: usize = 16;
+/// A program that ends waits so long for the agent.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static INODE: AtomicU64 = AtomicU64::new(0);
+static FAULTS_BEFORE: AtomicU64 = AtomicU64::new(0);
 static IS_SERVED: AtomicBool = AtomicBool::new(false);
 static LOOKED_AT: AtomicU32 = AtomicU32::new(0);
 /// The first file that was left to the PFS, and the first that was opened but not read by a call
@@ -64,6 +68,10 @@ pub fn attach() {
     if let Some((device, inode)) = numbers {
         DEVICE.store(device, Relaxed);
         INODE.store(inode, Relaxed);
+        // A script that has executed this program may have had children.
+        FAULTS_BEFORE.store(faults_of_children(), Relaxed);
+        // SAFETY: the handler touches atomics only.
+        unsafe { libc::pthread_atfork(Some(has_child), None, None) };
     }
 }
 
@@ -98,6 +106,23 @@ pub fn is_left(path: &Path, why: Why) {
     }
 }
 
+/// The process has a child, which may read what the process has opened.
+unsafe extern "C" fn has_child() {
+    UNSEEN.store(null_mut(), Relaxed);
+    LOOKED_AT.store(LOOKS, Relaxed);
+}
+
+/// Page faults of the children that the process has waited for: more of them tell of a child that
+/// no handler has seen (`vfork`).
+fn faults_of_children() -> u64 {
+    // SAFETY: zeroes are a valid value, and a place for the result.
+    unsafe {
+        let mut usage: libc::rusage = core::mem::zeroed();
+        kernel::sys!(SYS_getrusage, libc::RUSAGE_CHILDREN, &raw mut usage);
+        usage.ru_minflt.unsigned_abs()
+    }
+}
+
 /// Whether [`say`] has a line to write.
 pub fn has_words() -> bool {
     is_on() && !(LEFT.load(Relaxed).is_null() && UNSEEN.load(Relaxed).is_null())
@@ -112,12 +137,45 @@ pub fn say(client: &Client) {
     // SAFETY: what is stored there is never freed.
     let left = unsafe { LEFT.load(Acquire).as_ref().or(UNSEEN.load(Acquire).as_ref()) };
     let Some(left) = left.filter(|_| !IS_SERVED.swap(true, AcqRel)) else { return };
-    if !client.is_first_in_job(ONCE).unwrap_or(false) {
+    if matches!(left.why, Why::Unseen) && faults_of_children() != FAULTS_BEFORE.load(Relaxed) {
         return;
     }
-    let line = [b"forebay: ", name().as_slice(), b": ", &left.in_words(), b"\n"].concat();
-    // SAFETY: a line of that length.
-    unsafe { kernel::sys!(SYS_write, libc::STDERR_FILENO, line.as_ptr(), line.len()) };
+    // Without an agent each program says why it was served nothing.
+    let is_first = client.is_first_in_job(ONCE, PATIENCE);
+    if !is_first.unwrap_or(matches!(left.why, Why::NotServed(_))) {
+        return;
+    }
+    let mut line = [b"forebay: ", name().as_slice(), b": ", &left.in_words()].concat();
+    // Names may have any bytes, which a terminal could take for commands.
+    line.iter_mut().filter(|byte| byte.is_ascii_control()).for_each(|byte| *byte = b'?');
+    line.push(b'\n');
+    write(&line);
+}
+
+/// Writes to standard error if that takes the line at once: the program's end neither waits for a
+/// reader nor becomes another by a signal.
+fn write(line: &[u8]) {
+    const SET_BYTES: usize = 8;
+    let mut blocked = 1_u64 << (libc::SIGPIPE - 1) | 1 << (libc::SIGTTOU - 1);
+    let (mut before, mut pending) = (0_u64, 0_u64);
+    let mut ready = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: places for sets of signals, one descriptor, a line of that length, and a time.
+    unsafe {
+        if kernel::sys!(SYS_ppoll, &raw mut ready, 1, &raw const now, 0) != 1
+            || ready.revents != libc::POLLOUT
+        {
+            return;
+        }
+        kernel::sys!(SYS_rt_sigpending, &raw mut pending, SET_BYTES);
+        kernel::sys!(SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const blocked, &raw mut before, SET_BYTES);
+        let written = kernel::sys!(SYS_write, libc::STDERR_FILENO, line.as_ptr(), line.len());
+        blocked &= !pending;
+        if written == -(libc::EPIPE as isize) {
+            kernel::sys!(SYS_rt_sigtimedwait, &raw const blocked, 0, &raw const now, SET_BYTES);
+        }
+        kernel::sys!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, 0, SET_BYTES);
+    }
 }
 
 /// The program's name.
@@ -133,18 +191,23 @@ impl Left {
         let (what, remedy) = match &self.why {
             Why::Unseen => (
                 "opened but not read by `read` or `pread`",
-                "files that a program maps, or reads through C's stdio, need `forebay run --mount` or a mount",
+                "to read from the tier what a program maps, or reads through C's stdio, use `forebay run --mount` or a mount",
             ),
             Why::NotForReading => (
                 "opened for reading and writing, or with O_DIRECT",
-                "open it for reading only (in Fortran, action='read')",
+                "open it for reading only, without O_DIRECT (in Fortran: action='read')",
             ),
-            Why::IsWritten => ("also open for writing in this program", "close that first"),
-            Why::TooMany => ("one of too many open files", "raise `ulimit -n`"),
+            Why::IsWritten => {
+                ("also open for writing in this program", "close that descriptor before you read the file")
+            }
+            Why::TooMany => (
+                "beyond the descriptors that the library may use (a quarter of `ulimit -n`)",
+                "raise `ulimit -n`",
+            ),
             Why::NotServed(why) => (why.as_str(), "`forebay doctor` checks the agent"),
         };
         let path = self.path.as_os_str().as_bytes();
-        let words = format!(": {what}; {remedy} (`forebay run --quiet` does not say this)");
+        let words = format!(": {what}; {remedy} (`forebay run --quiet` switches this line off)");
         [b"nothing was read from the tier. ", path, words.as_bytes()].concat()
     }
 }

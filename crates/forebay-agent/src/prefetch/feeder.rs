@@ -8,9 +8,8 @@ use crate::cache::entry::Entry;
 use crate::cache::flight::{FlightError, Watcher};
 use crate::fetch::Fetch;
 use crate::fetch::pfs::READ_BYTES;
-use crate::mounts::admit::Admitted;
+use crate::mounts::admit::admit;
 use crate::user_limits::PfsFile;
-use forebay_pfs::FileFacts;
 use forebay_pfs::lease::Opened;
 use forebay_policy::fetch_order::Urgency;
 use forebay_wire::NodeInfo;
@@ -164,10 +163,10 @@ fn send<E: Errand>(fetch: &Fetch, errand: &E, source: &mut Source, mut next: Nex
 
 /// The entry of an open file, made anew; `None` if the file has changed or the tier has no room.
 pub fn entry_again(fetch: &Fetch, source: &Source, opened: Opened) -> Option<Arc<Entry>> {
-    let mount = source.entry.mount;
-    let facts = FileFacts::of(source.pfs.as_fd(), fetch.mounts[mount].config.revalidate).ok()?;
-    if facts.version != source.entry.identity.version {
+    // What is mounted there may be another file system by now.
+    let file = admit(&fetch.mounts, source.pfs.as_fd()).ok()?;
+    if file.mount != source.entry.mount || file.facts.version != source.entry.identity.version {
         return None;
     }
-    fetch.sealed_entry(&Admitted { mount, facts }, source.pfs.as_fd(), opened).ok()
+    fetch.sealed_entry(&file, source.pfs.as_fd(), opened).ok()
 }

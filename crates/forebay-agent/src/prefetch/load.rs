@@ -15,7 +15,7 @@
 //! missing pages again. The load repeats this only a few times: in a cluster that is too small for
 //! the file, it would never end.
 
-use super::loaded_file::{FileLoad, explain};
+use super::loaded_file::{FileLoad, Load, Wanted, explain};
 use crate::brake::{Brake, LOOK};
 use crate::cache::entry::Entry;
 use crate::cache::flight::FlightError;
@@ -115,21 +115,13 @@ impl NotLoaded {
         NotLoaded::Failed(
             libc::EFBIG,
             format!(
-                "its {} do not fit into the tier, which holds {}; raise tier.capacity, or leave it to programs: \
-                 the tier keeps the parts that they read",
+                "its {} do not fit into the tier, which holds {}; raise tier.capacity, or do not load this file: \
+                 the tier caches the parts that programs read",
                 Human(bytes),
                 Human(room)
             ),
         )
     }
-}
-
-/// What is loaded of a file.
-#[derive(Debug)]
-pub(super) struct Wanted {
-    /// The pages that hold data; `None`: all.
-    pub(super) pages: Option<Vec<Range<u32>>>,
-    pub(super) bytes: u64,
 }
 
 impl LoadJob {
@@ -210,21 +202,6 @@ impl LoadJob {
         }
     }
 
-    /// Has the feeder fetch these pages again; `false` if the load was cancelled.
-    pub(super) fn fetch_again(&self, load: Arc<FileLoad>, pages: Vec<u32>) -> bool {
-        let mut state = lock(&self.state);
-        if self.is_cancelled() {
-            return false;
-        }
-        state.again.push_back((load, pages));
-        self.changed.notify_all();
-        true
-    }
-
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
-    }
-
     fn feed(self: &Arc<Self>, fetch: &Arc<Fetch>) {
         while let Some(work) = self.next_work() {
             match work {
@@ -247,6 +224,7 @@ impl LoadJob {
                         load.send_all(load.order());
                     }
                     Err(e) => {
+                        entry.loader.store(0, Ordering::Relaxed);
                         fetch.cache.drop_if_empty(&entry);
                         let errno = e.raw_os_error().unwrap_or(libc::EIO);
                         let why = format!("the agent cannot open it past the client's cache: {e}");
@@ -321,7 +299,8 @@ impl LoadJob {
             return Err(NotLoaded::Failed(
                 libc::ENOSPC,
                 format!(
-                    "the tier holds {}, and this load has loaded {}; load less, or raise tier.capacity",
+                    "no room beside the other files of this load: the tier holds {}, and this load has loaded {}; load less, or \
+                     raise tier.capacity",
                     Human(room),
                     Human(state.taken_bytes)
                 ),
@@ -339,7 +318,10 @@ impl LoadJob {
             _ => (WRITTEN_LOOK, UNSETTLED_MAX),
         };
         let mut state = lock(&self.state);
+        // This one is not put off yet.
+        let only_waits = state.files_under_way == state.put_off.len() as u64 + 1;
         let waits_since = *state.waits_since.get_or_insert_with(Instant::now);
+        let waits_since = if only_waits { waits_since } else { *state.waits_since.insert(Instant::now()) };
         if pause <= most && waits_since.elapsed() < most {
             // Many are looked at less often.
             let look = PUT_OFF_LOOK * state.put_off.len() as u32;
@@ -350,8 +332,8 @@ impl LoadJob {
         let (errno, mut message) = NoEntry::Unsettled(why).errno_and_message();
         if pause > most {
             message = format!(
-                "its last change is dated {} s in the future; it is cached once that time has passed: set the \
-                 clocks of this node and of the file system's servers (NTP)",
+                "its last change is dated {} s in the future; the agent caches it once that time has \
+                 passed. Synchronize the clocks of this node and of the file system's servers (NTP)",
                 pause.saturating_sub(settling).as_secs()
             );
         }
@@ -362,10 +344,10 @@ impl LoadJob {
     fn waits_for(&self, state: &JobState) -> String {
         match state.put_off.len() {
             _ if self.brake.is_on() => {
-                "I/O phases of HPC jobs that are behind or of unknown length (`forebay jobs --hpc`)".into()
+                "I/O phases of HPC jobs that are behind or have an unknown length (`forebay jobs --hpc` lists them)".into()
             }
             0 => String::new(),
-            files => format!("{files} files that were changed a moment ago or are open for writing"),
+            files => format!("{files} files that were changed too recently or are open for writing"),
         }
     }
 
@@ -401,8 +383,40 @@ impl LoadJob {
         }
     }
 
-    /// Notes the end of a file that had taken `bytes` of room.
-    pub(super) fn file_ended(&self, index: u64, bytes: u64, failure: Option<(i32, String)>) {
+    /// Sleeps, but not through a cancellation.
+    fn pause(&self, length: Duration) {
+        let deadline = Instant::now() + length;
+        let mut state = lock(&self.state);
+        while !self.is_cancelled() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Load for LoadJob {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn fetch_again(&self, load: Arc<FileLoad>, pages: Vec<u32>) -> bool {
+        let mut state = lock(&self.state);
+        if self.is_cancelled() {
+            return false;
+        }
+        state.again.push_back((load, pages));
+        self.changed.notify_all();
+        true
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    fn file_ended(&self, index: u64, bytes: u64, failure: Option<(i32, String)>) {
         let mut state = lock(&self.state);
         state.files_under_way -= 1;
         state.ended = Some(Instant::now());
@@ -414,9 +428,7 @@ impl LoadJob {
         self.changed.notify_all();
     }
 
-    /// Waits until fewer than `most` pages are under way, and until `bytes` may be fetched; `false`
-    /// if the load was cancelled. So many `pages` are under way then as well.
-    pub(super) fn take_off(&self, pages: u64, most: u64, bytes: u64) -> bool {
+    fn take_off(&self, pages: u64, most: u64, bytes: u64) -> bool {
         while self.brake.is_on() && !self.is_cancelled() {
             self.pause(LOOK);
         }
@@ -437,25 +449,12 @@ impl LoadJob {
         true
     }
 
-    pub(super) fn page_landed(&self, bytes_fetched: u64, bytes_resident: u64) {
+    fn page_landed(&self, bytes_fetched: u64, bytes_resident: u64) {
         let mut state = lock(&self.state);
         state.pages_in_flight -= 1;
         state.progress.bytes_fetched += bytes_fetched;
         state.progress.bytes_resident += bytes_resident;
         self.changed.notify_all();
-    }
-
-    /// Sleeps, but not through a cancellation.
-    fn pause(&self, length: Duration) {
-        let deadline = Instant::now() + length;
-        let mut state = lock(&self.state);
-        while !self.is_cancelled() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
     }
 }
 

@@ -2,7 +2,6 @@
 //! they belong.
 
 use super::feeder::{Errand, Next, Source, feed};
-use super::load::{LoadJob, Wanted};
 use crate::cache::entry::Entry;
 use crate::cache::flight::{FlightError, Watcher};
 use crate::counters::add;
@@ -15,6 +14,7 @@ use forebay_policy::fetch_order::{self, Urgency};
 use forebay_store::State;
 use forebay_wire::NodeInfo;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -25,10 +25,40 @@ const PAGES_IN_FLIGHT: u64 = 64;
 /// How often what has gone from other nodes is fetched again before the file is given up.
 const AGAIN_MAX: u32 = 3;
 
+/// What is loaded of a file.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    /// The pages that hold data; `None`: all.
+    pub(super) pages: Option<Vec<Range<u32>>>,
+    pub(super) bytes: u64,
+}
+
+/// The load that a file belongs to.
+pub(super) trait Load: std::fmt::Debug + Send + Sync {
+    /// Marks the entries that it has loaded.
+    fn id(&self) -> u64;
+
+    /// Has the feeder fetch these pages again; `false` if the load was cancelled.
+    fn fetch_again(&self, load: Arc<FileLoad>, pages: Vec<u32>) -> bool;
+
+    /// Whether it was cancelled.
+    fn is_cancelled(&self) -> bool;
+
+    /// Notes the end of a file that had taken `bytes` of room.
+    fn file_ended(&self, index: u64, bytes: u64, failure: Option<(i32, String)>);
+
+    /// Waits until fewer than `most` pages are under way, and until `bytes` may be fetched; `false`
+    /// if the load was cancelled. So many `pages` are under way then as well.
+    fn take_off(&self, pages: u64, most: u64, bytes: u64) -> bool;
+
+    /// A page has come: so many bytes of the PFS, or so many that were there.
+    fn page_landed(&self, bytes_fetched: u64, bytes_resident: u64);
+}
+
 /// One file of a load.
 #[derive(Debug)]
 pub struct FileLoad {
-    job: Arc<LoadJob>,
+    job: Arc<dyn Load>,
     index: u64,
     entry: Arc<Entry>,
     pfs: Arc<PfsFile>,
@@ -134,7 +164,7 @@ impl Errand for Arc<FileLoad> {
 impl FileLoad {
     /// Nothing of it is on its way yet.
     pub(super) fn new(
-        job: Arc<LoadJob>,
+        job: Arc<dyn Load>,
         index: u64,
         entry: Arc<Entry>,
         pfs: PfsFile,
@@ -258,7 +288,8 @@ impl FileLoad {
     pub(super) fn end(&self, failure: Option<(i32, String)>) {
         if failure.is_some() {
             // What there is of it may be evicted for other files of the load.
-            self.entry.loader.store(0, Ordering::Relaxed);
+            let _another_load_has_it =
+                self.entry.loader.compare_exchange(self.job.id(), 0, Ordering::Relaxed, Ordering::Relaxed);
         }
         // A load that was cancelled may have fetched nothing of it.
         self.fetch.cache.drop_if_empty(&self.entry);

@@ -5,7 +5,7 @@
  * host numbers FILE: takes the library's numbers
  * host full BEFORE FILES...: reads BEFORE files, uses up its address space, reads the others
  * host instances FILE: looks for descriptors of inotify
- * host stack FILE BYTES FIRST-BYTES: a cached read takes less stack than that, the first one as well
+ * host stack FILE BYTES FIRST-BYTES: a cached read takes less stack than BYTES, the first than
  * host forbidden FILE: reads when it has forbidden itself all other calls
  */
 #define _GNU_SOURCE

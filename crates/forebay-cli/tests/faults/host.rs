@@ -219,6 +219,13 @@ fn a_program_that_is_served_nothing_says_why_once() {
     nothing(&["--quiet"], &["sort", "a"]);
     nothing(&[], &["cat", "a"]);
     nothing(&[], &["sh", "-c", "sort a 2>&1 | grep -v forebay"]);
+    // A program ends as without the line where nobody reads its standard error.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut unread = host.agent.command(&["run", "--", "sort", "a"]);
+    unread.env("FOREBAY_PRELOAD", library()).current_dir(host.pfs.path()).stderr(writer);
+    let ended = unread.output().unwrap();
+    assert!(ended.status.success() && text(&ended.stdout) == "line\n", "{ended:?}");
     nothing(&[], &["sh", "-c", "test \"$(sort a 2>&1)\" = line"]);
     nothing(&[], &["sort", "/etc/passwd"]);
     nothing(&[], &["ls", "."]);
@@ -231,6 +238,9 @@ fn a_program_that_is_served_nothing_says_why_once() {
         let mapped =
             script("import mmap; print(mmap.mmap(os.open('b', os.O_RDONLY), 0, prot=mmap.PROT_READ)[:4])");
         once(&[], &["python3", "-c", &mapped], "b: opened but not read");
+        // A child has read it.
+        let handed = script("import subprocess; f = open('b'); subprocess.run(['cat'], stdin=f, stdout=2)");
+        nothing(&[], &["python3", "-c", &handed]);
     }
     let built =
         plain(host.programs.path(), "echo 'int main(void) { return 0; }' | cc -static -o alone -x c -");

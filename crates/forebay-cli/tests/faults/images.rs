@@ -30,6 +30,8 @@ impl Image {
         if image.serve(1) {
             return Some(image);
         }
+        let is_required = by == By::Fuse && std::env::var_os("FOREBAY_REQUIRE_IMAGES").is_some();
+        assert!(!is_required, "cannot make or mount an image");
         eprintln!("left out: cannot make or mount an image ({by:?})");
         None
     }

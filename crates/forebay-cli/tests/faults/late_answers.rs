@@ -11,20 +11,29 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-const LATE: Duration = Duration::from_millis(600);
+/// Longer than a look at a file counts.
+const LATE: Duration = Duration::from_millis(200);
 
-/// Hands on everything between an agent and its clients, and each answer to an open only after
-/// [`LATE`]. Counts those answers when the agent has given them.
-fn answers_late(agent: &Path, socket: &Path) -> Arc<AtomicU32> {
+/// What stands between an agent and its clients.
+#[derive(Default)]
+struct Between {
+    /// Answers to an open that the agent has given.
+    opened: AtomicU32,
+    /// They may be handed on, [`LATE`].
+    may_go: AtomicBool,
+}
+
+/// Hands on everything between an agent and its clients, and answers to an open late.
+fn answers_late(agent: &Path, socket: &Path) -> Arc<Between> {
     let listener =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     bind(&listener, &SocketAddrUnix::new(socket).unwrap()).unwrap();
     listen(&listener, 16).unwrap();
-    let (opened, agent) = (Arc::new(AtomicU32::new(0)), agent.to_owned());
-    let counter = opened.clone();
+    let (between, agent) = (Arc::new(Between::default()), agent.to_owned());
+    let counter = between.clone();
     std::thread::spawn(move || {
         while let Ok(client) = accept_with(&listener, SocketFlags::CLOEXEC) {
             let (client, agent) = (Arc::new(Channel::from_socket(client)), Channel::connect(&agent).unwrap());
@@ -34,7 +43,7 @@ fn answers_late(agent: &Path, socket: &Path) -> Arc<AtomicU32> {
             std::thread::spawn(move || requests(&client, &agent));
         }
     });
-    opened
+    between
 }
 
 fn borrowed(fds: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
@@ -50,13 +59,14 @@ fn requests(client: &Channel, agent: &Channel) -> Option<()> {
     }
 }
 
-fn answers(agent: &Channel, client: &Channel, opened: &AtomicU32) -> Option<()> {
+fn answers(agent: &Channel, client: &Channel, between: &Between) -> Option<()> {
     let welcome = agent.recv::<Welcome>(None).ok()?;
     client.send(&welcome.message, &borrowed(&welcome.fds)).ok()?;
     loop {
         let reply = agent.recv::<Reply>(None).ok()?;
         if matches!(reply.message, Reply::Opened { .. }) {
-            opened.fetch_add(1, Ordering::SeqCst);
+            between.opened.fetch_add(1, Ordering::SeqCst);
+            wait_for("answers may be handed on", || between.may_go.load(Ordering::SeqCst));
             std::thread::sleep(LATE);
         }
         client.send(&reply.message, &borrowed(&reply.fds)).ok()?;
@@ -80,7 +90,7 @@ fn the_age_of_a_file_counts_from_before_the_question() {
     let loaded = agent.cli(&["load", path.to_str().unwrap()]);
     assert!(loaded.status.success(), "{}", text(&loaded.stderr));
     let late: PathBuf = agent.socket().with_file_name("late.sock");
-    let opened = answers_late(&agent.socket(), &late);
+    let between = answers_late(&agent.socket(), &late);
 
     // The first read waits for the answer. The file is overwritten after the agent has looked at
     // it. What is read then was asked for long after that.
@@ -91,8 +101,9 @@ print(os.pread(fd, 9, 0).decode(errors='replace'))";
     let mut reader = agent.command(&["run", "--quiet", "--", "python3", "-c", script]);
     reader.env("FOREBAY_PRELOAD", library()).env("FOREBAY_SOCKET", &late).current_dir(pfs.path());
     let reader = reader.stdout(Stdio::piped()).spawn().unwrap();
-    wait_for("the agent has looked at the file", || opened.load(Ordering::SeqCst) > 0);
+    wait_for("the agent has looked at the file", || between.opened.load(Ordering::SeqCst) > 0);
     write(&path, 'n');
+    between.may_go.store(true, Ordering::SeqCst);
     let out = reader.wait_with_output().unwrap();
     assert_eq!(text(&out.stdout), "nnnnnnnnn\n");
 }
