@@ -28,7 +28,10 @@ impl Fs {
     pub fn getattr(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: GetattrIn = request.arg()?;
         let file = self.file_of(request, arg.flags, arg.fh)?;
-        self.put_attributes(&stat(file.as_fd())?, out);
+        match &file {
+            Located::Named(_, stat) => self.put_attributes(stat, out),
+            file => self.put_attributes(&stat(file.as_fd())?, out),
+        }
         Ok(Effect::Nothing)
     }
 

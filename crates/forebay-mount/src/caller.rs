@@ -13,7 +13,7 @@ use crate::credentials::{Credentials, Threads, own_credentials};
 use crate::messages;
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::io;
 use std::sync::Arc;
 
@@ -152,7 +152,9 @@ impl Callers {
         // `/proc` may be closed to the user as whom this thread acted last.
         let prepare = || self.act_as_daemon();
         let thread = self.threads.get(pid, prepare)?;
-        let is = with_right_to_look(|| thread.credentials(uid, prepare))?;
+        let found = OnceCell::new();
+        let is_own_namespace = || *found.get_or_init(|| thread.is_in_own_namespace(prepare));
+        let is = with_right_to_look(|| thread.credentials(uid, is_own_namespace, prepare))?;
         let mine = self.daemon.as_ref().map_or(0, |daemon| daemon.capabilities);
         let is_real = is_real && (is.are_alike_for_access(uid) || thread.asks_for_real_user(prepare));
         let Credentials { fsuid, groups, effective, permitted } = is;
@@ -166,7 +168,7 @@ impl Callers {
             (_, false) if fsuid != uid => return Ok(nobody),
             (_, false) => effective,
         };
-        let is_trusted = capabilities == 0 || thread.is_in_own_namespace(prepare);
+        let is_trusted = capabilities == 0 || is_own_namespace();
         Ok(Identity { uid, gid, groups, capabilities: if is_trusted { capabilities & mine } else { 0 } })
     }
 }

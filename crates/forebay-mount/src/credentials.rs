@@ -132,16 +132,22 @@ impl Thread {
     }
 
     /// Its credentials. A caller waits for the answer, so this thread lives, and has its number.
+    /// `is_own_namespace` is asked if that matters.
     ///
     /// # Errors
     /// `EIO`: `/proc` has not what the kernel is known to write.
-    pub fn credentials(&self, uid: u32, prepare: impl Fn()) -> Result<Credentials, Errno> {
+    pub fn credentials(
+        &self,
+        uid: u32,
+        is_own_namespace: impl Fn() -> bool,
+        prepare: impl FnOnce(),
+    ) -> Result<Credentials, Errno> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(known) = known.filter(|known| known.credentials.fsuid == uid)
             && let Some((effective, permitted)) = capabilities_of(self.number)
         {
             let may_change = (permitted | known.credentials.permitted) & CAP_SETGID != 0;
-            let opens_all = || effective & ALL_FILES == ALL_FILES && self.is_in_own_namespace(&prepare);
+            let opens_all = || effective & ALL_FILES == ALL_FILES && is_own_namespace();
             if (!may_change || opens_all()) && program_of(self.number) == Some(known.program) {
                 return Ok(Credentials { effective, permitted, ..known.credentials });
             }

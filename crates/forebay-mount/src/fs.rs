@@ -70,8 +70,8 @@ pub enum Located {
     Orphan(Kept),
     /// It is open.
     Open(Arc<Handle>),
-    /// By name.
-    Named(OwnedFd),
+    /// By name, with its attributes.
+    Named(OwnedFd, Box<Statx>),
 }
 
 impl AsFd for Located {
@@ -80,7 +80,7 @@ impl AsFd for Located {
             Located::Shared(fd) => fd.as_fd(),
             Located::Orphan(fd) => fd.as_fd(),
             Located::Open(handle) => handle.as_fd(),
-            Located::Named(fd) => fd.as_fd(),
+            Located::Named(fd, _) => fd.as_fd(),
         }
     }
 }
@@ -174,7 +174,7 @@ impl Fs {
                     self.moving.failed();
                     found.ok_or(Errno::STALE)
                 }
-                found => found.map(Located::Named),
+                found => found,
             },
         }
     }
@@ -182,7 +182,7 @@ impl Fs {
     /// Tries the caller's rights first, since the PFS may grant this process none. The caller may
     /// have no rights for the directories above its current directory, or above one that is mounted
     /// in a container. The kernel has already checked the names by which the caller came here.
-    fn by_path(&self, path: &[u8], file: FileId) -> Result<OwnedFd, Errno> {
+    fn by_path(&self, path: &[u8], file: FileId) -> Result<Located, Errno> {
         let found = match self.walk(path, BY_NAME) {
             Err(Errno::ACCESS) if self.callers.switches() => {
                 let caller = self.callers.acting();
@@ -199,7 +199,11 @@ impl Fs {
             Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::ACCESS => Errno::STALE,
             e => e,
         })?;
-        if FileId::of(&stat(fd.as_fd())?).is(&file) { Ok(fd) } else { Err(Errno::STALE) }
+        let stat = stat(fd.as_fd())?;
+        match FileId::of(&stat).is(&file) {
+            true => Ok(Located::Named(fd, Box::new(stat))),
+            false => Err(Errno::STALE),
+        }
     }
 
     /// Opens the last name of `path` with `flags`. Follows no symbolic links, and enters no mounts

@@ -50,8 +50,11 @@ impl InFlight {
 
     /// This thread begins to work on a request of `caller`: true if it is not answered yet.
     pub fn begin(&self, unique: u64, caller: u32, waits_for_lock: bool) -> bool {
-        // SAFETY: no pointers.
-        let thread = Some(unsafe { libc::gettid() });
+        thread_local! {
+            // SAFETY: no pointers.
+            static NUMBER: libc::pid_t = unsafe { libc::gettid() };
+        }
+        let thread = Some(NUMBER.with(|number| *number));
         let mut requests = lock(&self.requests);
         let is_answered = requests.get(&unique).is_some_and(|work| work.is_answered);
         match is_answered {

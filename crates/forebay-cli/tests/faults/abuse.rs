@@ -466,6 +466,9 @@ fn a_stopped_agent_whose_queue_a_user_has_filled_delays_others_by_their_deadline
     assert!(text(&ended.stderr).contains("reading the file system directly"), "{}", text(&ended.stderr));
     crowd.finish();
     send_signal(agent.pid(), libc::SIGCONT);
+    wait_for("the agent has been through its queue", || {
+        !text(&agent.cli(&["cat", path.to_str().unwrap()]).stderr).contains("directly")
+    });
     third_user_is_served(&agent, &path, 7);
 }
 
