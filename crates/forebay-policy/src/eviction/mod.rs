@@ -22,31 +22,22 @@
 
 #[cfg(test)]
 mod conformance;
-mod fifo;
 mod lfu;
 mod lru;
 mod planned;
 mod remote_pages;
-mod s3fifo;
-mod sieve;
-mod sketch;
 mod windowed_lfu;
-mod wtinylfu;
 
 pub use crate::arena::Victim;
 use alloc::collections::BTreeSet;
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{fmt, str::FromStr};
 
-pub use fifo::Fifo;
 pub use lfu::Lfu;
 pub use lru::Lru;
 pub use planned::Planned;
 pub use remote_pages::RemotePages;
-pub use s3fifo::S3Fifo;
-pub use sieve::Sieve;
 pub use windowed_lfu::WindowedLfu;
-pub use wtinylfu::WTinyLfu;
 
 /// Most of a tier that pages fetched by plan may take until they are used, in percent
 /// ([`Planned`]). The rest is for what is read without a plan.
@@ -155,18 +146,10 @@ pub trait EvictionPolicy: fmt::Debug + Send {
 /// The policies by the names that the configuration uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EvictionKind {
-    /// First in, first out; the bottom line.
-    Fifo,
     /// Least recently used.
     Lru,
     /// Least frequently used (DynIMS).
     Lfu,
-    /// SIEVE.
-    Sieve,
-    /// S3-FIFO.
-    S3Fifo,
-    /// W-TinyLFU as published, with a fixed window.
-    WTinyLfu,
     /// W-LFU: exact counts, a window for newcomers and a memory of evicted pages.
     #[default]
     WindowedLfu,
@@ -174,25 +157,14 @@ pub enum EvictionKind {
 
 impl EvictionKind {
     /// Every policy, the simplest first.
-    pub const ALL: &'static [EvictionKind] = &[
-        EvictionKind::Fifo,
-        EvictionKind::Lru,
-        EvictionKind::Lfu,
-        EvictionKind::Sieve,
-        EvictionKind::S3Fifo,
-        EvictionKind::WTinyLfu,
-        EvictionKind::WindowedLfu,
-    ];
+    pub const ALL: &'static [EvictionKind] =
+        &[EvictionKind::Lru, EvictionKind::Lfu, EvictionKind::WindowedLfu];
 
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
-            EvictionKind::Fifo => "fifo",
             EvictionKind::Lru => "lru",
             EvictionKind::Lfu => "lfu",
-            EvictionKind::Sieve => "sieve",
-            EvictionKind::S3Fifo => "s3-fifo",
-            EvictionKind::WTinyLfu => "w-tinylfu",
             EvictionKind::WindowedLfu => "w-lfu",
         }
     }
@@ -205,12 +177,8 @@ impl EvictionKind {
 
     fn build_bare(self, capacity_bytes: u64) -> Box<dyn EvictionPolicy> {
         match self {
-            EvictionKind::Fifo => Box::new(Fifo::new(capacity_bytes)),
             EvictionKind::Lru => Box::new(Lru::new(capacity_bytes)),
             EvictionKind::Lfu => Box::new(Lfu::new(capacity_bytes)),
-            EvictionKind::Sieve => Box::new(Sieve::new(capacity_bytes)),
-            EvictionKind::S3Fifo => Box::new(S3Fifo::new(capacity_bytes)),
-            EvictionKind::WTinyLfu => Box::new(WTinyLfu::new(capacity_bytes)),
             EvictionKind::WindowedLfu => Box::new(WindowedLfu::new(capacity_bytes)),
         }
     }

@@ -175,11 +175,11 @@ impl EvictionPolicy for RemotePages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::eviction::Fifo;
+    use crate::eviction::Lru;
     use alloc::{boxed::Box, vec};
 
     fn policy(capacity_bytes: u64) -> RemotePages {
-        RemotePages::new(Box::new(Fifo::new(capacity_bytes)))
+        RemotePages::new(Box::new(Lru::new(capacity_bytes)))
     }
 
     fn keys(victims: &[Victim]) -> Vec<u64> {
