@@ -127,7 +127,7 @@ const STAMPED: [&[u8]; 10] = [
 const WITHOUT_CTIME: [&[u8]; 2] = [b"vfat", b"exfat"];
 
 /// If the time stamps of `root`'s file system are known to follow writes by its type: which of them
-/// tells the last change.
+/// shows the last change.
 pub fn known_stamps(root: &Path) -> Option<ChangeStamp> {
     let line = line_of(root)?;
     let is_of = |types: &[&[u8]]| types.contains(&line.fs_type.as_slice());

@@ -55,7 +55,7 @@ pub enum Stamps {
     Follow {
         /// So long.
         within: Duration,
-        /// It moves ctime, so ctime alone tells when a file was changed.
+        /// It moves ctime, so ctime alone shows when a file was changed.
         ctime: bool,
     },
     /// This change does not move them, however long after the last.

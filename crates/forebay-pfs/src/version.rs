@@ -65,7 +65,7 @@ pub enum Revalidate {
     AsStat,
 }
 
-/// The stamp that tells when a file was last changed.
+/// The stamp that shows when a file was last changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeStamp {
     /// ctime. No program can set it, where writes move it.

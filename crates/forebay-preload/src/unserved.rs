@@ -112,8 +112,8 @@ unsafe extern "C" fn has_child() {
     LOOKED_AT.store(LOOKS, Relaxed);
 }
 
-/// Page faults of the children that the process has waited for: more of them tell of a child that
-/// no handler has seen (`vfork`).
+/// Page faults of the children that the process has waited for. If there are more than before, it
+/// had a child that no handler has seen (`vfork`).
 fn faults_of_children() -> u64 {
     // SAFETY: zeroes are a valid value, and a place for the result.
     unsafe {
@@ -152,8 +152,8 @@ pub fn say(client: &Client) {
     write(&line);
 }
 
-/// Writes to standard error if that takes the line at once: the program's end neither waits for a
-/// reader nor becomes another by a signal.
+/// Writes to standard error if it accepts the line at once, so that the program does not wait for a
+/// reader at its end, nor end by a signal.
 fn write(line: &[u8]) {
     const SET_BYTES: usize = 8;
     let mut blocked = 1_u64 << (libc::SIGPIPE - 1) | 1 << (libc::SIGTTOU - 1);

@@ -185,7 +185,7 @@ impl MountState {
         self.trust() == Trust::Believed
     }
 
-    /// Whether `lseek` tells where its files have holes. Other file systems may take what another
+    /// Whether `lseek` finds the holes of its files. Other file systems may take what another
     /// node has just written for a hole.
     pub fn tells_holes(&self) -> bool {
         self.is_local.load(Acquire)
@@ -283,7 +283,7 @@ impl MountState {
         (left_ns > 0).then(|| Duration::from_nanos(left_ns.unsigned_abs()) + Duration::from_millis(1))
     }
 
-    /// The longest that [`MountState::settles_in`] tells, unless the change lies in the future.
+    /// The longest that [`MountState::settles_in`] returns, unless the change lies in the future.
     pub fn settling(&self, facts: &FileFacts) -> Duration {
         Duration::from_nanos(self.settling_ns(facts, false).unsigned_abs()) + Duration::from_millis(1)
     }

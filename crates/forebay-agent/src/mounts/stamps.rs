@@ -28,7 +28,7 @@ pub struct StampCheck {
     present: AtomicU64,
     /// The mount whose stamps can be believed.
     believed: AtomicU64,
-    /// The mount of which ctime alone tells the last change.
+    /// The mount whose last changes ctime alone shows.
     by_ctime: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
@@ -89,7 +89,7 @@ impl StampCheck {
         self.present.store(mount, Ordering::Release);
     }
 
-    /// The stamp that tells when a file of the present mount was last changed.
+    /// The stamp that shows when a file of the present mount was last changed.
     pub fn change_stamp(&self) -> ChangeStamp {
         let present = self.present.load(Ordering::Acquire);
         match present != 0 && self.by_ctime.load(Ordering::Acquire) == present {

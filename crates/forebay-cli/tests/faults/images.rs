@@ -106,7 +106,7 @@ fn files_of_images_are_cached_and_those_of_the_next_image_are_not_taken_for_them
     }
 }
 
-/// Otherwise the images are told apart anyway.
+/// Otherwise the agent would distinguish the images anyway.
 fn assert_same_stamps(a: &std::fs::Metadata, b: &std::fs::Metadata) {
     use std::os::unix::fs::MetadataExt;
     let identity = |m: &std::fs::Metadata| (m.ino(), m.size(), m.mtime(), m.mtime_nsec(), m.ctime());

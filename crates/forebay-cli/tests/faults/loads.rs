@@ -58,7 +58,7 @@ fn files_dated_in_the_future_are_loaded() {
     for (seed, path) in paths.iter().enumerate() {
         assert!(is_loaded(&agent, path, seed as u64), "{} is not in the tier", path.display());
     }
-    // As soon as ctime tells of a write, the mtime of the future does not hide it.
+    // A write moves ctime, so an mtime in the future does not hide it.
     std::fs::write(&paths[0], content(99, 0, 3 * PAGE as usize)).unwrap();
     set_mtime(&paths[0], 3 * 86_400);
     verify_once(&agent.client(), &paths[0], 99, 0);
