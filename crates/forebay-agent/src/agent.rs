@@ -1,6 +1,5 @@
 //! Start, housekeeping and end of an agent: builds its rooms, each from those that it needs.
 
-use crate::brake::Brake;
 use crate::cache::Cache;
 use crate::cluster::Cluster;
 use crate::config::Config;
@@ -12,7 +11,7 @@ use crate::fetch::Fetch;
 use crate::fetch::ends::Ends;
 use crate::fetch::owners::Owners;
 use crate::fetch::peers::Peers;
-use crate::fetch::pfs::Pfs;
+use crate::fetch::pfs::{Pfs, READ_BYTES};
 use crate::jobs::job_state::JobState;
 use crate::jobs::layouts::Layouts;
 use crate::jobs::scratch_files::Jobs;
@@ -24,11 +23,13 @@ use crate::peers::server::{self, PeerServer};
 use crate::phases::board::Phases;
 use crate::phases::spread::Spread;
 use crate::prefetch::requests::Orders;
+use crate::scheduler::Scheduler;
 use crate::serve::closer::Closer;
 use crate::serve::connection::Clients;
 use crate::serve::session::Node;
 use crate::stop::{Stop, Wake};
 use crate::user_limits::{Kind, Shares};
+use forebay_policy::node;
 use forebay_store::tier::TierOptions;
 use forebay_store::{Budget, Class, Tier};
 use forebay_wire::link::Security;
@@ -89,8 +90,14 @@ impl Agent {
         let stop = Arc::new(Stop::new([wake.clone(), looking.clone()]));
         let cluster = Arc::new(Cluster::new(config.cluster.clone()));
         let ends = Arc::new(Ends::new(mounts.clone(), cache.clone(), counters.clone()));
-        let brake = Arc::new(Brake::default());
-        let pfs = Arc::new(Pfs::new(ends.clone(), brake.clone()));
+        let scheduler = node::Config {
+            fetch_threads: mounts.iter().map(|mount| mount.config.fetch_threads).collect(),
+            read_bytes: READ_BYTES,
+        };
+        let decisions = config.decision_log.clone();
+        let decisions = decisions.as_deref();
+        let scheduler = Arc::new(Scheduler::new(scheduler, decisions, wake.clone())?);
+        let pfs = Arc::new(Pfs::new(ends.clone(), scheduler.clone()));
         let deadline = config.cluster.peer_deadline;
         let owners = Arc::new(Owners::new(mounts.clone(), cluster.clone()));
         let peers = Peers::new(
@@ -109,13 +116,13 @@ impl Agent {
             owners,
             pfs,
             peers: Arc::new(peers),
-            brake: brake.clone(),
+            scheduler: scheduler.clone(),
         });
         let min_bytes = config.memory.min.of(memory::usable_bytes());
         let control =
             Control::new(config.memory.clone(), min_bytes, cache.clone(), counters.clone(), looking);
         let control = Arc::new(control);
-        let orders = Arc::new(Orders::new(fetch.clone(), stop.clone(), wake.clone()));
+        let orders = Arc::new(Orders::new(fetch.clone(), stop.clone()));
         let (jobs, link) = (Arc::new(JobState::default()), Arc::new(Link::new(wake.clone())));
         let questions = Arc::new(TaskQuestions::default());
         let lease = config.phases.brake_lease;
@@ -123,7 +130,7 @@ impl Agent {
         let saying = link.clone();
         let say = Box::new(move |message| saying.say(message, None));
         let phases =
-            Phases::new(config.phases.board(), brake, fetch.pfs.clone(), counters.clone(), spread, say);
+            Phases::new(config.phases.board(), scheduler, counters.clone(), spread, say);
         let phases = Arc::new(phases);
         let joining = connection::Node {
             config: config.cluster.clone(),
@@ -166,7 +173,7 @@ impl Agent {
         let deadline = node.started + MEASURING_MAX;
         node.mounts.iter().for_each(|mount| mount.stamps.wait(deadline));
         let memory = Some(&node.config.memory).filter(|memory| memory.policy != "static");
-        let machine = memory.map(Recorded::new).transpose()?;
+        let machine = memory.map(|memory| Recorded::new(memory, decisions)).transpose()?;
         let server = serve_peers(&node, orders, &security)?;
         let mut threads = spawn_workers(&node)?;
         let socket = serve_clients(&node)?;

@@ -57,6 +57,13 @@ pub const KEYS: &[Key] = &[
                  limit read the PFS.",
     },
     Key {
+        name: "agent.decision_log",
+        default: "\"\"",
+        reason: "Directory in which the agent records what its memory controller and its fetch scheduler hear and decide, \
+                 for `forebay replay`: of each four files of at most 64 MiB, in a directory with the host's name; about \
+                 5 kB a second on a quiet node, and 1 kB for each page that is fetched. Empty: no record.",
+    },
+    Key {
         name: "tier.capacity",
         default: "\"25%\"",
         reason: "The budget for everything the agent uses, including the cached pages: a size, or a share of the \
@@ -129,13 +136,6 @@ pub const KEYS: &[Key] = &[
         reason: "Control groups whose memory limits also bind the tier, as paths below the top group, such as \
                  \"/system.slice/foo.slice\": the tier gets at most what they leave of their limits, as if it were \
                  inside. A group may come later and go with its job.",
-    },
-    Key {
-        name: "memory.decision_log",
-        default: "\"\"",
-        reason: "Directory in which the agent records what its memory controller reads and decides, for `forebay \
-                 replay`: four files of at most 64 MiB, in a directory with the host's name, about 5 kB a second on a \
-                 quiet node. Empty, or with the policy static: no record.",
     },
     Key {
         name: "metrics.listen",
@@ -413,6 +413,8 @@ pub struct Config {
     pub socket_mode: u32,
     /// Connections at a time.
     pub connections_max: usize,
+    /// Directory of the decision logs, if there are to be any.
+    pub decision_log: Option<PathBuf>,
     /// The budget.
     pub capacity: Amount,
     /// Bound of the tmpfs.
@@ -612,6 +614,7 @@ impl Default for Config {
             state_dir: default_state_dir(),
             socket_mode: 0o666,
             connections_max: 1024,
+            decision_log: None,
             capacity: Amount::Percent(25.0),
             limit: Amount::Percent(90.0),
             backing: Backing::Auto,
@@ -668,6 +671,7 @@ struct RawAgent {
     state_dir: Option<PathBuf>,
     socket_mode: Option<String>,
     connections_max: Option<usize>,
+    decision_log: Option<PathBuf>,
 }
 
 #[derive(Deserialize, Default)]
@@ -765,6 +769,7 @@ impl Config {
                 })?;
         }
         self.connections_max = raw.connections_max.unwrap_or(self.connections_max);
+        self.decision_log = raw.decision_log.filter(|dir| !dir.as_os_str().is_empty());
         Ok(())
     }
 

@@ -12,7 +12,7 @@
 //! | `fetch` | what a miss does: a page comes from the peer that owns it, or from the PFS |
 //! | `memory_control` | the memory controller: the tier gives way to compute |
 //! | `cache` | cached versions and their pages, pins, and eviction |
-//! | `brake` | whether what no reader waits for may be fetched |
+//! | `scheduler` | drives the node machine: what is fetched, and when |
 //! | `cluster` | the members, and who owns which extent |
 //! | `user_limits` | what one user may hold |
 //! | `mounts` | the PFS mounts: which files they serve, and whether a version is settled |
@@ -23,7 +23,6 @@
 //! evicted first, is decided by the policy crate.
 
 pub mod agent;
-pub mod brake;
 pub mod cache;
 pub mod cluster;
 pub mod config;
@@ -38,6 +37,7 @@ pub mod mounts;
 pub mod peers;
 pub mod phases;
 pub mod prefetch;
+pub mod scheduler;
 pub mod serve;
 pub mod stop;
 pub mod units;

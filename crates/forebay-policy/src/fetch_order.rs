@@ -9,9 +9,11 @@
 //! (`docs/decisions/0065-readers-pages-in-the-order-of-the-file.md`).
 
 use crate::stage::event::{Priority, RequestId};
+use serde::{Deserialize, Serialize};
 
 /// Why a page is fetched; the more urgent goes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Urgency {
     /// A reader waits for it.
     Demand,

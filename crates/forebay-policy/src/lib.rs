@@ -17,6 +17,7 @@ pub mod machine;
 pub mod memory;
 pub mod merge_gap;
 pub mod miss_ledger;
+pub mod node;
 pub mod phases;
 pub mod placement;
 pub mod planner;

@@ -33,6 +33,9 @@ pub const STAGES: &str = "stages";
 /// Kind of a record of a node's memory controller, and the name of its machine.
 pub const LAWS: &str = "laws";
 
+/// Kind of a record of what an agent fetches, and the name of its node machine.
+pub const NODE: &str = "node";
+
 /// First line of a trace. `setup` is what is needed to build the machines again.
 #[derive(Serialize)]
 struct Header<'a, S> {

@@ -3,7 +3,6 @@
 use crate::units::Amount;
 use forebay_policy::memory;
 use serde::Deserialize;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// How the tier gives way to compute, validated.
@@ -21,8 +20,6 @@ pub struct MemoryConfig {
     pub period: Duration,
     /// Control groups whose limits also bind the tier.
     pub watch: Vec<String>,
-    /// Directory of the decision log, if there is to be one.
-    pub decision_log: Option<PathBuf>,
 }
 
 impl Default for MemoryConfig {
@@ -34,7 +31,6 @@ impl Default for MemoryConfig {
             min: Amount::Bytes(0),
             period: Duration::from_millis(100),
             watch: Vec::new(),
-            decision_log: None,
         }
     }
 }
@@ -49,7 +45,6 @@ pub(super) struct RawMemory {
     min: Option<String>,
     period_ms: Option<u64>,
     watch: Option<Vec<String>>,
-    decision_log: Option<PathBuf>,
 }
 
 impl MemoryConfig {
@@ -86,7 +81,6 @@ impl MemoryConfig {
         if let Some(watch) = raw.watch {
             self.watch = groups(watch)?;
         }
-        self.decision_log = raw.decision_log.filter(|dir| !dir.as_os_str().is_empty());
         Ok(())
     }
 }

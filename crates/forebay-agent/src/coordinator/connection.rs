@@ -12,7 +12,7 @@
 //! answer may take its time.
 //!
 //! A coordinator that is silent for a heartbeat cannot follow the I/O phases of HPC jobs: its
-//! orders rest while there are any ([`crate::brake`]).
+//! orders rest while there are any ([`crate::scheduler`]).
 //!
 //! Orders outlive the coordinator's last word by as long as it waits for this node, and no longer:
 //! without it nobody would end them. With a new connection they are void, too.
@@ -139,7 +139,7 @@ pub fn run(node: &Node, coordinator_at: &CoordinatorAddress) {
                 }
             }
         }
-        node.phases.brake().set_coordinator_silent(lost_at.elapsed() > heartbeat);
+        node.phases.scheduler().set_coordinator_silent(lost_at.elapsed() > heartbeat);
         if lost_at.elapsed() > heartbeat * ORPHANED_HEARTBEATS {
             node.orders.drop_all();
         }
@@ -207,7 +207,7 @@ fn meet(
             node.link.begin(reported);
         });
     });
-    node.phases.brake().set_coordinator_silent(false);
+    node.phases.scheduler().set_coordinator_silent(false);
     node.questions.set_connected(true);
     node.cluster.set_connected(true);
     let now = Instant::now();
@@ -244,7 +244,7 @@ impl Meeting {
             let now = Instant::now();
             let arrived = self.link.receive()?;
             self.listen(now)?;
-            node.phases.brake().set_coordinator_silent(self.answers.silence(now) > self.heartbeat);
+            node.phases.scheduler().set_coordinator_silent(self.answers.silence(now) > self.heartbeat);
             while let Some(message) = self.link.next_message::<ToAgent>()? {
                 self.hear(node, message);
             }

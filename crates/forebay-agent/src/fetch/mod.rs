@@ -8,7 +8,7 @@
 //! | `peers`, `peer_link` | requests pages from peers; from the PFS where that fails |
 //! | `peer_run` | requests adjacent small pages from a peer, as one |
 //! | `pfs` | the fetch threads of a mount |
-//! | `queue` | what waits for a thread, by urgency |
+//! | `thread_queue` | what waits for the threads of a peer, by urgency |
 //! | `run` | adjacent pages that are one read of the PFS, or one request to a peer |
 //! | `pfs_client` | whether the client of a PFS reads ahead by itself |
 //!
@@ -26,12 +26,12 @@ pub mod pfs_client;
 mod run;
 pub mod thread_queue;
 
-use crate::brake::Brake;
 use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
 use crate::cache::flight::{Flight, FlightError, Watched, Watcher};
 use crate::counters::Counters;
 use crate::mounts::MountState;
+use crate::scheduler::Scheduler;
 use crate::user_limits::PfsFile;
 use ends::Ends;
 use forebay_policy::fetch_order::Urgency;
@@ -63,8 +63,8 @@ pub struct Fetch {
     pub pfs: Arc<Pfs>,
     /// Fetches from peers.
     pub peers: Arc<Peers>,
-    /// Stops what no reader waits for.
-    pub brake: Arc<Brake>,
+    /// What is fetched from the PFS, and when.
+    pub scheduler: Arc<Scheduler>,
 }
 
 /// A page that is on its way.

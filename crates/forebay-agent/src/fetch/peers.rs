@@ -22,7 +22,7 @@ use super::ends::Ends;
 use super::owners::Owners;
 use super::peer_link::{Answer, Link};
 use super::pfs::Pfs;
-use super::thread_queue::{Popped, Queue};
+use super::thread_queue::{Popped, ThreadQueue};
 use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
 use crate::cache::flight::{Begun, FlightError, Watcher};
@@ -84,7 +84,7 @@ pub struct Peers {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) name: String,
-    queue: Queue<Job>,
+    queue: ThreadQueue<Job>,
     workers: Mutex<Workers>,
 }
 
@@ -227,7 +227,7 @@ impl Peers {
         let peer = lock(&self.peers)
             .entry(node.to_owned())
             .or_insert_with(|| {
-                let (queue, workers) = (Queue::new(), Mutex::default());
+                let (queue, workers) = (ThreadQueue::new(), Mutex::default());
                 Arc::new(Peer { name: node.to_owned(), queue, workers })
             })
             .clone();

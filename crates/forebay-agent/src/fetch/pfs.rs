@@ -8,8 +8,6 @@
 use super::ends::Ends;
 use super::pfs_client::PfsClient;
 use super::run;
-use super::thread_queue::{Held, Pages, Queue};
-use crate::brake::Brake;
 use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
 use crate::cache::fill::tier_failed;
@@ -17,12 +15,14 @@ use crate::cache::flight::{Begun, Flight, FlightError};
 use crate::counters::{Counters, add};
 use crate::lock::lock;
 use crate::mounts::MountState;
+use crate::scheduler::Scheduler;
 use forebay_pfs::FileFacts;
 use forebay_pfs::layout::MOOSEFS_CHUNK_BYTES;
 use forebay_pfs::read::reopen;
 use forebay_policy::eviction::Fill;
 use forebay_policy::fetch_order::{self, Urgency};
 use forebay_policy::merge_gap::ReadCost;
+use forebay_policy::node::{Pages, chunk};
 use forebay_store::Class;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,26 +30,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// First chunk of a page: small, since somebody may be waiting for the page's first bytes.
-const FIRST_CHUNK_BYTES: usize = 256 << 10;
-
-/// Later chunks of a page that somebody waits for.
-const DEMAND_CHUNK_BYTES: usize = 1 << 20;
-
-/// Chunks of other pages, and the buffer of a fetch thread: a page of 2 MiB in one read, so that
-/// the file system asks all the servers it is striped over at the same time.
-const CHUNK_BYTES: usize = 2 << 20;
-
 /// The longest read of the PFS. Reads end at its multiples.
-pub const READ_BYTES: u64 = CHUNK_BYTES as u64;
-
-/// Chunks of a page that only random reads want: small, so that one of them waits little behind it
-/// at its server.
-const REFILL_CHUNK_BYTES: usize = 64 << 10;
-
-/// A chunk should take no longer, where the PFS is busy: who comes to wait for the page, here or on
-/// another node, sees that it is coming.
-const CHUNK_TIME: Duration = Duration::from_millis(500);
+pub const READ_BYTES: u64 = chunk::MAX_BYTES as u64;
 
 /// What fetches pages from the PFS.
 #[derive(Debug)]
@@ -58,8 +40,7 @@ pub struct Pfs {
     cache: Arc<Cache>,
     counters: Arc<Counters>,
     ends: Arc<Ends>,
-    brake: Arc<Brake>,
-    following: Mutex<()>,
+    scheduler: Arc<Scheduler>,
     /// In the order of the mounts.
     waiting: Vec<Waiting>,
 }
@@ -69,49 +50,30 @@ pub struct Pfs {
 pub fn goes_with(task: &Task, flight: &Flight) -> bool {
     let page_bytes = task.entry.geometry().page_bytes;
     let next = u64::from(task.flight.page) + task.behind.len() as u64 + 1;
-    u64::from(flight.page) == next && !(next * page_bytes).is_multiple_of(CHUNK_BYTES as u64)
+    u64::from(flight.page) == next && !(next * page_bytes).is_multiple_of(READ_BYTES)
 }
 
 /// What waits for one mount.
 #[derive(Debug)]
 struct Waiting {
-    queue: Queue<Task>,
     client: PfsClient,
     cost: Mutex<ReadCost>,
 }
 
-/// Size of the next chunk of a page, of which `done` bytes are there; `page_time` is what whole
-/// pages have taken of late. Somebody may have come to wait for it since it was put on its way, or
-/// may come while the chunk is read.
-fn chunk_bound(urgency: Urgency, is_demanded: bool, done: u64, page_time: Duration) -> usize {
-    let bound = match urgency {
-        _ if is_demanded && done == 0 => return FIRST_CHUNK_BYTES,
-        Urgency::Refill if !is_demanded => return REFILL_CHUNK_BYTES,
-        _ if is_demanded => DEMAND_CHUNK_BYTES,
-        _ => CHUNK_BYTES,
-    };
-    // As many times smaller as a page takes longer, by powers of two.
-    let times = page_time.as_millis() / CHUNK_TIME.as_millis();
-    (bound as u128 / (times + 1).next_power_of_two()).max(FIRST_CHUNK_BYTES as u128) as usize
-}
-
 impl Pfs {
     /// Nothing waits yet.
-    pub fn new(ends: Arc<Ends>, brake: Arc<Brake>) -> Self {
+    pub fn new(ends: Arc<Ends>, scheduler: Arc<Scheduler>) -> Self {
         let (mounts, cache, counters) = (ends.mounts.clone(), ends.cache.clone(), ends.counters.clone());
-        let waiting_of = |m: &MountState| Waiting {
-            queue: Queue::new(),
-            client: PfsClient::of(m.root()),
-            cost: Mutex::default(),
-        };
+        let waiting_of =
+            |m: &MountState| Waiting { client: PfsClient::of(m.root()), cost: Mutex::default() };
         let waiting = mounts.iter().map(waiting_of).collect();
-        Pfs { mounts, cache, counters, ends, brake, following: Mutex::default(), waiting }
+        Pfs { mounts, cache, counters, ends, scheduler, waiting }
     }
 
     /// A fetch thread of mount `mount`: works until the queue is closed.
     pub fn work(&self, mount: usize, thread: usize) {
         let mut buffer = Vec::new();
-        while let Some(task) = self.waiting[mount].queue.pop(thread) {
+        while let Some(task) = self.scheduler.pop(mount, thread) {
             if !task.behind.is_empty() {
                 self.fetch_run(&task, &mut buffer);
             } else if !self.fetch_alone(&task, thread, &mut buffer) {
@@ -119,18 +81,6 @@ impl Pfs {
             }
             self.ends.refilled(&task);
         }
-    }
-
-    /// The brake has changed: what it stops stays in the queues.
-    pub fn follow_brake(&self) {
-        // Two changes at a time would leave the queues as the first has found the brake.
-        let _one = lock(&self.following);
-        let held = match (self.brake.is_on(), self.brake.do_requests_rest()) {
-            (true, _) => Held::AllButDemand,
-            (false, true) => Held::Plans,
-            (false, false) => Held::Nothing,
-        };
-        self.waiting.iter().for_each(|waiting| waiting.queue.hold(held));
     }
 
     /// Fetches one page and ends its flight. One that somebody in more of a hurry has queued again
@@ -177,14 +127,13 @@ impl Pfs {
             let rest = &flights[at..];
             let is_demanded = rest[0].is_demanded();
             // What a reader waits for is in a task of its own.
-            if self.brake.stops(task.urgency) && task.urgency != Urgency::Demand {
+            if self.scheduler.stops(task.urgency) && task.urgency != Urgency::Demand {
                 let (first, behind) = (&rest[0], rest[1..].to_vec());
                 return self.send(Task { behind, ..task.of(first) });
             }
-            let mut bound = chunk_bound(task.urgency, is_demanded, done, self.page_time(task.entry.mount));
-            if self.brake.is_gentle() && !is_demanded {
-                bound = bound.min(FIRST_CHUNK_BYTES);
-            }
+            let page_ns = self.page_time(task.entry.mount).as_nanos() as u64;
+            let page = chunk::Page { urgency: task.urgency, is_demanded, done, page_ns };
+            let bound = chunk::bound(page, self.scheduler.is_gentle());
             let pages = rest.len().min((bound as u64 / page_bytes).max(1) as usize);
             read_bytes += self.fetch_together(task, &rest[..pages], buffer);
             at += pages;
@@ -270,8 +219,8 @@ impl Pfs {
 
     /// Puts a page on its way from the PFS.
     pub fn send(&self, task: Task) {
-        let queue = &self.waiting[task.entry.mount].queue;
-        if let Err(task) = queue.push_pages(self.pages_of(&task), task.urgency, task) {
+        let (mount, urgency, pages) = (task.entry.mount, task.urgency, self.pages_of(&task));
+        if let Err(task) = self.scheduler.push(mount, urgency, pages, task) {
             self.refuse(&task);
         }
     }
@@ -295,7 +244,7 @@ impl Pfs {
 
     /// Tasks waiting or running for a mount, and the age in milliseconds of the oldest running one.
     pub fn load(&self, mount: usize) -> (u64, u64) {
-        self.waiting[mount].queue.load()
+        self.scheduler.load(mount)
     }
 
     /// What a whole page from the PFS has taken of late; zero before the first.
@@ -318,7 +267,7 @@ impl Pfs {
 
     /// Ends all that waits. Called at the end of the agent.
     pub fn close(&self) {
-        for task in self.waiting.iter().flat_map(|waiting| waiting.queue.close()) {
+        for task in self.scheduler.close() {
             for flight in task.flights() {
                 self.ends.finish(&task.of(flight), Err(FlightError::Cancelled));
             }
@@ -395,27 +344,26 @@ impl Pfs {
         let start = u64::from(task.flight.page) * geometry.page_bytes;
         self.make_buffer(buffer);
         // All servers of a page that is on several are asked at the same time.
-        let is_striped = (1..CHUNK_BYTES as u64).contains(&task.entry.stripe_bytes(task.pfs.as_fd()));
+        let is_striped = (1..READ_BYTES).contains(&task.entry.stripe_bytes(task.pfs.as_fd()));
         while begun.done() < page_len {
             let done = begun.done();
             let page_time = if is_striped { Duration::ZERO } else { self.page_time(task.entry.mount) };
+            let page_ns = page_time.as_nanos() as u64;
             let is_demanded = task.flight.is_demanded();
-            if self.brake.stops(task.urgency) && !is_demanded {
+            if self.scheduler.stops(task.urgency) && !is_demanded {
                 return Ok(false);
             }
-            let mut bound = chunk_bound(task.urgency, is_demanded, done, page_time);
-            if self.brake.is_gentle() && !is_demanded {
-                bound = bound.min(FIRST_CHUNK_BYTES);
-            }
+            let page = chunk::Page { urgency: task.urgency, is_demanded, done, page_ns };
+            let bound = chunk::bound(page, self.scheduler.is_gentle());
             // Chunks end at multiples of their size, so that every read of the PFS but the last is
             // aligned.
-            let to_boundary =
-                DEMAND_CHUNK_BYTES.max(bound) as u64 - done % DEMAND_CHUNK_BYTES.max(bound) as u64;
+            let unit = chunk::DEMAND_BYTES.max(bound) as u64;
+            let to_boundary = unit - done % unit;
             let chunk = (page_len - done).min(bound as u64).min(to_boundary) as usize;
             self.read_chunk(task, &mut buffer[..chunk], start + done)?;
             if let Some(thread) = thread.filter(|_| done + chunk as u64 == page_len) {
                 // The page behind it may be read while this one is copied into the tier.
-                self.waiting[task.entry.mount].queue.let_next_begin(thread);
+                self.scheduler.pages_read(task.entry.mount, thread);
             }
             begun.file().write_at(&buffer[..chunk], start + done).map_err(tier_failed)?;
             begun.show(task, chunk as u64);
@@ -426,10 +374,10 @@ impl Pfs {
     /// Makes the buffer of a fetch thread.
     fn make_buffer(&self, buffer: &mut Vec<u8>) {
         if buffer.is_empty() {
-            *buffer = vec![0; CHUNK_BYTES];
+            *buffer = vec![0; chunk::MAX_BYTES];
             // Kept by the thread until it ends; one chunk more cannot be refused when the page
             // itself had room.
-            std::mem::forget(self.cache.budget.reserve_existing(Class::Buffers, CHUNK_BYTES as u64));
+            std::mem::forget(self.cache.budget.reserve_existing(Class::Buffers, READ_BYTES));
         }
     }
 
@@ -495,7 +443,7 @@ impl Pfs {
         };
         let want = buffer.len();
         // Small files are not worth a request of their own.
-        let stripe_bytes = if want > FIRST_CHUNK_BYTES { task.entry.stripe_bytes(pfs.as_fd()) } else { 0 };
+        let stripe_bytes = if want > chunk::FIRST_BYTES { task.entry.stripe_bytes(pfs.as_fd()) } else { 0 };
         let began = Instant::now();
         let read = mount.reader.read_full_at(pfs.as_fd(), buffer, offset, stripe_bytes);
         let got = read.map_err(|e| failed("read", e))?;
@@ -505,7 +453,7 @@ impl Pfs {
         }
         mount.fetched_bytes.fetch_add(got as u64, Ordering::Relaxed);
         add(&self.counters.fetched_bytes, got as u64);
-        self.brake.note_read();
+        self.scheduler.note_read();
         let facts = FileFacts::of(pfs.as_fd(), mount.config.revalidate).map_err(|e| failed("look at", e))?;
         if facts.version != task.entry.identity.version || got != want {
             return Err(FlightError::Changed);
@@ -532,7 +480,7 @@ fn fill_of(urgency: Urgency) -> Fill {
 }
 
 fn buffer_len(task: &Task, offset: u64) -> u64 {
-    (task.entry.identity.version.size - offset).min(CHUNK_BYTES as u64)
+    (task.entry.identity.version.size - offset).min(READ_BYTES)
 }
 
 #[cfg(test)]
@@ -540,27 +488,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks_are_as_large_as_they_may_be_for_whoever_waits_by_then() {
-        let bound = |urgency, is_demanded, done| chunk_bound(urgency, is_demanded, done, CHUNK_TIME / 2);
-        assert_eq!(bound(Urgency::Demand, true, 0), FIRST_CHUNK_BYTES);
-        assert_eq!(bound(Urgency::Ahead, true, 0), FIRST_CHUNK_BYTES, "a reader has come up to it");
-        assert_eq!(bound(Urgency::Refill, true, 64 << 10), DEMAND_CHUNK_BYTES);
-        assert_eq!(bound(Urgency::Ahead, false, 0), CHUNK_BYTES);
-        assert_eq!(bound(Urgency::Refill, false, 0), REFILL_CHUNK_BYTES);
-    }
-
-    #[test]
     fn a_long_run_tells_what_a_page_takes() {
         let time_of = |read_bytes| page_time_of(2 << 20, read_bytes, Duration::from_millis(300));
         assert_eq!([0, (1 << 20) - 1].map(time_of), [None; 2]);
         assert_eq!([1 << 20, 2 << 20].map(time_of), [600, 300].map(|ms| Some(Duration::from_millis(ms))));
-    }
-
-    #[test]
-    fn chunks_of_pages_that_take_long_are_small_enough_to_show_that_they_come() {
-        let bound = |page_ms| chunk_bound(Urgency::Plan, false, 0, Duration::from_millis(page_ms));
-        assert_eq!([0, 499, 500, 1200, 8000].map(bound).map(|b| b >> 10), [2048, 2048, 1024, 512, 256]);
-        let demanded = chunk_bound(Urgency::Demand, true, 256 << 10, Duration::from_secs(1));
-        assert_eq!(demanded, FIRST_CHUNK_BYTES);
     }
 }

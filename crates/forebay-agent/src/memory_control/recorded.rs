@@ -7,6 +7,7 @@ use forebay_trace::LAWS;
 use forebay_trace::log_files::{FILE_BYTES_MAX, Files, Recorder};
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 
 /// The log of a memory controller. A new file costs the laws what they have learnt, so files are
 /// long.
@@ -34,22 +35,22 @@ impl Recorded {
     ///
     /// # Errors
     /// The log cannot be written, or no law has that name.
-    pub fn new(config: &MemoryConfig) -> io::Result<Self> {
-        Recorded::with(config, LOG)
+    pub fn new(config: &MemoryConfig, decision_log: Option<&Path>) -> io::Result<Self> {
+        Recorded::with(config, decision_log, LOG)
     }
 
-    fn with(config: &MemoryConfig, files: Files) -> io::Result<Self> {
+    fn with(config: &MemoryConfig, decision_log: Option<&Path>, files: Files) -> io::Result<Self> {
         let period_ns = config.period.as_nanos() as u64;
         let (policy, target, gain) = (config.policy.clone(), config.target, config.gain);
         let built_from = Config { policy, target, period_ns, gain };
         let machine = NodeMemory::new(built_from.clone()).map_err(io::Error::other)?;
-        let recorder = match &config.decision_log {
+        let recorder = match decision_log {
             None => Recorder::off(),
             Some(dir) => {
                 let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
                 Recorder::start(&dir.join(host), files, &built_from).map_err(|e| {
                     let dir = dir.display();
-                    let why = format!("cannot record decisions in {dir} (memory.decision_log): {e}");
+                    let why = format!("cannot record decisions in {dir} (agent.decision_log): {e}");
                     io::Error::new(e.kind(), why)
                 })?
             }
@@ -106,7 +107,6 @@ impl Recorded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     /// Decides again what a file has recorded; the number of actions.
     fn replay(path: &Path) -> usize {
@@ -134,9 +134,8 @@ mod tests {
     #[test]
     fn each_file_of_a_long_log_replays_by_itself() {
         let dir = tempfile::tempdir().unwrap();
-        let config = MemoryConfig { decision_log: Some(dir.path().to_owned()), ..MemoryConfig::default() };
         let files = Files { bytes_long: 8 << 10, bytes_max: 16 << 10, ..LOG };
-        let mut recorded = Recorded::with(&config, files).unwrap();
+        let mut recorded = Recorded::with(&MemoryConfig::default(), Some(dir.path()), files).unwrap();
         recorded.moved(Nanos(0), vec!["node".into()]);
         for i in 0..100 {
             let now = Nanos(i * 100_000_000);

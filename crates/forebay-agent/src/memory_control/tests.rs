@@ -78,7 +78,7 @@ impl Stand {
         let wake = Arc::new(Wake::new().unwrap());
         let config = MemoryConfig::default();
         let calls = Calls::new(&wake).unwrap();
-        let machine = Recorded::new(&config).unwrap();
+        let machine = Recorded::new(&config, None).unwrap();
         let mut sources = Sources::new(&config.watch, &calls);
         let group = Group { version: 2, directory: dir.path().join("group") };
         std::fs::create_dir(&group.directory).unwrap();

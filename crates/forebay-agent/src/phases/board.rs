@@ -5,12 +5,12 @@ use super::pace::{Pace, Seldom};
 use super::spread::{Spread, is_under_way};
 use super::turns::{Asked, Turns};
 use super::words;
-use crate::brake::Brake;
 use crate::counters::{Counters, add};
-use crate::fetch::pfs::Pfs;
 use crate::lock::lock;
+use crate::scheduler::Scheduler;
 use crate::stop::Stop;
 use forebay_policy::machine::{Machine, Nanos};
+use forebay_policy::node;
 use forebay_policy::phases::{Action, Board, Config, Event, JobKey, JobStatus, Refused, Seen};
 use forebay_wire::cluster::ToCoordinator;
 use forebay_wire::{HpcJob, HpcPhase, HpcStatus, HpcUpdate};
@@ -38,8 +38,7 @@ pub type Say = Box<dyn Fn(ToCoordinator) + Send + Sync>;
 pub struct Phases {
     state: Mutex<State>,
     changed: Condvar,
-    brake: Arc<Brake>,
-    pfs: Arc<Pfs>,
+    scheduler: Arc<Scheduler>,
     counters: Arc<Counters>,
     spread: Arc<Spread>,
     say: Say,
@@ -70,7 +69,7 @@ impl State {
 
 impl fmt::Debug for Phases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Phases").field("brake", &self.brake).finish_non_exhaustive()
+        f.debug_struct("Phases").field("scheduler", &self.scheduler).finish_non_exhaustive()
     }
 }
 
@@ -78,8 +77,7 @@ impl Phases {
     /// Nothing is known yet.
     pub fn new(
         config: Config,
-        brake: Arc<Brake>,
-        pfs: Arc<Pfs>,
+        scheduler: Arc<Scheduler>,
         counters: Arc<Counters>,
         spread: Arc<Spread>,
         say: Say,
@@ -93,8 +91,7 @@ impl Phases {
         Phases {
             state: Mutex::new(state),
             changed: Condvar::new(),
-            brake,
-            pfs,
+            scheduler,
             counters,
             spread,
             say,
@@ -158,7 +155,7 @@ impl Phases {
     ) -> (MutexGuard<'a, State>, bool) {
         let until = Instant::now() + TURN_WAIT;
         loop {
-            match state.turns.ask(self.now(), job, self.brake.is_coordinator_silent()) {
+            match state.turns.ask(self.now(), job, self.scheduler.is_coordinator_silent()) {
                 Asked::Begin => return (state, true),
                 Asked::Wait { is_new } if is_new => (self.say)(ToCoordinator::AskTurn { hpc: job }),
                 Asked::Wait { .. } => {}
@@ -254,9 +251,9 @@ impl Phases {
             .collect());
     }
 
-    /// The brake of this node.
-    pub fn brake(&self) -> &Brake {
-        &self.brake
+    /// What is fetched on this node, and when.
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
     }
 
     /// The thread: does what is due until the agent ends.
@@ -319,14 +316,14 @@ impl Phases {
 
     /// A phase has begun. Whether bytes for this node are on their way; peers say it of themselves.
     fn look_whether_quiet(&self, state: &mut State) {
-        if self.brake.since_read().is_some_and(is_under_way) {
+        if self.scheduler.since_read().is_some_and(is_under_way) {
             self.hear_in(state, Event::UnderWay);
         }
     }
 
     /// Milliseconds since this node has last read from the PFS; `u32::MAX` if it never has.
     pub fn since_read_ms(&self) -> u32 {
-        let since = self.brake.since_read();
+        let since = self.scheduler.since_read();
         since.and_then(|since| u32::try_from(since.as_millis()).ok()).unwrap_or(u32::MAX)
     }
 
@@ -339,12 +336,11 @@ impl Phases {
 
     /// Under the lock of the board: news leaves in the order of the decisions.
     fn carry_out(&self, board: &Board, actions: Vec<Action>) {
-        self.brake.set_phases(board.has_phases());
+        self.scheduler.set_phases(board.has_phases());
         for action in actions {
             match action {
                 Action::Brake(on) => {
-                    self.brake.set(on);
-                    self.pfs.follow_brake();
+                    self.scheduler.hear(node::Event::Brake { on });
                     add(&self.counters.brakes_total, u64::from(on));
                     let words = "the brake of prefetches, for I/O phases of HPC jobs";
                     // The last line must not say that it is set when it is not.

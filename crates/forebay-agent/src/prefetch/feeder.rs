@@ -12,6 +12,7 @@ use crate::mounts::admit::admit;
 use crate::user_limits::PfsFile;
 use forebay_pfs::lease::Opened;
 use forebay_policy::fetch_order::Urgency;
+use forebay_policy::node::ReadId;
 use forebay_wire::NodeInfo;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -60,14 +61,14 @@ pub trait Errand {
     /// How urgent its pages are.
     const URGENCY: Urgency;
 
-    /// Before pages take off they may have waited so long that others have fetched or evicted it.
+    /// Before pages go they may have waited so long that others have fetched or evicted them.
     const WAITS_LONG: bool = false;
 
-    /// Waits until the pages may go; `false` if nothing is wanted any more.
-    fn take_off(&self, next: &Next) -> bool;
+    /// Waits until the pages may go; `None` if nothing is wanted any more.
+    fn wait_to_read(&self, next: &Next) -> Option<ReadId>;
 
-    /// Who hears of the end of each of the pages that have taken off.
-    fn watcher(&self, next: &Next) -> Arc<dyn Watcher>;
+    /// Who hears of the end of each of the pages, as one read that was let go.
+    fn watcher(&self, next: &Next, read: ReadId) -> Arc<dyn Watcher>;
 
     /// Has a page fetched into the tier of its owner; `false` if it is to be fetched to this
     /// node.
@@ -110,10 +111,8 @@ pub fn feed<E: Errand>(
             next.wanted_bytes.pop();
             next.pages.end -= 1;
         }
-        if !errand.take_off(&next) {
-            return false;
-        }
-        send(fetch, errand, source, next);
+        let Some(read) = errand.wait_to_read(&next) else { return false };
+        send(fetch, errand, source, next, read);
     }
     true
 }
@@ -130,14 +129,14 @@ fn goes_with(fetch: &Fetch, next: &Next, page: u32) -> bool {
             == next.owner.as_ref().map(|owner| owner.name.clone())
 }
 
-fn send<E: Errand>(fetch: &Fetch, errand: &E, source: &mut Source, mut next: Next) {
+fn send<E: Errand>(fetch: &Fetch, errand: &E, source: &mut Source, mut next: Next, read: ReadId) {
     let first = next.pages.start;
     if E::WAITS_LONG {
         next.is_resident = next.pages.clone().all(|page| fetch.is_resident(&next.entry, page));
         next.owner = fetch.owners.owner_of(&next.entry, first);
     }
     if next.is_resident {
-        let watcher = errand.watcher(&next);
+        let watcher = errand.watcher(&next, read);
         return next.pages.clone().for_each(|page| watcher.page_done(page, &Ok(0)));
     }
     if let Some(owner) = next.owner.clone() {
@@ -150,14 +149,14 @@ fn send<E: Errand>(fetch: &Fetch, errand: &E, source: &mut Source, mut next: Nex
     }
     // Twice: while this waited the copy may have gone from the tier with the last of its pages.
     for _ in 0..2 {
-        let (watcher, pages) = (errand.watcher(&next), next.pages.clone());
+        let (watcher, pages) = (errand.watcher(&next, read), next.pages.clone());
         if fetch.request_run(&next.entry, pages, &source.pfs, E::URGENCY, Some(&watcher)).is_some() {
             return;
         }
         let Some(entry) = errand.entry_again(source) else { break };
         (source.entry, next.entry) = (entry.clone(), entry);
     }
-    let watcher = errand.watcher(&next);
+    let watcher = errand.watcher(&next, read);
     next.pages.clone().for_each(|page| watcher.page_done(page, &Err(FlightError::NoRoom)));
 }
 

@@ -16,7 +16,6 @@
 //! the file, it would never end.
 
 use super::loaded_file::{FileLoad, Load, Wanted, explain};
-use crate::brake::{Brake, LOOK};
 use crate::cache::entry::Entry;
 use crate::cache::flight::FlightError;
 use crate::fetch::Fetch;
@@ -24,12 +23,12 @@ use crate::fetch::find::NoEntry;
 use crate::lock::lock;
 use crate::mounts::admit::{NoFile, admit};
 use crate::mounts::seal::Unsettled;
+use crate::scheduler::Scheduler;
 use crate::units::Human;
 use crate::user_limits::{PfsFile, Share};
 use forebay_pfs::holes::data_pages;
 use forebay_pfs::lease::Opened;
-use forebay_policy::machine::Nanos;
-use forebay_policy::token_bucket::TokenBucket;
+use forebay_policy::node::Event;
 use forebay_wire::LoadProgress;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -40,10 +39,6 @@ use std::time::{Duration, Instant};
 
 /// Files waiting in one load; each holds a descriptor.
 const QUEUE_MAX: usize = 512;
-
-/// Burst of a limited load: one page's worth at least, so that a page is never split over two
-/// refills.
-const BURST_BYTES: u64 = 4 << 20;
 
 /// How long a load with nothing else to do waits for files that programs write or keep changing.
 /// The time starts anew when one of them can be loaded.
@@ -65,10 +60,7 @@ pub struct LoadJob {
     state: Mutex<JobState>,
     changed: Condvar,
     cancelled: AtomicBool,
-    /// Limit of the rate; `None`: no limit.
-    pace: Option<Mutex<TokenBucket>>,
-    started: Instant,
-    brake: Arc<Brake>,
+    scheduler: Arc<Scheduler>,
 }
 
 #[derive(Debug, Default)]
@@ -86,7 +78,6 @@ struct JobState {
     again: VecDeque<(Arc<FileLoad>, Vec<u32>)>,
     feeding: bool,
     files_under_way: u64,
-    pages_in_flight: u64,
     progress: LoadProgress,
 }
 
@@ -136,12 +127,10 @@ impl LoadJob {
             state: Mutex::default(),
             changed: Condvar::new(),
             cancelled: AtomicBool::new(false),
-            pace: (rate_bytes_per_s > 0)
-                .then(|| Mutex::new(TokenBucket::new(Nanos(0), rate_bytes_per_s, BURST_BYTES))),
-            started: Instant::now(),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            brake: fetch.brake.clone(),
+            scheduler: fetch.scheduler.clone(),
         });
+        fetch.scheduler.hear(Event::LoadBegins { load: job.id, rate_bytes_per_s });
         let (fetch, feeding) = (fetch.clone(), job.clone());
         std::thread::Builder::new().name("load".into()).spawn(move || {
             feeding.feed(&fetch);
@@ -197,6 +186,7 @@ impl LoadJob {
             std::mem::take(&mut state.again)
         };
         self.changed.notify_all();
+        self.scheduler.hear(Event::LoadEnds { load: self.id });
         for (load, _) in again {
             load.end(Some(explain(&FlightError::Cancelled)));
         }
@@ -343,7 +333,7 @@ impl LoadJob {
     /// What the load waits for, in words; empty if it does not wait.
     fn waits_for(&self, state: &JobState) -> String {
         match state.put_off.len() {
-            _ if self.brake.is_on() => {
+            _ if self.scheduler.is_braked() => {
                 "I/O phases of HPC jobs that are behind or have an unknown length (`forebay jobs --hpc` lists them)".into()
             }
             0 => String::new(),
@@ -382,19 +372,6 @@ impl LoadJob {
             };
         }
     }
-
-    /// Sleeps, but not through a cancellation.
-    fn pause(&self, length: Duration) {
-        let deadline = Instant::now() + length;
-        let mut state = lock(&self.state);
-        while !self.is_cancelled() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
 }
 
 impl Load for LoadJob {
@@ -428,30 +405,8 @@ impl Load for LoadJob {
         self.changed.notify_all();
     }
 
-    fn take_off(&self, pages: u64, most: u64, bytes: u64) -> bool {
-        while self.brake.is_on() && !self.is_cancelled() {
-            self.pause(LOOK);
-        }
-        let mut state = lock(&self.state);
-        while state.pages_in_flight >= most && !self.is_cancelled() {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        if self.is_cancelled() {
-            return false;
-        }
-        state.pages_in_flight += pages;
-        drop(state);
-        if let Some(pace) = self.pace.as_ref().filter(|_| bytes > 0) {
-            let now = Nanos(self.started.elapsed().as_nanos() as u64);
-            let wait_ns = lock(pace).reserve(now, bytes);
-            self.pause(Duration::from_nanos(wait_ns));
-        }
-        true
-    }
-
     fn page_landed(&self, bytes_fetched: u64, bytes_resident: u64) {
         let mut state = lock(&self.state);
-        state.pages_in_flight -= 1;
         state.progress.bytes_fetched += bytes_fetched;
         state.progress.bytes_resident += bytes_resident;
         self.changed.notify_all();

@@ -7,20 +7,17 @@ use crate::cache::flight::{FlightError, Watcher};
 use crate::counters::add;
 use crate::fetch::Fetch;
 use crate::fetch::peers::{Check, Place, Placing};
-use crate::fetch::pfs::READ_BYTES;
 use crate::lock::lock;
+use crate::scheduler::Permit;
 use crate::user_limits::PfsFile;
 use forebay_policy::fetch_order::{self, Urgency};
+use forebay_policy::node::{By, ReadId};
 use forebay_store::State;
 use forebay_wire::NodeInfo;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-
-/// Pages of one load in the fetch queue, or as many reads of the PFS that small pages make: enough
-/// for every fetch thread to find the next one waiting, unless they are of one stream.
-const PAGES_IN_FLIGHT: u64 = 64;
 
 /// How often what has gone from other nodes is fetched again before the file is given up.
 const AGAIN_MAX: u32 = 3;
@@ -47,10 +44,6 @@ pub(super) trait Load: std::fmt::Debug + Send + Sync {
     /// Notes the end of a file that had taken `bytes` of room.
     fn file_ended(&self, index: u64, bytes: u64, failure: Option<(i32, String)>);
 
-    /// Waits until fewer than `most` pages are under way, and until `bytes` may be fetched; `false`
-    /// if the load was cancelled. So many `pages` are under way then as well.
-    fn take_off(&self, pages: u64, most: u64, bytes: u64) -> bool;
-
     /// A page has come: so many bytes of the PFS, or so many that were there.
     fn page_landed(&self, bytes_fetched: u64, bytes_resident: u64);
 }
@@ -68,6 +61,8 @@ pub struct FileLoad {
     left: AtomicU64,
     elsewhere: Mutex<Elsewhere>,
     failure: Mutex<Option<(i32, String)>>,
+    /// Of pages that are on their way; those of one read share one.
+    permits: Mutex<HashMap<u32, Arc<Permit>>>,
     fetch: Arc<Fetch>,
     me: Weak<FileLoad>,
 }
@@ -91,6 +86,7 @@ impl Watcher for FileLoad {
     }
 
     fn page_done(&self, page: u32, outcome: &Result<u64, FlightError>) {
+        lock(&self.permits).remove(&page);
         match outcome {
             Ok(0) => self.page_landed(0, self.entry.geometry().page_len(page)),
             Ok(bytes) => self.page_landed(*bytes, 0),
@@ -113,6 +109,7 @@ impl Placing for FileLoad {
     }
 
     fn page_placed(&self, page: u32, node: &str, fetched: bool) {
+        lock(&self.permits).remove(&page);
         lock(&self.elsewhere).placed.entry(node.to_owned()).or_default().insert(page);
         let bytes = self.entry.geometry().page_len(page);
         let (fetched_bytes, resident_bytes) = if fetched { (bytes, 0) } else { (0, bytes) };
@@ -137,20 +134,19 @@ impl Errand for Arc<FileLoad> {
     const URGENCY: Urgency = Urgency::Load;
     const WAITS_LONG: bool = true;
 
-    fn take_off(&self, next: &Next) -> bool {
+    fn wait_to_read(&self, next: &Next) -> Option<ReadId> {
         if lock(&self.failure).is_some() {
-            return false;
+            return None;
         }
-        let pages = u64::from(next.pages.end - next.pages.start);
-        let small_pages = (READ_BYTES / next.entry.geometry().page_bytes).max(1);
-        let goes = self.job.take_off(pages, PAGES_IN_FLIGHT * small_pages, next.fetch_bytes());
-        if goes {
-            self.left.fetch_add(pages, Ordering::AcqRel);
-        }
-        goes
+        let (scheduler, by) = (&self.fetch.scheduler, By::Load(self.job.id()));
+        let read = scheduler.wait_to_read(by, next.mount(), next.fetch_bytes(), false, None)?;
+        let permit = Arc::new(Permit::new(scheduler.clone(), read));
+        lock(&self.permits).extend(next.pages.clone().map(|page| (page, permit.clone())));
+        self.left.fetch_add(u64::from(next.pages.end - next.pages.start), Ordering::AcqRel);
+        Some(read)
     }
 
-    fn watcher(&self, _next: &Next) -> Arc<dyn Watcher> {
+    fn watcher(&self, _next: &Next, _read: ReadId) -> Arc<dyn Watcher> {
         self.clone()
     }
 
@@ -180,6 +176,7 @@ impl FileLoad {
             left: AtomicU64::new(1),
             elsewhere: Mutex::default(),
             failure: Mutex::new(None),
+            permits: Mutex::default(),
             fetch,
             me: me.clone(),
         })

@@ -17,7 +17,6 @@
 //! still wanted.
 
 use super::feeder::{Errand, Next, Source, entry_again, feed};
-use crate::brake::LOOK;
 use crate::cache::entry::Entry;
 use crate::cache::flight::{FlightError, Watcher};
 use crate::counters::add;
@@ -27,28 +26,25 @@ use crate::fetch::pfs::READ_BYTES;
 use crate::lock::lock;
 use crate::mounts::by_path::{ByPath, NoPath, open_by_path};
 use crate::mounts::seal::Unsettled;
-use crate::stop::{Stop, Wake};
+use crate::scheduler::{Permit, Scheduler};
+use crate::stop::Stop;
 use forebay_pfs::lease::Opened;
-use forebay_policy::fetch_order::{self, InFlight, Urgency};
-use forebay_policy::machine::Nanos;
+use forebay_policy::fetch_order::Urgency;
 use forebay_policy::merge_gap::{self, goes_on};
-use forebay_policy::stage::event::Priority;
-use forebay_policy::token_bucket::TokenBucket;
+use forebay_policy::node::{By, Event, ReadId};
+use forebay_policy::stage::event::{Priority, Progress};
 use forebay_store::{Class, Reservation};
 use forebay_wire::FileRef;
 use forebay_wire::cluster::{Order, OrderProgress, Part};
 use rustix::fs::{Advice, fadvise};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Orders at a time; each has a thread while it is fed. A stage of a job has a few.
 const ORDERS_MAX: usize = 256;
-
-/// Burst of a limited order: a page is never split over two refills.
-const BURST_BYTES: u64 = 4 << 20;
 
 /// How often a racily clean file is looked at again before it is given up; each time after its
 /// stamps could have been believed.
@@ -65,46 +61,25 @@ const STACK_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub struct Orders {
     state: Mutex<State>,
-    changed: Condvar,
     fetch: Arc<Fetch>,
     stop: Arc<Stop>,
-    /// Calls the thread that reports progress.
-    reporting: Arc<Wake>,
-    started: Instant,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// By the coordinator's number.
     orders: BTreeMap<u64, Run>,
-    /// Pages under way from the PFS, by mount: those of orders here, and those passed on to peers
-    /// for theirs.
-    in_flight: BTreeMap<usize, InFlight>,
-    /// Pages that are fetched for orders of peers.
-    passed: usize,
-    /// Peers that wait to have a page fetched for an order of theirs, by mount.
-    waiting_peers: BTreeMap<usize, usize>,
-    /// The coordinator has paused all orders of the cluster.
-    all_rest: bool,
     /// Of the ticket given last.
     serial: u64,
 }
 
-/// Names an order as it was begun here. Its number alone does not: a coordinator that has been
-/// started again counts from one, and what is under way for an order of its predecessor is not for
-/// its own.
+/// Names an order as it was begun here; the node machine knows it by its serial number. Its own
+/// number alone does not: a coordinator that has been started again counts from one, and what is
+/// under way for an order of its predecessor is not for its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ticket {
     id: u64,
     serial: u64,
-}
-
-/// A read of a mount for an order.
-#[derive(Clone, Copy, Debug)]
-struct Read {
-    mount: usize,
-    bytes: u64,
-    /// Of small pages.
-    is_short: bool,
 }
 
 /// One order.
@@ -112,29 +87,22 @@ struct Read {
 struct Run {
     /// See [`Ticket`].
     serial: u64,
-    threads: u32,
-    /// Others go first.
-    ahead: bool,
-    bucket: TokenBucket,
-    in_flight: InFlight,
-    /// The read of a mount that is its next one, and waits.
-    waits_for: Option<Read>,
-    progress: OrderProgress,
     /// Nothing more will be fed.
     fed: bool,
-    /// There is something to tell.
-    dirty: bool,
-    /// Its end has been told.
+    /// Its end has been reported.
     reported: bool,
     /// What its files and parts take, until it is fed.
     room: Option<Reservation>,
 }
 
 impl Orders {
-    /// None yet. An order that has ended calls `reporting`.
-    pub fn new(fetch: Arc<Fetch>, stop: Arc<Stop>, reporting: Arc<Wake>) -> Self {
-        let (state, changed, started) = (Mutex::default(), Condvar::new(), Instant::now());
-        Orders { state, changed, fetch, stop, reporting, started }
+    /// None yet.
+    pub fn new(fetch: Arc<Fetch>, stop: Arc<Stop>) -> Self {
+        Orders { state: Mutex::default(), fetch, stop }
+    }
+
+    fn scheduler(&self) -> &Scheduler {
+        &self.fetch.scheduler
     }
 
     /// Begins to carry out `order`. One that cannot be carried out ends at once, with all of it
@@ -143,35 +111,18 @@ impl Orders {
         let id = order.order;
         let bytes = order.files.len() as u64 * FILE_BYTES + order.parts.len() as u64 * PART_BYTES;
         let room = self.fetch.cache.reserve(Class::Clients, bytes);
-        let fits = room.is_some();
-        let run = Run {
-            serial: 0,
+        let mut state = lock(&self.state);
+        let accepted = room.is_some() && state.orders.values().filter(|r| !r.fed).count() < ORDERS_MAX;
+        state.serial += 1;
+        let ticket = Ticket { id, serial: state.serial };
+        state.orders.insert(id, Run { serial: ticket.serial, fed: false, reported: false, room });
+        self.scheduler().hear(Event::Request {
+            request: ticket.serial,
             threads: order.threads,
-            ahead: order.ahead,
-            bucket: TokenBucket::new(self.now(), limit(order.rate_bytes_per_s), BURST_BYTES),
-            in_flight: InFlight::default(),
-            waits_for: None,
-            progress: OrderProgress {
-                order: id,
-                fetched_bytes: 0,
-                resident_bytes: 0,
-                failed_bytes: 0,
-                done: false,
-            },
-            fed: false,
-            dirty: false,
-            reported: false,
-            room,
-        };
-        let (accepted, ticket) = {
-            let mut state = lock(&self.state);
-            let accepted = fits && state.orders.values().filter(|r| !r.fed).count() < ORDERS_MAX;
-            state.serial += 1;
-            let ticket = Ticket { id, serial: state.serial };
-            state.orders.insert(id, Run { serial: ticket.serial, ..run });
-            self.rest_if_paused(&state);
-            (accepted, ticket)
-        };
+            rate_bytes_per_s: order.rate_bytes_per_s,
+            priority: if order.ahead { Priority::Ahead } else { Priority::Planned },
+        });
+        drop(state);
         let all: u64 = order.parts.iter().map(|p| p.len).sum();
         let orders = self.clone();
         let spawned = accepted.then(|| {
@@ -180,289 +131,107 @@ impl Orders {
         });
         if !matches!(spawned, Some(Ok(_))) {
             tracing::warn!(order = id, "cannot execute a prefetch request: too many, or no memory");
-            self.note(ticket, |p| p.failed_bytes += all);
+            self.scheduler().settled(ticket.serial, all);
             self.end_feeding(ticket);
         }
     }
 
     /// Changes the pace of an order; no pages at a time pause it.
     pub fn adjust(&self, id: u64, threads: u32, rate_bytes_per_s: u64) {
-        let mut state = lock(&self.state);
-        if let Some(run) = state.orders.get_mut(&id) {
-            run.threads = threads;
-            run.bucket.set_rate(self.now(), limit(rate_bytes_per_s));
+        let state = lock(&self.state);
+        if let Some(run) = state.orders.get(&id) {
+            self.scheduler().hear(Event::Adjust { request: run.serial, threads, rate_bytes_per_s });
         }
-        self.rest_if_paused(&state);
-        drop(state);
-        self.changed.notify_all();
     }
 
     /// Whether all orders of the cluster are paused.
     pub fn rest(&self, on: bool) {
-        let mut state = lock(&self.state);
-        state.all_rest = on;
-        self.rest_if_paused(&state);
-        drop(state);
-        self.changed.notify_all();
-    }
-
-    /// If the coordinator has paused all orders, their pages stop as well: one of 2 MiB may take a
-    /// slow file system a second, and the phase for which they pause has begun. If only all of this
-    /// node are paused, they go on while a peer has a page fetched here for an order of its own.
-    fn rest_if_paused(&self, state: &State) {
-        let mut open = state.orders.values().filter(|run| !run.progress.done).peekable();
-        let is_for_peers = state.passed > 0 || !state.waiting_peers.is_empty();
-        let here = open.peek().is_some() && open.all(|run| run.threads == 0) && !is_for_peers;
-        let rest = state.all_rest || here;
-        let brake = &self.fetch.brake;
-        if brake.do_requests_rest() != rest {
-            brake.set_requests_rest(rest);
-            self.fetch.pfs.follow_brake();
-        }
+        self.scheduler().hear(Event::Pause { on });
     }
 
     /// Forgets orders: what is not fetched is not fetched any more, and what came may go.
     pub fn cancel(&self, ids: &[u64]) {
-        let ids: BTreeSet<u64> = ids.iter().copied().collect();
         let mut state = lock(&self.state);
-        state.orders.retain(|id, _| !ids.contains(id));
-        self.rest_if_paused(&state);
+        let requests = ids.iter().filter_map(|id| Some(state.orders.remove(id)?.serial)).collect();
+        self.scheduler().hear(Event::Release { requests });
         drop(state);
-        self.changed.notify_all();
-        self.fetch.cache.unplan(Some(&ids));
+        self.fetch.cache.unplan(Some(&ids.iter().copied().collect()));
     }
 
     /// Forgets all orders.
     pub fn drop_all(&self) {
         let mut state = lock(&self.state);
-        let dropped = std::mem::take(&mut state.orders);
-        state.all_rest = false;
-        self.rest_if_paused(&state);
-        drop(state);
-        self.changed.notify_all();
-        if !dropped.is_empty() {
-            tracing::info!(orders = dropped.len(), "prefetch requests are void without their coordinator");
+        let dropped: Vec<u64> = std::mem::take(&mut state.orders).values().map(|run| run.serial).collect();
+        let count = dropped.len();
+        self.scheduler().hear(Event::Pause { on: false });
+        if count > 0 {
+            self.scheduler().hear(Event::Release { requests: dropped });
+            drop(state);
+            tracing::info!(orders = count, "prefetch requests are void without their coordinator");
             self.fetch.cache.unplan(None);
         }
     }
 
-    /// Whether any order has something left to tell.
+    /// Whether any order has something left to report.
     pub fn are_busy(&self) -> bool {
         lock(&self.state).orders.values().any(|run| !run.reported)
     }
 
-    /// What is to be told of orders now: those that have ended, and with `all` those that have
+    /// What is to be reported of orders now: those that have ended, and with `all` those that have
     /// moved.
     pub fn take_progress(&self, all: bool) -> Vec<OrderProgress> {
         let mut state = lock(&self.state);
-        let moved = state.orders.values_mut().filter(|run| run.dirty && (all || run.progress.done));
-        moved
-            .map(|run| {
-                run.dirty = false;
-                run.reported = run.progress.done;
-                run.progress
+        let moved: BTreeMap<u64, Progress> = self.scheduler().take_moved(all).into_iter().collect();
+        let of_order = |(id, run): (&u64, &mut Run)| {
+            let progress = moved.get(&run.serial)?;
+            run.reported = progress.done;
+            Some(OrderProgress {
+                order: *id,
+                fetched_bytes: progress.fetched_bytes,
+                resident_bytes: progress.resident_bytes,
+                failed_bytes: progress.failed_bytes,
+                done: progress.done,
             })
-            .collect()
-    }
-
-    fn note(&self, ticket: Ticket, change: impl FnOnce(&mut OrderProgress)) {
-        let mut state = lock(&self.state);
-        if let Some(run) = state.run_mut(ticket) {
-            change(&mut run.progress);
-            run.dirty = true;
-            run.end_if_done(&self.reporting);
-        }
-        self.rest_if_paused(&state);
+        };
+        state.orders.iter_mut().filter_map(of_order).collect()
     }
 
     fn end_feeding(&self, ticket: Ticket) {
         let mut state = lock(&self.state);
-        if let Some(run) = state.run_mut(ticket) {
+        if let Some(run) = state.orders.get_mut(&ticket.id).filter(|run| run.serial == ticket.serial) {
             run.fed = true;
             run.room = None;
-            run.end_if_done(&self.reporting);
         }
-        self.rest_if_paused(&state);
+        self.scheduler().hear(Event::Fed { request: ticket.serial });
     }
 
     fn is_live(&self, ticket: Ticket) -> bool {
-        lock(&self.state).run_mut(ticket).is_some()
+        self.scheduler().progress(ticket.serial).is_some()
     }
 
-    /// Waits until the order may send another page of `bytes` on its way, with `mount` to the PFS
-    /// of that mount; `false` if it is not wanted any more. Pages that peers wait for go first, or
-    /// two nodes with much to do would wait for each other.
-    fn take_off(&self, ticket: Ticket, next: &Next) -> bool {
-        let (mount, bytes) = (next.mount(), next.fetch_bytes());
-        let is_short = self.fetch.has_small_pages(&next.entry);
-        let mut state = lock(&self.state);
-        loop {
-            let busy = mount.is_some_and(|mount| {
-                // More of the short ones would never let a page in.
-                let is_short = is_short && !state.has_page_waiting(mount);
-                let taken = state.taken(mount);
-                state.outranked(ticket.id, mount) || !self.has_thread(mount, taken, bytes, is_short)
-            });
-            let Some(run) = state.run_mut(ticket).filter(|_| !self.stop.is_stopping()) else { return false };
-            let held = self.fetch.brake.holds_orders();
-            let may_send = run.may_send(bytes, is_short) && !held;
-            let wait_ns = if may_send && !busy { run.bucket.take(self.now(), bytes) } else { u64::MAX };
-            let has_waited = run.waits_for.is_some();
-            // Not if it is its own rate that holds it up.
-            let waits_for = mount.filter(|_| wait_ns == u64::MAX);
-            run.waits_for = waits_for.map(|mount| Read { mount, bytes, is_short });
-            if wait_ns == 0 {
-                run.in_flight.begin(bytes);
-                if let Some(mount) = mount {
-                    state.in_flight.entry(mount).or_default().begin(bytes);
-                }
-                // There may be room for a later order as well, which has waited for this one.
-                self.changed.notify_all();
-                return true;
-            }
-            if has_waited && run.waits_for.is_none() {
-                self.changed.notify_all();
-            }
-            // Woken when a page lands, the pace changes or the order goes; at the latest to look
-            // whether the agent ends.
-            let look = if held { LOOK } else { Duration::from_millis(500) };
-            let wait = Duration::from_nanos(wait_ns).min(look);
-            state = self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-
-    /// Waits until `deadline` for leave to fetch a page of `mount` that a peer has an order for;
-    /// `None` if none came.
-    pub fn pass(self: &Arc<Self>, mount: usize, deadline: Instant) -> Option<Passed> {
-        let mut state = lock(&self.state);
-        *state.waiting_peers.entry(mount).or_default() += 1;
-        self.rest_if_paused(&state);
-        let free = loop {
-            let held = self.fetch.brake.stops(Urgency::Plan);
-            if !held && self.has_thread(mount, state.under_way(mount), READ_BYTES, false) {
-                state.in_flight.entry(mount).or_default().begin(READ_BYTES);
-                state.passed += 1;
-                break true;
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break false;
-            }
-            let wait = if held { left.min(LOOK) } else { left };
-            state = self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
-        };
-        take_one(&mut state.waiting_peers, mount);
-        self.rest_if_paused(&state);
-        drop(state);
-        // Orders here may have waited for this one.
-        self.changed.notify_all();
-        free.then(|| Passed { orders: self.clone(), mount })
+    /// Waits until `deadline` for permission to fetch a page of `mount` that a peer has an order
+    /// for; `None` if there was none.
+    pub fn pass(&self, mount: usize, deadline: Instant) -> Option<Passed> {
+        let scheduler = &self.fetch.scheduler;
+        let read = scheduler.wait_to_read(By::Peer, Some(mount), READ_BYTES, false, Some(deadline))?;
+        Some(Passed { _permit: Permit::new(scheduler.clone(), read) })
     }
 
     /// A page of an order has landed: it is protected until it was read.
     fn protect(&self, of: &OrderedPages, page: u32, has_landed: bool) {
-        let mut state = lock(&self.state);
-        if has_landed && state.run_mut(of.order).is_some() {
-            // Under the lock: an order that is cancelled now takes its claim back afterwards.
-            self.fetch.cache.plan(of.entry.key(page), of.order.id);
-        }
-    }
-
-    /// Pages that were under way have ended.
-    fn landed(&self, page: &OrderedPages, ends: PageEnds) {
-        let mut state = lock(&self.state);
-        if page.from_pfs {
-            state.read_ended(page.entry.mount, page.read_bytes);
-        }
-        if let Some(run) = state.run_mut(page.order) {
-            run.in_flight.end(page.read_bytes);
-            run.progress.resident_bytes += ends.resident_bytes;
-            run.progress.fetched_bytes += ends.fetched_bytes;
-            run.progress.failed_bytes += ends.failed_bytes;
-            run.dirty = true;
-            run.end_if_done(&self.reporting);
-        }
-        self.rest_if_paused(&state);
-        drop(state);
-        self.changed.notify_all();
-    }
-
-    /// Whether one more read of so many bytes may go to the PFS of a mount beside those of orders
-    /// that are under way.
-    fn has_thread(&self, mount: usize, under_way: InFlight, bytes: u64, is_short: bool) -> bool {
-        let threads = self.fetch.mounts[mount].config.fetch_threads;
-        let pages = fetch_order::request_threads(threads);
-        let reads = if is_short { fetch_order::short_request_threads(threads) } else { pages };
-        under_way.has_room(bytes, pages, READ_BYTES, reads)
-    }
-
-    fn now(&self) -> Nanos {
-        Nanos(self.started.elapsed().as_nanos() as u64)
-    }
-}
-
-impl State {
-    fn run_mut(&mut self, ticket: Ticket) -> Option<&mut Run> {
-        self.orders.get_mut(&ticket.id).filter(|run| run.serial == ticket.serial)
-    }
-
-    /// Whether a page of another order has to go before those of `id` to the PFS of `mount`: what
-    /// is fetched ahead of the planned waves waits for planned orders, and for all that were given
-    /// before.
-    fn outranked(&self, id: u64, mount: usize) -> bool {
-        if !self.orders.get(&id).is_some_and(|run| run.ahead) {
-            return false;
-        }
-        let may_go = |run: &Run| run.waiting_for(mount).is_some();
-        let rank = |ahead, id| fetch_order::rank(if ahead { Priority::Ahead } else { Priority::Planned }, id);
-        let goes_before = |other: u64, run: &Run| rank(run.ahead, other) < rank(true, id);
-        self.orders.iter().any(|(other, run)| may_go(run) && goes_before(*other, run))
-    }
-
-    /// What orders have to leave room for at the PFS of the mount: what is under way, and a page
-    /// for which a peer waits.
-    fn taken(&self, mount: usize) -> InFlight {
-        let mut taken = self.under_way(mount);
-        if self.waiting_peers.contains_key(&mount) {
-            taken.begin(READ_BYTES);
-        }
-        taken
-    }
-
-    /// Whether a peer or an order waits that may send a page of the usual size to the PFS of the
-    /// mount.
-    fn has_page_waiting(&self, mount: usize) -> bool {
-        self.waiting_peers.contains_key(&mount)
-            || self.orders.values().filter_map(|run| run.waiting_for(mount)).any(|read| !read.is_short)
-    }
-
-    fn under_way(&self, mount: usize) -> InFlight {
-        self.in_flight.get(&mount).copied().unwrap_or_default()
-    }
-
-    /// A read of the PFS of a mount has ended.
-    fn read_ended(&mut self, mount: usize, bytes: u64) {
-        if let Some(under_way) = self.in_flight.get_mut(&mount) {
-            under_way.end(bytes);
+        if has_landed {
+            // An order that is cancelled now takes its claim back afterwards.
+            let key = of.entry.key(page);
+            self.scheduler().while_known(of.order.serial, || self.fetch.cache.plan(key, of.order.id));
         }
     }
 }
 
-fn take_one(counts: &mut BTreeMap<usize, usize>, mount: usize) {
-    if let Some(n) = counts.get_mut(&mount) {
-        *n = n.saturating_sub(1);
-        if *n == 0 {
-            counts.remove(&mount);
-        }
-    }
-}
-
-/// Leave to fetch a page for an order of a peer. Watches the flight, and with its end makes room
-/// for the next.
+/// Permission to fetch a page for an order of a peer. Watches the flight, and with its end makes
+/// room for the next.
 #[derive(Debug)]
 pub struct Passed {
-    orders: Arc<Orders>,
-    mount: usize,
+    _permit: Permit,
 }
 
 impl Watcher for Passed {
@@ -471,44 +240,6 @@ impl Watcher for Passed {
     fn is_cancelled(&self) -> bool {
         false
     }
-}
-
-impl Drop for Passed {
-    fn drop(&mut self) {
-        let mut state = lock(&self.orders.state);
-        state.read_ended(self.mount, READ_BYTES);
-        state.passed -= 1;
-        self.orders.rest_if_paused(&state);
-        drop(state);
-        self.orders.changed.notify_all();
-    }
-}
-
-impl Run {
-    /// Whether its threads have room for one more read.
-    fn may_send(&self, bytes: u64, is_short: bool) -> bool {
-        let pages = self.threads as usize;
-        let reads = if is_short { fetch_order::short_reads(pages) } else { pages };
-        self.in_flight.has_room(bytes, pages, READ_BYTES, reads)
-    }
-
-    /// What it would read of the PFS of the mount if that had a thread for it.
-    fn waiting_for(&self, mount: usize) -> Option<Read> {
-        self.waits_for.filter(|read| read.mount == mount && self.may_send(read.bytes, read.is_short))
-    }
-
-    fn end_if_done(&mut self, reporting: &Wake) {
-        if self.fed && self.in_flight.reads == 0 && !self.progress.done {
-            self.progress.done = true;
-            self.dirty = true;
-            reporting.call();
-        }
-    }
-}
-
-/// A rate of 0 stands for no limit, which no bucket has.
-fn limit(rate_bytes_per_s: u64) -> u64 {
-    if rate_bytes_per_s == 0 { 1 << 50 } else { rate_bytes_per_s }
 }
 
 /// A page under way for an order, or adjacent small ones that are one read.
@@ -520,10 +251,8 @@ struct OrderedPages {
     pages: Range<u32>,
     /// Of each, bytes that the order asks for.
     bytes: Vec<u64>,
-    /// They are fetched from the PFS here, not asked of a peer.
-    from_pfs: bool,
-    /// As counted when they went on their way.
-    read_bytes: u64,
+    /// The read that was let go for them.
+    read: ReadId,
     ends: Mutex<PageEnds>,
 }
 
@@ -562,7 +291,8 @@ impl Watcher for OrderedPages {
             *ends
         };
         self.orders.protect(self, page, outcome.is_ok());
-        self.orders.landed(self, all);
+        let PageEnds { resident_bytes, fetched_bytes, failed_bytes, .. } = all;
+        self.orders.scheduler().read_ended(self.read, resident_bytes, fetched_bytes, failed_bytes);
     }
 
     fn is_cancelled(&self) -> bool {
@@ -608,7 +338,7 @@ impl Feeder {
                     count
                 }
                 _ => {
-                    self.orders.note(self.ticket, |p| p.failed_bytes += part.len);
+                    self.orders.scheduler().settled(self.ticket.serial, part.len);
                     1
                 }
             };
@@ -685,7 +415,7 @@ impl Feeder {
 
     /// Bytes of the order that could not be fetched.
     fn failed_bytes(&self) -> u64 {
-        lock(&self.orders.state).run_mut(self.ticket).map_or(u64::MAX, |run| run.progress.failed_bytes)
+        self.orders.scheduler().progress(self.ticket.serial).map_or(u64::MAX, |p| p.failed_bytes)
     }
 }
 
@@ -726,19 +456,21 @@ struct Ordered<'a> {
 impl Errand for Ordered<'_> {
     const URGENCY: Urgency = Urgency::Plan;
 
-    fn take_off(&self, next: &Next) -> bool {
-        self.feeder.orders.take_off(self.feeder.ticket, next)
+    fn wait_to_read(&self, next: &Next) -> Option<ReadId> {
+        let Feeder { orders, ticket } = self.feeder;
+        let is_short = orders.fetch.has_small_pages(&next.entry);
+        let (by, bytes) = (By::Request(ticket.serial), next.fetch_bytes());
+        orders.scheduler().wait_to_read(by, next.mount(), bytes, is_short, None)
     }
 
-    fn watcher(&self, next: &Next) -> Arc<dyn Watcher> {
+    fn watcher(&self, next: &Next, read: ReadId) -> Arc<dyn Watcher> {
         Arc::new(OrderedPages {
             orders: self.feeder.orders.clone(),
             order: self.feeder.ticket,
             entry: next.entry.clone(),
             pages: next.pages.clone(),
             bytes: next.wanted_bytes.clone(),
-            from_pfs: next.mount().is_some(),
-            read_bytes: next.fetch_bytes(),
+            read,
             ends: Mutex::default(),
         })
     }
@@ -757,69 +489,6 @@ impl Errand for Ordered<'_> {
 mod tests {
     use super::*;
 
-    fn page(mount: usize) -> Read {
-        Read { mount, bytes: READ_BYTES, is_short: false }
-    }
-
-    /// An order of so many pages at a time whose next page waits for mount 0.
-    fn run(threads: u32, ahead: bool) -> Run {
-        let progress =
-            OrderProgress { order: 0, fetched_bytes: 0, resident_bytes: 0, failed_bytes: 0, done: false };
-        Run {
-            serial: 1,
-            threads,
-            ahead,
-            bucket: TokenBucket::new(Nanos(0), limit(0), BURST_BYTES),
-            in_flight: InFlight::default(),
-            waits_for: Some(page(0)),
-            progress,
-            fed: false,
-            dirty: false,
-            reported: false,
-            room: None,
-        }
-    }
-
-    fn of(orders: Vec<(u64, Run)>) -> State {
-        State { orders: orders.into_iter().collect(), ..State::default() }
-    }
-
-    #[test]
-    fn what_is_fetched_ahead_waits_for_what_is_needed_before() {
-        let outranked = |other: (u64, Run)| of(vec![(5, run(1, true)), other]).outranked(5, 0);
-        assert!(outranked((4, run(1, true))), "given before");
-        assert!(!outranked((6, run(1, true))));
-        assert!(outranked((6, run(4, false))), "a planned wave");
-        assert!(outranked((6, run(1, false))), "and one of a page at a time");
-        assert!(!outranked((4, Run { waits_for: None, ..run(4, false) })), "it has no page to send");
-        assert!(!outranked((4, Run { waits_for: Some(page(1)), ..run(4, false) })), "to another mount");
-        let in_flight = InFlight { reads: 4, bytes: 4 * READ_BYTES };
-        assert!(!outranked((4, Run { in_flight, ..run(4, false) })), "or may not");
-        assert!(!of(vec![(5, run(1, false)), (4, run(4, false))]).outranked(5, 0), "planned ones share");
-    }
-
-    #[test]
-    fn short_reads_give_way_to_a_page_that_waits() {
-        let short = Read { is_short: true, bytes: 16 << 10, ..page(0) };
-        let waits = |read: Read| of(vec![(4, Run { waits_for: Some(read), ..run(1, false) })]);
-        assert!(waits(page(0)).has_page_waiting(0) && !waits(page(0)).has_page_waiting(1));
-        assert!(!waits(short).has_page_waiting(0));
-        let mut with_peer = waits(short);
-        with_peer.in_flight.entry(0).or_default().begin(READ_BYTES);
-        with_peer.waiting_peers.insert(0, 1);
-        assert!(with_peer.has_page_waiting(0) && !with_peer.has_page_waiting(1));
-        assert_eq!(with_peer.taken(0), InFlight { reads: 2, bytes: 2 * READ_BYTES });
-        assert_eq!(with_peer.taken(1), InFlight::default());
-        let mut busy = run(1, false);
-        busy.in_flight.begin(short.bytes);
-        assert!(busy.may_send(short.bytes, true) && !busy.may_send(short.bytes, false));
-        busy.in_flight.begin(short.bytes);
-        assert!(!busy.may_send(short.bytes, true), "three of one thread");
-        busy.threads = 0;
-        assert!(!busy.may_send(0, true), "it rests");
-        assert!(!of(vec![(4, Run { waits_for: Some(page(0)), ..busy })]).has_page_waiting(0));
-    }
-
     #[test]
     fn each_page_of_a_run_counts_as_it_has_ended() {
         let mut ends = PageEnds::default();
@@ -828,12 +497,5 @@ mod tests {
         ends.add(7, &Err(FlightError::NoRoom));
         let (resident_bytes, fetched_bytes, failed_bytes) = (16, 10, 7);
         assert_eq!(ends, PageEnds { pages: 3, resident_bytes, fetched_bytes, failed_bytes });
-    }
-
-    #[test]
-    fn what_is_under_way_for_an_order_of_a_coordinator_before_is_not_for_its_successor_s() {
-        let mut state = of(vec![(1, Run { serial: 2, ..run(1, false) })]);
-        assert!(state.run_mut(Ticket { id: 1, serial: 1 }).is_none());
-        assert!(state.run_mut(Ticket { id: 1, serial: 2 }).is_some());
     }
 }

@@ -104,7 +104,7 @@ pub fn question_of(connection: &mut Connection) -> Result<(), Refusal> {
 pub fn task_asks(connection: &Connection, job: String, stage: u32, partition: u32) -> Answer {
     let node = &connection.node;
     let task: Task = (connection.peer.uid, job, stage, partition);
-    let is_silent = || node.fetch.brake.is_coordinator_silent();
+    let is_silent = || node.fetch.scheduler.is_coordinator_silent();
     let may_read = node.questions.may_read(&task, is_silent, |question| node.link.say(question, None));
     reply(if may_read { Reply::Done } else { Reply::Waits })
 }

@@ -127,7 +127,7 @@ impl<'a> Ahead<'a> {
             return None;
         }
         // A phase of an HPC job is behind: only what a reader waits for.
-        if node.fetch.brake.is_on() {
+        if node.fetch.scheduler.is_braked() {
             add(&node.counters.ahead_refused_total, 1);
             return None;
         }

@@ -170,7 +170,7 @@ impl Tier {
         write_file(&file);
         let config = dir.path().join("forebay.toml");
         let decisions = dir.path().join("decisions");
-        let text = format!("[memory]\npolicy = {policy:?}\ndecision_log = {decisions:?}\n{keys}\n");
+        let text = format!("[agent]\ndecision_log = {decisions:?}\n[memory]\npolicy = {policy:?}\n{keys}\n");
         std::fs::write(&config, text).unwrap();
         up.args(["up", "--foreground", "--capacity", &CAPACITY.to_string(), "--config"]).arg(&config);
         up.env_remove("FOREBAY_CONFIG");

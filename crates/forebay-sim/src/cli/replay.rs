@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use forebay_policy::bandwidth::{self, Divider};
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::memory::node::NodeMemory;
+use forebay_policy::node::{self, Node};
 use forebay_policy::stage::Stages;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,7 @@ use serde_json::Value;
 use super::{Output, ReplayArgs, say};
 use crate::error::{Error, Result};
 use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, MEMORY, Scenario, WORLD};
-use crate::trace::{LAWS, SCHEMA, STAGES, VERSION};
+use crate::trace::{LAWS, NODE, SCHEMA, STAGES, VERSION};
 use crate::{burst, cluster, colocate, memory, world};
 
 #[derive(Deserialize)]
@@ -117,7 +118,7 @@ fn open(path: &Path) -> Result<(String, Value, Lines)> {
 }
 
 fn not_a_header(lines: &Lines, e: serde_json::Error) -> Error {
-    let writers = "`sim run --trace`, or by a daemon with cluster.decision_log or memory.decision_log";
+    let writers = "`sim run --trace`, or by a daemon with cluster.decision_log or agent.decision_log";
     lines.bad(format!("not the header of a trace ({e}); was it written by {writers}?"))
 }
 
@@ -146,7 +147,7 @@ fn scenario(kind: &str, setup: Value, lines: &Lines) -> Result<Scenario> {
         }
         other => {
             let known = format!(
-                "{COLOCATION}, {BURST_BUFFER}, {CLUSTER}, {MEMORY}, {WORLD}, {STAGES} and {LAWS} can be replayed"
+                "{COLOCATION}, {BURST_BUFFER}, {CLUSTER}, {MEMORY}, {WORLD}, {STAGES}, {NODE} and {LAWS} can be replayed"
             );
             Err(lines.bad(format!("this is a run of kind '{other}'; {known}")))
         }
@@ -224,25 +225,36 @@ where
     }
 }
 
-/// The machines of a record.
-fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Vec<Box<dyn Replay>>> {
+/// The machines of a record, and what those of its simulated nodes are built from.
+type Machines = (Vec<Box<dyn Replay>>, Option<node::Config>);
+
+fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Machines> {
+    if kind == NODE {
+        let config: node::Config = serde_json::from_value(setup).map_err(|e| not_a_header(lines, e))?;
+        return Ok((vec![replayed(NODE, Node::new(&config))], None));
+    }
     if kind == STAGES {
         let config = serde_json::from_value(setup).map_err(|e| not_a_header(lines, e))?;
-        return Ok(vec![replayed(STAGES, Stages::new(config))]);
+        return Ok((vec![replayed(STAGES, Stages::new(config))], None));
     }
     if kind == LAWS {
         let config = serde_json::from_value(setup).map_err(|e| not_a_header(lines, e))?;
-        return Ok(vec![replayed(LAWS, NodeMemory::new(config).map_err(Error::Usage)?)]);
+        return Ok((vec![replayed(LAWS, NodeMemory::new(config).map_err(Error::Usage)?)], None));
     }
-    Ok(match scenario(kind, setup, lines)? {
+    let mut nodes = None;
+    let machines = match scenario(kind, setup, lines)? {
         Scenario::Colocation(setup) => {
             let divider = bandwidth::policy(&setup.bandwidth).map_err(Error::Usage)?;
             vec![replayed(STAGES, Stages::new(setup.stages()?)), replayed("bandwidth", Divider::new(divider))]
         }
         Scenario::Memory(setup) => vec![replayed(MEMORY, memory::controller(&setup)?)],
-        Scenario::Cluster(setup) => vec![replayed(STAGES, Stages::new(setup.stages()))],
+        Scenario::Cluster(setup) => {
+            nodes = Some(setup.node_config());
+            vec![replayed(STAGES, Stages::new(setup.stages()))]
+        }
         Scenario::BurstBuffer(setup) => of_buffers(&setup)?,
         Scenario::World(setup) => {
+            nodes = Some(setup.cluster.node_config());
             let mut machines = vec![replayed(STAGES, Stages::new(setup.cluster.stages()))];
             machines.extend(setup.buffers.as_ref().map(of_buffers).transpose()?.into_iter().flatten());
             for node in 0..setup.cluster.nodes {
@@ -251,7 +263,15 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Vec<Box<dyn Repla
             }
             machines
         }
-    })
+    };
+    Ok((machines, nodes))
+}
+
+/// A machine of a simulated node, which a record has from its first event on: nodes that fail come
+/// back with new ones.
+fn node_machine(who: &str, config: Option<&node::Config>) -> Option<Box<dyn Replay>> {
+    let config = config.filter(|_| who.strip_prefix(NODE).is_some_and(|node| node.starts_with('/')))?;
+    Some(replayed(who, Node::new(config)))
 }
 
 /// The machines of burst buffers.
@@ -266,7 +286,7 @@ fn of_buffers(setup: &burst::Setup) -> Result<Vec<Box<dyn Replay>>> {
 
 pub fn replay(args: &ReplayArgs, out: &mut Output<'_>) -> Result<()> {
     let (kind, setup, mut lines) = open(&args.trace)?;
-    let mut machines = machines(&kind, setup, &lines)?;
+    let (mut machines, nodes) = machines(&kind, setup, &lines)?;
     let (mut count, mut decided) = (0_u64, 0);
     for line in lines.by_ref() {
         let line = line?;
@@ -274,6 +294,9 @@ pub fn replay(args: &ReplayArgs, out: &mut Output<'_>) -> Result<()> {
         if line.seq != count {
             let problem = format!("the line has number {}, and {count} is due: lines are missing", line.seq);
             return Err(Error::Trace { file: args.trace.clone(), line: line.number, problem });
+        }
+        if !machines.iter().any(|m| m.who() == line.who) {
+            machines.extend(node_machine(&line.who, nodes.as_ref()));
         }
         if let Some(machine) = machines.iter_mut().find(|m| m.who() == line.who) {
             let bad = |problem| Error::Trace { file: args.trace.clone(), line: line.number, problem };

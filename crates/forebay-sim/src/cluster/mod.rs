@@ -14,7 +14,8 @@
 //! | `view` | a run for people |
 
 use forebay_model::rng::Rng;
-use forebay_policy::{planner, stage};
+use forebay_policy::{node, planner, stage};
+use forebay_trace::NODE;
 use serde::{Deserialize, Serialize};
 
 pub mod view;
@@ -154,6 +155,16 @@ impl Setup {
     /// What the stage machine is built from: as live.
     pub fn stages(&self) -> stage::Config {
         stage::Config { default_planner: self.policy.clone(), ..stage::Config::default() }
+    }
+
+    /// What the machine of each node is built from: as live.
+    pub(crate) fn node_config(&self) -> node::Config {
+        node::Config { fetch_threads: vec![self.fetch_threads as usize], read_bytes: self.page_bytes }
+    }
+
+    /// The name of a node's machine in a trace, which is a new one after each failure.
+    pub(crate) fn fetcher_name(node: usize, failures: u32) -> String {
+        if failures == 0 { format!("{NODE}/{node}") } else { format!("{NODE}/{node}+{failures}") }
     }
 
     /// Whether tasks read past the tier: those of a planner under which it holds nothing.

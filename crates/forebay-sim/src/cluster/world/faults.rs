@@ -24,7 +24,7 @@ impl Cluster<'_> {
         if self.faults_on[node] > 1 {
             return;
         }
-        let waiting = self.tier.lose(node);
+        let waiting = self.tier.lose(self.setup, node);
         self.tell(now, Event::NodeWent { node: name(node) }, queue);
         self.tell_members(now, queue);
         let its: Vec<usize> = (0..self.slots.len()).filter(|slot| self.slots[*slot].node() == node).collect();
@@ -46,6 +46,7 @@ impl Cluster<'_> {
         if self.faults_on[node] > 0 {
             return;
         }
+        self.node_begins(now, node, queue);
         self.tell(now, Event::NodeCame { node: name(node) }, queue);
         self.tell_members(now, queue);
         (0..self.slots.len()).for_each(|slot| self.take_task(now, slot, queue));

@@ -1,30 +1,29 @@
-//! What nodes fetch into the tier: pages that readers miss, and what the machine requests.
+//! What nodes fetch into the tier: pages that readers miss, and what the stage machine requests.
 //!
-//! The rules of [`forebay_policy::fetch_order`], which agents follow as well, say which page is
-//! next and how many threads requests may have. Adjacent pages that readers want are fetched by one
-//! descriptor.
+//! The node machine of [`forebay_policy::node`], which agents run as well, says what each node
+//! fetches next. Here is what that takes: the descriptors by which pages are read, and the time
+//! until their bytes have come.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use forebay_policy::fetch_order::{self, Urgency};
 use forebay_policy::machine::Nanos;
-use forebay_policy::stage::event::{Event, Part, Priority, Progress, RequestId};
-use forebay_policy::token_bucket::{FOREVER_NS, TokenBucket};
+use forebay_policy::node::{self, By, Node, Pages, ReadId, TaskId};
+use forebay_policy::stage::event::{Event, Part, Priority, RequestId};
 
 use super::page::{Page, Waiter};
 use super::pfs::Reader;
 use super::room::Rooms;
 use super::{Cluster, Happening, name};
 use crate::cluster::Setup;
+use crate::driver::Driver;
 use crate::queue::Agenda;
 
-/// Burst of a request with a rate: a page at least.
-const BURST_BYTES: u64 = 4 << 20;
-/// Stands for no limit.
-const NO_LIMIT_BYTES_PER_S: u64 = 1 << 50;
+/// The only mount of a simulated node.
+const MOUNT: node::MountId = 0;
 
 /// A page in the tier, or on its way.
-pub(super) struct Flight {
+pub(super) struct Fetch {
     node: usize,
     urgency: Urgency,
     state: State,
@@ -37,137 +36,65 @@ enum State {
     Fetched {
         reader: Reader,
         is_in_order: bool,
+        thread: usize,
     },
     There,
 }
 
-/// The fetch threads of a node.
-#[derive(Default)]
-struct Threads {
-    /// By the order in which they were asked for.
-    queued: BTreeMap<Urgency, BTreeMap<u64, Page>>,
-    busy: u32,
-    /// Pages under way for requests.
-    for_requests: u32,
+/// What one node fetches.
+struct Fetcher {
+    machine: Driver<Node>,
+    /// Pages of its requests that were not offered, and the bytes of each that are wanted.
+    requests: BTreeMap<RequestId, VecDeque<(Page, u64)>>,
+    /// Reads that were offered.
+    offered: HashMap<ReadId, (RequestId, Page, u64)>,
+    tasks: HashMap<TaskId, Page>,
     /// Descriptors that files were read by, each of which has read ahead of where it is.
     readers: HashMap<(usize, u32), Vec<Reader>>,
-    /// When the next [`Happening::Feeds`] comes, if one is under way.
-    feeds_at: Option<Nanos>,
-}
-
-/// What a node was asked for.
-struct Request {
-    node: usize,
-    pages: VecDeque<(Page, u64)>,
-    under_way: u32,
-    threads: u32,
-    priority: Priority,
-    bucket: TokenBucket,
-    progress: Progress,
 }
 
 /// The tier of all nodes.
-#[derive(Default)]
 pub(super) struct Tier {
     /// Never gone through in its order.
-    pub(super) flights: HashMap<Page, Flight>,
-    /// By node.
-    threads: Vec<Threads>,
-    /// Pages that were next in a queue and wait for the page before, the key: the node, and the
-    /// place in its queue. So no page is looked at again until the one before has changed.
-    behind: HashMap<Page, Vec<(usize, Urgency, u64)>>,
-    /// Pages queued so far.
-    queued: u64,
-    requests: BTreeMap<RequestId, Request>,
+    pub(super) fetches: HashMap<Page, Fetch>,
+    nodes: Vec<Fetcher>,
+    /// How often each has failed.
+    failures: Vec<u32>,
+    /// The node of each request.
+    node_of: BTreeMap<RequestId, usize>,
+    /// Requests that are not done.
+    open: BTreeSet<RequestId>,
+    /// What nodes are to hear.
+    inbox: VecDeque<(usize, node::Event)>,
+    is_telling: bool,
+    /// Of the last task or read.
+    serial: u64,
     /// What tiers hold, where that changes.
     pub rooms: Option<Rooms>,
     /// Requests so far.
     pub asked: u64,
-    /// Those of which something is to come, by node, in the order in which they are served.
-    open: BTreeSet<(usize, (Priority, RequestId))>,
 }
 
-impl Tier {
-    /// Nothing was fetched.
-    pub fn new(nodes: u32) -> Self {
-        Tier { threads: (0..nodes).map(|_| Threads::default()).collect(), ..Tier::default() }
-    }
-
-    /// Whether a page is in the tier.
-    pub fn has(&self, page: Page) -> bool {
-        self.flights.get(&page).is_some_and(|flight| matches!(flight.state, State::There))
-    }
-
-    /// Whether a page is in the tier or on its way.
-    pub fn knows(&self, page: Page) -> bool {
-        self.flights.contains_key(&page)
-    }
-
-    /// Whether nodes fetch for a request.
-    pub fn is_prefetching(&self) -> bool {
-        !self.open.is_empty()
-    }
-
-    /// A node takes up the most urgent page that does not wait for the one before.
-    fn next_of(&mut self, setup: &Setup, node: usize) -> Option<Page> {
-        let Tier { flights, threads, behind, .. } = self;
-        for (&urgency, pages) in &mut threads[node].queued {
-            while let Some((at, page)) = pages.pop_first() {
-                if !flights.get(&page).is_some_and(|flight| matches!(flight.state, State::Queued)) {
-                    continue;
-                }
-                if !waits(setup, flights, page, urgency) {
-                    return Some(page);
-                }
-                behind.entry((page.0, page.1, page.2 - 1)).or_default().push((node, urgency, at));
-            }
-        }
-        None
-    }
-
-    /// Nobody waits for a page any more: the next one in the file is back in its place.
-    fn let_next_go(&mut self, page: Page) {
-        for (node, urgency, at) in self.behind.remove(&page).unwrap_or_default() {
-            let next = (page.0, page.1, page.2 + 1);
-            self.threads[node].queued.entry(urgency).or_default().insert(at, next);
+impl Fetcher {
+    fn new(setup: &Setup, node: usize, failures: u32) -> Self {
+        Fetcher {
+            machine: Driver::new(Setup::fetcher_name(node, failures), Node::new(&setup.node_config())),
+            requests: BTreeMap::new(),
+            offered: HashMap::new(),
+            tasks: HashMap::new(),
+            readers: HashMap::new(),
         }
     }
 
-    /// A node is gone. Returns who waits for pages that it was to fetch; nobody fetches those now.
-    pub fn lose(&mut self, node: usize) -> Vec<(Page, Waiter)> {
-        let before: Vec<Page> = self.behind.keys().copied().collect();
-        before.into_iter().for_each(|page| self.let_next_go(page));
-        self.requests.retain(|_, request| request.node != node);
-        self.open.retain(|(of, ..)| *of != node);
-        if let Some(rooms) = &mut self.rooms {
-            rooms.lose(node).iter().for_each(|page| {
-                self.flights.remove(page);
-            });
-        }
-        let is_of_it = |waiter: &Waiter| matches!(waiter, Waiter::Request { node: at, .. } if *at == node);
-        self.flights.values_mut().for_each(|flight| flight.waiting.retain(|waiter| !is_of_it(waiter)));
-        let queued = std::mem::take(&mut self.threads[node]).queued;
-        let queued: BTreeSet<Page> = queued.into_values().flat_map(BTreeMap::into_values).collect();
-        let lost = self.flights.iter().filter(|(page, flight)| match &flight.state {
-            State::Queued => queued.contains(page),
-            State::Fetched { .. } => flight.node == node,
-            State::There => false,
-        });
-        let mut lost: Vec<Page> = lost.map(|(page, _)| *page).collect();
-        lost.sort_unstable();
-        let flights = lost.into_iter().filter_map(|page| Some((page, self.flights.remove(&page)?)));
-        flights.flat_map(|(page, flight)| flight.waiting.into_iter().map(move |w| (page, w))).collect()
-    }
-
-    /// Who reads a page for a node: who has read its file up to there, or a new one. A client reads
-    /// ahead as far as the file goes.
-    fn reader_of(&mut self, setup: &Setup, node: usize, page: Page, is_in_order: bool) -> Reader {
+    /// Who reads a page: who has read its file up to there, or a new one. A client reads ahead as
+    /// far as the file goes.
+    fn reader_of(&mut self, setup: &Setup, page: Page, is_in_order: bool) -> Reader {
         let (job, file, _) = page;
         let (from, end) = page_range(setup, page);
         if !is_in_order {
             return Reader::new((job, file), (from, end), setup.page_window_bytes());
         }
-        let readers = self.threads[node].readers.entry((job, file)).or_default();
+        let readers = self.readers.entry((job, file)).or_default();
         if let Some(at) = readers.iter().position(|reader| (from..end).contains(&reader.at())) {
             return readers.remove(at);
         }
@@ -175,20 +102,124 @@ impl Tier {
     }
 }
 
-impl Request {
-    /// What is to be reported of it now.
-    fn report(&mut self, id: RequestId) -> Event {
-        self.progress.done = self.pages.is_empty() && self.under_way == 0;
-        Event::Request { request: id, node: name(self.node), progress: self.progress }
+impl Tier {
+    /// Nothing was fetched.
+    pub fn new(setup: &Setup) -> Self {
+        let nodes = setup.nodes as usize;
+        Tier {
+            fetches: HashMap::new(),
+            nodes: (0..nodes).map(|node| Fetcher::new(setup, node, 0)).collect(),
+            failures: vec![0; nodes],
+            node_of: BTreeMap::new(),
+            open: BTreeSet::new(),
+            inbox: VecDeque::new(),
+            is_telling: false,
+            serial: 0,
+            rooms: None,
+            asked: 0,
+        }
+    }
+
+    /// Whether a page is in the tier.
+    pub fn has(&self, page: Page) -> bool {
+        self.fetches.get(&page).is_some_and(|fetch| matches!(fetch.state, State::There))
+    }
+
+    /// Whether a page is in the tier or on its way.
+    pub fn knows(&self, page: Page) -> bool {
+        self.fetches.contains_key(&page)
+    }
+
+    /// Whether nodes fetch for a request.
+    pub fn is_prefetching(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    /// A node is gone, and comes back empty. Returns who waits for pages that it was to fetch;
+    /// nobody fetches those now.
+    pub fn lose(&mut self, setup: &Setup, node: usize) -> Vec<(Page, Waiter)> {
+        self.failures[node] += 1;
+        let lost = std::mem::replace(&mut self.nodes[node], Fetcher::new(setup, node, self.failures[node]));
+        self.node_of.retain(|_, of| *of != node);
+        self.open.retain(|id| self.node_of.contains_key(id));
+        if let Some(rooms) = &mut self.rooms {
+            rooms.lose(node).iter().for_each(|page| {
+                self.fetches.remove(page);
+            });
+        }
+        let is_of_it = |waiter: &Waiter| matches!(waiter, Waiter::Request { node: at, .. } if *at == node);
+        self.fetches.values_mut().for_each(|fetch| fetch.waiting.retain(|waiter| !is_of_it(waiter)));
+        let queued: BTreeSet<Page> = lost.tasks.into_values().collect();
+        let lost = self.fetches.iter().filter(|(page, fetch)| match &fetch.state {
+            State::Queued => queued.contains(page),
+            State::Fetched { .. } => fetch.node == node,
+            State::There => false,
+        });
+        let mut lost: Vec<Page> = lost.map(|(page, _)| *page).collect();
+        lost.sort_unstable();
+        let fetches = lost.into_iter().filter_map(|page| Some((page, self.fetches.remove(&page)?)));
+        fetches.flat_map(|(page, fetch)| fetch.waiting.into_iter().map(move |w| (page, w))).collect()
     }
 }
 
-/// A limit of 0 is none.
-fn limit(rate_bytes_per_s: u64) -> u64 {
-    if rate_bytes_per_s == 0 { NO_LIMIT_BYTES_PER_S } else { rate_bytes_per_s }
-}
-
 impl Cluster<'_> {
+    // The conversation with the machines of the nodes.
+
+    /// A node hears of something, after what it is to hear already.
+    fn tell_node(&mut self, now: Nanos, node: usize, event: node::Event, queue: &mut impl Agenda<Happening>) {
+        self.tier.inbox.push_back((node, event));
+        if std::mem::replace(&mut self.tier.is_telling, true) {
+            return;
+        }
+        while let Some((node, event)) = self.tier.inbox.pop_front() {
+            let actions = self.tier.nodes[node].machine.tell(now, event, self.record);
+            self.obey_node(now, node, actions, queue);
+        }
+        self.tier.is_telling = false;
+    }
+
+    /// The machine of a node wanted to be woken.
+    pub fn node_wakes(&mut self, now: Nanos, node: usize, queue: &mut impl Agenda<Happening>) {
+        let actions = self.tier.nodes[node].machine.wake(now, self.record);
+        self.obey_node(now, node, actions, queue);
+    }
+
+    fn obey_node(
+        &mut self,
+        now: Nanos,
+        node: usize,
+        actions: Vec<node::Action>,
+        queue: &mut impl Agenda<Happening>,
+    ) {
+        for action in actions {
+            match action {
+                node::Action::Send { read } => self.send(now, node, read, queue),
+                node::Action::Read { thread, task, .. } => self.read(now, node, thread, task, queue),
+                node::Action::Report { request, progress } => {
+                    if progress.done {
+                        self.tier.open.remove(&request);
+                    }
+                    self.reports.push_back(Event::Request { request, node: name(node), progress });
+                }
+                // Nothing is read ahead here but by the client; and nothing brakes yet.
+                node::Action::Refuse { .. } | node::Action::Hold { .. } | node::Action::Gentle { .. } => {}
+            }
+        }
+        self.tier.nodes[node].machine.arm(queue, Happening::NodeWakes(node));
+    }
+
+    /// The fetch threads of a node are there.
+    pub(super) fn node_begins(&mut self, now: Nanos, node: usize, queue: &mut impl Agenda<Happening>) {
+        for thread in 0..self.setup.fetch_threads as usize {
+            self.tell_node(now, node, node::Event::Idle { mount: MOUNT, thread }, queue);
+        }
+    }
+
     // Pages.
 
     /// A node fetches a page unless it is there or on its way; `waiter` goes on when it is there.
@@ -201,44 +232,49 @@ impl Cluster<'_> {
         waiter: Option<Waiter>,
         queue: &mut impl Agenda<Happening>,
     ) {
-        let new = || Flight { node, urgency, state: State::Queued, waiting: Vec::new() };
+        let new = || Fetch { node, urgency, state: State::Queued, waiting: Vec::new() };
         let is_new = !self.tier.knows(page);
-        let flight = self.tier.flights.entry(page).or_insert_with(new);
-        flight.waiting.extend(waiter);
-        if is_new || urgency < flight.urgency {
+        let fetch = self.tier.fetches.entry(page).or_insert_with(new);
+        fetch.waiting.extend(waiter);
+        if is_new || urgency < fetch.urgency {
             // Where it waited before it is passed over later.
-            flight.urgency = urgency;
-            self.tier.queued += 1;
-            let at = self.tier.queued;
-            self.tier.threads[node].queued.entry(urgency).or_default().insert(at, page);
+            fetch.urgency = urgency;
+            let task = self.tier.next_number();
+            self.tier.nodes[node].tasks.insert(task, page);
+            let is_in_order = self.setup.streams && fetch_order::is_in_order(urgency);
+            let pages = is_in_order.then(|| pages_of_task(page));
+            self.tell_node(now, node, node::Event::Queue { task, mount: MOUNT, urgency, pages }, queue);
         }
-        self.fetch_some(now, node, queue);
     }
 
-    /// Free threads of a node take up the most urgent pages.
-    fn fetch_some(&mut self, now: Nanos, node: usize, queue: &mut impl Agenda<Happening>) {
-        while self.tier.threads[node].busy < self.setup.fetch_threads {
-            let Some(page) = self.tier.next_of(self.setup, node) else { return };
-            let urgency = self.tier.flights.get(&page).map(|flight| flight.urgency);
-            let is_in_order = self.setup.streams && urgency.is_some_and(fetch_order::is_in_order);
-            let mut reader = self.tier.reader_of(self.setup, node, page, is_in_order);
-            reader.request(now, &mut self.pfs);
-            reader.come_at().for_each(|at| queue.at(at.max(now), Happening::PageGrows(page)));
-            self.tier.threads[node].busy += 1;
-            let Some(flight) = self.tier.flights.get_mut(&page) else { continue };
-            let of = std::mem::replace(&mut flight.node, node);
-            flight.state = State::Fetched { reader, is_in_order };
-            if of != node {
-                self.tier.let_next_go(page);
-            }
-        }
+    /// A fetch thread of a node takes up a page.
+    fn read(
+        &mut self,
+        now: Nanos,
+        node: usize,
+        thread: usize,
+        task: TaskId,
+        queue: &mut impl Agenda<Happening>,
+    ) {
+        let page = self.tier.nodes[node].tasks.remove(&task);
+        let fetch = page.and_then(|page| Some((page, self.tier.fetches.get_mut(&page)?)));
+        let Some((page, fetch)) = fetch.filter(|(_, fetch)| matches!(fetch.state, State::Queued)) else {
+            return self.tell_node(now, node, node::Event::Idle { mount: MOUNT, thread }, queue);
+        };
+        let is_in_order = self.setup.streams && fetch_order::is_in_order(fetch.urgency);
+        let mut reader = self.tier.nodes[node].reader_of(self.setup, page, is_in_order);
+        reader.request(now, &mut self.pfs);
+        reader.come_at().for_each(|at| queue.at(at.max(now), Happening::PageGrows(page)));
+        fetch.node = node;
+        fetch.state = State::Fetched { reader, is_in_order, thread };
     }
 
     /// A window of a page may have come.
     pub fn page_grows(&mut self, now: Nanos, page: Page, queue: &mut impl Agenda<Happening>) {
-        let Some(flight) = self.tier.flights.get_mut(&page) else { return };
-        let State::Fetched { reader, is_in_order } = &mut flight.state else { return };
-        let (node, is_in_order, end) = (flight.node, *is_in_order, page_range(self.setup, page).1);
+        let Some(fetch) = self.tier.fetches.get_mut(&page) else { return };
+        let State::Fetched { reader, is_in_order, thread } = &mut fetch.state else { return };
+        let (node, is_in_order, thread) = (fetch.node, *is_in_order, *thread);
+        let (start, end) = page_range(self.setup, page);
         while reader.at() < end && reader.there(now).is_some() {
             let ahead = reader.request(now, &mut self.pfs);
             reader.take();
@@ -250,36 +286,30 @@ impl Cluster<'_> {
             return;
         }
         let reader = std::mem::take(reader);
-        flight.state = State::There;
-        let (urgency, waiting) = (flight.urgency, std::mem::take(&mut flight.waiting));
-        self.tier.let_next_go(page);
+        fetch.state = State::There;
+        let (urgency, waiting) = (fetch.urgency, std::mem::take(&mut fetch.waiting));
         if let Some(rooms) = &mut self.tier.rooms {
-            rooms.came(node, page, end - page_range(self.setup, page).0, urgency, &waiting);
+            rooms.came(node, page, end - start, urgency, &waiting);
         }
-        let threads = &mut self.tier.threads[node];
-        threads.busy -= 1;
         if is_in_order && !reader.is_done() {
-            threads.readers.entry((page.0, page.1)).or_default().push(reader);
+            self.tier.nodes[node].readers.entry((page.0, page.1)).or_default().push(reader);
         }
         for waiter in waiting {
             match waiter {
                 Waiter::Slot(slot) => self.go_on(now, slot, queue),
-                Waiter::Request { id, node, bytes } => self.landed(now, id, node, bytes, queue),
+                Waiter::Request { read, node, bytes, .. } => {
+                    self.read_ended(now, node, read, [0, bytes], queue);
+                }
             }
         }
         // What has come was taken by those who waited for it.
         self.evict_excess(node);
-        self.fetch_some(now, node, queue);
-        // What waits for this page may be at a node that was to fetch this one as well.
-        let next = self.tier.flights.get(&(page.0, page.1, page.2 + 1)).map(|flight| flight.node);
-        if let Some(next) = next.filter(|next| *next != node) {
-            self.fetch_some(now, next, queue);
-        }
+        self.tell_node(now, node, node::Event::Idle { mount: MOUNT, thread }, queue);
     }
 
     // Requests.
 
-    /// The machine requests parts of files from a node.
+    /// The stage machine requests parts of files from a node.
     pub fn asked(
         &mut self,
         now: Nanos,
@@ -289,20 +319,15 @@ impl Cluster<'_> {
         parts: &[Part],
         queue: &mut impl Agenda<Happening>,
     ) {
-        let Some(node) = (0..self.tier.threads.len()).find(|number| name(*number) == node) else { return };
-        let request = Request {
-            node,
-            pages: parts.iter().flat_map(|part| pages_of(self.setup, job, part)).collect(),
-            under_way: 0,
-            threads,
-            priority,
-            bucket: TokenBucket::new(now, limit(rate_bytes_per_s), BURST_BYTES),
-            progress: Progress::default(),
-        };
-        self.tier.requests.insert(id, request);
-        self.tier.open.insert((node, fetch_order::rank(priority, id)));
+        let Some(node) = (0..self.tier.nodes.len()).find(|number| name(*number) == node) else { return };
+        let pages = parts.iter().flat_map(|part| pages_of(self.setup, job, part)).collect();
+        self.tier.nodes[node].requests.insert(id, pages);
+        self.tier.node_of.insert(id, node);
+        self.tier.open.insert(id);
         self.tier.asked += 1;
-        self.feed(now, node, queue);
+        let request = node::Event::Request { request: id, threads, rate_bytes_per_s, priority };
+        self.tell_node(now, node, request, queue);
+        self.offer(now, node, id, queue);
     }
 
     /// A request goes on at another pace.
@@ -313,113 +338,74 @@ impl Cluster<'_> {
         (threads, rate_bytes_per_s): (u32, u64),
         queue: &mut impl Agenda<Happening>,
     ) {
-        let Some(request) = self.tier.requests.get_mut(&id) else { return };
-        request.threads = threads;
-        request.bucket.set_rate(now, limit(rate_bytes_per_s));
-        let node = request.node;
-        self.feed(now, node, queue);
-    }
-
-    /// Nothing more is fetched for a request.
-    pub fn released(&mut self, id: RequestId) {
-        let Some(request) = self.tier.requests.remove(&id) else { return };
-        self.tier.open.remove(&(request.node, fetch_order::rank(request.priority, id)));
-        if let Some(rooms) = &mut self.tier.rooms {
-            rooms.release(request.node, id);
+        if let Some(node) = self.tier.node_of.get(&id).copied() {
+            let adjust = node::Event::Adjust { request: id, threads, rate_bytes_per_s };
+            self.tell_node(now, node, adjust, queue);
         }
     }
 
-    /// A request of a node may go on at this moment. One that comes before another replaces it: of
-    /// two that wait, each would else schedule both again.
-    fn feed_at(&mut self, node: usize, at: Nanos, queue: &mut impl Agenda<Happening>) {
-        let next = &mut self.tier.threads[node].feeds_at;
-        if next.is_none_or(|next| at < next) {
-            *next = Some(at);
-            queue.at(at, Happening::Feeds(node));
-        }
-    }
-
-    /// The moment of [`Cluster::feed_at`] has come, unless an earlier one has replaced it.
-    pub fn feeds(&mut self, now: Nanos, node: usize, queue: &mut impl Agenda<Happening>) {
-        let next = &mut self.tier.threads[node].feeds_at;
-        if next.take_if(|at| *at <= now).is_some() {
-            self.feed(now, node, queue);
-        }
-    }
-
-    /// The requests of a node put pages on their way, as far as they may.
-    pub fn feed(&mut self, now: Nanos, node: usize, queue: &mut impl Agenda<Happening>) {
-        let first = fetch_order::rank(Priority::Planned, 0);
-        let of_node = self.tier.open.range((node, first)..(node + 1, first));
-        let open: Vec<RequestId> = of_node.map(|(_, (_, id))| *id).collect();
-        for id in open {
-            while let Some((page, bytes)) = self.next_page(now, id, queue) {
-                self.tier.threads[node].for_requests += 1;
-                let waiter = Waiter::Request { id, node, bytes };
-                self.want(now, node, page, Urgency::Plan, Some(waiter), queue);
+    /// Nothing more is fetched for these requests.
+    pub fn released(&mut self, now: Nanos, ids: Vec<RequestId>, queue: &mut impl Agenda<Happening>) {
+        for id in ids {
+            let Some(node) = self.tier.node_of.remove(&id) else { continue };
+            self.tier.open.remove(&id);
+            self.tier.nodes[node].requests.remove(&id);
+            if let Some(rooms) = &mut self.tier.rooms {
+                rooms.release(node, id);
             }
+            self.tell_node(now, node, node::Event::Release { requests: vec![id] }, queue);
         }
     }
 
-    /// The next page of a request that is not there, if it may go now.
-    fn next_page(
-        &mut self,
-        now: Nanos,
-        id: RequestId,
-        queue: &mut impl Agenda<Happening>,
-    ) -> Option<(Page, u64)> {
-        let most = fetch_order::request_threads(self.setup.fetch_threads as usize) as u32;
-        let request = self.tier.requests.get_mut(&id)?;
-        let flights = &self.tier.flights;
-        let is_there = |page: &Page| flights.get(page).is_some_and(|f| matches!(f.state, State::There));
-        while let Some((_, bytes)) = request.pages.front().copied().filter(|(page, _)| is_there(page)) {
-            request.progress.resident_bytes += bytes;
-            request.pages.pop_front();
-        }
-        let Some((_, bytes)) = request.pages.front().copied() else {
-            if request.under_way == 0 && !request.progress.done {
-                self.reports.push_back(request.report(id));
-                self.tier.open.remove(&(request.node, fetch_order::rank(request.priority, id)));
+    /// A request offers its next page that is not there, or nothing more.
+    fn offer(&mut self, now: Nanos, node: usize, id: RequestId, queue: &mut impl Agenda<Happening>) {
+        let mut resident_bytes = 0;
+        let next = loop {
+            let Some(pages) = self.tier.nodes[node].requests.get_mut(&id) else { return };
+            let Some((page, bytes)) = pages.pop_front() else { break None };
+            if !self.tier.has(page) {
+                break Some((page, bytes));
             }
-            return None;
+            resident_bytes += bytes;
         };
-        let for_requests = self.tier.threads[request.node].for_requests;
-        if request.under_way >= request.threads || for_requests >= most {
-            return None;
+        if resident_bytes > 0 {
+            let settled = node::Event::Settled { request: id, resident_bytes, failed_bytes: 0 };
+            self.tell_node(now, node, settled, queue);
         }
-        let node = request.node;
-        match request.bucket.take(now, bytes) {
-            0 => {}
-            FOREVER_NS => return None,
-            wait_ns => {
-                self.feed_at(node, now + wait_ns, queue);
-                return None;
+        let event = match next {
+            None => node::Event::Fed { request: id },
+            Some((page, bytes)) => {
+                let read = self.tier.next_number();
+                self.tier.nodes[node].offered.insert(read, (id, page, bytes));
+                let (by, mount) = (By::Request(id), Some(MOUNT));
+                node::Event::Offer { read, by, mount, bytes, is_short: false }
             }
-        }
-        request.under_way += 1;
-        request.pages.pop_front()
+        };
+        self.tell_node(now, node, event, queue);
     }
 
-    /// A page has come for a request, which may have been released since.
-    fn landed(
+    /// A read of a request may go.
+    fn send(&mut self, now: Nanos, node: usize, read: ReadId, queue: &mut impl Agenda<Happening>) {
+        let Some((id, page, bytes)) = self.tier.nodes[node].offered.remove(&read) else { return };
+        if self.tier.has(page) {
+            self.read_ended(now, node, read, [bytes, 0], queue);
+        } else {
+            let waiter = Waiter::Request { id, node, read, bytes };
+            self.want(now, node, page, Urgency::Plan, Some(waiter), queue);
+        }
+        self.offer(now, node, id, queue);
+    }
+
+    fn read_ended(
         &mut self,
         now: Nanos,
-        id: RequestId,
         node: usize,
-        bytes: u64,
+        read: ReadId,
+        [resident_bytes, fetched_bytes]: [u64; 2],
         queue: &mut impl Agenda<Happening>,
     ) {
-        self.tier.threads[node].for_requests -= 1;
-        if let Some(request) = self.tier.requests.get_mut(&id) {
-            request.under_way -= 1;
-            request.progress.fetched_bytes += bytes;
-            let report = request.report(id);
-            if request.progress.done {
-                self.tier.open.remove(&(node, fetch_order::rank(request.priority, id)));
-            }
-            self.reports.push_back(report);
-        }
-        self.feed(now, node, queue);
+        let ended = node::Event::ReadEnded { read, resident_bytes, fetched_bytes, failed_bytes: 0 };
+        self.tell_node(now, node, ended, queue);
     }
 }
 
@@ -427,6 +413,11 @@ impl Cluster<'_> {
 fn page_range(setup: &Setup, (job, file, number): Page) -> (u64, u64) {
     let from = number * setup.page_bytes;
     (from, (from + setup.page_bytes).min(setup.jobs[job].bytes_of(file)))
+}
+
+/// A page, as the machine of a node knows it.
+fn pages_of_task((job, file, number): Page) -> Pages {
+    Pages { file: (job as u64) << 32 | u64::from(file), range: number as u32..number as u32 + 1 }
 }
 
 /// The pages of a part of a file, and the bytes of each.
@@ -437,19 +428,4 @@ fn pages_of(setup: &Setup, job: usize, part: &Part) -> Vec<(Page, u64)> {
         ((job, part.file, number), end.min((number + 1) * setup.page_bytes) - from)
     };
     (first..end.div_ceil(setup.page_bytes)).map(page).collect()
-}
-
-/// Whether a page of `urgency` waits for the page before it, which the same node is to fetch.
-fn waits(setup: &Setup, flights: &HashMap<Page, Flight>, page: Page, urgency: Urgency) -> bool {
-    let (job, file, number) = page;
-    if !setup.streams || number == 0 {
-        return false;
-    }
-    let node = flights.get(&page).map(|flight| flight.node);
-    let before = flights.get(&(job, file, number - 1)).filter(|before| Some(before.node) == node);
-    before.is_some_and(|before| match before.state {
-        State::Queued => fetch_order::precedes(before.urgency, false, urgency),
-        State::Fetched { .. } => fetch_order::precedes(before.urgency, true, urgency),
-        State::There => false,
-    })
 }

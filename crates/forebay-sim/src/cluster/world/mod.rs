@@ -45,8 +45,8 @@ pub enum Happening {
     Looks(usize),
     /// A window of this page has come.
     PageGrows(Page),
-    /// A request of this node may put another page on its way.
-    Feeds(usize),
+    /// The machine of this node wanted to be woken.
+    NodeWakes(usize),
     MachineWakes,
 }
 
@@ -119,7 +119,7 @@ impl<'a> Cluster<'a> {
             record,
             stages: Driver::new(STAGES, Stages::new(setup.stages())),
             pfs: Pfs::new(setup),
-            tier: Tier::new(setup.nodes),
+            tier: Tier::new(setup),
             jobs: setup.jobs.iter().map(job).collect(),
             slots: slots.map(Slot::of).collect(),
             faults_on: vec![0; setup.nodes as usize],
@@ -133,6 +133,7 @@ impl<'a> Cluster<'a> {
         for (j, spec) in self.setup.jobs.iter().enumerate() {
             queue.at(Nanos(spec.starts_ns), Happening::JobStarts(j));
         }
+        (0..self.setup.nodes as usize).for_each(|node| self.node_begins(Nanos(0), node, queue));
         self.tell(Nanos(0), Event::Members { nodes: nodes(self.setup) }, queue);
     }
 
@@ -188,7 +189,7 @@ impl<'a> Cluster<'a> {
                 Action::Adjust { request, threads, rate_bytes_per_s, .. } => {
                     self.adjusted(now, request, (threads, rate_bytes_per_s), queue);
                 }
-                Action::Release { requests, .. } => requests.into_iter().for_each(|id| self.released(id)),
+                Action::Release { requests, .. } => self.released(now, requests, queue),
                 Action::MayRead { job, partition, .. } => self.may_read(now, job as usize, partition, queue),
                 // Tasks that may read, read what is missing by themselves.
                 Action::Direct { .. } | Action::Decided { .. } => {}
@@ -263,7 +264,7 @@ impl Cluster<'_> {
             Happening::WindowCame(_) | Happening::Computed(_) | Happening::Wrote(_) => {}
             Happening::Looks(slot) => self.take_task(now, slot, queue),
             Happening::PageGrows(page) => self.page_grows(now, page, queue),
-            Happening::Feeds(node) => self.feeds(now, node, queue),
+            Happening::NodeWakes(node) => self.node_wakes(now, node, queue),
             Happening::MachineWakes => {
                 let actions = self.stages.wake(now, self.record);
                 self.obey(now, actions, queue);

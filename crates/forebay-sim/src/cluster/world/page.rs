@@ -1,5 +1,6 @@
 //! A page of a file: its name, and who waits for it.
 
+use forebay_policy::node::ReadId;
 use forebay_policy::stage::event::RequestId;
 
 /// A page: its job, file and number.
@@ -9,5 +10,5 @@ pub type Page = (usize, u32, u64);
 #[derive(Clone, Copy)]
 pub(super) enum Waiter {
     Slot(usize),
-    Request { id: RequestId, node: usize, bytes: u64 },
+    Request { id: RequestId, node: usize, read: ReadId, bytes: u64 },
 }

@@ -161,7 +161,7 @@ impl Cluster<'_> {
     pub(super) fn evict_excess(&mut self, node: usize) {
         let Some(rooms) = &mut self.tier.rooms else { return };
         for page in rooms.excess(node) {
-            self.tier.flights.remove(&page);
+            self.tier.fetches.remove(&page);
         }
     }
 

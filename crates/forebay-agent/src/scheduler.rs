@@ -1,0 +1,422 @@
+//! Drives the node machine ([`forebay_policy::node`]) with threads and the real clock.
+//!
+//! Fetch threads take up the tasks that the machine gives them ([`Scheduler::pop`]); whoever feeds
+//! a prefetch request, a load or a page for a peer waits until the machine lets its read go
+//! ([`Scheduler::wait_to_read`]). Nothing here decides. With `agent.decision_log` all that the
+//! machine hears and decides is recorded.
+
+use crate::cache::entry::Task;
+use crate::lock::lock;
+use crate::stop::Wake;
+use forebay_policy::fetch_order::Urgency;
+use forebay_policy::machine::{Machine, Nanos};
+use forebay_policy::node::{Action, By, Config, Event, Held, Node, Pages, ReadId, TaskId};
+use forebay_policy::stage::event::{Progress, RequestId};
+use forebay_trace::NODE;
+use forebay_trace::log_files::{FILE_BYTES_MAX, Files, Recorder};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The log of a node machine. The next file begins when nothing is on its way, so that files are
+/// longer than this where something always is.
+const LOG: Files =
+    Files { who: NODE, prefix: "node", bytes_long: FILE_BYTES_MAX / 2, bytes_max: FILE_BYTES_MAX };
+
+/// A read that was let go, and has ended with this.
+#[derive(Debug)]
+pub struct Permit {
+    scheduler: Arc<Scheduler>,
+    read: ReadId,
+}
+
+impl Permit {
+    /// Of a read that [`Scheduler::wait_to_read`] has let go.
+    pub fn new(scheduler: Arc<Scheduler>, read: ReadId) -> Self {
+        Permit { scheduler, read }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.scheduler.read_ended(self.read, 0, 0, 0);
+    }
+}
+
+/// Whoever waits looks at least so often whether it is still to wait.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// See the module. `T` is what a fetch thread is given.
+#[derive(Debug)]
+pub struct Scheduler<T = Task> {
+    state: Mutex<State<T>>,
+    /// Reads that were let go, and requests and loads that are over.
+    changed: Condvar,
+    /// By mount and thread.
+    wakes: Vec<Vec<Condvar>>,
+    /// As decided last.
+    held: AtomicU8,
+    gentle: AtomicBool,
+    phases: AtomicBool,
+    is_coordinator_silent: AtomicBool,
+    /// When this node has last read from a file system, in ns since `started`; 0: never.
+    last_read: AtomicU64,
+    /// Calls the thread that reports progress.
+    reporting: Arc<Wake>,
+    started: Instant,
+    config: Config,
+}
+
+struct State<T> {
+    machine: Node,
+    recorder: Recorder,
+    tasks: HashMap<TaskId, T>,
+    /// By mount and thread.
+    given: Vec<Vec<Option<TaskId>>>,
+    sent: BTreeSet<ReadId>,
+    /// Tasks that were refused, for whoever has pushed them.
+    refused: BTreeSet<TaskId>,
+    /// Requests that have moved since they were last reported.
+    moved: BTreeMap<RequestId, Progress>,
+    /// Of the last task or read.
+    serial: u64,
+    closed: bool,
+    actions: Vec<Action>,
+}
+
+impl<T> std::fmt::Debug for State<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("machine", &self.machine).finish_non_exhaustive()
+    }
+}
+
+impl<T> Scheduler<T> {
+    /// A machine that has heard nothing, for mounts with so many fetch threads. Its log is in a
+    /// directory with the name of this host, as agents of many nodes may share a configuration and
+    /// a file system. A request that is done calls `reporting`.
+    ///
+    /// # Errors
+    /// The log cannot be written.
+    pub fn new(config: Config, decision_log: Option<&Path>, reporting: Arc<Wake>) -> io::Result<Self> {
+        let recorder = match decision_log {
+            None => Recorder::off(),
+            Some(dir) => {
+                let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                Recorder::start(&dir.join(host), LOG, &config).map_err(|e| {
+                    let dir = dir.display();
+                    let why = format!("cannot record decisions in {dir} (agent.decision_log): {e}");
+                    io::Error::new(e.kind(), why)
+                })?
+            }
+        };
+        let threads = config.fetch_threads.iter();
+        let state = State {
+            machine: Node::new(&config),
+            recorder,
+            tasks: HashMap::new(),
+            given: threads.clone().map(|threads| vec![None; *threads]).collect(),
+            sent: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            moved: BTreeMap::new(),
+            serial: 0,
+            closed: false,
+            actions: Vec::new(),
+        };
+        Ok(Scheduler {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            wakes: threads.map(|threads| (0..*threads).map(|_| Condvar::new()).collect()).collect(),
+            held: AtomicU8::new(Held::Nothing as u8),
+            gentle: AtomicBool::new(false),
+            phases: AtomicBool::new(false),
+            is_coordinator_silent: AtomicBool::new(false),
+            last_read: AtomicU64::new(0),
+            reporting,
+            started: Instant::now(),
+            config,
+        })
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(self.started.elapsed().as_nanos() as u64)
+    }
+
+    // The machine.
+
+    /// The machine hears of something.
+    pub fn hear(&self, event: Event) {
+        self.hear_in(&mut lock(&self.state), event);
+    }
+
+    fn hear_in(&self, state: &mut State<T>, event: Event) {
+        let now = self.now();
+        if state.recorder.is_over() && state.machine.is_as_new(now) {
+            self.record_anew(state, now);
+        }
+        let cause = state.recorder.is_on().then(|| state.recorder.event(now, &event));
+        // Those who wait for what is over now have to notice.
+        let ends = matches!(event, Event::Release { .. } | Event::LoadEnds { .. });
+        state.machine.handle(now, event, &mut state.actions);
+        self.obey(state, now, cause);
+        if ends {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Wakes the machine if it wanted to be woken by now.
+    fn wake_if_due(&self, state: &mut State<T>) {
+        let now = self.now();
+        if state.machine.next_deadline().is_some_and(|at| at <= now) {
+            let cause = state.recorder.is_on().then(|| state.recorder.event(now, &"deadline"));
+            state.machine.on_deadline(now, &mut state.actions);
+            self.obey(state, now, cause);
+        }
+    }
+
+    /// The log goes on in another file, with a fresh machine that knows the threads that wait.
+    fn record_anew(&self, state: &mut State<T>, now: Nanos) {
+        if let Err(e) = state.recorder.begin(&self.config) {
+            return tracing::warn!("the decision log of the node pauses: {e}");
+        }
+        let idle = state.machine.idle_threads();
+        state.machine = Node::new(&self.config);
+        for (mount, thread) in idle {
+            let idle = Event::Idle { mount, thread };
+            state.recorder.event(now, &idle);
+            state.machine.handle(now, idle, &mut state.actions);
+        }
+    }
+
+    fn obey(&self, state: &mut State<T>, now: Nanos, cause: Option<u64>) {
+        if let Some(cause) = cause {
+            state.recorder.actions(now, cause, &state.actions);
+        }
+        for action in std::mem::take(&mut state.actions) {
+            match action {
+                Action::Send { read } => {
+                    state.sent.insert(read);
+                    self.changed.notify_all();
+                }
+                Action::Read { mount, thread, task } => {
+                    state.given[mount][thread] = Some(task);
+                    self.wakes[mount][thread].notify_one();
+                }
+                Action::Refuse { task } => {
+                    state.refused.insert(task);
+                }
+                Action::Hold { held } => self.held.store(held as u8, Ordering::SeqCst),
+                Action::Gentle { on } => self.gentle.store(on, Ordering::SeqCst),
+                Action::Report { request, progress } => {
+                    state.moved.insert(request, progress);
+                    if progress.done {
+                        self.reporting.call();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits at `condvar` until something changes, the machine wants to be woken, or `limit` has
+    /// passed.
+    fn wait<'a>(
+        &self,
+        condvar: &Condvar,
+        mut state: MutexGuard<'a, State<T>>,
+        limit: Option<Duration>,
+    ) -> MutexGuard<'a, State<T>> {
+        let now = self.now();
+        let due = state.machine.next_deadline().map(|at| Duration::from_nanos(at.saturating_since(now)));
+        state = match limit.into_iter().chain(due).min() {
+            None => condvar.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(limit) => condvar.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0,
+        };
+        self.wake_if_due(&mut state);
+        state
+    }
+
+    // Fetch threads.
+
+    /// A task waits for a fetch thread of its mount; see [`Event::Queue`].
+    ///
+    /// # Errors
+    /// The task, if too many wait, or the scheduler is closed.
+    pub fn push(&self, mount: usize, urgency: Urgency, pages: Option<Pages>, task: T) -> Result<(), T> {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return Err(task);
+        }
+        state.serial += 1;
+        let id = state.serial;
+        state.tasks.insert(id, task);
+        self.hear_in(&mut state, Event::Queue { task: id, mount, urgency, pages });
+        match state.refused.remove(&id) {
+            true => Err(state.tasks.remove(&id)).map_err(|task| task.expect("it was just put there")),
+            false => Ok(()),
+        }
+    }
+
+    /// The next task of a fetch thread, which has ended the one before; `None` once the scheduler
+    /// is closed.
+    pub fn pop(&self, mount: usize, thread: usize) -> Option<T> {
+        let mut state = lock(&self.state);
+        self.hear_in(&mut state, Event::Idle { mount, thread });
+        loop {
+            if let Some(id) = state.given[mount][thread].take() {
+                return state.tasks.remove(&id);
+            }
+            if state.closed {
+                return None;
+            }
+            state = self.wait(&self.wakes[mount][thread], state, None);
+        }
+    }
+
+    /// A fetch thread has read the last of its task: the pages behind may begin.
+    pub fn pages_read(&self, mount: usize, thread: usize) {
+        self.hear(Event::PagesRead { mount, thread });
+    }
+
+    /// No more tasks; returns those that were waiting.
+    pub fn close(&self) -> Vec<T> {
+        let mut state = lock(&self.state);
+        state.closed = true;
+        let waiting = state.machine.take_all();
+        state.recorder = Recorder::off();
+        self.wakes.iter().flatten().for_each(Condvar::notify_all);
+        self.changed.notify_all();
+        waiting.into_iter().filter_map(|id| state.tasks.remove(&id)).collect()
+    }
+
+    /// Tasks waiting or running for a mount, and the age in milliseconds of the oldest running one.
+    pub fn load(&self, mount: usize) -> (u64, u64) {
+        let (tasks, oldest_ns) = lock(&self.state).machine.load(self.now(), mount);
+        (tasks, oldest_ns / 1_000_000)
+    }
+
+    // Reads.
+
+    /// Waits until a read may go; `None` if it is over: what it is for has been released, or
+    /// `deadline` has come. See [`Event::Offer`].
+    pub fn wait_to_read(
+        &self,
+        by: By,
+        mount: Option<usize>,
+        bytes: u64,
+        is_short: bool,
+        deadline: Option<Instant>,
+    ) -> Option<ReadId> {
+        let mut state = lock(&self.state);
+        state.serial += 1;
+        let read = state.serial;
+        self.hear_in(&mut state, Event::Offer { read, by, mount, bytes, is_short });
+        loop {
+            if state.sent.remove(&read) {
+                return Some(read);
+            }
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if state.closed || !state.machine.knows(by) || left.is_some_and(|left| left.is_zero()) {
+                self.hear_in(&mut state, Event::Withdraw { read });
+                return None;
+            }
+            let look = left.map_or(LOOK, |left| left.min(LOOK));
+            state = self.wait(&self.changed, state, Some(look));
+        }
+    }
+
+    /// A read that was let go has ended, with so many bytes of what it was for resident, fetched
+    /// and failed.
+    pub fn read_ended(&self, read: ReadId, resident_bytes: u64, fetched_bytes: u64, failed_bytes: u64) {
+        self.hear(Event::ReadEnded { read, resident_bytes, fetched_bytes, failed_bytes });
+    }
+
+    /// As [`Scheduler::hear`], for what also moves a request, which is reported with the next
+    /// progress.
+    pub fn settled(&self, request: RequestId, failed_bytes: u64) {
+        let mut state = lock(&self.state);
+        self.hear_in(&mut state, Event::Settled { request, resident_bytes: 0, failed_bytes });
+        if let Some(progress) = state.machine.progress(request) {
+            state.moved.insert(request, progress);
+        }
+    }
+
+    /// How far a request has come; `None` if it was released.
+    pub fn progress(&self, request: RequestId) -> Option<Progress> {
+        lock(&self.state).machine.progress(request)
+    }
+
+    /// Calls `then` while a request cannot be released; not if it was.
+    pub fn while_known(&self, request: RequestId, then: impl FnOnce()) {
+        let state = lock(&self.state);
+        if state.machine.progress(request).is_some() {
+            then();
+        }
+    }
+
+    /// Takes what has moved since the last call: requests that are done, and with `all` others too.
+    pub fn take_moved(&self, all: bool) -> Vec<(RequestId, Progress)> {
+        let mut state = lock(&self.state);
+        if all {
+            state.recorder.flush();
+        }
+        state.moved.extract_if(.., |_, progress| all || progress.done).collect()
+    }
+
+    // What is fetched at all.
+
+    fn held(&self) -> Held {
+        let held = self.held.load(Ordering::SeqCst);
+        [Held::Nothing, Held::Plans, Held::AllButDemand][usize::from(held)]
+    }
+
+    /// Whether the brake stops what no reader waits for.
+    pub fn is_braked(&self) -> bool {
+        self.held() == Held::AllButDemand
+    }
+
+    /// Whether a page for which no reader waits stops at the end of its chunk.
+    pub fn stops(&self, urgency: Urgency) -> bool {
+        match self.held() {
+            Held::Nothing => false,
+            Held::Plans => urgency == Urgency::Plan,
+            Held::AllButDemand => true,
+        }
+    }
+
+    /// Whether what no reader waits for is fetched in small chunks ([`Action::Gentle`]).
+    pub fn is_gentle(&self) -> bool {
+        self.gentle.load(Ordering::SeqCst)
+    }
+
+    /// Whether any I/O phase is under way.
+    pub fn set_phases(&self, under_way: bool) {
+        if self.phases.swap(under_way, Ordering::SeqCst) != under_way {
+            self.hear(Event::Phases { under_way });
+        }
+    }
+
+    /// The coordinator has been silent for its lease, or is heard again.
+    pub fn set_coordinator_silent(&self, on: bool) {
+        if self.is_coordinator_silent.swap(on, Ordering::SeqCst) != on {
+            self.hear(Event::Silence { on });
+        }
+    }
+
+    /// Whether the coordinator is silent.
+    pub fn is_coordinator_silent(&self) -> bool {
+        self.is_coordinator_silent.load(Ordering::SeqCst)
+    }
+
+    /// This node has read from a file system, whoever wanted it.
+    pub fn note_read(&self) {
+        self.last_read.store(self.now().0.max(1), Ordering::Relaxed);
+    }
+
+    /// Time since it last did; `None` if it never has.
+    pub fn since_read(&self) -> Option<Duration> {
+        let last = Some(self.last_read.load(Ordering::Relaxed)).filter(|last| *last > 0)?;
+        Some(Duration::from_nanos(self.now().saturating_since(Nanos(last))))
+    }
+}

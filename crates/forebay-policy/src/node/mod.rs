@@ -1,0 +1,216 @@
+//! The node machine: what one node fetches from its file systems, and when.
+//!
+//! Readers' pages, read-ahead, prefetch requests, pages that peers want, loads and refills compete
+//! for the fetch threads of each mount. Their order, pace, pauses and the brake for the I/O phases
+//! of HPC jobs are the state of this machine. An agent drives it with threads and descriptors, the
+//! simulator with virtual time, and `forebay replay` from the log of either.
+//!
+//! | file | what it decides |
+//! | --- | --- |
+//! | `event` | nothing: what is heard and decided |
+//! | `reads` | which request, load or peer may read next, and when |
+//! | `queue` | which task a thread takes up next |
+//! | `brake` | whether what no reader waits for stops |
+//! | `chunk` | how much is read at a time |
+
+mod brake;
+pub mod chunk;
+pub mod event;
+pub mod queue;
+mod reads;
+
+#[cfg(test)]
+mod tests;
+
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use brake::Brake;
+pub use event::{Action, By, Config, Event, LoadId, MountId, Pages, ReadId, TaskId};
+pub use queue::{Held, Queue};
+use reads::{Offer, Reads};
+
+use crate::machine::{Machine, Nanos};
+use crate::stage::event::{Progress, RequestId};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Node {
+    reads: Reads,
+    mounts: Vec<Mount>,
+    brake: Brake,
+    /// As decided last.
+    held: Held,
+    gentle: bool,
+    /// The time of the last event.
+    now: Nanos,
+}
+
+#[derive(Debug, Default)]
+struct Mount {
+    queue: Queue<TaskId>,
+    idle: BTreeSet<usize>,
+}
+
+/// What a node machine may be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// What is not fetched.
+    pub held: Held,
+    /// See [`Action::Gentle`].
+    pub gentle: bool,
+}
+
+impl Node {
+    /// Nothing is wanted yet, and no thread is there.
+    pub fn new(config: &Config) -> Self {
+        Node {
+            reads: Reads::new(config),
+            mounts: config.fetch_threads.iter().map(|_| Mount::default()).collect(),
+            brake: Brake::default(),
+            held: Held::Nothing,
+            gentle: false,
+            now: Nanos(0),
+        }
+    }
+
+    /// How far a request has come; `None` if it was released.
+    pub fn progress(&self, request: RequestId) -> Option<Progress> {
+        self.reads.progress(request)
+    }
+
+    /// Whether a request or load is there; a peer always is.
+    pub fn knows(&self, by: By) -> bool {
+        self.reads.knows(by)
+    }
+
+    /// Threads that wait for a task, by mount.
+    pub fn idle_threads(&self) -> Vec<(MountId, usize)> {
+        let of = |(mount, state): (MountId, &Mount)| {
+            state.idle.iter().map(move |thread| (mount, *thread)).collect::<Vec<_>>()
+        };
+        self.mounts.iter().enumerate().flat_map(of).collect()
+    }
+
+    /// Tasks of a mount that wait or run, and for how long the oldest of those has run, in ns.
+    pub fn load(&self, now: Nanos, mount: MountId) -> (u64, u64) {
+        self.mounts[mount].queue.load(now)
+    }
+
+    /// Whether a fresh machine would decide the same from now on.
+    pub fn is_as_new(&self, now: Nanos) -> bool {
+        let is_resting = |mount: &Mount| mount.queue.is_empty() && mount.queue.is_resting();
+        self.reads.is_idle() && self.brake.is_off(now) && self.mounts.iter().all(is_resting)
+    }
+
+    /// Takes out all tasks that wait. Called at the end of an agent.
+    pub fn take_all(&mut self) -> Vec<TaskId> {
+        self.mounts.iter_mut().flat_map(|mount| mount.queue.take_all()).collect()
+    }
+
+    /// Gives threads that are idle what they may take up.
+    fn assign(&mut self, mount: MountId, out: &mut Vec<Action>) {
+        let Mount { queue, idle } = &mut self.mounts[mount];
+        while let Some(thread) = idle.first().copied() {
+            let Some(task) = queue.begin(self.now, thread) else { return };
+            idle.remove(&thread);
+            out.push(Action::Read { mount, thread, task });
+        }
+    }
+
+    fn assign_all(&mut self, out: &mut Vec<Action>) {
+        (0..self.mounts.len()).for_each(|mount| self.assign(mount, out));
+    }
+
+    /// Decides anew after anything but a task has changed.
+    fn decide(&mut self, now: Nanos, out: &mut Vec<Action>) {
+        self.reads.dispatch(now, &self.brake, out);
+        self.brake.requests_pause = self.reads.do_requests_pause();
+        let held = self.brake.held();
+        if held != self.held {
+            self.held = held;
+            out.push(Action::Hold { held });
+            self.mounts.iter_mut().for_each(|mount| mount.queue.hold(held));
+            self.assign_all(out);
+            // What was stopped may go.
+            self.reads.dispatch(now, &self.brake, out);
+        }
+        let gentle = self.brake.is_gentle(now);
+        if gentle != self.gentle {
+            self.gentle = gentle;
+            out.push(Action::Gentle { on: gentle });
+        }
+    }
+}
+
+impl Machine for Node {
+    type Event = Event;
+    type Action = Action;
+    type Snapshot = Snapshot;
+
+    fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
+        self.now = now;
+        match event {
+            Event::Queue { task, mount, urgency, pages } => {
+                if self.mounts[mount].queue.push(pages, urgency, task).is_err() {
+                    return out.push(Action::Refuse { task });
+                }
+                return self.assign(mount, out);
+            }
+            Event::Idle { mount, thread } => {
+                self.mounts[mount].queue.rest(thread);
+                self.mounts[mount].idle.insert(thread);
+                return self.assign(mount, out);
+            }
+            Event::PagesRead { mount, thread } => {
+                self.mounts[mount].queue.let_next_begin(thread);
+                return self.assign(mount, out);
+            }
+            Event::Request { request, threads, rate_bytes_per_s, priority } => {
+                self.reads.begin(now, request, threads, rate_bytes_per_s, priority);
+            }
+            Event::Adjust { request, threads, rate_bytes_per_s } => {
+                self.reads.adjust(now, request, threads, rate_bytes_per_s);
+            }
+            Event::Pause { on } => self.reads.pause_all(on),
+            Event::Release { requests } => self.reads.release(&requests),
+            Event::LoadBegins { load, rate_bytes_per_s } => {
+                self.reads.load_begins(now, load, rate_bytes_per_s);
+            }
+            Event::LoadEnds { load } => self.reads.load_ends(load),
+            Event::Offer { read, by, mount, bytes, is_short } => {
+                self.reads.offer(by, Offer { read, mount, bytes, is_short });
+            }
+            Event::Withdraw { read } => self.reads.withdraw(read),
+            Event::ReadEnded { read, resident_bytes, fetched_bytes, failed_bytes } => {
+                self.reads.ended(read, [resident_bytes, fetched_bytes, failed_bytes], out);
+            }
+            Event::Settled { request, resident_bytes, failed_bytes } => {
+                self.reads.settled(request, [resident_bytes, 0, failed_bytes]);
+            }
+            Event::Fed { request } => self.reads.fed(request, out),
+            Event::Brake { on } => self.brake.on = on,
+            Event::Phases { under_way } => self.brake.set_phases(now, under_way),
+            Event::Silence { on } => self.brake.is_coordinator_silent = on,
+        }
+        self.decide(now, out);
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        let gentle = self.brake.gentle_until().filter(|_| self.gentle);
+        let queues = self.mounts.iter().filter_map(|mount| mount.queue.next_deadline());
+        queues.chain(self.reads.next_deadline()).chain(gentle).min()
+    }
+
+    fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Action>) {
+        self.now = now;
+        self.mounts.iter_mut().for_each(|mount| mount.queue.look(now));
+        self.assign_all(out);
+        self.reads.look(now);
+        self.decide(now, out);
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot { held: self.held, gentle: self.gentle }
+    }
+}
