@@ -231,7 +231,7 @@ def test_reproduce_writes_the_commands_report(tmp_path):
 
 
 def test_compare_and_sweep_give_the_commands_rows():
-    policies = ["striped/sa-sjf", "full/forebay"]
+    policies = ["striped/sa-sjf", "full/coflow"]
     printed = json.loads(command("compare", CHECKPOINTS, "--policies", ",".join(policies)))
     assert sim.compare(CHECKPOINTS, policies).to_records() == printed
     assert sim.compare(ELEY).to_records() == json.loads(command("compare", ELEY))

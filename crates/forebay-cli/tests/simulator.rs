@@ -355,11 +355,11 @@ fn access_and_allocation_policies_are_compared_and_swept() {
     }
     let rows = 6 * forebay_policy::burst::access::POLICIES.len();
     assert_eq!(fs::read_to_string(&csv).expect("written").lines().count(), 1 + rows);
-    let out = forebay(&["sim", "compare", path(&scenario), "--policies", "full/sa-fcfs,forebay/forebay"]);
+    let out = forebay(&["sim", "compare", path(&scenario), "--policies", "full/sa-fcfs,striped/sa-sjf"]);
     let out = out.expect("it runs");
-    assert!(out.contains("full        sa-fcfs") && out.contains("forebay     forebay"), "{out}");
+    assert!(out.contains("full        sa-fcfs") && out.contains("striped     sa-sjf"), "{out}");
     let sweep = |threads: &str| {
-        let grid = ["--set", "access.policy=sa-sjf,forebay", "--set", "seed=1,2,3"];
+        let grid = ["--set", "access.policy=sa-sjf,coflow", "--set", "seed=1,2,3"];
         let args = [&["sim", "sweep", path(&scenario), "--threads", threads], &grid[..]].concat();
         forebay(&args).expect("it runs")
     };
@@ -399,7 +399,7 @@ fn burst_buffers_have_one_default_pair_of_policies() {
         };
         let named = run(&pair("full", "coflow"));
         assert_ne!(run(&pair("striped", "coflow")).1, named.1, "the allocation makes no difference here");
-        assert_ne!(run(&pair("full", "forebay")).1, named.1, "the access policy makes no difference here");
+        assert_ne!(run(&pair("full", "sa-sjf")).1, named.1, "the access policy makes no difference here");
         for tables in ["", "[access]\n", "[allocation]\n", "[access]\n[allocation]\n"] {
             assert_eq!(run(tables), named, "with {tables:?}");
         }
@@ -412,7 +412,7 @@ fn burst_buffers_have_one_default_pair_of_policies() {
 fn the_papers_workload_as_a_scenario_is_the_papers_workload() {
     use forebay_sim::burst::batch::simulate;
     use forebay_sim::reproduce::bb::workloads::{MIXES, setup};
-    for (order, access) in [(0, "none"), (1, "sa-sjf"), (7, "forebay")] {
+    for (order, access) in [(0, "none"), (1, "sa-sjf"), (7, "coflow")] {
         let seed = order.to_string();
         let file = scenario().with_file_name("bb-w8.toml");
         let run = ["sim", "run", path(&file), "--seed", &seed, "--policy", access];

@@ -75,8 +75,7 @@ fn decisions() {
     }
 }
 
-/// The access scheduler with `pending` steps that wait, at the moment when one that writes has
-/// ended.
+/// The access scheduler with `pending` steps, at the moment when one that writes has ended.
 fn access_decisions(name: &str, pending: u64) {
     let config = access::Config { nodes: NODES as u32, ..access::Config::default() };
     let mut rng = Rng::new(2);
@@ -107,38 +106,6 @@ fn access_decisions(name: &str, pending: u64) {
     );
 }
 
-/// The longest call of the access scheduler while it searches orders of `pending` steps that
-/// arrived together.
-fn access_searches(pending: u64) {
-    let config = access::Config { nodes: NODES as u32, ..access::Config::default() };
-    let mut rng = Rng::new(3);
-    let mut times_s = Vec::new();
-    for _ in 0..50 {
-        let policy = access::policy("forebay", &config).unwrap_or_else(|e| panic!("{e}"));
-        let mut machine = Access::new(policy, config.clone());
-        let mut out = Vec::new();
-        for step in 0..pending {
-            let (first, width) = (rng.below(NODES), 16 << rng.below(3));
-            let nodes: Vec<u32> = (0..width).map(|k| ((first + k) % NODES) as u32).collect();
-            let alone_ns = 1_000_000_000 * (10 + rng.below(100));
-            machine.handle(Nanos(0), access::Event::Arrives { step, nodes, alone_ns }, &mut out);
-        }
-        while machine.next_deadline().is_some_and(|at| at <= Nanos(0)) {
-            let begin = Instant::now();
-            machine.on_deadline(Nanos(0), &mut out);
-            times_s.push(begin.elapsed().as_secs_f64());
-        }
-    }
-    times_s.sort_by(f64::total_cmp);
-    println!(
-        "forebay, {pending} steps arrive, {:.0} calls: median {:.1} us, 99 % within {:.1} us, longest {:.1} us",
-        times_s.len() as f64 / 50.0,
-        times_s[times_s.len() / 2] * 1e6,
-        times_s[times_s.len() * 99 / 100] * 1e6,
-        times_s[times_s.len() - 1] * 1e6
-    );
-}
-
 /// Events per second in a large world, with several planners.
 fn worlds() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/large-world.toml");
@@ -162,10 +129,8 @@ fn main() {
     if std::env::args().nth(1).as_deref() == Some("world") {
         return worlds();
     }
-    access_searches(16);
-    access_searches(48);
     access_decisions("sa-sjf", 1000);
-    access_decisions("forebay", 1000);
+    access_decisions("coflow", 1000);
     decisions();
     worlds();
 }

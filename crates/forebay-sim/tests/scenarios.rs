@@ -58,7 +58,7 @@ node_gb_per_s = 1
 [allocation]
 policy = 'striped'
 [access]
-policy = 'forebay'
+policy = 'sa-sjf'
 [[job]]
 name = 'step'
 count = 20

@@ -297,7 +297,7 @@ fn any_world() -> impl Strategy<Value = String> {
     let policies = (
         prop::sample::select(vec!["naive-bb", "no-action", "full-delay", "eley", "forebay"]),
         prop::sample::select(vec!["at-once", "yield"]),
-        prop::sample::select(vec!["none", "sys-fcfs", "sa-sjf", "coflow", "forebay"]),
+        prop::sample::select(vec!["none", "sys-fcfs", "sa-sjf", "coflow"]),
     );
     let sizes = (1u32..4, 1u32..5, 1u64..60, 0u64..30, 0u64..4000, 1u32..20);
     let steps = (1u32..5, 1u64..40, 0u64..20, 1u32..3, 0u64..40);

@@ -2,11 +2,11 @@
 
     from forebay import sim
 
-    run = sim.run("scenarios/checkpoints.toml", policy="striped/forebay", seed=7)
+    run = sim.run("scenarios/checkpoints.toml", policy="striped/coflow", seed=7)
     run.rows["io_s"]                      # a column
     pandas.DataFrame(run.records.to_dict())
     run.timeline()                        # a figure, in a notebook
-    sim.compare("scenarios/checkpoints.toml", ["striped/sa-sjf", "striped/forebay"])
+    sim.compare("scenarios/checkpoints.toml", ["striped/sa-sjf", "striped/coflow"])
     sim.sweep("scenarios/eley-t2-app6.toml", {"hpc.0.allowance_percent": [5, 15, 30]})
 
 The functions run the same code as `forebay sim` and need no agent. The same scenario and seed give the same bytes as the command.

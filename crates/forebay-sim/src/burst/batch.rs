@@ -204,14 +204,6 @@ mod tests {
         assert_eq!(io_s("sa-fcfs", jobs()), [4.0, 6.0]);
     }
 
-    /// A step of 2 s as guest of one of 40 s: 2.5 s at four fifths; the host loses 2 s.
-    #[test]
-    fn a_guest_costs_its_host_no_more_than_its_own_time() {
-        let jobs = || vec![job(0, 1.0, 80, 2), job(10, 1.0, 4, 2)];
-        assert_eq!(io_s("forebay", jobs()), [42.0, 2.5]);
-        assert_eq!(io_s("sa-sjf", jobs()), [40.0, 32.0]);
-    }
-
     #[test]
     fn n_instances_take_n_times_as_long() {
         for n in [1usize, 2, 4] {

@@ -18,8 +18,8 @@ use crate::queue::Agenda;
 
 /// Rounds of a step that may be on their way while the next is read.
 const ROUNDS_SENT_MAX: u32 = 2;
-/// Weight of a drain on each node, where steps have the weight of their processes, or shares of 1
-/// in all: buffers are there to take up steps, so a drain gets what these leave, and hardly more.
+/// Weight of a drain on each node, where steps have the weight of their processes: buffers are
+/// there to take up steps, so a drain gets what these leave, and hardly more.
 const WEIGHT: f64 = 0.01;
 
 impl Burst<'_> {

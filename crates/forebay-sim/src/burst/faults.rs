@@ -52,7 +52,7 @@ impl Burst<'_> {
         self.jobs[j].silent = true;
         if let Stage::Holds(_, hold) = self.jobs[j].stage {
             self.out.holds[hold].silent_ns.get_or_insert(now.0);
-            let (weight, _) = self.weight_and_cap(j, hold);
+            let (weight, _) = self.weight_and_cap(j);
             self.fabric.reshape(now, hold as u32, weight, 0.0);
         }
     }
@@ -134,7 +134,7 @@ impl Burst<'_> {
     fn writes_on(&mut self, now: Nanos, j: usize, hold: usize) {
         self.out.holds[hold].silent_ns = None;
         if self.fabric.is_writing(hold as u32) {
-            let (weight, cap) = self.weight_and_cap(j, hold);
+            let (weight, cap) = self.weight_and_cap(j);
             self.fabric.reshape(now, hold as u32, weight, cap);
         } else {
             self.write(now, j, hold);

@@ -2,9 +2,9 @@
 //!
 //! A job computes and writes a step (a checkpoint), over and over. The allocation machine of
 //! `forebay-policy` decides which nodes it has, the access machine when a step may write; the world
-//! holds bandwidth and data only. A node divides its bandwidth over the processes (or, once the
-//! access scheduler regulates it, over the shares) of the steps that write to it; a step ends when
-//! the last of its nodes has its data.
+//! holds bandwidth and data only. A node divides its bandwidth over the processes of the steps that
+//! write to it (or, if the access scheduler ranks them, by their order); a step ends when the last
+//! of its nodes has its data.
 //!
 //! Things break: a job dies or stands still with its token in hand, a node goes away with what was
 //! on it. What follows is what would follow there: a holder that is not heard of loses its lease, a

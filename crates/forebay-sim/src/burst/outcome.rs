@@ -103,8 +103,6 @@ pub struct Hold {
     pub from_ns: u64,
     /// Released or revoked, in ns.
     pub to_ns: u64,
-    /// Its part of the bandwidth, from when; empty if it is not regulated.
-    pub shares: Vec<(u64, f64)>,
     /// When its holder fell silent, if it did.
     pub silent_ns: Option<u64>,
     /// How it ended.

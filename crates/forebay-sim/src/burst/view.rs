@@ -99,20 +99,18 @@ fn exact(value: f64) -> String {
 }
 
 /// Kinds of spans in a timeline, with their colours.
-const KINDS: [(&str, &str); 6] = [
+const KINDS: [(&str, &str); 5] = [
     ("writes", "#0072b2"),
-    ("at a share", "#56b4e9"),
     ("waits", "#e69f00"),
     ("computes", "#dddddd"),
     ("silent", "#cc79a7"),
     ("lost", "#d55e00"),
 ];
 const WRITES: usize = 0;
-const SHARES: usize = 1;
-const WAITS: usize = 2;
-const COMPUTES: usize = 3;
-const SILENT: usize = 4;
-const LOST: usize = 5;
+const WAITS: usize = 1;
+const COMPUTES: usize = 2;
+const SILENT: usize = 3;
+const LOST: usize = 4;
 
 /// A row per job, and one per node that was down, between two moments (seconds).
 pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f64)) -> Figure {
@@ -181,28 +179,15 @@ fn hold_spans(hold: &Hold, spans: &mut Vec<Span>) {
         Ended::Revoked => "the lease ran out",
         Ended::Open => "the run was over",
     };
-    let tip = |share: &str| {
-        format!("step {}, token {}, nodes {}{share}: {end}", hold.index, hold.token, runs.join(","))
-    };
-    let mut push = |from: u64, to: u64, kind: usize, share: &str| {
+    let tip = format!("step {}, token {}, nodes {}: {end}", hold.index, hold.token, runs.join(","));
+    let mut push = |from: u64, to: u64, kind: usize| {
         if to > from {
-            spans.push(Span { row: hold.job, from_s: s(from), to_s: s(to), kind, tip: tip(share) });
+            spans.push(Span { row: hold.job, from_s: s(from), to_s: s(to), kind, tip: tip.clone() });
         }
     };
     let silent_from = hold.silent_ns.unwrap_or(hold.to_ns);
-    if hold.shares.is_empty() {
-        push(hold.from_ns, silent_from, if hold.ended == Ended::NodeLost { LOST } else { WRITES }, "");
-    }
-    for (i, &(from, share)) in hold.shares.iter().enumerate() {
-        let to = hold.shares.get(i + 1).map_or(silent_from, |next| next.0.min(silent_from));
-        let kind = match (hold.ended, share < 1.0) {
-            (Ended::NodeLost, _) => LOST,
-            (_, true) => SHARES,
-            _ => WRITES,
-        };
-        push(from, to, kind, &format!(" at {} %", number(100.0 * share)));
-    }
-    push(silent_from, hold.to_ns, SILENT, "");
+    push(hold.from_ns, silent_from, if hold.ended == Ended::NodeLost { LOST } else { WRITES });
+    push(silent_from, hold.to_ns, SILENT);
 }
 
 /// `3` or `3-8`.

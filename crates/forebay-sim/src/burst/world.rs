@@ -210,8 +210,7 @@ impl<'a> Burst<'a> {
     pub fn obey(&mut self, now: Nanos, actions: Vec<Action>, queue: &mut impl Agenda<Happening>) {
         for action in actions {
             match action {
-                Action::Grant { token, step, share, .. } => self.granted(now, token, step, share, queue),
-                Action::Share { token, share } => self.reshared(now, token, share),
+                Action::Grant { token, step, .. } => self.granted(now, token, step, queue),
                 Action::Rank { order } => self.ranked(now, &order),
                 Action::Revoke { token, .. } => self.revoked(now, token, queue),
                 Action::Renewed { .. } => {}
@@ -257,14 +256,7 @@ impl<'a> Burst<'a> {
         self.tell_access(now, access::Event::Leaves { step }, queue);
     }
 
-    fn granted(
-        &mut self,
-        now: Nanos,
-        token: Token,
-        step: StepId,
-        share: Option<f64>,
-        queue: &mut impl Agenda<Happening>,
-    ) {
+    fn granted(&mut self, now: Nanos, token: Token, step: StepId, queue: &mut impl Agenda<Happening>) {
         let Some(j) = self.asking.remove(&step) else {
             panic!("step {step} was let in, which nobody asks for")
         };
@@ -277,7 +269,6 @@ impl<'a> Burst<'a> {
             nodes: ranges(&job.nodes),
             from_ns: now.0,
             to_ns: now.0,
-            shares: share.map(|s| (now.0, s)).into_iter().collect(),
             silent_ns: job.silent.then_some(now.0),
             ended: Ended::Open,
         });
@@ -289,28 +280,17 @@ impl<'a> Burst<'a> {
         }
     }
 
-    /// Weight and cap of what job `j` writes under entry `hold`.
-    pub fn weight_and_cap(&self, j: usize, hold: usize) -> (f64, f64) {
+    /// Weight and cap of what job `j` writes to each of its nodes.
+    pub fn weight_and_cap(&self, j: usize) -> (f64, f64) {
         let n = self.jobs[j].nodes.len();
-        let share = self.out.holds[hold].shares.last().map(|s| s.1);
-        let (_, cap_bytes_per_s) = self.setup.per_node(j, n);
-        (share.unwrap_or(self.setup.jobs[j].processes / n as f64), cap_bytes_per_s)
+        (self.setup.jobs[j].processes / n as f64, self.setup.per_node(j, n).1)
     }
 
     pub fn write(&mut self, now: Nanos, j: usize, hold: usize) {
-        let (weight, cap_bytes_per_s) = self.weight_and_cap(j, hold);
+        let (weight, cap_bytes_per_s) = self.weight_and_cap(j);
         let nodes = &self.jobs[j].nodes;
         let (bytes, _) = self.setup.per_node(j, nodes.len());
         self.fabric.start(now, hold as u32, nodes, bytes, weight, cap_bytes_per_s);
-    }
-
-    fn reshared(&mut self, now: Nanos, token: Token, share: f64) {
-        let Some(&(j, hold)) = self.holders.get(&token) else { return };
-        self.out.holds[hold].shares.push((now.0, share));
-        if !self.jobs[j].silent {
-            let (weight, cap) = self.weight_and_cap(j, hold);
-            self.fabric.reshape(now, hold as u32, weight, cap);
-        }
     }
 
     fn ranked(&mut self, now: Nanos, order: &[Token]) {

@@ -15,7 +15,6 @@
 //! | `none` | - | everything; nodes divide themselves over processes |
 //! | `sys-fcfs`, `sys-sjf` | arrival; shortest step first | one step |
 //! | `sa-fcfs`, `sa-sjf` | the same | steps without a common node (sharing-aware) |
-//! | `forebay` | the best order that a bounded search finds | the same, and short guests at a share of the bandwidth |
 //! | `coflow` | on each node, who can be over soonest | everything; nodes divide themselves by the order |
 //!
 //! Source: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016, Algorithm 1, and
@@ -31,14 +30,10 @@ use crate::machine::Nanos;
 
 mod coflow;
 mod fcfs;
-mod forebay;
 mod nodes;
 mod none;
 mod scheduler;
-mod search;
-mod shadow;
 mod sjf;
-mod sketch;
 #[cfg(test)]
 mod tests;
 
@@ -92,20 +87,10 @@ pub enum Action {
         token: Token,
         /// Which step.
         step: StepId,
-        /// Its part of the bandwidth of each of its nodes, in (0, 1]; `None`: nodes divide
-        /// themselves over processes.
-        share: Option<f64>,
         /// The lease's end.
         until: Nanos,
         /// Why now.
         why: Reason,
-    },
-    /// The holder's part of its nodes' bandwidth changes.
-    Share {
-        /// Its token.
-        token: Token,
-        /// From now on, in (0, 1].
-        share: f64,
     },
     /// From now on each node serves its steps in this order: see [`share`]. Steps that are not in
     /// it come after those that are, by token.
@@ -146,11 +131,6 @@ pub enum Reason {
     },
     /// It had waited longer than [`Config::patience_ns`], and its turn came.
     Overdue,
-    /// It is so short that holders of its nodes can give way for it.
-    Guest {
-        /// The holder with the least left to write.
-        host: Token,
-    },
 }
 
 /// Configuration.
@@ -192,9 +172,6 @@ pub struct Pending {
     pub key: u64,
 }
 
-/// A holder as a policy sees it: its nodes, and what it has left to write in ns at full bandwidth.
-pub type Holder<'a> = (&'a NodeSet, u64);
-
 /// What may run side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -208,24 +185,6 @@ pub enum Scope {
     Disjoint,
 }
 
-/// What an order has to take in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct News {
-    /// There are steps which no order has been planned for.
-    pub arrived: bool,
-    /// Steps came or went, or nodes fell idle, since the policy was last asked.
-    pub changed: bool,
-}
-
-/// Whether an order is ready.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arranged {
-    /// Steps may be let in.
-    Ready,
-    /// The policy wants to be asked again at once; until then it does not hold up other events.
-    NotYet,
-}
-
 /// The part that differs between policies.
 pub trait Policy: Send {
     /// What may run side by side.
@@ -233,19 +192,6 @@ pub trait Policy: Send {
 
     /// The step's place in the order; it never changes while the step waits.
     fn key(&self, arrived: Nanos, alone_ns: u64) -> u64;
-
-    /// Puts `pending` in another order than by key. Called before steps are let in, and again at
-    /// once, with the same news but for what has come since, as long as the answer is
-    /// [`Arranged::NotYet`].
-    fn arrange(
-        &mut self,
-        _now: Nanos,
-        _holders: &[Holder],
-        _pending: &mut Vec<Pending>,
-        _news: News,
-    ) -> Arranged {
-        Arranged::Ready
-    }
 
     /// A step was let in with `token`; only with [`Scope::Ranked`].
     fn begins(&mut self, _token: Token, _step: &Pending) {}
@@ -262,17 +208,6 @@ pub trait Policy: Send {
     fn next_overdue(&self, _now: Nanos) -> Option<Nanos> {
         None
     }
-
-    /// How long a step may be made to wait, in ns: nodes are kept free for one that would otherwise
-    /// wait longer.
-    fn longest_wait_ns(&self) -> u64 {
-        u64::MAX
-    }
-
-    /// The bandwidth of a short step that is let in beside the holders of its nodes; `None`: never.
-    fn guest_share(&self) -> Option<f64> {
-        None
-    }
 }
 
 /// Makes a policy.
@@ -285,7 +220,6 @@ pub const POLICIES: &[(&str, MakePolicy)] = &[
     ("sys-sjf", |c| Box::new(sjf::Sjf { scope: Scope::One, ageing: c.ageing })),
     ("sa-fcfs", |_| Box::new(fcfs::Fcfs { scope: Scope::Disjoint })),
     ("sa-sjf", |c| Box::new(sjf::Sjf { scope: Scope::Disjoint, ageing: c.ageing })),
-    ("forebay", |c| Box::new(forebay::Forebay::new(c))),
     ("coflow", |c| Box::new(coflow::Coflow::new(c))),
 ];
 

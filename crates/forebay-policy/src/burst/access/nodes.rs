@@ -73,11 +73,6 @@ impl NodeSet {
         let words = (0u32..).zip(&self.words);
         words.flat_map(|(i, word)| (0..64).filter(move |b| (word >> b) & 1 == 1).map(move |b| 64 * i + b))
     }
-
-    /// The bits, 64 nodes a word, node 0 lowest in the first.
-    pub fn words(&self) -> &[u64] {
-        &self.words
-    }
 }
 
 #[cfg(test)]

@@ -14,17 +14,12 @@ pub struct Sjf {
     pub ageing: f64,
 }
 
-/// p + a * arrival.
-pub fn key(ageing: f64, arrived: Nanos, alone_ns: u64) -> u64 {
-    alone_ns.saturating_add((ageing * arrived.0 as f64) as u64)
-}
-
 impl Policy for Sjf {
     fn scope(&self) -> Scope {
         self.scope
     }
 
     fn key(&self, arrived: Nanos, alone_ns: u64) -> u64 {
-        key(self.ageing, arrived, alone_ns)
+        alone_ns.saturating_add((self.ageing * arrived.0 as f64) as u64)
     }
 }

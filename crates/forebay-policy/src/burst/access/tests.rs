@@ -2,8 +2,6 @@
 
 use proptest::prelude::*;
 
-use super::search::Search;
-use super::sketch::Sketch;
 use super::*;
 use crate::machine::Machine;
 
@@ -55,7 +53,6 @@ fn system_wide_runs_one_and_none_runs_all() {
     assert_eq!(granted(&at(&mut machine("sys-sjf", 2), Nanos(0), steps())), [(2, Reason::First)]);
     let out = at(&mut machine("none", 2), Nanos(0), steps());
     assert_eq!(granted(&out), [(1, Reason::Unscheduled), (2, Reason::Unscheduled)]);
-    assert!(matches!(out[0], Action::Grant { share: None, .. }));
 }
 
 #[test]
@@ -107,55 +104,6 @@ fn nodes_kept_free_for_a_withdrawn_step_are_given_out() {
     assert_eq!(granted(&out), [(3, Reason::First)]);
 }
 
-/// Behind a step of 80 s, one of 2 s runs as its guest at four fifths; then the host has all again.
-/// Who waits for the host pays with the guest's time, but with no more: nobody else goes before it
-/// then.
-#[test]
-fn a_short_step_is_a_guest_of_a_long_one() {
-    let mut m = machine("forebay", 2);
-    at(&mut m, Nanos(0), vec![arrives(1, &[0, 1], 80)]);
-    let out = at(&mut m, Nanos(10 * S), vec![arrives(2, &[1], 2), arrives(3, &[0], 30)]);
-    assert_eq!(granted(&out), [(2, Reason::Guest { host: 1 })]);
-    assert!(matches!(out[0], Action::Share { token: 1, share } if (share - 0.2).abs() < 1e-12));
-    let out = at(&mut m, Nanos(12 * S + S / 2), vec![Event::Done { token: 2 }]);
-    assert_eq!(out, [Action::Share { token: 1, share: 1.0 }]);
-    // Under SA-SJF it would have waited 70 s; by its host's guest it waits 72 s, so it is overdue
-    // and goes before all.
-    let out = at(&mut m, Nanos(82 * S), vec![Event::Done { token: 1 }, arrives(4, &[0], 1)]);
-    assert_eq!(granted(&out), [(3, Reason::Overdue)]);
-}
-
-#[test]
-fn a_guest_takes_over_when_its_host_is_gone() {
-    let mut m = machine("forebay", 2);
-    at(&mut m, Nanos(0), vec![arrives(1, &[0, 1], 80)]);
-    at(&mut m, Nanos(S), vec![arrives(2, &[1], 2)]);
-    let out = at(
-        &mut m,
-        Nanos(2 * S),
-        vec![Event::Done { token: 1 }, arrives(3, &[0, 1], 9), arrives(4, &[0], 50)],
-    );
-    assert!(out.contains(&Action::Share { token: 2, share: 1.0 }));
-    assert_eq!(granted(&out), [(4, Reason::NodesFree { ahead: 1 })], "node 1 is still the guest's");
-}
-
-/// A wide step of 4 s holds up four narrow ones of 5 s: shortest first is (4 + 4 * 9), the other
-/// way round (4 * 5 + 9).
-#[test]
-fn forebay_beats_shortest_first_where_width_matters_but_not_against_the_longest_wait() {
-    let steps = || {
-        let mut all: Vec<Event> = (0..4).map(|i| arrives(i + 1, &[i as u32], 5)).collect();
-        all.push(arrives(9, &[0, 1, 2, 3], 4));
-        all.push(arrives(8, &[0], 30));
-        all
-    };
-    assert_eq!(granted(&at(&mut machine("sa-sjf", 4), Nanos(0), steps()))[0].0, 9);
-    let mut first: Vec<StepId> =
-        granted(&at(&mut machine("forebay", 4), Nanos(0), steps())).iter().map(|g| g.0).collect();
-    first.sort_unstable();
-    assert_eq!(first, [1, 2, 3, 4]);
-}
-
 /// Random steps on up to `nodes` nodes: (mask, seconds).
 fn steps(nodes: u32, count: std::ops::Range<usize>) -> impl Strategy<Value = Vec<(Vec<u32>, u64)>> {
     let members = prop::collection::btree_set(0..nodes, 1..=nodes as usize);
@@ -165,29 +113,23 @@ fn steps(nodes: u32, count: std::ops::Range<usize>) -> impl Strategy<Value = Vec
 /// Runs steps that arrive at the given seconds to their ends; (step, start, end) of each, checking
 /// the nodes at every moment.
 fn play(m: &mut Access, steps: &[(Vec<u32>, u64)], arrivals_s: &[u64]) -> Vec<(StepId, u64, u64)> {
-    let config_nodes = 16;
-    // Token: step, what is left in ns, share, start.
-    let mut left: BTreeMap<Token, (StepId, f64, f64, u64)> = BTreeMap::new();
+    // When each token's step ends, the step, and its start.
+    let mut running: BTreeMap<Token, (u64, StepId, u64)> = BTreeMap::new();
     let mut done = Vec::new();
     let mut times: Vec<(u64, usize)> = arrivals_s.iter().map(|&s| s * S).zip(0..steps.len()).collect();
     times.sort_unstable();
-    let mut now = 0u64;
-    let mut guard = 0;
     while done.len() < steps.len() {
-        guard += 1;
-        assert!(guard < 10_000, "it does not come to an end: {:?}", m.snapshot());
-        let next_end = left.values().map(|l| now + (l.1 / l.2).ceil() as u64).min();
+        let next_end = running.values().map(|r| r.0).min();
         let next_arrival = times.first().map(|t| t.0);
-        let then =
-            [next_end, next_arrival].into_iter().flatten().min().expect("nothing runs, and steps wait");
-        left.values_mut().for_each(|l| l.1 -= (then - now) as f64 * l.2);
-        now = then;
+        let now = [next_end, next_arrival].into_iter().flatten().min().expect("nothing runs, and steps wait");
         let mut events = Vec::new();
-        for token in left.iter().filter(|(_, l)| l.1 <= 1.0).map(|(&t, _)| t).collect::<Vec<_>>() {
-            let (step, _, _, start) = left.remove(&token).expect("it was there");
-            done.push((step, start, now));
-            events.push(Event::Done { token });
-        }
+        running.retain(|&token, &mut (end, step, start)| {
+            if end == now {
+                done.push((step, start, now));
+                events.push(Event::Done { token });
+            }
+            end > now
+        });
         while times.first().is_some_and(|t| t.0 <= now) {
             let i = times.remove(0).1;
             events.push(Event::Arrives {
@@ -196,29 +138,15 @@ fn play(m: &mut Access, steps: &[(Vec<u32>, u64)], arrivals_s: &[u64]) -> Vec<(S
                 alone_ns: steps[i].1 * S,
             });
         }
-        for action in at(m, Nanos(now), events) {
-            match action {
-                Action::Grant { token, step, share, .. } => {
-                    left.insert(
-                        token,
-                        (step, (steps[step as usize].1 * S) as f64, share.unwrap_or(1.0), now),
-                    );
-                }
-                Action::Share { token, share } => {
-                    if let Some(l) = left.get_mut(&token) {
-                        l.2 = share;
-                    }
-                }
-                _ => {}
-            }
+        for (token, step) in at(m, Nanos(now), events).iter().filter_map(|action| match action {
+            Action::Grant { token, step, .. } => Some((*token, *step)),
+            _ => None,
+        }) {
+            running.insert(token, (now + steps[step as usize].1 * S, step, now));
         }
-        for node in 0..config_nodes {
-            let on_it = left.values().filter(|l| steps[l.0 as usize].0.contains(&node));
-            let shares: Vec<f64> = on_it.map(|l| l.2).collect();
-            let total: f64 = shares.iter().sum();
-            assert!(total <= 1.0 + 1e-9, "node {node} is given out {total} times: {shares:?}");
-            assert!(shares.len() <= 2);
-        }
+        let mut held: Vec<u32> = running.values().flat_map(|r| steps[r.1 as usize].0.clone()).collect();
+        held.sort_unstable();
+        assert!(held.windows(2).all(|w| w[0] != w[1]), "a node is held twice: {held:?}");
     }
     done
 }
@@ -305,13 +233,11 @@ proptest! {
         }
     }
 
-    /// Tokens never overlap on a node (guests within their share), every step gets its turn, and
-    /// when the machine has decided, no step waits whose nodes are all free. `forebay` keeps nodes
-    /// free for one step that would wait too long otherwise: then that one waits for a node that is
-    /// held.
+    /// Tokens never overlap on a node, every step gets its turn, and when the machine has decided,
+    /// no step waits whose nodes are all free.
     #[test]
     fn tokens_do_not_overlap_and_nobody_waits_for_nothing(
-        which in 3usize..6, steps in steps(16, 1..14), gaps in prop::collection::vec(0u64..40, 14)
+        which in 3usize..5, steps in steps(16, 1..14), gaps in prop::collection::vec(0u64..40, 14)
     ) {
         let name = POLICIES[which].0;
         let mut m = with(name, Config { nodes: 16, lease_ns: LONG, ..Config::default() });
@@ -324,17 +250,11 @@ proptest! {
         let held_until = |step: StepId, t: u64| {
             done.iter().filter(|d| shares(d.0, step) && d.1 <= t && t < d.2).map(|d| d.2).max()
         };
-        let kept_until = |step: StepId, t: u64| {
-            let waits = |d: &(StepId, u64, u64)| arrivals[d.0 as usize] * S <= t && t < d.1;
-            let others = done.iter().filter(|d| name == "forebay" && shares(d.0, step) && waits(d));
-            others.filter_map(|d| held_until(d.0, t)).max()
-        };
         for &(step, start, _) in &done {
-            // Work conservation: while it waited, one of its nodes was always held by somebody, or
-            // kept for somebody.
+            // Work conservation: while it waited, one of its nodes was always held by somebody.
             let mut t = arrivals[step as usize] * S;
             while t < start {
-                let covering = held_until(step, t).or_else(|| kept_until(step, t));
+                let covering = held_until(step, t);
                 prop_assert!(covering.is_some(), "step {step} waits at {t} with free nodes");
                 t = covering.expect("checked");
             }
@@ -344,9 +264,9 @@ proptest! {
     /// With patience nobody waits much longer than it: what holds its nodes then ends, and overdue
     /// ones go by arrival.
     #[test]
-    fn nobody_starves_with_patience(which in 4usize..6, width in 2u32..16) {
+    fn nobody_starves_with_patience(width in 2u32..16) {
         let config = Config { nodes: 16, lease_ns: LONG, patience_ns: 50 * S, ..Config::default() };
-        let mut m = with(POLICIES[which].0, config);
+        let mut m = with("sa-sjf", config);
         // One wide step, and short ones that overlap in time on its nodes for 400 s.
         let mut steps = vec![((0..width).collect::<Vec<u32>>(), 60u64)];
         let mut arrivals = vec![1u64];
@@ -365,20 +285,19 @@ proptest! {
     /// before it, for what holds nodes when its turn comes.
     #[test]
     fn no_starvation_under_ageing(
-        which in 4usize..6, ageing in 0.01f64..1.0, steps in steps(16, 1..24),
+        ageing in 0.01f64..1.0, steps in steps(16, 1..24),
         gaps in prop::collection::vec(0u64..20, 24), patience_s in 1u64..200
     ) {
         let patience_ns = patience_s * S;
         let config = Config { nodes: 16, lease_ns: LONG, ageing, patience_ns };
-        let mut m = with(POLICIES[which].0, config);
+        let mut m = with("sa-sjf", config);
         let arrivals: Vec<u64> = gaps.iter().scan(0, |t, g| { *t += g; Some(*t) }).take(steps.len()).collect();
         let done = play(&mut m, &steps, &arrivals);
         prop_assert_eq!(done.len(), steps.len());
         let longest = steps.iter().map(|s| s.1).max().unwrap_or(0);
         for &(step, start, _) in &done {
             let i = step as usize;
-            // A guest holds a node a quarter longer than it writes; its host ends so much later.
-            let bound_s = patience_s + (step + 1) * longest * 5 / 4;
+            let bound_s = patience_s + (step + 1) * longest;
             prop_assert!(start <= (arrivals[i] + bound_s) * S + S, "step {i} waited until {start}");
         }
     }
@@ -405,36 +324,6 @@ proptest! {
         }
     }
 
-    /// Over time, with what is guaranteed without any patience: once a step of `forebay` has waited
-    /// as long as any in the shadow under SA-SJF, nobody who came later is let in on its nodes; not
-    /// as a guest either. Nodes are kept for one at a time, so this holds for those that no earlier
-    /// one waits beside.
-    #[test]
-    fn over_time_nobody_overtakes_who_has_waited_as_long_as_any_in_the_shadow(
-        steps in steps(16, 2..24), gaps in prop::collection::vec(0u64..40, 24)
-    ) {
-        let arrivals: Vec<u64> = gaps.iter().scan(0, |t, g| { *t += g; Some(*t) }).take(steps.len()).collect();
-        let mut m = with("forebay", Config { nodes: 16, lease_ns: LONG, ..Config::default() });
-        let ours = play(&mut m, &steps, &arrivals);
-        let patience = m.snapshot().longest_wait_ns;
-        prop_assert!(patience < LONG, "there was no shadow");
-        let arrived = |step: StepId| arrivals[step as usize] * S;
-        for &(step, start, _) in &ours {
-            // Times that are told and times that pass differ by roundings.
-            let overdue_at = arrived(step) + patience + 2_000_000;
-            let earlier = |d: &&(StepId, u64, u64)| d.0 != step && arrived(d.0) <= arrived(step) && d.1 > overdue_at;
-            if start <= overdue_at || ours.iter().any(|d| earlier(&d)) {
-                continue;
-            }
-            let nodes = |step: StepId| &steps[step as usize].0;
-            let let_in = ours.iter().find(|d| {
-                let shares = nodes(d.0).iter().any(|n| nodes(step).contains(n));
-                shares && arrived(d.0) > arrived(step) && (overdue_at..start).contains(&d.1)
-            });
-            prop_assert!(let_in.is_none(), "{step} is overdue from {overdue_at} and starts at {start}: {let_in:?}");
-        }
-    }
-
     /// A step that is withdrawn, or was never there, makes nobody else end later under one node's
     /// SJF: monotone in load.
     #[test]
@@ -443,7 +332,7 @@ proptest! {
         let all: Vec<(Vec<u32>, u64)> = seconds.iter().map(|&s| (vec![0], s)).collect();
         let mut fewer = all.clone();
         fewer.remove(gone);
-        for name in ["sa-fcfs", "sa-sjf", "forebay"] {
+        for name in ["sa-fcfs", "sa-sjf"] {
             let starts = |steps: &[(Vec<u32>, u64)]| {
                 let mut m = with(name, Config { nodes: 16, lease_ns: LONG, ..Config::default() });
                 let mut done = play(&mut m, steps, &vec![0; steps.len()]);
@@ -454,44 +343,5 @@ proptest! {
             before.remove(gone);
             prop_assert!(before.iter().zip(&after).all(|(b, a)| a <= b), "{name}: {before:?} {after:?}");
         }
-    }
-
-    /// However the search is cut up, it comes to the same order, and no call does more than it was
-    /// given but for one order.
-    #[test]
-    fn a_search_in_slices_finds_the_same(steps in steps(16, 2..16), slice in 1u64..5_000) {
-        let pending: Vec<Pending> = steps.iter().zip(0u64..).map(|((nodes, s), seq)| Pending {
-            step: seq, nodes: NodeSet::of(16, nodes), alone_ns: s * S, arrived: Nanos(0), seq, key: s * S,
-        }).collect();
-        let mut whole = Search::new(Nanos(0), &[], &pending, 200);
-        prop_assert!(whole.run(u64::MAX / 2));
-        let mut cut = Search::new(Nanos(0), &[], &pending, 200);
-        let mut calls = 0;
-        while !cut.run(slice) {
-            calls += 1;
-            prop_assert!(calls < 1_000_000);
-        }
-        prop_assert_eq!(whole.best(), cut.best());
-    }
-
-    /// What the sketch says is what the machine does; and the plan is never worse than SA-SJF, in
-    /// sum or in longest wait.
-    #[test]
-    fn forebay_is_never_worse_than_sa_sjf(steps in steps(16, 2..16)) {
-        let arrivals = vec![0; steps.len()];
-        let result = |name: &str| {
-            let mut m = with(name, Config { nodes: 16, lease_ns: LONG, ..Config::default() });
-            let done = play(&mut m, &steps, &arrivals);
-            (done.iter().map(|d| d.2).sum::<u64>(), done.iter().map(|d| d.1).max().unwrap_or(0))
-        };
-        let (ours, sjf) = (result("forebay"), result("sa-sjf"));
-        prop_assert!(ours.0 <= sjf.0 && ours.1 <= sjf.1, "{ours:?} {sjf:?}");
-        let pending: Vec<Pending> = steps.iter().zip(0u64..).map(|((nodes, s), seq)| Pending {
-            step: seq, nodes: NodeSet::of(16, nodes), alone_ns: s * S, arrived: Nanos(0), seq, key: s * S,
-        }).collect();
-        let mut order: Vec<u32> = (0..steps.len() as u32).collect();
-        order.sort_by_key(|&i| (steps[i as usize].1, i));
-        let sketch = Sketch::new(Nanos(0), &[], &pending).play(&order, u64::MAX).expect("no limit");
-        prop_assert_eq!((sketch.sum_ns, sketch.longest_wait_ns), sjf);
     }
 }

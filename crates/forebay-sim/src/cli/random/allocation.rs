@@ -30,10 +30,9 @@ pub struct AllocationArgs {
 }
 
 /// Compared by default: all pairs are too many for a table.
-const POLICIES: [&str; 5] =
-    ["striped/sa-sjf", "forebay-placed/sa-sjf", "forebay/sa-sjf", "full/forebay", "forebay/forebay"];
-const POLICIES_HELP: &str = "Policies to compare, as ALLOCATION/ACCESS; by default striped/sa-sjf, \
-     forebay-placed/sa-sjf, forebay/sa-sjf, full/forebay and forebay/forebay";
+const POLICIES: [&str; 4] = ["striped/sa-sjf", "striped/coflow", "full/sa-sjf", "full/coflow"];
+const POLICIES_HELP: &str = "Policies to compare, as ALLOCATION/ACCESS; by default striped and full \
+     with sa-sjf and coflow";
 
 pub fn allocation(args: &AllocationArgs, out: &mut Output<'_>) -> Result<()> {
     let Systems { seed, .. } = args.systems;

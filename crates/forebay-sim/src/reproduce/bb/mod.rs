@@ -1,8 +1,8 @@
 //! Shared burst buffers: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016.
-//! Workloads W1 to W12, allocation, the jobs on Catalyst and on Trinity, and how far `forebay` goes
+//! Workloads W1 to W12, allocation, the jobs on Catalyst and on Trinity, and how far `coflow` goes
 //! beyond.
 
-use crate::burst::batch::{Outcome, allocate, simulate, simulate_on};
+use crate::burst::batch::{Outcome, simulate, simulate_on};
 use crate::error::Result;
 use crate::estimate::Estimate;
 use crate::parallel::{in_parallel, threads};
@@ -12,7 +12,6 @@ use crate::trace::Trace;
 
 mod catalyst;
 mod online;
-mod search;
 mod sharing;
 mod stripes;
 mod trinity;
@@ -22,30 +21,19 @@ use workloads::{MIXES, setup};
 
 /// Random orders of arrival that each workload is averaged over.
 const ORDERS: u64 = 200;
-/// Orders of arrival for which the long search is run, and the orders of steps that it tries each
-/// time.
-const SEARCHED: u64 = 8;
-const SEARCH_TRIES: u32 = 20_000;
-
 /// (allocation, access) in the order of [`Means::aggregate_s`].
-const RUNS: [(&str, &str); 10] = [
+const RUNS: [(&str, &str); 7] = [
     ("striped", "none"),
     ("striped", "sys-fcfs"),
     ("striped", "sys-sjf"),
     ("striped", "sa-fcfs"),
     ("striped", "sa-sjf"),
-    ("striped", "forebay"),
-    ("forebay-placed", "forebay"),
-    ("forebay", "forebay"),
     ("full", "sa-sjf"),
     ("striped", "coflow"),
 ];
 const SA_SJF: usize = 4;
-const FOREBAY: usize = 5;
-const PLACED: usize = 6;
-const ALLOCATED: usize = 7;
-const FULL: usize = 8;
-const COFLOW: usize = 9;
+const FULL: usize = 5;
+const COFLOW: usize = 6;
 
 /// Change of the aggregate against NS in percent, from an independent simulation of the same model:
 /// SJF for W1 to W6, SA-SJF for W7 to W12.
@@ -57,11 +45,6 @@ const INDEPENDENT: [f64; 12] =
 struct Means {
     /// Of each run, in each order.
     aggregate_s: [Vec<f64>; RUNS.len()],
-    /// The greatest excess of `forebay` over SA-SJF in any order: aggregate and longest wait.
-    worst_aggregate_s: f64,
-    worst_wait_s: f64,
-    /// `forebay` and the long search, over the orders that were searched.
-    searched: (f64, f64),
 }
 
 impl Means {
@@ -110,36 +93,17 @@ fn all_means() -> Result<Vec<Means>> {
 
 /// W(w + 1) over all orders.
 fn workload(w: usize) -> Result<Means> {
-    let mut means = Means { worst_aggregate_s: f64::MIN, worst_wait_s: f64::MIN, ..Means::default() };
+    let mut means = Means::default();
     for order in 0..ORDERS {
         let one = |run: usize| -> Result<Outcome> {
             let (allocation, access) = RUNS[run];
             simulate(&setup(&MIXES[w], order, allocation, access), &mut Trace::off())
         };
-        let outcomes: Vec<Outcome> = (0..RUNS.len()).map(one).collect::<Result<_>>()?;
-        for (all, outcome) in means.aggregate_s.iter_mut().zip(&outcomes) {
-            all.push(outcome.aggregate_s());
-        }
-        let (ours, sjf) = (&outcomes[FOREBAY], &outcomes[SA_SJF]);
-        means.worst_aggregate_s = means.worst_aggregate_s.max(ours.aggregate_s() - sjf.aggregate_s());
-        means.worst_wait_s = means.worst_wait_s.max(ours.longest_wait_s() - sjf.longest_wait_s());
-        if order < SEARCHED && w >= 6 {
-            means.searched.0 += ours.aggregate_s();
-            means.searched.1 += searched_s(w, order)?;
+        for (run, all) in means.aggregate_s.iter_mut().enumerate() {
+            all.push(one(run)?.aggregate_s());
         }
     }
     Ok(means)
-}
-
-/// What the long search comes to, on the nodes of round robin.
-fn searched_s(w: usize, order: u64) -> Result<f64> {
-    let setup = setup(&MIXES[w], order, "striped", "sa-sjf");
-    let nodes = allocate(&setup)?;
-    let alone = |(job, nodes): (&crate::burst::batch::Job, &Vec<u32>)| {
-        (job.bytes as f64 / nodes.len() as f64 / setup.node_bytes_per_s * 1e9) as u64
-    };
-    let alone_ns: Vec<u64> = setup.jobs.iter().zip(&nodes).map(alone).collect();
-    Ok(search::best_s(&nodes, &alone_ns, SEARCH_TRIES, order))
 }
 
 /// The steps of W1 in seconds, by hand: three jobs of 32, 64 and 64 GB per node.
@@ -195,14 +159,7 @@ fn independent(id: String, ours: &Estimate, theirs: f64) -> Record {
 
 fn partial_stripe(report: &mut Report, means: &[Means]) -> Result<()> {
     report.heading(3, "Figure 12: jobs on a part of the nodes");
-    figure(
-        report,
-        "bb-figure12.svg",
-        "Aggregate I/O time, partial stripe",
-        6..12,
-        means,
-        &[0, 1, 2, 3, 4, 5],
-    )?;
+    figure(report, "bb-figure12.svg", "Aggregate I/O time, partial stripe", 6..12, means, &[0, 1, 2, 3, 4])?;
     let mut records = Vec::new();
     for w in 6..12 {
         let (id, sjf) = (format!("bb/w{}/sa-sjf", w + 1), means[w].estimate(SA_SJF));
@@ -229,62 +186,20 @@ fn partial_stripe(report: &mut Report, means: &[Means]) -> Result<()> {
 }
 
 fn beyond(report: &mut Report, means: &[Means]) -> Result<()> {
-    report.heading(3, "Beyond: the access scheduler and the allocation `forebay`");
-    report.text(include_str!("beyond.md"));
+    report.heading(3, "Beyond: `coflow`, and all nodes for every job");
+    report.text("On `full`, every job has all nodes; the clients of these jobs limit nothing.");
     figure(
         report,
-        "bb-forebay.svg",
+        "bb-coflow.svg",
         "Aggregate I/O time, partial stripe",
         6..12,
         means,
-        &[SA_SJF, FOREBAY, COFLOW, PLACED, ALLOCATED, FULL],
+        &[SA_SJF, COFLOW, FULL],
     )?;
-    let mut records = Vec::new();
-    for (w, m) in means.iter().enumerate() {
-        let id = |what: &str| format!("bb/w{}/forebay{what}", w + 1);
-        // A microsecond for rounding.
-        records.push(
-            Record::checked(
-                id(""),
-                m.change(FOREBAY),
-                "%",
-                "in no order above SA-SJF",
-                m.worst_aggregate_s < 1e-6,
-            )
-            .note(format!("{} % against SA-SJF", number(m.against(FOREBAY, SA_SJF)))),
-        );
-        records.push(coflow(w, m));
-        let wait = m.worst_wait_s;
-        records.push(Record::checked(
-            id("-wait"),
-            wait,
-            "s above SA-SJF's longest wait, worst order",
-            "at most 0",
-            wait < 1e-6,
-        ));
-        if w >= 6 {
-            let gap = 100.0 * (m.searched.0 / m.searched.1 - 1.0);
-            records.push(Record::checked(
-                id("-search"),
-                gap,
-                "% above the best order of a long search",
-                "at most 1 %",
-                gap <= 1.0,
-            ));
-        }
-    }
-    for (run, name, target) in [
-        (PLACED, "forebay-placed", None),
-        (ALLOCATED, "forebay-allocation", Some(-10.0)),
-        (FULL, "full-sa-sjf", None),
-    ] {
-        let mean = means[6..].iter().map(|m| m.against(run, SA_SJF)).sum::<f64>() / 6.0;
-        let (id, unit) = (format!("bb/{name}"), "% against SA-SJF on round robin, mean of W7-W12");
-        records.push(match target {
-            None => Record::reported(id, mean, unit),
-            Some(t) => Record::checked(id, mean, unit, format!("at most {t} %"), mean <= t),
-        });
-    }
+    let mut records: Vec<Record> = means.iter().enumerate().map(|(w, m)| coflow(w, m)).collect();
+    let full = means[6..].iter().map(|m| m.against(FULL, SA_SJF)).sum::<f64>() / 6.0;
+    let unit = "% against SA-SJF on round robin, mean of W7-W12";
+    records.push(Record::reported("bb/full-sa-sjf", full, unit));
     report.records(records);
     Ok(())
 }

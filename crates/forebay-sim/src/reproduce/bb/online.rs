@@ -9,7 +9,7 @@ use forebay_policy::burst::access::Config;
 
 use crate::burst::batch::{Job, Outcome, Setup, lasting_leases, simulate};
 use crate::error::Result;
-use crate::estimate::{Difference, Estimate};
+use crate::estimate::Estimate;
 use crate::report::{Record, Report, number};
 use crate::trace::Trace;
 
@@ -76,16 +76,6 @@ fn measure(access: &str, patience_ns: u64, gap_s: f64) -> Result<Measured> {
     Ok(made)
 }
 
-/// What the interval says of a change in percent.
-fn verdict(change: &Estimate) -> String {
-    let word = change.difference().word();
-    match change.difference() {
-        Difference::NotSignificant => format!("{word}: the interval contains 0"),
-        Difference::Lower | Difference::Higher => format!("{word}: the interval excludes 0"),
-        Difference::None | Difference::TooFew => word.into(),
-    }
-}
-
 /// Adds the steps that arrive over time to the report.
 pub fn all(report: &mut Report) -> Result<()> {
     let never = u64::MAX;
@@ -96,8 +86,6 @@ pub fn all(report: &mut Report) -> Result<()> {
         ("none", never, "NS"),
         ("sa-fcfs", never, "SA-FCFS"),
         ("sa-sjf", never, "SA-SJF"),
-        ("forebay", never, "forebay"),
-        ("forebay", patience_ns, "forebay with patience"),
         ("coflow", never, "coflow"),
         ("coflow", patience_ns, "coflow with patience"),
     ] {
@@ -107,48 +95,15 @@ pub fn all(report: &mut Report) -> Result<()> {
         results.push(made);
     }
     let against = |i: usize| Estimate::change_of_sums_percent(&results[i].io_s, &results[2].io_s);
-    let (ours, patient, shared) = (against(3), against(4), against(6));
+    let shared = against(4);
     let sjf = &results[2];
     report.heading(3, "Beyond: steps that arrive over time");
     report.text(&format!(
         "{STEPS} steps, {SEEDS} times; nine of ten short (1 to 5 s on 8 to 32 of {NODES} nodes), one long (60 to 120 s on 64). \
-         `forebay` lets a short step in beside a long one with four fifths of the bandwidth, and keeps nodes free for a step that would \
-         otherwise wait longer than any did in SA-SJF's schedule of the same arrivals, which it follows in a shadow. Without that its \
-         longest wait was 2,024 s at a mean 39.0 % below SA-SJF's. With a patience ({PATIENCE_S} s here) the wait is bounded more closely, \
-         at a price: where steps exclude each other, nodes are kept free for the one that has waited longest. Change of the mean against \
-         SA-SJF over the seeds: {}. `coflow` has no such price, because other steps use what that step cannot.",
-        verdict(&patient),
+         `coflow` with patience ({PATIENCE_S} s here) puts a step that has waited so long before all others; these use what it cannot.",
     ));
     report.table(&["policy", "mean I/O time (s)", "longest wait (s)", "longest I/O time (s)"], &rows);
     report.records(vec![
-        Record::checked(
-            "bb/online/forebay",
-            ours.mean,
-            "% mean I/O time against SA-SJF",
-            "the interval is below 0",
-            ours.below(0.0),
-        )
-        .over(&ours),
-        Record::checked(
-            "bb/online/forebay-longest",
-            results[3].longest_wait_s,
-            "s, longest wait",
-            format!(
-                "at most SA-SJF's {} s and one longest step ({LONGEST_STEP_S} s)",
-                number(sjf.longest_wait_s)
-            ),
-            results[3].longest_wait_s <= sjf.longest_wait_s + LONGEST_STEP_S,
-        ),
-        Record::reported("bb/online/forebay-patience", patient.mean, "% mean I/O time against SA-SJF")
-            .over(&patient)
-            .note(verdict(&patient)),
-        Record::checked(
-            "bb/online/forebay-wait",
-            results[4].longest_wait_s,
-            "s, longest wait with patience",
-            format!("at most SA-SJF's {} s", number(sjf.longest_wait_s)),
-            results[4].longest_wait_s <= sjf.longest_wait_s,
-        ),
         Record::checked(
             "bb/online/coflow-patience",
             shared.mean,
@@ -159,10 +114,10 @@ pub fn all(report: &mut Report) -> Result<()> {
         .over(&shared),
         Record::checked(
             "bb/online/coflow-patience-longest",
-            results[6].longest_io_s,
+            results[4].longest_io_s,
             "s, longest I/O time with patience",
             format!("at most SA-SJF's {} s", number(sjf.longest_io_s)),
-            results[6].longest_io_s <= sjf.longest_io_s,
+            results[4].longest_io_s <= sjf.longest_io_s,
         ),
     ]);
     report.text("Patience where steps arrive at other intervals:");
@@ -175,13 +130,11 @@ pub fn all(report: &mut Report) -> Result<()> {
 fn patience_at(gap_s: f64) -> Result<Vec<Record>> {
     let patience_ns = PATIENCE_S * 1_000_000_000;
     let sjf = measure("sa-sjf", u64::MAX, gap_s)?;
-    let (ours, shared) = (measure("forebay", patience_ns, gap_s)?, measure("coflow", patience_ns, gap_s)?);
-    let against = |made: &Measured| Estimate::change_of_sums_percent(&made.io_s, &sjf.io_s);
-    let (ours, change) = (against(&ours), against(&shared));
+    let shared = measure("coflow", patience_ns, gap_s)?;
+    let change = Estimate::change_of_sums_percent(&shared.io_s, &sjf.io_s);
     let id = |what: &str| format!("bb/online/gap-{gap_s}/{what}");
     let unit = "% mean I/O time against SA-SJF";
     Ok(vec![
-        Record::reported(id("forebay-patience"), ours.mean, unit).over(&ours).note(verdict(&ours)),
         Record::checked(
             id("coflow-patience"),
             change.mean,
@@ -198,18 +151,4 @@ fn patience_at(gap_s: f64) -> Result<Vec<Record>> {
             shared.longest_io_s <= sjf.longest_io_s,
         ),
     ])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_verdict_is_that_of_the_interval() {
-        let of = |values: &[f64]| verdict(&Estimate::of(values));
-        assert_eq!(of(&[-3.0, -2.9, -3.1]), "lower: the interval excludes 0");
-        assert_eq!(of(&[2.0, 2.1, 2.2]), "higher: the interval excludes 0");
-        assert_eq!(of(&[-1.0, 1.1]), "not significant: the interval contains 0");
-        assert_eq!(of(&[1.0]), "too few");
-    }
 }
