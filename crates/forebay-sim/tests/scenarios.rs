@@ -386,7 +386,6 @@ fn value() -> impl Strategy<Value = String> {
         "sa-sjf",
         "coflow",
         "forebay",
-        "forebay-placed",
         "striped",
         "full",
         "1x",

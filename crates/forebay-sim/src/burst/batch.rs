@@ -78,10 +78,10 @@ impl Outcome {
 /// If there is no such policy, or no room for a job.
 pub fn allocate(setup: &Setup) -> Result<Vec<Vec<u32>>> {
     let policy = allocation::policy(setup.allocation).map_err(Error::Usage)?;
-    let mut allocator = Allocator::new(policy, setup.nodes, setup.node_bytes, setup.node_bytes_per_s);
+    let mut allocator = Allocator::new(policy, setup.nodes, setup.node_bytes);
     let mut all = Vec::new();
     for (job, j) in (0..).zip(&setup.jobs) {
-        let demand = Demand { bytes: j.bytes, nodes: j.nodes, client_bytes_per_s: j.client_bytes_per_s };
+        let demand = Demand { bytes: j.bytes, nodes: j.nodes };
         let mut out = Vec::new();
         allocator.handle(Nanos(0), allocation::Event::Asks { job, demand }, &mut out);
         match out.pop() {

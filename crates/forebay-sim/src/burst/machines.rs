@@ -15,7 +15,7 @@ pub fn machines(setup: &Setup) -> Result<(Access, Allocator)> {
     let config = access::Config { nodes: setup.nodes, ..setup.config.clone() };
     let access = access::policy(&setup.access, &config).map_err(Error::Usage)?;
     let allocation = allocation::policy(&setup.allocation).map_err(Error::Usage)?;
-    let allocator = Allocator::new(allocation, setup.nodes, setup.node_bytes, setup.node_bytes_per_s);
+    let allocator = Allocator::new(allocation, setup.nodes, setup.node_bytes);
     Ok((Access::new(access, config), allocator))
 }
 

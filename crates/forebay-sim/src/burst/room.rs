@@ -16,11 +16,7 @@ impl Burst<'_> {
         let given = match &spec.on {
             Some(on) => on.iter().all(|&n| self.faults_on[n as usize] == 0).then(|| (on.clone(), 0)),
             None => {
-                let demand = Demand {
-                    bytes: self.setup.room_bytes(spec),
-                    nodes: spec.nodes,
-                    client_bytes_per_s: spec.client_bytes_per_s,
-                };
+                let demand = Demand { bytes: self.setup.room_bytes(spec), nodes: spec.nodes };
                 let event = allocation::Event::Asks { job: j as u64, demand };
                 let answer = self.allocator.tell(now, event, self.record).pop();
                 self.allocator.arm(queue, Happening::AllocationWakes);

@@ -11,7 +11,7 @@ use crate::estimate::Estimate;
 use crate::parallel::{in_parallel, threads};
 use crate::random::clusters::{self, Against, Made};
 use crate::random::steps::{self, Kind};
-use crate::random::{allocations, bound, deadline_bound, loads};
+use crate::random::{bound, deadline_bound, loads};
 use crate::report::{Record, Report, number};
 
 /// Seed of the report.
@@ -47,7 +47,6 @@ pub fn run(report: &mut Report) -> Result<()> {
 pub fn study(seed: u64) -> Result<Vec<Record>> {
     let mut records = planners(seed)?;
     records.extend(access(seed)?);
-    records.extend(allocation(seed)?);
     records.push(memory(seed)?);
     Ok(records)
 }
@@ -182,22 +181,6 @@ fn access(seed: u64) -> Result<Vec<Record>> {
         records.push(Record::reported(id("sa-sjf"), sjf.mean, unit).over(&sjf));
     }
     Ok(records)
-}
-
-/// Where clients limit the jobs: without that the allocation is `full`.
-fn allocation(seed: u64) -> Result<Vec<Record>> {
-    let family = allocations::Family { steps: steps::Family { seed, kind: Kind::Arrivals }, limited: true };
-    let made = |policy: &str| all(WORKLOADS, |number| family.run(number, policy));
-    let against = |access: &str, other: &str| -> Result<Estimate> {
-        Ok(change(&made(&format!("forebay/{access}"))?, &made(&format!("{other}/{access}"))?))
-    };
-    let unit = "% sum of I/O times of forebay against it, clients limited";
-    let shared = against("coflow", "full")?;
-    Ok(vec![
-        lower("held-out/allocation/full/sa-sjf".into(), &against("sa-sjf", "full")?, unit),
-        lower("held-out/allocation/striped/sa-sjf".into(), &against("sa-sjf", "striped")?, unit),
-        Record::reported("held-out/allocation/full/coflow", shared.mean, unit).over(&shared),
-    ])
 }
 
 fn memory(seed: u64) -> Result<Record> {

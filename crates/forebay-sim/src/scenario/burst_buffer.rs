@@ -303,12 +303,8 @@ fn fits(setup: &Setup, spec: &JobSpec) -> bool {
         return setup.room_bytes(spec).div_ceil(on.len() as u64) <= setup.node_bytes;
     }
     let Ok(policy) = allocation::policy(&setup.allocation) else { return false };
-    let mut allocator = Allocator::new(policy, setup.nodes, setup.node_bytes, setup.node_bytes_per_s);
-    let demand = Demand {
-        bytes: setup.room_bytes(spec),
-        nodes: spec.nodes,
-        client_bytes_per_s: spec.client_bytes_per_s,
-    };
+    let mut allocator = Allocator::new(policy, setup.nodes, setup.node_bytes);
+    let demand = Demand { bytes: setup.room_bytes(spec), nodes: spec.nodes };
     let mut out = Vec::new();
     allocator.handle(Nanos(0), Event::Asks { job: 0, demand }, &mut out);
     matches!(out.first(), Some(Action::Allocate { .. }))

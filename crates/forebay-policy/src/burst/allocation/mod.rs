@@ -10,11 +10,9 @@
 //! | `2x` | the same for twice the output |
 //! | `full`, also called `bandwidth` | all |
 //! | `striped` | as many as the job wants, round robin |
-//! | `forebay-placed` | as many as the job wants, where least is booked and fewest jobs are in the way |
-//! | `forebay` | as many as pay off, the same way |
 //!
 //! Source: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016, sections II-D
-//! and IV-A; an allocation by need for bandwidth and overlap is what it leaves open.
+//! and IV-A.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -22,12 +20,11 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, Nanos};
 
 mod capacity;
-mod forebay;
 mod full;
 mod striped;
 
@@ -41,14 +38,6 @@ pub struct Demand {
     pub bytes: u64,
     /// Number of nodes that it wants, if it says.
     pub nodes: Option<u32>,
-    /// The most that its clients can send, in bytes per second; infinity if that is not known.
-    #[serde(deserialize_with = "or_infinity")]
-    pub client_bytes_per_s: f64,
-}
-
-/// JSON has no infinity: it is written as null, and has to come back as what it was.
-fn or_infinity<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
-    Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
 
 /// What the machine is told.
@@ -109,9 +98,7 @@ pub struct Node {
     pub up: bool,
     /// Free space; none while it is down.
     pub free_bytes: u64,
-    /// Bytes per step of the jobs that hold it: what a newcomer may have to wait for.
-    pub booked_bytes: u64,
-    /// Those jobs, ascending.
+    /// The jobs that hold it, ascending.
     pub jobs: Vec<JobId>,
 }
 
@@ -120,8 +107,6 @@ pub struct Node {
 pub struct Board {
     /// All nodes.
     pub nodes: Vec<Node>,
-    /// Bandwidth of a node.
-    pub rate_bytes_per_s: f64,
     /// Where round robin goes on.
     pub cursor: usize,
 }
@@ -170,8 +155,6 @@ pub const POLICIES: &[(&str, MakePolicy)] = &[
     ("full", || Box::new(full::Full)),
     ("bandwidth", || Box::new(full::Full)),
     ("striped", || Box::new(striped::Striped)),
-    ("forebay-placed", || Box::new(forebay::Forebay { counts: forebay::Counts::AsAsked })),
-    ("forebay", || Box::new(forebay::Forebay { counts: forebay::Counts::Free })),
 ];
 
 /// The policy called `name`.
@@ -193,7 +176,6 @@ pub fn policy(name: &str) -> Result<Box<dyn Policy>, String> {
 struct Held {
     nodes: Vec<u32>,
     reserved_bytes: u64,
-    booked_bytes: u64,
 }
 
 /// The allocator.
@@ -206,13 +188,10 @@ pub struct Allocator {
 
 impl Allocator {
     /// An allocator for `nodes` equal nodes.
-    pub fn new(policy: Box<dyn Policy>, nodes: u32, space_bytes: u64, rate_bytes_per_s: f64) -> Self {
-        assert!(
-            nodes > 0 && rate_bytes_per_s > 0.0,
-            "{nodes} nodes of {rate_bytes_per_s} B/s cannot hold anything"
-        );
-        let node = Node { up: true, free_bytes: space_bytes, booked_bytes: 0, jobs: Vec::new() };
-        let board = Board { nodes: vec![node; nodes as usize], rate_bytes_per_s, cursor: 0 };
+    pub fn new(policy: Box<dyn Policy>, nodes: u32, space_bytes: u64) -> Self {
+        assert!(nodes > 0, "no nodes cannot hold anything");
+        let node = Node { up: true, free_bytes: space_bytes, jobs: Vec::new() };
+        let board = Board { nodes: vec![node; nodes as usize], cursor: 0 };
         Allocator { policy, board, space_bytes, held: BTreeMap::new() }
     }
 
@@ -235,16 +214,14 @@ impl Allocator {
         }
         nodes.sort_unstable();
         assert!(nodes.windows(2).all(|w| w[0] < w[1]), "an allocation policy chose a node twice: {nodes:?}");
-        let booked_bytes = demand.bytes.div_ceil(nodes.len() as u64);
         for &i in &nodes {
             let node = &mut self.board.nodes[i as usize];
             assert!(node.free_bytes >= bytes_per_node, "an allocation policy chose node {i}, which is full");
             node.free_bytes -= bytes_per_node;
-            node.booked_bytes += booked_bytes;
             let at = node.jobs.partition_point(|&j| j < job);
             node.jobs.insert(at, job);
         }
-        self.held.insert(job, Held { nodes: nodes.clone(), reserved_bytes: bytes_per_node, booked_bytes });
+        self.held.insert(job, Held { nodes: nodes.clone(), reserved_bytes: bytes_per_node });
         Action::Allocate { job, nodes, bytes_per_node }
     }
 
@@ -255,7 +232,6 @@ impl Allocator {
             if node.up {
                 node.free_bytes += held.reserved_bytes;
             }
-            node.booked_bytes -= held.booked_bytes;
             node.jobs.retain(|&j| j != job);
         }
     }
@@ -299,7 +275,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn demand(bytes: u64, nodes: Option<u32>) -> Demand {
-        Demand { bytes, nodes, client_bytes_per_s: f64::INFINITY }
+        Demand { bytes, nodes }
     }
 
     fn ask(a: &mut Allocator, job: JobId, demand: Demand) -> Action {
@@ -316,7 +292,7 @@ mod tests {
     }
 
     fn allocator(name: &str, nodes: u32) -> Allocator {
-        Allocator::new(policy(name).expect("it exists"), nodes, 100, 10.0)
+        Allocator::new(policy(name).expect("it exists"), nodes, 100)
     }
 
     #[test]
@@ -339,21 +315,11 @@ mod tests {
         assert_eq!(nodes(ask(&mut a, 5, demand(200, Some(2)))), [0, 1]);
     }
 
-    #[test]
-    fn forebay_keeps_out_of_the_way() {
-        let mut a = allocator("forebay-placed", 4);
-        assert_eq!(nodes(ask(&mut a, 1, demand(50, Some(1)))), [0]);
-        assert_eq!(nodes(ask(&mut a, 2, demand(60, Some(2)))), [1, 2]);
-        assert_eq!(nodes(ask(&mut a, 3, demand(40, Some(1)))), [3]);
-        // Two nodes that one job has are better than two of two jobs.
-        assert_eq!(nodes(ask(&mut a, 4, demand(40, Some(2)))), [1, 2]);
-    }
-
     /// A failed node is given to nobody, wishes for more nodes than are up are cut down, and it
     /// comes back empty but for what is still reserved there.
     #[test]
     fn a_failed_node_is_out_of_reach_until_it_returns() {
-        for name in ["striped", "full", "forebay-placed"] {
+        for name in ["striped", "full"] {
             let mut a = allocator(name, 4);
             assert_eq!(nodes(ask(&mut a, 1, demand(40, Some(4)))), [0, 1, 2, 3], "{name}");
             a.handle(Nanos(0), Event::NodeFails { node: 2 }, &mut Vec::new());
@@ -367,16 +333,6 @@ mod tests {
             a.handle(Nanos(0), Event::NodeReturns { node: 2 }, &mut Vec::new());
             assert_eq!(a.snapshot().nodes[2].free_bytes, 100, "{name}");
         }
-    }
-
-    /// Clients that send no more than two nodes take need no third.
-    #[test]
-    fn forebay_heeds_what_the_clients_can_send() {
-        let mut a = allocator("forebay", 8);
-        assert_eq!(
-            nodes(ask(&mut a, 1, Demand { bytes: 80, nodes: None, client_bytes_per_s: 20.0 })),
-            [0, 1]
-        );
     }
 
     proptest! {
@@ -406,7 +362,7 @@ mod tests {
             for job in held.into_keys() {
                 a.handle(Nanos(0), Event::Frees { job }, &mut Vec::new());
             }
-            prop_assert!(a.snapshot().nodes.iter().all(|n| n.free_bytes == 100 && n.booked_bytes == 0));
+            prop_assert!(a.snapshot().nodes.iter().all(|n| n.free_bytes == 100 && n.jobs.is_empty()));
         }
     }
 }
