@@ -131,7 +131,7 @@ def test_refusals_have_the_commands_words(tmp_path):
         "out of range": SMALL.replace("nodes = 4", "nodes = 0"),
         "unknown key": SMALL + "color = 'blue'\n",
         "not TOML": SMALL + "= 3\n",
-        "a log that is missing": SMALL + "[log]\nswf = 'none.swf'\nprocess_gb = 1\n",
+        "a log that is missing": SMALL.replace("step_gb = 8\nsteps = 2\ncompute_s = 10\n", "darshan = 'none.txt'\n"),
     }
     for what, text in wrong.items():
         scenario.write_text(text)

@@ -13,7 +13,7 @@ struct Args {
     sim: SimArgs,
 }
 
-/// Runs `text` beside `log.swf`: its output, or its error from the name of the scenario on.
+/// Runs `text`: its output, or its error from the name of the scenario on.
 fn run(dir: &Path, text: &str) -> Result<String, String> {
     let file = dir.join("a.toml");
     fs::write(&file, text).expect("written");
@@ -51,7 +51,6 @@ compute_s = 2
 const BURST: &str = "
 kind = 'burst-buffer'
 cluster = { nodes = 4, node_gb = 100, node_gb_per_s = 1 }
-log = { swf = 'log.swf', process_gb = 1, every_s = 40 }
 [[job]]
 name = 'first'
 processes = 1
@@ -67,7 +66,6 @@ const CLUSTER: &str = "
 kind = 'cluster'
 cluster = { nodes = 2, slots = 8, tier_bytes = 1000000000 }
 pfs = { servers = 1, server_bytes_per_s = 1000000 }
-log = { swf = 'log.swf', process_bytes = 1000000 }
 [[job]]
 name = 'first'
 input_bytes = 1000000
@@ -80,23 +78,18 @@ file_bytes = 1000000
 task_cpu_s = 1
 ";
 
-const LOG: &str = "1 1000 0 100 8 -1 -1 8 -1 -1 1 1 1 -1 1 -1 -1 -1\n";
-
 #[test]
 fn two_jobs_of_one_name_are_refused() {
     let dir = tempfile::tempdir().expect("a directory");
-    fs::write(dir.path().join("log.swf"), LOG).expect("written");
     for (text, from, to, key) in [
         (COLOCATION, "second", "first", "hpc[1].name = \"first\""),
         (COLOCATION, "third", "first", "job[0].name = \"first\""),
         (BURST, "second", "first#2", "job[1].name = \"first#2\""),
-        (BURST, "second", "log#1", "log.swf = \"log.swf\""),
         (CLUSTER, "second", "first", "job[1].name = \"first\""),
-        (CLUSTER, "second", "log#1", "log.swf = \"log.swf\""),
     ] {
         run(dir.path(), text).expect("the names are different");
         let error = run(dir.path(), &text.replacen(from, to, 1)).expect_err("they are equal");
-        let name = if to == "log#1" || to == "first#2" { to } else { "first" };
+        let name = if to == "first#2" { to } else { "first" };
         assert_eq!(error, format!("{key}: another job is called '{name}'; names have to be different"));
     }
 }
@@ -105,7 +98,6 @@ fn two_jobs_of_one_name_are_refused() {
 #[test]
 fn jobs_that_start_after_the_end_of_the_clock_are_refused() {
     let dir = tempfile::tempdir().expect("a directory");
-    fs::write(dir.path().join("log.swf"), LOG).expect("written");
     let text = BURST.replacen("count = 2", "count = 1000000\ninterarrival_s = 1e6", 1);
     let error = run(dir.path(), &text).expect_err("the clock ends");
     assert!(
@@ -113,31 +105,6 @@ fn jobs_that_start_after_the_end_of_the_clock_are_refused() {
         "{error}"
     );
     assert!(error.contains("the end of the clock, 584 years"), "{error}");
-}
-
-/// 30 years, a step every ten seconds.
-#[test]
-fn jobs_of_a_log_with_too_many_steps_are_refused() {
-    let dir = tempfile::tempdir().expect("a directory");
-    fs::write(dir.path().join("log.swf"), LOG.replacen(" 100 ", " 1e9 ", 1)).expect("written");
-    let error = run(dir.path(), &BURST.replacen("every_s = 40", "every_s = 10", 1)).expect_err("too many");
-    assert_eq!(
-        error,
-        "log.every_s = 10: job 1 of the log ran for 1000000000 s and would write 100000000 steps, \
-         and at most 1000000 are allowed: a longer time is needed"
-    );
-}
-
-/// Such a run time was divided by itself, as 0 ns.
-#[test]
-fn jobs_of_a_log_that_ran_for_no_time_are_left_out() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let short = LOG.replacen("1 1000 0 100", "2 1000 0 1e-10", 1);
-    fs::write(dir.path().join("log.swf"), format!("{LOG}{short}")).expect("written");
-    for text in [BURST, CLUSTER] {
-        let out = run(dir.path(), text).expect("it runs");
-        assert!(out.contains("log#1") && !out.contains("log#2"), "{out}");
-    }
 }
 
 const PROFILE: &str = "

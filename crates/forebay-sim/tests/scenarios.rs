@@ -247,8 +247,6 @@ const KEYS: [(&str, &[&str]); 5] = [
             "fault.0.job",
             "fault.0.at_s",
             "fault.0.for_s",
-            "log.swf",
-            "log.process_gb",
         ],
     ),
     (
@@ -276,7 +274,6 @@ const KEYS: [(&str, &[&str]); 5] = [
             "job.0.first_task_cpu_s",
             "job.0.starts_s",
             "job.0.servers",
-            "log.swf",
         ],
     ),
     (

@@ -7,7 +7,6 @@ use forebay_policy::machine::{Machine, Nanos};
 
 use super::darshan::{self, Moved};
 use super::reader::Section;
-use super::swf::{self, LogJob};
 use super::{GB, MAX_GB, MAX_S, Names, arrivals, for_ns, horizon_ns, ns};
 use crate::arrivals::Arrivals;
 use crate::burst::{Broken, DrainSetup, Fault, JobSpec, RandomFailures, Setup};
@@ -28,12 +27,6 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     let mut setup = buffers(root, "cluster", None)?;
     setup.horizon_ns = horizon_ns(root)?;
     add_jobs(root, "job", &mut setup, &mut names)?;
-    if let Some(s) = root.section("log")? {
-        for job in logged(&s, &setup)? {
-            names.add(&s, "swf", &job.name)?;
-            setup.jobs.push(job);
-        }
-    }
     finish(root, "job", "node", &root.list("fault")?, &mut setup)?;
     root.done()?;
     Ok(setup)
@@ -148,48 +141,6 @@ fn jobs(s: &Section<'_>, setup: &Setup, mut rng: Rng) -> Result<Vec<JobSpec>> {
     };
     let jobs = (1..=count).map(&mut instance).collect::<Result<Vec<JobSpec>>>()?;
     all_fit(s, size, setup, &jobs)?;
-    Ok(jobs)
-}
-
-/// The jobs of a log. A job writes a step whenever it has run for `every_s`, and one at least.
-fn logged(s: &Section<'_>, setup: &Setup) -> Result<Vec<JobSpec>> {
-    let log = swf::jobs(s)?;
-    let process_gb = s.number("process_gb", 1e-9, MAX_GB, None)?;
-    let per_node = match s.has("processes_per_node") {
-        true => Some(s.whole("processes_per_node", 1, u64::from(u32::MAX), None)? as u32),
-        false => None,
-    };
-    let every_ns = match s.has("every_s") {
-        true => ns(s.number("every_s", 1.0, MAX_S, None)?),
-        false => u64::MAX,
-    };
-    s.done()?;
-    let job = |job: &LogJob| {
-        let (processes, compute_ns) = (f64::from(job.processors), job.run_ns.min(every_ns));
-        let steps = job.run_ns / compute_ns;
-        if steps > MAX_STEPS {
-            let (number, run_s) = (job.number, job.run_ns as f64 / 1e9);
-            let problem = format!(
-                "job {number} of the log ran for {run_s} s and would write {steps} steps, and at most {MAX_STEPS} are allowed: a longer time is needed"
-            );
-            return Err(s.error("every_s", problem));
-        }
-        Ok(JobSpec {
-            name: format!("log#{}", job.number),
-            processes,
-            step_bytes: (processes * process_gb * GB).round().max(1.0) as u64,
-            nodes: per_node.map(|most| job.processors.div_ceil(most).min(setup.nodes)),
-            on: None,
-            client_bytes_per_s: f64::INFINITY,
-            steps: steps as u32,
-            compute_ns,
-            starts_ns: job.starts_ns,
-            io_first: false,
-            arrivals: Arrivals::Periodic,
-        })
-    };
-    let jobs = log.iter().map(job).collect::<Result<Vec<JobSpec>>>()?;
-    all_fit(s, "process_gb", setup, &jobs)?;
     Ok(jobs)
 }
 

@@ -3,7 +3,6 @@
 use forebay_policy::planner;
 
 use super::reader::Section;
-use super::swf::{self, LogJob};
 use super::{MAX_GB, MAX_S, Names, horizon_ns, ns};
 use crate::cluster::{JobSpec, Placement, Setup, WRITE_BYTES};
 use crate::error::Result;
@@ -70,46 +69,7 @@ pub fn add_jobs(root: &Section<'_>, setup: &mut Setup, names: &mut Names) -> Res
         names.add(&s, "name", &job.name)?;
         setup.jobs.push(job);
     }
-    if let Some(s) = root.section("log")? {
-        for job in logged(&s, setup)? {
-            names.add(&s, "swf", &job.name)?;
-            setup.jobs.push(job);
-        }
-    }
     Ok(())
-}
-
-/// The jobs of a log. Each processor runs a task that computes for as long as the job ran.
-fn logged(s: &Section<'_>, setup: &Setup) -> Result<Vec<JobSpec>> {
-    let log = swf::jobs(s)?;
-    let process_bytes = s.whole("process_bytes", 1, MAX_BYTES, None)?;
-    let file_bytes = s.whole("file_bytes", 1, MAX_BYTES, Some(process_bytes))?;
-    s.done()?;
-    let least_bytes = process_bytes.min(file_bytes).min(setup.stripe_bytes);
-    let mut tasks: u64 = 0;
-    let mut job = |job: &LogJob| {
-        let input_bytes = u64::from(job.processors).saturating_mul(process_bytes);
-        tasks = tasks.saturating_add(input_bytes / least_bytes);
-        JobSpec {
-            name: format!("log#{}", job.number),
-            input_bytes,
-            file_bytes: file_bytes.min(input_bytes),
-            split_bytes: process_bytes,
-            task_cpu_ns: job.run_ns,
-            first_task_cpu_ns: None,
-            servers: None,
-            starts_ns: job.starts_ns,
-            output_bytes: 0,
-        }
-    };
-    let jobs = log.iter().map(&mut job).collect();
-    if tasks > MAX_TASKS {
-        let problem = format!(
-            "its jobs have {tasks} files, tasks or stripes and at most {MAX_TASKS} are allowed: set 'jobs' to take the first ones"
-        );
-        return Err(s.error("swf", problem));
-    }
-    Ok(jobs)
 }
 
 fn job(s: &Section<'_>, setup: &Setup) -> Result<JobSpec> {

@@ -24,7 +24,6 @@ pub mod logs;
 mod memory_of_a_node;
 pub mod profile;
 pub mod reader;
-mod swf;
 mod world;
 
 use reader::Section;
