@@ -446,20 +446,17 @@ mod tests {
     }
 
     #[test]
-    fn threads_wait_for_tasks_and_go_home_when_it_is_closed() {
+    fn threads_wait_for_tasks_and_end_when_it_is_closed() {
         let scheduler = scheduler(None);
         std::thread::scope(|threads| {
             let first = threads.spawn(|| (scheduler.pop(0, 0), scheduler.pop(0, 0), scheduler.pop(0, 0)));
             scheduler.push(0, Urgency::Load, None, 1).unwrap();
             scheduler.push(0, Urgency::Demand, None, 2).unwrap();
-            while scheduler.load(0).0 != 1 || lock(&scheduler.state).given[0][0].is_some() {
+            while lock(&scheduler.state).machine.idle_threads().is_empty() || scheduler.load(0).0 > 0 {
                 std::thread::yield_now();
             }
             scheduler.hear(Event::Brake { on: true });
             scheduler.push(0, Urgency::Refill, None, 3).unwrap();
-            while lock(&scheduler.state).machine.idle_threads().is_empty() {
-                std::thread::yield_now();
-            }
             assert!(scheduler.is_braked() && scheduler.stops(Urgency::Ahead));
             assert_eq!(scheduler.close(), [3]);
             let taken = first.join().unwrap();
@@ -544,6 +541,6 @@ mod tests {
                 count += 1;
             }
         }
-        assert!(decided.is_empty() && count > 300, "{count}");
+        assert!(decided.is_empty() && count >= 300, "{count}");
     }
 }
