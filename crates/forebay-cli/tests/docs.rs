@@ -117,7 +117,7 @@ fn every_promise_names_tests_that_exist() {
     let functions = functions();
     let text = read("docs/semantics.md");
     let (mut promises, mut named, mut wrong) = (0, Vec::new(), Vec::new());
-    // A promise is a list item, to the next item or blank line; its tests stand in brackets at its end.
+    // A promise is a list item, to the next item or blank line; it ends with its tests in brackets.
     for part in text.split("\n- ").skip(1) {
         let promise = part.split("\n\n").next().unwrap();
         promises += 1;
