@@ -473,8 +473,10 @@ mod tests {
         std::thread::scope(|threads| {
             let waits = threads.spawn(|| wait(&scheduler, By::Request(1)));
             let peer = threads.spawn(|| wait(&scheduler, By::Peer));
-            let has_asked = |count| while lock(&scheduler.state).serial < count {
-                std::thread::yield_now();
+            let has_asked = |count| {
+                while lock(&scheduler.state).serial < count {
+                    std::thread::yield_now();
+                }
             };
             has_asked(4);
             scheduler.hear(Event::Release { requests: vec![1] });
