@@ -191,6 +191,8 @@ completions: build ## Shell completions and man pages, in target/share
 install: ## Program, C library, completions and man pages below PREFIX
 	@test -x $(BUILT)/forebay -a -f $(BUILT)/libforebay.so || { echo "nothing to install: run \`make build\` first" >&2; exit 1; }
 	install -D -m 755 $(BUILT)/forebay $(ROOT)/bin/forebay
+	install -D -m 755 $(BUILT)/forebay-sim $(ROOT)/bin/forebay-sim
+	install -D -m 755 $(BUILT)/forebay-lab $(ROOT)/bin/forebay-lab
 	install -D -m 644 crates/forebay-capi/include/forebay.h $(ROOT)/include/forebay.h
 	install -D -m 644 $(BUILT)/libforebay.a $(ROOT)/lib/libforebay.a
 	install -D -m 755 $(BUILT)/libforebay.so $(ROOT)/lib/libforebay.so.$(VERSION)

@@ -1,5 +1,5 @@
 """The demonstration, in two parts, over a slow parallel file system: one analysis in Python, first straight, then through Forebay; then
-WordCount and Sort on Spark, on two nodes, without and with the next wave's input prefetched.
+WordCount on Spark, on two nodes, without and with the next wave's input prefetched.
 
     python3 python/demo [--quick] [--only analysis|spark] [--data DIR] [--size SIZE]
 
@@ -42,7 +42,7 @@ def arguments():
     parser.add_argument("--lab", choices=["moosefs", "glusterfs"], help="Spark's part alone, on four nodes with a real PFS; needs root")
     parser.add_argument("--study", action="store_true", help="Spark's part alone, with PFSes of several speeds: the figures of docs/benchmarks.md")
     parser.add_argument("--setting", action="append", default=[], metavar="NAME", help="with --study: one of its settings [default: all]")
-    parser.add_argument("--workload", action="append", choices=["wordcount", "sort"], default=[], help="with --study: one of the workloads [default: both]")
+    parser.add_argument("--workload", action="append", choices=["wordcount", "sort"], default=[], help="what Spark runs; may be repeated [default: wordcount, with --study: both]")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="with --study: runs of each [default: 3]")
     args = parser.parse_args()
     if args.lab or args.study:

@@ -65,7 +65,7 @@ class Cluster:
         self.slots = nodes
         self.stack = contextlib.ExitStack()
         self.mount = None
-        # The coordinator's record of decisions.
+        # Below it are the records of the coordinator's and the agents' decisions.
         self.decisions = None
         self.jobs_run = 0
         # Sizes of the files of each directory that was brought, by their paths there.
@@ -80,7 +80,7 @@ class Cluster:
             self.lab("up", *self.options, *spark, "--install", check=True)
             status = self.status()
             self.mount = Path(status["mount"])
-            self.decisions = Path(status["dir"]) / "nodes/head/decisions"
+            self.decisions = Path(status["dir"]) / "nodes"
         except BaseException:
             self.stack.close()
             raise

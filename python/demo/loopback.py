@@ -100,7 +100,7 @@ class Cluster:
     def start_agent(self, node):
         config = node.directory / "forebay.toml"
         config.write_text(
-            f'[agent]\nstate_dir = "{node.directory}"\n[tier]\ncapacity = "{self.capacity_bytes}"\n'
+            f'[agent]\nstate_dir = "{node.directory}"\ndecision_log = "{self.decisions / node.name}"\n[tier]\ncapacity = "{self.capacity_bytes}"\n'
             f'[cluster]\ncoordinator = "{self.address}"\nlisten = "{node.host}:0"\nnode = "{node.name}"\nhost = "{node.host}"\n'
             f'[[mount]]\nlabel = "pfs"\nroot = "{self.pfs}"\nextent_size = "{self.extent}"\n{self.mount_options}'
         )
@@ -288,16 +288,17 @@ def members(status):
 
 
 def replay(program, decisions):
-    """Has the policies decide again what a coordinator has recorded below a directory; lines and actions. Raises LabError if one differs."""
+    """Has the policies decide again what a coordinator and its agents have recorded below a directory; lines and actions. Raises LabError if one
+    differs."""
     lines = actions = 0
-    for log in sorted(decisions.glob("decisions-*.log")):
+    for log in sorted(decisions.rglob(f"*-{'[0-9]' * 6}.log")):
         done = subprocess.run([program, "--json", "replay", str(log)], capture_output=True, text=True, timeout=60, check=False)
         if done.returncode:
             raise lab.LabError(f"`forebay replay {log.name}` fails: {done.stderr.strip() or done.stdout.strip()}")
         found = json.loads(done.stdout)
         lines, actions = lines + found["lines"], actions + found["actions"]
     if not lines:
-        raise lab.LabError(f"the coordinator has recorded no decision in {decisions}")
+        raise lab.LabError(f"no decision is recorded in {decisions}")
     return lines, actions
 
 

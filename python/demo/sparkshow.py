@@ -79,7 +79,7 @@ def run(args, program, line):
                     cluster, backing, data, size, SERVERS, busiest_bytes, args.repeats, say=say, predict=predictor, keep=lambda outcomes: keep_study(args, outcomes), **wanted
                 )
                 return report_study(args, outcomes)
-            runs = waves.run_all(cluster, data, size, say)
+            runs = waves.run_all(cluster, data, size, say, args.workload or ["wordcount"])
         except (lab.LabError, waves.WavesError):
             loopback.keep_logs(place, args.output / "spark-logs")
             say(f"\nlogs are in {args.output}/spark-logs")

@@ -203,5 +203,5 @@ def test_torch(agent, directory):
 
 def test_the_table_and_the_tests_are_the_same():
     text = (REPOSITORY / "docs/programs.md").read_text().split("## Libraries by path")[1].split("\n## ")[0]
-    named = set(re.findall(r"\[`(test_\w+)`\]", text))
+    named = set(re.findall(r"\| `(test_\w+)` \|", text))
     assert named == {name for name in globals() if name.startswith("test_")} - {"test_the_table_and_the_tests_are_the_same"}

@@ -129,8 +129,7 @@ impl Agent {
         let spread = Arc::new(Spread::new(cluster.clone(), security.clone(), stop.clone(), lease));
         let saying = link.clone();
         let say = Box::new(move |message| saying.say(message, None));
-        let phases =
-            Phases::new(config.phases.board(), scheduler, counters.clone(), spread, say);
+        let phases = Phases::new(config.phases.board(), scheduler, counters.clone(), spread, say);
         let phases = Arc::new(phases);
         let joining = connection::Node {
             config: config.cluster.clone(),

@@ -420,3 +420,129 @@ impl<T> Scheduler<T> {
         Some(Duration::from_nanos(self.now().saturating_since(Nanos(last))))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_policy::stage::event::Priority;
+
+    const READ_BYTES: u64 = 2 << 20;
+    const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+
+    /// Of one mount with four fetch threads.
+    fn scheduler(decision_log: Option<&Path>) -> Scheduler<u32> {
+        let config = Config { fetch_threads: vec![4], read_bytes: READ_BYTES };
+        Scheduler::new(config, decision_log, Arc::new(Wake::new().unwrap())).unwrap()
+    }
+
+    fn begin(scheduler: &Scheduler<u32>, request: RequestId, threads: u32) {
+        let (rate_bytes_per_s, priority) = (0, Priority::Planned);
+        scheduler.hear(Event::Request { request, threads, rate_bytes_per_s, priority });
+    }
+
+    fn wait(scheduler: &Scheduler<u32>, by: By) -> Option<ReadId> {
+        let deadline = PATIENCE.map(|patience| Instant::now() + patience);
+        scheduler.wait_to_read(by, Some(0), READ_BYTES, false, deadline)
+    }
+
+    #[test]
+    fn threads_wait_for_tasks_and_end_when_it_is_closed() {
+        let scheduler = scheduler(None);
+        std::thread::scope(|threads| {
+            let first = threads.spawn(|| (scheduler.pop(0, 0), scheduler.pop(0, 0), scheduler.pop(0, 0)));
+            scheduler.push(0, Urgency::Load, None, 1).unwrap();
+            scheduler.push(0, Urgency::Demand, None, 2).unwrap();
+            while lock(&scheduler.state).machine.idle_threads().is_empty() || scheduler.load(0).0 > 0 {
+                std::thread::yield_now();
+            }
+            scheduler.hear(Event::Brake { on: true });
+            scheduler.push(0, Urgency::Refill, None, 3).unwrap();
+            assert!(scheduler.is_braked() && scheduler.stops(Urgency::Ahead));
+            assert_eq!(scheduler.close(), [3]);
+            let taken = first.join().unwrap();
+            assert!(matches!(taken, (Some(1), Some(2), None) | (Some(2), Some(1), None)), "{taken:?}");
+        });
+        assert_eq!(scheduler.push(0, Urgency::Demand, None, 4), Err(4));
+    }
+
+    #[test]
+    fn a_read_waits_for_room_and_not_beyond_the_end_of_its_request() {
+        let scheduler = scheduler(None);
+        begin(&scheduler, 1, 4);
+        let reads = [(); 2].map(|()| wait(&scheduler, By::Request(1)).unwrap());
+        std::thread::scope(|threads| {
+            let waits = threads.spawn(|| wait(&scheduler, By::Request(1)));
+            let peer = threads.spawn(|| wait(&scheduler, By::Peer));
+            let has_asked = |count| {
+                while lock(&scheduler.state).serial < count {
+                    std::thread::yield_now();
+                }
+            };
+            has_asked(4);
+            scheduler.hear(Event::Release { requests: vec![1] });
+            assert_eq!(waits.join().unwrap(), None);
+            scheduler.read_ended(reads[0], 0, READ_BYTES, 0);
+            assert!(peer.join().unwrap().is_some());
+        });
+        let now = Some(Instant::now());
+        assert_eq!(scheduler.wait_to_read(By::Peer, Some(0), READ_BYTES, false, now), None, "in time");
+    }
+
+    #[test]
+    fn what_has_moved_is_reported_once() {
+        let scheduler = scheduler(None);
+        begin(&scheduler, 7, 2);
+        let read = wait(&scheduler, By::Request(7)).unwrap();
+        scheduler.settled(7, 5);
+        assert_eq!(scheduler.take_moved(false), []);
+        let failed = Progress { failed_bytes: 5, ..Progress::default() };
+        assert_eq!((scheduler.take_moved(true), scheduler.take_moved(true)), (vec![(7, failed)], vec![]));
+        scheduler.read_ended(read, 0, READ_BYTES, 0);
+        scheduler.hear(Event::Fed { request: 7 });
+        let done = Progress { fetched_bytes: READ_BYTES, done: true, ..failed };
+        assert_eq!(scheduler.take_moved(false), [(7, done)]);
+        let mut known = false;
+        scheduler.while_known(7, || known = true);
+        assert!(known);
+        scheduler.hear(Event::Release { requests: vec![7] });
+        scheduler.while_known(7, || unreachable!("it was released"));
+    }
+
+    #[test]
+    fn a_machine_that_hears_its_log_decides_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let scheduler = scheduler(Some(dir.path()));
+        std::thread::scope(|threads| {
+            for thread in 0..4 {
+                let scheduler = &scheduler;
+                threads.spawn(move || while scheduler.pop(0, thread).is_some() {});
+            }
+            begin(&scheduler, 1, 2);
+            for task in 0..100 {
+                let read = wait(&scheduler, By::Request(1)).unwrap();
+                scheduler.push(0, Urgency::Plan, None, task).unwrap();
+                scheduler.read_ended(read, 0, READ_BYTES, 0);
+            }
+            while lock(&scheduler.state).machine.idle_threads().len() < 4 {
+                std::thread::yield_now();
+            }
+            scheduler.close();
+        });
+        let host = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
+        let text = std::fs::read_to_string(host.join("node-000001.log")).unwrap();
+        let mut lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let config = serde_json::from_value(lines.next().unwrap()["setup"].take()).unwrap();
+        let (mut machine, mut decided, mut count) = (Node::new(&config), Vec::new(), 0);
+        for mut line in lines {
+            if let Some(event) = line.get_mut("event") {
+                let event = serde_json::from_value(event.take()).unwrap();
+                let at = Nanos(line["t_ns"].as_u64().unwrap());
+                machine.handle(at, event, &mut decided);
+            } else {
+                assert_eq!(line["action"], serde_json::to_value(decided.remove(0)).unwrap());
+                count += 1;
+            }
+        }
+        assert!(decided.is_empty() && count >= 300, "{count}");
+    }
+}

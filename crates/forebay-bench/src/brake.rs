@@ -68,15 +68,12 @@ pub fn brake(rig: &Rig) -> Result<Vec<Record>, String> {
     pair.kill_coordinator()?;
     let dead = measure(&pair, &|client| load(client, &path))?;
     let rate = SERVERS as u64 * RATE_BYTES_PER_S / 1_000_000;
-    let note = format!(
-        "ms from a phase on one node being behind to the last byte of prefetch; two nodes, PFS of {rate} MB/s"
-    );
+    let note = format!("from a phase behind to the last byte of prefetch, two nodes, PFS of {rate} MB/s");
     let record = |id: &str, value: f64, more: &str| {
         Record::alone(id, value, "ms", Target::AtMost(100.0), runs, &format!("{note}; {more}"))
     };
     let longest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
-    let (requests, loads) =
-        ("prefetch requests of the coordinator", "a load, after the coordinator was killed");
+    let (requests, loads) = ("prefetch requests of the coordinator", "a load, coordinator killed");
     Ok(vec![
         record("phases.brake.live", median(live.iter().copied()), &format!("{requests}; median")),
         record("phases.brake.live.longest", longest(&live), &format!("{requests}; longest")),

@@ -46,7 +46,7 @@ pub fn decide(rig: &Rig) -> Result<Vec<Record>, String> {
         let runs: Vec<Vec<f64>> = (0..runs).map(|_| World::new(planner).timed()).collect::<Result<_, _>>()?;
         let at = |share: f64| median(runs.iter().map(|run| run[((run.len() - 1) as f64 * share) as usize]));
         let note = format!(
-            "{planner}: calls of the stage machine, {NODES} nodes, {JOBS} jobs of {TASKS} tasks, {SERVERS} servers, {} calls a run",
+            "{NODES} nodes, {JOBS} jobs of {TASKS} tasks, {SERVERS} servers, {} calls of the stage machine a run",
             runs[0].len()
         );
         for (name, share, target) in [

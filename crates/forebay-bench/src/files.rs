@@ -41,9 +41,7 @@ pub fn open(rig: &Rig) -> Result<Vec<Record>, String> {
         let local = id == "open.cached.local";
         let (target, note) = match local {
             true => (Target::AtMost(60.0), note.to_owned()),
-            false => {
-                (Target::Report, format!("{note}; includes one request for fresh attributes to the slow PFS"))
-            }
+            false => (Target::Report, format!("{note}; includes a request to the slow PFS")),
         };
         let mut record = Record::alone(id, extra, "us", target, pairs.len(), &note);
         record.reference = Some(median(pairs.iter().map(|p| p.1)));

@@ -186,8 +186,8 @@ pub fn page(rig: &Rig) -> Result<Vec<Record>, String> {
     if came != total * passes || pair.counter(0, "fetched_bytes")? != before.1 {
         return Err(format!("{came} bytes came from the peer, not {passes} times {total}"));
     }
-    let note = "whole pages from a peer's tier into this node's, by a load of a pinned file; reference: sendfile from a tmpfs of \
-                the same kind to a thread that reads into one buffer, one stream over loopback TCP";
+    let note = "whole pages from a peer's tier by a load of a pinned file; reference: sendfile from such a tmpfs into one \
+                buffer, one stream over loopback TCP";
     let many_note = "the same; reference: as many concurrent bare streams as connections to a peer";
     Ok(vec![
         Record::pairs("peer.page", &one, "GB/s", Target::RatioAtLeast(0.8), note),

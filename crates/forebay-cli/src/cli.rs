@@ -2,18 +2,20 @@
 //! page.
 
 use crate::Outcome;
+use crate::beside;
 pub use crate::global::Global;
 use crate::out::write_out;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use forebay_agent::units::{Amount, parse_bytes, parse_rate};
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// A memory-speed cache for a parallel file system (PFS).
 #[derive(Debug, Parser)]
-#[command(name = "forebay", version, propagate_version = true, max_term_width = 110)]
+#[command(name = "forebay", version, propagate_version = true, max_term_width = 110, after_help = beside::help())]
 pub struct Cli {
     #[command(flatten)]
     pub global: Global,
@@ -138,15 +140,6 @@ pub enum Command {
     /// Check or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Start test fixtures: a cluster on one machine, a slow parallel file system
-    #[command(subcommand)]
-    Lab(forebay_lab::cli::LabCommand),
-    /// Simulate the effect of a policy on a cluster
-    Sim(forebay_sim::cli::SimArgs),
-    /// Compute a figure from a model
-    Model(forebay_sim::cli::ModelArgs),
-    /// Repeat the decisions that a simulation, coordinator or agent recorded, and compare them
-    Replay(forebay_sim::cli::ReplayArgs),
     /// Print completions for a shell
     Completions {
         /// Which shell
@@ -164,6 +157,9 @@ pub enum Command {
     /// Read or write as one process of a measurement (started by `profile`)
     #[command(hide = true)]
     ProfileWorker(ProfileWorkerArgs),
+    /// A program of its own
+    #[command(external_subcommand)]
+    Beside(Vec<OsString>),
 }
 
 #[derive(Debug, Args)]

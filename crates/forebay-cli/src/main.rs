@@ -1,9 +1,10 @@
-//! `forebay`: the program that contains all commands.
+//! `forebay`: the program of nodes and users. Other programs are found beside it ([`beside`]).
 //!
 //! The command tree is in `cli`; each command has a file of its own that says what it does and how
 //! it ends. Exit codes: 0 it is done; 1 it could not be done, for the reason printed; 2 the command
 //! line is wrong.
 
+mod beside;
 mod cli;
 mod console;
 mod coordinator;
@@ -84,23 +85,9 @@ fn run_command(cli: Cli) -> Outcome {
         Command::Doctor(args) => doctor::doctor(&global, &args),
         Command::Config(ConfigCommand::Check { file }) => up::check_config(&global, &file),
         Command::Config(ConfigCommand::Reference) => up::config_reference(&global),
-        Command::Lab(command) => {
-            forebay_lab::cli::run(&command, global.json).map_err(|e| e.to_string())?;
-            Ok(ExitCode::SUCCESS)
-        }
-        Command::Sim(args) => simulate(|out| forebay_sim::cli::sim(&args, global.json, out)),
-        Command::Replay(args) => simulate(|out| forebay_sim::cli::replay(&args, global.json, out)),
-        Command::Model(args) => simulate(|out| forebay_sim::cli::model(&args, global.json, out)),
+        Command::Beside(words) => beside::exec(&global, &words),
         Command::Completions { shell } => cli::completions(shell),
         Command::Man { directory } => cli::man(directory.as_deref()),
         Command::Keeper { state_dir, limit_bytes, pages } => up::keeper(&state_dir, limit_bytes, &pages),
     }
-}
-
-/// Runs a command of the simulator, and then writes what it has to say.
-fn simulate(run: impl FnOnce(&mut dyn std::io::Write) -> Result<(), forebay_sim::error::Error>) -> Outcome {
-    let mut text = Vec::new();
-    run(&mut text).map_err(|e| e.to_string())?;
-    out::write_out(&text)?;
-    Ok(ExitCode::SUCCESS)
 }

@@ -47,21 +47,10 @@ fn documents() -> Vec<(PathBuf, String)> {
     found.into_iter().map(|path| (path.clone(), read(path))).collect()
 }
 
-/// Text and target of each `[text](target)` outside of code blocks.
-fn links(text: &str) -> Vec<(&str, &str)> {
-    let mut links = Vec::new();
-    for (number, part) in text.split("```").enumerate() {
-        if number % 2 == 1 {
-            continue;
-        }
-        for (at, _) in part.match_indices("](") {
-            let label = part[..at].rfind('[').map_or("", |open| &part[open + 1..at]);
-            if let Some(end) = part[at + 2..].find(')') {
-                links.push((label, &part[at + 2..at + 2 + end]));
-            }
-        }
-    }
-    links
+/// The target of each `[text](target)` outside of code blocks.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    let parts = text.split("```").step_by(2).flat_map(|part| part.split("](").skip(1));
+    parts.filter_map(|rest| Some(rest.split_once(')')?.0))
 }
 
 /// The anchor that a heading gets where Markdown is shown.
@@ -78,7 +67,7 @@ fn every_relative_link_leads_somewhere() {
     let mut checked = 0;
     let mut broken = Vec::new();
     for (path, text) in documents() {
-        for (_, target) in links(&text) {
+        for target in links(&text) {
             if target.contains("://") || target.starts_with("mailto:") {
                 continue;
             }
@@ -97,45 +86,60 @@ fn every_relative_link_leads_somewhere() {
     assert!(broken.is_empty(), "\n{}", broken.join("\n"));
 }
 
+/// Names of the functions in all sources; the tests are among them.
+fn functions() -> BTreeSet<String> {
+    let mut sources = Vec::new();
+    for dir in ["crates", "python", "java"] {
+        files(&workspace().join(dir), &[".rs", ".py", ".java"], &mut sources);
+    }
+    let mut names = BTreeSet::new();
+    for text in sources.into_iter().map(read) {
+        for word in ["fn ", "def ", "void "] {
+            let found = text.split(word).skip(1).filter_map(|rest| rest.split_once('('));
+            names.extend(found.map(|(name, _)| name.to_owned()));
+        }
+    }
+    names
+}
+
+/// The code spans of a text.
+fn spans(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// Names of tests are sentences; other code spans are shorter.
+fn is_sentence(span: &str) -> bool {
+    span.matches('_').count() >= 4 && span.chars().all(|c| c.is_alphanumeric() || c == '_')
+}
+
 #[test]
 fn every_promise_names_tests_that_exist() {
+    let functions = functions();
     let text = read("docs/semantics.md");
-    let mut promises = 0;
-    let mut wrong = Vec::new();
-    // A promise is a list item, to the next item or blank line.
+    let (mut promises, mut named, mut wrong) = (0, Vec::new(), Vec::new());
+    // A promise is a list item, to the next item or blank line; it ends with its tests in brackets.
     for part in text.split("\n- ").skip(1) {
         let promise = part.split("\n\n").next().unwrap();
         promises += 1;
-        let mut tests = 0;
-        for (label, target) in links(promise) {
-            let (Some(name), true) = (
-                label.strip_prefix('`').and_then(|l| l.strip_suffix('`')),
-                [".rs", ".py", ".java"].iter().any(|ending| target.contains(ending)),
-            ) else {
-                continue;
-            };
-            tests += 1;
-            let file = workspace().join("docs").join(target);
-            let source = std::fs::read_to_string(&file).unwrap_or_default();
-            if !["fn", "def", "void"].iter().any(|word| source.contains(&format!("{word} {name}("))) {
-                wrong.push(format!("no test {name} in {}", file.display()));
-            }
-        }
-        if tests == 0 {
-            wrong.push(format!("no test for: {}", promise.lines().next().unwrap()));
+        match promise.strip_suffix("`]").and_then(|promise| promise.rsplit_once(" [`")) {
+            Some((_, tests)) => named.extend(tests.split("`, `")),
+            None => wrong.push(format!("no test for: {}", promise.lines().next().unwrap())),
         }
     }
-    assert!(promises > 50, "only {promises} promises were found");
+    // In the tables of calls, the last column names the tests.
+    for table in text.split(" | test |\n").skip(1) {
+        let rows = table.lines().skip(1).map_while(|row| row.strip_suffix(" |"));
+        named.extend(rows.flat_map(|row| spans(row.rsplit(" | ").next().unwrap())));
+    }
+    named.extend(spans(&text).filter(|span| is_sentence(span)));
+    wrong.extend(named.iter().filter(|n| !functions.contains(**n)).map(|n| format!("no test {n}")));
+    assert!(promises > 100 && named.len() > 250, "only {promises} promises, {} tests", named.len());
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
 #[test]
 fn tests_named_in_decisions_exist() {
-    let mut sources = Vec::new();
-    for dir in ["crates", "python"] {
-        files(&workspace().join(dir), &[".rs", ".py"], &mut sources);
-    }
-    let sources: String = sources.into_iter().map(read).collect();
+    let functions = functions();
     let mut named = 0;
     for (path, text) in
         documents().into_iter().filter(|(path, _)| path.to_string_lossy().contains("/decisions/"))
@@ -145,15 +149,9 @@ fn tests_named_in_decisions_exist() {
         {
             assert!(text.contains(heading), "{} has no {heading}", path.display());
         }
-        // Names of tests are sentences; what else stands in code quotes is shorter.
-        let quoted = text.split('`').skip(1).step_by(2);
-        for name in quoted
-            .filter(|q| q.matches('_').count() >= 4 && q.chars().all(|c| c.is_alphanumeric() || c == '_'))
-        {
+        for name in spans(&text).filter(|span| is_sentence(span)) {
             named += 1;
-            let exists =
-                sources.contains(&format!("fn {name}(")) || sources.contains(&format!("def {name}("));
-            assert!(exists, "{}: no test {name}", path.display());
+            assert!(functions.contains(name), "{}: no test {name}", path.display());
         }
     }
     assert!(named > 10, "only {named} tests are named");

@@ -75,7 +75,7 @@ const IMPURE: &[&str] = &[
     "extern crate std",
     "SystemTime",
     "Instant",
-    "thread",
+    "thread::",
     "HashMap",
     "HashSet",
     "RandomState",
@@ -280,6 +280,37 @@ fn the_simulated_worlds_reach_planners_through_the_stage_machine_only() {
         for (path, text) in sources {
             for word in decides {
                 let may = permitted.iter().any(|(file, of, _)| path.ends_with(file) && *of == word);
+                let line = text.lines().find(|line| names(without_comment(line), word));
+                assert!(may || line.is_none(), "{}: {word} in {line:?}", path.display());
+            }
+        }
+    }
+}
+
+/// What a node fetches next, and when, is decided by its machine: agents and simulated nodes drive
+/// the same one, and count nothing themselves.
+#[test]
+fn agents_and_simulated_nodes_fetch_as_the_node_machine_decides() {
+    let packages = packages();
+    let decides = [
+        "token_bucket",
+        "InFlight",
+        "precedes",
+        "rank",
+        "request_threads",
+        "short_request_threads",
+        "short_reads",
+    ];
+    // A limit on how often programs may report, which is no fetch.
+    let permitted = ("phases/pace.rs", "token_bucket");
+    for directory in ["forebay-agent/src", "forebay-sim/src/cluster", "forebay-sim/src/world"] {
+        let (package, below) = directory.split_once('/').unwrap();
+        let sources = sources(&packages[package].directory.join(below));
+        let drives = |(_, text): &(PathBuf, String)| text.contains("forebay_policy::node");
+        assert!(below == "src/world" || sources.iter().any(drives), "{directory} drives no node machine");
+        for (path, text) in &sources {
+            for word in decides {
+                let may = path.ends_with(permitted.0) && word == permitted.1;
                 let line = text.lines().find(|line| names(without_comment(line), word));
                 assert!(may || line.is_none(), "{}: {word} in {line:?}", path.display());
             }

@@ -64,8 +64,7 @@ impl Pfs {
     /// Nothing waits yet.
     pub fn new(ends: Arc<Ends>, scheduler: Arc<Scheduler>) -> Self {
         let (mounts, cache, counters) = (ends.mounts.clone(), ends.cache.clone(), ends.counters.clone());
-        let waiting_of =
-            |m: &MountState| Waiting { client: PfsClient::of(m.root()), cost: Mutex::default() };
+        let waiting_of = |m: &MountState| Waiting { client: PfsClient::of(m.root()), cost: Mutex::default() };
         let waiting = mounts.iter().map(waiting_of).collect();
         Pfs { mounts, cache, counters, ends, scheduler, waiting }
     }

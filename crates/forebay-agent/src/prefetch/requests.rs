@@ -115,7 +115,10 @@ impl Orders {
         let accepted = room.is_some() && state.orders.values().filter(|r| !r.fed).count() < ORDERS_MAX;
         state.serial += 1;
         let ticket = Ticket { id, serial: state.serial };
-        state.orders.insert(id, Run { serial: ticket.serial, fed: false, reported: false, room });
+        let run = Run { serial: ticket.serial, fed: false, reported: false, room };
+        if let Some(replaced) = state.orders.insert(id, run) {
+            self.scheduler().hear(Event::Release { requests: vec![replaced.serial] });
+        }
         self.scheduler().hear(Event::Request {
             request: ticket.serial,
             threads: order.threads,

@@ -121,8 +121,9 @@ fn agent_configuration(record: &Record, node: &Node, agents: &AgentsRecord) -> R
         _ => (agents.capacity_bytes, "co-located"),
     };
     let mut text = format!(
-        "[agent]\nstate_dir = \"{}\"\n\n[tier]\ncapacity = \"{}\"\n\n",
+        "[agent]\nstate_dir = \"{}\"\ndecision_log = \"{}\"\n\n[tier]\ncapacity = \"{}\"\n\n",
         place.own().join("agent").display(),
+        place.own().join("decisions").display(),
         capacity_bytes
     );
     text += &format!(

@@ -177,11 +177,15 @@ impl UpArgs {
     }
 }
 
-/// The program that agents are started from: this one, unless the environment names another.
+/// The program that agents are started from: `forebay` beside this one, unless the environment
+/// names another.
 fn program() -> Result<PathBuf, LabError> {
     match std::env::var_os("FOREBAY_BIN") {
         Some(program) => Ok(program.into()),
-        None => std::env::current_exe().map_err(|e| LabError::io("cannot find this program", e)),
+        None => {
+            let own = std::env::current_exe().map_err(|e| LabError::io("cannot find this program", e))?;
+            Ok(own.with_file_name("forebay"))
+        }
     }
 }
 

@@ -291,7 +291,11 @@ impl Reads {
     /// Whether nothing is wanted.
     pub fn is_idle(&self) -> bool {
         let no_peer = self.peers.iter().all(VecDeque::is_empty);
-        self.sent.is_empty() && no_peer && self.requests.is_empty() && self.loads.is_empty() && !self.all_pause
+        self.sent.is_empty()
+            && no_peer
+            && self.requests.is_empty()
+            && self.loads.is_empty()
+            && !self.all_pause
     }
 
     /// Whether one more read may go to a mount beside those that are under way.
@@ -393,7 +397,10 @@ impl Reads {
     pub fn next_deadline(&self) -> Option<Nanos> {
         let requests = self.requests.values().filter(|request| request.offer.is_some());
         let loads = self.loads.values().filter(|load| load.offer.is_some());
-        requests.filter_map(|request| request.pace.goes_at).chain(loads.filter_map(|load| load.pace.goes_at)).min()
+        requests
+            .filter_map(|request| request.pace.goes_at)
+            .chain(loads.filter_map(|load| load.pace.goes_at))
+            .min()
     }
 
     /// That moment has come: what waits for it is looked at.

@@ -45,8 +45,7 @@ impl Driven {
     }
 
     fn ended(&mut self, read: ReadId) -> Vec<ReadId> {
-        let ended =
-            Event::ReadEnded { read, resident_bytes: 0, fetched_bytes: READ_BYTES, failed_bytes: 0 };
+        let ended = Event::ReadEnded { read, resident_bytes: 0, fetched_bytes: READ_BYTES, failed_bytes: 0 };
         sent(self.hear(ended))
     }
 }

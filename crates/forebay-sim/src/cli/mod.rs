@@ -161,14 +161,6 @@ pub fn sim(args: &SimArgs, json: bool, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-/// Runs `forebay replay`, which `forebay sim replay` is as well.
-///
-/// # Errors
-/// The record cannot be read, or the machines decide otherwise; with file and line.
-pub fn replay(args: &ReplayArgs, json: bool, out: &mut dyn Write) -> Result<()> {
-    replay::replay(args, &mut Output { json, out })
-}
-
 /// Runs `forebay model`.
 ///
 /// # Errors

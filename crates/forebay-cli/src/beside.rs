@@ -1,0 +1,58 @@
+//! Commands that are programs of their own: `forebay NAME` runs `forebay-NAME`, which is beside
+//! this program or in PATH.
+
+use crate::Outcome;
+use crate::cli::Cli;
+use crate::global::Global;
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// What the programs that come with this one do, as the help lists it: the command, the program,
+/// and what goes before the arguments.
+pub const PROGRAMS: [(&str, &str, Option<&str>, &str); 4] = [
+    ("sim", "sim", None, "Simulate the effect of a policy on a cluster"),
+    ("model", "sim", Some("model"), "Compute a figure from a model"),
+    (
+        "replay",
+        "sim",
+        Some("replay"),
+        "Repeat the decisions that a simulation, coordinator or agent recorded, and compare them",
+    ),
+    ("lab", "lab", None, "Start test fixtures: a cluster on one machine, a slow parallel file system"),
+];
+
+/// For the end of the help.
+pub fn help() -> String {
+    let line = |(name, _, _, about): &(&str, &str, Option<&str>, &str)| format!("\n  {name:12} {about}");
+    let lines: String = PROGRAMS.iter().map(line).collect();
+    format!("Commands that are programs of their own:{lines}")
+}
+
+/// Becomes the program of the command `words[0]`.
+pub fn exec(global: &Global, words: &[OsString]) -> Outcome {
+    let (name, arguments) = words.split_first().ok_or("no command")?;
+    let known = PROGRAMS.iter().find(|(command, ..)| name == command);
+    let mut program = OsString::from("forebay-");
+    program.push(known.map_or(name.as_os_str(), |(_, program, ..)| OsStr::new(program)));
+    let own = std::env::current_exe().ok();
+    let beside = own.map(|own| own.with_file_name(&program)).filter(|path| path.is_file());
+    let mut command = Command::new(beside.as_deref().unwrap_or(program.as_ref()).as_os_str());
+    command.args(known.and_then(|(_, _, first, _)| *first)).args(arguments);
+    command.args(global.json.then_some("--json"));
+    let e = command.exec();
+    let program = program.display();
+    if e.kind() == io::ErrorKind::NotFound && known.is_none() {
+        let message = format!("unrecognized subcommand '{}'", name.display());
+        Cli::command().error(ErrorKind::InvalidSubcommand, message).exit();
+    }
+    Err(match e.kind() {
+        io::ErrorKind::NotFound => {
+            format!("{program} is neither beside this program nor in PATH; install it with `make install`")
+        }
+        _ => format!("cannot run {program}: {e}"),
+    })
+}
