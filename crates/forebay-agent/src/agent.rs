@@ -8,7 +8,7 @@ use crate::coordinator::connection;
 use crate::coordinator::link::Link;
 use crate::counters::{Counters, add};
 use crate::fetch::Fetch;
-use crate::fetch::ends::Ends;
+use crate::fetch::completions::Completions;
 use crate::fetch::owners::Owners;
 use crate::fetch::peers::Peers;
 use crate::fetch::pfs::{Pfs, READ_BYTES};
@@ -22,7 +22,7 @@ use crate::mounts::MountState;
 use crate::peers::server::{self, PeerServer};
 use crate::phases::board::Phases;
 use crate::phases::spread::Spread;
-use crate::prefetch::requests::Orders;
+use crate::prefetch::requests::Requests;
 use crate::scheduler::Scheduler;
 use crate::serve::closer::Closer;
 use crate::serve::connection::Clients;
@@ -89,7 +89,7 @@ impl Agent {
         let looking = Arc::new(Wake::new()?);
         let stop = Arc::new(Stop::new([wake.clone(), looking.clone()]));
         let cluster = Arc::new(Cluster::new(config.cluster.clone()));
-        let ends = Arc::new(Ends::new(mounts.clone(), cache.clone(), counters.clone()));
+        let completions = Arc::new(Completions::new(mounts.clone(), cache.clone(), counters.clone()));
         let scheduler = node::Config {
             fetch_threads: mounts.iter().map(|mount| mount.config.fetch_threads).collect(),
             read_bytes: READ_BYTES,
@@ -97,12 +97,12 @@ impl Agent {
         let decisions = config.decision_log.clone();
         let decisions = decisions.as_deref();
         let scheduler = Arc::new(Scheduler::new(scheduler, decisions, wake.clone())?);
-        let pfs = Arc::new(Pfs::new(ends.clone(), scheduler.clone()));
+        let pfs = Arc::new(Pfs::new(completions.clone(), scheduler.clone()));
         let deadline = config.cluster.peer_deadline;
         let owners = Arc::new(Owners::new(mounts.clone(), cluster.clone()));
         let peers = Peers::new(
             pfs.clone(),
-            ends.clone(),
+            completions.clone(),
             owners.clone(),
             cluster.clone(),
             security.clone(),
@@ -112,7 +112,7 @@ impl Agent {
             mounts: mounts.clone(),
             cache: cache.clone(),
             counters: counters.clone(),
-            ends,
+            completions,
             owners,
             pfs,
             peers: Arc::new(peers),
@@ -122,7 +122,7 @@ impl Agent {
         let control =
             Control::new(config.memory.clone(), min_bytes, cache.clone(), counters.clone(), looking);
         let control = Arc::new(control);
-        let orders = Arc::new(Orders::new(fetch.clone(), stop.clone()));
+        let requests = Arc::new(Requests::new(fetch.clone(), stop.clone()));
         let (jobs, link) = (Arc::new(JobState::default()), Arc::new(Link::new(wake.clone())));
         let questions = Arc::new(TaskQuestions::default());
         let lease = config.phases.brake_lease;
@@ -138,7 +138,7 @@ impl Agent {
             control: control.clone(),
             counters: counters.clone(),
             cluster: cluster.clone(),
-            orders: orders.clone(),
+            requests: requests.clone(),
             jobs: jobs.clone(),
             questions: questions.clone(),
             phases: phases.clone(),
@@ -173,7 +173,7 @@ impl Agent {
         node.mounts.iter().for_each(|mount| mount.stamps.wait(deadline));
         let memory = Some(&node.config.memory).filter(|memory| memory.policy != "static");
         let machine = memory.map(|memory| Recorded::new(memory, decisions)).transpose()?;
-        let server = serve_peers(&node, orders, &security)?;
+        let server = serve_peers(&node, requests, &security)?;
         let mut threads = spawn_workers(&node)?;
         let socket = serve_clients(&node)?;
         let keeping = node.clone();
@@ -341,9 +341,9 @@ fn serve_clients(node: &Arc<Node>) -> io::Result<PathBuf> {
 }
 
 /// Listens for peers, if this node has any.
-fn serve_peers(node: &Node, orders: Arc<Orders>, security: &Security) -> io::Result<Arc<PeerServer>> {
+fn serve_peers(node: &Node, requests: Arc<Requests>, security: &Security) -> io::Result<Arc<PeerServer>> {
     let (fetch, cluster, stop) = (node.fetch.clone(), node.cluster.clone(), node.stop.clone());
-    let peers = Arc::new(PeerServer::new(fetch, orders, node.phases.clone(), cluster, stop));
+    let peers = Arc::new(PeerServer::new(fetch, requests, node.phases.clone(), cluster, stop));
     let address = &node.config.cluster.listen;
     if !address.is_empty() {
         let listener = security.listen(address)?;

@@ -18,7 +18,6 @@ mod content;
 mod faults;
 mod history;
 mod oracle;
-mod place;
 mod random;
 mod reader;
 mod record;
@@ -28,6 +27,7 @@ mod run;
 mod setup;
 mod stage;
 mod stall;
+mod test_place;
 mod troupe;
 mod writer;
 

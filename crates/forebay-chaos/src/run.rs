@@ -1,10 +1,10 @@
 //! A run: rounds until the time is over, and a report.
 
 use crate::faults::{DEMANDED, Faults};
-use crate::place::Pfs;
 use crate::report::{Totals, explain};
 use crate::round::{self, Cast, Outcome, Plan};
 use crate::stage::{Setup, Stage};
+use crate::test_place::Pfs;
 use clap::{Args, ValueEnum};
 use std::fs::File;
 use std::io::{self, Write};
@@ -286,7 +286,7 @@ impl Chaos {
 #[cfg(test)]
 mod tests {
     use super::{Sum, parts};
-    use crate::place::Pfs;
+    use crate::test_place::Pfs;
 
     #[test]
     fn a_long_run_on_cephfs_is_divided() {

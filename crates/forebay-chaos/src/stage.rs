@@ -2,7 +2,7 @@
 //! program.
 
 use crate::actor::place;
-use crate::place::{Lab, Pfs, Place, run};
+use crate::test_place::{Lab, Pfs, Place, run};
 use forebay_client::{Client, ClientConfig};
 use forebay_wire::Status;
 use rustix::process::{Pid, Signal, kill_process};

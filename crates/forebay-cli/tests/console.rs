@@ -8,7 +8,7 @@
 mod node;
 
 use forebay_pfs::FileVersion;
-use forebay_wire::cluster::{CLUSTER_PROTOCOL, Order, OrderProgress, ToAgent, ToCoordinator};
+use forebay_wire::cluster::{CLUSTER_PROTOCOL, PrefetchRequest, RequestProgress, ToAgent, ToCoordinator};
 use forebay_wire::framed::Framed;
 use forebay_wire::link::Security;
 use forebay_wire::{FileRef, HpcJob, HpcUpdate, JobUpdate, NodeInfo, Part, Split};
@@ -144,8 +144,8 @@ fn play(address: &str, stop: &AtomicBool) {
         for agent in &mut agents {
             agent.receive().unwrap();
             while let Some(message) = agent.next_message::<ToAgent>().unwrap() {
-                if let ToAgent::Fetch(order) = message {
-                    agent.send(&ToCoordinator::Order(done(&order))).unwrap();
+                if let ToAgent::Fetch(request) = message {
+                    agent.send(&ToCoordinator::Progress(done(&request))).unwrap();
                 }
             }
             if beat {
@@ -193,9 +193,9 @@ fn heartbeat(beats: u64) -> ToCoordinator {
     ToCoordinator::Heartbeat { weight_bytes: 4 << 30, capacity_bytes: 4 << 30, resident_bytes, fetched_bytes }
 }
 
-fn done(order: &Order) -> OrderProgress {
-    let fetched_bytes = order.parts.iter().map(|part| part.len).sum();
-    OrderProgress { order: order.order, fetched_bytes, resident_bytes: 0, failed_bytes: 0, done: true }
+fn done(request: &PrefetchRequest) -> RequestProgress {
+    let fetched_bytes = request.parts.iter().map(|part| part.len).sum();
+    RequestProgress { request: request.request, fetched_bytes, resident_bytes: 0, failed_bytes: 0, done: true }
 }
 
 fn join(address: &str, number: usize) -> Framed {

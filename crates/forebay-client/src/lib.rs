@@ -17,15 +17,15 @@
 
 pub mod admin;
 mod agent_process;
+mod cluster_view;
+mod descriptor_place;
 pub mod error;
+mod fork_safe;
 pub mod hpc;
 pub mod job;
-mod known;
 pub mod load;
 mod lock;
 pub mod map;
-mod own;
-mod place;
 pub mod read;
 pub mod session;
 mod stamp;
@@ -35,6 +35,7 @@ pub mod write;
 
 pub use admin::Admin;
 pub use agent_process::AgentProcess;
+pub use descriptor_place::Place;
 pub use error::{errno, is_no_agent};
 pub use forebay_pfs::mount::same_file;
 pub use forebay_wire::EarlierPhase;
@@ -42,7 +43,6 @@ pub use hpc::{HpcJob, HpcJobOptions};
 pub use job::{Job, Location};
 pub use load::{Load, LoadFailure};
 pub use map::MappedRange;
-pub use place::Place;
 pub use read::{File, ReadMode, Served};
 pub use session::{Client, ClientConfig};
 pub use stamp::stamp_written;

@@ -8,8 +8,8 @@
 //!
 //! `version_check` ensures that one open never returns bytes of two versions.
 
+use crate::descriptor_place::Place;
 use crate::error::{errno, out_of_files, with_message};
-use crate::place::Place;
 use crate::session::{Client, Session, lock, unexpected};
 use crate::version_check::{Changed, Proof};
 use crate::{EXTENT_BYTES, MappedRange};

@@ -6,10 +6,10 @@
 //! nothing for asking. A forked child starts with an empty pool.
 
 use crate::agent_process::AgentProcess;
+use crate::descriptor_place::Place;
 use crate::error::{errno, no_agent, out_of_files, with_message};
+use crate::fork_safe::OwnLock;
 pub(crate) use crate::lock::lock;
-use crate::own::OwnLock;
-use crate::place::Place;
 use forebay_store::ring::RingWriter;
 use forebay_wire::channel::Peer;
 use forebay_wire::{Channel, Hello, MAGIC, MountInfo, PROTOCOL, Received, Refusal, Reply, Request, Welcome};
@@ -178,8 +178,8 @@ pub(crate) struct Session {
     /// The connection whose end would end this process's job, and the job's token.
     job: Mutex<Option<(Option<Channel>, String)>>,
     /// The members as they were a moment ago.
-    pub(crate) view: crate::known::KnownView,
-    pub(crate) preferred_nodes: crate::known::GivenPreferred,
+    pub(crate) view: crate::cluster_view::KnownView,
+    pub(crate) preferred_nodes: crate::cluster_view::GivenPreferred,
     /// What this node does to the files that are open.
     pub(crate) watches: Arc<crate::watch::Watches>,
 }
@@ -207,8 +207,8 @@ impl Session {
             born: Instant::now(),
             warned: AtomicBool::new(false),
             job: Mutex::new(None),
-            view: crate::known::KnownView::default(),
-            preferred_nodes: crate::known::GivenPreferred::default(),
+            view: crate::cluster_view::KnownView::default(),
+            preferred_nodes: crate::cluster_view::GivenPreferred::default(),
             watches,
         }
     }

@@ -12,7 +12,7 @@
 //! uses a path. If only ctime has moved, the kernel's reports of this node (`watch`) distinguish a
 //! change of an attribute from a write whose mtime was set back.
 
-use crate::own::OwnLock;
+use crate::fork_safe::OwnLock;
 use crate::watch::{Events, Watch, Watches};
 use forebay_pfs::{Difference, FileFacts, Revalidate};
 use std::io;

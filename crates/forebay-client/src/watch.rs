@@ -10,8 +10,8 @@
 //! its parent, and what it read would be lost to the parent: it reads nothing, and makes an
 //! instance of its own for the files that it opens itself.
 
-use crate::own::OwnLock;
-use crate::place::Place;
+use crate::descriptor_place::Place;
+use crate::fork_safe::OwnLock;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;

@@ -93,7 +93,7 @@ impl Core {
                 let reported = || ToAgent::Phases { node: node.clone(), lease_ms, phases: phases.clone() };
                 out.extend(to.into_iter().map(|session| Effect::Send(session, reported())));
             }
-            ToCoordinator::Order(progress) => self.driver.progress(now, &node, progress),
+            ToCoordinator::Progress(progress) => self.driver.progress(now, &node, progress),
             ToCoordinator::Join { .. } => {}
         }
     }

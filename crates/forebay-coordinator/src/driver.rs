@@ -14,7 +14,7 @@ use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::stage::event::{self, Action, Event, JobKey, Priority, Progress};
 use forebay_policy::stage::{Config, Stages};
 use forebay_trace::log_files::Recorder;
-use forebay_wire::cluster::{Order, OrderProgress, ToAgent};
+use forebay_wire::cluster::{PrefetchRequest, RequestProgress, ToAgent};
 use forebay_wire::hpc::{PlanEntry, PlanLog};
 use forebay_wire::{ClusterView, FileRef, HpcUpdate, JobStatus, JobUpdate, Sample};
 use std::collections::BTreeMap;
@@ -103,7 +103,7 @@ impl Driver {
         let on = self.machine.do_requests_rest();
         for (node, told) in self.told_to_rest.iter_mut().filter(|(_, told)| **told != on) {
             *told = on;
-            self.out.push((node.clone(), ToAgent::Rest { on }));
+            self.out.push((node.clone(), ToAgent::Pause { on }));
         }
     }
 
@@ -126,7 +126,7 @@ impl Driver {
         self.drive(now, Event::Members { nodes });
     }
 
-    /// An agent has joined, perhaps again. It has no orders and reports its jobs anew.
+    /// An agent has joined, perhaps again. It has no requests and reports its jobs anew.
     pub fn node_came(&mut self, now: Nanos, node: &str) {
         self.forget_jobs_of(now, node);
         if let Some(told) = self.told_to_rest.get_mut(node) {
@@ -383,16 +383,16 @@ impl Driver {
         self.log.latest(most)
     }
 
-    /// An agent reports how far an order is.
-    pub fn progress(&mut self, now: Nanos, node: &str, order: OrderProgress) {
+    /// An agent reports how far a request is.
+    pub fn progress(&mut self, now: Nanos, node: &str, request: RequestProgress) {
         let progress = Progress {
-            fetched_bytes: order.fetched_bytes,
-            resident_bytes: order.resident_bytes,
-            failed_bytes: order.failed_bytes,
-            done: order.done,
+            fetched_bytes: request.fetched_bytes,
+            resident_bytes: request.resident_bytes,
+            failed_bytes: request.failed_bytes,
+            done: request.done,
         };
-        self.log.progress(now, node, order.order, order.fetched_bytes, order.done);
-        self.drive(now, Event::Request { request: order.order, node: node.to_owned(), progress });
+        self.log.progress(now, node, request.request, request.fetched_bytes, request.done);
+        self.drive(now, Event::Request { request: request.request, node: node.to_owned(), progress });
     }
 
     /// Calls the machine if its deadline has come. Called after every batch of messages.
@@ -457,15 +457,15 @@ impl Driver {
                     let files = self.jobs.get(&job).map_or(&[][..], |job| &job.files);
                     let (files, parts) = translate::named(files, &parts);
                     self.log.requested(request, job, &node);
-                    let order = Order { order: request, threads, rate_bytes_per_s, ahead, files, parts };
-                    (node, ToAgent::Fetch(order))
+                    let request = PrefetchRequest { request, threads, rate_bytes_per_s, ahead, files, parts };
+                    (node, ToAgent::Fetch(request))
                 }
-                Action::Adjust { request: order, node, threads, rate_bytes_per_s, .. } => {
-                    (node, ToAgent::Adjust { order, threads, rate_bytes_per_s })
+                Action::Adjust { request, node, threads, rate_bytes_per_s, .. } => {
+                    (node, ToAgent::Adjust { request, threads, rate_bytes_per_s })
                 }
-                Action::Release { node, requests: orders } => {
-                    self.log.released(&node, &orders);
-                    (node, ToAgent::Cancel { orders })
+                Action::Release { node, requests } => {
+                    self.log.released(&node, &requests);
+                    (node, ToAgent::Cancel { requests })
                 }
             };
             self.out.push(message);
@@ -547,31 +547,31 @@ mod tests {
         driver.take_messages()
     }
 
-    fn fetches(messages: &[ToNode]) -> Vec<&Order> {
-        let mut orders = Vec::new();
+    fn fetches(messages: &[ToNode]) -> Vec<&PrefetchRequest> {
+        let mut requests = Vec::new();
         for (_, message) in messages {
-            if let ToAgent::Fetch(order) = message {
-                orders.push(order);
+            if let ToAgent::Fetch(request) = message {
+                requests.push(request);
             }
         }
-        orders
+        requests
     }
 
     #[test]
-    fn an_order_names_its_own_files_and_fits_a_message_however_many_they_are() {
+    fn a_request_names_its_own_files_and_fits_a_message_however_many_they_are() {
         let mut driver = driver();
         driver.job_reports(NOW, &owner(), UID, job(40, 4_000));
         let messages = turn(&mut driver);
-        let orders = fetches(&messages);
-        assert!(!orders.is_empty());
-        for order in orders {
-            assert!(order.parts.iter().all(|p| (p.file as usize) < order.files.len()));
-            forebay_wire::framed::shared(&ToAgent::Fetch(order.clone())).expect("it fits");
+        let requests = fetches(&messages);
+        assert!(!requests.is_empty());
+        for request in requests {
+            assert!(request.parts.iter().all(|p| (p.file as usize) < request.files.len()));
+            forebay_wire::framed::shared(&ToAgent::Fetch(request.clone())).expect("it fits");
         }
     }
 
     #[test]
-    fn jobs_end_with_the_node_of_their_program_and_their_orders_with_them() {
+    fn jobs_end_with_the_node_of_their_program_and_their_requests_with_them() {
         let mut driver = driver();
         driver.job_reports(NOW, &owner(), UID, job(40, 1));
         let first = turn(&mut driver);
@@ -583,7 +583,7 @@ mod tests {
             "{released:?}"
         );
         assert!(!released.is_empty() && driver.jobs.is_empty() && driver.status().is_empty());
-        // It comes back and reports the same again: one job, with new orders.
+        // It comes back and reports the same again: one job, with new requests.
         driver.node_came(NOW, "a");
         driver.job_reports(NOW, &owner(), UID, job(40, 1));
         let messages = turn(&mut driver);
@@ -648,10 +648,11 @@ mod tests {
         let mut seen = files();
         for round in 0..40 {
             driver.job_reports(NOW, &owner(), UID, job(40, 5));
-            let orders = fetches(&turn(&mut driver)).iter().map(|order| order.order).collect::<Vec<_>>();
-            for order in orders {
-                let progress = OrderProgress {
-                    order,
+            let requests =
+                fetches(&turn(&mut driver)).iter().map(|request| request.request).collect::<Vec<_>>();
+            for request in requests {
+                let progress = RequestProgress {
+                    request,
                     fetched_bytes: 4096,
                     resident_bytes: 0,
                     failed_bytes: 0,

@@ -138,7 +138,7 @@ pub enum JobUpdate {
     },
     /// Its slots (tasks at a time) by host, all of them; told again when executors come or go.
     Slots(#[serde(deserialize_with = "sequence")] Vec<(String, u32)>),
-    /// Files that its splits name. They are numbered from 0 in the order they are told, over the
+    /// Files that its splits name. They are numbered from 0 in the order in which they are reported, over the
     /// whole life of the job.
     Files(#[serde(deserialize_with = "sequence")] Vec<FileRef>),
     /// Splits of a stage, in the order of its tasks, following those told before; a stage may take
@@ -298,8 +298,8 @@ pub enum ToCoordinator {
         #[serde(deserialize_with = "sequence")]
         updates: Vec<JobUpdate>,
     },
-    /// How far an order is; also its end.
-    Order(OrderProgress),
+    /// How far a request is; also its end.
+    Progress(RequestProgress),
     /// A program asks for the jobs. → [`ToAgent::Jobs`]
     AskJobs {
         /// Comes back with the answer.
@@ -354,11 +354,11 @@ pub enum ToCoordinator {
     },
 }
 
-/// How far an order is.
+/// How far a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OrderProgress {
+pub struct RequestProgress {
     /// Which.
-    pub order: u64,
+    pub request: u64,
     /// Bytes that are in the tier by now because of it.
     pub fetched_bytes: u64,
     /// Bytes that were there already.
@@ -371,14 +371,14 @@ pub struct OrderProgress {
 
 /// What an agent has to fetch into its tier.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Order {
+pub struct PrefetchRequest {
     /// Its number, unique in the coordinator's term.
-    pub order: u64,
+    pub request: u64,
     /// Pages at a time.
     pub threads: u32,
     /// Bytes per second, 0 for no limit.
     pub rate_bytes_per_s: u64,
-    /// It is of no wave that a planner wants by now: pages of orders that are go first.
+    /// It is of no wave that a planner wants by now: pages of requests that are go first.
     pub ahead: bool,
     /// What, in the order in which it will be read.
     pub files: Vec<FileRef>,
@@ -401,26 +401,26 @@ pub enum ToAgent {
     /// The members have changed.
     Members(ClusterView),
     /// Fetch this.
-    Fetch(Order),
+    Fetch(PrefetchRequest),
     /// From now on with so many pages at a time (0: pause) and at this rate.
     Adjust {
-        /// Which order.
-        order: u64,
+        /// Which request.
+        request: u64,
         /// Pages at a time.
         threads: u32,
         /// Bytes per second, 0 for no limit.
         rate_bytes_per_s: u64,
     },
-    /// Whether all orders of the cluster are paused. Pages of orders then stop in their middle,
-    /// also those that the agent fetches for orders of other nodes.
-    Rest {
+    /// Whether all requests of the cluster are paused. Pages of requests then stop in their middle,
+    /// also those that the agent fetches for requests of other nodes.
+    Pause {
         /// Until this is said otherwise, or the coordinator is lost.
         on: bool,
     },
-    /// Forget these orders.
+    /// Forget these requests.
     Cancel {
         /// Which.
-        orders: Vec<u64>,
+        requests: Vec<u64>,
     },
     /// Answer to [`ToCoordinator::AskJobs`].
     Jobs {

@@ -1,10 +1,10 @@
 //! One cached version as the agent knows it, and the fetches under way for it.
 //!
 //! The residency words in the copy are the truth about pages; an entry adds what clients need not
-//! see: which pages are being fetched and who waits for them. A page has at most one flight, so
+//! see: which pages are being fetched and who waits for them. A page has at most one fetch, so
 //! however many ask, the PFS is read once.
 
-use super::flight::Flight;
+use super::page_fetch::PageFetch;
 use crate::lock::lock;
 use crate::user_limits::{PfsFile, Share};
 use forebay_pfs::layout;
@@ -94,15 +94,15 @@ pub struct Entry {
 struct Inner {
     file: Option<Arc<CopyFile>>,
     /// By page.
-    flights: BTreeMap<u32, Arc<Flight>>,
-    /// Removed from the cache: no flight may start any more.
+    page_fetches: BTreeMap<u32, Arc<PageFetch>>,
+    /// Removed from the cache: no fetch may start any more.
     removed: bool,
 }
 
 impl Entry {
     /// An entry for an open copy.
     pub fn new(identity: CopyIdentity, mount: usize, metadata_bytes: u64, file: CopyFile) -> Self {
-        let inner = Inner { file: Some(Arc::new(file)), flights: BTreeMap::new(), removed: false };
+        let inner = Inner { file: Some(Arc::new(file)), page_fetches: BTreeMap::new(), removed: false };
         Entry {
             identity,
             mount,
@@ -189,33 +189,33 @@ impl Entry {
         lock(&self.inner).file = None;
     }
 
-    /// Joins the flight of `page`, or starts one, which somebody has to fetch then: the flag tells.
+    /// Joins the fetch of `page`, or starts one, which somebody has to fetch then: the flag tells.
     /// `None` if the entry was removed meanwhile; look the file up again.
-    pub fn board(&self, page: u32) -> Option<(Arc<Flight>, bool)> {
+    pub fn board(&self, page: u32) -> Option<(Arc<PageFetch>, bool)> {
         let mut inner = lock(&self.inner);
         if inner.removed {
             return None;
         }
-        if let Some(flight) = inner.flights.get(&page) {
-            return Some((flight.clone(), false));
+        if let Some(page_fetch) = inner.page_fetches.get(&page) {
+            return Some((page_fetch.clone(), false));
         }
-        let flight = Arc::new(Flight::new(page));
-        inner.flights.insert(page, flight.clone());
-        Some((flight, true))
+        let page_fetch = Arc::new(PageFetch::new(page));
+        inner.page_fetches.insert(page, page_fetch.clone());
+        Some((page_fetch, true))
     }
 
     /// Whether `page` is on its way.
-    pub fn has_flight(&self, page: u32) -> bool {
-        lock(&self.inner).flights.contains_key(&page)
+    pub fn is_being_fetched(&self, page: u32) -> bool {
+        lock(&self.inner).page_fetches.contains_key(&page)
     }
 
-    /// The flight has ended.
-    pub fn land(&self, flight: &Arc<Flight>) {
+    /// The fetch has ended.
+    pub fn land(&self, page_fetch: &Arc<PageFetch>) {
         let mut inner = lock(&self.inner);
-        if inner.flights.get(&flight.page).is_some_and(|own| Arc::ptr_eq(own, flight)) {
-            inner.flights.remove(&flight.page);
+        if inner.page_fetches.get(&page_fetch.page).is_some_and(|own| Arc::ptr_eq(own, page_fetch)) {
+            inner.page_fetches.remove(&page_fetch.page);
         }
-        if inner.flights.is_empty() {
+        if inner.page_fetches.is_empty() {
             self.readers.close();
         }
     }
@@ -223,7 +223,7 @@ impl Entry {
     /// Marks the entry removed if nothing is under way; tells whether it is.
     pub fn try_remove(&self) -> bool {
         let mut inner = lock(&self.inner);
-        if inner.flights.is_empty() {
+        if inner.page_fetches.is_empty() {
             inner.removed = true;
             inner.file = None;
         }
@@ -231,16 +231,16 @@ impl Entry {
     }
 }
 
-/// What a fetch needs: the flight, the entry, and a descriptor of the file on the PFS.
+/// What a fetch needs: the fetch, the entry, and a descriptor of the file on the PFS.
 #[derive(Clone, Debug)]
 pub struct Task {
     /// The cached version.
     pub entry: Arc<Entry>,
-    /// The page's flight.
-    pub flight: Arc<Flight>,
-    /// Flights of the pages right behind it, which are one read of the PFS with it, or one request
+    /// The page's fetch.
+    pub page_fetch: Arc<PageFetch>,
+    /// Fetches of the pages right behind it, which are one read of the PFS with it, or one request
     /// to a peer, as far as nobody has taken them for a task more urgent.
-    pub behind: Vec<Arc<Flight>>,
+    pub behind: Vec<Arc<PageFetch>>,
     /// The file on the PFS.
     pub pfs: Arc<PfsFile>,
     /// Why.
@@ -248,11 +248,11 @@ pub struct Task {
 }
 
 impl Task {
-    /// As this task, for one of its flights alone.
-    pub fn of(&self, flight: &Arc<Flight>) -> Task {
+    /// As this task, for one of its fetches alone.
+    pub fn of(&self, page_fetch: &Arc<PageFetch>) -> Task {
         Task {
             entry: self.entry.clone(),
-            flight: flight.clone(),
+            page_fetch: page_fetch.clone(),
             behind: Vec::new(),
             pfs: self.pfs.clone(),
             urgency: self.urgency,
@@ -264,9 +264,9 @@ impl Task {
         if self.urgency == Urgency::Load { self.entry.loader.load(Ordering::Relaxed) } else { 0 }
     }
 
-    /// Its flights, in the order of their pages.
-    pub fn flights(&self) -> impl Iterator<Item = &Arc<Flight>> {
-        std::iter::once(&self.flight).chain(&self.behind)
+    /// Its fetches, in the order of their pages.
+    pub fn page_fetches(&self) -> impl Iterator<Item = &Arc<PageFetch>> {
+        std::iter::once(&self.page_fetch).chain(&self.behind)
     }
 }
 

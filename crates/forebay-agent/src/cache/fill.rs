@@ -3,10 +3,10 @@
 //! The order is the same for both. Memory is reserved; the page's word goes from absent to filling;
 //! bytes are written and then shown, from the page's start on; at last the page is resident and the
 //! eviction policy knows it. A page that a peer has fetched half of is finished by the PFS: what is
-//! filled belongs to the flight, not to the thread.
+//! filled belongs to the fetch, not to the thread.
 
 use super::entry::Task;
-use super::flight::{Begun, FlightError, FlightState};
+use super::page_fetch::{Begun, FetchError, FetchState};
 use super::{Cache, NoCopy, no_copy};
 use forebay_policy::eviction::Fill;
 use forebay_store::copy::CopyFile;
@@ -18,8 +18,8 @@ impl Begun {
     ///
     /// # Errors
     /// No room, or the tier failed.
-    pub fn begin(cache: &Cache, task: &Task) -> Result<Option<Begun>, FlightError> {
-        let page = task.flight.page;
+    pub fn begin(cache: &Cache, task: &Task) -> Result<Option<Begun>, FetchError> {
+        let page = task.page_fetch.page;
         assert!(task.entry.is_sealed(), "page {page} of copy {} is fetched unsealed", task.entry.copy());
         let len = task.entry.geometry().page_len(page);
         let file = cache.file(&task.entry).map_err(tier_failed)?;
@@ -27,10 +27,10 @@ impl Begun {
             return Ok(None);
         }
         let room = cache.reserve_sparing(Class::Pages, blocks_bytes(len), task.load());
-        let room = room.ok_or(FlightError::NoRoom)?;
+        let room = room.ok_or(FetchError::NoRoom)?;
         loop {
             if !cache.wait_absent(&file, page) {
-                return Err(FlightError::NoRoom);
+                return Err(FetchError::NoRoom);
             }
             let absent = file.word(page);
             let is_free = matches!(absent.state, State::Absent | State::Leaving);
@@ -56,7 +56,7 @@ impl Begun {
     /// Shows readers the next `bytes`, which have been written: whole blocks, or all that is left
     /// of the page.
     pub fn show(&mut self, task: &Task, bytes: u64) {
-        let (page, page_len) = (task.flight.page, task.entry.geometry().page_len(task.flight.page));
+        let (page, page_len) = (task.page_fetch.page, task.entry.geometry().page_len(task.page_fetch.page));
         self.done += bytes;
         assert!(self.done.is_multiple_of(BLOCK_BYTES) || self.done == page_len, "half a block is shown");
         let valid_blocks = self.done.div_ceil(BLOCK_BYTES) as u32;
@@ -65,13 +65,13 @@ impl Begun {
         self.word = more;
         // Who waits for the last bytes is woken by the landing.
         if self.done < page_len {
-            task.flight.set(FlightState::Under(self.done));
+            task.page_fetch.set(FetchState::Under(self.done));
         }
     }
 
     /// All of it is there: it can be evicted from now on.
     pub fn land(self, cache: &Cache, task: &Task, fill: Fill) {
-        cache.trim(&self.file, task.flight.page, 1);
+        cache.trim(&self.file, task.page_fetch.page, 1);
         self.land_trimmed(cache, task, fill);
     }
 
@@ -80,13 +80,13 @@ impl Begun {
         let whole = Word { state: State::Resident, remote: fill == Fill::Remote, ..self.word };
         cache.keep_pages(self.room);
         let words = (self.word, whole);
-        let ours = cache.note_resident(&task.entry, &self.file, task.flight.page, words, fill);
+        let ours = cache.note_resident(&task.entry, &self.file, task.page_fetch.page, words, fill);
         assert!(ours, "a page being filled has one owner");
     }
 
     /// The rest will not come: what was shown is withdrawn.
     pub fn abandon(self, cache: &Cache, task: &Task) {
-        let page = task.flight.page;
+        let page = task.page_fetch.page;
         let now = self.file.word(page);
         self.file.change(page, now, now.withdrawn(State::Leaving));
         if let Err(e) = self.file.punch(page, 1) {
@@ -98,13 +98,13 @@ impl Begun {
     }
 }
 
-/// A failure of the tier, as the end of a flight.
-pub fn tier_failed(e: io::Error) -> FlightError {
+/// A failure of the tier, as the end of a fetch.
+pub fn tier_failed(e: io::Error) -> FetchError {
     match no_copy(e) {
-        NoCopy::Tier(e) => FlightError::Pfs {
+        NoCopy::Tier(e) => FetchError::Pfs {
             errno: e.raw_os_error().unwrap_or(libc::EIO),
             message: format!("the tier failed: {e}"),
         },
-        _ => FlightError::NoRoom,
+        _ => FetchError::NoRoom,
     }
 }

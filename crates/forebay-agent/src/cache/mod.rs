@@ -6,7 +6,7 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `entry` | one cached version, and the fetches under way for it |
-//! | `flight` | the fetch of one page, and who waits for it |
+//! | `page_fetch` | the fetch of one page, and who waits for it |
 //! | `fill` | a page on its way into the tier |
 //! | `evict` | gives memory back |
 //! | `pins`, `held` | what may not be evicted, and whose it is |
@@ -32,8 +32,8 @@ mod adopt;
 pub mod entry;
 mod evict;
 pub mod fill;
-pub mod flight;
 pub mod held;
+pub mod page_fetch;
 mod pins;
 
 pub use pins::{Lent, NoPin};
@@ -384,15 +384,15 @@ impl Cache {
         }
     }
 
-    /// A resident page is kept for `order` until it is used; not if plans have their share of the
+    /// A resident page is kept for `request` until it is used; not if plans have their share of the
     /// tier already.
-    pub fn plan(&self, key: u64, order: u64) {
-        self.index().policy.plan(key, order);
+    pub fn plan(&self, key: u64, request: u64) {
+        self.index().policy.plan(key, request);
     }
 
-    /// What was kept for `orders`, or for all orders, may go.
-    pub fn unplan(&self, orders: Option<&BTreeSet<u64>>) {
-        self.index().policy.unplan(orders);
+    /// What was kept for `requests`, or for all requests, may go.
+    pub fn unplan(&self, requests: Option<&BTreeSet<u64>>) {
+        self.index().policy.unplan(requests);
     }
 
     /// Pages were used, as clients tell.
@@ -547,12 +547,12 @@ mod tests {
         let entry = insert(&cache, identity(1));
         let open = || Arc::new(PfsFile::from(OwnedFd::from(tempfile::tempfile().unwrap())));
         let (file, other) = (open(), open());
-        let flights = [0, 1].map(|page| entry.board(page).unwrap().0);
+        let page_fetches = [0, 1].map(|page| entry.board(page).unwrap().0);
         entry.readers.moved(&file, 100);
         let is_kept = || entry.readers.at(100, &other).is_same(&file);
-        entry.land(&flights[0]);
+        entry.land(&page_fetches[0]);
         assert!(is_kept(), "page 1 is on its way");
-        entry.land(&flights[1]);
+        entry.land(&page_fetches[1]);
         assert!(!is_kept());
     }
 

@@ -1,5 +1,5 @@
 //! This agent's connection to its coordinator: one thread that joins, sends a heartbeat a second,
-//! takes views and orders, and comes back when the connection is lost.
+//! takes views and requests, and comes back when the connection is lost.
 //!
 //! Nothing here waits for an answer, and nothing else in the agent waits for this thread: what
 //! others have to say is put into the outbox while there is a connection and told anew when there
@@ -12,9 +12,9 @@
 //! answer may take its time.
 //!
 //! A coordinator that is silent for a heartbeat cannot follow the I/O phases of HPC jobs: its
-//! orders rest while there are any ([`crate::scheduler`]).
+//! requests rest while there are any ([`crate::scheduler`]).
 //!
-//! Orders outlive the coordinator's last word by as long as it waits for this node, and no longer:
+//! Requests outlive the coordinator's last word by as long as it waits for this node, and no longer:
 //! without it nobody would end them. With a new connection they are void, too.
 //!
 //! Coming back is tried at once, then after twice as long each time up to a second, shifted by
@@ -32,7 +32,7 @@ use crate::jobs::task_questions::TaskQuestions;
 use crate::memory_control::Control;
 use crate::mounts::MountState;
 use crate::phases::board::Phases;
-use crate::prefetch::requests::Orders;
+use crate::prefetch::requests::Requests;
 use crate::stop::{Stop, Wake};
 use forebay_store::Budget;
 use forebay_wire::NodeInfo;
@@ -56,11 +56,11 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 /// costs nobody anything.
 const UNANSWERED_HEARTBEATS: u32 = 5;
 
-/// Heartbeats since the coordinator was last heard after which orders are dropped: by then the
+/// Heartbeats since the coordinator was last heard after which requests are dropped: by then the
 /// coordinator has given this node up.
 const ORPHANED_HEARTBEATS: u32 = 3;
 
-/// How often the progress of orders is told.
+/// How often the progress of requests is told.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Time for the last words at the end.
@@ -88,7 +88,7 @@ pub struct Node {
     /// The members, as the coordinator tells them.
     pub cluster: Arc<Cluster>,
     /// What the coordinator has ordered.
-    pub orders: Arc<Orders>,
+    pub requests: Arc<Requests>,
     /// The jobs of local clients.
     pub jobs: Arc<JobState>,
     /// Their tasks that ask whether they may read.
@@ -141,7 +141,7 @@ pub fn run(node: &Node, coordinator_at: &CoordinatorAddress) {
         }
         node.phases.scheduler().set_coordinator_silent(lost_at.elapsed() > heartbeat);
         if lost_at.elapsed() > heartbeat * ORPHANED_HEARTBEATS {
-            node.orders.drop_all();
+            node.requests.drop_all();
         }
         attempt += 1;
         pause(&node.stop, back_off);
@@ -200,7 +200,7 @@ fn meet(
         wait_for(&link, &node.wake, Duration::from_millis(100))?;
     };
     // It does not know them; what is still wanted is ordered anew.
-    node.orders.drop_all();
+    node.requests.drop_all();
     node.phases.tell_again(|hpc| {
         node.jobs.tell_again(|mut reported| {
             reported.extend(hpc);
@@ -288,12 +288,12 @@ impl Meeting {
             }
             ToAgent::Turn { hpc } => node.phases.turn(hpc),
             ToAgent::MayRead { ask } => node.questions.answered(ask),
-            ToAgent::Fetch(order) => node.orders.begin(order),
-            ToAgent::Adjust { order, threads, rate_bytes_per_s } => {
-                node.orders.adjust(order, threads, rate_bytes_per_s);
+            ToAgent::Fetch(request) => node.requests.begin(request),
+            ToAgent::Adjust { request, threads, rate_bytes_per_s } => {
+                node.requests.adjust(request, threads, rate_bytes_per_s);
             }
-            ToAgent::Rest { on } => node.orders.rest(on),
-            ToAgent::Cancel { orders } => node.orders.cancel(&orders),
+            ToAgent::Pause { on } => node.requests.pause_all(on),
+            ToAgent::Cancel { requests } => node.requests.cancel(&requests),
             // Bytes have come; that is all there is to it.
             ToAgent::Heard => {}
             ToAgent::Welcome { .. } => tracing::warn!("the coordinator welcomes twice"),
@@ -320,8 +320,8 @@ impl Meeting {
         if all {
             self.last_progress = Instant::now();
         }
-        for progress in node.orders.take_progress(all) {
-            self.link.send(&ToCoordinator::Order(progress))?;
+        for progress in node.requests.take_progress(all) {
+            self.link.send(&ToCoordinator::Progress(progress))?;
         }
         Ok(())
     }
@@ -329,7 +329,7 @@ impl Meeting {
     fn next_turn(&self, node: &Node) -> Duration {
         let heartbeat = self.heartbeat.saturating_sub(self.last_heartbeat.elapsed());
         let progress = PROGRESS_INTERVAL.saturating_sub(self.last_progress.elapsed());
-        if node.orders.are_busy() { heartbeat.min(progress) } else { heartbeat }
+        if node.requests.are_busy() { heartbeat.min(progress) } else { heartbeat }
     }
 
     /// Says that this node goes, as far as the coordinator listens.

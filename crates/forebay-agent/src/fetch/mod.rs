@@ -2,7 +2,7 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `ends` | ends the way of a page: readers are woken, and it is counted |
+//! | `completions` | ends the way of a page: readers are woken, and it is counted |
 //! | `find` | finds or creates the entry of a version; says why there is none |
 //! | `owners` | who is asked: the peer that owns the page, or the PFS |
 //! | `peers`, `peer_link` | requests pages from peers; from the PFS where that fails |
@@ -15,7 +15,7 @@
 //! [`Fetch::request`] is the way in, for peers [`Fetch::request_for_peer`]. Whoever wants a page
 //! joins the fetch of it that is under way, or starts one.
 
-pub mod ends;
+pub mod completions;
 pub mod find;
 pub mod owners;
 pub mod peer_link;
@@ -28,12 +28,12 @@ pub mod thread_queue;
 
 use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
-use crate::cache::flight::{Flight, FlightError, Watched, Watcher};
+use crate::cache::page_fetch::{FetchError, PageFetch, Watched, Watcher};
 use crate::counters::Counters;
 use crate::mounts::MountState;
 use crate::scheduler::Scheduler;
 use crate::user_limits::PfsFile;
-use ends::Ends;
+use completions::Completions;
 use forebay_policy::fetch_order::Urgency;
 use forebay_wire::NodeInfo;
 use owners::Owners;
@@ -43,7 +43,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Between two looks at whether a flight that was given up has gone.
+/// Between two looks at whether a fetch that was given up has gone.
 const GIVEN_UP_PAUSE: Duration = Duration::from_micros(100);
 
 /// What fetches pages into the tier.
@@ -56,7 +56,7 @@ pub struct Fetch {
     /// Counters.
     pub counters: Arc<Counters>,
     /// What ends fetches.
-    pub ends: Arc<Ends>,
+    pub completions: Arc<Completions>,
     /// Who is asked for a page.
     pub owners: Arc<Owners>,
     /// Fetches from the PFS.
@@ -71,7 +71,7 @@ pub struct Fetch {
 #[derive(Debug)]
 pub struct Requested {
     /// Its fetch.
-    pub flight: Arc<Flight>,
+    pub page_fetch: Arc<PageFetch>,
     /// It was not on its way before.
     pub is_new: bool,
     /// This request has queued it, at its own urgency: it was not as urgent before.
@@ -82,22 +82,22 @@ pub struct Requested {
 #[derive(Debug)]
 pub struct AtPeer;
 
-/// Boards the flight of a page with who watches it, and whether it goes on: a reader may have
+/// Boards the fetch of a page with who watches it, and whether it goes on: a reader may have
 /// joined it, had it fetched and seen it end before `watcher` came. One that others have given up
 /// is over in a moment, and the next one is boarded.
 fn board(
     entry: &Entry,
     page: u32,
     mut watcher: Option<Arc<dyn Watcher>>,
-) -> Option<(Arc<Flight>, bool, bool)> {
+) -> Option<(Arc<PageFetch>, bool, bool)> {
     loop {
-        let (flight, is_new) = entry.board(page)?;
-        let Some(watched) = watcher.take().map(|watcher| flight.watch(watcher)) else {
-            return Some((flight, is_new, true));
+        let (page_fetch, is_new) = entry.board(page)?;
+        let Some(watched) = watcher.take().map(|watcher| page_fetch.watch(watcher)) else {
+            return Some((page_fetch, is_new, true));
         };
         match watched {
-            Watched::Joined => return Some((flight, is_new, true)),
-            Watched::Ended => return Some((flight, is_new, false)),
+            Watched::Joined => return Some((page_fetch, is_new, true)),
+            Watched::Ended => return Some((page_fetch, is_new, false)),
             Watched::GivenUp(back) => watcher = Some(back),
         }
         std::thread::sleep(GIVEN_UP_PAUSE);
@@ -106,10 +106,10 @@ fn board(
 
 /// Whether a page has become more urgent, so that it has to be queued at that urgency, or is to be
 /// queued `again`.
-fn is_to_be_queued(flight: &Flight, is_new: bool, urgency: Urgency, again: bool) -> bool {
+fn is_to_be_queued(page_fetch: &PageFetch, is_new: bool, urgency: Urgency, again: bool) -> bool {
     // A full queue ends what is fetched ahead, and must not end what others wait for.
     let may = is_new || urgency != Urgency::Ahead;
-    may && (flight.raise(urgency) || again)
+    may && (page_fetch.raise(urgency) || again)
 }
 
 impl Fetch {
@@ -128,9 +128,9 @@ impl Fetch {
         urgency: Urgency,
         watcher: Option<Arc<dyn Watcher>>,
     ) -> Option<Requested> {
-        let (flight, is_new, goes_on) = board(entry, page, watcher)?;
-        let is_queued = goes_on && self.queue(entry, (&flight, is_new), pfs, urgency, false);
-        Some(Requested { flight, is_new, is_queued })
+        let (page_fetch, is_new, goes_on) = board(entry, page, watcher)?;
+        let is_queued = goes_on && self.queue(entry, (&page_fetch, is_new), pfs, urgency, false);
+        Some(Requested { page_fetch, is_new, is_queued })
     }
 
     /// Puts adjacent pages on their way, or joins those who wait for them; `watcher` hears of the
@@ -144,46 +144,46 @@ impl Fetch {
         pfs: &Arc<PfsFile>,
         urgency: Urgency,
         watcher: Option<&Arc<dyn Watcher>>,
-    ) -> Option<Vec<Arc<Flight>>> {
+    ) -> Option<Vec<Arc<PageFetch>>> {
         // All before the first is queued: a thread that took one at once would read it by itself.
         let mut boarded = Vec::with_capacity(pages.len());
         for page in pages {
             match (board(entry, page, watcher.cloned()), watcher) {
-                (Some(flight), _) => boarded.push(flight),
+                (Some(page_fetch), _) => boarded.push(page_fetch),
                 (None, _) if boarded.is_empty() => return None,
                 // Removed within this loop: all before it had ended. Whoever asks again gets it.
-                (None, Some(watcher)) => watcher.page_done(page, &Err(FlightError::NoRoom)),
+                (None, Some(watcher)) => watcher.page_done(page, &Err(FetchError::NoRoom)),
                 (None, None) => {}
             }
         }
-        let queued = boarded.iter().filter(|(flight, is_new, goes_on)| {
-            *goes_on && is_to_be_queued(flight, *is_new, urgency, false) && !flight.is_taken()
+        let queued = boarded.iter().filter(|(page_fetch, is_new, goes_on)| {
+            *goes_on && is_to_be_queued(page_fetch, *is_new, urgency, false) && !page_fetch.is_taken()
         });
-        self.send_together(entry, queued.map(|(flight, _, _)| flight.clone()), pfs, urgency);
-        Some(boarded.into_iter().map(|(flight, _, _)| flight).collect())
+        self.send_together(entry, queued.map(|(page_fetch, _, _)| page_fetch.clone()), pfs, urgency);
+        Some(boarded.into_iter().map(|(page_fetch, _, _)| page_fetch).collect())
     }
 
     /// Sends pages where they come from; adjacent small ones of one origin as one task.
     fn send_together(
         &self,
         entry: &Arc<Entry>,
-        flights: impl Iterator<Item = Arc<Flight>>,
+        page_fetches: impl Iterator<Item = Arc<PageFetch>>,
         pfs: &Arc<PfsFile>,
         urgency: Urgency,
     ) {
         let has_small_pages = self.has_small_pages(entry);
         let mut run: Option<(Option<Arc<NodeInfo>>, Task)> = None;
-        for flight in flights {
+        for page_fetch in page_fetches {
             let (entry, pfs) = (entry.clone(), pfs.clone());
-            let task = Task { entry, flight, behind: Vec::new(), pfs, urgency };
+            let task = Task { entry, page_fetch, behind: Vec::new(), pfs, urgency };
             let node = self.owners.route(&task);
             match &mut run {
                 Some((of, run))
                     if has_small_pages
                         && of.as_ref().map(|n| &n.name) == node.as_ref().map(|n| &n.name)
-                        && pfs::goes_with(run, &task.flight) =>
+                        && pfs::goes_with(run, &task.page_fetch) =>
                 {
-                    run.behind.push(task.flight);
+                    run.behind.push(task.page_fetch);
                 }
                 run => {
                     if let Some((node, full)) = run.replace((node, task)) {
@@ -215,13 +215,13 @@ impl Fetch {
         pfs: &Arc<PfsFile>,
         urgency: Urgency,
     ) -> Result<Option<Requested>, AtPeer> {
-        let Some((flight, is_new)) = entry.board(page) else { return Ok(None) };
-        if flight.is_at_peer() {
+        let Some((page_fetch, is_new)) = entry.board(page) else { return Ok(None) };
+        if page_fetch.is_at_peer() {
             return Err(AtPeer);
         }
-        let waits_for_peer = flight.keep_from_peers() && !is_new;
-        let is_queued = self.queue(entry, (&flight, is_new), pfs, urgency, waits_for_peer);
-        Ok(Some(Requested { flight, is_new, is_queued }))
+        let waits_for_peer = page_fetch.keep_from_peers() && !is_new;
+        let is_queued = self.queue(entry, (&page_fetch, is_new), pfs, urgency, waits_for_peer);
+        Ok(Some(Requested { page_fetch, is_new, is_queued }))
     }
 
     /// As [`Fetch::request_run`], for a peer, of small pages in their order. It ends before a page
@@ -233,30 +233,30 @@ impl Fetch {
         pfs: &Arc<PfsFile>,
         urgency: Urgency,
         watcher: Option<&Arc<dyn Watcher>>,
-    ) -> Option<Vec<Arc<Flight>>> {
-        let (mut flights, mut queued) = (Vec::new(), Vec::new());
+    ) -> Option<Vec<Arc<PageFetch>>> {
+        let (mut page_fetches, mut queued) = (Vec::new(), Vec::new());
         for page in pages {
-            let Some((flight, is_new)) = entry.board(*page) else {
+            let Some((page_fetch, is_new)) = entry.board(*page) else {
                 // Removed within this loop: all before it had ended.
-                if flights.is_empty() {
+                if page_fetches.is_empty() {
                     return None;
                 }
                 break;
             };
-            if flight.is_at_peer() {
+            if page_fetch.is_at_peer() {
                 break;
             }
-            let waits_for_peer = flight.keep_from_peers() && !is_new;
-            if is_to_be_queued(&flight, is_new, urgency, waits_for_peer) && !flight.is_taken() {
-                queued.push(flight.clone());
+            let waits_for_peer = page_fetch.keep_from_peers() && !is_new;
+            if is_to_be_queued(&page_fetch, is_new, urgency, waits_for_peer) && !page_fetch.is_taken() {
+                queued.push(page_fetch.clone());
             }
             if let (true, Some(watcher)) = (is_new, watcher) {
-                flight.watch(watcher.clone());
+                page_fetch.watch(watcher.clone());
             }
-            flights.push(flight);
+            page_fetches.push(page_fetch);
         }
         self.send_together(entry, queued.into_iter(), pfs, urgency);
-        Some(flights)
+        Some(page_fetches)
     }
 
     /// Queues a page that has become more urgent, or if `again`. Behind what it waited for before
@@ -264,17 +264,17 @@ impl Fetch {
     fn queue(
         &self,
         entry: &Arc<Entry>,
-        (flight, is_new): (&Arc<Flight>, bool),
+        (page_fetch, is_new): (&Arc<PageFetch>, bool),
         pfs: &Arc<PfsFile>,
         urgency: Urgency,
         again: bool,
     ) -> bool {
-        if !is_to_be_queued(flight, is_new, urgency, again) {
+        if !is_to_be_queued(page_fetch, is_new, urgency, again) {
             return false;
         }
-        if !flight.is_taken() {
-            let (entry, flight, pfs) = (entry.clone(), flight.clone(), pfs.clone());
-            let task = Task { entry, flight, behind: Vec::new(), pfs, urgency };
+        if !page_fetch.is_taken() {
+            let (entry, page_fetch, pfs) = (entry.clone(), page_fetch.clone(), pfs.clone());
+            let task = Task { entry, page_fetch, behind: Vec::new(), pfs, urgency };
             self.send(self.owners.route(&task), task);
         }
         true

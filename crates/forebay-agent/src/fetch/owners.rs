@@ -33,10 +33,10 @@ impl Owners {
 
     /// The peer that `task` should be asked of; `None` for the PFS.
     pub fn route(&self, task: &Task) -> Option<Arc<NodeInfo>> {
-        if task.flight.is_kept_from_peers() {
+        if task.page_fetch.is_kept_from_peers() {
             return None;
         }
-        self.owner_of(&task.entry, task.flight.page)
+        self.owner_of(&task.entry, task.page_fetch.page)
     }
 
     /// The peer that owns a page and would serve it.

@@ -2,7 +2,7 @@
 
 use crate::cache::entry::Task;
 use crate::cache::fill::tier_failed;
-use crate::cache::flight::{Begun, FlightError};
+use crate::cache::page_fetch::{Begun, FetchError};
 use crate::counters::{Counters, add};
 use forebay_store::BLOCK_BYTES;
 use forebay_store::copy::CopyFile;
@@ -51,7 +51,7 @@ pub enum Answer {
     /// The connection could not be made, or has ended.
     Broken,
     /// The tier here failed.
-    Tier(FlightError),
+    Tier(FetchError),
 }
 
 /// A connection.
@@ -190,7 +190,7 @@ impl Link {
         if let Err(e) = self.send(&request, deadline) {
             return answer_of(&e);
         }
-        let page_len = task.entry.geometry().page_len(task.flight.page);
+        let page_len = task.entry.geometry().page_len(task.page_fetch.page);
         while begun.done() < page_len {
             let len = match self.receive(deadline) {
                 Ok(PeerReply::Piece { len }) => len,
@@ -266,8 +266,8 @@ impl Link {
         deadline: Instant,
     ) -> Result<(), Answer> {
         let geometry = task.entry.geometry();
-        let page_len = geometry.page_len(task.flight.page);
-        let start = u64::from(task.flight.page) * geometry.page_bytes;
+        let page_len = geometry.page_len(task.page_fetch.page);
+        let start = u64::from(task.page_fetch.page) * geometry.page_bytes;
         let (mut left, mut unseen) = (len, 0);
         while left > 0 {
             let moved = self.move_some(begun.file(), start + begun.done() + unseen, left, deadline)?;

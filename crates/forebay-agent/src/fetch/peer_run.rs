@@ -2,7 +2,7 @@
 //!
 //! A request for each would cost a message for every few kilobytes, and the owner would read the
 //! PFS as often. The owner answers with those that it has, from the first on; the rest is requested
-//! again, or read from the PFS, as with a page by itself. Each page keeps its own flight and its
+//! again, or read from the PFS, as with a page by itself. Each page keeps its own fetch and its
 //! own room.
 
 use super::peer_link::{Answer, Link};
@@ -10,7 +10,7 @@ use super::peers::{Asked, Onward, Peer, Peers, wanted};
 use super::pfs::goes_with;
 use super::run::Run;
 use crate::cache::entry::Task;
-use crate::cache::flight::FlightError;
+use crate::cache::page_fetch::FetchError;
 use crate::counters::add;
 use forebay_policy::eviction::Fill;
 use forebay_policy::fetch_order::Urgency;
@@ -23,8 +23,8 @@ fn joined(pages: Vec<Task>) -> Vec<Task> {
     let mut runs: Vec<Task> = Vec::new();
     for page in pages {
         match runs.last_mut() {
-            Some(run) if run.urgency == page.urgency && goes_with(run, &page.flight) => {
-                run.behind.push(page.flight);
+            Some(run) if run.urgency == page.urgency && goes_with(run, &page.page_fetch) => {
+                run.behind.push(page.page_fetch);
             }
             _ => runs.push(page),
         }
@@ -42,35 +42,35 @@ impl Peer {
         since: Instant,
     ) {
         // Owner and view may have changed while the task waited. Peers may have asked for some.
-        let all = task.flights().map(|flight| task.of(flight));
-        let (elsewhere, here): (Vec<_>, Vec<_>) = all.partition(|page| page.flight.is_kept_from_peers());
+        let all = task.page_fetches().map(|page_fetch| task.of(page_fetch));
+        let (elsewhere, here): (Vec<_>, Vec<_>) = all.partition(|page| page.page_fetch.is_kept_from_peers());
         joined(elsewhere).into_iter().for_each(|run| peers.pfs.send(run));
-        let owner = peers.owners.owner_of(&task.entry, task.flight.page);
+        let owner = peers.owners.owner_of(&task.entry, task.page_fetch.page);
         let Some(node) = owner.filter(|node| node.name == self.name) else {
             return joined(here).into_iter().for_each(|run| peers.send_anew(run));
         };
         let mut run = Run::default();
         for page in here {
-            if !page.flight.take() {
-                peers.ends.refilled(&page);
+            if !page.page_fetch.take() {
+                peers.completions.refilled(&page);
                 continue;
             }
-            let ordered = page.urgency == Urgency::Plan && !page.flight.is_demanded();
-            if ordered && page.flight.give_up_unwanted() {
-                peers.finish(&page, Err(FlightError::Cancelled));
+            let ordered = page.urgency == Urgency::Plan && !page.page_fetch.is_demanded();
+            if ordered && page.page_fetch.give_up_unwanted() {
+                peers.finish(&page, Err(FetchError::Cancelled));
                 continue;
             }
             match peers.begin(&page) {
                 // By itself, as only the rest of it is missing.
                 Ok(Some(begun)) if begun.done() > 0 => {
-                    page.flight.hand_over(Some(begun));
+                    page.page_fetch.hand_over(Some(begun));
                     self.ask_again(peers, page, since);
                 }
                 Ok(Some(begun)) => {
-                    if !run.takes(&begun, page.flight.page) {
+                    if !run.takes(&begun, page.page_fetch.page) {
                         self.ask_for_run(peers, (number, &mut *link), &node, std::mem::take(&mut run), since);
                     }
-                    page.flight.ask_peer();
+                    page.page_fetch.ask_peer();
                     run.add(page, begun);
                 }
                 Ok(None) => peers.finish(&page, Ok(0)),
@@ -80,7 +80,7 @@ impl Peer {
         self.ask_for_run(peers, (number, link), &node, run, since);
     }
 
-    /// Requests pages, shows those that come and ends their flights; the others go on.
+    /// Requests pages, shows those that come and ends their fetches; the others go on.
     fn ask_for_run(
         self: &Arc<Self>,
         peers: &Arc<Peers>,
@@ -92,8 +92,8 @@ impl Peer {
         let Some((first, offset, len)) = run.range() else { return };
         let reason = wanted(first.urgency, run.is_demanded());
         // One page that a reader waits for is in a hurry, and those around it are not.
-        let of_pages = run.each(|task| wanted(task.urgency, task.flight.is_demanded()));
-        let page = peers.page_ref(&first.entry, &first.pfs, first.flight.page);
+        let of_pages = run.each(|task| wanted(task.urgency, task.page_fetch.is_demanded()));
+        let page = peers.page_ref(&first.entry, &first.pfs, first.page_fetch.page);
         let range = offset..offset + len as u64;
         let answer = self.with_link(peers, node, (number, link), &page.file.version, |link, deadline| {
             add(&peers.counters.peer_requests_total, 1);
@@ -105,7 +105,7 @@ impl Peer {
         let (is_coming, answer) = if came > 0 { (true, Answer::NotYet) } else { (false, answer) };
         let mut missing = Vec::new();
         for ((task, mut begun), wanted) in run.into_pages().zip(of_pages) {
-            let page_len = task.entry.geometry().page_len(task.flight.page);
+            let page_len = task.entry.geometry().page_len(task.page_fetch.page);
             if came >= page_len {
                 came -= page_len;
                 add(&peers.counters.pages_from_peers_total, 1);

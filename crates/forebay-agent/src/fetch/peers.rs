@@ -3,7 +3,7 @@
 //! A page that is missed here and owned by another node is received from that node's tier instead
 //! of being read from the PFS: so the PFS serves it once for the whole cluster. It stays here as a
 //! *remote page* ([`forebay_policy::eviction::RemotePages`]). Whatever goes wrong ends in the PFS,
-//! in the same flight: the reader notices nothing but time.
+//! in the same fetch: the reader notices nothing but time.
 //!
 //! **Queues and threads.** Each peer has a queue of its own and up to [`LINKS_PER_PEER`] threads,
 //! each with one connection; they start when there is work and end when there is none. So a peer
@@ -18,14 +18,14 @@
 //! the PFS at once. One that answers "not yet" is alive: a reader reads the PFS, read-ahead asks
 //! again later.
 
-use super::ends::Ends;
+use super::completions::Completions;
 use super::owners::Owners;
 use super::peer_link::{Answer, Link};
 use super::pfs::Pfs;
 use super::thread_queue::{Popped, ThreadQueue};
 use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
-use crate::cache::flight::{Begun, FlightError, Watcher};
+use crate::cache::page_fetch::{Begun, FetchError, Watcher};
 use crate::cluster::Cluster;
 use crate::counters::{Counters, add};
 use crate::lock::lock;
@@ -68,7 +68,7 @@ const STACK_BYTES: usize = 256 << 10;
 pub struct Peers {
     /// For what no peer serves.
     pub(super) pfs: Arc<Pfs>,
-    pub(super) ends: Arc<Ends>,
+    pub(super) completions: Arc<Completions>,
     pub(super) owners: Arc<Owners>,
     mounts: Arc<[MountState]>,
     pub(super) cache: Arc<Cache>,
@@ -158,18 +158,18 @@ impl Peers {
     /// Nobody was asked yet. Peers are to answer within `deadline`.
     pub fn new(
         pfs: Arc<Pfs>,
-        ends: Arc<Ends>,
+        completions: Arc<Completions>,
         owners: Arc<Owners>,
         cluster: Arc<Cluster>,
         security: Security,
         deadline: Duration,
     ) -> Self {
         Peers {
-            mounts: ends.mounts.clone(),
-            cache: ends.cache.clone(),
-            counters: ends.counters.clone(),
+            mounts: completions.mounts.clone(),
+            cache: completions.cache.clone(),
+            counters: completions.counters.clone(),
             pfs,
-            ends,
+            completions,
             owners,
             cluster,
             security,
@@ -256,13 +256,13 @@ impl Peers {
         }
     }
 
-    /// Ends all that waits. Called at the end of the agent.
+    /// Completions all that waits. Called at the end of the agent.
     pub fn close(&self) {
         for peer in lock(&self.peers).values() {
             for job in peer.queue.close() {
                 if let Job::Page(task, _) = job {
-                    for flight in task.flights().filter(|flight| flight.take()) {
-                        self.ends.finish(&task.of(flight), Err(FlightError::Cancelled));
+                    for page_fetch in task.page_fetches().filter(|page_fetch| page_fetch.take()) {
+                        self.completions.finish(&task.of(page_fetch), Err(FetchError::Cancelled));
                     }
                 }
             }
@@ -357,21 +357,21 @@ impl Peer {
         // Owner and view may have changed while the task waited.
         let node = peers.owners.route(&task).filter(|node| node.name == self.name);
         let Some(node) = node else { return peers.send_anew(task) };
-        if !task.flight.take() {
-            return peers.ends.refilled(&task);
+        if !task.page_fetch.take() {
+            return peers.completions.refilled(&task);
         }
-        let ordered = task.urgency == Urgency::Plan && !task.flight.is_demanded();
-        if ordered && task.flight.give_up_unwanted() {
-            return peers.finish(&task, Err(FlightError::Cancelled));
+        let ordered = task.urgency == Urgency::Plan && !task.page_fetch.is_demanded();
+        if ordered && task.page_fetch.give_up_unwanted() {
+            return peers.finish(&task, Err(FetchError::Cancelled));
         }
         let mut begun = match peers.begin(&task) {
             Ok(Some(begun)) => begun,
             Ok(None) => return peers.finish(&task, Ok(0)),
             Err(e) => return peers.finish(&task, Err(e)),
         };
-        task.flight.ask_peer();
-        let wanted = wanted(task.urgency, task.flight.is_demanded());
-        let page = peers.page_ref(&task.entry, &task.pfs, task.flight.page);
+        task.page_fetch.ask_peer();
+        let wanted = wanted(task.urgency, task.page_fetch.is_demanded());
+        let page = peers.page_ref(&task.entry, &task.pfs, task.page_fetch.page);
         let (before, asked_at) = (begun.done(), Instant::now());
         let answer = self.with_link(peers, &node, (number, link), &page.file.version, |link, deadline| {
             add(&peers.counters.peer_requests_total, 1);
@@ -390,7 +390,7 @@ impl Peer {
             }
             answer => {
                 let came = begun.done() - before;
-                let rest = task.entry.geometry().page_len(task.flight.page) - begun.done();
+                let rest = task.entry.geometry().page_len(task.page_fetch.page) - begun.done();
                 let is_coming =
                     comes_in_time((came, asked_at.elapsed()), rest, peers.pfs.page_time(task.entry.mount));
                 match peers.onward(Asked { task, begun, wanted, since, is_coming }, &answer) {
@@ -413,7 +413,7 @@ impl Peer {
     /// Has one page fetched where it belongs.
     fn place(self: &Arc<Self>, peers: &Arc<Peers>, number: usize, link: &mut Option<Link>, place: Place) {
         if place.of.is_cancelled() {
-            return place.of.page_done(place.page, &Err(FlightError::Cancelled));
+            return place.of.page_done(place.page, &Err(FetchError::Cancelled));
         }
         let Some(node) = self.node(peers) else { return place.of.fetch_here(place.page) };
         let page = peers.page_ref(place.of.entry(), place.of.pfs(), place.page);
@@ -535,7 +535,7 @@ impl Peer {
         peers.cluster.believe(&self.name);
     }
 
-    /// Ends all connections: whoever waits on one hears of it at once.
+    /// Completions all connections: whoever waits on one hears of it at once.
     fn cut(&self) {
         for socket in lock(&self.workers).sockets.values() {
             // Fails if it is cut already.
@@ -584,29 +584,29 @@ pub(super) fn wanted(urgency: Urgency, is_demanded: bool) -> Wanted {
 
 impl Peers {
     /// Takes up what is there of the page, or makes room for it.
-    pub(super) fn begin(&self, task: &Task) -> Result<Option<Begun>, FlightError> {
-        if let Some(begun) = task.flight.take_begun() {
+    pub(super) fn begin(&self, task: &Task) -> Result<Option<Begun>, FetchError> {
+        if let Some(begun) = task.page_fetch.take_begun() {
             return Ok(Some(begun));
         }
-        self.cache.bound_remote_pages(task.entry.geometry().page_len(task.flight.page));
+        self.cache.bound_remote_pages(task.entry.geometry().page_len(task.page_fetch.page));
         Begun::begin(&self.cache, task)
     }
 
     /// The peer has not fetched the page, or not all of it: where it goes now.
     pub(super) fn onward(&self, asked: Asked, answer: &Answer) -> Onward {
         let Asked { mut task, begun, wanted, since, is_coming } = asked;
-        task.flight.hand_over(Some(begun));
-        let waits = wanted == Wanted::Now || task.flight.is_demanded();
+        task.page_fetch.hand_over(Some(begun));
+        let waits = wanted == Wanted::Now || task.page_fetch.is_demanded();
         let nobody_waits = !waits
             && matches!(task.urgency, Urgency::Ahead | Urgency::Refill)
-            && lock(&task.flight.watchers).is_empty();
+            && lock(&task.page_fetch.watchers).is_empty();
         if waits && task.urgency != Urgency::Demand {
-            self.ends.refilled(&task);
+            self.completions.refilled(&task);
             task.urgency = Urgency::Demand;
         }
         match answer {
             // A reader has come meanwhile, or nobody waits: ask again, behind what is more urgent.
-            // An order waits as long as it lives: its turn comes, and the PFS is not to be read
+            // A request waits as long as it lives: its turn comes, and the PFS is not to be read
             // twice. Nor by a reader, if the rest comes soon enough.
             Answer::NotYet
                 if is_coming
@@ -618,32 +618,32 @@ impl Peers {
             // Whoever comes to the page asks for it. The PFS is not to be read twice for what may
             // never be read.
             Answer::NotYet | Answer::Busy if nobody_waits => {
-                if task.flight.take() {
-                    self.finish(&task, Err(FlightError::Cancelled));
+                if task.page_fetch.take() {
+                    self.finish(&task, Err(FetchError::Cancelled));
                 } else {
-                    self.ends.refilled(&task);
+                    self.completions.refilled(&task);
                 }
                 Onward::Ended
             }
             _ => {
-                task.flight.keep_from_peers();
+                task.page_fetch.keep_from_peers();
                 Onward::Pfs(task)
             }
         }
     }
 
-    /// Ends a flight that no queue of the mount will see again.
-    pub(super) fn finish(&self, task: &Task, outcome: Result<u64, FlightError>) {
-        self.ends.finish(task, outcome);
-        self.ends.refilled(task);
+    /// Completions a fetch that no queue of the mount will see again.
+    pub(super) fn finish(&self, task: &Task, outcome: Result<u64, FetchError>) {
+        self.completions.finish(task, outcome);
+        self.completions.refilled(task);
     }
 
     /// Nobody will ask the peer: the PFS does it.
     fn turn_away(&self, job: Job) {
         match job {
             Job::Page(task, _) => {
-                task.flights().for_each(|flight| {
-                    flight.keep_from_peers();
+                task.page_fetches().for_each(|page_fetch| {
+                    page_fetch.keep_from_peers();
                 });
                 self.pfs.send(task);
             }

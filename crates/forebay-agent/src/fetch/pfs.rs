@@ -5,13 +5,13 @@
 //! at again, and only then do readers see the chunk. So bytes of two versions never meet in one
 //! copy, and a reader of the page's front does not wait for its end.
 
-use super::ends::Ends;
+use super::completions::Completions;
 use super::pfs_client::PfsClient;
 use super::run;
 use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
 use crate::cache::fill::tier_failed;
-use crate::cache::flight::{Begun, Flight, FlightError};
+use crate::cache::page_fetch::{Begun, FetchError, PageFetch};
 use crate::counters::{Counters, add};
 use crate::lock::lock;
 use crate::mounts::MountState;
@@ -39,18 +39,18 @@ pub struct Pfs {
     mounts: Arc<[MountState]>,
     cache: Arc<Cache>,
     counters: Arc<Counters>,
-    ends: Arc<Ends>,
+    completions: Arc<Completions>,
     scheduler: Arc<Scheduler>,
     /// In the order of the mounts.
     waiting: Vec<Waiting>,
 }
 
-/// Whether `flight`, of the same file as `task`, is the page behind those of `task` and may be one
+/// Whether `fetch`, of the same file as `task`, is the page behind those of `task` and may be one
 /// read with them. A read ends at a multiple of its longest, where stripes of a PFS end too.
-pub fn goes_with(task: &Task, flight: &Flight) -> bool {
+pub fn goes_with(task: &Task, page_fetch: &PageFetch) -> bool {
     let page_bytes = task.entry.geometry().page_bytes;
-    let next = u64::from(task.flight.page) + task.behind.len() as u64 + 1;
-    u64::from(flight.page) == next && !(next * page_bytes).is_multiple_of(READ_BYTES)
+    let next = u64::from(task.page_fetch.page) + task.behind.len() as u64 + 1;
+    u64::from(page_fetch.page) == next && !(next * page_bytes).is_multiple_of(READ_BYTES)
 }
 
 /// What waits for one mount.
@@ -62,11 +62,12 @@ struct Waiting {
 
 impl Pfs {
     /// Nothing waits yet.
-    pub fn new(ends: Arc<Ends>, scheduler: Arc<Scheduler>) -> Self {
-        let (mounts, cache, counters) = (ends.mounts.clone(), ends.cache.clone(), ends.counters.clone());
+    pub fn new(completions: Arc<Completions>, scheduler: Arc<Scheduler>) -> Self {
+        let (mounts, cache, counters) =
+            (completions.mounts.clone(), completions.cache.clone(), completions.counters.clone());
         let waiting_of = |m: &MountState| Waiting { client: PfsClient::of(m.root()), cost: Mutex::default() };
         let waiting = mounts.iter().map(waiting_of).collect();
-        Pfs { mounts, cache, counters, ends, scheduler, waiting }
+        Pfs { mounts, cache, counters, completions, scheduler, waiting }
     }
 
     /// A fetch thread of mount `mount`: works until the queue is closed.
@@ -78,17 +79,17 @@ impl Pfs {
             } else if !self.fetch_alone(&task, thread, &mut buffer) {
                 continue;
             }
-            self.ends.refilled(&task);
+            self.completions.refilled(&task);
         }
     }
 
-    /// Fetches one page and ends its flight. One that somebody in more of a hurry has queued again
+    /// Fetches one page and ends its fetch. One that somebody in more of a hurry has queued again
     /// is fetched by whoever comes first. `false` if the brake has stopped it: it goes on where it
     /// is when the brake is off, or when a reader comes.
     fn fetch_alone(&self, task: &Task, thread: usize, buffer: &mut Vec<u8>) -> bool {
-        if task.flight.take() {
-            let outcome = match is_unwanted(task.urgency, &task.flight) {
-                true => Err(FlightError::Cancelled),
+        if task.page_fetch.take() {
+            let outcome = match is_unwanted(task.urgency, &task.page_fetch) {
+                true => Err(FetchError::Cancelled),
                 false => self.fetch_page(task, thread, buffer),
             };
             return self.finish_unless_stopped(task, outcome);
@@ -96,34 +97,34 @@ impl Pfs {
         true
     }
 
-    /// Ends a flight, or queues it again if the brake has stopped it (`None`); whether it has
+    /// Completions a fetch, or queues it again if the brake has stopped it (`None`); whether it has
     /// ended.
-    fn finish_unless_stopped(&self, task: &Task, outcome: Result<Option<u64>, FlightError>) -> bool {
+    fn finish_unless_stopped(&self, task: &Task, outcome: Result<Option<u64>, FetchError>) -> bool {
         match outcome {
-            Ok(Some(bytes)) => self.ends.finish(task, Ok(bytes)),
+            Ok(Some(bytes)) => self.completions.finish(task, Ok(bytes)),
             Ok(None) => {
                 let mut task = task.clone();
-                // A reader that came meanwhile found the flight taken, and has not queued it.
-                if task.flight.is_demanded() && task.urgency != Urgency::Demand {
-                    self.ends.refilled(&task);
+                // A reader that came meanwhile found the fetch taken, and has not queued it.
+                if task.page_fetch.is_demanded() && task.urgency != Urgency::Demand {
+                    self.completions.refilled(&task);
                     task.urgency = Urgency::Demand;
                 }
                 self.send(task);
                 return false;
             }
-            Err(e) => self.ends.finish(task, Err(e)),
+            Err(e) => self.completions.finish(task, Err(e)),
         }
         true
     }
 
-    /// Fetches adjacent pages in as few reads as there may be, and ends their flights.
+    /// Fetches adjacent pages in as few reads as there may be, and ends their fetches.
     fn fetch_run(&self, task: &Task, buffer: &mut Vec<u8>) {
         let page_bytes = task.entry.geometry().page_bytes;
-        let flights: Vec<_> = task.flights().cloned().collect();
+        let page_fetches: Vec<_> = task.page_fetches().cloned().collect();
         let (mut at, mut done) = (0, 0);
         let (started, mut read_bytes) = (Instant::now(), 0);
-        while at < flights.len() {
-            let rest = &flights[at..];
+        while at < page_fetches.len() {
+            let rest = &page_fetches[at..];
             let is_demanded = rest[0].is_demanded();
             // What a reader waits for is in a task of its own.
             if self.scheduler.stops(task.urgency) && task.urgency != Urgency::Demand {
@@ -149,24 +150,24 @@ impl Pfs {
     /// Fetches those of these pages that are not taken and not there. What is not a page at its
     /// beginning, or fails to begin, is fetched or ended by itself. Returns the bytes that were
     /// read together.
-    fn fetch_together(&self, task: &Task, flights: &[Arc<Flight>], buffer: &mut Vec<u8>) -> u64 {
+    fn fetch_together(&self, task: &Task, page_fetches: &[Arc<PageFetch>], buffer: &mut Vec<u8>) -> u64 {
         let mut run = run::Run::default();
         let mut read_bytes = 0;
-        for flight in flights {
-            let alone = task.of(flight);
-            if !flight.take() {
+        for page_fetch in page_fetches {
+            let alone = task.of(page_fetch);
+            if !page_fetch.take() {
                 continue;
             }
-            if is_unwanted(task.urgency, flight) {
-                self.ends.finish(&alone, Err(FlightError::Cancelled));
+            if is_unwanted(task.urgency, page_fetch) {
+                self.completions.finish(&alone, Err(FetchError::Cancelled));
                 continue;
             }
-            let begun = match flight.take_begun() {
+            let begun = match page_fetch.take_begun() {
                 Some(begun) => Ok(Some(begun)),
                 None => Begun::begin(&self.cache, &alone),
             };
             match begun {
-                Ok(Some(begun)) if run.takes(&begun, flight.page) => run.add(alone, begun),
+                Ok(Some(begun)) if run.takes(&begun, page_fetch.page) => run.add(alone, begun),
                 Ok(Some(begun)) => {
                     read_bytes += self.fetch_begun_run(std::mem::take(&mut run), buffer);
                     if begun.done() == 0 {
@@ -176,21 +177,21 @@ impl Pfs {
                         self.finish_unless_stopped(&alone, outcome);
                     }
                 }
-                Ok(None) => self.ends.finish(&alone, Ok(0)),
-                Err(e) => self.ends.finish(&alone, Err(e)),
+                Ok(None) => self.completions.finish(&alone, Ok(0)),
+                Err(e) => self.completions.finish(&alone, Err(e)),
             }
         }
         read_bytes + self.fetch_begun_run(run, buffer)
     }
 
-    /// Reads the pages of a run, shows them and ends their flights; returns the bytes that were
+    /// Reads the pages of a run, shows them and ends their fetches; returns the bytes that were
     /// read. If the read fails, it reads them once more, each by itself: a page that cannot be read
     /// must not take its neighbours along.
     fn fetch_begun_run(&self, run: run::Run, buffer: &mut Vec<u8>) -> u64 {
         let Some((task, offset, len)) = run.range() else { return 0 };
         self.make_buffer(buffer);
         let read = self.read_chunk(task, &mut buffer[..len], offset);
-        if matches!(read, Err(FlightError::Pfs { .. })) && run.is_of_several() {
+        if matches!(read, Err(FetchError::Pfs { .. })) && run.is_of_several() {
             let alone =
                 run.into_pages().map(|(task, begun)| self.fetch_begun_run(run::Run::of(task, begun), buffer));
             return alone.sum();
@@ -199,7 +200,7 @@ impl Pfs {
         let written = read.and_then(|()| run.file().write_at(&buffer[..len], offset).map_err(tier_failed));
         run.trim(&self.cache);
         for (task, mut begun) in run.into_pages() {
-            let page_len = task.entry.geometry().page_len(task.flight.page);
+            let page_len = task.entry.geometry().page_len(task.page_fetch.page);
             let outcome = match &written {
                 Ok(()) => {
                     begun.show(&task, page_len);
@@ -211,7 +212,7 @@ impl Pfs {
                     Err(e.clone())
                 }
             };
-            self.ends.finish(&task, outcome);
+            self.completions.finish(&task, outcome);
         }
         read_bytes
     }
@@ -229,14 +230,14 @@ impl Pfs {
         if task.urgency == Urgency::Ahead {
             add(&self.counters.ahead_refused_total, 1);
         }
-        for flight in task.flights().filter(|flight| flight.take()) {
-            let alone = task.of(flight);
-            if task.urgency != Urgency::Demand && flight.is_demanded() {
+        for page_fetch in task.page_fetches().filter(|page_fetch| page_fetch.take()) {
+            let alone = task.of(page_fetch);
+            if task.urgency != Urgency::Demand && page_fetch.is_demanded() {
                 // A reader waits for it by now, with what was filled so far.
-                flight.hand_over(flight.take_begun());
+                page_fetch.hand_over(page_fetch.take_begun());
                 self.send(Task { urgency: Urgency::Demand, ..alone });
             } else {
-                self.ends.finish(&alone, Err(FlightError::Cancelled));
+                self.completions.finish(&alone, Err(FetchError::Cancelled));
             }
         }
     }
@@ -264,11 +265,11 @@ impl Pfs {
         self.mounts[mount].config.merge_gap_bytes.unwrap_or_else(measured)
     }
 
-    /// Ends all that waits. Called at the end of the agent.
+    /// Completions all that waits. Called at the end of the agent.
     pub fn close(&self) {
         for task in self.scheduler.close() {
-            for flight in task.flights() {
-                self.ends.finish(&task.of(flight), Err(FlightError::Cancelled));
+            for page_fetch in task.page_fetches() {
+                self.completions.finish(&task.of(page_fetch), Err(FetchError::Cancelled));
             }
         }
     }
@@ -277,8 +278,8 @@ impl Pfs {
     fn pages_of(&self, task: &Task) -> Option<Pages> {
         let is_in_order =
             fetch_order::is_in_order(task.urgency) && self.waiting[task.entry.mount].client.reads_ahead();
-        let end = task.flight.page + 1 + task.behind.len() as u32;
-        is_in_order.then(|| Pages { file: task.entry.copy(), range: task.flight.page..end })
+        let end = task.page_fetch.page + 1 + task.behind.len() as u32;
+        is_in_order.then(|| Pages { file: task.entry.copy(), range: task.page_fetch.page..end })
     }
 
     /// Fetches one page into the tier. Returns the bytes read from the PFS, 0 if the page was
@@ -288,8 +289,8 @@ impl Pfs {
         task: &Task,
         thread: usize,
         buffer: &mut Vec<u8>,
-    ) -> Result<Option<u64>, FlightError> {
-        let begun = match task.flight.take_begun() {
+    ) -> Result<Option<u64>, FetchError> {
+        let begun = match task.page_fetch.take_begun() {
             Some(begun) => Some(begun),
             None => Begun::begin(&self.cache, task)?,
         };
@@ -305,11 +306,11 @@ impl Pfs {
         mut begun: Begun,
         thread: Option<usize>,
         buffer: &mut Vec<u8>,
-    ) -> Result<Option<u64>, FlightError> {
+    ) -> Result<Option<u64>, FetchError> {
         let (before, started) = (begun.done(), Instant::now());
         match self.fill(task, &mut begun, thread, buffer) {
             Ok(false) => {
-                task.flight.hand_over(Some(begun));
+                task.page_fetch.hand_over(Some(begun));
                 Ok(None)
             }
             Ok(true) => {
@@ -337,10 +338,10 @@ impl Pfs {
         begun: &mut Begun,
         thread: Option<usize>,
         buffer: &mut Vec<u8>,
-    ) -> Result<bool, FlightError> {
+    ) -> Result<bool, FetchError> {
         let geometry = task.entry.geometry();
-        let page_len = geometry.page_len(task.flight.page);
-        let start = u64::from(task.flight.page) * geometry.page_bytes;
+        let page_len = geometry.page_len(task.page_fetch.page);
+        let start = u64::from(task.page_fetch.page) * geometry.page_bytes;
         self.make_buffer(buffer);
         // All servers of a page that is on several are asked at the same time.
         let is_striped = (1..READ_BYTES).contains(&task.entry.stripe_bytes(task.pfs.as_fd()));
@@ -348,7 +349,7 @@ impl Pfs {
             let done = begun.done();
             let page_time = if is_striped { Duration::ZERO } else { self.page_time(task.entry.mount) };
             let page_ns = page_time.as_nanos() as u64;
-            let is_demanded = task.flight.is_demanded();
+            let is_demanded = task.page_fetch.is_demanded();
             if self.scheduler.stops(task.urgency) && !is_demanded {
                 return Ok(false);
             }
@@ -384,7 +385,7 @@ impl Pfs {
     ///
     /// Where the PFS's client reads ahead, readers go on by the descriptor that has come so far;
     /// all who have a task have shown that they may read the file.
-    fn read_chunk(&self, task: &Task, buffer: &mut [u8], offset: u64) -> Result<(), FlightError> {
+    fn read_chunk(&self, task: &Task, buffer: &mut [u8], offset: u64) -> Result<(), FetchError> {
         if !self.waiting[task.entry.mount].client.reads_ahead() {
             return self.read_chunk_by(task, &task.pfs, buffer, offset);
         }
@@ -394,7 +395,7 @@ impl Pfs {
         let readers = &task.entry.readers;
         let mut reader = readers.at(offset, &task.pfs);
         let mut read = self.read_chunk_by(task, &reader, buffer, offset);
-        if !reader.is_same(&task.pfs) && matches!(read, Err(FlightError::Pfs { .. })) {
+        if !reader.is_same(&task.pfs) && matches!(read, Err(FetchError::Pfs { .. })) {
             // Another descriptor of the same file may do better.
             readers.forget(&reader);
             reader = task.pfs.clone();
@@ -412,7 +413,7 @@ impl Pfs {
     /// MooseFS's client reads ahead for a descriptor that is read from the beginning of the file,
     /// or that 10 MiB have been read by in order. So the descriptor is a new one, and the beginning
     /// of a file is not what is read first.
-    fn read_chunk_only(&self, task: &Task, buffer: &mut [u8], offset: u64) -> Result<(), FlightError> {
+    fn read_chunk_only(&self, task: &Task, buffer: &mut [u8], offset: u64) -> Result<(), FetchError> {
         let opened = reopen(task.pfs.as_fd());
         let pfs: &OwnedFd = opened.as_ref().unwrap_or_else(|_| &task.pfs);
         let half = buffer.len() / 2;
@@ -430,9 +431,9 @@ impl Pfs {
         pfs: &OwnedFd,
         buffer: &mut [u8],
         offset: u64,
-    ) -> Result<(), FlightError> {
+    ) -> Result<(), FetchError> {
         let mount = &self.mounts[task.entry.mount];
-        let failed = |what: &str, e: io::Error| FlightError::Pfs {
+        let failed = |what: &str, e: io::Error| FetchError::Pfs {
             errno: e.raw_os_error().unwrap_or(libc::EIO),
             message: format!(
                 "cannot {what} {} bytes at {offset} of {}: {e}",
@@ -455,7 +456,7 @@ impl Pfs {
         self.scheduler.note_read();
         let facts = FileFacts::of(pfs.as_fd(), mount.config.revalidate).map_err(|e| failed("look at", e))?;
         if facts.version != task.entry.identity.version || got != want {
-            return Err(FlightError::Changed);
+            return Err(FetchError::Changed);
         }
         Ok(())
     }
@@ -468,8 +469,10 @@ fn page_time_of(page_bytes: u64, read_bytes: u64, took: Duration) -> Option<Dura
 }
 
 /// Whether all who wanted a page have gone.
-fn is_unwanted(urgency: Urgency, flight: &Flight) -> bool {
-    matches!(urgency, Urgency::Load | Urgency::Plan) && !flight.is_demanded() && flight.give_up_unwanted()
+fn is_unwanted(urgency: Urgency, page_fetch: &PageFetch) -> bool {
+    matches!(urgency, Urgency::Load | Urgency::Plan)
+        && !page_fetch.is_demanded()
+        && page_fetch.give_up_unwanted()
 }
 
 /// As what the eviction policy takes a page that was fetched for this.

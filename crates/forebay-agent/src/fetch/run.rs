@@ -1,12 +1,12 @@
 //! Adjacent pages of one copy that are read from the PFS, or requested from a peer, together.
 //!
 //! Files with small pages would otherwise cost a request of the PFS for each page. Each page keeps
-//! its own flight, its own room and its own word: only the read, the look at the version and the
+//! its own fetch, its own room and its own word: only the read, the look at the version and the
 //! write to the tier are shared.
 
 use crate::cache::Cache;
 use crate::cache::entry::Task;
-use crate::cache::flight::Begun;
+use crate::cache::page_fetch::Begun;
 use forebay_store::copy::CopyFile;
 
 /// Pages in their order, none of which has any bytes yet.
@@ -23,7 +23,7 @@ impl Run {
 
     /// Whether `page`, so far begun, may be added.
     pub fn takes(&self, begun: &Begun, page: u32) -> bool {
-        let follows = self.pages.last().is_none_or(|(last, _)| last.flight.page + 1 == page);
+        let follows = self.pages.last().is_none_or(|(last, _)| last.page_fetch.page + 1 == page);
         follows && begun.done() == 0
     }
 
@@ -37,8 +37,8 @@ impl Run {
     pub fn range(&self) -> Option<(&Task, u64, usize)> {
         let (first, _) = self.pages.first()?;
         let geometry = first.entry.geometry();
-        let len: u64 = self.pages.iter().map(|(task, _)| geometry.page_len(task.flight.page)).sum();
-        Some((first, u64::from(first.flight.page) * geometry.page_bytes, len as usize))
+        let len: u64 = self.pages.iter().map(|(task, _)| geometry.page_len(task.page_fetch.page)).sum();
+        Some((first, u64::from(first.page_fetch.page) * geometry.page_bytes, len as usize))
     }
 
     /// The copy that its pages belong to.
@@ -51,7 +51,7 @@ impl Run {
 
     /// Whether a reader waits for one of them.
     pub fn is_demanded(&self) -> bool {
-        self.pages.iter().any(|(task, _)| task.flight.is_demanded())
+        self.pages.iter().any(|(task, _)| task.page_fetch.is_demanded())
     }
 
     /// Something of each page, in their order.
@@ -62,7 +62,7 @@ impl Run {
     /// Releases what its write has taken beside it.
     pub fn trim(&self, cache: &Cache) {
         if let Some((first, begun)) = self.pages.first() {
-            cache.trim(begun.file(), first.flight.page, self.pages.len() as u32);
+            cache.trim(begun.file(), first.page_fetch.page, self.pages.len() as u32);
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! The coordinator has prefetches ordered so that every server is busy, and opens no files itself.
 //! So the agent of the job's program asks: it opens each file by its name with its own rights, as
-//! orders do ([`crate::mounts::by_path`]), or has the tool of MooseFS asked for all of them, which
+//! requests do ([`crate::mounts::by_path`]), or has the tool of MooseFS asked for all of them, which
 //! needs no more than their paths.
 //!
 //! Nobody depends on the answers, and the job waits for them. So all that one message tells of has

@@ -5,7 +5,7 @@
 //! A stall comes when memory is gone, and `memory.events` when the kernel already reclaims for the
 //! group (`high`, `max`). Only a threshold comes before.
 
-use super::place::Place;
+use super::memory_place::Place;
 use super::service::Source;
 use rustix::event::epoll::EventFlags;
 use rustix::event::{EventfdFlags, eventfd};

@@ -3,15 +3,15 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `limit` | physical memory, and the limit of the agent's control group |
-//! | `place` | what is in use on the node and in each group that has a limit |
+//! | `memory_place` | what is in use on the node and in each group that has a limit |
 //! | `alarm` | events of the kernel: stalls, thresholds of use, limits that were reached |
 //! | `parts` | what use consists of, for people |
 //! | `service` | events of a service manager, such as systemd |
 
 pub mod alarm;
 pub mod limit;
+pub mod memory_place;
 pub mod parts;
-pub mod place;
 mod service;
 
 pub use limit::{GroupLimit, group_limit, total_bytes, usable_bytes};

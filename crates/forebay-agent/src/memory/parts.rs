@@ -4,7 +4,7 @@
 //! when programs need memory. It has to write dirty pages first. It never takes back tmpfs without
 //! swap, memory of programs without swap, huge pages that are set apart, and its own memory.
 
-use super::place::NODE;
+use super::memory_place::NODE;
 use std::path::Path;
 
 /// Names of the parts, with the keys that add up to them: of /proc/meminfo in KiB, and of

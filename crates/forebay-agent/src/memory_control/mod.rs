@@ -29,7 +29,7 @@ use crate::config::MemoryConfig;
 use crate::counters::{Counters, add};
 use crate::lock::lock;
 use crate::memory::parts::parts;
-use crate::memory::place::{BUFFER_BYTES, Use};
+use crate::memory::memory_place::{BUFFER_BYTES, Use};
 use crate::stop::{Stop, Wake};
 use calls::Calls;
 use forebay_policy::machine::Nanos;

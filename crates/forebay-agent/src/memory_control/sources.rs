@@ -3,7 +3,7 @@
 use super::calls::Calls;
 use super::watched::Watched;
 use crate::memory::alarm::Alarm;
-use crate::memory::place::{Place, places};
+use crate::memory::memory_place::{Place, places};
 use crate::memory::{self, Asked};
 
 /// See the module.

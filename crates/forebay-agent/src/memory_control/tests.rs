@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::memory::limit::Group;
-use crate::memory::place::Place;
+use crate::memory::memory_place::Place;
 use forebay_policy::eviction::EvictionKind;
 use forebay_store::Budget;
 use forebay_store::tier::{Backing, Tier, TierOptions};

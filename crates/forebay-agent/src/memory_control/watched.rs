@@ -2,7 +2,7 @@
 
 use super::calls::Calls;
 use crate::memory::alarm::Alarm;
-use crate::memory::place::{BUFFER_BYTES, Place, Use};
+use crate::memory::memory_place::{BUFFER_BYTES, Place, Use};
 use forebay_policy::machine::Nanos;
 use forebay_policy::memory as law;
 use forebay_policy::memory::node::Event;

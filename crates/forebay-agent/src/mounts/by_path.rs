@@ -1,4 +1,4 @@
-//! Opening a file by its name, for those who have no descriptor: orders of the coordinator and
+//! Opening a file by its name, for those who have no descriptor: requests of the coordinator and
 //! requests of peers.
 //!
 //! On one node a client's descriptor is the proof that its bytes may be had. Between nodes there is

@@ -6,7 +6,7 @@
 
 use super::server::{BUFFER_BYTES, PATIENCE_AHEAD, Serving, failed, hurry};
 use crate::cache::entry::Entry;
-use crate::cache::flight::{Flight, FlightState, Watcher};
+use crate::cache::page_fetch::{FetchState, PageFetch, Watcher};
 use crate::counters::add;
 use forebay_policy::fetch_order::Urgency;
 use forebay_store::State;
@@ -16,10 +16,10 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Adjacent pages, each with its flight if it is not in the tier.
+/// Adjacent pages, each with its fetch if it is not in the tier.
 struct FoundRun {
     entry: Arc<Entry>,
-    pages: Vec<(u32, Option<Arc<Flight>>)>,
+    pages: Vec<(u32, Option<Arc<PageFetch>>)>,
 }
 
 /// Numbers of the pages that are requested.
@@ -34,15 +34,15 @@ fn numbers(first: &PageRef, count: u32) -> Result<RangeInclusive<u32>, PeerReply
 impl FoundRun {
     /// Waits for its pages; how many are there, from the first on.
     fn wait(&self, patience: Instant) -> Result<usize, PeerReply> {
-        for (count, (page, flight)) in self.pages.iter().enumerate() {
-            let Some(flight) = flight else { continue };
+        for (count, (page, page_fetch)) in self.pages.iter().enumerate() {
+            let Some(page_fetch) = page_fetch else { continue };
             // The first is waited for; each other one may come a little later.
             let until = if count == 0 { patience } else { patience.min(Instant::now() + PATIENCE_AHEAD) };
-            match flight.wait(self.entry.geometry().page_len(*page), until) {
-                FlightState::Landed => {}
+            match page_fetch.wait(self.entry.geometry().page_len(*page), until) {
+                FetchState::Landed => {}
                 _ if count > 0 => return Ok(count),
-                FlightState::Under(_) => return Err(PeerReply::NotYet),
-                FlightState::Failed(e) => return Err(failed(e)),
+                FetchState::Under(_) => return Err(PeerReply::NotYet),
+                FetchState::Failed(e) => return Err(failed(e)),
             }
         }
         Ok(self.pages.len())
@@ -68,7 +68,7 @@ impl Serving<'_> {
         let geometry = entry.geometry();
         let pages = &found.pages[..count];
         // As of a page by itself.
-        let used = pages.iter().filter(|(_, flight)| flight.is_none() || wanted == Wanted::Ahead);
+        let used = pages.iter().filter(|(_, page_fetch)| page_fetch.is_none() || wanted == Wanted::Ahead);
         if wanted != Wanted::Plan {
             server.cache.touch(&used.map(|(page, _)| entry.key(*page)).collect::<Vec<_>>());
         }
@@ -109,14 +109,14 @@ impl Serving<'_> {
             let pages = numbers.map(|page| (page, None)).collect();
             return Ok(FoundRun { entry: entry.clone(), pages });
         }
-        let on_its_way = known
-            .as_ref()
-            .is_some_and(|entry| numbers.clone().all(|page| entry.has_flight(page) || is_here(entry, page)));
+        let on_its_way = known.as_ref().is_some_and(|entry| {
+            numbers.clone().all(|page| entry.is_being_fetched(page) || is_here(entry, page))
+        });
         let pfs = server.files.open(&first.file, until)?;
         // Kept until all of them have come.
         let leave = match urgency {
             Urgency::Plan if !on_its_way => {
-                let leave = server.orders.pass(mount, Instant::now() + PATIENCE_AHEAD);
+                let leave = server.requests.pass(mount, Instant::now() + PATIENCE_AHEAD);
                 Some(Arc::new(leave.ok_or(PeerReply::NotYet)?) as Arc<dyn Watcher>)
             }
             _ => None,
@@ -125,12 +125,13 @@ impl Serving<'_> {
         for _ in 0..2 {
             let entry = self.entry(mount, first, &pfs)?;
             let absent: Vec<u32> = numbers.clone().filter(|page| !is_here(&entry, *page)).collect();
-            let flights = server.fetch.request_run_for_peer(&entry, &absent, &pfs, urgency, leave.as_ref());
-            let Some(flights) = flights else { continue };
-            let mut flights = flights.into_iter().peekable();
-            let found = |page| match flights.next_if(|flight| flight.page == page) {
+            let page_fetches =
+                server.fetch.request_run_for_peer(&entry, &absent, &pfs, urgency, leave.as_ref());
+            let Some(page_fetches) = page_fetches else { continue };
+            let mut page_fetches = page_fetches.into_iter().peekable();
+            let found = |page| match page_fetches.next_if(|page_fetch| page_fetch.page == page) {
                 None if absent.binary_search(&page).is_ok() => None,
-                flight => Some((page, flight)),
+                page_fetch => Some((page, page_fetch)),
             };
             let pages: Vec<_> = numbers.clone().map_while(found).collect();
             if pages.is_empty() {

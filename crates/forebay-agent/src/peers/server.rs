@@ -14,7 +14,7 @@
 
 use super::files::OpenFiles;
 use crate::cache::entry::Entry;
-use crate::cache::flight::{Flight, FlightError, FlightState};
+use crate::cache::page_fetch::{FetchError, FetchState, PageFetch};
 use crate::cache::{Cache, Lent};
 use crate::cluster::Cluster;
 use crate::counters::{Counters, add};
@@ -23,7 +23,7 @@ use crate::fetch::{AtPeer, Fetch, Requested};
 use crate::mounts::MountState;
 use crate::mounts::admit::Admitted;
 use crate::phases::board::Phases;
-use crate::prefetch::requests::Orders;
+use crate::prefetch::requests::Requests;
 use crate::stop::Stop;
 use crate::user_limits::PfsFile;
 use forebay_policy::fetch_order::Urgency;
@@ -79,7 +79,7 @@ const PROVING_MAX: usize = 64;
 #[derive(Debug)]
 pub struct PeerServer {
     pub(super) fetch: Arc<Fetch>,
-    pub(super) orders: Arc<Orders>,
+    pub(super) requests: Arc<Requests>,
     phases: Arc<Phases>,
     cluster: Arc<Cluster>,
     stop: Arc<Stop>,
@@ -96,7 +96,7 @@ impl PeerServer {
     /// Nobody is connected.
     pub fn new(
         fetch: Arc<Fetch>,
-        orders: Arc<Orders>,
+        requests: Arc<Requests>,
         phases: Arc<Phases>,
         cluster: Arc<Cluster>,
         stop: Arc<Stop>,
@@ -108,7 +108,7 @@ impl PeerServer {
             cache,
             counters: fetch.counters.clone(),
             fetch,
-            orders,
+            requests,
             phases,
             cluster,
             stop,
@@ -211,7 +211,7 @@ enum Found {
     /// Whole, and it stays.
     Whole(Arc<Entry>),
     /// Being fetched; whether it is because of this request.
-    Coming(Arc<Entry>, Arc<Flight>, bool),
+    Coming(Arc<Entry>, Arc<PageFetch>, bool),
 }
 
 impl<'a> Serving<'a> {
@@ -307,23 +307,23 @@ impl<'a> Serving<'a> {
         deadline: Instant,
     ) -> io::Result<Result<(), PeerReply>> {
         let (urgency, patience) = hurry(wanted, deadline);
-        let (entry, flight) = match self.find(page, urgency, patience) {
+        let (entry, page_fetch) = match self.find(page, urgency, patience) {
             Err(refusal) => return Ok(Err(refusal)),
             Ok(Found::Whole(entry)) => (entry, None),
-            Ok(Found::Coming(entry, flight, _)) => (entry, Some(flight)),
+            Ok(Found::Coming(entry, page_fetch, _)) => (entry, Some(page_fetch)),
         };
         let page_len = entry.geometry().page_len(page.page);
         if from >= page_len || !from.is_multiple_of(BLOCK_BYTES) {
             return Ok(Err(PeerReply::Refused(format!("nothing at byte {from} of a page of {page_len}"))));
         }
         // Whoever fetched it for this request has counted that as its first use. To be passed on to
-        // where a task will read it is none, and must not end the protection that an order here
+        // where a task will read it is none, and must not end the protection that a request here
         // gives it.
-        if wanted != Wanted::Plan && (flight.is_none() || wanted == Wanted::Ahead) {
+        if wanted != Wanted::Plan && (page_fetch.is_none() || wanted == Wanted::Ahead) {
             self.server.cache.touch(&[entry.key(page.page)]);
         }
-        if let Some(flight) = flight
-            && let Err(refusal) = self.send_coming(&entry, &flight, &mut from, patience)?
+        if let Some(page_fetch) = page_fetch
+            && let Err(refusal) = self.send_coming(&entry, &page_fetch, &mut from, patience)?
         {
             return Ok(Err(refusal));
         }
@@ -407,20 +407,20 @@ impl<'a> Serving<'a> {
     fn send_coming(
         &mut self,
         entry: &Arc<Entry>,
-        flight: &Flight,
+        page_fetch: &PageFetch,
         from: &mut u64,
         patience: Instant,
     ) -> io::Result<Result<(), PeerReply>> {
         loop {
-            match flight.wait(*from + 1, patience) {
-                FlightState::Landed => return Ok(Ok(())),
-                FlightState::Under(valid) if valid > *from => {
-                    if !self.send_valid(entry, flight.page, from, valid)? {
+            match page_fetch.wait(*from + 1, patience) {
+                FetchState::Landed => return Ok(Ok(())),
+                FetchState::Under(valid) if valid > *from => {
+                    if !self.send_valid(entry, page_fetch.page, from, valid)? {
                         return Ok(Err(PeerReply::Busy("the page was taken back".into())));
                     }
                 }
-                FlightState::Under(_) => return Ok(Err(PeerReply::NotYet)),
-                FlightState::Failed(e) => return Ok(Err(failed(e))),
+                FetchState::Under(_) => return Ok(Err(PeerReply::NotYet)),
+                FetchState::Failed(e) => return Ok(Err(failed(e))),
             }
         }
     }
@@ -459,15 +459,15 @@ impl<'a> Serving<'a> {
     /// Fetches a page into this tier.
     fn fetch(&self, page: &PageRef, deadline: Instant) -> Result<PeerReply, PeerReply> {
         let until = patience(deadline).min(Instant::now() + PATIENCE_AHEAD);
-        let (entry, flight, mine) = match self.find(page, Urgency::Load, until)? {
+        let (entry, page_fetch, mine) = match self.find(page, Urgency::Load, until)? {
             Found::Whole(_) => return Ok(PeerReply::Fetched { fetched_bytes: 0 }),
-            Found::Coming(entry, flight, mine) => (entry, flight, mine),
+            Found::Coming(entry, page_fetch, mine) => (entry, page_fetch, mine),
         };
         let page_len = entry.geometry().page_len(page.page);
-        match flight.wait(page_len, until) {
-            FlightState::Landed => Ok(PeerReply::Fetched { fetched_bytes: if mine { page_len } else { 0 } }),
-            FlightState::Under(_) => Err(PeerReply::NotYet),
-            FlightState::Failed(e) => Err(failed(e)),
+        match page_fetch.wait(page_len, until) {
+            FetchState::Landed => Ok(PeerReply::Fetched { fetched_bytes: if mine { page_len } else { 0 } }),
+            FetchState::Under(_) => Err(PeerReply::NotYet),
+            FetchState::Failed(e) => Err(failed(e)),
         }
     }
 
@@ -521,7 +521,7 @@ impl<'a> Serving<'a> {
         let mount = self.mount_of(page, page.page)?;
         let known = server.cache.find_version(mount, &page.file.version);
         let known = known.filter(|e| e.identity.page_bytes == page_bytes);
-        let on_its_way = known.as_ref().is_some_and(|e| e.has_flight(page.page));
+        let on_its_way = known.as_ref().is_some_and(|e| e.is_being_fetched(page.page));
         if let Some(entry) = known
             && server.cache.file(&entry).is_ok_and(|f| f.word(page.page).state == State::Resident)
         {
@@ -530,7 +530,7 @@ impl<'a> Serving<'a> {
         let pfs = server.files.open(&page.file, until)?;
         let leave = match urgency {
             Urgency::Plan if !on_its_way => {
-                let leave = server.orders.pass(mount, Instant::now() + PATIENCE_AHEAD);
+                let leave = server.requests.pass(mount, Instant::now() + PATIENCE_AHEAD);
                 Some(Arc::new(leave.ok_or(PeerReply::NotYet)?))
             }
             _ => None,
@@ -540,8 +540,8 @@ impl<'a> Serving<'a> {
             let entry = self.entry(mount, page, &pfs)?;
             if let Some(found) = self.board(entry, page.page, &pfs, urgency)? {
                 // Kept until it has come, or released at once if it has.
-                if let (Some(leave), Found::Coming(_, flight, true)) = (leave, &found) {
-                    flight.watch(leave);
+                if let (Some(leave), Found::Coming(_, page_fetch, true)) = (leave, &found) {
+                    page_fetch.watch(leave);
                 }
                 return Ok(found);
             }
@@ -575,7 +575,7 @@ impl<'a> Serving<'a> {
         in_pages_of(page.page_bytes, made)
     }
 
-    /// Joins the page's flight or starts one; `None` if the entry is gone.
+    /// Joins the page's fetch or starts one; `None` if the entry is gone.
     fn board(
         &self,
         entry: Arc<Entry>,
@@ -584,19 +584,21 @@ impl<'a> Serving<'a> {
         urgency: Urgency,
     ) -> Result<Option<Found>, PeerReply> {
         match self.server.fetch.request_for_peer(&entry, page, pfs, urgency) {
-            Ok(Some(Requested { flight, is_new, .. })) => Ok(Some(Found::Coming(entry, flight, is_new))),
+            Ok(Some(Requested { page_fetch, is_new, .. })) => {
+                Ok(Some(Found::Coming(entry, page_fetch, is_new)))
+            }
             Ok(None) => Ok(None),
             Err(AtPeer) => Err(PeerReply::Busy("the page is being asked of another peer here".into())),
         }
     }
 }
 
-pub(super) fn failed(e: FlightError) -> PeerReply {
+pub(super) fn failed(e: FetchError) -> PeerReply {
     match e {
-        FlightError::Changed => PeerReply::Changed,
-        FlightError::NoRoom => PeerReply::Busy("no room in the tier".into()),
-        FlightError::Pfs { errno, message } => PeerReply::Failed { errno, message },
-        FlightError::Cancelled => PeerReply::Busy("too much to fetch".into()),
+        FetchError::Changed => PeerReply::Changed,
+        FetchError::NoRoom => PeerReply::Busy("no room in the tier".into()),
+        FetchError::Pfs { errno, message } => PeerReply::Failed { errno, message },
+        FetchError::Cancelled => PeerReply::Busy("too much to fetch".into()),
     }
 }
 

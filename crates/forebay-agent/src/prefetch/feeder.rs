@@ -1,11 +1,11 @@
 //! The feeder of loads and of requests of the coordinator: takes the pages of files in order, waits
 //! until each may go, and puts it on its way.
 //!
-//! What differs between the two is an [`Errand`]: how many pages it may have under way, where they
+//! What differs between the two is an [`FetchFor`]: how many pages it may have under way, where they
 //! belong, and who hears of them.
 
 use crate::cache::entry::Entry;
-use crate::cache::flight::{FlightError, Watcher};
+use crate::cache::page_fetch::{FetchError, Watcher};
 use crate::fetch::Fetch;
 use crate::fetch::pfs::READ_BYTES;
 use crate::mounts::admit::admit;
@@ -57,7 +57,7 @@ impl Next {
 }
 
 /// What pages of one file are fed for.
-pub trait Errand {
+pub trait FetchFor {
     /// How urgent its pages are.
     const URGENCY: Urgency;
 
@@ -84,11 +84,11 @@ pub trait Errand {
 }
 
 /// Feeds these pages of `source`, each with the bytes that are wanted of it. A page without any is
-/// fetched only within a read of pages on both sides of it. `false` if the errand is not wanted any
+/// fetched only within a read of pages on both sides of it. `false` if the fetch_for is not wanted any
 /// more.
-pub fn feed<E: Errand>(
+pub fn feed<E: FetchFor>(
     fetch: &Fetch,
-    errand: &E,
+    fetch_for: &E,
     source: &mut Source,
     pages: impl Iterator<Item = (u32, u64)>,
 ) -> bool {
@@ -111,8 +111,8 @@ pub fn feed<E: Errand>(
             next.wanted_bytes.pop();
             next.pages.end -= 1;
         }
-        let Some(read) = errand.wait_to_read(&next) else { return false };
-        send(fetch, errand, source, next, read);
+        let Some(read) = fetch_for.wait_to_read(&next) else { return false };
+        send(fetch, fetch_for, source, next, read);
     }
     true
 }
@@ -129,18 +129,18 @@ fn goes_with(fetch: &Fetch, next: &Next, page: u32) -> bool {
             == next.owner.as_ref().map(|owner| owner.name.clone())
 }
 
-fn send<E: Errand>(fetch: &Fetch, errand: &E, source: &mut Source, mut next: Next, read: ReadId) {
+fn send<E: FetchFor>(fetch: &Fetch, fetch_for: &E, source: &mut Source, mut next: Next, read: ReadId) {
     let first = next.pages.start;
     if E::WAITS_LONG {
         next.is_resident = next.pages.clone().all(|page| fetch.is_resident(&next.entry, page));
         next.owner = fetch.owners.owner_of(&next.entry, first);
     }
     if next.is_resident {
-        let watcher = errand.watcher(&next, read);
+        let watcher = fetch_for.watcher(&next, read);
         return next.pages.clone().for_each(|page| watcher.page_done(page, &Ok(0)));
     }
     if let Some(owner) = next.owner.clone() {
-        while !next.pages.is_empty() && errand.place(&owner, next.pages.start) {
+        while !next.pages.is_empty() && fetch_for.place(&owner, next.pages.start) {
             next.pages.start += 1;
         }
         if next.pages.is_empty() {
@@ -149,15 +149,15 @@ fn send<E: Errand>(fetch: &Fetch, errand: &E, source: &mut Source, mut next: Nex
     }
     // Twice: while this waited the copy may have gone from the tier with the last of its pages.
     for _ in 0..2 {
-        let (watcher, pages) = (errand.watcher(&next, read), next.pages.clone());
+        let (watcher, pages) = (fetch_for.watcher(&next, read), next.pages.clone());
         if fetch.request_run(&next.entry, pages, &source.pfs, E::URGENCY, Some(&watcher)).is_some() {
             return;
         }
-        let Some(entry) = errand.entry_again(source) else { break };
+        let Some(entry) = fetch_for.entry_again(source) else { break };
         (source.entry, next.entry) = (entry.clone(), entry);
     }
-    let watcher = errand.watcher(&next, read);
-    next.pages.clone().for_each(|page| watcher.page_done(page, &Err(FlightError::NoRoom)));
+    let watcher = fetch_for.watcher(&next, read);
+    next.pages.clone().for_each(|page| watcher.page_done(page, &Err(FetchError::NoRoom)));
 }
 
 /// The entry of an open file, made anew; `None` if the file has changed or the tier has no room.

@@ -17,7 +17,7 @@
 
 use super::loaded_file::{FileLoad, Load, Wanted, explain};
 use crate::cache::entry::Entry;
-use crate::cache::flight::FlightError;
+use crate::cache::page_fetch::FetchError;
 use crate::fetch::Fetch;
 use crate::fetch::find::NoEntry;
 use crate::lock::lock;
@@ -188,7 +188,7 @@ impl LoadJob {
         self.changed.notify_all();
         self.scheduler.hear(Event::LoadEnds { load: self.id });
         for (load, _) in again {
-            load.end(Some(explain(&FlightError::Cancelled)));
+            load.end(Some(explain(&FetchError::Cancelled)));
         }
     }
 

@@ -1,9 +1,9 @@
 //! One file of a load, from its first page on its way until all of its pages have been seen where
 //! they belong.
 
-use super::feeder::{Errand, Next, Source, feed};
+use super::feeder::{FetchFor, Next, Source, feed};
 use crate::cache::entry::Entry;
-use crate::cache::flight::{FlightError, Watcher};
+use crate::cache::page_fetch::{FetchError, Watcher};
 use crate::counters::add;
 use crate::fetch::Fetch;
 use crate::fetch::peers::{Check, Place, Placing};
@@ -85,7 +85,7 @@ impl Watcher for FileLoad {
         self.job.is_cancelled()
     }
 
-    fn page_done(&self, page: u32, outcome: &Result<u64, FlightError>) {
+    fn page_done(&self, page: u32, outcome: &Result<u64, FetchError>) {
         lock(&self.permits).remove(&page);
         match outcome {
             Ok(0) => self.page_landed(0, self.entry.geometry().page_len(page)),
@@ -120,7 +120,7 @@ impl Placing for FileLoad {
     fn fetch_here(&self, page: u32) {
         let watcher = self.me.upgrade().map(|load| load as Arc<dyn Watcher>);
         if self.fetch.request(&self.entry, page, &self.pfs, Urgency::Load, watcher).is_none() {
-            self.page_done(page, &Err(FlightError::NoRoom));
+            self.page_done(page, &Err(FetchError::NoRoom));
         }
     }
 
@@ -130,7 +130,7 @@ impl Placing for FileLoad {
     }
 }
 
-impl Errand for Arc<FileLoad> {
+impl FetchFor for Arc<FileLoad> {
     const URGENCY: Urgency = Urgency::Load;
     const WAITS_LONG: bool = true;
 
@@ -205,7 +205,7 @@ impl FileLoad {
         let geometry = self.entry.geometry();
         let pages = pages.map(|page| (page, geometry.page_len(page)));
         if !feed(&self.fetch, self, &mut source, pages) {
-            lock(&self.failure).get_or_insert_with(|| explain(&FlightError::Cancelled));
+            lock(&self.failure).get_or_insert_with(|| explain(&FetchError::Cancelled));
         }
         self.one_less();
     }
@@ -278,7 +278,7 @@ impl FileLoad {
             self.job.fetch_again(load, gone.into_iter().collect())
         });
         if !again {
-            self.end(Some(explain(&FlightError::Cancelled)));
+            self.end(Some(explain(&FetchError::Cancelled)));
         }
     }
 
@@ -323,13 +323,13 @@ fn why_missing(pages: u32, here: usize, elsewhere: usize) -> Option<(i32, String
     (!why.is_empty()).then(|| (libc::ENOSPC, why.join("; ")))
 }
 
-/// The end of a flight, as it is reported of the file.
-pub(super) fn explain(e: &FlightError) -> (i32, String) {
+/// The end of a fetch, as it is reported of the file.
+pub(super) fn explain(e: &FetchError) -> (i32, String) {
     match e {
-        FlightError::Changed => (libc::ESTALE, "changed while it was loaded".into()),
-        FlightError::NoRoom => (libc::ENOSPC, "no room in the tier".into()),
-        FlightError::Pfs { errno, message } => (*errno, message.clone()),
-        FlightError::Cancelled => (libc::ECANCELED, "cancelled".into()),
+        FetchError::Changed => (libc::ESTALE, "changed while it was loaded".into()),
+        FetchError::NoRoom => (libc::ENOSPC, "no room in the tier".into()),
+        FetchError::Pfs { errno, message } => (*errno, message.clone()),
+        FetchError::Cancelled => (libc::ECANCELED, "cancelled".into()),
     }
 }
 

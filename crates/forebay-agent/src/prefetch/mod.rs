@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `feeder` | takes the pages of files in order, and puts each on its way when it may go |
 //! | `load`, `loaded_file` | loads: files that a user has requested, and one of them |
-//! | `orders` | what the coordinator has planned |
+//! | `requests` | what the coordinator has planned |
 
 pub mod feeder;
 pub mod load;

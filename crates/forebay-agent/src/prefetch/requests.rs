@@ -1,24 +1,24 @@
-//! Orders of the coordinator: fetching what a wave will read into this node's tier, and keeping it
+//! Requests of the coordinator: fetching what a wave will read into this node's tier, and keeping it
 //! there.
 //!
-//! An order names files by their paths, parts of them in the order in which they will be read, and
+//! A request names files by their paths, parts of them in the request in which they will be read, and
 //! a pace. A thread of its own opens one file after the other with the agent's rights
 //! ([`crate::mounts::by_path`]) and feeds pages to the mount's fetch queue, behind every reader and
-//! all read-ahead and before loads; `threads` pages at a time, at the order's rate, and over all
-//! orders never more than half of the mount's fetch threads, so that a reader does not even wait
+//! all read-ahead and before loads; `threads` pages at a time, at the request's rate, and over all
+//! requests never more than half of the mount's fetch threads, so that a reader does not even wait
 //! for a page that is being fetched. Reads of columnar files, which are short, may be half as many
 //! again ([`InFlight::has_room`]). A page that another node owns is here because its task will
 //! be: it comes by way of its owner, so that the PFS serves it once for the cluster, and then it is
-//! the owner's fetch threads that are spared ([`Orders::pass`]). What has come is kept for the
-//! order until its first use or the order's end (`forebay_policy::eviction::Planned`).
+//! the owner's fetch threads that are spared ([`Requests::pass`]). What has come is kept for the
+//! request until its first use or the request's end (`forebay_policy::eviction::Planned`).
 //!
-//! An order lives until it is cancelled, also when all of it has come. All of them go when the
-//! coordinator is lost for longer than it waits for this node, or met anew: it orders again what is
+//! A request lives until it is cancelled, also when all of it has come. All of them go when the
+//! coordinator is lost for longer than it waits for this node, or met anew: it requests again what is
 //! still wanted.
 
-use super::feeder::{Errand, Next, Source, entry_again, feed};
+use super::feeder::{FetchFor, Next, Source, entry_again, feed};
 use crate::cache::entry::Entry;
-use crate::cache::flight::{FlightError, Watcher};
+use crate::cache::page_fetch::{FetchError, Watcher};
 use crate::counters::add;
 use crate::fetch::Fetch;
 use crate::fetch::find::NoEntry;
@@ -35,7 +35,7 @@ use forebay_policy::node::{By, Event, ReadId};
 use forebay_policy::stage::event::{Priority, Progress};
 use forebay_store::{Class, Reservation};
 use forebay_wire::FileRef;
-use forebay_wire::cluster::{Order, OrderProgress, Part};
+use forebay_wire::cluster::{Part, PrefetchRequest, RequestProgress};
 use rustix::fs::{Advice, fadvise};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -43,23 +43,23 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Orders at a time; each has a thread while it is fed. A stage of a job has a few.
-const ORDERS_MAX: usize = 256;
+/// Requests at a time; each has a thread while it is fed. A stage of a job has a few.
+const REQUESTS_MAX: usize = 256;
 
 /// How often a racily clean file is looked at again before it is given up; each time after its
 /// stamps could have been believed.
 const RACY_LOOKS: usize = 3;
 
-/// What a file and a part of an order take, roughly.
+/// What a file and a part of a request take, roughly.
 const FILE_BYTES: u64 = 256;
 const PART_BYTES: u64 = 24;
 
 /// Stack of a feeding thread.
 const STACK_BYTES: usize = 256 << 10;
 
-/// The orders of this agent.
+/// The requests of this agent.
 #[derive(Debug)]
-pub struct Orders {
+pub struct Requests {
     state: Mutex<State>,
     fetch: Arc<Fetch>,
     stop: Arc<Stop>,
@@ -68,21 +68,21 @@ pub struct Orders {
 #[derive(Debug, Default)]
 struct State {
     /// By the coordinator's number.
-    orders: BTreeMap<u64, Run>,
+    requests: BTreeMap<u64, Run>,
     /// Of the ticket given last.
     serial: u64,
 }
 
-/// Names an order as it was begun here; the node machine knows it by its serial number. Its own
+/// Names a request as it was begun here; the node machine knows it by its serial number. Its own
 /// number alone does not: a coordinator that has been started again counts from one, and what is
-/// under way for an order of its predecessor is not for its own.
+/// under way for a request of its predecessor is not for its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ticket {
     id: u64,
     serial: u64,
 }
 
-/// One order.
+/// One request.
 #[derive(Debug)]
 struct Run {
     /// See [`Ticket`].
@@ -95,113 +95,113 @@ struct Run {
     room: Option<Reservation>,
 }
 
-impl Orders {
+impl Requests {
     /// None yet.
     pub fn new(fetch: Arc<Fetch>, stop: Arc<Stop>) -> Self {
-        Orders { state: Mutex::default(), fetch, stop }
+        Requests { state: Mutex::default(), fetch, stop }
     }
 
     fn scheduler(&self) -> &Scheduler {
         &self.fetch.scheduler
     }
 
-    /// Begins to carry out `order`. One that cannot be carried out ends at once, with all of it
+    /// Begins to carry out `request`. One that cannot be carried out ends at once, with all of it
     /// failed.
-    pub fn begin(self: &Arc<Self>, order: Order) {
-        let id = order.order;
-        let bytes = order.files.len() as u64 * FILE_BYTES + order.parts.len() as u64 * PART_BYTES;
+    pub fn begin(self: &Arc<Self>, request: PrefetchRequest) {
+        let id = request.request;
+        let bytes = request.files.len() as u64 * FILE_BYTES + request.parts.len() as u64 * PART_BYTES;
         let room = self.fetch.cache.reserve(Class::Clients, bytes);
         let mut state = lock(&self.state);
-        let accepted = room.is_some() && state.orders.values().filter(|r| !r.fed).count() < ORDERS_MAX;
+        let accepted = room.is_some() && state.requests.values().filter(|r| !r.fed).count() < REQUESTS_MAX;
         state.serial += 1;
         let ticket = Ticket { id, serial: state.serial };
         let run = Run { serial: ticket.serial, fed: false, reported: false, room };
-        if let Some(replaced) = state.orders.insert(id, run) {
+        if let Some(replaced) = state.requests.insert(id, run) {
             self.scheduler().hear(Event::Release { requests: vec![replaced.serial] });
         }
         self.scheduler().hear(Event::Request {
             request: ticket.serial,
-            threads: order.threads,
-            rate_bytes_per_s: order.rate_bytes_per_s,
-            priority: if order.ahead { Priority::Ahead } else { Priority::Planned },
+            threads: request.threads,
+            rate_bytes_per_s: request.rate_bytes_per_s,
+            priority: if request.ahead { Priority::Ahead } else { Priority::Planned },
         });
         drop(state);
-        let all: u64 = order.parts.iter().map(|p| p.len).sum();
-        let orders = self.clone();
+        let all: u64 = request.parts.iter().map(|p| p.len).sum();
+        let requests = self.clone();
         let spawned = accepted.then(|| {
-            let feed = move || Feeder { orders, ticket }.feed(&order);
-            std::thread::Builder::new().name("order".into()).stack_size(STACK_BYTES).spawn(feed)
+            let feed = move || Feeder { requests, ticket }.feed(&request);
+            std::thread::Builder::new().name("request".into()).stack_size(STACK_BYTES).spawn(feed)
         });
         if !matches!(spawned, Some(Ok(_))) {
-            tracing::warn!(order = id, "cannot execute a prefetch request: too many, or no memory");
+            tracing::warn!(request = id, "cannot execute a prefetch request: too many, or no memory");
             self.scheduler().settled(ticket.serial, all);
             self.end_feeding(ticket);
         }
     }
 
-    /// Changes the pace of an order; no pages at a time pause it.
+    /// Changes the pace of a request; no pages at a time pause it.
     pub fn adjust(&self, id: u64, threads: u32, rate_bytes_per_s: u64) {
         let state = lock(&self.state);
-        if let Some(run) = state.orders.get(&id) {
+        if let Some(run) = state.requests.get(&id) {
             self.scheduler().hear(Event::Adjust { request: run.serial, threads, rate_bytes_per_s });
         }
     }
 
-    /// Whether all orders of the cluster are paused.
-    pub fn rest(&self, on: bool) {
+    /// Whether all requests of the cluster are paused.
+    pub fn pause_all(&self, on: bool) {
         self.scheduler().hear(Event::Pause { on });
     }
 
-    /// Forgets orders: what is not fetched is not fetched any more, and what came may go.
+    /// Forgets requests: what is not fetched is not fetched any more, and what came may go.
     pub fn cancel(&self, ids: &[u64]) {
         let mut state = lock(&self.state);
-        let requests = ids.iter().filter_map(|id| Some(state.orders.remove(id)?.serial)).collect();
+        let requests = ids.iter().filter_map(|id| Some(state.requests.remove(id)?.serial)).collect();
         self.scheduler().hear(Event::Release { requests });
         drop(state);
         self.fetch.cache.unplan(Some(&ids.iter().copied().collect()));
     }
 
-    /// Forgets all orders.
+    /// Forgets all requests.
     pub fn drop_all(&self) {
         let mut state = lock(&self.state);
-        let dropped: Vec<u64> = std::mem::take(&mut state.orders).values().map(|run| run.serial).collect();
+        let dropped: Vec<u64> = std::mem::take(&mut state.requests).values().map(|run| run.serial).collect();
         let count = dropped.len();
         self.scheduler().hear(Event::Pause { on: false });
         if count > 0 {
             self.scheduler().hear(Event::Release { requests: dropped });
             drop(state);
-            tracing::info!(orders = count, "prefetch requests are void without their coordinator");
+            tracing::info!(requests = count, "prefetch requests are void without their coordinator");
             self.fetch.cache.unplan(None);
         }
     }
 
-    /// Whether any order has something left to report.
+    /// Whether any request has something left to report.
     pub fn are_busy(&self) -> bool {
-        lock(&self.state).orders.values().any(|run| !run.reported)
+        lock(&self.state).requests.values().any(|run| !run.reported)
     }
 
-    /// What is to be reported of orders now: those that have ended, and with `all` those that have
+    /// What is to be reported of requests now: those that have ended, and with `all` those that have
     /// moved.
-    pub fn take_progress(&self, all: bool) -> Vec<OrderProgress> {
+    pub fn take_progress(&self, all: bool) -> Vec<RequestProgress> {
         let mut state = lock(&self.state);
         let moved: BTreeMap<u64, Progress> = self.scheduler().take_moved(all).into_iter().collect();
-        let of_order = |(id, run): (&u64, &mut Run)| {
+        let of_request = |(id, run): (&u64, &mut Run)| {
             let progress = moved.get(&run.serial)?;
             run.reported = progress.done;
-            Some(OrderProgress {
-                order: *id,
+            Some(RequestProgress {
+                request: *id,
                 fetched_bytes: progress.fetched_bytes,
                 resident_bytes: progress.resident_bytes,
                 failed_bytes: progress.failed_bytes,
                 done: progress.done,
             })
         };
-        state.orders.iter_mut().filter_map(of_order).collect()
+        state.requests.iter_mut().filter_map(of_request).collect()
     }
 
     fn end_feeding(&self, ticket: Ticket) {
         let mut state = lock(&self.state);
-        if let Some(run) = state.orders.get_mut(&ticket.id).filter(|run| run.serial == ticket.serial) {
+        if let Some(run) = state.requests.get_mut(&ticket.id).filter(|run| run.serial == ticket.serial) {
             run.fed = true;
             run.room = None;
         }
@@ -212,7 +212,7 @@ impl Orders {
         self.scheduler().progress(ticket.serial).is_some()
     }
 
-    /// Waits until `deadline` for permission to fetch a page of `mount` that a peer has an order
+    /// Waits until `deadline` for permission to fetch a page of `mount` that a peer has a request
     /// for; `None` if there was none.
     pub fn pass(&self, mount: usize, deadline: Instant) -> Option<Passed> {
         let scheduler = &self.fetch.scheduler;
@@ -220,17 +220,17 @@ impl Orders {
         Some(Passed { _permit: Permit::new(scheduler.clone(), read) })
     }
 
-    /// A page of an order has landed: it is protected until it was read.
-    fn protect(&self, of: &OrderedPages, page: u32, has_landed: bool) {
+    /// A page of a request has landed: it is protected until it was read.
+    fn protect(&self, of: &RequestedPages, page: u32, has_landed: bool) {
         if has_landed {
-            // An order that is cancelled now takes its claim back afterwards.
+            // A request that is cancelled now takes its claim back afterwards.
             let key = of.entry.key(page);
-            self.scheduler().while_known(of.order.serial, || self.fetch.cache.plan(key, of.order.id));
+            self.scheduler().while_known(of.request.serial, || self.fetch.cache.plan(key, of.request.id));
         }
     }
 }
 
-/// Permission to fetch a page for an order of a peer. Watches the flight, and with its end makes
+/// Permission to fetch a page for a request of a peer. Watches the fetch, and with its end makes
 /// room for the next.
 #[derive(Debug)]
 pub struct Passed {
@@ -238,21 +238,21 @@ pub struct Passed {
 }
 
 impl Watcher for Passed {
-    fn page_done(&self, _page: u32, _outcome: &Result<u64, FlightError>) {}
+    fn page_done(&self, _page: u32, _outcome: &Result<u64, FetchError>) {}
 
     fn is_cancelled(&self) -> bool {
         false
     }
 }
 
-/// A page under way for an order, or adjacent small ones that are one read.
+/// A page under way for a request, or adjacent small ones that are one read.
 #[derive(Debug)]
-struct OrderedPages {
-    orders: Arc<Orders>,
-    order: Ticket,
+struct RequestedPages {
+    requests: Arc<Requests>,
+    request: Ticket,
     entry: Arc<Entry>,
     pages: Range<u32>,
-    /// Of each, bytes that the order asks for.
+    /// Of each, bytes that the request asks for.
     bytes: Vec<u64>,
     /// The read that was let go for them.
     read: ReadId,
@@ -270,7 +270,7 @@ struct PageEnds {
 
 impl PageEnds {
     /// A page of which `bytes` were asked for has ended.
-    fn add(&mut self, bytes: u64, outcome: &Result<u64, FlightError>) {
+    fn add(&mut self, bytes: u64, outcome: &Result<u64, FetchError>) {
         self.pages += 1;
         *match outcome {
             Ok(0) => &mut self.resident_bytes,
@@ -280,8 +280,8 @@ impl PageEnds {
     }
 }
 
-impl Watcher for OrderedPages {
-    fn page_done(&self, page: u32, outcome: &Result<u64, FlightError>) {
+impl Watcher for RequestedPages {
+    fn page_done(&self, page: u32, outcome: &Result<u64, FetchError>) {
         let all = {
             let mut ends = lock(&self.ends);
             let number = page.checked_sub(self.pages.start).map_or(usize::MAX, |number| number as usize);
@@ -289,27 +289,27 @@ impl Watcher for OrderedPages {
             if ends.pages < self.pages.end - self.pages.start {
                 // It may be read before the last of them has come.
                 drop(ends);
-                return self.orders.protect(self, page, outcome.is_ok());
+                return self.requests.protect(self, page, outcome.is_ok());
             }
             *ends
         };
-        self.orders.protect(self, page, outcome.is_ok());
+        self.requests.protect(self, page, outcome.is_ok());
         let PageEnds { resident_bytes, fetched_bytes, failed_bytes, .. } = all;
-        self.orders.scheduler().read_ended(self.read, resident_bytes, fetched_bytes, failed_bytes);
+        self.requests.scheduler().read_ended(self.read, resident_bytes, fetched_bytes, failed_bytes);
     }
 
     fn is_cancelled(&self) -> bool {
-        !self.orders.is_live(self.order)
+        !self.requests.is_live(self.request)
     }
 }
 
-/// Feeds the pages of one order.
+/// Feeds the pages of one request.
 struct Feeder {
-    orders: Arc<Orders>,
+    requests: Arc<Requests>,
     ticket: Ticket,
 }
 
-/// A file of an order, open.
+/// A file of a request, open.
 struct File<'a> {
     feeder: &'a Feeder,
     number: u32,
@@ -319,17 +319,17 @@ struct File<'a> {
 }
 
 impl Feeder {
-    fn feed(&self, order: &Order) {
+    fn feed(&self, request: &PrefetchRequest) {
         let mut open: Option<File<'_>> = None;
         let mut bad: Option<u32> = None;
-        let mut parts = &order.parts[..];
+        let mut parts = &request.parts[..];
         while let Some(part) = parts.first() {
-            if !self.orders.is_live(self.ticket) {
+            if !self.requests.is_live(self.ticket) {
                 break;
             }
             if open.as_ref().is_none_or(|s| s.number != part.file) && bad != Some(part.file) {
                 self.close(open.take());
-                match order.files.get(part.file as usize).and_then(|file| self.open(part.file, file)) {
+                match request.files.get(part.file as usize).and_then(|file| self.open(part.file, file)) {
                     Some(opened) => open = Some(opened),
                     None => bad = Some(part.file),
                 }
@@ -341,20 +341,20 @@ impl Feeder {
                     count
                 }
                 _ => {
-                    self.orders.scheduler().settled(self.ticket.serial, part.len);
+                    self.requests.scheduler().settled(self.ticket.serial, part.len);
                     1
                 }
             };
             parts = &parts[count..];
         }
         self.close(open);
-        self.orders.end_feeding(self.ticket);
+        self.requests.end_feeding(self.ticket);
     }
 
     /// Nothing of it may have come.
     fn close(&self, file: Option<File<'_>>) {
         if let Some(file) = file {
-            self.orders.fetch.cache.drop_if_empty(&file.source.entry);
+            self.requests.fetch.cache.drop_if_empty(&file.source.entry);
         }
     }
 
@@ -363,7 +363,7 @@ impl Feeder {
         let (opened, entry) = match self.open_settled(file) {
             Ok(opened) => opened,
             Err(NoPath::Changed) => {
-                add(&self.orders.fetch.counters.changed_total, 1);
+                add(&self.requests.fetch.counters.changed_total, 1);
                 tracing::info!(path = &*path, "has changed since it was planned; it is not fetched");
                 return None;
             }
@@ -386,7 +386,7 @@ impl Feeder {
 
     /// A file that was changed a moment ago is looked at again when its stamps can be believed.
     fn open_settled(&self, file: &FileRef) -> Result<(OwnedFd, Arc<Entry>), NoPath> {
-        let fetch = &self.orders.fetch;
+        let fetch = &self.requests.fetch;
         for look in 1.. {
             let ByPath { fd, file } = open_by_path(&fetch.mounts, file)?;
             let settling = fetch.mounts[file.mount].settling(&file.facts);
@@ -404,10 +404,10 @@ impl Feeder {
         unreachable!("a look returns, or another one follows")
     }
 
-    /// Sleeps, but not through the order's end.
+    /// Sleeps, but not through the request's end.
     fn pause(&self, length: Duration) {
         let deadline = Instant::now() + length;
-        while self.orders.is_live(self.ticket) && !self.orders.stop.is_stopping() {
+        while self.requests.is_live(self.ticket) && !self.requests.stop.is_stopping() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -416,9 +416,9 @@ impl Feeder {
         }
     }
 
-    /// Bytes of the order that could not be fetched.
+    /// Bytes of the request that could not be fetched.
     fn failed_bytes(&self) -> u64 {
-        self.orders.scheduler().progress(self.ticket.serial).map_or(u64::MAX, |p| p.failed_bytes)
+        self.requests.scheduler().progress(self.ticket.serial).map_or(u64::MAX, |p| p.failed_bytes)
     }
 }
 
@@ -426,7 +426,7 @@ impl File<'_> {
     /// How many of `parts`, the first of which is of this file, are better read together, with what
     /// lies between them.
     fn one_read(&self, parts: &[Part]) -> usize {
-        let fetch = &self.feeder.orders.fetch;
+        let fetch = &self.feeder.requests.fetch;
         let entry = &self.source.entry;
         if !fetch.has_small_pages(entry) {
             return 1;
@@ -445,31 +445,31 @@ impl File<'_> {
         // Pages of a copy fit 32 bits, or it would not have been made.
         let pages = merge_gap::pages(ranges, geometry.page_bytes, geometry.size)
             .map(|(page, wanted_bytes)| (page as u32, wanted_bytes));
-        let errand = Ordered { feeder: self.feeder, failed_before: self.failed_before };
-        feed(&self.feeder.orders.fetch, &errand, &mut self.source, pages);
+        let fetch_for = RequestedFile { feeder: self.feeder, failed_before: self.failed_before };
+        feed(&self.feeder.requests.fetch, &fetch_for, &mut self.source, pages);
     }
 }
 
-/// The pages of a file of an order.
-struct Ordered<'a> {
+/// The pages of a file of a request.
+struct RequestedFile<'a> {
     feeder: &'a Feeder,
     failed_before: u64,
 }
 
-impl Errand for Ordered<'_> {
+impl FetchFor for RequestedFile<'_> {
     const URGENCY: Urgency = Urgency::Plan;
 
     fn wait_to_read(&self, next: &Next) -> Option<ReadId> {
-        let Feeder { orders, ticket } = self.feeder;
-        let is_short = orders.fetch.has_small_pages(&next.entry);
+        let Feeder { requests, ticket } = self.feeder;
+        let is_short = requests.fetch.has_small_pages(&next.entry);
         let (by, bytes) = (By::Request(ticket.serial), next.fetch_bytes());
-        orders.scheduler().wait_to_read(by, next.mount(), bytes, is_short, None)
+        requests.scheduler().wait_to_read(by, next.mount(), bytes, is_short, None)
     }
 
     fn watcher(&self, next: &Next, read: ReadId) -> Arc<dyn Watcher> {
-        Arc::new(OrderedPages {
-            orders: self.feeder.orders.clone(),
-            order: self.feeder.ticket,
+        Arc::new(RequestedPages {
+            requests: self.feeder.requests.clone(),
+            request: self.feeder.ticket,
             entry: next.entry.clone(),
             pages: next.pages.clone(),
             bytes: next.wanted_bytes.clone(),
@@ -484,7 +484,7 @@ impl Errand for Ordered<'_> {
         if self.feeder.failed_bytes() > self.failed_before {
             return None;
         }
-        entry_again(&self.feeder.orders.fetch, source, Opened::Here)
+        entry_again(&self.feeder.requests.fetch, source, Opened::Here)
     }
 }
 
@@ -497,7 +497,7 @@ mod tests {
         let mut ends = PageEnds::default();
         ends.add(10, &Ok(16));
         ends.add(16, &Ok(0));
-        ends.add(7, &Err(FlightError::NoRoom));
+        ends.add(7, &Err(FetchError::NoRoom));
         let (resident_bytes, fetched_bytes, failed_bytes) = (16, 10, 7);
         assert_eq!(ends, PageEnds { pages: 3, resident_bytes, fetched_bytes, failed_bytes });
     }

@@ -122,11 +122,11 @@ impl Closer {
         if !foreign.is_empty() {
             self.close(uid, &foreign);
         }
-        let kept = kept.into_iter().map(|sent| sent.map_or_else(|| self.stand_in(), Ok));
+        let kept = kept.into_iter().map(|sent| sent.map_or_else(|| self.placeholder(), Ok));
         kept.collect::<io::Result<_>>().map(|kept| (kept, foreign.len() as u64))
     }
 
-    fn stand_in(&self) -> io::Result<Sent> {
+    fn placeholder(&self) -> io::Result<Sent> {
         let place = Place { device: self.socket_device, ino: 0, mount: None };
         Ok(Sent { fd: self.socket.try_clone()?, place })
     }

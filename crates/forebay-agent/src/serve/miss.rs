@@ -3,7 +3,7 @@
 use super::closer::Sent;
 use super::session::{Answer, Connection, refuse, reply};
 use crate::cache::entry::Entry;
-use crate::cache::flight::{FlightError, FlightState};
+use crate::cache::page_fetch::{FetchError, FetchState};
 use crate::counters::add;
 use crate::fetch::find::NoEntry;
 use crate::mounts::admit::{Admitted, admit_at, require_reader};
@@ -174,10 +174,10 @@ enum Outcome {
     Ready,
     Gone,
     Late,
-    Failed(FlightError),
+    Failed(FetchError),
 }
 
-/// Boards the flights of every missing page first, then those ahead, then waits for each of the
+/// Boards the fetches of every missing page first, then those ahead, then waits for each of the
 /// first: several pages come at the same time, and what is waited for before the rest.
 fn fetch_and_wait(
     connection: &Connection,
@@ -192,24 +192,27 @@ fn fetch_and_wait(
     let last = ((end - 1) / geometry.page_bytes) as u32;
     let Ok(file) = connection.node.cache.file(entry) else { return Outcome::Gone };
     let needed = |page: u32| (end - u64::from(page) * geometry.page_bytes).min(geometry.page_len(page));
-    let mut flights = Vec::new();
+    let mut page_fetches = Vec::new();
     for pages in adjacent((first..=last).filter(|page| !file.word(*page).covers(needed(*page)))) {
         match connection.node.fetch.request_run(entry, pages, pfs, Urgency::Demand, None) {
-            Some(run) => flights.extend(run.into_iter().map(|flight| (needed(flight.page), flight))),
+            Some(run) => {
+                page_fetches.extend(run.into_iter().map(|page_fetch| (needed(page_fetch.page), page_fetch)))
+            }
             None => return Outcome::Gone,
         }
     }
     if let Some(ahead) = ahead {
         ahead.request(connection, entry, &file);
     }
-    for (needed, flight) in flights {
-        match flight
-            .wait(needed.next_multiple_of(BLOCK_BYTES).min(geometry.page_len(flight.page)), wanted.deadline)
-        {
-            FlightState::Landed => {}
-            FlightState::Under(valid) if valid >= needed => {}
-            FlightState::Under(_) => return Outcome::Late,
-            FlightState::Failed(e) => return Outcome::Failed(e),
+    for (needed, page_fetch) in page_fetches {
+        match page_fetch.wait(
+            needed.next_multiple_of(BLOCK_BYTES).min(geometry.page_len(page_fetch.page)),
+            wanted.deadline,
+        ) {
+            FetchState::Landed => {}
+            FetchState::Under(valid) if valid >= needed => {}
+            FetchState::Under(_) => return Outcome::Late,
+            FetchState::Failed(e) => return Outcome::Failed(e),
         }
     }
     Outcome::Ready
@@ -227,12 +230,12 @@ fn ready(connection: &Connection, entry: &Arc<Entry>, has: u64) -> Answer {
     }
 }
 
-fn failed(file: &Admitted, e: FlightError) -> Answer {
+fn failed(file: &Admitted, e: FetchError) -> Answer {
     reply(match e {
-        FlightError::Changed => Reply::Changed(file.facts),
-        FlightError::NoRoom => Reply::Refused(Refusal::NoRoom),
-        FlightError::Pfs { errno, message } => Reply::Failed { errno, message },
-        FlightError::Cancelled => Reply::Refused(Refusal::TooMany("fetches at a time".into())),
+        FetchError::Changed => Reply::Changed(file.facts),
+        FetchError::NoRoom => Reply::Refused(Refusal::NoRoom),
+        FetchError::Pfs { errno, message } => Reply::Failed { errno, message },
+        FetchError::Cancelled => Reply::Refused(Refusal::TooMany("fetches at a time".into())),
     })
 }
 
@@ -269,13 +272,13 @@ pub fn missed(connection: &Connection, sent: Sent, version: &FileVersion, page: 
     // costs one fetch.
     let key = place.ino << 24 ^ u64::from(page);
     let page_bytes = node.mounts[mount].page_bytes_of(fd.as_fd(), version.size);
-    if !node.fetch.ends.missed(mount, key, bytes.into(), page_bytes) {
+    if !node.fetch.completions.missed(mount, key, bytes.into(), page_bytes) {
         return;
     }
     let admitted = admit_at(&node.mounts, fd.as_fd(), &place);
     let started = admitted.is_ok_and(|file| start_refill(connection, &file, fd, version, page));
     if !started {
-        node.fetch.ends.missed_page_ended(mount);
+        node.fetch.completions.missed_page_ended(mount);
     }
 }
 

@@ -936,7 +936,7 @@ fn a_node_with_a_tenth_of_the_memory_gets_a_tenth_and_two_jobs_share() {
 }
 
 #[test]
-fn what_is_ordered_where_its_task_will_run_comes_by_way_of_its_owner_and_stays() {
+fn what_is_requested_where_its_task_will_run_comes_by_way_of_its_owner_and_stays() {
     let Some(slow) = SlowFs::start() else { return };
     let path = slow.at("data");
     make_file(&path, SEED, 48 * EXTENT);
@@ -980,7 +980,7 @@ fn what_is_ordered_where_its_task_will_run_comes_by_way_of_its_owner_and_stays()
 }
 
 #[test]
-fn the_pages_of_planned_orders_go_first() {
+fn the_pages_of_planned_requests_go_first() {
     let Some(slow) = SlowFs::start() else { return };
     let path = slow.at("data");
     make_file(&path, SEED, 32 * EXTENT);
@@ -1030,7 +1030,7 @@ fn with_known_layouts_each_server_sends_what_is_needed_first() {
 }
 
 #[test]
-fn what_an_owner_does_not_send_is_fetched_by_who_has_the_order() {
+fn what_an_owner_does_not_send_is_fetched_by_who_has_the_request() {
     let pfs = plain_pfs();
     let path = pfs.path().join("data");
     make_file(&path, SEED, 8 * EXTENT);

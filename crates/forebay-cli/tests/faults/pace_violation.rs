@@ -4,13 +4,13 @@ use crate::common::{MIB, make_file, plain_pfs, wait_for};
 use crate::coordinator::{Cluster, Played, SEED, begin_with};
 use forebay_client::{HpcJob, HpcJobOptions};
 use forebay_wire::JobUpdate;
-use forebay_wire::cluster::{NodeInfo, OrderProgress, ToAgent, ToCoordinator};
+use forebay_wire::cluster::{NodeInfo, RequestProgress, ToAgent, ToCoordinator};
 use std::time::{Duration, Instant};
 
 /// What the played agent was asked for.
 #[derive(Default)]
 struct Heard {
-    orders: Vec<u64>,
+    requests: Vec<u64>,
     paused: Vec<u64>,
     resumed: usize,
 }
@@ -19,8 +19,8 @@ impl Heard {
     fn hear(&mut self, agent: &mut Played) {
         for message in agent.hear() {
             match message {
-                ToAgent::Fetch(order) => self.orders.push(order.order),
-                ToAgent::Adjust { order, threads: 0, .. } => self.paused.push(order),
+                ToAgent::Fetch(request) => self.requests.push(request.request),
+                ToAgent::Adjust { request, threads: 0, .. } => self.paused.push(request),
                 ToAgent::Adjust { .. } => self.resumed += 1,
                 _ => {}
             }
@@ -29,8 +29,8 @@ impl Heard {
     }
 }
 
-fn progress(order: u64, fetched_bytes: u64, done: bool) -> ToCoordinator {
-    ToCoordinator::Order(OrderProgress { order, fetched_bytes, resident_bytes: 0, failed_bytes: 0, done })
+fn progress(request: u64, fetched_bytes: u64, done: bool) -> ToCoordinator {
+    ToCoordinator::Progress(RequestProgress { request, fetched_bytes, resident_bytes: 0, failed_bytes: 0, done })
 }
 
 /// It fetches on when a planner has paused its requests for a phase.
@@ -55,14 +55,14 @@ fn an_agent_that_fetches_in_a_pause_is_logged_and_gets_no_more_requests() {
     let mut heard = Heard::default();
     wait_for("it is asked for some of the second wave", || {
         heard.hear(&mut agent);
-        !heard.orders.is_empty()
+        !heard.requests.is_empty()
     });
     // When one request ends another comes.
-    let before = heard.orders.len();
-    agent.say(&progress(heard.orders[0], MIB, true));
+    let before = heard.requests.len();
+    agent.say(&progress(heard.requests[0], MIB, true));
     wait_for("it is asked for more", || {
         heard.hear(&mut agent);
-        heard.orders.len() > before
+        heard.requests.len() > before
     });
     writer.phase_begin(8 * MIB, Duration::ZERO).unwrap();
     wait_for("its requests are paused", || {
@@ -83,12 +83,12 @@ fn an_agent_that_fetches_in_a_pause_is_logged_and_gets_no_more_requests() {
         heard.hear(&mut agent);
         heard.resumed > 0
     });
-    let before = heard.orders.len();
+    let before = heard.requests.len();
     agent.say(&progress(paused, fetched_bytes, true));
     let until = Instant::now() + Duration::from_secs(2);
     while Instant::now() < until {
         heard.hear(&mut agent);
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert_eq!(heard.orders.len(), before, "it was asked for more");
+    assert_eq!(heard.requests.len(), before, "it was asked for more");
 }

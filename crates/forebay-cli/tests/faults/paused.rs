@@ -3,7 +3,7 @@
 use crate::common::{Agent, MIB, PATIENCE, Setup, SlowFs, assert_content, make_file, wait_for};
 use crate::coordinator::SEED;
 use forebay_client::{HpcJob, HpcJobOptions};
-use forebay_wire::cluster::{CLUSTER_PROTOCOL, Order, OrderProgress, Part, ToAgent, ToCoordinator};
+use forebay_wire::cluster::{CLUSTER_PROTOCOL, PrefetchRequest, RequestProgress, Part, ToAgent, ToCoordinator};
 use forebay_wire::framed::{Arrived, Framed};
 use forebay_wire::link::{Listener, Security};
 use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// A coordinator of one agent.
 struct Coordinator {
     link: Framed,
-    progress: OrderProgress,
+    progress: RequestProgress,
     /// Where the agent serves peers.
     peer_address: String,
 }
@@ -32,7 +32,7 @@ impl Coordinator {
             std::thread::sleep(Duration::from_millis(10));
         };
         let progress =
-            OrderProgress { order: 1, fetched_bytes: 0, resident_bytes: 0, failed_bytes: 0, done: false };
+            RequestProgress { request: 1, fetched_bytes: 0, resident_bytes: 0, failed_bytes: 0, done: false };
         let mut met =
             Coordinator { link: Framed::new(stream).unwrap(), progress, peer_address: String::new() };
         met.say(&ToAgent::Welcome { protocol: CLUSTER_PROTOCOL, refusal: String::new(), heartbeat_ms: 1000 });
@@ -45,7 +45,7 @@ impl Coordinator {
     }
 
     fn pace(&mut self, threads: u32) {
-        self.say(&ToAgent::Adjust { order: 1, threads, rate_bytes_per_s: 0 });
+        self.say(&ToAgent::Adjust { request: 1, threads, rate_bytes_per_s: 0 });
     }
 
     /// Takes in what the agent says, and answers its heartbeats.
@@ -54,7 +54,7 @@ impl Coordinator {
         let mut heard = false;
         while let Some(message) = self.link.next_message::<ToCoordinator>().unwrap() {
             match message {
-                ToCoordinator::Order(progress) => self.progress = progress,
+                ToCoordinator::Progress(progress) => self.progress = progress,
                 ToCoordinator::Heartbeat { .. } => heard = true,
                 ToCoordinator::Join { node, .. } => self.peer_address = node.address,
                 _ => {}
@@ -97,8 +97,8 @@ fn pages_of_a_paused_request_stop_in_their_middle() {
     let before = slow.stats().read_bytes;
     let read = || slow.stats().read_bytes - before;
     let parts = vec![Part { file: 0, offset: 0, len: BYTES }];
-    let order = Order { order: 1, threads: 2, rate_bytes_per_s: 0, ahead: false, files: vec![file], parts };
-    coordinator.say(&ToAgent::Fetch(order));
+    let request = PrefetchRequest { request: 1, threads: 2, rate_bytes_per_s: 0, ahead: false, files: vec![file], parts };
+    coordinator.say(&ToAgent::Fetch(request));
     let mut stopped_at = Vec::new();
     for _ in 0..10 {
         let at = read();
@@ -213,7 +213,7 @@ fn a_page_for_a_paused_request_of_another_node_stops_in_its_middle() {
             coordinator.listen();
             read() > at
         });
-        coordinator.say(&ToAgent::Rest { on: true });
+        coordinator.say(&ToAgent::Pause { on: true });
         let mut last = u64::MAX;
         wait_for("nothing more is read", || {
             let until = Instant::now() + Duration::from_secs(1);
@@ -226,7 +226,7 @@ fn a_page_for_a_paused_request_of_another_node_stops_in_its_middle() {
         let has_come = answer.join().unwrap();
         stopped_at.push(read() - at);
         assert_eq!(has_come, read() - at == 2 * MIB, "{stopped_at:?}");
-        coordinator.say(&ToAgent::Rest { on: false });
+        coordinator.say(&ToAgent::Pause { on: false });
         while !has_come && !asked.ask().join().unwrap() {
             coordinator.listen();
         }

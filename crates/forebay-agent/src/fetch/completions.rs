@@ -4,7 +4,7 @@
 
 use crate::cache::Cache;
 use crate::cache::entry::Task;
-use crate::cache::flight::{FlightError, FlightState};
+use crate::cache::page_fetch::{FetchError, FetchState};
 use crate::counters::{Counters, add};
 use crate::lock::lock;
 use crate::mounts::MountState;
@@ -18,7 +18,7 @@ const MISSED_PAGES: usize = 65_536;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Ends {
+pub struct Completions {
     pub(super) mounts: Arc<[MountState]>,
     pub(super) cache: Arc<Cache>,
     pub(super) counters: Arc<Counters>,
@@ -26,18 +26,18 @@ pub struct Ends {
     misses: Vec<Mutex<MissLedger>>,
 }
 
-impl Ends {
+impl Completions {
     /// Nothing was missed yet.
     pub fn new(mounts: Arc<[MountState]>, cache: Arc<Cache>, counters: Arc<Counters>) -> Self {
         let ledger = |m: &MountState| MissLedger::new(MISSED_PAGES, m.config.random_fill_percent);
         let misses = mounts.iter().map(ledger).map(Mutex::new).collect();
-        Ends { mounts, cache, counters, misses }
+        Completions { mounts, cache, counters, misses }
     }
 
-    /// Ends a flight: wakes its readers and reports it to its loads.
-    pub fn finish(&self, task: &Task, outcome: Result<u64, FlightError>) {
+    /// Completions a fetch: wakes its readers and reports it to its loads.
+    pub fn finish(&self, task: &Task, outcome: Result<u64, FetchError>) {
         let counters = &self.counters;
-        if let Some(begun) = task.flight.take_begun() {
+        if let Some(begun) = task.page_fetch.take_begun() {
             begun.abandon(&self.cache, task);
         }
         match &outcome {
@@ -48,27 +48,27 @@ impl Ends {
                 Urgency::Load => add(&counters.pages_loaded_total, 1),
                 Urgency::Refill => add(&counters.pages_refilled_total, 1),
             },
-            Err(FlightError::Cancelled) => {}
+            Err(FetchError::Cancelled) => {}
             Err(e) => {
                 add(&counters.pages_failed_total, 1);
-                if let FlightError::Pfs { message, .. } = e {
+                if let FetchError::Pfs { message, .. } = e {
                     self.mounts[task.entry.mount].fetch_errors.fetch_add(1, Ordering::Relaxed);
                     tracing::warn!("{message}");
                 }
-                if *e == FlightError::Changed {
+                if *e == FetchError::Changed {
                     add(&counters.changed_total, 1);
                 }
             }
         }
-        task.entry.land(&task.flight);
+        task.entry.land(&task.page_fetch);
         let state = match &outcome {
-            Ok(_) => FlightState::Landed,
-            Err(e) => FlightState::Failed(e.clone()),
+            Ok(_) => FetchState::Landed,
+            Err(e) => FetchState::Failed(e.clone()),
         };
-        task.flight.set(state);
-        // After landing: who adds itself to the watchers of an ended flight sees that it has ended.
-        for watcher in lock(&task.flight.watchers).drain(..) {
-            watcher.page_done(task.flight.page, &outcome);
+        task.page_fetch.set(state);
+        // After landing: who adds itself to the watchers of an ended fetch sees that it has ended.
+        for watcher in lock(&task.page_fetch.watchers).drain(..) {
+            watcher.page_done(task.page_fetch.page, &outcome);
         }
         if outcome.is_err() {
             self.cache.drop_if_empty(&task.entry);
@@ -80,7 +80,7 @@ impl Ends {
         lock(&self.misses[mount]).missed(key, bytes, page_bytes)
     }
 
-    /// A page that [`Ends::missed`] wanted was fetched, or is not.
+    /// A page that [`Completions::missed`] wanted was fetched, or is not.
     pub fn missed_page_ended(&self, mount: usize) {
         lock(&self.misses[mount]).filled();
     }

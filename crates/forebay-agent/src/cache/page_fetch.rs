@@ -10,7 +10,7 @@ use std::time::Instant;
 
 /// Why a page is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FlightError {
+pub enum FetchError {
     /// The file is another version by now.
     Changed,
     /// No room in the budget or on the tmpfs.
@@ -29,40 +29,40 @@ pub enum FlightError {
 /// Who counts pages and hears of the end of each.
 pub trait Watcher: std::fmt::Debug + Send + Sync {
     /// The page has landed with so many bytes read (0: it was there), or will not come.
-    fn page_done(&self, page: u32, outcome: &Result<u64, FlightError>);
+    fn page_done(&self, page: u32, outcome: &Result<u64, FetchError>);
 
     /// Nobody wants its pages any more.
     fn is_cancelled(&self) -> bool;
 }
 
-/// What has become of who wanted to watch a flight.
+/// What has become of who wanted to watch a fetch.
 #[derive(Debug)]
 pub enum Watched {
     /// It will hear of the end.
     Joined,
     /// It has heard of the end.
     Ended,
-    /// The flight was given up and goes in a moment: it needs another one.
+    /// The fetch was given up and goes in a moment: it needs another one.
     GivenUp(Arc<dyn Watcher>),
 }
 
-/// State of a flight.
+/// State of a fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FlightState {
+pub enum FetchState {
     /// Waiting for a fetch thread, or being fetched; so many bytes from the page's start are valid.
     Under(u64),
     /// The page is whole.
     Landed,
     /// It will not come.
-    Failed(FlightError),
+    Failed(FetchError),
 }
 
 /// One page being fetched.
 #[derive(Debug)]
-pub struct Flight {
+pub struct PageFetch {
     /// The page.
     pub page: u32,
-    state: Mutex<FlightState>,
+    state: Mutex<FetchState>,
     changed: Condvar,
     /// It and `urgency` are in one order: whoever raises the one and finds the other taken has it
     /// seen by the thread that hands over.
@@ -75,16 +75,16 @@ pub struct Flight {
     pfs_only: AtomicBool,
     /// What has been filled of it so far, between one thread that had it and the next.
     begun: Mutex<Option<Begun>>,
-    /// Loads and orders that count this page.
+    /// Loads and requests that count this page.
     pub watchers: Mutex<Vec<Arc<dyn Watcher>>>,
 }
 
-impl Flight {
+impl PageFetch {
     /// Nobody fetches it yet.
     pub(super) fn new(page: u32) -> Self {
-        Flight {
+        PageFetch {
             page,
-            state: Mutex::new(FlightState::Under(0)),
+            state: Mutex::new(FetchState::Under(0)),
             changed: Condvar::new(),
             taken: AtomicBool::new(false),
             urgency: AtomicU8::new(u8::MAX),
@@ -95,7 +95,7 @@ impl Flight {
         }
     }
 
-    /// True for the first thread that asks: the one that fetches. A flight is queued again when it
+    /// True for the first thread that asks: the one that fetches. A fetch is queued again when it
     /// becomes urgent.
     pub fn take(&self) -> bool {
         !self.taken.swap(true, Ordering::SeqCst)
@@ -153,15 +153,15 @@ impl Flight {
     /// others have given the page up is no end for `watcher`, which comes back then.
     pub fn watch(&self, watcher: Arc<dyn Watcher>) -> Watched {
         let mut watchers = lock(&self.watchers);
-        // Under the watchers' lock: a flight that has ended drains them after it has said so.
+        // Under the watchers' lock: a fetch that has ended drains them after it has said so.
         let outcome = match self.wait(0, Instant::now()) {
-            FlightState::Under(_) => {
+            FetchState::Under(_) => {
                 watchers.push(watcher);
                 return Watched::Joined;
             }
-            FlightState::Failed(FlightError::Cancelled) => return Watched::GivenUp(watcher),
-            FlightState::Landed => Ok(0),
-            FlightState::Failed(e) => Err(e),
+            FetchState::Failed(FetchError::Cancelled) => return Watched::GivenUp(watcher),
+            FetchState::Landed => Ok(0),
+            FetchState::Failed(e) => Err(e),
         };
         drop(watchers);
         watcher.page_done(self.page, &outcome);
@@ -174,25 +174,25 @@ impl Flight {
         let watchers = lock(&self.watchers);
         let is_unwanted = !watchers.is_empty() && watchers.iter().all(|w| w.is_cancelled());
         if is_unwanted {
-            self.set(FlightState::Failed(FlightError::Cancelled));
+            self.set(FetchState::Failed(FetchError::Cancelled));
         }
         is_unwanted
     }
 
     /// Moves on and wakes whoever waits.
-    pub fn set(&self, state: FlightState) {
+    pub fn set(&self, state: FetchState) {
         *lock(&self.state) = state;
         self.changed.notify_all();
     }
 
-    /// Waits until the first `bytes` of the page are valid, the flight has ended, or `deadline` has
+    /// Waits until the first `bytes` of the page are valid, the fetch has ended, or `deadline` has
     /// come; returns the state then.
-    pub fn wait(&self, bytes: u64, deadline: Instant) -> FlightState {
+    pub fn wait(&self, bytes: u64, deadline: Instant) -> FetchState {
         let mut state = lock(&self.state);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match &*state {
-                FlightState::Under(valid) if *valid < bytes && !left.is_zero() => {}
+                FetchState::Under(valid) if *valid < bytes && !left.is_zero() => {}
                 _ => return state.clone(),
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -222,7 +222,7 @@ mod tests {
     }
 
     impl Watcher for Wants {
-        fn page_done(&self, _page: u32, _outcome: &Result<u64, FlightError>) {
+        fn page_done(&self, _page: u32, _outcome: &Result<u64, FetchError>) {
             self.ends.fetch_add(1, Ordering::Relaxed);
         }
 
@@ -231,23 +231,23 @@ mod tests {
         }
     }
 
-    /// An order that is replaced by another one: the second comes while the page is given up for
+    /// A request that is replaced by another one: the second comes while the page is given up for
     /// the first, which must not count as a failure of the second.
     #[test]
     fn a_page_that_others_have_given_up_is_no_failure_for_who_comes_then() {
         let (first, second) = (Arc::new(Wants::default()), Arc::new(Wants::default()));
-        let flight = Flight::new(3);
-        assert!(!flight.give_up_unwanted(), "a reader without a name may want it");
-        assert!(matches!(flight.watch(first.clone()), Watched::Joined));
-        assert!(!flight.give_up_unwanted());
+        let page_fetch = PageFetch::new(3);
+        assert!(!page_fetch.give_up_unwanted(), "a reader without a name may want it");
+        assert!(matches!(page_fetch.watch(first.clone()), Watched::Joined));
+        assert!(!page_fetch.give_up_unwanted());
         first.gone.store(true, Ordering::Relaxed);
-        assert!(flight.give_up_unwanted());
-        assert!(matches!(flight.watch(second.clone()), Watched::GivenUp(_)));
+        assert!(page_fetch.give_up_unwanted());
+        assert!(matches!(page_fetch.watch(second.clone()), Watched::GivenUp(_)));
         assert_eq!(second.ends.load(Ordering::Relaxed), 0);
         // Who has come before it is given up keeps it.
-        let flight = Flight::new(3);
-        assert!(matches!(flight.watch(first.clone()), Watched::Joined));
-        assert!(matches!(flight.watch(second), Watched::Joined));
-        assert!(!flight.give_up_unwanted());
+        let page_fetch = PageFetch::new(3);
+        assert!(matches!(page_fetch.watch(first.clone()), Watched::Joined));
+        assert!(matches!(page_fetch.watch(second), Watched::Joined));
+        assert!(!page_fetch.give_up_unwanted());
     }
 }
