@@ -2,10 +2,7 @@
 //! this program or in PATH.
 
 use crate::Outcome;
-use crate::cli::Cli;
 use crate::global::Global;
-use clap::CommandFactory;
-use clap::error::ErrorKind;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -32,8 +29,9 @@ pub fn help() -> String {
     format!("Commands that are programs of their own:{lines}")
 }
 
-/// Becomes the program of the command `words[0]`.
-pub fn exec(global: &Global, words: &[OsString]) -> Outcome {
+/// Becomes the program of the command `words[0]`; `unknown` ends this one if nobody has ever heard
+/// of that.
+pub fn exec(global: &Global, words: &[OsString], unknown: fn(&OsStr) -> !) -> Outcome {
     let (name, arguments) = words.split_first().ok_or("no command")?;
     let known = PROGRAMS.iter().find(|(command, ..)| name == command);
     let mut program = OsString::from("forebay-");
@@ -46,8 +44,7 @@ pub fn exec(global: &Global, words: &[OsString]) -> Outcome {
     let e = command.exec();
     let program = program.display();
     if e.kind() == io::ErrorKind::NotFound && known.is_none() {
-        let message = format!("unrecognized subcommand '{}'", name.display());
-        Cli::command().error(ErrorKind::InvalidSubcommand, message).exit();
+        unknown(name);
     }
     Err(match e.kind() {
         io::ErrorKind::NotFound => {

@@ -8,7 +8,7 @@ use crate::out::write_out;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use forebay_agent::units::{Amount, parse_bytes, parse_rate};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -596,6 +596,12 @@ fn parse_qos(text: &str) -> Result<u32, String> {
         return Err(format!("{text:?} must be from 0% to 10000%"));
     }
     Ok((percent * 10.0).round() as u32)
+}
+
+/// Ends the program: there is no such command.
+pub fn unknown(name: &OsStr) -> ! {
+    let message = format!("unrecognized subcommand '{}'", name.display());
+    Cli::command().error(ErrorKind::InvalidSubcommand, message).exit()
 }
 
 /// Prints completions for `shell`.

@@ -85,7 +85,7 @@ fn run_command(cli: Cli) -> Outcome {
         Command::Doctor(args) => doctor::doctor(&global, &args),
         Command::Config(ConfigCommand::Check { file }) => up::check_config(&global, &file),
         Command::Config(ConfigCommand::Reference) => up::config_reference(&global),
-        Command::Beside(words) => beside::exec(&global, &words),
+        Command::Beside(words) => beside::exec(&global, &words, cli::unknown),
         Command::Completions { shell } => cli::completions(shell),
         Command::Man { directory } => cli::man(directory.as_deref()),
         Command::Keeper { state_dir, limit_bytes, pages } => up::keeper(&state_dir, limit_bytes, &pages),

@@ -195,7 +195,13 @@ fn heartbeat(beats: u64) -> ToCoordinator {
 
 fn done(request: &PrefetchRequest) -> RequestProgress {
     let fetched_bytes = request.parts.iter().map(|part| part.len).sum();
-    RequestProgress { request: request.request, fetched_bytes, resident_bytes: 0, failed_bytes: 0, done: true }
+    RequestProgress {
+        request: request.request,
+        fetched_bytes,
+        resident_bytes: 0,
+        failed_bytes: 0,
+        done: true,
+    }
 }
 
 fn join(address: &str, number: usize) -> Framed {

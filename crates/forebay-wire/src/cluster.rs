@@ -138,8 +138,8 @@ pub enum JobUpdate {
     },
     /// Its slots (tasks at a time) by host, all of them; told again when executors come or go.
     Slots(#[serde(deserialize_with = "sequence")] Vec<(String, u32)>),
-    /// Files that its splits name. They are numbered from 0 in the order in which they are reported, over the
-    /// whole life of the job.
+    /// Files that its splits name. They are numbered from 0 in the order in which they are
+    /// reported, over the whole life of the job.
     Files(#[serde(deserialize_with = "sequence")] Vec<FileRef>),
     /// Splits of a stage, in the order of its tasks, following those told before; a stage may take
     /// several of these.

@@ -14,8 +14,8 @@
 //! A coordinator that is silent for a heartbeat cannot follow the I/O phases of HPC jobs: its
 //! requests rest while there are any ([`crate::scheduler`]).
 //!
-//! Requests outlive the coordinator's last word by as long as it waits for this node, and no longer:
-//! without it nobody would end them. With a new connection they are void, too.
+//! Requests outlive the coordinator's last word by as long as it waits for this node, and no
+//! longer: without it nobody would end them. With a new connection they are void, too.
 //!
 //! Coming back is tried at once, then after twice as long each time up to a second, shifted by
 //! chance so that a thousand agents do not come in step. A new coordinator waits two heartbeats

@@ -3,8 +3,8 @@
 //!
 //! The coordinator has prefetches ordered so that every server is busy, and opens no files itself.
 //! So the agent of the job's program asks: it opens each file by its name with its own rights, as
-//! requests do ([`crate::mounts::by_path`]), or has the tool of MooseFS asked for all of them, which
-//! needs no more than their paths.
+//! requests do ([`crate::mounts::by_path`]), or has the tool of MooseFS asked for all of them,
+//! which needs no more than their paths.
 //!
 //! Nobody depends on the answers, and the job waits for them. So all that one message tells of has
 //! a second; what is not known by then is told as unknown. A thread that hangs in the PFS is left

@@ -1,8 +1,8 @@
 //! The feeder of loads and of requests of the coordinator: takes the pages of files in order, waits
 //! until each may go, and puts it on its way.
 //!
-//! What differs between the two is an [`FetchFor`]: how many pages it may have under way, where they
-//! belong, and who hears of them.
+//! What differs between the two is an [`FetchFor`]: how many pages it may have under way, where
+//! they belong, and who hears of them.
 
 use crate::cache::entry::Entry;
 use crate::cache::page_fetch::{FetchError, Watcher};
@@ -84,8 +84,8 @@ pub trait FetchFor {
 }
 
 /// Feeds these pages of `source`, each with the bytes that are wanted of it. A page without any is
-/// fetched only within a read of pages on both sides of it. `false` if the fetch_for is not wanted any
-/// more.
+/// fetched only within a read of pages on both sides of it. `false` if the fetch_for is not wanted
+/// any more.
 pub fn feed<E: FetchFor>(
     fetch: &Fetch,
     fetch_for: &E,

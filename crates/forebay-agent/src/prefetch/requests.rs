@@ -1,20 +1,17 @@
-//! Requests of the coordinator: fetching what a wave will read into this node's tier, and keeping it
-//! there.
+//! Prefetch requests of the coordinator: fetching what a wave will read into this node's tier, and
+//! keeping it there.
 //!
-//! A request names files by their paths, parts of them in the request in which they will be read, and
+//! A request names files by their paths, parts of them in the order in which they will be read, and
 //! a pace. A thread of its own opens one file after the other with the agent's rights
-//! ([`crate::mounts::by_path`]) and feeds pages to the mount's fetch queue, behind every reader and
-//! all read-ahead and before loads; `threads` pages at a time, at the request's rate, and over all
-//! requests never more than half of the mount's fetch threads, so that a reader does not even wait
-//! for a page that is being fetched. Reads of columnar files, which are short, may be half as many
-//! again ([`InFlight::has_room`]). A page that another node owns is here because its task will
-//! be: it comes by way of its owner, so that the PFS serves it once for the cluster, and then it is
-//! the owner's fetch threads that are spared ([`Requests::pass`]). What has come is kept for the
+//! ([`crate::mounts::by_path`]) and offers its reads to the node machine, which says when each may
+//! go ([`crate::scheduler`]). A page that another node owns is here because its task will be: it
+//! comes by way of its owner, so that the PFS serves it once for the cluster, and then it is the
+//! owner's fetch threads that are spared ([`Requests::pass`]). What has come is kept for the
 //! request until its first use or the request's end (`forebay_policy::eviction::Planned`).
 //!
 //! A request lives until it is cancelled, also when all of it has come. All of them go when the
-//! coordinator is lost for longer than it waits for this node, or met anew: it requests again what is
-//! still wanted.
+//! coordinator is lost for longer than it waits for this node, or met anew: it requests again what
+//! is still wanted.
 
 use super::feeder::{FetchFor, Next, Source, entry_again, feed};
 use crate::cache::entry::Entry;
@@ -180,8 +177,8 @@ impl Requests {
         lock(&self.state).requests.values().any(|run| !run.reported)
     }
 
-    /// What is to be reported of requests now: those that have ended, and with `all` those that have
-    /// moved.
+    /// What is to be reported of requests now: those that have ended, and with `all` those that
+    /// have moved.
     pub fn take_progress(&self, all: bool) -> Vec<RequestProgress> {
         let mut state = lock(&self.state);
         let moved: BTreeMap<u64, Progress> = self.scheduler().take_moved(all).into_iter().collect();

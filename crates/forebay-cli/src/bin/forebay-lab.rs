@@ -1,5 +1,5 @@
-//! `forebay-lab`: a cluster with a real parallel file system on one machine, and a slow file system,
-//! for tests and experiments. `forebay lab` runs it.
+//! `forebay-lab`: a cluster with a real parallel file system on one machine, and a slow file
+//! system, for tests and experiments. `forebay lab` runs it.
 
 use clap::{CommandFactory, Parser, Subcommand};
 use forebay_lab::cli::{LabCommand, run};

@@ -1,5 +1,5 @@
-//! `forebay-sim`: the simulator, the models and the replay of records, for those who plan and study.
-//! `forebay sim`, `forebay model` and `forebay replay` run it.
+//! `forebay-sim`: the simulator, the models and the replay of records, for those who plan and
+//! study. `forebay sim`, `forebay model` and `forebay replay` run it.
 
 use clap::{CommandFactory, Parser, Subcommand};
 use forebay_sim::cli::{ModelArgs, SimArgs, SimCommand, model, sim};

@@ -30,7 +30,13 @@ impl Heard {
 }
 
 fn progress(request: u64, fetched_bytes: u64, done: bool) -> ToCoordinator {
-    ToCoordinator::Progress(RequestProgress { request, fetched_bytes, resident_bytes: 0, failed_bytes: 0, done })
+    ToCoordinator::Progress(RequestProgress {
+        request,
+        fetched_bytes,
+        resident_bytes: 0,
+        failed_bytes: 0,
+        done,
+    })
 }
 
 /// It fetches on when a planner has paused its requests for a phase.

@@ -3,7 +3,9 @@
 use crate::common::{Agent, MIB, PATIENCE, Setup, SlowFs, assert_content, make_file, wait_for};
 use crate::coordinator::SEED;
 use forebay_client::{HpcJob, HpcJobOptions};
-use forebay_wire::cluster::{CLUSTER_PROTOCOL, PrefetchRequest, RequestProgress, Part, ToAgent, ToCoordinator};
+use forebay_wire::cluster::{
+    CLUSTER_PROTOCOL, Part, PrefetchRequest, RequestProgress, ToAgent, ToCoordinator,
+};
 use forebay_wire::framed::{Arrived, Framed};
 use forebay_wire::link::{Listener, Security};
 use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
@@ -97,7 +99,14 @@ fn pages_of_a_paused_request_stop_in_their_middle() {
     let before = slow.stats().read_bytes;
     let read = || slow.stats().read_bytes - before;
     let parts = vec![Part { file: 0, offset: 0, len: BYTES }];
-    let request = PrefetchRequest { request: 1, threads: 2, rate_bytes_per_s: 0, ahead: false, files: vec![file], parts };
+    let request = PrefetchRequest {
+        request: 1,
+        threads: 2,
+        rate_bytes_per_s: 0,
+        ahead: false,
+        files: vec![file],
+        parts,
+    };
     coordinator.say(&ToAgent::Fetch(request));
     let mut stopped_at = Vec::new();
     for _ in 0..10 {

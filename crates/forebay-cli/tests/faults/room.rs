@@ -21,7 +21,8 @@ fn with_all_of_the_tier_pinned_reads_go_on_from_the_pfs_and_the_operator_is_hear
     admin_client.admin().pin(&pinned, true).unwrap();
     verify_once(&agent.client(), &pinned, 1, 0);
     // Now the rest is taken away, and more than that.
-    admin_client.admin().set_capacity(BASE + 8 * MIB).unwrap();
+    let used_bytes = agent.status().used_bytes.iter().map(|(_, bytes)| bytes).sum::<u64>();
+    admin_client.admin().set_capacity(used_bytes - MIB).unwrap();
     let before = agent.counter("refusals_total");
     verify_once(&agent.client(), &other, 2, 0);
     assert!(agent.counter("refusals_total") > before, "the tier had room");

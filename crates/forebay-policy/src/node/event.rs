@@ -6,11 +6,10 @@
 //! prefetch request, a load or a peer wants to fetch next and has to be let go.
 
 use alloc::vec::Vec;
-use core::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::queue::Held;
+use super::queue::{Held, Pages};
 use crate::fetch_order::Urgency;
 use crate::stage::event::{Priority, Progress, RequestId};
 
@@ -42,27 +41,6 @@ pub enum By {
     Peer,
     /// A load.
     Load(LoadId),
-}
-
-/// Adjacent pages of a file that wait for the pages before them
-/// ([`crate::fetch_order::precedes`]).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pages {
-    /// The same for all pages of a file.
-    pub file: u64,
-    /// Those of the task.
-    pub range: Range<u32>,
-}
-
-impl Pages {
-    pub(super) fn end(&self) -> (u64, u32) {
-        (self.file, self.range.end)
-    }
-
-    /// The end of the pages before.
-    pub(super) fn start(&self) -> (u64, u32) {
-        (self.file, self.range.start)
-    }
 }
 
 /// What the machine hears.

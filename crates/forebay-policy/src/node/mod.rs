@@ -26,8 +26,8 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use brake::Brake;
-pub use event::{Action, By, Config, Event, LoadId, MountId, Pages, ReadId, TaskId};
-pub use queue::{Held, Queue};
+pub use event::{Action, By, Config, Event, LoadId, MountId, ReadId, TaskId};
+pub use queue::{Held, Pages, Queue};
 use reads::{Offer, Reads};
 
 use crate::machine::{Machine, Nanos};

@@ -5,10 +5,10 @@
 
 use alloc::collections::btree_map::{BTreeMap, Entry};
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::event::Pages;
 use crate::fetch_order::{self, Urgency};
 use crate::machine::Nanos;
 
@@ -46,6 +46,27 @@ impl Held {
             Held::Plans => urgency == Urgency::Plan,
             Held::AllButDemand => urgency != Urgency::Demand,
         }
+    }
+}
+
+/// Adjacent pages of a file that wait for the pages before them
+/// ([`fetch_order::precedes`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pages {
+    /// The same for all pages of a file.
+    pub file: u64,
+    /// Those of the task.
+    pub range: Range<u32>,
+}
+
+impl Pages {
+    fn end(&self) -> (u64, u32) {
+        (self.file, self.range.end)
+    }
+
+    /// The end of the pages before.
+    fn start(&self) -> (u64, u32) {
+        (self.file, self.range.start)
     }
 }
 
