@@ -337,7 +337,7 @@ fn a_changed_grant_is_noticed() {
     let error = forebay(&["sim", "replay", path(&trace)]).expect_err("no such kind");
     assert!(
         error.contains(
-            "this is a run of kind 'tape'; colocation, burst-buffer, cluster, memory, world, stages and laws can \
+            "this is a run of kind 'tape'; colocation, burst-buffer, cluster, memory, world, stages, node and laws can \
              be replayed"
         ),
         "{error}"
