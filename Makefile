@@ -184,6 +184,7 @@ completions: build ## Shell completions and man pages, in target/share
 	mkdir -p target/share/completions
 	for shell in bash zsh fish; do $(BUILT)/forebay completions $$shell > target/share/completions/$$shell || exit 1; done
 	$(BUILT)/forebay man target/share/man
+	for program in sim lab; do $(BUILT)/forebay-$$program man > target/share/man/forebay-$$program.1 || exit 1; done
 
 # Does not build, so that `sudo make install` needs no compiler and leaves nothing of root's in
 # target/.
@@ -208,6 +209,7 @@ install: ## Program, C library, completions and man pages below PREFIX
 	$(BUILT)/forebay completions zsh > $(ROOT)/share/zsh/site-functions/_forebay
 	$(BUILT)/forebay completions fish > $(ROOT)/share/fish/vendor_completions.d/forebay.fish
 	$(BUILT)/forebay man $(ROOT)/share/man/man1
+	for program in sim lab; do $(BUILT)/forebay-$$program man > $(ROOT)/share/man/man1/forebay-$$program.1 || exit 1; done
 
 .PHONY: ci
 ci: ## What continuous integration runs, on this machine
