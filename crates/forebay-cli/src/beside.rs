@@ -13,12 +13,7 @@ use std::process::Command;
 pub const PROGRAMS: [(&str, &str, Option<&str>, &str); 4] = [
     ("sim", "sim", None, "Simulate the effect of a policy on a cluster"),
     ("model", "sim", Some("model"), "Compute a figure from a model"),
-    (
-        "replay",
-        "sim",
-        Some("replay"),
-        "Repeat the decisions that a simulation, coordinator or agent recorded, and compare them",
-    ),
+    ("replay", "sim", Some("replay"), "Repeat recorded decisions, and compare them"),
     ("lab", "lab", None, "Start test fixtures: a cluster on one machine, a slow parallel file system"),
 ];
 

@@ -76,6 +76,10 @@ const IMPURE: &[&str] = &[
     "SystemTime",
     "Instant",
     "thread::",
+    "thread_local",
+    "unsafe",
+    "static mut",
+    "println!",
     "HashMap",
     "HashSet",
     "RandomState",
@@ -194,7 +198,7 @@ fn names(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();
         let after = line[at + word.len()..].chars().next();
-        !before.is_some_and(part_of_word) && (word.ends_with(':') || !after.is_some_and(part_of_word))
+        !before.is_some_and(part_of_word) && (word.ends_with([':', '!']) || !after.is_some_and(part_of_word))
     })
 }
 
@@ -226,6 +230,17 @@ fn those_who_decide_know_no_world_and_no_clock() {
             let found = impurities(text);
             assert!(found.is_empty(), "{}: lines and words {found:?}", path.display());
         }
+    }
+}
+
+/// For all who inherit them: without their `std` part and, for hashbrown, its default hasher.
+#[test]
+fn outside_crates_of_the_policy_layer_have_no_std() {
+    let workspace =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml")).unwrap();
+    for outside in PURE_OUTSIDE {
+        let line = workspace.lines().find(|line| line.starts_with(&format!("{outside} = ")));
+        assert!(line.is_some_and(|line| line.contains("default-features = false")), "{outside}: {line:?}");
     }
 }
 

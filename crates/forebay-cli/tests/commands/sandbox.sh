@@ -44,7 +44,9 @@ for entry in "$repository"/*; do
     name=$(basename "$entry")
     [ "$name" = target ] || ln -s "/opt-repository/$name" "$root/home/me/forebay/$name"
 done
-ln -s "/opt-program/$(basename "$program")" "$root/home/me/forebay/target/release/forebay"
+for name in forebay forebay-sim forebay-lab; do
+    ln -s "/opt-program/$name" "$root/home/me/forebay/target/release/$name"
+done
 for library in libforebay.a libforebay.so libforebay_preload.so; do
     ln -s "/opt-program/deps/$library" "$root/home/me/forebay/target/release/$library"
 done

@@ -31,8 +31,8 @@ pub struct AllocationArgs {
 
 /// Compared by default: all pairs are too many for a table.
 const POLICIES: [&str; 4] = ["striped/sa-sjf", "striped/coflow", "full/sa-sjf", "full/coflow"];
-const POLICIES_HELP: &str = "Policies to compare, as ALLOCATION/ACCESS; by default striped and full \
-     with sa-sjf and coflow";
+const POLICIES_HELP: &str = "Policies to compare, as ALLOCATION/ACCESS; by default striped/sa-sjf, \
+     striped/coflow, full/sa-sjf and full/coflow";
 
 pub fn allocation(args: &AllocationArgs, out: &mut Output<'_>) -> Result<()> {
     let Systems { seed, .. } = args.systems;
