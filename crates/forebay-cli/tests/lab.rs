@@ -250,8 +250,9 @@ fn a_program_that_hangs_on_a_fuse_mount_of_its_own_does_not_hold_up_the_end() {
     let Some(lab) = Lab::possible("glusterfs") else { return };
     succeeded(lab.up().arg("--no-agents"));
     let serve = format!(
-        "cd $FOREBAY_LAB_DIR/node && mkdir back mnt && cp {FOREBAY} own-server && \
-         ./own-server lab slowfs --backing $PWD/back --mount $PWD/mnt --rate unlimited --daemonize"
+        "cd $FOREBAY_LAB_DIR/node && mkdir back mnt && cp {} own-server && \
+         ./own-server slowfs --backing $PWD/back --mount $PWD/mnt --rate unlimited --daemonize",
+        env!("CARGO_BIN_EXE_forebay-lab")
     );
     let served = lab.run("c1", &["sh", "-c", &serve]);
     assert!(served.status.success(), "{served:?}");

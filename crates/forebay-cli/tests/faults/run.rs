@@ -3,7 +3,7 @@
 
 use crate::common::{Agent, FOREBAY, PATIENCE, content, plain_pfs, text, wait_for};
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
@@ -132,7 +132,10 @@ fn a_program_under_forebay_run_stops_continues_and_dies_with_it() {
     let agent = Agent::on(pfs.path());
     let script = "import os, time\nprint(os.getpid())\nwhile True: time.sleep(0.01)";
     for way in WAYS {
-        let mut started = Started::new(python(&agent, way, script));
+        let mut command = python(&agent, way, script);
+        // In a group with a parent outside of it: where there is none, SIGTSTP does nothing.
+        command.process_group(0);
+        let mut started = Started::new(command);
         let (run, program) = (started.child.id(), started.line().parse().unwrap());
         assert_eq!(run == program, !way.contains(&"--report"), "{way:?}");
         started.send(libc::SIGTSTP);
@@ -175,7 +178,7 @@ fn a_program_begins_with_the_children_masks_and_descriptors_of_a_plain_start() {
             Ok(())
         };
         // SAFETY: it neither allocates nor takes a lock.
-        unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, change) };
+        unsafe { command.pre_exec(change) };
         let out = command.output().unwrap();
         assert!(out.status.success(), "{}", text(&out.stderr));
         text(&out.stdout)
