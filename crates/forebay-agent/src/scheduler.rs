@@ -361,7 +361,10 @@ impl<T> Scheduler<T> {
         if all {
             state.recorder.flush();
         }
-        state.moved.extract_if(.., |_, progress| all || progress.done).collect()
+        let is_due = |(_, progress): &(RequestId, Progress)| all || progress.done;
+        let (due, others): (Vec<_>, Vec<_>) = std::mem::take(&mut state.moved).into_iter().partition(is_due);
+        state.moved = others.into_iter().collect();
+        due
     }
 
     // What is fetched at all.

@@ -227,7 +227,7 @@ impl Peers {
         let peer = lock(&self.peers)
             .entry(node.to_owned())
             .or_insert_with(|| {
-                let (queue, workers) = (ThreadQueue::new(), Mutex::default());
+                let (queue, workers) = (ThreadQueue::default(), Mutex::default());
                 Arc::new(Peer { name: node.to_owned(), queue, workers })
             })
             .clone();

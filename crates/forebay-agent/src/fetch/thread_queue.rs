@@ -35,13 +35,14 @@ pub enum Popped<T> {
     Closed,
 }
 
-impl<T> ThreadQueue<T> {
-    /// An empty queue.
-    pub fn new() -> Self {
+impl<T> Default for ThreadQueue<T> {
+    fn default() -> Self {
         let state = State { queue: Queue::default(), idle: 0, closed: false };
         ThreadQueue { state: Mutex::new(state), ready: Condvar::new(), started: Instant::now() }
     }
+}
 
+impl<T> ThreadQueue<T> {
     /// Adds a task; hands it back if its class is full or the queue is closed.
     ///
     /// # Errors
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_has_taken_a_task_is_not_idle_any_more() {
-        let queue = ThreadQueue::new();
+        let queue = ThreadQueue::default();
         assert!(!queue.is_short_of_threads());
         queue.push(Urgency::Load, 1).unwrap();
         assert!(queue.is_short_of_threads(), "nobody is there");

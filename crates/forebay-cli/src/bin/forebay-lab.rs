@@ -23,6 +23,7 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is only one of it")]
 enum Command {
     #[command(flatten)]
     Lab(LabCommand),
