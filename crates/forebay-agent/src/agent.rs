@@ -368,6 +368,7 @@ fn keep_house(node: &Node, peers: &PeerServer) {
         node.cache.settle_some();
         node.fetch.owners.keep_house();
         node.fetch.peers.keep_house();
+        node.fetch.scheduler.tick();
         peers.keep_house();
     }
 }

@@ -219,6 +219,14 @@ impl<T> Scheduler<T> {
         }
     }
 
+    /// Called about ten times a second: threads that wait may know of no deadline that came since.
+    /// Also writes what was recorded.
+    pub fn tick(&self) {
+        let mut state = lock(&self.state);
+        self.wake_if_due(&mut state);
+        state.recorder.flush();
+    }
+
     /// Waits at `condvar` until something changes, the machine wants to be woken, or `limit` has
     /// passed.
     fn wait<'a>(
@@ -284,10 +292,14 @@ impl<T> Scheduler<T> {
         let mut state = lock(&self.state);
         state.closed = true;
         let waiting = state.machine.take_all();
-        state.recorder = Recorder::off();
+        let recorder = std::mem::replace(&mut state.recorder, Recorder::off());
         self.wakes.iter().flatten().for_each(Condvar::notify_all);
         self.changed.notify_all();
-        waiting.into_iter().filter_map(|id| state.tasks.remove(&id)).collect()
+        let waiting = waiting.into_iter().filter_map(|id| state.tasks.remove(&id)).collect();
+        drop(state);
+        // Without the lock: it waits for the disk.
+        drop(recorder);
+        waiting
     }
 
     /// Tasks waiting or running for a mount, and the age in milliseconds of the oldest running one.
@@ -358,9 +370,6 @@ impl<T> Scheduler<T> {
     /// Takes what has moved since the last call: requests that are done, and with `all` others too.
     pub fn take_moved(&self, all: bool) -> Vec<(RequestId, Progress)> {
         let mut state = lock(&self.state);
-        if all {
-            state.recorder.flush();
-        }
         let is_due = |(_, progress): &(RequestId, Progress)| all || progress.done;
         let (due, others): (Vec<_>, Vec<_>) = std::mem::take(&mut state.moved).into_iter().partition(is_due);
         state.moved = others.into_iter().collect();
@@ -466,6 +475,28 @@ mod tests {
             assert!(matches!(taken, (Some(1), Some(2), None) | (Some(2), Some(1), None)), "{taken:?}");
         });
         assert_eq!(scheduler.push(0, Urgency::Demand, None, 4), Err(4));
+    }
+
+    /// A thread that waits has asked for no deadline: the page that hangs was taken up later.
+    #[test]
+    fn a_page_behind_one_that_hangs_goes_to_a_thread_that_was_waiting_before() {
+        let scheduler = scheduler(None);
+        let page = |number: u32| Some(Pages { file: 1, range: number..number + 1 });
+        std::thread::scope(|threads| {
+            let hangs = threads.spawn(|| scheduler.pop(0, 0));
+            let waits = threads.spawn(|| scheduler.pop(0, 1));
+            while lock(&scheduler.state).machine.idle_threads().len() < 2 {
+                std::thread::yield_now();
+            }
+            scheduler.push(0, Urgency::Demand, page(0), 0).unwrap();
+            assert_eq!(hangs.join().unwrap(), Some(0));
+            scheduler.push(0, Urgency::Demand, page(1), 1).unwrap();
+            while !waits.is_finished() {
+                scheduler.tick();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            assert_eq!(waits.join().unwrap(), Some(1));
+        });
     }
 
     #[test]

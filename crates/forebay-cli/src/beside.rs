@@ -5,6 +5,7 @@ use crate::Outcome;
 use crate::global::Global;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -26,20 +27,25 @@ pub fn help() -> String {
 
 /// Becomes the program of the command `words[0]`; `unknown` ends this one if nobody has ever heard
 /// of that.
-pub fn exec(global: &Global, words: &[OsString], unknown: fn(&OsStr) -> !) -> Outcome {
+pub fn exec(global: &Global, words: &[OsString], unknown: fn() -> !) -> Outcome {
     let (name, arguments) = words.split_first().ok_or("no command")?;
+    if name.is_empty() || name.as_bytes().contains(&b'/') {
+        unknown();
+    }
     let known = PROGRAMS.iter().find(|(command, ..)| name == command);
     let mut program = OsString::from("forebay-");
     program.push(known.map_or(name.as_os_str(), |(_, program, ..)| OsStr::new(program)));
     let own = std::env::current_exe().ok();
     let beside = own.map(|own| own.with_file_name(&program)).filter(|path| path.is_file());
     let mut command = Command::new(beside.as_deref().unwrap_or(program.as_ref()).as_os_str());
-    command.args(known.and_then(|(_, _, first, _)| *first)).args(arguments);
-    command.args(global.json.then_some("--json"));
+    command.args(known.and_then(|(_, _, first, _)| *first));
+    // Before the arguments, the last of which may be a program's.
+    let says_so = arguments.iter().take_while(|word| *word != "--").any(|word| word == "--json");
+    command.args((global.json && !says_so).then_some("--json")).args(arguments);
     let e = command.exec();
     let program = program.display();
     if e.kind() == io::ErrorKind::NotFound && known.is_none() {
-        unknown(name);
+        unknown();
     }
     Err(match e.kind() {
         io::ErrorKind::NotFound => {

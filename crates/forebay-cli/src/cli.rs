@@ -8,7 +8,7 @@ use crate::out::write_out;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use forebay_agent::units::{Amount, parse_bytes, parse_rate};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ pub struct Cli {
 impl Cli {
     /// Parses the command line. An invalid one ends the program here, with exit code 2.
     pub fn from_args() -> Cli {
-        let mut cli = OnlyRun::from_args().unwrap_or_else(Cli::parse);
+        let mut cli = OnlyRun::from_args().or_else(help_of_a_program).unwrap_or_else(Cli::parse);
         cli.take_environment();
         let writes = match &cli.command {
             Command::Cat(_) => "`forebay cat` writes the bytes of the files",
@@ -65,6 +65,15 @@ impl OnlyRun {
         let OnlyRun { global, command: RunCommand::Run(args) } = OnlyRun::try_parse().ok()?;
         Some(Cli { global, command: Command::Run(args) })
     }
+}
+
+/// `forebay help NAME` of a program of its own.
+fn help_of_a_program() -> Option<Cli> {
+    let mut words = std::env::args_os().skip(1);
+    let name = words.next().filter(|word| word == "help").and_then(|_| words.next())?;
+    let is_known = beside::PROGRAMS.iter().any(|(command, ..)| name == *command);
+    let command = Command::Beside(vec![name, "--help".into()]);
+    is_known.then_some(Cli { global: Global { json: false, socket: None }, command })
 }
 
 impl Cli {
@@ -598,10 +607,11 @@ fn parse_qos(text: &str) -> Result<u32, String> {
     Ok((percent * 10.0).round() as u32)
 }
 
-/// Ends the program: there is no such command.
-pub fn unknown(name: &OsStr) -> ! {
-    let message = format!("unrecognized subcommand '{}'", name.display());
-    Cli::command().error(ErrorKind::InvalidSubcommand, message).exit()
+/// Ends the program: there is no such command, but perhaps a similar one.
+pub fn unknown() -> ! {
+    let mut tree = Cli::command().allow_external_subcommands(false);
+    let error = tree.try_get_matches_from_mut(std::env::args_os()).err();
+    error.unwrap_or_else(|| tree.error(ErrorKind::InvalidSubcommand, "unrecognized subcommand")).exit()
 }
 
 /// Prints completions for `shell`.

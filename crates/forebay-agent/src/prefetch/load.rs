@@ -132,10 +132,15 @@ impl LoadJob {
         });
         fetch.scheduler.hear(Event::LoadBegins { load: job.id, rate_bytes_per_s });
         let (fetch, feeding) = (fetch.clone(), job.clone());
-        std::thread::Builder::new().name("load".into()).spawn(move || {
+        let body = move || {
             feeding.feed(&fetch);
             drop(share);
-        })?;
+        };
+        let spawned = std::thread::Builder::new().name("load".into()).spawn(body);
+        if let Err(e) = spawned {
+            job.cancel();
+            return Err(e);
+        }
         Ok(job)
     }
 

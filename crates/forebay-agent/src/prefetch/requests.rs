@@ -68,6 +68,8 @@ struct State {
     requests: BTreeMap<u64, Run>,
     /// Of the ticket given last.
     serial: u64,
+    /// All requests of the cluster are paused.
+    all_pause: bool,
 }
 
 /// Names a request as it was begun here; the node machine knows it by its serial number. Its own
@@ -146,6 +148,7 @@ impl Requests {
 
     /// Whether all requests of the cluster are paused.
     pub fn pause_all(&self, on: bool) {
+        lock(&self.state).all_pause = on;
         self.scheduler().hear(Event::Pause { on });
     }
 
@@ -163,7 +166,9 @@ impl Requests {
         let mut state = lock(&self.state);
         let dropped: Vec<u64> = std::mem::take(&mut state.requests).values().map(|run| run.serial).collect();
         let count = dropped.len();
-        self.scheduler().hear(Event::Pause { on: false });
+        if std::mem::take(&mut state.all_pause) {
+            self.scheduler().hear(Event::Pause { on: false });
+        }
         if count > 0 {
             self.scheduler().hear(Event::Release { requests: dropped });
             drop(state);

@@ -100,7 +100,8 @@ impl Node {
     /// Whether a fresh machine would decide the same from now on.
     pub fn is_as_new(&self, now: Nanos) -> bool {
         let is_resting = |mount: &Mount| mount.queue.is_empty() && mount.queue.is_resting();
-        self.reads.is_idle() && self.brake.is_off(now) && self.mounts.iter().all(is_resting)
+        let is_off = self.brake.is_off(now) && !self.gentle && self.held == Held::Nothing;
+        is_off && self.reads.is_idle() && self.mounts.iter().all(is_resting)
     }
 
     /// Takes out all tasks that wait. Called at the end of an agent.

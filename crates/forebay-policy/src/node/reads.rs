@@ -20,9 +20,8 @@ use crate::token_bucket::{FOREVER_NS, TokenBucket};
 /// Burst of a limited request or load: a page is never split over two refills.
 const BURST_BYTES: u64 = 4 << 20;
 
-/// Reads of the usual size that a load has under way: enough for every fetch thread to find the
-/// next one waiting.
-const LOAD_READS: u64 = 64;
+/// Reads that a load has under way: enough for every fetch thread to find the next one waiting.
+const LOAD_READS: usize = 64;
 
 /// A read that waits.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +74,7 @@ struct Request {
 #[derive(Debug)]
 struct Load {
     pace: Pace,
-    bytes_in_flight: u64,
+    reads_in_flight: usize,
     offer: Option<Offer>,
 }
 
@@ -173,7 +172,7 @@ impl Reads {
     }
 
     pub fn load_begins(&mut self, now: Nanos, id: LoadId, rate: u64) {
-        self.loads.insert(id, Load { pace: Pace::new(now, rate), bytes_in_flight: 0, offer: None });
+        self.loads.insert(id, Load { pace: Pace::new(now, rate), reads_in_flight: 0, offer: None });
     }
 
     pub fn load_ends(&mut self, id: LoadId) {
@@ -219,7 +218,7 @@ impl Reads {
             By::Peer => self.passed -= 1,
             By::Load(id) => {
                 if let Some(load) = self.loads.get_mut(&id) {
-                    load.bytes_in_flight -= sent.bytes;
+                    load.reads_in_flight -= 1;
                 }
             }
             By::Request(id) => {
@@ -379,13 +378,12 @@ impl Reads {
     }
 
     fn dispatch_loads(&mut self, now: Nanos, out: &mut Vec<Action>) {
-        let most = LOAD_READS * self.read_bytes;
         let mut sent = Vec::new();
         for (id, load) in &mut self.loads {
-            if let Some(offer) = load.offer.filter(|_| load.bytes_in_flight < most)
+            if let Some(offer) = load.offer.filter(|_| load.reads_in_flight < LOAD_READS)
                 && load.pace.take(now, offer.bytes)
             {
-                load.bytes_in_flight += offer.bytes;
+                load.reads_in_flight += 1;
                 load.offer = None;
                 sent.push((*id, offer));
             }

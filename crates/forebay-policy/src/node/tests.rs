@@ -116,6 +116,17 @@ fn a_rate_delays_its_request_alone() {
 }
 
 #[test]
+fn a_load_has_so_many_reads_under_way_however_short_they_are() {
+    let mut node = Driven::new();
+    node.hear(Event::LoadBegins { load: 1, rate_bytes_per_s: 0 });
+    (1..=64).for_each(|read| assert_eq!(node.offer(By::Load(1), Some(0), 20 << 10, false), [read]));
+    assert!(node.offer(By::Load(1), Some(0), 20 << 10, false).is_empty());
+    assert_eq!(node.ended(7), [65]);
+    node.hear(Event::LoadEnds { load: 1 });
+    assert!(!node.node.knows(By::Load(1)) && node.ended(8).is_empty());
+}
+
+#[test]
 fn pauses_and_the_brake_stop_what_nobody_waits_for() {
     let mut node = Driven::new();
     node.request(1, 1, Priority::Planned);
