@@ -27,10 +27,10 @@ pub fn help() -> String {
 
 /// Becomes the program of the command `words[0]`; `unknown` ends this one if nobody has ever heard
 /// of that.
-pub fn exec(global: &Global, words: &[OsString], unknown: fn() -> !) -> Outcome {
+pub fn exec(global: &Global, words: &[OsString], unknown: fn(&OsStr) -> !) -> Outcome {
     let (name, arguments) = words.split_first().ok_or("no command")?;
     if name.is_empty() || name.as_bytes().contains(&b'/') {
-        unknown();
+        unknown(name);
     }
     let known = PROGRAMS.iter().find(|(command, ..)| name == command);
     let mut program = OsString::from("forebay-");
@@ -45,7 +45,7 @@ pub fn exec(global: &Global, words: &[OsString], unknown: fn() -> !) -> Outcome 
     let e = command.exec();
     let program = program.display();
     if e.kind() == io::ErrorKind::NotFound && known.is_none() {
-        unknown();
+        unknown(name);
     }
     Err(match e.kind() {
         io::ErrorKind::NotFound => {

@@ -8,7 +8,7 @@ use crate::out::write_out;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use forebay_agent::units::{Amount, parse_bytes, parse_rate};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -607,11 +607,31 @@ fn parse_qos(text: &str) -> Result<u32, String> {
     Ok((percent * 10.0).round() as u32)
 }
 
-/// Ends the program: there is no such command, but perhaps a similar one.
-pub fn unknown() -> ! {
-    let mut tree = Cli::command().allow_external_subcommands(false);
-    let error = tree.try_get_matches_from_mut(std::env::args_os()).err();
-    error.unwrap_or_else(|| tree.error(ErrorKind::InvalidSubcommand, "unrecognized subcommand")).exit()
+/// Ends the program: there is no command `name`, but perhaps a similar one.
+pub fn unknown(name: &OsStr) -> ! {
+    let mut tree = Cli::command();
+    let name = name.to_string_lossy();
+    let commands = tree.get_subcommands().filter(|command| !command.is_hide_set()).map(|c| c.get_name());
+    let names = commands.chain(beside::PROGRAMS.iter().map(|(command, ..)| *command));
+    let tip = match names.min_by_key(|other| edits(&name, other)) {
+        Some(other) if edits(&name, other) <= 2 => format!("; a similar one is '{other}'"),
+        _ => String::new(),
+    };
+    tree.error(ErrorKind::InvalidSubcommand, format!("unrecognized subcommand '{name}'{tip}")).exit()
+}
+
+/// Letters that have to be added, removed or replaced to make one word of the other (Levenshtein).
+fn edits(word: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
+    for (i, a) in word.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in other.chars().enumerate() {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[row.len() - 1]
 }
 
 /// Prints completions for `shell`.
@@ -650,6 +670,13 @@ mod tests {
         assert_eq!(parse_qos("5%"), Ok(50));
         assert_eq!(parse_qos("0.5 %"), Ok(5));
         assert!(parse_qos("-1%").is_err() && parse_qos("much").is_err());
+    }
+
+    #[test]
+    fn words_are_as_similar_as_few_letters_differ() {
+        let pairs = [("stauts", "status"), ("loda", "load"), ("", "up"), ("rnu", "run"), ("top", "top")];
+        assert_eq!(pairs.map(|(word, other)| edits(word, other)), [2, 2, 2, 2, 0]);
+        assert!(edits("frobnicate", "init") > 2);
     }
 
     #[test]

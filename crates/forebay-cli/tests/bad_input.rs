@@ -289,3 +289,29 @@ fn a_hung_agent_is_named_with_what_to_do() {
     assert_eq!(out.status.code(), Some(FAILED), "{said}");
     assert!(said.contains("has not answered in time") && said.contains("kill it"), "{said}");
 }
+
+/// As git and cargo do. What another program is to hear goes to it as it is.
+#[test]
+fn a_command_of_another_program_is_run_beside_this_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("forebay");
+    std::fs::copy(env!("CARGO_BIN_EXE_forebay"), &program).unwrap();
+    let beside = dir.path().join("forebay-hello");
+    std::fs::write(&beside, "#!/bin/sh\nprintf '%s,' \"$@\"\nexit 7\n").unwrap();
+    std::fs::set_permissions(&beside, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let run = |words: &[&str]| {
+        let out = std::process::Command::new(&program).args(words).env("PATH", "/nowhere").output().unwrap();
+        let said = String::from_utf8(out.stderr).unwrap();
+        (out.status.code().unwrap(), String::from_utf8(out.stdout).unwrap(), said)
+    };
+    let (code, heard, _) = run(&["--json", "hello", "a", "--", "b", "--json"]);
+    assert_eq!((code, heard.as_str()), (7, "--json,a,--,b,--json,"));
+    assert_eq!(run(&["hello", "--json"]).1, "--json,");
+    let (code, _, said) = run(&["sim", "run", "x"]);
+    assert!(code == 1 && said.contains("forebay-sim is neither beside this program nor in PATH"), "{said}");
+    for word in ["stauts", "a/b", ""] {
+        let (code, _, said) = run(&[word]);
+        assert!(code == 2 && said.contains(&format!("unrecognized subcommand '{word}'")), "{said}");
+        assert_eq!(said.contains("a similar one is 'status'"), word == "stauts", "{said}");
+    }
+}
