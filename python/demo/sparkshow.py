@@ -1,4 +1,4 @@
-"""Spark's part of the demonstration: two nodes on loopback addresses before a slow PFS, or the lab; WordCount and Sort, a table, a timeline."""
+"""Spark's part of the demonstration: two nodes on loopback addresses before a slow PFS, or the lab; WordCount, or what is asked for, a table, a timeline."""
 
 import contextlib
 import json

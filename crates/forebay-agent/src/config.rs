@@ -61,7 +61,7 @@ pub const KEYS: &[Key] = &[
         default: "\"\"",
         reason: "Directory in which the agent records what its memory controller and its fetch scheduler hear and decide, \
                  for `forebay replay`: of each four files of at most 64 MiB, in a directory with the host's name; about \
-                 5 kB a second on a quiet node, and 1 kB for each page that is fetched. Empty: no record.",
+                 5 kB a second on a quiet node, and some hundred bytes for each page that is fetched. Empty: no record.",
     },
     Key {
         name: "tier.capacity",

@@ -10,13 +10,13 @@
 //! | `jobs` | what jobs of local programs report, and where their files lie |
 //! | `prefetch` | loads, and requests of the coordinator |
 //! | `fetch` | what a miss does: a page comes from the peer that owns it, or from the PFS |
+//! | `scheduler` | drives the node machine: what is fetched, and when |
 //! | `memory_control` | the memory controller: the tier gives way to compute |
 //! | `cache` | cached versions and their pages, pins, and eviction |
-//! | `scheduler` | drives the node machine: what is fetched, and when |
 //! | `cluster` | the members, and who owns which extent |
 //! | `user_limits` | what one user may hold |
 //! | `mounts` | the PFS mounts: which files they serve, and whether a version is settled |
-//! | `config`, `counters`, `stop`, `lock`, `units`, `memory` | what all rooms use |
+//! | `config`, `counters`, `decision_log`, `stop`, `lock`, `units`, `memory` | what all rooms use |
 //!
 //! The table is in order: a room imports rooms below it and none above. A read that misses goes
 //! through `serve/connection`, `serve/miss`, `fetch`, `cache`. What is cached, and what of it is
@@ -28,6 +28,7 @@ pub mod cluster;
 pub mod config;
 pub mod coordinator;
 pub mod counters;
+mod decision_log;
 pub mod fetch;
 pub mod jobs;
 pub mod lock;

@@ -6,6 +6,7 @@
 //! machine hears and decides is recorded.
 
 use crate::cache::entry::Task;
+use crate::decision_log;
 use crate::lock::lock;
 use crate::stop::Wake;
 use forebay_policy::fetch_order::Urgency;
@@ -94,24 +95,13 @@ impl<T> std::fmt::Debug for State<T> {
 }
 
 impl<T> Scheduler<T> {
-    /// A machine that has heard nothing, for mounts with so many fetch threads. Its log is in a
-    /// directory with the name of this host, as agents of many nodes may share a configuration and
-    /// a file system. A request that is done calls `reporting`.
+    /// A machine that has heard nothing, for mounts with so many fetch threads. A request that is
+    /// done calls `reporting`.
     ///
     /// # Errors
     /// The log cannot be written.
     pub fn new(config: Config, decision_log: Option<&Path>, reporting: Arc<Wake>) -> io::Result<Self> {
-        let recorder = match decision_log {
-            None => Recorder::off(),
-            Some(dir) => {
-                let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-                Recorder::start(&dir.join(host), LOG, &config).map_err(|e| {
-                    let dir = dir.display();
-                    let why = format!("cannot record decisions in {dir} (agent.decision_log): {e}");
-                    io::Error::new(e.kind(), why)
-                })?
-            }
-        };
+        let recorder = decision_log::start(decision_log, LOG, &config)?;
         let threads = config.fetch_threads.iter();
         let state = State {
             machine: Node::new(&config),

@@ -189,7 +189,7 @@ impl Entry {
         lock(&self.inner).file = None;
     }
 
-    /// Joins the fetch of `page`, or starts one, which somebody has to fetch then: the flag tells.
+    /// Joins the fetch of `page`, or starts one, which somebody has to fetch: the flag says so.
     /// `None` if the entry was removed meanwhile; look the file up again.
     pub fn board(&self, page: u32) -> Option<(Arc<PageFetch>, bool)> {
         let mut inner = lock(&self.inner);

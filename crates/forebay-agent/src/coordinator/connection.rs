@@ -60,7 +60,7 @@ const UNANSWERED_HEARTBEATS: u32 = 5;
 /// coordinator has given this node up.
 const ORPHANED_HEARTBEATS: u32 = 3;
 
-/// How often the progress of requests is told.
+/// How often the progress of requests is reported.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Time for the last words at the end.

@@ -1,6 +1,7 @@
 //! The machine that decides about the tier's capacity, and the log of its inputs and decisions.
 
 use crate::config::MemoryConfig;
+use crate::decision_log;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::memory::node::{Action, Config, Event, NodeMemory};
 use forebay_trace::LAWS;
@@ -44,17 +45,7 @@ impl Recorded {
         let (policy, target, gain) = (config.policy.clone(), config.target, config.gain);
         let built_from = Config { policy, target, period_ns, gain };
         let machine = NodeMemory::new(built_from.clone()).map_err(io::Error::other)?;
-        let recorder = match decision_log {
-            None => Recorder::off(),
-            Some(dir) => {
-                let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-                Recorder::start(&dir.join(host), files, &built_from).map_err(|e| {
-                    let dir = dir.display();
-                    let why = format!("cannot record decisions in {dir} (agent.decision_log): {e}");
-                    io::Error::new(e.kind(), why)
-                })?
-            }
-        };
+        let recorder = decision_log::start(decision_log, files, &built_from)?;
         let (names, decided) = (Vec::new(), Vec::with_capacity(8));
         Ok(Recorded { config: built_from, machine, recorder, names, decided })
     }
