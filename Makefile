@@ -171,6 +171,10 @@ experiment-eley: build ## Spark beside an MPI writer under each planner, in the 
 chaos: build ## Kills, stops and starves everything while readers check every byte (MINUTES=60, SEED=7, PFS="ext4 moosefs"; docs/chaos.md)
 	$(BUILT)/forebay-chaos run --seconds $$(($(or $(MINUTES),60) * 60)) $(addprefix --pfs ,$(PFS)) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)
 
+.PHONY: abuse
+abuse: build ## Attacks a mount, its agent and its console as an ordinary user, as root, and times the calls of others (MINUTES=60, ARGS="--seed 7")
+	$(PYTHON) bench/abuse.py $(BUILT)/forebay --minutes $(or $(MINUTES),60) $(ARGS)
+
 .PHONY: docs
 docs: ## Reference of the crates for developers, in target/doc
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --workspace --no-deps --document-private-items --locked

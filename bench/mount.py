@@ -20,6 +20,7 @@ Each pair runs in turns in one process, so the ratio holds on a busy machine as 
 """
 
 import argparse
+import mmap
 import os
 import pathlib
 import shutil
@@ -126,10 +127,15 @@ def bytes_pairs(options, places, references, evict):
     pfs, mounted, passed = places
     references = [("kernel passthrough", passed), *references]
     head(options)
-    for size, name in ((1 << 20, "1 MiB"), (4 << 10, "4 KiB")):
-        here = lambda: read(mounted / "data", size)
+    def first(work):
+        common.evict_page_cache(mounted / "data")
+        return work(mounted / "data")
+
+    for name, work in READS.items():
         for what, place in references:
-            row(options, f"cached read, {name}, to {what}", here, lambda: read(place / "data", size))
+            reference = lambda: work(place / "data")
+            row(options, f"first read, {name}, to {what}", lambda: first(work), reference)
+            row(options, f"read again, {name}, to {what}", lambda: work(mounted / "data"), reference)
     transfers(options, (pfs, mounted), evict)
 
 
@@ -186,6 +192,7 @@ def transfers(options, places, evict):
 def cold_read(options, place, evict):
     """As read(), of what is in no tier; of another PFS than a tmpfs, in no cache of the kernel either."""
     evict()
+    common.evict_page_cache(place / "data")
     if options.pfs:
         os.sync()
         pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
@@ -196,7 +203,7 @@ def names_pairs(options, mounted, references):
     """Names and attributes."""
     head(options)
     for what, place in references:
-        for name, work in (("create", create), ("stat", stat), ("readdir", readdir), ("unlink", unlink)):
+        for name, work in (("create", create), ("stat", stat), ("open, read, close", content), ("readdir", readdir), ("unlink", unlink)):
             row(options, f"{name}, to {what}", lambda: names(mounted, work), lambda: names(place, work))
 
 
@@ -222,6 +229,18 @@ def read(path, size):
     took = time.perf_counter() - begun
     os.close(fd)
     return total / took
+
+
+def mapped(path):
+    """Bytes in a second of a pass over a new mapping that touches each page."""
+    with path.open("rb") as file:
+        begun = time.perf_counter()
+        with mmap.mmap(file.fileno(), FILE_BYTES, prot=mmap.PROT_READ) as pages:
+            sum(pages[::4096])
+        return FILE_BYTES / (time.perf_counter() - begun)
+
+
+READS = {"1 MiB": lambda path: read(path, 1 << 20), "4 KiB": lambda path: read(path, 4 << 10), "mapped": mapped}
 
 
 def write(path):
@@ -263,6 +282,13 @@ def stat(_, paths):
     """Attributes of each name."""
     for path in paths:
         os.stat(path)
+
+
+def content(_, paths):
+    """Opens, reads and closes each file."""
+    for path in paths:
+        with open(path, "rb", buffering=0) as file:
+            file.read()
 
 
 def readdir(directory, _):

@@ -20,6 +20,9 @@ pub struct ActorArgs {
     /// Directory of the files.
     #[arg(long)]
     pub root: PathBuf,
+    /// Where the node has mounted that directory by `forebay mount`, if it has.
+    #[arg(long)]
+    pub mount: Option<PathBuf>,
     /// The agent's socket.
     #[arg(long)]
     pub socket: PathBuf,

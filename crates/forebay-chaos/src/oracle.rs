@@ -45,6 +45,9 @@ pub struct Rules {
 /// Milliseconds are cut off twice in the library's own reckoning.
 const ROUNDING_NS: u64 = 2_000_000;
 
+/// How much later than that a mount's kernel may learn of its last look, on a busy machine.
+const MOUNT_ROUNDING_NS: u64 = 1_000_000_000;
+
 /// What a handle broke.
 #[derive(Clone, Debug)]
 pub struct Violation {
@@ -118,7 +121,7 @@ fn open_may_fail(history: &History, handle: &HandleSeen, errno: i32) -> bool {
             gaps.iter().any(|(begin, end)| *begin <= handle.end && *end >= handle.begin)
                 || history.bindings.get(&handle.path).is_none_or(nowhere)
         }
-        libc::ENOTCONN => handle.kind == Kind::TierOnly,
+        libc::ENOTCONN => matches!(handle.kind, Kind::TierOnly | Kind::Run),
         _ => false,
     }
 }
@@ -194,9 +197,14 @@ impl Judge<'_> {
         sees_the_pfs(self.handle)
     }
 
+    /// Programs that know nothing of Forebay do not get `ESTALE`.
+    fn may_be_stale(&self) -> bool {
+        !self.sees_the_pfs() && !matches!(self.handle.kind, Kind::Mount | Kind::Run)
+    }
+
     fn size_reported(&self, low: usize, high: usize) -> Result<(), Fault> {
         let Ok(size) = self.handle.opened else { return Ok(()) };
-        if self.sees_the_pfs() || matches!(self.handle.kind, Kind::Cat) || high > low {
+        if self.sees_the_pfs() || matches!(self.handle.kind, Kind::Cat | Kind::Run) || high > low {
             return Ok(());
         }
         let wanted = self.versions()[low].state.size();
@@ -220,7 +228,7 @@ impl Judge<'_> {
         match errno {
             // `cat` says that it reads directly, once, wherever it does: it may have begun in the
             // tier.
-            libc::ESTALE if changed && (self.handle.kind == Kind::Cat || !self.sees_the_pfs()) => Ok(()),
+            libc::ESTALE if changed && (self.handle.kind == Kind::Cat || self.may_be_stale()) => Ok(()),
             libc::ESTALE => {
                 Err(("spurious ESTALE", "the content has not changed since the open began".into()))
             }
@@ -248,8 +256,13 @@ impl Judge<'_> {
             let from = if self.rules.plain { self.settled(read.begin) } else { low };
             return (from, self.begun(read.end).max(high));
         }
-        if matches!(self.handle.kind, Kind::Cat) {
+        if matches!(self.handle.kind, Kind::Cat | Kind::Run) {
             return (low, self.begun(read.end).max(high));
+        }
+        if self.handle.kind == Kind::Mount {
+            // Current bytes, as of a look that may be a little older, or those of the open.
+            let looked = read.begin.saturating_sub(self.rules.look_ns + MOUNT_ROUNDING_NS);
+            return (low.max(self.settled(looked)), self.begun(read.end).max(high));
         }
         let newest = self.begun(read.end);
         let newer = newest > high && (self.within_a_look(high, read) || self.hidden(high, newest, read));

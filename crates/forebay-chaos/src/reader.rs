@@ -4,7 +4,7 @@
 //! It judges nothing: what a read may give depends on what others did meanwhile, which only their
 //! logs tell.
 
-use crate::actor::Actor;
+use crate::actor::{Actor, place};
 use crate::changes::errno_of;
 use crate::content::decode;
 use crate::record::{Got, HandleSeen, Kind, PathId, ReadSeen, Record};
@@ -62,6 +62,7 @@ enum Deed {
     ReadHeld,
     Map,
     Cat,
+    Run,
     Appended,
 }
 
@@ -72,11 +73,12 @@ const DEEDS: &[(u64, Deed)] = &[
     (250, Deed::ReadHeld),
     (40, Deed::Map),
     (2, Deed::Cat),
+    (4, Deed::Run),
     (20, Deed::Appended),
 ];
 
 const KINDS: &[(u64, Kind)] =
-    &[(60, Kind::Cached), (20, Kind::TierOnly), (5, Kind::PfsOnly), (5, Kind::Plain)];
+    &[(60, Kind::Cached), (20, Kind::TierOnly), (5, Kind::PfsOnly), (5, Kind::Plain), (40, Kind::Mount)];
 
 impl Reader {
     fn step(&mut self) -> io::Result<()> {
@@ -88,6 +90,7 @@ impl Reader {
             Deed::ReadHeld => self.read_held(),
             Deed::Map => self.map(path),
             Deed::Cat => self.cat(path),
+            Deed::Run => self.run(path),
             Deed::Appended => crate::appender::look(&mut self.actor, &self.client),
         }
     }
@@ -104,7 +107,11 @@ impl Reader {
     }
 
     fn open(&mut self, path: PathId, kind: Kind) -> io::Result<Option<Held>> {
-        let (dir, name) = self.actor.place(path);
+        let kind = if kind == Kind::Mount && self.actor.args.mount.is_none() { Kind::Plain } else { kind };
+        let (dir, name) = match (kind, &self.actor.args.mount) {
+            (Kind::Mount, Some(mount)) => place(mount, path),
+            _ => self.actor.place(path),
+        };
         let relative = self.actor.random.percent(40);
         if relative {
             std::env::set_current_dir(&dir)?;
@@ -112,7 +119,7 @@ impl Reader {
         let name = if relative { name.into() } else { dir.join(name) };
         let begin = self.actor.begin()?;
         let open = match kind {
-            Kind::Plain => std::fs::File::open(&name).map(Open::Plain),
+            Kind::Plain | Kind::Mount => std::fs::File::open(&name).map(Open::Plain),
             Kind::TierOnly => self.client.open_with(&name, ReadMode::TierOnly).map(Open::Library),
             Kind::PfsOnly => self.client.open_with(&name, ReadMode::PfsOnly).map(Open::Library),
             _ => self.client.open(&name).map(Open::Library),
@@ -262,6 +269,34 @@ impl Reader {
         self.finish(held)
     }
 
+    /// Another program, which knows nothing of Forebay.
+    fn run(&mut self, path: PathId) -> io::Result<()> {
+        let name = self.actor.path(path);
+        let mut command = Command::new(&self.actor.args.forebay);
+        command.args(["run", "--quiet", "--", "dd", "bs=64K", "status=none"]);
+        command.arg(format!("if={}", name.display())).env("FOREBAY_SOCKET", &self.actor.args.socket);
+        command.env("FOREBAY_DEADLINE_MS", "1500").stdin(Stdio::null()).current_dir("/");
+        let begin = self.actor.begin()?;
+        let out = command.output()?;
+        let end = self.actor.end()?;
+        let len = out.stdout.len() as u64;
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        let opened = match out.status.code() {
+            Some(0) => Ok(0),
+            // Without an agent it starts no program.
+            _ if said.starts_with("forebay: no agent") => Err(libc::ENOTCONN),
+            _ if said.ends_with("No such file or directory\n") => Err(libc::ENOENT),
+            _ => Err(libc::EIO),
+        };
+        let got = Got::Bytes(decode(&out.stdout, 0));
+        let read = ReadSeen { begin, end, offset: 0, wanted: u64::MAX, len, got };
+        let reads = opened.map_or(Vec::new(), |_| vec![read]);
+        let (node, kind, version) = (self.actor.args.node, Kind::Run, String::new());
+        let (tiered, whole, moved) = (true, false, false);
+        let seen = HandleSeen { node, path, kind, tiered, whole, begin, end, opened, reads, moved, version };
+        self.actor.note(&Record::Handle(seen))
+    }
+
     fn cat(&mut self, path: PathId) -> io::Result<()> {
         let name = self.actor.path(path);
         let mut command = Command::new(&self.actor.args.forebay);
@@ -312,7 +347,7 @@ pub fn check(actor: Actor) -> io::Result<()> {
     let mut reader = Reader { client, actor, held: Vec::new(), buffer: vec![0; BUFFER_BYTES as usize] };
     crate::appender::check(&mut reader.actor, &reader.client)?;
     for path in 0..reader.actor.args.files {
-        for kind in [Kind::TierOnly, Kind::Cached, Kind::Plain] {
+        for kind in [Kind::TierOnly, Kind::Cached, Kind::Plain, Kind::Mount] {
             let Some(mut held) = reader.open(path, kind)? else { continue };
             let size = held.seen.opened.unwrap_or(0) + 8;
             let mut at = 0;

@@ -155,6 +155,10 @@ pub enum Kind {
     Mapped,
     /// `forebay cat`.
     Cat,
+    /// A plain program, on a mount by `forebay mount`.
+    Mount,
+    /// A plain program, by `forebay run`.
+    Run,
 }
 
 /// What a read gave.

@@ -55,6 +55,7 @@ pub fn run(stage: &mut Stage, faults: &mut Faults, plan: &Plan<'_>) -> io::Resul
     std::fs::create_dir_all(&dir)?;
     let begin = now_ns();
     let until = begin + plan.length.as_nanos() as u64;
+    (0..stage.setup.nodes).try_for_each(|node| stage.mount_on(node))?;
     let mut troupe = Troupe::new(plan.seed, plan.round, until, dir.clone(), plan.next_process);
     troupe.start(stage, Role::Writer, plan.cast.writers)?;
     troupe.start(stage, Role::Appender, plan.cast.appenders)?;
@@ -152,7 +153,7 @@ fn judge(plan: &Plan<'_>, troupe: &Troupe, checked: &Troupe) -> io::Result<Outco
 }
 
 /// The program's own opinion, and what must be left of a round in an agent: nothing but pages.
-fn verify(stage: &Stage, outcome: &mut Outcome) {
+fn verify(stage: &mut Stage, outcome: &mut Outcome) {
     let root = stage.root().to_string_lossy().into_owned();
     for number in 0..stage.setup.nodes {
         match stage.cli(number, &["verify", "--recursive", &root]) {
@@ -163,6 +164,10 @@ fn verify(stage: &Stage, outcome: &mut Outcome) {
                 String::from_utf8_lossy(&out.stderr)
             )),
             Err(e) => outcome.trouble.push(format!("`forebay verify` on node {number}: {e}")),
+        }
+        // It holds connections of its own.
+        if let Err(e) = stage.unmount_on(number) {
+            outcome.trouble.push(format!("`forebay umount` on node {number}: {e}"));
         }
         if let Some(leak) = leak(stage, number) {
             outcome.trouble.push(format!("leak: agent {number}: {leak}"));

@@ -49,6 +49,8 @@ pub struct Node {
     /// Agents that the kernel has ended there for want of memory.
     oom_kills: u64,
     own_tmpfs: bool,
+    /// The node has a mount by `forebay mount`.
+    has_mount: bool,
 }
 
 /// All of it. Dropping it ends and removes all.
@@ -113,6 +115,47 @@ impl Stage {
         Ok(stage)
     }
 
+    /// Mounts the file system by `forebay mount`, where that is possible.
+    ///
+    /// # Errors
+    /// What the command says.
+    pub fn mount_on(&mut self, number: u32) -> io::Result<()> {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            return Ok(());
+        }
+        let mount = self.mount_dir(number);
+        std::fs::create_dir_all(&mount)?;
+        let out = self.cli(number, &["mount", &text(&self.root()), &text(&mount)])?;
+        if !out.status.success() {
+            return Err(io::Error::other(String::from_utf8_lossy(&out.stderr).into_owned()));
+        }
+        self.nodes[number as usize].has_mount = true;
+        Ok(())
+    }
+
+    /// Unmounts it again.
+    ///
+    /// # Errors
+    /// What the command says.
+    pub fn unmount_on(&mut self, number: u32) -> io::Result<()> {
+        let Some(mount) = self.mount_of(number) else { return Ok(()) };
+        let out = self.cli(number, &["umount", &text(&mount)])?;
+        if !out.status.success() {
+            return Err(io::Error::other(String::from_utf8_lossy(&out.stderr).into_owned()));
+        }
+        self.nodes[number as usize].has_mount = false;
+        Ok(())
+    }
+
+    fn mount_dir(&self, number: u32) -> PathBuf {
+        self.nodes[number as usize].dir.join("mount")
+    }
+
+    /// Where the node has mounted the file system by `forebay mount`.
+    pub fn mount_of(&self, number: u32) -> Option<PathBuf> {
+        self.nodes[number as usize].has_mount.then(|| self.mount_dir(number))
+    }
+
     /// Directory of the files.
     pub fn root(&self) -> PathBuf {
         self.place.root(&self.setup.dir)
@@ -161,7 +204,7 @@ impl Stage {
         let cgroup =
             PathBuf::from(format!("/sys/fs/cgroup/memory/forebay-chaos-{}-{number}", std::process::id()));
         let cgroup = std::fs::create_dir(&cgroup).is_ok().then_some(cgroup);
-        Ok(Node { dir, agent: None, busy: false, cgroup, oom_kills: 0, own_tmpfs })
+        Ok(Node { dir, agent: None, busy: false, cgroup, oom_kills: 0, own_tmpfs, has_mount: false })
     }
 
     fn config(&self, number: u32) -> String {
@@ -337,6 +380,11 @@ impl Stage {
 
     fn clear(&mut self) -> Vec<String> {
         let mut left = Vec::new();
+        for number in 0..self.nodes.len() as u32 {
+            if let Some(mount) = self.mount_of(number) {
+                let _ = self.cli(number, &["umount", "--lazy", &text(&mount)]);
+            }
+        }
         let agents = self.nodes.iter_mut().filter_map(|n| n.agent.take());
         for mut child in agents.chain(self.coordinator.take()).collect::<Vec<_>>() {
             let _ = signal(child.id(), Signal::CONT);

@@ -107,6 +107,9 @@ impl Troupe {
             command.arg(format!("--{name}={value}"));
         };
         arg("root", stage.root().to_string_lossy().into_owned());
+        if let Some(mount) = stage.mount_of(part.node) {
+            arg("mount", mount.to_string_lossy().into_owned());
+        }
         arg("socket", stage.socket(part.node).to_string_lossy().into_owned());
         arg("files", setup.files.to_string());
         arg("large", setup.large.to_string());

@@ -412,6 +412,12 @@ impl File {
         }
     }
 
+    /// Whether all of the file is in the tier now.
+    pub fn is_resident(&self) -> bool {
+        let Source::Tiered(t) = &self.source else { return false };
+        t.view().is_some_and(|view| (0..view.geometry().pages()).all(|page| view.is_resident(page as u32)))
+    }
+
     /// Bytes of the file that are in the tier now.
     pub fn resident_bytes(&self) -> u64 {
         self.extents().iter().map(|(_, resident)| resident).sum()

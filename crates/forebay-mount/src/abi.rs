@@ -74,6 +74,7 @@ numbers! { u64:
     DONT_MASK = 1 << 6,
     FLOCK_LOCKS = 1 << 10,
     HAS_IOCTL_DIR = 1 << 11,
+    AUTO_INVAL_DATA = 1 << 12,
     READDIRPLUS_AUTO = 1 << 14,
     DO_READDIRPLUS = 1 << 13,
     ASYNC_DIO = 1 << 15,
@@ -101,6 +102,7 @@ numbers! { u32:
     GETATTR_FH = 1 << 0,
 
     FOPEN_DIRECT_IO = 1 << 0,
+    FOPEN_KEEP_CACHE = 1 << 1,
     FOPEN_PARALLEL_DIRECT_WRITES = 1 << 6,
     FOPEN_PASSTHROUGH = 1 << 7,
 
@@ -111,6 +113,9 @@ numbers! { u32:
     LK_FLOCK = 1 << 0,
     FSYNC_FDATASYNC = 1 << 0,
 }
+
+/// The code of a message to the kernel, in the place of an error.
+pub const NOTIFY_INVAL_INODE: i32 = 2;
 
 /// The kernel opens a file in order to execute it: a flag of OPEN that programs cannot set.
 pub const FMODE_EXEC: i32 = 0x20;
@@ -227,5 +232,6 @@ plain! {
         fh_in: u64, off_in: u64, nodeid_out: u64, fh_out: u64, off_out: u64, len: u64, flags: u64,
     }
     Dirent { ino: u64, off: u64, namelen: u32, kind: u32, }
+    NotifyInvalInodeOut { ino: u64, off: i64, len: i64, }
     BackingMap { fd: i32, flags: u32, padding: u64, }
 }

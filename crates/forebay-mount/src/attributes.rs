@@ -29,6 +29,9 @@ impl Fs {
         let arg: GetattrIn = request.arg()?;
         let file = self.file_of(request, arg.flags, arg.fh)?;
         match &file {
+            Located::Open(handle) if arg.flags & GETATTR_FH != 0 && handle.kept().is_some() => {
+                self.put_fresh_attributes(handle, out)?;
+            }
             Located::Named(_, stat) => self.put_attributes(stat, out),
             file => self.put_attributes(&stat(file.as_fd())?, out),
         }

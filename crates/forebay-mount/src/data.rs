@@ -32,10 +32,8 @@ impl Fs {
     pub fn read(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: ReadIn = request.arg()?;
         let handle = self.handle(arg.fh)?;
-        self.callers.act_as_daemon();
-        if handle.served.register(&self.client, handle.as_fd()) {
-            self.registered.add(&handle);
-        }
+        self.nodes.used(&handle);
+        self.register_with_tier(&handle);
         let buffer = out.data(arg.size);
         let n = match handle.served.read(buffer, arg.offset) {
             Some(n) => n,

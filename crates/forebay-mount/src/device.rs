@@ -1,6 +1,6 @@
 //! The connection to the kernel: requests are read from `/dev/fuse`, and answers are written to it.
 
-use crate::abi::{BackingMap, OutHeader, bytes_of};
+use crate::abi::{BackingMap, NOTIFY_INVAL_INODE, NotifyInvalInodeOut, OutHeader, bytes_of};
 use rustix::io::Errno;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -117,6 +117,26 @@ impl Device {
         let parts = [IoSlice::new(bytes_of(&header)), IoSlice::new(body)];
         let parts = if body.is_empty() { &parts[..1] } else { &parts[..] };
         rustix::io::writev(&self.fd, parts).is_ok()
+    }
+
+    /// Makes the kernel forget the attributes of a node.
+    pub fn forget_attributes(&self, node: u64) {
+        self.invalidate(node, -1);
+    }
+
+    /// Makes the kernel forget the attributes and the content of a node. Waits for reads of it that
+    /// are under way.
+    pub fn forget_content(&self, node: u64) {
+        self.invalidate(node, 0);
+    }
+
+    fn invalidate(&self, node: u64, off: i64) {
+        let body = NotifyInvalInodeOut { ino: node, off, len: 0 };
+        let len = (size_of::<OutHeader>() + size_of::<NotifyInvalInodeOut>()) as u32;
+        let header = OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
+        // An error says that the kernel does not know the node any more.
+        let _ =
+            rustix::io::writev(&self.fd, &[IoSlice::new(bytes_of(&header)), IoSlice::new(bytes_of(&body))]);
     }
 
     /// Registers a backing file, to which the kernel passes reads and writes of a file.

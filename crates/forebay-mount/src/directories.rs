@@ -26,7 +26,7 @@ impl Fs {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(self_path(dir.as_fd()), flags, Mode::empty())?;
         let handle = Handle::directory(node, fd, opener);
-        self.nodes.opened(node, &handle, None);
+        self.nodes.opened(node, &handle, None, None);
         let number = self.handles.add(handle);
         out.put(&OpenOut { fh: number, open_flags: 0, backing_id: 0 });
         Ok(Effect::Opened(number))

@@ -283,9 +283,14 @@ impl Fs {
 
     /// Answers with attributes.
     pub fn put_attributes(&self, stat: &Statx, out: &mut Out) {
+        self.put_attributes_for(stat, self.valid_for, out);
+    }
+
+    /// Answers with attributes that the kernel may cache for a time.
+    pub fn put_attributes_for(&self, stat: &Statx, valid_for: Duration, out: &mut Out) {
         out.put(&AttrOut {
-            attr_valid: self.valid_for.as_secs(),
-            attr_valid_nsec: self.valid_for.subsec_nanos(),
+            attr_valid: valid_for.as_secs(),
+            attr_valid_nsec: valid_for.subsec_nanos(),
             dummy: 0,
             attr: attributes(stat),
         });

@@ -4,11 +4,12 @@ use crate::caller::Identity;
 use crate::directory::Stream;
 use crate::served::Served;
 use crate::shares::Share;
+use forebay_pfs::FileVersion;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// Who has opened a file.
 #[derive(Debug)]
@@ -34,6 +35,12 @@ pub struct Handle {
     pub writer: Option<Box<Identity>>,
     /// Whether the tier serves its reads.
     pub served: Served,
+    /// The version of which the kernel keeps pages that it has read through this file.
+    kept: OnceLock<FileVersion>,
+    /// The kernel has used it since it was opened.
+    was_used: AtomicBool,
+    /// The next look at the attributes asks the servers.
+    asks_servers: AtomicBool,
     /// Position in the listing of a directory.
     pub stream: Option<Box<Mutex<Stream>>>,
     /// Bytes that were in the file were overwritten.
@@ -75,6 +82,9 @@ impl Handle {
             fd,
             writer: None,
             served,
+            kept: OnceLock::new(),
+            was_used: AtomicBool::new(false),
+            asks_servers: AtomicBool::new(false),
             stream,
             overwrote: AtomicBool::new(false),
             grown_to: AtomicU64::new(0),
@@ -111,6 +121,33 @@ impl Handle {
                 *is_direct = wanted;
             }
         }
+    }
+
+    /// The kernel keeps the pages that it reads through this file, which are of this version.
+    pub fn keep(&self, version: FileVersion) {
+        // It is set once, while the file is opened.
+        let _ = self.kept.set(version);
+    }
+
+    /// The version whose pages the kernel keeps; `None` if each read is a request.
+    pub fn kept(&self) -> Option<FileVersion> {
+        self.kept.get().copied()
+    }
+
+    /// Whether this is the first use since it was opened.
+    pub fn is_first_use(&self) -> bool {
+        !self.was_used.load(Ordering::Relaxed) && !self.was_used.swap(true, Ordering::AcqRel)
+    }
+
+    /// Others may have changed the file, and the program expects to see the change.
+    pub fn doubt(&self) {
+        self.asks_servers.store(true, Ordering::Release);
+        self.served.doubt();
+    }
+
+    /// Whether the next look at the attributes is to ask the servers.
+    pub fn asks_servers(&self) -> bool {
+        self.asks_servers.swap(false, Ordering::AcqRel)
     }
 
     /// Notes that bytes were written.

@@ -29,6 +29,7 @@ mod names;
 mod nodes;
 mod opening;
 mod operations;
+mod page_cache;
 mod registered;
 mod request;
 mod serve;
@@ -157,7 +158,7 @@ impl Mounted {
     fn begin(&self) -> io::Result<()> {
         let mut buffer = Buffer::new(REQUEST_BYTES)?;
         match self.fs.device.receive(buffer.request())? {
-            Some(bytes) => self.fs.begin(bytes),
+            Some(bytes) => self.fs.begin(bytes).inspect(|()| mounting::set_read_ahead(&self.at)),
             None => Err(io::ErrorKind::NotConnected.into()),
         }
     }

@@ -68,7 +68,11 @@ impl Fs {
         }
         if arg.lk.kind != libc::F_UNLCK {
             // The program expects to see the writes of other lock holders.
-            self.nodes.handles(handle.node).iter().for_each(|other| other.served.doubt());
+            let others = self.nodes.handles(handle.node);
+            others.iter().for_each(|other| other.doubt());
+            if others.iter().any(|other| other.kept().is_some()) {
+                self.device.forget_attributes(handle.node);
+            }
         }
         Ok(Effect::Nothing)
     }

@@ -9,7 +9,9 @@
 use crate::abi::ROOT_ID;
 use crate::caller::Identity;
 use crate::handles::Handle;
+use crate::page_cache::Keeping;
 use crate::shares::Kept;
+use forebay_pfs::FileVersion;
 use rustix::fs::{Statx, StatxFlags};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -76,6 +78,30 @@ struct Node {
     orphan: Option<Kept>,
     /// For all open files, or for none.
     backing: Option<Arc<Backing>>,
+    /// The version of all pages that the kernel keeps.
+    kept: Option<FileVersion>,
+    /// The version that the last look at the attributes showed, of a file whose pages the kernel
+    /// keeps.
+    seen: Option<FileVersion>,
+}
+
+impl Node {
+    /// Decides whether the kernel keeps pages of one more open file.
+    fn keep(&mut self, version: Option<FileVersion>, handle: &Handle) -> Keeping {
+        let fits = |other: &Arc<Handle>| {
+            !other.is_writable()
+                && (other.served.has_left() || other.kept().is_none_or(|kept| Some(kept) == version))
+        };
+        let may = self.backing.is_none() && self.handles.iter().all(fits);
+        let Some(version) = version.filter(|_| may) else {
+            // The kernel drops the pages at this open.
+            self.kept = None;
+            return Keeping::Nothing;
+        };
+        handle.keep(version);
+        self.seen = Some(version);
+        if self.kept == Some(version) { Keeping::All } else { Keeping::FromNowOn }
+    }
 }
 
 /// Where the file of a node is.
@@ -177,7 +203,17 @@ impl Nodes {
         table.last = table.last.max(ROOT_ID) + 1;
         let id = table.last;
         let name = name.into();
-        let node = Node { parent, name, file, lookups: 1, handles: Vec::new(), orphan: None, backing: None };
+        let node = Node {
+            parent,
+            name,
+            file,
+            lookups: 1,
+            handles: Vec::new(),
+            orphan: None,
+            backing: None,
+            kept: None,
+            seen: None,
+        };
         table.nodes.insert(id, node);
         table.by_file.insert(file, id);
         table.most = table.most.max(table.nodes.len());
@@ -267,23 +303,52 @@ impl Nodes {
     }
 
     /// Notes an open file. `backing` is used if no other file of the node is open; returns the one
-    /// that the node has.
+    /// that the node has. `version`: the kernel may keep pages of this version.
     pub fn opened(
         &self,
         id: u64,
         handle: &Arc<Handle>,
         backing: Option<Arc<Backing>>,
-    ) -> Option<Arc<Backing>> {
+        version: Option<FileVersion>,
+    ) -> (Option<Arc<Backing>>, Keeping) {
         let mut table = self.lock();
         // It is known: the kernel keeps the node whose file it opens.
-        let node = table.nodes.get_mut(&id)?;
+        let Some(node) = table.nodes.get_mut(&id) else { return (None, Keeping::Nothing) };
         if node.handles.is_empty() {
             node.backing = backing;
             // Most files are open once, and there may be many.
             node.handles.reserve_exact(1);
         }
+        let keeping = node.keep(version, handle);
         node.handles.push(handle.clone());
-        node.backing.clone()
+        (node.backing.clone(), keeping)
+    }
+
+    /// The version of all pages that the kernel keeps.
+    pub fn kept(&self, id: u64) -> Option<FileVersion> {
+        self.lock().nodes.get(&id)?.kept
+    }
+
+    /// A request through an open file shows that its open has ended, and that the kernel has
+    /// dropped the pages that it had before.
+    pub fn used(&self, handle: &Handle) {
+        let Some(version) = handle.kept().filter(|_| handle.is_first_use()) else { return };
+        if let Some(node) = self.lock().nodes.get_mut(&handle.node)
+            && node.seen == Some(version)
+        {
+            node.kept = Some(version);
+        }
+    }
+
+    /// Whether the version of a file whose pages the kernel keeps is another than at the last look.
+    pub fn has_moved(&self, id: u64, now: FileVersion) -> bool {
+        let mut table = self.lock();
+        let Some(node) = table.nodes.get_mut(&id) else { return false };
+        let has_moved = node.seen.is_some_and(|seen| seen != now);
+        if has_moved {
+            (node.seen, node.kept) = (Some(now), None);
+        }
+        has_moved
     }
 
     /// Forgets an open file. The backing file to unregister, if it was the last that used it.

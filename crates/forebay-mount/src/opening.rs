@@ -2,6 +2,7 @@
 //!
 //! | opened for | by root's mount | by a user's mount |
 //! | --- | --- | --- |
+//! | reading, and all of the file is in the tier | the kernel's page cache: tier | the same |
 //! | reading, and the agent serves the PFS | requests: tier, then PFS | the same |
 //! | writing, or no agent | the kernel passes them to the PFS's file; requests if that is a FUSE file | requests: PFS |
 //!
@@ -15,13 +16,14 @@
 //! registered it, so the reads and writes of other users are requests.
 
 use crate::abi::{
-    CreateIn, FMODE_EXEC, FOPEN_DIRECT_IO, FOPEN_PARALLEL_DIRECT_WRITES, FOPEN_PASSTHROUGH, FlushIn, OpenIn,
-    OpenOut, RELEASE_FLOCK_UNLOCK, ReleaseIn,
+    CreateIn, FMODE_EXEC, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_PARALLEL_DIRECT_WRITES, FOPEN_PASSTHROUGH,
+    FlushIn, OpenIn, OpenOut, RELEASE_FLOCK_UNLOCK, ReleaseIn,
 };
 use crate::caller::use_umask;
 use crate::fs::{Done, Effect, Fs, Out, self_path, stat};
 use crate::handles::{Handle, Opener};
 use crate::nodes::{Backing, FileId};
+use crate::page_cache::Keeping;
 use crate::request::Request;
 use crate::served::Served;
 use crate::shares::Kept;
@@ -192,7 +194,14 @@ impl Fs {
         let new = if may_pass { self.register(fd.as_fd()) } else { None };
         let served = if self.may_be_served(flags) { Served::perhaps() } else { Served::never() };
         let handle = Handle::file(node, flags, fd, served, opener, self.callers.acting());
-        let backing = self.nodes.opened(node, &handle, new.clone());
+        let version = match self.may_be_served(flags) && flags & libc::O_TRUNC == 0 {
+            true => self.version_to_keep(node, &handle),
+            false => None,
+        };
+        let (backing, keeping) = self.nodes.opened(node, &handle, new.clone(), version);
+        if let Some(version) = version {
+            self.leave_other_versions(node, version);
+        }
         if let Some(new) = new
             && backing.as_ref().is_none_or(|backing| !Arc::ptr_eq(backing, &new))
         {
@@ -203,7 +212,11 @@ impl Fs {
         let is_own =
             |backing: &Backing| self.callers.acting().is_some_and(|caller| backing.who.writes_like(&caller));
         let (open_flags, backing_id) = match &backing {
-            None => (by_requests, 0),
+            None => match keeping {
+                Keeping::Nothing => (by_requests, 0),
+                Keeping::FromNowOn => (0, 0),
+                Keeping::All => (FOPEN_KEEP_CACHE, 0),
+            },
             Some(backing) if is_own(backing) && !is_direct => (FOPEN_PASSTHROUGH, backing.id),
             // Mappings use the backing file.
             Some(backing) => (FOPEN_PASSTHROUGH | by_requests, backing.id),

@@ -125,6 +125,7 @@ impl Fs {
             | BIG_WRITES
             | DONT_MASK
             | HAS_IOCTL_DIR
+            | AUTO_INVAL_DATA
             | ASYNC_DIO
             | PARALLEL_DIROPS
             | MAX_PAGES

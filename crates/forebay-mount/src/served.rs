@@ -9,7 +9,7 @@
 //! registers it again.
 
 use forebay_client::{Client, File};
-use forebay_pfs::Revalidate;
+use forebay_pfs::{FileVersion, Revalidate};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -18,7 +18,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// How old the last check of a file's attributes may be when its reads are served.
-const FRESH: Duration = Duration::from_millis(50);
+pub const FRESH: Duration = Duration::from_millis(50);
 
 /// A file that was read within this time stays registered before others.
 const IN_USE: Duration = Duration::from_secs(1);
@@ -69,6 +69,22 @@ impl Served {
     /// Others may have changed the file, and the program expects to see the change.
     pub fn doubt(&self) {
         self.doubt.store(true, Ordering::Release);
+    }
+
+    /// Whether its reads go to the PFS from now on.
+    pub fn has_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
+    }
+
+    /// The version that is read from the tier, once it is registered.
+    pub fn version(&self) -> Option<FileVersion> {
+        self.file()?.version()
+    }
+
+    /// The version that is registered, if all of it is in the tier.
+    pub fn whole_version(&self) -> Option<FileVersion> {
+        let file = self.file().filter(|file| file.is_resident())?;
+        file.version()
     }
 
     /// Whether it was read lately.

@@ -102,7 +102,8 @@ impl FileFacts {
         Ok(Self::from_statx(&stat))
     }
 
-    fn from_statx(stat: &Statx) -> Self {
+    /// The facts in these attributes.
+    pub fn from_statx(stat: &Statx) -> Self {
         let nanos = |sec: i64, nsec: u32| sec.saturating_mul(1_000_000_000).saturating_add(i64::from(nsec));
         FileFacts {
             version: FileVersion {

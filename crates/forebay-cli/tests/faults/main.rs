@@ -32,6 +32,7 @@ mod life;
 mod loads;
 mod mount;
 mod mount_names;
+mod mount_pages;
 mod mount_rights;
 mod mount_users;
 mod names;

@@ -1,0 +1,100 @@
+//! Which content the kernel may keep in its page cache.
+//!
+//! A file that is open only for reading, whose version is wholly in the tier, and that nobody has
+//! open for writing through this mount, is read through the kernel's page cache. So a re-read is as
+//! fast as on a local file system. The kernel asks for the attributes at the first read after
+//! [`FRESH`]; if they have changed, it drops what it keeps, and later reads are served as after any
+//! change ([`crate::served`]). At the next open of the same version, the kernel uses the pages that
+//! it has.
+//!
+//! All open files of a node that are read so have one version, so the kernel's pages do. What keeps
+//! pages of an older one out: before an open of another version is answered, the files that are
+//! open leave the tier for the PFS; then the kernel drops all pages, and waits for those that are
+//! being read.
+
+use crate::fs::{Fs, Out, stat};
+use crate::handles::Handle;
+use crate::served::FRESH;
+use forebay_pfs::{FileFacts, FileVersion, Revalidate};
+use rustix::fs::{AtFlags, StatxFlags};
+use rustix::io::Errno;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// Whether the kernel keeps the pages of an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeping {
+    /// Each read is a request.
+    Nothing,
+    /// Those that it reads from now on.
+    FromNowOn,
+    /// Those that it has, too.
+    All,
+}
+
+impl Fs {
+    /// The version of a file whose pages the kernel may keep: one that it keeps already, or one
+    /// that is wholly in the tier.
+    pub fn version_to_keep(&self, node: u64, handle: &Arc<Handle>) -> Option<FileVersion> {
+        let now = FileFacts::of(handle.as_fd(), Revalidate::AsStat).ok()?.version;
+        if self.nodes.kept(node) == Some(now) {
+            return Some(now);
+        }
+        self.drop_old_pages(node, now);
+        let caller = self.callers.acting();
+        self.register_with_tier(handle);
+        if let Some(caller) = caller {
+            self.callers.act_as(&caller);
+        }
+        handle.served.whole_version()
+    }
+
+    /// Registers a file with the agent, unless that was done.
+    pub fn register_with_tier(&self, handle: &Arc<Handle>) {
+        self.callers.act_as_daemon();
+        if handle.served.register(&self.client, handle.as_fd()) {
+            self.registered.add(handle);
+            if handle.kept().is_some_and(|kept| handle.served.version() != Some(kept)) {
+                // It has changed since it was opened. The next look at the attributes shows it.
+                handle.served.leave();
+            }
+        }
+    }
+
+    /// Files of the node that are open with another version are read from the PFS from now on, so
+    /// that no page of it comes into the kernel's cache.
+    pub fn leave_other_versions(&self, node: u64, version: FileVersion) {
+        for other in self.nodes.handles(node) {
+            if other.served.version().is_some_and(|other| other != version) {
+                other.served.leave();
+            }
+        }
+    }
+
+    /// If the file has another version than at the last look, the kernel drops what it keeps of it.
+    fn drop_old_pages(&self, node: u64, now: FileVersion) {
+        if self.nodes.has_moved(node, now) {
+            // First, so that no old page is read after the kernel has dropped them.
+            self.nodes.handles(node).iter().for_each(|other| other.served.doubt());
+            self.device.forget_content(node);
+        }
+    }
+
+    /// Answers with attributes that the kernel believes until reads need a new look.
+    ///
+    /// # Errors
+    /// What the PFS returns.
+    pub fn put_fresh_attributes(&self, handle: &Arc<Handle>, out: &mut Out) -> Result<(), Errno> {
+        let now = match handle.asks_servers() {
+            false => stat(handle.as_fd())?,
+            true => {
+                let how = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+                rustix::fs::statx(handle.as_fd(), c"", how, StatxFlags::BASIC_STATS)?
+            }
+        };
+        self.nodes.used(handle);
+        self.drop_old_pages(handle.node, FileFacts::from_statx(&now).version);
+        self.put_attributes_for(&now, self.valid_for.max(FRESH), out);
+        Ok(())
+    }
+}
