@@ -10,8 +10,8 @@ Each pair runs in turns in one process, so the ratio holds on a busy machine as 
   page cache does not; "as used" are re-reads as its users see them: with its defaults, the kernel
   keeps what the peer has answered, and serves them alone. --beside NAME=DIRECTORY compares re-reads
   with any other mount, such as one of mountpoint-s3 that you have made.
-- write, cold read: through the mount, beside the PFS itself. With --pfs, these only, on another
-  file system than a tmpfs; the kernel's caches are dropped before each read.
+- write, cold read: through the mount, beside the PFS itself. With --pfs, these and the names only,
+  on another file system than a tmpfs; the kernel's caches are dropped before each read.
 - names: beside the directory itself, and, with --passthrough-hp, beside libfuse's example
   `passthrough_hp`, which passes everything through and does nothing else. Both let the kernel cache
   neither names nor attributes (`--nocache`). Packages have no binary of it. To get one on Debian,
@@ -48,7 +48,7 @@ def main():
     arguments.add_argument("--beside", action="append", default=[], type=named_directory, metavar="NAME=DIRECTORY",
                            help="another mounted file system to compare re-reads with")
     arguments.add_argument("--only", choices=("bytes", "names"), help="reads and writes, or names")
-    arguments.add_argument("--pfs", type=pathlib.Path, help="a directory in place of the tmpfs: writes and cold reads only")
+    arguments.add_argument("--pfs", type=pathlib.Path, help="a directory in place of the tmpfs: writes, cold reads and names only")
     options = arguments.parse_args()
     options.peers |= bool(options.beside)
     if options.peers and (options.pfs or options.only == "names"):
@@ -91,8 +91,12 @@ def measure(options, directory):
         run("up", "--pfs", str(pfs), "--state-dir", str(socket.parent), "--capacity", "700MiB")
         run("mount", str(pfs), str(mounted))
         if options.pfs:
-            head(options)
-            return transfers(options, (pfs, mounted), lambda: run("evict", "--all"))
+            if options.only != "names":
+                head(options)
+                transfers(options, (pfs, mounted), lambda: run("evict", "--all"))
+            if options.only != "bytes":
+                names_pairs(options, mounted, [("the PFS", pfs)])
+            return
         run("mount", str(pfs), str(passed), env=without)
         run("load", str(pfs / "data"))
         references = [("the directory", pfs)]

@@ -121,7 +121,7 @@ fn open_may_fail(history: &History, handle: &HandleSeen, errno: i32) -> bool {
             gaps.iter().any(|(begin, end)| *begin <= handle.end && *end >= handle.begin)
                 || history.bindings.get(&handle.path).is_none_or(nowhere)
         }
-        libc::ENOTCONN => matches!(handle.kind, Kind::TierOnly | Kind::Run),
+        libc::ENOTCONN => handle.kind == Kind::TierOnly,
         _ => false,
     }
 }

@@ -283,15 +283,14 @@ impl Reader {
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
         let opened = match out.status.code() {
             Some(0) => Ok(0),
-            // Without an agent it starts no program.
-            _ if said.starts_with("forebay: no agent") => Err(libc::ENOTCONN),
             _ if said.ends_with("No such file or directory\n") => Err(libc::ENOENT),
             _ => Err(libc::EIO),
         };
         let got = Got::Bytes(decode(&out.stdout, 0));
         let read = ReadSeen { begin, end, offset: 0, wanted: u64::MAX, len, got };
         let reads = opened.map_or(Vec::new(), |_| vec![read]);
-        let (node, kind, version) = (self.actor.args.node, Kind::Run, String::new());
+        // For the report, what the program said if it failed.
+        let (node, kind, version) = (self.actor.args.node, Kind::Run, said);
         let (tiered, whole, moved) = (true, false, false);
         let seen = HandleSeen { node, path, kind, tiered, whole, begin, end, opened, reads, moved, version };
         self.actor.note(&Record::Handle(seen))

@@ -4,7 +4,8 @@
 //!
 //! One preloaded library does both: it serves reads, and it counts I/O in memory that the agent
 //! reads. Without the library the program still runs: it reads the PFS itself, and reports phases
-//! itself or not at all.
+//! itself or not at all. So it does without an agent: a node whose agent is away must not end the
+//! jobs of others.
 
 use crate::Outcome;
 use crate::cli::{Global, RunArgs};
@@ -25,10 +26,22 @@ const REMEDY: &str = "use `forebay run --mount` or a mount to serve its reads";
 /// Runs the program. This process becomes it, unless a report is wanted.
 pub fn run(global: &Global, args: &RunArgs) -> Outcome {
     let client = global.client();
-    let (token, outlives_exec) = client.begin_scratch_job_of_program().map_err(|e| no_agent(global, &e))?;
     let (program, rest) = args.command.split_first().ok_or("no program to run")?;
     let mut command = Command::new(program);
-    command.args(rest).env("FOREBAY_JOB", token);
+    command.args(rest);
+    let (token, outlives_exec) = match client.begin_scratch_job_of_program() {
+        Ok(job) => job,
+        Err(e) => {
+            if !is_quiet(args) {
+                eprintln!("forebay run: {}; the program runs without Forebay", no_agent(global, &e));
+            }
+            for variable in ["FOREBAY_JOB", "FOREBAY_INTERCEPT_ROOTS", "FOREBAY_OBSERVE"] {
+                command.env_remove(variable);
+            }
+            return Ok(execute(&mut command));
+        }
+    };
+    command.env("FOREBAY_JOB", token);
     if let Some(socket) = client.socket() {
         command.env("FOREBAY_SOCKET", socket);
     }
@@ -47,7 +60,7 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
     }
     let report = intercept(args, obstacle, &preload, &mut command)?;
     let hpc = match &args.job {
-        Some(name) => Some(as_hpc_job(global, &client, name, args, &preload, &mut command)?),
+        Some(name) => as_hpc_job(global, &client, name, args, &preload, &mut command)?,
         None => None,
     };
     let mut holder = std::process::id();
@@ -201,7 +214,7 @@ fn as_hpc_job(
     args: &RunArgs,
     preload: &Result<Preload, String>,
     command: &mut Command,
-) -> Result<HpcRun, String> {
+) -> Result<Option<HpcRun>, String> {
     let earlier = args.darshan.as_deref().map(darshan::earlier).transpose()?;
     let (io, earlier) = earlier.map_or_else(Default::default, |run| (run.io, run.phases));
     let options = HpcJobOptions {
@@ -212,13 +225,20 @@ fn as_hpc_job(
         shares: args.share,
         ..HpcJobOptions::named(name)
     };
-    let job = client.open_hpc_job(&options).map_err(|e| no_agent(global, &e))?;
+    let job = match client.open_hpc_job(&options) {
+        Ok(job) => job,
+        Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => return Err(e.to_string()),
+        Err(e) => {
+            eprintln!("forebay run: {}; the I/O phases of {name} are not guarded", no_agent(global, &e));
+            return Ok(None);
+        }
+    };
     command.env("FOREBAY_JOB_NAME", name);
     let memory = observe(&job, preload, command);
     if let Err(why) = &memory {
         eprintln!("forebay run: the I/O of {name} is not observed: {why}");
     }
-    Ok(HpcRun { _job: job, memory: memory.ok() })
+    Ok(Some(HpcRun { _job: job, memory: memory.ok() }))
 }
 
 fn observe(

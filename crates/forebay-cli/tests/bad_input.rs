@@ -34,7 +34,6 @@ const TABLE: &[(&str, i32, &[&str])] = &[
     ("pin {dir}/text", FAILED, &["no agent at"]),
     ("verify {dir}/text", FAILED, &["no agent at"]),
     ("capacity", FAILED, &["no agent at"]),
-    ("run true", FAILED, &["no agent at"]),
     ("down", FAILED, &["no agent at"]),
     ("--socket none status", FAILED, &["switched off", "none"]),
     ("--socket {dir}/text status", FAILED, &["no agent at"]),
