@@ -204,7 +204,11 @@ impl Judge<'_> {
 
     fn size_reported(&self, low: usize, high: usize) -> Result<(), Fault> {
         let Ok(size) = self.handle.opened else { return Ok(()) };
-        if self.sees_the_pfs() || matches!(self.handle.kind, Kind::Cat | Kind::Run) || high > low {
+        // On a mount it is the size after the open.
+        if self.sees_the_pfs()
+            || matches!(self.handle.kind, Kind::Cat | Kind::Run | Kind::Mount)
+            || high > low
+        {
             return Ok(());
         }
         let wanted = self.versions()[low].state.size();

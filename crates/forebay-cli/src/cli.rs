@@ -365,6 +365,10 @@ pub struct LoadArgs {
     /// Compare every byte with the PFS afterwards; this reads the PFS again
     #[arg(long)]
     pub verify: bool,
+    /// Load all of each file on these nodes of the cluster: `all`, or names with commas between
+    /// them. The PFS serves each byte once
+    #[arg(long, value_name = "NODES", value_delimiter = ',', conflicts_with_all = ["rate", "pin", "verify"])]
+    pub nodes: Vec<String>,
     /// Show no progress bar
     #[arg(long, short)]
     pub quiet: bool,

@@ -48,6 +48,9 @@ struct Report {
 
 /// Loads what the user named.
 pub fn load(global: &Global, args: &LoadArgs) -> Outcome {
+    if !args.nodes.is_empty() {
+        return crate::broadcast::load(global, args);
+    }
     let client = global.client();
     let mut job = Job::begin(&client, args).map_err(|e| no_agent(global, &e))?;
     let started = Instant::now();

@@ -5,6 +5,7 @@
 //! line is wrong.
 
 mod beside;
+mod broadcast;
 mod cli;
 mod console;
 mod coordinator;

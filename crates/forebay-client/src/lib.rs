@@ -17,6 +17,7 @@
 
 pub mod admin;
 mod agent_process;
+pub mod broadcast;
 mod cluster_view;
 mod descriptor_place;
 pub mod error;
@@ -35,6 +36,7 @@ pub mod write;
 
 pub use admin::Admin;
 pub use agent_process::AgentProcess;
+pub use broadcast::{Broadcast, BroadcastProgress};
 pub use descriptor_place::Place;
 pub use error::{errno, is_no_agent};
 pub use forebay_pfs::mount::same_file;

@@ -9,7 +9,6 @@
 use crate::abi::ROOT_ID;
 use crate::caller::Identity;
 use crate::handles::Handle;
-use crate::page_cache::Keeping;
 use crate::shares::Kept;
 use forebay_pfs::FileVersion;
 use rustix::fs::{Statx, StatxFlags};
@@ -102,6 +101,17 @@ impl Node {
         self.seen = Some(version);
         if self.kept == Some(version) { Keeping::All } else { Keeping::FromNowOn }
     }
+}
+
+/// Whether the kernel keeps the pages of an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeping {
+    /// Each read is a request.
+    Nothing,
+    /// Those that it reads from now on.
+    FromNowOn,
+    /// Those that it has, too.
+    All,
 }
 
 /// Where the file of a node is.

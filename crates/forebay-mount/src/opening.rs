@@ -22,8 +22,7 @@ use crate::abi::{
 use crate::caller::use_umask;
 use crate::fs::{Done, Effect, Fs, Out, self_path, stat};
 use crate::handles::{Handle, Opener};
-use crate::nodes::{Backing, FileId};
-use crate::page_cache::Keeping;
+use crate::nodes::{Backing, FileId, Keeping};
 use crate::request::Request;
 use crate::served::Served;
 use crate::shares::Kept;

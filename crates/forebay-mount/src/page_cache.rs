@@ -21,17 +21,6 @@ use rustix::io::Errno;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Whether the kernel keeps the pages of an open file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keeping {
-    /// Each read is a request.
-    Nothing,
-    /// Those that it reads from now on.
-    FromNowOn,
-    /// Those that it has, too.
-    All,
-}
-
 impl Fs {
     /// The version of a file whose pages the kernel may keep: one that it keeps already, or one
     /// that is wholly in the tier.

@@ -15,6 +15,7 @@
 mod abuse;
 mod access;
 mod append;
+mod broadcast;
 mod changes;
 mod churn;
 mod cluster;

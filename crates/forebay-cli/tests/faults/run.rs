@@ -130,7 +130,11 @@ fn who_waits_for_forebay_run_sees_how_the_program_has_ended() {
 fn a_program_runs_without_an_agent_and_one_line_says_so() {
     for way in [&["--"][..], &["--report", "--"], &["--job", "j", "--"], &["--quiet", "--"]] {
         let mut command = Command::new(FOREBAY);
-        command.arg("run").args(way).args(["sh", "-c", "echo ran; echo ${FOREBAY_INTERCEPT_ROOTS-unset}; exit 3"]);
+        command.arg("run").args(way).args([
+            "sh",
+            "-c",
+            "echo ran; echo ${FOREBAY_INTERCEPT_ROOTS-unset}; exit 3",
+        ]);
         let out = command.env("FOREBAY_SOCKET", "/nowhere/agent.sock").output().unwrap();
         assert_eq!((out.status.code(), &*text(&out.stdout)), (Some(3), "ran\nunset\n"), "{way:?}");
         let said = text(&out.stderr);
