@@ -1,6 +1,6 @@
 //! A new agent adopts what it finds in the tier, and an old one may have died, or its machine's
-//! memory may have gone bad, at any byte: a file is a whole copy or it is refused. Shared by the
-//! fuzzer and the ordinary tests of `forebay-store`.
+//! memory may have gone bad, at any byte: a copy with its record is whole or it is refused. Shared
+//! by the fuzzer and the ordinary tests of `forebay-store`.
 
 use forebay_pfs::FileVersion;
 use forebay_store::{CopyFile, CopyIdentity, CopyView, Tier, Word};
@@ -9,14 +9,24 @@ use std::path::{Path, PathBuf};
 /// Number of the copy that is tampered with.
 pub const COPY: u64 = 5;
 
-/// Bytes of the header, which stands at the end of the file.
+/// Bytes of the header, which stands at the start of the record.
 const HEADER_BYTES: usize = 128;
 
-/// Adopts a file of these bytes as an agent does; returns whether it was taken for a copy.
-pub fn check(data: &[u8]) -> bool {
+/// Where the header says how long the file is.
+const SIZE_AT: usize = 16;
+
+/// Adopts a record of these bytes as an agent does, with a copy of the size that it names; returns
+/// whether they were taken for a copy.
+pub fn check(record: &[u8]) -> bool {
     let (dir, tier) = Tier::for_tests();
-    let path = new_copy(&dir, &tier, &identity(1));
-    std::fs::write(path, data).expect("the file can be written");
+    let [copy, path] = new_copy(&dir, &tier, &identity(1));
+    std::fs::write(path, record).expect("the record can be written");
+    if let Some(size) = record.get(SIZE_AT..SIZE_AT + 8) {
+        let size = u64::from_le_bytes(size.try_into().expect("eight bytes"));
+        let copy = std::fs::File::options().write(true).open(copy).expect("the copy can be opened");
+        // A file of most sizes cannot be; then the record is of another one.
+        let _ = copy.set_len(size);
+    }
     adopt(&tier)
 }
 
@@ -47,25 +57,23 @@ fn adopt(tier: &Tier) -> bool {
 /// its number and its magic.
 pub fn labelled(data: &[u8]) -> Vec<u8> {
     let mut data = data.to_vec();
-    let len = data.len().max(HEADER_BYTES);
-    data.resize(len, 0);
-    let header = len - HEADER_BYTES;
-    data[header..header + 8].copy_from_slice(&COPY.to_le_bytes());
-    data[len - 8..].copy_from_slice(b"fb-copy1");
+    data.resize(data.len().max(HEADER_BYTES), 0);
+    data[..8].copy_from_slice(&COPY.to_le_bytes());
+    data[HEADER_BYTES - 8..HEADER_BYTES].copy_from_slice(b"fb-copy4");
     data
 }
 
-/// A good copy with `data` laid over its end, bit by bit: no data, or zeros, leave it good.
+/// A good record with `data` laid over its start, bit by bit: no data, or zeros, leave it good.
 pub fn overlaid(good: &[u8], data: &[u8]) -> Vec<u8> {
     let mut bytes = good.to_vec();
-    bytes.iter_mut().rev().zip(data).for_each(|(byte, flip)| *byte ^= flip);
+    bytes.iter_mut().zip(data).for_each(|(byte, flip)| *byte ^= flip);
     bytes
 }
 
-/// The bytes of a good copy of a file of `size` bytes, all of it resident.
-pub fn good_copy(size: u64) -> Vec<u8> {
+/// The record of a good copy of a file of `size` bytes, all of it resident.
+pub fn good_record(size: u64) -> Vec<u8> {
     let (dir, tier) = Tier::for_tests();
-    let path = new_copy(&dir, &tier, &identity(size));
+    let [_, record] = new_copy(&dir, &tier, &identity(size));
     let (_, copy) = CopyFile::open(&tier, COPY).expect("a new copy can be opened");
     for page in 0..copy.geometry().pages() as u32 {
         let absent = copy.word(page);
@@ -73,7 +81,7 @@ pub fn good_copy(size: u64) -> Vec<u8> {
         let resident = Word { valid_blocks: blocks, state: forebay_store::State::Resident, ..absent };
         assert!(copy.change(page, absent, resident));
     }
-    std::fs::read(path).expect("the copy can be read")
+    std::fs::read(record).expect("the record can be read")
 }
 
 fn identity(size: u64) -> CopyIdentity {
@@ -87,9 +95,8 @@ fn identity(size: u64) -> CopyIdentity {
     }
 }
 
-/// Makes a copy and returns where it is, without knowing how the tier names its files.
-fn new_copy(dir: &Path, tier: &Tier, identity: &CopyIdentity) -> PathBuf {
+/// Makes a copy and returns where it and its record are.
+fn new_copy(dir: &Path, tier: &Tier, identity: &CopyIdentity) -> [PathBuf; 2] {
     drop(CopyFile::create(tier, identity).expect("a copy can be made"));
-    let mut files = std::fs::read_dir(dir.join("tier/copies")).expect("the tier's directory can be read");
-    files.next().expect("the copy is there").expect("the copy has a name").path()
+    ["", ".record"].map(|suffix| dir.join(format!("tier/copies/{COPY:016x}{suffix}")))
 }

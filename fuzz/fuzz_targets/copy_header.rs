@@ -1,4 +1,4 @@
-//! Any bytes as a file in the tier that a new agent finds.
+//! Any bytes as the record of a copy that a new agent finds.
 #![no_main]
 
 #[path = "../bodies/copy_header.rs"]
@@ -6,7 +6,7 @@ mod body;
 
 use std::sync::LazyLock;
 
-static GOOD: LazyLock<Vec<u8>> = LazyLock::new(|| body::good_copy(20_000));
+static GOOD: LazyLock<Vec<u8>> = LazyLock::new(|| body::good_record(20_000));
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     body::check(data);

@@ -274,7 +274,8 @@ impl Client {
             return Err(unexpected(&answer.message));
         };
         let geometry = Geometry { size: facts.version.size, page_bytes };
-        let view = answer.fds.into_iter().next().and_then(|fd| CopyView::new(fd, copy, geometry).ok());
+        let shared: Option<[OwnedFd; 2]> = answer.fds.try_into().ok();
+        let view = shared.and_then(|shared| CopyView::new(shared, copy, geometry).ok());
         let proof = Proof::new(facts, asked, self.session.config.watches);
         Ok(Box::new(Opened { mount: mount as usize, proof, view, page_bytes, pinned }))
     }
@@ -750,9 +751,9 @@ impl Tiered {
     ) -> io::Result<Got> {
         match answer.message {
             Reply::Ready { copy, page_bytes } if page_bytes == self.page_bytes => {
-                if let Some(fd) = answer.fds.into_iter().next() {
+                if let Ok(shared) = <[OwnedFd; 2]>::try_from(answer.fds) {
                     let geometry = Geometry { size: self.proof.facts.version.size, page_bytes };
-                    let view = CopyView::new(fd, copy, geometry)?;
+                    let view = CopyView::new(shared, copy, geometry)?;
                     *self.view.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(view));
                 }
                 Ok(Got::Resident)

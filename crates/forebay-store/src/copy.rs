@@ -1,119 +1,44 @@
-//! One cached version of one file: its pages, its residency map and its label, in one tmpfs file.
+//! One cached version of one file, in two files on the tmpfs: the copy itself and its record.
 //!
-//! ```text
-//! 0                        size   words                     path, label   header
-//! [ pages, sparse           ][pad][ one 64-bit word a page ][ .......... ][ 128 bytes ]
-//! ```
-//! Everything about a version is in one inode, for three reasons. A client gets one descriptor, and
-//! who got it may read it all. A copy of 20 KiB costs a block, not an inode, beside its data. And
-//! an agent that starts anew finds the very words that clients of the old one still look at: it
-//! adopts them instead of rebuilding them, so those readers need not notice. A map common to all
-//! files was the alternative; it shows each user what others read, and has to be torn down when an
-//! agent restarts.
+//! The *copy* is byte for byte its file, sparse where pages are absent, and has exactly its size.
+//! So a mapping of it, or a kernel that reads it for a program, sees the file and nothing else. The
+//! *record* (`record.rs`) holds a residency word for each page, the names and the version.
 //!
-//! The blocks of the tail are allocated when the copy is made and never punched, so a mapping of
-//! them cannot fault on a full tmpfs. Pages are written with `pwrite`, for which a full tmpfs is an
-//! error and no signal.
+//! Each version has files of its own, for two reasons. A client gets descriptors of one copy and of
+//! its record, and whoever may read the file may read all that is in them. And an agent that starts
+//! anew finds the very words that clients of the old one still look at: it adopts them instead of
+//! rebuilding them, so those readers need not notice. A map common to all files was the
+//! alternative; it shows each user what others read, and has to be torn down when an agent
+//! restarts.
+//!
+//! Whatever of the two is there without the other is no copy, and an agent that starts sweeps it
+//! out. The record is finished last, so a copy that its agent did not finish has none. What clients
+//! write through goes into copies only, so none of it is ever taken for a record.
+//!
+//! Pages are written with `pwrite`, for which a full tmpfs is an error and no signal.
 
-use crate::map::Map;
+use crate::full_io::write_all_at;
 use crate::tier::{HUGE_PAGE_BYTES, Tier};
 use crate::word::{State, Word};
 use crate::{BLOCK_BYTES, blocks_bytes};
-use forebay_pfs::FileVersion;
+use record::{Record, damaged};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstat, ftruncate};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 
+mod record;
 mod stream;
 
-const HEADER_BYTES: u64 = 128;
-/// An agent drops copies with another number when it starts: it unlinks them and does not punch
-/// them, so their readers go on. The second layout has [`Word::mapped`]. Agents that wrote the
-/// second kept pages of files that were being written, so their copies may be half old; the third
-/// is laid out alike and its versions were sealed.
-const MAGIC: u64 = u64::from_le_bytes(*b"fb-copy3");
-
-/// The operator wants the whole file kept.
-pub const FLAG_PINNED: u32 = 1;
-/// Byte offset of the flags in the header.
-const FLAGS_AT: usize = 72;
-/// Byte offset of the user who has pinned the file.
-const PINNED_BY_AT: usize = 76;
-
-/// What a copy is a copy of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CopyIdentity {
-    /// Number of the copy in this tier.
-    pub copy: u64,
-    /// Label of the mount.
-    pub mount: String,
-    /// Path at which the file was first seen.
-    pub path: Vec<u8>,
-    /// Owner of the file.
-    pub owner_uid: u32,
-    /// Version of the file.
-    pub version: FileVersion,
-    /// Unit of caching in bytes.
-    pub page_bytes: u64,
-}
-
-/// Where things are in a copy of a file of `size` bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    /// Length of the file in bytes.
-    pub size: u64,
-    /// Unit of caching in bytes, a power of two of at least 4 KiB.
-    pub page_bytes: u64,
-}
-
-impl Geometry {
-    /// Number of pages; the last may be short.
-    pub fn pages(&self) -> u64 {
-        self.size.div_ceil(self.page_bytes)
-    }
-
-    /// Bytes of page `page`.
-    pub fn page_len(&self, page: u32) -> u64 {
-        let start = u64::from(page) * self.page_bytes;
-        self.size.saturating_sub(start).min(self.page_bytes)
-    }
-
-    /// Offset of the word of page 0.
-    pub fn words_at(&self) -> u64 {
-        self.size.next_multiple_of(8)
-    }
-
-    /// Start of the block that holds the first word: where mappings begin.
-    fn map_at(&self) -> u64 {
-        self.words_at() / BLOCK_BYTES * BLOCK_BYTES
-    }
-
-    fn words_end(&self) -> u64 {
-        self.words_at() + self.pages() * 8
-    }
-
-    /// Bytes of memory the tail takes beside the pages: the blocks that hold anything behind the
-    /// file's last byte.
-    pub fn tail_bytes(&self, identity: &CopyIdentity) -> u64 {
-        let end = self.words_end() + names_len(identity) + HEADER_BYTES;
-        blocks_bytes(end) - self.size / BLOCK_BYTES * BLOCK_BYTES
-    }
-}
-
-fn names_len(identity: &CopyIdentity) -> u64 {
-    ((identity.path.len() + identity.mount.len()) as u64).next_multiple_of(8)
-}
+pub use record::{CopyIdentity, FLAG_PINNED, Geometry};
 
 /// The agent's end of a copy.
 #[derive(Debug)]
 pub struct CopyFile {
     file: OwnedFd,
-    map: Map,
+    record: Record,
     geometry: Geometry,
-    /// Offset of the header within the map.
-    header_at: usize,
 }
 
 impl CopyFile {
@@ -123,85 +48,41 @@ impl CopyFile {
     /// `ENOSPC`: the tmpfs is full. Nothing is left behind.
     pub fn create(tier: &Tier, identity: &CopyIdentity) -> io::Result<Self> {
         let file = tier.create_copy(identity.copy)?;
-        Self::finish(file, identity).inspect_err(|_| {
-            // The name is all that could be left; a failed unlink is found and removed at the next
-            // start.
+        Self::finish(tier, file, identity).inspect_err(|_| {
+            // The names are all that could be left; a failed unlink is found and removed at the
+            // next start.
             let _ = tier.remove_copy(identity.copy);
         })
     }
 
-    /// Turns a file whose pages were written before its length was known into a copy: adds the
-    /// tail. The words are all absent, whatever was written where they are now; the caller marks
-    /// what it wrote.
+    /// Makes a copy of `file` ([`Tier::create_copy`]), whose pages may have been written before its
+    /// length was known: gives it its length and a record. The words are all absent; the caller
+    /// marks what it wrote.
     ///
     /// # Errors
-    /// `ENOSPC`: the tmpfs is full.
-    pub fn finish(file: OwnedFd, identity: &CopyIdentity) -> io::Result<Self> {
-        let geometry = Geometry { size: identity.version.size, page_bytes: identity.page_bytes };
-        let names_at = geometry.words_end();
-        let header_at = names_at + names_len(identity);
-        let end = header_at + HEADER_BYTES;
-        ftruncate(&file, geometry.size)?;
-        ftruncate(&file, end)?;
-        let tail = geometry.map_at();
-        fallocate(&file, FallocateFlags::empty(), tail, end - tail)?;
-        let mut names = identity.path.clone();
-        names.extend_from_slice(identity.mount.as_bytes());
-        write_all_at(file.as_fd(), &names, names_at)?;
-        write_all_at(file.as_fd(), &encode_header(identity), header_at)?;
-        Self::map(file, geometry, header_at)
+    /// `ENOSPC`: the tmpfs is full. The caller removes the copy.
+    pub fn finish(tier: &Tier, file: OwnedFd, identity: &CopyIdentity) -> io::Result<Self> {
+        ftruncate(&file, identity.version.size)?;
+        let record = Record::create(tier, identity)?;
+        Ok(CopyFile { file, record, geometry: identity.geometry() })
     }
 
-    /// Opens the copy with number `copy` and reads its label.
+    /// Opens the copy with number `copy` and reads its record.
     ///
     /// # Errors
     /// `InvalidData`: not a whole copy (its agent died while making it).
     pub fn open(tier: &Tier, copy: u64) -> io::Result<(CopyIdentity, Self)> {
-        let file = tier.open_copy(copy, true)?;
-        let len = fstat(&file)?.st_size as u64;
-        let header_at = len.checked_sub(HEADER_BYTES).ok_or_else(|| damaged("too short"))?;
-        let mut header = [0u8; HEADER_BYTES as usize];
-        read_exact_at(file.as_fd(), &mut header, header_at)?;
-        let (mut identity, path_len, mount_len) = decode_header(&header)?;
-        let geometry = Geometry { size: identity.version.size, page_bytes: identity.page_bytes };
-        if identity.copy != copy
-            || !geometry.page_bytes.is_power_of_two()
-            || geometry.page_bytes < BLOCK_BYTES
-        {
-            return Err(damaged("the header belongs to another copy"));
+        let (identity, record) = Record::open(tier, copy)?;
+        let (file, geometry) = (tier.open_copy(copy, true)?, identity.geometry());
+        if fstat(&file)?.st_size as u64 != geometry.size {
+            return Err(damaged("it has not the size of its file"));
         }
-        // First of all, so that no sum below can overflow.
-        if geometry.size > header_at {
-            return Err(damaged("it ends before the last page"));
-        }
-        let names_at = geometry.words_end();
-        if names_at + (path_len as u64 + mount_len as u64).next_multiple_of(8) != header_at {
-            return Err(damaged("the lengths do not add up"));
-        }
-        let mut names = vec![0; path_len + mount_len];
-        read_exact_at(file.as_fd(), &mut names, names_at)?;
-        let mount =
-            String::from_utf8(names.split_off(path_len)).map_err(|_| damaged("the label is not text"))?;
-        identity.path = names;
-        identity.mount = mount;
-        Ok((identity, Self::map(file, geometry, header_at)?))
+        Ok((identity, CopyFile { file, record, geometry }))
     }
 
-    fn map(file: OwnedFd, geometry: Geometry, header_at: u64) -> io::Result<Self> {
-        let start = geometry.map_at();
-        let len = (header_at + HEADER_BYTES - start) as usize;
-        let map = Map::new(file.as_fd(), start, len, true)?;
-        Ok(CopyFile { file, map, geometry, header_at: (header_at - start) as usize })
-    }
-
-    /// Where things are.
+    /// The pages of its file.
     pub fn geometry(&self) -> Geometry {
         self.geometry
-    }
-
-    fn word_of(&self, page: u32) -> &std::sync::atomic::AtomicU64 {
-        assert!(u64::from(page) < self.geometry.pages(), "page {page} of {}", self.geometry.pages());
-        self.map.word((self.geometry.words_at() - self.geometry.map_at()) as usize + page as usize * 8)
     }
 
     /// The word of `page`.
@@ -209,13 +90,13 @@ impl CopyFile {
     /// # Panics
     /// There is no such page.
     pub fn word(&self, page: u32) -> Word {
-        Word::unpack(self.word_of(page).load(Ordering::Acquire))
+        Word::unpack(self.record.word(page).load(Ordering::Acquire))
     }
 
     /// Replaces the word of `page` if it is still `from`; tells whether it was.
     pub fn change(&self, page: u32, from: Word, to: Word) -> bool {
         let (from, to) = (from.pack(), to.pack());
-        self.word_of(page).compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        self.record.word(page).compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// Withdraws `page` from readers if it is [`State::Resident`]; its memory is still there until
@@ -292,7 +173,8 @@ impl CopyFile {
     }
 
     fn punch_bytes(&self, offset: u64, len: u64) -> io::Result<()> {
-        release_bytes(self.file.as_fd(), offset, len)
+        // Of a block that is released in part, the kernel keeps the memory.
+        release_bytes(self.file.as_fd(), offset, blocks_bytes(len))
     }
 
     /// Drops what a dead agent left half done: pages being filled or released become absent and
@@ -319,16 +201,17 @@ impl CopyFile {
     /// # Panics
     /// The range leaves the file.
     pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        assert!(offset + data.len() as u64 <= self.geometry.size, "a write at {offset} would reach the tail");
+        assert!(offset + data.len() as u64 <= self.geometry.size, "a write at {offset} would leave the file");
         write_all_at(self.file.as_fd(), data, offset)
     }
 
-    /// A descriptor of the copy to send to a client: read-only, its own file description.
+    /// Descriptors of the copy and of its record to send to a client: read-only, their own file
+    /// descriptions.
     ///
     /// # Errors
     /// No descriptors left.
-    pub fn share(&self, tier: &Tier, copy: u64) -> io::Result<OwnedFd> {
-        tier.open_copy(copy, false)
+    pub fn share(&self, tier: &Tier, copy: u64) -> io::Result<[OwnedFd; 2]> {
+        Ok([tier.open_copy(copy, false)?, tier.open_record(copy, false)?])
     }
 
     /// Whether anybody holds a lock on the copy, as clients do that map pages of it. Any reader can
@@ -363,85 +246,28 @@ impl CopyFile {
 
     /// The flags ([`FLAG_PINNED`]).
     pub fn flags(&self) -> u32 {
-        self.map.half(self.header_at + FLAGS_AT).load(Ordering::Relaxed)
+        self.record.flags().load(Ordering::Relaxed)
     }
 
     /// The user who has pinned the file, if it is pinned; 0 in copies that tell nothing of it.
     pub fn pinned_by(&self) -> u32 {
-        self.map.half(self.header_at + PINNED_BY_AT).load(Ordering::Relaxed)
+        self.record.pinned_by().load(Ordering::Relaxed)
     }
 
     /// Notes the user who pins the file.
     pub fn set_pinned_by(&self, uid: u32) {
-        self.map.half(self.header_at + PINNED_BY_AT).store(uid, Ordering::Relaxed);
+        self.record.pinned_by().store(uid, Ordering::Relaxed);
     }
 
     /// Sets or clears a flag.
     pub fn set_flag(&self, flag: u32, on: bool) {
-        let flags = self.map.half(self.header_at + FLAGS_AT);
+        let flags = self.record.flags();
         if on {
             flags.fetch_or(flag, Ordering::Relaxed);
         } else {
             flags.fetch_and(!flag, Ordering::Relaxed);
         }
     }
-}
-
-fn encode_header(identity: &CopyIdentity) -> [u8; HEADER_BYTES as usize] {
-    let mut header = [0u8; HEADER_BYTES as usize];
-    let mut at = 0;
-    let mut put = |bytes: &[u8]| {
-        header[at..at + bytes.len()].copy_from_slice(bytes);
-        at += bytes.len();
-    };
-    let v = &identity.version;
-    put(&identity.copy.to_le_bytes());
-    put(&v.ino.to_le_bytes());
-    put(&v.size.to_le_bytes());
-    put(&v.mtime_ns.to_le_bytes());
-    put(&v.ctime_ns.to_le_bytes());
-    put(&identity.page_bytes.to_le_bytes());
-    put(&(identity.path.len() as u64).to_le_bytes());
-    put(&(identity.mount.len() as u64).to_le_bytes());
-    put(&identity.owner_uid.to_le_bytes());
-    assert!(at <= FLAGS_AT, "the header's fields reach into the flags");
-    // Last, at the very end, so that a copy that was not finished is not taken for one.
-    header[HEADER_BYTES as usize - 8..].copy_from_slice(&MAGIC.to_le_bytes());
-    header
-}
-
-fn decode_header(header: &[u8; HEADER_BYTES as usize]) -> io::Result<(CopyIdentity, usize, usize)> {
-    let u64_at = |at: usize| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&header[at..at + 8]);
-        u64::from_le_bytes(bytes)
-    };
-    if u64_at(HEADER_BYTES as usize - 8) != MAGIC {
-        return Err(damaged("no header"));
-    }
-    let (path_len, mount_len) = (u64_at(48) as usize, u64_at(56) as usize);
-    if path_len > 1 << 16 || mount_len > 1 << 10 {
-        return Err(damaged("impossible names"));
-    }
-    let version = FileVersion {
-        ino: u64_at(8),
-        size: u64_at(16),
-        mtime_ns: u64_at(24) as i64,
-        ctime_ns: u64_at(32) as i64,
-    };
-    let identity = CopyIdentity {
-        copy: u64_at(0),
-        mount: String::new(),
-        path: Vec::new(),
-        owner_uid: u64_at(64) as u32,
-        version,
-        page_bytes: u64_at(40),
-    };
-    Ok((identity, path_len, mount_len))
-}
-
-fn damaged(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("not a whole copy: {why}"))
 }
 
 /// Releases the memory of `len` bytes of a file of the tier from `offset` on.
@@ -455,36 +281,6 @@ pub fn release_bytes(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<
     Ok(fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)?)
 }
 
-pub(crate) fn write_all_at(fd: BorrowedFd<'_>, mut data: &[u8], mut offset: u64) -> io::Result<()> {
-    while !data.is_empty() {
-        match rustix::io::pwrite(fd, data, offset) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => {
-                data = &data[n..];
-                offset += n as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(())
-}
-
-fn read_exact_at(fd: BorrowedFd<'_>, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
-    while !buffer.is_empty() {
-        match rustix::io::pread(fd, &mut *buffer, offset) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(n) => {
-                buffer = &mut buffer[n..];
-                offset += n as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(())
-}
-
 /// Pages that one call copies from: 2 MiB in pages of 16 KiB.
 const RUN_PAGES: usize = 128;
 
@@ -492,24 +288,22 @@ const RUN_PAGES: usize = 128;
 #[derive(Debug)]
 pub struct CopyView {
     file: OwnedFd,
-    /// `None` for an empty file, which has no pages.
-    map: Option<Map>,
+    record: Record,
     geometry: Geometry,
     copy: u64,
 }
 
 impl CopyView {
-    /// Maps a copy received from the agent.
+    /// Takes a copy and its record, as received from the agent ([`CopyFile::share`]). The record is
+    /// mapped and closed.
     ///
     /// # Errors
-    /// The descriptor is not a copy of a file of this size, or `mmap` failed.
-    pub fn new(file: OwnedFd, copy: u64, geometry: Geometry) -> io::Result<Self> {
-        if (fstat(&file)?.st_size as u64) < geometry.words_end() + HEADER_BYTES {
-            return Err(damaged("shorter than the file it stands for"));
+    /// The descriptors are not a copy of a file of this size and its record, or `mmap` failed.
+    pub fn new([file, record]: [OwnedFd; 2], copy: u64, geometry: Geometry) -> io::Result<Self> {
+        if fstat(&file)?.st_size as u64 != geometry.size {
+            return Err(damaged("it has not the size of its file"));
         }
-        let len = (geometry.words_end() - geometry.map_at()) as usize;
-        let map = (geometry.pages() > 0).then(|| Map::new(file.as_fd(), geometry.map_at(), len, false));
-        Ok(CopyView { map: map.transpose()?, file, geometry, copy })
+        Ok(CopyView { file, record: Record::received(&record, geometry)?, geometry, copy })
     }
 
     /// Number of the copy.
@@ -517,7 +311,7 @@ impl CopyView {
         self.copy
     }
 
-    /// Where things are.
+    /// The pages of its file.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -532,12 +326,7 @@ impl CopyView {
     /// # Panics
     /// There is no such page.
     pub fn word(&self, page: u32) -> Word {
-        assert!(u64::from(page) < self.geometry.pages(), "page {page} of {}", self.geometry.pages());
-        let at = (self.geometry.words_at() - self.geometry.map_at()) as usize + page as usize * 8;
-        match &self.map {
-            Some(map) => Word::unpack(map.word(at).load(Ordering::Acquire)),
-            None => Word::unpack(0),
-        }
+        Word::unpack(self.record.word(page).load(Ordering::Acquire))
     }
 
     /// True if the whole page can be read.
@@ -616,6 +405,8 @@ impl CopyView {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::map::Map;
+    use forebay_pfs::FileVersion;
 
     fn identity(size: u64) -> CopyIdentity {
         CopyIdentity {
@@ -637,6 +428,16 @@ mod tests {
         let blocks = len.div_ceil(BLOCK_BYTES) as u32;
         let now = copy.word(page);
         assert!(copy.change(page, now, Word { valid_blocks: blocks, state: State::Resident, ..now }));
+    }
+
+    /// What a program sees that maps all blocks of a file of `size` bytes.
+    fn mapping(file: &OwnedFd, size: u64) -> Vec<u8> {
+        if size == 0 {
+            return Vec::new();
+        }
+        let map = Map::new(file.as_fd(), 0, blocks_bytes(size) as usize, false).unwrap();
+        let words = (0..map.len()).step_by(8).map(|at| map.word(at).load(Ordering::Relaxed));
+        words.flat_map(u64::to_ne_bytes).collect()
     }
 
     fn view(tier: &Tier, copy: &CopyFile) -> CopyView {
@@ -663,7 +464,7 @@ mod tests {
             copy.punch(0, 1).unwrap();
             assert_eq!(copy.word(0).state, State::Absent);
             for page in 1..copy.geometry().pages() as u32 {
-                assert!(reader.is_resident(page), "punching page 0 must not touch the words of size {size}");
+                assert!(reader.is_resident(page), "punching page 0 must not touch the others of size {size}");
             }
             tier.remove_copy(5).unwrap();
         }
@@ -747,11 +548,112 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_was_not_finished_is_refused() {
+    fn a_whole_copy_is_byte_for_byte_its_file() {
         let (_dir, tier) = Tier::for_tests();
+        for size in [0, 1, 4095, 4096, 8192, 8193, 20_000] {
+            let content: Vec<u8> = (0..size).map(|at| (at % 251) as u8 + 1).collect();
+            let copy = CopyFile::create(&tier, &identity(size)).unwrap();
+            for page in 0..copy.geometry().pages() as u32 {
+                fill(&copy, page, 0xEE);
+            }
+            copy.write_at(&content, 0).unwrap();
+            let [shared, record] = copy.share(&tier, 5).unwrap();
+            assert_eq!(fstat(&shared).unwrap().st_size as u64, size);
+            let mut read = vec![0; size as usize + 4096];
+            assert_eq!(rustix::io::pread(&shared, &mut read[..], 0), Ok(size as usize));
+            assert_eq!(read[..size as usize], content);
+            for fd in [&shared, &record] {
+                assert_eq!(rustix::io::pwrite(fd, b"x", 0), Err(Errno::BADF), "a client may only read");
+            }
+            let mut mapped = content;
+            mapped.resize(blocks_bytes(size) as usize, 0);
+            assert_eq!(mapping(&shared, size), mapped, "the last block of size {size} ends with zeros");
+            tier.remove_copy(5).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_was_written_through_behind_the_end_is_no_part_of_the_copy() {
+        let (_dir, tier) = Tier::for_tests();
+        for size in [0, 100, 4096] {
+            let file = tier.create_copy(5).unwrap();
+            write_all_at(file.as_fd(), &[0xEE; 10_000], 0).unwrap();
+            let copy = CopyFile::finish(&tier, file, &identity(size)).unwrap();
+            assert!((0..copy.geometry().pages() as u32).all(|page| copy.word(page) == Word::ABSENT));
+            let [shared, _] = copy.share(&tier, 5).unwrap();
+            let stat = fstat(&shared).unwrap();
+            assert_eq!((stat.st_size as u64, stat.st_blocks as u64 * 512), (size, blocks_bytes(size)));
+            let mut mapped = vec![0xEE; size as usize];
+            mapped.resize(blocks_bytes(size) as usize, 0);
+            assert_eq!(mapping(&shared, size), mapped);
+            tier.remove_copy(5).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_last_block_is_released_with_its_page_and_the_record_never() {
+        let (_dir, tier) = Tier::for_tests();
+        let copy = CopyFile::create(&tier, &identity(20_000)).unwrap();
+        let blocks = |file: &OwnedFd| fstat(file).unwrap().st_blocks as u64 * 512;
+        let [shared, record] = copy.share(&tier, 5).unwrap();
+        let allocated = blocks(&record);
+        assert_eq!((blocks(&shared), allocated), (0, identity(20_000).record_bytes()));
+        (0..3).for_each(|page| fill(&copy, page, 1));
+        assert_eq!(blocks(&shared), blocks_bytes(20_000));
+        for page in 0..3 {
+            assert!(copy.withdraw(page));
+            copy.punch(page, 1).unwrap();
+        }
+        copy.write_at(&[1; 3_616], 16_384).unwrap();
+        copy.discard(2).unwrap();
+        assert_eq!((blocks(&shared), blocks(&record)), (0, allocated));
+    }
+
+    /// Whatever is there when an agent is killed while it makes or removes a copy.
+    #[test]
+    fn a_copy_that_was_not_finished_is_refused() {
+        let (dir, tier) = Tier::for_tests();
+        let record = dir.join("tier/copies/0000000000000005.record");
+        let opened = || CopyFile::open(&tier, 5).map(|_| ()).map_err(|e| e.kind());
+        let refused = Err(io::ErrorKind::InvalidData);
+
         let file = tier.create_copy(5).unwrap();
-        assert_eq!(CopyFile::open(&tier, 5).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        ftruncate(&file, 10_000).unwrap();
-        assert_eq!(CopyFile::open(&tier, 5).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(opened(), Err(io::ErrorKind::NotFound), "no record yet");
+        assert_eq!(tier.list_copies().unwrap(), [0; 0]);
+        assert_eq!(fstat(&file).unwrap().st_nlink, 0, "it is swept out");
+
+        drop(CopyFile::create(&tier, &identity(20_000)).unwrap());
+        assert_eq!((opened(), tier.list_copies().unwrap()), (Ok(()), vec![5]));
+        let whole = std::fs::read(&record).unwrap();
+        let mut headless = whole.clone();
+        headless[..128].fill(0);
+        for unfinished in [&[][..], &whole[..127], &whole[..whole.len() - 1], &headless] {
+            std::fs::write(&record, unfinished).unwrap();
+            assert_eq!(opened(), refused, "{} bytes of {}", unfinished.len(), whole.len());
+        }
+        std::fs::write(&record, &whole).unwrap();
+        assert_eq!(opened(), Ok(()));
+        for size in [0, 19_999, 20_001] {
+            ftruncate(tier.open_copy(5, true).unwrap(), size).unwrap();
+            assert_eq!(opened(), refused, "a copy of {size} bytes");
+        }
+        std::fs::remove_file(dir.join("tier/copies/0000000000000005")).unwrap();
+        assert_eq!(opened(), Err(io::ErrorKind::NotFound), "a record alone");
+        assert_eq!(tier.list_copies().unwrap(), [0; 0]);
+        assert!(!record.exists(), "it is swept out");
+    }
+
+    #[test]
+    fn a_client_refuses_what_is_not_a_copy_and_its_record() {
+        let (_dir, tier) = Tier::for_tests();
+        let copy = CopyFile::create(&tier, &identity(20_000)).unwrap();
+        let shared = || copy.share(&tier, 5).unwrap();
+        let view = |fds, size| CopyView::new(fds, 5, Geometry { size, page_bytes: 8192 });
+        assert!(view(shared(), 20_000).is_ok());
+        assert!(view(shared(), 19_999).is_err());
+        let [file, record] = shared();
+        assert!(view([record, file], 20_000).is_err());
+        ftruncate(tier.open_record(5, true).unwrap(), 128 + 2 * 8).unwrap();
+        assert!(view(shared(), 20_000).is_err(), "a read of the last word would end the program");
     }
 }

@@ -8,6 +8,7 @@
 pub mod bounded;
 pub mod budget;
 pub mod copy;
+mod full_io;
 pub mod keeper;
 pub mod map;
 mod mounting;

@@ -92,7 +92,7 @@ impl Staging {
             slot < self.slots && offset + data.len() as u64 <= self.page_bytes,
             "a write outside of slot {slot}"
         );
-        crate::copy::write_all_at(
+        crate::full_io::write_all_at(
             self.file.as_fd(),
             data,
             HEAD_BYTES + u64::from(slot) * self.page_bytes + offset,

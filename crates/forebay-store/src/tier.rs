@@ -14,10 +14,11 @@
 use crate::mounting::{TMPFS_MAGIC, backing_name, explain, huge_setting, is_tmpfs_mount, mount_or_resize};
 use crate::{keeper, state};
 use rustix::fs::{
-    AtFlags, CWD, FlockOperation, Mode, OFlags, StatVfs, flock, fstatfs, fstatvfs, mkdirat, openat, renameat,
-    statat, unlinkat,
+    AtFlags, CWD, FlockOperation, Mode, OFlags, StatVfs, flock, fstatfs, fstatvfs, mkdirat, openat, statat,
+    unlinkat,
 };
 use rustix::mount::{UnmountFlags, unmount};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -140,8 +141,17 @@ impl Tier {
         Ok((f_bavail * f_frsize, f_blocks * f_frsize))
     }
 
-    pub(crate) fn create_copy(&self, copy: u64) -> io::Result<OwnedFd> {
+    /// Makes the file of a copy, empty. No agent adopts it until it has a record
+    /// ([`crate::CopyFile::finish`]).
+    ///
+    /// # Errors
+    /// `ENOSPC`: the tmpfs is full.
+    pub fn create_copy(&self, copy: u64) -> io::Result<OwnedFd> {
         self.create_named(&copy_name(copy))
+    }
+
+    pub(crate) fn create_record(&self, copy: u64) -> io::Result<OwnedFd> {
+        self.create_named(&record_name(copy))
     }
 
     fn create_named(&self, name: &str) -> io::Result<OwnedFd> {
@@ -149,37 +159,17 @@ impl Tier {
         Ok(openat(&self.copies, name, flags, Mode::from(0o600))?)
     }
 
-    /// Makes the file of a copy whose length is not known yet; [`crate::CopyFile::finish`]
-    /// completes it and [`Tier::publish`] gives it the name of a copy. Until then its name is none
-    /// that an agent adopts: what a client has staged in it could look like a finished copy of any
-    /// file.
-    ///
-    /// # Errors
-    /// `ENOSPC`: the tmpfs is full.
-    pub fn create_unfinished(&self, copy: u64) -> io::Result<OwnedFd> {
-        self.create_named(&unfinished_name(copy))
-    }
-
-    /// Makes a finished file the copy.
-    ///
-    /// # Errors
-    /// What `rename` returns.
-    pub fn publish(&self, copy: u64) -> io::Result<()> {
-        Ok(renameat(&self.copies, unfinished_name(copy), &self.copies, copy_name(copy))?)
-    }
-
-    /// Removes a file that was never published.
-    ///
-    /// # Errors
-    /// What `unlink` returns.
-    pub fn remove_unfinished(&self, copy: u64) -> io::Result<()> {
-        Ok(unlinkat(&self.copies, unfinished_name(copy), AtFlags::empty())?)
-    }
-
     pub(crate) fn open_copy(&self, copy: u64, writable: bool) -> io::Result<OwnedFd> {
+        self.open_named(&copy_name(copy), writable)
+    }
+
+    pub(crate) fn open_record(&self, copy: u64, writable: bool) -> io::Result<OwnedFd> {
+        self.open_named(&record_name(copy), writable)
+    }
+
+    fn open_named(&self, name: &str, writable: bool) -> io::Result<OwnedFd> {
         let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-        let open =
-            |more| openat(&self.copies, copy_name(copy), access | more | OFlags::CLOEXEC, Mode::empty());
+        let open = |more| openat(&self.copies, name, access | more | OFlags::CLOEXEC, Mode::empty());
         // Updates of the access time would take a twentieth of a read of 4 KiB. Only the owner may
         // do without.
         match open(OFlags::NOATIME) {
@@ -188,32 +178,44 @@ impl Tier {
         }
     }
 
-    /// Removes a copy; its memory goes when the last client has closed it.
+    /// Removes a copy and its record, if it has one; its memory goes when the last client has
+    /// closed it.
     ///
     /// # Errors
     /// What `unlink` returns.
     pub fn remove_copy(&self, copy: u64) -> io::Result<()> {
+        match unlinkat(&self.copies, record_name(copy), AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+            Err(e) => return Err(e.into()),
+        }
         Ok(unlinkat(&self.copies, copy_name(copy), AtFlags::empty())?)
     }
 
-    /// Numbers of all copies, in no order. Files that are no copies are removed on the way.
+    /// Numbers of all copies that have a record, in ascending order. Whatever else is there is
+    /// removed: copies without a record, records without a copy, and strangers.
     ///
     /// # Errors
-    /// What reading the directory returns.
+    /// What reading the directory and `unlink` return.
     pub fn list_copies(&self) -> io::Result<Vec<u64>> {
-        let mut copies = Vec::new();
+        let (mut copies, mut records) = (BTreeSet::new(), BTreeSet::new());
         for entry in rustix::fs::Dir::read_from(&self.copies)? {
             let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if name == b"." || name == b".." {
-                continue;
-            }
-            match std::str::from_utf8(name).ok().and_then(|n| u64::from_str_radix(n, 16).ok()) {
-                Some(copy) => copies.push(copy),
-                None => unlinkat(&self.copies, entry.file_name(), AtFlags::empty())?,
+            match entry.file_name().to_bytes() {
+                b"." | b".." => {}
+                name => match (number_of(name, copy_name), number_of(name, record_name)) {
+                    (Some(copy), _) => _ = copies.insert(copy),
+                    (None, Some(copy)) => _ = records.insert(copy),
+                    (None, None) => unlinkat(&self.copies, entry.file_name(), AtFlags::empty())?,
+                },
             }
         }
-        Ok(copies)
+        for copy in copies.difference(&records) {
+            unlinkat(&self.copies, copy_name(*copy), AtFlags::empty())?;
+        }
+        for copy in records.difference(&copies) {
+            unlinkat(&self.copies, record_name(*copy), AtFlags::empty())?;
+        }
+        Ok(copies.intersection(&records).copied().collect())
     }
 
     /// A file without a name: memory-only data, gone with its last descriptor.
@@ -313,9 +315,14 @@ fn copy_name(copy: u64) -> String {
     format!("{copy:016x}")
 }
 
-/// Not hexadecimal: [`Tier::list_copies`] sweeps it out.
-fn unfinished_name(copy: u64) -> String {
-    format!("unfinished-{copy:x}")
+fn record_name(copy: u64) -> String {
+    format!("{copy:016x}.record")
+}
+
+/// The copy that `name_of` calls `name`.
+fn number_of(name: &[u8], name_of: impl Fn(u64) -> String) -> Option<u64> {
+    let digits = std::str::from_utf8(name.get(..16)?).ok()?;
+    u64::from_str_radix(digits, 16).ok().filter(|copy| name_of(*copy).as_bytes() == name)
 }
 
 fn open_root(options: &TierOptions, backing: Backing) -> io::Result<(OwnedFd, PathBuf, String)> {
@@ -403,12 +410,20 @@ mod tests {
     #[test]
     fn only_one_agent_has_a_tier_and_strangers_are_swept_out() {
         let (dir, tier) = Tier::for_tests();
-        tier.create_unfinished(3).unwrap();
-        tier.publish(3).unwrap();
-        tier.create_unfinished(4).unwrap();
-        std::fs::write(dir.join("tier/copies/stranger"), b"x").unwrap();
+        for copy in [3, 4] {
+            tier.create_copy(copy).unwrap();
+        }
+        for record in [3, 5] {
+            tier.create_record(record).unwrap();
+        }
+        for stranger in ["stranger", "7", "unfinished-8", "0000000000000009.records"] {
+            std::fs::write(dir.join("tier/copies").join(stranger), b"x").unwrap();
+        }
         assert_eq!(tier.list_copies().unwrap(), [3]);
-        assert!(!dir.join("tier/copies/stranger").exists());
+        let left = std::fs::read_dir(dir.join("tier/copies")).unwrap().map(|file| file.unwrap().file_name());
+        let mut left: Vec<_> = left.collect();
+        left.sort();
+        assert_eq!(left, ["0000000000000003", "0000000000000003.record"]);
         let second = openat(&tier.root, "lock", OFlags::RDWR, Mode::empty()).unwrap();
         assert!(flock(&second, FlockOperation::NonBlockingLockExclusive).is_err());
         tier.destroy().unwrap();
@@ -418,8 +433,7 @@ mod tests {
     #[test]
     fn reads_of_a_copy_leave_its_access_time_alone() {
         let (_dir, tier) = Tier::for_tests();
-        tier.create_unfinished(3).unwrap();
-        tier.publish(3).unwrap();
+        tier.create_copy(3).unwrap();
         let copy = tier.open_copy(3, false).unwrap();
         let plain = openat(&tier.copies, copy_name(3), OFlags::RDONLY, Mode::empty()).unwrap();
         let long_ago = rustix::fs::Timespec { tv_sec: 1, tv_nsec: 0 };

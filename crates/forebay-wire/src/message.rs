@@ -15,7 +15,7 @@ use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 13;
+pub const PROTOCOL: u32 = 14;
 
 /// First eight bytes of every connection: "forebay" and a zero.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\0");
@@ -302,7 +302,7 @@ pub enum Reply {
     /// To [`Request::Mounts`].
     Mounts(Vec<MountInfo>),
     /// The file is on mount `mount`, and these are its facts. If `copy` is not 0 the packet carries
-    /// the copy, open for reading.
+    /// the copy and its record, open for reading.
     Opened {
         /// Index into the mounts.
         mount: u32,
@@ -315,7 +315,8 @@ pub enum Reply {
         /// The whole file is pinned.
         pinned: bool,
     },
-    /// The range is in the copy. If it is another copy than the client has, the packet carries it.
+    /// The range is in the copy. If it is another copy than the client has, the packet carries that
+    /// and its record, open for reading.
     Ready {
         /// The copy.
         copy: CopyId,
@@ -683,16 +684,16 @@ mod tests {
             stamps: "s".into(),
         };
         let bytes = postcard::to_stdvec(&mount).unwrap();
-        assert_eq!((PROTOCOL, bytes), (13, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
+        assert_eq!((PROTOCOL, bytes), (14, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
         let status = Status { mounts: vec![mount], ..Status::default() };
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (13, 37));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (13, vec![11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (14, 37));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (14, vec![11]));
         let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
-        assert_eq!((PROTOCOL, facts), (13, vec![1, 2, 6, 8]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (13, vec![0; 10]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (13, vec![0; 9]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (13, vec![0; 6]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (13, vec![0; 13]));
+        assert_eq!((PROTOCOL, facts), (14, vec![1, 2, 6, 8]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (14, vec![0; 10]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (14, vec![0; 9]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (14, vec![0; 6]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (14, vec![0; 13]));
     }
 
     #[test]

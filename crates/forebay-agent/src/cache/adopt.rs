@@ -1,7 +1,7 @@
 //! The copies that an earlier agent has left: this one takes them over at its start.
 
 use super::pins::held_pages;
-use super::{Cache, ENTRY_BYTES};
+use super::{Cache, metadata_bytes};
 use forebay_policy::eviction::Fill;
 use forebay_store::copy::{CopyFile, CopyIdentity, FLAG_PINNED};
 use forebay_store::{Class, State, blocks_bytes};
@@ -16,8 +16,7 @@ impl Cache {
     /// The tier cannot be read.
     pub fn adopt(&self, mount_of: impl Fn(&str) -> Option<usize>) -> io::Result<u64> {
         let mut adopted = 0;
-        let mut copies = self.tier.list_copies()?;
-        copies.sort_unstable();
+        let copies = self.tier.list_copies()?;
         if let Some(last) = copies.last() {
             self.next_copy.store(last + 1, Ordering::Relaxed);
         }
@@ -55,8 +54,7 @@ impl Cache {
         }
         let pinned = file.flags() & FLAG_PINNED != 0;
         let held = held_pages(&file, &resident);
-        let metadata = geometry.tail_bytes(&identity) + ENTRY_BYTES;
-        let metadata = self.budget.reserve_existing(Class::Metadata, metadata);
+        let metadata = self.budget.reserve_existing(Class::Metadata, metadata_bytes(&identity));
         let entry = self.insert_entry(identity, mount, metadata, file);
         self.hold_mapped(&entry, held);
         let bytes: u64 = resident.iter().map(|p| blocks_bytes(geometry.page_len(*p))).sum();

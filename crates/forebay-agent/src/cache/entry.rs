@@ -163,9 +163,9 @@ impl Entry {
         self.identity.copy
     }
 
-    /// Where things are in the copy.
+    /// The pages of the copy.
     pub fn geometry(&self) -> Geometry {
-        Geometry { size: self.identity.version.size, page_bytes: self.identity.page_bytes }
+        self.identity.geometry()
     }
 
     /// Key of a page of this copy.

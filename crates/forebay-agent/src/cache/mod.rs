@@ -17,7 +17,7 @@ use crate::lock::lock;
 use entry::{Entry, Stale};
 use forebay_pfs::{FileFacts, FileVersion};
 use forebay_policy::eviction::{EvictionKind, EvictionPolicy, Fill};
-use forebay_store::copy::{CopyFile, CopyIdentity, Geometry, release_bytes};
+use forebay_store::copy::{CopyFile, CopyIdentity, release_bytes};
 use forebay_store::ring::PAGES_MAX;
 use forebay_store::{Budget, Class, Reservation, State, Tier, Word, blocks_bytes};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -38,10 +38,11 @@ mod pins;
 
 pub use pins::{Lent, NoPin};
 
-/// What a copy costs beside its blocks. The agent's own record is about 460 bytes (`make bench`,
-/// `agent.memory_per_file`); the rest allows for the kernel's inode and directory entry, which no
-/// counter shows by file.
-pub const ENTRY_BYTES: u64 = 2048;
+/// What a copy costs beside its blocks and those of its record. The agent's own entry is about 730
+/// bytes (`make bench`, `agent.memory_per_file`). The kernel takes 2.6 KiB for two inodes, two
+/// directory entries and the index of the blocks, which no counter shows by file: the growth of its
+/// slabs over 30,000 files of 20 KiB (Linux 6.18).
+const ENTRY_BYTES: u64 = 3584;
 
 /// Remote pages (of other nodes) may take this share of the capacity: one in four.
 const REMOTE_PAGES_SHARE: u64 = 4;
@@ -67,6 +68,11 @@ pub struct Cache {
     next_copy: AtomicU64,
     /// A small page may take a huge page of the tmpfs, see [`Cache::trim`].
     needs_trim: bool,
+}
+
+/// What a copy costs beside its pages.
+fn metadata_bytes(identity: &CopyIdentity) -> u64 {
+    identity.record_bytes() + ENTRY_BYTES
 }
 
 /// A page of the smallest size that is likely, to try what one takes.
@@ -262,12 +268,10 @@ impl Cache {
     /// # Errors
     /// Too many pages, or no room.
     pub fn reserve_metadata(&self, identity: &CopyIdentity) -> Result<Reservation, NoCopy> {
-        let geometry = Geometry { size: identity.version.size, page_bytes: identity.page_bytes };
-        if geometry.pages() >= PAGES_MAX {
+        if identity.geometry().pages() >= PAGES_MAX {
             return Err(NoCopy::TooLarge);
         }
-        let bytes = geometry.tail_bytes(identity) + ENTRY_BYTES;
-        self.reserve(Class::Metadata, bytes).ok_or(NoCopy::NoRoom)
+        self.reserve(Class::Metadata, metadata_bytes(identity)).ok_or(NoCopy::NoRoom)
     }
 
     /// Adds a finished copy to the index; if another thread was faster with the same version, that

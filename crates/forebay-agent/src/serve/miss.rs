@@ -225,7 +225,7 @@ fn ready(connection: &Connection, entry: &Arc<Entry>, has: u64) -> Answer {
         return reply(answer);
     }
     match node.cache.file(entry).and_then(|f| f.share(&node.cache.tier, entry.copy())) {
-        Ok(fd) => Some((answer, vec![fd])),
+        Ok(fds) => Some((answer, fds.into())),
         Err(_) => refuse(Refusal::NoRoom),
     }
 }

@@ -32,10 +32,10 @@ pub fn open(connection: &Connection, file: Admitted, fd: &OwnedFd) -> Answer {
             node.mounts[file.mount].page_bytes_of(fd.as_fd(), file.facts.version.size),
             false,
         )),
-        Some((entry, fd)) => {
+        Some((entry, fds)) => {
             add(&counters.opens_cached_total, 1);
             let pinned = entry.pinned.load(Ordering::Relaxed);
-            Some((opened(entry.copy(), entry.identity.page_bytes, pinned), vec![fd]))
+            Some((opened(entry.copy(), entry.identity.page_bytes, pinned), fds.into()))
         }
     }
 }

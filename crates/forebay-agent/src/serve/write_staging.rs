@@ -1,5 +1,5 @@
 //! A file that is being written through: its pages gather in a file of the tier that nobody can
-//! read yet.
+//! read yet. It becomes a copy when it gets its record ([`CopyFile::finish`]).
 
 use crate::cache::Cache;
 use crate::cache::held::Held;
@@ -45,9 +45,9 @@ pub struct Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         if !self.committed {
-            // What is left of a copy that never was: its name. The next start sweeps it if this
+            // What is left of a copy that never was: its names. The next start sweeps them if this
             // fails.
-            let _ = self.cache.tier.remove_unfinished(self.copy);
+            let _ = self.cache.tier.remove_copy(self.copy);
         }
     }
 }
@@ -92,7 +92,7 @@ impl Stage {
         let buffer = Staging::create(SLOTS, page_bytes)?;
         let fd = buffer.fd().try_clone_to_owned()?;
         let copy = cache.next_copy();
-        let file = cache.tier.create_unfinished(copy)?;
+        let file = cache.tier.create_copy(copy)?;
         let stage = Stage {
             buffer,
             file,
@@ -163,7 +163,7 @@ impl Stage {
         let metadata = cache
             .reserve_metadata(&identity)
             .map_err(|_| io::Error::new(io::ErrorKind::StorageFull, "no room"))?;
-        let copy = CopyFile::finish(self.file.try_clone()?, &identity)?;
+        let copy = CopyFile::finish(&cache.tier, self.file.try_clone()?, &identity)?;
         let geometry = copy.geometry();
         let (whole, parts) = divided(&self.pages, self.page_bytes, geometry);
         for page in parts {
@@ -171,7 +171,6 @@ impl Stage {
         }
         let bytes_of = |page: u32| blocks_bytes(geometry.page_len(page));
         let kept: u64 = whole.iter().map(|page| bytes_of(*page)).sum();
-        cache.tier.publish(self.copy)?;
         self.committed = true;
         let entry = cache.insert_entry(identity, mount, metadata, copy);
         if entry.copy() != self.copy {

@@ -12,7 +12,7 @@ use forebay_store::staging::Staging;
 use forebay_wire::{Refusal, Reply, Request};
 use rustix::fs::{Mode, OFlags, open};
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -173,13 +173,13 @@ fn who_may_only_read_a_file_cannot_say_what_is_in_it() {
     agent.assert_nothing_left();
 }
 
-/// What is staged behind the end of a file must not become the residency map of its copy, nor,
-/// after a crash, a copy.
+/// What is staged behind the end of a file must not become part of its copy, nor, after a crash, a
+/// copy or a record.
 #[test]
 fn staged_bytes_are_never_taken_for_the_tiers_own_records() {
     let pfs = plain_pfs();
     let path = pfs.path().join("f");
-    // One whole page and a little: the map of the copy lies in what the writer stages as page 1.
+    // One whole page and a little: of page 1, the writer stages more than the file has.
     make_file(&path, 1, PAGE + 8);
     let mut agent = Agent::on(pfs.path());
     let raw = Raw::connect(&agent.socket());
@@ -202,33 +202,29 @@ fn staged_bytes_are_never_taken_for_the_tiers_own_records() {
     // What somebody has open for writing is not cached.
     drop(writing);
 
-    // A whole copy of another file, as its staged bytes: label, words and header of the tier's own
-    // making.
+    // The record of another copy, as staged bytes: header, words and names of the tier's own.
     verify_once(&agent.client(), &path, 1, 0);
-    let tier = agent.dir().join("tier/copies");
-    let name = std::fs::read_dir(&tier).unwrap().next().unwrap().unwrap().path();
-    let mut copy = std::fs::read(&name).unwrap();
-    copy[..8].copy_from_slice(b"poisoned");
+    let other = &agent.records()[0];
+    let mut record = std::fs::read(other).unwrap();
     agent.client().admin().evict_all().unwrap();
-    let number = u64::from_str_radix(name.file_name().unwrap().to_str().unwrap(), 16).unwrap();
+    let number = u64::from_str_radix(other.file_stem().unwrap().to_str().unwrap(), 16).unwrap();
     let raw = Raw::connect(&agent.socket());
     raw.0.send(&Request::StageBegin, &[]).unwrap();
     let got = raw.0.recv::<Reply>(Some(Instant::now() + Duration::from_secs(20))).unwrap();
     let Reply::Staging { slots, page_bytes, .. } = got.message else { panic!("{:?}", got.message) };
     let staging = Staging::over(got.fds.into_iter().next().unwrap(), slots, page_bytes).unwrap();
     // The number of the new copy is the next one: it is easy to guess.
-    let header = copy.len() - 128;
-    copy[header..header + 8].copy_from_slice(&(number + 1).to_le_bytes());
-    for (page, bytes) in copy.chunks(PAGE as usize).enumerate() {
-        let slot = staging.take().unwrap();
-        staging.fill(slot, bytes, 0).unwrap();
-        raw.0.send(&Request::StagePage { slot, page: page as u32, len: bytes.len() as u64 }, &[]).unwrap();
-    }
+    record[..8].copy_from_slice(&(number + 1).to_le_bytes());
+    let slot = staging.take().unwrap();
+    staging.fill(slot, &record, 0).unwrap();
+    raw.0.send(&Request::StagePage { slot, page: 0, len: record.len() as u64 }, &[]).unwrap();
     // The next answer comes when all of that is done.
     assert!(matches!(raw.ask(&Request::Mounts, &[]), Reply::Mounts(_)));
     agent.kill_9();
+    let staged = std::fs::read(agent.dir().join(format!("tier/copies/{:016x}", number + 1))).unwrap();
+    assert!(staged == record && agent.copies() == 1, "the number was another");
     agent.restart();
-    assert_eq!(agent.counter("adopted_files_total"), 0);
+    assert_eq!((agent.counter("adopted_files_total"), agent.copies()), (0, 0));
     verify_once(&agent.client(), &path, 1, 0);
     agent.assert_nothing_left();
 }
@@ -362,7 +358,7 @@ fn a_state_directory_that_others_can_exchange_is_refused_and_a_mask_of_zero_open
 fn only_who_was_given_a_copy_may_hold_its_pages() {
     let pfs = plain_pfs();
     let (path, other) = (pfs.path().join("f"), pfs.path().join("g"));
-    make_file(&path, 1, MIB);
+    make_file(&path, 1, MIB + 5);
     make_file(&other, 2, MIB);
     let agent = Agent::on(pfs.path());
     verify_once(&agent.client(), &path, 1, 0);
@@ -372,14 +368,23 @@ fn only_who_was_given_a_copy_may_hold_its_pages() {
     let shown = |path: &std::path::Path| {
         let file = std::fs::File::open(path).unwrap();
         raw.0.send(&Request::Open, &[file.as_fd()]).unwrap();
-        let mut answer = raw.0.recv::<Reply>(Some(limit)).unwrap();
+        let answer = raw.0.recv::<Reply>(Some(limit)).unwrap();
         let Reply::Opened { copy, .. } = answer.message else { panic!("{:?}", answer.message) };
-        (copy, answer.fds.pop().expect("a cached file comes with its copy"), file)
+        let shared: [_; 2] = answer.fds.try_into().expect("a cached file comes with its copy and record");
+        (copy, shared.map(std::fs::File::from), file)
     };
-    let (copy, fd, file) = shown(&path);
-    let (_, fd_of_other, _) = shown(&other);
+    let (copy, [fd, record], file) = shown(&path);
+    let (_, [fd_of_other, _], _) = shown(&other);
+    let mut bytes = Vec::new();
+    (&fd).read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes.len() as u64, MIB + 5, "a copy has the size of its file");
+    assert_content(&bytes, 1, 0);
+    for shared in [&fd, &record] {
+        assert!((&mut &*shared).write_all(b"x").is_err(), "a client may write to a copy");
+    }
     let pin = Request::PinPages { copy, first_page: 0, pages: 1 };
-    for proof in [&[][..], &[file.as_fd()], &[fd_of_other.as_fd()], &[fd.as_fd(), fd.as_fd()]] {
+    let (fd, record, fd_of_other) = (fd.as_fd(), record.as_fd(), fd_of_other.as_fd());
+    for proof in [&[][..], &[file.as_fd()], &[record], &[fd_of_other], &[fd, fd], &[fd, record]] {
         assert!(matches!(raw.ask(&pin, proof), Reply::Refused(_)), "held with {proof:?} as proof");
     }
     assert_eq!(agent.counter("client_pinned_bytes"), 0);

@@ -343,10 +343,20 @@ impl Agent {
         assert_eq!(self.copies(), 0, "files are left in the tier");
     }
 
-    /// Files in the tier's directory of copies, for the directory backing.
+    /// Files in the tier's directory, for the directory backing: each copy and its record.
     pub fn copies(&self) -> usize {
         let tier = self.setup.directory.clone().unwrap_or_else(|| self.dir.path().join("tier"));
         std::fs::read_dir(tier.join("copies")).unwrap().count()
+    }
+
+    /// The records in the tier in the order in which their copies were made, each beside its copy,
+    /// which has the same name without the extension.
+    pub fn records(&self) -> Vec<PathBuf> {
+        let files = std::fs::read_dir(self.dir.path().join("tier/copies")).unwrap();
+        let files = files.map(|file| file.unwrap().path());
+        let mut records: Vec<_> = files.filter(|file| file.extension().is_some()).collect();
+        records.sort();
+        records
     }
 }
 

@@ -5,6 +5,8 @@ use crate::common::{
 };
 use crate::roles::verify_once;
 use forebay_client::ReadMode;
+use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -188,6 +190,33 @@ fn a_copy_of_an_earlier_agent_is_not_taken_for_another_of_its_number() {
     agent.assert_nothing_left();
 }
 
+/// An agent may be killed while it makes or removes a copy, between any two steps of that.
+#[test]
+fn a_copy_without_its_record_or_a_record_without_its_copy_is_swept_out() {
+    let pfs = plain_pfs();
+    let paths: Vec<_> = (0..5).map(|file| pfs.path().join(file.to_string())).collect();
+    let mut agent = Agent::on(pfs.path());
+    for (seed, path) in paths.iter().enumerate() {
+        make_file(path, seed as u64, MIB + 5);
+        verify_once(&agent.client(), path, seed as u64, 0);
+    }
+    agent.kill_9();
+    let records = agent.records();
+    assert_eq!((records.len(), agent.copies()), (5, 10));
+    std::fs::remove_file(&records[0]).unwrap();
+    std::fs::remove_file(records[1].with_extension("")).unwrap();
+    let truncate = |file: &Path, len| File::options().write(true).open(file).unwrap().set_len(len).unwrap();
+    truncate(&records[2], 100);
+    truncate(&records[3].with_extension(""), MIB);
+    agent.restart();
+    assert_eq!((agent.counter("adopted_files_total"), agent.records()), (1, vec![records[4].clone()]));
+    assert_eq!((agent.copies(), agent.used("pages")), (2, MIB + 4096));
+    for (seed, path) in paths.iter().enumerate() {
+        verify_once(&agent.client(), path, seed as u64, 0);
+    }
+    agent.assert_nothing_left();
+}
+
 /// Agents before the third layout kept pages of files that were being written.
 #[test]
 fn copies_of_an_agent_with_an_earlier_layout_are_dropped_and_fetched_again() {
@@ -197,15 +226,17 @@ fn copies_of_an_agent_with_an_earlier_layout_are_dropped_and_fetched_again() {
     let mut agent = Agent::on(pfs.path());
     verify_once(&agent.client(), &path, 7, 0);
     agent.kill_9();
-    let copies = agent.dir().join("tier/copies");
-    let copy = std::fs::read_dir(copies).unwrap().next().unwrap().unwrap().path();
+    let record = &agent.records()[0];
+    let copy = record.with_extension("");
+    // Its first page is half old.
     let mut bytes = std::fs::read(&copy).unwrap();
-    // Its first page is half old, and its layout the second.
     bytes[..8].fill(0);
-    let numbers: Vec<_> = (0..bytes.len() - 7).filter(|at| bytes[*at..].starts_with(b"fb-copy3")).collect();
+    std::fs::write(&copy, &bytes).unwrap();
+    let mut bytes = std::fs::read(record).unwrap();
+    let numbers: Vec<_> = (0..bytes.len() - 7).filter(|at| bytes[*at..].starts_with(b"fb-copy4")).collect();
     assert_eq!(numbers.len(), 1, "the number of the layout is not where it was");
-    bytes[numbers[0] + 7] = b'2';
-    std::fs::write(&copy, bytes).unwrap();
+    bytes[numbers[0] + 7] = b'3';
+    std::fs::write(record, bytes).unwrap();
     agent.restart();
     assert_eq!((agent.counter("adopted_files_total"), agent.copies()), (0, 0));
     verify_once(&agent.client(), &path, 7, 0);

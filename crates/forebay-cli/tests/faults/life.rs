@@ -157,7 +157,7 @@ fn dropping_finds_the_tier_that_was_taken_and_refuses_when_there_is_none() {
         stolen.args(["down", "--drop", "--state-dir", &state]).env("FOREBAY_SOCKET", "/nowhere/agent.sock");
         assert_eq!(stolen.output().unwrap().status.code(), Some(1));
         agent.kill_9();
-        assert!(tier.join("copies").exists() && std::fs::read_dir(tier.join("copies")).unwrap().count() == 1);
+        assert!(tier.join("copies").exists() && std::fs::read_dir(tier.join("copies")).unwrap().count() == 2);
         let out = agent.cli(&["down", "--drop", "--state-dir", &state]);
         assert!(out.status.success(), "{backing}: {}", text(&out.stderr));
         assert!(!tier.join("copies").exists() && !mounted(), "{backing}: the tier is still there");

@@ -9,7 +9,8 @@
 //! splice 2.3 (1.8), buffer 1.7 (1.4), mapping 1.5 (1.0), and 1.5 for receiving into a buffer and
 //! leaving it there.
 
-use super::{CopyFile, read_exact_at};
+use super::CopyFile;
+use crate::full_io::read_exact_at;
 use rustix::fs::sendfile;
 use rustix::pipe::{SpliceFlags, splice};
 use std::io;
@@ -59,6 +60,6 @@ impl CopyFile {
     }
 
     fn assert_inside(&self, offset: u64, len: u64) {
-        assert!(offset + len <= self.geometry.size, "{len} bytes at {offset} would reach the tail");
+        assert!(offset + len <= self.geometry.size, "{len} bytes at {offset} would leave the file");
     }
 }
