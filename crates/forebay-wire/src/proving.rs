@@ -3,13 +3,17 @@
 //!
 //! A TLS handshake takes as long as the other end likes, up to its deadline. A stranger that opens
 //! connections and sends nothing would hold all places, and members would wait. So when all are
-//! taken, a new connection displaces the oldest handshake of the address that has the most: a
-//! member needs milliseconds, and one place. Nobody waits for a place.
+//! taken, a new connection displaces the oldest handshake of the address that has the most, on this
+//! machine of the user: a member needs milliseconds, and one place. Nobody waits for a place.
 
+use crate::owner;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Who connects: an address, and on this machine a user.
+type Origin = (IpAddr, Option<u32>);
 
 /// The places.
 #[derive(Clone, Debug)]
@@ -21,7 +25,7 @@ pub struct Proving {
 #[derive(Debug, Default)]
 struct Inner {
     /// By their number, so the oldest is first.
-    handshakes: BTreeMap<u64, (IpAddr, TcpStream)>,
+    handshakes: BTreeMap<u64, (Origin, TcpStream)>,
     next: u64,
     displaced: u64,
 }
@@ -50,6 +54,10 @@ impl Proving {
     /// Out of descriptors.
     pub fn enter(&self, socket: &TcpStream) -> io::Result<Place> {
         let address = socket.peer_addr().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |from| from.ip());
+        self.enter_from((address, owner::connector(socket)), socket)
+    }
+
+    fn enter_from(&self, origin: Origin, socket: &TcpStream) -> io::Result<Place> {
         let socket = socket.try_clone()?;
         let mut inner = self.inner();
         if inner.handshakes.len() >= self.places {
@@ -57,7 +65,7 @@ impl Proving {
         }
         let number = inner.next;
         inner.next += 1;
-        inner.handshakes.insert(number, (address, socket));
+        inner.handshakes.insert(number, (origin, socket));
         Ok(Place { proving: self.clone(), number })
     }
 
@@ -68,14 +76,14 @@ impl Proving {
 }
 
 impl Inner {
-    /// Ends the oldest handshake of the address that has the most; between equals, the one with the
+    /// Ends the oldest handshake of the origin that has the most; between equals, the one with the
     /// oldest.
     fn displace(&mut self) {
-        let mut by_address: BTreeMap<IpAddr, (usize, u64)> = BTreeMap::new();
-        for (number, (address, _)) in &self.handshakes {
-            by_address.entry(*address).or_insert((0, *number)).0 += 1;
+        let mut by_origin: BTreeMap<Origin, (usize, u64)> = BTreeMap::new();
+        for (number, (origin, _)) in &self.handshakes {
+            by_origin.entry(*origin).or_insert((0, *number)).0 += 1;
         }
-        let crowd = by_address.values().max_by_key(|(count, oldest)| (*count, std::cmp::Reverse(*oldest)));
+        let crowd = by_origin.values().max_by_key(|(count, oldest)| (*count, std::cmp::Reverse(*oldest)));
         if let Some((_, socket)) = crowd.and_then(|(_, oldest)| self.handshakes.remove(oldest)) {
             // Its end may have closed it already.
             let _ = socket.shutdown(Shutdown::Both);
@@ -129,5 +137,24 @@ mod tests {
         assert!(!ended(&mut member), "though the member is older");
         drop((kept, strangers));
         assert!(proving.inner().handshakes.is_empty());
+    }
+
+    #[test]
+    fn on_this_machine_users_displace_their_own() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let proving = Proving::new(3);
+        let enter = |uid| {
+            let (theirs, ours) = pair(&listener, 1);
+            let place = proving.enter_from((ours.peer_addr().unwrap().ip(), Some(uid)), &ours).unwrap();
+            (theirs, ours, place)
+        };
+        let mut first = enter(1);
+        let others: Vec<_> = (0..5).map(|_| enter(2)).collect();
+        first.0.set_nonblocking(true).unwrap();
+        assert!(first.0.read(&mut [0]).is_err(), "it has ended, though its user has one");
+        assert_eq!(proving.displaced(), 3);
+        drop(others);
+        let (_theirs, ours) = pair(&listener, 1);
+        assert_eq!(owner::connector(&ours), Some(rustix::process::geteuid().as_raw()));
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Each connection has a thread, a bounded number of them: a scrape comes every few seconds and a
 //! page asks ten times a second, and neither port may become a way to load a node. When all slots
-//! are taken, a new connection displaces the oldest one of the address that has most. Every wait
-//! has a deadline, and every request a bounded size.
+//! are taken, a new connection displaces the oldest one of the address (on this machine, of the
+//! user) that has most. Every wait has a deadline, and every request a bounded size.
 
 mod request;
 
