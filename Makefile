@@ -3,6 +3,9 @@
 CARGO   ?= cargo
 PYTHON  ?= python3
 PREFIX  ?= /usr/local
+# A distribution may keep libraries elsewhere, as /usr/lib64 or /usr/lib/x86_64-linux-gnu.
+LIBDIR  ?= $(PREFIX)/lib
+SYSCONFDIR ?= /etc
 # For packages: everything is put below it, and nothing that is installed names it.
 DESTDIR ?=
 
@@ -20,8 +23,13 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 ABI     := $(shell sed -n 's/^const ABI: u32 = \(.*\);/\1/p' crates/forebay-capi/build.rs)
 # `dist` optimises across crates, which takes twice as long: for what is handed out and measured.
 PROFILE ?= release
-BUILT   := $(or $(CARGO_TARGET_DIR),target)/$(PROFILE)
+TARGET  := $(or $(CARGO_TARGET_DIR),target)
+BUILT   := $(TARGET)/$(PROFILE)
+BUILT_IS_GIVEN := $(filter command,$(firstword $(origin BUILT)))
+DIST_PROFILE := $(if $(filter file,$(origin PROFILE)),dist,$(PROFILE))
 ROOT     = $(DESTDIR)$(PREFIX)
+LIB      = $(DESTDIR)$(LIBDIR)
+PLACES   = -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@SYSCONFDIR@|$(SYSCONFDIR)|' -e 's|@VERSION@|$(VERSION)|'
 
 .PHONY: help
 help: ## This list
@@ -45,9 +53,10 @@ test-random: ## The property tests of the pure crates on more inputs, different 
 	done
 
 .PHONY: test-bench
-test-bench: ## Tests of the benchmarks' own code
+test-bench: ## Tests of the benchmarks' own code, and of the packages on small files
 	cd bench && timeout 1800 $(PYTHON) -m unittest discover -s tests -t .
 	cd java/mapreduce && timeout 1800 $(PYTHON) -m unittest discover -s tests -t .
+	cd packaging/dist && timeout 1800 $(PYTHON) -m unittest discover -s tests -t .
 
 .PHONY: test-python
 test-python: ## Tests of the Python package
@@ -66,6 +75,15 @@ test-hand-over: ## 100,000 hand-overs of files between mounts on two nodes of a 
 .PHONY: test-preload
 test-preload: ## The part of test-posix with the test suites of Python, GNU tar and coreutils, without and with forebay run; half an hour
 	$(MAKE) test-posix ARGS="--only python,tar,coreutils --ways run $(ARGS)"
+
+.PHONY: dist
+dist: ## Packages in target/dist, from the profile `dist`: tarball, deb, rpm, OCI image, SBOM, licences, SHA256SUMS (BUILT=DIR packs what is built there)
+	$(if $(BUILT_IS_GIVEN),,$(MAKE) build PROFILE=$(DIST_PROFILE))
+	$(PYTHON) packaging/dist/build --built $(if $(BUILT_IS_GIVEN),$(BUILT),$(TARGET)/$(DIST_PROFILE)) --out $(TARGET)/dist
+
+.PHONY: test-dist
+test-dist: ## Installs, upgrades and removes the packages of target/dist in clean root file systems, as root; debootstrap downloads Debian the first time
+	packaging/dist/test $(TARGET)/dist
 
 .PHONY: wheel
 wheel: ## The Python wheel with the program and its library, in target/wheels
@@ -193,20 +211,23 @@ completions: build ## Shell completions and man pages, in target/share
 # Does not build, so that `sudo make install` needs no compiler and leaves nothing of root's in
 # target/.
 .PHONY: install
-install: ## Program, C library, completions and man pages below PREFIX
+install: ## Programs, C library, completions, man pages and systemd unit below PREFIX
 	@test -x $(BUILT)/forebay -a -f $(BUILT)/libforebay.so || { echo "nothing to install: run \`make build\` first" >&2; exit 1; }
 	install -D -m 755 $(BUILT)/forebay $(ROOT)/bin/forebay
 	install -D -m 755 $(BUILT)/forebay-sim $(ROOT)/bin/forebay-sim
 	install -D -m 755 $(BUILT)/forebay-lab $(ROOT)/bin/forebay-lab
 	install -D -m 644 crates/forebay-capi/include/forebay.h $(ROOT)/include/forebay.h
-	install -D -m 644 $(BUILT)/libforebay.a $(ROOT)/lib/libforebay.a
-	install -D -m 755 $(BUILT)/libforebay.so $(ROOT)/lib/libforebay.so.$(VERSION)
-	install -D -m 755 $(BUILT)/libforebay_preload.so $(ROOT)/lib/libforebay_preload.so
+	install -D -m 644 $(BUILT)/libforebay.a $(LIB)/libforebay.a
+	install -D -m 755 $(BUILT)/libforebay.so $(LIB)/libforebay.so.$(VERSION)
+	install -D -m 755 $(BUILT)/libforebay_preload.so $(ROOT)/lib/forebay/libforebay_preload.so
 	install -D -m 755 packaging/mount.fuse.forebay $(ROOT)/sbin/mount.fuse.forebay
-	ln -sf libforebay.so.$(VERSION) $(ROOT)/lib/libforebay.so.$(ABI)
-	ln -sf libforebay.so.$(ABI) $(ROOT)/lib/libforebay.so
-	install -d $(ROOT)/lib/pkgconfig
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' packaging/forebay.pc.in > $(ROOT)/lib/pkgconfig/forebay.pc
+	ln -sf libforebay.so.$(VERSION) $(LIB)/libforebay.so.$(ABI)
+	ln -sf libforebay.so.$(ABI) $(LIB)/libforebay.so
+	install -d $(LIB)/pkgconfig $(ROOT)/lib/systemd/system
+	sed $(PLACES) packaging/forebay.pc.in > $(LIB)/pkgconfig/forebay.pc
+	sed $(PLACES) packaging/forebay.service.in > $(ROOT)/lib/systemd/system/forebay.service
+	install -D -m 644 packaging/forebay.toml $(ROOT)/share/doc/forebay/forebay.toml
+	install -D -m 644 LICENSE $(ROOT)/share/doc/forebay/LICENSE
 	install -d $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/site-functions
 	install -d $(ROOT)/share/fish/vendor_completions.d $(ROOT)/share/man/man1
 	$(BUILT)/forebay completions bash > $(ROOT)/share/bash-completion/completions/forebay
