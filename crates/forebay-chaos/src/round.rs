@@ -194,10 +194,22 @@ fn leak(stage: &Stage, number: u32) -> Option<String> {
             Err(e) => e.to_string(),
         };
         if now_ns() > deadline {
-            return Some(why);
+            return Some(format!("{why}\n{}", processes(&stage.setup.dir)));
         }
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// The processes that have to do with this directory, which may hold what an agent still has.
+fn processes(dir: &Path) -> String {
+    let name = dir.to_string_lossy();
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let lines = all.filter_map(|entry| {
+        let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        line.contains(&*name).then(|| format!("  {} {line}", entry.file_name().to_string_lossy()))
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// What an agent that has given all back still has.
