@@ -30,6 +30,11 @@ impl Fs {
             return Some(now);
         }
         self.drop_old_pages(node, now);
+        if now.size == 0 {
+            // There is nothing to serve.
+            handle.served.leave();
+            return None;
+        }
         let caller = self.callers.acting();
         self.register_with_tier(handle);
         if let Some(caller) = caller {
