@@ -188,12 +188,13 @@ impl Fs {
 
 /// Reads the PFS's own file.
 fn read_through(handle: &Handle, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
-    match read_pfs(handle.as_fd(), buffer, offset) {
+    let all = handle.kept().is_some();
+    match read_pfs(handle.as_fd(), buffer, offset, all) {
         // The agent has set `O_DIRECT` on a file that it has read past the page cache.
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) && handle.flags & libc::O_DIRECT == 0 => {
             let flags = rustix::fs::fcntl_getfl(handle.as_fd())?;
             rustix::fs::fcntl_setfl(handle.as_fd(), flags - OFlags::DIRECT)?;
-            read_pfs(handle.as_fd(), buffer, offset).map_err(|e| number_of(&e))
+            read_pfs(handle.as_fd(), buffer, offset, all).map_err(|e| number_of(&e))
         }
         result => result.map_err(|e| number_of(&e)),
     }

@@ -119,19 +119,11 @@ impl Device {
         rustix::io::writev(&self.fd, parts).is_ok()
     }
 
-    /// Makes the kernel forget the attributes of a node.
-    pub fn forget_attributes(&self, node: u64) {
-        self.invalidate(node, -1);
-    }
-
     /// Makes the kernel forget the attributes and the content of a node. Waits for reads of it that
-    /// are under way.
+    /// are under way. The kernel takes no length from an answer with attributes that it gets before
+    /// the next request.
     pub fn forget_content(&self, node: u64) {
-        self.invalidate(node, 0);
-    }
-
-    fn invalidate(&self, node: u64, off: i64) {
-        let body = NotifyInvalInodeOut { ino: node, off, len: 0 };
+        let body = NotifyInvalInodeOut { ino: node, off: 0, len: 0 };
         let len = (size_of::<OutHeader>() + size_of::<NotifyInvalInodeOut>()) as u32;
         let header = OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
         // An error says that the kernel does not know the node any more.

@@ -71,7 +71,8 @@ impl Fs {
             let others = self.nodes.handles(handle.node);
             others.iter().for_each(|other| other.doubt());
             if others.iter().any(|other| other.kept().is_some()) {
-                self.device.forget_attributes(handle.node);
+                // With the attributes: the next read asks for them.
+                self.device.forget_content(handle.node);
             }
         }
         Ok(Effect::Nothing)

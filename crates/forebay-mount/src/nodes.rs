@@ -95,6 +95,11 @@ impl Node {
         let Some(version) = version.filter(|_| may) else {
             // The kernel drops the pages at this open.
             self.kept = None;
+            if version.is_some() {
+                // Another open file has another version, and nobody knows which is older.
+                handle.served.leave();
+                self.handles.iter().for_each(|other| other.served.doubt());
+            }
             return Keeping::Nothing;
         };
         handle.keep(version);
@@ -112,6 +117,17 @@ pub enum Keeping {
     FromNowOn,
     /// Those that it has, too.
     All,
+}
+
+/// What a look at the attributes of a node has shown, compared with the last one.
+#[derive(Debug)]
+pub struct Look {
+    /// The version is another.
+    pub has_moved: bool,
+    /// The length is the same.
+    pub keeps_size: bool,
+    /// The node's open files.
+    pub handles: Vec<Arc<Handle>>,
 }
 
 /// Where the file of a node is.
@@ -350,15 +366,29 @@ impl Nodes {
         }
     }
 
-    /// Whether the version of a file whose pages the kernel keeps is another than at the last look.
-    pub fn has_moved(&self, id: u64, now: FileVersion) -> bool {
+    /// Notes the version that a look at the attributes has shown; `None` if the kernel keeps no
+    /// pages of the node.
+    pub fn looked(&self, id: u64, now: FileVersion) -> Option<Look> {
         let mut table = self.lock();
-        let Some(node) = table.nodes.get_mut(&id) else { return false };
-        let has_moved = node.seen.is_some_and(|seen| seen != now);
-        if has_moved {
-            (node.seen, node.kept) = (Some(now), None);
+        let node = table.nodes.get_mut(&id)?;
+        let seen = node.seen.replace(now);
+        let Some(seen) = seen else {
+            node.seen = None;
+            return None;
+        };
+        if seen != now {
+            node.kept = None;
         }
-        has_moved
+        Some(Look {
+            has_moved: seen != now,
+            keeps_size: seen.size == now.size,
+            handles: node.handles.clone(),
+        })
+    }
+
+    /// The version that the last look has shown, of a node whose pages the kernel keeps.
+    pub fn seen(&self, id: u64) -> Option<FileVersion> {
+        self.lock().nodes.get(&id)?.seen
     }
 
     /// Forgets an open file. The backing file to unregister, if it was the last that used it.

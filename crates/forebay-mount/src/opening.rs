@@ -198,9 +198,12 @@ impl Fs {
             false => None,
         };
         let (backing, keeping) = self.nodes.opened(node, &handle, new.clone(), version);
-        if let Some(version) = version {
+        if keeping != Keeping::Nothing
+            && let Some(version) = version
+        {
             self.leave_other_versions(node, version);
         }
+        self.look_again(&handle);
         if let Some(new) = new
             && backing.as_ref().is_none_or(|backing| !Arc::ptr_eq(backing, &new))
         {

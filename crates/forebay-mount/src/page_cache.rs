@@ -20,6 +20,7 @@ use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 impl Fs {
     /// The version of a file whose pages the kernel may keep: one that it keeps already, or one
@@ -29,7 +30,10 @@ impl Fs {
         if self.nodes.kept(node) == Some(now) {
             return Some(now);
         }
-        self.drop_old_pages(node, now);
+        if self.nodes.seen(node).is_some_and(|seen| seen != now) {
+            // The kernel drops the pages at this open.
+            self.nodes.handles(node).iter().for_each(|other| other.served.doubt());
+        }
         if now.size == 0 {
             // There is nothing to serve.
             handle.served.leave();
@@ -55,6 +59,16 @@ impl Fs {
         }
     }
 
+    /// A file was registered before its open was noted: a writer that came and went in between has
+    /// not seen it.
+    pub fn look_again(&self, handle: &Arc<Handle>) {
+        if let Some(version) = handle.served.version()
+            && FileFacts::of(handle.as_fd(), Revalidate::AsStat).map(|now| now.version).ok() != Some(version)
+        {
+            handle.served.leave();
+        }
+    }
+
     /// Files of the node that are open with another version are read from the PFS from now on, so
     /// that no page of it comes into the kernel's cache.
     pub fn leave_other_versions(&self, node: u64, version: FileVersion) {
@@ -62,15 +76,6 @@ impl Fs {
             if other.served.version().is_some_and(|other| other != version) {
                 other.served.leave();
             }
-        }
-    }
-
-    /// If the file has another version than at the last look, the kernel drops what it keeps of it.
-    fn drop_old_pages(&self, node: u64, now: FileVersion) {
-        if self.nodes.has_moved(node, now) {
-            // First, so that no old page is read after the kernel has dropped them.
-            self.nodes.handles(node).iter().for_each(|other| other.served.doubt());
-            self.device.forget_content(node);
         }
     }
 
@@ -87,8 +92,25 @@ impl Fs {
             }
         };
         self.nodes.used(handle);
-        self.drop_old_pages(handle.node, FileFacts::from_statx(&now).version);
-        self.put_attributes_for(&now, self.valid_for.max(FRESH), out);
+        let mut valid_for = self.valid_for.max(FRESH);
+        if let Some(look) = self.nodes.looked(handle.node, FileFacts::from_statx(&now).version) {
+            if look.has_moved {
+                // First, so that no old page is read after the kernel has dropped them.
+                look.handles.iter().for_each(|other| other.served.doubt());
+            }
+            let is_certain = |other: &Arc<Handle>| other.kept().is_none() || other.served.is_certain();
+            if look.has_moved || !look.handles.iter().all(is_certain) {
+                // Pages from the PFS may be of a write that goes on, whose stamps do not move again:
+                // while the file is read from there, each read looks and drops what is kept.
+                valid_for = Duration::ZERO;
+                // The kernel itself drops the pages of a file with another length. It must take
+                // that from this answer.
+                if look.keeps_size {
+                    self.device.forget_content(handle.node);
+                }
+            }
+        }
+        self.put_attributes_for(&now, valid_for, out);
         Ok(())
     }
 }

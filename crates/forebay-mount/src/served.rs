@@ -29,8 +29,10 @@ pub struct Served {
     state: RwLock<State>,
     /// Never again.
     left: AtomicBool,
-    /// The next read checks the file, past this node's caches.
-    doubt: AtomicBool,
+    /// How often others may have changed the file, and how many of these a check has cleared up.
+    /// Meanwhile each read checks the file, past this node's caches.
+    doubts: AtomicU64,
+    cleared: AtomicU64,
     /// Of the last look, in milliseconds of the clock of this process.
     looked_ms: AtomicU64,
 }
@@ -51,7 +53,8 @@ impl Served {
         Served {
             state: RwLock::new(State::Unread),
             left: AtomicBool::new(false),
-            doubt: AtomicBool::new(false),
+            doubts: AtomicU64::new(0),
+            cleared: AtomicU64::new(0),
             looked_ms: AtomicU64::new(0),
         }
     }
@@ -68,12 +71,17 @@ impl Served {
 
     /// Others may have changed the file, and the program expects to see the change.
     pub fn doubt(&self) {
-        self.doubt.store(true, Ordering::Release);
+        self.doubts.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Whether its reads go to the PFS from now on.
     pub fn has_left(&self) -> bool {
         self.left.load(Ordering::Acquire)
+    }
+
+    /// Whether its reads come from the tier, and nothing says that the file has changed.
+    pub fn is_certain(&self) -> bool {
+        !self.has_left() && self.doubts.load(Ordering::Acquire) == self.cleared.load(Ordering::Acquire)
     }
 
     /// The version that is read from the tier, once it is registered.
@@ -157,14 +165,21 @@ impl Served {
     }
 
     fn is_fresh(&self, file: &File) -> bool {
-        let doubts = self.doubt.swap(false, Ordering::AcqRel);
+        let doubts = self.doubts.load(Ordering::Acquire);
+        let is_in_doubt = doubts != self.cleared.load(Ordering::Acquire);
         let now = now_ms();
-        if !doubts && now.saturating_sub(self.looked_ms.load(Ordering::Relaxed)) < FRESH.as_millis() as u64 {
+        let age_ms = now.saturating_sub(self.looked_ms.load(Ordering::Relaxed));
+        if !is_in_doubt && age_ms < FRESH.as_millis() as u64 {
             return true;
         }
-        self.looked_ms.store(now, Ordering::Relaxed);
-        let how = if doubts { Revalidate::Force } else { Revalidate::AsStat };
-        file.is_current(how).unwrap_or(false)
+        let how = if is_in_doubt { Revalidate::Force } else { Revalidate::AsStat };
+        let is_current = file.is_current(how).unwrap_or(false);
+        if is_current {
+            // Not before: a read at the same time must not take the file for checked.
+            self.looked_ms.store(now, Ordering::Relaxed);
+            self.cleared.fetch_max(doubts, Ordering::AcqRel);
+        }
+        is_current
     }
 
     fn drop_file(&self) {
@@ -188,15 +203,16 @@ fn now_ms() -> u64 {
 /// Reads the PFS until the buffer is full or the file ends.
 ///
 /// # Errors
-/// What the PFS returns, if it returns no bytes.
-pub fn read_pfs(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+/// What the PFS returns, if it returns no bytes, or if `all` are wanted: the kernel would take
+/// fewer for the end of a file whose pages it keeps.
+pub fn read_pfs(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64, all: bool) -> io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
         match rustix::io::pread(fd, &mut buffer[done..], offset + done as u64) {
             Ok(0) => break,
             Ok(n) => done += n,
             Err(rustix::io::Errno::INTR) if done == 0 => return Err(rustix::io::Errno::INTR.into()),
-            Err(_) if done > 0 => break,
+            Err(_) if done > 0 && !all => break,
             Err(e) => return Err(e.into()),
         }
     }

@@ -52,7 +52,7 @@ pub fn check_connector(socket: &TcpStream) -> io::Result<()> {
 /// The user who has connected `socket` from this machine; `None` if it comes from another one, or
 /// if the kernel does not tell.
 pub fn connector(socket: &TcpStream) -> Option<u32> {
-    let (here, there) = ends(socket).ok().filter(|(_, there)| there.ip().is_loopback())?;
+    let (here, there) = ends(socket).ok().filter(|(_, there)| there.ip().to_canonical().is_loopback())?;
     other_end(here, there).ok()?.filter(|row| row.inode != 0).map(|row| row.uid)
 }
 

@@ -239,3 +239,91 @@ fn the_first_read_after_a_lock_finds_no_older_page_in_the_kernel() {
         flock(&file, FlockOperation::Unlock).unwrap();
     }
 }
+
+#[test]
+fn pages_that_are_read_while_a_write_goes_on_do_not_stay() {
+    if skips() {
+        return;
+    }
+    let pfs = plain_pfs();
+    let agent = Agent::start(Setup { page: MIB, ..Setup::new(pfs.path()) });
+    let mount = Mount::new(pfs.path(), agent.socket().to_str().unwrap(), &[]);
+    let (there, here) = (pfs.path().join("f"), mount.at.join("f"));
+    let size = 40 * MIB;
+    make_file(&there, 1, size);
+    assert!(agent.cli(&["load", there.to_str().unwrap()]).status.success());
+    let file = File::open(&here).unwrap();
+    let offsets = [MIB, 20 * MIB, 39 * MIB];
+    let mut bytes = vec![0; 4096];
+    for round in 2..5 {
+        let new = content(round, 0, size as usize);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                // One call: the stamps move when it begins.
+                File::options().write(true).open(&there).unwrap().write_all_at(&new, 0).unwrap();
+            });
+            while !writer.is_finished() {
+                offsets.iter().for_each(|offset| file.read_exact_at(&mut bytes, *offset).unwrap());
+            }
+        });
+        std::thread::sleep(Duration::from_millis(60));
+        for offset in offsets {
+            file.read_exact_at(&mut bytes, offset).unwrap();
+            assert_content(&bytes, round, offset);
+        }
+    }
+}
+
+#[test]
+fn the_first_read_after_a_while_or_a_lock_sees_the_new_length() {
+    if skips() {
+        return;
+    }
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let mount = Mount::new(pfs.path(), agent.socket().to_str().unwrap(), &[]);
+    let (there, here) = (pfs.path().join("log"), mount.at.join("log"));
+    make_file(&there, 1, 10_000);
+    assert!(agent.cli(&["load", there.to_str().unwrap()]).status.success());
+    let file = File::open(&here).unwrap();
+    let mut bytes = vec![0; 20_000];
+    let mut length = 10_000;
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), length);
+    for round in 0..10 {
+        let mut appender = File::options().append(true).open(&there).unwrap();
+        std::io::Write::write_all(&mut appender, &[round as u8; 100]).unwrap();
+        length += 100;
+        if round % 2 == 0 {
+            std::thread::sleep(Duration::from_millis(100));
+        } else {
+            flock(&file, FlockOperation::LockShared).unwrap();
+        }
+        assert_eq!(file.read_at(&mut bytes, 0).unwrap(), length, "round {round}");
+        assert_eq!(bytes[length - 100..length], [round as u8; 100]);
+        flock(&file, FlockOperation::Unlock).unwrap();
+    }
+}
+
+#[test]
+fn a_large_read_after_a_lock_has_no_old_part() {
+    if skips() {
+        return;
+    }
+    let pfs = plain_pfs();
+    let agent = Agent::start(Setup { page: MIB, ..Setup::new(pfs.path()) });
+    let mount = Mount::new(pfs.path(), agent.socket().to_str().unwrap(), &[]);
+    let (there, here) = (pfs.path().join("f"), mount.at.join("f"));
+    let size = 8 * MIB as usize;
+    for round in 1..12 {
+        make_file(&there, 100 + round, size as u64);
+        assert!(agent.cli(&["load", there.to_str().unwrap()]).status.success());
+        let file = File::open(&here).unwrap();
+        let mut bytes = vec![0; size];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        let writer = File::options().write(true).open(&there).unwrap();
+        writer.write_all_at(&content(round, 0, size), 0).unwrap();
+        flock(&file, FlockOperation::LockShared).unwrap();
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_content(&bytes, round, 0);
+    }
+}
