@@ -144,6 +144,10 @@ impl Stage {
             return Err(io::Error::other(String::from_utf8_lossy(&out.stderr).into_owned()));
         }
         self.nodes[number as usize].has_mount = false;
+        // Others on this machine may have made mount namespaces meanwhile, each with a copy of it.
+        for pid in processes_with(&mount) {
+            let _ = signal(pid, Signal::KILL);
+        }
         Ok(())
     }
 
@@ -423,6 +427,17 @@ impl Stage {
         }
         left
     }
+}
+
+/// The processes that have this path on their command lines.
+fn processes_with(path: &Path) -> Vec<u32> {
+    let path = text(path);
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let has = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == path.as_bytes())
+    };
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(has).collect()
 }
 
 fn unmount(dir: &Path) -> io::Result<()> {
