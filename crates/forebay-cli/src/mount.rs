@@ -114,6 +114,9 @@ fn serve(global: &Global, args: &MountArgs, options: &Options) -> Outcome {
 fn quiet_config(global: &Global) -> ClientConfig {
     let mut config = global.client_config();
     config.quiet = true;
+    // A reader goes on with the PFS after any change, so nothing need be told apart: without a
+    // watch, a write whose mtime was set back beside an unlink would pass for the unlink alone.
+    config.watches = false;
     // The mount works in another directory.
     config.socket = config.socket.map(|socket| std::path::absolute(&socket).unwrap_or(socket));
     config

@@ -327,3 +327,30 @@ fn a_large_read_after_a_lock_has_no_old_part() {
         assert_content(&bytes, round, 0);
     }
 }
+
+#[test]
+fn a_write_with_mtime_set_back_is_seen_beside_a_change_of_attributes() {
+    if skips() {
+        return;
+    }
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let mount = Mount::new(pfs.path(), agent.socket().to_str().unwrap(), &[]);
+    let (there, here) = (pfs.path().join("f"), mount.at.join("f"));
+    for seed in [3, 8, 13] {
+        let _ = std::fs::remove_file(&there);
+        make_file(&there, 1, 100_000);
+        assert!(agent.cli(&["load", there.to_str().unwrap()]).status.success());
+        let file = File::open(&here).unwrap();
+        let mut bytes = vec![0; 100_000];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_content(&bytes, 1, 0);
+        std::thread::sleep(Duration::from_millis(60));
+        change(&there, seed, 100_000);
+        // Both between two checks.
+        std::fs::remove_file(&there).unwrap();
+        std::thread::sleep(Duration::from_millis(60));
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_content(&bytes, seed, 0);
+    }
+}
