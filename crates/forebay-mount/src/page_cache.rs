@@ -100,8 +100,8 @@ impl Fs {
             }
             let is_certain = |other: &Arc<Handle>| other.kept().is_none() || other.served.is_certain();
             if look.has_moved || !look.handles.iter().all(is_certain) {
-                // Pages from the PFS may be of a write that goes on, whose stamps do not move again:
-                // while the file is read from there, each read looks and drops what is kept.
+                // Pages from the PFS may be of a write that goes on, whose stamps do not move
+                // again: while the file is read from there, each read looks and drops what is kept.
                 valid_for = Duration::ZERO;
                 // The kernel itself drops the pages of a file with another length. It must take
                 // that from this answer.
