@@ -1,4 +1,4 @@
-"""Attacks a mount, its agent and its console as an ordinary user, and measures the calls of another user.
+"""Attacks a mount, its agent and its console as an ordinary user, and times the calls of others.
 
 Needs root. The attacker (user 12001) runs one attack after the other, each for some seconds, two at
 a time. Another user (12002) and root go on with what programs do, and every call is timed: on the
@@ -205,10 +205,12 @@ class Victims:
         self.deadline = options.deadline
         self.times = collections.defaultdict(list)
         self.failures = []
+        self.programs = {}
+        self.heard = {}
         self.stopped = threading.Event()
         self.threads = [threading.Thread(target=self.follow, args=(user, directory, digest)) for user in (OTHER, 0)]
         cat = lambda: hashlib.sha256(subprocess.run([forebay, "cat", directory.parent.parent / "pfs/other/data"], env=environment,
-                                                    check=True, capture_output=True).stdout).digest() == digest
+                                                    check=True, capture_output=True, timeout=60).stdout).digest() == digest
         page = lambda: len(urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60).read()) > 1000
         for name, work in (("agent: cat", cat), ("console: page", page)):
             self.threads.append(threading.Thread(target=self.repeat, args=(name, work)))
@@ -227,7 +229,7 @@ class Victims:
             try:
                 if not work():
                     self.failed(f"{name}: wrong bytes")
-            except (OSError, subprocess.CalledProcessError) as error:
+            except (OSError, subprocess.SubprocessError) as error:
                 self.failed(f"{name}: {error}")
             self.times[name].append(time.monotonic() - begun)
 
@@ -235,15 +237,18 @@ class Victims:
         """Reads the times of a process of this user, which makes the calls on the mount."""
         program = subprocess.Popen([PYTHON, "-c", CALLS, directory, str(user), digest.hex()], user=user, group=user,
                                    extra_groups=[], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.programs[user] = program
         while not self.stopped.is_set():
             line = program.stdout.readline()
+            if self.stopped.is_set():
+                return
+            self.heard[user] = time.monotonic()
             if match := re.fullmatch(r"(\w+) (\d+\.\d+)\n", line):
                 self.times[f"mount, {'root' if user == 0 else 'other user'}: {match[1]}"].append(float(match[2]))
             else:
                 self.failed(f"user {user}: {line or 'the program has ended'}")
                 if not line:
                     return
-        program.kill()
 
     def line(self):
         """The longest call so far."""
@@ -251,8 +256,13 @@ class Victims:
         return f"longest call {took:.3f} s ({name})"
 
     def stop(self):
-        """Ends the calls."""
+        """Ends the calls; one that hangs is a failure."""
         self.stopped.set()
+        for user, program in self.programs.items():
+            waited = time.monotonic() - self.heard.get(user, 0)
+            if waited > max(10, self.deadline):
+                self.failed(f"user {user}: a call has not returned for {waited:.0f} s")
+            program.kill()
         for thread in self.threads:
             thread.join()
 

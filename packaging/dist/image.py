@@ -1,8 +1,10 @@
-"""An OCI image of the agent, without a container engine: an archive of a layer, a configuration and two lists.
+"""An OCI image of the agent, without a container engine: an archive of a layer, a configuration and
+two lists.
 
-The image has the program, the shared libraries that it is linked to, and nothing else, not even a shell: about a tenth
-of the smallest Debian, and nothing to update but libc. The libraries are those of this machine, and the image has their
-packages' copyright and status as scanners of images expect them.
+The image has the program, the shared libraries that it is linked to, and nothing else, not even a
+shell: about a tenth of the smallest Debian, and nothing to update but libc. The libraries are those
+of this machine, and the image has their packages' copyright and status as scanners of images expect
+them.
 """
 
 import gzip
@@ -21,7 +23,7 @@ ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def linked(program):
-    """The libraries that the loader maps, the loader included, by the paths at which it looks for them."""
+    """The libraries that the loader maps, and the loader, by the paths at which it looks for them."""
     said = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
     return re.findall(r"(/\S+) \(0x", said)
 

@@ -1,7 +1,9 @@
-"""What the programs are made of: a software bill of materials (CycloneDX 1.5, JSON), and the licences of all crates.
+"""What the programs are made of: a software bill of materials (CycloneDX 1.5, JSON), and the
+licences of all crates.
 
-Both come from `cargo metadata`, without a network: the crates that the shipped programs and libraries are built from
-(dependencies of tests are none of them), with the checksums of Cargo.lock and the texts beside the crates' sources.
+Both come from `cargo metadata`, without a network: the crates that the shipped programs and
+libraries are built from (dependencies of tests are none of them), with the checksums of Cargo.lock
+and the texts beside the crates' sources.
 """
 
 import json
@@ -27,7 +29,7 @@ def metadata(machine):
 
 
 def shipped(described, programs, libraries):
-    """The packages from which these files are built, by identifier, each with those that it uses."""
+    """The packages from which these files are built, by identifier, each with its uses."""
     names = {*programs, *(name.removeprefix("lib").removesuffix(".so") for name in libraries)}
     packages = {package["id"]: package for package in described["packages"]}
     makes = {"bin", "cdylib"}
@@ -51,7 +53,7 @@ def licence(package):
 
 
 def compiler(release):
-    """Version of rustc, and thus of Rust's standard library, from the section .comment of the program."""
+    """Version of rustc and its standard library, from the section .comment of the program."""
     found = re.search(rb"rustc version ([\w.-]+)", (release.built / "forebay").read_bytes())
     return found.group(1).decode() if found else None
 

@@ -7,7 +7,7 @@ use crate::faults::Faults;
 use crate::history::{Contents, History};
 use crate::oracle::{self, Rules, Verified, Violation};
 use crate::record::{Record, now_ns, read_log};
-use crate::stage::Stage;
+use crate::stage::{Stage, processes_with};
 use crate::troupe::{Role, Troupe};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -202,13 +202,7 @@ fn leak(stage: &Stage, number: u32) -> Option<String> {
 
 /// The processes that have to do with this directory, which may hold what an agent still has.
 fn processes(dir: &Path) -> String {
-    let name = dir.to_string_lossy();
-    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let lines = all.filter_map(|entry| {
-        let line = std::fs::read(entry.path().join("cmdline")).ok()?;
-        let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        line.contains(&*name).then(|| format!("  {} {line}", entry.file_name().to_string_lossy()))
-    });
+    let lines = processes_with(dir).into_iter().map(|(pid, line)| format!("  {pid} {line}"));
     lines.collect::<Vec<_>>().join("\n")
 }
 

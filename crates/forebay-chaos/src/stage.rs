@@ -145,7 +145,7 @@ impl Stage {
         }
         self.nodes[number as usize].has_mount = false;
         // Others on this machine may have made mount namespaces meanwhile, each with a copy of it.
-        for pid in processes_with(&mount) {
+        for (pid, _) in processes_with(&mount) {
             let _ = signal(pid, Signal::KILL);
         }
         Ok(())
@@ -429,15 +429,17 @@ impl Stage {
     }
 }
 
-/// The processes that have this path on their command lines.
-fn processes_with(path: &Path) -> Vec<u32> {
+/// The processes that have this path on their command lines, and these.
+pub fn processes_with(path: &Path) -> Vec<(u32, String)> {
     let path = text(path);
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let has = |pid: &u32| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.split(|byte| *byte == 0).any(|word| word == path.as_bytes())
-    };
-    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(has).collect()
+    let line_of = |pid: u32| std::fs::read(format!("/proc/{pid}/cmdline")).ok();
+    let found = all.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let line = String::from_utf8_lossy(&line_of(pid)?).replace('\0', " ");
+        line.contains(&path).then_some((pid, line))
+    });
+    found.collect()
 }
 
 fn unmount(dir: &Path) -> io::Result<()> {

@@ -7,7 +7,7 @@ use crate::out::{no_agent, print, with_path};
 use forebay_agent::units::Human;
 use forebay_client::{BroadcastProgress, Client};
 use forebay_wire::{FileRef, NodeInfo};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde::Serialize;
 use std::convert::Infallible;
 use std::io;
@@ -30,6 +30,8 @@ struct Report {
     bytes_resident: u64,
     bytes_failed: u64,
     seconds: f64,
+    /// Nodes that have left the cluster meanwhile.
+    left: Vec<String>,
     cancelled: bool,
 }
 
@@ -44,29 +46,30 @@ pub fn load(global: &Global, args: &LoadArgs) -> Outcome {
     let nodes = chosen(members, &args.nodes)?;
     let (files, failed_files) = files_of(&client, args);
     let (started, count) = (Instant::now(), files.len());
-    let bar = if args.quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
-    let style = "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {msg} {eta}";
-    bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let bar = crate::load::bar(args.quiet);
     bar.set_message(format!("{} nodes", nodes.len()));
-    let progress = match files.is_empty() {
-        true => BroadcastProgress::default(),
-        false => wait(&client, files, &nodes, &bar, &interrupted).map_err(|e| no_agent(global, &e))?,
+    let (progress, left) = match files.is_empty() {
+        true => Default::default(),
+        false => wait(&client, &files, &nodes, &bar, &interrupted).map_err(|e| no_agent(global, &e))?,
     };
     bar.finish_and_clear();
     let report = Report {
-        nodes: nodes.len(),
+        nodes: nodes.len() - left.len(),
         files: count,
         failed_files,
         bytes_fetched: progress.fetched_bytes,
         bytes_resident: progress.resident_bytes,
         bytes_failed: progress.failed_bytes,
         seconds: started.elapsed().as_secs_f64(),
+        left,
         cancelled: !progress.is_done(),
     };
     print(global, &report, |out| report.write(out))?;
     Ok(match &report {
         report if report.cancelled => ExitCode::from(130),
-        report if report.failed_files > 0 || report.bytes_failed > 0 => ExitCode::from(1),
+        report if report.failed_files > 0 || report.bytes_failed > 0 || !report.left.is_empty() => {
+            ExitCode::from(1)
+        }
         _ => ExitCode::SUCCESS,
     })
 }
@@ -112,16 +115,28 @@ fn files_of(client: &Client, args: &LoadArgs) -> (Vec<FileRef>, usize) {
     (files, failed.get())
 }
 
+/// Waits for the end. If nodes leave the cluster, the load begins anew on the others, where most is
+/// there by then; their names are returned.
 fn wait(
     client: &Client,
-    files: Vec<FileRef>,
+    files: &[FileRef],
     nodes: &[NodeInfo],
     bar: &ProgressBar,
     interrupted: &AtomicBool,
-) -> io::Result<BroadcastProgress> {
-    let broadcast = client.broadcast(files, nodes)?;
+) -> io::Result<(BroadcastProgress, Vec<String>)> {
+    let mut nodes = nodes.to_vec();
+    let mut left = Vec::new();
+    let mut broadcast = client.broadcast(files.to_vec(), &nodes)?;
     let (mut last, mut heard) = (BroadcastProgress::default(), Instant::now());
     loop {
+        let members = client.members()?.nodes;
+        let is_there = |node: &NodeInfo| members.iter().any(|member| member.name == node.name);
+        if !nodes.iter().all(is_there) {
+            left.extend(nodes.iter().filter(|node| !is_there(node)).map(|node| node.name.clone()));
+            nodes.retain(is_there);
+            broadcast = client.broadcast(files.to_vec(), &nodes)?;
+            last = BroadcastProgress::default();
+        }
         match broadcast.progress() {
             Ok(Some(progress)) => (last, heard) = (progress, Instant::now()),
             Ok(None) | Err(_) if heard.elapsed() < PATIENCE => {}
@@ -135,7 +150,7 @@ fn wait(
         bar.set_length(last.bytes);
         bar.set_position(last.fetched_bytes + last.resident_bytes);
         if last.bytes > 0 && last.is_done() || interrupted.load(Ordering::Relaxed) {
-            return Ok(last);
+            return Ok((last, left));
         }
         std::thread::sleep(POLL);
     }
@@ -155,6 +170,9 @@ impl Report {
             self.seconds,
             Human((all as f64 / self.seconds.max(1e-9)) as u64),
         )?;
+        for node in &self.left {
+            writeln!(out, "node {node} has left the cluster during the load")?;
+        }
         if self.bytes_failed > 0 {
             writeln!(
                 out,

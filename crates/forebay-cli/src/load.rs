@@ -48,9 +48,6 @@ struct Report {
 
 /// Loads what the user named.
 pub fn load(global: &Global, args: &LoadArgs) -> Outcome {
-    if !args.nodes.is_empty() {
-        return crate::broadcast::load(global, args);
-    }
     let client = global.client();
     let mut job = Job::begin(&client, args).map_err(|e| no_agent(global, &e))?;
     let started = Instant::now();
@@ -77,6 +74,14 @@ pub fn load(global: &Global, args: &LoadArgs) -> Outcome {
         (false, 0) => ExitCode::SUCCESS,
         _ => ExitCode::from(1),
     })
+}
+
+/// The progress bar of a load.
+pub fn bar(is_quiet: bool) -> ProgressBar {
+    let bar = if is_quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
+    let style = "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {msg} {eta}";
+    bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
 }
 
 enum Ended {
@@ -110,10 +115,8 @@ impl Job {
         for signal in [libc::SIGINT, libc::SIGTERM] {
             signal_hook::flag::register(signal, interrupted.clone())?;
         }
-        let bar = if args.quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
+        let bar = bar(args.quiet);
         let said = args.quiet || !bar.is_hidden();
-        let style = "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {msg} {eta}";
-        bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
         Ok(Job {
             load: client.load(args.rate)?,
             client: client.clone(),

@@ -68,6 +68,7 @@ fn run_command(cli: Cli) -> Outcome {
         Command::Plan(command) => plan::plan(&global, &command),
         Command::Ls(args) => ls::ls(&global, &args),
         Command::Stat(args) => ls::stat(&global, &args),
+        Command::Load(args) if !args.nodes.is_empty() => broadcast::load(&global, &args),
         Command::Load(args) => load::load(&global, &args),
         Command::Evict(args) => evict::evict(&global, &args),
         Command::Pin(args) => evict::pin(&global, &args, true),

@@ -1,9 +1,10 @@
 //! Which open files the tier serves, and for how long.
 //!
-//! A file that is open only for reading is registered with the agent at its first read, as in the
-//! preloaded library. From then on the client core reads it from the tier or the PFS. The reader
-//! changes to the PFS's own file when the file is opened for writing through this mount, or when a
-//! check finds that its content has changed, because programs do not expect `ESTALE`.
+//! A file that is open only for reading is registered with the agent when it is opened, or at its
+//! first read if the kernel keeps its pages already. From then on the client core reads it from the
+//! tier or the PFS. The reader changes to the PFS's own file when the file is opened for writing
+//! through this mount, or when a check finds that its content has changed, because programs do not
+//! expect `ESTALE`.
 //!
 //! Only the last such files stay registered ([`crate::registered`]); the next read of another one
 //! registers it again.

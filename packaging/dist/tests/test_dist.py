@@ -1,4 +1,6 @@
-"""packaging/dist/build, with small programs in place of ours: what is in the packages, and that they are reproducible."""
+"""packaging/dist/build, with small programs in place of ours: what is in the packages, and that
+they are reproducible.
+"""
 
 import hashlib
 import json

@@ -59,6 +59,10 @@ fn a_node_that_dies_during_the_load_does_not_keep_the_others_waiting() {
     assert!(load.try_wait().unwrap().is_none(), "the load has ended before the fault");
     cluster.kill_agent(2);
     wait_for("the load ends", || load.try_wait().unwrap().is_some());
+    let out = load.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    let said = text(&out.stdout);
+    assert!(said.contains("on 2 nodes") && said.contains("node n2 has left the cluster"), "{said}");
     (0..2).for_each(|node| assert_on(&cluster, node, &path));
 }
 

@@ -8,7 +8,7 @@ use crate::mount::{Mount, Rig, skips};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -70,6 +70,49 @@ print(sum(s & 1 for s in state))";
     text(&out.stdout).trim().parse().unwrap()
 }
 
+/// A directory as the PFS, an agent, a mount, and one file.
+struct Local {
+    _pfs: tempfile::TempDir,
+    agent: Agent,
+    _mount: Mount,
+    there: PathBuf,
+    here: PathBuf,
+}
+
+impl Local {
+    fn new() -> Option<Self> {
+        if skips() {
+            return None;
+        }
+        let pfs = plain_pfs();
+        let agent = Agent::start(Setup { page: 256 << 10, ..Setup::new(pfs.path()) });
+        let mount = Mount::new(pfs.path(), agent.socket().to_str().unwrap(), &[]);
+        let (there, here) = (pfs.path().join("f"), mount.at.join("f"));
+        Some(Local { _pfs: pfs, agent, _mount: mount, there, here })
+    }
+
+    fn load(&self) {
+        assert!(self.agent.cli(&["load", self.there.to_str().unwrap()]).status.success());
+    }
+
+    /// The file with content `seed`, open and read to its end; the kernel keeps its pages.
+    fn kept(&self, seed: u64, size: u64) -> File {
+        let _ = std::fs::remove_file(&self.there);
+        make_file(&self.there, seed, size);
+        self.load();
+        let mut file = None;
+        wait_for("the kernel keeps pages", || {
+            let opened = File::open(&self.here).unwrap();
+            let mut bytes = vec![0; size as usize];
+            opened.read_exact_at(&mut bytes, 0).unwrap();
+            assert_content(&bytes, seed, 0);
+            file = Some(opened);
+            resident_pages(&self.here) > 0
+        });
+        file.unwrap()
+    }
+}
+
 /// Ways to change a file on the PFS, beside the mount. Each gives it the content `seed`.
 fn change(path: &Path, seed: u64, len: usize) {
     let before = std::fs::metadata(path).unwrap();
@@ -97,20 +140,15 @@ fn change(path: &Path, seed: u64, len: usize) {
 
 #[test]
 fn no_open_after_a_change_finds_an_older_page_in_the_kernel() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
-    let agent = Agent::start(Setup { page: 256 << 10, ..Setup::new(pfs.path()) });
-    let mount = Mount::new(pfs.path(), agent.socket().to_str().unwrap(), &[]);
-    let (there, here) = (pfs.path().join("f"), mount.at.join("f"));
+    let Some(local) = Local::new() else { return };
+    let Local { there, here, .. } = &local;
     let len = MIB as usize;
-    make_file(&there, 0, MIB);
+    make_file(there, 0, MIB);
     let (stop, kept) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         // They open, read and map the file all the time, and keep it open for some of it.
         for reader in 0..3_u64 {
-            let (here, stop) = (&here, &stop);
+            let stop = &stop;
             scope.spawn(move || {
                 let mut bytes = vec![0; 64 << 10];
                 let mut rounds = reader;
@@ -125,17 +163,17 @@ fn no_open_after_a_change_finds_an_older_page_in_the_kernel() {
             });
         }
         for seed in 1..60 {
-            change(&there, seed, len);
+            change(there, seed, len);
             if seed % 3 == 0 {
-                grow_old(&there);
-                assert!(agent.cli(&["load", there.to_str().unwrap()]).status.success());
+                grow_old(there);
+                local.load();
             }
             for _ in 0..2 {
-                let got = std::fs::read(&here).unwrap();
+                let got = std::fs::read(here).unwrap();
                 assert_eq!(got.len(), len);
                 assert_content(&got, seed, 0);
             }
-            kept.fetch_add(u64::from(seed % 3 == 0 && resident_pages(&here) > 0), Ordering::Relaxed);
+            kept.fetch_add(u64::from(seed % 3 == 0 && resident_pages(here) > 0), Ordering::Relaxed);
         }
         stop.store(true, Ordering::Relaxed);
     });
@@ -213,20 +251,11 @@ fn a_mapping_shows_what_was_written_and_programs_write_beside_readers() {
 
 #[test]
 fn the_first_read_after_a_lock_finds_no_older_page_in_the_kernel() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
-    let mount = Mount::new(pfs.path(), agent.socket().to_str().unwrap(), &[]);
-    let (there, here) = (pfs.path().join("f"), mount.at.join("f"));
-    for seed in 1..30 {
-        make_file(&there, 1000 + seed, 100_000);
-        assert!(agent.cli(&["load", there.to_str().unwrap()]).status.success());
-        let file = File::open(&here).unwrap();
-        let mut bytes = vec![0; 100_000];
-        file.read_exact_at(&mut bytes, 0).unwrap();
-        let writer = File::options().write(true).open(&there).unwrap();
+    let Some(local) = Local::new() else { return };
+    let mut bytes = vec![0; 100_000];
+    for seed in 1..10 {
+        let file = local.kept(1000 + seed, 100_000);
+        let writer = File::options().write(true).open(&local.there).unwrap();
         flock(&writer, FlockOperation::LockExclusive).unwrap();
         writer.write_all_at(&content(seed, 0, 100_000), 0).unwrap();
         if seed % 2 == 0 {
@@ -242,17 +271,9 @@ fn the_first_read_after_a_lock_finds_no_older_page_in_the_kernel() {
 
 #[test]
 fn pages_that_are_read_while_a_write_goes_on_do_not_stay() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
-    let agent = Agent::start(Setup { page: MIB, ..Setup::new(pfs.path()) });
-    let mount = Mount::new(pfs.path(), agent.socket().to_str().unwrap(), &[]);
-    let (there, here) = (pfs.path().join("f"), mount.at.join("f"));
+    let Some(local) = Local::new() else { return };
     let size = 40 * MIB;
-    make_file(&there, 1, size);
-    assert!(agent.cli(&["load", there.to_str().unwrap()]).status.success());
-    let file = File::open(&here).unwrap();
+    let file = local.kept(1, size);
     let offsets = [MIB, 20 * MIB, 39 * MIB];
     let mut bytes = vec![0; 4096];
     for round in 2..5 {
@@ -260,7 +281,7 @@ fn pages_that_are_read_while_a_write_goes_on_do_not_stay() {
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 // One call: the stamps move when it begins.
-                File::options().write(true).open(&there).unwrap().write_all_at(&new, 0).unwrap();
+                File::options().write(true).open(&local.there).unwrap().write_all_at(&new, 0).unwrap();
             });
             while !writer.is_finished() {
                 offsets.iter().for_each(|offset| file.read_exact_at(&mut bytes, *offset).unwrap());
@@ -276,21 +297,13 @@ fn pages_that_are_read_while_a_write_goes_on_do_not_stay() {
 
 #[test]
 fn the_first_read_after_a_while_or_a_lock_sees_the_new_length() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
-    let mount = Mount::new(pfs.path(), agent.socket().to_str().unwrap(), &[]);
-    let (there, here) = (pfs.path().join("log"), mount.at.join("log"));
-    make_file(&there, 1, 10_000);
-    assert!(agent.cli(&["load", there.to_str().unwrap()]).status.success());
-    let file = File::open(&here).unwrap();
+    let Some(local) = Local::new() else { return };
+    let file = local.kept(1, 10_000);
     let mut bytes = vec![0; 20_000];
     let mut length = 10_000;
     assert_eq!(file.read_at(&mut bytes, 0).unwrap(), length);
     for round in 0..10 {
-        let mut appender = File::options().append(true).open(&there).unwrap();
+        let mut appender = File::options().append(true).open(&local.there).unwrap();
         std::io::Write::write_all(&mut appender, &[round as u8; 100]).unwrap();
         length += 100;
         if round % 2 == 0 {
@@ -306,21 +319,12 @@ fn the_first_read_after_a_while_or_a_lock_sees_the_new_length() {
 
 #[test]
 fn a_large_read_after_a_lock_has_no_old_part() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
-    let agent = Agent::start(Setup { page: MIB, ..Setup::new(pfs.path()) });
-    let mount = Mount::new(pfs.path(), agent.socket().to_str().unwrap(), &[]);
-    let (there, here) = (pfs.path().join("f"), mount.at.join("f"));
+    let Some(local) = Local::new() else { return };
     let size = 8 * MIB as usize;
-    for round in 1..12 {
-        make_file(&there, 100 + round, size as u64);
-        assert!(agent.cli(&["load", there.to_str().unwrap()]).status.success());
-        let file = File::open(&here).unwrap();
-        let mut bytes = vec![0; size];
-        file.read_exact_at(&mut bytes, 0).unwrap();
-        let writer = File::options().write(true).open(&there).unwrap();
+    let mut bytes = vec![0; size];
+    for round in 1..8 {
+        let file = local.kept(100 + round, size as u64);
+        let writer = File::options().write(true).open(&local.there).unwrap();
         writer.write_all_at(&content(round, 0, size), 0).unwrap();
         flock(&file, FlockOperation::LockShared).unwrap();
         file.read_exact_at(&mut bytes, 0).unwrap();
@@ -330,25 +334,14 @@ fn a_large_read_after_a_lock_has_no_old_part() {
 
 #[test]
 fn a_write_with_mtime_set_back_is_seen_beside_a_change_of_attributes() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
-    let mount = Mount::new(pfs.path(), agent.socket().to_str().unwrap(), &[]);
-    let (there, here) = (pfs.path().join("f"), mount.at.join("f"));
+    let Some(local) = Local::new() else { return };
+    let mut bytes = vec![0; 100_000];
     for seed in [3, 8, 13] {
-        let _ = std::fs::remove_file(&there);
-        make_file(&there, 1, 100_000);
-        assert!(agent.cli(&["load", there.to_str().unwrap()]).status.success());
-        let file = File::open(&here).unwrap();
-        let mut bytes = vec![0; 100_000];
-        file.read_exact_at(&mut bytes, 0).unwrap();
-        assert_content(&bytes, 1, 0);
+        let file = local.kept(1, 100_000);
         std::thread::sleep(Duration::from_millis(60));
-        change(&there, seed, 100_000);
+        change(&local.there, seed, 100_000);
         // Both between two checks.
-        std::fs::remove_file(&there).unwrap();
+        std::fs::remove_file(&local.there).unwrap();
         std::thread::sleep(Duration::from_millis(60));
         file.read_exact_at(&mut bytes, 0).unwrap();
         assert_content(&bytes, seed, 0);
