@@ -157,9 +157,21 @@ bench-intercept: build ## What a cached read costs through forebay run, beside a
 bench-mount: build ## Cost of reads, writes and name lookups through a mount, compared with tmpfs and the kernel's passthrough, as root (ARGS="--runs 15")
 	$(PYTHON) bench/mount.py $(BUILT)/forebay $(ARGS)
 
+.PHONY: bench-broadcast
+bench-broadcast: build ## Many nodes of a lab read one file at once, each behind a link of its own, as root (ARGS="--nodes 8")
+	$(PYTHON) bench/broadcast.py $(BUILT)/forebay $(ARGS)
+
+.PHONY: bench-frozen
+bench-frozen: build ## Start of Python from a PFS with slow names, with and without a frozen tree, as root (PYTHON=target/venv/bin/python)
+	$(PYTHON) bench/frozen.py $(BUILT)/forebay $(ARGS)
+
 .PHONY: bench-mount-memory
 bench-mount-memory: build ## Memory of a mount's process with many open files, as root (ARGS="--files 12500")
 	$(PYTHON) bench/mount_memory.py $(BUILT)/forebay $(ARGS)
+
+.PHONY: bench-write-back
+bench-write-back: build ## How long a writer waits with write-back, beside the tmpfs and the PFS, as root (ARGS="--pfs DIR")
+	$(PYTHON) bench/write_back.py $(BUILT)/forebay $(ARGS)
 
 .PHONY: bench-observer
 bench-observer: build ## What the preloaded observer costs a writer, in paired runs, on a quiet machine (ARGS="--pairs 51")
@@ -172,6 +184,10 @@ bench-ramps: build ## Programs that take memory at random rates beside an agent,
 .PHONY: bench-spark
 bench-spark: build ## Gain and cost of waves on Spark, at several speeds of the PFS; about 40 minutes (LAB=moosefs for the lab's cluster, ARGS="--setting fast --repeats 5")
 	$(PYTHON) python/demo --study $(if $(LAB),--lab $(LAB)) $(ARGS)
+
+.PHONY: bench-shuffle
+bench-shuffle: build java ## Spark's shuffle through the tier beside its own, 10 MB and 500 MB; about 3 minutes, after `make test-java` (ARGS="--sizes 10 2000")
+	$(PYTHON) java/shuffle-bench.py $(ARGS)
 
 .PHONY: bench-tpch
 bench-tpch: build java ## TPC-H on Spark, alone and with Forebay: bytes from the PFS of 22 queries; about 10 minutes, and PyPI the first time (LAB=moosefs for the lab's cluster, as root; ARGS="--format orc", ARGS="--scale 3 --times", ARGS=--faults, ARGS=--quick: one minute)

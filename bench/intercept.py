@@ -28,6 +28,8 @@ CASES = [
     ("read on, 1 MiB", 1 << 20, 2_000, ["position"]),
 ]
 FILE_BYTES = 256 << 20
+# A mapped file may take a quarter of the tier, and must not have changed for a minute.
+MAPPED_BYTES, MAPPED_CAPACITY, REST_S = 1 << 30, "4500MiB", 61
 # Programs that touch no file of the PFS, and how many files they read; {} is a directory outside of
 # it.
 OTHERS = [
@@ -45,6 +47,7 @@ def main():
     arguments.add_argument("--library", type=pathlib.Path, help="the library, if it is elsewhere")
     arguments.add_argument("--runs", type=int, default=9, help="of each case of reads [default: %(default)s]")
     arguments.add_argument("--pairs", type=int, default=51, help="of runs of other programs; ten times as many starts [default: %(default)s]")
+    arguments.add_argument("--maps", action="store_true", help="only mappings of a file of 1 GiB; takes 3 GiB of memory and a minute")
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="forebay-intercept-") as name:
         directory = pathlib.Path(name)
@@ -61,10 +64,10 @@ def measure(options, directory):
     pfs.mkdir()
     bare.mkdir()
     if os.geteuid() == 0:
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={FILE_BYTES * 2},huge=within_size", "bare", bare]
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={MAPPED_BYTES * 2},huge=within_size", "bare", bare]
         subprocess.run(mount, check=True)
         # As a PFS is: the library need not look at paths on other mounts.
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={FILE_BYTES * 2}", "pfs", pfs], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={MAPPED_BYTES * 2}", "pfs", pfs], check=True)
     try:
         compare(options, (forebay, environment), (pfs, program, bare / "twin"))
     finally:
@@ -78,13 +81,16 @@ def compare(options, started, paths):
     block = os.urandom(1 << 20)
     for path in (pfs / "data", twin):
         with path.open("wb") as file:
-            for at in range(FILE_BYTES >> 20):
+            for at in range((MAPPED_BYTES if options.maps else FILE_BYTES) >> 20):
                 file.write(at.to_bytes(8, "little") + block[8:])
     subprocess.run(["cc", "-O2", "-o", program, HERE / "intercept.c"], check=True)
-    up = [forebay, "up", "--pfs", pfs, "--capacity", "600MiB"]
+    up = [forebay, "up", "--pfs", pfs, "--capacity", MAPPED_CAPACITY if options.maps else "600MiB"]
     subprocess.run(up, env=environment, check=True, stdout=subprocess.DEVNULL)
     try:
         subprocess.run([forebay, "load", pfs], env=environment, check=True, stdout=subprocess.DEVNULL)
+        if options.maps:
+            maps(options.runs, [forebay, "run", "--", program, pfs / "data", twin], environment)
+            return
         print(f"| case | served | tmpfs | median ratio of {options.runs} runs | lowest | highest | bound |")
         print("| --- | --- | --- | --- | --- | --- | --- |")
         for case in CASES:
@@ -110,6 +116,18 @@ def row(case, runs, command, environment):
     served, bare, _ = (statistics.median(column) / 1e3 for column in zip(*pairs))
     middle = statistics.median(ratios)
     print(f"| {name} | {served:.2f} us | {bare:.2f} us | {middle:.2f} | {ratios[0]:.2f} | {ratios[-1]:.2f} | {bound:.2f} |")
+
+
+def maps(runs, command, environment):
+    """Prints how fast a mapped file is passed over, the first and the second time."""
+    time.sleep(REST_S)
+    out = subprocess.run([*command, "maps", str(runs)], env=environment, check=True, capture_output=True, text=True)
+    print(f"| mapped file of 1 GiB, {runs} runs | served | tmpfs | median ratio | the PFS itself | median ratio |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for name, line in zip(("mmap and first pass", "second pass"), out.stdout.splitlines()):
+        served, bare, to_bare, pfs, to_pfs = map(float, line.split())
+        rates = [f"{MAPPED_BYTES / time:.2f} GB/s" for time in (served, bare, pfs)]
+        print(f"| {name} | {rates[0]} | {rates[1]} | {to_bare:.2f} | {rates[2]} | {to_pfs:.2f} |")
 
 
 def starts(pairs, run, library, environments):

@@ -28,7 +28,7 @@ class Beside(unittest.TestCase):
         absent, rows = printed.getvalue().splitlines()[:2], printed.getvalue().splitlines()[2:]
         self.assertTrue(all("not installed" in line for line in absent), absent)
         self.assertEqual([row.split("|")[1].strip() for row in rows],
-                         ["cached read, 1 MiB, to mount-s3 as used", "cached read, 4 KiB, to mount-s3 as used"])
+                         [f"{when}, {what}, to mount-s3 as used" for what in mount.READS for when in ("first read", "read again")])
 
     def test_a_directory_that_is_not_there_is_refused(self):
         for text in ("mount-s3", "=/tmp", "s3=/nowhere"):

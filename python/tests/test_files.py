@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import pattern
+from conftest import binary, pattern
 
 import forebay
 
@@ -156,7 +156,7 @@ def test_arguments_that_do_not_fit_are_refused(agent):
         forebay.open(path, "rb", encoding="utf-8")
     with pytest.raises(ValueError, match="three slashes"):
         forebay.open("forebay://pfs/data")
-    with pytest.raises(ValueError, match="'bypass', 'through' or 'memory'"):
+    with pytest.raises(ValueError, match="'bypass', 'through', 'memory' or 'back'"):
         forebay.open(path, "w", write_mode="fast")
 
 
@@ -168,3 +168,13 @@ def test_an_error_of_the_pfs_at_close_is_the_programs_error(agent):
     with pytest.raises(OSError, match="No space left"):
         file.close()
     assert file.closed
+
+
+def test_a_file_is_written_back(agent, directory):
+    path = directory / "checkpoint"
+    with forebay.open(path, "wb", write_mode="back") as file:
+        file.write(b"x" * 3_000_000)
+    with forebay.open(path, "rb") as file:
+        assert file.read() == b"x" * 3_000_000
+    subprocess.run([binary(), "--socket", agent.socket, "sync", "--quiet", path], check=True, timeout=60, capture_output=True)
+    assert path.read_bytes() == b"x" * 3_000_000

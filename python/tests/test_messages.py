@@ -108,7 +108,7 @@ def test_a_mistyped_storage_option_is_an_error_that_names_the_known_ones(agent, 
 def test_a_wrong_value_of_a_storage_option_is_an_error_at_once():
     with pytest.raises(ValueError, match="'cached', 'tier' or 'pfs'"):
         ForebayFileSystem(read_mode="fast")
-    with pytest.raises(ValueError, match="'bypass', 'through' or 'memory'"):
+    with pytest.raises(ValueError, match="'bypass', 'through', 'memory' or 'back'"):
         ForebayFileSystem(write_mode="fast")
 
 

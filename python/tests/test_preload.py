@@ -138,6 +138,7 @@ def test_numpy_memmap(same, directory, numbers):
     path = directory / "f.raw"
     numbers.tofile(path)
     settle()
+    # Not old enough to be mapped from the tier; the Rust tests (mapped.rs) do that.
     script = "import numpy\nshow(numpy.memmap(path, dtype='float64', mode='r')[:])"
     assert same(path, script) < 10_000
 

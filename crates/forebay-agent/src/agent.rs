@@ -4,6 +4,7 @@ use crate::cache::Cache;
 use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::coordinator::address::CoordinatorAddress;
+use crate::coordinator::claims::Claims;
 use crate::coordinator::connection;
 use crate::coordinator::link::Link;
 use crate::counters::{Counters, add};
@@ -14,6 +15,7 @@ use crate::fetch::peers::Peers;
 use crate::fetch::pfs::{Pfs, READ_BYTES};
 use crate::jobs::job_state::JobState;
 use crate::jobs::layouts::Layouts;
+use crate::jobs::orders::Orders;
 use crate::jobs::scratch_files::Jobs;
 use crate::jobs::task_questions::TaskQuestions;
 use crate::memory;
@@ -24,12 +26,17 @@ use crate::phases::board::Phases;
 use crate::phases::spread::Spread;
 use crate::prefetch::requests::Requests;
 use crate::scheduler::Scheduler;
+use crate::serve::admin::change_capacity;
 use crate::serve::closer::Closer;
 use crate::serve::connection::Clients;
 use crate::serve::session::Node;
+use crate::shuffle::Shuffles;
 use crate::stop::{Stop, Wake};
 use crate::user_limits::{Kind, Shares};
-use forebay_policy::node;
+use crate::write_back::WriteBack;
+use crate::write_back::copies;
+use crate::write_back::elsewhere::Elsewhere;
+use forebay_policy::{drain, node};
 use forebay_store::tier::TierOptions;
 use forebay_store::{Budget, Class, Tier};
 use forebay_wire::link::Security;
@@ -93,6 +100,10 @@ impl Agent {
         let scheduler = node::Config {
             fetch_threads: mounts.iter().map(|mount| mount.config.fetch_threads).collect(),
             read_bytes: READ_BYTES,
+            drain: drain::Config {
+                age_max_ns: config.dirty_age_max.as_nanos() as u64,
+                ..drain::Config::default()
+            },
         };
         let decisions = config.decision_log.clone();
         let decisions = decisions.as_deref();
@@ -125,12 +136,14 @@ impl Agent {
         let requests = Arc::new(Requests::new(fetch.clone(), stop.clone()));
         let (jobs, link) = (Arc::new(JobState::default()), Arc::new(Link::new(wake.clone())));
         let questions = Arc::new(TaskQuestions::default());
-        let lease = config.phases.brake_lease;
+        let rules = forebay_policy::phases::Config::default();
+        let lease = Duration::from_nanos(rules.lease_ns);
         let spread = Arc::new(Spread::new(cluster.clone(), security.clone(), stop.clone(), lease));
         let saying = link.clone();
         let say = Box::new(move |message| saying.say(message, None));
-        let phases = Phases::new(config.phases.board(), scheduler, counters.clone(), spread, say);
+        let phases = Phases::new(rules, scheduler, counters.clone(), spread, say);
         let phases = Arc::new(phases);
+        let claims = Arc::new(Claims::new(link.clone(), cluster.clone()));
         let joining = connection::Node {
             config: config.cluster.clone(),
             mounts: mounts.clone(),
@@ -143,11 +156,25 @@ impl Agent {
             questions: questions.clone(),
             phases: phases.clone(),
             link: link.clone(),
+            claims: claims.clone(),
             stop: stop.clone(),
             wake,
         };
+        let index = forebay_store::dirty_index::path_beside(&config.socket());
+        let elsewhere = Elsewhere::new(claims, cluster.clone(), security.clone());
+        let write_back = WriteBack::new(&fetch, shares.clone(), stop.clone(), &index, elsewhere);
+        write_back.adopt()?;
+        let memory_files = Arc::new(Jobs::default());
+        let shuffles = Arc::new(Shuffles::new(
+            memory_files.clone(),
+            (cache.clone(), shares.clone(), counters.clone()),
+            (cluster.clone(), security.clone()),
+            stop.clone(),
+        ));
         let node = Arc::new(Node {
+            write_back: Arc::new(write_back),
             layouts: Layouts::new(mounts.clone(), cache.clone()),
+            orders: Orders::new(cache.clone(), mounts.clone(), shares.clone()),
             mounts,
             cache,
             control: control.clone(),
@@ -159,7 +186,8 @@ impl Agent {
             phases: phases.clone(),
             link,
             shares,
-            memory_files: Jobs::default(),
+            memory_files,
+            shuffles,
             rings: Mutex::default(),
             connections: AtomicUsize::new(0),
             closer,
@@ -192,6 +220,12 @@ impl Agent {
     /// What ends the agent.
     pub fn stop(&self) -> Arc<Stop> {
         self.node.stop.clone()
+    }
+
+    /// Sets the most that its tier may have, also when it is elsewhere; in bytes.
+    pub fn capacity_setter(&self) -> impl Fn(u64) -> Result<(), String> + Send + use<> {
+        let node = self.node.clone();
+        move |bytes| change_capacity(&node, bytes).map(|_freed| ())
     }
 
     /// The members as this agent knows them.
@@ -261,7 +295,7 @@ fn open_cache(config: &Config, program: Option<PathBuf>, counters: Arc<Counters>
         backing: config.backing,
         directory: config.directory.clone(),
         limit_bytes: limit,
-        huge_pages: config.huge_pages,
+        huge_pages: true,
         program,
     })?;
     let budget = Budget::new(capacity);
@@ -327,6 +361,25 @@ fn spawn_workers(node: &Arc<Node>) -> io::Result<Vec<JoinHandle<()>>> {
             threads.push(spawn(&name, move || pfs.work(mount, number))?);
         }
     }
+    for (mount, state) in node.mounts.iter().enumerate() {
+        for number in 0..drain::Config::default().passes {
+            let write_back = node.write_back.clone();
+            let name = format!("drain-{}-{number}", state.label());
+            threads.push(spawn(&name, move || write_back.drain(mount))?);
+        }
+    }
+    let write_back = node.write_back.clone();
+    threads.push(spawn("write-back", move || write_back.keep_house())?);
+    for number in 0..copies::SENDERS {
+        let write_back = node.write_back.clone();
+        threads.push(spawn(&format!("copies-{number}"), move || write_back.send_copies())?);
+    }
+    let write_back = node.write_back.clone();
+    threads.push(spawn("kept-copies", move || write_back.check_copies())?);
+    let write_back = node.write_back.clone();
+    threads.push(spawn("settle", move || write_back.settle())?);
+    let shuffles = node.shuffles.clone();
+    threads.push(spawn("shuffle", move || shuffles.watch())?);
     Ok(threads)
 }
 
@@ -343,7 +396,15 @@ fn serve_clients(node: &Arc<Node>) -> io::Result<PathBuf> {
 /// Listens for peers, if this node has any.
 fn serve_peers(node: &Node, requests: Arc<Requests>, security: &Security) -> io::Result<Arc<PeerServer>> {
     let (fetch, cluster, stop) = (node.fetch.clone(), node.cluster.clone(), node.stop.clone());
-    let peers = Arc::new(PeerServer::new(fetch, requests, node.phases.clone(), cluster, stop));
+    let peers = Arc::new(PeerServer::new(
+        fetch,
+        requests,
+        node.write_back.clone(),
+        node.shuffles.clone(),
+        node.phases.clone(),
+        cluster,
+        stop,
+    ));
     let address = &node.config.cluster.listen;
     if !address.is_empty() {
         let listener = security.listen(address)?;
@@ -359,7 +420,7 @@ fn keep_house(node: &Node, peers: &PeerServer) {
     while !node.stop.wait(HOUSEKEEPING) {
         node.drain_rings();
         node.memory_files.keep_house();
-        node.cache.retest_held();
+        node.cache.release_unmapped();
         for (number, mount) in node.mounts.iter().enumerate().filter(|(_, mount)| mount.must_forget()) {
             node.cache.forget_mount(number);
             mount.has_forgotten();

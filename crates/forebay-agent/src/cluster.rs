@@ -104,6 +104,11 @@ impl Cluster {
         let _ = self.address.set(address);
     }
 
+    /// Whether there can be other nodes: its coordinator is another process, or listens for them.
+    pub fn has_others(&self) -> bool {
+        !self.config.coordinator.is_empty() || !self.config.coordinator_listen.is_empty()
+    }
+
     /// Where peers are served; empty if they are not.
     pub fn address(&self) -> &str {
         self.address.get().map_or("", String::as_str)

@@ -50,6 +50,8 @@ counters! {
     peer_requests_total,
     /// Pages received from peers that own them.
     pages_from_peers_total,
+    /// Of those, received from nodes that their owners have named.
+    pages_from_relays_total,
     /// Bytes received from peers.
     from_peers_bytes,
     /// Pages sent to peers.
@@ -105,6 +107,33 @@ counters! {
     brakes_total,
     /// I/O phases of HPC jobs that never ended and were cut off.
     phases_cut_off_total,
+    /// Files that programs wrote to the tier first.
+    absorbed_files_total,
+    /// Bytes of them written to the PFS.
+    drained_bytes,
+    /// Of those, bytes written during I/O phases of HPC jobs, because a program waited for room or
+    /// soon would have.
+    drained_for_room_bytes,
+    /// The same, because the file had waited for `tier.dirty_age_max_s`.
+    drained_for_age_bytes,
+    /// Passes over such a file that failed.
+    drains_failed_total,
+    /// Blocks of map outputs that reducers of this node requested.
+    shuffle_blocks_total,
+    /// Bytes of them received from peers.
+    shuffle_from_peers_bytes,
+    /// Bytes of map outputs sent to peers.
+    shuffle_to_peers_bytes,
+    /// Applications whose map outputs were removed because the node of their driver did not answer.
+    shuffle_origins_lost_total,
+    /// Second copies of such files that this node has sent to others.
+    copies_sent_total,
+    /// Bytes of them.
+    copies_sent_bytes,
+    /// Times that a program with `copies = 2` waited for the PFS, because no node took the copy.
+    copies_missed_total,
+    /// Files that this node took over from a node that was gone, by their second copies.
+    taken_over_total,
 }
 
 /// Adds to a counter.

@@ -7,6 +7,7 @@
 //! | `peers` | connections of other nodes, which request pages |
 //! | `coordinator` | the connection to the coordinator |
 //! | `phases` | I/O phases of HPC jobs: the board of this node, and news from and to others |
+//! | `write_back` | files that programs write to the tier first, on their way to the PFS |
 //! | `jobs` | what jobs of local programs report, and where their files lie |
 //! | `prefetch` | loads, and requests of the coordinator |
 //! | `fetch` | what a miss does: a page comes from the peer that owns it, or from the PFS |
@@ -40,9 +41,11 @@ pub mod phases;
 pub mod prefetch;
 pub mod scheduler;
 pub mod serve;
+pub mod shuffle;
 pub mod stop;
 pub mod units;
 pub mod user_limits;
+pub mod write_back;
 
 pub use agent::Agent;
 pub use config::{ClusterConfig, Config, MountConfig};

@@ -9,13 +9,14 @@ use crate::cache::entry::Task;
 use crate::decision_log;
 use crate::lock::lock;
 use crate::stop::Wake;
+use forebay_policy::drain::{self, FileId, Forced, Outlook};
 use forebay_policy::fetch_order::Urgency;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::node::{Action, By, Config, Event, Held, Node, Pages, ReadId, TaskId};
 use forebay_policy::stage::event::{Progress, RequestId};
 use forebay_trace::NODE;
 use forebay_trace::log_files::{FILE_BYTES_MAX, Files, Recorder};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -61,7 +62,7 @@ pub struct Scheduler<T = Task> {
     /// As decided last.
     held: AtomicU8,
     gentle: AtomicBool,
-    phases: AtomicBool,
+    phases: Mutex<(bool, Option<u32>)>,
     is_coordinator_silent: AtomicBool,
     /// When this node has last read from a file system, in ns since `started`; 0: never.
     last_read: AtomicU64,
@@ -78,6 +79,10 @@ struct State<T> {
     /// By mount and thread.
     given: Vec<Vec<Option<TaskId>>>,
     sent: BTreeSet<ReadId>,
+    /// Files whose pass is to begin, by mount.
+    begun: Vec<VecDeque<FileId>>,
+    /// Passes whose next chunk was let go.
+    chunks: BTreeMap<FileId, Option<Forced>>,
     /// Tasks that were refused, for whoever has pushed them.
     refused: BTreeSet<TaskId>,
     /// Requests that have moved since they were last reported.
@@ -109,6 +114,8 @@ impl<T> Scheduler<T> {
             tasks: HashMap::new(),
             given: threads.clone().map(|threads| vec![None; *threads]).collect(),
             sent: BTreeSet::new(),
+            begun: threads.clone().map(|_| VecDeque::new()).collect(),
+            chunks: BTreeMap::new(),
             refused: BTreeSet::new(),
             moved: BTreeMap::new(),
             serial: 0,
@@ -121,13 +128,18 @@ impl<T> Scheduler<T> {
             wakes: threads.map(|threads| (0..*threads).map(|_| Condvar::new()).collect()).collect(),
             held: AtomicU8::new(Held::Nothing as u8),
             gentle: AtomicBool::new(false),
-            phases: AtomicBool::new(false),
+            phases: Mutex::default(),
             is_coordinator_silent: AtomicBool::new(false),
             last_read: AtomicU64::new(0),
             reporting,
             started: Instant::now(),
             config,
         })
+    }
+
+    /// The beginning of its clock.
+    pub fn started(&self) -> Instant {
+        self.started
     }
 
     fn now(&self) -> Nanos {
@@ -199,6 +211,13 @@ impl<T> Scheduler<T> {
                 }
                 Action::Hold { held } => self.held.store(held as u8, Ordering::SeqCst),
                 Action::Gentle { on } => self.gentle.store(on, Ordering::SeqCst),
+                Action::Drain { action: drain::Action::Begin { mount, file } } => {
+                    state.begun[mount].push_back(file);
+                }
+                Action::Drain { action: drain::Action::Send { file, forced } } => {
+                    state.chunks.insert(file, forced);
+                    self.changed.notify_all();
+                }
                 Action::Report { request, progress } => {
                     state.moved.insert(request, progress);
                     if progress.done {
@@ -366,6 +385,39 @@ impl<T> Scheduler<T> {
         due
     }
 
+    // Dirty files.
+
+    /// The drain hears of something.
+    pub fn tell_drain(&self, event: drain::Event) {
+        self.hear(Event::Drain { event });
+    }
+
+    /// A file of this mount whose pass is to begin.
+    pub fn begun_pass(&self, mount: usize) -> Option<FileId> {
+        lock(&self.state).begun[mount].pop_front()
+    }
+
+    /// Waits until the pass over a file may write its next chunk, and why it may during a phase;
+    /// `None` if it is over.
+    pub fn wait_to_write(&self, file: FileId, bytes: u64, server: Option<u64>) -> Option<Option<Forced>> {
+        let mut state = lock(&self.state);
+        self.hear_in(&mut state, Event::Drain { event: drain::Event::Offer { file, bytes, server } });
+        loop {
+            if let Some(forced) = state.chunks.remove(&file) {
+                return Some(forced);
+            }
+            if state.closed || !state.machine.is_passing(file) {
+                return None;
+            }
+            state = self.wait(&self.changed, state, Some(LOOK));
+        }
+    }
+
+    /// Where each dirty file stands.
+    pub fn dirty_files(&self) -> BTreeMap<FileId, Outlook> {
+        lock(&self.state).machine.dirty_files()
+    }
+
     // What is fetched at all.
 
     fn held(&self) -> Held {
@@ -392,10 +444,11 @@ impl<T> Scheduler<T> {
         self.gentle.load(Ordering::SeqCst)
     }
 
-    /// Whether any I/O phase is under way.
-    pub fn set_phases(&self, under_way: bool) {
-        if self.phases.swap(under_way, Ordering::SeqCst) != under_way {
-            self.hear(Event::Phases { under_way });
+    /// Whether any I/O phase is under way, and whose all are ([`Event::Phases`]).
+    pub fn set_phases(&self, under_way: bool, own: Option<u32>) {
+        let mut phases = lock(&self.phases);
+        if std::mem::replace(&mut *phases, (under_way, own)) != (under_way, own) {
+            self.hear(Event::Phases { under_way, own });
         }
     }
 
@@ -433,7 +486,7 @@ mod tests {
 
     /// Of one mount with four fetch threads.
     fn scheduler(decision_log: Option<&Path>) -> Scheduler<u32> {
-        let config = Config { fetch_threads: vec![4], read_bytes: READ_BYTES };
+        let config = Config { fetch_threads: vec![4], read_bytes: READ_BYTES, ..Config::default() };
         Scheduler::new(config, decision_log, Arc::new(Wake::new().unwrap())).unwrap()
     }
 

@@ -48,6 +48,8 @@ pub enum Kind {
     Held,
     /// Bytes of pages that programs map.
     Mapped,
+    /// Bytes of announced orders.
+    Orders,
 }
 
 /// How much one user and all ordinary users may have, and the words for it.
@@ -73,6 +75,7 @@ impl Bounds {
             Kind::Fetching | Kind::Ahead => (capacity / 2, capacity),
             Kind::Held => (capacity / 2, capacity / 4 * 3),
             Kind::Mapped => (capacity / 8, capacity / 4),
+            Kind::Orders => (capacity / 16, capacity / 8),
         };
         let (what, remedy) = match kind {
             Kind::Connections => ("connections", "close some, or raise agent.connections_max"),
@@ -90,6 +93,10 @@ impl Bounds {
                 "remove or unpin some, or raise tier.capacity",
             ),
             Kind::Mapped => ("mapped bytes", "unmap some, or raise tier.capacity"),
+            Kind::Orders => (
+                "bytes of announced orders",
+                "announce fewer epochs at a time, or larger parts, or raise tier.capacity",
+            ),
         };
         Bounds {
             own,
@@ -98,7 +105,7 @@ impl Bounds {
             remedy,
             is_bytes: matches!(
                 kind,
-                Kind::Answers | Kind::Fetching | Kind::Ahead | Kind::Held | Kind::Mapped
+                Kind::Answers | Kind::Fetching | Kind::Ahead | Kind::Held | Kind::Mapped | Kind::Orders
             ),
         }
     }

@@ -86,6 +86,11 @@ typedef struct forebay_mapping forebay_mapping;
  * PFS.
  */
 #define FOREBAY_WRITE_MEMORY_ONLY 2
+/*
+ * To this node's memory, and by the agent to the PFS after the close (write-back). Lost if the node
+ * fails before that. Without room or an agent, and for files that are not empty: to the PFS.
+ */
+#define FOREBAY_WRITE_BACK 3
 
 /* Flags of forebay_create. Fail with EEXIST if the file exists. */
 #define FOREBAY_EXCLUSIVE 1u
@@ -170,8 +175,8 @@ forebay_writer *forebay_create(const char *path, int mode, unsigned int flags, u
 ssize_t forebay_write(forebay_writer *writer, const void *buffer, size_t length);
 
 /*
- * Makes the written bytes durable, as fsync(2) does; has no effect on memory-only files. -1 on
- * failure.
+ * Makes the written bytes durable, as fsync(2) does; has no effect on memory-only files, nor in
+ * write-back, where `forebay sync` waits for the PFS. -1 on failure.
  */
 int forebay_sync(forebay_writer *writer);
 

@@ -23,6 +23,7 @@ fn options(mode: c_int, flags: c_uint, permissions: c_uint) -> io::Result<WriteO
         0 => WriteMode::Bypass,
         1 => WriteMode::Through,
         2 => WriteMode::MemoryOnly,
+        3 => WriteMode::Back,
         other => return Err(invalid(&format!("{other} is not a write mode: use a FOREBAY_WRITE_ constant"))),
     };
     if flags & !(EXCLUSIVE | APPEND) != 0 {

@@ -122,6 +122,7 @@ const MEANINGS: &[(&str, &str, &str)] = &[
     ("FOREBAY_WRITE_BYPASS", "write.rs", "# => WriteMode::Bypass"),
     ("FOREBAY_WRITE_THROUGH", "write.rs", "# => WriteMode::Through"),
     ("FOREBAY_WRITE_MEMORY_ONLY", "write.rs", "# => WriteMode::MemoryOnly"),
+    ("FOREBAY_WRITE_BACK", "write.rs", "# => WriteMode::Back"),
     ("FOREBAY_EXCLUSIVE", "write.rs", "const EXCLUSIVE: c_uint = #;"),
     ("FOREBAY_APPEND", "write.rs", "const APPEND: c_uint = #;"),
     ("FOREBAY_JOB_SHARES", "phase.rs", "const SHARES: c_uint = #;"),

@@ -3,8 +3,9 @@
 
 use crate::random::Random;
 use crate::record::{Log, PathId, Record, now_ns};
-use clap::Args;
 use forebay_client::{Client, ClientConfig};
+use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -14,83 +15,98 @@ use std::time::Duration;
 /// How long a call of the library waits for an agent: short, since agents are stopped on purpose.
 const CLIENT_DEADLINE: Duration = Duration::from_millis(1500);
 
-/// The orders of an actor.
-#[derive(Clone, Debug, Args)]
-pub struct ActorArgs {
+/// Files of a run: small enough for a tmpfs of logs, and enough that hot and cold differ.
+pub const FILES: u32 = 64;
+
+/// The last of them are large.
+pub const LARGE: u32 = 2;
+const LARGE_BYTES: u64 = 64 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Role {
+    Writer,
+    Appender,
+    Reader,
+    Check,
+    Setup,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Writer => "writer",
+            Role::Appender => "appender",
+            Role::Reader => "reader",
+            Role::Check => "check",
+            Role::Setup => "setup",
+        })
+    }
+}
+
+/// The orders of an actor, which it finds in a file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Orders {
+    pub role: Role,
     /// Directory of the files.
-    #[arg(long)]
     pub root: PathBuf,
     /// Where the node has mounted that directory by `forebay mount`, if it has.
-    #[arg(long)]
     pub mount: Option<PathBuf>,
     /// The agent's socket.
-    #[arg(long)]
     pub socket: PathBuf,
-    /// Number of files.
-    #[arg(long)]
-    pub files: u32,
-    /// How many of them are large.
-    #[arg(long)]
-    pub large: u32,
-    /// Size of the large ones.
-    #[arg(long)]
-    pub large_bytes: u64,
-    #[arg(long)]
     pub seed: u64,
     /// Number of this actor among those of its role.
-    #[arg(long)]
     pub slot: u32,
     /// How many actors of its role there are.
-    #[arg(long)]
     pub slots: u32,
     /// Number of this process among all of the run: it draws numbers of its own.
-    #[arg(long)]
     pub process: u32,
-    #[arg(long)]
     pub node: u32,
-    #[arg(long)]
     pub log: PathBuf,
-    #[arg(long)]
     pub beat: PathBuf,
     /// Ends when the monotonic clock shows this.
-    #[arg(long)]
     pub until_ns: u64,
     /// The program under test.
-    #[arg(long)]
     pub forebay: PathBuf,
-    /// Where appended files are, and the round, which names them.
-    #[arg(long)]
+    /// It names the appended files.
     pub round: u32,
     /// Longest pause of a writer between two changes.
-    #[arg(long)]
     pub pause_ms: u64,
     /// Shortest time between two changes of one file.
-    #[arg(long)]
     pub gap_ms: u64,
     /// Punching holes, exchanging names: not every file system can.
-    #[arg(long)]
     pub without: Vec<String>,
+}
+
+impl Orders {
+    pub fn write(&self, file: &Path) -> io::Result<()> {
+        std::fs::write(file, postcard::to_allocvec(self).map_err(io::Error::other)?)
+    }
 }
 
 /// An actor's tools.
 pub struct Actor {
-    pub args: ActorArgs,
+    pub orders: Orders,
     pub random: Random,
     pub log: Log,
     beat: File,
 }
 
 impl Actor {
-    pub fn new(args: ActorArgs, role: &str) -> io::Result<Self> {
-        let random = Random::new(args.seed, role, u64::from(args.process));
-        let beat = File::options().create(true).truncate(false).write(true).open(&args.beat)?;
-        let log = Log::open(&args.log)?;
-        Ok(Actor { random, log, beat, args })
+    /// Takes its orders from a file.
+    ///
+    /// # Errors
+    /// Of the file, or of those that the orders name.
+    pub fn new(file: &Path) -> io::Result<Self> {
+        let orders: Orders = postcard::from_bytes(&std::fs::read(file)?).map_err(io::Error::other)?;
+        let random = Random::new(orders.seed, &orders.role.to_string(), u64::from(orders.process));
+        let beat = File::options().create(true).truncate(false).write(true).open(&orders.beat)?;
+        let log = Log::open(&orders.log)?;
+        Ok(Actor { random, log, beat, orders })
     }
 
     pub fn client(&self) -> Client {
         Client::new(ClientConfig {
-            socket: Some(self.args.socket.clone()),
+            socket: Some(self.orders.socket.clone()),
             deadline: CLIENT_DEADLINE,
             quiet: true,
             ..ClientConfig::default()
@@ -99,7 +115,7 @@ impl Actor {
 
     /// Directory of a file, and its name in it.
     pub fn place(&self, path: PathId) -> (PathBuf, String) {
-        place(&self.args.root, path)
+        place(&self.orders.root, path)
     }
 
     pub fn path(&self, path: PathId) -> PathBuf {
@@ -108,20 +124,15 @@ impl Actor {
     }
 
     pub fn append_path(&self, file: u32) -> PathBuf {
-        append_path(&self.args.root, self.args.round, file)
-    }
-
-    /// Sizes are around this, by file: many small ones, some of a few pages, few large ones.
-    pub fn usual_bytes(&self, path: PathId) -> u64 {
-        usual_bytes(path, self.args.files, self.args.large, self.args.large_bytes)
+        append_path(&self.orders.root, self.orders.round, file)
     }
 
     pub fn is_over(&self) -> bool {
-        now_ns() >= self.args.until_ns
+        now_ns() >= self.orders.until_ns
     }
 
     pub fn can(&self, what: &str) -> bool {
-        !self.args.without.iter().any(|w| w == what)
+        !self.orders.without.iter().any(|w| w == what)
     }
 
     /// Something that must not take for ever begins.
@@ -156,10 +167,10 @@ pub fn append_path(root: &Path, round: u32, file: u32) -> PathBuf {
     root.join("append").join(format!("r{round}-{file}"))
 }
 
-/// See [`Actor::usual_bytes`].
-pub fn usual_bytes(path: PathId, files: u32, large: u32, large_bytes: u64) -> u64 {
+/// Sizes are around this, by file: many small ones, some of a few pages, few large ones.
+pub fn usual_bytes(path: PathId) -> u64 {
     match path {
-        _ if path >= files - large => large_bytes,
+        _ if path >= FILES - LARGE => LARGE_BYTES,
         _ if path % 6 == 5 => 3 << 20,
         _ => 200 << 10,
     }

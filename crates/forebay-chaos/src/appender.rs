@@ -64,7 +64,7 @@ pub fn check(actor: &mut Actor, client: &Client) -> io::Result<()> {
 /// Appends until the time is over.
 pub fn run(mut actor: Actor) -> io::Result<()> {
     let client = actor.client();
-    let appender = actor.args.process;
+    let appender = actor.orders.process;
     let mut numbers = [0; APPEND_FILES as usize];
     while !actor.is_over() {
         let file = actor.random.below(u64::from(APPEND_FILES)) as u32;
@@ -125,7 +125,7 @@ pub fn look_at(actor: &mut Actor, client: &Client, file: u32, kind: Kind) -> io:
         _ => read_by(client, &path),
     };
     actor.end()?;
-    let node = actor.args.node;
+    let node = actor.orders.node;
     let (bytes, tiered) = match read {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         // It is being appended to: the next one will do.

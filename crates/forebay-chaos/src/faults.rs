@@ -5,10 +5,11 @@
 //! anything. It is counted when it has happened: a process that was to be killed has died of it, a
 //! limit was hit, a disk was full.
 
+use crate::actor::{FILES, Role};
 use crate::random::Random;
 use crate::record::now_ns;
-use crate::stage::{CAPACITY_MIB, Stage, signal};
-use crate::troupe::{Role, Troupe};
+use crate::stage::{CAPACITY_MIB, NODES, Stage, signal};
+use crate::troupe::Troupe;
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::io;
@@ -153,7 +154,7 @@ impl Faults {
             self.step(stage, troupe, false)?;
             std::thread::sleep(Duration::from_millis(5));
         }
-        for number in 0..stage.setup.nodes {
+        for number in 0..NODES {
             stage.wait_ready(number)?;
             stage.nodes[number as usize].busy = false;
         }
@@ -167,7 +168,7 @@ impl Faults {
 
     /// An agent that has ended without being asked to.
     fn look_after(&mut self, stage: &mut Stage) -> io::Result<()> {
-        for number in 0..stage.setup.nodes {
+        for number in 0..NODES {
             let node = &mut stage.nodes[number as usize];
             let Some(agent) = &mut node.agent else { continue };
             let Some(status) = agent.try_wait()? else { continue };
@@ -211,7 +212,7 @@ impl Faults {
 
     /// A node that nothing else is being done to.
     fn any_node(&mut self, stage: &Stage) -> Option<u32> {
-        let number = self.random.below(u64::from(stage.setup.nodes)) as u32;
+        let number = self.random.below(u64::from(NODES)) as u32;
         let node = &stage.nodes[number as usize];
         (!node.busy && node.agent.is_some()).then_some(number)
     }
@@ -281,7 +282,7 @@ impl Faults {
     }
 
     fn disturb_node(&mut self, stage: &mut Stage, number: u32, fault: Fault) -> io::Result<()> {
-        let path = stage.path(self.random.below(u64::from(stage.setup.files)) as u32);
+        let path = stage.path(self.random.below(u64::from(FILES)) as u32);
         let deadline = now_ns() + 40_000 * MS;
         let mut errand = |args: &[&str], what: &'static str| -> io::Result<()> {
             self.errands.push((stage.command(number, args).spawn()?, what, deadline));
@@ -375,7 +376,7 @@ impl Faults {
             After::Continue(pid) => {
                 // It may have been killed meanwhile.
                 let _ = signal(pid, Signal::CONT);
-                free = (0..stage.setup.nodes).find(|n| stage.agent_pid(*n) == pid);
+                free = (0..NODES).find(|n| stage.agent_pid(*n) == pid);
             }
             After::StartAgent(number) => {
                 stage.start_agent(number)?;

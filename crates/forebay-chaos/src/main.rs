@@ -31,8 +31,9 @@ mod test_place;
 mod troupe;
 mod writer;
 
-use actor::{Actor, ActorArgs};
+use actor::{Actor, Role};
 use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -46,30 +47,29 @@ struct Cli {
 enum Command {
     /// Run the test
     Run(run::RunArgs),
-    /// An actor of a round; started by `run`
+    /// Be an actor of a round; started by `run`
     #[command(hide = true)]
-    Writer(ActorArgs),
-    #[command(hide = true)]
-    Reader(ActorArgs),
-    #[command(hide = true)]
-    Appender(ActorArgs),
-    #[command(hide = true)]
-    Check(ActorArgs),
-    #[command(hide = true)]
-    Setup(ActorArgs),
+    Act {
+        /// File with its orders
+        orders: PathBuf,
+    },
+}
+
+fn act(orders: &Path) -> std::io::Result<()> {
+    let actor = Actor::new(orders)?;
+    match actor.orders.role {
+        Role::Writer => writer::run(actor),
+        Role::Appender => appender::run(actor),
+        Role::Reader => reader::run(actor),
+        Role::Check => reader::check(actor),
+        Role::Setup => setup::run(actor),
+    }
 }
 
 fn main() -> ExitCode {
-    let act = |args: ActorArgs, role: &str, play: fn(Actor) -> std::io::Result<()>| {
-        Actor::new(args, role).and_then(play).map(|()| true)
-    };
     let done = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
-        Command::Writer(args) => act(args, "writer", writer::run),
-        Command::Reader(args) => act(args, "reader", reader::run),
-        Command::Appender(args) => act(args, "appender", appender::run),
-        Command::Check(args) => act(args, "check", reader::check),
-        Command::Setup(args) => act(args, "setup", setup::run),
+        Command::Act { orders } => act(&orders).map(|()| true),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

@@ -4,7 +4,7 @@
 //! It judges nothing: what a read may give depends on what others did meanwhile, which only their
 //! logs tell.
 
-use crate::actor::{Actor, place};
+use crate::actor::{Actor, FILES, LARGE, place};
 use crate::changes::errno_of;
 use crate::content::decode;
 use crate::record::{Got, HandleSeen, Kind, PathId, ReadSeen, Record};
@@ -97,7 +97,7 @@ impl Reader {
 
     /// Some files are read far more often than others; large ones seldom.
     fn any_path(&mut self) -> PathId {
-        let (files, large) = (self.actor.args.files, self.actor.args.large);
+        let (files, large) = (FILES, LARGE);
         let random = &mut self.actor.random;
         match random.below(200) {
             0 => files - large + random.below(u64::from(large)) as u32,
@@ -107,8 +107,8 @@ impl Reader {
     }
 
     fn open(&mut self, path: PathId, kind: Kind) -> io::Result<Option<Held>> {
-        let kind = if kind == Kind::Mount && self.actor.args.mount.is_none() { Kind::Plain } else { kind };
-        let (dir, name) = match (kind, &self.actor.args.mount) {
+        let kind = if kind == Kind::Mount && self.actor.orders.mount.is_none() { Kind::Plain } else { kind };
+        let (dir, name) = match (kind, &self.actor.orders.mount) {
             (Kind::Mount, Some(mount)) => place(mount, path),
             _ => self.actor.place(path),
         };
@@ -135,9 +135,9 @@ impl Reader {
             && matches!(&open, Ok(Open::Library(file)) if opened == Ok(file.resident_bytes()));
         let moved = relative && self.actor.random.percent(50);
         if moved {
-            std::env::set_current_dir(self.actor.args.root.join("append"))?;
+            std::env::set_current_dir(self.actor.orders.root.join("append"))?;
         }
-        let node = self.actor.args.node;
+        let node = self.actor.orders.node;
         let version = match &open {
             Ok(Open::Library(file)) => file.version().map_or_else(String::new, |v| v.to_string()),
             _ => String::new(),
@@ -272,9 +272,9 @@ impl Reader {
     /// Another program, which knows nothing of Forebay.
     fn run(&mut self, path: PathId) -> io::Result<()> {
         let name = self.actor.path(path);
-        let mut command = Command::new(&self.actor.args.forebay);
+        let mut command = Command::new(&self.actor.orders.forebay);
         command.args(["run", "--quiet", "--", "dd", "bs=64K", "status=none"]);
-        command.arg(format!("if={}", name.display())).env("FOREBAY_SOCKET", &self.actor.args.socket);
+        command.arg(format!("if={}", name.display())).env("FOREBAY_SOCKET", &self.actor.orders.socket);
         command.env("FOREBAY_DEADLINE_MS", "1500").stdin(Stdio::null()).current_dir("/");
         let begin = self.actor.begin()?;
         let out = command.output()?;
@@ -290,7 +290,7 @@ impl Reader {
         let read = ReadSeen { begin, end, offset: 0, wanted: u64::MAX, len, got };
         let reads = opened.map_or(Vec::new(), |_| vec![read]);
         // For the report, what the program said if it failed.
-        let (node, kind, version) = (self.actor.args.node, Kind::Run, said);
+        let (node, kind, version) = (self.actor.orders.node, Kind::Run, said);
         let (tiered, whole, moved) = (true, false, false);
         let seen = HandleSeen { node, path, kind, tiered, whole, begin, end, opened, reads, moved, version };
         self.actor.note(&Record::Handle(seen))
@@ -298,8 +298,8 @@ impl Reader {
 
     fn cat(&mut self, path: PathId) -> io::Result<()> {
         let name = self.actor.path(path);
-        let mut command = Command::new(&self.actor.args.forebay);
-        command.arg("cat").arg(&name).env("FOREBAY_SOCKET", &self.actor.args.socket);
+        let mut command = Command::new(&self.actor.orders.forebay);
+        command.arg("cat").arg(&name).env("FOREBAY_SOCKET", &self.actor.orders.socket);
         command.env("FOREBAY_DEADLINE_MS", "1500").stdin(Stdio::null()).current_dir("/");
         let begin = self.actor.begin()?;
         let out = command.output()?;
@@ -318,7 +318,7 @@ impl Reader {
             Ok(_) => vec![ReadSeen { begin, end, offset: 0, wanted, len, got }],
             Err(_) => Vec::new(),
         };
-        let node = self.actor.args.node;
+        let node = self.actor.orders.node;
         // It says so, once, if the agent did not answer: from then on it read as any plain program.
         let tiered = !said.contains("reading the file system directly");
         // It may have been in the tier at the open.
@@ -345,7 +345,7 @@ pub fn check(actor: Actor) -> io::Result<()> {
     let client = actor.client();
     let mut reader = Reader { client, actor, held: Vec::new(), buffer: vec![0; BUFFER_BYTES as usize] };
     crate::appender::check(&mut reader.actor, &reader.client)?;
-    for path in 0..reader.actor.args.files {
+    for path in 0..FILES {
         for kind in [Kind::TierOnly, Kind::Cached, Kind::Plain, Kind::Mount] {
             let Some(mut held) = reader.open(path, kind)? else { continue };
             let size = held.seen.opened.unwrap_or(0) + 8;

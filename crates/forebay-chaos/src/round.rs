@@ -1,14 +1,15 @@
 //! A round: everybody reads, writes and breaks things for some seconds; then all is repaired, every
 //! file is read in every way on every node, and what was seen is judged.
 
+use crate::actor::{FILES, Role};
 use crate::appender;
 use crate::content::State;
 use crate::faults::Faults;
 use crate::history::{Contents, History};
 use crate::oracle::{self, Rules, Verified, Violation};
 use crate::record::{Record, now_ns, read_log};
-use crate::stage::{Stage, processes_with};
-use crate::troupe::{Role, Troupe};
+use crate::stage::{NODES, Stage, processes_with};
+use crate::troupe::Troupe;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -55,7 +56,7 @@ pub fn run(stage: &mut Stage, faults: &mut Faults, plan: &Plan<'_>) -> io::Resul
     std::fs::create_dir_all(&dir)?;
     let begin = now_ns();
     let until = begin + plan.length.as_nanos() as u64;
-    (0..stage.setup.nodes).try_for_each(|node| stage.mount_on(node))?;
+    (0..NODES).try_for_each(|node| stage.mount_on(node))?;
     let mut troupe = Troupe::new(plan.seed, plan.round, until, dir.clone(), plan.next_process);
     troupe.start(stage, Role::Writer, plan.cast.writers)?;
     troupe.start(stage, Role::Appender, plan.cast.appenders)?;
@@ -96,7 +97,7 @@ pub fn first(stage: &Stage, seed: u64) -> io::Result<Contents> {
             contents.insert(path, (found.ino, State::found(found.parts)));
         }
     }
-    match troupe.trouble.is_empty() && contents.len() == stage.setup.files as usize {
+    match troupe.trouble.is_empty() && contents.len() == FILES as usize {
         true => Ok(contents),
         false => Err(io::Error::other(format!("the first files could not be made: {:?}", troupe.trouble))),
     }
@@ -109,7 +110,7 @@ fn check(stage: &mut Stage, plan: &Plan<'_>, dir: &Path, next_process: u32) -> i
     std::thread::sleep(Duration::from_nanos(lag_ns + lag_ns.min(SECOND_NS)));
     let until = now_ns() + SECOND_NS;
     let mut troupe = Troupe::new(plan.seed, plan.round, until, dir.to_owned(), next_process);
-    troupe.start(stage, Role::Check, stage.setup.nodes)?;
+    troupe.start(stage, Role::Check, NODES)?;
     while troupe.step(stage)? {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -155,7 +156,7 @@ fn judge(plan: &Plan<'_>, troupe: &Troupe, checked: &Troupe) -> io::Result<Outco
 /// The program's own opinion, and what must be left of a round in an agent: nothing but pages.
 fn verify(stage: &mut Stage, outcome: &mut Outcome) {
     let root = stage.root().to_string_lossy().into_owned();
-    for number in 0..stage.setup.nodes {
+    for number in 0..NODES {
         match stage.cli(number, &["verify", "--recursive", &root]) {
             Ok(out) if out.status.success() => {}
             Ok(out) => outcome.trouble.push(format!(
@@ -208,7 +209,7 @@ fn processes(dir: &Path) -> String {
 
 /// What an agent that has given all back still has.
 pub fn leak_when_empty(stage: &Stage, number: u32) -> Option<String> {
-    for path in (0..stage.setup.files).map(|p| stage.path(p)) {
+    for path in (0..FILES).map(|p| stage.path(p)) {
         let _ = stage.cli(number, &["unpin", &path]);
     }
     let deadline = now_ns() + 20 * SECOND_NS;

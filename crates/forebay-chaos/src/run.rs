@@ -3,7 +3,7 @@
 use crate::faults::{DEMANDED, Faults};
 use crate::report::{Totals, explain};
 use crate::round::{self, Cast, Outcome, Plan};
-use crate::stage::{Setup, Stage};
+use crate::stage::{NODES, Setup, Stage};
 use crate::test_place::Pfs;
 use clap::{Args, ValueEnum};
 use std::fs::File;
@@ -48,11 +48,6 @@ pub struct RunArgs {
     short: bool,
 }
 
-/// Small enough for a tmpfs of logs, and enough that hot and cold differ.
-const FILES: u32 = 64;
-const LARGE: u32 = 2;
-const LARGE_BYTES: u64 = 64 << 20;
-const NODES: u32 = 2;
 const CAST: Cast = Cast { writers: 4, appenders: 4, readers: 6 };
 
 /// A run of so many seconds tells whether it has reached the goals of an hour.
@@ -167,10 +162,6 @@ impl Chaos {
             forebay,
             dir: PathBuf::from(format!("/dev/shm/forebay-chaos-{}", std::process::id())),
             disk: args.out.clone(),
-            files: FILES,
-            large: LARGE,
-            large_bytes: LARGE_BYTES,
-            nodes: NODES,
             pfs,
         };
         let stage = Stage::start(setup)?;

@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+/// Nodes with an agent.
+pub const NODES: u32 = 2;
+
 /// Smallest page there is: many pages in small files.
 const PAGE_SIZE: &str = "64KiB";
 
@@ -32,10 +35,6 @@ pub struct Setup {
     pub dir: PathBuf,
     /// For the image of the file system.
     pub disk: PathBuf,
-    pub files: u32,
-    pub large: u32,
-    pub large_bytes: u64,
-    pub nodes: u32,
     pub pfs: Pfs,
 }
 
@@ -92,24 +91,24 @@ impl Stage {
         let place = Place::Local(free_port()?);
         let mut stage = Stage { nodes: Vec::new(), coordinator: None, mounted: false, place, setup };
         // Before a lab's nodes are made: they see what is mounted by then.
-        for number in 0..stage.setup.nodes {
+        for number in 0..NODES {
             let node = stage.make_node(number)?;
             stage.nodes.push(node);
         }
         match stage.setup.pfs {
             Pfs::Ext4 => stage.make_local()?,
             pfs => {
-                let lab = Lab::up(&stage.setup.forebay, pfs, stage.setup.nodes, &stage.setup.dir)?;
+                let lab = Lab::up(&stage.setup.forebay, pfs, NODES, &stage.setup.dir)?;
                 stage.place = Place::Lab(lab);
             }
         }
         stage.start_coordinator()?;
-        for number in 0..stage.setup.nodes {
+        for number in 0..NODES {
             let config = stage.config(number);
             std::fs::write(stage.nodes[number as usize].dir.join("config.toml"), config)?;
             stage.start_agent(number)?;
         }
-        for number in 0..stage.setup.nodes {
+        for number in 0..NODES {
             stage.wait_ready(number)?;
         }
         Ok(stage)

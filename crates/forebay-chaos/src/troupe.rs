@@ -1,12 +1,11 @@
 //! The actors' processes: starts them, kills and stops some, starts others in their place, and sees
 //! who hangs.
 
-use crate::actor::beat_of;
+use crate::actor::{Orders, Role, beat_of};
 use crate::random::Random;
 use crate::record::now_ns;
-use crate::stage::{Stage, signal};
+use crate::stage::{NODES, Stage, signal};
 use rustix::process::Signal;
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -15,27 +14,6 @@ use std::process::{Child, Stdio};
 
 /// Whatever an actor does, once, ends within this time, or it hangs.
 pub const HANG_NS: u64 = 40_000_000_000;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
-    Writer,
-    Appender,
-    Reader,
-    Check,
-    Setup,
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Role::Writer => "writer",
-            Role::Appender => "appender",
-            Role::Reader => "reader",
-            Role::Check => "check",
-            Role::Setup => "setup",
-        })
-    }
-}
 
 struct Part {
     role: Role,
@@ -73,7 +51,7 @@ impl Troupe {
         for slot in 0..slots {
             // The same files are written from another node in the next round.
             let alone = role == Role::Appender && !stage.setup.pfs.appends_from_all_nodes();
-            let node = if alone { self.round } else { slot + self.round } % stage.setup.nodes;
+            let node = if alone { self.round } else { slot + self.round } % NODES;
             let part = Part { role, slot, slots, node, child: None, resumed_ns: 0, killed: false };
             self.parts.push(part);
             self.spawn(stage, self.parts.len() - 1)?;
@@ -100,36 +78,30 @@ impl Troupe {
         let part = &self.parts[nth];
         let said = File::options().create(true).append(true).open(self.dir.join("said"))?;
         let _ = std::fs::remove_file(self.beat(part));
-        let mut command = stage.on(part.node, &std::env::current_exe()?);
-        command.arg(part.role.to_string()).stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said);
-        let setup = &stage.setup;
-        let mut arg = |name: &str, value: String| {
-            command.arg(format!("--{name}={value}"));
+        let (pause_ms, gap_ms) = stage.setup.pfs.pace();
+        let orders = Orders {
+            role: part.role,
+            root: stage.root(),
+            mount: stage.mount_of(part.node),
+            socket: stage.socket(part.node),
+            seed: self.seed,
+            slot: part.slot,
+            slots: part.slots,
+            process: self.next_process,
+            node: part.node,
+            log: self.log(part.role, part.slot),
+            beat: self.beat(part),
+            until_ns: self.until_ns,
+            forebay: stage.setup.forebay.clone(),
+            round: self.round,
+            pause_ms,
+            gap_ms,
+            without: stage.setup.pfs.without().iter().map(|what| (*what).to_owned()).collect(),
         };
-        arg("root", stage.root().to_string_lossy().into_owned());
-        if let Some(mount) = stage.mount_of(part.node) {
-            arg("mount", mount.to_string_lossy().into_owned());
-        }
-        arg("socket", stage.socket(part.node).to_string_lossy().into_owned());
-        arg("files", setup.files.to_string());
-        arg("large", setup.large.to_string());
-        arg("large-bytes", setup.large_bytes.to_string());
-        arg("seed", self.seed.to_string());
-        arg("slot", part.slot.to_string());
-        arg("slots", part.slots.to_string());
-        arg("process", self.next_process.to_string());
-        arg("node", part.node.to_string());
-        arg("log", self.log(part.role, part.slot).to_string_lossy().into_owned());
-        arg("beat", self.beat(part).to_string_lossy().into_owned());
-        arg("until-ns", self.until_ns.to_string());
-        arg("forebay", setup.forebay.to_string_lossy().into_owned());
-        arg("round", self.round.to_string());
-        let (pause_ms, gap_ms) = setup.pfs.pace();
-        arg("pause-ms", pause_ms.to_string());
-        arg("gap-ms", gap_ms.to_string());
-        for what in setup.pfs.without() {
-            arg("without", (*what).to_owned());
-        }
+        let file = self.dir.join(format!("{}-{}.orders", part.role, part.slot));
+        orders.write(&file)?;
+        let mut command = stage.on(part.node, &std::env::current_exe()?);
+        command.arg("act").arg(file).stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said);
         self.parts[nth].child = Some(command.spawn()?);
         Ok(())
     }

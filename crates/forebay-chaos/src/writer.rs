@@ -1,7 +1,7 @@
 //! A writer: changes files of its own, one after the other, and says so before and after. It begins
 //! by looking what the process before it has left in the middle.
 
-use crate::actor::Actor;
+use crate::actor::{Actor, FILES, LARGE, usual_bytes};
 use crate::changes::{Changes, errno_of};
 use crate::content::decode;
 use crate::record::{Found, How, Op, PathId, Record, Style, Way, now_ns, read_log};
@@ -21,18 +21,18 @@ const THROUGH_REST_MS: u64 = 25;
 
 /// Runs until the time is over.
 pub fn run(actor: Actor) -> io::Result<()> {
-    let next_write = actor.args.process * WRITES + 1;
+    let next_write = actor.orders.process * WRITES + 1;
     let changes = Changes::new(actor.client());
     let mut writer = Writer { actor, changes, next_write, rests: BTreeMap::new() };
     writer.recover()?;
-    if std::fs::metadata(&writer.actor.args.log)?.len() > 0 {
+    if std::fs::metadata(&writer.actor.orders.log)?.len() > 0 {
         // The process before this one may have changed any of the files a moment ago.
-        std::thread::sleep(Duration::from_millis(writer.actor.args.gap_ms));
+        std::thread::sleep(Duration::from_millis(writer.actor.orders.gap_ms));
     }
     while !writer.actor.is_over() {
         let op = writer.choose()?;
         writer.perform(&op)?;
-        let pause_ms = writer.actor.args.pause_ms;
+        let pause_ms = writer.actor.orders.pause_ms;
         writer.actor.pause_up_to(pause_ms);
     }
     Ok(())
@@ -88,7 +88,7 @@ const WISHES: &[(u64, Wish)] = &[
 impl Writer {
     fn recover(&mut self) -> io::Result<()> {
         let mut open = None;
-        for record in read_log(&self.actor.args.log)? {
+        for record in read_log(&self.actor.orders.log)? {
             match record {
                 Record::Begin { op, .. } => open = Some(op),
                 Record::Done { .. } => open = None,
@@ -146,7 +146,7 @@ impl Writer {
             }
         }
         let through = matches!(op, Op::Rewrite { how: How::Through, .. });
-        let rest_ms = self.actor.args.gap_ms.max(if through { THROUGH_REST_MS } else { 0 });
+        let rest_ms = self.actor.orders.gap_ms.max(if through { THROUGH_REST_MS } else { 0 });
         for path in op.paths().into_iter().filter(|_| rest_ms > 0) {
             self.rests.insert(path, now_ns() + rest_ms * 1_000_000);
         }
@@ -156,7 +156,7 @@ impl Writer {
     fn choose(&mut self) -> io::Result<Op> {
         let path = self.any_path();
         let size = std::fs::metadata(self.actor.path(path))?.len();
-        let usual = self.actor.usual_bytes(path);
+        let usual = usual_bytes(path);
         let random = &mut self.actor.random;
         let mut wish = random.weighted(WISHES);
         if usual > 16 << 20 {
@@ -167,11 +167,11 @@ impl Writer {
     }
 
     fn any_path(&mut self) -> PathId {
-        let (slot, slots, files) = (self.actor.args.slot, self.actor.args.slots, self.actor.args.files);
+        let (slot, slots, files) = (self.actor.orders.slot, self.actor.orders.slots, FILES);
         let mine = (files - slot).div_ceil(slots);
         loop {
             let path = slot + slots * self.actor.random.below(u64::from(mine)) as u32;
-            let is_large = path >= files - self.actor.args.large;
+            let is_large = path >= files - LARGE;
             if is_large && self.actor.random.percent(85) {
                 continue;
             }

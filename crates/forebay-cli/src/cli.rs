@@ -87,6 +87,7 @@ impl Cli {
             Command::Agent(args) => &mut args.config,
             Command::Coordinator(args) => &mut args.config,
             Command::Doctor(args) => &mut args.config,
+            Command::Config(ConfigCommand::Show { config, .. }) => config,
             _ => return,
         };
         *config = config.take().or_else(|| variable("FOREBAY_CONFIG"));
@@ -134,6 +135,13 @@ pub enum Command {
     Cp(CpArgs),
     /// Compare cached bytes with the PFS
     Verify(PathsArgs),
+    /// List files that were written to the tier and are not on the file system yet
+    Dirty,
+    /// Wait until the file system has what was written to the tier: the given files, or all of this
+    /// user
+    Sync(SyncArgs),
+    /// Save files that cannot be written to the file system
+    Rescue(RescueArgs),
     /// Run a program whose reads come from the tier, as a job; with --job, guard its I/O phases
     Run(RunArgs),
     /// Mount a PFS at a second mount point; files are read from the tier
@@ -227,7 +235,8 @@ pub enum WorkerKind {
 
 #[derive(Debug, Args)]
 pub struct UpArgs {
-    /// Configuration file [env: FOREBAY_CONFIG]
+    /// Configuration file, or directory with forebay.toml and conf.d
+    /// [default: /etc/forebay, of other users than root ~/.config/forebay] [env: FOREBAY_CONFIG]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// A PFS to serve, as DIR or LABEL=DIR; may be given more than once
@@ -262,7 +271,8 @@ pub struct UpArgs {
 
 #[derive(Debug, Args)]
 pub struct AgentArgs {
-    /// Configuration file, with cluster.coordinator [env: FOREBAY_CONFIG]
+    /// Configuration file, or directory with forebay.toml and conf.d
+    /// [default: /etc/forebay, of other users than root ~/.config/forebay] [env: FOREBAY_CONFIG]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
@@ -421,6 +431,8 @@ pub enum WriteModeArg {
     Through,
     /// This node's memory, for this job
     Memory,
+    /// This node's memory; the agent brings it to the PFS
+    Back,
 }
 
 impl From<WriteModeArg> for forebay_client::WriteMode {
@@ -429,6 +441,7 @@ impl From<WriteModeArg> for forebay_client::WriteMode {
             WriteModeArg::Bypass => Self::Bypass,
             WriteModeArg::Through => Self::Through,
             WriteModeArg::Memory => Self::MemoryOnly,
+            WriteModeArg::Back => Self::Back,
         }
     }
 }
@@ -458,6 +471,27 @@ pub struct CpArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct SyncArgs {
+    /// Files [default: all]
+    pub paths: Vec<PathBuf>,
+    /// Show no progress bar
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RescueArgs {
+    /// Directory to save to
+    pub directory: PathBuf,
+    /// The file with this number in `forebay dirty` [default: all that are parked]
+    #[arg(long, value_name = "NUMBER")]
+    pub number: Option<u64>,
+    /// Give up each file once it is saved
+    #[arg(long)]
+    pub drop: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct RunArgs {
     /// Run it as the HPC job of this name: prefetches do not disturb its I/O phases
     #[arg(long, value_name = "NAME")]
@@ -484,9 +518,24 @@ pub struct RunArgs {
     /// Do not print why nothing was served
     #[arg(long, short)]
     pub quiet: bool,
+    /// Have new files that match a pattern, or lie below a directory, written to memory first; the
+    /// agent brings them to the file system. May be given more than once
+    #[arg(long, value_name = "PATTERN", conflicts_with_all = ["mount", "frozen", "no_intercept"])]
+    pub write_back: Vec<PathBuf>,
+    /// When `fsync` or `close` returns, what was written is in the memory of so many nodes, or on
+    /// the file system: 1 or 2
+    #[arg(long, value_name = "N", requires = "write_back", value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub copies: Option<u8>,
+    /// Do not wait at the end until the file system has what was written
+    #[arg(long, requires = "write_back")]
+    pub detach: bool,
     /// Mount over each PFS, for this program alone, instead of loading the library into it
     #[arg(long, conflicts_with_all = ["report", "no_intercept"])]
     pub mount: bool,
+    /// As --mount; and DIR does not change during the run, so its names, attributes and contents
+    /// cost no request to the file system (can be repeated)
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["report", "no_intercept"])]
+    pub frozen: Vec<PathBuf>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<std::ffi::OsString>,
@@ -508,7 +557,8 @@ pub struct MountArgs {
     /// An existing directory outside of PFS, or PFS itself
     #[arg(value_name = "MOUNTPOINT")]
     pub mountpoint: PathBuf,
-    /// ro; suid and dev (root only); noexec; attr_timeout=SECONDS; of opposites, the last wins
+    /// ro; suid and dev (root only); noexec; attr_timeout=SECONDS; frozen=DIR; of opposites, the
+    /// last wins
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// How long the kernel may cache names and attributes; changes by other nodes become visible up
@@ -518,6 +568,10 @@ pub struct MountArgs {
     /// Only this user may use the mount, even if it is root
     #[arg(long)]
     pub private: bool,
+    /// DIR, on PFS, does not change until this is unmounted, so its names, attributes and contents
+    /// cost no request to the file system (can be repeated); implies --private
+    #[arg(long, value_name = "DIR")]
+    pub frozen: Vec<PathBuf>,
     /// Stay in the foreground
     #[arg(long)]
     pub foreground: bool,
@@ -596,6 +650,18 @@ pub enum ConfigCommand {
     Check {
         /// The file
         file: PathBuf,
+    },
+    /// Print the configuration that an agent would start with: files, and variables such as
+    /// FOREBAY_TIER_CAPACITY for tier.capacity
+    Show {
+        /// Configuration file, or directory with forebay.toml and conf.d
+        /// [default: /etc/forebay, of other users than root ~/.config/forebay]
+        /// [env: FOREBAY_CONFIG]
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Say where each value comes from
+        #[arg(long)]
+        origin: bool,
     },
     /// Print every key with its default and reason
     Reference,

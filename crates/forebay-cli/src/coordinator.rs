@@ -16,10 +16,7 @@ use std::process::ExitCode;
 
 /// Runs the coordinator until a signal ends it.
 pub fn coordinator(global: &Global, args: &CoordinatorArgs) -> Outcome {
-    let mut config = match &args.config {
-        Some(path) => Config::load(path)?,
-        None => Config::default(),
-    };
+    let (mut config, _) = Config::load(args.config.as_deref())?;
     if let Some(listen) = &args.listen {
         config.cluster.coordinator_listen = listen.clone();
     }

@@ -265,7 +265,7 @@ fn memory_controller(global: &Global) -> Option<Finding> {
     let target = f64::from(status.target_per_10000) / 100.0;
     let found = format!("{} keeps use below {target} % of: {places}", status.policy);
     if status.alarms.is_empty() {
-        let remedy = "the agent only looks from time to time (memory.period_ms); boot with psi=1 and it is woken at once";
+        let remedy = "the agent only looks ten times a second; boot with psi=1 and it is woken at once";
         return Some(warn(what, format!("{found}; the kernel reports no stalls"), remedy));
     }
     Some(good(
@@ -277,7 +277,7 @@ fn memory_controller(global: &Global) -> Option<Finding> {
 /// Whether the tier that a configuration asks for fits this node. A file that cannot be read is
 /// reported by [`certificates`].
 fn tier_size(config: &Path) -> Option<Finding> {
-    let config = Config::load(config).ok()?;
+    let (config, _) = Config::load(Some(config)).ok()?;
     Some(match config.sizes(memory::usable_bytes()) {
         Ok((capacity, limit)) => {
             good("tier size", format!("capacity {}, limit {}", Human(capacity), Human(limit)))
@@ -331,8 +331,8 @@ fn local_directory(root: &Path) -> Option<Finding> {
 /// The certificates that a configuration names, if it names any.
 fn certificates(config: &Path) -> Finding {
     let what = "certificates";
-    let cluster = match Config::load(config) {
-        Ok(config) => config.cluster,
+    let cluster = match Config::load(Some(config)) {
+        Ok((config, _)) => config.cluster,
         Err(e) => return bad(what, e, "`forebay config check` says more"),
     };
     let Some(directory) = &cluster.tls else {

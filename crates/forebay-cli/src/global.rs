@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Options of every command. Clap passes them to all commands by name, so no command may reuse one
 /// of these names.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct Global {
     /// Write JSON instead of text
     #[arg(long, global = true)]

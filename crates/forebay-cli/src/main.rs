@@ -10,6 +10,7 @@ mod cli;
 mod console;
 mod coordinator;
 mod darshan;
+mod dirty;
 mod doctor;
 mod evict;
 mod files;
@@ -78,6 +79,9 @@ fn run_command(cli: Cli) -> Outcome {
         Command::Cat(args) => transfer::cat(&global, &args),
         Command::Cp(args) => transfer::cp(&global, &args),
         Command::Verify(args) => verify::verify(&global, &args),
+        Command::Dirty => dirty::dirty(&global),
+        Command::Sync(args) => dirty::sync(&global, &args),
+        Command::Rescue(args) => dirty::rescue(&global, &args),
         Command::Run(args) => run::run(&global, &args),
         Command::Mount(args) => mount::mount(&global, &args),
         Command::Umount(args) => mount::umount(&args),
@@ -86,6 +90,9 @@ fn run_command(cli: Cli) -> Outcome {
         Command::Init(args) => init::init(&global, &args),
         Command::Doctor(args) => doctor::doctor(&global, &args),
         Command::Config(ConfigCommand::Check { file }) => up::check_config(&global, &file),
+        Command::Config(ConfigCommand::Show { config, origin }) => {
+            up::config_show(&global, config.as_deref(), origin)
+        }
         Command::Config(ConfigCommand::Reference) => up::config_reference(&global),
         Command::Beside(words) => beside::exec(&global, &words, cli::unknown),
         Command::Completions { shell } => cli::completions(shell),

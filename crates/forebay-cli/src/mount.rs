@@ -16,6 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -34,6 +35,7 @@ pub fn mount(global: &Global, args: &MountArgs) -> Outcome {
 
 fn options_of(args: &MountArgs) -> Result<Options, String> {
     let mut options = Options { private: args.private, valid_for: args.attr_timeout, ..Options::default() };
+    let mut frozen = args.frozen.clone();
     for option in args.options.iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty()) {
         match option.split_once('=').unwrap_or((option, "")) {
             (name @ ("ro" | "rw"), "") => options.read_only = name == "ro",
@@ -41,14 +43,19 @@ fn options_of(args: &MountArgs) -> Result<Options, String> {
             (name @ ("dev" | "nodev"), "") => options.dev = name == "dev",
             (name @ ("exec" | "noexec"), "") => options.noexec = name == "noexec",
             ("attr_timeout", seconds) => options.valid_for = parse_seconds(seconds)?,
+            ("frozen", dir) if !dir.is_empty() => frozen.push(dir.into()),
             (name, _) if IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("comment") => {
             }
             _ => {
                 return Err(format!(
-                    "-o {option}: unknown; known are ro, suid, dev, noexec, their opposites, and attr_timeout=SECONDS"
+                    "-o {option}: unknown; known are ro, suid, dev, noexec, their opposites, attr_timeout=SECONDS and frozen=DIR"
                 ));
             }
         }
+    }
+    if !frozen.is_empty() {
+        let pfs = real(&args.pfs)?.into_os_string();
+        options.frozen = frozen_dirs(&[pfs], &args.pfs.to_string_lossy(), &frozen)?;
     }
     Ok(options)
 }
@@ -100,6 +107,7 @@ fn serve(global: &Global, args: &MountArgs, options: &Options) -> Outcome {
         // From here on nobody reads what the starter has given it for its first messages.
         forebay_mount::to_system_log().map_err(|e| format!("cannot let go of standard error: {e}"))?;
     }
+    mounted.words().iter().for_each(|line| forebay_mount::say(line));
     mounted.serve().map_err(|e| {
         let why = format!("the mount at {} has ended: {e}", mounted.at().display());
         if args.in_background {
@@ -162,8 +170,15 @@ pub fn umount(args: &UmountArgs) -> Outcome {
 /// Mounts each PFS of the agent over its own path, for this process and its children only. A
 /// companion serves the mounts until the program, which this process becomes, has ended. Returns
 /// its number. No thread may have been started yet.
-pub fn mount_for_program(global: &Global, client: &Client, command: &mut Command) -> Result<u32, String> {
+pub fn mount_for_program(
+    global: &Global,
+    client: &Client,
+    command: &mut Command,
+    frozen: &[PathBuf],
+    is_quiet: bool,
+) -> Result<u32, String> {
     let roots = client.mount_roots().map_err(|e| no_agent(global, &e))?;
+    let frozen = frozen_dirs(&roots, "a file system that the agent serves", frozen)?;
     let here = std::env::current_dir();
     let mut config = quiet_config(global);
     // In a user namespace, root and all other users look the same.
@@ -174,7 +189,22 @@ pub fn mount_for_program(global: &Global, client: &Client, command: &mut Command
     enter_namespaces().map_err(|e| {
         format!("--mount: cannot make a mount namespace: {e}; the system may forbid user namespaces")
     })?;
-    let companion = start_companion(|| roots.iter().try_for_each(|root| serve_privately(&config, root)))?;
+    // The companion has no standard error of its own, and must not keep the program's open.
+    let words = std::io::stderr().as_fd().try_clone_to_owned();
+    let words = words.map_err(|e| format!("--mount: cannot duplicate standard error: {e}"))?;
+    let mount = move || {
+        let mut words = File::from(words);
+        roots.iter().try_for_each(|root| {
+            let frozen = frozen.iter().filter(|dir| dir.starts_with(root)).cloned().collect();
+            let said = serve_privately(&config, root, Options { frozen, ..Options::default() })?;
+            for line in said.iter().filter(|_| !is_quiet) {
+                // Nobody may be there to read it.
+                let _ = writeln!(words, "forebay run: {line}");
+            }
+            Ok(())
+        })
+    };
+    let companion = start_companion(mount)?;
     if let Ok(here) = here {
         // By its name it is below the mount, if it is on the PFS.
         std::env::set_current_dir(&here).map_err(|e| format!("--mount: {}: {e}", here.display()))?;
@@ -182,11 +212,29 @@ pub fn mount_for_program(global: &Global, client: &Client, command: &mut Command
     Ok(companion)
 }
 
-/// Mounts a PFS over its own path, and serves it until this process ends.
-fn serve_privately(config: &ClientConfig, root: &OsString) -> Result<(), String> {
+fn real(dir: &Path) -> Result<PathBuf, String> {
+    dir.canonicalize().map_err(|e| format!("{}: {e}", dir.display()))
+}
+
+/// The directories by their real paths, each below one of `roots`, which are called `name`.
+fn frozen_dirs(roots: &[OsString], name: &str, dirs: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
+    let below = |dir: &PathBuf| {
+        let real = real(dir).map_err(|e| format!("--frozen {e}"))?;
+        match roots.iter().any(|root| real.starts_with(root)) {
+            true => Ok(real),
+            false => Err(format!("--frozen {}: not on {name}", dir.display())),
+        }
+    };
+    dirs.iter().map(below).collect()
+}
+
+/// Mounts a PFS over its own path, and serves it until this process ends. Returns what the user
+/// should know.
+fn serve_privately(config: &ClientConfig, root: &OsString, options: Options) -> Result<Vec<String>, String> {
     let root = Path::new(root);
-    let mounted = Mounted::new(root, root, &Options::default(), Client::new(config.clone()))
+    let mounted = Mounted::new(root, root, &options, Client::new(config.clone()))
         .map_err(|e| format!("--mount: cannot mount over {}: {e}", root.display()))?;
+    let words = mounted.words().to_vec();
     let serve = move || {
         // The mount ends with this process.
         let _ = mounted.serve();
@@ -196,7 +244,7 @@ fn serve_privately(config: &ClientConfig, root: &OsString) -> Result<(), String>
     // Until it has asked, the kernel takes root for the owner, whom the namespace does not know,
     // and lets nobody write into the directory. A PFS that fails says so later.
     let _ = std::fs::metadata(root);
-    Ok(())
+    Ok(words)
 }
 
 fn enter_namespaces() -> std::io::Result<()> {

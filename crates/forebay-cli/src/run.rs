@@ -12,6 +12,7 @@ use crate::cli::{Global, RunArgs};
 use crate::darshan;
 use crate::forward::Failed;
 use crate::loadable::{Obstacle, obstacle};
+use crate::mount::mount_for_program;
 use crate::out::no_agent;
 use crate::preload::Preload;
 use crate::program::{execute, not_started, start_companion};
@@ -19,6 +20,7 @@ use forebay_agent::units::Human;
 use forebay_client::{Client, HpcJob, HpcJobOptions};
 use forebay_wire::intercepted::{REGION_BYTES, Region, Report};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const REMEDY: &str = "use `forebay run --mount` or a mount to serve its reads";
@@ -59,32 +61,113 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
         preload.load_into(&mut command);
     }
     let report = intercept(args, obstacle, &preload, &mut command)?;
+    let writes_back = write_back(args, &preload, &mut command)?;
+    let copies = args.copies.unwrap_or(client.copies());
+    let waits = writes_back && (!args.detach || copies > 1);
     let hpc = match &args.job {
         Some(name) => as_hpc_job(global, &client, name, args, &preload, &mut command)?,
         None => None,
     };
     let mut holder = std::process::id();
-    if args.mount {
-        holder = crate::mount::mount_for_program(global, &client, &mut command)?;
-    } else if report.is_none() && (hpc.is_some() || !outlives_exec) {
+    if mounts(args) {
+        let frozen = &args.frozen;
+        let mounted = mount_for_program(global, &client, &mut command, frozen, is_quiet(args));
+        holder = match mounted {
+            Err(why) if !args.frozen.is_empty() => {
+                if !is_quiet(args) {
+                    eprintln!("forebay run: {why}; the program reads the file system directly");
+                }
+                start_companion(|| Ok(()))?
+            }
+            mounted => mounted?,
+        };
+    } else if report.is_none() && !waits && (hpc.is_some() || !outlives_exec) {
         holder = start_companion(|| Ok(()))?;
     }
     if let Some(HpcRun { memory: Some(memory), .. }) = &hpc {
         command.env("FOREBAY_OBSERVE", path_of(holder, memory));
     }
-    let Some(report) = report else { return Ok(execute(&mut command)) };
-    command.env("FOREBAY_REPORT", path_of(holder, &report.file));
+    if report.is_none() && !waits {
+        return Ok(execute(&mut command));
+    }
+    if let Some(report) = &report {
+        command.env("FOREBAY_REPORT", path_of(holder, &report.file));
+    }
     let status = match crate::forward::run(&mut command) {
         Ok(status) => status,
         Err(Failed::ToStart(e)) => return Ok(not_started(&command, &e)),
         Err(Failed::Otherwise(e)) => return Err(format!("{}: {e}", program.to_string_lossy())),
     };
-    eprintln!("{}", in_words(&report.region().report()));
+    if let Some(report) = &report {
+        eprintln!("{}", in_words(&report.region().report()));
+    }
+    if waits && args.detach {
+        crate::dirty::wait_for_copies(&client)?;
+    } else if waits {
+        crate::dirty::wait_for_program(&client, is_quiet(args))?;
+    }
     Ok(crate::forward::end_like(status))
 }
 
+/// Has files that match the patterns written to the tier first.
+fn write_back(
+    args: &RunArgs,
+    preload: &Result<Preload, String>,
+    command: &mut Command,
+) -> Result<bool, String> {
+    const VARIABLE: &str = "FOREBAY_WRITE_BACK";
+    if args.write_back.is_empty() || preload.is_err() {
+        command.env_remove(VARIABLE);
+        return Ok(false);
+    }
+    let patterns =
+        args.write_back.iter().map(|pattern| whole_pattern(pattern)).collect::<Result<Vec<_>, _>>()?;
+    command.env(VARIABLE, patterns.join("\n"));
+    if let Some(copies) = args.copies {
+        command.env("FOREBAY_COPIES", copies.to_string());
+    }
+    Ok(true)
+}
+
+/// The pattern as the kernel names files: absolute, and free of symbolic links in its directories.
+/// A directory stands for all files below it.
+fn whole_pattern(pattern: &Path) -> Result<String, String> {
+    let failed = |e: &dyn std::fmt::Display| format!("--write-back {}: {e}", pattern.display());
+    let absolute = std::path::absolute(pattern).map_err(|e| failed(&e))?;
+    let is_plain =
+        |part: &std::path::Component<'_>| !part.as_os_str().to_string_lossy().contains(['*', '?', '[']);
+    let plain: PathBuf = absolute.components().take_while(is_plain).collect();
+    let rest = absolute.strip_prefix(&plain).unwrap_or(Path::new(""));
+    // What does not exist yet has no links.
+    let existing = plain.ancestors().find_map(|dir| Some((dir, dir.canonicalize().ok()?)));
+    let plain = match existing {
+        Some((dir, real)) => {
+            // By components: an empty rest would leave a slash at the end.
+            let rest = plain.strip_prefix(dir).unwrap_or(Path::new(""));
+            real.components().chain(rest.components()).collect()
+        }
+        None => plain,
+    };
+    let escaped = plain.to_str().ok_or_else(|| failed(&"a pattern is UTF-8 text"))?;
+    let mut text = glob::Pattern::escape(escaped);
+    match rest.to_str().ok_or_else(|| failed(&"a pattern is UTF-8 text"))? {
+        "" if plain.is_dir() => text += "/**/*",
+        "" => {}
+        rest => text = format!("{text}/{rest}"),
+    }
+    glob::Pattern::new(&text).map_err(|e| failed(&e))?;
+    if text.contains('\n') {
+        return Err(failed(&"a pattern is one line"));
+    }
+    Ok(text)
+}
+
 fn intercepts(args: &RunArgs) -> bool {
-    !args.no_intercept && !args.mount
+    !args.no_intercept && !mounts(args)
+}
+
+fn mounts(args: &RunArgs) -> bool {
+    args.mount || !args.frozen.is_empty()
 }
 
 /// Makes the library serve the program's reads, and count them if a report is wanted.

@@ -9,7 +9,8 @@ use crate::cli::{AgentArgs, DownArgs, Global, UpArgs};
 use crate::log::start_log;
 use crate::out::{no_agent, print};
 use forebay_agent::Closer;
-use forebay_agent::config::{KEYS, Key, default_state_dir};
+use forebay_agent::config::layers::Given;
+use forebay_agent::config::{self, Key, PAGE_BYTES, default_state_dir};
 use forebay_agent::memory;
 use forebay_agent::units::Human;
 use forebay_agent::{Agent, ClusterConfig, Config, CoordinatorAddress, MountConfig};
@@ -26,15 +27,19 @@ use std::time::{Duration, Instant};
 /// An agent that adopts a large cache takes a while; one that takes longer than this has hung.
 const START_TIME: Duration = Duration::from_secs(60);
 
+/// A configuration, and which of its keys are given where.
+type Configured = Result<(Config, Vec<Given>), String>;
+
 /// Longest time `down` waits for the agent to be gone.
 const STOP_TIME: Duration = Duration::from_secs(10);
 
 /// Starts an agent.
 pub fn up(global: &Global, args: UpArgs) -> Outcome {
     forebay_store::tier::mask_writers();
-    let config = configure(global, &args)?;
+    let (config, given) = configure(global, &args)?;
     if args.foreground {
-        return serve(config);
+        let global = global.clone();
+        return serve(config, given, move || configure(&global, &args));
     }
     let socket = config.socket();
     if let Ok(status) = client_of(&socket).admin().status() {
@@ -58,22 +63,25 @@ fn client_of(socket: &Path) -> Client {
     Client::new(ClientConfig { socket: Some(socket.to_owned()), quiet: true, ..ClientConfig::from_env() })
 }
 
-/// The configuration file, with the command line on top of it.
-fn configure(global: &Global, args: &UpArgs) -> Result<Config, String> {
-    let mut config = match &args.config {
-        Some(path) => Config::load(path)?,
-        None => Config::default(),
-    };
+/// The configuration with the command line on top of it, and which keys are given below that.
+fn configure(global: &Global, args: &UpArgs) -> Configured {
+    let (mut config, given) = Config::load(args.config.as_deref())?;
+    let configured = config.mounts.len();
     for pfs in &args.pfs {
         let mut mount = parse_pfs(pfs)?;
         mount.page_bytes = args.page_size.unwrap_or(mount.page_bytes);
-        if !mount.page_bytes.is_power_of_two() || !(64 << 10..=64 << 20).contains(&mount.page_bytes) {
+        if !mount.page_bytes.is_power_of_two() || !PAGE_BYTES.contains(&mount.page_bytes) {
             return Err(format!(
                 "--page-size {}: must be a power of two from 64KiB to 64MiB",
                 mount.page_bytes
             ));
         }
-        config.mounts.push(mount);
+        // One that the configuration has too is meant as it stands there.
+        let same = |other: &&mut MountConfig| (&other.label, &other.root) == (&mount.label, &mount.root);
+        match config.mounts.iter_mut().take(configured).find(same) {
+            Some(other) => other.page_bytes = args.page_size.unwrap_or(other.page_bytes),
+            None => config.mounts.push(mount),
+        }
     }
     config.capacity = args.capacity.unwrap_or(config.capacity);
     config.state_dir = args.state_dir.clone().unwrap_or(config.state_dir);
@@ -111,7 +119,7 @@ fn configure(global: &Global, args: &UpArgs) -> Result<Config, String> {
         config.console.listen_on("console", listen)?;
     }
     config.validate()?;
-    Ok(config)
+    Ok((config, given))
 }
 
 /// `LABEL=DIR`, or `DIR`, whose last component is the label then.
@@ -195,16 +203,16 @@ fn announce(global: &Global, socket: &Path, log: &Path) -> Outcome {
 /// Runs the agent of a node whose coordinator is elsewhere.
 pub fn agent(args: &AgentArgs) -> Outcome {
     forebay_store::tier::mask_writers();
-    let path = args.config.as_deref().ok_or("no configuration: give --config FILE, or set FOREBAY_CONFIG")?;
-    let config = Config::load(path)?;
+    let path = args.config.clone();
+    let (config, given) = Config::load(path.as_deref())?;
     if config.cluster.coordinator.is_empty() {
+        let place = path.map_or("no configuration file".to_owned(), |path| path.display().to_string());
         return Err(format!(
-            "{}: cluster.coordinator is empty: give the coordinator's HOST:PORT, or start an agent with a coordinator of its \
-             own by `forebay up`",
-            path.display()
+            "{place}: cluster.coordinator is empty: give the coordinator's HOST:PORT, or start an agent with a coordinator of \
+             its own by `forebay up`"
         ));
     }
-    serve(config)
+    serve(config, given, move || Config::load(path.as_deref()))
 }
 
 /// The way to the coordinator: to another process, or to one started here.
@@ -217,8 +225,9 @@ fn find_coordinator(config: &ClusterConfig) -> io::Result<(CoordinatorAddress, O
     Ok((CoordinatorAddress::Local(Box::new(coordinator.connector())), Some(coordinator)))
 }
 
-/// Runs the agent in this process until a signal or a request ends it.
-fn serve(config: Config) -> Outcome {
+/// Runs the agent in this process until a signal or a request ends it. `again` reads its
+/// configuration once more.
+fn serve(config: Config, given: Vec<Given>, again: impl Fn() -> Configured + Send + 'static) -> Outcome {
     let closer = Closer::start().map_err(|e| format!("cannot start the process that closes files: {e}"))?;
     start_log();
     log_limits(&config);
@@ -243,11 +252,30 @@ fn serve(config: Config) -> Outcome {
     let socket = agent.config().socket();
     crate::coordinator::serve_web(agent.config(), Some(socket), coordinator.as_ref())?;
     let stop = agent.stop();
-    let mut signals = signal_hook::iterator::Signals::new([libc::SIGTERM, libc::SIGINT])
+    let mut signals = signal_hook::iterator::Signals::new([libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
         .map_err(|e| format!("cannot handle signals: {e}"))?;
+    let set_capacity = agent.capacity_setter();
     std::thread::spawn(move || {
-        if signals.forever().next().is_some() {
-            stop.stop();
+        for signal in signals.forever() {
+            if signal != libc::SIGHUP {
+                return stop.stop();
+            }
+            let reloaded = again().and_then(|(config, now)| {
+                let (capacity, _) = config.sizes(memory::usable_bytes())?;
+                set_capacity(capacity)?;
+                Ok((capacity, now))
+            });
+            match reloaded {
+                Ok((capacity_bytes, now)) => {
+                    let later = waiting(&given, &now).join(", ");
+                    tracing::info!(
+                        capacity_bytes,
+                        at_the_next_start = later,
+                        "the configuration is read again"
+                    );
+                }
+                Err(e) => tracing::error!("the configuration is not changed: {e}"),
+            }
         }
     });
     agent.run().map_err(|e| format!("cannot end cleanly: {e}"))?;
@@ -256,6 +284,28 @@ fn serve(config: Config) -> Outcome {
     }
     tracing::info!("agent has ended");
     Ok(ExitCode::SUCCESS)
+}
+
+/// The keys that differ, but for what a running agent changes.
+fn waiting(before: &[Given], now: &[Given]) -> Vec<String> {
+    let only_in =
+        |these: &[Given], those: &[Given]| -> Vec<String> {
+            let has = |one: &Given| {
+                those.iter().any(|other| {
+                    (&other.mount, &other.key, &other.value) == (&one.mount, &one.key, &one.value)
+                })
+            };
+            let new = these.iter().filter(|one| one.key != "tier.capacity" && !has(one));
+            new.map(|one| {
+                if one.mount.is_empty() { one.key.clone() } else { format!("{} of {}", one.key, one.mount) }
+            })
+            .collect()
+        };
+    let mut keys = only_in(now, before);
+    keys.extend(only_in(before, now));
+    keys.sort();
+    keys.dedup();
+    keys
 }
 
 /// Releases the memory file system of an agent that could not start. One that was there before
@@ -291,6 +341,11 @@ pub fn down(global: &Global, args: &DownArgs) -> Outcome {
     let mut kept = String::new();
     let ended = match client.admin().status() {
         Ok(status) => {
+            if args.drop {
+                client.sync_dirty(None, || true).map_err(|e| {
+                    format!("the cache is not dropped, because it has files that the file system does not have: {e}")
+                })?;
+            }
             client.admin().shutdown().map_err(|e| no_agent(global, &e))?;
             wait_gone(status.pid)?;
             if !args.drop {
@@ -361,6 +416,11 @@ fn drop_tier(global: &Global, args: &DownArgs) -> Result<(), String> {
     let state_dir = args.state_dir.clone().or(from_socket).unwrap_or_else(default_state_dir);
     let failed = |e: io::Error| format!("cannot drop the cache of {}: {e}", state_dir.display());
     match Tier::reopen(&state_dir).map_err(failed)? {
+        Some(tier) if !tier.list_dirty().map_err(failed)?.is_empty() => Err(format!(
+            "the cache of {} is not dropped: it has files that the file system does not have; start the agent \
+             again, which writes them",
+            state_dir.display()
+        )),
         Some(tier) => tier.destroy().map_err(failed),
         None => Err(format!(
             "there is nothing to drop: no agent has left a cache in {}; name the agent's directory with --state-dir",
@@ -371,7 +431,7 @@ fn drop_tier(global: &Global, args: &DownArgs) -> Result<(), String> {
 
 /// Checks a configuration file.
 pub fn check_config(global: &Global, file: &Path) -> Outcome {
-    let config = Config::load(file)?;
+    let config = Config::load_file(file)?;
     config.sizes(memory::usable_bytes()).map_err(|e| format!("{}: {e}", file.display()))?;
     let failed = |why: String| Err(format!("{}: {why}", file.display()));
     if let Err(why) = crate::coordinator::profile(&config.cluster) {
@@ -396,11 +456,52 @@ pub fn check_config(global: &Global, file: &Path) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Prints the configuration that an agent would start with, and where each value comes from.
+pub fn config_show(global: &Global, path: Option<&Path>, with_origin: bool) -> Outcome {
+    let (config, given) = Config::load(path)?;
+    let of = |key: &Key, mount: &str| {
+        let one = given.iter().find(|one| one.key == key.name && one.mount == mount);
+        one.map_or((key.default.to_owned(), "default".to_owned()), |one| {
+            (one.value.clone(), one.origin.clone())
+        })
+    };
+    let mut rows = Vec::new();
+    for key in config::keys() {
+        if !key.name.starts_with("mount.") {
+            rows.push((key.name, "", of(key, "")));
+        }
+    }
+    for mount in &config.mounts {
+        let keys = config::keys().filter(|key| key.name.starts_with("mount."));
+        rows.extend(keys.map(|key| (key.name, mount.label.as_str(), of(key, &mount.label))));
+    }
+    let json = |(key, mount, (value, origin)): &(&str, &str, (String, String))| serde_json::json!({ "key": key, "mount": mount, "value": value, "origin": origin });
+    print(global, &rows.iter().map(json).collect::<Vec<_>>(), |out| {
+        let mut table = ("", "");
+        for (key, mount, (value, origin)) in rows.iter().filter(|(_, _, (value, _))| !value.is_empty()) {
+            let (of, name) = key.split_once('.').unwrap_or(("", key));
+            if (of, *mount) != table {
+                let blank = if table.0.is_empty() { "" } else { "\n" };
+                table = (of, mount);
+                writeln!(
+                    out,
+                    "{blank}{}",
+                    if of == "mount" { "[[mount]]".into() } else { format!("[{of}]") }
+                )?;
+            }
+            let origin = if with_origin { format!("  # {origin}") } else { String::new() };
+            writeln!(out, "{name} = {value}{origin}")?;
+        }
+        Ok(())
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Prints every key of the configuration.
 pub fn config_reference(global: &Global) -> Outcome {
     let key = |k: &Key| serde_json::json!({ "name": k.name, "default": k.default, "reason": k.reason });
-    let keys: Vec<_> = KEYS.iter().map(key).collect();
-    print(global, &keys, |out| write!(out, "{}", forebay_agent::config::reference_toml()))?;
+    let keys: Vec<_> = config::keys().map(key).collect();
+    print(global, &keys, |out| write!(out, "{}", config::reference_toml()))?;
     Ok(ExitCode::SUCCESS)
 }
 

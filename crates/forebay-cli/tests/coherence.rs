@@ -13,10 +13,11 @@
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
 mod cluster;
-mod node;
+mod kit;
 
-use cluster::{Lab, succeeded, text, wait_for};
+use cluster::{Lab, text};
 use forebay_client::{Client, ClientConfig, WriteMode, WriteOptions, errno};
+use kit::{FOREBAY, Random, succeeded, wait_for};
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::fs::File;
@@ -42,23 +43,6 @@ const STAMPS_LAG: Duration = Duration::from_secs(3);
 
 /// What is compared at a time.
 const UNIT: usize = 4096;
-
-/// Splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
-    }
-}
 
 /// A compute node, seen from this process.
 struct Station {
@@ -430,9 +414,9 @@ fn what_forebay_reads_of_cephfs_stays_out_of_the_kernels_page_cache() {
     succeeded(&mut lab.up());
     let write = "head -c 12000000 /dev/urandom > $FOREBAY_LAB_PFS/f && sha256sum < $FOREBAY_LAB_PFS/f";
     let written = text(&lab.run("c1", &["sh", "-c", write]));
-    let cat = format!("{} cat $FOREBAY_LAB_PFS/f | sha256sum", node::FOREBAY);
+    let cat = format!("{} cat $FOREBAY_LAB_PFS/f | sha256sum", FOREBAY);
     let fetched = |node| {
-        let status = lab.run(node, &[node::FOREBAY, "status", "--json"]);
+        let status = lab.run(node, &[FOREBAY, "status", "--json"]);
         let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
         status["counters"]["fetched_bytes"].as_u64().unwrap()
     };
@@ -449,7 +433,7 @@ fn what_forebay_reads_of_cephfs_stays_out_of_the_kernels_page_cache() {
             !from_tier || fetched("c1") + fetched("c2") > 0
         });
     }
-    let verify = lab.run("c2", &["sh", "-c", &format!("{} verify --json $FOREBAY_LAB_PFS/f", node::FOREBAY)]);
+    let verify = lab.run("c2", &["sh", "-c", &format!("{} verify --json $FOREBAY_LAB_PFS/f", FOREBAY)]);
     let verified: serde_json::Value = serde_json::from_slice(&verify.stdout).unwrap();
     assert!(verified["compared_bytes"].as_u64().unwrap() > 0, "{verified}");
     assert_eq!(cached(), "0", "read to be verified: by a plain program's way, which may be stale");
@@ -492,7 +476,7 @@ fn what_forebay_reads_of_cephfs_comes_from_the_servers() {
         read();
         assert!(sent() - before >= BYTES, "read at first: {} bytes", sent() - before);
         std::thread::sleep(Duration::from_millis(SETTLED_MS));
-        let evict = format!("{} evict $FOREBAY_LAB_PFS/f", node::FOREBAY);
+        let evict = format!("{} evict $FOREBAY_LAB_PFS/f", FOREBAY);
         for node in ["c1", "c2"] {
             assert!(lab.run(node, &["sh", "-c", &evict]).status.success());
         }
@@ -500,7 +484,7 @@ fn what_forebay_reads_of_cephfs_comes_from_the_servers() {
         wait_for("the file to be in the tier", || read() == BYTES);
         assert!(sent() - before >= BYTES, "fetched by the agents: {} bytes", sent() - before);
         before = sent();
-        let verify = format!("{} verify $FOREBAY_LAB_PFS/f", node::FOREBAY);
+        let verify = format!("{} verify $FOREBAY_LAB_PFS/f", FOREBAY);
         assert!(lab.run("c2", &["sh", "-c", &verify]).status.success());
         assert!(sent() - before >= BYTES, "read to be verified: {} bytes", sent() - before);
     };
@@ -520,7 +504,7 @@ fn an_overwrite_by_a_cephfs_client_whose_clock_lags_is_found_by_verify_and_repai
     }
     succeeded(&mut lab.up());
     let shell = |node: &str, script: &str| lab.run(node, &["sh", "-c", script]);
-    let forebay = node::FOREBAY;
+    let forebay = FOREBAY;
     assert!(shell("c1", &format!("yes old | head -c {BYTES} > $FOREBAY_LAB_PFS/f")).status.success());
     let digest = || text(&shell("c2", &format!("{forebay} cat $FOREBAY_LAB_PFS/f | sha256sum")));
     let fetched = |node| {

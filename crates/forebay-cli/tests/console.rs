@@ -5,52 +5,31 @@
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
-mod node;
+mod kit;
 
 use forebay_pfs::FileVersion;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, PrefetchRequest, RequestProgress, ToAgent, ToCoordinator};
 use forebay_wire::framed::Framed;
 use forebay_wire::link::Security;
 use forebay_wire::{FileRef, HpcJob, HpcUpdate, JobUpdate, NodeInfo, Part, Split};
-use node::FOREBAY;
+use kit::{Daemon, MIB, PATIENCE, forebay, text, wait_for};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-const MIB: u64 = 1 << 20;
 const NODES: usize = 100;
 const JOBS: u64 = 10;
-
-/// A process that ends with the test.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Errors only if it has ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < deadline, "waited in vain for: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 /// A coordinator with a console and a decision log.
 struct Coordinator {
     dir: tempfile::TempDir,
-    _process: Process,
+    _daemon: Daemon,
     /// Where agents connect, and where the console is.
     address: String,
     console: String,
@@ -59,32 +38,15 @@ struct Coordinator {
 impl Coordinator {
     fn start(more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (config, log) = (dir.path().join("config.toml"), dir.path().join("log"));
         let decisions = dir.path().join("decisions");
-        let text = format!(
+        let config = format!(
             "[cluster]\nplanner = \"full-delay\"\ncoordinator_listen = \"127.0.0.1:0\"\ndecision_log = {decisions:?}\n\
              [console]\nlisten = \"127.0.0.1:0\"\n{more}"
         );
-        std::fs::write(&config, text).unwrap();
-        let (out, err) = (dir.path().join("out"), std::fs::File::create(&log).unwrap());
-        let mut command = Command::new(FOREBAY);
-        command.args(["coordinator", "--config"]).arg(&config).env_remove("FOREBAY_CONFIG");
-        command.stdin(Stdio::null()).stdout(std::fs::File::create(&out).unwrap()).stderr(err);
-        let process = Process(command.spawn().unwrap());
-        let port_after = |file: &Path, words: &str| {
-            let mut found = String::new();
-            wait_for(words, || {
-                let text = std::fs::read_to_string(file).unwrap_or_default();
-                let line = text.lines().find(|line| line.contains(words)).unwrap_or_default().to_owned();
-                let port = line.split("127.0.0.1:").nth(1).unwrap_or_default();
-                found = port.chars().take_while(char::is_ascii_digit).collect();
-                !found.is_empty()
-            });
-            format!("127.0.0.1:{found}")
-        };
-        let address = port_after(&out, "coordinator listens on");
-        let console = port_after(&log, "console is served");
-        Coordinator { dir, _process: process, address, console }
+        let daemon = Daemon::start(forebay(&[]), "coordinator", dir.path(), &config);
+        let address = daemon.address_after("coordinator listens on");
+        let console = daemon.address_after("console is served");
+        Coordinator { dir, _daemon: daemon, address, console }
     }
 
     fn get(&self, path: &str, header: &str) -> (String, String) {
@@ -270,7 +232,7 @@ fn browser() -> Option<PathBuf> {
 }
 
 /// The page after so many ms of the browser's time; a picture of it goes into the directory that
-/// FOREBAY_CONSOLE_PICTURES names.
+/// FOREBAY_PICTURES names.
 fn page(browser: &Path, dir: &Path, url: &str, ms: u32) -> String {
     let mut command = Command::new(browser);
     command.args(["--no-sandbox", "--disable-gpu", "--headless", "--window-size=1400,1200"]);
@@ -278,7 +240,7 @@ fn page(browser: &Path, dir: &Path, url: &str, ms: u32) -> String {
     command.arg(format!("--virtual-time-budget={ms}")).args(["--dump-dom", url]).stdin(Stdio::null());
     let out = command.output().unwrap();
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    if let Ok(pictures) = std::env::var("FOREBAY_CONSOLE_PICTURES") {
+    if let Ok(pictures) = std::env::var("FOREBAY_PICTURES") {
         let name = url.rsplit('/').next().unwrap_or_default().replace(['#', '&', '='], "-");
         command.arg(format!("--screenshot={pictures}/console{name}.png"));
         assert!(command.output().unwrap().status.success());
@@ -444,26 +406,20 @@ fn with_a_token_the_page_opens_and_its_data_do_not() {
 #[test]
 fn top_shows_a_hundred_nodes_jobs_phases_and_reasons() {
     let coordinator = Coordinator::start("");
-    let dir = tempfile::tempdir().unwrap();
-    let (pfs, state, config) =
-        (dir.path().join("pfs"), dir.path().join("state"), dir.path().join("agent.toml"));
+    // The tier is in it.
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (pfs, state, tier) = (dir.path().join("pfs"), dir.path().join("state"), dir.path().join("tier"));
     std::fs::create_dir(&pfs).unwrap();
-    let text = format!(
-        "[agent]\nstate_dir = {state:?}\n[tier]\ncapacity = \"64MiB\"\nbacking = \"directory\"\n[cluster]\ncoordinator = {:?}\n\
-         node = \"real\"\n[[mount]]\nlabel = \"own\"\nroot = {pfs:?}\n",
+    let config = format!(
+        "[agent]\nstate_dir = {state:?}\n[tier]\ncapacity = \"64MiB\"\nbacking = \"directory\"\ndirectory = {tier:?}\n\
+         [cluster]\ncoordinator = {:?}\nnode = \"real\"\n[[mount]]\nlabel = \"own\"\nroot = {pfs:?}\n",
         coordinator.address
     );
-    std::fs::write(&config, text).unwrap();
-    let err = std::fs::File::create(dir.path().join("log")).unwrap();
-    let mut agent = Command::new(FOREBAY);
-    agent.args(["agent", "--config"]).arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(err);
-    let _agent = Process(agent.spawn().unwrap());
+    let agent = Daemon::start(forebay(&[]), "agent", dir.path(), &config);
     let _agents = Played::start(&coordinator.address);
     let top = |more: &[&str]| {
-        let mut top = Command::new(FOREBAY);
-        top.arg("--socket").arg(state.join("agent.sock")).arg("top").args(more);
-        let out = top.stdin(Stdio::null()).output().unwrap();
-        (out.status.success(), String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned())
+        let out = forebay(&["top"]).args(more).arg("--socket").arg(agent.socket()).output().unwrap();
+        (out.status.success(), text(&[out.stdout, out.stderr].concat()))
     };
     let mut seen = String::new();
     wait_for("top shows everything", || {

@@ -8,9 +8,9 @@
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
-mod node;
+mod kit;
 
-use node::{FOREBAY, Node};
+use kit::{FOREBAY, Node};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -74,7 +74,9 @@ fn every_relative_link_leads_somewhere() {
             checked += 1;
             let (file, fragment) = target.split_once('#').unwrap_or((target, ""));
             let file = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
-            let exists = file.exists();
+            // The site links a page of docs/ to files outside of it, and to no directory.
+            let exists =
+                if path.starts_with(workspace().join("docs")) { file.is_file() } else { file.exists() };
             let heading =
                 |line: &str| line.starts_with('#') && anchor(line.trim_start_matches('#')) == fragment;
             if !exists || (!fragment.is_empty() && !read(&file).lines().any(heading)) {
@@ -95,8 +97,9 @@ fn functions() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for text in sources.into_iter().map(read) {
         for word in ["fn ", "def ", "void "] {
-            let found = text.split(word).skip(1).filter_map(|rest| rest.split_once('('));
-            names.extend(found.map(|(name, _)| name.to_owned()));
+            let name =
+                |rest: &str| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().map(str::to_owned);
+            names.extend(text.split(word).skip(1).filter_map(name));
         }
     }
     names
@@ -395,7 +398,7 @@ fn every_variable_of_the_environment_is_explained() {
     for path in sources {
         for part in read(path).split("\"FOREBAY_").skip(1) {
             let end = part.find('"').unwrap();
-            if part[..end].chars().all(|c| c.is_ascii_uppercase() || c == '_') {
+            if end > 0 && part[..end].chars().all(|c| c.is_ascii_uppercase() || c == '_') {
                 read_by_code.insert(format!("FOREBAY_{}", &part[..end]));
             }
         }

@@ -88,7 +88,7 @@ fn the_example_configurations_fit_together() {
         &at,
         &["--node", "n1=127.0.0.1:0", "--node", "n2=10.0.0.2", "--node", "n3", "--coordinator", "n2:9000"],
     );
-    let cluster = |node: &str| Config::load(&at.join(node).join("forebay.toml")).unwrap().cluster;
+    let cluster = |node: &str| Config::load_file(&at.join(node).join("forebay.toml")).unwrap().cluster;
     let (n1, n2, n3) = (cluster("n1"), cluster("n2"), cluster("n3"));
     assert_eq!((n1.node.as_str(), n2.node.as_str(), n3.node.as_str()), ("n1", "n2", "n3"));
     assert_eq!(

@@ -8,10 +8,10 @@
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
 mod cluster;
-mod node;
+mod kit;
 
-use cluster::{Lab, entries, succeeded, text, wait_for};
-use node::FOREBAY;
+use cluster::{Lab, entries, text};
+use kit::{FOREBAY, succeeded, wait_for};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

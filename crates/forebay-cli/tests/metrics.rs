@@ -5,17 +5,15 @@
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
-mod node;
+mod kit;
 
-use node::Node;
+use kit::{Daemon, Node, PATIENCE, address_in, forebay, succeeded, wait_for};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 /// An agent that serves metrics, and where.
 fn node() -> (Node, String, tempfile::TempDir) {
@@ -23,23 +21,12 @@ fn node() -> (Node, String, tempfile::TempDir) {
     let config = directory.path().join("config.toml");
     std::fs::write(&config, "[metrics]\nlisten = \"127.0.0.1:0\"\n[tier]\ncapacity = \"64MiB\"\n").unwrap();
     let node = Node::start(&["--config", config.to_str().unwrap()]);
-    let address = address_in(|| node.log());
-    (node, address, directory)
-}
-
-/// The address in the line of a log that says that metrics are served.
-fn address_in(log: impl Fn() -> String) -> String {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let log = log();
-        let line = log.lines().find(|line| line.contains("metrics are served"));
-        if let Some(address) = line.and_then(|line| line.split("127.0.0.1:").nth(1)) {
-            let port: String = address.chars().take_while(char::is_ascii_digit).collect();
-            return format!("127.0.0.1:{port}");
-        }
-        assert!(Instant::now() < deadline, "{log}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let mut address = None;
+    wait_for("metrics are served", || {
+        address = address_in(&node.log(), "metrics are served");
+        address.is_some()
+    });
+    (node, address.unwrap(), directory)
 }
 
 /// The samples now.
@@ -48,14 +35,6 @@ fn samples(address: &str) -> BTreeMap<String, f64> {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
     parse(body, false)
-}
-
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < deadline, "waited in vain for: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn ask(address: &str, request: &str) -> String {
@@ -104,17 +83,12 @@ fn parse(text: &str, is_open: bool) -> BTreeMap<String, f64> {
 fn metrics_say_what_status_says() {
     let (node, address, _config) = node();
     std::fs::write(node.pfs().join("a"), vec![7; 300_000]).unwrap();
-    let deadline = Instant::now() + PATIENCE;
     // A file that was written just now is not cached yet.
-    while node.client().admin().status().unwrap().resident_bytes == 0 {
-        assert!(Instant::now() < deadline, "nothing was cached");
-        let out = std::process::Command::new(node::FOREBAY)
-            .args(["--socket", node.socket().to_str().unwrap(), "cat"])
-            .arg(node.pfs().join("a"))
-            .output()
-            .unwrap();
-        assert_eq!(out.stdout.len(), 300_000);
-    }
+    wait_for("something is cached", || {
+        let mut cat = node.forebay(&["cat"]);
+        assert_eq!(cat.arg(node.pfs().join("a")).output().unwrap().stdout.len(), 300_000);
+        node.client().admin().status().unwrap().resident_bytes > 0
+    });
     for (accept, is_open) in [("text/plain", false), ("application/openmetrics-text; version=1.0.0", true)] {
         let answer =
             ask(&address, &format!("GET /metrics HTTP/1.1\r\nHost: localhost:1\r\nAccept: {accept}\r\n\r\n"));
@@ -205,29 +179,19 @@ fn named_in(text: &str) -> BTreeSet<String> {
 #[test]
 fn alert_rules_and_dashboard_name_metrics_that_exist() {
     let (_node, address, _config) = node();
-    let body = ask(&address, "GET /metrics HTTP/1.1\r\n\r\n");
-    // A family without samples now is declared all the same.
-    let declared: BTreeSet<&str> =
-        body.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let files = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/metrics");
     for (file, least) in [("alerts.yml", 10), ("dashboard.json", 25)] {
         let text = std::fs::read_to_string(format!("{files}/{file}")).unwrap();
         let named = named_in(&text);
         assert!(named.len() >= least, "{file} names only {named:?}");
-        for name in named {
-            assert!(declared.contains(name.as_str()), "{file} names {name}, which no process has");
-        }
-    }
-}
-
-/// A process that ends with the test.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Errors only if it has ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        // A family without samples now is declared all the same, but that of a part which has just
+        // started may come with the next scrape.
+        wait_for(&format!("all that {file} names"), || {
+            let body = ask(&address, "GET /metrics HTTP/1.1\r\n\r\n");
+            let families = body.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+            let declared: BTreeSet<&str> = families.collect();
+            named.iter().all(|name| declared.contains(name.as_str()))
+        });
     }
 }
 
@@ -255,31 +219,18 @@ for path in ['/metrics', '/metrics']:
 fn a_coordinator_of_its_own_serves_over_tls_to_who_has_the_token() {
     let dir = tempfile::tempdir().unwrap();
     let certificates = dir.path().join("certificates");
-    let made =
-        Command::new(node::FOREBAY).arg("init").arg(&certificates).args(["--node", "n1=127.0.0.1"]).output();
-    assert!(made.unwrap().status.success());
+    succeeded(forebay(&["init"]).arg(&certificates).args(["--node", "n1=127.0.0.1"]));
     let token = "0123456789abcdef0123456789abcdef";
     let token_file = dir.path().join("token");
     std::fs::write(&token_file, format!("{token}\n")).unwrap();
     std::fs::set_permissions(&token_file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    let found = node_files(&certificates);
-    let config = dir.path().join("config.toml");
-    let text = format!(
+    let found = certificates.join("n1");
+    let config = format!(
         "[metrics]\nlisten = \"127.0.0.1:0\"\ntls = {found:?}\ntoken_file = {token_file:?}\n[cluster]\n\
          coordinator_listen = \"127.0.0.1:0\"\n"
     );
-    std::fs::write(&config, text).unwrap();
-    let log = dir.path().join("log");
-    let out = std::fs::File::create(&log).unwrap();
-    let mut command = Command::new(node::FOREBAY);
-    command
-        .args(["coordinator", "--config"])
-        .arg(&config)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(out);
-    let _coordinator = Process(command.spawn().unwrap());
-    let address = address_in(|| std::fs::read_to_string(&log).unwrap_or_default());
+    let coordinator = Daemon::start(forebay(&[]), "coordinator", dir.path(), &config);
+    let address = coordinator.address_after("metrics are served");
     let ca = found.join("ca.pem");
     let answer = over_tls(&address, &ca, token);
     // Two requests on one connection.
@@ -301,26 +252,13 @@ fn a_coordinator_of_its_own_serves_over_tls_to_who_has_the_token() {
     assert!(over_tls(&address, &ca, token).starts_with("200 "));
 }
 
-/// The directory that `forebay init` made for the one node.
-fn node_files(certificates: &Path) -> PathBuf {
-    let mut below = vec![certificates.to_owned()];
-    while let Some(dir) = below.pop() {
-        if dir.join("node.key").exists() {
-            return dir;
-        }
-        let entries = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
-        below.extend(entries.filter(|path| path.is_dir()));
-    }
-    panic!("forebay init made no node.key");
-}
-
 #[test]
 fn a_port_that_others_reach_is_refused_in_plain_words() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("config.toml");
     let refused = |text: &str| {
         std::fs::write(&config, text).unwrap();
-        let out = Command::new(node::FOREBAY).args(["config", "check"]).arg(&config).output().unwrap();
+        let out = forebay(&["config", "check"]).arg(&config).output().unwrap();
         assert!(!out.status.success());
         String::from_utf8(out.stderr).unwrap()
     };
@@ -328,7 +266,7 @@ fn a_port_that_others_reach_is_refused_in_plain_words() {
     assert!(words.contains("needs metrics.tls, metrics.token_file or both"), "{words}");
     let words = refused("[console]\nlisten = \"[::]:9751\"\n");
     assert!(words.contains("needs console.tls and console.token_file"), "{words}");
-    let out = Command::new(node::FOREBAY).args(["up", "--console", "0.0.0.0:9751", "--pfs", "/tmp"]).output();
+    let out = forebay(&["up", "--console", "0.0.0.0:9751", "--pfs", "/tmp"]).output();
     let words = String::from_utf8(out.unwrap().stderr).unwrap();
     assert!(words.contains("needs console.tls and console.token_file"), "{words}");
 }

@@ -9,10 +9,10 @@
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
-mod node;
+mod kit;
 
 use forebay_client::{Client, File, ReadMode, WriteMode, WriteOptions};
-use node::Node;
+use kit::{Node, Random};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind, Write};
@@ -35,22 +35,14 @@ const CAPACITIES: [u64; 5] = [1 << 20, 25 << 20, 26 << 20, 28 << 20, 64 << 20];
 /// is 20), and nothing could tell its contents apart: changes from outside wait as long.
 const STAMP_GRANULARITY: Duration = Duration::from_millis(25);
 
-/// Splitmix64 (Steele, Lea and Flood 2014): the same numbers everywhere, for ever.
-struct Random(u64);
+/// What the tests draw.
+trait Draws {
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T;
+    fn length(&mut self) -> u64;
+    fn bytes(&mut self, len: u64) -> Vec<u8>;
+}
 
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
+impl Draws for Random {
     fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }

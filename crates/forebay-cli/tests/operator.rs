@@ -1,27 +1,18 @@
 //! What an operator does to a running agent.
 
-mod node;
+mod kit;
 
-use node::{FOREBAY, Node};
+use forebay_lab::memory_group::MemoryGroup;
+use kit::{FOREBAY, Node, forebay, text};
 use serde_json::Value;
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
-
-/// Runs the program as a client of the node's agent.
-fn forebay(node: &Node, args: &[&str]) -> Output {
-    let mut command = Command::new(FOREBAY);
-    command.args(args).env("FOREBAY_SOCKET", node.socket()).env_remove("FOREBAY_CONFIG");
-    command.stdin(Stdio::null()).output().expect("the program runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_owned()).expect("text")
-}
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 #[test]
 fn status_as_json_has_counters_by_name() {
     let node = Node::start(&[]);
-    let status: Value = serde_json::from_slice(&forebay(&node, &["--json", "status"]).stdout).expect("JSON");
+    let status: Value =
+        serde_json::from_slice(&node.forebay(&["--json", "status"]).output().unwrap().stdout).expect("JSON");
     assert!(status["counters"]["remote_page_bytes"].is_u64(), "{status}");
     assert!(status["used_bytes"].is_object() && status["cluster"]["avoided"].is_object(), "{status}");
     assert_eq!(
@@ -62,12 +53,13 @@ fn a_command_that_has_no_json_to_write_refuses_the_option() {
     let file = node.pfs().join("f");
     std::fs::write(&file, b"bytes").expect("the PFS takes files");
     for args in [&["cat", file.to_str().expect("UTF-8")][..], &["completions", "bash"], &["man"]] {
-        let out = forebay(&node, &[args, &["--json"]].concat());
+        let out = node.forebay(&[args, &["--json"]].concat()).output().unwrap();
         assert_eq!((out.status.code(), out.stdout.len()), (Some(2), 0), "{args:?}: {out:?}");
         assert!(text(&out.stderr).contains("omit --json"), "{args:?}: {out:?}");
     }
     let keys: Value =
-        serde_json::from_slice(&forebay(&node, &["config", "reference", "--json"]).stdout).expect("JSON");
+        serde_json::from_slice(&node.forebay(&["config", "reference", "--json"]).output().unwrap().stdout)
+            .expect("JSON");
     assert!(keys.as_array().is_some_and(|keys| keys.iter().any(|k| k["name"] == "mount.root")), "{keys}");
 }
 
@@ -93,22 +85,20 @@ fn a_capacity_that_does_not_fit_is_refused_with_both_numbers() {
     ];
     for (capacity, limit, one, other) in cases {
         let config = dir.path().join("forebay.toml");
-        let text = format!(
+        let toml = format!(
             "[agent]\nstate_dir = {:?}\n[tier]\ncapacity = \"{capacity}\"\nlimit = \"{limit}\"\n[[mount]]\nlabel = \"pfs\"\nroot = {:?}\n",
             dir.path().join("state"),
             dir.path(),
         );
-        std::fs::write(&config, text).unwrap();
+        std::fs::write(&config, toml).unwrap();
         let config = config.to_str().unwrap();
         for args in [
             vec!["up", "--foreground", "--config", config],
             vec!["config", "check", config],
             vec!["doctor", "--config", config],
         ] {
-            let mut command = std::process::Command::new(node::FOREBAY);
-            let out = command.args(&args).env_remove("FOREBAY_SOCKET").output().unwrap();
-            let said = [out.stdout, out.stderr].concat();
-            let said = String::from_utf8_lossy(&said);
+            let out = forebay(&args).output().unwrap();
+            let said = text(&[out.stdout, out.stderr].concat());
             assert_eq!(out.status.code(), Some(1), "{args:?}: {said}");
             assert!(said.contains(&one) && said.contains(&other), "{args:?}: {said}");
         }
@@ -116,47 +106,17 @@ fn a_capacity_that_does_not_fit_is_refused_with_both_numbers() {
     }
 }
 
-/// A group of this machine's memory controller, of either version; `None` if it has none that can
-/// be used.
-fn memory_group() -> Option<(std::path::PathBuf, &'static str)> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let at = |line: &str| line.split(' ').nth(4).map(std::path::PathBuf::from);
-    let v1 = mounts.lines().find(|l| l.contains(" - cgroup ") && l.ends_with("memory")).and_then(at);
-    let (root, file) = match v1 {
-        Some(root) => (root, "memory.limit_in_bytes"),
-        None => (mounts.lines().find(|l| l.contains(" - cgroup2 ")).and_then(at)?, "memory.max"),
-    };
-    let group = root.join(format!("forebay-test-{}", std::process::id()));
-    std::fs::create_dir(&group).ok()?;
-    if group.join(file).exists() {
-        return Some((group, file));
-    }
-    let _ = std::fs::remove_dir(&group);
-    None
-}
-
 #[test]
 fn the_limit_of_a_control_group_bounds_the_capacity() {
-    let Some((group, file)) = memory_group() else {
-        return eprintln!("left out: no memory controller can be used here");
+    let group = match MemoryGroup::new("operator", 512 << 20) {
+        Ok(group) => group,
+        Err(e) => return eprintln!("left out: no memory controller can be used here: {e}"),
     };
-    std::fs::write(group.join(file), (512u64 << 20).to_string()).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let script = format!(
-        "echo $$ > {}/cgroup.procs && exec {} up --foreground --capacity 1GiB --pfs {} --state-dir {}/state",
-        group.display(),
-        node::FOREBAY,
-        dir.path().display(),
-        dir.path().display(),
-    );
-    let out = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    // The process that closes descriptors for the agent ends a moment after it.
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while let Err(e) = std::fs::remove_dir(&group) {
-        assert!(Instant::now() < deadline, "{}: {e}", group.display());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let mut up = group.run(Path::new(FOREBAY));
+    up.args(["up", "--foreground", "--capacity", "1GiB", "--pfs"]).arg(dir.path());
+    let out = up.arg("--state-dir").arg(dir.path().join("state")).output().unwrap();
+    let said = text(&out.stderr);
     assert_eq!(out.status.code(), Some(1), "{said}");
     for number in [1u64 << 30, 512 << 20] {
         assert!(said.contains(&number.to_string()), "{said}");

@@ -7,18 +7,15 @@
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
-use forebay_client::{Client, ClientConfig, HpcJobOptions};
-use forebay_wire::Status;
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+mod kit;
+
+use forebay_client::HpcJobOptions;
+use kit::{Daemon, FOREBAY, forebay, succeeded, wait_for, wait_or};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
-
-const FOREBAY: &str = env!("CARGO_BIN_EXE_forebay");
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use std::time::Duration;
 
 /// Not a whole number of pages or extents.
 const FILE_BYTES: usize = (12 << 20) + 777;
@@ -111,88 +108,47 @@ fn ip(line: &[&str]) -> Result<(), String> {
     if done.status.success() { Ok(()) } else { Err(format!("ip {}: {said}", line.join(" "))) }
 }
 
-/// A process that ends with the test.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Errors only if it has ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts the agent of a node.
+fn agent(at: &Path, net: &Net, node: &str, address: &str) -> Daemon {
+    let dir = at.join(format!("agent-{node}"));
+    let config = format!(
+        "[agent]\nstate_dir = {:?}\n[tier]\ncapacity = \"96MiB\"\nbacking = \"directory\"\ndirectory = {:?}\n\
+         [cluster]\nnode = \"{node}\"\ncoordinator = \"10.99.0.1:7850\"\nlisten = \"{address}:7851\"\ntls = {:?}\n\
+         peer_deadline_ms = 1000\n[[mount]]\nlabel = \"pfs\"\nroot = {:?}\npage_size = \"64KiB\"\n\
+         extent_size = \"1MiB\"\nstamp_granularity_ms = 0\n",
+        dir.join("state"),
+        dir.join("tier"),
+        at.join("cluster").join(node),
+        at.join("pfs"),
+    );
+    Daemon::start(net.command(node), "agent", &dir, &config)
 }
 
-/// The agent of a node.
-struct Agent {
-    at: PathBuf,
-    _process: Process,
+/// Deadlines missed and connections lost.
+fn losses(agent: &Daemon) -> u64 {
+    agent.counter("peer_late_total") + agent.counter("peer_broken_total")
 }
 
-impl Agent {
-    fn start(at: &Path, net: &Net, node: &str, address: &str) -> Agent {
-        let dir = at.join(format!("agent-{node}"));
-        fs::create_dir(&dir).unwrap();
-        let config = format!(
-            "[agent]\nstate_dir = {state:?}\n[tier]\ncapacity = \"96MiB\"\nbacking = \"directory\"\ndirectory = {tier:?}\n\
-             [cluster]\nnode = \"{node}\"\ncoordinator = \"10.99.0.1:7850\"\nlisten = \"{address}:7851\"\ntls = {tls:?}\n\
-             peer_deadline_ms = 1000\n[[mount]]\nlabel = \"pfs\"\nroot = {pfs:?}\npage_size = \"64KiB\"\n\
-             extent_size = \"1MiB\"\nstamp_granularity_ms = 0\n",
-            state = dir.join("state"),
-            tier = dir.join("tier"),
-            tls = at.join("cluster").join(node),
-            pfs = at.join("pfs"),
-        );
-        fs::write(dir.join("config.toml"), config).unwrap();
-        let mut command = net.command(node);
-        command.args(["agent", "--config"]).arg(dir.join("config.toml"));
-        command.stdout(Stdio::null()).stderr(File::create(dir.join("log")).unwrap());
-        Agent { _process: Process(command.spawn().unwrap()), at: dir }
-    }
+fn avoids(agent: &Daemon) -> usize {
+    agent.status().unwrap().cluster.avoided.len()
+}
 
-    fn client(&self) -> Client {
-        let socket = Some(self.at.join("state/agent.sock"));
-        Client::new(ClientConfig { socket, quiet: true, deadline: PATIENCE, ..ClientConfig::default() })
-    }
+fn is_connected(agent: &Daemon) -> bool {
+    agent.status().is_some_and(|status| status.cluster.connected)
+}
 
-    fn status(&self) -> Option<Status> {
-        self.client().admin().status().ok()
-    }
-
-    fn counter(&self, name: &str) -> u64 {
-        let counters = self.status().unwrap().counters;
-        counters.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("no counter {name}")).1
-    }
-
-    /// Deadlines missed and connections lost.
-    fn losses(&self) -> u64 {
-        self.counter("peer_late_total") + self.counter("peer_broken_total")
-    }
-
-    fn avoids(&self) -> usize {
-        self.status().unwrap().cluster.avoided.len()
-    }
-
-    fn is_connected(&self) -> bool {
-        self.status().unwrap().cluster.connected
-    }
-
-    /// Reads the whole file with four readers at the same time, from an empty tier.
-    fn read(&self, path: &Path) {
-        self.client().admin().evict_all().unwrap();
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    let mut got = vec![0; FILE_BYTES];
-                    assert_eq!(self.client().open(path).unwrap().read_at(&mut got, 0).unwrap(), FILE_BYTES);
-                    assert!(got == content(), "other bytes than those of the PFS");
-                });
-            }
-        });
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.at.join("log")).unwrap_or_default()
-    }
+/// Reads the whole file with four readers at the same time, from an empty tier.
+fn read(agent: &Daemon, path: &Path) {
+    agent.client().admin().evict_all().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut got = vec![0; FILE_BYTES];
+                assert_eq!(agent.client().open(path).unwrap().read_at(&mut got, 0).unwrap(), FILE_BYTES);
+                assert!(got == content(), "other bytes than those of the PFS");
+            });
+        }
+    });
 }
 
 /// Bytes that tell their place.
@@ -202,9 +158,9 @@ fn content() -> Vec<u8> {
 
 /// What runs on a net. In this order all of it ends.
 struct Cluster {
-    a: Agent,
-    b: Agent,
-    _coordinator: Process,
+    a: Daemon,
+    b: Daemon,
+    _coordinator: Daemon,
     net: Net,
     dir: tempfile::TempDir,
 }
@@ -215,27 +171,20 @@ impl Cluster {
         // The tiers are in it.
         let dir = tempfile::Builder::new().prefix("forebay-part-").tempdir_in("/dev/shm").unwrap();
         let at = dir.path();
-        let mut init = Command::new(FOREBAY);
-        init.arg("init").arg(at.join("cluster")).args(["--node", "head", "--node", "a", "--node", "b"]);
-        assert!(init.stdin(Stdio::null()).stdout(Stdio::null()).status().unwrap().success());
+        succeeded(
+            forebay(&["init"]).arg(at.join("cluster")).args(["--node", "head", "--node", "a", "--node", "b"]),
+        );
         fs::create_dir(at.join("pfs")).unwrap();
         fs::write(at.join("pfs/file"), content()).unwrap();
 
-        let config = at.join("coordinator.toml");
-        fs::write(&config, format!("[cluster]\ntls = {:?}\n", at.join("cluster/head"))).unwrap();
-        let mut command = net.command("head");
-        command.args(["coordinator", "--listen", "10.99.0.1:7850", "--config"]).arg(&config);
-        let mut coordinator = Process(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
-        let mut said = String::new();
-        BufReader::new(coordinator.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        assert!(said.starts_with("coordinator listens"), "{said:?}");
-
-        let a = Agent::start(at, &net, "a", "10.99.0.2");
-        let b = Agent::start(at, &net, "b", "10.99.0.3");
+        let config = format!(
+            "[cluster]\ncoordinator_listen = \"10.99.0.1:7850\"\ntls = {:?}\n",
+            at.join("cluster/head")
+        );
+        let coordinator = Daemon::start(net.command("head"), "coordinator", &at.join("coordinator"), &config);
+        let (a, b) = (agent(at, &net, "a", "10.99.0.2"), agent(at, &net, "b", "10.99.0.3"));
         let cluster = Cluster { a, b, _coordinator: coordinator, net, dir };
-        cluster.wait_for("both know both", |agent| {
-            agent.status().is_some_and(|status| status.cluster.view.nodes.len() == 2)
-        });
+        cluster.wait_for("both know both", |agent| agent.members() == 2);
         Some(cluster)
     }
 
@@ -243,25 +192,21 @@ impl Cluster {
         self.dir.path().join("pfs/file")
     }
 
-    fn agents(&self) -> [&Agent; 2] {
+    fn agents(&self) -> [&Daemon; 2] {
         [&self.a, &self.b]
     }
 
     /// Waits until it holds for both agents.
-    fn wait_for(&self, what: &str, done: impl Fn(&Agent) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        while !self.agents().into_iter().all(&done) {
-            let logs = || self.agents().map(Agent::log).join("---\n");
-            assert!(Instant::now() < deadline, "not in time: {what}:\n{}", logs());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+    fn wait_for(&self, what: &str, done: impl Fn(&Daemon) -> bool) {
+        let logs = || self.agents().map(Daemon::log).join("---\n");
+        wait_or(what, || self.agents().into_iter().all(&done), logs);
     }
 
     /// Both read, and both get pages from the other one.
     fn read_by_way_of_each_other(&self) {
         for agent in self.agents() {
             let before = agent.counter("pages_from_peers_total");
-            agent.read(&self.file());
+            read(agent, &self.file());
             assert!(
                 agent.counter("pages_from_peers_total") > before,
                 "nothing came from the other:\n{}",
@@ -275,55 +220,53 @@ impl Cluster {
 fn nodes_that_lose_each_other_read_the_pfs_at_the_cost_of_a_deadline_and_find_each_other_again() {
     let Some(cluster) = Cluster::start() else { return };
     cluster.read_by_way_of_each_other();
-    let before = cluster.agents().map(|agent| (agent.losses(), agent.counter("pages_from_peers_total")));
+    let before = cluster.agents().map(|agent| (losses(agent), agent.counter("pages_from_peers_total")));
     assert!(before.iter().all(|(losses, _)| *losses == 0));
 
     cluster.net.part(true);
     for agent in cluster.agents() {
-        agent.read(&cluster.file());
+        read(agent, &cluster.file());
     }
-    let lost = cluster.agents().map(Agent::losses);
+    let lost = cluster.agents().map(losses);
     for ((agent, (_, came)), lost) in cluster.agents().into_iter().zip(before).zip(lost) {
         assert!((1..=LINKS_PER_PEER).contains(&lost), "{lost} waits ended in vain:\n{}", agent.log());
         assert_eq!(agent.counter("pages_from_peers_total"), came, "a page came through");
-        assert_eq!((agent.avoids(), agent.is_connected()), (1, true), "only the other agent is away");
+        assert_eq!((avoids(agent), is_connected(agent)), (1, true), "only the other agent is away");
     }
     // Nobody waits for it a second time, though it is greeted again and again.
     for _ in 0..3 {
         for agent in cluster.agents() {
-            agent.read(&cluster.file());
+            read(agent, &cluster.file());
         }
         std::thread::sleep(Duration::from_millis(1500));
     }
-    assert_eq!(cluster.agents().map(Agent::losses), lost, "a reader has waited for the other again");
-    assert_eq!(cluster.agents().map(|agent| agent.status().unwrap().cluster.view.nodes.len()), [2, 2]);
+    assert_eq!(cluster.agents().map(losses), lost, "a reader has waited for the other again");
+    assert_eq!(cluster.agents().map(Daemon::members), [2, 2]);
 
     cluster.net.part(false);
-    cluster.wait_for("they have found each other", |agent| agent.avoids() == 0);
+    cluster.wait_for("they have found each other", |agent| avoids(agent) == 0);
     cluster.read_by_way_of_each_other();
 }
 
 #[test]
 fn agents_that_lose_the_coordinator_serve_each_other_and_join_it_again() {
     let Some(cluster) = Cluster::start() else { return };
-    cluster.wait_for("both have joined", Agent::is_connected);
+    cluster.wait_for("both have joined", is_connected);
     cluster.net.port(&["head", "down"]);
-    cluster.wait_for("the coordinator is missed", |agent| !agent.is_connected());
+    cluster.wait_for("the coordinator is missed", |agent| !is_connected(agent));
     cluster.read_by_way_of_each_other();
-    assert_eq!(cluster.agents().map(Agent::losses), [0, 0]);
+    assert_eq!(cluster.agents().map(losses), [0, 0]);
     cluster.net.port(&["head", "up"]);
-    cluster.wait_for("both are back", |agent| {
-        agent.is_connected() && agent.status().is_some_and(|s| s.cluster.view.nodes.len() == 2)
-    });
+    cluster.wait_for("both are back", |agent| is_connected(agent) && agent.members() == 2);
     cluster.read_by_way_of_each_other();
 }
 
 #[test]
 fn a_phase_brakes_the_other_node_while_the_coordinator_is_cut_off_and_is_known_to_it_afterwards() {
     let Some(cluster) = Cluster::start() else { return };
-    cluster.wait_for("both have joined", Agent::is_connected);
+    cluster.wait_for("both have joined", is_connected);
     cluster.net.port(&["head", "down"]);
-    cluster.wait_for("the coordinator is missed", |agent| !agent.is_connected());
+    cluster.wait_for("the coordinator is missed", |agent| !is_connected(agent));
     let (a, b) = (cluster.a.client(), cluster.b.client());
     let writer = a.open_hpc_job(&HpcJobOptions::named("sim")).unwrap();
     // Of an unknown length: nothing is fetched beside it.
@@ -339,13 +282,10 @@ fn a_phase_brakes_the_other_node_while_the_coordinator_is_cut_off_and_is_known_t
     assert!(a.plans(10).is_err(), "the coordinator has answered");
 
     cluster.net.port(&["head", "up"]);
-    cluster.wait_for("both are back", Agent::is_connected);
+    cluster.wait_for("both are back", is_connected);
     let phases = || a.plans(10).map(|log| log.phases).unwrap_or_default();
     cluster.wait_for("the coordinator knows of it", |_| phases().iter().any(|phase| phase.name == "sim"));
     writer.phase_end().unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while !load.poll(Duration::from_millis(50)).unwrap().idle {
-        assert!(Instant::now() < deadline, "the load does not go on");
-    }
+    wait_for("the load goes on", || load.poll(Duration::from_millis(50)).unwrap().idle);
     assert!(load.failures().is_empty(), "{:?}", load.failures());
 }

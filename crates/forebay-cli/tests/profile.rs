@@ -7,25 +7,20 @@
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
+mod kit;
+
 use forebay_lab::fixture::SlowFsProcess;
 use forebay_lab::slowfs::Config;
+use kit::{FOREBAY, wait_for};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-const FOREBAY: &str = env!("CARGO_BIN_EXE_forebay");
-const PATIENCE: Duration = Duration::from_secs(300);
-
-fn is_left_out() -> bool {
-    let skip = std::env::var_os("FOREBAY_SKIP_FUSE").is_some_and(|value| value == "1");
-    if skip {
+/// One server of 40 MB/s; `None` if the user wants no tests with FUSE.
+fn slow(directory: &Path) -> Option<SlowFsProcess> {
+    if std::env::var_os("FOREBAY_SKIP_FUSE").is_some_and(|value| value == "1") {
         eprintln!("skipped: FOREBAY_SKIP_FUSE=1");
+        return None;
     }
-    skip
-}
-
-/// One server of 40 MB/s.
-fn slow(directory: &Path) -> SlowFsProcess {
     let (backing, mount) = (directory.join("backing"), directory.join("mount"));
     std::fs::create_dir(&backing).unwrap();
     std::fs::create_dir(&mount).unwrap();
@@ -35,7 +30,7 @@ fn slow(directory: &Path) -> SlowFsProcess {
         direct_io: true,
         ..Config::new(backing, mount)
     };
-    SlowFsProcess::start(Path::new(FOREBAY), &["lab"], &config).unwrap()
+    Some(SlowFsProcess::start(Path::new(FOREBAY), &["lab"], &config).unwrap())
 }
 
 fn profile(mount: &Path, bytes: &str) -> Command {
@@ -47,11 +42,8 @@ fn profile(mount: &Path, bytes: &str) -> Command {
 
 #[test]
 fn a_profile_is_measured_and_accepted() {
-    if is_left_out() {
-        return;
-    }
     let directory = tempfile::tempdir().unwrap();
-    let slow = slow(directory.path());
+    let Some(slow) = slow(directory.path()) else { return };
     let (file, plot) = (directory.path().join("profile.toml"), directory.path().join("profile.svg"));
     let out = profile(slow.mount(), "8MiB")
         .arg("--json")
@@ -86,20 +78,13 @@ fn a_profile_is_measured_and_accepted() {
 
 #[test]
 fn an_interrupted_measurement_leaves_no_files() {
-    if is_left_out() {
-        return;
-    }
     let directory = tempfile::tempdir().unwrap();
-    let slow = slow(directory.path());
+    let Some(slow) = slow(directory.path()) else { return };
     // More than it writes in half a minute.
     let mut command = profile(slow.mount(), "1GiB");
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while std::fs::read_dir(slow.mount()).unwrap().count() == 0 {
-        assert!(Instant::now() < deadline, "it has not begun");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_for("it has begun", || std::fs::read_dir(slow.mount()).unwrap().count() > 0);
     // SAFETY: a signal to a child that has not been waited for.
     assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
     assert_eq!(child.wait().unwrap().code(), Some(130));

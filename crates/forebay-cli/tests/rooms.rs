@@ -54,6 +54,9 @@ const WORLD: &str = "its file defines a simulated world, and its modules are wha
 /// What stands before an item of tests.
 const TEST_ONLY: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
 
+/// What stands before a `use` that imports, unlike the word in a text or in bounds.
+const BEFORE_USE: [&str; 6] = [";", "{", "}", "]", ")", "pub"];
+
 /// A module's place: the names from the crate's root to it.
 type Place = Vec<String>;
 
@@ -68,75 +71,24 @@ struct Module {
 
 type Modules = BTreeMap<Place, Module>;
 
-/// Names, `::` and single signs; without comments, texts, characters, and lifetimes.
+/// Names, `::` and single signs, without comments. A text is not told from code: no text here has
+/// the path of a module, and its braces are pairs.
 fn tokens(text: &str) -> Vec<String> {
-    let chars: Vec<char> = text.chars().collect();
-    let (mut out, mut at) = (Vec::new(), 0);
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
-    let starts = |at: usize, what: &str| {
-        chars[at..].iter().zip(what.chars()).filter(|(a, b)| **a == *b).count() == what.len()
-    };
-    while at < chars.len() {
-        let c = chars[at];
-        if starts(at, "//") {
-            at += chars[at..].iter().take_while(|c| **c != '\n').count();
-        } else if starts(at, "/*") {
-            at += 2;
-            while at < chars.len() && !starts(at, "*/") {
-                at += 1;
-            }
-            at += 2;
-        } else if let Some(end) = raw_text(&chars[at..]) {
-            at += end;
-        } else if c == '"' {
-            at += 1;
-            while at < chars.len() && chars[at] != '"' {
-                at += if chars[at] == '\\' { 2 } else { 1 };
-            }
-            at += 1;
-        } else if c == '\'' {
-            at += character(&chars[at..]);
-        } else if is_name(c) {
-            let len = chars[at..].iter().take_while(|c| is_name(**c)).count();
-            out.push(chars[at..at + len].iter().collect());
-            at += len;
-        } else if starts(at, "::") {
-            out.push("::".into());
-            at += 2;
-        } else {
-            if !c.is_whitespace() {
-                out.push(c.to_string());
-            }
-            at += 1;
+    let mut tokens = Vec::new();
+    for line in text.lines() {
+        let mut rest = line.split("//").next().unwrap_or_default().trim_start();
+        while let Some(first) = rest.chars().next() {
+            let len = match first {
+                _ if is_name(first) => rest.find(|c| !is_name(c)).unwrap_or(rest.len()),
+                _ if rest.starts_with("::") => 2,
+                _ => first.len_utf8(),
+            };
+            tokens.push(rest[..len].to_owned());
+            rest = rest[len..].trim_start();
         }
     }
-    out
-}
-
-/// Length of a raw text (`r"..."`, `br#"..."#`) at the beginning of `chars`.
-fn raw_text(chars: &[char]) -> Option<usize> {
-    let prefix = usize::from(chars[0] == 'b');
-    if chars.get(prefix) != Some(&'r') {
-        return None;
-    }
-    let hashes = chars[prefix + 1..].iter().take_while(|c| **c == '#').count();
-    let start = prefix + 1 + hashes;
-    if chars.get(start) != Some(&'"') {
-        return None;
-    }
-    let end: Vec<char> = std::iter::once('"').chain(std::iter::repeat_n('#', hashes)).collect();
-    let body = &chars[start + 1..];
-    let len = body.windows(end.len()).position(|w| w == end)?;
-    Some(start + 1 + len + end.len())
-}
-
-/// Length of a character or of the quote of a lifetime.
-fn character(chars: &[char]) -> usize {
-    match chars {
-        ['\'', '\\', ..] => 3 + chars[3..].iter().take_while(|c| **c != '\'').count(),
-        ['\'', _, '\'', ..] => 3,
-        _ => 1,
-    }
+    tokens
 }
 
 /// The index behind the item that begins at `at`: behind its `;` or its block.
@@ -208,7 +160,7 @@ fn module(text: &str) -> Module {
         } else if token == "mod" && tokens.get(at + 2).is_some_and(|next| next == ";") {
             module.children.insert(tokens[at + 1].clone());
             at += 3;
-        } else if token == "use" && (at == 0 || tokens[at - 1] != "+") {
+        } else if token == "use" && (at == 0 || BEFORE_USE.contains(&tokens[at - 1].as_str())) {
             let mut found = Vec::new();
             let before = tokens[at.saturating_sub(1)].as_str();
             at = used(&tokens, at + 1, &[], &mut found);
@@ -420,7 +372,7 @@ fn circles_are_found_and_nothing_else_is_one() {
         found(&[
             root,
             ("a", "use super::{b::{B}, X};"),
-            ("b", "// crate::a\n const S: &str = \"crate::a\";")
+            ("b", "// crate::a\n const S: u32 = 1; // crate::a")
         ]),
         [""; 0]
     );

@@ -9,6 +9,7 @@
 //! `version_check` ensures that one open never returns bytes of two versions.
 
 use crate::descriptor_place::Place;
+use crate::dirty::may_be_elsewhere;
 use crate::error::{errno, out_of_files, with_message};
 use crate::session::{Client, Session, lock, unexpected};
 use crate::version_check::{Changed, Proof};
@@ -29,6 +30,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
+
+mod to_map;
+
+pub use to_map::FetchToMap;
 
 /// The agent answers by the deadline; the client allows this much more before it believes that it
 /// will not.
@@ -82,7 +87,7 @@ enum Source {
     Pfs(OwnedFd),
     /// The PFS with the tier before it.
     Tiered(Box<Tiered>),
-    /// A memory-only file of this job.
+    /// A memory-only file of this job, or one that is not on the PFS yet.
     Scratch { file: OwnedFd, size: u64 },
 }
 
@@ -142,6 +147,14 @@ struct Opened {
     pinned: bool,
 }
 
+/// What the agent has shown of a file.
+enum Shown {
+    /// What the PFS has.
+    Clean(Box<Opened>),
+    /// What the PFS does not have yet, and its length.
+    Dirty(OwnedFd, u64),
+}
+
 impl Opened {
     /// Whether it is small, and all of it is in the tier.
     fn is_small_and_resident(&self) -> bool {
@@ -175,9 +188,19 @@ impl Client {
         }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let pfs = rustix::fs::open(path, flags, Mode::empty())?;
+        if mode != ReadMode::PfsOnly
+            && self.has_other_nodes()
+            && let Ok(FileVersion { size, mtime_ns, .. }) =
+                FileFacts::of(pfs.as_fd(), Revalidate::AsStat).map(|facts| facts.version)
+            && may_be_elsewhere(size, mtime_ns)
+            && let Some((file, size)) = self.newest_content(pfs.as_fd())?
+        {
+            let source = Source::Scratch { file, size };
+            return Ok(File { client: self.clone(), path: path.to_owned(), source });
+        }
         let shown = match mode {
             ReadMode::PfsOnly => Ok(Source::Pfs(pfs)),
-            _ => self.show(pfs, mode).map(Source::Tiered),
+            _ => self.show(pfs, mode),
         };
         let source = match (shown, mode) {
             (Ok(source), _) => source,
@@ -199,17 +222,18 @@ impl Client {
     /// # Errors
     /// The descriptor, if no agent serves the file, and why.
     pub fn open_descriptor(&self, pfs: OwnedFd, path: &Path) -> Result<File, (OwnedFd, io::Error)> {
-        let tiered = self.show(pfs, ReadMode::Cached)?;
-        Ok(File { client: self.clone(), path: path.to_owned(), source: Source::Tiered(tiered) })
+        let source = self.show(pfs, ReadMode::Cached)?;
+        Ok(File { client: self.clone(), path: path.to_owned(), source })
     }
 
     /// Shows the descriptor to the agent; gives it back if no agent takes it, with the reason.
-    fn show(&self, pfs: OwnedFd, mode: ReadMode) -> Result<Box<Tiered>, (OwnedFd, io::Error)> {
+    fn show(&self, pfs: OwnedFd, mode: ReadMode) -> Result<Source, (OwnedFd, io::Error)> {
         match self.ask_until_watched(&pfs) {
-            Ok(opened) => {
+            Ok(Shown::Clean(opened)) => {
                 let config = self.readahead_config(opened.mount, opened.page_bytes);
-                Ok(self.tiered(pfs, mode, opened, config))
+                Ok(Source::Tiered(self.tiered(pfs, mode, opened, config)))
             }
+            Ok(Shown::Dirty(file, size)) => Ok(Source::Scratch { file, size }),
             Err(e) => Err((pfs, e)),
         }
     }
@@ -248,18 +272,21 @@ impl Client {
 
     /// Asks the agent, again if the file was changed between its look and the beginning of the
     /// watch. A small file that is wholly in the tier has none until a read misses.
-    fn ask_until_watched(&self, pfs: &OwnedFd) -> io::Result<Box<Opened>> {
-        let mut opened = self.ask(pfs)?;
+    fn ask_until_watched(&self, pfs: &OwnedFd) -> io::Result<Shown> {
+        let mut shown = self.ask(pfs)?;
         for _ in 1..OPEN_TRIES {
-            if opened.is_small_and_resident() || opened.proof.watch(&self.session.watches, pfs.as_fd()) {
-                break;
+            match &shown {
+                Shown::Clean(opened)
+                    if !opened.is_small_and_resident()
+                        && !opened.proof.watch(&self.session.watches, pfs.as_fd()) => {}
+                _ => break,
             }
-            opened = self.ask(pfs)?;
+            shown = self.ask(pfs)?;
         }
-        Ok(opened)
+        Ok(shown)
     }
 
-    fn ask(&self, pfs: &OwnedFd) -> io::Result<Box<Opened>> {
+    fn ask(&self, pfs: &OwnedFd) -> io::Result<Shown> {
         let session = &self.session;
         // The agent looks at the file after this, and may answer late.
         let asked = Instant::now();
@@ -269,7 +296,11 @@ impl Client {
 
     /// Apart, as [`Client::tiered`].
     #[inline(never)]
-    fn understood(&self, answer: Received<Reply>, asked: Instant) -> io::Result<Box<Opened>> {
+    fn understood(&self, mut answer: Received<Reply>, asked: Instant) -> io::Result<Shown> {
+        if let Reply::Dirty { size, .. } = answer.message {
+            let content = answer.fds.pop().ok_or_else(|| unexpected(&answer.message))?;
+            return Ok(Shown::Dirty(content, size));
+        }
         let Reply::Opened { mount, facts, copy, page_bytes, pinned } = answer.message else {
             return Err(unexpected(&answer.message));
         };
@@ -277,7 +308,7 @@ impl Client {
         let shared: Option<[OwnedFd; 2]> = answer.fds.try_into().ok();
         let view = shared.and_then(|shared| CopyView::new(shared, copy, geometry).ok());
         let proof = Proof::new(facts, asked, self.session.config.watches);
-        Ok(Box::new(Opened { mount: mount as usize, proof, view, page_bytes, pinned }))
+        Ok(Shown::Clean(Box::new(Opened { mount: mount as usize, proof, view, page_bytes, pinned })))
     }
 
     fn readahead_config(&self, mount: usize, page_bytes: u64) -> ReadaheadConfig {
@@ -458,7 +489,7 @@ impl File {
     /// pinned; `None` otherwise, and the caller copies with [`File::read_at`].
     pub fn map(&self, offset: u64, len: u64) -> Option<MappedRange> {
         let Source::Tiered(t) = &self.source else { return None };
-        let range = MappedRange::new(&self.client, t.view()?, offset, len)?;
+        let range = MappedRange::new(&self.client, &*t.view()?, offset, len)?;
         // As for every byte of the tier: what was read directly before must be of the same content.
         let is_proved = !t.proof.has_failed() && matches!(t.proof.before_tier(t.pfs.as_fd()), Ok(Ok(())));
         is_proved.then_some(range)

@@ -10,6 +10,7 @@ use crate::descriptor_place::Place;
 use crate::error::{errno, no_agent, out_of_files, with_message};
 use crate::fork_safe::OwnLock;
 pub(crate) use crate::lock::lock;
+use forebay_store::dirty_index::DirtyIndex;
 use forebay_store::ring::RingWriter;
 use forebay_wire::channel::Peer;
 use forebay_wire::{Channel, Hello, MAGIC, MountInfo, PROTOCOL, Received, Refusal, Reply, Request, Welcome};
@@ -46,6 +47,9 @@ pub struct ClientConfig {
     /// Most bytes a reader may ask for ahead of its position, if less than the agent allows; 0:
     /// none.
     pub read_ahead_bytes: Option<u64>,
+    /// Nodes whose memory has what was written to the tier first when `fsync` or `close` returns: 1
+    /// or 2.
+    pub copies: u8,
     /// Say nothing on stderr.
     pub quiet: bool,
     /// Watch open files by inotify, of which a user has few instances. Without a watch, a handle
@@ -63,6 +67,7 @@ impl Default for ClientConfig {
             trusted_uids: Vec::new(),
             trusted_agent: None,
             read_ahead_bytes: None,
+            copies: 1,
             quiet: false,
             watches: true,
             place: std::convert::identity,
@@ -72,9 +77,10 @@ impl Default for ClientConfig {
 
 impl ClientConfig {
     /// From the environment: `FOREBAY_SOCKET` (a path, or `none`), `FOREBAY_DEADLINE_MS`,
-    /// `FOREBAY_TRUST_UID`, `FOREBAY_TRUST_AGENT`, `FOREBAY_QUIET=1`. Without `FOREBAY_SOCKET` the
-    /// usual places are looked at: `/run/forebay`, `$XDG_RUNTIME_DIR/forebay`, `/tmp/forebay-UID`.
-    /// A set-user-ID program, whose environment is its caller's, ignores all of them.
+    /// `FOREBAY_TRUST_UID`, `FOREBAY_TRUST_AGENT`, `FOREBAY_COPIES`, `FOREBAY_QUIET=1`. Without
+    /// `FOREBAY_SOCKET` the usual places are looked at: `/run/forebay`, `$XDG_RUNTIME_DIR/forebay`,
+    /// `/tmp/forebay-UID`. A set-user-ID program, whose environment is its caller's, ignores all of
+    /// them.
     pub fn from_env() -> Self {
         let socket = match variable("FOREBAY_SOCKET") {
             Some(path) if path == "none" => None,
@@ -88,6 +94,9 @@ impl ClientConfig {
         }
         config.trusted_uids.extend(number("FOREBAY_TRUST_UID").and_then(|uid| u32::try_from(uid).ok()));
         config.trusted_agent = variable("FOREBAY_TRUST_AGENT").and_then(|text| text.to_str()?.parse().ok());
+        if let Some(copies) = number("FOREBAY_COPIES") {
+            config.copies = if copies > 1 { 2 } else { 1 };
+        }
         config.quiet = variable("FOREBAY_QUIET").is_some_and(|v| v == "1");
         config
     }
@@ -180,6 +189,8 @@ pub(crate) struct Session {
     /// The members as they were a moment ago.
     pub(crate) view: crate::cluster_view::KnownView,
     pub(crate) preferred_nodes: crate::cluster_view::GivenPreferred,
+    /// What may be dirty, and whether there are other nodes.
+    pub(crate) dirty: OnceLock<Option<DirtyIndex>>,
     /// What this node does to the files that are open.
     pub(crate) watches: Arc<crate::watch::Watches>,
 }
@@ -188,8 +199,8 @@ pub(crate) struct Session {
 #[derive(Debug, Default)]
 struct Pool {
     idle: Vec<Channel>,
-    /// Holds the ring and the pins; kept apart so that it is never thrown away for being late.
-    anchor: Option<Arc<Mutex<Channel>>>,
+    /// Holds the ring; kept apart so that it is never thrown away for being late.
+    anchor: Option<Channel>,
 }
 
 /// Longest path of a Unix socket: the kernel's 108 bytes less the zero at the end.
@@ -209,6 +220,7 @@ impl Session {
             job: Mutex::new(None),
             view: crate::cluster_view::KnownView::default(),
             preferred_nodes: crate::cluster_view::GivenPreferred::default(),
+            dirty: OnceLock::new(),
             watches,
         }
     }
@@ -366,19 +378,13 @@ impl Session {
         }
     }
 
-    /// The connection that holds what belongs to the process.
-    pub(crate) fn anchor(&self) -> io::Result<Arc<Mutex<Channel>>> {
-        if let Some(anchor) = &self.pool().anchor {
-            return Ok(anchor.clone());
+    /// Makes the connection that holds what belongs to the process.
+    fn anchor(&self) -> io::Result<()> {
+        if self.pool().anchor.is_none() {
+            let anchor = self.connect(true)?;
+            self.pool().anchor = Some(anchor);
         }
-        let anchor = Arc::new(Mutex::new(self.connect(true)?));
-        self.pool().anchor = Some(anchor.clone());
-        Ok(anchor)
-    }
-
-    /// Takes no new pins on `anchor`; it lives as long as those it has.
-    pub(crate) fn drop_anchor(&self, anchor: &Arc<Mutex<Channel>>) {
-        self.pool().anchor.take_if(|a| Arc::ptr_eq(a, anchor));
+        Ok(())
     }
 
     /// Forgets every connection, for an agent that is gone.

@@ -9,7 +9,9 @@
 //! - **memory-only**: this node's memory. Gone with the job, the agent or the node; never on the
 //!   PFS. Known by its path to the processes of the job.
 //!
-//! (Write-back, acknowledged before it is on the PFS, will be a fourth.)
+//! - **back**: the tier first; the agent brings it to the PFS after the close ([`crate::dirty`]). A
+//!   write that returned is in this node's memory, and survives the program and the agent, not the
+//!   node. Where the tier cannot take the file, the PFS does.
 //!
 //! Small writes are gathered to one megabyte, as a C library gathers them to blocks; `sync` and
 //! `close` send what is left. An appender opens the file with `O_APPEND` and lets the PFS place
@@ -18,6 +20,7 @@
 //! from the start; a file that somebody else changes meanwhile is noticed by its time stamps and
 //! not kept.
 
+use crate::dirty::{Absorbed, Target};
 use crate::error::{errno, out_of_files, with_message};
 use crate::session::{Client, Session, unexpected};
 use forebay_pfs::{FileFacts, Revalidate};
@@ -52,6 +55,8 @@ pub enum WriteMode {
     Through,
     /// This node's memory, for this job.
     MemoryOnly,
+    /// This node's memory, and the PFS after the close.
+    Back,
 }
 
 /// How a file is opened for writing.
@@ -94,6 +99,7 @@ pub struct FileWriter {
 enum Sink {
     Pfs { file: OwnedFd, tier: Option<Box<TierWriter>> },
     Scratch { file: OwnedFd, copy: u64, reserved: u64, client: Client },
+    Back { content: OwnedFd, absorbed: Absorbed, pfs: OwnedFd, client: Client },
 }
 
 impl Client {
@@ -139,6 +145,13 @@ impl Client {
             flags |= OFlags::EXCL;
         }
         let file = open(path, flags, Mode::from(options.permissions))?;
+        if mode == WriteMode::Back
+            && let Ok((absorbed, content)) = self.absorb(file.as_fd(), true, (flags, !options.append))
+        {
+            let position = if options.append { seek(&content, SeekFrom::End(0))? } else { 0 };
+            let client = self.clone();
+            return Ok((Sink::Back { content, absorbed, pfs: file, client }, position));
+        }
         let position = if options.append { seek(&file, SeekFrom::End(0))? } else { 0 };
         let keep = mode == WriteMode::Through && !options.append;
         let tier =
@@ -305,6 +318,7 @@ impl FileWriter {
             ));
         }
         let at = (!self.append).then_some(self.position);
+        self.go_on_where_there_is_room(data.len() as u64)?;
         let sent = match &mut self.sink {
             Sink::Pfs { file, tier } => {
                 if let Some(tier) = tier {
@@ -323,9 +337,31 @@ impl FileWriter {
                 }
                 write_some(file.as_fd(), data, at)?
             }
+            Sink::Back { content, absorbed, .. } => {
+                let sent = write_some(content.as_fd(), data, at);
+                absorbed.end();
+                sent?
+            }
         };
         self.position += sent as u64;
         Ok(sent)
+    }
+
+    /// Announces a write to the tier; from the first one that cannot go there on, the PFS gets all.
+    fn go_on_where_there_is_room(&mut self, bytes: u64) -> io::Result<()> {
+        if let Sink::Back { absorbed, client, .. } = &self.sink
+            && absorbed.begin(client, bytes)? == Target::Pfs
+        {
+            self.leave_tier()?;
+        }
+        Ok(())
+    }
+
+    fn leave_tier(&mut self) -> io::Result<()> {
+        if let Sink::Back { pfs, .. } = &self.sink {
+            self.sink = Sink::Pfs { file: pfs.try_clone()?, tier: None };
+        }
+        Ok(())
     }
 
     /// Hands what was gathered to the PFS and returns a descriptor of the file, for a program that
@@ -336,6 +372,10 @@ impl FileWriter {
     /// What the PFS returns; `EINVAL` for memory-only files, whose room is reserved as they grow.
     pub fn descriptor(&mut self) -> io::Result<OwnedFd> {
         self.send_gathered()?;
+        if let Sink::Back { absorbed, client, .. } = &self.sink {
+            absorbed.go_on_at_pfs(client)?;
+            self.leave_tier()?;
+        }
         match &mut self.sink {
             Sink::Pfs { file, tier } => {
                 *tier = None;
@@ -348,11 +388,13 @@ impl FileWriter {
                 );
                 Err(with_message(libc::EINVAL, why))
             }
+            Sink::Back { .. } => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
-    /// Makes what was written durable, as the PFS promises for `fsync`. For memory-only files there
-    /// is nothing to do.
+    /// Makes what was written durable, as the PFS promises for `fsync`. For files that are written
+    /// back it waits for a second node, if that is configured; [`Client::sync_dirty`] waits for the
+    /// PFS.
     ///
     /// # Errors
     /// What the PFS returns.
@@ -360,6 +402,7 @@ impl FileWriter {
         self.send_gathered()?;
         match &self.sink {
             Sink::Pfs { file, .. } => Ok(fsync(file)?),
+            Sink::Back { absorbed, client, .. } => absorbed.keep(client),
             Sink::Scratch { .. } => Ok(()),
         }
     }
@@ -391,6 +434,8 @@ impl FileWriter {
                 let request = Request::ScratchReserve { copy: *copy, bytes: self.position };
                 let _ = client.session.call(&request, &[], client.session.config.deadline);
             }
+            // The agent sees the close of the content.
+            Sink::Back { absorbed, client, .. } => return sent.and_then(|()| absorbed.keep(client)),
         }
         sent
     }

@@ -1,6 +1,7 @@
 //! What the coordinator does with what it is told, without sockets and without a clock: messages
 //! in, effects out.
 
+use crate::dirty::DirtyFiles;
 use crate::driver::Driver;
 use crate::members::{Joined, Members, Session, Timing};
 use crate::report::{Report, Since, Totals};
@@ -26,6 +27,7 @@ pub struct Core {
     members: Members,
     driver: Driver,
     samples: Samples,
+    dirty: DirtyFiles,
     expired: u64,
 }
 
@@ -34,7 +36,7 @@ impl Core {
     /// the driver's clock. What jobs report goes to `driver`.
     pub fn new(term: u64, now: Nanos, timing: Timing, driver: Driver) -> Self {
         let (members, samples) = (Members::new(term, now, timing), Samples::default());
-        Core { members, driver, samples, expired: 0 }
+        Core { members, driver, samples, dirty: DirtyFiles::default(), expired: 0 }
     }
 
     /// An agent says something.
@@ -92,6 +94,21 @@ impl Core {
                 let to = self.members.without_address(session);
                 let reported = || ToAgent::Phases { node: node.clone(), lease_ms, phases: phases.clone() };
                 out.extend(to.into_iter().map(|session| Effect::Send(session, reported())));
+            }
+            ToCoordinator::Dirty { ask, file } => {
+                let is_member = |name: &str| self.members.session_of(name).is_some();
+                let holder = self.dirty.claim(now, file, &node, is_member);
+                out.push(Effect::Send(session, ToAgent::Holder { ask, node: holder }));
+            }
+            ToCoordinator::Clean { file, is_shared } => self.dirty.release(now, file, &node, is_shared),
+            ToCoordinator::AllDirty(files) => self.dirty.replace(&node, files),
+            ToCoordinator::AskDirty { ask, file, is_emptied } => {
+                let is_member = |name: &str| self.members.session_of(name).is_some();
+                if is_emptied && !is_member(self.dirty.holder(&file)) {
+                    self.dirty.forget(&file);
+                }
+                let holder = self.dirty.holder(&file).to_owned();
+                out.push(Effect::Send(session, ToAgent::Holder { ask, node: holder }));
             }
             ToCoordinator::Progress(progress) => self.driver.progress(now, &node, progress),
             ToCoordinator::Join { .. } => {}

@@ -207,7 +207,7 @@ impl Driver {
                 self.named.entry((name.clone(), uid)).or_insert(job);
             }
             let ends = matches!(update, JobUpdate::End);
-            known.push(translate::job_update(update, &mut of_job.files));
+            known.extend(translate::job_update(update, &mut of_job.files));
             if ends {
                 let updates = std::mem::take(&mut known);
                 self.drive(now, Event::Job { job, updates });

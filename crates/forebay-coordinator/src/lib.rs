@@ -12,6 +12,7 @@
 
 mod buffers;
 pub mod core;
+mod dirty;
 pub mod driver;
 mod hpc;
 pub mod members;

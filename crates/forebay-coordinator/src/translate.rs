@@ -35,9 +35,9 @@ fn node_of(info: &NodeInfo) -> Node {
     }
 }
 
-/// `update` for the machine; new files are added to those of the job.
-pub fn job_update(update: JobUpdate, files: &mut Vec<FileRef>) -> event::JobUpdate {
-    match update {
+/// `update` for the machine, if it is for it; new files are added to those of the job.
+pub fn job_update(update: JobUpdate, files: &mut Vec<FileRef>) -> Option<event::JobUpdate> {
+    Some(match update {
         JobUpdate::Begin { name, planner } => event::JobUpdate::Begin { name, planner },
         JobUpdate::Slots(slots) => event::JobUpdate::Slots { slots },
         JobUpdate::Files(named) => {
@@ -61,7 +61,9 @@ pub fn job_update(update: JobUpdate, files: &mut Vec<FileRef>) -> event::JobUpda
         }
         JobUpdate::StageEnded { stage } => event::JobUpdate::StageEnded { stage },
         JobUpdate::End => event::JobUpdate::End,
-    }
+        // An agent's own.
+        JobUpdate::InOrder => return None,
+    })
 }
 
 /// Time from phase to phase, as declared; 0 if it was not.

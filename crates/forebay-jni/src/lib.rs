@@ -17,6 +17,7 @@ mod handles;
 mod job;
 mod names;
 mod read;
+mod shuffle;
 mod write;
 
 use forebay_client::errno;

@@ -6,7 +6,6 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
@@ -14,7 +13,7 @@ use crate::LabError;
 use crate::cluster::{self, run::RunArgs, space::LAB_VARIABLE, spark::SparkCommand, up::UpArgs};
 use crate::print::print_json;
 use crate::quantity::{Rate, parse_bytes, parse_duration_ns, parse_rate};
-use crate::slowfs::{self, Config, Stamps, StatsLog, remote};
+use crate::slowfs::{self, Config, Stamps, remote};
 
 /// Test fixtures on one machine: a cluster (`up` to `spark`) and a slow file system (`slowfs` and
 /// the following commands).
@@ -88,11 +87,6 @@ pub enum LabCommand {
         /// Such as 50MB/s, 1GiB/s or unlimited
         rate: String,
     },
-    /// Print the stripe layout of a file as JSON
-    Layout {
-        /// A file on a slow file system
-        file: PathBuf,
-    },
 }
 
 /// Arguments of `forebay lab slowfs`.
@@ -120,10 +114,6 @@ pub struct SlowfsArgs {
     /// least 4MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub read_ahead: Option<u64>,
-    /// Bytes that an open file may have written before the servers have them; 0: writes wait
-    /// [default: two stripes a server]
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-    pub write_behind: Option<u64>,
     /// How long the kernel may use names and attributes without asking the file system
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration_ns)]
     pub attr_ttl: u64,
@@ -136,12 +126,6 @@ pub struct SlowfsArgs {
     /// Bypass the page cache: each read reaches the servers with the size the program asked for
     #[arg(long)]
     pub direct_io: bool,
-    /// Write the counters to this file, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    pub stats: Option<PathBuf>,
-    /// Time between two lines of counters
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration_ns)]
-    pub stats_interval: u64,
     /// Return as soon as it is mounted; end it with `umount`
     #[arg(long)]
     pub daemonize: bool,
@@ -159,19 +143,12 @@ impl SlowfsArgs {
             stripe_bytes: self.stripe,
             latency_ns: self.latency,
             read_ahead_bytes: self.read_ahead,
-            write_behind_bytes: self.write_behind,
             attr_ttl_ns: self.attr_ttl,
             stamps: self.stamps,
             allow_other: self.allow_other,
             direct_io: self.direct_io,
             ..Config::new(&self.backing, &self.mount)
         }
-    }
-
-    fn stats_log(&self) -> Option<StatsLog> {
-        // A pause of nothing would spin; a millisecond is finer than anyone plots.
-        let interval = Duration::from_nanos(self.stats_interval.max(1_000_000));
-        self.stats.clone().map(|path| StatsLog { path, interval })
     }
 }
 
@@ -192,10 +169,9 @@ pub fn run(command: &LabCommand, json: bool) -> Result<(), LabError> {
         LabCommand::Links { name, rate } => cluster::status::set_rate(name, rate.bytes_per_s),
         LabCommand::Spark(command) => cluster::spark::run(command, json),
         LabCommand::Slowfs(args) if args.daemonize && !args.foreground => daemonize(),
-        LabCommand::Slowfs(args) => slowfs::serve(&args.config(), args.stats_log().as_ref()),
+        LabCommand::Slowfs(args) => slowfs::serve(&args.config()),
         LabCommand::Fault { mount, spec } => remote::set_fault(mount, spec),
         LabCommand::Rate { mount, rate } => remote::set_rate(mount, rate),
-        LabCommand::Layout { file } => print_json(&remote::layout(file)?),
         LabCommand::Stats { mount, reset } => {
             print_json(&remote::stats(mount)?)?;
             if *reset { remote::reset(mount) } else { Ok(()) }

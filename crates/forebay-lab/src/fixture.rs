@@ -153,9 +153,6 @@ pub fn arguments(config: &Config) -> Vec<OsString> {
     if let Some(bytes) = config.read_ahead_bytes {
         value("--read-ahead", bytes.to_string().into());
     }
-    if let Some(bytes) = config.write_behind_bytes {
-        value("--write-behind", bytes.to_string().into());
-    }
     args.extend(config.allow_other.then(|| "--allow-other".into()));
     args.extend(config.direct_io.then(|| "--direct-io".into()));
     args
@@ -191,7 +188,6 @@ mod tests {
             stripe_bytes: 12_345,
             latency_ns: 1_234_567,
             read_ahead_bytes: Some(1 << 22),
-            write_behind_bytes: Some(0),
             attr_ttl_ns: 5,
             stamps: crate::slowfs::Stamps::Still,
             allow_other: true,

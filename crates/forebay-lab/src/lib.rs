@@ -5,6 +5,7 @@
 //!   directory.
 //! * [`quantity`]: sizes, rates and durations as people write them (`1MiB`, `50MB/s`, `0.2ms`).
 //! * [`cli`]: the `forebay lab ...` commands; the command line crate only forwards to [`cli::run`].
+//! * [`memory_group`]: a control group with a memory limit.
 //! * [`fixture`]: starts the file system as a child process and stops it on drop, for tests and
 //!   benchmarks.
 //!
@@ -15,6 +16,7 @@ pub mod cli;
 pub mod cluster;
 pub mod error;
 pub mod fixture;
+pub mod memory_group;
 mod mountinfo;
 mod print;
 pub mod quantity;

@@ -14,16 +14,13 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Lab, pattern, skipped};
+use common::{Lab, pattern};
 
 const MIB: usize = 1 << 20;
 
 #[test]
 fn bytes_come_back_as_they_went() {
-    if skipped() {
-        return;
-    }
-    let lab = Lab::start(|config| config.stripe_bytes = 64 << 10);
+    let Some(lab) = Lab::start(|config| config.stripe_bytes = 64 << 10) else { return };
     let data = pattern(5 * MIB + 123, 1);
     fs::write(lab.at("f"), &data).unwrap();
     assert!(fs::read(lab.at("f")).unwrap() == data);
@@ -41,10 +38,7 @@ fn bytes_come_back_as_they_went() {
 
 #[test]
 fn overwritten_appended_truncated() {
-    if skipped() {
-        return;
-    }
-    let lab = Lab::start(|_| {});
+    let Some(lab) = Lab::start(|_| {}) else { return };
     fs::write(lab.at("f"), "0123456789").unwrap();
     let file = OpenOptions::new().write(true).open(lab.at("f")).unwrap();
     file.write_all_at(b"AB", 4).unwrap();
@@ -59,10 +53,7 @@ fn overwritten_appended_truncated() {
 
 #[test]
 fn identity_is_the_backing_files() {
-    if skipped() {
-        return;
-    }
-    let lab = Lab::start(|_| {});
+    let Some(lab) = Lab::start(|_| {}) else { return };
     fs::create_dir(lab.at("d")).unwrap();
     fs::write(lab.at("d/f"), "abc").unwrap();
     for name in ["d/f", "d", ""] {
@@ -76,10 +67,7 @@ fn identity_is_the_backing_files() {
 
 #[test]
 fn what_is_open_survives_rename_over_and_unlink() {
-    if skipped() {
-        return;
-    }
-    let lab = Lab::start(|_| {});
+    let Some(lab) = Lab::start(|_| {}) else { return };
     fs::write(lab.at("old"), "old bytes").unwrap();
     fs::write(lab.at("new"), "new").unwrap();
     let mut old = OpenOptions::new().read(true).write(true).open(lab.at("old")).unwrap();
@@ -107,10 +95,7 @@ fn what_is_open_survives_rename_over_and_unlink() {
 
 #[test]
 fn changes_behind_the_mount_are_seen_at_the_next_open() {
-    if skipped() {
-        return;
-    }
-    let lab = Lab::start(|_| {});
+    let Some(lab) = Lab::start(|_| {}) else { return };
     fs::write(lab.at("f"), pattern(MIB, 1)).unwrap();
     assert!(fs::read(lab.at("f")).unwrap() == pattern(MIB, 1));
     fs::write(lab.behind("f"), pattern(MIB, 2)).unwrap(); // same length: nothing but the bytes tells
@@ -129,10 +114,7 @@ fn changes_behind_the_mount_are_seen_at_the_next_open() {
 
 #[test]
 fn what_is_mounted_inside_the_backing_directory_is_not_entered() {
-    if skipped() {
-        return;
-    }
-    let lab = Lab::start(|_| {});
+    let Some(lab) = Lab::start(|_| {}) else { return };
     fs::create_dir(lab.behind("d")).unwrap();
     assert!(fs::read_dir(lab.at("d")).is_ok());
     assert!(
@@ -146,10 +128,7 @@ fn what_is_mounted_inside_the_backing_directory_is_not_entered() {
 
 #[test]
 fn names_are_bytes() {
-    if skipped() {
-        return;
-    }
-    let lab = Lab::start(|_| {});
+    let Some(lab) = Lab::start(|_| {}) else { return };
     let long = vec![b'n'; 255];
     let names: [&[u8]; 6] = [b"\xff\xfe\x80", b"new\nline", b" ", b"-rf", b"\xe4\xf6\xfc", &long];
     for name in names {
@@ -169,10 +148,7 @@ fn names_are_bytes() {
 
 #[test]
 fn large_directories_are_listed_whole() {
-    if skipped() {
-        return;
-    }
-    let lab = Lab::start(|_| {});
+    let Some(lab) = Lab::start(|_| {}) else { return };
     for i in 0..3000 {
         File::create(lab.behind(&format!("file with a name of some length {i:05}"))).unwrap();
     }
@@ -184,10 +160,7 @@ fn large_directories_are_listed_whole() {
 
 #[test]
 fn links_pipes_and_modes() {
-    if skipped() {
-        return;
-    }
-    let lab = Lab::start(|_| {});
+    let Some(lab) = Lab::start(|_| {}) else { return };
     fs::write(lab.at("f"), "x").unwrap();
     fs::hard_link(lab.at("f"), lab.at("hard")).unwrap();
     assert_eq!(fs::metadata(lab.at("hard")).unwrap().nlink(), 2);
@@ -212,10 +185,7 @@ fn links_pipes_and_modes() {
 
 #[test]
 fn a_sparse_tebibyte() {
-    if skipped() {
-        return;
-    }
-    let lab = Lab::start(|_| {});
+    let Some(lab) = Lab::start(|_| {}) else { return };
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(lab.at("huge")).unwrap();
     file.set_len(1 << 40).unwrap();
     file.write_all_at(b"island", 1 << 39).unwrap();
@@ -232,10 +202,7 @@ fn a_sparse_tebibyte() {
 
 #[test]
 fn attributes_are_stored_and_the_virtual_ones_are_not() {
-    if skipped() {
-        return;
-    }
-    let lab = Lab::start(|config| config.servers = 3);
+    let Some(lab) = Lab::start(|config| config.servers = 3) else { return };
     fs::write(lab.at("f"), "x").unwrap();
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(lab.at("f"), "user.colour", b"red", flags).unwrap();
@@ -259,10 +226,7 @@ fn attributes_are_stored_and_the_virtual_ones_are_not() {
 
 #[test]
 fn permissions_are_those_of_the_caller() {
-    if skipped() {
-        return;
-    }
-    let lab = Lab::start(|config| config.allow_other = true);
+    let Some(lab) = Lab::start(|config| config.allow_other = true) else { return };
     let nobody = |script: &str| {
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(script).current_dir("/").uid(65_534).gid(65_534);
@@ -291,10 +255,7 @@ fn permissions_are_those_of_the_caller() {
 
 #[test]
 fn other_users_stay_out_unless_let_in() {
-    if skipped() {
-        return;
-    }
-    let lab = Lab::start(|_| {});
+    let Some(lab) = Lab::start(|_| {}) else { return };
     fs::set_permissions(lab.mount().parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
     let mut ls = Command::new("ls");
     assert!(!ls.arg(lab.mount()).uid(65_534).gid(65_534).output().unwrap().status.success());
@@ -302,10 +263,7 @@ fn other_users_stay_out_unless_let_in() {
 
 #[test]
 fn ten_thousand_files_open_at_once() {
-    if skipped() {
-        return;
-    }
-    let lab = Lab::start(|_| {});
+    let Some(lab) = Lab::start(|_| {}) else { return };
     fs::write(lab.at("f"), "x").unwrap();
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let all = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -325,10 +283,7 @@ fn ten_thousand_files_open_at_once() {
 /// same trees.
 #[test]
 fn random_operations_agree_with_a_plain_directory() {
-    if skipped() {
-        return;
-    }
-    let lab = Lab::start(|config| config.stripe_bytes = 4096);
+    let Some(lab) = Lab::start(|config| config.stripe_bytes = 4096) else { return };
     let plain = tempfile::tempdir().unwrap();
     let mut rng = common::pattern(4000 * 8, 42).into_iter();
     let mut next = |n: usize| rng.next().unwrap() as usize % n;

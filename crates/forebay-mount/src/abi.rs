@@ -103,6 +103,7 @@ numbers! { u32:
 
     FOPEN_DIRECT_IO = 1 << 0,
     FOPEN_KEEP_CACHE = 1 << 1,
+    FOPEN_CACHE_DIR = 1 << 3,
     FOPEN_PARALLEL_DIRECT_WRITES = 1 << 6,
     FOPEN_PASSTHROUGH = 1 << 7,
 

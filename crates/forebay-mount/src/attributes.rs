@@ -190,7 +190,8 @@ impl Fs {
     }
 }
 
-fn statx_attributes(stat: &Statx) -> StatxAttr {
+/// Attributes with the birth time.
+pub fn statx_attributes(stat: &Statx) -> StatxAttr {
     let time = |time: &StatxTimestamp| SxTime { tv_sec: time.tv_sec, tv_nsec: time.tv_nsec, reserved: 0 };
     StatxAttr {
         mask: stat.stx_mask,

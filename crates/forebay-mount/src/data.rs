@@ -20,9 +20,11 @@ const RWF_NOAPPEND: i32 = 0x20;
 
 /// Requests for the file flags of `lsattr` and `chattr`, each in two forms.
 const GET_FLAGS: u32 = 0x8008_6601;
-const SET_FLAGS: u32 = 0x4008_6602;
+/// Sets them.
+pub const SET_FLAGS: u32 = 0x4008_6602;
 const GET_XATTR: u32 = 0x801c_581f;
-const SET_XATTR: u32 = 0x401c_5820;
+/// Sets them.
+pub const SET_XATTR: u32 = 0x401c_5820;
 
 impl Fs {
     /// READ.
@@ -161,12 +163,13 @@ impl Fs {
     pub fn ioctl(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: IoctlIn = request.arg()?;
         let bytes = request.bytes(arg.in_size)?;
-        let handle = self.handle(arg.fh)?;
         let len = match arg.cmd {
             GET_FLAGS | SET_FLAGS => size_of::<libc::c_int>(),
             GET_XATTR | SET_XATTR => 28,
+            // Python asks of each file that it opens whether it is a terminal.
             _ => return Err(Errno::NOTTY),
         };
+        let handle = self.handle(arg.fh)?;
         let gets = matches!(arg.cmd, GET_FLAGS | GET_XATTR);
         let mut value = [0_u64; 4];
         // SAFETY: four words, as bytes.

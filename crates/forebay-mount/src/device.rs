@@ -123,12 +123,20 @@ impl Device {
     /// are under way. The kernel takes no length from an answer with attributes that it gets before
     /// the next request.
     pub fn forget_content(&self, node: u64) {
-        let body = NotifyInvalInodeOut { ino: node, off: 0, len: 0 };
+        self.notify(NotifyInvalInodeOut { ino: node, off: 0, len: 0 });
+    }
+
+    fn notify(&self, body: NotifyInvalInodeOut) {
         let len = (size_of::<OutHeader>() + size_of::<NotifyInvalInodeOut>()) as u32;
         let header = OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
         // An error says that the kernel does not know the node any more.
         let _ =
             rustix::io::writev(&self.fd, &[IoSlice::new(bytes_of(&header)), IoSlice::new(bytes_of(&body))]);
+    }
+
+    /// Makes the kernel forget the attributes of a node. Waits for nothing.
+    pub fn forget_attributes(&self, node: u64) {
+        self.notify(NotifyInvalInodeOut { ino: node, off: -1, len: 0 });
     }
 
     /// Registers a backing file, to which the kernel passes reads and writes of a file.

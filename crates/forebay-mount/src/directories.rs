@@ -73,7 +73,8 @@ impl Fs {
     /// All zero if the name has no attributes here; the kernel then looks it up when needed.
     fn entry_plus(&self, handle: &Handle, name: &[u8]) -> EntryOut {
         let Ok(text) = CString::new(name) else { return EntryOut::default() };
-        if name == b"." || name == b".." {
+        // What the kernel may not cache is not asked for.
+        if name == b"." || name == b".." || self.valid_for.is_zero() {
             return EntryOut::default();
         }
         match self.stat_name(handle.as_fd(), &text) {

@@ -6,6 +6,7 @@
 use crate::abi::{Attr, AttrOut, EntryOut, Plain, bytes_of};
 use crate::caller::Callers;
 use crate::device::{Buffer, DATA_BYTES, Device, descriptors_max};
+use crate::frozen::{Frozen, is_number};
 use crate::handles::{Handle, Handles, Opener};
 use crate::lock_table::Locks;
 use crate::moving::Moving;
@@ -59,6 +60,8 @@ pub struct Fs {
     /// program's close, other nodes would not see them yet. Many let the kernel believe names and
     /// attributes for a second.
     pub in_user_space: bool,
+    /// Trees that answer without the PFS.
+    pub frozen: Option<Frozen>,
 }
 
 /// A file that was found, in one of several ways.
@@ -321,8 +324,11 @@ impl Fs {
     /// An open file by the kernel's number.
     ///
     /// # Errors
-    /// `EBADF`: it is not open.
+    /// `EBADF`: it is not open. Of a frozen file, what the PFS returns.
     pub fn handle(&self, number: u64) -> Result<Arc<Handle>, Errno> {
+        if is_number(number) {
+            return self.real_handle(number);
+        }
         self.handles.get(number).ok_or(Errno::BADF)
     }
 }
@@ -340,7 +346,8 @@ pub fn self_path(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-fn attributes(stat: &Statx) -> Attr {
+/// Attributes in the form of the protocol.
+pub fn attributes(stat: &Statx) -> Attr {
     Attr {
         ino: stat.stx_ino,
         size: stat.stx_size,

@@ -17,6 +17,8 @@ mod data;
 mod device;
 mod directories;
 mod directory;
+mod frozen;
+mod frozen_answers;
 mod fs;
 mod handles;
 mod in_flight;
@@ -43,12 +45,14 @@ pub use mounting::{FS_TYPE, unmount};
 
 use crate::caller::Callers;
 use crate::device::{Buffer, Device, REQUEST_BYTES};
+use crate::frozen::Frozen;
 use crate::fs::Fs;
 use crate::mounting::How;
 use crate::nodes::Nodes;
 use forebay_client::Client;
 use rustix::fs::{Mode, OFlags};
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -73,6 +77,8 @@ pub struct Options {
     pub noexec: bool,
     /// Only the user of this process may use the mount, even if that is root.
     pub private: bool,
+    /// Directories that do not change while this is mounted. The mount is private then.
+    pub frozen: Vec<PathBuf>,
 }
 
 impl Default for Options {
@@ -84,6 +90,7 @@ impl Default for Options {
             dev: false,
             noexec: false,
             private: false,
+            frozen: Vec::new(),
         }
     }
 }
@@ -93,6 +100,7 @@ impl Default for Options {
 pub struct Mounted {
     fs: Arc<Fs>,
     at: PathBuf,
+    words: Vec<String>,
 }
 
 impl Mounted {
@@ -118,7 +126,8 @@ impl Mounted {
         let in_user_space = kind == FUSE_SUPER_MAGIC;
         // A copy to the upper layer is a new file.
         let has_births = !in_user_space && kind != OVERLAYFS_SUPER_MAGIC;
-        let is_for_all = rustix::process::geteuid().is_root() && !options.private;
+        let is_for_all =
+            rustix::process::geteuid().is_root() && !options.private && options.frozen.is_empty();
         let how = How {
             for_all: is_for_all,
             read_only: options.read_only,
@@ -129,6 +138,10 @@ impl Mounted {
             kernel_checks: !options.valid_for.is_zero(),
         };
         let callers = Callers::new(is_for_all)?;
+        let (frozen, words) = match options.frozen.is_empty() {
+            true => (None, Vec::new()),
+            false => Frozen::take(root.as_fd(), &pfs, &options.frozen, &client),
+        };
         let device = Arc::new(Device::new(mounting::mount(&pfs, &at, how)?));
         let fs = Arc::new(Fs {
             root: Arc::new(root),
@@ -146,8 +159,9 @@ impl Mounted {
             passes: AtomicBool::new(false),
             stamps_late,
             in_user_space,
+            frozen,
         });
-        let mounted = Mounted { fs, at };
+        let mounted = Mounted { fs, at, words };
         mounted.begin().inspect_err(|_| {
             // The first error is the one to report.
             let _ = unmount(&mounted.at, true);
@@ -166,6 +180,11 @@ impl Mounted {
     /// Where it is mounted.
     pub fn at(&self) -> &Path {
         &self.at
+    }
+
+    /// What the user should know of directories that were to be frozen.
+    pub fn words(&self) -> &[String] {
+        &self.words
     }
 
     /// Serves it until it is unmounted.

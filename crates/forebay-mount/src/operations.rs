@@ -18,6 +18,16 @@ impl Fs {
     /// # Errors
     /// The error to answer with.
     pub fn serve_request(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
+        let Some(frozen) = &self.frozen else { return self.by_pfs(request, out) };
+        if let Some(done) = self.by_frozen(frozen, request, out) {
+            return done;
+        }
+        let done = self.by_pfs(request, out);
+        frozen.answered_by_pfs(&done);
+        done
+    }
+
+    fn by_pfs(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         match request.header.opcode {
             LOOKUP => self.lookup(request, out),
             GETATTR => self.getattr(request, out),
@@ -70,15 +80,25 @@ impl Fs {
     pub fn forget(&self, request: &mut Request<'_>) -> Result<(), Errno> {
         if request.header.opcode == FORGET {
             let lookups: u64 = request.arg()?;
-            self.nodes.forget(request.header.nodeid, lookups);
+            self.forget_node(request.header.nodeid, lookups);
             return Ok(());
         }
         let list: BatchForgetIn = request.arg()?;
         for _ in 0..list.count {
             let one: ForgetOne = request.arg()?;
-            self.nodes.forget(one.nodeid, one.nlookup);
+            self.forget_node(one.nodeid, one.nlookup);
         }
         Ok(())
+    }
+
+    fn forget_node(&self, node: u64, lookups: u64) {
+        self.nodes.forget(node, lookups);
+        if let Some(frozen) = &self.frozen
+            && self.nodes.file(node).is_none()
+        {
+            // Its number is not used again.
+            frozen.forget(node);
+        }
     }
 
     /// Undoes an operation whose caller no longer waits for the answer.
@@ -89,13 +109,16 @@ impl Fs {
             Effect::Opened(number) => (None, Some(number)),
             Effect::Created(node, number) => (Some(node), Some(number)),
         };
+        if let (Some(number), Some(frozen)) = (opened, &self.frozen) {
+            frozen.closed(number);
+        }
         if let Some(number) = opened
             && let Some(handle) = self.handles.get(number)
         {
             self.close_handle(number, &handle);
         }
         if let Some(node) = node {
-            self.nodes.forget(node, 1);
+            self.forget_node(node, 1);
         }
     }
 
@@ -135,6 +158,10 @@ impl Fs {
             | NO_EXPORT_SUPPORT;
         if self.callers.switches() && !self.in_user_space {
             wanted |= PASSTHROUGH;
+        }
+        if self.frozen.is_some() {
+            // One request for each listing in place of one for each name.
+            wanted |= DO_READDIRPLUS | READDIRPLUS_AUTO;
         }
         if !self.valid_for.is_zero() {
             // The kernel checks rights itself then, so it must know ACLs.

@@ -9,7 +9,7 @@
 //!
 //! All open files of a node that are read so have one version, so the kernel's pages do. What keeps
 //! pages of an older one out: before the kernel drops all pages, at a look that shows a change or
-//! at an open of another version, each open file is told to check before it reads the tier again.
+//! at an open of another version, each open file has to check before it reads the tier again.
 //! The kernel waits for the pages that are being read, and drops them too.
 //!
 //! A file that has left the tier is still read through the page cache: an open file cannot change

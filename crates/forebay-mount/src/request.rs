@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 
 /// A request: its header, and the arguments that are not taken yet.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Its header: the operation and the caller.
     pub header: InHeader,

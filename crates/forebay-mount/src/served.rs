@@ -192,7 +192,8 @@ impl Served {
 
 fn open(client: &Client, fd: BorrowedFd<'_>) -> Option<File> {
     let own = fd.try_clone_to_owned().ok()?;
-    client.open_descriptor(own, Path::new("")).ok()
+    // The kernel knows the length that the PFS has, so a dirty file is read as it is there.
+    client.open_descriptor(own, Path::new("")).ok().filter(|file| file.version().is_some())
 }
 
 fn now_ms() -> u64 {

@@ -52,7 +52,17 @@ pub fn writers(fd: BorrowedFd<'_>, opened: Opened) -> Writers {
     }
 }
 
+/// Whether `own`, which this program has opened for reading, is the only open file description of
+/// its file; `false` if that cannot be known.
+pub fn is_alone(own: BorrowedFd<'_>) -> bool {
+    lease_for(own, libc::F_WRLCK) == Writers::None
+}
+
 fn lease_once(own: BorrowedFd<'_>) -> Writers {
+    lease_for(own, libc::F_RDLCK)
+}
+
+fn lease_for(own: BorrowedFd<'_>, kind: libc::c_int) -> Writers {
     let control = |command, value: libc::c_int| -> Result<(), Errno> {
         // SAFETY: both commands take a number, and the descriptor is open.
         match unsafe { libc::fcntl(own.as_raw_fd(), command, value) } {
@@ -62,7 +72,7 @@ fn lease_once(own: BorrowedFd<'_>) -> Writers {
     };
     // The default signal, SIGIO, ends a process that does not expect it; this one is ignored by
     // default.
-    let lease = control(F_SETSIG, libc::SIGURG).and_then(|()| control(libc::F_SETLEASE, libc::F_RDLCK));
+    let lease = control(F_SETSIG, libc::SIGURG).and_then(|()| control(libc::F_SETLEASE, kind));
     match lease {
         Ok(()) => match control(libc::F_SETLEASE, libc::F_UNLCK) {
             Ok(()) => Writers::None,
@@ -101,6 +111,19 @@ mod tests {
         File::options().write(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(look(&reader), Writers::None, "a file without a name");
+    }
+
+    #[test]
+    fn who_reads_a_file_is_seen_by_who_would_be_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        File::create(&path).unwrap();
+        let own = File::open(&path).unwrap();
+        assert!(is_alone(own.as_fd()));
+        let other = File::open(&path).unwrap();
+        assert!(!is_alone(own.as_fd()));
+        drop(other);
+        assert!(is_alone(own.as_fd()));
     }
 
     #[test]

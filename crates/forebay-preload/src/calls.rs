@@ -10,6 +10,8 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use libc::{iovec, mode_t, off_t, size_t, ssize_t};
 
+use crate::absorb::{self, Access};
+use crate::mapping::Call;
 use crate::next::next;
 use crate::tier::{self, At};
 use crate::{descriptors, inside, observer, own_files};
@@ -22,10 +24,14 @@ fn count(result: ssize_t) -> u64 {
 
 /// A number that a call has handed out stands for a new file.
 #[inline]
-fn opened(fd: c_int, may_write: bool) -> c_int {
+fn opened(fd: c_int, access: Access) -> c_int {
     descriptors::forget(fd);
-    tier::opened(fd, may_write);
-    fd
+    if tier::opened(fd, access) {
+        return fd;
+    }
+    // SAFETY: the program has not got it yet.
+    unsafe { close(fd) };
+    refused(libc::EIO)
 }
 
 /// Whether a call that gave `result` has found no free descriptor, and may find one now.
@@ -33,12 +39,6 @@ fn opened(fd: c_int, may_write: bool) -> c_int {
 pub fn may_try_again(is_failed: bool) -> bool {
     // SAFETY: `errno` is the calling thread's.
     is_failed && unsafe { *libc::__errno_location() } == libc::EMFILE && tier::make_room()
-}
-
-/// Whether a file that is opened with these flags may be written, or is changed by that.
-#[inline]
-pub fn writes(flags: c_int) -> bool {
-    flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY
 }
 
 /// Refuses a descriptor that is this library's.
@@ -80,44 +80,44 @@ macro_rules! exports {
 }
 pub(crate) use exports;
 
-/// Functions that hand out a descriptor, and whether the file behind it may be written.
+/// Functions that hand out a descriptor, and what the program may do with the file behind it.
 macro_rules! opens {
-    ($(fn $name:ident($($arg:ident: $type:ty),*), $may_write:expr;)*) => { take_place! {$(
+    ($(fn $name:ident($($arg:ident: $type:ty),*), $access:expr;)*) => { take_place! {$(
         fn $name($($arg: $type),*) -> c_int {
-            opens(|| next!($name($($arg => $type),*) -> c_int, else -1), $may_write)
+            opens(|| next!($name($($arg => $type),*) -> c_int, else -1), $access)
         }
     )*} };
 }
 
 /// Runs a call that hands out a descriptor.
 #[inline]
-pub fn opens(call: impl Fn() -> c_int, may_write: bool) -> c_int {
+pub fn opens(call: impl Fn() -> c_int, access: Access) -> c_int {
     let fd = call();
-    opened(if may_try_again(fd < 0) { call() } else { fd }, may_write)
+    opened(if may_try_again(fd < 0) { call() } else { fd }, access)
 }
 
 opens! {
-    fn open(path: *const c_char, flags: c_int, mode: mode_t), writes(flags);
-    fn open64(path: *const c_char, flags: c_int, mode: mode_t), writes(flags);
-    fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t), writes(flags);
-    fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t), writes(flags);
-    fn __open_2(path: *const c_char, flags: c_int), writes(flags);
-    fn __open64_2(path: *const c_char, flags: c_int), writes(flags);
-    fn __openat_2(dir: c_int, path: *const c_char, flags: c_int), writes(flags);
-    fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int), writes(flags);
-    fn creat(path: *const c_char, mode: mode_t), true;
-    fn creat64(path: *const c_char, mode: mode_t), true;
-    fn shm_open(name: *const c_char, flags: c_int, mode: mode_t), writes(flags);
+    fn open(path: *const c_char, flags: c_int, mode: mode_t), Access::of(flags);
+    fn open64(path: *const c_char, flags: c_int, mode: mode_t), Access::of(flags);
+    fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t), Access::of(flags);
+    fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t), Access::of(flags);
+    fn __open_2(path: *const c_char, flags: c_int), Access::of(flags);
+    fn __open64_2(path: *const c_char, flags: c_int), Access::of(flags);
+    fn __openat_2(dir: c_int, path: *const c_char, flags: c_int), Access::of(flags);
+    fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int), Access::of(flags);
+    fn creat(path: *const c_char, mode: mode_t), Access::Truncate;
+    fn creat64(path: *const c_char, mode: mode_t), Access::Truncate;
+    fn shm_open(name: *const c_char, flags: c_int, mode: mode_t), Access::of(flags);
     // Those of other files are listed so that a number closed unseen does not keep its handle.
-    fn socket(domain: c_int, kind: c_int, protocol: c_int), false;
-    fn memfd_create(name: *const c_char, flags: c_uint), false;
+    fn socket(domain: c_int, kind: c_int, protocol: c_int), Access::Read;
+    fn memfd_create(name: *const c_char, flags: c_uint), Access::Read;
 }
 
 /// Functions that create a file to write, and its name: a failed call has used up the template.
 macro_rules! makes {
     ($(fn $name:ident($($arg:ident: $type:ty),*);)*) => { take_place! {$(
         fn $name($($arg: $type),*) -> c_int {
-            opened(next!($name($($arg => $type),*) -> c_int, else -1), true)
+            opened(next!($name($($arg => $type),*) -> c_int, else -1), Access::Truncate)
         }
     )*} };
 }
@@ -137,13 +137,13 @@ take_place! {
     }
 
     fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
-        before_lock(command);
+        before_lock(fd, command);
         let result = next!(fcntl(fd => c_int, command => c_int, argument => *mut c_void) -> c_int, else -1);
         after_fcntl(fd, command, result)
     }
 
     fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
-        before_lock(command);
+        before_lock(fd, command);
         let result = next!(fcntl64(fd => c_int, command => c_int, argument => *mut c_void) -> c_int, else -1);
         after_fcntl(fd, command, result)
     }
@@ -199,16 +199,49 @@ take_place! {
     }
 
     fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+        absorb::before_read(fd);
         let position = next!(lseek(fd => c_int, offset => off_t, whence => c_int) -> off_t, else -1);
         tier::sought(fd, position);
         position
     }
 
     fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+        absorb::before_read(fd);
         let position = next!(lseek64(fd => c_int, offset => off_t, whence => c_int) -> off_t, else -1);
         tier::sought(fd, position);
         position
     }
+}
+
+/// Functions that map a file.
+macro_rules! maps {
+    ($($function:literal fn $name:ident;)*) => { take_place! {$(
+        fn $name(at: *mut c_void, bytes: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
+            let call = Call { function: $function, at, bytes, protection, flags, fd, offset };
+            if call.may_be_served()
+                && let Some(at) = tier::map(fd, |handle| call.of_copy(handle))
+            {
+                return at;
+            }
+            if absorb::has(fd) && call.stores() {
+                // Stores take room of the content, or go to the PFS.
+                // SAFETY: the program's own arguments.
+                let map = || {
+                    absorb::note_mapped(fd);
+                    // SAFETY: as above.
+                    unsafe { call.of(fd) }
+                };
+                return absorb::write(fd, bytes as u64, map).unwrap_or(libc::MAP_FAILED);
+            }
+            // SAFETY: the program's own arguments.
+            unsafe { call.of(fd) }
+        }
+    )*} };
+}
+
+maps! {
+    0 fn mmap;
+    1 fn mmap64;
 }
 
 /// Runs a call that closes `fd`.
@@ -219,8 +252,10 @@ pub fn closes(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
         }
         own_files::unmark(fd);
     }
+    let is_kept = absorb::keep(fd);
     tier::closed(fd);
-    observer::close(fd, call)
+    let result = observer::close(fd, call);
+    if is_kept { result } else { refused(libc::EIO) }
 }
 
 /// Runs a call that makes `to` a duplicate of `from`.
@@ -242,9 +277,11 @@ fn is_taken(to: c_int) -> bool {
 
 /// Before the lock is there, because from then on no descriptor of the file may be closed.
 #[inline]
-fn before_lock(command: c_int) {
-    if matches!(command, libc::F_SETLK | libc::F_SETLKW) {
-        tier::locks();
+fn before_lock(fd: c_int, command: c_int) {
+    match command {
+        libc::F_SETLK | libc::F_SETLKW => tier::locks(fd),
+        libc::F_OFD_SETLK | libc::F_OFD_SETLKW => tier::locks_file(fd),
+        _ => {}
     }
 }
 
@@ -266,22 +303,35 @@ fn duplicated(from: c_int, to: c_int) -> c_int {
 
 /// Functions that write to `fd` and return how many bytes.
 macro_rules! writes {
-    ($(fn $name:ident($fd:ident: c_int $(, $arg:ident: $type:ty)*);)*) => { take_place! {$(
+    ($(fn $name:ident($fd:ident: c_int $(, $arg:ident: $type:ty)*), $bytes:expr;)*) => { take_place! {$(
         fn $name($fd: c_int $(, $arg: $type)*) -> ssize_t {
-            observer::write($fd, || next!($name($fd => c_int $(, $arg => $type)*) -> ssize_t, else -1), count)
+            let call = || next!($name($fd => c_int $(, $arg => $type)*) -> ssize_t, else -1);
+            let observed = || observer::write($fd, call, count);
+            if absorb::has($fd) { absorb::write($fd, $bytes, observed).unwrap_or(-1) } else { observed() }
         }
     )*} };
 }
 
+/// Bytes of a list in the caller's memory; 0 if the kernel will refuse it.
+fn sum(parts: *const iovec, len: c_int) -> u64 {
+    let len = usize::try_from(len).unwrap_or(0);
+    if len == 0 || len > tier::MOST_PARTS || !tier::is_readable(parts, len) {
+        return 0;
+    }
+    // SAFETY: a list of that length, which can be read.
+    let parts = unsafe { core::slice::from_raw_parts(parts, len) };
+    parts.iter().fold(0, |sum, part| sum.saturating_add(part.iov_len as u64))
+}
+
 writes! {
-    fn write(fd: c_int, buffer: *const c_void, bytes: size_t);
-    fn pwrite(fd: c_int, buffer: *const c_void, bytes: size_t, offset: off_t);
-    fn pwrite64(fd: c_int, buffer: *const c_void, bytes: size_t, offset: off_t);
-    fn writev(fd: c_int, parts: *const iovec, len: c_int);
-    fn pwritev(fd: c_int, parts: *const iovec, len: c_int, offset: off_t);
-    fn pwritev64(fd: c_int, parts: *const iovec, len: c_int, offset: off_t);
-    fn pwritev2(fd: c_int, parts: *const iovec, len: c_int, offset: off_t, flags: c_int);
-    fn pwritev64v2(fd: c_int, parts: *const iovec, len: c_int, offset: off_t, flags: c_int);
+    fn write(fd: c_int, buffer: *const c_void, bytes: size_t), bytes as u64;
+    fn pwrite(fd: c_int, buffer: *const c_void, bytes: size_t, offset: off_t), bytes as u64;
+    fn pwrite64(fd: c_int, buffer: *const c_void, bytes: size_t, offset: off_t), bytes as u64;
+    fn writev(fd: c_int, parts: *const iovec, len: c_int), sum(parts, len);
+    fn pwritev(fd: c_int, parts: *const iovec, len: c_int, offset: off_t), sum(parts, len);
+    fn pwritev64(fd: c_int, parts: *const iovec, len: c_int, offset: off_t), sum(parts, len);
+    fn pwritev2(fd: c_int, parts: *const iovec, len: c_int, offset: off_t, flags: c_int), sum(parts, len);
+    fn pwritev64v2(fd: c_int, parts: *const iovec, len: c_int, offset: off_t, flags: c_int), sum(parts, len);
 }
 
 /// Functions that read from `fd`: how many bytes at most, and how the tier serves them, which
@@ -294,6 +344,7 @@ macro_rules! reads {
                 if own_files::is_own($fd) && !inside::is_inside() {
                     return refused(libc::EBADF) as ssize_t;
                 }
+                absorb::before_read($fd);
                 let $kernel = || observer::read($fd, $wanted, call, count);
                 // SAFETY: the program's own memory for this call; nothing here has a destructor.
                 unsafe { $serve }
@@ -335,28 +386,38 @@ reads! {
         kernel => if bytes <= room { tier::read_one(fd, buffer, bytes, At::Offset(offset), kernel) } else { kernel() };
 }
 
+/// Bytes that a call moves from a file at most. Programs pass far more, to mean all.
+fn moved(from: c_int, bytes: size_t) -> u64 {
+    const PIPE_BYTES: u64 = 1 << 20;
+    let most = own_files::regular(from).map_or(PIPE_BYTES, |(size, _)| size);
+    (bytes as u64).min(most)
+}
+
 /// Functions that move bytes from one file to another within the kernel.
 macro_rules! moves {
-    ($(fn $name:ident($($arg:ident: $type:ty),*), $from:ident to $to:ident;)*) => { take_place! {$(
+    ($(fn $name:ident($($arg:ident: $type:ty),*), $from:ident to $to:ident by $bytes:ident;)*) => { take_place! {$(
         fn $name($($arg: $type),*) -> ssize_t {
             let call = || next!($name($($arg => $type),*) -> ssize_t, else -1);
-            observer::write($to, || observer::read($from, usize::MAX, call, count), count)
+            let observed = || observer::write($to, || observer::read($from, usize::MAX, call, count), count);
+            if absorb::has($to) { absorb::write($to, moved($from, $bytes), observed).unwrap_or(-1) } else { observed() }
         }
     )*} };
 }
 
 moves! {
-    fn sendfile(to: c_int, from: c_int, offset: *mut off_t, bytes: size_t), from to to;
-    fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, bytes: size_t), from to to;
-    fn copy_file_range(from: c_int, at: *mut off_t, to: c_int, to_at: *mut off_t, bytes: size_t, flags: c_uint), from to to;
-    fn splice(from: c_int, at: *mut off_t, to: c_int, to_at: *mut off_t, bytes: size_t, flags: c_uint), from to to;
+    fn sendfile(to: c_int, from: c_int, offset: *mut off_t, bytes: size_t), from to to by bytes;
+    fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, bytes: size_t), from to to by bytes;
+    fn copy_file_range(from: c_int, at: *mut off_t, to: c_int, to_at: *mut off_t, bytes: size_t, flags: c_uint), from to to by bytes;
+    fn splice(from: c_int, at: *mut off_t, to: c_int, to_at: *mut off_t, bytes: size_t, flags: c_uint), from to to by bytes;
 }
 
 /// Functions that wait until the storage has what was written to `fd`.
 macro_rules! syncs {
     ($(fn $name:ident($fd:ident: c_int $(, $arg:ident: $type:ty)*);)*) => { take_place! {$(
         fn $name($fd: c_int $(, $arg: $type)*) -> c_int {
-            observer::sync($fd, || next!($name($fd => c_int $(, $arg => $type)*) -> c_int, else -1))
+            let result =
+                observer::sync($fd, || next!($name($fd => c_int $(, $arg => $type)*) -> c_int, else -1));
+            if result == 0 && !absorb::keep($fd) { -1 } else { result }
         }
     )*} };
 }
@@ -366,6 +427,123 @@ syncs! {
     fn fdatasync(fd: c_int);
     fn syncfs(fd: c_int);
     fn sync_file_range(fd: c_int, offset: off_t, bytes: off_t, flags: c_uint);
+}
+
+/// Functions that give a file another length, or memory for it: what they take of a file that is
+/// written to the tier first.
+macro_rules! resizes {
+    ($(fn $name:ident($fd:ident: c_int $(, $arg:ident: $type:ty)*), $bytes:expr;)*) => { take_place! {$(
+        fn $name($fd: c_int $(, $arg: $type)*) -> c_int {
+            let call = || next!($name($fd => c_int $(, $arg => $type)*) -> c_int, else -1);
+            if absorb::has($fd) { absorb::write($fd, $bytes, call).unwrap_or(-1) } else { call() }
+        }
+    )*} };
+}
+
+resizes! {
+    fn ftruncate(fd: c_int, bytes: off_t), 0;
+    fn ftruncate64(fd: c_int, bytes: off_t), 0;
+    fn fallocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t), bytes.unsigned_abs();
+    fn fallocate64(fd: c_int, mode: c_int, offset: off_t, bytes: off_t), bytes.unsigned_abs();
+}
+
+take_place! {
+    fn posix_fallocate(fd: c_int, offset: off_t, bytes: off_t) -> c_int {
+        let call = || next!(posix_fallocate(fd => c_int, offset => off_t, bytes => off_t) -> c_int, else -1);
+        absorb::write(fd, bytes.unsigned_abs(), call).unwrap_or(libc::ENOSPC)
+    }
+
+    fn posix_fallocate64(fd: c_int, offset: off_t, bytes: off_t) -> c_int {
+        let call = || next!(posix_fallocate64(fd => c_int, offset => off_t, bytes => off_t) -> c_int, else -1);
+        absorb::write(fd, bytes.unsigned_abs(), call).unwrap_or(libc::ENOSPC)
+    }
+}
+
+/// A file that may be dirty, opened for writing.
+pub fn opened_if_dirty(path: *const c_char) -> Option<c_int> {
+    if !absorb::is_any_dirty() || inside::is_inside() {
+        return None;
+    }
+    // SAFETY: the program has passed a C string.
+    let fd = unsafe { open(path, libc::O_WRONLY | libc::O_CLOEXEC | libc::O_NONBLOCK, 0) };
+    if fd < 0 || absorb::has(fd) {
+        return (fd >= 0).then_some(fd);
+    }
+    // SAFETY: it was just opened.
+    unsafe { close(fd) };
+    None
+}
+
+/// Functions that mean the file of the PFS, whatever holds its bytes.
+macro_rules! means_the_file {
+    ($(fn $name:ident($fd:ident: c_int $(, $arg:ident: $type:ty)*) -> $ret:ty;)*) => { take_place! {$(
+        fn $name($fd: c_int $(, $arg: $type)*) -> $ret {
+            let fd = absorb::on_pfs($fd);
+            next!($name(fd => c_int $(, $arg => $type)*) -> $ret, else -1)
+        }
+    )*} };
+}
+
+means_the_file! {
+    fn fchmod(fd: c_int, mode: mode_t) -> c_int;
+    fn fchown(fd: c_int, user: c_uint, group: c_uint) -> c_int;
+    fn futimens(fd: c_int, times: *const libc::timespec) -> c_int;
+    fn futimes(fd: c_int, times: *const libc::timeval) -> c_int;
+    fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int) -> c_int;
+    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int;
+    fn fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, bytes: size_t) -> ssize_t;
+    fn flistxattr(fd: c_int, names: *mut c_char, bytes: size_t) -> ssize_t;
+}
+
+take_place! {
+    fn rename(from: *const c_char, to: *const c_char) -> c_int {
+        if let Err(errno) = renames((libc::AT_FDCWD, from), (libc::AT_FDCWD, to)) {
+            return refused(errno);
+        }
+        next!(rename(from => *const c_char, to => *const c_char) -> c_int, else -1)
+    }
+
+    fn renameat(in_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char) -> c_int {
+        if let Err(errno) = renames((in_dir, from), (to_dir, to)) {
+            return refused(errno);
+        }
+        next!(
+            renameat(in_dir => c_int, from => *const c_char, to_dir => c_int, to => *const c_char) -> c_int,
+            else -1
+        )
+    }
+
+    fn renameat2(
+        in_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_uint
+    ) -> c_int {
+        if let Err(errno) = renames((in_dir, from), (to_dir, to)) {
+            return refused(errno);
+        }
+        next!(
+            renameat2(
+                in_dir => c_int, from => *const c_char, to_dir => c_int, to => *const c_char, flags => c_uint
+            ) -> c_int,
+            else -1
+        )
+    }
+}
+
+/// A rename begins, of these names in these directories.
+fn renames(from: (c_int, *const c_char), to: (c_int, *const c_char)) -> Result<(), c_int> {
+    if !absorb::is_any_dirty() || inside::is_inside() || from.1.is_null() || to.1.is_null() {
+        return Ok(());
+    }
+    let whole = |(dir, name): (c_int, *const c_char)| {
+        // SAFETY: the program has passed a C string.
+        let name = unsafe { core::ffi::CStr::from_ptr(name) }.to_bytes();
+        if dir == libc::AT_FDCWD || name.first() == Some(&b'/') {
+            return name.to_vec();
+        }
+        let mut path = format!("/proc/self/fd/{dir}/").into_bytes();
+        path.extend_from_slice(name);
+        path
+    };
+    tier::before_rename(&whole(from), &whole(to))
 }
 
 /// `off_t` and `long` have the size that these declarations assume.

@@ -6,6 +6,7 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use libc::{FILE, id_t, idtype_t, off_t, pid_t, rusage, siginfo_t, sigset_t, size_t, ssize_t, timespec};
 
+use crate::absorb::Access;
 use crate::calls::{self, exports, take_place};
 use crate::next::next;
 use crate::{bare_calls, inside, observer, stdio, tier};
@@ -13,9 +14,9 @@ use crate::{bare_calls, inside, observer, stdio, tier};
 /// Functions after which the program expects to see what others have written before: those that
 /// lock files, and those that receive messages from other processes.
 macro_rules! synchronizes {
-    ($($after:ident: $(#[$first:ident])? fn $name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => { take_place! {$(
+    ($($after:ident: $(#[$first:ident($fd:ident)])? fn $name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => { take_place! {$(
         fn $name($($arg: $type),*) -> $ret {
-            $( tier::$first(); )?
+            $( tier::$first($fd); )?
             let result = next!($name($($arg => $type),*) -> $ret, else -1);
             tier::$after();
             result
@@ -24,9 +25,9 @@ macro_rules! synchronizes {
 }
 
 synchronizes! {
-    locked: fn flock(fd: c_int, operation: c_int) -> c_int;
-    locked: #[locks] fn lockf(fd: c_int, command: c_int, bytes: off_t) -> c_int;
-    locked: #[locks] fn lockf64(fd: c_int, command: c_int, bytes: off_t) -> c_int;
+    locked: #[locks_file(fd)] fn flock(fd: c_int, operation: c_int) -> c_int;
+    locked: #[locks(fd)] fn lockf(fd: c_int, command: c_int, bytes: off_t) -> c_int;
+    locked: #[locks(fd)] fn lockf64(fd: c_int, command: c_int, bytes: off_t) -> c_int;
     heard: fn wait(status: *mut c_int) -> pid_t;
     heard: fn waitpid(child: pid_t, status: *mut c_int, options: c_int) -> pid_t;
     heard: fn wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
@@ -41,9 +42,34 @@ synchronizes! {
     heard: fn recv(fd: c_int, buffer: *mut c_void, bytes: size_t, flags: c_int) -> ssize_t;
     heard: fn recvfrom(fd: c_int, buffer: *mut c_void, bytes: size_t, flags: c_int, from: *mut c_void, room: *mut c_void) -> ssize_t;
     heard: fn recvmsg(fd: c_int, message: *mut c_void, flags: c_int) -> ssize_t;
-    // Changes that the process makes itself, but not through a descriptor.
-    heard: fn truncate(path: *const c_char, bytes: off_t) -> c_int;
-    heard: fn truncate64(path: *const c_char, bytes: off_t) -> c_int;
+}
+
+/// Functions that change a file by its path. Of one that is dirty, that means its content.
+macro_rules! truncates {
+    ($(fn $name:ident by $by_descriptor:ident;)*) => { take_place! {$(
+        fn $name(path: *const c_char, bytes: off_t) -> c_int {
+            let result = match calls::opened_if_dirty(path) {
+                Some(fd) => {
+                    // SAFETY: it was just opened, for this.
+                    unsafe {
+                        let result = calls::$by_descriptor(fd, bytes);
+                        let errno = *libc::__errno_location();
+                        calls::close(fd);
+                        *libc::__errno_location() = errno;
+                        result
+                    }
+                }
+                None => next!($name(path => *const c_char, bytes => off_t) -> c_int, else -1),
+            };
+            tier::heard();
+            result
+        }
+    )*} };
+}
+
+truncates! {
+    fn truncate by ftruncate;
+    fn truncate64 by ftruncate64;
 }
 
 take_place! {
@@ -151,18 +177,23 @@ unsafe extern "C" fn forebay_preload_watched(next: Bare, arguments: *const [c_lo
         libc::SYS_dup2 => calls::replaces(first, second, descriptor),
         // SAFETY: no pointers.
         libc::SYS_close_range => unsafe { calls::close_range(a as c_uint, b as c_uint, third) },
-        libc::SYS_openat => calls::opens(descriptor, calls::writes(third)),
+        libc::SYS_openat => calls::opens(descriptor, Access::of(third)),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_open => calls::opens(descriptor, calls::writes(second)),
+        libc::SYS_open => calls::opens(descriptor, Access::of(second)),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_creat => calls::opens(descriptor, true),
+        libc::SYS_creat => calls::opens(descriptor, Access::Truncate),
         libc::SYS_openat2 => {
-            let fd = calls::opens(descriptor, false);
-            // SAFETY: the flags come first in a structure that the kernel has just read.
-            if fd >= 0 && calls::writes(unsafe { *(c as *const u64) } as c_int) {
-                tier::opened(fd, true);
+            // The structure is the program's, and perhaps none.
+            let mut fd = descriptor();
+            if calls::may_try_again(fd < 0) {
+                fd = descriptor();
             }
-            fd
+            let access = match fd {
+                ..0 => Access::Read,
+                // SAFETY: the flags come first in a structure that the kernel has just read.
+                _ => Access::of(unsafe { *(c as *const u64) } as c_int),
+            };
+            calls::opens(|| fd, access)
         }
         _ => {
             match number {

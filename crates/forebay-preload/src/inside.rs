@@ -18,6 +18,8 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use crate::heap::{self, HEAP};
 use crate::kernel;
 
@@ -149,6 +151,19 @@ pub fn enter() -> Option<Inside> {
         turn_off();
     }
     (FORKS.load(SeqCst) == 0 && is_on()).then_some(inside)
+}
+
+/// Runs `work` with `errno` as it was, and without a panic: after one the tier is off.
+pub fn guarded<R>(_inside: &Inside, work: impl FnOnce() -> Option<R>) -> Option<R> {
+    // SAFETY: `errno` is the calling thread's.
+    let errno = unsafe { *libc::__errno_location() };
+    let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        turn_off();
+        None
+    });
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    result
 }
 
 /// Is inside for a moment, also if the tier is off: for the allocator, which the end of a thread

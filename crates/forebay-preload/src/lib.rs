@@ -5,7 +5,8 @@
 //!
 //! - The *observer* counts what passes through, in memory that the agent reads (`observer.rs`,
 //!   `descriptors.rs`).
-//! - The *interception* serves reads from the tier (`tier.rs`, by the client core in `served.rs`).
+//! - The *interception* serves reads and mappings from the tier (`tier.rs`, by the client core in
+//!   `served.rs` and `mapping.rs`), and has files written there first (`absorb.rs`, `stat.rs`).
 //!   `handles.rs` has the table of descriptors, `position.rs` their positions, `own_files.rs` this
 //!   library's own descriptors, `report.rs` what is counted, `unserved.rs` what is said if nothing
 //!   is served, and `inside.rs` with `heap.rs` what makes it safe to run the client core in a
@@ -15,7 +16,7 @@
 //!
 //! Common to both: `kernel.rs` makes this library's own system calls, `next.rs` finds the functions
 //! that ours replace (`dlsym(RTLD_NEXT)`), `paths.rs` decides which files are the PFS's, and
-//! `calls.rs`, `control.rs` and `stdio.rs` have the replacement functions.
+//! `calls.rs`, `control.rs`, `stat.rs` and `stdio.rs` have the replacement functions.
 //!
 //! **It must not be noticed.** It changes no byte, no result and no `errno`. It runs in any
 //! program, in signal handlers, between `fork` and `exec`, and before `main`. So the observer takes
@@ -26,10 +27,13 @@
 //! If something is missing (the variables, the region, the agent, `/proc`), nothing happens.
 //!
 //! What it cannot see: programs that are statically linked, set-user-ID or started with an empty
-//! environment; system calls that do not go through the C library; mappings of files; reads of
-//! stdio, which are the C library's own; the `putc_unlocked` that compilers expand in place.
+//! environment; system calls that do not go through the C library; what the dynamic linker maps;
+//! reads of stdio, which are the C library's own; the `putc_unlocked` that compilers expand in
+//! place.
 
 // What it takes the place of is not for tests of its own parts.
+#[cfg(not(test))]
+mod absorb;
 #[cfg(not(test))]
 mod allocator;
 mod bare_calls;
@@ -45,6 +49,8 @@ mod heap;
 mod inside;
 mod kernel;
 #[cfg(not(test))]
+mod mapping;
+#[cfg(not(test))]
 mod next;
 #[cfg(not(test))]
 mod observer;
@@ -58,6 +64,8 @@ mod report;
 mod served;
 #[cfg(not(test))]
 mod shared;
+#[cfg(not(test))]
+mod stat;
 #[cfg(not(test))]
 mod stdio;
 #[cfg(not(test))]

@@ -30,6 +30,14 @@ impl<F: Copy> Next<F> {
         Next { name, found: AtomicPtr::new(null_mut()), kind: PhantomData }
     }
 
+    /// The function, if it was looked up before.
+    #[inline]
+    pub fn known(&self) -> Option<F> {
+        let found = self.found.load(Relaxed);
+        // SAFETY: as in `get`.
+        (!found.is_null()).then(|| unsafe { transmute_copy(&found) })
+    }
+
     /// The function, or none if nothing behind us defines it: then nobody can have linked to it.
     #[inline]
     pub fn get(&self) -> Option<F> {

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use forebay_client::{Client, File, Served};
+use forebay_client::{Client, FetchToMap, File, Served};
 use forebay_pfs::Revalidate;
 use libc::iovec;
 
@@ -100,6 +100,26 @@ impl Handle {
     /// Whether a read has failed here and was left to the kernel: the file is not served any more.
     pub fn has_failed(&self) -> bool {
         self.has_failed.load(Relaxed)
+    }
+
+    /// Length of the file.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Path of the file, if an agent serves it.
+    pub fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(File::path)
+    }
+
+    /// Device and inode of the file.
+    pub fn identity(&self) -> (u64, u64) {
+        self.identity
+    }
+
+    /// A descriptor of the tier's copy for a mapping in place of one of the file.
+    pub fn copy_to_map(&self, missing: FetchToMap) -> Option<OwnedFd> {
+        self.file.as_ref()?.copy_to_map(missing)
     }
 
     /// The program has moved the position.

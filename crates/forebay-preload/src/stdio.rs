@@ -7,6 +7,7 @@ use core::ffi::{c_char, c_int, c_void};
 
 use libc::{FILE, size_t, ssize_t};
 
+use crate::absorb::{self, Access};
 use crate::calls::{exports, may_try_again, take_place};
 use crate::next::next;
 use crate::{descriptors, observer, tier};
@@ -39,9 +40,48 @@ fn opened(stream: *mut FILE, mode: *const c_char) -> *mut FILE {
     let fd = descriptor(stream);
     descriptors::forget(fd);
     // SAFETY: the caller passed a C string to stdio.
-    let may_write = unsafe { *mode.cast::<u8>() != b'r' || !libc::strchr(mode, c_int::from(b'+')).is_null() };
-    tier::opened(fd, may_write);
-    stream
+    let access = match unsafe { (*mode.cast::<u8>(), libc::strchr(mode, c_int::from(b'+')).is_null()) } {
+        (b'w', _) => Access::Truncate,
+        (b'r', true) => Access::Read,
+        _ => Access::Write,
+    };
+    if tier::opened(fd, access) {
+        return stream;
+    }
+    // SAFETY: the program has not got it yet.
+    unsafe {
+        fclose(stream);
+        *libc::__errno_location() = libc::EIO;
+    }
+    core::ptr::null_mut()
+}
+
+/// Passes on what a stream has gathered.
+fn flushes(stream: *mut FILE) -> c_int {
+    let fd = descriptor(stream);
+    if !absorb::has(fd) {
+        return 0;
+    }
+    absorb::write(fd, LINE_BYTES, || next!(fflush(stream => *mut FILE) -> c_int, else -1))
+        .unwrap_or(libc::EOF)
+}
+
+/// Bytes that a formatted line takes at most, as far as is known before.
+const LINE_BYTES: u64 = 64 << 10;
+
+/// Runs a call that hands `bytes` to a stream, and may pass on what it has gathered before.
+#[inline]
+fn writes<R: Copy>(
+    stream: *mut FILE,
+    bytes: impl FnOnce() -> u64,
+    call: impl Fn() -> R,
+    written: impl FnOnce(R) -> u64,
+) -> R {
+    if !absorb::any() {
+        return observer::write(observed(stream), call, written);
+    }
+    // What the PFS does not take stays in memory with what was written before.
+    absorb::write(descriptor(stream), bytes(), &call).unwrap_or_else(call)
 }
 
 /// A stream that is closed: its number stands for no file.
@@ -124,11 +164,20 @@ take_place! {
     }
 
     fn fclose(stream: *mut FILE) -> c_int {
-        observer::close(closed(stream), || next!(fclose(stream => *mut FILE) -> c_int, else -1))
+        if absorb::any() {
+            flushes(stream);
+        }
+        let is_kept = absorb::keep(descriptor(stream));
+        let result = observer::close(closed(stream), || next!(fclose(stream => *mut FILE) -> c_int, else -1));
+        if is_kept { result } else { libc::EOF }
     }
 
     fn fflush(stream: *mut FILE) -> c_int {
-        observer::flush(descriptor(stream), || next!(fflush(stream => *mut FILE) -> c_int, else -1))
+        let call = || next!(fflush(stream => *mut FILE) -> c_int, else -1);
+        if absorb::has(descriptor(stream)) {
+            return flushes(stream);
+        }
+        observer::flush(descriptor(stream), call)
     }
 
     fn fwrite(from: *const c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
@@ -136,7 +185,7 @@ take_place! {
             fwrite(from => *const c_void, size => size_t, count => size_t, stream => *mut FILE) -> size_t,
             else 0
         );
-        observer::write(observed(stream), call, items(size))
+        writes(stream, || size.saturating_mul(count) as u64, call, items(size))
     }
 
     fn fwrite_unlocked(from: *const c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
@@ -144,7 +193,7 @@ take_place! {
             fwrite_unlocked(from => *const c_void, size => size_t, count => size_t, stream => *mut FILE) -> size_t,
             else 0
         );
-        observer::write(observed(stream), call, items(size))
+        writes(stream, || size.saturating_mul(count) as u64, call, items(size))
     }
 
     fn fread(to: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
@@ -198,29 +247,29 @@ take_place! {
 
     fn fputs(from: *const c_char, stream: *mut FILE) -> c_int {
         let call = || next!(fputs(from => *const c_char, stream => *mut FILE) -> c_int, else -1);
-        observer::write(observed(stream), call, text(from))
+        writes(stream, || text(from)(0), call, text(from))
     }
 
     fn fputs_unlocked(from: *const c_char, stream: *mut FILE) -> c_int {
         let call = || next!(fputs_unlocked(from => *const c_char, stream => *mut FILE) -> c_int, else -1);
-        observer::write(observed(stream), call, text(from))
+        writes(stream, || text(from)(0), call, text(from))
     }
 
     fn puts(from: *const c_char) -> c_int {
         let call = || next!(puts(from => *const c_char) -> c_int, else -1);
-        observer::write(observed(stdout()), call, |result| text(from)(result) + one(result))
+        writes(stdout(), || text(from)(0) + 1, call, |result| text(from)(result) + one(result))
     }
 
     fn fputc(byte: c_int, stream: *mut FILE) -> c_int {
-        observer::write(observed(stream), || next!(fputc(byte => c_int, stream => *mut FILE) -> c_int, else -1), one)
+        writes(stream, || 1, || next!(fputc(byte => c_int, stream => *mut FILE) -> c_int, else -1), one)
     }
 
     fn putc(byte: c_int, stream: *mut FILE) -> c_int {
-        observer::write(observed(stream), || next!(putc(byte => c_int, stream => *mut FILE) -> c_int, else -1), one)
+        writes(stream, || 1, || next!(putc(byte => c_int, stream => *mut FILE) -> c_int, else -1), one)
     }
 
     fn putchar(byte: c_int) -> c_int {
-        observer::write(observed(stdout()), || next!(putchar(byte => c_int) -> c_int, else -1), one)
+        writes(stdout(), || 1, || next!(putchar(byte => c_int) -> c_int, else -1), one)
     }
 
     // A list of arguments is passed by a pointer on the processors that are built for.
@@ -239,7 +288,7 @@ take_place! {
             vfprintf(stream => *mut FILE, format => *const c_char, arguments => *mut c_void) -> c_int,
             else -1
         );
-        observer::write(observed(stream), call, printed)
+        writes(stream, || LINE_BYTES, call, printed)
     }
 
     fn forebay_preload_vfprintf_chk(
@@ -251,7 +300,7 @@ take_place! {
             ) -> c_int,
             else -1
         );
-        observer::write(observed(stream), call, printed)
+        writes(stream, || LINE_BYTES, call, printed)
     }
 }
 

@@ -14,20 +14,21 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::OnceLock;
 
 use forebay_client::{Client, ClientConfig};
 use libc::{iovec, off_t, ssize_t};
 
+use crate::absorb::{self, Access};
 use crate::elsewhere::Elsewhere;
 use crate::handles::{Handles, Known, Pinned};
 use crate::inside::{self, Inside};
 use crate::paths::{self, Roots};
 use crate::served::{self, Handle};
 use crate::unserved::{self, Why};
-use crate::{bare_calls, kernel, own_files, report, shared};
+use crate::{bare_calls, kernel, mapping, own_files, report, shared};
 
 const ROOTS_VARIABLE: &CStr = c"FOREBAY_INTERCEPT_ROOTS";
 const REPORT_VARIABLE: &CStr = c"FOREBAY_REPORT";
@@ -43,7 +44,7 @@ const SMALL_BYTES: u64 = 128 << 10;
 /// The kernel reads at most this many bytes at a time.
 const MOST_BYTES: u64 = 0x7fff_f000;
 /// The kernel accepts at most this many buffers in a list.
-const MOST_PARTS: usize = 1024;
+pub const MOST_PARTS: usize = 1024;
 
 static HANDLES: Handles<Handle> = Handles::new();
 static CLIENT: OnceLock<Client> = OnceLock::new();
@@ -69,6 +70,7 @@ pub enum At {
 
 /// Turns the tier on if the environment says so. The program has not begun yet.
 pub extern "C" fn attach() {
+    mapping::attach();
     // SAFETY: no other thread changes the environment yet.
     let (roots, report) = unsafe { (shared::variable(ROOTS_VARIABLE), shared::variable(REPORT_VARIABLE)) };
     if roots.is_null() {
@@ -95,6 +97,7 @@ pub extern "C" fn attach() {
         && CLIENT.set(Client::new(config)).is_ok()
     {
         own_files::measure();
+        CLIENT.get().into_iter().for_each(absorb::attach);
         FILTERS.store(filters(), Relaxed);
         unserved::attach();
         inside::turn_on();
@@ -195,7 +198,7 @@ pub unsafe fn read_list(
 
 /// Whether a list of the program's can be read; if not, the kernel says so. A system call for each
 /// page: this one reads the mask of signals, and then refuses an unknown command.
-fn is_readable(parts: *const iovec, len: usize) -> bool {
+pub fn is_readable(parts: *const iovec, len: usize) -> bool {
     const PAGE_BYTES: usize = 4096;
     let (first, bytes) = (parts as usize & !7, len * size_of::<iovec>());
     let last = (parts as usize).saturating_add(bytes.saturating_sub(1));
@@ -226,6 +229,7 @@ unsafe fn serve(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
             leave(fd);
             return None;
         }
+        unserved::is_served();
         let want = want.min(MOST_BYTES);
         // SAFETY: the caller's promises.
         let bytes = unsafe {
@@ -238,6 +242,26 @@ unsafe fn serve(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
             leave(fd);
         }
         ssize_t::try_from(bytes?).ok()
+    })
+}
+
+/// Has `map` map the copy of `fd`'s file; `None`: the kernel maps the file.
+pub fn map(fd: c_int, map: impl FnOnce(&Handle) -> Option<*mut c_void>) -> Option<*mut c_void> {
+    if !inside::is_on() || matches!(HANDLES.known(fd), Known::Foreign | Known::Channel) {
+        return None;
+    }
+    let inside = inside::enter()?;
+    guarded(&inside, || {
+        let handle = handle_of(fd)?;
+        if handle.has_failed() {
+            return None;
+        }
+        let mapped = map(&handle);
+        match mapped {
+            Some(_) => unserved::is_served(),
+            None => unserved::is_left(handle.path()?, Why::NotMapped),
+        }
+        mapped
     })
 }
 
@@ -262,23 +286,15 @@ fn handle_of(fd: c_int) -> Option<Pinned<'static, Handle>> {
     HANDLES.pin(fd)
 }
 
-/// Runs `work` with `errno` as it was, and without a panic: after one the tier is off.
-fn guarded<R>(_inside: &Inside, work: impl FnOnce() -> Option<R>) -> Option<R> {
-    // SAFETY: `errno` is the calling thread's.
-    let errno = unsafe { *libc::__errno_location() };
-    let work_and_free = || {
+/// As [`inside::guarded`]; then frees what was closed.
+fn guarded<R>(inside: &Inside, work: impl FnOnce() -> Option<R>) -> Option<R> {
+    inside::guarded(inside, || {
         let result = work();
         // Also what was closed while this thread read it.
         HANDLES.free_retired();
+        absorb::free_retired();
         result
-    };
-    let result = catch_unwind(AssertUnwindSafe(work_and_free)).unwrap_or_else(|_| {
-        inside::turn_off();
-        None
-    });
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
-    result
+    })
 }
 
 /// Leaves a descriptor to the kernel from now on, with the read-ahead that the client core has
@@ -330,7 +346,6 @@ fn adopt(fd: c_int, seen: u64) {
         }
     };
     if handle.as_ref().is_some_and(Handle::is_served) {
-        unserved::is_served();
         report::count(|slot| &slot.files);
     } else {
         report::count(|slot| &slot.left_files);
@@ -399,34 +414,60 @@ fn is_for_reading(fd: c_int) -> bool {
     flags >= 0 && flags & (libc::O_ACCMODE | libc::O_DIRECT | libc::O_PATH) == libc::O_RDONLY
 }
 
-/// `fd` stands for a new file, which the program may write if it `may_write`.
-pub fn opened(fd: c_int, may_write: bool) {
+/// `fd` stands for a new file; `false`: its newest bytes cannot be had.
+#[must_use]
+pub fn opened(fd: c_int, access: Access) -> bool {
+    let may_write = access.may_write();
     if fd < 0 || !inside::is_on() {
-        return;
+        return true;
     }
     if own_files::is_own(fd) {
         // It was closed unseen by this library, and the program has got the number.
         own_files::unmark(fd);
     }
     closed(fd);
+    if absorb::may_matter(access) && inside::is_owner() && !is_on_signal_stack() && !may_absorb(fd, access) {
+        return false;
+    }
     if !may_write && unserved::is_looking() && inside::is_owner() {
         look_at_opened(fd);
     }
     if !may_write || !inside::is_owner() {
-        return;
+        return true;
     }
     HANDLES.note_writable(fd);
-    if HANDLES.count() == 0 {
-        return;
+    if HANDLES.count() == 0 && !mapping::has_mapped() {
+        return true;
     }
     // The program has the file open for reading as well, perhaps: it sees what it writes.
     if let Some(inside) = inside::enter() {
         guarded(&inside, || {
             let file = own_files::identity(fd)?;
             HANDLES.served().filter(|other| own_files::identity(*other) == Some(file)).for_each(leave);
+            mapping::return_to_file(fd, file);
             Some(())
         });
     }
+    true
+}
+
+/// A file of the PFS may be written to the tier first, or be there; `false` as of [`opened`].
+#[cold]
+fn may_absorb(fd: c_int, access: Access) -> bool {
+    let Some(inside) = inside::enter() else { return true };
+    let absorbed = guarded(&inside, || {
+        let kind = own_files::kind(fd).filter(|kind| kind.is_regular && !ELSEWHERE.has(kind.mount))?;
+        let mut room = vec![0_u8; PATH_BYTES];
+        let path = paths::of_descriptor(fd, &mut room);
+        if !is_covered(path) || path.len() == PATH_BYTES {
+            ELSEWHERE.note(kind.mount, may_hold);
+            return None;
+        }
+        let writes =
+            |file| HANDLES.writable().any(|other| other != fd && own_files::identity(other) == Some(file));
+        absorb::opened(CLIENT.get()?, fd, path, access, writes)
+    });
+    absorbed != Some(false)
 }
 
 /// Notes a file of the PFS that the program may be about to read unseen.
@@ -451,7 +492,21 @@ fn look_at_opened(fd: c_int) {
 
 /// `to` is a duplicate of `from`.
 pub fn duplicated(from: c_int, to: c_int) {
-    opened(to, HANDLES.is_writable(from));
+    if to < 0 || !absorb::has(from) {
+        let access = if HANDLES.is_writable(from) { Access::Write } else { Access::Read };
+        // A duplicate has the newest bytes if its original has.
+        let _ = opened(to, access);
+        return;
+    }
+    closed(to);
+    if inside::is_owner()
+        && let Some(inside) = inside::enter()
+    {
+        guarded(&inside, || {
+            absorb::duplicated(from, to);
+            Some(())
+        });
+    }
 }
 
 /// The number `fd` stands for no file any more.
@@ -464,11 +519,12 @@ pub fn closed(fd: c_int) {
         detach();
     }
     // The child of a `vfork` closes numbers of its own in its parent's memory.
-    let matters = HANDLES.has_handle(fd) || HANDLES.is_writable(fd);
+    let matters = HANDLES.has_handle(fd) || HANDLES.is_writable(fd) || absorb::has(fd);
     if matters && !inside::is_owner() {
         return;
     }
     HANDLES.forget(fd, false);
+    absorb::closed(fd);
     if matters && let Some(inside) = inside::enter() {
         guarded(&inside, || Some(()));
     }
@@ -493,6 +549,26 @@ pub fn sought(fd: c_int, position: off_t) {
     {
         handle.moved_to(position.unsigned_abs());
     }
+}
+
+/// What is newer than the PFS's attributes of the file with this device and inode, if it is dirty.
+#[cold]
+pub fn newest(identity: (u64, u64)) -> Option<absorb::Newest> {
+    if !absorb::is_dirty(identity) || !inside::is_owner() || is_on_signal_stack() {
+        return None;
+    }
+    let inside = inside::enter()?;
+    guarded(&inside, || absorb::newest(CLIENT.get()?, identity))
+}
+
+/// Before a rename; see [`absorb::before_rename`].
+#[cold]
+pub fn before_rename(from: &[u8], to: &[u8]) -> Result<(), c_int> {
+    if !inside::is_owner() || is_on_signal_stack() {
+        return Ok(());
+    }
+    let Some(inside) = inside::enter() else { return Ok(()) };
+    guarded(&inside, || Some(absorb::before_rename(CLIENT.get()?, from, to))).unwrap_or(Ok(()))
 }
 
 /// A call has found no free descriptor: frees this library's, if it has any. True if the call may
@@ -526,8 +602,22 @@ pub fn make_way() {
 
 /// The process takes a lock of the kind that ends when any descriptor of the file is closed.
 #[inline]
-pub fn locks() {
+pub fn locks(fd: c_int) {
     HAS_LOCKS.store(true, Release);
+    locks_file(fd);
+}
+
+/// The process takes a lock on the file of `fd`.
+pub fn locks_file(fd: c_int) {
+    if inside::is_on()
+        && inside::is_owner()
+        && let Some(inside) = inside::enter()
+    {
+        guarded(&inside, || {
+            mapping::locked(fd);
+            Some(())
+        });
+    }
 }
 
 /// The process has got a lock, and expects to see what others have written before.

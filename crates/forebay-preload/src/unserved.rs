@@ -50,6 +50,8 @@ pub enum Why {
     NotForReading,
     /// The program has it open for writing as well.
     IsWritten,
+    /// The program has mapped it, and the mapping is the PFS's.
+    NotMapped,
     /// The library may have no more descriptors.
     TooMany,
     /// The reason that the client core gives.
@@ -190,8 +192,12 @@ impl Left {
     fn in_words(&self) -> Vec<u8> {
         let (what, remedy) = match &self.why {
             Why::Unseen => (
-                "opened but not read by `read` or `pread`",
-                "to read from the tier what a program maps, or reads through C's stdio, use `forebay run --mount` or a mount",
+                "opened but not read by `read` or `pread`, nor mapped",
+                "to read from the tier what a program reads through C's stdio, use `forebay run --mount` or a mount",
+            ),
+            Why::NotMapped => (
+                "mapped, and not whole in the tier, not to its end, or changed a moment ago",
+                "load it before (`forebay load`), or use `forebay run --mount` or a mount",
             ),
             Why::NotForReading => (
                 "opened for reading and writing, or with O_DIRECT",

@@ -47,15 +47,16 @@ pub fn read_mode(name: &str) -> PyResult<ReadMode> {
     }
 }
 
-/// `bypass`, `through` or `memory`.
+/// `bypass`, `through`, `memory` or `back`.
 pub fn write_mode(name: &str) -> PyResult<WriteMode> {
     match name {
         "bypass" => Ok(WriteMode::Bypass),
         "through" => Ok(WriteMode::Through),
         "memory" => Ok(WriteMode::MemoryOnly),
-        _ => {
-            Err(PyValueError::new_err(format!("write mode {name:?}: write 'bypass', 'through' or 'memory'")))
-        }
+        "back" => Ok(WriteMode::Back),
+        _ => Err(PyValueError::new_err(format!(
+            "write mode {name:?}: write 'bypass', 'through', 'memory' or 'back'"
+        ))),
     }
 }
 

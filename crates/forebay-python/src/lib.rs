@@ -17,6 +17,7 @@ mod file;
 mod hpc;
 mod load;
 mod names;
+mod order;
 mod sim;
 mod writer;
 
@@ -33,6 +34,8 @@ mod _core {
     use super::hpc::HpcJob;
     #[pymodule_export]
     use super::names::same_file;
+    #[pymodule_export]
+    use super::order::Order;
     #[pymodule_export]
     use super::sim::{SimRun, SimScenario, SimulationError, sim_reproduce};
     #[pymodule_export]

@@ -14,6 +14,7 @@
 //! | [`driver`] | drives one policy machine and records what it was told and what it decided |
 //! | [`trace`] | the record of a run: JSON lines with a schema version |
 //! | [`arrivals`] | when the next phase of a job begins |
+//! | [`broadcast`] | many nodes that read one file at the same time |
 //! | [`burst`] | jobs that write their steps to shared burst buffer nodes |
 //! | [`cluster`] | nodes that run Spark's tasks before a file system of several servers |
 //! | [`colocate`] | HPC jobs beside Big Data jobs whose waves are prefetched |
@@ -35,6 +36,7 @@
 //! which its tests do against queueing theory.
 
 pub mod arrivals;
+pub mod broadcast;
 pub mod burst;
 pub mod cancel;
 pub mod cli;

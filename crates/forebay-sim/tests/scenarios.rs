@@ -340,7 +340,7 @@ const KEYS: [(&str, &[&str]); 5] = [
             "failures.node_down_s",
             "drain.policy",
             "drain.gb_per_s",
-            "drain.slow_gb_per_s",
+            "drain.age_max_s",
             "drain.keeps",
             "checkpoint.0.count",
             "checkpoint.0.interarrival_s",

@@ -150,7 +150,7 @@ fn a_step_drains_at_the_speed_of_its_nodes() {
 }
 
 /// Beside a phase that takes 30 s alone, steps drain only when a job with room for two has a third
-/// one, and then more slowly.
+/// one, or soon would.
 #[test]
 fn drains_yield_to_phases_unless_a_job_waits_for_room() {
     let phase = "[[hpc]]\nname = 'c'\ncompute_s = 1\nio_gb = 120\nphases = 1\nprocesses = 8\n";
@@ -159,9 +159,9 @@ fn drains_yield_to_phases_unless_a_job_waits_for_room() {
         (outcome.hpc[0].slowdown(), outcome.buffers.expect("it has burst buffers"))
     };
     let ((greedy, at_once), (polite, slowly)) = (outcome("at-once"), outcome("yield"));
-    assert!(greedy > 2.0 * polite && polite > 0.0, "{greedy} {polite}");
-    let waits_s = |buffers: &burst::Outcome| buffers.jobs[1].steps[2].wait_s();
-    assert!(waits_s(&slowly) > waits_s(&at_once) + 5.0, "{} {}", waits_s(&at_once), waits_s(&slowly));
+    assert!(greedy > 1.2 * polite && polite > 0.0, "{greedy} {polite}");
+    let first_s = |buffers: &burst::Outcome| buffers.drains[0].to_ns as f64 * 1e-9;
+    assert!(first_s(&slowly) > first_s(&at_once) + 1.0, "{} {}", first_s(&at_once), first_s(&slowly));
     assert_eq!((slowly.drains.len(), slowly.undrained_bytes), (6, 0));
 }
 

@@ -21,15 +21,18 @@ pub enum Class {
     Clients,
     /// Memory-only files.
     Scratch,
+    /// Files that the PFS does not have yet.
+    Dirty,
 }
 
 /// All classes with their names, in order.
-pub const CLASSES: [(Class, &str); 5] = [
+pub const CLASSES: [(Class, &str); 6] = [
     (Class::Pages, "pages"),
     (Class::Metadata, "metadata"),
     (Class::Buffers, "buffers"),
     (Class::Clients, "clients"),
     (Class::Scratch, "scratch"),
+    (Class::Dirty, "dirty"),
 ];
 
 #[derive(Debug)]

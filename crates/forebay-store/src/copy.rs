@@ -22,12 +22,14 @@ use crate::tier::{HUGE_PAGE_BYTES, Tier};
 use crate::word::{State, Word};
 use crate::{BLOCK_BYTES, blocks_bytes};
 use record::{Record, damaged};
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstat, ftruncate};
+use rustix::fs::{FallocateFlags, fallocate, fstat, ftruncate};
 use rustix::io::Errno;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 
+mod map_locks;
 mod record;
 mod stream;
 
@@ -214,18 +216,34 @@ impl CopyFile {
         Ok([tier.open_copy(copy, false)?, tier.open_record(copy, false)?])
     }
 
-    /// Whether anybody holds a lock on the copy, as clients do that map pages of it. Any reader can
-    /// take one, so it says something only of pages that are [`Word::mapped`]. The answer is for a
-    /// moment when no new locks are expected; the lock taken to find out is released at once.
+    /// A descriptor of the copy for a program that maps these pages: read-only, and with a lock on
+    /// them that lasts as long as anybody has the descriptor or a mapping made of it.
     ///
     /// # Errors
-    /// What `flock` returns.
-    pub fn is_locked_by_others(&self) -> io::Result<bool> {
-        match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(flock(&self.file, FlockOperation::Unlock).map(|()| false)?),
-            Err(Errno::WOULDBLOCK) => Ok(true),
-            Err(e) => Err(e.into()),
-        }
+    /// No descriptors or locks left.
+    pub fn share_to_map(&self, tier: &Tier, copy: u64, pages: Range<u32>) -> io::Result<OwnedFd> {
+        let shared = tier.open_copy(copy, false)?;
+        map_locks::lock(shared.as_fd(), &self.bytes_of(pages))?;
+        Ok(shared)
+    }
+
+    /// Those of `pages` that nobody maps, in runs without an order. Any reader can lock a page, so
+    /// a lock says something only of pages that are [`Word::mapped`].
+    ///
+    /// # Errors
+    /// What `fcntl` returns.
+    pub fn unmapped(&self, pages: Range<u32>) -> io::Result<Vec<Range<u32>>> {
+        let page_bytes = self.geometry.page_bytes;
+        let free = map_locks::unlocked(self.file.as_fd(), self.bytes_of(pages))?;
+        // A lock of part of a page is a stranger's, and holds the page.
+        let whole =
+            |bytes: Range<u64>| (bytes.start.div_ceil(page_bytes) as u32)..((bytes.end / page_bytes) as u32);
+        Ok(free.into_iter().map(whole).filter(|run| !run.is_empty()).collect())
+    }
+
+    fn bytes_of(&self, pages: Range<u32>) -> Range<u64> {
+        let page_bytes = self.geometry.page_bytes;
+        u64::from(pages.start) * page_bytes..u64::from(pages.end) * page_bytes
     }
 
     /// Releases the memory of a page that was written but is not to be marked.
@@ -570,6 +588,28 @@ mod tests {
             assert_eq!(mapping(&shared, size), mapped, "the last block of size {size} ends with zeros");
             tier.remove_copy(5).unwrap();
         }
+    }
+
+    #[test]
+    fn a_page_is_locked_as_long_as_a_mapping_of_it_lives() {
+        let (_dir, tier) = Tier::for_tests();
+        let copy = CopyFile::create(&tier, &identity(10 * 8192 - 1)).unwrap();
+        let unmapped = || {
+            let mut pages: Vec<u32> = copy.unmapped(0..10).unwrap().into_iter().flatten().collect();
+            pages.sort_unstable();
+            pages
+        };
+        let map = |pages: Range<u32>| {
+            let shared = copy.share_to_map(&tier, 5, pages).unwrap();
+            Map::new(shared.as_fd(), 0, 4096, false).unwrap()
+        };
+        assert_eq!(unmapped().len(), 10);
+        let (front, middle, again) = (map(0..2), map(4..6), map(5..8));
+        assert_eq!(unmapped(), [2, 3, 8, 9]);
+        drop(middle);
+        assert_eq!(unmapped(), [2, 3, 4, 8, 9]);
+        drop((front, again));
+        assert_eq!(unmapped().len(), 10);
     }
 
     #[test]

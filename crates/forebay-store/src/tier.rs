@@ -14,13 +14,13 @@
 use crate::mounting::{TMPFS_MAGIC, backing_name, explain, huge_setting, is_tmpfs_mount, mount_or_resize};
 use crate::{keeper, state};
 use rustix::fs::{
-    AtFlags, CWD, FlockOperation, Mode, OFlags, StatVfs, flock, fstatfs, fstatvfs, mkdirat, openat, statat,
-    unlinkat,
+    AtFlags, CWD, FlockOperation, Mode, OFlags, StatVfs, flock, fstatfs, fstatvfs, mkdirat, openat, renameat,
+    statat, unlinkat,
 };
 use rustix::mount::{UnmountFlags, unmount};
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -178,16 +178,54 @@ impl Tier {
         }
     }
 
+    /// A descriptor of the content of a dirty file, which is a copy without a record
+    /// ([`crate::dirty`]), for a program that has opened its file with `flags`.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn open_dirty(&self, copy: u64, flags: OFlags) -> io::Result<OwnedFd> {
+        Ok(openat(&self.copies, copy_name(copy), flags | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    pub(crate) fn open_dirty_record(&self, copy: u64) -> io::Result<OwnedFd> {
+        self.open_named(&dirty_name(copy), false)
+    }
+
+    /// Replaces the record of a dirty file by what `write` writes, as a whole.
+    pub(crate) fn replace_dirty_record(
+        &self,
+        copy: u64,
+        write: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let new = format!("{}.new", dirty_name(copy));
+        let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = openat(&self.copies, &new, flags, Mode::from(0o600))?;
+        write(file.as_fd())?;
+        Ok(renameat(&self.copies, &new, &self.copies, dirty_name(copy))?)
+    }
+
+    /// A file is not dirty any more: removes the record, not the content.
+    ///
+    /// # Errors
+    /// What `unlink` returns.
+    pub fn forget_dirty(&self, copy: u64) -> io::Result<()> {
+        self.remove_if_there(&dirty_name(copy))
+    }
+
+    fn remove_if_there(&self, name: &str) -> io::Result<()> {
+        match unlinkat(&self.copies, name, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
     /// Removes a copy and its record, if it has one; its memory goes when the last client has
     /// closed it.
     ///
     /// # Errors
     /// What `unlink` returns.
     pub fn remove_copy(&self, copy: u64) -> io::Result<()> {
-        match unlinkat(&self.copies, record_name(copy), AtFlags::empty()) {
-            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
-            Err(e) => return Err(e.into()),
-        }
+        self.remove_if_there(&record_name(copy))?;
         Ok(unlinkat(&self.copies, copy_name(copy), AtFlags::empty())?)
     }
 
@@ -197,25 +235,43 @@ impl Tier {
     /// # Errors
     /// What reading the directory and `unlink` return.
     pub fn list_copies(&self) -> io::Result<Vec<u64>> {
-        let (mut copies, mut records) = (BTreeSet::new(), BTreeSet::new());
+        self.list().map(|(copies, _)| copies)
+    }
+
+    /// Numbers of all dirty files, in ascending order; removes what [`Tier::list_copies`] does.
+    ///
+    /// # Errors
+    /// As [`Tier::list_copies`].
+    pub fn list_dirty(&self) -> io::Result<Vec<u64>> {
+        self.list().map(|(_, dirty)| dirty)
+    }
+
+    fn list(&self) -> io::Result<(Vec<u64>, Vec<u64>)> {
+        let (mut copies, mut records, mut dirty) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for entry in rustix::fs::Dir::read_from(&self.copies)? {
             let entry = entry?;
             match entry.file_name().to_bytes() {
                 b"." | b".." => {}
-                name => match (number_of(name, copy_name), number_of(name, record_name)) {
-                    (Some(copy), _) => _ = copies.insert(copy),
-                    (None, Some(copy)) => _ = records.insert(copy),
-                    (None, None) => unlinkat(&self.copies, entry.file_name(), AtFlags::empty())?,
+                name => match [copy_name, record_name, dirty_name].map(|named| number_of(name, named)) {
+                    [Some(copy), ..] => _ = copies.insert(copy),
+                    [_, Some(copy), _] => _ = records.insert(copy),
+                    [.., Some(copy)] => _ = dirty.insert(copy),
+                    [None, None, None] => unlinkat(&self.copies, entry.file_name(), AtFlags::empty())?,
                 },
             }
         }
-        for copy in copies.difference(&records) {
+        for copy in copies.iter().filter(|copy| !records.contains(copy) && !dirty.contains(copy)) {
             unlinkat(&self.copies, copy_name(*copy), AtFlags::empty())?;
         }
         for copy in records.difference(&copies) {
             unlinkat(&self.copies, record_name(*copy), AtFlags::empty())?;
         }
-        Ok(copies.intersection(&records).copied().collect())
+        // One that has a copy's record too was clean by then.
+        for copy in dirty.iter().filter(|copy| !copies.contains(copy) || records.contains(copy)) {
+            unlinkat(&self.copies, dirty_name(*copy), AtFlags::empty())?;
+        }
+        let is_copy = |copy: &u64| records.contains(copy);
+        Ok(copies.into_iter().filter(|copy| is_copy(copy) || dirty.contains(copy)).partition(is_copy))
     }
 
     /// A file without a name: memory-only data, gone with its last descriptor.
@@ -255,7 +311,9 @@ impl Tier {
     /// What the unmount returns; clients that still have copies open keep their memory until they
     /// close.
     pub fn destroy(self) -> io::Result<()> {
-        for copy in self.list_copies()? {
+        let (copies, dirty) = self.list()?;
+        for copy in copies.into_iter().chain(dirty) {
+            self.forget_dirty(copy)?;
             self.remove_copy(copy)?;
         }
         match self.backing {
@@ -319,8 +377,12 @@ fn record_name(copy: u64) -> String {
     format!("{copy:016x}.record")
 }
 
+fn dirty_name(copy: u64) -> String {
+    format!("{copy:016x}.dirty")
+}
+
 /// The copy that `name_of` calls `name`.
-fn number_of(name: &[u8], name_of: impl Fn(u64) -> String) -> Option<u64> {
+fn number_of(name: &[u8], name_of: fn(u64) -> String) -> Option<u64> {
     let digits = std::str::from_utf8(name.get(..16)?).ok()?;
     u64::from_str_radix(digits, 16).ok().filter(|copy| name_of(*copy).as_bytes() == name)
 }

@@ -12,7 +12,7 @@ use forebay_pfs::FileVersion;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const CLUSTER_PROTOCOL: u32 = 11;
+pub const CLUSTER_PROTOCOL: u32 = 12;
 
 /// A version of the membership. Later ones of a coordinator are greater, and those of a later
 /// coordinator, if its clock was not set back.
@@ -203,6 +203,9 @@ pub enum JobUpdate {
         #[serde(deserialize_with = "sequence")]
         partitions: Vec<u32>,
     },
+    /// Its tasks run in the order in which they are reported, over all stages: this node's agent
+    /// keeps what is read next. Right after [`JobUpdate::Begin`]. The agent alone hears it.
+    InOrder,
 }
 
 impl JobUpdate {
@@ -240,6 +243,7 @@ impl JobUpdate {
             }
             JobUpdate::StageReady { .. }
             | JobUpdate::TasksAsk
+            | JobUpdate::InOrder
             | JobUpdate::TaskEnded { .. }
             | JobUpdate::StageEnded { .. }
             | JobUpdate::End => 0,
@@ -352,6 +356,44 @@ pub enum ToCoordinator {
         /// Its partition.
         partition: u32,
     },
+    /// A file is dirty on this node from now on, unless it is on another. → [`ToAgent::Holder`]
+    Dirty {
+        /// Comes back with the answer.
+        ask: u64,
+        /// Which.
+        file: DirtyFile,
+    },
+    /// The PFS has it.
+    Clean {
+        /// Which.
+        file: DirtyFile,
+        /// Several nodes write it there.
+        is_shared: bool,
+    },
+    /// What is dirty on this node, before it reports more. At the beginning of each connection:
+    /// until then it is what the last one has reported.
+    AllDirty(Vec<DirtyFile>),
+    /// On which node is a file dirty? → [`ToAgent::Holder`]
+    AskDirty {
+        /// Comes back with the answer.
+        ask: u64,
+        /// Which.
+        file: DirtyFile,
+        /// It has been emptied: what a node has that is gone is void.
+        is_emptied: bool,
+    },
+}
+
+/// In place of a node's name: several nodes write the file, to the PFS.
+pub const SHARED: &str = "*";
+
+/// A file that programs write to the tier first, as all nodes know it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DirtyFile {
+    /// Label of its mount.
+    pub mount: String,
+    /// Its inode on the PFS.
+    pub ino: u64,
 }
 
 /// How far a request is.
@@ -463,6 +505,13 @@ pub enum ToAgent {
     MayRead {
         /// The question's.
         ask: u64,
+    },
+    /// Answer to [`ToCoordinator::Dirty`] and [`ToCoordinator::AskDirty`].
+    Holder {
+        /// The question's.
+        ask: u64,
+        /// The node on which the file is dirty; empty if there is none.
+        node: String,
     },
 }
 

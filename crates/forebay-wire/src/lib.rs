@@ -21,6 +21,7 @@ pub mod observed;
 mod owner;
 pub mod peer;
 pub mod proving;
+pub mod shuffle;
 mod sock_diag;
 pub mod tls;
 mod tls_stream;

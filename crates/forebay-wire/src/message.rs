@@ -11,11 +11,16 @@
 
 use crate::cluster::{ClusterView, JobStatus, JobUpdate, Overview};
 use crate::hpc::{HpcJob, HpcStatus, PlanLog};
+use crate::shuffle::{App, Block, BlockPlace};
 use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 14;
+pub const PROTOCOL: u32 = 17;
+
+/// A file that was written longer ago is whole on the PFS. The clocks of servers and nodes may
+/// differ by a minute.
+pub const RECENT: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// First eight bytes of every connection: "forebay" and a zero.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\0");
@@ -113,18 +118,11 @@ pub enum Request {
         /// Bytes of the read, and of those it stands for.
         bytes: u32,
     },
-    /// Keep pages in place while this connection maps them. With the copy, as the client got it. →
-    /// [`Reply::Done`] or [`Reply::Refused`]
+    /// Keep pages in place for as long as somebody maps them by the descriptor in the answer. With
+    /// the copy, as the client got it. With the file as well if the mapping takes the place of one
+    /// of the file: then only if nobody writes the file. → [`Reply::Done`] with a descriptor,
+    /// [`Reply::Waits`] if they are not all resident, or [`Reply::Refused`]
     PinPages {
-        /// The copy.
-        copy: CopyId,
-        /// First page.
-        first_page: u32,
-        /// Pages.
-        pages: u32,
-    },
-    /// Undo one [`Request::PinPages`]. One way.
-    UnpinPages {
         /// The copy.
         copy: CopyId,
         /// First page.
@@ -294,6 +292,118 @@ pub enum Request {
     /// The nodes that the coordinator knows, and what they hold. → [`Reply::Overview`] or
     /// [`Reply::Failed`]
     Overview,
+    /// A program has opened the file for writing, and what it writes may go to the tier first. With
+    /// the file twice, as [`Request::StageCommit`]. → [`Reply::Dirty`] with the content as the
+    /// program has opened it, and the words, or [`Reply::Refused`]
+    Absorb {
+        /// The program is to write to the tier if the file is empty. If not, the file concerns the
+        /// agent only if it is dirty.
+        is_wanted: bool,
+        /// Access mode and `O_APPEND` of the program.
+        flags: u32,
+        /// The program has truncated the file by its open.
+        truncated: bool,
+    },
+    /// A write of `bytes` to a dirty file of this user needs room. → [`Reply::Done`] or
+    /// [`Reply::Refused`]
+    DirtyRoom {
+        /// The file.
+        copy: CopyId,
+        /// Of the next write.
+        bytes: u64,
+    },
+    /// A writer of a dirty file goes on at the PFS: nobody writes to the tier any more, and the PFS
+    /// gets what was written. → [`Reply::Done`] when it has, [`Reply::Waits`] after a second; it
+    /// asks again then; or [`Reply::Failed`]
+    CallIn(CopyId),
+    /// Wait until the PFS has what was written before to the file. With the file, or without one
+    /// for all of this user. → as [`Request::CallIn`]
+    DirtySync,
+    /// Length and time of the last write of a dirty file. → [`Reply::DirtyStat`] or
+    /// [`Reply::Refused`]
+    DirtyStat {
+        /// Device of its PFS on this node.
+        dev: u64,
+        /// Its inode there.
+        ino: u64,
+    },
+    /// Files that the PFS does not have yet; those of other users are shown to the operator only. →
+    /// [`Reply::DirtyList`]
+    DirtyList {
+        /// Answer those after this one.
+        after: CopyId,
+    },
+    /// The content of a dirty file, for its user and the operator. → [`Reply::Dirty`] with it, open
+    /// for reading, or [`Reply::Refused`]
+    DirtyExport(CopyId),
+    /// Give up a parked file and what was written to it, for its user and the operator. →
+    /// [`Reply::Done`] or [`Reply::Refused`]
+    DirtyDrop(CopyId),
+    /// Fetch all of the file in the background, if clients could map it then. With the file. One
+    /// way.
+    FetchToMap {
+        /// The version the client opened.
+        version: FileVersion,
+    },
+    /// Keep a memory-only file of the job beyond the job, for its user, as the image of `tree`. →
+    /// [`Reply::Done`] or [`Reply::Failed`]
+    ImageKeep {
+        /// The job's token.
+        job: String,
+        /// Name within the job.
+        name: Vec<u8>,
+        /// What the image is of: the user's own key.
+        tree: Vec<u8>,
+    },
+    /// A program opened a file that the PFS shows as empty, or as written within [`RECENT`]:
+    /// another node may have newer bytes. With the file; without it the client goes on waiting. →
+    /// [`Reply::Dirty`] with the newest content, [`Reply::Done`] if the PFS has it,
+    /// [`Reply::Waits`], or [`Reply::Failed`]
+    OpenNewest,
+    /// Open the image that this user has last kept. → [`Reply::Scratch`] with the file, or
+    /// [`Reply::Failed`]
+    ImageOpen {
+        /// What it is of.
+        tree: Vec<u8>,
+    },
+    /// Begin an application whose map outputs agents keep until this connection ends. →
+    /// [`Reply::ShuffleApp`]
+    ShuffleBegin,
+    /// A process of the application runs on this node. → [`Reply::ShuffleApp`], or
+    /// [`Reply::Failed`] if the application has ended
+    ShuffleJoin(App),
+    /// The application of this connection has a shuffle (`true`), or not any more: then all nodes
+    /// remove its outputs. → [`Reply::Done`]
+    ShuffleLives {
+        /// The shuffle.
+        shuffle: u32,
+        /// It is not removed yet.
+        lives: bool,
+    },
+    /// Remove the outputs of a shuffle on this node. → [`Reply::Done`]
+    ShuffleRemove {
+        /// Of the application.
+        token: String,
+        /// The shuffle.
+        shuffle: u32,
+    },
+    /// Blocks of map outputs on a node, at most [`crate::shuffle::BLOCKS_MAX`]. →
+    /// [`Reply::ShuffleBlocks`] with files, open for reading, or [`Reply::Failed`] if one of them
+    /// is not there
+    ShuffleFetch {
+        /// The application.
+        app: App,
+        /// The node that has them.
+        node: String,
+        /// The blocks.
+        blocks: Vec<Block>,
+        /// The agent answers at the latest after this many milliseconds.
+        deadline_ms: u32,
+    },
+    /// Wait until what was written before to a dirty file is in the memory of a second node, or on
+    /// the PFS; `None`: to all files of this user. → as [`Request::CallIn`]. After
+    /// [`Reply::Waits`] the client asks again on the same connection.
+    DirtyKeep(Option<CopyId>),
 }
 
 /// What the agent answers.
@@ -408,8 +518,41 @@ pub enum Reply {
     /// To [`Request::Overview`].
     Overview(Box<Overview>),
     /// To [`Request::HpcBegin`] of a job that shares: it is not its turn yet. To
-    /// [`Request::TaskAsks`]: its input is not there yet. Ask again.
+    /// [`Request::TaskAsks`]: its input is not there yet. To others: it is not done yet. Ask again.
+    /// To [`Request::PinPages`]: some are not resident.
     Waits,
+    /// The newest content of the file is not on the PFS yet; the packet carries it.
+    Dirty {
+        /// The file.
+        copy: CopyId,
+        /// Its length now.
+        size: u64,
+    },
+    /// To [`Request::DirtyStat`].
+    DirtyStat {
+        /// Length in bytes.
+        size: u64,
+        /// Blocks of 512 bytes.
+        blocks: u64,
+        /// Last write, nanoseconds since 1970.
+        mtime_ns: i64,
+    },
+    /// Dirty files; ask again after the last while `more`.
+    DirtyList {
+        /// The files.
+        files: Vec<DirtyStatus>,
+        /// There are more.
+        more: bool,
+    },
+    /// The application, and the name of this node.
+    ShuffleApp {
+        /// The application.
+        app: App,
+        /// This node.
+        node: String,
+    },
+    /// To [`Request::ShuffleFetch`]: where each block is.
+    ShuffleBlocks(Vec<BlockPlace>),
 }
 
 /// Why the agent will not do something. Never an error to the program: it reads the PFS.
@@ -501,6 +644,53 @@ pub struct CachedFile {
     pub pinned: bool,
     /// A newer version was seen; this one goes first.
     pub stale: bool,
+}
+
+/// A file that the PFS does not have yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirtyStatus {
+    /// Its number.
+    pub copy: CopyId,
+    /// Label of its mount.
+    pub mount: String,
+    /// Path when it was opened for writing.
+    pub path: Vec<u8>,
+    /// Who writes it.
+    pub uid: u32,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Bytes of it that the pass under way has written.
+    pub drained_bytes: u64,
+    /// When it was opened for writing, milliseconds ago.
+    pub age_ms: u64,
+    /// What it is waiting for.
+    pub state: DirtyState,
+    /// Why the last pass failed; empty if none has.
+    pub error: String,
+    /// The rate at which it is written, 0 if it is not, or not known.
+    pub rate_bytes_per_s: u64,
+    /// When the PFS will have it, if nothing changes; `None`: not known.
+    pub safe_in_ms: Option<u64>,
+    /// What it waits for, or why it is written during a phase; may be empty.
+    pub why: String,
+}
+
+/// Where a dirty file stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DirtyState {
+    /// A program has it open for writing.
+    Open,
+    /// It waits for its pass.
+    Waits,
+    /// It is being written to the PFS.
+    Drains,
+    /// The last pass has failed; there will be another.
+    Failed,
+    /// No pass is made until somebody syncs it.
+    Parked,
+    /// It is the second copy of a file that is dirty on another node.
+    Copy,
 }
 
 /// State and counters of an agent. All counters start at 0 with the agent.
@@ -684,16 +874,16 @@ mod tests {
             stamps: "s".into(),
         };
         let bytes = postcard::to_stdvec(&mount).unwrap();
-        assert_eq!((PROTOCOL, bytes), (14, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
+        assert_eq!((PROTOCOL, bytes), (17, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
         let status = Status { mounts: vec![mount], ..Status::default() };
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (14, 37));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (14, vec![11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (17, 37));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (17, vec![11]));
         let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
-        assert_eq!((PROTOCOL, facts), (14, vec![1, 2, 6, 8]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (14, vec![0; 10]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (14, vec![0; 9]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (14, vec![0; 6]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (14, vec![0; 13]));
+        assert_eq!((PROTOCOL, facts), (17, vec![1, 2, 6, 8]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (17, vec![0; 10]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (17, vec![0; 9]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (17, vec![0; 6]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (17, vec![0; 13]));
     }
 
     #[test]

@@ -6,6 +6,10 @@
 //! fetched, so that a reader need not wait for all of it. Small pages are requested together, and
 //! those that the owner has come as one piece.
 //!
+//! A page that many nodes request at the same time does not come from the owner each time:
+//! [`PeerReply::Relay`] names a node that has it or gets it. The asker requests it there, and if
+//! that fails from the owner again.
+//!
 //! **Why no byte that was taken away on the way is believed.** What is sent out of the tier without
 //! a copy is not in the socket but referred to by it: memory that is released meanwhile would
 //! arrive as zeros. So the owner keeps the page in place until the asker's [`PeerRequest::Taken`],
@@ -14,13 +18,14 @@
 //! asked, so its own ends earlier, and believes a piece of bytes only if its clock shows, after the
 //! copy was made, that the deadline is still to come. A lost peer costs nothing but time.
 
-use crate::cluster::FileRef;
+use crate::cluster::{DirtyFile, FileRef};
 use crate::hpc::HpcPhase;
+use crate::shuffle::Block;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Number of this protocol.
-pub const PEER_PROTOCOL: u32 = 6;
+pub const PEER_PROTOCOL: u32 = 9;
 
 /// Pages that are asked about in one [`PeerRequest::Check`].
 pub const CHECKED_MAX: usize = 1 << 16;
@@ -47,6 +52,8 @@ pub enum PeerRequest {
         from: u64,
         /// Who wants it.
         wanted: Wanted,
+        /// Whom the asker takes the other side for.
+        role: Role,
         /// The asker believes nothing that is complete only after so many milliseconds.
         deadline_ms: u32,
     },
@@ -89,6 +96,103 @@ pub enum PeerRequest {
         /// The phases.
         phases: Vec<HpcPhase>,
     },
+    /// A file that is dirty at the other node, sent here. → [`PeerReply::Dirty`] and its bytes, or
+    /// [`PeerReply::Refused`]
+    Dirty {
+        /// Which.
+        file: DirtyFile,
+        /// Length and mtime (nanoseconds since 1970) that the PFS shows at the asking node.
+        shown: (u64, i64),
+        /// When the file was created, as the PFS shows it there, in nanoseconds since 1970.
+        born_ns: Option<i64>,
+        /// Length and mtime of what the asking node has of it.
+        known: Option<(u64, i64)>,
+    },
+    /// Programs of the asking node write a file that is dirty at the other node: its writers go on
+    /// at the PFS. → [`PeerReply::Fetched`] once the PFS has what they wrote,
+    /// [`PeerReply::NotYet`], or [`PeerReply::Failed`]
+    CallIn {
+        /// Which.
+        file: DirtyFile,
+        /// The file has been emptied: what was written to it is void.
+        truncated: bool,
+        /// They do not wait any longer: both contents are kept.
+        gives_up: bool,
+    },
+    /// Blocks of map outputs of an application, sent here. → [`PeerReply::Blocks`] and their bytes,
+    /// or [`PeerReply::Failed`] if one of them is not there
+    Blocks {
+        /// The application.
+        token: String,
+        /// Its user.
+        uid: u32,
+        /// The blocks, at most [`crate::shuffle::BLOCKS_MAX`].
+        blocks: Vec<Block>,
+    },
+    /// Whether an application whose driver runs on the other node lives, and which of these
+    /// shuffles it has. → [`PeerReply::Shuffles`]
+    Shuffles {
+        /// The application.
+        token: String,
+        /// Its user.
+        uid: u32,
+        /// Shuffles with outputs on the asking node.
+        shuffles: Vec<u32>,
+    },
+    /// Keep a second copy of a file that is dirty at the asking node, in place of an earlier one. →
+    /// [`PeerReply::Fetched`]: the asker sends the bytes of the ranges, and gets
+    /// [`PeerReply::Fetched`] once the copy is whole; or [`PeerReply::Refused`]
+    Keep(Box<KeptFile>),
+    /// The PFS has the file, or another node keeps its copy: the memory of the copy is free. →
+    /// [`PeerReply::Fetched`]
+    Release {
+        /// Which.
+        file: DirtyFile,
+        /// A copy of a later generation stays.
+        generation: u64,
+    },
+    /// Does the copy of this file, which the asking node keeps, still count? →
+    /// [`PeerReply::Custody`]
+    AskCustody {
+        /// Which.
+        file: DirtyFile,
+    },
+}
+
+/// A dirty file, as the node learns of it that keeps its second copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptFile {
+    /// Which.
+    pub file: DirtyFile,
+    /// Path below the mount's root, as bytes, without a leading slash.
+    pub path: Vec<u8>,
+    /// When the file was created, as the PFS shows it, in nanoseconds since 1970.
+    pub born_ns: Option<i64>,
+    /// The user who writes it.
+    pub uid: u32,
+    /// When it was opened for writing, nanoseconds since 1970.
+    pub since_ns: i64,
+    /// Length and mtime that the PFS shows as long as nobody else changes the file there.
+    pub left: (u64, i64),
+    /// Counts the copies of this file.
+    pub generation: u64,
+    /// Length in bytes.
+    pub size: u64,
+    /// Last write, nanoseconds since 1970.
+    pub mtime_ns: i64,
+    /// Offset and end of the ranges that are not holes, in order.
+    pub ranges: Vec<(u64, u64)>,
+}
+
+/// What becomes of a second copy, by the word of the node whose file it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Custody {
+    /// It counts.
+    Yours,
+    /// Another node keeps a newer one.
+    Others,
+    /// The file is not dirty here: its node may have lost it.
+    Unknown,
 }
 
 /// A page of one version of a file.
@@ -115,6 +219,16 @@ pub enum Wanted {
     Plan,
     /// Small random reads keep missing it.
     Refill,
+}
+
+/// Whom an asker takes the other side for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// The owner of the page, which may name another node.
+    Owner,
+    /// A node that has the page or gets it, by the word of its owner. It fetches nothing for this
+    /// request.
+    Relay,
 }
 
 /// From the owner.
@@ -160,6 +274,8 @@ pub enum PeerReply {
     /// The owner is there and has begun, but the page, or the rest of it, is not ready in time. It
     /// may be asked again.
     NotYet,
+    /// The node of this number (see `forebay_policy::placement`) has the page or gets it.
+    Relay(u64),
     /// To [`PeerRequest::Phases`].
     Heard {
         /// Bytes that this node has read from the PFS since its start: if they grow, its reads go
@@ -169,6 +285,31 @@ pub enum PeerReply {
         /// read ahead is still on its way. `u32::MAX` if there was none.
         since_read_ms: u32,
     },
+    /// To [`PeerRequest::Dirty`]. The content follows, as raw bytes, unless the asker has it.
+    Dirty {
+        /// Its length.
+        size: u64,
+        /// Its last write, nanoseconds since 1970.
+        mtime_ns: i64,
+        /// It is what the asker has.
+        is_known: bool,
+        /// The next change will show another time.
+        is_settled: bool,
+    },
+    /// To [`PeerRequest::Blocks`]. The blocks follow, in order, as raw bytes.
+    Blocks {
+        /// Bytes of each.
+        lengths: Vec<u64>,
+    },
+    /// To [`PeerRequest::Shuffles`].
+    Shuffles {
+        /// The application lives.
+        lives: bool,
+        /// Of the shuffles asked about, those that it has removed.
+        removed: Vec<u32>,
+    },
+    /// To [`PeerRequest::AskCustody`].
+    Custody(Custody),
 }
 
 /// A deadline as it is told to the owner, `left` before it passes at the asker: rounded up, so that

@@ -79,14 +79,14 @@ class Packages(unittest.TestCase):
         files = {line.split()[5]: line for line in said("dpkg-deb", "--contents", deb).splitlines()}
         for name in ["usr/bin/forebay", "usr/bin/forebay-sim", "usr/bin/forebay-lab", "usr/sbin/mount.fuse.forebay", "usr/lib/forebay/libforebay_preload.so",
                      "usr/lib/systemd/system/forebay.service", "usr/share/bash-completion/completions/forebay", "usr/share/man/man1/forebay-sim.1.gz",
-                     "etc/forebay.toml"]:
+                     "etc/forebay/forebay.toml"]:
             self.assertIn(f"./{name}", files)
         self.assertFalse([line for line in files.values() if not line.split()[1] == "root/root"])
         self.assertFalse([name for name in files if name.endswith((".h", ".a", ".pc"))])
         fields = dict(line.split(": ", 1) for line in said("dpkg-deb", "--field", deb).splitlines() if line[0] != " ")
         self.assertEqual(fields["Version"], self.version)
         self.assertRegex(fields["Depends"], r"^libc6 \(>= [0-9.]+\)(, libgcc-s1 \(>= [0-9.]+\))?$")
-        self.assertEqual(said("dpkg-deb", "--info", deb, "conffiles"), "/etc/forebay.toml\n")
+        self.assertEqual(said("dpkg-deb", "--info", deb, "conffiles"), "/etc/forebay/forebay.toml\n")
         development = said("dpkg-deb", "--contents", self.only("forebay-dev_*.deb"))
         for name in ["usr/include/forebay.h", "libforebay.so -> libforebay.so.0", "libforebay.a", "pkgconfig/forebay.pc"]:
             self.assertIn(name, development)
@@ -96,7 +96,7 @@ class Packages(unittest.TestCase):
         files = said("rpm", "-qpl", rpm).splitlines()
         for name in ["/usr/bin/forebay", "/usr/sbin/mount.fuse.forebay", "/usr/lib64/libforebay.so.0", "/usr/lib/systemd/system/forebay.service"]:
             self.assertIn(name, files)
-        self.assertEqual(said("rpm", "-qpc", rpm), "/etc/forebay.toml\n")
+        self.assertEqual(said("rpm", "-qpc", rpm), "/etc/forebay/forebay.toml\n")
 
     def test_the_unit_has_no_mount_namespace(self):
         # systemd.exec(5): each of these makes one, and the cache would end with the service.

@@ -28,6 +28,7 @@ from typing import Any, Callable, Iterable, Iterator, Optional, Union
 from ._core import EXTENT_BYTES, Client, File, Writer
 from .files import ReadFile, WriteFile, open
 from .hpc import HpcJob, Phase
+from .order import Order, order
 from .process import begin_job, default_client
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "File",
     "HpcJob",
     "LoadError",
+    "Order",
     "Phase",
     "ReadFile",
     "WriteFile",
@@ -46,6 +48,7 @@ __all__ = [
     "evict",
     "load",
     "open",
+    "order",
     "pin",
     "residency",
     "status",

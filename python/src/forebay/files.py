@@ -32,7 +32,7 @@ COPY_BYTES = 1 << 20
 PROTOCOL = "forebay"
 
 ReadMode = Literal["cached", "tier", "pfs"]
-WriteMode = Literal["through", "bypass", "memory"]
+WriteMode = Literal["through", "bypass", "memory", "back"]
 
 
 def plain_path(path: Union[str, bytes, os.PathLike]) -> str:
@@ -387,6 +387,8 @@ def open_binary(
         return _open_both_ways(client, path, mode, write_mode, buffer_bytes)
     if mode == "rb":
         return ReadFile(client.open(path, read_mode), buffer_bytes, reopen)
+    if rename_to is not None and write_mode == "back":
+        write_mode = "through"  # A good file must not be replaced by one that is in memory only.
     writer = client.create(path, write_mode, exclusive=mode == "xb", append=mode == "ab")
     return WriteFile(writer, mode, rename_to, memory_only=write_mode == "memory")
 
@@ -394,7 +396,7 @@ def open_binary(
 def _open_both_ways(client: Client, path: str, mode: str, write_mode: str, buffer_bytes: Optional[int]) -> Any:
     """A plain file of the PFS: what is read back must be what was just written, which the tier does not have yet."""
     if write_mode not in get_args(WriteMode):
-        raise ValueError(f"write mode {write_mode!r}: write 'bypass', 'through' or 'memory'")
+        raise ValueError(f"write mode {write_mode!r}: write 'bypass', 'through', 'memory' or 'back'")
     if write_mode == "memory" or _is_memory_only(client, path):
         text = f"a memory-only file cannot be opened in mode {mode!r}; write it in mode 'wb', close it, and open it in mode 'rb'"
         raise OSError(errno.EOPNOTSUPP, text, path)
@@ -428,7 +430,8 @@ def open(
     buffering: bytes kept for lines and small reads, -1 for the default.
     read_mode: "cached" (the tier, otherwise the PFS, and cached), "tier" (the tier only; OSError ENODATA if not resident),
         "pfs" (the PFS only, not cached).
-    write_mode: "through" (the PFS and the tier), "bypass" (the PFS only), "memory" (this node's memory, for this job: see
+    write_mode: "through" (the PFS and the tier), "bypass" (the PFS only), "back" (this node's
+        memory, and the PFS after the close), "memory" (this node's memory, for this job: see
         `begin_job`).
 
     A mode with `+` reads and writes the PFS only, as the built-in `open` does.

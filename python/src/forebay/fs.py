@@ -78,7 +78,7 @@ class ForebayFileSystem(AbstractFileSystem):
         if read_mode not in get_args(ReadMode):
             raise ValueError(f"read mode {read_mode!r}: write 'cached', 'tier' or 'pfs'")
         if write_mode not in get_args(WriteMode):
-            raise ValueError(f"write mode {write_mode!r}: write 'bypass', 'through' or 'memory'")
+            raise ValueError(f"write mode {write_mode!r}: write 'bypass', 'through', 'memory' or 'back'")
         super().__init__(**kwargs)
         own = socket is not None or deadline_s is not None or quiet is not None
         self.client = Client(socket, deadline_s=deadline_s, quiet=quiet) if own else default_client()

@@ -1,6 +1,6 @@
 //! The copies that an earlier agent has left: this one takes them over at its start.
 
-use super::pins::held_pages;
+use super::mapped::still_mapped;
 use super::{Cache, metadata_bytes};
 use forebay_policy::eviction::Fill;
 use forebay_store::copy::{CopyFile, CopyIdentity, FLAG_PINNED};
@@ -53,13 +53,13 @@ impl Cache {
             return None;
         }
         let pinned = file.flags() & FLAG_PINNED != 0;
-        let held = held_pages(&file, &resident);
+        let mapped = still_mapped(&file, &resident);
         let metadata = self.budget.reserve_existing(Class::Metadata, metadata_bytes(&identity));
         let entry = self.insert_entry(identity, mount, metadata, file);
-        self.hold_mapped(&entry, held);
         let bytes: u64 = resident.iter().map(|p| blocks_bytes(geometry.page_len(*p))).sum();
         self.keep_pages(self.budget.reserve_existing(Class::Pages, bytes));
         let file = self.file(&entry).ok()?;
+        self.adopt_mapped(&entry, &file, mapped);
         for page in resident {
             let word = file.word(page);
             // A remote page that had been used often begins anew: in a crash nobody knows what was

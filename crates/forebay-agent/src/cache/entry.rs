@@ -61,6 +61,9 @@ impl Readers {
     }
 }
 
+/// A file, whatever its version: index of its mount, and inode.
+pub type FileId = (usize, u64);
+
 /// One cached version.
 #[derive(Debug)]
 pub struct Entry {
@@ -207,6 +210,11 @@ impl Entry {
     /// Whether `page` is on its way.
     pub fn is_being_fetched(&self, page: u32) -> bool {
         lock(&self.inner).page_fetches.contains_key(&page)
+    }
+
+    /// The fetch of `page`, if it is on its way.
+    pub fn page_fetch(&self, page: u32) -> Option<Arc<PageFetch>> {
+        lock(&self.inner).page_fetches.get(&page).cloned()
     }
 
     /// The fetch has ended.

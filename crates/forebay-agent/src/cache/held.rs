@@ -48,4 +48,10 @@ impl Cache {
         let room = self.reserve(class, bytes).ok_or(Refusal::NoRoom)?;
         Ok(Held { room, share })
     }
+
+    /// As [`Cache::hold`], of bytes that are there already, whether they fit or not.
+    pub fn hold_existing(&self, shares: &Shares, uid: u32, class: Class, bytes: u64) -> Held {
+        let share = shares.share_existing(Kind::Held, uid, bytes);
+        Held { room: self.budget.reserve_existing(class, bytes), share }
+    }
 }

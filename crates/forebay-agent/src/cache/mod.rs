@@ -10,13 +10,14 @@
 //! | `fill` | a page on its way into the tier |
 //! | `evict` | gives memory back |
 //! | `pins`, `held` | what may not be evicted, and whose it is |
+//! | `announced` | when its pages are read next, as jobs have announced |
 //! | `adopt` | takes over the copies of an earlier agent |
 
 use crate::counters::Counters;
 use crate::lock::lock;
-use entry::{Entry, Stale};
+use entry::{Entry, FileId, Stale};
 use forebay_pfs::{FileFacts, FileVersion};
-use forebay_policy::eviction::{EvictionKind, EvictionPolicy, Fill};
+use forebay_policy::eviction::{EvictionKind, EvictionPolicy, Fill, Orders};
 use forebay_store::copy::{CopyFile, CopyIdentity, release_bytes};
 use forebay_store::ring::PAGES_MAX;
 use forebay_store::{Budget, Class, Reservation, State, Tier, Word, blocks_bytes};
@@ -29,14 +30,16 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 mod adopt;
+pub mod announced;
 pub mod entry;
 mod evict;
 pub mod fill;
 pub mod held;
+mod mapped;
 pub mod page_fetch;
 mod pins;
 
-pub use pins::{Lent, NoPin};
+pub use pins::{Lent, NoMap, NoPin};
 
 /// What a copy costs beside its blocks and those of its record. The agent's own entry is about 730
 /// bytes (`make bench`, `agent.memory_per_file`). The kernel takes 2.6 KiB for two inodes, two
@@ -49,6 +52,9 @@ const REMOTE_PAGES_SHARE: u64 = 4;
 
 /// One part in so many of the room for pages is left to the copies' headers and to new clients.
 const ROOM_BESIDE: u64 = 16;
+
+/// Who needs room evicts up to so much of what is over the capacity.
+const EVICT_AT_ONCE_BYTES: u64 = 4 << 20;
 
 /// The cached versions of one tier.
 #[derive(Debug)]
@@ -87,10 +93,10 @@ struct Index {
     /// their pages until they are walked.
     stale: VecDeque<Stale>,
     policy: Box<dyn EvictionPolicy>,
-    /// Adopted copies with the pages that clients of the earlier agent may still map. Their pins
-    /// died with that agent; the lock on the copy's file has not. The pages are pinned and count as
-    /// mapped.
-    held: Vec<(Arc<Entry>, Vec<u32>)>,
+    /// Pages that programs map, also those that an earlier agent let them map.
+    mapped: BTreeMap<mapped::MappedKey, mapped::Mapped>,
+    /// What jobs have announced to read.
+    orders: Orders<FileId>,
     /// Pages mapped by clients or on their way to peers: key to count.
     page_pins: HashMap<u64, u32>,
     client_pinned_bytes: u64,
@@ -124,6 +130,8 @@ pub struct Totals {
     pub remote_page_bytes: u64,
     /// Bytes of pages that jobs will read.
     pub planned_bytes: u64,
+    /// Bytes of pages in announced orders.
+    pub announced_bytes: u64,
 }
 
 /// What was released.
@@ -155,8 +163,9 @@ impl Cache {
             newest: HashMap::new(),
             by_copy: BTreeMap::new(),
             stale: VecDeque::new(),
-            held: Vec::new(),
+            mapped: BTreeMap::new(),
             policy: eviction.build(budget.capacity_bytes()),
+            orders: Orders::default(),
             page_pins: HashMap::new(),
             client_pinned_bytes: 0,
             lent_bytes: 0,
@@ -232,6 +241,11 @@ impl Cache {
     /// A number for a new copy.
     pub fn next_copy(&self) -> u64 {
         self.next_copy.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The number `copy` is taken: no new copy gets it.
+    pub fn skip_copy(&self, copy: u64) {
+        self.next_copy.fetch_max(copy + 1, Ordering::Relaxed);
     }
 
     /// The entry for the version that `facts` tell, made if need be.
@@ -332,8 +346,10 @@ impl Cache {
             match self.budget.reserve(class, bytes) {
                 Ok(reservation) => return Some(reservation),
                 Err(over) => {
-                    // What is over the capacity beside these bytes is for `settle_excess`.
-                    if self.evict_sparing(over.missing_bytes.min(bytes), load).bytes == 0 {
+                    // A new client may have taken the budget over its capacity by many small pages.
+                    // More than that is for `settle_excess`.
+                    let most = bytes.max(EVICT_AT_ONCE_BYTES);
+                    if self.evict_sparing(over.missing_bytes.min(most), load).bytes == 0 {
                         return self.budget.reserve(class, bytes).ok();
                     }
                 }
@@ -373,6 +389,7 @@ impl Cache {
         entry.resident_bytes.fetch_add(bytes, Ordering::Relaxed);
         if !entry.stale.load(Ordering::Relaxed) {
             index.policy.insert(entry.key(page), bytes as u32, fill);
+            index.announce_page(entry, page);
         }
         true
     }
@@ -450,6 +467,7 @@ impl Cache {
             lent_bytes: index.lent_bytes,
             remote_page_bytes: index.policy.remote_page_bytes(),
             planned_bytes: index.policy.planned_bytes(),
+            announced_bytes: index.policy.announced_bytes(),
         }
     }
 

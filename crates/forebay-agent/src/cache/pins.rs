@@ -5,14 +5,18 @@
 //! and nothing breaks: a file is not pinned, a client copies instead of mapping, a page is sent
 //! from a buffer.
 
-use super::Cache;
 use super::entry::Entry;
+use super::mapped::{Mapped, MappedKey};
+use super::{Cache, Index};
 use crate::user_limits::Share;
 use forebay_store::State;
 use forebay_store::copy::{CopyFile, FLAG_PINNED};
-use forebay_store::ring::{page_key, split_key};
-use std::collections::HashMap;
+use forebay_store::ring::split_key;
+use forebay_wire::Refusal;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -64,15 +68,13 @@ fn unpin(pins: &mut HashMap<u64, u32>, key: u64) -> bool {
     *count == 0 && pins.remove(&key).is_some()
 }
 
-/// The pages of an adopted copy that a client may still map: those that the earlier agent let one
-/// map, as long as somebody has a lock on the copy. Of the others the mark goes.
-pub(super) fn held_pages(file: &CopyFile, resident: &[u32]) -> Vec<u32> {
-    let mapped: Vec<u32> = resident.iter().copied().filter(|page| file.word(*page).mapped).collect();
-    if mapped.is_empty() || file.is_locked_by_others().unwrap_or(true) {
-        return mapped;
-    }
-    mapped.into_iter().for_each(|page| file.set_mapped(page, false));
-    Vec::new()
+/// Why pages cannot be pinned for a mapping.
+#[derive(Debug)]
+pub enum NoMap {
+    /// Not all of them are resident.
+    Absent,
+    /// The bound for all clients or the share of this one is reached, or the request is wrong.
+    Refused(Refusal),
 }
 
 impl Cache {
@@ -153,74 +155,132 @@ impl Cache {
         }
     }
 
-    /// Pins pages that a client maps; `false` if one is not resident or the bound for pins is
-    /// reached.
-    pub fn pin_pages(&self, entry: &Arc<Entry>, first: u32, count: u32) -> bool {
-        let Ok(file) = self.file(entry) else { return false };
-        let mut index = self.index();
-        let bytes = u64::from(count) * entry.identity.page_bytes;
-        let end = u64::from(first) + u64::from(count);
-        let fits = index.client_pinned_bytes + bytes <= self.budget.capacity_bytes() / CLIENT_PINS_SHARE;
-        let pages = first..first.saturating_add(count);
-        if !fits
-            || end > entry.geometry().pages()
-            || pages.clone().any(|p| file.word(p).state != State::Resident)
-        {
-            return false;
+    /// Pins pages that a program of user `uid` maps, and returns the descriptor for that. They stay
+    /// pinned until nobody has the descriptor or a mapping made of it. `take` takes bytes of the
+    /// user's share.
+    ///
+    /// # Errors
+    /// See [`NoMap`].
+    pub fn pin_pages(
+        &self,
+        entry: &Arc<Entry>,
+        pages: Range<u32>,
+        uid: u32,
+        take: impl Fn(u64) -> Result<Share, Refusal>,
+    ) -> Result<OwnedFd, NoMap> {
+        let refused = |why: &str| NoMap::Refused(Refusal::Invalid(why.into()));
+        if pages.is_empty() || u64::from(pages.end) > entry.geometry().pages() {
+            return Err(refused("the copy has no such pages"));
         }
-        for page in pages {
-            *index.page_pins.entry(page_key(entry.copy(), page)).or_insert(0) += 1;
-            file.set_mapped(page, true);
-        }
-        index.client_pinned_bytes += bytes;
-        true
+        let file = self.file(entry).map_err(|_| refused("the tier has no such copy"))?;
+        // Locked first: whoever finds the pages among the mapped ones finds them locked.
+        let shared = file.share_to_map(&self.tier, entry.copy(), pages.clone());
+        let shared = shared.map_err(|_| refused("the agent has too many open files"))?;
+        let noted = self.note_mapped(entry, &file, pages.clone(), (uid, &take)).or_else(|no| {
+            // What was unmapped since the last look may make room.
+            self.release_unmapped();
+            match no {
+                NoMap::Refused(_) => self.note_mapped(entry, &file, pages, (uid, &take)),
+                NoMap::Absent => Err(no),
+            }
+        });
+        noted.map(|()| shared)
     }
 
-    /// Keeps `pages` of an adopted copy until [`Cache::retest_held`] finds that nobody maps them.
-    /// They count as mapped, so the bound of mapped pages holds for one agent after the other.
-    pub(super) fn hold_mapped(&self, entry: &Arc<Entry>, pages: Vec<u32>) {
-        if pages.is_empty() {
-            return;
-        }
+    fn note_mapped(
+        &self,
+        entry: &Arc<Entry>,
+        file: &CopyFile,
+        pages: Range<u32>,
+        (uid, take): (u32, &dyn Fn(u64) -> Result<Share, Refusal>),
+    ) -> Result<(), NoMap> {
         let mut index = self.index();
-        for page in &pages {
-            *index.page_pins.entry(entry.key(*page)).or_insert(0) += 1;
+        if pages.clone().any(|page| file.word(page).state != State::Resident) {
+            return Err(NoMap::Absent);
         }
-        index.client_pinned_bytes += pages.len() as u64 * entry.identity.page_bytes;
-        index.held.push((entry.clone(), pages));
+        let key = (entry.copy(), Some(uid));
+        let known = index.mapped.get(&key).map(|mapped| &mapped.pages);
+        let new: Vec<u32> = pages.filter(|page| known.is_none_or(|known| !known.contains(page))).collect();
+        let bytes = new.len() as u64 * entry.identity.page_bytes;
+        if index.client_pinned_bytes + bytes > self.budget.capacity_bytes() / CLIENT_PINS_SHARE {
+            return Err(NoMap::Refused(Refusal::TooMany("pinned pages".into())));
+        }
+        let share = take(bytes).map_err(NoMap::Refused)?;
+        index.note_mapped(entry, file, Some(uid), (new, Some(share)));
+        Ok(())
     }
 
-    /// Lets go of adopted copies that no client maps any more. Called when there is time.
-    pub fn retest_held(&self) {
-        let held = self.index().held.clone();
-        for (entry, pages) in held {
+    /// Keeps `pages` of an adopted copy until [`Cache::release_unmapped`] finds that nobody maps
+    /// them. They count as mapped: the bound holds for one agent after the other.
+    pub(super) fn adopt_mapped(&self, entry: &Arc<Entry>, file: &CopyFile, pages: BTreeSet<u32>) {
+        if !pages.is_empty() {
+            self.index().note_mapped(entry, file, None, (pages.into_iter().collect(), None));
+        }
+    }
+
+    /// Releases what no program maps any more. Called when there is time, and before memory is
+    /// released by a user's request.
+    pub fn release_unmapped(&self) {
+        let mapped: Vec<_> = self.index().mapped.iter().map(|(key, of)| (*key, of.entry.clone())).collect();
+        for (key, entry) in mapped {
             // A copy that cannot be opened now, for want of descriptors for example, may be mapped
             // all the same.
-            if self.file(&entry).is_ok_and(|file| !file.is_locked_by_others().unwrap_or(true)) {
-                self.index().held.retain(|(e, _)| !Arc::ptr_eq(e, &entry));
-                for page in pages {
-                    self.unpin_pages(entry.copy(), entry.identity.page_bytes, page, 1);
-                }
+            if let Ok(file) = self.file(&entry) {
+                // Under the lock: a page that gets a lock meanwhile must not be taken for free.
+                self.index().release_unmapped(key, &file);
             }
         }
     }
 
-    /// Number of adopted copies that clients of the earlier agent may still map.
-    pub fn held_files(&self) -> u64 {
-        self.index().held.len() as u64
+    /// Number of copies that programs map.
+    pub fn mapped_files(&self) -> u64 {
+        let index = self.index();
+        index.mapped.keys().map(|(copy, _)| copy).collect::<BTreeSet<_>>().len() as u64
+    }
+}
+
+impl Index {
+    fn note_mapped(
+        &mut self,
+        entry: &Arc<Entry>,
+        file: &CopyFile,
+        uid: Option<u32>,
+        (pages, share): (Vec<u32>, Option<Share>),
+    ) {
+        self.client_pinned_bytes += pages.len() as u64 * entry.identity.page_bytes;
+        for page in &pages {
+            *self.page_pins.entry(entry.key(*page)).or_insert(0) += 1;
+            file.set_mapped(*page, true);
+        }
+        let new = || Mapped::none_of(entry);
+        let mapped = self.mapped.entry((entry.copy(), uid)).or_insert_with(new);
+        mapped.pages.extend(pages);
+        match (&mut mapped.share, share) {
+            (Some(all), Some(more)) => all.merge(more),
+            (all, more) => *all = more,
+        }
     }
 
-    /// Undoes one [`Cache::pin_pages`].
-    pub fn unpin_pages(&self, copy: u64, page_bytes: u64, first: u32, count: u32) {
-        let file = self.by_copy(copy).and_then(|entry| self.file(&entry).ok());
-        let mut index = self.index();
-        for page in first..first + count {
-            if unpin(&mut index.page_pins, page_key(copy, page))
-                && let Some(file) = &file
-            {
+    /// Releases those of the pages that nobody has locked.
+    fn release_unmapped(&mut self, key: MappedKey, file: &CopyFile) {
+        let Some(mapped) = self.mapped.get_mut(&key) else { return };
+        let Some((first, last)) = mapped.ends() else { return };
+        let (entry, mut bytes) = (mapped.entry.clone(), 0);
+        for page in file.unmapped(first..last + 1).unwrap_or_default().into_iter().flatten() {
+            if !mapped.pages.remove(&page) {
+                continue;
+            }
+            bytes += entry.identity.page_bytes;
+            if unpin(&mut self.page_pins, entry.key(page)) {
                 file.set_mapped(page, false);
             }
         }
-        index.client_pinned_bytes -= u64::from(count) * page_bytes;
+        self.client_pinned_bytes -= bytes;
+        if let Some(share) = &mut mapped.share {
+            share.shrink(bytes);
+        }
+        if mapped.pages.is_empty() {
+            self.mapped.remove(&key);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The tables `[metrics]` and `[console]`: what is served over HTTP, and to whom.
 
-use serde::Deserialize;
+use super::table::{Entry, Key, address, keys};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -15,45 +15,63 @@ pub struct WebConfig {
     pub token_file: Option<PathBuf>,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawWeb {
-    listen: Option<String>,
-    tls: Option<PathBuf>,
-    token_file: Option<PathBuf>,
+keys! {
+    METRICS: WebConfig {
+        /// IP:PORT at which this process serves metrics in the formats of OpenMetrics and
+        /// Prometheus, at /metrics: those of its agent, of its coordinator, or of both. An address
+        /// that is not on loopback needs metrics.tls, metrics.token_file or both; port 0 takes a
+        /// free one, which the log names. Empty: no metrics.
+        "metrics.listen" => listen = r#""""#, address();
+        /// Directory with node.pem and node.key, such as that of cluster.tls: metrics are served
+        /// over TLS 1.3. Clients show no certificate. Empty: plain HTTP.
+        "metrics.tls" => tls = r#""""#, path();
+        /// File with a token of at least 16 characters, readable by its owner only: requests need
+        /// the header `Authorization: Bearer TOKEN`. Empty: anybody who reaches the port may read
+        /// the metrics.
+        "metrics.token_file" => token_file = r#""""#, path();
+    }
+}
+
+keys! {
+    CONSOLE: WebConfig {
+        /// IP:PORT at which the coordinator of this process serves the web console; `forebay up
+        /// --console` sets it too. An address that is not on loopback needs console.tls and
+        /// console.token_file. Empty: no console.
+        "console.listen" => listen = r#""""#, address();
+        /// Directory with node.pem and node.key, as metrics.tls.
+        "console.tls" => tls = r#""""#, path();
+        /// File with a token, as metrics.token_file. Open the console as
+        /// https://HOST:PORT/#token=TOKEN. Empty: every user of this machine may read the console.
+        "console.token_file" => token_file = r#""""#, path();
+    }
 }
 
 impl WebConfig {
-    pub(super) fn take(&mut self, table: &str, raw: RawWeb) -> Result<(), String> {
-        let named = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
-        (self.tls, self.token_file) = (named(raw.tls), named(raw.token_file));
-        self.listen_on(table, raw.listen.as_deref().unwrap_or_default())
-    }
-
     /// Sets the address of `table`; an empty one serves nothing.
     ///
     /// # Errors
     /// It is no address, or one that others reach without what `table` needs for that.
     pub fn listen_on(&mut self, table: &str, text: &str) -> Result<(), String> {
-        self.listen = None;
-        if text.is_empty() {
-            return Ok(());
-        }
-        let address: SocketAddr = text
-            .parse()
-            .map_err(|_| format!("{table}.listen = {text:?}: write IP:PORT, such as 127.0.0.1:9750"))?;
+        self.listen = match text {
+            "" => None,
+            text => Some(address(&format!("{table}.listen"), text)?),
+        };
+        self.validate(table)
+    }
+
+    /// Whether nobody is served who should not be.
+    pub(super) fn validate(&self, table: &str) -> Result<(), String> {
         let (has_tls, has_token) = (self.tls.is_some(), self.token_file.is_some());
         // The console shows names of jobs and users of the whole cluster.
         let (enough, needs) = match table {
             "console" => (has_tls && has_token, "console.tls and console.token_file".to_owned()),
             _ => (has_tls || has_token, format!("{table}.tls, {table}.token_file or both")),
         };
-        if !address.ip().is_loopback() && !enough {
-            return Err(format!(
-                "{table}.listen = {text:?} is open to other machines, which needs {needs}; `forebay init` makes certificates"
-            ));
+        match self.listen.filter(|address| !address.ip().is_loopback() && !enough) {
+            Some(address) => Err(format!(
+                "{table}.listen = \"{address}\" is open to other machines, which needs {needs}; `forebay init` makes certificates"
+            )),
+            None => Ok(()),
         }
-        self.listen = Some(address);
-        Ok(())
     }
 }

@@ -23,6 +23,7 @@
 
 use super::address::CoordinatorAddress;
 use super::answers::Answers;
+use super::claims::Claims;
 use super::link::{Answer, Link};
 use crate::cluster::Cluster;
 use crate::config::ClusterConfig;
@@ -95,6 +96,8 @@ pub struct Node {
     pub questions: Arc<TaskQuestions>,
     /// The HPC jobs of local clients.
     pub phases: Arc<Phases>,
+    /// The dirty files of this node.
+    pub claims: Arc<Claims>,
     /// What others have to say.
     pub link: Arc<Link>,
     /// The agent's end.
@@ -204,7 +207,10 @@ fn meet(
     node.phases.tell_again(|hpc| {
         node.jobs.tell_again(|mut reported| {
             reported.extend(hpc);
-            node.link.begin(reported);
+            node.claims.report_again(|dirty| {
+                reported.extend(dirty);
+                node.link.begin(reported);
+            });
         });
     });
     node.phases.scheduler().set_coordinator_silent(false);
@@ -288,6 +294,7 @@ impl Meeting {
             }
             ToAgent::Turn { hpc } => node.phases.turn(hpc),
             ToAgent::MayRead { ask } => node.questions.answered(ask),
+            ToAgent::Holder { ask, node: holder } => node.link.answer(ask, Answer::Holder(holder)),
             ToAgent::Fetch(request) => node.requests.begin(request),
             ToAgent::Adjust { request, threads, rate_bytes_per_s } => {
                 node.requests.adjust(request, threads, rate_bytes_per_s);

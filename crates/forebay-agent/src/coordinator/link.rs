@@ -3,13 +3,13 @@
 
 use crate::lock::lock;
 use crate::stop::Wake;
-use forebay_wire::cluster::ToCoordinator;
+use forebay_wire::cluster::{DirtyFile, ToCoordinator};
 use forebay_wire::{JobStatus, Overview, PlanLog};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
 use std::io;
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What other threads use of the connection.
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub struct Link {
     state: Mutex<State>,
     wake: Arc<Wake>,
-    /// A question has been answered or given up.
+    /// A question with a long answer has been answered or given up.
     asked: Condvar,
 }
 
@@ -28,7 +28,20 @@ struct State {
     outbox: VecDeque<Said>,
     /// Who waits for the answer to a question.
     asking: BTreeMap<u64, Sender<Answer>>,
+    /// One of them has a long answer.
+    is_busy: bool,
     next_ask: u64,
+}
+
+/// Why a node asks who has a file dirty.
+#[derive(Debug)]
+pub enum Asked {
+    /// It becomes dirty here if it is nowhere.
+    Claims(DirtyFile),
+    /// A program here opens it.
+    Reads(DirtyFile),
+    /// A program here has emptied it.
+    Empties(DirtyFile),
 }
 
 /// What the coordinator answers to a question.
@@ -40,6 +53,8 @@ pub enum Answer {
     Plans(PlanLog),
     /// The nodes.
     Overview(Overview),
+    /// The node that has a file dirty, or nothing.
+    Holder(String),
 }
 
 /// What is released when a message has been sent, or is not sent: a coordinator that reads slowly
@@ -65,8 +80,8 @@ impl Link {
         Link { state: Mutex::default(), wake, asked: Condvar::new() }
     }
 
-    /// The jobs that the coordinator knows. One question at a time: an answer may have several MiB,
-    /// and a coordinator that has more of them to send than its bound closes the connection.
+    /// The jobs that the coordinator knows. One such question at a time: an answer may have several
+    /// MiB, and a coordinator that has more of them to send than its bound closes the connection.
     ///
     /// # Errors
     /// There is no coordinator now, or it does not answer within `limit`.
@@ -99,30 +114,57 @@ impl Link {
         }
     }
 
-    fn ask(&self, limit: Duration, question: impl FnOnce(u64) -> ToCoordinator) -> io::Result<Answer> {
-        let late = || io::Error::new(io::ErrorKind::TimedOut, "the coordinator has not answered in time");
-        let until = Instant::now() + limit;
-        let (answer, answered) = channel();
-        let ask = {
-            let busy = |state: &mut State| state.live && !state.asking.is_empty();
-            let waited = self.asked.wait_timeout_while(lock(&self.state), limit, busy);
-            let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            if !state.live {
-                return Err(io::Error::new(io::ErrorKind::NotConnected, "the coordinator does not answer"));
-            }
-            if !state.asking.is_empty() {
-                return Err(late());
-            }
-            let ask = state.next_ask;
-            state.next_ask += 1;
-            state.asking.insert(ask, answer);
-            state.outbox.push_back(question(ask).into());
-            ask
+    /// The node on which a file is dirty, or nothing.
+    ///
+    /// # Errors
+    /// As [`Link::ask_jobs`].
+    pub fn ask_dirty(&self, asked: Asked, limit: Duration) -> io::Result<String> {
+        let question = |ask| match asked {
+            Asked::Claims(file) => ToCoordinator::Dirty { ask, file },
+            Asked::Reads(file) => ToCoordinator::AskDirty { ask, file, is_emptied: false },
+            Asked::Empties(file) => ToCoordinator::AskDirty { ask, file, is_emptied: true },
         };
+        match self.wait(self.begin_to_ask(lock(&self.state), question)?, Instant::now() + limit)? {
+            Answer::Holder(node) => Ok(node),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    fn ask(&self, limit: Duration, question: impl FnOnce(u64) -> ToCoordinator) -> io::Result<Answer> {
+        let until = Instant::now() + limit;
+        let busy = |state: &mut State| state.live && state.is_busy;
+        let waited = self.asked.wait_timeout_while(lock(&self.state), limit, busy);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if state.live && std::mem::replace(&mut state.is_busy, true) {
+            return Err(late());
+        }
+        let answer = self.begin_to_ask(state, question).and_then(|asked| self.wait(asked, until));
+        lock(&self.state).is_busy = false;
+        self.asked.notify_all();
+        answer
+    }
+
+    fn begin_to_ask(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        question: impl FnOnce(u64) -> ToCoordinator,
+    ) -> io::Result<(u64, Receiver<Answer>)> {
+        if !state.live {
+            return Err(io::Error::new(io::ErrorKind::NotConnected, "the coordinator does not answer"));
+        }
+        let (answer, answered) = channel();
+        let ask = state.next_ask;
+        state.next_ask += 1;
+        state.asking.insert(ask, answer);
+        state.outbox.push_back(question(ask).into());
+        drop(state);
         self.wake.call();
+        Ok((ask, answered))
+    }
+
+    fn wait(&self, (ask, answered): (u64, Receiver<Answer>), until: Instant) -> io::Result<Answer> {
         let answer = answered.recv_timeout(until.saturating_duration_since(Instant::now()));
         lock(&self.state).asking.remove(&ask);
-        self.asked.notify_all();
         answer.map_err(|_| late())
     }
 
@@ -150,8 +192,6 @@ impl Link {
         state.live = false;
         state.outbox.clear();
         state.asking.clear();
-        drop(state);
-        self.asked.notify_all();
     }
 
     pub(super) fn next_said(&self) -> Option<ToCoordinator> {
@@ -164,4 +204,8 @@ impl Link {
             let _ = asker.send(answer);
         }
     }
+}
+
+fn late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the coordinator has not answered in time")
 }

@@ -9,5 +9,6 @@
 
 pub mod address;
 mod answers;
+pub mod claims;
 pub mod connection;
 pub mod link;

@@ -6,8 +6,12 @@ use crate::cache::page_fetch::{Begun, FetchError};
 use crate::counters::{Counters, add};
 use forebay_store::BLOCK_BYTES;
 use forebay_store::copy::CopyFile;
+use forebay_wire::cluster::DirtyFile;
 use forebay_wire::link::{Security, Stream};
-use forebay_wire::peer::{CHECKED_MAX, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted, deadline_ms};
+use forebay_wire::peer::{
+    CHECKED_MAX, Custody, KeptFile, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Role, Wanted, deadline_ms,
+};
+use forebay_wire::shuffle::Block;
 use forebay_wire::{FileRef, HpcPhase, NodeInfo, frame};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::io::{self, Read};
@@ -27,6 +31,9 @@ const SHOWN_BYTES: u64 = 1 << 20;
 /// not bytes.
 const PIPE_BYTES: usize = 1 << 20;
 
+/// Bytes of a dirty file that one call sends: the deadline is looked at in between.
+const SENT_AT_ONCE_BYTES: u64 = 4 << 20;
+
 /// What a stream that is not plain is read into.
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -44,6 +51,8 @@ pub enum Answer {
     Busy,
     /// The peer has not got it yet.
     NotYet,
+    /// The node of this number has it or gets it.
+    Relay(u64),
     /// The PFS failed at the peer.
     Failed,
     /// The deadline has passed without an answer.
@@ -59,6 +68,16 @@ pub enum Answer {
 pub struct Link {
     stream: Stream,
     way: Way,
+}
+
+/// A dirty file as the peer has it. The fields are those of [`PeerReply::Dirty`].
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "see above")]
+pub struct Sent {
+    pub size: u64,
+    pub mtime_ns: i64,
+    pub is_known: bool,
+    pub is_settled: bool,
 }
 
 /// How bytes get from the socket into the tier.
@@ -165,6 +184,201 @@ impl Link {
         }
     }
 
+    /// Asks for a file that is dirty at the peer, of which the PFS shows length, mtime and time of
+    /// birth here, and which is known here as of `known`, length and mtime of its content. Unless
+    /// the answer is that this is still so, [`Link::content`] follows. `None`: it is not dirty
+    /// there.
+    ///
+    /// # Errors
+    /// As [`Link::tell_phases`].
+    pub fn dirty(
+        &mut self,
+        file: &DirtyFile,
+        (shown, born_ns): ((u64, i64), Option<i64>),
+        known: Option<(u64, i64)>,
+        deadline: Instant,
+    ) -> io::Result<Option<Sent>> {
+        self.send(&PeerRequest::Dirty { file: file.clone(), shown, born_ns, known }, deadline)?;
+        match self.receive(deadline)? {
+            PeerReply::Dirty { size, mtime_ns, is_known, is_settled } => {
+                Ok(Some(Sent { size, mtime_ns, is_known, is_settled }))
+            }
+            PeerReply::Refused(_) => Ok(None),
+            other => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to a question")))
+            }
+        }
+    }
+
+    /// Takes the `size` bytes of a content into `file`; each part comes within `patience`.
+    ///
+    /// # Errors
+    /// As [`Link::tell_phases`]; the tier failed.
+    pub fn content(&mut self, file: &OwnedFd, size: u64, patience: Duration) -> io::Result<()> {
+        let mut buffer = vec![0; BUFFER_BYTES];
+        let mut done = 0;
+        while done < size {
+            let part = &mut buffer[..(size - done).min(BUFFER_BYTES as u64) as usize];
+            Until(&mut self.stream, Instant::now() + patience).read_exact(part)?;
+            let mut written = 0;
+            while written < part.len() {
+                written += rustix::io::pwrite(file, &part[written..], done + written as u64)?;
+            }
+            done += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Has the peer bring a file that is dirty there to the PFS; whether that is done. Asks again
+    /// while it is not.
+    ///
+    /// # Errors
+    /// As [`Link::tell_phases`]; the PFS does not take it.
+    pub fn call_in(
+        &mut self,
+        file: &DirtyFile,
+        truncated: bool,
+        gives_up: bool,
+        deadline: Instant,
+    ) -> io::Result<bool> {
+        self.send(&PeerRequest::CallIn { file: file.clone(), truncated, gives_up }, deadline)?;
+        match self.receive(deadline)? {
+            PeerReply::Fetched { .. } => Ok(true),
+            PeerReply::NotYet => Ok(false),
+            PeerReply::Failed { errno, message } => {
+                let kind = io::Error::from_raw_os_error(errno).kind();
+                Err(io::Error::new(kind, message))
+            }
+            other => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to a call")))
+            }
+        }
+    }
+
+    /// Asks for blocks of map outputs; the bytes of each. They follow, by [`Link::content`].
+    ///
+    /// # Errors
+    /// As [`Link::tell_phases`]; `NotFound`: one of them is not there.
+    pub fn blocks(
+        &mut self,
+        token: &str,
+        uid: u32,
+        blocks: &[Block],
+        deadline: Instant,
+    ) -> io::Result<Vec<u64>> {
+        let request = PeerRequest::Blocks { token: token.to_owned(), uid, blocks: blocks.to_vec() };
+        self.send(&request, deadline)?;
+        match self.receive(deadline)? {
+            PeerReply::Blocks { lengths } => Ok(lengths),
+            PeerReply::Failed { errno, message } => {
+                Err(io::Error::new(io::Error::from_raw_os_error(errno).kind(), message))
+            }
+            other => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to a question")))
+            }
+        }
+    }
+
+    /// Has the peer keep a second copy of a dirty file, whose bytes are in `content`. Each part
+    /// goes within `patience`. The inner error is why the peer does not want it.
+    ///
+    /// # Errors
+    /// As [`Link::tell_phases`]. `UnexpectedEof`: the content has become shorter meanwhile.
+    pub fn keep(
+        &mut self,
+        kept: KeptFile,
+        content: &OwnedFd,
+        patience: Duration,
+    ) -> io::Result<Result<(), String>> {
+        let ranges = kept.ranges.clone();
+        self.send(&PeerRequest::Keep(Box::new(kept)), Instant::now() + patience)?;
+        if let Err(why) = self.is_done(patience)? {
+            return Ok(Err(why));
+        }
+        for (from, to) in ranges {
+            self.send_content(content, from, to, patience)?;
+        }
+        self.is_done(patience)
+    }
+
+    fn send_content(&mut self, content: &OwnedFd, from: u64, to: u64, patience: Duration) -> io::Result<()> {
+        let (mut at, mut buffer) = (from, Vec::new());
+        while at < to {
+            self.stream.set_timeout(Some(patience))?;
+            let sent = match self.stream.plain() {
+                Some(socket) => {
+                    let most = (to - at).min(SENT_AT_ONCE_BYTES) as usize;
+                    rustix::fs::sendfile(socket, content, Some(&mut at), most)?
+                }
+                None => {
+                    buffer.resize((to - at).min(BUFFER_BYTES as u64) as usize, 0);
+                    let read = rustix::io::pread(content, &mut buffer[..], at)?;
+                    io::Write::write_all(&mut self.stream, &buffer[..read])?;
+                    at += read as u64;
+                    read
+                }
+            };
+            if sent == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn is_done(&mut self, patience: Duration) -> io::Result<Result<(), String>> {
+        match self.receive(Instant::now() + patience)? {
+            PeerReply::Fetched { .. } => Ok(Ok(())),
+            PeerReply::Refused(why) => Ok(Err(why)),
+            other => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to a copy")))
+            }
+        }
+    }
+
+    /// Whether an application lives whose home the peer is, and which of `shuffles` it has removed.
+    ///
+    /// # Errors
+    /// As [`Link::tell_phases`].
+    pub fn shuffles(
+        &mut self,
+        token: &str,
+        uid: u32,
+        shuffles: &[u32],
+        deadline: Instant,
+    ) -> io::Result<(bool, Vec<u32>)> {
+        let request = PeerRequest::Shuffles { token: token.to_owned(), uid, shuffles: shuffles.to_vec() };
+        self.send(&request, deadline)?;
+        match self.receive(deadline)? {
+            PeerReply::Shuffles { lives, removed } => Ok((lives, removed)),
+            other => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to a question")))
+            }
+        }
+    }
+
+    /// The peer need not keep the second copy of a file any more.
+    ///
+    /// # Errors
+    /// As [`Link::tell_phases`].
+    pub fn release(&mut self, file: &DirtyFile, generation: u64, deadline: Instant) -> io::Result<()> {
+        self.send(&PeerRequest::Release { file: file.clone(), generation }, deadline)?;
+        self.receive(deadline).map(|_| ())
+    }
+
+    /// Whether the copy that this node keeps of a dirty file of the peer still counts.
+    ///
+    /// # Errors
+    /// As [`Link::tell_phases`].
+    pub fn ask_custody(&mut self, file: &DirtyFile, deadline: Instant) -> io::Result<Custody> {
+        self.send(&PeerRequest::AskCustody { file: file.clone() }, deadline)?;
+        match self.receive(deadline)? {
+            PeerReply::Custody(custody) => Ok(custody),
+            other => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to a question")))
+            }
+        }
+    }
+
     fn send(&mut self, request: &PeerRequest, deadline: Instant) -> io::Result<()> {
         self.stream.set_timeout(Some(left(deadline)?))?;
         frame::send(&mut self.stream, request)
@@ -181,12 +395,12 @@ impl Link {
         counters: &Counters,
         task: &Task,
         page: &PageRef,
-        wanted: Wanted,
+        (wanted, role): (Wanted, Role),
         begun: &mut Begun,
         deadline: Instant,
     ) -> Answer {
         let (from, deadline_ms) = (begun.done(), remaining_ms(deadline));
-        let request = PeerRequest::Page { page: page.clone(), from, wanted, deadline_ms };
+        let request = PeerRequest::Page { page: page.clone(), from, wanted, role, deadline_ms };
         if let Err(e) = self.send(&request, deadline) {
             return answer_of(&e);
         }
@@ -370,6 +584,7 @@ fn no_page(reply: &PeerReply) -> Answer {
             Answer::Busy
         }
         PeerReply::NotYet => Answer::NotYet,
+        PeerReply::Relay(node) => Answer::Relay(*node),
         PeerReply::Failed { errno, message } => {
             tracing::debug!(errno, message, "the PFS failed at a peer");
             Answer::Failed
@@ -378,6 +593,10 @@ fn no_page(reply: &PeerReply) -> Answer {
         | PeerReply::Piece { .. }
         | PeerReply::Fetched { .. }
         | PeerReply::Missing { .. }
+        | PeerReply::Dirty { .. }
+        | PeerReply::Blocks { .. }
+        | PeerReply::Shuffles { .. }
+        | PeerReply::Custody(_)
         | PeerReply::Heard { .. } => Answer::Broken,
     }
 }

@@ -5,7 +5,7 @@
 //! *remote page* ([`forebay_policy::eviction::RemotePages`]). Whatever goes wrong ends in the PFS,
 //! in the same fetch: the reader notices nothing but time.
 //!
-//! **Queues and threads.** Each peer has a queue of its own and up to [`LINKS_PER_PEER`] threads,
+//! **Queues and threads.** Each peer has a queue of its own and up to [`links_per_peer`] threads,
 //! each with one connection; they start when there is work and end when there is none. So a peer
 //! that hangs holds its own threads and nobody else's, and no thread that reads the PFS ever waits
 //! for a peer.
@@ -34,11 +34,13 @@ use crate::user_limits::PfsFile;
 use forebay_pfs::FileVersion;
 use forebay_policy::eviction::Fill;
 use forebay_policy::fetch_order::Urgency;
+use forebay_policy::placement::node_number;
+use forebay_policy::spread::links_per_peer;
 use forebay_store::Class;
 use forebay_wire::link::Security;
-use forebay_wire::peer::{PageRef, Wanted};
+use forebay_wire::peer::{PageRef, Role, Wanted};
 use forebay_wire::{FileRef, NodeInfo};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -46,10 +48,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Connections to one peer, and pages under way from it: as many as a mount has fetch threads by
-/// default, so that a stream of pages from one peer keeps as many servers of the PFS busy as one's
-/// own would.
-const LINKS_PER_PEER: usize = 8;
+/// How often an owner is asked for a page, if the nodes that it names do not send it. It names none
+/// to a node that asks a second time, unless that has just died or was slow for others as well.
+const ASKS_MAX: usize = 3;
+
+/// Idle connections to nodes that pass pages on.
+const RELAY_LINKS: usize = 64;
 
 /// A thread without work for so long ends, and its connection with it.
 const IDLE: Duration = Duration::from_secs(10);
@@ -78,6 +82,8 @@ pub struct Peers {
     /// A peer answers within so long, or is avoided.
     deadline: Duration,
     peers: Mutex<BTreeMap<String, Arc<Peer>>>,
+    /// Connections to nodes that pass pages on, the oldest first, by number of the node.
+    relays: Mutex<VecDeque<(u64, Link)>>,
 }
 
 /// One peer: what it is to be asked for, and who asks.
@@ -175,6 +181,7 @@ impl Peers {
             security,
             deadline,
             peers: Mutex::default(),
+            relays: Mutex::default(),
         }
     }
 
@@ -274,8 +281,9 @@ impl Peers {
 impl Peer {
     /// Starts a thread if there is more to do than there are threads without work.
     fn staff(self: &Arc<Self>, peers: &Arc<Peers>) {
+        let nodes = peers.cluster.view().cluster.nodes.len();
         let mut workers = lock(&self.workers);
-        if !self.queue.is_short_of_threads() || workers.threads.len() >= LINKS_PER_PEER {
+        if !self.queue.is_short_of_threads() || workers.threads.len() >= links_per_peer(nodes) {
             return;
         }
         let cost = LINK_BYTES + peers.security.buffer_bytes();
@@ -373,10 +381,23 @@ impl Peer {
         let wanted = wanted(task.urgency, task.page_fetch.is_demanded());
         let page = peers.page_ref(&task.entry, &task.pfs, task.page_fetch.page);
         let (before, asked_at) = (begun.done(), Instant::now());
-        let answer = self.with_link(peers, &node, (number, link), &page.file.version, |link, deadline| {
-            add(&peers.counters.peer_requests_total, 1);
-            link.page(&peers.counters, &task, &page, wanted, &mut begun, deadline)
-        });
+        let (mut answer, mut is_shared) = (Answer::NotYet, false);
+        for _ in 0..ASKS_MAX {
+            let link = (number, &mut *link);
+            answer = self.with_link(peers, &node, link, &page.file.version, |link, deadline| {
+                add(&peers.counters.peer_requests_total, 1);
+                link.page(&peers.counters, &task, &page, (wanted, Role::Owner), &mut begun, deadline)
+            });
+            let Answer::Relay(relay) = answer else { break };
+            is_shared = true;
+            answer = match peers.relay(relay, &task, &page, wanted, &mut begun) {
+                answer @ (Answer::Done(_) | Answer::Tier(_)) => answer,
+                _ => Answer::NotYet,
+            };
+            if answer != Answer::NotYet {
+                break;
+            }
+        }
         match answer {
             Answer::Done(_) => {
                 add(&peers.counters.pages_from_peers_total, 1);
@@ -391,8 +412,9 @@ impl Peer {
             answer => {
                 let came = begun.done() - before;
                 let rest = task.entry.geometry().page_len(task.page_fetch.page) - begun.done();
-                let is_coming =
-                    comes_in_time((came, asked_at.elapsed()), rest, peers.pfs.page_time(task.entry.mount));
+                // The PFS is not to be read by each of many nodes.
+                let is_coming = is_shared && since.elapsed() < AHEAD_PATIENCE
+                    || comes_in_time((came, asked_at.elapsed()), rest, peers.pfs.page_time(task.entry.mount));
                 match peers.onward(Asked { task, begun, wanted, since, is_coming }, &answer) {
                     Onward::Again(task) => self.ask_again(peers, task, since),
                     Onward::Pfs(task) => peers.pfs.send(task),
@@ -530,7 +552,7 @@ impl Peer {
             }
             Answer::NotYet => add(&counters.peer_not_yet_total, 1),
             Answer::Busy | Answer::Failed => add(&counters.peer_refusals_total, 1),
-            Answer::Done(_) | Answer::Tier(_) => {}
+            Answer::Done(_) | Answer::Tier(_) | Answer::Relay(_) => {}
         }
         peers.cluster.believe(&self.name);
     }
@@ -583,6 +605,40 @@ pub(super) fn wanted(urgency: Urgency, is_demanded: bool) -> Wanted {
 }
 
 impl Peers {
+    /// Requests a page from a node that its owner has named. That this fails says nothing about the
+    /// node: it may have evicted the page, or waits for another one.
+    fn relay(&self, number: u64, task: &Task, page: &PageRef, wanted: Wanted, begun: &mut Begun) -> Answer {
+        let deadline = Instant::now() + self.deadline;
+        let kept = {
+            let mut relays = lock(&self.relays);
+            relays.iter().position(|(of, _)| *of == number).and_then(|at| relays.remove(at))
+        };
+        let link = match kept {
+            Some((_, link)) => Ok(link),
+            None => {
+                let view = self.cluster.view();
+                let node = view.cluster.nodes.iter().find(|node| node_number(&node.name) == number);
+                let Some(node) = node.filter(|node| !self.cluster.is_avoided(&node.name)) else {
+                    return Answer::Busy;
+                };
+                Link::connect(&self.security, self.cluster.node(), node, deadline)
+            }
+        };
+        let Ok(mut link) = link else { return Answer::Broken };
+        let answer = link.page(&self.counters, task, page, (wanted, Role::Relay), begun, deadline);
+        if matches!(answer, Answer::Done(_) | Answer::Busy | Answer::NotYet) {
+            let mut relays = lock(&self.relays);
+            relays.push_back((number, link));
+            if relays.len() > RELAY_LINKS {
+                relays.pop_front();
+            }
+        }
+        if let Answer::Done(_) = answer {
+            add(&self.counters.pages_from_relays_total, 1);
+        }
+        answer
+    }
+
     /// Takes up what is there of the page, or makes room for it.
     pub(super) fn begin(&self, task: &Task) -> Result<Option<Begun>, FetchError> {
         if let Some(begun) = task.page_fetch.take_begun() {

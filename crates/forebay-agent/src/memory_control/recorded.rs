@@ -1,6 +1,6 @@
 //! The machine that decides about the tier's capacity, and the log of its inputs and decisions.
 
-use crate::config::MemoryConfig;
+use crate::config::{GAIN, MemoryConfig, PERIOD};
 use crate::decision_log;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::memory::node::{Action, Config, Event, NodeMemory};
@@ -41,9 +41,8 @@ impl Recorded {
     }
 
     fn with(config: &MemoryConfig, decision_log: Option<&Path>, files: Files) -> io::Result<Self> {
-        let period_ns = config.period.as_nanos() as u64;
-        let (policy, target, gain) = (config.policy.clone(), config.target, config.gain);
-        let built_from = Config { policy, target, period_ns, gain };
+        let (policy, target) = (config.policy.clone(), config.target);
+        let built_from = Config { policy, target, period_ns: PERIOD.as_nanos() as u64, gain: GAIN };
         let machine = NodeMemory::new(built_from.clone()).map_err(io::Error::other)?;
         let recorder = decision_log::start(decision_log, files, &built_from)?;
         let (names, decided) = (Vec::new(), Vec::with_capacity(8));

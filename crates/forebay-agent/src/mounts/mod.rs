@@ -216,7 +216,7 @@ impl MountState {
     /// in the kernel's own tables and without asking a server: a PFS that is mounted anew has
     /// another number, and the number of one that is gone may be given to a file system of
     /// somebody's own.
-    fn has_device(&self, dev: u64) -> bool {
+    pub fn has_device(&self, dev: u64) -> bool {
         use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
         // The number of a mount, never given twice. Kernels before 6.8 tell one that may be, those
         // before 5.8 none: the device's number tells most mounts apart then.
@@ -281,6 +281,13 @@ impl MountState {
         let left_ns = self.settling_ns(facts, alone).saturating_sub(age_ns);
         // A moment longer, so that it is over then.
         (left_ns > 0).then(|| Duration::from_nanos(left_ns.unsigned_abs()) + Duration::from_millis(1))
+    }
+
+    /// Whether the file has not changed for so long that a mapping of its copy may take the place
+    /// of one of the file.
+    pub fn has_rested(&self, facts: &FileFacts) -> bool {
+        let age_ns = wall_clock_ns().saturating_sub(facts.changed_ns(self.stamps.change_stamp()));
+        age_ns >= self.config.map_rest_ns.max(self.settling_ns(facts, false))
     }
 
     /// The longest that [`MountState::settles_in`] returns, unless the change lies in the future.

@@ -17,32 +17,43 @@ use crate::cache::entry::Entry;
 use crate::cache::page_fetch::{FetchError, FetchState, PageFetch};
 use crate::cache::{Cache, Lent};
 use crate::cluster::Cluster;
+use crate::config::SMALL_PAGE_BYTES;
 use crate::counters::{Counters, add};
 use crate::fetch::find::NoEntry;
 use crate::fetch::{AtPeer, Fetch, Requested};
+use crate::lock::lock;
 use crate::mounts::MountState;
 use crate::mounts::admit::Admitted;
 use crate::phases::board::Phases;
 use crate::prefetch::requests::Requests;
+use crate::shuffle::Shuffles;
 use crate::stop::Stop;
 use crate::user_limits::PfsFile;
+use crate::write_back::{ContentNow, Drained, WriteBack};
 use forebay_policy::fetch_order::Urgency;
+use forebay_policy::machine::Nanos;
+use forebay_policy::placement::node_number;
+use forebay_policy::spread::{Source, Spread};
 use forebay_store::copy::CopyFile;
 use forebay_store::{BLOCK_BYTES, Class, State};
 use forebay_wire::link::{Listener, Stream};
-use forebay_wire::peer::{CHECKED_MAX, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
+use forebay_wire::peer::{
+    CHECKED_MAX, KeptFile, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Role, Wanted,
+};
 use forebay_wire::proving::{Place, Proving};
+use forebay_wire::shuffle::Block;
 use forebay_wire::{FileRef, Refusal, frame};
 use std::io;
 use std::net::TcpStream;
 use std::ops::Range;
-use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Connections at a time: eight of each of 128 peers. More are refused, and the peer reads the PFS.
-const CONNECTIONS_MAX: usize = 1024;
+/// Connections at a time: eight of each of 250 peers, or two of each of 1,000. More are refused,
+/// and the peer reads the PFS.
+const CONNECTIONS_MAX: usize = 2048;
 
 /// A new connection has this long to prove itself and say who it is.
 const HELLO_TIME: Duration = Duration::from_secs(5);
@@ -58,6 +69,9 @@ const CONNECTION_BYTES: u64 = (64 << 10) + BUFFER_BYTES as u64;
 
 /// Bytes that are sent from the buffer at a time.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
+
+/// Bytes of a second copy that are received at a time.
+const COPY_BUFFER_BYTES: usize = 256 << 10;
 
 const STACK_BYTES: usize = 256 << 10;
 
@@ -80,6 +94,8 @@ const PROVING_MAX: usize = 64;
 pub struct PeerServer {
     pub(super) fetch: Arc<Fetch>,
     pub(super) requests: Arc<Requests>,
+    write_back: Arc<WriteBack>,
+    shuffles: Arc<Shuffles>,
     phases: Arc<Phases>,
     cluster: Arc<Cluster>,
     stop: Arc<Stop>,
@@ -90,6 +106,9 @@ pub struct PeerServer {
     proving: Proving,
     /// Files open for them.
     pub(super) files: Arc<OpenFiles>,
+    /// Who has requested which page from this node, and since when that is counted.
+    spread: Mutex<Spread>,
+    started: Instant,
 }
 
 impl PeerServer {
@@ -97,6 +116,8 @@ impl PeerServer {
     pub fn new(
         fetch: Arc<Fetch>,
         requests: Arc<Requests>,
+        write_back: Arc<WriteBack>,
+        shuffles: Arc<Shuffles>,
         phases: Arc<Phases>,
         cluster: Arc<Cluster>,
         stop: Arc<Stop>,
@@ -109,10 +130,14 @@ impl PeerServer {
             counters: fetch.counters.clone(),
             fetch,
             requests,
+            write_back,
+            shuffles,
             phases,
             cluster,
             stop,
             connections: AtomicUsize::new(0),
+            spread: Mutex::default(),
+            started: Instant::now(),
             proving: Proving::new(PROVING_MAX),
         }
     }
@@ -260,10 +285,10 @@ impl<'a> Serving<'a> {
         loop {
             self.stream.set_timeout(Some(IDLE))?;
             match frame::receive(&mut self.stream)? {
-                PeerRequest::Page { page, from, wanted, deadline_ms } => {
+                PeerRequest::Page { page, from, wanted, role, deadline_ms } => {
                     let deadline = deadline_of(deadline_ms);
                     self.stream.set_timeout(Some(left(deadline)?))?;
-                    if let Err(refusal) = self.page(&page, from, wanted, deadline)? {
+                    if let Err(refusal) = self.page(&page, from, (wanted, role), deadline)? {
                         frame::send(&mut self.stream, &refusal)?;
                     }
                 }
@@ -291,6 +316,32 @@ impl<'a> Serving<'a> {
                     let reply = PeerReply::Heard { fetched_bytes, since_read_ms };
                     frame::send(&mut self.stream, &reply)?;
                 }
+                PeerRequest::Dirty { file, shown, born_ns, known } => {
+                    let found = self.server.write_back.content(&file, shown, born_ns);
+                    self.dirty(found, known)?;
+                }
+                PeerRequest::CallIn { file, truncated, gives_up } => {
+                    let reply = match self.server.write_back.call_in_by_name(&file, truncated, gives_up) {
+                        Drained::Yes => PeerReply::Fetched { fetched_bytes: 0 },
+                        Drained::NotYet => PeerReply::NotYet,
+                        Drained::Failed(errno, message) => PeerReply::Failed { errno, message },
+                    };
+                    frame::send(&mut self.stream, &reply)?;
+                }
+                PeerRequest::Blocks { token, uid, blocks } => self.blocks(&token, uid, &blocks)?,
+                PeerRequest::Shuffles { token, uid, shuffles } => {
+                    let (lives, removed) = self.server.shuffles.asked(uid, &token, &shuffles);
+                    frame::send(&mut self.stream, &PeerReply::Shuffles { lives, removed })?;
+                }
+                PeerRequest::Keep(kept) => self.keep(&kept)?,
+                PeerRequest::Release { file, generation } => {
+                    self.server.write_back.release_copy(&self.node, &file, generation);
+                    frame::send(&mut self.stream, &PeerReply::Fetched { fetched_bytes: 0 })?;
+                }
+                PeerRequest::AskCustody { file } => {
+                    let custody = self.server.write_back.custody(&self.node, &file);
+                    frame::send(&mut self.stream, &PeerReply::Custody(custody))?;
+                }
                 // To a page that was sent from the buffer, or half of which was sent.
                 PeerRequest::Taken => {}
                 PeerRequest::Hello { .. } => return Err(io::ErrorKind::InvalidData.into()),
@@ -298,16 +349,99 @@ impl<'a> Serving<'a> {
         }
     }
 
+    /// Takes in the second copy of a file that is dirty at the asking node.
+    fn keep(&mut self, kept: &KeptFile) -> io::Result<()> {
+        let write_back = &self.server.write_back;
+        let coming = match write_back.begin_copy(&self.node, kept) {
+            Ok(coming) => coming,
+            Err(why) => return frame::send(&mut self.stream, &PeerReply::Refused(why)),
+        };
+        let done = || PeerReply::Fetched { fetched_bytes: 0 };
+        frame::send(&mut self.stream, &done())?;
+        self.stream.set_timeout(Some(HELLO_TIME))?;
+        for (from, to) in &kept.ranges {
+            let mut at = *from;
+            while at < *to {
+                self.buffer.resize(COPY_BUFFER_BYTES, 0);
+                let part = &mut self.buffer[..(to - at).min(COPY_BUFFER_BYTES as u64) as usize];
+                let read = io::Read::read(&mut self.stream, part)?;
+                if read == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                coming.write(&part[..read], at)?;
+                at += read as u64;
+            }
+        }
+        let reply = match write_back.end_copy(&self.node, kept, coming) {
+            Ok(()) => done(),
+            Err(e) => PeerReply::Refused(format!("the tier failed: {e}")),
+        };
+        frame::send(&mut self.stream, &reply)
+    }
+
+    /// Sends the content of a dirty file as it is now.
+    fn dirty(&mut self, found: Option<ContentNow>, known: Option<(u64, i64)>) -> io::Result<()> {
+        let Some(ContentNow { size, mtime_ns, is_settled, content }) = found else {
+            return frame::send(&mut self.stream, &PeerReply::Refused("it is not dirty here".into()));
+        };
+        let is_known = known == Some((size, mtime_ns)) && is_settled;
+        frame::send(&mut self.stream, &PeerReply::Dirty { size, mtime_ns, is_known, is_settled })?;
+        self.send_range(&content, if is_known { size } else { 0 }..size)
+    }
+
+    /// Sends blocks of map outputs. They are copied: a file that is removed meanwhile is an error,
+    /// and never zeros.
+    fn blocks(&mut self, token: &str, uid: u32, blocks: &[Block]) -> io::Result<()> {
+        let found = match self.server.shuffles.blocks_here(uid, token, blocks) {
+            Ok(found) => found,
+            Err(e) => {
+                let errno = e.raw_os_error().unwrap_or(libc::ENOENT);
+                return frame::send(&mut self.stream, &PeerReply::Failed { errno, message: e.to_string() });
+            }
+        };
+        let lengths = found.iter().map(|(_, range)| range.end - range.start).collect();
+        frame::send(&mut self.stream, &PeerReply::Blocks { lengths })?;
+        for (file, range) in found {
+            add(&self.server.counters.shuffle_to_peers_bytes, range.end - range.start);
+            self.send_range(&file, range)?;
+        }
+        Ok(())
+    }
+
+    /// Sends bytes of a file from the buffer.
+    fn send_range(&mut self, file: &OwnedFd, range: Range<u64>) -> io::Result<()> {
+        self.buffer.resize(BUFFER_BYTES, 0);
+        let mut done = range.start;
+        while done < range.end {
+            let part = &mut self.buffer[..(range.end - done).min(BUFFER_BYTES as u64) as usize];
+            let read = rustix::io::pread(file, &mut *part, done)?;
+            if read == 0 {
+                // A program has shortened it: the asker asks again.
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            io::Write::write_all(&mut self.stream, &part[..read])?;
+            done += read as u64;
+        }
+        Ok(())
+    }
+
     /// Sends a page; the inner error is what is to be said instead of the next piece.
     fn page(
         &mut self,
         page: &PageRef,
         mut from: u64,
-        wanted: Wanted,
+        (wanted, role): (Wanted, Role),
         deadline: Instant,
     ) -> io::Result<Result<(), PeerReply>> {
-        let (urgency, patience) = hurry(wanted, deadline);
-        let (entry, page_fetch) = match self.find(page, urgency, patience) {
+        let (found, patience) = match role {
+            Role::Owner => {
+                let (urgency, patience) = hurry(wanted, deadline);
+                (self.find(page, urgency, patience), patience)
+            }
+            // The owner has told all of them to wait.
+            Role::Relay => (self.passed_on(page), patience(deadline)),
+        };
+        let (entry, page_fetch) = match found {
             Err(refusal) => return Ok(Err(refusal)),
             Ok(Found::Whole(entry)) => (entry, None),
             Ok(Found::Coming(entry, page_fetch, _)) => (entry, Some(page_fetch)),
@@ -316,10 +450,16 @@ impl<'a> Serving<'a> {
         if from >= page_len || !from.is_multiple_of(BLOCK_BYTES) {
             return Ok(Err(PeerReply::Refused(format!("nothing at byte {from} of a page of {page_len}"))));
         }
+        if role == Role::Owner
+            && let Source::Relay(node) = self.source(entry.key(page.page))
+        {
+            return Ok(Err(PeerReply::Relay(node)));
+        }
         // Whoever fetched it for this request has counted that as its first use. To be passed on to
         // where a task will read it is none, and must not end the protection that a request here
         // gives it.
-        if wanted != Wanted::Plan && (page_fetch.is_none() || wanted == Wanted::Ahead) {
+        let is_use = wanted != Wanted::Plan && role == Role::Owner;
+        if is_use && (page_fetch.is_none() || wanted == Wanted::Ahead) {
             self.server.cache.touch(&[entry.key(page.page)]);
         }
         if let Some(page_fetch) = page_fetch
@@ -495,7 +635,7 @@ impl<'a> Serving<'a> {
             return refuse(format!("no mount is called {:?} here", page.file.mount));
         };
         let config = &server.mounts[mount].config;
-        let page_bytes = match page.file.path.is_empty() && page.page_bytes == config.small_page_bytes {
+        let page_bytes = match page.file.path.is_empty() && page.page_bytes == SMALL_PAGE_BYTES {
             // The asker does not know its name.
             true => page.page_bytes,
             false => config.page_bytes_of(&page.file.path, page.file.version.size),
@@ -513,6 +653,27 @@ impl<'a> Serving<'a> {
             return refuse(Refusal::StampsUnproved.to_string());
         }
         Ok(mount)
+    }
+
+    /// Who sends a page to this connection's node.
+    fn source(&self, page: u64) -> Source {
+        let now = Nanos(self.server.started.elapsed().as_nanos() as u64);
+        lock(&self.server.spread).source(now, page, node_number(&self.node))
+    }
+
+    /// The page, if it is here or comes here; nothing is fetched for it.
+    fn passed_on(&self, page: &PageRef) -> Result<Found, PeerReply> {
+        let (cache, mount) = (&self.server.cache, self.mount_of(page, page.page)?);
+        let known = cache.find_version(mount, &page.file.version);
+        let entry = known.filter(|entry| entry.identity.page_bytes == page.page_bytes);
+        let absent = || PeerReply::Busy("the page is not here".into());
+        let entry = entry.ok_or_else(absent)?;
+        // In this order: it may arrive in between.
+        if let Some(page_fetch) = entry.page_fetch(page.page) {
+            return Ok(Found::Coming(entry, page_fetch, false));
+        }
+        let is_here = cache.file(&entry).is_ok_and(|file| file.word(page.page).state == State::Resident);
+        if is_here { Ok(Found::Whole(entry)) } else { Err(absent()) }
     }
 
     /// Finds the page or puts it on its way; waits until `until` for its file to be opened.

@@ -336,7 +336,7 @@ impl Phases {
 
     /// Under the lock of the board: news leaves in the order of the decisions.
     fn carry_out(&self, board: &Board, actions: Vec<Action>) {
-        self.scheduler.set_phases(board.has_phases());
+        self.scheduler.set_phases(board.has_phases(), board.sole_user());
         for action in actions {
             match action {
                 Action::Brake(on) => {

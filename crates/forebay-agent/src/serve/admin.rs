@@ -7,6 +7,7 @@ use crate::units::Human;
 use forebay_store::budget::CLASSES;
 use forebay_wire::{CachedFile, MAX_PACKET_BYTES, Refusal, Reply, Status};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 fn evicted(freed: Freed) -> Answer {
     reply(Reply::Evicted { bytes: freed.bytes, pages: freed.pages })
@@ -19,6 +20,7 @@ fn not_allowed() -> Answer {
 /// Releases one file.
 pub fn evict_file(connection: &Connection, file: Admitted) -> Answer {
     let node = &connection.node;
+    node.cache.release_unmapped();
     match node.cache.find(file.mount, &file.facts) {
         Some(entry) if !entry.pinned.load(Ordering::Relaxed) => evicted(node.cache.evict_entry(&entry)),
         Some(_) => reply(Reply::Refused(Refusal::Invalid("the file is pinned; unpin it first".into()))),
@@ -33,6 +35,8 @@ pub fn evict_all(connection: &Connection) -> Answer {
         return not_allowed();
     }
     node.cache.unplan(None);
+    node.cache.release_unmapped();
+    node.memory_files.give_up_images(Duration::ZERO);
     evicted(node.cache.evict(u64::MAX))
 }
 
@@ -78,9 +82,12 @@ pub fn status(node: &Node) -> Status {
     counters.push(("remote_page_bytes".into(), totals.remote_page_bytes));
     counters.push(("lent_bytes".into(), totals.lent_bytes));
     counters.push(("planned_bytes".into(), totals.planned_bytes));
+    counters.push(("announced_bytes".into(), totals.announced_bytes));
     counters.push(("client_pinned_bytes".into(), totals.client_pinned_bytes));
     counters.push(("closes_waiting".into(), node.closer.waiting(None) as u64));
-    counters.push(("held_files".into(), node.cache.held_files()));
+    let (dirty_files, dirty_bytes) = node.write_back.totals();
+    counters.extend([("dirty_files".into(), dirty_files), ("dirty_bytes".into(), dirty_bytes)]);
+    counters.push(("held_files".into(), node.cache.mapped_files()));
     if let Ok((free, total)) = node.cache.tier.free_and_total_bytes() {
         counters.push(("tmpfs_free_bytes".into(), free));
         counters.push(("tmpfs_total_bytes".into(), total));
@@ -119,21 +126,35 @@ pub fn set_capacity(connection: &Connection, bytes: u64) -> Answer {
     if !node.shares.is_operator(connection.peer.uid) {
         return not_allowed();
     }
+    match change_capacity(node, bytes) {
+        Ok(freed) => evicted(freed),
+        Err(e) => reply(Reply::Refused(Refusal::Invalid(e))),
+    }
+}
+
+/// Sets the most that the tier may have.
+///
+/// # Errors
+/// The node or the tier's file system cannot hold it; says both numbers.
+pub fn change_capacity(node: &Node, bytes: u64) -> Result<Freed, String> {
     let usable = crate::memory::usable_bytes();
     if bytes > usable {
-        return reply(Reply::Refused(Refusal::Invalid(format!(
+        return Err(format!(
             "{bytes} bytes ({}) are more than this node or its control group allows the agent: {usable} ({}); choose less",
             Human(bytes),
             Human(usable)
-        ))));
+        ));
     }
     match node.cache.tier.free_and_total_bytes() {
-        Ok((_, total)) if bytes > total => reply(Reply::Refused(Refusal::Invalid(format!(
+        Ok((_, total)) if bytes > total => Err(format!(
             "{bytes} bytes ({}) are more than the tier's memory file system can hold: {total} ({}); raise tier.limit and restart",
             Human(bytes),
             Human(total)
-        )))),
-        _ => evicted(node.control.set_max(bytes)),
+        )),
+        _ => {
+            node.cache.release_unmapped();
+            Ok(node.control.set_max(bytes))
+        }
     }
 }
 

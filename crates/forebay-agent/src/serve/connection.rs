@@ -2,7 +2,7 @@
 //! the client is gone.
 //!
 //! A thread a connection costs little and keeps clients apart: one whose PFS hangs waits alone.
-//! Whatever the connection holds (loads, pins, staging buffers, its job's files, its ring) goes
+//! Whatever the connection holds (loads, staging buffers, its job's files, its ring) goes
 //! when it ends, however it ends.
 
 use super::closer::{Sent, USER_MAX};
@@ -133,12 +133,14 @@ impl Clients {
             peer,
             load: None,
             stage: None,
-            pins: Vec::new(),
             job: None,
             process: None,
             tells: false,
             hpc: false,
             listing: None,
+            syncing: None,
+            keeping: None,
+            coming: None,
             ends_agent: false,
         };
         let decoding = &self.decoding;

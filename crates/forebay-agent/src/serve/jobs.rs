@@ -25,6 +25,9 @@ pub fn room_for_reported(
     updates: &[JobUpdate],
 ) -> Result<(Size, Reservation), Refusal> {
     let (node, size) = (&connection.node, Size::of(updates));
+    if !updates.contains(&JobUpdate::End) {
+        node.orders.check(connection.id)?;
+    }
     if !updates.is_empty() && !updates.contains(&JobUpdate::End) {
         node.jobs.may_tell(connection.id, updates, size, bounds(connection))?;
     }
@@ -52,11 +55,16 @@ pub fn tell(
     }
     let begins = matches!(updates.first(), Some(JobUpdate::Begin { .. }));
     let uid = connection.peer.uid;
+    let order = match node.orders.prepare(connection.id, uid, &updates) {
+        Ok(order) => order,
+        Err(refusal) => return reply(Reply::Refused(refusal)),
+    };
     let place = match begins.then(|| node.shares.share(Kind::Jobs, uid, 1)).transpose() {
         Ok(place) => place,
         Err(refusal) => return reply(Reply::Refused(refusal)),
     };
     let mut updates = node.layouts.with_layouts(updates);
+    updates.retain(|update| *update != JobUpdate::InOrder);
     let layouts = updates.iter().filter(|u| is_layouts(u)).map(JobUpdate::held_bytes).sum();
     // Their room is not worth a refusal.
     match room_for(node, Size { reported: 0, layouts }) {
@@ -71,6 +79,9 @@ pub fn tell(
     match node.jobs.tell(connection.id, report, bounds(connection), say) {
         Ok(()) => {
             connection.tells = true;
+            if let Some(order) = order {
+                connection.node.orders.add(connection.id, order);
+            }
             reply(Reply::Done)
         }
         Err(refusal) => reply(Reply::Refused(refusal)),

@@ -119,10 +119,20 @@ struct Ahead<'a> {
 impl<'a> Ahead<'a> {
     /// `None` if there are none, or if the user has too many under way.
     fn of(connection: &Connection, page_bytes: u64, kept: &PfsFile, runs: &'a [PageRun]) -> Option<Self> {
+        Self::of_at_most(connection, page_bytes, kept, runs, most_pages(page_bytes))
+    }
+
+    fn of_at_most(
+        connection: &Connection,
+        page_bytes: u64,
+        kept: &PfsFile,
+        runs: &'a [PageRun],
+        most: u64,
+    ) -> Option<Self> {
         let node = &connection.node;
         let room = node.cache.budget.capacity_bytes() / AHEAD_SHARE / page_bytes;
         let wanted = runs.iter().fold(0u64, |sum, run| sum.saturating_add(run.pages.into()));
-        let count = wanted.min(most_pages(page_bytes)).min(room);
+        let count = wanted.min(most).min(room);
         if count == 0 {
             return None;
         }
@@ -247,16 +257,41 @@ pub fn prefetch(
     version: &FileVersion,
     runs: &[PageRun],
 ) {
-    let node = &connection.node;
     if file.facts.version != *version || file.facts.version.size == 0 {
         return;
     }
-    let Ok(kept) = keep_file(connection, &file, fd) else {
+    prefetch_at_most(connection, &file, fd, |page_bytes| (most_pages(page_bytes), runs.to_vec()));
+}
+
+/// Puts all of a file on its way that a client has mapped whole, and wants to map from the tier the
+/// next time: if it has rested, and if clients may map as much.
+pub fn fetch_to_map(connection: &Connection, file: Admitted, fd: OwnedFd, version: &FileVersion) {
+    let (node, uid, bytes) = (&connection.node, connection.peer.uid, version.size);
+    let fits = bytes <= node.cache.budget.capacity_bytes() / AHEAD_SHARE
+        && node.shares.share(Kind::Mapped, uid, bytes).is_ok();
+    if !fits || file.facts.version != *version || !node.mounts[file.mount].has_rested(&file.facts) {
+        return;
+    }
+    prefetch_at_most(connection, &file, fd, |page_bytes| {
+        let pages = bytes.div_ceil(page_bytes);
+        (pages, vec![PageRun { first_page: 0, pages: pages as u32 }])
+    });
+}
+
+fn prefetch_at_most(
+    connection: &Connection,
+    file: &Admitted,
+    fd: OwnedFd,
+    wanted: impl FnOnce(u64) -> (u64, Vec<PageRun>),
+) {
+    let node = &connection.node;
+    let Ok(kept) = keep_file(connection, file, fd) else {
         return add(&node.counters.ahead_refused_total, 1);
     };
-    let page_bytes = node.mounts[file.mount].page_bytes_of(kept.as_fd(), version.size);
-    let Some(ahead) = Ahead::of(connection, page_bytes, &kept, runs) else { return };
-    let Ok(entry) = entry_for(connection, &file, &ahead.pfs) else { return };
+    let page_bytes = node.mounts[file.mount].page_bytes_of(kept.as_fd(), file.facts.version.size);
+    let (most, runs) = wanted(page_bytes);
+    let Some(ahead) = Ahead::of_at_most(connection, page_bytes, &kept, &runs, most) else { return };
+    let Ok(entry) = entry_for(connection, file, &ahead.pfs) else { return };
     let Ok(copy) = node.cache.file(&entry) else { return };
     ahead.request(connection, &entry, &copy);
     // Nothing of it may have been put on its way.

@@ -5,8 +5,10 @@
 //! | `connection` | takes packets of a client, and sends answers |
 //! | `requests` | which file answers which request |
 //! | `open`, `miss`, `write`, `pins` | files of the PFS: opened, read, written through, pinned |
+//! | `dirty` | files that are written back |
 //! | `loads` | the load of a connection |
 //! | `scratch` | memory-only files |
+//! | `shuffle` | map outputs of Spark |
 //! | `jobs` | what jobs report |
 //! | `phases` | what HPC jobs report of their I/O phases |
 //! | `admin` | what operators and the command line request |
@@ -16,6 +18,7 @@
 pub mod admin;
 pub mod closer;
 pub mod connection;
+pub mod dirty;
 pub mod jobs;
 pub mod loads;
 pub mod miss;
@@ -25,5 +28,6 @@ pub mod pins;
 pub mod requests;
 pub mod scratch;
 pub mod session;
+pub mod shuffle;
 pub mod write;
 pub mod write_staging;

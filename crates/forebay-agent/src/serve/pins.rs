@@ -1,11 +1,12 @@
 //! Pins: whole files that users keep in the tier, and pages that programs map.
 
 use super::closer::Sent;
-use super::session::{Answer, Connection, PagePins, refuse, reply};
-use crate::cache::NoPin;
+use super::session::{Answer, Connection, refuse, reply};
 use crate::cache::entry::Entry;
-use crate::mounts::admit::Admitted;
+use crate::cache::{NoMap, NoPin};
+use crate::mounts::admit::{Admitted, NoFile, admit_at};
 use crate::user_limits::Kind;
+use forebay_pfs::lease::{Opened, Writers, writers};
 use forebay_wire::{Refusal, Reply};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -67,37 +68,54 @@ fn pin_answer(pinned: Result<(), NoPin>) -> Answer {
     }
 }
 
-/// Pins pages that the client maps, if it shows the copy.
-pub fn pin_pages(connection: &mut Connection, fds: &[Sent], copy: u64, first: u32, pages: u32) -> Answer {
-    let Some(entry) = connection.node.cache.by_copy(copy) else {
-        return reply(Reply::Refused(Refusal::Invalid("no such copy any more".into())));
+/// Pins pages that the client maps, if it shows the copy. If it shows the file as well, only while
+/// nobody writes that.
+pub fn pin_pages(connection: &Connection, mut fds: Vec<Sent>, copy: u64, first: u32, pages: u32) -> Answer {
+    let (node, uid) = (&connection.node, connection.peer.uid);
+    let Some(entry) = node.cache.by_copy(copy) else {
+        return refuse(Refusal::Invalid("no such copy any more".into()));
     };
+    let replaced = if fds.len() == 2 { fds.pop() } else { None };
     // Only who was given the copy may hold its pages; and a copy of an earlier agent may have had
     // the same number.
-    let held = connection.node.cache.file(&entry);
-    if !matches!((fds, held), ([shown], Ok(copy)) if copy.is_same_file(shown.fd.as_fd())) {
-        return reply(Reply::Refused(Refusal::NoDescriptor));
+    let held = node.cache.file(&entry);
+    if !matches!((&fds[..], held), ([shown], Ok(copy)) if copy.is_same_file(shown.fd.as_fd())) {
+        return refuse(Refusal::NoDescriptor);
     }
-    let page_bytes = entry.identity.page_bytes;
-    let share = match connection.node.shares.share(
-        Kind::Mapped,
-        connection.peer.uid,
-        u64::from(pages).saturating_mul(page_bytes),
-    ) {
-        Ok(share) => share,
-        Err(refusal) => return reply(Reply::Refused(refusal)),
-    };
-    if pages == 0 || !connection.node.cache.pin_pages(&entry, first, pages) {
-        return reply(Reply::Refused(Refusal::TooMany("pinned pages, or they are not all resident".into())));
+    if let Some(file) = replaced
+        && let Err(refusal) = require_rest(connection, &entry, &file)
+    {
+        return refuse(refusal);
     }
-    connection.pins.push(PagePins { copy, page_bytes, first, count: pages, share });
-    reply(Reply::Done)
+    let take = |bytes| node.shares.share(Kind::Mapped, uid, bytes);
+    match node.cache.pin_pages(&entry, first..first.saturating_add(pages), uid, take) {
+        Ok(to_map) => Some((Reply::Done, vec![to_map])),
+        Err(NoMap::Absent) => reply(Reply::Waits),
+        Err(NoMap::Refused(refusal)) => refuse(refusal),
+    }
 }
 
-/// Undoes one pin of this connection; others are ignored.
-pub fn unpin_pages(connection: &mut Connection, copy: u64, first: u32, pages: u32) {
-    let found = connection.pins.iter().position(|p| (p.copy, p.first, p.count) == (copy, first, pages));
-    if let Some(pins) = found.map(|i| connection.pins.swap_remove(i)) {
-        connection.node.cache.unpin_pages(copy, pins.page_bytes, first, pages);
+/// Checks that a mapping of the copy may take the place of one of the file, which would show later
+/// writes: the file has this version, has not changed for a while, and nobody on this node has it
+/// open for writing.
+fn require_rest(connection: &Connection, entry: &Entry, file: &Sent) -> Result<(), Refusal> {
+    let mounts = &connection.node.mounts;
+    let admitted = admit_at(mounts, file.fd.as_fd(), &file.place).map_err(|no| match no {
+        NoFile::Refused(refusal) => refusal,
+        NoFile::Pfs(e) => Refusal::Invalid(format!("the file system did not return its attributes: {e}")),
+    })?;
+    if (admitted.mount, admitted.facts.version) != (entry.mount, entry.identity.version) {
+        return Err(Refusal::Invalid("the copy is of another version of the file".into()));
+    }
+    let mount = &mounts[admitted.mount];
+    if mount.is_unchanging() {
+        return Ok(());
+    }
+    if !mount.has_rested(&admitted.facts) {
+        return Err(Refusal::RacilyClean);
+    }
+    match writers(file.fd.as_fd(), Opened::Elsewhere) {
+        Writers::Some => Err(Refusal::BeingWritten),
+        Writers::None | Writers::Unknown => Ok(()),
     }
 }

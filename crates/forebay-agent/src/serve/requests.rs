@@ -2,10 +2,9 @@
 
 use super::closer::Sent;
 use super::session::{Answer, Connection, reply};
-use super::{admin, jobs, loads, miss, open, phases, pins, scratch, write};
+use super::{admin, dirty, jobs, loads, miss, open, phases, pins, scratch, shuffle, write};
 use crate::jobs::job_state::Size;
 use crate::mounts::admit::{Admitted, NoFile, admit_at, require_writer};
-use forebay_pfs::FileVersion;
 use forebay_store::Reservation;
 use forebay_wire::{Refusal, Reply, Request};
 use std::os::fd::{AsFd, OwnedFd};
@@ -38,11 +37,7 @@ impl Connection {
                 None
             }
             Request::PinPages { copy, first_page, pages } => {
-                pins::pin_pages(self, &fds, copy, first_page, pages)
-            }
-            Request::UnpinPages { copy, first_page, pages } => {
-                pins::unpin_pages(self, copy, first_page, pages);
-                None
+                pins::pin_pages(self, fds, copy, first_page, pages)
             }
             Request::PinFile(on) => self.with_file(fds, |c, file, fd| pins::pin_file(c, file, &fd, on)),
             Request::UnpinCopy(copy) => pins::unpin_copy(self, copy),
@@ -58,7 +53,7 @@ impl Connection {
                 None
             }
             Request::StageCommit { version } => {
-                let answer = self.commit(fds, &version);
+                let answer = self.with_writer(fds, |c, file, fd, _| write::commit(c, file, &fd, &version));
                 self.stage = None;
                 answer
             }
@@ -66,12 +61,35 @@ impl Connection {
                 self.stage = None;
                 reply(Reply::Done)
             }
+            Request::Absorb { is_wanted, flags, truncated } => self
+                .with_writer(fds, |c, file, _, writing| {
+                    dirty::absorb(c, &file, writing, is_wanted, (flags, truncated))
+                }),
+            Request::DirtyRoom { copy, bytes } => dirty::make_room(self, copy, bytes),
+            Request::CallIn(copy) => dirty::call_in(self, copy),
+            Request::DirtySync => dirty::sync(self, fds),
+            Request::DirtyKeep(copy) => dirty::keep(self, copy),
+            Request::DirtyStat { dev, ino } => dirty::stat(self, dev, ino),
+            Request::OpenNewest if fds.is_empty() => dirty::wait_for_newest(self),
+            Request::OpenNewest => self.with_file(fds, |c, file, fd| dirty::open_newest(c, &file, fd)),
+            Request::DirtyList { after } => dirty::list(self, after),
+            Request::DirtyExport(copy) => dirty::export(self, copy),
+            Request::DirtyDrop(copy) => dirty::discard(self, copy),
             Request::JobBegin { .. } => scratch::begin(self),
             Request::ScratchCreate { job, name, exclusive } => scratch::create(self, &job, name, exclusive),
             Request::ScratchReserve { copy, bytes } => scratch::reserve(self, copy, bytes),
             Request::ScratchOpen { job, name } => scratch::open(self, &job, &name),
             Request::ScratchRemove { job, name } => scratch::remove(self, &job, &name),
             Request::ScratchList { job, after } => scratch::list(self, &job, &after),
+            Request::ImageKeep { job, name, tree } => scratch::keep_image(self, &job, &name, tree),
+            Request::ImageOpen { tree } => scratch::open_image(self, &tree),
+            Request::ShuffleBegin => shuffle::begin(self),
+            Request::ShuffleJoin(app) => shuffle::join(self, app),
+            Request::ShuffleLives { shuffle, lives } => shuffle::set_lives(self, shuffle, lives),
+            Request::ShuffleRemove { token, shuffle } => shuffle::remove(self, &token, shuffle),
+            Request::ShuffleFetch { app, node, blocks, deadline_ms } => {
+                shuffle::fetch(self, &app, &node, &blocks, deadline_ms)
+            }
             Request::List { after } => admin::list(self, after),
             Request::Status => reply(Reply::Status(Box::new(admin::status(&self.node)))),
             Request::SetCapacity { bytes } => admin::set_capacity(self, bytes),
@@ -89,6 +107,9 @@ impl Connection {
             Request::HpcJobs => phases::list(&self.node),
             Request::Plans { most } => phases::plans(self, most),
             Request::Overview => jobs::overview(self),
+            Request::FetchToMap { version } => {
+                self.one_way(fds, |c, file, fd| miss::fetch_to_map(c, file, fd, &version))
+            }
             Request::Jobs => jobs::list(self),
             Request::TaskAsks { job, stage, partition } => jobs::task_asks(self, job, stage, partition),
             Request::JobTell(updates) => match reported {
@@ -117,13 +138,18 @@ impl Connection {
         }
     }
 
-    /// A commit comes with two descriptors: who may only read a file must not say what is in it.
-    fn commit(&mut self, mut fds: Vec<Sent>, version: &FileVersion) -> Answer {
+    /// As [`Connection::with_file`], of two descriptors: who may only read a file must not say what
+    /// is in it.
+    fn with_writer(
+        &mut self,
+        mut fds: Vec<Sent>,
+        go_on: impl FnOnce(&mut Self, Admitted, OwnedFd, OwnedFd) -> Answer,
+    ) -> Answer {
         let (Some(writing), 1) = (fds.pop(), fds.len()) else {
             return reply(Reply::Refused(Refusal::NoDescriptor));
         };
         self.with_file(fds, |c, file, fd| match require_writer(writing.fd.as_fd(), &file.facts) {
-            Ok(()) => write::commit(c, file, &fd, version),
+            Ok(()) => go_on(c, file, fd, writing.fd),
             Err(refusal) => reply(Reply::Refused(refusal)),
         })
     }

@@ -1,6 +1,7 @@
 //! Requests about memory-only files ([`crate::jobs::scratch_files`]).
 
 use super::session::{Answer, Connection, reply};
+use crate::cache::held::Held;
 use crate::jobs::scratch_files::{FILE_BYTES, Job, Scratch, find};
 use crate::lock::lock;
 use crate::user_limits::Kind;
@@ -18,23 +19,57 @@ const NAME_MAX: usize = 4096;
 /// Files of one user, with those that are given up and still open.
 const USER_FILES_MAX: usize = 4096;
 
+/// What nobody can guess; `None` if the system has no random bytes.
+pub(super) fn new_token() -> Option<String> {
+    let mut random = [0u8; 16];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).ok()?;
+    Some(random.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// Starts a job on this connection.
 pub fn begin(connection: &mut Connection) -> Answer {
     if connection.job.is_some() {
         return reply(Reply::Refused(Refusal::Invalid("this connection has begun a job already".into())));
     }
-    let mut random = [0u8; 16];
-    if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).is_err() {
+    let Some(token) = new_token() else {
         return reply(Reply::Failed {
             errno: libc::EAGAIN,
             message: "the system has no random bytes".into(),
         });
-    }
-    let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    };
     let job = Job { uid: connection.peer.uid, files: BTreeMap::new() };
     lock(&connection.node.memory_files.by_token).insert(token.clone(), job);
     connection.job = Some(token.clone());
     reply(Reply::Job { token, outlives_exec: connection.process.is_some() })
+}
+
+/// Keeps a file of the job beyond the job, as an image.
+pub fn keep_image(connection: &Connection, token: &str, name: &[u8], tree: Vec<u8>) -> Answer {
+    let uid = connection.peer.uid;
+    if tree.len() > NAME_MAX {
+        return failed(libc::ENAMETOOLONG, "a tree's name has up to 4096 bytes", &tree);
+    }
+    let mut image = None;
+    let answer = with_job(connection, token, |job| {
+        image = job.files.remove(name);
+        match image {
+            Some(_) => reply(Reply::Done),
+            None => failed(libc::ENOENT, "no such memory-only file", name),
+        }
+    });
+    if let Some(image) = image {
+        connection.node.memory_files.keep_image(uid, tree, image);
+    }
+    answer
+}
+
+/// Opens an image for reading.
+pub fn open_image(connection: &Connection, tree: &[u8]) -> Answer {
+    match connection.node.memory_files.open_image(connection.peer.uid, tree) {
+        Some(Ok((copy, fd, size))) => Some((Reply::Scratch { copy, size }, vec![fd])),
+        Some(Err(e)) => failed(e.raw_os_error().unwrap_or(libc::EIO), "cannot be opened", tree),
+        None => failed(libc::ENOENT, "no image is kept", tree),
+    }
 }
 
 /// Runs `act` on the job if it is the peer's own.
@@ -53,6 +88,18 @@ fn failed(errno: i32, what: &str, name: &[u8]) -> Answer {
     reply(Reply::Failed { errno, message: format!("{}: {what}", String::from_utf8_lossy(name)) })
 }
 
+/// Room for memory-only files. If there is none, images that no run has used for long go first.
+fn hold(connection: &Connection, bytes: u64) -> Result<Held, Refusal> {
+    let node = &connection.node;
+    let uid = connection.peer.uid;
+    loop {
+        let room = node.cache.hold(&node.shares, uid, Class::Scratch, bytes);
+        if room.is_ok() || !node.memory_files.give_up_oldest_image(uid) {
+            return room;
+        }
+    }
+}
+
 /// Creates or replaces a file.
 pub fn create(connection: &Connection, token: &str, name: Vec<u8>, exclusive: bool) -> Answer {
     if name.is_empty() || name.len() > NAME_MAX {
@@ -63,7 +110,7 @@ pub fn create(connection: &Connection, token: &str, name: Vec<u8>, exclusive: bo
     if node.memory_files.files_of(uid) >= USER_FILES_MAX {
         return reply(Reply::Refused(Refusal::TooMany("memory-only files of this user".into())));
     }
-    let room = node.cache.hold(&node.shares, uid, Class::Scratch, FILE_BYTES).and_then(|room| {
+    let room = hold(connection, FILE_BYTES).and_then(|room| {
         Ok((room, node.shares.share(Kind::Descriptors, uid, BoundedFile::descriptors(&node.cache.tier))?))
     });
     let (room, descriptors) = match room {
@@ -106,7 +153,7 @@ pub fn reserve(connection: &Connection, copy: u64, bytes: u64) -> Answer {
         return reply(Reply::Done);
     }
     // Outside of the lock: room may have to be made first.
-    let more = match node.cache.hold(&node.shares, uid, Class::Scratch, wanted - held) {
+    let more = match hold(connection, wanted - held) {
         Ok(more) => more,
         Err(refusal) => return reply(Reply::Refused(refusal)),
     };

@@ -10,6 +10,7 @@ use crate::counters::{Counters, add};
 use crate::fetch::Fetch;
 use crate::jobs::job_state::JobState;
 use crate::jobs::layouts::Layouts;
+use crate::jobs::orders::Orders;
 use crate::jobs::scratch_files::Jobs;
 use crate::jobs::task_questions::TaskQuestions;
 use crate::lock::lock;
@@ -17,14 +18,19 @@ use crate::memory_control::Control;
 use crate::mounts::MountState;
 use crate::phases::board::Phases;
 use crate::prefetch::load::LoadJob;
+use crate::shuffle::Shuffles;
 use crate::stop::Stop;
 use crate::user_limits::{Share, Shares};
+use crate::write_back::WriteBack;
+use crate::write_back::copies::Wanted;
+use crate::write_back::newest::Newest;
 use forebay_store::ring::RingReader;
 use forebay_wire::channel::Peer;
 use forebay_wire::{Refusal, Reply};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -47,6 +53,8 @@ pub struct Node {
     pub cluster: Arc<Cluster>,
     /// What analytics jobs have reported.
     pub jobs: Arc<JobState>,
+    /// In which orders they will read.
+    pub orders: Orders,
     /// Tasks that ask whether they may read.
     pub questions: Arc<TaskQuestions>,
     /// I/O phases of HPC jobs.
@@ -58,7 +66,11 @@ pub struct Node {
     /// What users hold.
     pub shares: Arc<Shares>,
     /// Memory-only files by job.
-    pub memory_files: Jobs,
+    pub memory_files: Arc<Jobs>,
+    /// Map outputs among them.
+    pub shuffles: Arc<Shuffles>,
+    /// Files that the PFS does not have yet.
+    pub write_back: Arc<WriteBack>,
     /// Rings of the connected clients, by connection.
     pub rings: Mutex<BTreeMap<u64, RingReader>>,
     /// Open connections.
@@ -83,6 +95,7 @@ impl Node {
 
     /// The analytics job of a connection has ended, be it that its program has died.
     pub fn end_job(&self, connection: u64) {
+        self.orders.end(connection);
         self.jobs.end(connection, |message| self.link.say(message, None));
     }
 
@@ -90,6 +103,11 @@ impl Node {
         if !keys.is_empty() {
             add(&self.counters.touches_total, keys.len() as u64);
             self.cache.touch(keys);
+            for job in self.cache.compare_with_orders(keys) {
+                tracing::info!(job, "reads in another order than it has announced; the order is dropped");
+                self.orders.drop_void(job);
+                self.jobs.end(job, |message| self.link.say(message, None));
+            }
         }
     }
 }
@@ -106,8 +124,6 @@ pub struct Connection {
     pub load: Option<Arc<LoadJob>>,
     /// The file being written through.
     pub stage: Option<Stage>,
-    /// Ranges of pages pinned.
-    pub pins: Vec<PagePins>,
     /// The job with memory-only files begun on it.
     pub job: Option<String>,
     /// The process whose end ends the job, if not the connection's does.
@@ -118,23 +134,14 @@ pub struct Connection {
     pub hpc: bool,
     /// A question to the coordinator whose answer has not been sent yet.
     pub listing: Option<Share>,
+    /// Dirty files that it waits for, each with the passes that had begun before.
+    pub syncing: Option<BTreeMap<u64, u64>>,
+    /// Dirty files whose second copies it waits for.
+    pub keeping: Option<Wanted>,
+    /// A content that comes from another node.
+    pub coming: Option<Receiver<std::io::Result<Newest>>>,
     /// The operator has asked for the agent's end; it comes after the answer.
     pub ends_agent: bool,
-}
-
-/// Pages that a client maps.
-#[derive(Debug)]
-pub struct PagePins {
-    /// Of which copy.
-    pub copy: u64,
-    /// Its page size in bytes.
-    pub page_bytes: u64,
-    /// First page.
-    pub first: u32,
-    /// Pages.
-    pub count: u32,
-    /// Of the user's share.
-    pub share: Share,
 }
 
 /// A reply and the descriptors that go with it; `None` for one-way requests.
@@ -155,11 +162,8 @@ impl Drop for Connection {
         if let Some(load) = self.load.take() {
             load.cancel();
         }
-        for pins in self.pins.drain(..) {
-            self.node.cache.unpin_pages(pins.copy, pins.page_bytes, pins.first, pins.count);
-        }
         if let Some(job) = self.job.take() {
-            self.node.memory_files.end(&job);
+            self.node.shuffles.end(&job);
         }
         if self.tells {
             self.node.end_job(self.id);

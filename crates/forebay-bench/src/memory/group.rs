@@ -1,22 +1,22 @@
 //! A control group with a memory limit, and what is in use there over time.
 
 use super::clock::now_ns;
+use forebay_lab::memory_group::MemoryGroup;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Between two samples.
 const STEP: Duration = Duration::from_millis(1);
 
-/// A control group of version 1 or 2; removed when it is dropped.
+/// A control group and its limit.
 pub struct Group {
     /// Its limit in bytes.
     pub limit_bytes: u64,
-    directory: PathBuf,
-    is_v1: bool,
+    group: MemoryGroup,
 }
 
 /// What is in use in a group.
@@ -38,41 +38,19 @@ impl Group {
 
     /// Makes one called `name` with this limit.
     pub fn called(name: &str, limit_bytes: u64) -> Result<Self, String> {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").map_err(|e| e.to_string())?;
-        let of = |kind: &str, needs: &str| {
-            let line = mounts.lines().find(|l| l.contains(kind) && l.ends_with(needs))?;
-            line.split(' ').nth(4).map(PathBuf::from)
-        };
-        let v1 = of(" - cgroup ", "memory");
-        let is_v1 = v1.is_some();
-        let parent = v1.or_else(|| of(" - cgroup2 ", "")).ok_or("no control groups are mounted")?;
-        let directory = parent.join(format!("forebay-bench-{name}-{}", std::process::id()));
-        std::fs::create_dir(&directory).map_err(|e| format!("cannot make {}: {e}", directory.display()))?;
-        let group = Group { limit_bytes, directory, is_v1 };
-        let limit = group.file("memory.limit_in_bytes", "memory.max");
-        std::fs::write(&limit, limit_bytes.to_string())
-            .map_err(|e| format!("cannot limit memory in {}: {e}; this needs root", limit.display()))?;
-        Ok(group)
-    }
-
-    fn file(&self, v1: &str, v2: &str) -> PathBuf {
-        self.directory.join(if self.is_v1 { v1 } else { v2 })
+        let group = MemoryGroup::new(&format!("bench-{name}"), limit_bytes);
+        let group = group.map_err(|e| format!("cannot limit memory: {e}; this needs root"))?;
+        Ok(Group { limit_bytes, group })
     }
 
     /// A command that runs in the group.
     pub fn command(&self, program: &Path) -> Command {
-        let mut command = Command::new("sh");
-        let script = format!("echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"", self.directory.display());
-        command.args(["-c", &script]).arg(program);
-        command
+        self.group.run(program)
     }
 
     /// How often the kernel has killed somebody in the group.
     pub fn kills(&self) -> u64 {
-        let file = self.file("memory.oom_control", "memory.events");
-        let text = std::fs::read_to_string(file).unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-        line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+        self.group.kills().unwrap_or(0)
     }
 
     /// What is in use now.
@@ -103,19 +81,10 @@ impl Group {
     fn open(&self) -> Result<Files, String> {
         let open = |path: PathBuf| File::open(&path).map_err(|e| format!("{}: {e}", path.display()));
         Ok(Files {
-            usage: open(self.file("memory.usage_in_bytes", "memory.current"))?,
-            stat: open(self.directory.join("memory.stat"))?,
-            prefix: if self.is_v1 { "total_" } else { "" },
+            usage: open(self.group.file("memory.usage_in_bytes", "memory.current"))?,
+            stat: open(self.group.directory.join("memory.stat"))?,
+            prefix: self.group.stat_prefix(),
         })
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while std::fs::remove_dir(&self.directory).is_err() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(10));
-        }
     }
 }
 

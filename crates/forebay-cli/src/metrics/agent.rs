@@ -9,9 +9,10 @@ const GAUGES: &[(&str, &str)] = &[
     ("remote_page_bytes", "Bytes of cached pages that another node owns"),
     ("lent_bytes", "Bytes of pages that are being sent to peers"),
     ("planned_bytes", "Bytes of cached pages that jobs will read"),
+    ("announced_bytes", "Bytes of cached pages whose next use a job has announced"),
     ("client_pinned_bytes", "Bytes of pages that programs have mapped"),
     ("closes_waiting", "Descriptors that wait to be closed"),
-    ("held_files", "Copies that are held open"),
+    ("held_files", "Copies that programs map"),
     ("tmpfs_free_bytes", "Free bytes of the tier's file system"),
     ("tmpfs_total_bytes", "Size of the tier's file system"),
 ];

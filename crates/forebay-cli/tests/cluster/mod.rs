@@ -2,16 +2,13 @@
 
 #![allow(dead_code, reason = "each file of tests uses a part of it")]
 
-use crate::node::FOREBAY;
+use crate::kit::{FOREBAY, succeeded};
 use serde_json::Value;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
-
-pub const SOON: Duration = Duration::from_secs(60);
 
 /// One lab at a time: each wants a gigabyte of memory and all cores for a moment.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -160,20 +157,6 @@ fn obstacle(pfs: &str) -> Option<String> {
     missing.map(|program| format!("{program} is not installed"))
 }
 
-pub fn succeeded(command: &mut Command) -> String {
-    let out = command.output().unwrap();
-    assert!(out.status.success(), "{command:?}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stdout).unwrap()
-}
-
 pub fn text(out: &Output) -> String {
     String::from_utf8_lossy(&out.stdout).trim().to_owned()
-}
-
-pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + SOON;
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain for: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }

@@ -92,7 +92,10 @@ fn step(
     let comment = comment.unwrap_or_default();
     if let Some(path) = comment.strip_prefix("file:") {
         let content: String = block.iter().map(|(_, line)| format!("{line}\n")).collect();
-        let script = format!("cat > {} <<'END OF FILE'\n{content}END OF FILE", path.trim());
+        let script = format!(
+            "mkdir -p $(dirname {0}) && cat > {0} <<'END OF FILE'\n{content}END OF FILE",
+            path.trim()
+        );
         return Ok(Some(Step::Hidden(hidden(number, &script))));
     }
     if OTHERS.contains(&label) {

@@ -6,16 +6,15 @@
 //! machine.
 
 use crate::common::{
-    Agent, Helper, MIB, OTHER_UID, PAGE, Setup, SlowFs, assert_content, make_file, plain_pfs, send_signal,
-    text, wait_for,
+    Agent, Helper, MIB, OTHER_UID, PAGE, Setup, SlowFs, assert_content, make_file, one_file, pfs_with,
+    plain_pfs, send_signal, text, wait_for,
 };
 use crate::coordinator::start_coordinator;
 use crate::roles::{Raw, hear, tell, verify_once};
 use forebay_wire::{Channel, JobUpdate, Part, Refusal, Reply, Request, Split};
-use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::net::TcpStream;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -48,9 +47,7 @@ pub fn third_user_is_served(agent: &Agent, path: &Path, seed: u64) {
 
 #[test]
 fn packets_of_a_user_take_no_more_memory_than_its_share() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, MIB);
+    let (pfs, path) = pfs_with("f", 1, MIB);
     let capacity = 256 * MIB;
     let agent = Agent::start(Setup::new(pfs.path()).capacity(capacity));
     verify_once(&agent.client(), &path, 1, 0);
@@ -101,9 +98,7 @@ pub fn bomb(socket: &str) {
 fn what_waits_for_a_coordinator_that_hangs_counts_until_it_is_sent() {
     let dir = TempDir::new().unwrap();
     let (coordinator, address) = start_coordinator(dir.path(), "127.0.0.1:0");
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, MIB);
+    let (pfs, path) = pfs_with("f", 1, MIB);
     let capacity = 256 * MIB;
     let more = format!("[cluster]\ncoordinator = \"{address}\"\n");
     let agent = Agent::start(Setup { more, ..Setup::new(pfs.path()).capacity(capacity) });
@@ -143,9 +138,7 @@ pub fn end_stages(socket: &str) {
 
 #[test]
 fn a_user_takes_half_of_the_connections_at_most() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, MIB);
+    let (pfs, path) = pfs_with("f", 1, MIB);
     let agent = Agent::start(Setup { more: "connections_max = 16\n".into(), ..Setup::new(pfs.path()) });
     verify_once(&agent.client(), &path, 1, 0);
     let mut crowd = as_user(&agent, OTHER_UID, "crowd", &[agent.socket().to_str().unwrap()]);
@@ -196,7 +189,7 @@ fn a_lock_of_a_stranger_on_every_copy_holds_nothing_for_the_next_agent() {
     agent.assert_nothing_left();
 }
 
-/// Locks the copy of each file, as a program that maps it does, and maps nothing.
+/// Locks the copy of each file, as the agent does for a program that maps it, and maps nothing.
 pub fn lock(socket: &str, paths: &[&str]) {
     let raw = Raw::connect(Path::new(socket));
     let copies: Vec<OwnedFd> = paths
@@ -210,10 +203,18 @@ pub fn lock(socket: &str, paths: &[&str]) {
         })
         .collect();
     for copy in &copies {
-        flock(copy, FlockOperation::NonBlockingLockShared).unwrap();
+        lock_all(copy);
     }
     tell("locked");
     while hear().is_some() {}
+}
+
+fn lock_all(file: &OwnedFd) {
+    let kind = libc::F_RDLCK as libc::c_short;
+    let mut all = libc::flock { l_type: kind, l_whence: 0, l_start: 0, l_len: 0, l_pid: 0 };
+    // SAFETY: a lock on this stack.
+    let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut all) };
+    assert_eq!(locked, 0, "{}", std::io::Error::last_os_error());
 }
 
 /// Most threads that process `pid` has while `act` runs.
@@ -237,9 +238,7 @@ fn most_threads(pid: u32, act: impl FnOnce()) -> u64 {
 
 #[test]
 fn a_flood_of_loopback_connections_costs_no_threads_and_nobody_waits() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, MIB);
+    let (pfs, path) = pfs_with("f", 1, MIB);
     let more = "[cluster]\nlisten = \"127.0.0.1:0\"\n".to_owned();
     let agent = Agent::start(Setup { more, ..Setup::new(pfs.path()) });
     verify_once(&agent.client(), &path, 1, 0);
@@ -385,9 +384,7 @@ fn an_agent_that_is_killed_or_ended_while_closes_hang_is_gone_and_the_next_one_s
 
 #[test]
 fn a_memory_only_file_cannot_outgrow_its_room_nor_its_reservation_its_memory() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, MIB);
+    let (pfs, path) = pfs_with("f", 1, MIB);
     let agent = Agent::start(Setup { backing: "mount", ..Setup::new(pfs.path()) });
     verify_once(&agent.client(), &path, 1, 0);
     let mut writer = as_user(&agent, OTHER_UID, "outgrow", &[agent.socket().to_str().unwrap()]);
@@ -446,10 +443,7 @@ fn written_until_full(file: &File) -> u64 {
 /// A client that waits for its place in the queue of a stopped agent waits within its deadline.
 #[test]
 fn a_stopped_agent_whose_queue_a_user_has_filled_delays_others_by_their_deadline() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 7, MIB);
-    let agent = Agent::on(pfs.path());
+    let (pfs, path, agent) = one_file(7, MIB);
     send_signal(agent.pid(), libc::SIGSTOP);
     let mut crowd = as_user(&agent, OTHER_UID, "fill-queue", &[agent.socket().to_str().unwrap()]);
     let queued: usize = crowd.expect("queued").parse().unwrap();

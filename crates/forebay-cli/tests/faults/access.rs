@@ -2,8 +2,8 @@
 //! it.
 
 use crate::common::{
-    Agent, Helper, MIB, OTHER_UID, PAGE, assert_content, content, grow_old, make_file, open_dir_in,
-    plain_pfs, read_all, text,
+    Agent, Helper, MIB, OTHER_UID, PAGE, assert_content, content, grow_old, make_file, one_file, open_dir_in,
+    pfs_with, plain_pfs, read_all, text,
 };
 use crate::roles::{Raw, tell, verify_once};
 use forebay_client::{Client, ClientConfig, ReadMode};
@@ -20,9 +20,7 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn another_user_gets_eacces_and_never_cached_bytes() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("secret");
-    make_file(&path, 1, MIB);
+    let (pfs, path) = pfs_with("secret", 1, MIB);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     grow_old(&path);
     let agent = Agent::on(pfs.path());
@@ -72,10 +70,7 @@ fn refusal(reply: Reply) -> Refusal {
 
 #[test]
 fn descriptors_that_prove_nothing_are_refused() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, MIB);
-    let agent = Agent::on(pfs.path());
+    let (pfs, path, agent) = one_file(1, MIB);
     verify_once(&agent.client(), &path, 1, 0);
     let before = agent.counter("refusals_total");
     let raw = Raw::connect(&agent.socket());
@@ -231,10 +226,7 @@ fn staged_bytes_are_never_taken_for_the_tiers_own_records() {
 
 #[test]
 fn a_user_that_is_no_operator_can_do_no_harm() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, MIB);
-    let agent = Agent::on(pfs.path());
+    let (_pfs, path, agent) = one_file(1, MIB);
     verify_once(&agent.client(), &path, 1, 0);
     let mut user =
         Helper::start_as(&agent.socket(), Some(OTHER_UID), "unwelcome", &[agent.socket().to_str().unwrap()]);
@@ -258,9 +250,7 @@ pub fn unwelcome(_socket: &str) {
 
 #[test]
 fn an_agent_of_a_stranger_is_not_believed() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, MIB);
+    let (_pfs, path) = pfs_with("f", 1, MIB);
     let dir = open_dir_in("/dev/shm");
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
     let socket = dir.path().join("agent.sock");
@@ -388,6 +378,9 @@ fn only_who_was_given_a_copy_may_hold_its_pages() {
         assert!(matches!(raw.ask(&pin, proof), Reply::Refused(_)), "held with {proof:?} as proof");
     }
     assert_eq!(agent.counter("client_pinned_bytes"), 0);
-    assert_eq!(raw.ask(&pin, &[fd.as_fd()]), Reply::Done);
+    raw.0.send(&pin, &[fd]).unwrap();
+    let to_map = raw.0.recv::<Reply>(Some(limit)).unwrap();
+    assert_eq!((to_map.message, to_map.fds.len()), (Reply::Done, 1));
     assert!(agent.counter("client_pinned_bytes") > 0);
+    assert!(std::fs::File::from(to_map.fds.into_iter().next().unwrap()).write_all(b"x").is_err());
 }

@@ -1,6 +1,6 @@
 //! Several programs append to one file, as they may with `O_APPEND` and no cache.
 
-use crate::common::{Agent, Helper, MIB, PAGE, content, make_file, plain_pfs, read_all};
+use crate::common::{Agent, Helper, MIB, PAGE, content, one_file, plain_pfs, read_all};
 use crate::roles::{hear, tell};
 use crate::room::SmallTmpfs;
 use forebay_client::{Client, FileWriter, WriteMode, WriteOptions};
@@ -90,10 +90,7 @@ fn appenders_that_stay_open_write_behind_each_other_and_cut_no_record() {
 
 #[test]
 fn an_append_only_file_can_be_appended_to() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("log");
-    make_file(&path, 1, PAGE);
-    let agent = Agent::on(pfs.path());
+    let (_pfs, path, agent) = one_file(1, PAGE);
     let file = File::open(&path).unwrap();
     let flags = ioctl_getflags(&file).expect("/tmp is on a file system with attributes (chattr)");
     ioctl_setflags(&file, flags | IFlags::APPEND).unwrap();
@@ -128,10 +125,7 @@ fn what_an_appender_could_not_write_on_a_full_pfs_is_written_once() {
 
 #[test]
 fn an_appender_counts_from_the_end_that_it_found() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("log");
-    make_file(&path, 1, 1000);
-    let agent = Agent::on(pfs.path());
+    let (_pfs, path, agent) = one_file(1, 1000);
     let mut writer = appender(&agent.client(), &path, WriteMode::Through);
     assert_eq!(writer.position(), 1000);
     File::options().append(true).open(&path).unwrap().write_all(&[0; 50]).unwrap();

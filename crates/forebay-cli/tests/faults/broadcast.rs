@@ -23,9 +23,7 @@ fn assert_on(cluster: &Cluster, node: usize, path: &Path) {
 
 #[test]
 fn a_load_on_all_nodes_reads_each_byte_of_the_pfs_once() {
-    let Some(slow) = SlowFs::start() else { return };
-    let path = slow.at("model");
-    make_file(&path, SEED, SIZE);
+    let Some((slow, path)) = SlowFs::with("model", SEED, SIZE) else { return };
     let cluster = Cluster::start(4, &slow.mount(), &[]);
     let before = slow.stats().read_bytes;
     let out = loaded(&cluster, "all", &path);
@@ -46,9 +44,7 @@ fn a_load_on_all_nodes_reads_each_byte_of_the_pfs_once() {
 
 #[test]
 fn a_node_that_dies_during_the_load_does_not_keep_the_others_waiting() {
-    let Some(slow) = SlowFs::start() else { return };
-    let path = slow.at("model");
-    make_file(&path, SEED, SIZE);
+    let Some((slow, path)) = SlowFs::with("model", SEED, SIZE) else { return };
     let mut cluster = Cluster::start(3, &slow.mount(), &[]);
     slow.limit("8MiB/s");
     let mut load = cluster.command(0, &["load", "--nodes", "all", "--quiet", path.to_str().unwrap()]);

@@ -1,8 +1,8 @@
 //! The file is changed while it is read.
 
 use crate::common::{
-    Agent, Helper, MIB, PAGE, SlowFs, assert_content, content, grow_old, make_file, plain_pfs, read_all,
-    wait_for,
+    Agent, Helper, MIB, PAGE, SlowFs, assert_content, content, grow_old, make_file, one_file, plain_pfs,
+    read_all, wait_for,
 };
 use crate::roles::{hear, tell};
 use forebay_client::Client;
@@ -22,10 +22,7 @@ type Change = fn(&Path);
 /// A reader that has read the first half of a file of content 1; what then happens to the file is
 /// up to `change`.
 fn half_read(change: impl FnOnce(&Path)) -> (tempfile::TempDir, Agent, forebay_client::File) {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, LEN);
-    let agent = Agent::on(pfs.path());
+    let (pfs, path, agent) = one_file(1, LEN);
     let file = agent.client().open(&path).unwrap();
     let mut half = vec![0; (LEN / 2) as usize];
     assert_eq!(file.read_at(&mut half, 0).unwrap(), half.len());
@@ -354,10 +351,7 @@ fn a_large_file_in_the_tier_that_is_changed_in_its_attributes_and_evicted_is_rea
 /// matters.
 #[test]
 fn handles_of_one_file_do_not_take_each_others_changes() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, LEN);
-    let agent = Agent::on(pfs.path());
+    let (_pfs, path, agent) = one_file(1, LEN);
     let client = agent.client();
     let files = [client.open(&path).unwrap(), client.open(&path).unwrap(), client.open(&path).unwrap()];
     let mut page = vec![0; PAGE as usize];
@@ -535,10 +529,7 @@ fn seed_of(bytes: &[u8]) -> u64 {
 
 /// A file of which page 0 is in the tier, and a fresh handle on it.
 fn first_page_cached() -> (tempfile::TempDir, Agent, forebay_client::File) {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, LEN);
-    let agent = Agent::on(pfs.path());
+    let (pfs, path, agent) = one_file(1, LEN);
     let other = agent.client().open(&path).unwrap();
     assert_eq!(other.read_at(&mut vec![0; PAGE as usize], 0).unwrap(), PAGE as usize);
     let file = agent.client().open(&path).unwrap();

@@ -120,6 +120,13 @@ impl Cluster {
         helper.expect(&format!("view {}", self.number));
     }
 
+    /// Tells node 0 that it has no weight: of two nodes, the other owns everything.
+    pub fn give_all_to_node_1(&mut self) {
+        let mut members = self.members();
+        members[0].capacity_bytes = 0;
+        self.tell(0, members);
+    }
+
     /// Kills an agent and starts another one in its place, with what it has left in its tier; all
     /// are told where it is now.
     pub fn kill_and_restart(&mut self, node: usize) {
@@ -249,7 +256,8 @@ pub fn agent(config: &str) {
     // Nobody is there: the views come from the test.
     let coordinator_at = CoordinatorAddress::Remote("127.0.0.1:1".into(), Security::Loopback);
     let closer = forebay_agent::Closer::absent().unwrap();
-    let agent = Agent::start(Config::load(Path::new(config)).unwrap(), None, coordinator_at, closer).unwrap();
+    let agent =
+        Agent::start(Config::load_file(Path::new(config)).unwrap(), None, coordinator_at, closer).unwrap();
     let cluster = agent.cluster();
     tell(&format!("address {}", cluster.address()));
     std::thread::spawn(move || {

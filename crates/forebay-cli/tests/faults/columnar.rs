@@ -18,9 +18,7 @@ fn agent_on(pfs: &Path) -> Agent {
 
 #[test]
 fn of_a_columnar_file_the_pages_that_are_read_are_fetched_and_no_others() {
-    let Some(pfs) = SlowFs::start() else { return };
-    let path = pfs.at("t.parquet");
-    make_file(&path, 1, 24 * MIB);
+    let Some((pfs, path)) = SlowFs::with("t.parquet", 1, 24 * MIB) else { return };
     let agent = agent_on(&pfs.mount());
     let file = agent.client().open(&path).unwrap();
     let before = pfs.stats().read_bytes;
@@ -44,9 +42,7 @@ fn of_a_columnar_file_the_pages_that_are_read_are_fetched_and_no_others() {
 
 #[test]
 fn small_pages_take_no_more_memory_than_they_have_bytes() {
-    let Some(pfs) = SlowFs::start() else { return };
-    let path = pfs.at("t.parquet");
-    make_file(&path, 1, 64 * MIB);
+    let Some((pfs, path)) = SlowFs::with("t.parquet", 1, 64 * MIB) else { return };
     // A tmpfs of its own, with huge pages.
     let agent = Agent::start(Setup { page: 2 * MIB, backing: "mount", ..Setup::new(&pfs.mount()) });
     let file = agent.client().open(&path).unwrap();
@@ -107,9 +103,7 @@ fn a_columnar_file_that_was_written_through_is_in_small_pages() {
 
 #[test]
 fn a_read_error_within_a_run_of_small_pages_is_the_programs_error_and_passes() {
-    let Some(pfs) = SlowFs::start() else { return };
-    let path = pfs.at("t.parquet");
-    make_file(&path, 1, 8 * MIB);
+    let Some((pfs, path)) = SlowFs::with("t.parquet", 1, 8 * MIB) else { return };
     let agent = agent_on(&pfs.mount());
     pfs.fault("read=EIO");
     let file = agent.client().open(&path).unwrap();
@@ -145,9 +139,7 @@ fn a_columnar_file_too_large_for_small_pages_is_cached_in_pages_of_the_usual_siz
 
 #[test]
 fn a_read_error_within_a_run_of_small_pages_fails_the_pages_that_cannot_be_read_and_no_others() {
-    let Some(pfs) = SlowFs::start() else { return };
-    let path = pfs.at("t.parquet");
-    make_file(&path, 1, 2 * MIB);
+    let Some((pfs, path)) = SlowFs::with("t.parquet", 1, 2 * MIB) else { return };
     let agent = agent_on(&pfs.mount());
     // The kernel divides the read of the run into two or more, and the next ones are of a page.
     pfs.fault("read=EIO,count=5");

@@ -1,6 +1,7 @@
 //! Agents, slow file systems and client processes for tests, and bytes that tell where they come
 //! from.
 
+pub use crate::kit::{FOREBAY, MIB, PATIENCE, counter, text, wait_for};
 use forebay_client::{Client, ClientConfig};
 use forebay_lab::fixture::SlowFsProcess;
 use forebay_lab::slowfs::Stamps;
@@ -15,31 +16,14 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
-/// The program under test.
-pub const FOREBAY: &str = env!("CARGO_BIN_EXE_forebay");
-
 /// A user other than the one who runs the tests.
 pub const OTHER_UID: u32 = 61_001;
-
-/// Long enough for any machine; a test that comes here has failed.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Smallest page there is: many pages in small files.
 pub const PAGE: u64 = 64 << 10;
 
-pub const MIB: u64 = 1 << 20;
-
 /// What an agent keeps of its budget for itself, the buffers of its four fetch threads included.
 pub const BASE: u64 = 24 * MIB;
-
-/// Waits until `done` says so.
-pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain until {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
 
 /// A directory that other users can enter.
 pub fn open_dir_in(parent: &str) -> TempDir {
@@ -101,6 +85,28 @@ pub fn make_file(path: &Path, seed: u64, len: u64) {
     grow_old(path);
 }
 
+/// A directory as the PFS, and an agent.
+pub fn pfs_and_agent() -> (TempDir, Agent) {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    (pfs, agent)
+}
+
+/// A directory as the PFS with a file of content `seed`.
+pub fn pfs_with(name: &str, seed: u64, len: u64) -> (TempDir, PathBuf) {
+    let pfs = plain_pfs();
+    let path = pfs.path().join(name);
+    make_file(&path, seed, len);
+    (pfs, path)
+}
+
+/// The same with an agent, which is younger than the file.
+pub fn one_file(seed: u64, len: u64) -> (TempDir, PathBuf, Agent) {
+    let (pfs, path) = pfs_with("f", seed, len);
+    let agent = Agent::on(pfs.path());
+    (pfs, path, agent)
+}
+
 /// Reads a whole open file.
 pub fn read_all(file: &forebay_client::File) -> std::io::Result<Vec<u8>> {
     let mut bytes = vec![0; file.size()? as usize];
@@ -121,6 +127,8 @@ pub struct Setup {
     pub uid: Option<u32>,
     /// `mount.settle_ms`: 0 for tests that are not about it.
     pub settle_ms: u64,
+    /// `mount.map_rest_ms`: 0 for tests that are not about it.
+    pub map_rest_ms: u64,
     /// `mount.stamps`.
     pub stamps: &'static str,
     /// `mount.probe_dir`.
@@ -139,6 +147,7 @@ impl Setup {
             directory: None,
             uid: None,
             settle_ms: 0,
+            map_rest_ms: 0,
             stamps: "measure",
             probe_dir: None,
             more: String::new(),
@@ -163,8 +172,8 @@ impl Setup {
         }
         for (label, root) in &self.mounts {
             text += &format!(
-                "[[mount]]\nlabel = {label:?}\nroot = {root:?}\npage_size = \"{}\"\nread_ahead = \"{}\"\nfetch_threads = 4\nsettle_ms = {}\nstamps = {:?}\n",
-                self.page, self.read_ahead, self.settle_ms, self.stamps
+                "[[mount]]\nlabel = {label:?}\nroot = {root:?}\npage_size = \"{}\"\nread_ahead = \"{}\"\nfetch_threads = 4\nsettle_ms = {}\nmap_rest_ms = {}\nstamps = {:?}\n",
+                self.page, self.read_ahead, self.settle_ms, self.map_rest_ms, self.stamps
             );
             if let Some(dir) = &self.probe_dir {
                 text += &format!("probe_dir = {dir:?}\n");
@@ -404,16 +413,8 @@ pub fn send_signal(pid: u32, signal: i32) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-pub fn counter(status: &Status, name: &str) -> u64 {
-    status.counters.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("no counter {name}")).1
-}
-
 pub fn used(status: &Status, class: &str) -> u64 {
     status.used_bytes.iter().find(|(n, _)| n == class).unwrap().1
-}
-
-pub fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// A slow file system, or `None` if the user wants none.
@@ -429,6 +430,14 @@ pub struct SlowFs {
 impl SlowFs {
     pub fn start() -> Option<Self> {
         Self::start_with(Stamps::Exact)
+    }
+
+    /// With a file of content `seed`.
+    pub fn with(name: &str, seed: u64, len: u64) -> Option<(Self, PathBuf)> {
+        let slow = Self::start()?;
+        let path = slow.at(name);
+        make_file(&path, seed, len);
+        Some((slow, path))
     }
 
     /// With time stamps that tell this much.

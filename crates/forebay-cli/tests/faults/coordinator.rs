@@ -131,8 +131,13 @@ impl Cluster {
     pub fn start_again(&mut self, number: usize, env: Vec<(String, PathBuf)>) {
         self.agents[number].kill_9();
         self.env = env;
-        self.agents[number] = self.start_agent(number, 128 * MIB);
+        self.start_killed(number);
         self.env = Vec::new();
+    }
+
+    /// Starts an agent that was killed.
+    pub fn start_killed(&mut self, number: usize) {
+        self.agents[number] = self.start_agent(number, 128 * MIB);
     }
 
     /// The command line, pointed at a node's agent.
@@ -243,6 +248,27 @@ impl Cluster {
 
     pub fn sum(&self, name: &str) -> u64 {
         (0..self.agents.len()).map(|i| counter(&self.status(i), name)).sum()
+    }
+
+    pub fn counter(&self, number: usize, name: &str) -> u64 {
+        counter(&self.status(number), name)
+    }
+
+    pub fn used(&self, number: usize, class: &str) -> u64 {
+        used(&self.status(number), class)
+    }
+
+    /// Where a node has its tier.
+    pub fn tier(&self, number: usize) -> PathBuf {
+        self.dir.path().join(format!("tier{number}"))
+    }
+
+    pub fn stop_agent(&self, number: usize) {
+        self.agents[number].stop();
+    }
+
+    pub fn let_agent_go_on(&self, number: usize) {
+        self.agents[number].go_on();
     }
 
     fn waves(&self, number: usize) -> Vec<WaveStatus> {

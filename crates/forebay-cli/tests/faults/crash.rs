@@ -1,7 +1,8 @@
 //! The agent is killed, and comes back.
 
 use crate::common::{
-    Agent, Helper, MIB, PAGE, SlowFs, assert_content, make_file, plain_pfs, read_all, send_signal, wait_for,
+    Agent, Helper, MIB, PAGE, SlowFs, assert_content, make_file, one_file, plain_pfs, read_all, send_signal,
+    wait_for,
 };
 use crate::roles::verify_once;
 use forebay_client::ReadMode;
@@ -220,10 +221,7 @@ fn a_copy_without_its_record_or_a_record_without_its_copy_is_swept_out() {
 /// Agents before the third layout kept pages of files that were being written.
 #[test]
 fn copies_of_an_agent_with_an_earlier_layout_are_dropped_and_fetched_again() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 7, MIB);
-    let mut agent = Agent::on(pfs.path());
+    let (_pfs, path, mut agent) = one_file(7, MIB);
     verify_once(&agent.client(), &path, 7, 0);
     agent.kill_9();
     let record = &agent.records()[0];
@@ -252,10 +250,7 @@ fn copies_of_an_agent_with_an_earlier_layout_are_dropped_and_fetched_again() {
 /// must not take that answer for its own.
 #[test]
 fn a_late_answer_to_a_pin_is_not_taken_for_that_of_the_next() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, MIB);
-    let agent = Agent::on(pfs.path());
+    let (_pfs, path, agent) = one_file(1, MIB);
     verify_once(&agent.client(), &path, 1, 0);
     let client = agent.client_with(Duration::from_millis(500));
     let file = client.open(&path).unwrap();

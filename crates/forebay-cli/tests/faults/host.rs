@@ -3,7 +3,7 @@
 //! numbers.
 
 use crate::common::{Agent, MIB, OTHER_UID, make_file, plain_pfs, text};
-use crate::intercept::{Report, command, has, library, plain, report};
+use crate::intercept::{Report, command, library, plain, report};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -19,10 +19,7 @@ struct Host {
 }
 
 impl Host {
-    fn new() -> Option<Self> {
-        if !has("cc") {
-            return None;
-        }
+    fn new() -> Self {
         let (pfs, programs) = (plain_pfs(), tempfile::tempdir().unwrap());
         let agent = Agent::on(pfs.path());
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults");
@@ -32,7 +29,7 @@ impl Host {
         );
         let built = plain(programs.path(), &build);
         assert!(built.status.success(), "{}", text(&built.stderr));
-        Some(Host { pfs, agent, programs })
+        Host { pfs, agent, programs }
     }
 
     fn program(&self, name: &str) -> PathBuf {
@@ -55,7 +52,7 @@ impl Host {
 
 #[test]
 fn a_number_that_is_closed_and_given_again_unseen_is_read_as_the_new_file() {
-    let Some(host) = Host::new() else { return };
+    let host = Host::new();
     let names: Vec<String> = (0..60).map(|i| format!("file-{i:03}")).collect();
     for name in &names {
         std::fs::write(host.pfs.path().join(name), name.repeat(300)).unwrap();
@@ -80,7 +77,7 @@ fn a_number_that_is_closed_and_given_again_unseen_is_read_as_the_new_file() {
 
 #[test]
 fn a_list_that_cannot_be_read_is_the_programs_error() {
-    let Some(host) = Host::new() else { return };
+    let host = Host::new();
     make_file(&host.pfs.path().join("data"), 1, MIB);
     let report = host.same("host", &["lists", "data"]);
     assert!(report.hits + report.reads > 3, "{report:?}");
@@ -88,7 +85,7 @@ fn a_list_that_cannot_be_read_is_the_programs_error() {
 
 #[test]
 fn a_program_gets_the_numbers_that_the_library_uses() {
-    let Some(host) = Host::new() else { return };
+    let host = Host::new();
     make_file(&host.pfs.path().join("data"), 1, MIB);
     let all = [host.program("host").to_str().unwrap(), "numbers", "data"].map(str::to_owned);
     let all = all.each_ref().map(String::as_str);
@@ -99,7 +96,7 @@ fn a_program_gets_the_numbers_that_the_library_uses() {
 
 #[test]
 fn a_program_that_has_used_up_its_address_space_goes_on() {
-    let Some(host) = Host::new() else { return };
+    let host = Host::new();
     let names: Vec<String> = (0..30).map(|i| format!("file-{i:03}")).collect();
     for (seed, name) in names.iter().enumerate() {
         make_file(&host.pfs.path().join(name), seed as u64, if seed == 7 { 4 * MIB } else { 100_000 });
@@ -113,7 +110,7 @@ fn a_program_that_has_used_up_its_address_space_goes_on() {
 
 #[test]
 fn a_program_that_forbids_itself_system_calls_is_not_killed_for_those_of_the_library() {
-    let Some(host) = Host::new() else { return };
+    let host = Host::new();
     make_file(&host.pfs.path().join("data"), 1, MIB);
     let report = host.same("host", &["forbidden", "data"]);
     assert_eq!(report.reads, 1, "{report:?}");
@@ -122,9 +119,6 @@ fn a_program_that_forbids_itself_system_calls_is_not_killed_for_those_of_the_lib
 /// Where the file system reports what is cached.
 #[test]
 fn a_program_that_opens_many_cached_files_does_not_ask_for_each() {
-    if !has("python3") {
-        return;
-    }
     let pfs = tempfile::tempdir().unwrap();
     let agent = Agent::on(pfs.path());
     for i in 0..200 {
@@ -157,7 +151,7 @@ print(cached)
 /// A user has 128 instances for all programs.
 #[test]
 fn a_program_that_reads_through_the_tier_has_no_inotify_instance() {
-    let Some(host) = Host::new() else { return };
+    let host = Host::new();
     make_file(&host.pfs.path().join("data"), 1, 4 * MIB);
     let report = host.same("host", &["instances", "data"]);
     assert!(report.reads >= 12, "{report:?}");
@@ -198,7 +192,7 @@ fn said(host: &Host, options: &[&str], program: &[&str]) -> String {
 
 #[test]
 fn a_program_that_is_served_nothing_says_why_once() {
-    let Some(host) = Host::new() else { return };
+    let host = Host::new();
     for name in ["a", "b"] {
         std::fs::write(host.pfs.path().join(name), "line\n").unwrap();
         crate::common::grow_old(&host.pfs.path().join(name));
@@ -229,19 +223,18 @@ fn a_program_that_is_served_nothing_says_why_once() {
     nothing(&[], &["sh", "-c", "test \"$(sort a 2>&1)\" = line"]);
     nothing(&[], &["sort", "/etc/passwd"]);
     nothing(&[], &["ls", "."]);
-    if has("python3") {
-        let script = |body: &str| format!("import os\n{body}");
-        let both = script("os.read(os.open('a', os.O_RDWR), 9)");
-        once(&[], &["python3", "-c", &both], "opened for reading and writing");
-        let other = script("w = os.open('a', os.O_WRONLY); os.read(os.open('a', os.O_RDONLY), 9)");
-        once(&[], &["python3", "-c", &other], "also open for writing in this program");
-        let mapped =
-            script("import mmap; print(mmap.mmap(os.open('b', os.O_RDONLY), 0, prot=mmap.PROT_READ)[:4])");
-        once(&[], &["python3", "-c", &mapped], "b: opened but not read");
-        // A child has read it.
-        let handed = script("import subprocess; f = open('b'); subprocess.run(['cat'], stdin=f, stdout=2)");
-        nothing(&[], &["python3", "-c", &handed]);
-    }
+    let script = |body: &str| format!("import os\n{body}");
+    let both = script("os.read(os.open('a', os.O_RDWR), 9)");
+    once(&[], &["python3", "-c", &both], "opened for reading and writing");
+    let other = script("w = os.open('a', os.O_WRONLY); os.read(os.open('a', os.O_RDONLY), 9)");
+    once(&[], &["python3", "-c", &other], "also open for writing in this program");
+    let mapped =
+        script("import mmap; print(mmap.mmap(os.open('b', os.O_RDONLY), 0, prot=mmap.PROT_READ)[:4])");
+    // It is mapped from the tier.
+    nothing(&[], &["python3", "-c", &mapped]);
+    // A child has read it.
+    let handed = script("import subprocess; f = open('b'); subprocess.run(['cat'], stdin=f, stdout=2)");
+    nothing(&[], &["python3", "-c", &handed]);
     let built =
         plain(host.programs.path(), "echo 'int main(void) { return 0; }' | cc -static -o alone -x c -");
     if built.status.success() {
@@ -256,7 +249,7 @@ fn a_program_that_is_served_nothing_says_why_once() {
 fn a_read_takes_little_of_the_programs_stack() {
     const CACHED_BYTES: &str = "6000";
     const FIRST_BYTES: &str = "16000";
-    let Some(host) = Host::new() else { return };
+    let host = Host::new();
     let data = host.pfs.path().join("data");
     make_file(&data, 1, MIB);
     assert!(host.agent.cli(&["load", data.to_str().unwrap()]).status.success());

@@ -1,7 +1,7 @@
 //! Programs that nobody has changed, run by `forebay run`: their reads come from the tier, and they
 //! cannot tell.
 
-use crate::common::{Agent, MIB, Setup, SlowFs, content, make_file, open_dir_in, plain_pfs, text};
+use crate::common::{Agent, MIB, Setup, SlowFs, content, make_file, open_dir_in, pfs_and_agent, text};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -69,21 +69,21 @@ pub fn plain(directory: &Path, script: &str) -> Output {
 }
 
 /// A file system that counts what it is asked for, an agent, and a scratch directory outside.
-struct Rig {
-    slow: SlowFs,
-    agent: Agent,
-    scratch: TempDir,
+pub struct Rig {
+    pub slow: SlowFs,
+    pub agent: Agent,
+    pub scratch: TempDir,
 }
 
 impl Rig {
-    fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
         let slow = SlowFs::start()?;
         let agent = Agent::start(Setup { page: 256 << 10, ..Setup::new(&slow.mount()) });
         Some(Rig { slow, agent, scratch: open_dir_in("/dev/shm") })
     }
 
     /// Fetches everything below the mount.
-    fn load(&self) {
+    pub fn load(&self) {
         let out = self.agent.cli(&["load", self.slow.mount().to_str().unwrap()]);
         assert!(out.status.success(), "{}", text(&out.stderr));
     }
@@ -91,7 +91,7 @@ impl Rig {
     /// Runs `script` in the mount without and with the tier: the same output and exit code. Returns
     /// the report, and how many bytes the file system served meanwhile.
     #[track_caller]
-    fn same(&self, script: &str) -> (Report, u64) {
+    pub fn same(&self, script: &str) -> (Report, u64) {
         let script = format!("out={}; {script}", self.scratch.path().display());
         let expected = plain(&self.slow.mount(), &script);
         assert!(expected.status.success(), "{}", text(&expected.stderr));
@@ -148,9 +148,8 @@ fn what_is_left_to_the_kernel_works_beside_what_is_served() {
     // copy_file_range, stdio, sendfile.
     rig.same("cp data $out/copy && cmp data $out/copy && cksum $out/copy");
     rig.same("cksum data; sort data | cksum; sed -n 3p data | cksum");
-    if has("python3") {
-        rig.same(
-            r#"python3 -c '
+    rig.same(
+        r#"python3 -c '
 import mmap, os, shutil, hashlib, sys
 fd = os.open("data", os.O_RDONLY)
 head = os.read(fd, 1000)
@@ -174,8 +173,7 @@ assert len(open("data", "rb").read()) == len(map) and open("data", "rb").read() 
 shutil.copyfile("data", sys.argv[1] + "/py")
 print(hashlib.sha256(open(sys.argv[1] + "/py", "rb").read()).hexdigest())
 ' $out"#,
-        );
-    }
+    );
 }
 
 #[test]
@@ -196,11 +194,9 @@ fn a_database_a_compiler_and_git_read_through_the_tier() {
             "mkdir r && cd r && git init -q -b main . && git config user.email a@b && git config user.name a && seq 20000 > f && git add f && git commit -qm one && seq 20001 >> f && git commit -qam two && git gc -q",
         );
     }
-    if has("cc") {
-        prepare(
-            "printf '#define N 42\\n' > n.h; printf '#include <stdio.h>\\n#include \"n.h\"\\nint main(void) { printf(\"%%d\\\\n\", N); return 0; }\\n' > a.c",
-        );
-    }
+    prepare(
+        "printf '#define N 42\\n' > n.h; printf '#include <stdio.h>\\n#include \"n.h\"\\nint main(void) { printf(\"%%d\\\\n\", N); return 0; }\\n' > a.c",
+    );
     for entry in ["base", "a.c", "n.h", "r/f"].iter().map(|name| at.join(name)).filter(|path| path.exists()) {
         crate::common::grow_old(&entry);
     }
@@ -210,10 +206,8 @@ fn a_database_a_compiler_and_git_read_through_the_tier() {
             .same("sqlite3 -readonly base 'select count(*), sum(length(b)) from t; pragma integrity_check'");
         assert!(report.hits > 10, "{report:?}");
     }
-    if has("cc") {
-        let (report, _) = rig.same("cc -O1 a.c -o $out/a && $out/a");
-        assert!(report.hits > 0, "{report:?}");
-    }
+    let (report, _) = rig.same("cc -O1 a.c -o $out/a && $out/a");
+    assert!(report.hits > 0, "{report:?}");
     if has("git") {
         let (report, _) = rig.same("cd r && git log --format=%s && git show HEAD:f | cksum && git grep -c 777 && git fsck --strict 2>/dev/null");
         assert!(report.hits > 0, "{report:?}");
@@ -227,9 +221,6 @@ fn known_bytes(len: u64) -> Vec<u8> {
 
 #[test]
 fn signal_handlers_cancelled_threads_forks_and_closing_loops() {
-    if !has("cc") {
-        return;
-    }
     let Some(rig) = Rig::new() else { return };
     let data = rig.slow.at("data");
     std::fs::write(&data, known_bytes(MIB)).unwrap();
@@ -279,9 +270,6 @@ fn signal_handlers_cancelled_threads_forks_and_closing_loops() {
 /// A lock, the end of a child, and a message promise that what was written before is seen.
 #[test]
 fn what_was_written_before_a_lock_or_a_message_is_read_at_once() {
-    if !has("python3") {
-        return;
-    }
     let Some(rig) = Rig::new() else { return };
     for i in 0..11 {
         make_file(&rig.slow.at(&format!("f{i}")), SEED, MIB);
@@ -340,11 +328,7 @@ print("seen")
 /// its own: results, errno, bytes and positions.
 #[test]
 fn random_calls_give_what_bare_system_calls_give() {
-    if !has("cc") {
-        return;
-    }
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     let scratch = open_dir_in("/dev/shm");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/intercept_random.c");
     let built = plain(scratch.path(), &format!("cc -w -O1 -o random {}", source.display()));
@@ -368,11 +352,7 @@ fn random_calls_give_what_bare_system_calls_give() {
 
 #[test]
 fn a_static_program_is_not_affected() {
-    if !has("cc") {
-        return;
-    }
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     let source = "printf '#include <fcntl.h>\\n#include <unistd.h>\\nint main(void) { char b[9]; int f = open(\"d\", 0); return write(1, b, read(f, b, 9)) != 3; }\\n' > a.c && cc -static -o a a.c && printf abc > d";
     assert!(plain(pfs.path(), source).status.success());
     let out = command(&agent, pfs.path(), &["./a"]).output().unwrap();
@@ -387,8 +367,7 @@ fn valgrind_finds_no_error_in_a_program_that_reads_through_the_tier() {
     if !has("valgrind") {
         return;
     }
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     std::fs::write(pfs.path().join("d"), "abc").unwrap();
     let out = command(&agent, pfs.path(), &["valgrind", "--error-exitcode=9", "cat", "d"]).output().unwrap();
     assert!(out.status.success() && text(&out.stdout) == "abc", "{}", text(&out.stderr));
@@ -396,8 +375,7 @@ fn valgrind_finds_no_error_in_a_program_that_reads_through_the_tier() {
 
 #[test]
 fn what_forebay_run_is_sent_the_program_gets_and_what_it_ignores_the_program_ignores() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     let waits = "trap 'echo told; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
     let mut run = command(&agent, pfs.path(), &["sh", "-c", waits]).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(run.stdout.take().unwrap()).lines();
@@ -416,13 +394,13 @@ fn what_forebay_run_is_sent_the_program_gets_and_what_it_ignores_the_program_ign
 }
 
 /// A program that says where it is and waits to be told to go on.
-struct Stepwise {
-    child: Child,
+pub struct Stepwise {
+    pub child: Child,
     said: BufReader<std::process::ChildStdout>,
 }
 
 impl Stepwise {
-    fn start(agent: &Agent, directory: &Path, script: &str) -> Self {
+    pub fn start(agent: &Agent, directory: &Path, script: &str) -> Self {
         let mut command = command(agent, directory, &["python3", "-u", "-c", script]);
         command.env("FOREBAY_DEADLINE_MS", "20000");
         let mut child =
@@ -432,7 +410,7 @@ impl Stepwise {
     }
 
     #[track_caller]
-    fn expect(&mut self, what: &str) {
+    pub fn expect(&mut self, what: &str) {
         let mut line = String::new();
         self.said.read_line(&mut line).unwrap();
         if line.trim_end() != what {
@@ -442,11 +420,11 @@ impl Stepwise {
         }
     }
 
-    fn go_on(&mut self) {
+    pub fn go_on(&mut self) {
         writeln!(self.child.stdin.as_mut().unwrap(), "go").unwrap();
     }
 
-    fn end(mut self) -> Report {
+    pub fn end(mut self) -> Report {
         drop(self.child.stdin.take());
         let out = self.child.wait_with_output().unwrap();
         assert!(out.status.success(), "{}", text(&out.stderr));
@@ -466,11 +444,7 @@ print(sum.hexdigest() == hashlib.sha256(open("/proc/self/fd/%d" % fd, "rb").read
 
 #[test]
 fn a_program_goes_on_when_the_agent_is_killed() {
-    if !has("python3") {
-        return;
-    }
-    let pfs = plain_pfs();
-    let mut agent = Agent::on(pfs.path());
+    let (pfs, mut agent) = pfs_and_agent();
     make_file(&pfs.path().join("data"), SEED, 4 * MIB);
     let mut program = Stepwise::start(&agent, pfs.path(), HALVES);
     program.expect("half");
@@ -493,9 +467,6 @@ fn a_program_goes_on_when_the_agent_is_killed() {
 
 #[test]
 fn what_another_process_writes_is_read_soon_and_what_the_program_writes_at_once() {
-    if !has("python3") {
-        return;
-    }
     let Some(rig) = Rig::new() else { return };
     make_file(&rig.slow.at("data"), SEED, 4 * MIB);
     make_file(&rig.slow.at("own"), SEED, MIB);
@@ -538,11 +509,7 @@ print("own")
 
 #[test]
 fn descriptors_of_the_library_do_not_cost_the_program_its_own() {
-    if !has("python3") {
-        return;
-    }
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     for i in 0..40 {
         make_file(&pfs.path().join(format!("f{i}")), i, 1000);
     }
@@ -572,9 +539,6 @@ os.write(2, b"%d\n" % len(fds))
 /// Nothing was loaded before: the first epoch reads each byte from the file system once.
 #[test]
 fn later_epochs_of_a_data_loader_read_nothing_from_the_file_system() {
-    if !has("python3") {
-        return;
-    }
     let Some(rig) = Rig::new() else { return };
     let samples = rig.slow.at("samples");
     std::fs::create_dir(&samples).unwrap();
@@ -633,8 +597,7 @@ fn mpi_io_reads_through_the_tier() {
 /// Of files, mappings and processes, with their files below the mount.
 #[test]
 fn pythons_own_tests_pass() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     let tests = |name: &str| {
         let directory = pfs.path().join(name);
         std::fs::create_dir(&directory).unwrap();

@@ -1,8 +1,8 @@
 //! An agent that answers late: what a reader sees is no older than it would be with one that
 //! answers at once.
 
-use crate::common::{Agent, make_file, plain_pfs, text, wait_for};
-use crate::intercept::{has, library};
+use crate::common::{one_file, text, wait_for};
+use crate::intercept::library;
 use forebay_wire::{Channel, Hello, Reply, Request, Welcome};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
@@ -80,13 +80,7 @@ fn write(path: &Path, letter: char) {
 
 #[test]
 fn the_age_of_a_file_counts_from_before_the_question() {
-    if !has("python3") {
-        return;
-    }
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, 5_000);
-    let agent = Agent::on(pfs.path());
+    let (pfs, path, agent) = one_file(1, 5_000);
     let loaded = agent.cli(&["load", path.to_str().unwrap()]);
     assert!(loaded.status.success(), "{}", text(&loaded.stderr));
     let late: PathBuf = agent.socket().with_file_name("late.sock");

@@ -1,14 +1,14 @@
 //! Clients die in the middle of things; nothing of theirs may stay.
 
-use crate::common::{Agent, Helper, MIB, PAGE, Setup, SlowFs, make_file, plain_pfs, used, wait_for};
+use crate::common::{
+    Agent, Helper, MIB, PAGE, Setup, SlowFs, one_file, pfs_and_agent, pfs_with, plain_pfs, used, wait_for,
+};
 use crate::roles::verify_once;
 use forebay_wire::{Channel, Hello, MAGIC, PROTOCOL};
 
 #[test]
 fn killed_while_it_reads() {
-    let Some(pfs) = SlowFs::start() else { return };
-    let path = pfs.at("f");
-    make_file(&path, 1, 2 * MIB);
+    let Some((pfs, path)) = SlowFs::with("f", 1, 2 * MIB) else { return };
     let agent = Agent::on(&pfs.mount());
     pfs.fault("read=hang");
     let mut client = Helper::start(&agent, "read-once", &[path.to_str().unwrap(), "1"]);
@@ -23,8 +23,7 @@ fn killed_while_it_reads() {
 
 #[test]
 fn killed_while_it_writes_through() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     let path = pfs.path().join("f");
     let mut client = Helper::start(&agent, "write", &[path.to_str().unwrap(), &(4 * MIB + 100).to_string()]);
     client.expect("written");
@@ -52,10 +51,7 @@ fn killed_while_it_writes_through() {
 
 #[test]
 fn killed_while_it_loads() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, 32 * MIB);
-    let agent = Agent::on(pfs.path());
+    let (_pfs, path, agent) = one_file(1, 32 * MIB);
     let mut client = Helper::start(&agent, "load", &[path.to_str().unwrap()]);
     client.expect("loading");
     wait_for("the load has begun", || agent.counter("pages_loaded_total") > 0);
@@ -72,10 +68,7 @@ fn killed_while_it_loads() {
 
 #[test]
 fn killed_with_pages_mapped() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, 2 * MIB);
-    let agent = Agent::on(pfs.path());
+    let (_pfs, path, agent) = one_file(1, 2 * MIB);
     verify_once(&agent.client(), &path, 1, 0);
     let mut client = Helper::start(&agent, "map", &[path.to_str().unwrap(), "1"]);
     client.expect("mapped");
@@ -90,8 +83,7 @@ fn killed_with_pages_mapped() {
 
 #[test]
 fn killed_with_memory_only_files() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     let path = pfs.path().join("scratch");
     let mut client = Helper::start(&agent, "job", &[path.to_str().unwrap(), &(3 * MIB).to_string()]);
     client.expect("written");
@@ -104,17 +96,19 @@ fn killed_with_memory_only_files() {
 
 #[test]
 fn many_mapped_ranges_let_go_at_once_leave_no_pins() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, MIB);
+    let (pfs, path) = pfs_with("f", 1, MIB);
     let agent = Agent::start(Setup::new(pfs.path()).capacity(256 * MIB));
     let client = agent.client();
     verify_once(&client, &path, 1, 0);
     let file = client.open(&path).unwrap();
-    let ranges: Vec<_> =
+    let mut ranges: Vec<_> =
         (0..900).map(|i| file.map(i * 1000, 1000).expect("there is room for the pin")).collect();
-    assert!(agent.counter("client_pinned_bytes") >= 900 * PAGE);
+    assert_eq!(agent.counter("client_pinned_bytes"), 900_000_u64.next_multiple_of(PAGE), "each page once");
+    // A page that many have mapped stays until the last of them has gone.
+    let last = ranges.pop();
     drop(ranges);
+    wait_for("the others are gone", || agent.counter("client_pinned_bytes") == PAGE);
+    drop(last);
     wait_for("no pin is left while the client lives", || agent.counter("client_pinned_bytes") == 0);
     drop((file, client));
     agent.assert_nothing_left();
@@ -122,8 +116,7 @@ fn many_mapped_ranges_let_go_at_once_leave_no_pins() {
 
 #[test]
 fn clients_that_hang_up_before_they_are_greeted_cost_no_descriptors() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (_pfs, agent) = pfs_and_agent();
     wait_for("earlier connections end", || agent.status().connections <= 1);
     let before = agent.open_files();
     for _ in 0..300 {

@@ -2,7 +2,7 @@
 
 use crate::common::{
     Agent, BASE, FOREBAY, Helper, MIB, OTHER_UID, PAGE, Setup, assert_content, content, make_file,
-    open_dir_in, plain_pfs, read_all, text, wait_for,
+    open_dir_in, pfs_and_agent, pfs_with, plain_pfs, read_all, text, wait_for,
 };
 use crate::roles::verify_once;
 use forebay_client::{ReadMode, WriteMode};
@@ -11,9 +11,7 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn an_agent_without_root_has_its_tier_kept_for_it() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, 2 * MIB);
+    let (pfs, path) = pfs_with("f", 1, 2 * MIB);
     let mut setup = Setup::new(pfs.path());
     setup.backing = "namespace";
     setup.uid = Some(OTHER_UID);
@@ -139,9 +137,7 @@ fn down_of_root_names_the_agent_of_a_user_and_each_message_leads_to_its_end() {
 
 #[test]
 fn dropping_finds_the_tier_that_was_taken_and_refuses_when_there_is_none() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, MIB);
+    let (pfs, path) = pfs_with("f", 1, MIB);
     for backing in ["directory", "mount"] {
         let mut setup = Setup::new(pfs.path());
         setup.backing = backing;
@@ -246,8 +242,7 @@ fn memory_only_files_are_the_jobs_and_gone_with_it() {
 
 #[test]
 fn a_memory_only_copy_outside_of_a_job_is_refused() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     let (source, target) = (pfs.path().join("source"), pfs.path().join("target"));
     make_file(&source, 1, MIB);
     let (from, to) = (source.to_str().unwrap(), target.to_str().unwrap());
@@ -310,4 +305,55 @@ fn a_writer_whose_version_is_superseded_does_not_cache_wrong_bytes() {
         }
         assert!(agent.cli(&["verify", path.to_str().unwrap()]).status.success());
     }
+}
+
+#[test]
+fn a_configuration_of_several_files_is_shown_with_its_origins_and_reloaded_by_a_signal() {
+    let (dir, pfs) = (open_dir_in("/dev/shm"), plain_pfs());
+    let at = |name: &str| dir.path().join(name);
+    std::fs::create_dir(at("conf.d")).unwrap();
+    let main = format!("[[mount]]\nlabel = \"pfs\"\nroot = {:?}\n", pfs.path());
+    std::fs::write(at("forebay.toml"), main).unwrap();
+    let set = |capacity: &str, more: &str| {
+        let text = format!("[tier]\ncapacity = {capacity:?}\nlimit = \"256MiB\"\n{more}");
+        std::fs::write(at("conf.d/50-node.toml"), text).unwrap();
+    };
+    set("64MiB", "");
+    std::fs::write(at("conf.d/ignored.txt"), "nonsense").unwrap();
+    let forebay = |arguments: &[&str]| {
+        let mut command = Command::new(FOREBAY);
+        command.args(arguments).env("FOREBAY_CONFIG", dir.path());
+        command.env("FOREBAY_SOCKET", at("state/agent.sock")).env("FOREBAY_AGENT_CONNECTIONS_MAX", "50");
+        let out = command.output().unwrap();
+        assert!(out.status.success(), "{arguments:?}: {}", text(&out.stderr));
+        text(&out.stdout)
+    };
+    let shown = forebay(&["config", "show", "--origin"]);
+    for line in [
+        &*format!("capacity = \"64MiB\"  # {}:2", at("conf.d/50-node.toml").display()),
+        "connections_max = 50  # FOREBAY_AGENT_CONNECTIONS_MAX",
+        "socket_mode = \"0666\"  # default",
+        &*format!("label = \"pfs\"  # {}:2", at("forebay.toml").display()),
+    ] {
+        assert!(shown.lines().any(|shown| shown == line), "{line}\n{shown}");
+    }
+
+    forebay(&["up"]);
+    let status = || serde_json::from_str::<serde_json::Value>(&forebay(&["--json", "status"])).unwrap();
+    let capacity = || status()["capacity_bytes"].as_u64().unwrap();
+    assert_eq!(capacity(), 64 * MIB);
+    let pid = status()["pid"].as_u64().unwrap() as libc::pid_t;
+    let log = || std::fs::read_to_string(at("state/agent.log")).unwrap();
+    // SAFETY: the agent's own process.
+    let reload = || assert_eq!(unsafe { libc::kill(pid, libc::SIGHUP) }, 0);
+
+    set("96MiB", "eviction = \"lru\"\n");
+    reload();
+    wait_for("the capacity changes", || capacity() == 96 * MIB);
+    wait_for("it says what waits", || log().contains("at_the_next_start=\"tier.eviction\""));
+    set("lots", "");
+    reload();
+    wait_for("an error changes nothing", || log().contains("\"lots\" is not a size"));
+    assert_eq!(capacity(), 96 * MIB);
+    forebay(&["down", "--drop"]);
 }

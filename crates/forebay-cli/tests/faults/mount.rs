@@ -5,8 +5,9 @@
 
 use crate::common::{
     Agent, FOREBAY, MIB, OTHER_UID, Setup, SlowFs, assert_content, content, make_file, open_dir_in,
-    plain_pfs, send_signal, text, wait_for,
+    pfs_and_agent, plain_pfs, send_signal, text, wait_for,
 };
+use crate::intercept::has;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -19,6 +20,11 @@ pub(crate) fn skips() -> bool {
     std::env::var_os("FOREBAY_SKIP_FUSE").is_some_and(|value| value == "1")
 }
 
+/// A directory as the PFS; `None` if the user wants no tests that mount.
+pub(crate) fn pfs_to_mount() -> Option<TempDir> {
+    (!skips()).then(plain_pfs)
+}
+
 /// A mount, and its process. Dropping it unmounts.
 pub(crate) struct Mount {
     pub(crate) at: PathBuf,
@@ -26,6 +32,13 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
+    /// Of a directory as the PFS.
+    pub(crate) fn without_agent() -> Option<(TempDir, Self)> {
+        let pfs = pfs_to_mount()?;
+        let mount = Mount::new(pfs.path(), "none", &[]);
+        Some((pfs, mount))
+    }
+
     pub(crate) fn new(pfs: &Path, socket: &str, options: &[&str]) -> Self {
         Mount::made(|mount| mount.command(pfs, socket, options))
     }
@@ -113,14 +126,8 @@ pub(crate) fn transcript(case: &str, root: &Path, there: &Path) -> String {
     text(&out.stdout)
 }
 
-/// The case prints the same on a plain directory and on mounts: without an agent, where it is the
-/// PFS's, and with one.
-#[track_caller]
-fn same(case: &str) {
-    same_with(case, &[]);
-}
-
-/// As [`same`], with options of the mounts.
+/// The case prints the same on a plain directory and on mounts with these options: without an
+/// agent, where it is the PFS's, and with one.
 #[track_caller]
 pub(crate) fn same_with(case: &str, options: &[&str]) {
     if skips() {
@@ -147,114 +154,39 @@ fn difference(expected: &str, got: &str) -> String {
     lines.collect::<String>()
 }
 
-#[test]
-fn names_are_made_renamed_and_removed_as_on_the_pfs() {
-    same("names");
+/// A test for each of these cases of `mount.py`.
+macro_rules! cases {
+    ($(fn $test:ident = $case:literal;)+) => {
+        $(#[test]
+        fn $test() {
+            same_with($case, &[]);
+        })+
+    };
 }
 
-#[test]
-fn a_file_without_a_name_is_used_on() {
-    same("removed_while_used");
-}
-
-#[test]
-fn attributes_are_those_of_the_pfs() {
-    same("attributes");
-}
-
-#[test]
-fn extended_attributes_are_those_of_the_pfs() {
-    same("extended_attributes");
-}
-
-#[test]
-fn acls_are_those_of_the_pfs() {
-    same("acls");
-}
-
-#[test]
-fn each_user_has_the_rights_that_the_pfs_gives() {
-    same("rights");
-}
-
-#[test]
-fn rights_do_not_depend_on_the_name_of_a_program() {
-    same("names_of_programs");
-}
-
-#[test]
-fn rights_that_change_count_at_once() {
-    same("rights_that_change");
-}
-
-#[test]
-fn a_current_directory_below_a_closed_one_can_be_used() {
-    same("below_what_is_closed");
-}
-
-#[test]
-fn contents_are_read_and_written_as_on_the_pfs() {
-    same("content");
-}
-
-#[test]
-fn appenders_lose_nothing() {
-    same("appending");
-}
-
-#[test]
-fn mappings_and_programs_work() {
-    same("mappings");
-}
-
-#[test]
-fn direct_io_works() {
-    same("direct");
-}
-
-#[test]
-fn files_without_names_are_made() {
-    same("without_a_name");
-}
-
-#[test]
-fn large_directories_are_listed() {
-    same("listing");
-}
-
-#[test]
-fn locks_hold_against_programs_on_the_pfs() {
-    same("locks");
-}
-
-#[test]
-fn a_call_that_waits_for_a_lock_ends_by_a_signal() {
-    same("waits");
-}
-
-#[test]
-fn readers_that_are_open_see_what_is_written_through_the_mount() {
-    same("two_open_files");
-}
-
-#[test]
-fn users_who_have_one_file_open_see_each_others_changes() {
-    same("users_with_one_file_open");
-}
-
-#[test]
-fn users_who_open_one_file_at_once_get_no_error() {
-    same("users_who_open_one_file_at_once");
-}
-
-#[test]
-fn flags_of_files_are_those_of_the_pfs() {
-    same("flags_of_files");
-}
-
-#[test]
-fn a_pipe_that_is_made_while_a_file_is_created_is_opened_as_a_pipe() {
-    same("a_pipe_of_the_same_name");
+cases! {
+    fn names_are_made_renamed_and_removed_as_on_the_pfs = "names";
+    fn a_file_without_a_name_is_used_on = "removed_while_used";
+    fn attributes_are_those_of_the_pfs = "attributes";
+    fn extended_attributes_are_those_of_the_pfs = "extended_attributes";
+    fn acls_are_those_of_the_pfs = "acls";
+    fn each_user_has_the_rights_that_the_pfs_gives = "rights";
+    fn rights_do_not_depend_on_the_name_of_a_program = "names_of_programs";
+    fn rights_that_change_count_at_once = "rights_that_change";
+    fn a_current_directory_below_a_closed_one_can_be_used = "below_what_is_closed";
+    fn contents_are_read_and_written_as_on_the_pfs = "content";
+    fn appenders_lose_nothing = "appending";
+    fn mappings_and_programs_work = "mappings";
+    fn direct_io_works = "direct";
+    fn files_without_names_are_made = "without_a_name";
+    fn large_directories_are_listed = "listing";
+    fn locks_hold_against_programs_on_the_pfs = "locks";
+    fn a_call_that_waits_for_a_lock_ends_by_a_signal = "waits";
+    fn readers_that_are_open_see_what_is_written_through_the_mount = "two_open_files";
+    fn users_who_have_one_file_open_see_each_others_changes = "users_with_one_file_open";
+    fn users_who_open_one_file_at_once_get_no_error = "users_who_open_one_file_at_once";
+    fn flags_of_files_are_those_of_the_pfs = "flags_of_files";
+    fn a_pipe_that_is_made_while_a_file_is_created_is_opened_as_a_pipe = "a_pipe_of_the_same_name";
 }
 
 /// A PFS that counts what it is asked for, an agent, and a mount.
@@ -406,10 +338,7 @@ fn a_program_that_is_killed_while_the_pfs_hangs_dies() {
 
 #[test]
 fn a_mount_whose_process_is_killed_can_be_replaced() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
+    let Some(pfs) = pfs_to_mount() else { return };
     std::fs::write(pfs.path().join("f"), b"content").unwrap();
     let mount = Mount::new(pfs.path(), "none", &[]);
     let open = File::open(mount.at.join("f")).unwrap();
@@ -431,11 +360,7 @@ fn a_mount_whose_process_is_killed_can_be_replaced() {
 
 #[test]
 fn a_signal_unmounts_and_so_does_umount() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
-    let mount = Mount::new(pfs.path(), "none", &[]);
+    let Some((pfs, mount)) = Mount::without_agent() else { return };
     let pid = mount.pid();
     send_signal(pid, libc::SIGTERM);
     wait_for("it is unmounted", || !mount.is_mounted());
@@ -459,10 +384,7 @@ fn a_signal_unmounts_and_so_does_umount() {
 
 #[test]
 fn many_mounts_leave_nothing() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
+    let Some(pfs) = pfs_to_mount() else { return };
     std::fs::write(pfs.path().join("f"), b"x").unwrap();
     let count = std::env::var("FOREBAY_TEST_MOUNTS").map_or(20, |count| count.parse().unwrap());
     let dir = open_dir_in("/tmp");
@@ -488,10 +410,7 @@ fn many_mounts_leave_nothing() {
 
 #[test]
 fn a_limit_of_open_files_is_the_programs_error() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
+    let Some(pfs) = pfs_to_mount() else { return };
     std::fs::write(pfs.path().join("f"), b"x").unwrap();
     let mount = Mount::new(pfs.path(), "none", &[]);
     let pid = rustix::process::Pid::from_raw(mount.pid() as i32);
@@ -536,10 +455,7 @@ fn a_program_run_with_a_mount_of_its_own_is_the_only_one_that_sees_it() {
 
 #[test]
 fn a_users_mount_serves_that_user_only() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
+    let Some(pfs) = pfs_to_mount() else { return };
     std::fs::write(pfs.path().join("f"), b"x").unwrap();
     let mount = Mount::new(pfs.path(), "none", &["--private"]);
     assert_eq!(std::fs::read(mount.at.join("f")).unwrap(), b"x");
@@ -564,10 +480,7 @@ pub(crate) fn mount_options(mount: &Mount) -> (String, String) {
 
 #[test]
 fn set_user_id_programs_and_devices_are_enabled_each_by_its_option() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
+    let Some(pfs) = pfs_to_mount() else { return };
     let (id, zero) = (pfs.path().join("id"), pfs.path().join("zero"));
     std::fs::copy("/usr/bin/id", &id).unwrap();
     std::fs::set_permissions(&id, std::fs::Permissions::from_mode(0o4755)).unwrap();
@@ -590,22 +503,14 @@ fn set_user_id_programs_and_devices_are_enabled_each_by_its_option() {
 
 #[test]
 fn the_kernel_asks_for_no_more_bytes_than_an_answer_has() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
-    let mount = Mount::new(pfs.path(), "none", &[]);
+    let Some((_pfs, mount)) = Mount::without_agent() else { return };
     let (_, of_fs) = mount_options(&mount);
     assert!(of_fs.split(',').any(|option| option == "max_read=1048576"), "{of_fs}");
 }
 
 #[test]
 fn a_mount_in_the_background_keeps_nothing_of_its_starter() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
-    let mount = Mount::new(pfs.path(), "none", &[]);
+    let Some((_pfs, mount)) = Mount::without_agent() else { return };
     let stderr = format!("/proc/{}/fd/2", mount.pid());
     let to = || std::fs::read_link(&stderr).unwrap();
     wait_for("messages go elsewhere", || to() == Path::new("/dev/null"));
@@ -613,10 +518,7 @@ fn a_mount_in_the_background_keeps_nothing_of_its_starter() {
 
 #[test]
 fn a_mount_without_descriptors_does_not_forget_the_groups_of_a_program() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
+    let Some(pfs) = pfs_to_mount() else { return };
     let denied_group = 4242;
     std::os::unix::fs::chown(pfs.path(), None, Some(denied_group)).unwrap();
     // Others may enter, and members of the group may not.
@@ -698,10 +600,7 @@ fn a_reader_that_opens_a_file_while_it_is_truncated_reads_nothing_beyond_its_end
 
 #[test]
 fn a_user_who_waits_for_many_locks_leaves_places_to_others() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
+    let Some(pfs) = pfs_to_mount() else { return };
     std::fs::write(pfs.path().join("f"), b"x").unwrap();
     std::fs::set_permissions(pfs.path().join("f"), std::fs::Permissions::from_mode(0o666)).unwrap();
     let mount = Mount::new(pfs.path(), "none", &[]);
@@ -760,8 +659,7 @@ fn of_many_open_files_only_those_that_are_read_stay_registered() {
         return;
     }
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     let count = 6_000;
     let bytes_of = |number: usize| content(number as u64, 0, 100);
     for number in 0..count {
@@ -783,7 +681,12 @@ fn of_many_open_files_only_those_that_are_read_stay_registered() {
     assert!((count + 4_096..count + 2 * 4_096 + 200).contains(&descriptors), "{descriptors} descriptors");
     let before = agent.counter("opens_cached_total");
     (0..count).for_each(|number| is_right(number, &bytes_of(number)));
-    assert_eq!(agent.counter("opens_cached_total"), before, "the kernel has kept nothing");
+    // The kernel may drop a page whenever it likes; of these it has dropped 16 at most.
+    let registered = agent.counter("opens_cached_total") - before;
+    assert!(
+        registered < count as u64 / 20,
+        "the kernel has kept too few: {registered} were registered again"
+    );
     for number in (0..count).step_by(100) {
         std::fs::write(pfs.path().join(number.to_string()), content(1, 0, 100)).unwrap();
         let mut bytes = vec![0; 100];
@@ -811,8 +714,10 @@ echo secret > /mnt/pfs/s
 chmod 600 /mnt/pfs/s
 as_user() { setpriv --reuid games --regid games --clear-groups \"$@\"; }
 ";
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c"]);
+    // A script waits for files that an agent makes, which may not come.
+    let mut command = Command::new("timeout");
+    command.args(["--signal", "KILL", "120", "unshare", "--mount", "--pid", "--fork", "--kill-child"]);
+    command.args(["--mount-proc", "bash", "-c"]);
     command.arg(format!("{begin}{script}")).arg("script").arg(FOREBAY).stdin(Stdio::null());
     command.env("FOREBAY_SOCKET", "none").env_remove("FOREBAY_CONFIG");
     let out = command.output().unwrap();
@@ -820,21 +725,21 @@ as_user() { setpriv --reuid games --regid games --clear-groups \"$@\"; }
     text(&out.stdout)
 }
 
-pub(crate) fn has(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_here = std::env::split_paths(&path).any(|dir| dir.join(program).exists());
-    if !is_here {
-        eprintln!("left out: there is no {program}");
+/// Unless the user wants no tests that mount, runs a script as [`with_own_mounts`] does, which has
+/// to print this.
+#[track_caller]
+pub(crate) fn with_own_mounts_say(script: &str, expected: &str) {
+    if !skips() {
+        assert_eq!(with_own_mounts(script), expected);
     }
-    is_here
 }
 
 #[test]
 fn a_user_mounts_without_root() {
-    if skips() || !has("fusermount3") {
+    if !has("fusermount3") {
         return;
     }
-    let said = with_own_mounts(
+    with_own_mounts_say(
         "as_user $F mount /mnt/pfs /mnt/at
 grep -c ' /mnt/at .* fuse.forebay ' /proc/self/mountinfo
 as_user cat /mnt/at/f
@@ -844,16 +749,16 @@ as_user sh -c 'echo new > /mnt/at/new'
 stat -c %U /mnt/pfs/new
 as_user $F umount /mnt/at
 ! grep ' /mnt/at ' /proc/self/mountinfo",
+        "1\nopen\ngames\n",
     );
-    assert_eq!(said, "1\nopen\ngames\n");
 }
 
 #[test]
 fn a_user_runs_a_program_with_a_mount_of_its_own_without_root() {
-    if skips() || !has("fusermount3") {
+    if !has("fusermount3") {
         return;
     }
-    let said = with_own_mounts(
+    with_own_mounts_say(
         "chown games /mnt/state
 chmod 700 /mnt/state
 chown games:games /mnt/pfs
@@ -866,17 +771,17 @@ as_user $F run --mount -- sh -c '
     echo new > /mnt/pfs/of_root/new || echo refused'
 stat -c %U /mnt/pfs/new
 kill %1",
+        // The kernel refuses to change what belongs to a user whom the namespace does not know.
+        "1\nopen\n5\nrefused\ngames\n",
     );
-    // The kernel refuses to change what belongs to a user whom the namespace does not know.
-    assert_eq!(said, "1\nopen\n5\nrefused\ngames\n");
 }
 
 #[test]
 fn a_user_runs_a_program_with_a_mount_of_its_own_and_roots_agent() {
-    if skips() || !has("fusermount3") {
+    if !has("fusermount3") {
         return;
     }
-    let said = with_own_mounts(
+    with_own_mounts_say(
         "chown games:games /mnt/pfs
 chmod 755 /mnt/state
 start() {
@@ -902,22 +807,19 @@ wait $run
 grep -c 'does not exist in this user namespace' /mnt/errors
 ! grep TRUST_UID /mnt/errors
 $F down > /dev/null",
+        "open\n1\nopen\n1\nopen\n1\n",
     );
-    assert_eq!(said, "open\n1\nopen\n1\nopen\n1\n");
 }
 
 #[test]
 fn root_of_a_user_namespace_has_only_the_rights_of_its_user() {
-    if skips() {
-        return;
-    }
-    let said = with_own_mounts(
+    with_own_mounts_say(
         "$F mount /mnt/pfs /mnt/at
 as_user unshare --user --map-root-user sh -c 'id -u; cat /mnt/at/f; ! cat /mnt/at/s; echo new > /mnt/at/new'
 stat -c %U /mnt/pfs/new
 $F umount /mnt/at",
+        "0\nopen\ngames\n",
     );
-    assert_eq!(said, "0\nopen\ngames\n");
 }
 
 #[test]
@@ -956,17 +858,14 @@ cp $HELPER /mnt/usr/sbin/
 ln -sf /mnt/usr/sbin/mount.fuse.forebay /usr/sbin/mount.fuse.forebay
 ";
 
-fn installed(script: &str) -> String {
+fn installed_say(script: &str, expected: &str) {
     let helper = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/mount.fuse.forebay");
-    with_own_mounts(&format!("HELPER='{}'\n{INSTALLED}{script}", helper.display()))
+    with_own_mounts_say(&format!("HELPER='{}'\n{INSTALLED}{script}", helper.display()), expected);
 }
 
 #[test]
 fn mount_8_finds_the_program_wherever_it_is_installed() {
-    if skips() {
-        return;
-    }
-    let said = installed(
+    installed_say(
         "cp /etc/fstab /mnt/fstab
 echo '/mnt/pfs /mnt/at fuse.forebay _netdev,nofail,x-systemd.requires-mounts-for=/mnt/pfs 0 0' >> /mnt/fstab
 mount --bind /mnt/fstab /etc/fstab
@@ -976,16 +875,16 @@ umount /mnt/at
 mount -t fuse.forebay -o ro /mnt/pfs /mnt/at
 touch /mnt/at/new && echo wrong || true
 umount /mnt/at",
+        "open\n",
     );
-    assert_eq!(said, "open\n");
 }
 
 #[test]
 fn autofs_mounts_at_the_first_access() {
-    if skips() || !has("automount") {
+    if !has("automount") {
         return;
     }
-    let said = installed(
+    installed_say(
         "mount -t tmpfs tmpfs /run
 mkdir /mnt/auto
 echo 'lustre -fstype=fuse.forebay :/mnt/pfs' > /mnt/map
@@ -995,6 +894,6 @@ until grep -q ' /mnt/auto .*autofs' /proc/self/mountinfo; do sleep 0.05; done
 timeout 60 cat /mnt/auto/lustre/f
 grep -c ' /mnt/auto/lustre .* fuse.forebay ' /proc/self/mountinfo
 umount /mnt/auto/lustre",
+        "open\n1\n",
     );
-    assert_eq!(said, "open\n1\n");
 }

@@ -1,8 +1,8 @@
 //! A file under two names, the PFS's and a mount's: the mount refuses what would destroy it, where
 //! it can know. And names that change on the PFS while programs use them.
 
-use crate::common::{Agent, OTHER_UID, open_dir_in, plain_pfs, text};
-use crate::mount::{Mount, skips, with_own_mounts};
+use crate::common::{Agent, OTHER_UID, open_dir_in, text};
+use crate::mount::{Mount, pfs_to_mount, skips, with_own_mounts};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -99,10 +99,7 @@ fn users_who_cannot_enter_the_directory_of_the_pfs_have_one_name_for_a_file() {
 
 #[test]
 fn names_that_change_all_the_time_on_the_pfs_give_no_errors() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
+    let Some(pfs) = pfs_to_mount() else { return };
     for source in ["a", "b"] {
         std::fs::create_dir(pfs.path().join(source)).unwrap();
         std::fs::write(pfs.path().join(source).join("f"), source).unwrap();
@@ -146,10 +143,7 @@ fn names_that_change_all_the_time_on_the_pfs_give_no_errors() {
 
 #[test]
 fn memory_of_names_is_released_once_the_kernel_forgets_them() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
+    let Some(pfs) = pfs_to_mount() else { return };
     let count = 30_000;
     let name = |number: usize| format!("{number:0>240}");
     for number in 0..count {

@@ -1,8 +1,8 @@
 //! What programs may do on a mount, beside the modes of files: options, locks, capabilities, ACLs,
 //! reserved blocks.
 
-use crate::common::plain_pfs;
-use crate::mount::{Mount, has, mount_options, same_with, skips, transcript, with_own_mounts};
+use crate::intercept::has;
+use crate::mount::{Mount, mount_options, pfs_to_mount, same_with, transcript, with_own_mounts_say};
 
 #[test]
 fn a_readers_lock_opens_the_file_for_no_writer() {
@@ -21,11 +21,7 @@ fn birth_times_are_those_of_the_pfs() {
 
 #[test]
 fn a_removed_current_directory_does_not_become_another() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
-    let mount = Mount::new(pfs.path(), "none", &[]);
+    let Some((pfs, mount)) = Mount::without_agent() else { return };
     let said = transcript("a_removed_current_directory", &mount.at, pfs.path());
     assert_eq!(said, "the number is reused True\nrefused True\n[] []\n");
 }
@@ -39,10 +35,7 @@ fn where_the_kernel_caches_names_each_user_has_the_rights_that_the_pfs_gives() {
 
 #[test]
 fn of_opposite_options_the_last_wins() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
+    let Some(pfs) = pfs_to_mount() else { return };
     for (options, has_it) in [
         ("suid,nosuid", ["rw", "nosuid", "nodev"]),
         ("nosuid,suid,nodev,dev", ["rw", "", ""]),
@@ -62,10 +55,10 @@ fn of_opposite_options_the_last_wins() {
 
 #[test]
 fn stores_to_a_mapping_take_no_blocks_that_are_reserved_for_root() {
-    if skips() || !has("mkfs.ext4") {
+    if !has("mkfs.ext4") {
         return;
     }
-    let said = with_own_mounts(
+    with_own_mounts_say(
         "truncate -s 64M /mnt/disk
 mkfs.ext4 -q -m 40 -O ^has_journal /mnt/disk
 mkdir -m 777 /mnt/small
@@ -93,6 +86,6 @@ print(refused > 0, s.f_bavail < 1000, s.f_bfree > s.f_blocks // 4)
 os._exit(0)'
 $F umount /mnt/at
 umount /mnt/small",
+        "True True True\n",
     );
-    assert_eq!(said, "True True True\n");
 }

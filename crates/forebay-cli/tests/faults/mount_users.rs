@@ -1,8 +1,8 @@
 //! `forebay mount`, used by several users: nobody takes threads or descriptors from others, and
 //! nobody gains or loses rights by the name of a program.
 
-use crate::common::{Agent, MIB, OTHER_UID, PATIENCE, make_file, plain_pfs, send_signal, text, wait_for};
-use crate::mount::{Mount, Rig, skips, with_own_mounts};
+use crate::common::{Agent, MIB, OTHER_UID, PATIENCE, make_file, send_signal, text, wait_for};
+use crate::mount::{Mount, Rig, pfs_to_mount, skips, with_own_mounts, with_own_mounts_say};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -79,10 +79,7 @@ fn shell(mount: &Path, script: &str) {
 
 #[test]
 fn opens_of_one_user_that_wait_for_leases_hold_up_nobody() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
+    let Some(pfs) = pfs_to_mount() else { return };
     for_all(pfs.path(), &["a", "b"]);
     let mount = Mount::new(pfs.path(), "none", &[]);
     let count = 600;
@@ -116,10 +113,7 @@ sys.stdin.readline()"
 
 #[test]
 fn reads_of_one_user_that_wait_for_the_agent_hold_up_nobody() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
+    let Some(pfs) = pfs_to_mount() else { return };
     for_all(pfs.path(), &["a"]);
     let agent = Agent::on(pfs.path());
     let count = 600;
@@ -149,10 +143,7 @@ sys.stdin.readline()"
 
 #[test]
 fn a_user_who_keeps_descriptors_leaves_most_to_others() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
+    let Some(pfs) = pfs_to_mount() else { return };
     for_all(pfs.path(), &["a"]);
     let ways = [
         "os.open('f', os.O_RDONLY | os.O_CREAT)",
@@ -199,10 +190,7 @@ sys.stdin.readline()"
 
 #[test]
 fn files_that_a_user_removes_while_they_are_in_use_take_its_own_descriptors() {
-    if skips() {
-        return;
-    }
-    let pfs = plain_pfs();
+    let Some(pfs) = pfs_to_mount() else { return };
     for_all(pfs.path(), &["a"]);
     let mount = Mount::new(pfs.path(), "none", &[]);
     let few = Rlimit { current: Some(512), maximum: Some(512) };
@@ -251,10 +239,7 @@ say(libc.read(file, room, 100), errno.errorcode.get(ctypes.get_errno()))";
 
 #[test]
 fn a_mount_that_does_not_see_a_program_refuses_it() {
-    if skips() {
-        return;
-    }
-    let said = with_own_mounts(
+    with_own_mounts_say(
         "mount --bind /mnt/at /mnt/at
 mount --make-shared /mnt/at
 mkdir /mnt/at/lustre
@@ -266,8 +251,8 @@ until grep -q ' /mnt/at/lustre .* fuse.forebay ' /proc/self/mountinfo; do sleep 
 ! as_user cat /mnt/at/lustre/f 2> /mnt/state/log
 grep -o 'Permission denied' /mnt/state/log
 umount /mnt/at/lustre",
+        "/proc is that of another PID namespace\nPermission denied\n",
     );
-    assert_eq!(said, "/proc is that of another PID namespace\nPermission denied\n");
 }
 
 #[test]

@@ -1,14 +1,13 @@
 //! Names that break lines, names that are no text, directories with nothing in them.
 
-use crate::common::{Agent, MIB, PAGE, make_file, plain_pfs, text};
+use crate::common::{Agent, MIB, PAGE, make_file, pfs_and_agent, plain_pfs, text};
 use crate::roles::verify_once;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 #[test]
 fn names_with_newlines_and_bytes_that_are_no_text() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     let names: [&[u8]; 5] = [b"new\nline", b"\xff\xfe\x80", b" ", b"-rf", "\u{1f600}*?[".as_bytes()];
     for (seed, name) in names.iter().enumerate() {
         let path = pfs.path().join(OsStr::from_bytes(name));

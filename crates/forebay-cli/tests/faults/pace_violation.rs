@@ -1,6 +1,6 @@
 //! An agent that ignores the pace of its prefetch requests.
 
-use crate::common::{MIB, make_file, plain_pfs, wait_for};
+use crate::common::{MIB, pfs_with, wait_for};
 use crate::coordinator::{Cluster, Played, SEED, begin_with};
 use forebay_client::{HpcJob, HpcJobOptions};
 use forebay_wire::JobUpdate;
@@ -42,9 +42,7 @@ fn progress(request: u64, fetched_bytes: u64, done: bool) -> ToCoordinator {
 /// It fetches on when a planner has paused its requests for a phase.
 #[test]
 fn an_agent_that_fetches_in_a_pause_is_logged_and_gets_no_more_requests() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("data");
-    make_file(&path, SEED, 48 * MIB);
+    let (pfs, path) = pfs_with("data", SEED, 48 * MIB);
     let cluster = Cluster::start_with(1, pfs.path(), "planner = \"forebay\"\n");
     let client = cluster.client(0);
     let real = client.members().unwrap().nodes[0].clone();

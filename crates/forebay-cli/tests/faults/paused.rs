@@ -8,7 +8,7 @@ use forebay_wire::cluster::{
 };
 use forebay_wire::framed::{Arrived, Framed};
 use forebay_wire::link::{Listener, Security};
-use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
+use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Role, Wanted};
 use forebay_wire::{FileRef, frame};
 use std::io::Read;
 use std::net::TcpStream;
@@ -178,7 +178,13 @@ impl Asked {
         std::thread::spawn(move || {
             let number = u64::from(page.page);
             let bytes = page.page_bytes as usize;
-            let request = PeerRequest::Page { page, from: 0, wanted: Wanted::Plan, deadline_ms: 1000 };
+            let request = PeerRequest::Page {
+                page,
+                from: 0,
+                wanted: Wanted::Plan,
+                role: Role::Owner,
+                deadline_ms: 1_000,
+            };
             frame::send(&mut socket, &request).unwrap();
             let mut read = Vec::new();
             while read.len() < bytes {

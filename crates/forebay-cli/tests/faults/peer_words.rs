@@ -2,10 +2,10 @@
 //! deadline is not believed, and what was lent is let go of when it passes.
 
 use crate::cluster::{Cluster, EXTENT, NodeSetup};
-use crate::common::{MIB, PAGE, assert_content, make_file, plain_pfs, wait_for};
+use crate::common::{MIB, PAGE, assert_content, pfs_with, wait_for};
 use forebay_client::Client;
 use forebay_pfs::{FileFacts, Revalidate};
-use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Wanted};
+use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Role, Wanted};
 use forebay_wire::{FileRef, frame};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -52,9 +52,7 @@ fn one_node(pfs: &Path) -> Cluster {
 
 #[test]
 fn what_comes_after_the_deadline_is_not_believed() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, SEED, SIZE);
+    let (pfs, path) = pfs_with("f", SEED, SIZE);
     let mut cluster = one_node(pfs.path());
     static LIES: AtomicU64 = AtomicU64::new(0);
     played_owner(&mut cluster, |mut socket| {
@@ -83,9 +81,7 @@ fn what_comes_after_the_deadline_is_not_believed() {
 
 #[test]
 fn nonsense_of_a_peer_costs_it_its_connection_and_the_reader_nothing() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, SEED, SIZE);
+    let (pfs, path) = pfs_with("f", SEED, SIZE);
     static TALKS: AtomicU64 = AtomicU64::new(0);
     for nonsense in 0..6 {
         let mut cluster = one_node(pfs.path());
@@ -132,7 +128,11 @@ fn page_of(path: &Path, page: u32) -> PageRef {
 }
 
 fn ask(socket: &mut TcpStream, page: PageRef, deadline_ms: u32) {
-    frame::send(socket, &PeerRequest::Page { page, from: 0, wanted: Wanted::Now, deadline_ms }).unwrap();
+    frame::send(
+        socket,
+        &PeerRequest::Page { page, from: 0, wanted: Wanted::Now, role: Role::Owner, deadline_ms },
+    )
+    .unwrap();
 }
 
 fn lent(client: &Client) -> u64 {
@@ -142,9 +142,7 @@ fn lent(client: &Client) -> u64 {
 
 #[test]
 fn a_page_is_lent_until_it_is_taken_and_no_longer_than_the_deadline() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, SEED, SIZE);
+    let (pfs, path) = pfs_with("f", SEED, SIZE);
     let cluster = one_node(pfs.path());
     let client = cluster.nodes[0].client();
     cluster.read_on(&[0], 1, &path, SEED);
@@ -177,9 +175,7 @@ fn a_page_is_lent_until_it_is_taken_and_no_longer_than_the_deadline() {
 
 #[test]
 fn an_owner_says_which_pages_it_has_and_fetches_none_for_it() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, SEED, SIZE);
+    let (pfs, path) = pfs_with("f", SEED, SIZE);
     let cluster = one_node(pfs.path());
     let mut socket = as_peer(&cluster);
     let file = page_of(&path, 0).file;
@@ -203,9 +199,7 @@ fn an_owner_says_which_pages_it_has_and_fetches_none_for_it() {
 
 #[test]
 fn an_owner_says_what_it_does_not_have() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, SEED, SIZE);
+    let (pfs, path) = pfs_with("f", SEED, SIZE);
     let cluster = one_node(pfs.path());
     let mut socket = as_peer(&cluster);
     let mut answer = |page: PageRef| {
@@ -252,9 +246,7 @@ fn take(socket: &mut TcpStream, page: u32, reply: &PeerReply) -> u64 {
 
 #[test]
 fn adjacent_small_pages_are_one_answer_and_lent_until_they_are_taken() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f.parquet");
-    make_file(&path, SEED, SIZE + 100);
+    let (pfs, path) = pfs_with("f.parquet", SEED, SIZE + 100);
     let cluster = one_node(pfs.path());
     let client = cluster.nodes[0].client();
     crate::cluster::read_piece(&client, &path, SEED, 3 * SMALL, 8 * SMALL as usize);
@@ -301,9 +293,7 @@ fn some_of(socket: &mut TcpStream, first: &PageRef, count: u32) -> std::io::Resu
 
 #[test]
 fn an_owner_that_sends_some_of_the_pages_is_asked_for_the_rest() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f.parquet");
-    make_file(&path, SEED, SIZE);
+    let (pfs, path) = pfs_with("f.parquet", SEED, SIZE);
     let mut cluster = one_node(pfs.path());
     played_owner(&mut cluster, |mut socket| {
         loop {
@@ -328,9 +318,7 @@ fn an_owner_that_sends_some_of_the_pages_is_asked_for_the_rest() {
 
 #[test]
 fn nonsense_in_answer_to_adjacent_pages_costs_the_reader_nothing() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f.parquet");
-    make_file(&path, SEED, SIZE);
+    let (pfs, path) = pfs_with("f.parquet", SEED, SIZE);
     static TALKS: AtomicU64 = AtomicU64::new(0);
     for nonsense in 0..5 {
         let mut cluster = one_node(pfs.path());
@@ -362,9 +350,7 @@ fn nonsense_in_answer_to_adjacent_pages_costs_the_reader_nothing() {
 
 #[test]
 fn adjacent_pages_that_come_after_the_deadline_are_not_believed() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f.parquet");
-    make_file(&path, SEED, SIZE);
+    let (pfs, path) = pfs_with("f.parquet", SEED, SIZE);
     let mut cluster = one_node(pfs.path());
     static LIES: AtomicU64 = AtomicU64::new(0);
     played_owner(&mut cluster, |mut socket| {

@@ -3,7 +3,8 @@
 
 use crate::cluster::{Cluster, EXTENT, NodeSetup, read_piece};
 use crate::common::{
-    BASE, FOREBAY, MIB, OTHER_UID, PAGE, SlowFs, grow_old, make_file, plain_pfs, send_signal, wait_for,
+    BASE, FOREBAY, MIB, OTHER_UID, PAGE, SlowFs, grow_old, make_file, pfs_with, plain_pfs, send_signal,
+    wait_for,
 };
 use forebay_client::Client;
 use forebay_wire::{LoadProgress, NodeInfo};
@@ -59,9 +60,7 @@ fn small_pages_of_columnar_files_come_from_their_owners() {
 
 #[test]
 fn a_page_asked_for_again_is_kept_and_others_stay_remote() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, SEED, SIZE);
+    let (pfs, path) = pfs_with("f", SEED, SIZE);
     let cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
     let node = &cluster.nodes[0];
     cluster.read_on(&[0], 1, &path, SEED);
@@ -123,9 +122,7 @@ impl Drop for Ended<'_> {
 
 #[test]
 fn a_peer_that_hangs_costs_its_deadline_once_and_is_asked_again_when_it_answers() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, SEED, SIZE);
+    let (pfs, path) = pfs_with("f", SEED, SIZE);
     let cluster = Cluster::start(2, &NodeSetup { deadline_ms: 1_000, ..NodeSetup::new(pfs.path()) });
     let node = &cluster.nodes[0];
     cluster.nodes[1].stop();
@@ -153,9 +150,7 @@ fn a_peer_that_hangs_costs_its_deadline_once_and_is_asked_again_when_it_answers(
 
 #[test]
 fn what_a_peer_has_of_another_version_is_not_taken() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, SEED, SIZE);
+    let (pfs, path) = pfs_with("f", SEED, SIZE);
     let cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
     for version in 1..4 {
         cluster.read_on(&[0, 1], 1, &path, SEED + version - 1);
@@ -181,9 +176,7 @@ fn a_file_that_its_owner_may_not_open_is_read_with_the_readers_rights() {
         eprintln!("skipped: an agent of another user takes root");
         return;
     }
-    let Some(slow) = SlowFs::start() else { return };
-    let path = slow.at("f");
-    make_file(&path, SEED, SIZE);
+    let Some((slow, path)) = SlowFs::with("f", SEED, SIZE) else { return };
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     grow_old(&path);
     // Neither agent may open it; what node 0 reads comes through the reader's descriptor.
@@ -348,9 +341,7 @@ fn a_load_that_a_node_cannot_keep_says_how_much_is_missing() {
 
 #[test]
 fn remote_pages_are_remote_again_after_a_crash() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, SEED, SIZE);
+    let (pfs, path) = pfs_with("f", SEED, SIZE);
     let mut cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
     cluster.read_on(&[0], 1, &path, SEED);
     let (remote_bytes, resident) =
@@ -367,9 +358,7 @@ fn remote_pages_are_remote_again_after_a_crash() {
 
 #[test]
 fn a_peer_whose_copy_has_pages_of_another_size_is_not_asked_for_these() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, SEED, SIZE);
+    let (pfs, path) = pfs_with("f", SEED, SIZE);
     for (before, after) in [(PAGE, 2 * PAGE), (4 * PAGE, PAGE)] {
         let mut cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
         cluster.restart_with_pages_of(before);
@@ -379,9 +368,7 @@ fn a_peer_whose_copy_has_pages_of_another_size_is_not_asked_for_these() {
         let adopted = |node: usize| cluster.nodes[node].counter("adopted_files_total");
         assert_eq!((adopted(0), adopted(1)), (0, 1));
         // All of it belongs to node 1, for node 0.
-        let mut members = cluster.members();
-        members[0].capacity_bytes = 0;
-        cluster.tell(0, members);
+        cluster.give_all_to_node_1();
         for _ in 0..2 {
             cluster.read_on(&[0], 1, &path, SEED);
         }
@@ -393,9 +380,7 @@ fn a_peer_whose_copy_has_pages_of_another_size_is_not_asked_for_these() {
 
 #[test]
 fn a_pinned_file_is_loaded_on_the_node_that_pins_it() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, SEED, SIZE);
+    let (pfs, path) = pfs_with("f", SEED, SIZE);
     let cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
     let client = cluster.nodes[0].client();
     client.admin().pin(&path, true).unwrap();
@@ -405,9 +390,7 @@ fn a_pinned_file_is_loaded_on_the_node_that_pins_it() {
 
 #[test]
 fn nodes_that_each_take_the_other_for_the_owner_do_not_wait_for_each_other() {
-    let Some(slow) = SlowFs::start() else { return };
-    let path = slow.at("f");
-    make_file(&path, SEED, SIZE);
+    let Some((slow, path)) = SlowFs::with("f", SEED, SIZE) else { return };
     let mut cluster = Cluster::start(2, &NodeSetup::new(&slow.mount()));
     // A member without weight owns nothing.
     let without = |members: &[NodeInfo], which: usize| {
@@ -429,9 +412,7 @@ fn nodes_that_each_take_the_other_for_the_owner_do_not_wait_for_each_other() {
 
 #[test]
 fn a_node_that_is_cut_off_reads_the_pfs_and_comes_back() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, SEED, SIZE);
+    let (pfs, path) = pfs_with("f", SEED, SIZE);
     let mut cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
     let members = cluster.members();
     // Each believes that the other one is elsewhere: where nobody listens.
@@ -457,14 +438,10 @@ fn a_node_that_is_cut_off_reads_the_pfs_and_comes_back() {
 
 #[test]
 fn a_reader_whose_owner_stops_in_mid_page_gets_the_rest_from_the_pfs() {
-    let Some(slow) = SlowFs::start() else { return };
-    let path = slow.at("f");
-    make_file(&path, SEED, SIZE);
+    let Some((slow, path)) = SlowFs::with("f", SEED, SIZE) else { return };
     let mut cluster = Cluster::start(2, &NodeSetup { deadline_ms: 2_000, ..NodeSetup::new(&slow.mount()) });
     // All of it belongs to node 1, for node 0.
-    let mut members = cluster.members();
-    members[0].capacity_bytes = 0;
-    cluster.tell(0, members);
+    cluster.give_all_to_node_1();
     let (done, node) = (AtomicBool::new(false), &cluster.nodes[0]);
     std::thread::scope(|scope| {
         let (client, path, done) = (node.client(), &path, &done);
@@ -488,9 +465,7 @@ fn a_reader_whose_owner_stops_in_mid_page_gets_the_rest_from_the_pfs() {
 
 #[test]
 fn over_tls_the_same_holds() {
-    let Some(slow) = SlowFs::start() else { return };
-    let path = slow.at("f");
-    make_file(&path, SEED, SIZE);
+    let Some((slow, path)) = SlowFs::with("f", SEED, SIZE) else { return };
     let certificates = plain_pfs();
     let mut init = std::process::Command::new(FOREBAY);
     init.arg("init").arg(certificates.path().join("c"));
@@ -520,15 +495,11 @@ fn over_tls_the_same_holds() {
 
 #[test]
 fn a_peer_whose_pfs_is_slow_is_not_taken_for_dead() {
-    let Some(slow) = SlowFs::start() else { return };
-    let path = slow.at("f");
-    make_file(&path, SEED, SIZE);
+    let Some((slow, path)) = SlowFs::with("f", SEED, SIZE) else { return };
     for read_ahead in [0, 4 * MIB] {
         let setup = NodeSetup { deadline_ms: 2_000, read_ahead, ..NodeSetup::new(&slow.mount()) };
         let mut cluster = Cluster::start(2, &setup);
-        let mut members = cluster.members();
-        members[0].capacity_bytes = 0;
-        cluster.tell(0, members);
+        cluster.give_all_to_node_1();
         // Longer than three quarters of the deadline, after which an owner says "not yet".
         slow.fault("read=delay:1800ms,count=6");
         cluster.read_on(&[0], 2, &path, SEED);
@@ -549,9 +520,7 @@ fn a_reader_leaves_a_page_that_comes_slowly_to_its_owner() {
     make_file(&path, SEED, pages * 2 * MIB);
     let setup = NodeSetup { deadline_ms: 1_200, read_ahead: 0, ..NodeSetup::new(&slow.mount()) };
     let mut cluster = Cluster::start(2, &setup);
-    let mut members = cluster.members();
-    members[0].capacity_bytes = 0;
-    cluster.tell(0, members);
+    cluster.give_all_to_node_1();
     // A page takes longer than three quarters of the deadline.
     slow.fault("read=delay:150ms,count=100000");
     let client = cluster.nodes[0].client();
@@ -566,9 +535,7 @@ fn a_reader_leaves_a_page_that_comes_slowly_to_its_owner() {
 
 #[test]
 fn a_node_that_waits_for_the_pfs_to_open_a_file_is_not_taken_for_dead() {
-    let Some(slow) = SlowFs::start() else { return };
-    let path = slow.at("f");
-    make_file(&path, SEED, SIZE);
+    let Some((slow, path)) = SlowFs::with("f", SEED, SIZE) else { return };
     let setup = NodeSetup { deadline_ms: 2_000, ..NodeSetup::new(&slow.mount()) };
     let cluster = Cluster::start(2, &setup);
     let client = cluster.nodes[0].client();

@@ -1,8 +1,8 @@
 //! The PFS fails, is full, or hangs.
 
 use crate::common::{
-    Agent, Helper, MIB, PAGE, Setup, SlowFs, assert_content, content, make_file, plain_pfs, read_all, text,
-    wait_for,
+    Agent, Helper, MIB, PAGE, Setup, SlowFs, assert_content, content, make_file, pfs_with, plain_pfs,
+    read_all, text, wait_for,
 };
 use crate::roles::verify_once;
 use forebay_client::{ReadMode, WriteMode};
@@ -12,9 +12,7 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn a_read_error_of_the_pfs_is_the_programs_error_and_passes() {
-    let Some(pfs) = SlowFs::start() else { return };
-    let path = pfs.at("f");
-    make_file(&path, 1, MIB);
+    let Some((pfs, path)) = SlowFs::with("f", 1, MIB) else { return };
     let agent = Agent::on(&pfs.mount());
     pfs.fault("read=EIO");
     let file = agent.client().open(&path).unwrap();
@@ -130,9 +128,7 @@ fn a_pfs_that_hangs_costs_a_deadline_and_a_message_and_nobody_else_waits() {
 
 #[test]
 fn sigterm_ends_the_agent_while_the_pfs_hangs_and_another_can_start() {
-    let Some(pfs) = SlowFs::start() else { return };
-    let path = pfs.at("f");
-    make_file(&path, 1, MIB);
+    let Some((pfs, path)) = SlowFs::with("f", 1, MIB) else { return };
     let mut agent = Agent::on(&pfs.mount());
     pfs.fault("read=hang");
     let mut reader = Helper::start(&agent, "read-once", &[path.to_str().unwrap(), "1"]);
@@ -182,9 +178,7 @@ fn the_pfs_serves_each_byte_of_a_cold_file_once_however_many_read_it() {
 
 #[test]
 fn the_page_that_a_reader_waits_for_is_not_fetched_as_read_ahead() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, 16 * PAGE);
+    let (pfs, path) = pfs_with("f", 1, 16 * PAGE);
     let mut setup = Setup::new(pfs.path());
     setup.read_ahead = 16 * PAGE;
     let agent = Agent::start(setup);

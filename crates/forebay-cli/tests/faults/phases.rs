@@ -2,7 +2,9 @@
 //! what happens when one of them dies or lies.
 
 use crate::cluster::{Cluster, NodeSetup, read_piece};
-use crate::common::{Agent, MIB, PATIENCE, SlowFs, counter, make_file, plain_pfs, text, wait_for};
+use crate::common::{
+    Agent, MIB, PATIENCE, SlowFs, counter, one_file, pfs_and_agent, plain_pfs, text, wait_for,
+};
 use crate::roles::{hear, tell};
 use forebay_client::{Client, HpcJobOptions};
 use std::path::Path;
@@ -142,8 +144,7 @@ fn status(client: &Client, name: &str) -> forebay_wire::HpcStatus {
 
 #[test]
 fn bytes_that_are_declared_ten_times_too_small_brake_and_too_large_do_not() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (_pfs, agent) = pfs_and_agent();
     let client = agent.client();
     let job = client.open_hpc_job(&known("liar")).unwrap();
     job.phase_begin(10 * MIB, Duration::ZERO).unwrap();
@@ -170,8 +171,7 @@ fn bytes_that_are_declared_ten_times_too_small_brake_and_too_large_do_not() {
 
 #[test]
 fn a_phase_that_never_ends_is_cut_off_and_named_in_the_log_and_by_jobs() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (_pfs, agent) = pfs_and_agent();
     let client = agent.client();
     let job = client.open_hpc_job(&HpcJobOptions::named("endless")).unwrap();
     job.phase_begin(0, Duration::from_millis(50)).unwrap();
@@ -189,8 +189,7 @@ fn a_phase_that_never_ends_is_cut_off_and_named_in_the_log_and_by_jobs() {
 /// brake. A new connection each time, which must not count anew.
 #[test]
 fn a_program_that_begins_and_ends_phases_in_a_loop_is_slowed_down_and_does_not_fill_the_log() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (_pfs, agent) = pfs_and_agent();
     let client = agent.client();
     let (begun, phases) = (Instant::now(), 250);
     for _ in 0..phases {
@@ -212,10 +211,7 @@ fn a_program_that_begins_and_ends_phases_in_a_loop_is_slowed_down_and_does_not_f
 /// The brake rests for the first time after it has been on for 30 s.
 #[test]
 fn a_load_ends_although_ever_new_jobs_have_phases_of_unknown_length() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, SEED, 4 * MIB);
-    let agent = Agent::on(pfs.path());
+    let (_pfs, path, agent) = one_file(SEED, 4 * MIB);
     let client = agent.client();
     let begin = |number: u32| {
         let job = client.open_hpc_job(&HpcJobOptions::named(&format!("job{number}"))).unwrap();
@@ -245,8 +241,7 @@ fn a_load_ends_although_ever_new_jobs_have_phases_of_unknown_length() {
 
 #[test]
 fn a_program_that_declares_a_phase_and_goes_away_without_its_end_does_not_brake_again() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (_pfs, agent) = pfs_and_agent();
     let client = agent.client();
     let begin = || {
         let job = client.open_hpc_job(&HpcJobOptions::named("again")).unwrap();
@@ -268,8 +263,7 @@ fn a_program_that_declares_a_phase_and_goes_away_without_its_end_does_not_brake_
 
 #[test]
 fn what_does_not_fit_is_refused_with_words() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (_pfs, agent) = pfs_and_agent();
     let client = agent.client();
     let refused = |options: &HpcJobOptions| client.open_hpc_job(options).unwrap_err().to_string();
     assert!(refused(&HpcJobOptions::named("")).contains("name"));
@@ -285,8 +279,7 @@ fn what_does_not_fit_is_refused_with_words() {
 
 #[test]
 fn two_jobs_at_once_and_a_job_on_two_connections_are_told_apart_in_the_plan_log() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (_pfs, agent) = pfs_and_agent();
     let client = agent.client();
     let jobs: Vec<_> =
         ["a", "a", "b"].iter().map(|name| client.open_hpc_job(&known(name)).unwrap()).collect();
@@ -311,8 +304,7 @@ fn two_jobs_at_once_and_a_job_on_two_connections_are_told_apart_in_the_plan_log(
 
 #[test]
 fn a_job_that_run_declares_is_there_as_long_as_its_program() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     let marker = pfs.path().join("go");
     let line = format!(
         "test \"$FOREBAY_JOB_NAME\" = sim && while ! test -e {}; do sleep 0.01; done",
@@ -334,8 +326,7 @@ fn scenario(name: &str) -> String {
 
 #[test]
 fn what_a_darshan_log_records_is_known_before_the_first_phase() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     let marker = pfs.path().join("go");
     let line = format!("while ! test -e {}; do sleep 0.01; done", quoted(&marker));
     let log = scenario("recorded-job.dxt.txt");
@@ -359,8 +350,7 @@ fn what_a_darshan_log_records_is_known_before_the_first_phase() {
 
 #[test]
 fn a_log_that_does_not_say_when_bytes_moved_is_refused_and_the_program_does_not_run() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     let marker = pfs.path().join("ran");
     let empty = pfs.path().join("empty");
     std::fs::write(&empty, "hello\n").unwrap();
@@ -383,8 +373,7 @@ fn a_log_that_does_not_say_when_bytes_moved_is_refused_and_the_program_does_not_
 
 #[test]
 fn a_program_that_cannot_be_started_ends_run_as_it_ends_a_shell() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     let file = pfs.path().join("not-executable");
     std::fs::write(&file, "").unwrap();
     for (program, code) in
@@ -410,8 +399,7 @@ fn observer() -> Option<std::path::PathBuf> {
 #[test]
 fn bursts_of_a_program_that_nobody_changed_become_phases() {
     let Some(library) = observer() else { return };
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     let line = format!(
         "for i in 1 2 3; do dd if=/dev/zero of={}/$i bs=1M count=8 conv=fsync 2>/dev/null; sleep 2.5; done",
         pfs.path().display()

@@ -1,7 +1,7 @@
 //! Planners beside I/O phases when what they believe turns out wrong: several jobs of both kinds, a
 //! job that ends while its wave is delayed, and a clock that steps.
 
-use crate::common::{MIB, make_file, plain_pfs, wait_for};
+use crate::common::{MIB, make_file, pfs_with, plain_pfs, wait_for};
 use crate::coordinator::{Cluster, EXTENT, SEED, begin_with, run_task};
 use forebay_client::{Client, HpcJob, HpcJobOptions, Job};
 use forebay_wire::PlanLog;
@@ -78,9 +78,7 @@ fn plans_for_two_analytics_jobs_heed_the_phases_of_two_hpc_jobs() {
 
 #[test]
 fn a_job_that_ends_while_its_wave_is_delayed_leaves_nothing_and_the_next_one_is_planned() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("data");
-    make_file(&path, SEED, 16 * EXTENT);
+    let (pfs, path) = pfs_with("data", SEED, 16 * EXTENT);
     let mut cluster = Cluster::start_with(2, pfs.path(), "planner = \"full-delay\"\n");
     let clients = [0, 1].map(|node| cluster.client(node));
     let writer = strict(&clients[1], "sim");
@@ -112,9 +110,7 @@ fn a_job_that_ends_while_its_wave_is_delayed_leaves_nothing_and_the_next_one_is_
 /// agent is started again.
 #[test]
 fn a_clock_that_steps_on_one_node_ends_no_phase_and_no_membership() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("data");
-    make_file(&path, SEED, 8 * EXTENT);
+    let (pfs, path) = pfs_with("data", SEED, 8 * EXTENT);
     let mut cluster = Cluster::start_with(2, pfs.path(), "planner = \"forebay\"\n");
     let (library, clock) = (pfs.path().join("clock.so"), pfs.path().join("clock"));
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/faults/clock.c");

@@ -1,8 +1,8 @@
 //! There is no room: the tier is full, the tmpfs is full, everything is evicted all the time.
 
 use crate::common::{
-    Agent, BASE, Helper, MIB, PAGE, Setup, assert_content, content, make_file, open_dir_in, plain_pfs, text,
-    wait_for,
+    Agent, BASE, Helper, MIB, PAGE, Setup, assert_content, content, make_file, one_file, open_dir_in,
+    pfs_and_agent, pfs_with, plain_pfs, text, wait_for,
 };
 use crate::roles::verify_once;
 use forebay_client::ReadMode;
@@ -45,10 +45,7 @@ fn with_all_of_the_tier_pinned_reads_go_on_from_the_pfs_and_the_operator_is_hear
 
 #[test]
 fn a_client_at_its_limit_of_open_files_says_so() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, MIB);
-    let agent = Agent::on(pfs.path());
+    let (_pfs, path, agent) = one_file(1, MIB);
     verify_once(&agent.client(), &path, 1, 0);
     let (mut read_all_the_same, mut without_copy, mut refused, mut served) = (0, 0, 0, 0);
     // Each limit is met elsewhere: at the first socket, the second, the ring, the copy, or nowhere.
@@ -113,9 +110,7 @@ impl Drop for SmallTmpfs {
 #[test]
 fn a_full_tmpfs_is_want_of_room_and_no_signal() {
     let tmpfs = SmallTmpfs::new(4 * MIB);
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, 10 * MIB);
+    let (pfs, path) = pfs_with("f", 1, 10 * MIB);
     let mut setup = Setup::new(pfs.path());
     setup.directory = Some(tmpfs.0.path().join("tier"));
     let agent = Agent::start(setup);
@@ -226,8 +221,7 @@ fn ten_thousand_handles_of_one_client_do_not_cost_the_agent_descriptors() {
 
 #[test]
 fn files_of_every_odd_size() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     for size in [0, 1, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE - 1, 3 * PAGE, 3 * PAGE + 1] {
         let path = pfs.path().join(size.to_string());
         make_file(&path, size, size);
@@ -279,9 +273,7 @@ fn a_sparse_file_of_a_tebibyte_takes_the_memory_of_what_was_read() {
 
 #[test]
 fn a_read_that_must_not_wait_gives_the_right_bytes_or_nothing() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("data");
-    make_file(&path, 5, 3 * PAGE + 1000);
+    let (pfs, path) = pfs_with("data", 5, 3 * PAGE + 1000);
     let agent = Agent::start(Setup::new(pfs.path()).capacity(BASE + 16 * MIB));
     let file = agent.client().open(&path).unwrap();
     let mut buffer = vec![0; PAGE as usize];

@@ -1,7 +1,7 @@
 //! `forebay run` is the program: signals, children, pipes and the exit status are those of a
 //! program that was started without it.
 
-use crate::common::{Agent, FOREBAY, PATIENCE, content, plain_pfs, text, wait_for};
+use crate::common::{Agent, FOREBAY, PATIENCE, content, pfs_and_agent, text, wait_for};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -84,8 +84,7 @@ while True: time.sleep(0.01)
 
 #[test]
 fn every_signal_that_forebay_run_is_sent_reaches_the_program() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (_pfs, agent) = pfs_and_agent();
     let real_time = [libc::SIGRTMIN(), libc::SIGRTMIN() + 5, libc::SIGRTMAX()];
     let is_caught = |signal: &i32| ![libc::SIGKILL, libc::SIGSTOP, libc::SIGCHLD].contains(signal);
     let signals: Vec<_> = (1..32).filter(is_caught).chain(real_time).collect();
@@ -104,8 +103,7 @@ fn every_signal_that_forebay_run_is_sent_reaches_the_program() {
 
 #[test]
 fn who_waits_for_forebay_run_sees_how_the_program_has_ended() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (_pfs, agent) = pfs_and_agent();
     for way in WAYS {
         for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGINT, libc::SIGSEGV, libc::SIGALRM] {
             let script = format!(
@@ -151,8 +149,7 @@ fn a_program_runs_without_an_agent_and_one_line_says_so() {
 
 #[test]
 fn a_program_under_forebay_run_stops_continues_and_dies_with_it() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (_pfs, agent) = pfs_and_agent();
     let script = "import os, time\nprint(os.getpid())\nwhile True: time.sleep(0.01)";
     for way in WAYS {
         let mut command = python(&agent, way, script);
@@ -185,8 +182,7 @@ print(sorted(int(fd) for fd in os.listdir("/proc/self/fd") if os.path.exists("/p
 
 #[test]
 fn a_program_begins_with_the_children_masks_and_descriptors_of_a_plain_start() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (_pfs, agent) = pfs_and_agent();
     let looks = |way: &[&str]| {
         let mut command = python(&agent, way, LOOKS);
         let change = || {
@@ -215,8 +211,7 @@ fn a_program_begins_with_the_children_masks_and_descriptors_of_a_plain_start() {
 
 #[test]
 fn the_reader_of_a_pipe_sees_its_end_when_the_program_closes_it() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (_pfs, agent) = pfs_and_agent();
     let script = "import os, time\nprint(os.getpid())\nos.close(1)\nwhile True: time.sleep(0.01)";
     for way in WAYS {
         let mut started = Started::new(python(&agent, way, script));
@@ -241,8 +236,7 @@ fn the_reader_of_a_pipe_sees_its_end_when_the_program_closes_it() {
 
 #[test]
 fn a_job_lasts_as_long_as_its_program_and_no_longer() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     std::fs::write(pfs.path().join("f"), b"bytes").unwrap();
     let script = r#"
 import os, subprocess, sys, time
@@ -331,8 +325,7 @@ fn roots_and_the_library_may_have_any_name_and_the_pfs_a_second_place() {
 
 #[test]
 fn programs_with_sanitizers_run() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (pfs, agent) = pfs_and_agent();
     crate::common::make_file(&pfs.path().join("f"), 1, 100_000);
     let source = pfs.path().join("sum.c");
     std::fs::write(&source, SUM).unwrap();

@@ -397,7 +397,14 @@ fn opened(raw: &Raw, path: &Path) -> (u64, OwnedFd) {
 fn map(socket: &Path, path: &Path) {
     let raw = Raw::connect(socket);
     let (copy, fd) = opened(&raw, path);
-    let pin = |first_page| refused(raw.ask_with(&Request::PinPages { copy, first_page, pages: 1 }, &fd));
+    // What is received stays open: the pins end with it.
+    let mut received = Vec::new();
+    let mut pin = |first_page| {
+        raw.0.send(&Request::PinPages { copy, first_page, pages: 1 }, &[fd.as_fd()]).unwrap();
+        let got = raw.0.recv::<Reply>(Some(Instant::now() + Duration::from_secs(20))).unwrap();
+        received.extend(got.fds);
+        refused(got.message)
+    };
     let (count, why) = (0..).find_map(|page| Some((page, pin(page)?))).unwrap();
     tell(&format!("took {count} {why}"));
     while hear().is_some() {}

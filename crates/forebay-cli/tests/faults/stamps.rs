@@ -117,9 +117,7 @@ fn where_the_agent_may_not_write_the_type_decides_or_a_directory_is_named() {
     let agent = Agent::start(Setup { uid, ..Setup::new(pfs.path()) });
     measured(&agent, "trusted for the file system's type");
 
-    let Some(slow) = SlowFs::start() else { return };
-    let path = slow.at("f");
-    make_file(&path, 1, MIB);
+    let Some((slow, path)) = SlowFs::with("f", 1, MIB) else { return };
     let agent = Agent::start(Setup { uid, ..Setup::new(&slow.mount()) });
     measured(&agent, "mount.probe_dir");
     read(&agent, &path, 1);

@@ -2,7 +2,7 @@
 //! compare.
 
 use crate::cluster::{Cluster, NodeSetup};
-use crate::common::{Agent, FOREBAY, MIB, PAGE, Setup, make_file, open_dir_in, plain_pfs, text};
+use crate::common::{Agent, FOREBAY, MIB, PAGE, Setup, make_file, open_dir_in, pfs_with, plain_pfs, text};
 use forebay_client::{Client, ClientConfig};
 use serde_json::Value;
 use std::path::Path;
@@ -53,9 +53,7 @@ fn verify_fetches_nothing_and_says_what_is_not_in_the_tier() {
 
 #[test]
 fn verify_in_a_cluster_changes_no_nodes_tier() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, 8 * MIB);
+    let (pfs, path) = pfs_with("f", 1, 8 * MIB);
     let cluster = Cluster::start(2, &NodeSetup { read_ahead: 16 * MIB, ..NodeSetup::new(pfs.path()) });
     cluster.read_on(&[0], 1, &path, 1);
     let on_disk = |node: usize| cluster.nodes[node].status().resident_bytes;

@@ -1,6 +1,6 @@
 //! Nonsense on the socket, and other protocols.
 
-use crate::common::{Agent, FOREBAY, MIB, make_file, plain_pfs, text, wait_for};
+use crate::common::{Agent, FOREBAY, MIB, one_file, pfs_and_agent, pfs_with, plain_pfs, text, wait_for};
 use crate::roles::{Raw, verify_once};
 use forebay_pfs::{FileFacts, Revalidate};
 use forebay_wire::{Channel, Hello, MAGIC, PROTOCOL, PageRun, Reply, Request, Welcome};
@@ -26,10 +26,7 @@ fn connect(agent: &Agent) -> OwnedFd {
 
 #[test]
 fn garbage_costs_its_sender_the_connection_and_nobody_anything_else() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, MIB);
-    let agent = Agent::on(pfs.path());
+    let (_pfs, path, agent) = one_file(1, MIB);
     verify_once(&agent.client(), &path, 1, 0);
     let file = File::open(&path).unwrap();
     let mut random = crate::common::content(77, 0, 400_000).into_iter();
@@ -57,7 +54,6 @@ fn garbage_costs_its_sender_the_connection_and_nobody_anything_else() {
     }
     for (first_page, pages) in [(0, 0), (0, u32::MAX), (u32::MAX, 1), (u32::MAX, u32::MAX)] {
         refused(raw.ask(&Request::PinPages { copy: 1, first_page, pages }, &[]));
-        raw.0.send(&Request::UnpinPages { copy: 1, first_page, pages }, &[]).unwrap();
         let runs = vec![PageRun { first_page, pages }; 2];
         raw.0.send(&Request::Prefetch { version, runs: runs.clone() }, &[file.as_fd()]).unwrap();
         let fetch = Request::Fetch { version, copy: 0, offset: 0, len: 1, deadline_ms: 20_000, ahead: runs };
@@ -81,8 +77,7 @@ fn garbage_costs_its_sender_the_connection_and_nobody_anything_else() {
 
 #[test]
 fn a_client_of_another_protocol_gets_a_message_in_words() {
-    let pfs = plain_pfs();
-    let agent = Agent::on(pfs.path());
+    let (_pfs, agent) = pfs_and_agent();
     let channel = Channel::connect(&agent.socket()).unwrap();
     channel.send(&Hello { magic: MAGIC, protocol: PROTOCOL + 1, want_ring: true }, &[]).unwrap();
     let welcome = channel.recv::<Welcome>(soon()).unwrap().message;
@@ -95,9 +90,7 @@ fn a_client_of_another_protocol_gets_a_message_in_words() {
 
 #[test]
 fn an_agent_of_another_protocol_is_reported_once_and_the_file_is_read() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, MIB);
+    let (_pfs, path) = pfs_with("f", 1, MIB);
     let dir = plain_pfs();
     let socket = dir.path().join("agent.sock");
     let listener =

@@ -4,8 +4,8 @@
 //! and nothing moves the stamps when it ends: so the agent must not keep what it reads meanwhile.
 
 use crate::common::{
-    Agent, MIB, OTHER_UID, Setup, SlowFs, assert_content, content, grow_old, make_file, plain_pfs, read_all,
-    text, wait_for,
+    Agent, MIB, OTHER_UID, Setup, SlowFs, assert_content, content, grow_old, make_file, one_file, pfs_with,
+    plain_pfs, read_all, text, wait_for,
 };
 use crate::roles::Raw;
 use forebay_lab::slowfs::Stamps;
@@ -133,10 +133,7 @@ fn assert_cached_right(agent: &Agent, path: &Path) {
 fn one_long_write_leaves_no_half_old_pages() {
     let Some(slow) = SlowFs::start() else { return };
     std::fs::write(slow.at("source"), content(2, 0, LEN as usize)).unwrap();
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, LEN);
-    let agent = Agent::on(pfs.path());
+    let (_pfs, path, agent) = one_file(1, LEN);
 
     // The write stops in its middle, where the kernel waits for the source.
     let source = File::open(slow.at("source")).unwrap();
@@ -174,10 +171,7 @@ fn one_long_write_leaves_no_half_old_pages() {
 
 #[test]
 fn a_writer_by_mmap_leaves_no_half_old_pages() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 1, LEN);
-    let agent = Agent::on(pfs.path());
+    let (_pfs, path, agent) = one_file(1, LEN);
     let file = File::options().read(true).write(true).open(&path).unwrap();
     let mut mapping = Mapping::new(&file, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
     // The mapping alone has it open for writing.
@@ -214,9 +208,7 @@ fn what_somebody_has_open_for_writing_is_cached_once_it_is_closed() {
 
 #[test]
 fn an_agent_that_gets_no_lease_waits_until_the_file_has_settled() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 2, LEN);
+    let (pfs, path) = pfs_with("f", 2, LEN);
     let start = |settle_ms| {
         let uid = Some(OTHER_UID);
         Agent::start(Setup { uid, settle_ms, ..Setup::new(pfs.path()) })
@@ -230,9 +222,7 @@ fn an_agent_that_gets_no_lease_waits_until_the_file_has_settled() {
 
 #[test]
 fn a_file_that_other_nodes_may_write_waits_until_it_has_settled() {
-    let Some(slow) = SlowFs::start() else { return };
-    let path = slow.at("f");
-    make_file(&path, 2, LEN);
+    let Some((slow, path)) = SlowFs::with("f", 2, LEN) else { return };
     let hour = Setup { settle_ms: 3_600_000, ..Setup::new(&slow.mount()) };
     assert_not_kept(&Agent::start(hour), &path);
     let second = Setup { settle_ms: 1_000, ..Setup::new(&slow.mount()) };
@@ -242,10 +232,7 @@ fn a_file_that_other_nodes_may_write_waits_until_it_has_settled() {
 
 #[test]
 fn small_reads_of_a_file_that_is_not_kept_do_not_ask_the_agent_each_time() {
-    let pfs = plain_pfs();
-    let path = pfs.path().join("f");
-    make_file(&path, 2, LEN);
-    let agent = Agent::on(pfs.path());
+    let (_pfs, path, agent) = one_file(2, LEN);
     let writer = File::options().write(true).open(&path).unwrap();
     let file = agent.client().open(&path).unwrap();
     let (before, started) = (agent.counter("refusals_total"), Instant::now());

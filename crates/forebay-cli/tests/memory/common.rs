@@ -1,14 +1,13 @@
 //! An agent, and programs beside it, in a control group.
 
-use crate::node;
+use crate::kit::{self, Process};
+pub use crate::kit::{MIB, PATIENCE};
 use forebay_client::{Client, ClientConfig};
+pub use forebay_lab::memory_group::MemoryGroup;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-pub const MIB: u64 = 1 << 20;
-pub const PATIENCE: Duration = Duration::from_secs(60);
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 pub const LIMIT: u64 = 512 * MIB;
 pub const CAPACITY: u64 = 320 * MIB;
@@ -20,111 +19,19 @@ pub const HOG: u64 = 320 * MIB;
 /// Tells the program of this test to be the one that takes memory.
 pub const HOG_VARIABLE: &str = "FOREBAY_TEST_HOG_BYTES";
 
-/// A control group with a limit of its own; removed at the end.
-pub struct Group {
-    pub directory: PathBuf,
-    is_v1: bool,
-}
-
-impl Group {
-    /// `None` where no memory controller can be used.
-    pub fn new(name: &str) -> Option<Self> {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let at = |line: &str| line.split(' ').nth(4).map(PathBuf::from);
-        let v1 = mounts.lines().find(|l| l.contains(" - cgroup ") && l.ends_with("memory")).and_then(at);
-        let v2 = || mounts.lines().find(|l| l.contains(" - cgroup2 ")).and_then(at);
-        let is_v1 = v1.is_some();
-        let directory = v1.or_else(v2)?.join(format!("forebay-{name}-{}", std::process::id()));
-        std::fs::create_dir(&directory).ok()?;
-        let group = Group { directory, is_v1 };
-        std::fs::write(group.file("memory.limit_in_bytes", "memory.max"), LIMIT.to_string()).ok()?;
-        Some(group)
-    }
-
-    pub fn file(&self, v1: &str, v2: &str) -> PathBuf {
-        self.directory.join(if self.is_v1 { v1 } else { v2 })
-    }
-
-    /// A command that runs in the group.
-    pub fn run(&self, program: &Path) -> Command {
-        let mut command = Command::new("sh");
-        let script = format!("echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"", self.directory.display());
-        command.args(["-c", &script]).arg(program);
-        command
-    }
-
-    /// What is in use, clean pages of the page cache left out, in bytes.
-    pub fn used(&self) -> u64 {
-        let usage = self.file("memory.usage_in_bytes", "memory.current");
-        let usage: u64 = std::fs::read_to_string(usage).unwrap().trim().parse().unwrap();
-        usage - (self.stat("active_file") + self.stat("inactive_file")).min(usage)
-    }
-
-    /// A value of memory.stat, in bytes.
-    fn stat(&self, name: &str) -> u64 {
-        let stat = std::fs::read_to_string(self.directory.join("memory.stat")).unwrap();
-        let prefix = if self.is_v1 { "total_" } else { "" };
-        let line = stat.lines().find_map(|l| l.strip_prefix(prefix)?.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap().parse().unwrap()
-    }
-
-    /// What is in swap, in bytes.
-    #[allow(dead_code, reason = "for the test with swap, a program of its own")]
-    pub fn swapped(&self) -> u64 {
-        if self.is_v1 {
-            return self.stat("swap");
-        }
-        let text = std::fs::read_to_string(self.directory.join("memory.swap.current")).unwrap();
-        text.trim().parse().unwrap()
-    }
-
-    /// Sets the limit; `false` if more is in use and the kernel refuses.
-    pub fn limit(&self, bytes: u64) -> bool {
-        // Version 2 would kill somebody at once; operators lower memory.high first.
-        let is_below = self.is_v1 || {
-            std::fs::write(self.directory.join("memory.high"), bytes.to_string()).unwrap();
-            self.used() < bytes
-        };
-        let limit = self.file("memory.limit_in_bytes", "memory.max");
-        is_below && std::fs::write(limit, bytes.to_string()).is_ok()
-    }
-
-    /// How often the kernel has killed somebody in the group.
-    pub fn kills(&self) -> u64 {
-        let text = std::fs::read_to_string(self.file("memory.oom_control", "memory.events")).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix("oom_kill ")).unwrap();
-        line.trim().parse().unwrap()
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while std::fs::remove_dir(&self.directory).is_err() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-/// Ended with the test.
-pub struct Running(pub Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A control group with a limit of its own; `None` where no memory controller can be used.
+pub fn group(name: &str) -> Option<MemoryGroup> {
+    let group = MemoryGroup::new(name, LIMIT);
+    group.inspect_err(|e| eprintln!("left out: no memory controller can be used here: {e}")).ok()
 }
 
 pub fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = found() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain until {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let mut value = None;
+    kit::wait_for(what, || {
+        value = found();
+        value.is_some()
+    });
+    value.unwrap()
 }
 
 fn text(i: u64) -> [u8; 8] {
@@ -144,7 +51,7 @@ fn write_file(path: &Path) {
 
 /// An agent in the group with all of a file in its tier.
 pub struct Tier {
-    pub agent: Running,
+    pub agent: Process,
     pub client: Client,
     pub file: PathBuf,
     pub state: PathBuf,
@@ -152,8 +59,8 @@ pub struct Tier {
 }
 
 impl Tier {
-    pub fn start(group: &Group, policy: &str) -> Self {
-        Tier::of(group.run(Path::new(node::FOREBAY)), policy)
+    pub fn start(group: &MemoryGroup, policy: &str) -> Self {
+        Tier::of(group.run(Path::new(kit::FOREBAY)), policy)
     }
 
     /// `up` runs the program, and lacks its arguments.
@@ -176,7 +83,7 @@ impl Tier {
         up.env_remove("FOREBAY_CONFIG");
         up.arg("--pfs").arg(&pfs).arg("--state-dir").arg(&state).env_remove("FOREBAY_SOCKET");
         let log = std::fs::File::create(dir.path().join("log")).unwrap();
-        let agent = Running(up.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap());
+        let agent = Process(up.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap());
         let socket = Some(state.join("agent.sock"));
         let client = ClientConfig { socket, quiet: true, deadline: PATIENCE, ..ClientConfig::default() };
         let tier = Tier { agent, client: Client::new(client), file, state, dir };
@@ -212,13 +119,12 @@ impl Tier {
 
     /// A counter of the agent.
     pub fn counter(&self, name: &str) -> u64 {
-        let counters = self.client.admin().status().unwrap().counters;
-        counters.iter().find(|(found, _)| found == name).unwrap().1
+        kit::counter(&self.client.admin().status().unwrap(), name)
     }
 
     /// What a command of the program says about the agent; it may fail.
     pub fn says(&self, command: &str) -> String {
-        let mut program = Command::new(node::FOREBAY);
+        let mut program = Command::new(kit::FOREBAY);
         program.arg("--socket").arg(self.state.join("agent.sock")).arg(command);
         String::from_utf8_lossy(&program.output().unwrap().stdout).into_owned()
     }
@@ -229,7 +135,7 @@ impl Tier {
         self.end();
         let of_host = std::fs::read_dir(self.dir.path().join("decisions")).unwrap().next().unwrap();
         let log = of_host.unwrap().path().join("memory-000001.log");
-        let replay = Command::new(node::FOREBAY).args(["--json", "replay"]).arg(&log).output().unwrap();
+        let replay = Command::new(kit::FOREBAY).args(["--json", "replay"]).arg(&log).output().unwrap();
         let said = String::from_utf8_lossy(&replay.stdout);
         assert!(replay.status.success() && said.contains("\"same\": true"), "{replay:?}");
         let text = std::fs::read_to_string(log).unwrap();
@@ -237,7 +143,7 @@ impl Tier {
     }
 
     fn end(&mut self) {
-        let mut down = Command::new(node::FOREBAY);
+        let mut down = Command::new(kit::FOREBAY);
         down.arg("--socket").arg(self.state.join("agent.sock")).args(["down", "--drop", "--state-dir"]);
         let _ = down.arg(&self.state).output();
         let _ = self.agent.0.wait();
@@ -268,17 +174,17 @@ pub fn be_hog() {
 }
 
 /// A program that takes so much memory in the group; and whether it got all of it.
-pub fn start_hog(group: &Group, bytes: u64) -> (Running, bool) {
+pub fn start_hog(group: &MemoryGroup, bytes: u64) -> (Process, bool) {
     let mut hog = group.run(&std::env::current_exe().unwrap());
     hog.args(["--exact", "hog", "--nocapture"]).env(HOG_VARIABLE, bytes.to_string());
-    let mut hog = Running(hog.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+    let mut hog = Process(hog.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
     let mut said = BufReader::new(hog.0.stdout.take().unwrap()).lines().map_while(Result::ok);
     let is_full = said.any(|line| line.contains("full"));
     (hog, is_full)
 }
 
 /// Has it give all its memory back and end well.
-pub fn end_hog(mut hog: Running) {
+pub fn end_hog(mut hog: Process) {
     drop(hog.0.stdin.take());
     let status = hog.0.wait().unwrap();
     assert!(status.success(), "the program that takes memory: {status}");

@@ -1,7 +1,7 @@
 //! What goes wrong beside a tier that gives way: a limit that is lowered, a stranger's tmpfs,
 //! programs that map what has to go, and an agent that does not run.
 
-use crate::common::{CAPACITY, FILE, Group, HOG, LIMIT, MIB, Tier, end_hog, is_right, start_hog, wait_for};
+use crate::common::{CAPACITY, FILE, HOG, LIMIT, MIB, Tier, end_hog, group, is_right, start_hog, wait_for};
 use forebay_client::{Client, ClientConfig};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
@@ -15,22 +15,26 @@ const NO_GROUP: &str = "left out: no memory controller can be used here";
 #[test]
 fn a_limit_that_is_lowered_under_a_full_tier_is_kept_without_a_kill() {
     const LOWERED: u64 = 128 * MIB;
-    let Some(group) = Group::new("lowered") else { return eprintln!("{NO_GROUP}") };
+    let Some(group) = group("lowered") else { return };
     let tier = Tier::start(&group, "forebay");
-    assert!(group.used() > FILE && !group.limit(LOWERED), "{} bytes in use fit", group.used());
+    assert!(
+        group.used().unwrap() > FILE && !group.limit(LOWERED).unwrap(),
+        "{} bytes in use fit",
+        group.used().unwrap()
+    );
     // Version 1 refuses a limit below what is in use, so an operator goes down in steps.
     wait_for("the lower limit is kept", || {
-        let bytes = (group.used() + 4 * MIB).max(LOWERED);
-        (group.limit(bytes) && bytes == LOWERED).then_some(())
+        let bytes = (group.used().unwrap() + 4 * MIB).max(LOWERED);
+        (group.limit(bytes).unwrap() && bytes == LOWERED).then_some(())
     });
     wait_for("less than the target is in use", || {
-        (group.used() <= LOWERED * TARGET / 100 + MIB).then_some(())
+        (group.used().unwrap() <= LOWERED * TARGET / 100 + MIB).then_some(())
     });
     assert!(tier.capacity() < LOWERED, "{}", tier.capacity());
     tier.read();
-    assert_eq!(group.kills(), 0);
+    assert_eq!(group.kills().unwrap(), 0);
 
-    assert!(group.limit(LIMIT));
+    assert!(group.limit(LIMIT).unwrap());
     wait_for("the tier has its memory again", || (tier.capacity() == CAPACITY).then_some(()));
     tier.fill();
 }
@@ -47,9 +51,9 @@ impl Drop for Stranger {
 #[test]
 fn a_tmpfs_that_a_stranger_fills_counts_as_used() {
     const STRANGE: u64 = 300 * MIB;
-    let Some(group) = Group::new("stranger") else { return eprintln!("{NO_GROUP}") };
+    let Some(group) = group("stranger") else { return };
     let tier = Tier::start(&group, "forebay");
-    let before = group.used();
+    let before = group.used().unwrap();
     let stranger = Stranger(PathBuf::from(format!("/dev/shm/forebay-stranger-{}", std::process::id())));
     let mut dd = group.run(Path::new("dd"));
     dd.args(["if=/dev/zero", "bs=1M", "status=none"]).arg(format!("count={}", STRANGE / MIB));
@@ -57,14 +61,16 @@ fn a_tmpfs_that_a_stranger_fills_counts_as_used() {
     // No process has these pages: they stay when the one that wrote them has ended.
     let room = LIMIT - STRANGE;
     wait_for("the tier has given way", || (tier.capacity() < room).then_some(()));
-    wait_for("less than the target is in use", || (group.used() <= LIMIT * TARGET / 100 + MIB).then_some(()));
+    wait_for("less than the target is in use", || {
+        (group.used().unwrap() <= LIMIT * TARGET / 100 + MIB).then_some(())
+    });
     assert!(before + STRANGE > LIMIT, "there was room for both: {before} bytes in use");
     let status = tier.client.admin().memory().unwrap();
     let name = group.directory.display().to_string();
     let place = status.places.iter().find(|place| place.name == name).unwrap();
     assert!(place.used_bytes >= STRANGE + status.tier_bytes - status.tier_bytes / 4, "{status:?}");
     tier.read();
-    assert_eq!(group.kills(), 0);
+    assert_eq!(group.kills().unwrap(), 0);
 
     drop(stranger);
     wait_for("the tier has its memory again", || (tier.capacity() == CAPACITY).then_some(()));
@@ -76,7 +82,7 @@ fn a_tmpfs_that_a_stranger_fills_counts_as_used() {
 fn mapped_pages_stay_valid_while_the_rest_of_the_tier_gives_way() {
     const CHUNK: u64 = 16 * MIB;
     const HUNGRY: u64 = 370 * MIB;
-    let Some(group) = Group::new("mapped") else { return eprintln!("{NO_GROUP}") };
+    let Some(group) = group("mapped") else { return };
     let tier = Tier::start(&group, "forebay");
     let file = tier.client.open(&tier.file).unwrap();
     let wanted = (0..FILE / CHUNK).map(|i| (i * CHUNK, file.map(i * CHUNK, CHUNK)));
@@ -84,7 +90,7 @@ fn mapped_pages_stay_valid_while_the_rest_of_the_tier_gives_way() {
     let bytes = mapped.len() as u64 * CHUNK;
     assert!(bytes > CAPACITY / 8 && bytes <= CAPACITY / 4, "{bytes} bytes are mapped");
     let (hog, is_full) = start_hog(&group, HUNGRY);
-    assert!(is_full && group.kills() == 0, "{} kills", group.kills());
+    assert!(is_full && group.kills().unwrap() == 0, "{} kills", group.kills().unwrap());
     assert!(tier.capacity() < LIMIT - HUNGRY, "{}", tier.capacity());
     let resident = tier.client.open(&tier.file).unwrap().resident_bytes();
     assert!((bytes..FILE / 2).contains(&resident), "{resident} bytes are in the tier");
@@ -124,7 +130,7 @@ impl Drop for Stopped {
 
 #[test]
 fn an_agent_that_is_stopped_during_a_burst_gives_way_when_it_continues() {
-    let Some(group) = Group::new("stopped") else { return eprintln!("{NO_GROUP}") };
+    let Some(group) = group("stopped") else { return };
     let tier = Tier::start(&group, "forebay");
     let file = tier.client.open(&tier.file).unwrap();
     let mut buffer = vec![0; MIB as usize];
@@ -134,8 +140,8 @@ fn an_agent_that_is_stopped_during_a_burst_gives_way_when_it_continues() {
     });
     let stopped = Stopped::new(&tier);
     // Above the target, and below the limit.
-    let (hog, is_full) = start_hog(&group, LIMIT - 10 * MIB - group.used());
-    let used = group.used();
+    let (hog, is_full) = start_hog(&group, LIMIT - 10 * MIB - group.used().unwrap());
+    let used = group.used().unwrap();
     assert!(is_full && used > LIMIT * TARGET / 100 + MIB, "{used} bytes in use");
     // Whoever has the file open reads from the tier, whoever comes reads the PFS.
     assert!(file.read_resident(&mut buffer, 8 * MIB).is_some() && is_right(&buffer, 8 * MIB));
@@ -151,8 +157,10 @@ fn an_agent_that_is_stopped_during_a_burst_gives_way_when_it_continues() {
     assert!(is_right(&buffer, MIB));
 
     drop(stopped);
-    wait_for("less than the target is in use", || (group.used() <= LIMIT * TARGET / 100 + MIB).then_some(()));
-    assert!(tier.capacity() < CAPACITY && group.kills() == 0, "{} kills", group.kills());
+    wait_for("less than the target is in use", || {
+        (group.used().unwrap() <= LIMIT * TARGET / 100 + MIB).then_some(())
+    });
+    assert!(tier.capacity() < CAPACITY && group.kills().unwrap() == 0, "{} kills", group.kills().unwrap());
     tier.read();
     end_hog(hog);
     wait_for("the tier has its memory again", || (tier.capacity() == CAPACITY).then_some(()));
@@ -164,13 +172,13 @@ fn an_agent_that_is_stopped_during_a_burst_gives_way_when_it_continues() {
 #[test]
 fn beside_a_stopped_agent_the_kernel_kills_who_takes_more_than_there_is() {
     let swap = std::fs::read_to_string("/proc/swaps").unwrap().lines().count() > 1;
-    let (Some(group), false) = (Group::new("stopped-and-full"), swap) else {
+    let (Some(group), false) = (group("stopped-and-full"), swap) else {
         return eprintln!("{NO_GROUP}, or there is swap space");
     };
     let mut tier = Tier::start(&group, "forebay");
     let stopped = Stopped::new(&tier);
     let (hog, is_full) = start_hog(&group, HOG);
-    assert!(!is_full && group.kills() > 0, "all of the memory was there");
+    assert!(!is_full && group.kills().unwrap() > 0, "all of the memory was there");
     drop((stopped, hog));
     assert!(tier.agent.0.try_wait().unwrap().is_none(), "the agent was killed instead");
     wait_for("the agent answers", || tier.client.admin().status().ok());

@@ -11,10 +11,10 @@ mod faults;
 mod named;
 mod sources;
 
-#[path = "../node/mod.rs"]
-mod node;
+#[path = "../kit/mod.rs"]
+mod kit;
 
-use common::{CAPACITY, FILE, Group, HOG, LIMIT, PATIENCE, Tier, start_hog, wait_for};
+use common::{CAPACITY, FILE, HOG, LIMIT, PATIENCE, Tier, group, start_hog, wait_for};
 use forebay_client::{Client, ClientConfig};
 use std::process::Command;
 
@@ -27,16 +27,14 @@ fn hog() {
 
 #[test]
 fn the_tier_gives_its_memory_to_a_program_beside_it_and_takes_it_back() {
-    let Some(group) = Group::new("forebay") else {
-        return eprintln!("left out: no memory controller can be used here");
-    };
+    let Some(group) = group("forebay") else { return };
     let tier = Tier::start(&group, "forebay");
     let (mut hog, is_full) = start_hog(&group, HOG);
-    assert!(is_full, "the program beside the tier was ended: {} kills", group.kills());
+    assert!(is_full, "the program beside the tier was ended: {} kills", group.kills().unwrap());
     let status = tier.client.admin().memory().unwrap();
     assert!(status.capacity_bytes < LIMIT - HOG, "{status:?}");
     tier.read();
-    assert_eq!(group.kills(), 0);
+    assert_eq!(group.kills().unwrap(), 0);
     let counters = tier.client.admin().status().unwrap().counters;
     let released = counters.iter().find(|(name, _)| name == "released_bytes").unwrap().1;
     assert!(released > FILE - (LIMIT - HOG), "{released} bytes");
@@ -58,12 +56,12 @@ fn the_tier_gives_its_memory_to_a_program_beside_it_and_takes_it_back() {
 #[test]
 fn beside_a_tier_that_keeps_its_memory_the_kernel_ends_a_process() {
     let swap = std::fs::read_to_string("/proc/swaps").unwrap().lines().count() > 1;
-    let (Some(group), false) = (Group::new("static"), swap) else {
+    let (Some(group), false) = (group("static"), swap) else {
         return eprintln!("left out: no memory controller can be used here, or there is swap space");
     };
     let tier = Tier::start(&group, "static");
     let (_hog, is_full) = start_hog(&group, HOG);
-    assert!(group.kills() > 0, "all of the memory was there: {is_full}");
+    assert!(group.kills().unwrap() > 0, "all of the memory was there: {is_full}");
     drop(tier);
 }
 
@@ -73,7 +71,7 @@ fn an_agent_that_nobody_presses_keeps_its_capacity() {
     let dir = tempfile::tempdir().unwrap();
     let (pfs, state) = (dir.path().join("pfs"), dir.path().join("state"));
     std::fs::create_dir(&pfs).unwrap();
-    let mut up = Command::new(node::FOREBAY);
+    let mut up = Command::new(kit::FOREBAY);
     up.args(["up", "--capacity", "37MiB", "--pfs"]).arg(&pfs).arg("--state-dir").arg(&state);
     assert!(up.env_remove("FOREBAY_SOCKET").output().unwrap().status.success());
     let config = ClientConfig {
@@ -86,7 +84,7 @@ fn an_agent_that_nobody_presses_keeps_its_capacity() {
     let seen = || client.admin().memory().unwrap();
     wait_for("the controller has looked for a second", || (seen().points.len() > 1).then_some(()));
     let (status, counters) = (seen(), client.admin().status().unwrap().counters);
-    let mut down = Command::new(node::FOREBAY);
+    let mut down = Command::new(kit::FOREBAY);
     down.arg("--socket").arg(state.join("agent.sock")).args(["down", "--drop", "--state-dir"]).arg(&state);
     assert!(down.output().unwrap().status.success());
     let node = &status.places[0];

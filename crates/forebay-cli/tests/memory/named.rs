@@ -1,8 +1,8 @@
 //! Control groups that the configuration names (`memory.watch`): the tier also gives way to their
 //! limits, and they come and go with their jobs.
 
-use crate::common::{CAPACITY, Group, LIMIT, MIB, Tier, end_hog, start_hog, wait_for};
-use crate::node;
+use crate::common::{CAPACITY, LIMIT, MIB, Tier, end_hog, group, start_hog, wait_for};
+use crate::kit;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -19,16 +19,14 @@ fn sources(tier: &Tier) -> String {
 #[test]
 fn the_tier_gives_way_to_a_named_group_and_the_group_may_come_and_go() {
     const TAKEN: u64 = 400 * MIB;
-    let Some(group) = Group::new("named") else {
-        return eprintln!("left out: no memory controller can be used here");
-    };
+    let Some(group) = group("named") else { return };
     let name = format!("/{}", group.directory.file_name().unwrap().to_string_lossy());
     let directory = group.directory.display().to_string();
-    let tier = watching(Command::new(node::FOREBAY), &name);
+    let tier = watching(Command::new(kit::FOREBAY), &name);
     wait_for("the status names the group", || sources(&tier).contains(&directory).then_some(()));
     assert!(tier.says("memory").contains(&directory) && tier.says("doctor").contains(&directory));
     let (hog, is_full) = start_hog(&group, TAKEN);
-    assert!(is_full && group.kills() == 0, "{} kills", group.kills());
+    assert!(is_full && group.kills().unwrap() == 0, "{} kills", group.kills().unwrap());
     // The agent is not in the group; it leaves the room below the limit to the job all the same.
     wait_for("the tier has given way", || (tier.capacity() < LIMIT - TAKEN).then_some(()));
     tier.read();
@@ -42,9 +40,9 @@ fn the_tier_gives_way_to_a_named_group_and_the_group_may_come_and_go() {
     assert!(!sources(&tier).contains(&directory) && !tier.says("status").contains("NOT WATCHED"));
     assert!(tier.says("doctor").contains("not there now"), "{}", tier.says("doctor"));
     assert_eq!(tier.capacity(), CAPACITY);
-    let group = Group::new("named").unwrap();
+    let group = crate::common::group("named").unwrap();
     let (hog, is_full) = start_hog(&group, TAKEN);
-    assert!(is_full && group.kills() == 0, "{} kills", group.kills());
+    assert!(is_full && group.kills().unwrap() == 0, "{} kills", group.kills().unwrap());
     wait_for("the tier gives way again", || (tier.capacity() < LIMIT - TAKEN).then_some(()));
     end_hog(hog);
     wait_for("and has its memory again", || (tier.capacity() == CAPACITY).then_some(()));
@@ -90,7 +88,7 @@ fn a_named_group_of_version_2_is_read_and_the_limits_that_it_reaches_wake_the_ag
     if !allowed.is_ok_and(|out| out.status.success()) {
         return eprintln!("left out: nothing can be mounted here");
     }
-    up.arg(Path::new(node::FOREBAY));
+    up.arg(Path::new(kit::FOREBAY));
     let tier = watching(up, "/foo.slice");
     let name = root.join("foo.slice").display().to_string();
     wait_for("the status names the group", || sources(&tier).contains(&name).then_some(()));

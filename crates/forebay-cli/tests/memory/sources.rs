@@ -3,7 +3,7 @@
 //! manager may report.
 
 use crate::common::{CAPACITY, FILE, Tier, wait_for};
-use crate::node;
+use crate::kit;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -62,7 +62,7 @@ const GARBAGE: [&str; 6] = [
 #[test]
 fn what_cannot_be_a_number_of_bytes_never_makes_the_tier_grow_and_is_reported() {
     let Some(kernel) = Kernel::new() else { return eprintln!("left out: nothing can be mounted here") };
-    let tier = Tier::of(kernel.run(Path::new(node::FOREBAY)), "forebay");
+    let tier = Tier::of(kernel.run(Path::new(kit::FOREBAY)), "forebay");
     kernel.has_free(0);
     wait_for("the tier has given way", || (tier.capacity() == 0).then_some(()));
     for garbage in GARBAGE {
@@ -89,7 +89,7 @@ fn what_cannot_be_a_number_of_bytes_never_makes_the_tier_grow_and_is_reported() 
 fn an_agent_that_can_never_read_its_memory_use_keeps_the_capacity_that_it_was_given() {
     let Some(kernel) = Kernel::new() else { return eprintln!("left out: nothing can be mounted here") };
     kernel.says("");
-    let tier = Tier::of(kernel.run(Path::new(node::FOREBAY)), "forebay");
+    let tier = Tier::of(kernel.run(Path::new(kit::FOREBAY)), "forebay");
     wait_for("the agent has looked", || (tier.counter("memory_unreadable_total") > 3).then_some(()));
     assert_eq!(tier.counter("capacity_changes_total"), 0);
     assert!(tier.says("status").contains("NOT WATCHED"));
@@ -99,7 +99,7 @@ fn an_agent_that_can_never_read_its_memory_use_keeps_the_capacity_that_it_was_gi
 #[test]
 fn without_reports_of_stalls_the_agent_samples() {
     let Some(kernel) = Kernel::new() else { return eprintln!("left out: nothing can be mounted here") };
-    let tier = Tier::of(kernel.run(Path::new(node::FOREBAY)), "forebay");
+    let tier = Tier::of(kernel.run(Path::new(kit::FOREBAY)), "forebay");
     let status = tier.client.admin().memory().unwrap();
     assert!(!status.alarms.iter().any(|alarm| alarm.contains("stalls (/proc")), "{status:?}");
     let doctor = tier.says("doctor");
@@ -114,7 +114,7 @@ fn reports_of_a_service_manager_wake_the_agent() {
     let dir = tempfile::tempdir().unwrap();
     let fifo = dir.path().join("pressure");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    let mut up = Command::new(node::FOREBAY);
+    let mut up = Command::new(kit::FOREBAY);
     up.env("MEMORY_PRESSURE_WATCH", &fifo);
     let tier = Tier::of(up, "forebay");
     let name = format!("service manager ({})", fifo.display());
@@ -132,7 +132,7 @@ fn reports_of_a_service_manager_wake_the_agent() {
 
 #[test]
 fn a_service_manager_may_turn_reports_of_stalls_off() {
-    let mut up = Command::new(node::FOREBAY);
+    let mut up = Command::new(kit::FOREBAY);
     up.env("MEMORY_PRESSURE_WATCH", "/dev/null");
     let tier = Tier::of(up, "forebay");
     let status = tier.client.admin().memory().unwrap();

@@ -42,7 +42,7 @@ use std::path::PathBuf;
 
 pub use control::Layout;
 pub use mount::Mounted;
-pub use serve::{StatsLog, serve};
+pub use serve::serve;
 pub use stats::Stats;
 
 use stripe::Striping;
@@ -105,9 +105,6 @@ pub struct Config {
     /// How far the kernel reads ahead of a sequential reader; `None`: four stripes per server, at
     /// least 4 MiB.
     pub read_ahead_bytes: Option<u64>,
-    /// How much one open file may have written that the servers do not have yet; `None`: two
-    /// stripes per server. 0: each write waits for its servers.
-    pub write_behind_bytes: Option<u64>,
     /// How long the kernel may trust attributes and names without asking.
     pub attr_ttl_ns: u64,
     /// What time stamps tell.
@@ -129,7 +126,6 @@ impl Config {
             stripe_bytes: 1 << 20,
             latency_ns: 200_000,
             read_ahead_bytes: None,
-            write_behind_bytes: None,
             attr_ttl_ns: 0,
             stamps: Stamps::Exact,
             allow_other: false,
@@ -155,7 +151,8 @@ impl Config {
         self.read_ahead_bytes.unwrap_or_else(|| window_bytes.clamp(4 << 20, 64 << 20))
     }
 
-    fn write_behind_or_default(&self) -> u64 {
-        self.write_behind_bytes.unwrap_or_else(|| self.window_bytes().min(64 << 20))
+    /// How much one open file may have written that the servers do not have yet.
+    fn write_behind_bytes(&self) -> u64 {
+        self.window_bytes().min(64 << 20)
     }
 }

@@ -22,7 +22,6 @@ use rustix::mount::{MountFlags, UnmountFlags, unmount};
 
 use super::fs::SlowFs;
 use super::state::State;
-use super::stats::Stats;
 use super::{Config, FS_TYPE};
 use crate::LabError;
 use crate::mountinfo::{self, MountLine};
@@ -72,11 +71,6 @@ impl Mounted {
     /// Where it is mounted, as a canonical path.
     pub fn path(&self) -> &Path {
         &self.mount
-    }
-
-    /// The counters, without a way through the kernel.
-    pub fn stats(&self) -> Stats {
-        self.state.stats()
     }
 
     /// Readable as soon as the file system has gone, by [`Mounted::stop`] or by an `umount` from

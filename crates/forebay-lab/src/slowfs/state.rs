@@ -69,7 +69,7 @@ impl State {
             timer,
             striping,
             latency_ns: config.latency_ns,
-            write_behind_bytes: config.write_behind_or_default(),
+            write_behind_bytes: config.write_behind_bytes(),
             ttl: Duration::from_nanos(config.attr_ttl_ns),
             direct_io: config.direct_io,
             stamps: config.stamps,

@@ -20,10 +20,12 @@
 //!
 //! All of them are deterministic: same calls, same victims.
 
+mod announced;
 #[cfg(test)]
 mod conformance;
 mod lfu;
 mod lru;
+mod orders;
 mod planned;
 mod remote_pages;
 mod windowed_lfu;
@@ -33,8 +35,10 @@ use alloc::collections::BTreeSet;
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{fmt, str::FromStr};
 
+pub use announced::Announced;
 pub use lfu::Lfu;
 pub use lru::Lru;
+pub use orders::{FilePart, Orders};
 pub use planned::Planned;
 pub use remote_pages::RemotePages;
 pub use windowed_lfu::WindowedLfu;
@@ -54,6 +58,17 @@ pub enum Fill {
     /// It came from its owner, another node, for a reader here: the first to go until it is used a
     /// second time ([`RemotePages`]). No policy but that wrapper ever sees it.
     Remote,
+}
+
+/// When a page is used next, as far as jobs have announced it ([`Orders`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextUse {
+    /// No job has announced anything about it.
+    Unknown,
+    /// At this place of the announced order; smaller places come first.
+    At(u64),
+    /// Its announced uses are over, and the job goes on.
+    Over,
 }
 
 /// The exact state of a policy, for tests and for looking at a live agent: named queues, next
@@ -134,6 +149,14 @@ pub trait EvictionPolicy: fmt::Debug + Send {
         0
     }
 
+    /// A job has said when it will use a resident page next ([`Announced`]).
+    fn announce(&mut self, _key: u64, _next_use: NextUse) {}
+
+    /// Sum of the sizes of announced pages.
+    fn announced_bytes(&self) -> u64 {
+        0
+    }
+
     /// Whether no page is resident.
     fn is_empty(&self) -> bool {
         self.len() == 0
@@ -169,10 +192,11 @@ impl EvictionKind {
         }
     }
 
-    /// An empty policy of this kind for a tier of `capacity_bytes`, with room for remote pages and
-    /// plans.
+    /// An empty policy of this kind for a tier of `capacity_bytes`, with room for remote pages,
+    /// plans and announced orders.
     pub fn build(self, capacity_bytes: u64) -> Box<dyn EvictionPolicy> {
-        Box::new(Planned::new(Box::new(RemotePages::new(self.build_bare(capacity_bytes)))))
+        let planned = Planned::new(Box::new(RemotePages::new(self.build_bare(capacity_bytes))));
+        Box::new(Announced::new(Box::new(planned)))
     }
 
     fn build_bare(self, capacity_bytes: u64) -> Box<dyn EvictionPolicy> {

@@ -34,6 +34,11 @@ impl Brake {
         self.phases = under_way;
     }
 
+    /// Whether one is under way.
+    pub fn has_phases(&self) -> bool {
+        self.phases
+    }
+
     /// What is not fetched.
     pub fn held(&self) -> Held {
         match (self.on, self.requests_pause) {

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use super::queue::{Held, Pages};
+use crate::drain;
 use crate::fetch_order::Urgency;
 use crate::stage::event::{Priority, Progress, RequestId};
 
@@ -29,6 +30,9 @@ pub struct Config {
     pub fetch_threads: Vec<usize>,
     /// The longest read of a file system, in bytes: a page of the usual size.
     pub read_bytes: u64,
+    /// Of the drain.
+    #[serde(default)]
+    pub drain: drain::Config,
 }
 
 /// Who wants to read.
@@ -167,6 +171,14 @@ pub enum Event {
     Phases {
         /// One is.
         under_way: bool,
+        /// All are on this node and of this user.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        own: Option<u32>,
+    },
+    /// Of dirty files.
+    Drain {
+        /// What the drain hears.
+        event: drain::Event,
     },
     /// The coordinator has been silent for its lease, or is heard again: silent, it cannot follow
     /// the phases.
@@ -208,6 +220,11 @@ pub enum Action {
     Gentle {
         /// It is.
         on: bool,
+    },
+    /// Of dirty files.
+    Drain {
+        /// What the drain decides.
+        action: drain::Action,
     },
     /// How far a request has come.
     Report {

@@ -2,7 +2,8 @@
 //!
 //! Readers' pages, read-ahead, prefetch requests, pages that peers want, loads and refills compete
 //! for the fetch threads of each mount. Their order, pace, pauses and the brake for the I/O phases
-//! of HPC jobs are the state of this machine. An agent drives it with threads and descriptors, the
+//! of HPC jobs are the state of this machine; so is the drain of dirty files ([`crate::drain`]),
+//! which hears of phases and pauses from it. An agent drives it with threads and descriptors, the
 //! simulator with virtual time, and `forebay replay` from the log of either.
 //!
 //! | file | what it decides |
@@ -22,7 +23,7 @@ mod reads;
 #[cfg(test)]
 mod tests;
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use brake::Brake;
@@ -30,6 +31,7 @@ pub use event::{Action, By, Config, Event, LoadId, MountId, ReadId, TaskId};
 pub use queue::{Held, Pages, Queue};
 use reads::{Offer, Reads};
 
+use crate::drain::{self, Drain, FileId, Outlook};
 use crate::machine::{Machine, Nanos};
 use crate::stage::event::{Progress, RequestId};
 
@@ -39,6 +41,9 @@ pub struct Node {
     reads: Reads,
     mounts: Vec<Mount>,
     brake: Brake,
+    drain: Drain,
+    /// See [`Event::Phases`].
+    own_phases: Option<u32>,
     /// As decided last.
     held: Held,
     gentle: bool,
@@ -68,6 +73,8 @@ impl Node {
             reads: Reads::new(config),
             mounts: config.fetch_threads.iter().map(|_| Mount::default()).collect(),
             brake: Brake::default(),
+            drain: Drain::new(config.drain),
+            own_phases: None,
             held: Held::Nothing,
             gentle: false,
             now: Nanos(0),
@@ -101,12 +108,34 @@ impl Node {
     pub fn is_as_new(&self, now: Nanos) -> bool {
         let is_resting = |mount: &Mount| mount.queue.is_empty() && mount.queue.is_resting();
         let is_off = self.brake.is_off(now) && !self.gentle && self.held == Held::Nothing;
-        is_off && self.reads.is_idle() && self.mounts.iter().all(is_resting)
+        is_off && self.reads.is_idle() && self.drain.is_idle() && self.mounts.iter().all(is_resting)
     }
 
     /// Takes out all tasks that wait. Called at the end of an agent.
     pub fn take_all(&mut self) -> Vec<TaskId> {
         self.mounts.iter_mut().flat_map(|mount| mount.queue.take_all()).collect()
+    }
+
+    /// Where each dirty file stands.
+    pub fn dirty_files(&self) -> BTreeMap<FileId, Outlook> {
+        self.drain.outlooks()
+    }
+
+    /// Whether a pass over this dirty file is under way.
+    pub fn is_passing(&self, file: FileId) -> bool {
+        self.drain.is_passing(file)
+    }
+
+    /// Whether dirty files wait: for phases from their beginning on, since writes would make them
+    /// late before they are behind.
+    fn holds_drain(&self) -> bool {
+        self.brake.on || self.brake.has_phases() || self.reads.all_pause()
+    }
+
+    fn tell_drain(&mut self, now: Nanos, event: drain::Event, out: &mut Vec<Action>) {
+        let mut actions = Vec::new();
+        self.drain.handle(now, event, &mut actions);
+        out.extend(actions.into_iter().map(|action| Action::Drain { action }));
     }
 
     /// Gives threads that are idle what they may take up.
@@ -191,16 +220,24 @@ impl Machine for Node {
             }
             Event::Fed { request } => self.reads.fed(request, out),
             Event::Brake { on } => self.brake.on = on,
-            Event::Phases { under_way } => self.brake.set_phases(now, under_way),
+            Event::Phases { under_way, own } => {
+                self.brake.set_phases(now, under_way);
+                self.own_phases = own;
+            }
+            Event::Drain { event } => return self.tell_drain(now, event, out),
             Event::Silence { on } => self.brake.is_coordinator_silent = on,
         }
         self.decide(now, out);
+        let hold = drain::Event::Hold { on: self.holds_drain(), own: self.own_phases };
+        if self.drain.hold() != hold {
+            self.tell_drain(now, hold, out);
+        }
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
         let gentle = self.brake.gentle_until().filter(|_| self.gentle);
         let queues = self.mounts.iter().filter_map(|mount| mount.queue.next_deadline());
-        queues.chain(self.reads.next_deadline()).chain(gentle).min()
+        queues.chain(self.reads.next_deadline()).chain(gentle).chain(self.drain.next_deadline()).min()
     }
 
     fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Action>) {
@@ -209,6 +246,11 @@ impl Machine for Node {
         self.assign_all(out);
         self.reads.look(now);
         self.decide(now, out);
+        if self.drain.next_deadline().is_some_and(|at| at <= now) {
+            let mut actions = Vec::new();
+            self.drain.on_deadline(now, &mut actions);
+            out.extend(actions.into_iter().map(|action| Action::Drain { action }));
+        }
     }
 
     fn snapshot(&self) -> Snapshot {

@@ -159,6 +159,11 @@ impl Reads {
         self.all_pause = on;
     }
 
+    /// The coordinator has paused all requests of the cluster.
+    pub fn all_pause(&self) -> bool {
+        self.all_pause
+    }
+
     pub fn release(&mut self, ids: &[RequestId]) {
         for id in ids {
             self.requests.remove(id);

@@ -8,7 +8,7 @@ const READ_BYTES: u64 = 2 << 20;
 
 /// A machine of one mount with 8 fetch threads, and of a second one with 2.
 fn config() -> Config {
-    Config { fetch_threads: vec![8, 2], read_bytes: READ_BYTES }
+    Config { fetch_threads: vec![8, 2], read_bytes: READ_BYTES, ..Config::default() }
 }
 
 struct Driven {
@@ -146,11 +146,11 @@ fn pauses_and_the_brake_stop_what_nobody_waits_for() {
     assert!(node.offer(By::Load(1), Some(0), READ_BYTES, false).is_empty());
     assert_eq!(node.hear(Event::Pause { on: false }), []);
     assert_eq!(node.hear(Event::Brake { on: false }), [Action::Send { read: 20 }, hold(Held::Nothing)]);
-    assert_eq!(node.hear(Event::Phases { under_way: true }), [Action::Gentle { on: true }]);
+    assert_eq!(node.hear(Event::Phases { under_way: true, own: None }), [Action::Gentle { on: true }]);
     node.ended(1);
     assert_eq!(node.hear(Event::Silence { on: true }), []);
     assert!(node.page(1).is_empty(), "the coordinator cannot follow the phases");
-    assert_eq!(node.hear(Event::Phases { under_way: false }), [Action::Send { read: 21 }]);
+    assert_eq!(node.hear(Event::Phases { under_way: false, own: None }), [Action::Send { read: 21 }]);
     let due = node.node.next_deadline().unwrap();
     assert_eq!(due, node.now + 600_000_000_000);
     let mut out = Vec::new();
@@ -248,7 +248,10 @@ impl Checked {
                 Action::Refuse { task } => {
                     assert_eq!(self.waiting.remove(&task).map(|(_, urgency)| urgency), Some(Urgency::Ahead));
                 }
-                Action::Hold { .. } | Action::Gentle { .. } | Action::Report { .. } => {}
+                Action::Hold { .. }
+                | Action::Gentle { .. }
+                | Action::Report { .. }
+                | Action::Drain { .. } => {}
             }
         }
     }
@@ -375,4 +378,29 @@ proptest! {
         prop_assert!(checked.offered.is_empty() && checked.sent.is_empty(), "{:?}", checked.offered);
         prop_assert!(checked.waiting.is_empty(), "{:?}", checked.waiting);
     }
+}
+
+#[test]
+fn brakes_pauses_and_phases_hold_dirty_files() {
+    let facts = drain::File {
+        mount: 0,
+        owner: 7,
+        bytes: 1,
+        since: Nanos(0),
+        is_open: false,
+        is_ready: true,
+        is_awaited: true,
+        wants_room: false,
+    };
+    let begins = |event: Event| {
+        let mut node = Driven::new();
+        node.hear(event);
+        !node.hear(Event::Drain { event: drain::Event::Dirty { file: 1, facts } }).is_empty()
+    };
+    assert!(begins(Event::Pause { on: false }));
+    assert!(!begins(Event::Pause { on: true }));
+    assert!(!begins(Event::Brake { on: true }));
+    assert!(!begins(Event::Phases { under_way: true, own: None }));
+    assert!(!begins(Event::Phases { under_way: true, own: Some(8) }));
+    assert!(begins(Event::Phases { under_way: true, own: Some(7) }), "the program waits in its own phase");
 }

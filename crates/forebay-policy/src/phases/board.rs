@@ -308,6 +308,15 @@ impl Board {
         self.has_own_phases() || self.remote.values().any(|r| r.until > self.now && !r.phases.is_empty())
     }
 
+    /// The user of all phases that are under way, if they are of one.
+    pub fn sole_user(&self) -> Option<u32> {
+        let remote = self.remote.values().filter(|r| r.until > self.now);
+        let remote = remote.flat_map(|r| r.phases.iter().map(|phase| phase.user));
+        let mut users = self.live().map(|(job, _)| job.declared.user).chain(remote);
+        let first = users.next()?;
+        users.all(|user| user == first).then_some(first)
+    }
+
     fn has_own_phases(&self) -> bool {
         self.live().next().is_some()
     }

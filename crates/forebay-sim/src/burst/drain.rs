@@ -4,11 +4,10 @@
 //! Reading takes bandwidth of the nodes, as writing does, but gives way to it. What happens to a
 //! round on its way is not known here: a world that has a file system takes rounds out of
 //! `Draining::sent` and tells with [`Happening::Landed`] when they are there. The machine of
-//! `forebay_policy::burst::drain` decides the pace of each step.
+//! `forebay_policy::drain`, which also decides in agents, lets steps begin and each round go.
 
-use forebay_policy::burst::drain::{self, DrainId, Pace};
+use forebay_policy::drain::{Action, Event, FileId};
 use forebay_policy::machine::Nanos;
-use forebay_policy::token_bucket::{FOREVER_NS, TokenBucket};
 
 use super::draining::{Round, Step};
 use super::fabric::WriteId;
@@ -24,15 +23,29 @@ const WEIGHT: f64 = 0.01;
 
 impl Burst<'_> {
     /// The machine hears of something.
-    pub fn tell_drains(&mut self, now: Nanos, event: drain::Event, queue: &mut impl Agenda<Happening>) {
+    pub fn tell_drain(&mut self, now: Nanos, event: Event, queue: &mut impl Agenda<Happening>) {
         let Some(draining) = &mut self.draining else { return };
-        let paces = draining.driver.tell(now, event, self.record);
-        for Pace { drain, rate_bytes_per_s } in &paces {
-            if let Some(step) = draining.steps.get_mut(drain) {
-                step.bucket.set_rate(now, *rate_bytes_per_s);
+        let actions = draining.driver.tell(now, event, self.record);
+        self.obey_drain(now, &actions, queue);
+    }
+
+    /// The moment has come that the machine has asked for.
+    pub fn drain_wakes(&mut self, now: Nanos, queue: &mut impl Agenda<Happening>) {
+        let Some(draining) = &mut self.draining else { return };
+        let actions = draining.driver.wake(now, self.record);
+        self.obey_drain(now, &actions, queue);
+    }
+
+    fn obey_drain(&mut self, now: Nanos, actions: &[Action], queue: &mut impl Agenda<Happening>) {
+        if let Some(draining) = &mut self.draining {
+            draining.driver.arm(queue, Happening::DrainWakes);
+        }
+        for action in actions {
+            match action {
+                Action::Begin { file, .. } => self.offer_round(now, *file, queue),
+                Action::Send { file, .. } => self.read_round(now, *file),
             }
         }
-        paces.iter().for_each(|pace| self.drain_on(now, pace.drain, queue));
     }
 
     /// The last step of job `j` lies on its nodes.
@@ -41,7 +54,6 @@ impl Burst<'_> {
         let (id, job) = (draining.next, &mut self.jobs[j]);
         draining.next += 1;
         job.kept += 1;
-        let round_bytes = draining.setup.piece_bytes.saturating_mul(job.nodes.len() as u64);
         let step = Step {
             job: j,
             index,
@@ -52,49 +64,49 @@ impl Burst<'_> {
             reading: None,
             sent: (0, 0),
             landed: 0,
-            bucket: TokenBucket::new(now, 0, round_bytes),
-            goes_on_at: None,
+            offered: None,
         };
         draining.steps.insert(id, step);
-        self.tell_drains(now, drain::Event::Begins { drain: id }, queue);
+        let facts = draining.facts(id, false);
+        self.tell_room(now, j, queue);
+        if let Some(facts) = facts {
+            self.tell_drain(now, Event::Dirty { file: id, facts }, queue);
+        }
     }
 
-    /// The nodes of a step read the next round, if they may.
-    fn drain_on(&mut self, now: Nanos, id: DrainId, queue: &mut impl Agenda<Happening>) {
+    /// How many more bytes job `j` may write before one of its steps is drained.
+    fn tell_room(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
+        let keeps = self.draining.as_ref().map_or(0, |draining| draining.setup.keeps);
+        let free = u64::from(keeps.saturating_sub(self.jobs[j].kept));
+        let free_bytes = free.saturating_mul(self.setup.jobs[j].step_bytes);
+        self.tell_drain(now, Event::Room { owner: j as u32, free_bytes }, queue);
+    }
+
+    /// The nodes of a step want to read the next round.
+    fn offer_round(&mut self, now: Nanos, id: FileId, queue: &mut impl Agenda<Happening>) {
         let Some(draining) = &mut self.draining else { return };
         let Some(step) = draining.steps.get_mut(&id) else { return };
         let left = step.bytes - step.read;
-        if step.reading.is_some() || step.sent.0 >= ROUNDS_SENT_MAX || left == 0 {
+        if step.reading.is_some() || step.offered.is_some() || step.sent.0 >= ROUNDS_SENT_MAX || left == 0 {
             return;
         }
-        let nodes = step.nodes.len() as u64;
-        let bytes = left.min(draining.setup.piece_bytes.saturating_mul(nodes));
-        match step.bucket.take(now, bytes) {
-            0 => {}
-            FOREVER_NS => return,
-            wait_ns => {
-                let at = now + wait_ns;
-                if step.goes_on_at.is_none_or(|before| at < before) {
-                    step.goes_on_at = Some(at);
-                    queue.at(at, Happening::DrainGoesOn(id));
-                }
-                return;
-            }
-        }
+        let bytes = left.min(draining.setup.piece_bytes.saturating_mul(step.nodes.len() as u64));
+        step.offered = Some(bytes);
+        self.tell_drain(now, Event::Offer { file: id, bytes, server: None }, queue);
+    }
+
+    /// The nodes of a step read the round that they wanted to.
+    fn read_round(&mut self, now: Nanos, id: FileId) {
+        let Some(draining) = &mut self.draining else { return };
+        let Some(step) = draining.steps.get_mut(&id) else { return };
+        let Some(bytes) = step.offered.take() else { return };
         let round = draining.next_round;
         draining.next_round += 1;
         draining.rounds.insert(round, id);
         step.reading = Some((round, bytes));
         step.read += bytes;
-        self.fabric.start(now, round, &step.nodes, bytes as f64 / nodes as f64, WEIGHT, f64::INFINITY);
-    }
-
-    /// The moment has come to read on, unless an earlier one has replaced it.
-    pub fn drain_goes_on(&mut self, now: Nanos, id: DrainId, queue: &mut impl Agenda<Happening>) {
-        let step = self.draining.as_mut().and_then(|draining| draining.steps.get_mut(&id));
-        if step.is_some_and(|step| step.goes_on_at.take_if(|at| *at <= now).is_some()) {
-            self.drain_on(now, id, queue);
-        }
+        let each = bytes as f64 / step.nodes.len() as f64;
+        self.fabric.start(now, round, &step.nodes, each, WEIGHT, f64::INFINITY);
     }
 
     /// A round has been read: it is on its way from now on.
@@ -106,32 +118,38 @@ impl Burst<'_> {
         step.sent = (step.sent.0 + 1, step.sent.1 + bytes);
         let nodes = step.nodes.len() as u64;
         draining.sent.push(Round { drain: id, nodes, from: step.read - bytes, bytes });
-        self.drain_on(now, id, queue);
+        self.tell_drain(now, Event::Written { file: id, bytes }, queue);
+        self.offer_round(now, id, queue);
     }
 
     /// A round lies on the file system.
-    pub fn landed(&mut self, now: Nanos, id: DrainId, bytes: u64, queue: &mut impl Agenda<Happening>) {
+    pub fn landed(&mut self, now: Nanos, id: FileId, bytes: u64, queue: &mut impl Agenda<Happening>) {
         self.out.drained_bytes += bytes;
         let Some(draining) = &mut self.draining else { return };
-        let Some(step) = draining.steps.get_mut(&id) else { return };
+        let Some(step) = draining.steps.get_mut(&id) else {
+            draining.adrift_bytes -= bytes;
+            return;
+        };
         step.sent = (step.sent.0 - 1, step.sent.1 - bytes);
         step.landed += bytes;
         if step.landed < step.bytes {
-            return self.drain_on(now, id, queue);
+            return self.offer_round(now, id, queue);
         }
         let (job, index, bytes) = (step.job, step.index, step.bytes);
         let from_ns = step.begun.0;
         draining.steps.remove(&id);
         self.out.drains.push(DrainOutcome { job, index, from_ns, to_ns: now.0, bytes });
-        self.tell_drains(now, drain::Event::Ends { drain: id }, queue);
+        self.tell_drain(now, Event::Ended { file: id, full: None }, queue);
+        self.tell_drain(now, Event::Clean { file: id }, queue);
         self.has_drained(now, job, queue);
     }
 
     /// A step of job `j` is no longer on its nodes: the job has room for another one, or needs none
     /// any more.
     fn has_drained(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
+        self.jobs[j].kept -= 1;
+        self.tell_room(now, j, queue);
         let job = &mut self.jobs[j];
-        job.kept -= 1;
         if job.stage == Stage::Over {
             if job.kept == 0 && !job.nodes.is_empty() {
                 self.give_nodes_back(now, j, queue);
@@ -148,8 +166,10 @@ impl Burst<'_> {
         let is_full = self.jobs[j].kept >= draining.setup.keeps;
         self.jobs[j].wants_room = is_full;
         let oldest = draining.steps.iter().find(|(_, step)| step.job == j).map(|(id, _)| *id);
-        if let (true, Some(drain)) = (is_full, oldest) {
-            self.tell_drains(now, drain::Event::Urgent { drain }, queue);
+        if let (true, Some(file)) = (is_full, oldest)
+            && let Some(facts) = draining.facts(file, true)
+        {
+            self.tell_drain(now, Event::Dirty { file, facts }, queue);
         }
         !is_full
     }
@@ -157,7 +177,7 @@ impl Burst<'_> {
     /// Job `j` has lost a node, and with it the steps that were not drained. Returns their number.
     pub fn lose_steps(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) -> u32 {
         let Some(draining) = &mut self.draining else { return 0 };
-        let its: Vec<DrainId> =
+        let its: Vec<FileId> =
             draining.steps.iter().filter(|(_, step)| step.job == j).map(|(id, _)| *id).collect();
         let lost = its.len() as u32;
         for id in its {
@@ -168,8 +188,9 @@ impl Burst<'_> {
                 self.fabric.stop(now, round);
             }
             // What has been sent still comes.
+            draining.adrift_bytes += step.sent.1;
             self.out.lost_bytes += step.bytes - step.landed - step.sent.1;
-            self.tell_drains(now, drain::Event::Ends { drain: id }, queue);
+            self.tell_drain(now, Event::Clean { file: id }, queue);
         }
         self.jobs[j].kept = 0;
         lost

@@ -1,16 +1,13 @@
-//! Steps on their way to the parallel file system, and what decides their pace.
+//! Steps on their way to the parallel file system, and what decides about them.
 
 use std::collections::BTreeMap;
 
-use forebay_policy::burst::drain::{DrainId, Drains};
+use forebay_policy::drain::{Drain, File, FileId};
 use forebay_policy::machine::Nanos;
-use forebay_policy::token_bucket::TokenBucket;
 
 use super::DrainSetup;
 use super::fabric::WriteId;
-use super::machines::drain_machine;
 use crate::driver::Driver;
-use crate::error::Result;
 
 /// Marks what nodes read for drains; the rest of the number counts rounds. Writes have the numbers
 /// of holds, of which there are fewer.
@@ -20,7 +17,7 @@ const ROUND: WriteId = 1 << 31;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Round {
     /// Names the step.
-    pub drain: DrainId,
+    pub drain: FileId,
     /// Its nodes.
     pub nodes: u64,
     /// Bytes that the nodes have sent before.
@@ -42,36 +39,51 @@ pub struct Step {
     /// Rounds on their way, and their bytes.
     pub sent: (u32, u64),
     pub landed: u64,
-    pub bucket: TokenBucket,
-    pub goes_on_at: Option<Nanos>,
+    /// Bytes of the round that waits for leave.
+    pub offered: Option<u64>,
 }
 
 /// All that is drained.
 pub struct Draining {
     pub setup: DrainSetup,
-    pub driver: Driver<Drains>,
-    pub steps: BTreeMap<DrainId, Step>,
-    pub next: DrainId,
-    pub rounds: BTreeMap<WriteId, DrainId>,
+    pub driver: Driver<Drain>,
+    pub steps: BTreeMap<FileId, Step>,
+    pub next: FileId,
+    pub rounds: BTreeMap<WriteId, FileId>,
     pub next_round: WriteId,
+    /// Bytes on their way of steps that are lost.
+    pub adrift_bytes: u64,
     /// What is to be taken out and sent to the file system.
     pub sent: Vec<Round>,
 }
 
 impl Draining {
     /// Nothing is drained.
-    ///
-    /// # Errors
-    /// If the policy does not exist.
-    pub fn new(setup: &DrainSetup) -> Result<Self> {
-        Ok(Draining {
-            driver: Driver::new("drain", drain_machine(setup)?),
+    pub fn new(setup: &DrainSetup) -> Self {
+        Draining {
+            driver: Driver::new("drain", Drain::new(setup.config)),
             setup: setup.clone(),
             steps: BTreeMap::new(),
             next: 1,
             rounds: BTreeMap::new(),
             next_round: ROUND,
+            adrift_bytes: 0,
             sent: Vec::new(),
+        }
+    }
+
+    /// The step as the machine hears of it; a job may wait for its room.
+    pub fn facts(&self, id: FileId, wants_room: bool) -> Option<File> {
+        let step = self.steps.get(&id)?;
+        Some(File {
+            mount: 0,
+            owner: step.job as u32,
+            bytes: step.bytes,
+            since: step.begun,
+            is_open: false,
+            is_ready: true,
+            is_awaited: wants_room,
+            wants_room,
         })
     }
 
@@ -82,6 +94,6 @@ impl Draining {
 
     /// Bytes of steps that are not on the file system.
     pub fn left_bytes(&self) -> u64 {
-        self.steps.values().map(|step| step.bytes - step.landed).sum()
+        self.adrift_bytes + self.steps.values().map(|step| step.bytes - step.landed).sum::<u64>()
     }
 }

@@ -105,7 +105,7 @@ impl Burst<'_> {
             Happening::Mends(what) => self.mends(now, what, queue),
             Happening::Noticed(j) => self.noticed(now, j, queue),
             Happening::Chance(n) => self.chance_fails(now, n, queue),
-            Happening::DrainGoesOn(id) => self.drain_goes_on(now, id, queue),
+            Happening::DrainWakes => self.drain_wakes(now, queue),
             Happening::Landed(id, bytes) => self.landed(now, id, bytes, queue),
         }
     }

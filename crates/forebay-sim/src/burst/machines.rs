@@ -2,9 +2,8 @@
 
 use forebay_policy::burst::access::{self, Access};
 use forebay_policy::burst::allocation::{self, Allocator};
-use forebay_policy::burst::drain::{self, Drains};
 
-use super::{DrainSetup, Setup};
+use super::Setup;
 use crate::error::{Error, Result};
 
 /// The access scheduler and the allocator.
@@ -17,12 +16,4 @@ pub fn machines(setup: &Setup) -> Result<(Access, Allocator)> {
     let allocation = allocation::policy(&setup.allocation).map_err(Error::Usage)?;
     let allocator = Allocator::new(allocation, setup.nodes, setup.node_bytes);
     Ok((Access::new(access, config), allocator))
-}
-
-/// The machine that decides the pace of drains.
-///
-/// # Errors
-/// If the policy does not exist.
-pub fn drain_machine(setup: &DrainSetup) -> Result<Drains> {
-    Ok(Drains::new(drain::policy(&setup.policy).map_err(Error::Usage)?, setup.config))
 }

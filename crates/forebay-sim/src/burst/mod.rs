@@ -10,7 +10,7 @@
 //! on it. What follows is what would follow there: a holder that is not heard of loses its lease, a
 //! job whose node has gone gives its token back, asks for other nodes and writes its step anew.
 
-use forebay_policy::burst::{access, drain as drains};
+use forebay_policy::burst::access;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::arrivals::Arrivals;
@@ -29,7 +29,7 @@ mod world;
 
 pub(crate) use draining::Round;
 pub use events::simulate;
-pub use machines::{drain_machine, machines};
+pub use machines::machines;
 pub use outcome::{
     Death, DrainOutcome, Ended, Hold, JobOutcome, NodeOutcome, Outcome, StepOutcome, Unfinished, ranges,
 };
@@ -113,7 +113,7 @@ pub struct DrainSetup {
     /// Name of the drain policy.
     pub policy: String,
     /// Configuration of the machine.
-    pub config: drains::Config,
+    pub config: forebay_policy::drain::Config,
     /// Steps for which a job has room on its nodes.
     pub keeps: u32,
     /// What a node reads and sends at a time.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use forebay_model::rng::Rng;
 use forebay_policy::burst::access::{self, Access, Action, StepId, Token};
 use forebay_policy::burst::allocation::Allocator;
-use forebay_policy::burst::drain::DrainId;
+use forebay_policy::drain::FileId;
 use forebay_policy::machine::Nanos;
 use serde::Serialize;
 
@@ -33,10 +33,9 @@ pub enum Happening {
     Noticed(usize),
     /// A node fails by chance.
     Chance(u32),
-    /// The nodes of a step may read another round of it.
-    DrainGoesOn(DrainId),
+    DrainWakes,
     /// So many bytes of a step that is drained lie on the file system.
-    Landed(DrainId, u64),
+    Landed(FileId, u64),
 }
 
 /// Notes in the trace: facts, not decisions.
@@ -171,7 +170,7 @@ impl<'a> Burst<'a> {
             access: Driver::new("access", access),
             allocator: Driver::new("allocation", allocator),
             fabric: Fabric::new(setup.nodes, setup.node_bytes_per_s),
-            draining: setup.drain.as_ref().map(Draining::new).transpose()?,
+            draining: setup.drain.as_ref().map(Draining::new),
             jobs: setup.jobs.iter().enumerate().map(job).collect(),
             homeless: Vec::new(),
             asking: BTreeMap::new(),

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::study::MAX_SEEDS;
 use crate::table::{Table, objects};
 
+mod broadcast;
 mod model;
 mod random;
 mod replay;
@@ -40,6 +41,8 @@ pub enum SimCommand {
     Sweep(SweepArgs),
     /// Compare policies on random systems, on which none was tuned
     Random(random::RandomArgs),
+    /// Let many nodes read one file at the same time
+    Broadcast(broadcast::BroadcastArgs),
     /// Recompute the papers' tables and figures
     Reproduce(ReproduceArgs),
     /// Drive the policies from a recorded trace and check that they decide the same
@@ -156,6 +159,7 @@ pub fn sim(args: &SimArgs, json: bool, out: &mut dyn Write) -> Result<()> {
         SimCommand::Compare(a) => run::compare(a, out),
         SimCommand::Sweep(a) => sweep::sweep(a, out),
         SimCommand::Random(a) => random::random(a, out),
+        SimCommand::Broadcast(a) => broadcast::broadcast(a, out),
         SimCommand::Reproduce(a) => reproduce(a, out),
         SimCommand::Replay(a) => replay::replay(a, out),
     }

@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use forebay_policy::bandwidth::{self, Divider};
+use forebay_policy::drain::Drain;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::memory::node::NodeMemory;
 use forebay_policy::node::{self, Node};
@@ -279,7 +280,7 @@ fn of_buffers(setup: &burst::Setup) -> Result<Vec<Box<dyn Replay>>> {
     let (access, allocator) = burst::machines(setup)?;
     let mut machines = vec![replayed("access", access), replayed("allocation", allocator)];
     if let Some(drain) = &setup.drain {
-        machines.push(replayed("drain", burst::drain_machine(drain)?));
+        machines.push(replayed("drain", Drain::new(drain.config)));
     }
     Ok(machines)
 }

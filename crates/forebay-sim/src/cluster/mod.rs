@@ -159,7 +159,11 @@ impl Setup {
 
     /// What the machine of each node is built from: as live.
     pub(crate) fn node_config(&self) -> node::Config {
-        node::Config { fetch_threads: vec![self.fetch_threads as usize], read_bytes: self.page_bytes }
+        node::Config {
+            fetch_threads: vec![self.fetch_threads as usize],
+            read_bytes: self.page_bytes,
+            ..node::Config::default()
+        }
     }
 
     /// The name of a node's machine in a trace, which is a new one after each failure.

@@ -16,6 +16,7 @@ use crate::arrivals::Arrivals;
 use crate::error::{Error, Result};
 use crate::{burst, cluster, colocate, memory};
 
+mod broadcast_of_a_file;
 mod burst_buffer;
 mod cluster_of_nodes;
 mod colocation;
@@ -189,6 +190,14 @@ impl File {
         }
         at.insert((*last).into(), value);
         Ok(())
+    }
+
+    /// A scenario of kind `broadcast`, checked.
+    ///
+    /// # Errors
+    /// As for [`File::scenario`].
+    pub fn broadcast(&self) -> Result<crate::broadcast::Setup> {
+        broadcast_of_a_file::read(&Section::root(&self.path, &self.table))
     }
 
     /// Checks everything.

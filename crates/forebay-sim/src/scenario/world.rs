@@ -1,6 +1,6 @@
 //! Scenarios of kind `world`: the sections of other kinds, in one file.
 
-use forebay_policy::burst::drain;
+use forebay_policy::drain;
 
 use super::reader::Section;
 use super::{GB, MAX_GB, MAX_S, Names, for_ns, horizon_ns, ns};
@@ -113,14 +113,16 @@ fn drain(s: &Section<'_>, setup: &Setup) -> Result<DrainSetup> {
     let policy = s.policy(drain::POLICIES, "yield")?;
     let all_gb = setup.pfs_bytes_per_s() / GB;
     let gb_per_s = s.number("gb_per_s", LEAST_GB, MAX_GB, Some(all_gb.clamp(LEAST_GB, MAX_GB)))?;
-    let slow_gb_per_s =
-        s.number("slow_gb_per_s", LEAST_GB, gb_per_s, Some((gb_per_s / 10.0).max(LEAST_GB)))?;
+    let default = drain::Config::default();
+    let age_max_s = default.age_max_ns as f64 * 1e-9;
     let drain = DrainSetup {
-        policy,
         config: drain::Config {
+            yields: drain::POLICIES.iter().any(|(name, yields)| *name == policy && *yields),
             rate_bytes_per_s: (gb_per_s * GB).round() as u64,
-            slow_bytes_per_s: (slow_gb_per_s * GB).round() as u64,
+            age_max_ns: ns(s.number("age_max_s", 1e-3, MAX_S, Some(age_max_s))?),
+            ..default
         },
+        policy,
         keeps: s.whole("keeps", 1, 1_000, Some(2))? as u32,
         piece_bytes: setup.cluster.write_bytes,
     };

@@ -1,6 +1,5 @@
 //! Steps on their way from burst buffers to the file system.
 
-use forebay_policy::burst::drain::Event;
 use forebay_policy::machine::Nanos;
 
 use super::Happening;
@@ -34,17 +33,5 @@ impl Together<'_> {
             there_at = there_at.max(self.cluster.pfs.write(now, round.drain + node, (from, to)));
         }
         there_at
-    }
-
-    /// The drain machine hears whether nodes prefetch.
-    pub fn watch_prefetch(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
-        let under_way = self.cluster.is_prefetching();
-        let Some(buffers) = self.buffers.as_mut().filter(|buffers| buffers.draining.is_some()) else {
-            return;
-        };
-        if under_way != self.has_prefetch {
-            self.has_prefetch = under_way;
-            buffers.tell_drains(now, Event::Prefetch { under_way }, queue);
-        }
     }
 }

@@ -51,7 +51,6 @@ impl<'a> Together<'a> {
             memory: Self::memories(setup)?,
             reported: Vec::new(),
             phase_bytes: 0,
-            has_prefetch: false,
         })
     }
 
@@ -121,7 +120,6 @@ impl World for Together<'_> {
             Happening::NodeFails(fault) => self.node_fails(now, fault, queue),
             Happening::NodeReturns(node) => self.node_returns(now, node, queue),
         }
-        self.watch_prefetch(now, queue);
     }
 
     fn next_completion(&self) -> Option<Nanos> {

@@ -5,7 +5,7 @@
 //! and beside others it waits in the servers' queues like everybody.
 
 use forebay_model::rng::Rng;
-use forebay_policy::burst::drain;
+use forebay_policy::drain;
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::event::{Event, HpcUpdate};
 
@@ -61,9 +61,11 @@ impl Together<'_> {
         self.cluster.tell(now, Event::Hpc { hpc: h as u32, update }, queue);
     }
 
-    fn tell_drains(&mut self, now: Nanos, event: drain::Event, queue: &mut EventQueue<Happening>) {
+    /// The drain hears whether any phase is under way.
+    fn hold_drain(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
+        let on = self.hpc.iter().any(|hpc| hpc.phase.is_some());
         if let Some(buffers) = &mut self.buffers {
-            buffers.tell_drains(now, event, queue);
+            buffers.tell_drain(now, drain::Event::Hold { on, own: None }, queue);
         }
     }
 
@@ -95,7 +97,7 @@ impl Together<'_> {
         self.hpc[h].phase = Some(Phase { outcome, bytes, sent: 0, there: 0, server });
         let update = HpcUpdate::PhaseBegins { alone_ns };
         self.tell_hpc(now, h, update, queue);
-        self.tell_drains(now, drain::Event::PhaseBegins { hpc: h as u32 }, queue);
+        self.hold_drain(now, queue);
         for _ in 0..spec.processes {
             if !self.send_piece(now, h, queue) {
                 break;
@@ -137,7 +139,7 @@ impl Together<'_> {
         self.hpc[h].done.phases.push(outcome);
         self.note_phase(now, h, &outcome);
         self.tell_hpc(now, h, HpcUpdate::PhaseEnds, queue);
-        self.tell_drains(now, drain::Event::PhaseEnds { hpc: h as u32 }, queue);
+        self.hold_drain(now, queue);
         let (spec, hpc) = (&self.setup.hpc[h], &mut self.hpc[h]);
         if hpc.begun < spec.phases {
             let at = spec.arrivals.next(now, hpc.begun, spec.compute_ns, &mut hpc.rng);

@@ -113,8 +113,6 @@ pub(crate) struct Together<'a> {
     pub reported: Vec<u64>,
     /// Bytes of phases that servers have.
     pub phase_bytes: u64,
-    /// What the drain machine has heard of prefetches.
-    pub has_prefetch: bool,
 }
 
 /// What happens by itself, by the part in which it does.

@@ -266,11 +266,17 @@ impl WindowedLfu {
         if place == Place::Main {
             self.value_main(slot);
         }
-        self.unlink(slot);
         let burst = (self.len() / BURST_DIVISOR) as u32;
+        let is_counted = self.clock.wrapping_sub(self.arena.at(slot).data.stamp) >= burst;
+        if place == Place::Main && !is_counted {
+            // It keeps its turn: the touch that follows a page's insertion would otherwise move
+            // what was just read behind all that was read as often before.
+            return;
+        }
+        self.unlink(slot);
         if place == Place::Ahead {
             self.arena.at_mut(slot).data.stamp = self.clock;
-        } else if self.clock.wrapping_sub(self.arena.at(slot).data.stamp) >= burst {
+        } else if is_counted {
             self.count(slot);
         }
         self.link(slot, if place == Place::Ahead { Place::Window } else { place });

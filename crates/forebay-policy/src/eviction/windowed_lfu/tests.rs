@@ -60,6 +60,17 @@ fn a_burst_counts_once() {
 }
 
 #[test]
+fn a_burst_keeps_its_turn() {
+    let mut policy = filled(64);
+    assert_eq!(miss(&mut policy, 100), [63]);
+    // The program that has waited for 62 reads it.
+    (61..63).for_each(|key| policy.touch(key));
+    let mut victims = Vec::new();
+    policy.evict(u64::from(PAGE) * 3, &mut |_| true, &mut victims);
+    assert_eq!(victims.iter().map(|victim| victim.key).collect::<Vec<_>>(), [100, 62, 61]);
+}
+
+#[test]
 fn counts_are_halved_everywhere_at_once() {
     let mut policy = filled(64);
     assert_eq!(miss(&mut policy, 100), [63]);

@@ -130,11 +130,6 @@ impl Tier {
         self.fetches.contains_key(&page)
     }
 
-    /// Whether nodes fetch for a request.
-    pub fn is_prefetching(&self) -> bool {
-        !self.open.is_empty()
-    }
-
     fn next_number(&mut self) -> u64 {
         self.serial += 1;
         self.serial
@@ -206,8 +201,12 @@ impl Cluster<'_> {
                     }
                     self.reports.push_back(Event::Request { request, node: name(node), progress });
                 }
-                // Nothing is read ahead here but by the client; and nothing brakes yet.
-                node::Action::Refuse { .. } | node::Action::Hold { .. } | node::Action::Gentle { .. } => {}
+                // Nothing is read ahead here but by the client; nothing brakes, and no file is
+                // dirty.
+                node::Action::Refuse { .. }
+                | node::Action::Hold { .. }
+                | node::Action::Gentle { .. }
+                | node::Action::Drain { .. } => {}
             }
         }
         self.tier.nodes[node].machine.arm(queue, Happening::NodeWakes(node));

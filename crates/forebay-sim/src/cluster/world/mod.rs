@@ -274,11 +274,6 @@ impl Cluster<'_> {
             self.tell(now, report, queue);
         }
     }
-
-    /// Whether nodes fetch what the machine has requested.
-    pub fn is_prefetching(&self) -> bool {
-        self.tier.is_prefetching()
-    }
 }
 
 impl World for Cluster<'_> {

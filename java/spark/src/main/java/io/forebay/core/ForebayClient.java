@@ -158,6 +158,21 @@ public final class ForebayClient implements AutoCloseable {
   }
 
   /**
+   * Begins an application whose map outputs agents keep until this object is closed or this process
+   * ends. Fails without an agent.
+   */
+  public ForebayShuffles beginShuffles() throws IOException {
+    return joinShuffles("", "");
+  }
+
+  /** Takes part in an application that a driver has begun, by its token and origin. */
+  public ForebayShuffles joinShuffles(String token, String origin) throws IOException {
+    long app = Native.shuffleOpen(handle, bytes(token), bytes(origin));
+    DataInputStream names = decode(Native.shuffleNames(app));
+    return new ForebayShuffles(app, text(names), text(names), text(names));
+  }
+
+  /**
    * Whether a task of the job of that name may read: where the coordinator delays its input for an
    * I/O phase, it waits for that. False after about a second: ask again. Fails without an agent;
    * the task goes on.

@@ -77,5 +77,35 @@ final class Native {
 
   static native void jobEnd(long job);
 
+  static native long shuffleOpen(long client, byte[] token, byte[] origin) throws ForebayException;
+
+  static native byte[] shuffleNames(long app) throws ForebayException;
+
+  static native void shuffleLives(long app, int shuffle, boolean lives) throws ForebayException;
+
+  static native void shuffleCheck(long app) throws ForebayException;
+
+  static native void shuffleRemove(long app, int shuffle) throws ForebayException;
+
+  static native void shuffleClose(long app);
+
+  static native long outputCreate(long app, int shuffle, long map) throws ForebayException;
+
+  static native void outputAppend(long output, byte[] array, int start, int length) throws ForebayException;
+
+  static native int outputRead(long output, long offset, byte[] array, int length) throws ForebayException;
+
+  static native void outputCommit(long output, byte[] lengths) throws ForebayException;
+
+  static native void outputClose(long output);
+
+  static native long blocksFetch(long app, byte[] node, byte[] blocks) throws ForebayException;
+
+  static native long blockSize(long blocks, int number) throws ForebayException;
+
+  static native int blockRead(long blocks, int number, long offset, byte[] array, int start, int length) throws ForebayException;
+
+  static native void blocksClose(long blocks);
+
   static native boolean taskMayRead(long client, byte[] job, int stage, int partition) throws ForebayException;
 }

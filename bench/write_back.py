@@ -1,0 +1,115 @@
+"""Write-back: how long a writer waits, beside the memory that it writes to and the PFS itself.
+
+    python3 bench/write_back.py FOREBAY --pfs DIR [--mib 1024] [--runs 5] [--capacity 4GiB]
+
+DIR is on the file system to compare with. One program writes a file by `write` of 1 MiB, in four
+ways that alternate: to a file of the tier's own tmpfs (the limit), to DIR, to DIR under
+`forebay run --write-back`, and with an fsync to DIR. Then the pass is timed beside the last of
+these, and a first read after it beside a read of the tmpfs. Prints medians and ratios.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+WRITER = """
+import os, sys, time
+block = os.urandom(1 << 20)
+path, mib, sync = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "sync"
+began = time.perf_counter()
+fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+for _ in range(mib):
+    os.write(fd, block)
+if sync:
+    os.fsync(fd)
+os.close(fd)
+print(time.perf_counter() - began)
+"""
+
+READER = """
+import os, sys, time
+fd = os.open(sys.argv[1], os.O_RDONLY)
+buffer = bytearray(1 << 20)
+began, n = time.perf_counter(), 0
+while got := os.preadv(fd, [buffer], n):
+    n += got
+print(time.perf_counter() - began)
+"""
+
+
+def seconds(command: list[str], env: dict[str, str]) -> float:
+    done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
+    return float(done.stdout.split()[-1])
+
+
+def status(forebay: str, env: dict[str, str]) -> dict:
+    shown = subprocess.run([forebay, "status", "--json"], env=env, check=True, capture_output=True, text=True)
+    return json.loads(shown.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("forebay")
+    parser.add_argument("--pfs", required=True)
+    parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--capacity", default="4GiB")
+    args = parser.parse_args()
+    forebay = os.path.abspath(args.forebay)
+    found: dict[str, list[float]] = {}
+
+    def note(name: str, took: float) -> None:
+        found.setdefault(name, []).append(args.mib / took)
+
+    with tempfile.TemporaryDirectory() as state, tempfile.TemporaryDirectory(dir=args.pfs) as pfs:
+        env = {**os.environ, "FOREBAY_SOCKET": f"{state}/agent.sock"}
+        up = [forebay, "up", "--pfs", pfs, "--capacity", args.capacity, "--state-dir", state]
+        subprocess.run(up, check=True, stdout=subprocess.DEVNULL)
+        try:
+            run = [forebay, "run", "--write-back", pfs, "--detach", "--"]
+            write = [sys.executable, "-c", WRITER]
+            read = [sys.executable, "-c", READER]
+            mib, tmpfs, path = str(args.mib), f"{state}/tier/bench", f"{pfs}/file"
+            for _ in range(args.runs):
+                note("write: tmpfs", seconds([*write, tmpfs, mib, "no"], env))
+                note("read: tmpfs", seconds([*read, tmpfs], env))
+                os.unlink(tmpfs)
+                note("write: PFS", seconds([*write, path, mib, "no"], env))
+                os.unlink(path)
+                note("write and fsync: PFS", seconds([*write, path, mib, "sync"], env))
+                os.unlink(path)
+                note("write: write-back", seconds([*run, *write, path, mib, "no"], env))
+                began = time.perf_counter()
+                subprocess.run([forebay, "sync", "--quiet"], env=env, check=True, stdout=subprocess.DEVNULL)
+                note("pass", time.perf_counter() - began)
+                subprocess.run(["sh", "-c", "sync; echo 1 > /proc/sys/vm/drop_caches"], check=False)
+                while status(forebay, env)["used_bytes"]["dirty"] > 0:  # its time stamps have to grow old
+                    time.sleep(0.1)
+                note("read after the pass", seconds([forebay, "run", "--", *read, path], env))
+                os.unlink(path)
+                subprocess.run([forebay, "evict", "--all"], env=env, check=True, stdout=subprocess.DEVNULL)
+            absorbed = status(forebay, env)["counters"]["absorbed_files_total"]
+            if absorbed != args.runs:
+                raise SystemExit(f"only {absorbed} of {args.runs} files were absorbed")
+        finally:
+            subprocess.run([forebay, "down", "--drop", "--state-dir", state], check=True, stdout=subprocess.DEVNULL)
+    rates = {name: statistics.median(all_rates) for name, all_rates in found.items()}
+    for name, rate in rates.items():
+        low, high = min(found[name]), max(found[name])
+        print(f"{name:<24} {rate:8.0f} MiB/s   ({low:.0f} to {high:.0f})")
+    for name, limit in [
+        ("write: write-back", "write: tmpfs"),
+        ("write: write-back", "write: PFS"),
+        ("pass", "write and fsync: PFS"),
+        ("read after the pass", "read: tmpfs"),
+    ]:
+        print(f"{name} / {limit}: {rates[name] / rates[limit]:.2f}")
+
+
+if __name__ == "__main__":
+    main()

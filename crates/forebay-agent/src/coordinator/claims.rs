@@ -1,0 +1,125 @@
+//! Which files are dirty on this node, as the coordinator is to know them, and questions about
+//! those of other nodes.
+
+use super::link::{Asked, Link};
+use crate::cluster::Cluster;
+use crate::lock::lock;
+use forebay_wire::cluster::{DirtyFile, ToCoordinator};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// How long the coordinator's answer is waited for.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// Files in one message, which has a longest length.
+const REPORTED_AT_ONCE: usize = 50_000;
+
+/// No agent asks this: nobody waits for the answer.
+const NOBODY: u64 = u64::MAX;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Claims {
+    link: Arc<Link>,
+    cluster: Arc<Cluster>,
+    /// Files of this node, and how often each is claimed.
+    own: Mutex<BTreeMap<DirtyFile, u32>>,
+}
+
+/// That a file is claimed, for as long as this lives.
+#[derive(Debug)]
+pub struct Claim<'a> {
+    claims: &'a Claims,
+    file: &'a DirtyFile,
+    /// The other node on which it is dirty; an error if nobody knows.
+    pub holder: io::Result<Option<String>>,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.claims.release(self.file, false);
+    }
+}
+
+impl Claims {
+    /// Nothing is dirty.
+    pub fn new(link: Arc<Link>, cluster: Arc<Cluster>) -> Self {
+        Claims { link, cluster, own: Mutex::default() }
+    }
+
+    /// Whether there can be other nodes.
+    pub fn are_others(&self) -> bool {
+        self.cluster.has_others()
+    }
+
+    /// The file becomes dirty here, unless it is on another node.
+    pub fn claim<'a>(&'a self, file: &'a DirtyFile) -> Claim<'a> {
+        // Before the question: a connection that is made anew reports it.
+        self.report(file.clone());
+        Claim { claims: self, file, holder: self.ask(Asked::Claims(file.clone())) }
+    }
+
+    /// A file is dirty here, or claimed; once more if it was before.
+    pub fn report(&self, file: DirtyFile) {
+        let mut own = lock(&self.own);
+        let claims = own.entry(file.clone()).or_default();
+        *claims += 1;
+        if *claims == 1 {
+            self.link.say(ToCoordinator::Dirty { ask: NOBODY, file }, None);
+        }
+    }
+
+    /// Whether a file is dirty here, or claimed.
+    pub fn has(&self, file: &DirtyFile) -> bool {
+        lock(&self.own).contains_key(file)
+    }
+
+    /// Takes one [`Claims::report`] back.
+    pub fn release(&self, file: &DirtyFile, is_shared: bool) {
+        let mut own = lock(&self.own);
+        let Some(claims) = own.get_mut(file) else { return };
+        *claims -= 1;
+        if *claims == 0 {
+            own.remove(file);
+            self.link.say(ToCoordinator::Clean { file: file.clone(), is_shared }, None);
+        }
+    }
+
+    /// Hands all that a new connection has to report to `then`, after which it takes reports;
+    /// meanwhile nothing changes.
+    pub fn report_again(&self, then: impl FnOnce(Vec<ToCoordinator>)) {
+        let own = lock(&self.own);
+        let files: Vec<DirtyFile> = own.keys().cloned().collect();
+        let (first, rest) = files.split_at(files.len().min(REPORTED_AT_ONCE));
+        let all = std::iter::once(ToCoordinator::AllDirty(first.to_vec()));
+        let one = |file: &DirtyFile| ToCoordinator::Dirty { ask: NOBODY, file: file.clone() };
+        then(all.chain(rest.iter().map(one)).collect());
+    }
+
+    /// The other node on which the file is dirty, if there is one.
+    ///
+    /// # Errors
+    /// The coordinator does not answer.
+    pub fn holder(&self, file: &DirtyFile) -> io::Result<Option<String>> {
+        self.ask(Asked::Reads(file.clone()))
+    }
+
+    /// As [`Claims::holder`], for a program that writes the file to the PFS, and has `emptied` it:
+    /// then what a node has that is gone is void.
+    ///
+    /// # Errors
+    /// The coordinator does not answer.
+    pub fn holder_for_writer(&self, file: &DirtyFile, emptied: bool) -> io::Result<Option<String>> {
+        self.ask(if emptied { Asked::Empties(file.clone()) } else { Asked::Reads(file.clone()) })
+    }
+
+    fn ask(&self, asked: Asked) -> io::Result<Option<String>> {
+        if !self.are_others() {
+            return Ok(None);
+        }
+        let holder = self.link.ask_dirty(asked, ANSWER)?;
+        Ok(Some(holder).filter(|holder| !holder.is_empty() && holder != self.cluster.node()))
+    }
+}

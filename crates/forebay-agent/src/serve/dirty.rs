@@ -1,0 +1,163 @@
+//! Requests about files that are written back ([`crate::write_back`]).
+
+use super::closer::Sent;
+use super::session::{Answer, Connection, refuse, reply};
+use crate::mounts::admit::Admitted;
+use crate::write_back::newest::Newest;
+use crate::write_back::{Drained, Opening};
+use forebay_wire::{Refusal, Reply};
+use rustix::fs::OFlags;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+const STACK_BYTES: usize = 256 << 10;
+
+/// How long one question is waited for.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// A program has opened the file for writing; `pfs` is open for writing anywhere in it.
+pub fn absorb(
+    connection: &Connection,
+    file: &Admitted,
+    pfs: OwnedFd,
+    is_wanted: bool,
+    (flags, truncated): (u32, bool),
+) -> Answer {
+    let opening = Opening { flags: OFlags::from_bits_retain(flags), truncated };
+    match connection.node.write_back.absorb(connection.peer.uid, file, pfs, is_wanted, opening) {
+        Ok(got) => Some((Reply::Dirty { copy: got.copy, size: got.size }, vec![got.content, got.words])),
+        Err(refusal) => refuse(refusal),
+    }
+}
+
+/// Room for a write.
+pub fn make_room(connection: &Connection, copy: u64, bytes: u64) -> Answer {
+    match connection.node.write_back.make_room(connection.peer.uid, copy, bytes) {
+        Ok(()) => reply(Reply::Done),
+        Err(refusal) => refuse(refusal),
+    }
+}
+
+fn drained(drained: Drained) -> Answer {
+    reply(match drained {
+        Drained::Yes => Reply::Done,
+        Drained::NotYet => Reply::Waits,
+        Drained::Failed(errno, message) => Reply::Failed { errno, message },
+    })
+}
+
+/// A writer goes on at the PFS.
+pub fn call_in(connection: &Connection, copy: u64) -> Answer {
+    drained(connection.node.write_back.call_in(connection.peer.uid, copy))
+}
+
+/// Waits until the PFS has one file, or all of the user's. The first question says what is meant,
+/// the others repeat it.
+pub fn sync(connection: &mut Connection, fds: Vec<Sent>) -> Answer {
+    let write_back = &connection.node.write_back;
+    let mut wanted = match connection.syncing.take() {
+        Some(wanted) => wanted,
+        None => {
+            let one = match fds.first() {
+                None => None,
+                Some(Sent { place, .. }) => match place.mount {
+                    Some(mount) => Some((mount, place.ino)),
+                    None => return refuse(Refusal::NotOnMount),
+                },
+            };
+            write_back.to_sync(connection.peer.uid, one)
+        }
+    };
+    let answer = write_back.sync(&mut wanted);
+    if answer == Drained::NotYet {
+        connection.syncing = Some(wanted);
+    }
+    drained(answer)
+}
+
+/// Waits until a second node or the PFS has one file, or all of the user's. The first question says
+/// what is meant, the others repeat it.
+pub fn keep(connection: &mut Connection, copy: Option<u64>) -> Answer {
+    let write_back = &connection.node.write_back;
+    let mut wanted = match connection.keeping.take() {
+        Some(wanted) => wanted,
+        None => match write_back.to_keep(connection.peer.uid, copy) {
+            Ok(wanted) => wanted,
+            Err(refusal) => return refuse(refusal),
+        },
+    };
+    let answer = write_back.wait_for_copies(&mut wanted);
+    if answer == Drained::NotYet {
+        connection.keeping = Some(wanted);
+    }
+    drained(answer)
+}
+
+/// Has the newest content of a file sent here, if another node has it.
+pub fn open_newest(connection: &mut Connection, file: &Admitted, fd: OwnedFd) -> Answer {
+    let (mount, facts) = (file.mount, file.facts);
+    if let Some((copy, size, content)) = connection.node.write_back.open(mount, &facts, fd.as_fd()) {
+        return Some((Reply::Dirty { copy, size }, vec![content]));
+    }
+    let (newest, coming) = channel();
+    let (write_back, uid) = (connection.node.write_back.clone(), connection.peer.uid);
+    let body = move || {
+        // Whoever has asked may be gone.
+        let _ = newest.send(write_back.newest(uid, mount, &fd));
+    };
+    if let Err(e) = std::thread::Builder::new().name("newest".into()).stack_size(STACK_BYTES).spawn(body) {
+        return refuse(Refusal::Invalid(format!("no thread: {e}")));
+    }
+    connection.coming = Some(coming);
+    wait_for_newest(connection)
+}
+
+/// Waits for it a while.
+pub fn wait_for_newest(connection: &mut Connection) -> Answer {
+    let Some(coming) = connection.coming.take() else {
+        return refuse(Refusal::Invalid("nothing is on its way".into()));
+    };
+    match coming.recv_timeout(ANSWER) {
+        Ok(Ok(Newest::Pfs)) => reply(Reply::Done),
+        Ok(Ok(Newest::Content(size, content))) => Some((Reply::Dirty { copy: 0, size }, vec![content])),
+        Ok(Err(e)) => {
+            reply(Reply::Failed { errno: e.raw_os_error().unwrap_or(libc::EIO), message: e.to_string() })
+        }
+        Err(RecvTimeoutError::Timeout) => {
+            connection.coming = Some(coming);
+            reply(Reply::Waits)
+        }
+        Err(RecvTimeoutError::Disconnected) => refuse(Refusal::Invalid("the agent failed".into())),
+    }
+}
+
+/// What a program that asks for attributes has to know.
+pub fn stat(connection: &Connection, dev: u64, ino: u64) -> Answer {
+    match connection.node.write_back.stat(dev, ino) {
+        Some((size, blocks, mtime_ns)) => reply(Reply::DirtyStat { size, blocks, mtime_ns }),
+        None => refuse(Refusal::Invalid("not dirty".into())),
+    }
+}
+
+/// Lists dirty files.
+pub fn list(connection: &Connection, after: u64) -> Answer {
+    let (files, more) = connection.node.write_back.list(connection.peer.uid, after);
+    reply(Reply::DirtyList { files, more })
+}
+
+/// Hands out the content of a dirty file.
+pub fn export(connection: &Connection, copy: u64) -> Answer {
+    match connection.node.write_back.export(connection.peer.uid, copy) {
+        Some((size, content)) => Some((Reply::Dirty { copy, size }, vec![content])),
+        None => refuse(Refusal::Invalid("no such dirty file".into())),
+    }
+}
+
+/// Gives up a parked file.
+pub fn discard(connection: &Connection, copy: u64) -> Answer {
+    match connection.node.write_back.discard(connection.peer.uid, copy) {
+        Ok(()) => reply(Reply::Done),
+        Err(refusal) => refuse(refusal),
+    }
+}

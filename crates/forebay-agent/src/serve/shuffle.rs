@@ -1,0 +1,77 @@
+//! Requests about map outputs ([`crate::shuffle`]). The files themselves are created and removed as
+//! memory-only files, by `scratch`.
+
+use super::scratch::new_token;
+use super::session::{Answer, Connection, refuse, reply};
+use forebay_wire::shuffle::{App, Block};
+use forebay_wire::{Refusal, Reply};
+use std::time::{Duration, Instant};
+
+/// No request makes its connection's thread wait for longer.
+const DEADLINE_MAX: Duration = Duration::from_secs(600);
+
+fn failed(errno: i32, message: String) -> Answer {
+    reply(Reply::Failed { errno, message })
+}
+
+/// Begins an application on this connection.
+pub fn begin(connection: &mut Connection) -> Answer {
+    if connection.job.is_some() {
+        return refuse(Refusal::Invalid("this connection has begun a job already".into()));
+    }
+    let Some(token) = new_token() else {
+        return failed(libc::EAGAIN, "the system has no random bytes".into());
+    };
+    let shuffles = &connection.node.shuffles;
+    match shuffles.begin(connection.peer.uid, token) {
+        Ok(app) => {
+            connection.job = Some(app.token.clone());
+            reply(Reply::ShuffleApp { app, node: shuffles.node().to_owned() })
+        }
+        Err(why) => refuse(Refusal::Invalid(why)),
+    }
+}
+
+/// A process of an application runs on this node.
+pub fn join(connection: &Connection, app: App) -> Answer {
+    let shuffles = &connection.node.shuffles;
+    match shuffles.join(connection.peer.uid, &app) {
+        Ok(()) => reply(Reply::ShuffleApp { app, node: shuffles.node().to_owned() }),
+        Err(why) => failed(libc::ENOENT, why),
+    }
+}
+
+/// The connection's application has a shuffle, or not any more.
+pub fn set_lives(connection: &Connection, shuffle: u32, lives: bool) -> Answer {
+    match &connection.job {
+        Some(token) => {
+            connection.node.shuffles.set_lives(token, shuffle, lives);
+            reply(Reply::Done)
+        }
+        None => refuse(Refusal::Invalid("no application was begun on this connection".into())),
+    }
+}
+
+/// Removes the outputs of a shuffle from this node.
+pub fn remove(connection: &Connection, token: &str, shuffle: u32) -> Answer {
+    let shuffles = &connection.node.shuffles;
+    if shuffles.has(connection.peer.uid, token) {
+        shuffles.remove(token, shuffle);
+    }
+    reply(Reply::Done)
+}
+
+/// Finds blocks here, or fetches them from another node.
+pub fn fetch(connection: &Connection, app: &App, node: &str, blocks: &[Block], deadline_ms: u32) -> Answer {
+    let deadline = Instant::now() + Duration::from_millis(deadline_ms.into()).min(DEADLINE_MAX);
+    match connection.node.shuffles.fetch(connection.peer.uid, app, node, blocks, deadline) {
+        Ok((files, places)) => Some((Reply::ShuffleBlocks(places), files)),
+        Err(e) => {
+            let errno = match e.kind() {
+                std::io::ErrorKind::NotFound => libc::ENOENT,
+                _ => e.raw_os_error().unwrap_or(libc::EIO),
+            };
+            failed(errno, e.to_string())
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Blocks of map outputs: those of this node by descriptors of their files, those of others copied
+//! into a file of this tier that goes with its reader.
+//!
+//! A block that is not there is an error. Nothing answers with fewer bytes than were asked for, so
+//! a reducer never takes a lost block for an empty one.
+
+use super::Shuffles;
+use crate::counters::add;
+use crate::jobs::scratch_files::{FILE_BYTES, Scratch};
+use crate::lock::lock;
+use crate::user_limits::Kind;
+use forebay_store::bounded::BoundedFile;
+use forebay_store::{Class, blocks_bytes};
+use forebay_wire::shuffle::{App, BLOCKS_MAX, Block, BlockPlace, locate};
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// Without a byte of a peer for so long it counts as gone.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// Room of blocks that were read is free at the next housekeeping; one that lacks room looks again
+/// after this.
+const ROOM_PAUSE: Duration = Duration::from_millis(10);
+
+/// Files, and where in them the blocks are.
+pub type Found = (Vec<OwnedFd>, Vec<BlockPlace>);
+
+impl Shuffles {
+    /// Blocks of an application of user `uid` on `node`.
+    ///
+    /// # Errors
+    /// One of them is not there, the node does not answer, or the tier has no room for them.
+    pub fn fetch(
+        &self,
+        uid: u32,
+        app: &App,
+        node: &str,
+        blocks: &[Block],
+        deadline: Instant,
+    ) -> io::Result<Found> {
+        if blocks.is_empty() || blocks.len() > BLOCKS_MAX {
+            let why = format!("a request is for 1 to {BLOCKS_MAX} blocks");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        add(&self.counters.shuffle_blocks_total, blocks.len() as u64);
+        if node == self.node() {
+            let found = self.blocks_here(uid, &app.token, blocks)?;
+            let place = |(number, (_, range)): (usize, &(OwnedFd, Range<u64>))| BlockPlace {
+                file: number as u32,
+                offset: range.start,
+                len: range.end - range.start,
+            };
+            let places = found.iter().enumerate().map(place).collect();
+            return Ok((found.into_iter().map(|(file, _)| file).collect(), places));
+        }
+        self.at_peer(node, deadline, |link| {
+            let lengths = link.blocks(&app.token, uid, blocks, deadline)?;
+            if lengths.len() != blocks.len() {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "not as many blocks as were asked for",
+                ));
+            }
+            let total = lengths.iter().sum();
+            let scratch = self.room_for(uid, total, deadline)?;
+            link.content(&scratch.file.for_writing()?, total, SILENCE_MAX)?;
+            let (file, _) = scratch.file.for_reading()?;
+            // It takes its room until the reader has closed it.
+            self.files.give_up(uid, scratch);
+            add(&self.counters.shuffle_from_peers_bytes, total);
+            let mut offset = 0;
+            let places = lengths.iter().map(|&len| {
+                offset += len;
+                BlockPlace { file: 0, offset: offset - len, len }
+            });
+            Ok((vec![file], places.collect()))
+        })
+        .map_err(|e| io::Error::new(e.kind(), format!("map outputs on node {node}: {e}")))
+    }
+
+    /// Files of this node's blocks, open for reading, and where in them the blocks are.
+    ///
+    /// # Errors
+    /// `NotFound`: one of them is not here.
+    pub fn blocks_here(
+        &self,
+        uid: u32,
+        token: &str,
+        blocks: &[Block],
+    ) -> io::Result<Vec<(OwnedFd, Range<u64>)>> {
+        let absent = |block: &Block, why: &str| {
+            let Block { shuffle, map, first, end } = block;
+            let node = self.node();
+            let what = format!("partitions {first} to {end} of map output {map} of shuffle {shuffle}");
+            io::Error::new(io::ErrorKind::NotFound, format!("{what} are not on node {node}: {why}"))
+        };
+        let jobs = lock(&self.files.by_token);
+        let job = jobs.get(token).filter(|job| job.uid == uid);
+        let opened: io::Result<Vec<_>> = blocks
+            .iter()
+            .map(|block| {
+                let job = job.ok_or_else(|| absent(block, "the agent does not know the application"))?;
+                let output = job.files.get(&block.output_name());
+                let output = output.ok_or_else(|| absent(block, "no such map output, or it is removed"))?;
+                Ok((output.file.for_reading()?.0, block))
+            })
+            .collect();
+        drop(jobs);
+        let located = opened?.into_iter().map(|(file, block)| {
+            let range = locate(&file, block.first, block.end).map_err(|e| match e.kind() {
+                io::ErrorKind::NotFound => absent(block, &e.to_string()),
+                _ => e,
+            })?;
+            Ok((file, range))
+        });
+        located.collect()
+    }
+
+    fn room_for(&self, uid: u32, bytes: u64, deadline: Instant) -> io::Result<Scratch> {
+        let (cache, shares) = (&self.cache, &self.shares);
+        let room = loop {
+            match cache.hold(shares, uid, Class::Scratch, blocks_bytes(bytes).saturating_add(FILE_BYTES)) {
+                Ok(room) => break room,
+                Err(_) if Instant::now() + ROOM_PAUSE < deadline && !self.stop.is_stopping() => {
+                    std::thread::sleep(ROOM_PAUSE);
+                }
+                Err(refusal) => {
+                    let why = format!("no room for {bytes} bytes of them: {refusal}");
+                    return Err(io::Error::new(io::ErrorKind::StorageFull, why));
+                }
+            }
+        };
+        let refused = |refusal| io::Error::other(format!("{refusal}"));
+        let descriptors = BoundedFile::descriptors(&cache.tier);
+        let descriptors = shares.share(Kind::Descriptors, uid, descriptors).map_err(refused)?;
+        let file = BoundedFile::create(&cache.tier)?;
+        if !file.set_room(room.bytes() - FILE_BYTES)? {
+            return Err(io::Error::other("the room of a file cannot be set"));
+        }
+        Ok(Scratch { copy: cache.next_copy(), file, room, descriptors })
+    }
+}

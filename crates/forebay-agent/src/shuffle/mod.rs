@@ -1,0 +1,281 @@
+//! Map outputs of Spark applications: memory-only files that outlive the process that wrote them.
+//!
+//! An application begins at the agent of its driver's node, its *origin*, and lives as long as that
+//! connection. Its outputs are memory-only files under its token
+//! ([`crate::jobs::scratch_files`]), on whatever node an executor of it wrote them. Every other
+//! agent that has some asks the origin every [`CHECK`] whether the application lives, and which
+//! shuffles it has removed. One question settles every end: a driver that is killed, executors that
+//! are all gone, and a shuffle that is removed while no executor runs here. An origin that does not
+//! answer within [`GRACE`] ends the application here. The coordinator takes no part.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `blocks` | finds blocks here, and fetches those of other nodes |
+
+mod blocks;
+
+use crate::cache::Cache;
+use crate::cluster::Cluster;
+use crate::counters::{Counters, add};
+use crate::fetch::peer_link::Link as PeerLink;
+use crate::jobs::scratch_files::{Job, Jobs};
+use crate::lock::lock;
+use crate::stop::Stop;
+use crate::user_limits::Shares;
+use forebay_wire::link::Security;
+use forebay_wire::shuffle::{App, shuffle_of};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// So often an origin is asked. An output that nobody needs any more stays for so long.
+const CHECK: Duration = Duration::from_secs(2);
+
+/// An origin that does not answer for so long has lost its node, or its agent and so the
+/// application.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// An origin answers such a question from memory.
+const ASK_TIME: Duration = Duration::from_secs(2);
+
+/// Ended applications that a node knows of.
+const ENDED_MAX: usize = 1024;
+
+/// Connections to one node that are kept while nobody uses them.
+const IDLE_MAX: usize = 4;
+
+/// Applications of one user on one node.
+const USER_APPS_MAX: usize = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Shuffles {
+    files: Arc<Jobs>,
+    cache: Arc<Cache>,
+    shares: Arc<Shares>,
+    counters: Arc<Counters>,
+    cluster: Arc<Cluster>,
+    security: Security,
+    stop: Arc<Stop>,
+    /// By token.
+    apps: Mutex<BTreeMap<String, Application>>,
+    /// Applications that have ended here lately: a task of one is not to begin it again.
+    ended: Mutex<VecDeque<String>>,
+    /// Connections that nobody uses now, by node.
+    idle: Mutex<BTreeMap<String, Vec<PeerLink>>>,
+}
+
+#[derive(Debug)]
+struct Application {
+    uid: u32,
+    origin: String,
+    /// Shuffles that are not removed yet; known at its origin only.
+    shuffles: BTreeSet<u32>,
+    /// When its origin last said that it lives.
+    heard: Instant,
+}
+
+impl Shuffles {
+    /// No applications yet; their outputs are among `files`.
+    pub fn new(
+        files: Arc<Jobs>,
+        (cache, shares, counters): (Arc<Cache>, Arc<Shares>, Arc<Counters>),
+        (cluster, security): (Arc<Cluster>, Security),
+        stop: Arc<Stop>,
+    ) -> Self {
+        let (apps, ended, idle) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Shuffles { files, cache, shares, counters, cluster, security, stop, apps, ended, idle }
+    }
+
+    /// Name of this node.
+    pub fn node(&self) -> &str {
+        self.cluster.node()
+    }
+
+    /// An application whose driver runs here begins under `token`.
+    ///
+    /// # Errors
+    /// The user has too many.
+    pub fn begin(&self, uid: u32, token: String) -> Result<App, String> {
+        let app = App { token, origin: self.node().to_owned() };
+        self.admit(uid, &app)?;
+        Ok(app)
+    }
+
+    /// A process of an application runs here.
+    ///
+    /// # Errors
+    /// The application has ended, is another user's, or the user has too many.
+    pub fn join(&self, uid: u32, app: &App) -> Result<(), String> {
+        match lock(&self.apps).get(&app.token) {
+            Some(known) if known.uid == uid => return Ok(()),
+            Some(_) => return Err("the application is another user's".into()),
+            None if app.origin == self.node() || lock(&self.ended).contains(&app.token) => {
+                return Err("the application has ended".into());
+            }
+            None => {}
+        }
+        self.admit(uid, app)
+    }
+
+    fn admit(&self, uid: u32, app: &App) -> Result<(), String> {
+        let mut apps = lock(&self.apps);
+        if apps.values().filter(|known| known.uid == uid).count() >= USER_APPS_MAX {
+            return Err(format!("this user has {USER_APPS_MAX} applications at this agent already"));
+        }
+        let application =
+            Application { uid, origin: app.origin.clone(), shuffles: BTreeSet::new(), heard: Instant::now() };
+        apps.entry(app.token.clone()).or_insert(application);
+        let job = Job { uid, files: BTreeMap::new() };
+        lock(&self.files.by_token).entry(app.token.clone()).or_insert(job);
+        Ok(())
+    }
+
+    /// The application has this shuffle, or has removed it.
+    pub fn set_lives(&self, token: &str, shuffle: u32, lives: bool) {
+        if let Some(app) = lock(&self.apps).get_mut(token) {
+            let _was_known = if lives { app.shuffles.insert(shuffle) } else { app.shuffles.remove(&shuffle) };
+        }
+        if !lives {
+            self.remove(token, shuffle);
+        }
+    }
+
+    /// Whether user `uid` has the application `token` here.
+    pub fn has(&self, uid: u32, token: &str) -> bool {
+        lock(&self.apps).get(token).is_some_and(|app| app.uid == uid)
+    }
+
+    /// Removes the outputs of a shuffle from this node.
+    pub fn remove(&self, token: &str, shuffle: u32) {
+        let (uid, removed) = {
+            let mut jobs = lock(&self.files.by_token);
+            let Some(job) = jobs.get_mut(token) else { return };
+            let names: Vec<_> =
+                job.files.keys().filter(|name| shuffle_of(name) == Some(shuffle)).cloned().collect();
+            (job.uid, names.iter().filter_map(|name| job.files.remove(name)).collect::<Vec<_>>())
+        };
+        removed.into_iter().for_each(|output| self.files.give_up(uid, output));
+    }
+
+    /// The application has ended: its outputs go.
+    pub fn end(&self, token: &str) {
+        lock(&self.apps).remove(token);
+        self.files.end(token);
+        let mut ended = lock(&self.ended);
+        if ended.len() >= ENDED_MAX {
+            ended.pop_front();
+        }
+        ended.push_back(token.to_owned());
+    }
+
+    /// For another node: whether an application lives whose origin is here, and which of `shuffles`
+    /// it has removed.
+    pub fn asked(&self, uid: u32, token: &str, shuffles: &[u32]) -> (bool, Vec<u32>) {
+        let apps = lock(&self.apps);
+        match apps.get(token).filter(|app| app.uid == uid && app.origin == self.node()) {
+            Some(app) => (true, shuffles.iter().copied().filter(|s| !app.shuffles.contains(s)).collect()),
+            None => (false, Vec::new()),
+        }
+    }
+
+    /// Asks the origins of applications that have outputs here, until the agent ends.
+    pub fn watch(&self) {
+        while !self.stop.wait(CHECK) {
+            let others: Vec<_> = lock(&self.apps)
+                .iter()
+                .filter(|(_, app)| app.origin != self.node())
+                .map(|(token, app)| (token.clone(), app.uid, app.origin.clone()))
+                .collect();
+            others.iter().for_each(|(token, uid, origin)| self.check(token, *uid, origin));
+            self.remove_late();
+        }
+    }
+
+    /// Removes what speculative tasks on the driver's own node have written for shuffles that were
+    /// removed before.
+    fn remove_late(&self) {
+        let own: Vec<_> = lock(&self.apps)
+            .iter()
+            .filter(|(_, app)| app.origin == self.node())
+            .map(|(token, app)| (token.clone(), app.shuffles.clone()))
+            .collect();
+        for (token, alive) in own {
+            let found = self.shuffles_of(&token);
+            found.difference(&alive).for_each(|shuffle| self.remove(&token, *shuffle));
+        }
+    }
+
+    /// The shuffles of an application that have outputs here.
+    fn shuffles_of(&self, token: &str) -> BTreeSet<u32> {
+        let jobs = lock(&self.files.by_token);
+        let files = jobs.get(token).into_iter().flat_map(|job| job.files.keys());
+        files.filter_map(|name| shuffle_of(name)).collect()
+    }
+
+    fn check(&self, token: &str, uid: u32, origin: &str) {
+        let deadline = Instant::now() + ASK_TIME;
+        let shuffles: Vec<u32> = self.shuffles_of(token).into_iter().collect();
+        let answer = self.at_peer(origin, deadline, |link| link.shuffles(token, uid, &shuffles, deadline));
+        match answer {
+            Ok((true, removed)) => {
+                removed.into_iter().for_each(|shuffle| self.remove(token, shuffle));
+                if let Some(app) = lock(&self.apps).get_mut(token) {
+                    app.heard = Instant::now();
+                }
+            }
+            Ok((false, _)) => self.end(token),
+            Err(e) => {
+                let silent = lock(&self.apps).get(token).map(|app| app.heard.elapsed());
+                if silent.is_some_and(|silent| silent >= GRACE) {
+                    tracing::warn!(origin, error = %e, "the node of an application's driver is gone; its map outputs are removed");
+                    add(&self.counters.shuffle_origins_lost_total, 1);
+                    self.end(token);
+                }
+            }
+        }
+    }
+
+    /// Has a peer answer `ask`, on a connection that is kept for the next question. One that was
+    /// kept may have been closed meanwhile: then on a new one.
+    fn at_peer<T>(
+        &self,
+        node: &str,
+        deadline: Instant,
+        mut ask: impl FnMut(&mut PeerLink) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let kept = lock(&self.idle).get_mut(node).and_then(Vec::pop);
+        if let Some(mut link) = kept {
+            match ask(&mut link) {
+                Ok(answer) => return Ok(self.keep(node, link, answer)),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(e),
+                Err(e) => tracing::debug!(node, error = %e, "asks again on a new connection"),
+            }
+        }
+        let mut link = self.connect(node, deadline)?;
+        let answer = ask(&mut link)?;
+        Ok(self.keep(node, link, answer))
+    }
+
+    fn keep<T>(&self, node: &str, link: PeerLink, answer: T) -> T {
+        let mut idle = lock(&self.idle);
+        let links = idle.entry(node.to_owned()).or_default();
+        if links.len() < IDLE_MAX {
+            links.push(link);
+        }
+        answer
+    }
+
+    fn connect(&self, name: &str, deadline: Instant) -> io::Result<PeerLink> {
+        let view = self.cluster.view();
+        let node = view.cluster.nodes.iter().find(|node| node.name == name);
+        let node = node.filter(|node| !node.address.is_empty()).ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotConnected,
+                format!("node {name} is not in the cluster, or serves no peers"),
+            )
+        })?;
+        PeerLink::connect(&self.security, self.node(), node, deadline)
+    }
+}

@@ -1,0 +1,386 @@
+//! Sends second copies of dirty files to other nodes.
+//!
+//! With `copies = 2`, `fsync` and `close` return once the content is in the memory of a second node
+//! as well. A copy is always a whole one, and replaces the earlier one when it is complete: the
+//! time of a file's last write says that it has changed, but not where. If no node takes the copy,
+//! the program waits for the PFS instead.
+//!
+//! When the node with the copy is gone, another gets one. When the PFS has the file, the copy is
+//! released.
+
+use super::dirty_file::{Dirty, Phase, Stamp};
+use super::pass::extents_of;
+use super::{ANSWER, AWAITED, Drained, SETTLED, State, WriteBack};
+use crate::counters::add;
+use crate::fetch::peer_link::Link;
+use crate::lock::lock;
+use forebay_policy::machine::Nanos;
+use forebay_store::dirty::Words;
+use forebay_wire::cluster::DirtyFile;
+use forebay_wire::peer::{Custody, KeptFile};
+use forebay_wire::{NodeInfo, Refusal};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Copies that are sent at a time: a node that hangs holds up one of them.
+pub const SENDERS: usize = 4;
+
+/// A node that takes nothing for so long counts as unreachable.
+const SILENCE_MAX: Duration = Duration::from_secs(3);
+
+/// A node without room, and a cluster in which none takes the copy, is asked again after this.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// Peers close connections after a minute.
+const LINK_UNUSED_MAX: Duration = Duration::from_secs(30);
+
+/// A file with more ranges is sent with its holes.
+const RANGES_MAX: usize = 1024;
+
+const LOOK: Duration = Duration::from_millis(200);
+
+/// For each file that is waited for: the copies and the passes that had begun.
+pub type Wanted = BTreeMap<u64, (u64, u64)>;
+
+/// A copy that is to be sent.
+struct Sending {
+    copy: u64,
+    node: NodeInfo,
+    kept: KeptFile,
+    content: Arc<OwnedFd>,
+    stamp: Stamp,
+    /// Its last write was long enough ago for the next one to show another time.
+    is_settled: bool,
+}
+
+/// The connection that a sender used last.
+type LastLink = Option<(NodeInfo, Link, Instant)>;
+
+impl WriteBack {
+    /// What a program waits for that has written to `copy`, or to all files of user `uid`.
+    ///
+    /// # Errors
+    /// The file is another user's.
+    pub fn to_keep(&self, uid: u32, copy: Option<u64>) -> Result<Wanted, Refusal> {
+        let mut state = self.state();
+        let mut wanted = Wanted::new();
+        for (number, dirty) in &mut state.files {
+            let is_own = self.is_for(uid, dirty) || dirty.uids.contains(&uid);
+            if copy.is_some_and(|copy| copy != *number) || copy.is_none() && !is_own {
+                continue;
+            }
+            if !is_own {
+                return Err(Refusal::Invalid("another user writes this file".into()));
+            }
+            if dirty.record.second.is_fenced {
+                // What a program still writes to it is nowhere else.
+                return Err(Refusal::Invalid(dirty.error.clone()));
+            }
+            let has_pfs = dirty.is_called_in() && dirty.is_all_drained();
+            if dirty.is_dirty() && dirty.is_listed && !dirty.is_copied() && !has_pfs {
+                wanted.insert(*number, (dirty.copying.sent.0, dirty.passes.0));
+                dirty.copying.is_asked = true;
+                // If it is to wait for the PFS, that is tried again.
+                (dirty.failures, dirty.not_before) = (0, Nanos(0));
+                if dirty.phase == Phase::Parked {
+                    dirty.phase = Phase::Waits;
+                }
+            }
+        }
+        self.changed.notify_all();
+        Ok(wanted)
+    }
+
+    /// Waits for [`WriteBack::to_keep`], and takes out what is done.
+    pub fn wait_for_copies(&self, wanted: &mut Wanted) -> Drained {
+        let limit = Instant::now() + ANSWER;
+        let mut state = self.state();
+        loop {
+            let now = self.now();
+            let (mut failed, mut is_news) = (None, false);
+            wanted.retain(|copy, begun| match state.files.get_mut(copy) {
+                Some(dirty) if dirty.is_dirty() => {
+                    let is_done = dirty.copying.sent.1 > begun.0 || dirty.passes.1 > begun.1;
+                    if is_done {
+                        return false;
+                    }
+                    let is_missed = dirty.copying.missed_until.is_some();
+                    if is_missed {
+                        if !dirty.is_awaited(now) {
+                            is_news = true;
+                            (dirty.since, dirty.not_before) = (now, Nanos(0));
+                            add(&self.counters.copies_missed_total, 1);
+                        }
+                        dirty.awaited_until = now + AWAITED.as_nanos() as u64;
+                    }
+                    let has_failed = is_missed && dirty.failures > 0 && !dirty.is_draining;
+                    if has_failed || dirty.phase == Phase::Parked {
+                        let path = String::from_utf8_lossy(&dirty.record.path);
+                        let why = format!("{path}: no node takes a second copy, and: {}", dirty.error);
+                        failed = Some(Drained::Failed(dirty.errno, why));
+                    }
+                    let is_to_ask = dirty.copying.sent.0 <= begun.0 && !dirty.copying.is_asked;
+                    is_news |= is_to_ask;
+                    dirty.copying.is_asked |= is_to_ask;
+                    true
+                }
+                _ => false,
+            });
+            if let Some(failed) = failed {
+                return failed;
+            }
+            if wanted.is_empty() {
+                return Drained::Yes;
+            }
+            if is_news {
+                self.changed.notify_all();
+            }
+            match self.wait(state, limit) {
+                Some(next) => state = next,
+                None => return Drained::NotYet,
+            }
+        }
+    }
+
+    /// Sends copies until the agent ends.
+    pub fn send_copies(&self) {
+        let mut last = None;
+        while !self.stop.is_stopping() {
+            let Some(sending) = self.take_sending() else { continue };
+            let sent = self.send(&sending, &mut last);
+            self.end_sending(&sending, sent);
+        }
+    }
+
+    /// Waits for a copy to send, up to a moment.
+    fn take_sending(&self) -> Option<Sending> {
+        let mut state = self.state();
+        let now = self.now();
+        let next = state.files.iter().find(|(_, dirty)| self.is_to_send(dirty, now)).map(|(copy, _)| *copy);
+        let Some(copy) = next else {
+            drop(self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner));
+            return None;
+        };
+        self.begin_sending(&mut state, copy, now)
+    }
+
+    fn is_to_send(&self, dirty: &Dirty, now: Nanos) -> bool {
+        let copying = &dirty.copying;
+        let is_lost = || dirty.record.second.kept_by.as_ref().is_some_and(|node| !self.is_member(node));
+        dirty.is_dirty()
+            && dirty.is_listed
+            && dirty.phase != Phase::Parked
+            && !copying.is_sending
+            && !copying.is_unconfirmed
+            && copying.missed_until.is_none_or(|until| until <= now)
+            && (copying.is_asked || is_lost())
+    }
+
+    pub(super) fn is_member(&self, name: &str) -> bool {
+        self.elsewhere.cluster().view().cluster.nodes.iter().any(|node| node.name == name)
+    }
+
+    /// The node that is to keep the copy: the one that has it, or of those that can be reached one
+    /// on another host, spread by file.
+    fn choose(&self, dirty: &mut Dirty, now: Nanos) -> Option<NodeInfo> {
+        dirty.copying.refused.retain(|_, until| *until > now);
+        let (cluster, refused) = (self.elsewhere.cluster(), &dirty.copying.refused);
+        let view = cluster.view();
+        let own_host = view.cluster.nodes.iter().find(|node| node.name == cluster.node()).map(|n| &n.host);
+        let can = |node: &&NodeInfo| {
+            node.name != cluster.node()
+                && !node.address.is_empty()
+                && node.mounts.contains(&dirty.record.mount)
+                && !cluster.is_avoided(&node.name)
+                && !refused.contains_key(&node.name)
+        };
+        let place = |node: &&NodeInfo| {
+            let mut hasher = DefaultHasher::new();
+            (dirty.record.ino, &node.name).hash(&mut hasher);
+            let has_it = dirty.record.second.kept_by.as_ref() == Some(&node.name);
+            (has_it, Some(&node.host) != own_host, hasher.finish())
+        };
+        view.cluster.nodes.iter().filter(can).max_by_key(place).cloned()
+    }
+
+    fn begin_sending(&self, state: &mut State, copy: u64, now: Nanos) -> Option<Sending> {
+        let dirty = state.files.get_mut(&copy)?;
+        let Some(node) = self.choose(dirty, now) else {
+            self.miss(dirty, now);
+            return None;
+        };
+        let stamp = Stamp::of(&dirty.content).ok()?;
+        let mut ranges = extents_of(&dirty.content, stamp.size).ok()?;
+        if ranges.len() > RANGES_MAX {
+            ranges = vec![(0, stamp.size)];
+        }
+        dirty.copying.is_asked = false;
+        dirty.copying.is_sending = true;
+        dirty.copying.sent.0 += 1;
+        let root = self.mounts[dirty.mount].root().canonicalize().unwrap_or_default();
+        let path = Path::new(OsStr::from_bytes(&dirty.record.path)).strip_prefix(root);
+        let path = path.map_or_else(|_| Vec::new(), |path| path.as_os_str().as_bytes().to_vec());
+        let record = &mut dirty.record;
+        record.second.generation += 1;
+        // Noted first: an agent that starts after this one's death knows that there may be a copy.
+        record.second.kept_by.get_or_insert_with(|| node.name.clone());
+        let _is_tried_again = record.store(&self.cache.tier, copy);
+        let age_ns = crate::mounts::wall_clock_ns() - stamp.mtime_ns;
+        let is_mapped = dirty.words.as_ref().is_some_and(Words::is_mapped);
+        let kept = KeptFile {
+            file: DirtyFile { mount: record.mount.clone(), ino: record.ino },
+            path,
+            born_ns: record.born_ns,
+            uid: record.uid,
+            since_ns: record.since_ns,
+            left: record.left,
+            generation: record.second.generation,
+            size: stamp.size,
+            mtime_ns: stamp.mtime_ns,
+            ranges,
+        };
+        let is_settled = !is_mapped && age_ns > SETTLED.as_nanos() as i64;
+        Some(Sending { copy, node, kept, content: dirty.content.clone(), stamp, is_settled })
+    }
+
+    /// No node takes the copy.
+    fn miss(&self, dirty: &mut Dirty, now: Nanos) {
+        if dirty.copying.missed_until.is_none() {
+            let path = String::from_utf8_lossy(&dirty.record.path);
+            tracing::warn!(path = %path, "no other node takes a second copy; its writers wait for the file system");
+        }
+        dirty.copying.missed_until = Some(now + AGAIN.as_nanos() as u64);
+        self.changed.notify_all();
+    }
+
+    /// Sends it; the inner error is why the node does not want it.
+    fn send(&self, sending: &Sending, last: &mut LastLink) -> io::Result<Result<(), String>> {
+        let is_usable = |(node, _, used): &(NodeInfo, Link, Instant)| {
+            *node == sending.node && used.elapsed() < LINK_UNUSED_MAX
+        };
+        let mut link = match last.take().filter(is_usable) {
+            Some((_, link, _)) => link,
+            None => self.elsewhere.connect(&sending.node.name, Instant::now() + SILENCE_MAX)?,
+        };
+        let sent = link.keep(sending.kept.clone(), &sending.content, SILENCE_MAX)?;
+        *last = Some((sending.node.clone(), link, Instant::now()));
+        Ok(sent)
+    }
+
+    fn end_sending(&self, sending: &Sending, sent: io::Result<Result<(), String>>) {
+        let name = &sending.node.name;
+        let mut state = self.state();
+        let now = self.now();
+        let Some(dirty) = state.files.get_mut(&sending.copy).filter(|file| file.is_dirty() && file.is_listed)
+        else {
+            drop(state);
+            return self.release(name.clone(), &sending.kept.file, sending.kept.generation);
+        };
+        dirty.copying.is_sending = false;
+        match sent {
+            Ok(Ok(())) => {
+                add(&self.counters.copies_sent_total, 1);
+                let bytes = sending.kept.ranges.iter().map(|(from, to)| to - from).sum();
+                add(&self.counters.copies_sent_bytes, bytes);
+                dirty.copying.sent.1 = dirty.copying.sent.0;
+                dirty.copying.stamp = Some((sending.stamp, sending.is_settled));
+                dirty.copying.missed_until = None;
+                let earlier = dirty.record.second.kept_by.replace(name.clone());
+                let _is_tried_again = dirty.record.store(&self.cache.tier, sending.copy);
+                if let Some(earlier) = earlier.filter(|earlier| earlier != name) {
+                    self.release(earlier, &sending.kept.file, sending.kept.generation);
+                }
+            }
+            // The content has become shorter meanwhile, or this was the last of a connection.
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof || e.kind() == io::ErrorKind::BrokenPipe => {
+                tracing::debug!(node = name, error = %e, "a second copy is sent again");
+                dirty.copying.is_asked = true;
+                dirty.copying.refused.insert(name.clone(), now + AGAIN.as_nanos() as u64 / 20);
+            }
+            failed => {
+                if failed.is_err() {
+                    self.elsewhere.cluster().avoid(name);
+                }
+                let why = failed.map_or_else(|e| e.to_string(), |refused| refused.err().unwrap_or_default());
+                tracing::warn!("cannot send a second copy to node {name}: {why}");
+                dirty.copying.is_asked = true;
+                dirty.copying.refused.insert(name.clone(), now + AGAIN.as_nanos() as u64);
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// The second copy of a file that the PFS has, or that is given up, is void.
+    pub(super) fn release_second(&self, dirty: &mut Dirty) {
+        if dirty.record.second.is_fenced {
+            return;
+        }
+        if let Some(node) = dirty.record.second.kept_by.take() {
+            self.release(node, &dirty.name(), dirty.record.second.generation);
+        }
+    }
+
+    fn release(&self, node: String, file: &DirtyFile, generation: u64) {
+        lock(&self.releases).push((node, file.clone(), generation));
+    }
+
+    /// Tells nodes which copies they need not keep. Whom this does not reach asks
+    /// ([`WriteBack::custody`]).
+    pub(super) fn send_releases(&self) {
+        let releases = lock(&self.releases).clone();
+        let mut unreachable = BTreeSet::new();
+        for release in releases {
+            let (node, file, generation) = &release;
+            let is_there = self.is_member(node);
+            if is_there && unreachable.contains(node) {
+                continue;
+            }
+            let until = Instant::now() + SILENCE_MAX;
+            let link = || self.elsewhere.connect(node, until);
+            if is_there && link().and_then(|mut link| link.release(file, *generation, until)).is_err() {
+                unreachable.insert(node.clone());
+            } else {
+                lock(&self.releases).retain(|other| *other != release);
+            }
+        }
+    }
+
+    /// What becomes of the copy that node `by` keeps of a file of this node.
+    pub fn custody(&self, by: &str, file: &DirtyFile) -> Custody {
+        let state = self.state();
+        let mount = self.mounts.iter().position(|mount| mount.label() == file.mount);
+        let copy = mount.and_then(|mount| state.by_inode.get(&(mount, file.ino)));
+        let dirty = copy.and_then(|copy| state.files.get(copy)).filter(|file| file.is_dirty());
+        let is_released = |release: &(String, DirtyFile, u64)| release.0 == by && release.1 == *file;
+        if dirty.is_none() && lock(&self.releases).iter().any(is_released) {
+            return Custody::Others;
+        }
+        match dirty.map(|dirty| (&dirty.record.second.kept_by, &dirty.copying)) {
+            None => Custody::Unknown,
+            // It may be that node's turn right now.
+            Some((Some(node), copying)) if node == by || copying.is_sending => Custody::Yours,
+            Some((Some(_), _)) => Custody::Others,
+            // This node may have lost the content, and have begun anew.
+            Some((None, _)) => Custody::Unknown,
+        }
+    }
+
+    /// Another node has taken over a file of this one.
+    pub(super) fn fence(&self, state: &mut State, copy: u64, node: &str) {
+        let Some(dirty) = state.files.get_mut(&copy) else { return };
+        let why = format!("node {node} has taken the file over; what this node had is kept");
+        self.park(dirty, libc::ESTALE, why);
+        dirty.record.second.is_fenced = true;
+        let _is_tried_again = dirty.record.store(&self.cache.tier, copy);
+        self.set_listed(dirty, false);
+        let key = (dirty.mount, dirty.record.ino);
+        state.by_inode.remove(&key);
+    }
+}

@@ -1,0 +1,244 @@
+//! One dirty file as the agent keeps it.
+
+use crate::cache::held::Held;
+use crate::user_limits::Share;
+use forebay_pfs::FileFacts;
+use forebay_policy::drain::Outlook;
+use forebay_policy::machine::Nanos;
+use forebay_store::dirty::{DirtyRecord, Words};
+use forebay_wire::cluster::DirtyFile;
+use forebay_wire::{DirtyState, DirtyStatus};
+use rustix::fs::fstat;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// What the content was at a moment: another write moves the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Length in bytes.
+    pub size: u64,
+    /// Memory that it takes.
+    pub bytes: u64,
+    /// Last write, nanoseconds since 1970.
+    pub mtime_ns: i64,
+    ctime_ns: i64,
+}
+
+impl Stamp {
+    /// That of an open file now.
+    ///
+    /// # Errors
+    /// What `fstat` returns.
+    pub fn of(content: &OwnedFd) -> io::Result<Self> {
+        let stat = fstat(content)?;
+        let nanos = |sec: i64, nsec: u64| sec.saturating_mul(1_000_000_000).saturating_add(nsec as i64);
+        Ok(Stamp {
+            size: stat.st_size as u64,
+            bytes: stat.st_blocks as u64 * 512,
+            mtime_ns: nanos(stat.st_mtime, stat.st_mtime_nsec as u64),
+            ctime_ns: nanos(stat.st_ctime, stat.st_ctime_nsec as u64),
+        })
+    }
+}
+
+/// What becomes of it next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// A program has it open for writing.
+    Open,
+    /// It waits for its pass.
+    Waits,
+    /// After a pass that failed.
+    Failed,
+    /// No pass before somebody asks.
+    Parked,
+    /// The PFS has it; the content may become a copy.
+    Clean(FileFacts),
+}
+
+/// How the second copy of a dirty file stands. The node that keeps it is in the record.
+#[derive(Debug, Default)]
+pub struct Copying {
+    /// One is to be sent.
+    pub is_asked: bool,
+    /// One is being sent.
+    pub is_sending: bool,
+    /// Those that were begun, and the number of the last one that has ended well.
+    pub sent: (u64, u64),
+    /// The content of the last one, and whether a later write shows another time.
+    pub stamp: Option<(Stamp, bool)>,
+    /// Nodes that have refused it, until when they are not asked.
+    pub refused: BTreeMap<String, Nanos>,
+    /// No node takes it: it waits for the PFS, and nodes are asked again from then on.
+    pub missed_until: Option<Nanos>,
+    /// An earlier agent's: another node may have taken it over.
+    pub is_unconfirmed: bool,
+}
+
+/// A dirty file. Its number is that of the copy that it may become.
+#[derive(Debug)]
+pub struct Dirty {
+    /// Where it belongs.
+    pub record: DirtyRecord,
+    /// Index of its mount.
+    pub mount: usize,
+    /// Device of its file there, as this node has it.
+    pub dev: u64,
+    /// The file, open for writing at any offset; `None` if it could not be opened again.
+    pub pfs: Option<Arc<OwnedFd>>,
+    /// The content, open for reading: who may write it can be seen by a lease.
+    pub content: Arc<OwnedFd>,
+    /// `None` for one of an earlier agent until somebody opens it.
+    pub words: Option<Words>,
+    /// Users who have got the content to write.
+    pub uids: BTreeSet<u32>,
+    /// How often it was given out to be written.
+    pub joins: u64,
+    /// A program of this node writes the file on the PFS meanwhile.
+    pub is_foreign: bool,
+    /// Programs of another node write it, so it goes to the PFS.
+    pub is_shared: bool,
+    /// Memory reserved.
+    pub room: Held,
+    /// Of its user's share.
+    pub _descriptors: Share,
+    /// See [`Phase`].
+    pub phase: Phase,
+    /// A pass is under way.
+    pub is_draining: bool,
+    /// Bytes that it has written.
+    pub drained_bytes: u64,
+    /// Passes that have begun, and the number of the last one that has ended well.
+    pub passes: (u64, u64),
+    /// The content that the last pass has written, and whether nobody could write to it from the
+    /// beginning of that pass on: stores by mappings move no time stamp.
+    pub drained: Option<(Stamp, bool)>,
+    /// Until when somebody waits for it: who waits asks again each second.
+    pub awaited_until: Nanos,
+    /// When it was closed, or became awaited.
+    pub since: Nanos,
+    /// When it was opened for writing.
+    pub opened: Nanos,
+    /// No pass before.
+    pub not_before: Nanos,
+    /// Passes that have failed in succession.
+    pub failures: u32,
+    /// Why the last one did.
+    pub errno: i32,
+    /// In words.
+    pub error: String,
+    /// See [`Copying`].
+    pub copying: Copying,
+    /// Programs find it by its inode: the PFS does not have the newest of it.
+    pub is_listed: bool,
+}
+
+impl Dirty {
+    /// One that waits for its pass, with `room` of its user; nobody finds it yet.
+    pub fn new(
+        (record, mount): (DirtyRecord, usize),
+        content: OwnedFd,
+        (room, descriptors): (Held, Share),
+        now: Nanos,
+    ) -> Self {
+        Dirty {
+            mount,
+            dev: record.dev,
+            pfs: None,
+            content: Arc::new(content),
+            words: None,
+            uids: [record.uid].into(),
+            joins: 0,
+            is_foreign: false,
+            is_shared: false,
+            room,
+            _descriptors: descriptors,
+            phase: Phase::Waits,
+            is_draining: false,
+            drained_bytes: 0,
+            passes: (0, 0),
+            drained: None,
+            awaited_until: Nanos(0),
+            since: now,
+            opened: now,
+            not_before: Nanos(0),
+            failures: 0,
+            errno: 0,
+            error: String::new(),
+            copying: Copying::default(),
+            is_listed: false,
+            record,
+        }
+    }
+
+    /// As all nodes know it.
+    pub fn name(&self) -> DirtyFile {
+        DirtyFile { mount: self.record.mount.clone(), ino: self.record.ino }
+    }
+
+    /// Whether the PFS does not have all of it.
+    pub fn is_dirty(&self) -> bool {
+        !matches!(self.phase, Phase::Clean(_))
+    }
+
+    /// Whether somebody waits for it.
+    pub fn is_awaited(&self, now: Nanos) -> bool {
+        now < self.awaited_until
+    }
+
+    /// Whether the last pass has written all that is there.
+    pub fn is_all_drained(&self) -> bool {
+        self.drained.is_some_and(|(stamp, _)| Stamp::of(&self.content).ok() == Some(stamp))
+    }
+
+    /// Whether the second copy is what is there.
+    pub fn is_copied(&self) -> bool {
+        let is_mapped = self.words.as_ref().is_some_and(Words::is_mapped);
+        let is_same = |(stamp, is_settled)| is_settled && Stamp::of(&self.content).ok() == Some(stamp);
+        self.record.second.kept_by.is_some() && !is_mapped && self.copying.stamp.is_some_and(is_same)
+    }
+
+    /// Whether writers have to go on at the PFS.
+    pub fn is_called_in(&self) -> bool {
+        self.words.as_ref().is_some_and(Words::is_called_in)
+    }
+
+    fn why(&self, outlook: Option<&Outlook>) -> String {
+        let copy = match &self.record.second.kept_by {
+            _ if self.copying.missed_until.is_some() => "no node takes a second copy".to_owned(),
+            Some(_) if self.copying.sent.1 == 0 => String::new(),
+            Some(node) if self.is_copied() => format!("second copy on node {node}"),
+            Some(node) => format!("second copy of an earlier content on node {node}"),
+            None => String::new(),
+        };
+        let outlook = outlook.map_or(String::new(), |outlook| outlook.why.to_string());
+        if copy.is_empty() || outlook.is_empty() { copy + &outlook } else { format!("{copy}; {outlook}") }
+    }
+
+    /// For people.
+    pub fn status(&self, copy: u64, now: Nanos, outlook: Option<&Outlook>) -> DirtyStatus {
+        let state = match self.phase {
+            _ if self.is_draining => DirtyState::Drains,
+            Phase::Open => DirtyState::Open,
+            Phase::Waits | Phase::Clean(_) => DirtyState::Waits,
+            Phase::Failed => DirtyState::Failed,
+            Phase::Parked => DirtyState::Parked,
+        };
+        DirtyStatus {
+            copy,
+            mount: self.record.mount.clone(),
+            path: self.record.path.clone(),
+            uid: self.record.uid,
+            bytes: Stamp::of(&self.content).map_or(0, |stamp| stamp.size),
+            drained_bytes: if self.is_draining { self.drained_bytes } else { 0 },
+            age_ms: now.saturating_since(self.opened) / 1_000_000,
+            state,
+            error: self.error.clone(),
+            rate_bytes_per_s: outlook.map_or(0, |outlook| outlook.rate_bytes_per_s),
+            safe_in_ms: outlook.and_then(|outlook| outlook.safe_in_ns).map(|ns| ns / 1_000_000),
+            why: self.why(outlook),
+        }
+    }
+}

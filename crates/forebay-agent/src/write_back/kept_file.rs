@@ -1,0 +1,55 @@
+//! One second copy of a file of another node, as the agent keeps it.
+
+use super::dirty_file::Stamp;
+use crate::cache::held::Held;
+use crate::user_limits::Share;
+use forebay_store::dirty::DirtyRecord;
+use forebay_wire::cluster::DirtyFile;
+use forebay_wire::{DirtyState, DirtyStatus};
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+/// The second copy of a file of another node.
+#[derive(Debug)]
+pub struct Kept {
+    pub(super) record: DirtyRecord,
+    pub(super) content: OwnedFd,
+    pub(super) room: Held,
+    /// Of its user's share.
+    pub(super) descriptors: Share,
+    /// When its node was asked about it last.
+    pub(super) asked: Instant,
+    /// Since when its node is missing.
+    pub(super) missing: Option<Instant>,
+}
+
+impl Kept {
+    /// As all nodes know it.
+    pub(super) fn name(&self) -> DirtyFile {
+        DirtyFile { mount: self.record.mount.clone(), ino: self.record.ino }
+    }
+
+    /// The node of the file.
+    pub(super) fn node(&self) -> &str {
+        self.record.second.kept_for.as_deref().unwrap_or_default()
+    }
+
+    /// For people.
+    pub(super) fn status(&self, copy: u64) -> DirtyStatus {
+        let age_ns = crate::mounts::wall_clock_ns() - self.record.since_ns;
+        DirtyStatus {
+            copy,
+            mount: self.record.mount.clone(),
+            path: self.record.path.clone(),
+            uid: self.record.uid,
+            bytes: Stamp::of(&self.content).map_or(0, |stamp| stamp.size),
+            drained_bytes: 0,
+            age_ms: age_ns.max(0) as u64 / 1_000_000,
+            state: DirtyState::Copy,
+            error: String::new(),
+            rate_bytes_per_s: 0,
+            safe_in_ms: None,
+            why: format!("second copy of a file of node {}", self.node()),
+        }
+    }
+}

@@ -1,0 +1,586 @@
+//! A pass: all of a dirty file goes to the PFS.
+//!
+//! In the order of offsets, in large parts that begin and end at multiples of their size, so that
+//! programs without Forebay see a growing file without holes that the writer did not make. The
+//! drain of the node machine ([`forebay_policy::drain`]) decides which pass begins, and when it
+//! writes each part. `fsync` of the PFS comes before anything is believed; then the time of the
+//! last write, and last the mark of a whole file ([`MARK`]).
+
+use super::dirty_file::{Dirty, Phase, Stamp};
+use super::reopen::reopen;
+use super::{State, WRITE_MAX, WriteBack};
+use crate::counters::{Counters, add};
+use crate::lock::lock;
+use forebay_pfs::layout::{Layout, probe_servers};
+use forebay_pfs::lease::{Opened, Writers, writers};
+use forebay_pfs::{FileFacts, Revalidate};
+use forebay_policy::drain::{Event, File, Forced, Owner, Server, chunks, pause_ns};
+use forebay_policy::machine::Nanos;
+use forebay_store::BLOCK_BYTES;
+use forebay_store::dirty::{DirtyRecord, Words};
+use forebay_store::map::Map;
+use forebay_wire::cluster::{DirtyFile, SHARED};
+use rustix::fs::{SeekFrom, Timespec, Timestamps, XattrFlags, fsetxattr, fsync, ftruncate, futimens, seek};
+use rustix::io::Errno;
+use std::cell::{Cell, OnceCell};
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// Written at a time: a multiple of the stripes of most file systems.
+const PART_BYTES: u64 = 4 << 20;
+
+/// Compared at a time with what the PFS has.
+const COMPARED_BYTES: usize = 1 << 20;
+
+/// How often the machine hears what has become of dirty files, if nobody is called.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// The extended attribute that says, as the last act of a pass, that the PFS has the whole file:
+/// its length and mtime in nanoseconds, with a space between.
+pub const MARK: &str = "user.forebay.complete";
+
+/// What a pass works with.
+struct Pass {
+    copy: u64,
+    mount: usize,
+    /// `None`: it is still to be opened again.
+    pfs: Option<Arc<OwnedFd>>,
+    content: Arc<OwnedFd>,
+    record: DirtyRecord,
+    stamp: Stamp,
+    /// A program could write to the content when the pass began.
+    had_writers: bool,
+    /// How often it had been given out by then.
+    joins: u64,
+    is_called_in: bool,
+    /// Where it lies, if the PFS reports that.
+    layout: OnceCell<Layout>,
+    /// The server of the last part.
+    server: Cell<Option<Server>>,
+}
+
+/// Why a pass has ended early.
+enum Broken {
+    /// The agent ends.
+    Stopping,
+    /// The file has no name any more, and nobody writes it.
+    Unlinked,
+    /// Somebody else has changed it on the PFS.
+    Conflict,
+    /// This node has taken the file over.
+    Fenced(String),
+    /// The coordinator does not say whether another node has taken it over.
+    Unknown,
+    /// The PFS or the tier has failed; of a server, if it is known, its name behind a comma.
+    Io(io::Error, String),
+}
+
+impl From<io::Error> for Broken {
+    fn from(e: io::Error) -> Self {
+        Broken::Io(e, String::new())
+    }
+}
+
+impl From<Errno> for Broken {
+    fn from(e: Errno) -> Self {
+        Broken::Io(e.into(), String::new())
+    }
+}
+
+impl WriteBack {
+    /// Makes the passes of files of one mount, until the agent ends.
+    pub fn drain(&self, mount: usize) {
+        spare_reserved_blocks();
+        while !self.stop.is_stopping() {
+            let Some(mut pass) = self.take_pass(mount) else { continue };
+            if pass.pfs.is_none() && !self.open_again(&mut pass) {
+                continue;
+            }
+            let written = self.make_pass(&pass);
+            let _stamping = lock(&self.stamping[mount]);
+            let ended = written.and_then(|set_mtime| self.finish(&pass, set_mtime));
+            self.end_pass(&pass, ended);
+        }
+    }
+
+    /// Waits for a file to write, up to a moment.
+    fn take_pass(&self, mount: usize) -> Option<Pass> {
+        let mut state = self.state();
+        self.tell(&mut state);
+        let Some(copy) = self.scheduler.begun_pass(mount) else {
+            drop(self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner));
+            return None;
+        };
+        let begun = begin(&mut state, copy, self.now());
+        if begun.is_none() {
+            self.pass_is_over(&mut state, copy, None);
+        }
+        begun
+    }
+
+    /// The machine hears what has changed of dirty files since the last call.
+    fn tell(&self, state: &mut State) {
+        let now = self.now();
+        let mut dirty_bytes: BTreeMap<Owner, u64> = BTreeMap::new();
+        let State { files, told, rooms, .. } = state;
+        for (copy, dirty) in files.iter().filter(|(_, file)| file.is_dirty()) {
+            *dirty_bytes.entry(dirty.record.uid).or_default() += dirty.room.bytes();
+            if dirty.phase == Phase::Parked {
+                continue;
+            }
+            let facts = facts(dirty, now);
+            if told.insert(*copy, facts) != Some(facts) {
+                self.scheduler.tell_drain(Event::Dirty { file: *copy, facts });
+            }
+        }
+        told.retain(|copy, _| {
+            let is_told = |file: &Dirty| file.is_dirty() && file.phase != Phase::Parked;
+            let is_told = files.get(copy).is_some_and(is_told);
+            if !is_told {
+                self.scheduler.tell_drain(Event::Clean { file: *copy });
+            }
+            is_told
+        });
+        rooms.retain(|owner, _| dirty_bytes.contains_key(owner));
+        let budget = &self.cache.budget;
+        for (owner, bytes) in dirty_bytes {
+            let of_all = self.cache.room_bytes();
+            let share = (budget.most_bytes() / 2).saturating_sub(bytes);
+            let free_bytes = if self.shares.is_operator(owner) { of_all } else { of_all.min(share) };
+            if rooms.insert(owner, free_bytes) != Some(free_bytes) {
+                self.scheduler.tell_drain(Event::Room { owner, free_bytes });
+            }
+        }
+    }
+
+    /// A pass is over, or was not made. The file is not ready until the machine hears that it is.
+    fn pass_is_over(&self, state: &mut State, copy: u64, full: Option<Server>) {
+        self.scheduler.tell_drain(Event::Ended { file: copy, full });
+        if let Some(told) = state.told.get_mut(&copy) {
+            told.is_ready = false;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Opens the file of an earlier agent again.
+    fn open_again(&self, pass: &mut Pass) -> bool {
+        let opened = reopen(&self.mounts[pass.mount], &pass.record);
+        let mut state = self.state();
+        let Some(dirty) = state.files.get_mut(&pass.copy) else {
+            self.pass_is_over(&mut state, pass.copy, None);
+            return false;
+        };
+        match opened {
+            Ok((fd, facts)) => {
+                self.count(dirty, false);
+                dirty.dev = facts.dev;
+                self.count(dirty, true);
+                pass.pfs = Some(Arc::new(fd));
+                dirty.pfs.clone_from(&pass.pfs);
+                true
+            }
+            Err(e) => {
+                dirty.is_draining = false;
+                self.park(dirty, e.raw_os_error().unwrap_or(libc::ENOENT), e.to_string());
+                self.pass_is_over(&mut state, pass.copy, None);
+                false
+            }
+        }
+    }
+
+    /// Whether nobody can have written to the content since the pass began.
+    fn is_final(&self, pass: &Pass) -> bool {
+        let state = self.state();
+        let Some(dirty) = state.files.get(&pass.copy) else { return false };
+        let is_same = Stamp::of(&dirty.content).ok() == Some(pass.stamp);
+        let is_closed = !pass.had_writers
+            && dirty.joins == pass.joins
+            && writers(dirty.content.as_fd(), Opened::Here) == Writers::None;
+        is_same && (is_closed || pass.is_called_in)
+    }
+
+    /// Writes the content. Returns the mtime that a program has set, if one has.
+    fn make_pass(&self, pass: &Pass) -> Result<Option<i64>, Broken> {
+        if pass.record.second.kept_by.is_some() {
+            match self.claims.claim(&file_of(&pass.record)).holder.as_ref().map(Option::as_deref) {
+                Ok(None | Some(SHARED)) => {}
+                Ok(Some(node)) => return Err(Broken::Fenced(node.to_owned())),
+                Err(_) => return Err(Broken::Unknown),
+            }
+        }
+        let stamping = lock(&self.stamping[pass.mount]);
+        let pfs = pass.pfs.as_ref().ok_or(Broken::Stopping)?.as_fd();
+        let content = &pass.content;
+        if self.is_foreign(pass) {
+            return Err(Broken::Conflict);
+        }
+        let facts = FileFacts::of(pfs, Revalidate::Force)?;
+        if facts.nlink == 0 {
+            return Err(Broken::Unlinked);
+        }
+        // It may have been stamped since the pass began.
+        let left = self.state().files.get(&pass.copy).map(|file| file.record.left);
+        let (size, mtime_ns) = left.unwrap_or(pass.record.left);
+        let is_untouched = facts.version.mtime_ns == mtime_ns;
+        // An empty file has nothing to lose: a program has emptied it, or has set its times.
+        let is_same = facts.version.size == 0 || facts.version.size == size && is_untouched;
+        let second = &pass.record.second;
+        // As the PFS was left, nobody else has written it.
+        let is_as_left = facts.version.size == size && is_untouched;
+        if second.is_disputed && !is_as_left {
+            // The node of the file has emptied nothing since it noted what it left there.
+            let is_emptied = facts.version.size == 0 && !is_untouched && second.kept_by.is_some();
+            if is_emptied || !is_part_of(pfs, facts.version.size, content, pass.stamp.size)? {
+                return Err(Broken::Conflict);
+            }
+        } else if !is_same && !pass.record.is_draining {
+            return Err(Broken::Conflict);
+        }
+        // A time that was set before the last write is not the file's any more.
+        let is_set = is_same && !is_untouched && facts.version.ctime_ns >= pass.stamp.mtime_ns;
+        let set_mtime = (is_set && !pass.record.is_draining).then_some(facts.version.mtime_ns);
+        let tier = &self.cache.tier;
+        DirtyRecord { is_draining: true, ..pass.record.clone() }.store(tier, pass.copy)?;
+        if let Some(dirty) = self.state().files.get_mut(&pass.copy) {
+            dirty.record.is_draining = true;
+        }
+        drop(stamping);
+        // It is no whole file while it is written; where there are no such attributes, none says
+        // so.
+        let _ = rustix::fs::fremovexattr(pfs, MARK);
+        let extents = extents_of(content, pass.stamp.size)?;
+        let has_holes = extents.iter().map(|(from, to)| to - from).sum::<u64>() < pass.stamp.size;
+        if facts.version.size > 0 && (has_holes || facts.version.size > pass.stamp.size) {
+            ftruncate(pfs, 0)?;
+        }
+        // Smaller files are written before the answer would be there.
+        if self.mounts[pass.mount].config.layout
+            && pass.stamp.size > PART_BYTES
+            && let Some(layout) = probe_servers(pfs)
+        {
+            let _is_first = pass.layout.set(layout);
+        }
+        for (from, to) in extents.into_iter().flat_map(|(from, to)| chunks(from, to, PART_BYTES)) {
+            self.write_part(pass, from, to - from)?;
+        }
+        if FileFacts::of(pfs, Revalidate::AsStat)?.version.size != pass.stamp.size {
+            ftruncate(pfs, pass.stamp.size)?;
+        }
+        fsync(pfs)?;
+        Ok(set_mtime)
+    }
+
+    /// Gives the file its times, and its mark.
+    fn finish(&self, pass: &Pass, set_mtime: Option<i64>) -> Result<FileFacts, Broken> {
+        let pfs = pass.pfs.as_ref().ok_or(Broken::Stopping)?.as_fd();
+        let mtime_ns = set_mtime.unwrap_or(pass.stamp.mtime_ns);
+        // Who may write a file may not always set its times: then they are those of the pass.
+        let _ = futimens(pfs, &only_mtime(mtime_ns));
+        let facts = FileFacts::of(pfs, Revalidate::Force)?;
+        if self.is_final(pass) {
+            let mark = format!("{} {}", facts.version.size, facts.version.mtime_ns);
+            let _ = fsetxattr(pfs, MARK, mark.as_bytes(), XattrFlags::empty());
+        }
+        let facts = FileFacts::of(pfs, Revalidate::Force)?;
+        Ok(facts)
+    }
+
+    fn is_foreign(&self, pass: &Pass) -> bool {
+        self.state().files.get(&pass.copy).is_none_or(|file| file.is_foreign)
+    }
+
+    fn write_part(&self, pass: &Pass, offset: u64, bytes: u64) -> Result<(), Broken> {
+        let copy = pass.copy;
+        pass.server.set(server_name(pass, offset).map(number_of));
+        let forced = self.scheduler.wait_to_write(copy, bytes, pass.server.get());
+        let forced = forced.ok_or(Broken::Stopping)?;
+        if self.is_foreign(pass) {
+            self.scheduler.tell_drain(Event::Written { file: copy, bytes: 0 });
+            return Err(Broken::Conflict);
+        }
+        let written = write_part(pass, offset, bytes);
+        let done = written.as_ref().map_or(0, |_| bytes);
+        self.scheduler.tell_drain(Event::Written { file: copy, bytes: done });
+        let name = || server_name(pass, offset).map_or(String::new(), |name| format!(", on server {name}"));
+        let written = written.map_err(|e| Broken::Io(e, name()))?;
+        count(&self.counters, forced, written);
+        if let Some(dirty) = self.state().files.get_mut(&copy) {
+            dirty.drained_bytes += bytes;
+        }
+        Ok(())
+    }
+
+    fn end_pass(&self, pass: &Pass, ended: Result<FileFacts, Broken>) {
+        let tier = &self.cache.tier;
+        // What the PFS shows now is what this pass has left there.
+        let facts = match &ended {
+            Ok(facts) => Some(*facts),
+            Err(Broken::Io(..)) => {
+                pass.pfs.as_ref().and_then(|pfs| FileFacts::of(pfs.as_fd(), Revalidate::Force).ok())
+            }
+            Err(_) => None,
+        };
+        let is_final = self.is_final(pass);
+        let mut state = self.state();
+        let now = self.now();
+        let full = match &ended {
+            Err(Broken::Io(e, _)) if e.kind() == io::ErrorKind::StorageFull => pass.server.get(),
+            _ => None,
+        };
+        let Some(dirty) = state.files.get_mut(&pass.copy) else {
+            return self.pass_is_over(&mut state, pass.copy, None);
+        };
+        dirty.is_draining = false;
+        if let Some(facts) = facts {
+            dirty.record.left = (facts.version.size, facts.version.mtime_ns);
+        }
+        // If the PFS does not show what the pass has left, the next one goes over it all the same.
+        if facts.is_some() || matches!(ended, Err(Broken::Conflict)) {
+            dirty.record.is_draining = false;
+            if let Err(e) = dirty.record.store(tier, pass.copy) {
+                tracing::warn!(copy = pass.copy, error = %e, "cannot note how far a dirty file is");
+            }
+        }
+        match ended {
+            Ok(facts) => {
+                dirty.passes.1 = dirty.passes.0;
+                dirty.record.second.is_disputed = false;
+                dirty.drained = Some((pass.stamp, is_final));
+                (dirty.failures, dirty.error) = (0, String::new());
+                let is_written = writers(dirty.content.as_fd(), Opened::Here) != Writers::None;
+                if is_final && !is_written && dirty.joins == pass.joins && !dirty.is_called_in() {
+                    dirty.phase = Phase::Clean(facts);
+                    self.set_listed(dirty, false);
+                    // What an agent's death leaves of it now is nothing that anybody needs.
+                    let _is_tried_again = tier.forget_dirty(pass.copy);
+                } else {
+                    (dirty.phase, dirty.since) = (if is_written { Phase::Open } else { Phase::Waits }, now);
+                    dirty.awaited_until = Nanos(0);
+                }
+            }
+            Err(Broken::Stopping) => {}
+            Err(Broken::Fenced(node)) => self.fence(&mut state, pass.copy, &node),
+            Err(Broken::Unknown) => {
+                dirty.not_before = now + 1_000_000_000;
+                dirty.error = "the coordinator does not answer; another node may have the file".into();
+            }
+            Err(Broken::Unlinked) => {
+                if writers(dirty.content.as_fd(), Opened::Here) == Writers::None {
+                    self.remove(&mut state, pass.copy);
+                } else {
+                    // Nothing of it can be reached by a name, and nothing of it is lost.
+                    dirty.passes.1 = dirty.passes.0;
+                    (dirty.not_before, dirty.awaited_until) = (now + 1_000_000_000, Nanos(0));
+                }
+            }
+            Err(Broken::Conflict) => {
+                let why =
+                    "another program has changed the file on the file system; what was written here is kept";
+                self.park(dirty, libc::ESTALE, why.into());
+            }
+            Err(Broken::Io(e, server)) => {
+                dirty.failures += 1;
+                add(&self.counters.drains_failed_total, 1);
+                let errno = e.raw_os_error().unwrap_or(libc::EIO);
+                match pause_ns(dirty.failures) {
+                    Some(pause) => {
+                        (dirty.phase, dirty.not_before) = (Phase::Failed, now + pause);
+                        (dirty.errno, dirty.error) = (errno, format!("{e}{server}"));
+                    }
+                    None => self.park(dirty, errno, format!("{e}{server}")),
+                }
+            }
+        }
+        self.pass_is_over(&mut state, pass.copy, full);
+    }
+
+    pub(super) fn park(&self, dirty: &mut Dirty, errno: i32, why: String) {
+        let path = String::from_utf8_lossy(&dirty.record.path);
+        tracing::error!(path = %path, "cannot be written to the file system: {why}; `forebay rescue` saves it");
+        dirty.phase = Phase::Parked;
+        dirty.failures = dirty.failures.max(1);
+        (dirty.errno, dirty.error) = (errno, why);
+    }
+}
+
+/// Whether a pass over it may begin.
+fn is_ready(file: &Dirty, now: Nanos) -> bool {
+    let quiet = file.words.as_ref().is_none_or(|words| {
+        // A write that has ended is in the content.
+        let is_over = now.saturating_since(file.since) > WRITE_MAX.as_nanos() as u64;
+        !words.is_called_in() || words.writes() == 0 || is_over
+    });
+    // One that was written while it was open gets another pass once it is closed.
+    let is_closed = file.phase != Phase::Open && !file.is_called_in();
+    let is_new = match file.drained {
+        None => true,
+        Some((_, is_final)) if is_closed && !is_final => true,
+        Some(_) => file.is_awaited(now) && !file.is_called_in() || !file.is_all_drained(),
+    };
+    let waits = matches!(file.phase, Phase::Open | Phase::Waits | Phase::Failed);
+    waits && !file.is_draining && quiet && is_new
+}
+
+fn facts(file: &Dirty, now: Nanos) -> File {
+    let (is_open, is_awaited) = (file.phase == Phase::Open, file.is_awaited(now));
+    File {
+        mount: file.mount,
+        owner: file.record.uid,
+        bytes: file.room.bytes(),
+        since: file.since,
+        is_open,
+        is_ready: file.not_before <= now && (is_awaited || !is_open) && is_ready(file, now),
+        is_awaited,
+        wants_room: is_awaited && (file.is_called_in() || file.copying.missed_until.is_some()),
+    }
+}
+
+fn server_name(pass: &Pass, offset: u64) -> Option<&str> {
+    pass.layout.get()?.server_of(offset)
+}
+
+fn number_of(server: &str) -> Server {
+    let mut hasher = DefaultHasher::new();
+    server.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn count(counters: &Counters, forced: Option<Forced>, bytes: u64) {
+    add(&counters.drained_bytes, bytes);
+    match forced {
+        Some(Forced::Capacity) => add(&counters.drained_for_room_bytes, bytes),
+        Some(Forced::Age) => add(&counters.drained_for_age_bytes, bytes),
+        None => {}
+    }
+}
+
+fn begin(state: &mut State, copy: u64, now: Nanos) -> Option<Pass> {
+    let dirty = state.files.get_mut(&copy).filter(|file| facts(file, now).is_ready)?;
+    let had_writers = writers(dirty.content.as_fd(), Opened::Here) != Writers::None;
+    let stamp = Stamp::of(&dirty.content).ok()?;
+    dirty.is_draining = true;
+    dirty.drained_bytes = 0;
+    dirty.passes.0 += 1;
+    if dirty.words.as_ref().is_some_and(|words| words.is_called_in() && words.writes() > 0) {
+        // A writer that is gone has left its write announced.
+        dirty.words.as_ref().into_iter().for_each(Words::forget_writes);
+    }
+    Some(Pass {
+        copy,
+        mount: dirty.mount,
+        pfs: dirty.pfs.clone(),
+        content: dirty.content.clone(),
+        record: dirty.record.clone(),
+        stamp,
+        had_writers,
+        joins: dirty.joins,
+        is_called_in: dirty.is_called_in(),
+        layout: OnceCell::new(),
+        server: Cell::new(None),
+    })
+}
+
+/// The parts of a file that are not holes.
+pub(super) fn extents_of(content: &OwnedFd, size: u64) -> Result<Vec<(u64, u64)>, Errno> {
+    let mut extents = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let from = match seek(content, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => break,
+            from => from?,
+        };
+        let to = seek(content, SeekFrom::Hole(from))?.min(size);
+        if from < to {
+            extents.push((from, to));
+        }
+        at = to.max(from + 1);
+    }
+    Ok(extents)
+}
+
+/// Writes the part of the content from `offset` on, straight from its memory. Returns the bytes
+/// written: of a file that has become shorter since, as far as it goes.
+fn write_part(pass: &Pass, offset: u64, bytes: u64) -> io::Result<u64> {
+    let Some(pfs) = &pass.pfs else { return Err(io::ErrorKind::NotConnected.into()) };
+    let map = Map::new(pass.content.as_fd(), offset, bytes as usize, false)?;
+    let mut done = 0;
+    while done < bytes {
+        let to = libc::off_t::try_from(offset + done).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: the range lies within the map. Programs may write to it or cut it off meanwhile,
+        // which is why the kernel copies it and no reference to it is made.
+        let written = unsafe {
+            let from = map.as_ptr().add(done as usize).cast();
+            libc::pwrite(pfs.as_raw_fd(), from, (bytes - done) as usize, to)
+        };
+        match usize::try_from(written) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => done += n as u64,
+            Err(_) => match io::Error::last_os_error() {
+                e if e.kind() == io::ErrorKind::Interrupted => {}
+                // It was cut off.
+                e if e.raw_os_error() == Some(libc::EFAULT) => break,
+                e => return Err(e),
+            },
+        }
+    }
+    Ok(done)
+}
+
+/// Whether the PFS has a part of the content, or all of it: what it does not have yet reads as
+/// zeros.
+fn is_part_of(pfs: BorrowedFd<'_>, there: u64, content: &OwnedFd, size: u64) -> io::Result<bool> {
+    if there > size {
+        return Ok(false);
+    }
+    let (mut theirs, mut ours) = (vec![0; COMPARED_BYTES], vec![0; COMPARED_BYTES]);
+    let mut at = 0;
+    while at < there {
+        let bytes = (there - at).min(COMPARED_BYTES as u64) as usize;
+        fill(pfs, &mut theirs[..bytes], at)?;
+        fill(content.as_fd(), &mut ours[..bytes], at)?;
+        let mut blocks = theirs[..bytes].chunks(BLOCK_BYTES as usize).zip(ours.chunks(BLOCK_BYTES as usize));
+        if !blocks
+            .all(|(theirs, ours)| theirs == &ours[..theirs.len()] || theirs.iter().all(|byte| *byte == 0))
+        {
+            return Ok(false);
+        }
+        at += bytes as u64;
+    }
+    Ok(true)
+}
+
+fn fill(fd: BorrowedFd<'_>, mut buffer: &mut [u8], mut at: u64) -> io::Result<()> {
+    while !buffer.is_empty() {
+        let read = rustix::io::pread(fd, &mut *buffer, at)?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        (buffer, at) = (&mut buffer[read..], at + read as u64);
+    }
+    Ok(())
+}
+
+fn file_of(record: &DirtyRecord) -> DirtyFile {
+    DirtyFile { mount: record.mount.clone(), ino: record.ino }
+}
+
+pub(super) fn only_mtime(ns: i64) -> Timestamps {
+    let omit = Timespec { tv_sec: 0, tv_nsec: libc::UTIME_OMIT };
+    let time = Timespec { tv_sec: ns.div_euclid(1_000_000_000), tv_nsec: ns.rem_euclid(1_000_000_000) };
+    Timestamps { last_access: omit, last_modification: time }
+}
+
+/// An agent that is root writes for others: it must not take the blocks that are reserved for root.
+fn spare_reserved_blocks() {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    if let Ok(mut sets) = capabilities(None) {
+        sets.effective.remove(CapabilitySet::SYS_RESOURCE);
+        if let Err(e) = set_capabilities(None, sets) {
+            tracing::warn!(error = %e, "passes may take blocks that are reserved for root");
+        }
+    }
+}

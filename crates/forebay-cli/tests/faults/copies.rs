@@ -1,0 +1,203 @@
+//! With `copies = 2`, what is closed is in the memory of a second node, and survives the first.
+
+use crate::common::{FOREBAY, MIB, SlowFs, content, text, wait_for};
+use crate::coordinator::Cluster;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Bytes of a file that takes several parts of a pass.
+const BYTES: usize = 9 * MIB as usize + 5;
+
+const READ: &str = "import os, sys; sys.stdout.buffer.write(open(os.environ['FILE'], 'rb').read())";
+
+fn run(cluster: &Cluster, number: usize, options: &[&str], script: &str, file: &Path) -> Output {
+    let mut command = Command::new(FOREBAY);
+    command.arg("run").args(options).args(["--", "python3", "-u", "-c", script]);
+    command.env("FOREBAY_SOCKET", cluster.socket(number)).env("FOREBAY_DEADLINE_MS", "20000");
+    command.env("FILE", file).stdin(Stdio::null()).output().unwrap()
+}
+
+#[track_caller]
+fn end(output: Output) -> Vec<u8> {
+    assert!(output.status.success(), "{}\n{}", output.status, text(&output.stderr));
+    output.stdout
+}
+
+/// A program of node 0 writes the file with two copies, and ends.
+fn write(cluster: &Cluster, file: &Path, start: u64) -> Output {
+    let source = cluster.socket(0).with_extension(format!("source{start}"));
+    std::fs::write(&source, content(start, 0, BYTES)).unwrap();
+    let script = format!(
+        "
+import os
+f = open(os.environ['FILE'], 'wb')
+f.write(open({source:?}, 'rb').read())
+f.close()"
+    );
+    let options = ["--write-back", file.to_str().unwrap(), "--copies", "2", "--detach"];
+    run(cluster, 0, &options, &script, file)
+}
+
+/// Nodes on a file system that takes no writes.
+fn failing(nodes: usize, capacities: &[u64]) -> Option<(SlowFs, Cluster)> {
+    let slow = SlowFs::start()?;
+    slow.fault("write=EIO");
+    let cluster = Cluster::start(nodes, &slow.mount(), capacities);
+    let all_know = || (0..nodes).all(|i| cluster.status(i).cluster.view.nodes.len() == nodes);
+    wait_for("all know all", all_know);
+    // A program looks for other nodes in the agent's table, which follows in a moment.
+    std::thread::sleep(Duration::from_millis(300));
+    Some((slow, cluster))
+}
+
+fn dirty(cluster: &Cluster, number: usize) -> String {
+    text(&cluster.cli(number, &["dirty", "--json"]).stdout)
+}
+
+fn lose_node(cluster: &mut Cluster, number: usize) {
+    cluster.kill_agent(number);
+    std::fs::remove_dir_all(cluster.tier(number)).unwrap();
+}
+
+#[test]
+fn what_is_closed_outlives_its_node() {
+    let Some((slow, mut cluster)) = failing(3, &[]) else { return };
+    let file = slow.at("ckpt");
+    end(write(&cluster, &file, 1));
+    assert!(
+        dirty(&cluster, 0).contains("waits") || dirty(&cluster, 0).contains("failed"),
+        "it is on the PFS"
+    );
+    lose_node(&mut cluster, 0);
+    for node in [1, 2, 1] {
+        let read = end(run(&cluster, node, &[], READ, &file));
+        assert!(read == content(1, 0, BYTES), "{node}: {} bytes", read.len());
+    }
+    assert_eq!(cluster.counter(1, "taken_over_total") + cluster.counter(2, "taken_over_total"), 1);
+    slow.fault("none");
+    for node in [1, 2] {
+        let synced = cluster.cli(node, &["sync", "--quiet"]);
+        assert!(synced.status.success(), "{}", text(&synced.stderr));
+    }
+    assert!(std::fs::read(&file).unwrap() == content(1, 0, BYTES));
+    assert_eq!((dirty(&cluster, 1).trim(), dirty(&cluster, 2).trim()), ("[]", "[]"));
+}
+
+#[test]
+fn a_node_that_comes_back_does_not_overwrite_what_is_newer() {
+    let Some((slow, mut cluster)) = failing(2, &[]) else { return };
+    let file = slow.at("ckpt");
+    end(write(&cluster, &file, 1));
+    cluster.kill_agent(0);
+    wait_for("the file is taken over", || cluster.counter(1, "taken_over_total") == 1);
+    slow.fault("none");
+    assert!(cluster.cli(1, &["sync", "--quiet"]).status.success());
+    assert!(std::fs::read(&file).unwrap() == content(1, 0, BYTES));
+    let newer = content(2, 0, BYTES);
+    std::fs::write(&file, &newer).unwrap();
+    cluster.start_killed(0);
+    wait_for("the old content is parked", || dirty(&cluster, 0).contains("parked"));
+    let _conflict_is_reported = cluster.cli(0, &["sync", "--quiet"]);
+    assert!(std::fs::read(&file).unwrap() == newer);
+}
+
+#[test]
+fn an_agent_that_is_started_anew_keeps_its_files() {
+    let Some((slow, mut cluster)) = failing(2, &[]) else { return };
+    let file = slow.at("ckpt");
+    end(write(&cluster, &file, 1));
+    cluster.kill_agent(0);
+    wait_for("it is missing", || cluster.status(1).cluster.view.nodes.len() == 1);
+    cluster.start_killed(0);
+    wait_for("it is back", || cluster.status(1).cluster.view.nodes.len() == 2);
+    end(write(&cluster, &file, 2));
+    slow.fault("none");
+    assert!(cluster.cli(0, &["sync", "--quiet"]).status.success());
+    assert!(std::fs::read(&file).unwrap() == content(2, 0, BYTES));
+    assert_eq!(cluster.counter(1, "taken_over_total"), 0);
+}
+
+#[test]
+fn a_node_that_comes_back_before_the_file_is_drained_is_fenced() {
+    let Some((slow, mut cluster)) = failing(2, &[]) else { return };
+    let file = slow.at("ckpt");
+    end(write(&cluster, &file, 1));
+    cluster.kill_agent(0);
+    wait_for("the file is taken over", || cluster.counter(1, "taken_over_total") == 1);
+    cluster.start_killed(0);
+    wait_for("it is fenced", || dirty(&cluster, 0).contains("node n1 has taken the file over"));
+    assert!(end(run(&cluster, 0, &[], READ, &file)) == content(1, 0, BYTES));
+    slow.fault("none");
+    assert!(cluster.cli(1, &["sync", "--quiet"]).status.success());
+    assert!(std::fs::read(&file).unwrap() == content(1, 0, BYTES));
+}
+
+#[test]
+fn the_copy_is_released_when_the_pfs_has_the_file() {
+    let Some((slow, cluster)) = failing(2, &[]) else { return };
+    let file = slow.at("ckpt");
+    end(write(&cluster, &file, 1));
+    assert!(cluster.used(1, "dirty") >= BYTES as u64, "no copy");
+    assert!(dirty(&cluster, 1).contains("second copy of a file of node n0"), "{}", dirty(&cluster, 1));
+    assert!(dirty(&cluster, 0).contains("second copy on node n1"), "{}", dirty(&cluster, 0));
+    slow.fault("none");
+    assert!(cluster.cli(0, &["sync", "--quiet"]).status.success());
+    wait_for("the copy is released", || cluster.used(1, "dirty") == 0);
+    assert_eq!(cluster.counter(1, "taken_over_total"), 0);
+}
+
+#[test]
+fn without_a_second_node_the_program_waits_for_the_pfs() {
+    let Some((slow, cluster)) = failing(1, &[]) else { return };
+    let file = slow.at("ckpt");
+    let failed = write(&cluster, &file, 1);
+    assert!(!failed.status.success(), "the PFS takes no writes, and no node the copy");
+    assert!(cluster.log("log0").contains("no other node takes a second copy"));
+    slow.fault("none");
+    let file = slow.at("other");
+    end(write(&cluster, &file, 2));
+    assert!(std::fs::read(&file).unwrap() == content(2, 0, BYTES), "close has not waited");
+    assert!(cluster.counter(0, "copies_missed_total") > 0);
+}
+
+#[test]
+fn a_full_second_node_is_passed_over() {
+    let Some((slow, cluster)) = failing(2, &[128 * MIB, 8 * MIB]) else { return };
+    slow.fault("none");
+    let file = slow.at("ckpt");
+    end(write(&cluster, &file, 1));
+    assert!(std::fs::read(&file).unwrap() == content(1, 0, BYTES), "close has not waited");
+    assert!(cluster.counter(0, "copies_missed_total") > 0, "{}", cluster.log("log0"));
+    assert_eq!(cluster.used(1, "dirty"), 0);
+}
+
+#[test]
+fn a_second_node_that_hangs_is_passed_over_in_time() {
+    let Some((slow, cluster)) = failing(2, &[]) else { return };
+    slow.fault("none");
+    let file = slow.at("ckpt");
+    cluster.stop_agent(1);
+    let begun = Instant::now();
+    end(write(&cluster, &file, 1));
+    let waited = begun.elapsed();
+    cluster.let_agent_go_on(1);
+    assert!(waited < Duration::from_secs(10), "{waited:?}");
+    assert!(std::fs::read(&file).unwrap() == content(1, 0, BYTES), "close has not waited");
+    assert!(cluster.log("log0").contains("cannot send a second copy to node n1"), "{}", cluster.log("log0"));
+}
+
+#[test]
+fn another_node_gets_the_copy_when_the_second_one_is_gone() {
+    let Some((slow, mut cluster)) = failing(3, &[]) else { return };
+    let file = slow.at("ckpt");
+    end(write(&cluster, &file, 1));
+    let second = if cluster.used(1, "dirty") > 0 { 1 } else { 2 };
+    let third = 3 - second;
+    assert!(cluster.used(second, "dirty") >= BYTES as u64 && cluster.used(third, "dirty") == 0);
+    lose_node(&mut cluster, second);
+    wait_for("the third has it", || cluster.used(third, "dirty") >= BYTES as u64);
+    wait_for("it counts", || dirty(&cluster, 0).contains(&format!("second copy on node n{third}")));
+    lose_node(&mut cluster, 0);
+    assert!(end(run(&cluster, third, &[], READ, &file)) == content(1, 0, BYTES));
+}

@@ -1,0 +1,348 @@
+//! Writes to the tier first: the agent brings the bytes to the PFS later (write-back).
+//!
+//! A program opens its file on the PFS and offers the descriptor to the agent. It gets another in
+//! its place, of the *content*: a file in memory that the kernel writes as any other. Before each
+//! write it announces the bytes ([`Absorbed::begin`]). If the tier has no room, or the agent wants
+//! the file, it goes on at the PFS once that has what was written before.
+//!
+//! If the agent dies, the writer goes on in memory: the next agent finds the content there.
+
+use crate::error::with_message;
+use crate::session::{Client, unexpected};
+use forebay_store::dirty::{Begun, Words};
+pub use forebay_store::dirty_index::{DirtyIndex, path_beside as dirty_index_beside};
+use forebay_wire::{DirtyStatus, RECENT, Reply, Request};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Rounds of asking for room; others may take it in between.
+const ROOM_TRIES: usize = 8;
+
+/// The agent answers within a second that it needs more time.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Whether other nodes may have newer bytes of a file of which the PFS shows length and mtime
+/// (nanoseconds since 1970).
+pub fn may_be_elsewhere(size: u64, mtime_ns: i64) -> bool {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    size == 0 || since_1970.as_nanos() as i64 - mtime_ns < RECENT.as_nanos() as i64
+}
+
+/// A file whose writes go to the tier.
+#[derive(Debug)]
+pub struct Absorbed {
+    copy: u64,
+    words: Words,
+}
+
+/// The agent starts anew meanwhile, at most.
+const NO_AGENT_MAX: Duration = Duration::from_secs(15);
+
+const NO_AGENT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where a write goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// To the content. [`Absorbed::end`] follows.
+    Tier,
+    /// To the PFS, as all that follow; it has what was written before.
+    Pfs,
+}
+
+impl Client {
+    /// Offers a file of the PFS that is open for writing with `flags`; `truncated` if that open has
+    /// emptied it. Returns the content, open as `file` is. A file that is not dirty becomes so only
+    /// if that `is_wanted`.
+    ///
+    /// # Errors
+    /// The program is to write to the PFS: no agent, no room, or the file is not empty.
+    pub fn absorb(
+        &self,
+        file: BorrowedFd<'_>,
+        is_wanted: bool,
+        (flags, truncated): (OFlags, bool),
+    ) -> io::Result<(Absorbed, OwnedFd)> {
+        // The agent writes at any offset, also where the program only appends, and checks the
+        // attributes; and it must not move the program's position.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let open = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let anew = (self.session.config.place)(openat(CWD, path, open, Mode::empty())?);
+        let request = Request::Absorb { is_wanted, flags: flags.bits(), truncated };
+        let fds = [anew.as_fd(), anew.as_fd()];
+        let answer = self.session.call(&request, &fds, self.session.config.deadline)?;
+        let sent: Result<[OwnedFd; 2], _> = answer.fds.try_into();
+        match (answer.message, sent) {
+            (Reply::Dirty { copy, .. }, Ok([content, words])) => {
+                let words = Words::received(&words)?;
+                Ok((Absorbed { copy, words }, content))
+            }
+            (reply, _) => Err(unexpected(&reply)),
+        }
+    }
+
+    /// The newest content of a file of the PFS that is open for reading, if the PFS does not have
+    /// it yet.
+    ///
+    /// # Errors
+    /// No agent answers.
+    pub fn dirty_content(&self, file: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+        let answer = self.session.call(&Request::Open, &[file], self.session.config.deadline)?;
+        match answer.message {
+            Reply::Dirty { .. } => Ok(answer.fds.into_iter().next()),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether other nodes may have dirty files.
+    pub(crate) fn has_other_nodes(&self) -> bool {
+        let socket = || self.session.config.socket.as_deref();
+        let index = self.session.dirty.get_or_init(|| DirtyIndex::open(&dirty_index_beside(socket()?)));
+        index.as_ref().is_some_and(DirtyIndex::has_others)
+    }
+
+    /// The newest content of a file of the PFS that is open for reading and [`may_be_elsewhere`],
+    /// if another node has it. Waits until it is here. Without an agent that answers, the file is
+    /// what the PFS shows, as for any program.
+    ///
+    /// # Errors
+    /// Another node has newer bytes, and they cannot be had.
+    pub fn newest_content(&self, file: BorrowedFd<'_>) -> io::Result<Option<(OwnedFd, u64)>> {
+        match self.session.unless_left_alone(|| self.ask_for_newest(file)) {
+            Ok((Reply::Dirty { size, .. }, content)) => Ok(content.map(|content| (content, size))),
+            Ok((reply @ Reply::Failed { .. }, _)) => Err(unexpected(&reply)),
+            Ok(_) | Err(_) => Ok(None),
+        }
+    }
+
+    fn ask_for_newest(&self, file: BorrowedFd<'_>) -> io::Result<(Reply, Option<OwnedFd>)> {
+        // The agent may set flags of what it gets.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let open = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let anew = openat(CWD, path, open, Mode::empty())?;
+        // A connection of its own: others of this process are not to wait.
+        let channel = self.session.connect_to_agent()?;
+        let mut fds = vec![anew.as_fd()];
+        loop {
+            channel.send(&Request::OpenNewest, &fds)?;
+            fds.clear();
+            // It says within a second that it needs more time.
+            let mut answer = channel.recv::<Reply>(Some(Instant::now() + self.session.config.deadline))?;
+            if answer.message != Reply::Waits {
+                return Ok((answer.message, answer.fds.pop()));
+            }
+        }
+    }
+
+    /// Length, blocks of 512 bytes, and time of the last write in nanoseconds since 1970, of a file
+    /// that the PFS does not have yet.
+    pub fn dirty_stat(&self, dev: u64, ino: u64) -> Option<(u64, u64, i64)> {
+        let request = Request::DirtyStat { dev, ino };
+        match self.session.call(&request, &[], self.session.config.deadline).ok()?.message {
+            Reply::DirtyStat { size, blocks, mtime_ns } => Some((size, blocks, mtime_ns)),
+            _ => None,
+        }
+    }
+
+    /// Waits until the PFS has what was written before: to the file at `path`, or to all files of
+    /// this user. `progress` is called about once a second; it ends the wait by `false`.
+    ///
+    /// # Errors
+    /// No agent; the PFS has failed, and the bytes are kept in memory.
+    pub fn sync_dirty(&self, path: Option<&Path>, mut progress: impl FnMut() -> bool) -> io::Result<bool> {
+        let file = match path {
+            Some(path) => Some(openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?),
+            None => None,
+        };
+        let channel = self.session.connect_to_agent()?;
+        let mut fds: Vec<_> = file.iter().map(AsFd::as_fd).collect();
+        loop {
+            channel.send(&Request::DirtySync, &fds)?;
+            fds.clear();
+            let answer = channel.recv::<Reply>(Some(Instant::now() + ANSWER));
+            match answer.map_err(|e| self.session.in_words(&e))?.message {
+                Reply::Done => return Ok(true),
+                Reply::Waits if progress() => {}
+                Reply::Waits => return Ok(false),
+                reply => return Err(unexpected(&reply)),
+            }
+        }
+    }
+
+    /// See [`ClientConfig::copies`](crate::ClientConfig::copies).
+    pub fn copies(&self) -> u8 {
+        self.session.config.copies
+    }
+
+    /// Waits until what was written before is in the memory of a second node, or on the PFS: to the
+    /// dirty file `copy`, or to all files of this user. `progress` is as of [`Client::sync_dirty`].
+    ///
+    /// # Errors
+    /// No agent; no second node takes it, and the PFS has failed. The bytes stay in memory.
+    pub fn keep_dirty(&self, copy: Option<u64>, mut progress: impl FnMut() -> bool) -> io::Result<bool> {
+        let until = Instant::now() + NO_AGENT_MAX;
+        loop {
+            let kept = self.session.connect_to_agent().and_then(|channel| {
+                loop {
+                    channel.send(&Request::DirtyKeep(copy), &[])?;
+                    match channel.recv::<Reply>(Some(Instant::now() + ANSWER))?.message {
+                        Reply::Done => return Ok(Ok(true)),
+                        Reply::Waits if progress() => {}
+                        Reply::Waits => return Ok(Ok(false)),
+                        reply => return Ok(Err(unexpected(&reply))),
+                    }
+                }
+            });
+            match kept {
+                Ok(kept) => return kept,
+                Err(e) if Instant::now() >= until => return Err(self.session.in_words(&e)),
+                Err(_) => std::thread::sleep(NO_AGENT_PAUSE),
+            }
+        }
+    }
+
+    /// Files that the PFS does not have yet; those of other users only for the operator.
+    ///
+    /// # Errors
+    /// No agent.
+    pub fn dirty_files(&self) -> io::Result<Vec<DirtyStatus>> {
+        let channel = self.session.connect_to_agent()?;
+        let mut all: Vec<DirtyStatus> = Vec::new();
+        loop {
+            let after = all.last().map_or(0, |file| file.copy);
+            channel.send(&Request::DirtyList { after }, &[])?;
+            match channel.recv::<Reply>(Some(Instant::now() + ANSWER))?.message {
+                Reply::DirtyList { files, more } => {
+                    all.extend(files);
+                    if !more {
+                        return Ok(all);
+                    }
+                }
+                reply => return Err(unexpected(&reply)),
+            }
+        }
+    }
+
+    /// The content of a dirty file by its number, open for reading.
+    ///
+    /// # Errors
+    /// No agent; no such file of this user.
+    pub fn export_dirty(&self, copy: u64) -> io::Result<OwnedFd> {
+        let channel = self.session.connect_to_agent()?;
+        channel.send(&Request::DirtyExport(copy), &[])?;
+        let answer = channel.recv::<Reply>(Some(Instant::now() + ANSWER))?;
+        match (answer.message, answer.fds.into_iter().next()) {
+            (Reply::Dirty { .. }, Some(content)) => Ok(content),
+            (reply, _) => Err(unexpected(&reply)),
+        }
+    }
+
+    /// Gives up a parked file by its number.
+    ///
+    /// # Errors
+    /// No agent; the file is not parked, or not this user's.
+    pub fn drop_dirty(&self, copy: u64) -> io::Result<()> {
+        let channel = self.session.connect_to_agent()?;
+        channel.send(&Request::DirtyDrop(copy), &[])?;
+        match channel.recv::<Reply>(Some(Instant::now() + ANSWER))?.message {
+            Reply::Done => Ok(()),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+}
+
+impl Absorbed {
+    /// A write of `bytes` begins, which may wait for room.
+    ///
+    /// # Errors
+    /// The write has to go to the PFS, which does not take what was written before. That is still
+    /// in memory.
+    pub fn begin(&self, client: &Client, bytes: u64) -> io::Result<Target> {
+        for _ in 0..ROOM_TRIES {
+            match self.words.begin_write(bytes) {
+                Begun::Yes => return Ok(Target::Tier),
+                Begun::CalledIn => break,
+                Begun::NoRoom => {
+                    let request = Request::DirtyRoom { copy: self.copy, bytes };
+                    match client.session.call(&request, &[], client.session.config.deadline) {
+                        Ok(answer) if answer.message == Reply::Done => {}
+                        // Others store to it by mappings, and cannot go on elsewhere.
+                        Ok(_) if self.words.is_mapped() => return Ok(self.begin_without_agent()),
+                        Ok(_) => break,
+                        Err(_) => return Ok(self.begin_without_agent()),
+                    }
+                }
+            }
+        }
+        match self.leave(client) {
+            Ok(()) => Ok(Target::Pfs),
+            Err(Left::NoAgent) => Ok(self.begin_without_agent()),
+            Err(Left::Failed(e)) => Err(e),
+        }
+    }
+
+    fn begin_without_agent(&self) -> Target {
+        self.words.begin_anyway();
+        Target::Tier
+    }
+
+    /// The program maps the content to store to it: it stays in the tier until it is closed.
+    pub fn note_mapped(&self) {
+        self.words.note_mapped();
+    }
+
+    /// The write is over.
+    pub fn end(&self) {
+        self.words.end_write();
+    }
+
+    /// Waits until what this process has written is in the memory of a second node, or on the PFS,
+    /// if [`ClientConfig::copies`](crate::ClientConfig::copies) wants that.
+    ///
+    /// # Errors
+    /// As [`Client::keep_dirty`].
+    pub fn keep(&self, client: &Client) -> io::Result<()> {
+        if client.copies() < 2 {
+            return Ok(());
+        }
+        // Always asked: another thread or process may have written, and the agent knows.
+        client.keep_dirty(Some(self.copy), || true).map(|_| ())
+    }
+
+    /// Whether the agent wants the file: the next call goes to the PFS.
+    pub fn is_called_in(&self) -> bool {
+        self.words.is_called_in()
+    }
+
+    /// Waits until the PFS has all that was written; from then on everything goes there.
+    fn leave(&self, client: &Client) -> Result<(), Left> {
+        loop {
+            let answer = client.session.call(&Request::CallIn(self.copy), &[], ANSWER);
+            match answer.map_err(|_| Left::NoAgent)?.message {
+                Reply::Done => return Ok(()),
+                Reply::Waits => {}
+                reply @ Reply::Failed { .. } => return Err(Left::Failed(unexpected(&reply))),
+                _ => return Err(Left::NoAgent),
+            }
+        }
+    }
+
+    /// As [`Absorbed::begin`], for a program that goes on at the PFS by its own wish.
+    ///
+    /// # Errors
+    /// The PFS does not take what was written; or no agent answers.
+    pub fn go_on_at_pfs(&self, client: &Client) -> io::Result<()> {
+        self.leave(client).map_err(|left| match left {
+            Left::Failed(e) => e,
+            Left::NoAgent => with_message(libc::EIO, "no agent brings what was written to the file system"),
+        })
+    }
+}
+
+/// Why a writer cannot go on at the PFS.
+enum Left {
+    NoAgent,
+    Failed(io::Error),
+}

@@ -1,0 +1,325 @@
+//! Map outputs of Spark in the tier: written by map tasks, read by reducers of any node.
+//!
+//! The driver begins an application ([`Client::begin_shuffles`]) and hands its name to the
+//! executors, which join it. A [`MapOutput`] is written to memory of this node's agent, which keeps
+//! it when this process dies. What has no room is refused with `ENOSPC`, and the caller writes
+//! elsewhere; what is read and not there is an error.
+//!
+//! Requests go by connections of their own: an agent that was late once is not left alone here, as
+//! it is for reads of files, since there is no other place to read a map output from.
+
+use crate::error::with_message;
+use crate::session::{Client, lock, unexpected};
+use forebay_wire::shuffle::{App, Block, BlockPlace, index, output_name};
+use forebay_wire::{Channel, Received, Refusal, Reply, Request};
+use rustix::io::{pread, pwrite};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Blocks of another node come within this time, or the reducer counts them as lost. A peer that is
+/// gone is noticed sooner.
+const FETCH_TIME: Duration = Duration::from_secs(60);
+
+/// An agent that answers from memory and is only slow is waited for this long.
+const ANSWER_TIME: Duration = Duration::from_secs(30);
+
+/// The room of an output grows by its own size, within these bounds: few requests for large ones,
+/// little held in vain by small ones.
+const GROW_BYTES: std::ops::RangeInclusive<u64> = 256 << 10..=32 << 20;
+
+/// An application in this process.
+#[derive(Debug)]
+pub struct Shuffles {
+    client: Client,
+    app: App,
+    node: String,
+    /// At the driver: the connection whose end ends the application.
+    driver: Option<Mutex<Channel>>,
+    idle: Mutex<Vec<Channel>>,
+}
+
+/// The output of a map task that is being written; removed unless it is committed.
+#[derive(Debug)]
+pub struct MapOutput {
+    shuffles: Arc<Shuffles>,
+    file: OwnedFd,
+    copy: u64,
+    name: Vec<u8>,
+    len: u64,
+    room: u64,
+    is_committed: bool,
+}
+
+/// Blocks that a reducer asked for, in the order of the request.
+#[derive(Debug)]
+pub struct Fetched {
+    files: Vec<OwnedFd>,
+    places: Vec<BlockPlace>,
+}
+
+impl Client {
+    /// Begins an application, which ends with the answer's last owner or with this process.
+    ///
+    /// # Errors
+    /// No agent on this node, or it refuses.
+    pub fn begin_shuffles(&self) -> io::Result<Arc<Shuffles>> {
+        let channel = self.session.connect_to_agent()?;
+        let answer = ask(&channel, &Request::ShuffleBegin, ANSWER_TIME)?.message;
+        self.shuffles_of(answer, Some(Mutex::new(channel)))
+    }
+
+    /// Takes part in an application that a driver has begun.
+    ///
+    /// # Errors
+    /// No agent on this node, or the application has ended.
+    pub fn join_shuffles(&self, app: App) -> io::Result<Arc<Shuffles>> {
+        let channel = self.session.connect_to_agent()?;
+        let answer = ask(&channel, &Request::ShuffleJoin(app), ANSWER_TIME)?.message;
+        self.shuffles_of(answer, None)
+    }
+
+    fn shuffles_of(&self, answer: Reply, driver: Option<Mutex<Channel>>) -> io::Result<Arc<Shuffles>> {
+        match answer {
+            Reply::ShuffleApp { app, node } => {
+                Ok(Arc::new(Shuffles { client: self.clone(), app, node, driver, idle: Mutex::default() }))
+            }
+            reply => Err(unexpected(&reply)),
+        }
+    }
+}
+
+fn ask(channel: &Channel, request: &Request, limit: Duration) -> io::Result<Received<Reply>> {
+    channel.send(request, &[])?;
+    channel.recv_reply(Some(Instant::now() + limit))
+}
+
+impl Shuffles {
+    /// The application, for the other processes.
+    pub fn app(&self) -> &App {
+        &self.app
+    }
+
+    /// Name of this node, under which other nodes find outputs that are written here.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Tells, at the driver, that the application has a shuffle or has removed it.
+    ///
+    /// # Errors
+    /// The agent is gone, and the application with it.
+    pub fn set_lives(&self, shuffle: u32, lives: bool) -> io::Result<()> {
+        let Some(driver) = &self.driver else {
+            return Err(with_message(libc::EINVAL, "only the driver registers shuffles"));
+        };
+        done(ask(&lock(driver), &Request::ShuffleLives { shuffle, lives }, ANSWER_TIME)?.message)
+    }
+
+    /// Removes the outputs of a shuffle on this node.
+    ///
+    /// # Errors
+    /// The agent does not answer; it removes them when the driver's says so.
+    pub fn remove(&self, shuffle: u32) -> io::Result<()> {
+        done(
+            self.call(&Request::ShuffleRemove { token: self.app.token.clone(), shuffle }, ANSWER_TIME)?
+                .message,
+        )
+    }
+
+    /// Whether this node's agent answers; it hears of the application if it has started anew.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn check(&self) -> io::Result<()> {
+        match self.call(&Request::ShuffleJoin(self.app.clone()), ANSWER_TIME)?.message {
+            Reply::ShuffleApp { .. } => Ok(()),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// Begins the output of a map task.
+    ///
+    /// # Errors
+    /// No room, no agent, or the application has ended: write it elsewhere.
+    pub fn map_output(self: &Arc<Self>, shuffle: u32, map: u64) -> io::Result<MapOutput> {
+        let name = output_name(shuffle, map);
+        let request =
+            Request::ScratchCreate { job: self.app.token.clone(), name: name.clone(), exclusive: false };
+        let mut answer = self.call(&request, ANSWER_TIME)?;
+        if matches!(answer.message, Reply::Failed { errno: libc::ENOENT, .. }) {
+            // The agent has started anew since, and does not know the application.
+            self.check()?;
+            answer = self.call(&request, ANSWER_TIME)?;
+        }
+        match (answer.message, answer.fds.into_iter().next()) {
+            (Reply::Scratch { copy, .. }, Some(file)) => Ok(MapOutput {
+                shuffles: self.clone(),
+                file,
+                copy,
+                name,
+                len: 0,
+                room: 0,
+                is_committed: false,
+            }),
+            (reply, _) => Err(unexpected(&reply)),
+        }
+    }
+
+    /// Blocks of map outputs on `node`, at most [`forebay_wire::shuffle::BLOCKS_MAX`].
+    ///
+    /// # Errors
+    /// `ENOENT`: one of them is not there. The node or the agent does not answer.
+    pub fn fetch(&self, node: &str, blocks: Vec<Block>) -> io::Result<Fetched> {
+        let wanted = blocks.len();
+        let request = Request::ShuffleFetch {
+            app: self.app.clone(),
+            node: node.to_owned(),
+            blocks,
+            deadline_ms: FETCH_TIME.as_millis() as u32,
+        };
+        let answer = self.call(&request, FETCH_TIME + ANSWER_TIME)?;
+        match answer.message {
+            Reply::ShuffleBlocks(places)
+                if places.len() == wanted
+                    && places.iter().all(|place| (place.file as usize) < answer.fds.len()) =>
+            {
+                Ok(Fetched { files: answer.fds, places })
+            }
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// Asks on a connection that is kept for the next request; again on a new one if it was closed
+    /// meanwhile, for instance by an agent that has started anew.
+    fn call(&self, request: &Request, limit: Duration) -> io::Result<Received<Reply>> {
+        let kept = lock(&self.idle).pop();
+        let answered = kept.and_then(|channel| Some((ask(&channel, request, limit).ok()?, channel)));
+        let (answer, channel) = match answered {
+            Some(both) => both,
+            None => {
+                let channel = self.client.session.connect_to_agent()?;
+                (ask(&channel, request, limit)?, channel)
+            }
+        };
+        lock(&self.idle).push(channel);
+        Ok(answer)
+    }
+}
+
+fn done(reply: Reply) -> io::Result<()> {
+    match reply {
+        Reply::Done => Ok(()),
+        Reply::Refused(refusal @ Refusal::NoRoom) => Err(with_message(libc::ENOSPC, refusal.to_string())),
+        reply => Err(unexpected(&reply)),
+    }
+}
+
+impl MapOutput {
+    /// Appends.
+    ///
+    /// # Errors
+    /// `ENOSPC`: no room in the tier. What was appended before is still there to be read.
+    pub fn append(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        self.make_room(bytes.len() as u64)?;
+        let mut at = self.len;
+        while !bytes.is_empty() {
+            let written = pwrite(&self.file, bytes, at)?;
+            bytes = &bytes[written..];
+            at += written as u64;
+        }
+        self.len = at;
+        Ok(())
+    }
+
+    /// Makes room for `bytes` more; appending them asks the agent nothing then.
+    ///
+    /// # Errors
+    /// As [`MapOutput::append`].
+    pub fn make_room(&mut self, bytes: u64) -> io::Result<()> {
+        let wanted = self.len + bytes;
+        if wanted <= self.room {
+            return Ok(());
+        }
+        let ahead = self.len + self.len.clamp(*GROW_BYTES.start(), *GROW_BYTES.end());
+        self.reserve(wanted.max(ahead)).or_else(|_| self.reserve(wanted))
+    }
+
+    /// Bytes so far.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Nothing was written yet.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Reads what was written, for one who writes it elsewhere after all.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(pread(&self.file, buffer, offset)?)
+    }
+
+    /// Ends the output, whose partitions have these lengths in bytes. From now on it can be read,
+    /// and stays when this process ends.
+    ///
+    /// # Errors
+    /// As [`MapOutput::append`].
+    ///
+    /// # Panics
+    /// The lengths are not those of what was written.
+    pub fn commit(&mut self, lengths: &[u64]) -> io::Result<()> {
+        let data = self.len;
+        assert_eq!(lengths.iter().sum::<u64>(), data, "the lengths of the partitions of a map output");
+        self.append(&index(lengths)).inspect_err(|_| self.len = data)?;
+        // What it does not use is released.
+        self.reserve(self.len)?;
+        self.is_committed = true;
+        Ok(())
+    }
+
+    fn reserve(&mut self, bytes: u64) -> io::Result<()> {
+        let request = Request::ScratchReserve { copy: self.copy, bytes };
+        done(self.shuffles.call(&request, ANSWER_TIME)?.message)?;
+        self.room = bytes;
+        Ok(())
+    }
+}
+
+impl Drop for MapOutput {
+    fn drop(&mut self) {
+        if !self.is_committed {
+            let (job, name) = (self.shuffles.app.token.clone(), std::mem::take(&mut self.name));
+            // Without an agent it is gone already.
+            let _ = self.shuffles.call(&Request::ScratchRemove { job, name }, ANSWER_TIME);
+        }
+    }
+}
+
+impl Fetched {
+    /// Length of block `number` in bytes.
+    pub fn len_of(&self, number: usize) -> Option<u64> {
+        self.places.get(number).map(|place| place.len)
+    }
+
+    /// Reads from block `number`.
+    ///
+    /// # Errors
+    /// There is no such block; those of the file. A block that ends too early is one.
+    pub fn read_at(&self, number: usize, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let place = self.places.get(number).ok_or(io::ErrorKind::InvalidInput)?;
+        let left = place.len.saturating_sub(offset).min(buffer.len() as u64) as usize;
+        if left == 0 {
+            return Ok(0);
+        }
+        let file = &self.files[place.file as usize];
+        match pread(file, &mut buffer[..left], place.offset + offset)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            read => Ok(read),
+        }
+    }
+}

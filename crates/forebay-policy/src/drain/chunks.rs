@@ -1,0 +1,55 @@
+//! The parts in which a pass writes a file, and what becomes of a file whose pass fails.
+
+use alloc::vec::Vec;
+
+/// Passes that may fail before a file is parked.
+pub const TRIES: u32 = 5;
+
+const FIRST_PAUSE_NS: u64 = 1_000_000_000;
+
+/// After so many passes in succession have failed: how long until the next one. `None`: the file is
+/// parked, until somebody asks for it.
+pub fn pause_ns(failures: u32) -> Option<u64> {
+    (failures < TRIES).then(|| FIRST_PAUSE_NS << (2 * failures.saturating_sub(1)).min(30))
+}
+
+/// The parts of `[start, end)` that are written at a time: of `unit` bytes, from one multiple of it
+/// to the next, so that each lies within as few stripes as can be.
+pub fn chunks(start: u64, end: u64, unit: u64) -> Vec<(u64, u64)> {
+    let mut parts = Vec::new();
+    let mut at = start;
+    while at < end {
+        let next = (at / unit + 1).saturating_mul(unit).min(end);
+        parts.push((at, next));
+        at = next;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn tries_are_bounded_and_grow_apart() {
+        let pauses: Vec<_> = (1..TRIES).map_while(pause_ns).map(|ns| ns / 1_000_000_000).collect();
+        assert_eq!(pauses, [1, 4, 16, 64]);
+        assert_eq!(pause_ns(TRIES), None);
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_cover_a_range_once_and_end_at_multiples(start in 0u64..1000, len in 0u64..1000, unit in 1u64..50) {
+            let end = start + len;
+            let parts = chunks(start, end, unit);
+            let mut at = start;
+            for (from, to) in parts {
+                prop_assert_eq!(from, at);
+                prop_assert!(to > from && to <= end && (to % unit == 0 || to == end) && to - from <= unit);
+                at = to;
+            }
+            prop_assert_eq!(at, end);
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! Has files written to the tier first, for programs that know nothing of it.
+//!
+//! `FOREBAY_WRITE_BACK` switches it on and names the files by patterns, one a line. A file below a
+//! root that such a pattern covers, and that is empty once it has been opened for writing, is
+//! offered to the agent, and its *content* takes the place of the program's own descriptor
+//! ([`forebay_client::dirty`]). The content is a real file in memory, so the kernel does all calls:
+//! this library only announces writes, and moves the program to the PFS when the agent says so.
+//! Calls that mean the file of the PFS (its mode, owner, times and extended attributes) get the
+//! descriptor that the program had opened, which stays in this library.
+//!
+//! Whether the mode is on or not, a program that opens a dirty file of this node gets its content,
+//! which is newer than the PFS.
+
+use core::ffi::{CStr, c_int};
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::AcqRel;
+use std::ffi::OsStr;
+use std::io::Write as _;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, OnceLock};
+
+use forebay_client::dirty::{DirtyIndex, dirty_index_beside, may_be_elsewhere};
+use forebay_client::{Absorbed, Client, Target};
+use rustix::fs::OFlags;
+
+use crate::handles::{Handles, Known};
+use crate::inside;
+use crate::{kernel, own_files, shared};
+
+const PATTERNS_VARIABLE: &CStr = c"FOREBAY_WRITE_BACK";
+
+/// What the opening of a file means for its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It is read.
+    Read,
+    /// It may be written.
+    Write,
+    /// It may be written, and is empty now.
+    Truncate,
+}
+
+impl Access {
+    /// That of these flags of `open`.
+    #[inline]
+    pub fn of(flags: c_int) -> Self {
+        match flags & (libc::O_ACCMODE | libc::O_TRUNC) {
+            libc::O_RDONLY => Access::Read,
+            flags if flags & libc::O_TRUNC != 0 => Access::Truncate,
+            _ => Access::Write,
+        }
+    }
+
+    /// Whether the file may be written, or is changed by the opening.
+    #[inline]
+    pub fn may_write(self) -> bool {
+        self != Access::Read
+    }
+}
+
+/// A descriptor whose place a content has taken.
+struct Entry {
+    /// `None`: the program only reads.
+    absorbed: Option<Absorbed>,
+    /// What the program has opened.
+    pfs: OwnedFd,
+    /// Device and inode of the content: another file may have got the number unseen.
+    content: (u64, u64),
+    has_left: HasLeft,
+}
+
+/// Whether the program has gone on at the PFS by one of its descriptors, which has set the position
+/// there. Forked children share positions, so they share this.
+struct HasLeft(*mut AtomicBool);
+
+const SHARED_BYTES: usize = 4096;
+
+impl HasLeft {
+    fn new() -> Option<Self> {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, of zeroes.
+        let at = unsafe { kernel::sys!(SYS_mmap, 0, SHARED_BYTES, protection, flags, -1_isize, 0) };
+        (at > 0).then_some(HasLeft(at as *mut AtomicBool))
+    }
+
+    fn swap_true(&self) -> bool {
+        // SAFETY: mapped for as long as this value lives.
+        unsafe { &*self.0 }.swap(true, AcqRel)
+    }
+}
+
+// SAFETY: an atomic in memory of its own.
+unsafe impl Send for HasLeft {}
+// SAFETY: as above.
+unsafe impl Sync for HasLeft {}
+
+impl Drop for HasLeft {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and not used any more.
+        unsafe { kernel::sys!(SYS_munmap, self.0, SHARED_BYTES) };
+    }
+}
+
+/// What is newer than the PFS's attributes of a dirty file.
+#[derive(Clone, Copy, Debug)]
+pub struct Newest {
+    /// Length in bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes.
+    pub blocks: u64,
+    /// Last write, nanoseconds since 1970.
+    pub mtime_ns: i64,
+}
+
+static CLIENT: OnceLock<Client> = OnceLock::new();
+static ENTRIES: Handles<Arc<Entry>> = Handles::new();
+static INDEX: OnceLock<DirtyIndex> = OnceLock::new();
+static PATTERNS: OnceLock<Vec<glob::Pattern>> = OnceLock::new();
+
+/// Reads the environment, before the program begins; `client` is the one of this process.
+pub fn attach(client: &Client) {
+    let _is_set_once = CLIENT.set(client.clone());
+    if let Some(index) = client.socket().and_then(|socket| DirtyIndex::open(&dirty_index_beside(socket))) {
+        let _ = INDEX.set(index);
+    }
+    // SAFETY: no other thread changes the environment yet.
+    let patterns = unsafe {
+        let list = shared::variable(PATTERNS_VARIABLE);
+        if list.is_null() { return } else { CStr::from_ptr(list) }
+    };
+    let patterns = patterns.to_string_lossy();
+    let patterns = patterns.split('\n').filter_map(|pattern| glob::Pattern::new(pattern).ok());
+    let _ = PATTERNS.set(patterns.collect());
+}
+
+/// Whether the opening of a file can matter here at all.
+#[inline]
+pub fn may_matter(access: Access) -> bool {
+    let may_be_dirty = |index: &DirtyIndex| index.any() || index.has_others();
+    access.may_write() && PATTERNS.get().is_some() || INDEX.get().is_some_and(may_be_dirty)
+}
+
+fn is_wanted(path: &[u8]) -> bool {
+    let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::default() };
+    let text = String::from_utf8_lossy(path);
+    PATTERNS.get().is_some_and(|all| all.iter().any(|pattern| pattern.matches_with(&text, options)))
+}
+
+/// Whether a file with this device and inode may be dirty.
+pub fn is_dirty(identity: (u64, u64)) -> bool {
+    INDEX.get().is_some_and(|index| index.may_have(identity.0, identity.1))
+}
+
+/// The program has opened `fd`, a file below a root at `path`: its content takes its place if it is
+/// to be written back, or is dirty.
+///
+/// `false`: another node has newer bytes, and they cannot be had.
+///
+/// A file that the program `writes` by another descriptor already stays with the PFS: what that one
+/// writes would not be in the content.
+pub fn opened(
+    client: &Client,
+    fd: c_int,
+    path: &[u8],
+    access: Access,
+    writes: impl FnOnce((u64, u64)) -> bool,
+) -> Option<bool> {
+    let (size, identity) = own_files::regular(fd)?;
+    let dirty = is_dirty(identity);
+    // SAFETY: the program has just opened it.
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    // Another node may have it, or its newest bytes.
+    let is_foreign = !dirty
+        && INDEX.get().is_some_and(DirtyIndex::has_others)
+        && own_files::stat(fd).is_some_and(|stat| {
+            may_be_elsewhere(size, stat.st_mtime.saturating_mul(1_000_000_000) + stat.st_mtime_nsec)
+        });
+    let is_wanted = access.may_write() && size == 0 && is_wanted(path);
+    let is_meant = dirty || is_foreign || is_wanted;
+    if !is_meant || own_files::are_too_many(ENTRIES.count()) || !dirty && writes(identity) {
+        return None;
+    }
+    // SAFETY: no pointers.
+    let flags = unsafe { kernel::fcntl(fd, libc::F_GETFL, 0) };
+    let flags = OFlags::from_bits_retain(u32::try_from(flags).ok()?);
+    let pfs = own_files::duplicate(fd)?;
+    let (absorbed, content) = if access.may_write() {
+        let opening = (flags, access == Access::Truncate);
+        let (absorbed, content) = client.absorb(file, is_wanted, opening).ok()?;
+        (Some(absorbed), content)
+    } else if dirty {
+        (None, client.dirty_content(file).ok().flatten()?)
+    } else {
+        match client.newest_content(file) {
+            Ok(newest) => (None, newest?.0),
+            Err(e) => {
+                // A program without a place for messages gets the error alone.
+                let _ = writeln!(std::io::stderr(), "forebay: {}: {e}", String::from_utf8_lossy(path));
+                return Some(false);
+            }
+        }
+    };
+    let content_identity = own_files::identity(content.as_raw_fd())?;
+    let Known::No(seen) = ENTRIES.known(fd) else { return None };
+    let has_left = HasLeft::new()?;
+    put_in_place(&content, fd)?;
+    let entry = Entry { absorbed, pfs, content: content_identity, has_left };
+    ENTRIES.put(fd, seen, Arc::new(entry), false);
+    Some(true)
+}
+
+/// Makes the program's number `fd` refer to `file`.
+fn put_in_place(file: &OwnedFd, fd: c_int) -> Option<()> {
+    // SAFETY: no pointers; both are open.
+    let done = unsafe {
+        let on_exec = kernel::fcntl(fd, libc::F_GETFD, 0) as c_int & libc::FD_CLOEXEC;
+        let flags = if on_exec != 0 { libc::O_CLOEXEC } else { 0 };
+        kernel::sys!(SYS_dup3, file.as_fd().as_raw_fd(), fd, flags)
+    };
+    (done >= 0).then_some(())
+}
+
+/// `to` is a duplicate of `from`.
+pub fn duplicated(from: c_int, to: c_int) {
+    if ENTRIES.count() > 0
+        && let Some(entry) = ENTRIES.pin(from)
+        && let Known::No(seen) = ENTRIES.known(to)
+    {
+        ENTRIES.put(to, seen, Arc::clone(&entry), false);
+    }
+}
+
+/// Whether any descriptor has a content.
+#[inline]
+pub fn any() -> bool {
+    ENTRIES.count() > 0
+}
+
+/// Whether `fd` has a content.
+#[inline]
+pub fn has(fd: c_int) -> bool {
+    ENTRIES.count() > 0 && ENTRIES.has_handle(fd)
+}
+
+/// The number `fd` stands for no file any more. The caller frees what was retired.
+#[inline]
+pub fn closed(fd: c_int) {
+    if has(fd) {
+        ENTRIES.forget(fd, false);
+    }
+}
+
+/// Frees what was closed.
+pub fn free_retired() {
+    ENTRIES.free_retired();
+}
+
+/// The number by which the file of the PFS can be reached that `fd` stands for.
+#[inline]
+pub fn on_pfs(fd: c_int) -> c_int {
+    match has(fd).then(|| ENTRIES.pin(fd)).flatten() {
+        Some(entry) => entry.pfs.as_raw_fd(),
+        None => fd,
+    }
+}
+
+/// Runs a call that writes `bytes` to `fd`, at most. `None`: it fails by the `errno` that is set,
+/// because the PFS does not take what was written before.
+#[inline]
+pub fn write<R>(fd: c_int, bytes: u64, call: impl FnOnce() -> R) -> Option<R> {
+    if !has(fd) || !inside::is_on() || inside::is_inside() {
+        return Some(call());
+    }
+    write_absorbed(fd, bytes, call)
+}
+
+fn write_absorbed<R>(fd: c_int, bytes: u64, call: impl FnOnce() -> R) -> Option<R> {
+    let Some(entry) = ENTRIES.pin(fd).map(|entry| Arc::clone(&entry)) else { return Some(call()) };
+    let begun = begin(fd, &entry, bytes);
+    if let Err(errno) = begun {
+        // SAFETY: `errno` is the calling thread's.
+        unsafe { *libc::__errno_location() = errno };
+        return None;
+    }
+    let result = call();
+    if begun == Ok(Target::Tier) {
+        entry.absorbed.iter().for_each(Absorbed::end);
+    }
+    Some(result)
+}
+
+/// Before `fd` counts as synchronised or is closed: what was written is in the memory of a second
+/// node, if the program is to wait for that. `false`: neither that nor the PFS takes it; `errno` is
+/// set.
+#[inline]
+pub fn keep(fd: c_int) -> bool {
+    !has(fd) || !inside::is_on() || inside::is_inside() || keep_absorbed(fd)
+}
+
+fn keep_absorbed(fd: c_int) -> bool {
+    // The child of a `vfork` closes numbers of its own.
+    if !inside::is_owner() {
+        return true;
+    }
+    let Some(entry) = ENTRIES.pin(fd).map(|entry| Arc::clone(&entry)) else { return true };
+    let (Some(absorbed), Some(inside)) = (&entry.absorbed, inside::enter()) else { return true };
+    let kept = inside::guarded(&inside, || Some(absorbed.keep(CLIENT.get()?)));
+    match kept {
+        Some(Err(e)) => {
+            // SAFETY: `errno` is the calling thread's.
+            unsafe { *libc::__errno_location() = e.raw_os_error().unwrap_or(libc::EIO) };
+            false
+        }
+        _ => true,
+    }
+}
+
+/// Where the write goes; the program's number is that of the PFS by then, if it goes there.
+fn begin(fd: c_int, entry: &Arc<Entry>, bytes: u64) -> Result<Target, c_int> {
+    let (Some(absorbed), Some(inside)) = (&entry.absorbed, inside::enter()) else { return Ok(Target::Pfs) };
+    let begun = inside::guarded(&inside, || {
+        let client = CLIENT.get()?;
+        Some(match absorbed.begin(client, bytes) {
+            Ok(Target::Tier) => Ok(Target::Tier),
+            Ok(Target::Pfs) => {
+                leave(fd, entry);
+                Ok(Target::Pfs)
+            }
+            Err(e) => Err(e.raw_os_error().unwrap_or(libc::EIO)),
+        })
+    });
+    ENTRIES.free_retired();
+    begun.unwrap_or(Ok(Target::Pfs))
+}
+
+/// The program goes on at the PFS by `fd`.
+fn leave(fd: c_int, entry: &Entry) {
+    if own_files::identity(fd) != Some(entry.content) {
+        return ENTRIES.forget(fd, false);
+    }
+    if !entry.has_left.swap_true() {
+        // SAFETY: no pointers.
+        unsafe {
+            let position = kernel::sys!(SYS_lseek, fd, 0, libc::SEEK_CUR);
+            kernel::sys!(SYS_lseek, entry.pfs.as_raw_fd(), position, libc::SEEK_SET);
+        }
+    }
+    put_in_place(&entry.pfs, fd);
+    ENTRIES.forget(fd, false);
+}
+
+/// What `fstat` has to report of the content of `fd`, if that still is it.
+pub fn content_of(fd: c_int) -> Option<Newest> {
+    let entry = ENTRIES.pin(fd)?;
+    let stat = own_files::stat(fd).filter(|stat| (stat.st_dev, stat.st_ino) == entry.content)?;
+    let mtime_ns = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec);
+    Some(Newest { size: stat.st_size as u64, blocks: stat.st_blocks as u64, mtime_ns })
+}
+
+/// What the agent reports of a dirty file with this device and inode.
+pub fn newest(client: &Client, identity: (u64, u64)) -> Option<Newest> {
+    let (size, blocks, mtime_ns) = client.dirty_stat(identity.0, identity.1)?;
+    Some(Newest { size, blocks, mtime_ns })
+}
+
+/// Before a file gets a name that may be another's: what is dirty is on the PFS first, so that a
+/// good file there is not lost for one that is in memory only. Otherwise the error number.
+pub fn before_rename(client: &Client, from: &[u8], to: &[u8]) -> Result<(), c_int> {
+    let stat = |path: &[u8]| std::fs::symlink_metadata(OsStr::from_bytes(path));
+    let (Ok(old), Ok(new)) = (stat(from), stat(to)) else { return Ok(()) };
+    let identity = |file: &std::fs::Metadata| (file.dev(), file.ino());
+    let replaces = identity(&old) != identity(&new) && (new.len() > 0 || is_dirty(identity(&new)));
+    if !is_dirty(identity(&old)) || !replaces {
+        return Ok(());
+    }
+    let path = std::path::Path::new(OsStr::from_bytes(from));
+    let synced = client.sync_dirty(Some(path), || true).or_else(|e| match e.kind() {
+        // One that the program may not read is waited for with all others.
+        std::io::ErrorKind::PermissionDenied => client.sync_dirty(None, || true),
+        _ => Err(e),
+    });
+    match synced {
+        // Without an agent nobody can tell what is dirty.
+        Err(e) if !forebay_client::is_no_agent(&e) => Err(e.raw_os_error().unwrap_or(libc::EIO)),
+        _ => Ok(()),
+    }
+}
+
+/// The program maps `fd` to store to it.
+pub fn note_mapped(fd: c_int) {
+    if let Some(entry) = ENTRIES.pin(fd) {
+        entry.absorbed.iter().for_each(Absorbed::note_mapped);
+    }
+}
+
+/// Before a call that reads `fd` or moves its position: a file that was called in is the PFS's.
+#[inline]
+pub fn before_read(fd: c_int) {
+    if has(fd) && !inside::is_inside() && inside::is_on() {
+        let is_called_in = |entry: &Entry| entry.absorbed.as_ref().is_some_and(Absorbed::is_called_in);
+        if ENTRIES.pin(fd).is_some_and(|entry| is_called_in(&entry)) {
+            let _it_stays_if_that_fails = write_absorbed(fd, 0, || ());
+        }
+    }
+}
+
+/// Whether any file of this node is dirty.
+#[inline]
+pub fn is_any_dirty() -> bool {
+    INDEX.get().is_some_and(DirtyIndex::any)
+}

@@ -1,0 +1,268 @@
+//! A file that programs write into the tier before the PFS has it (write-back).
+//!
+//! Its content is a file of the tier, byte for byte and with its length. Programs get descriptors
+//! of that file for writing, so the kernel itself does every kind of call at memory speed, and
+//! keeps what was written when the program dies. Beside it lies a record of where the bytes belong,
+//! from which an agent goes on that starts after another one's death.
+//!
+//! What a writer and the agent say to each other while it is open passes through one block of
+//! shared memory, the *words*. A writer announces each write, and looks whether the agent has
+//! called the file in: from then on it writes to the PFS. The agent waits until no write is
+//! announced before it relies on the content.
+
+use crate::full_io::{read_exact_at, write_all_at};
+use crate::map::Map;
+use crate::ring::sealed_memfd;
+use crate::tier::Tier;
+use rustix::fs::fstat;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::SeqCst;
+
+/// Bytes of the words: one block.
+const WORDS_BYTES: usize = 4096;
+const CALLED_IN_AT: usize = 0;
+const WRITES_AT: usize = 64;
+const ROOM_AT: usize = 128;
+const MAPPED_AT: usize = 192;
+
+/// A record longer than this is none.
+const RECORD_BYTES_MAX: u64 = 64 << 10;
+
+/// Where the bytes of a dirty file belong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirtyRecord {
+    /// Label of the mount.
+    pub mount: String,
+    /// Path on the PFS when it was opened for writing.
+    pub path: Vec<u8>,
+    /// Device of the PFS on this node.
+    pub dev: u64,
+    /// Inode on the PFS.
+    pub ino: u64,
+    /// When the file was created there, nanoseconds since 1970, if the PFS reports it: an inode
+    /// number may be used again.
+    pub born_ns: Option<i64>,
+    /// Whose it is: the user who writes it.
+    pub uid: u32,
+    /// When it was opened for writing, nanoseconds since 1970.
+    pub since_ns: i64,
+    /// Length and mtime that the PFS shows as long as nobody else changes the file there.
+    pub left: (u64, i64),
+    /// A pass is under way, and may have left more there.
+    pub is_draining: bool,
+    /// The second copy of it.
+    pub second: SecondCopy,
+}
+
+/// What a node notes of the second copy of a dirty file, at either end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecondCopy {
+    /// Counts the copies that were made of the file.
+    pub generation: u64,
+    /// The node that keeps the copy.
+    pub kept_by: Option<String>,
+    /// This is the copy, of a file of that node.
+    pub kept_for: Option<String>,
+    /// Another node may have written the file to the PFS: a pass looks what is there first.
+    pub is_disputed: bool,
+    /// Another node has taken the file over.
+    pub is_fenced: bool,
+}
+
+/// Records of versions without [`SecondCopy`] end before it. Its absence reads as zeros.
+const SECOND_COPY_BYTES: usize = 5;
+
+impl DirtyRecord {
+    /// Writes it beside the content with number `copy`, in place of an earlier one.
+    ///
+    /// # Errors
+    /// `ENOSPC`: the tmpfs is full.
+    pub fn store(&self, tier: &Tier, copy: u64) -> io::Result<()> {
+        let bytes = postcard::to_stdvec(self).map_err(io::Error::other)?;
+        tier.replace_dirty_record(copy, |file| write_all_at(file, &bytes, 0))
+    }
+
+    /// Reads that of the content with number `copy`.
+    ///
+    /// # Errors
+    /// `InvalidData`: it is damaged.
+    pub fn load(tier: &Tier, copy: u64) -> io::Result<Self> {
+        let file = tier.open_dirty_record(copy)?;
+        let len = fstat(&file)?.st_size as u64;
+        if len > RECORD_BYTES_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut bytes = vec![0; len as usize + SECOND_COPY_BYTES];
+        read_exact_at(file.as_fd(), &mut bytes[..len as usize], 0)?;
+        postcard::from_bytes(&bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+    }
+}
+
+/// Whether a write may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// It has begun.
+    Yes,
+    /// The agent has to be asked for room first.
+    NoRoom,
+    /// The writer has to go on at the PFS.
+    CalledIn,
+}
+
+/// The words that writers of a dirty file share with the agent.
+#[derive(Debug)]
+pub struct Words {
+    map: Map,
+    /// The agent's end.
+    fd: Option<OwnedFd>,
+}
+
+impl Words {
+    /// Makes them, for the agent.
+    ///
+    /// # Errors
+    /// No memory, or no descriptors left.
+    pub fn create() -> io::Result<Self> {
+        let fd = sealed_memfd(c"forebay-words", WORDS_BYTES as u64)?;
+        Ok(Words { map: Map::new(fd.as_fd(), 0, WORDS_BYTES, true)?, fd: Some(fd) })
+    }
+
+    /// Maps those received from the agent.
+    ///
+    /// # Errors
+    /// They are none, or `mmap` failed.
+    pub fn received(fd: &OwnedFd) -> io::Result<Self> {
+        if fstat(fd)?.st_size as usize != WORDS_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not the words of a dirty file"));
+        }
+        Ok(Words { map: Map::new(fd.as_fd(), 0, WORDS_BYTES, true)?, fd: None })
+    }
+
+    /// The memory, to send to a writer; `None` at a writer's end.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Writer: a write of `bytes` begins, and takes as much of the room. What does not begin is not
+    /// announced.
+    pub fn begin_write(&self, bytes: u64) -> Begun {
+        self.map.word(WRITES_AT).fetch_add(1, SeqCst);
+        // The announcement comes first, so that the agent sees it or the writer sees the call.
+        let room = self.map.word(ROOM_AT);
+        let begun = match self.is_called_in() {
+            true => Begun::CalledIn,
+            false if room.fetch_update(SeqCst, SeqCst, |room| room.checked_sub(bytes)).is_ok() => Begun::Yes,
+            false => Begun::NoRoom,
+        };
+        if begun != Begun::Yes {
+            self.end_write();
+        }
+        begun
+    }
+
+    /// Writer: a write begins without room, while no agent is there.
+    pub fn begin_anyway(&self) {
+        self.map.word(WRITES_AT).fetch_add(1, SeqCst);
+    }
+
+    /// Writer: the write is over.
+    pub fn end_write(&self) {
+        // Not below none: the agent may have forgotten writes that took too long.
+        let words = self.map.word(WRITES_AT);
+        let _none_is_known = words.fetch_update(SeqCst, SeqCst, |writes| writes.checked_sub(1));
+    }
+
+    /// Whether the agent has called the file in.
+    pub fn is_called_in(&self) -> bool {
+        self.map.word(CALLED_IN_AT).load(SeqCst) != 0
+    }
+
+    /// Writer: stores reach the content by a mapping from now on, unannounced.
+    pub fn note_mapped(&self) {
+        self.map.word(MAPPED_AT).store(1, SeqCst);
+    }
+
+    /// Whether stores may reach the content unannounced: such a file cannot be called in.
+    pub fn is_mapped(&self) -> bool {
+        self.map.word(MAPPED_AT).load(SeqCst) != 0
+    }
+
+    /// Agent: nobody is to write to the tier any more.
+    pub fn call_in(&self) {
+        self.map.word(CALLED_IN_AT).store(1, SeqCst);
+    }
+
+    /// Agent: writes that are announced. A writer that was killed in the middle of one leaves it
+    /// announced; what it says is a hint, as all that clients write.
+    pub fn writes(&self) -> u64 {
+        self.map.word(WRITES_AT).load(SeqCst)
+    }
+
+    /// Agent: those who have announced writes are gone.
+    pub fn forget_writes(&self) {
+        self.map.word(WRITES_AT).store(0, SeqCst);
+    }
+
+    /// Agent: a write of so many bytes has room.
+    pub fn set_room(&self, bytes: u64) {
+        self.map.word(ROOM_AT).store(bytes, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_called_in_takes_no_write_and_knows_those_under_way() {
+        let agent = Words::create().unwrap();
+        let writer = Words::received(&agent.fd().unwrap().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!(writer.begin_write(1), Begun::NoRoom);
+        agent.set_room(10);
+        assert_eq!(writer.begin_write(11), Begun::NoRoom);
+        assert_eq!(writer.begin_write(10), Begun::Yes);
+        assert_eq!(writer.begin_write(1), Begun::NoRoom);
+        agent.call_in();
+        assert_eq!(agent.writes(), 1);
+        assert_eq!(writer.begin_write(1), Begun::CalledIn);
+        writer.end_write();
+        assert_eq!(agent.writes(), 0);
+    }
+
+    #[test]
+    fn a_dirty_file_outlives_its_agent_and_what_is_half_made_does_not() {
+        let (_dir, tier) = Tier::for_tests();
+        let record = DirtyRecord {
+            mount: "scratch".into(),
+            path: b"/pfs/a\xff".to_vec(),
+            dev: 3,
+            ino: 7,
+            born_ns: Some(1),
+            uid: 1000,
+            since_ns: 5,
+            left: (0, -3),
+            is_draining: false,
+            second: SecondCopy::default(),
+        };
+        tier.create_copy(1).unwrap();
+        tier.create_copy(2).unwrap();
+        record.store(&tier, 2).unwrap();
+        let newer = DirtyRecord { left: (9, 9), ..record };
+        newer.store(&tier, 2).unwrap();
+        tier.create_copy(3).unwrap();
+        newer.store(&tier, 3).unwrap();
+        tier.remove_copy(3).unwrap();
+        assert_eq!(tier.list_copies().unwrap(), [0; 0]);
+        assert_eq!(tier.list_dirty().unwrap(), [2]);
+        assert_eq!(DirtyRecord::load(&tier, 2).unwrap(), newer);
+        // One of a version that knew of no second copy.
+        let bytes = postcard::to_stdvec(&newer).unwrap();
+        let bytes = &bytes[..bytes.len() - SECOND_COPY_BYTES];
+        tier.replace_dirty_record(2, |file| write_all_at(file, bytes, 0)).unwrap();
+        assert_eq!(DirtyRecord::load(&tier, 2).unwrap(), newer);
+        tier.forget_dirty(2).unwrap();
+        assert_eq!((tier.list_dirty().unwrap(), tier.list_copies().unwrap()), (vec![], vec![]));
+    }
+}

@@ -1,0 +1,118 @@
+//! Which files may be dirty: a small table that every program of the node can look into without a
+//! call.
+//!
+//! It counts dirty files by a hash of device and inode. A program that finds a count asks the
+//! agent; two files of one hash cost a needless question. The table lies beside the agent's socket
+//! and is never replaced, because programs keep it mapped over the life of an agent.
+
+use crate::map::Map;
+use rustix::fs::{CWD, Mode, OFlags, fchmod, fstat, ftruncate, openat};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
+
+const SLOTS: u64 = 8192;
+/// Bytes before the first slot. The first word counts all dirty files; the second is 1 while there
+/// are other nodes.
+const HEAD_BYTES: usize = 64;
+const OTHERS_AT: usize = 4;
+const BYTES: usize = HEAD_BYTES + SLOTS as usize * 4;
+
+/// The table.
+#[derive(Debug)]
+pub struct DirtyIndex {
+    map: Map,
+}
+
+/// Where the table of the agent with this socket is.
+pub fn path_beside(socket: &Path) -> PathBuf {
+    socket.with_extension("dirty")
+}
+
+fn slot(dev: u64, ino: u64) -> usize {
+    let mixed = (dev.rotate_left(32) ^ ino).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    HEAD_BYTES + (mixed >> 32) as usize % SLOTS as usize * 4
+}
+
+impl DirtyIndex {
+    /// Makes the table, or takes over that of an earlier agent. Nothing is dirty yet.
+    ///
+    /// # Errors
+    /// The file cannot be made or mapped.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = openat(CWD, path, flags, Mode::from(0o644))?;
+        fchmod(&file, Mode::from(0o644))?;
+        if fstat(&file)?.st_size as usize != BYTES {
+            ftruncate(&file, BYTES as u64)?;
+        }
+        let map = Map::new(file.as_fd(), 0, BYTES, true)?;
+        (0..BYTES).step_by(4).for_each(|at| map.half(at).store(0, SeqCst));
+        Ok(DirtyIndex { map })
+    }
+
+    /// Opens the table for looking; `None` if there is none that belongs to root or this user.
+    pub fn open(path: &Path) -> Option<Self> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = openat(CWD, path, flags, Mode::empty()).ok()?;
+        let stat = fstat(&file).ok()?;
+        // Whoever can shorten it can end programs that look.
+        let is_trusted = stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw();
+        let is_whole = stat.st_size as usize == BYTES && stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+        let map = (is_trusted && is_whole).then(|| Map::new(file.as_fd(), 0, BYTES, false).ok())??;
+        Some(DirtyIndex { map })
+    }
+
+    /// Whether any file is dirty.
+    pub fn any(&self) -> bool {
+        self.map.half(0).load(Acquire) != 0
+    }
+
+    /// Whether this file may be dirty.
+    pub fn may_have(&self, dev: u64, ino: u64) -> bool {
+        self.any() && self.map.half(slot(dev, ino)).load(Acquire) != 0
+    }
+
+    /// Whether other nodes may have dirty files.
+    pub fn has_others(&self) -> bool {
+        self.map.half(OTHERS_AT).load(Acquire) != 0
+    }
+
+    /// Agent: there are other nodes, or not.
+    pub fn set_others(&self, are_there: bool) {
+        self.map.half(OTHERS_AT).store(are_there.into(), SeqCst);
+    }
+
+    /// Agent: one file more, or less.
+    pub fn count(&self, dev: u64, ino: u64, is_dirty: bool) {
+        for at in [slot(dev, ino), 0] {
+            match is_dirty {
+                true => self.map.half(at).fetch_add(1, SeqCst),
+                false => self.map.half(at).fetch_sub(1, SeqCst),
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_is_found_and_a_new_agent_begins_with_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = path_beside(&dir.path().join("agent.sock"));
+        assert!(DirtyIndex::open(&path).is_none());
+        let agent = DirtyIndex::create(&path).unwrap();
+        let program = DirtyIndex::open(&path).unwrap();
+        agent.count(1, 2, true);
+        agent.count(1, 2, true);
+        agent.count(1, 2, false);
+        assert!(program.may_have(1, 2) && !program.may_have(1, 3));
+        let next = DirtyIndex::create(&path).unwrap();
+        assert!(!program.any());
+        next.count(1, 3, true);
+        assert!(program.may_have(1, 3), "it is the same table");
+    }
+}

@@ -1,0 +1,129 @@
+package io.forebay.spark.shuffle;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.stream.IntStream;
+import org.apache.spark.api.java.JavaPairRDD;
+import org.apache.spark.api.java.JavaRDD;
+import org.apache.spark.api.java.JavaSparkContext;
+import org.apache.spark.scheduler.SparkListener;
+import org.apache.spark.scheduler.SparkListenerTaskEnd;
+import org.apache.spark.sql.Dataset;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.functions;
+import scala.Tuple2;
+
+/**
+ * A driver of its own, which the tests start, talk to by its standard streams, and kill. Its
+ * configuration comes by {@code -Dspark...}.
+ *
+ * <p>It says {@code key value} lines; at {@code wait} it waits for a line.
+ */
+public final class ShuffleProgram {
+  private static final int MAPS = 8;
+  private static final int REDUCERS = 5;
+
+  private ShuffleProgram() {}
+
+  public static void main(String[] args) throws Exception {
+    try (SparkSession session = SparkSession.builder().appName("shuffle test").getOrCreate()) {
+      session.sparkContext().setLogLevel("WARN");
+      JavaSparkContext spark = new JavaSparkContext(session.sparkContext());
+      AtomicInteger mapTasks = new AtomicInteger();
+      session.sparkContext().addSparkListener(new SparkListener() {
+        @Override
+        public void onTaskEnd(SparkListenerTaskEnd end) {
+          if (end.taskType().equals("ShuffleMapTask") && end.taskInfo().successful()) {
+            mapTasks.incrementAndGet();
+          }
+        }
+      });
+      switch (args[0]) {
+        case "results" -> results(session, spark);
+        case "twice" -> twice(spark, mapTasks);
+        case "removed" -> removed(spark);
+        default -> throw new IllegalArgumentException(args[0]);
+      }
+    } catch (Throwable e) {
+      e.printStackTrace();
+      say("failed", e);
+      Runtime.getRuntime().halt(1);
+    }
+    say("end", "");
+  }
+
+  private static void say(String key, Object value) {
+    System.out.println("says " + key + " " + String.valueOf(value).replace('\n', ' '));
+    System.out.flush();
+  }
+
+  private static void await(String key, Object value) throws Exception {
+    say(key, value);
+    // A line from the test.
+    for (int read = System.in.read(); read != '\n'; read = System.in.read()) {
+      if (read < 0) {
+        throw new IllegalStateException("the test is gone");
+      }
+    }
+  }
+
+  /** Numbers with repeated keys, of which one is much more frequent. */
+  private static JavaPairRDD<Integer, Integer> numbers(JavaSparkContext spark, int count) {
+    List<Integer> seeds = IntStream.range(0, MAPS).boxed().toList();
+    int each = count / MAPS;
+    return spark.parallelize(seeds, MAPS).flatMapToPair(seed -> IntStream.range(0, each)
+        .mapToObj(i -> new Tuple2<>(i % 3 == 0 ? 7 : (seed * 31 + i * 17) % 9973, seed * each + i)).iterator());
+  }
+
+  private static int digest(List<?> lines) {
+    return Arrays.hashCode(lines.stream().map(String::valueOf).sorted().toArray());
+  }
+
+  private static void results(SparkSession session, JavaSparkContext spark) {
+    JavaPairRDD<Integer, Integer> numbers = numbers(spark, 40_000);
+    say("sort", numbers.mapToPair(Tuple2::swap).sortByKey(false, REDUCERS).collect().hashCode());
+    say("reduce", digest(numbers.reduceByKey(Integer::sum, REDUCERS).collect()));
+    say("group", digest(numbers.groupByKey(REDUCERS).mapValues(values -> {
+      List<Integer> sorted = new ArrayList<>();
+      values.forEach(sorted::add);
+      sorted.sort(null);
+      return sorted.hashCode();
+    }).collect()));
+    say("join", digest(numbers.filter(pair -> pair._1() < 500 && pair._1() != 7).join(numbers.filter(pair -> pair._2() % 3 == 1), REDUCERS).collect()));
+    say("many", digest(numbers.partitionBy(new org.apache.spark.HashPartitioner(40)).glom().map(List::size).collect()));
+    say("empty", numbers.filter(pair -> false).repartition(REDUCERS).count());
+    Dataset<Row> table = session.range(0, 60_000, 1, MAPS).selectExpr("id", "if(id % 2 = 0, 7, id % 997) as key", "repeat(cast(id as string), 3) as text");
+    say("sql", digest(table.groupBy("key").agg(functions.max("text"), functions.count("*")).collectAsList()));
+    Dataset<Row> small = session.range(0, 997, 1, 2).selectExpr("id as key", "id * 2 as twice");
+    Dataset<Row> joined = table.join(small, "key").selectExpr("sum(twice)", "count(*)", "min(text)");
+    say("skew", digest(joined.collectAsList()));
+    say("plan", joined.queryExecution().executedPlan().toString().contains("skewed"));
+  }
+
+  /** Two jobs on one shuffle, with whatever the test does in between. */
+  private static void twice(JavaSparkContext spark, AtomicInteger mapTasks) throws Exception {
+    JavaPairRDD<Integer, Integer> summed = numbers(spark, 80_000).reduceByKey(Integer::sum, REDUCERS);
+    say("first", digest(summed.collect()));
+    JavaRDD<Long> processes = spark.parallelize(IntStream.range(0, 20).boxed().toList(), 20).map(i -> {
+      Thread.sleep(50);
+      return ProcessHandle.current().pid();
+    });
+    say("maps", mapTasks.get());
+    await("executors", processes.distinct().collect());
+    mapTasks.set(0);
+    say("second", digest(summed.collect()));
+    spark.sc().listenerBus().waitUntilEmpty();
+    await("again", mapTasks.get());
+  }
+
+  /** Shuffles that nobody refers to any more. */
+  private static void removed(JavaSparkContext spark) throws Exception {
+    say("first", digest(numbers(spark, 100_000).reduceByKey(Integer::sum, REDUCERS).collect()));
+    await("used", "");
+    System.gc();
+    await("collected", "");
+  }
+}

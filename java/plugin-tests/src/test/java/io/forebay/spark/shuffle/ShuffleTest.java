@@ -1,0 +1,207 @@
+package io.forebay.spark.shuffle;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertNotEquals;
+import static org.junit.Assert.assertThrows;
+import static org.junit.Assert.assertTrue;
+
+import io.forebay.core.ClientOptions;
+import io.forebay.core.FetchedBlocks;
+import io.forebay.core.ForebayClient;
+import io.forebay.core.ForebayException;
+import io.forebay.core.ForebayShuffles;
+import io.forebay.core.ForebayShuffles.Block;
+import io.forebay.core.MapOutput;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.junit.After;
+import org.junit.Test;
+
+/** What docs/spark.md promises of the shuffle, by drivers, executors and agents of their own. */
+public class ShuffleTest {
+  private static final Map<String, String> ADAPTIVE = Map.of("spark.sql.shuffle.partitions", "4", "spark.sql.autoBroadcastJoinThreshold", "-1",
+      "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes", "20k", "spark.sql.adaptive.advisoryPartitionSizeInBytes", "40k",
+      "spark.sql.adaptive.skewJoin.skewedPartitionFactor", "2");
+
+  private TwoNodes nodes;
+
+  private void start(String capacity) throws Exception {
+    nodes = new TwoNodes(capacity);
+  }
+
+  @After
+  public void end() throws Exception {
+    if (nodes != null) {
+      nodes.close();
+    }
+  }
+
+  private static Map<String, String> own;
+
+  private static Map<String, String> with(Map<String, String> settings, String... more) {
+    Map<String, String> all = new LinkedHashMap<>(settings);
+    for (int i = 0; i < more.length; i += 2) {
+      all.put(more[i], more[i + 1]);
+    }
+    return all;
+  }
+
+  private static List<Long> processes(String said) {
+    return Arrays.stream(said.replaceAll("[\\[\\]]", "").split(", ")).map(Long::valueOf).toList();
+  }
+
+  private static void killExecutor(long process) {
+    ProcessHandle executor = ProcessHandle.of(process).orElseThrow();
+    executor.destroyForcibly();
+    executor.onExit().join();
+  }
+
+  /** What the program says without the tier; the same for all tests. */
+  private Map<String, String> ofSparksOwnShuffle() throws Exception {
+    if (own == null) {
+      own = nodes.run("results", ADAPTIVE).saysAll();
+      assertEquals("true", own.get("plan"));
+      assertEquals(0, nodes.number(0, "shuffle_blocks_total"));
+    }
+    return own;
+  }
+
+  @Test
+  public void resultsAreThoseOfSparksOwnShuffle() throws Exception {
+    start("256MiB");
+    Map<String, String> own = ofSparksOwnShuffle();
+    assertEquals(own, nodes.run("results", with(ADAPTIVE, with(TwoNodes.tier()))).saysAll());
+    for (int node = 0; node < 2; node++) {
+      assertNotEquals(0, nodes.number(node, "shuffle_blocks_total"));
+      assertNotEquals("blocks of the other node", 0, nodes.number(node, "shuffle_from_peers_bytes"));
+    }
+    nodes.awaitNothingLeft();
+    Map<String, String> encrypted = with(ADAPTIVE, with(TwoNodes.tier(), "spark.io.encryption.enabled", "true", "spark.io.compression.codec", "zstd"));
+    assertEquals(own, nodes.run("results", encrypted).saysAll());
+    nodes.awaitNothingLeft();
+  }
+
+  private static Map<String, String> with(Map<String, String> settings, Map<String, String> more) {
+    Map<String, String> all = new LinkedHashMap<>(settings);
+    all.putAll(more);
+    return all;
+  }
+
+  @Test
+  public void noMapTaskRunsAgainWhenExecutorsAreKilled() throws Exception {
+    start("256MiB");
+    TwoNodes.Program program = nodes.run("twice", TwoNodes.tier());
+    List<Long> executors = processes(program.says("executors"));
+    assertEquals(2, executors.size());
+    assertTrue("map outputs in the tier", nodes.outputs(0) + nodes.outputs(1) >= Integer.parseInt(program.says("maps")) - 1);
+    executors.forEach(ShuffleTest::killExecutor);
+    program.goOn();
+    assertEquals("map tasks that ran again", "0", program.says("again"));
+    assertEquals(program.says("first"), program.says("second"));
+    program.goOn();
+    program.saysAll();
+    nodes.awaitNothingLeft();
+  }
+
+  @Test
+  public void mapTasksRunAgainWhenTheirNodesAgentIsKilled() throws Exception {
+    start("256MiB");
+    TwoNodes.Program program = nodes.run("twice", TwoNodes.tier());
+    program.says("executors");
+    assertTrue(nodes.outputs(1) > 0);
+    nodes.kill(1);
+    nodes.start(1);
+    program.goOn();
+    assertTrue("map tasks that ran again", Integer.parseInt(program.says("again")) > 0);
+    assertEquals(program.says("first"), program.says("second"));
+    assertTrue(program.log(), program.log().contains("FetchFailed"));
+    program.goOn();
+    program.saysAll();
+    nodes.awaitNothingLeft();
+  }
+
+  @Test
+  public void nothingIsLeftOfADriverThatIsKilled() throws Exception {
+    start("256MiB");
+    TwoNodes.Program program = nodes.run("twice", TwoNodes.tier());
+    program.says("executors");
+    assertTrue(nodes.outputs(0) > 0 && nodes.outputs(1) > 0);
+    program.process.destroyForcibly().waitFor();
+    nodes.awaitNothingLeft();
+  }
+
+  @Test
+  public void aShuffleThatNobodyUsesIsRemoved() throws Exception {
+    start("256MiB");
+    TwoNodes.Program program = nodes.run("removed", TwoNodes.tier());
+    program.says("used");
+    assertTrue(nodes.outputs(0) > 0 && nodes.outputs(1) > 0);
+    program.goOn();
+    program.says("collected");
+    nodes.awaitNothingLeft();
+    program.goOn();
+    program.saysAll();
+  }
+
+  private static void assertAbsent(ForebayShuffles at, String node, Block block) {
+    ForebayException absent = assertThrows(ForebayException.class, () -> at.fetch(node, List.of(new Block(0, 5, 0, 1), block)));
+    assertEquals(absent.getMessage(), ForebayException.ENOENT, absent.errno());
+  }
+
+  @Test
+  public void anUnknownBlockIsAnErrorAndNeverAnEmptyOne() throws Exception {
+    start("256MiB");
+    ClientOptions[] options = {null, null};
+    for (int node = 0; node < 2; node++) {
+      options[node] = new ClientOptions(nodes.socket(node).toString(), -1, -1, -1, false);
+    }
+    try (ForebayClient clientA = new ForebayClient(options[0]);
+        ForebayClient clientB = new ForebayClient(options[1]);
+        ForebayShuffles a = clientA.beginShuffles();
+        ForebayShuffles b = clientB.joinShuffles(a.token(), a.origin())) {
+      a.setLives(0, true);
+      MapOutput output = b.create(0, 5);
+      byte[] bytes = {1, 2, 3};
+      output.append(bytes, 0, 3);
+      for (ForebayShuffles at : List.of(a, b)) {
+        assertAbsent(at, "b", new Block(0, 5, 0, 1));
+      }
+      output.commit(new long[] {1, 0, 2});
+      output.close();
+      for (ForebayShuffles at : List.of(a, b)) {
+        try (FetchedBlocks found = at.fetch("b", List.of(new Block(0, 5, 1, 3), new Block(0, 5, 1, 2), new Block(0, 5, 0, 1)))) {
+          byte[] read = new byte[3];
+          assertEquals(2, found.read(0, 0, read, 0, 3));
+          assertEquals(0, found.size(1));
+          assertEquals(1, found.read(2, 0, read, 2, 1));
+          assertArrayEquals(new byte[] {2, 3, 1}, read);
+        }
+        assertAbsent(at, "b", new Block(0, 6, 0, 1));
+        assertAbsent(at, "b", new Block(0, 5, 2, 4));
+        assertAbsent(at, "b", new Block(1, 5, 0, 1));
+        assertAbsent(at, "a", new Block(0, 5, 0, 1));
+        assertThrows(ForebayException.class, () -> at.fetch("c", List.of(new Block(0, 5, 0, 1))));
+      }
+      a.setLives(0, false);
+      nodes.awaitNothingLeft();
+      assertAbsent(a, "b", new Block(0, 5, 0, 1));
+    }
+  }
+
+  @Test
+  public void withoutAnAgentOrRoomTheShuffleIsSparksOwn() throws Exception {
+    // Room for some outputs and not for all.
+    start("26MiB");
+    Map<String, String> own = ofSparksOwnShuffle();
+    TwoNodes.Program crowded = nodes.run("results", with(ADAPTIVE, TwoNodes.tier()));
+    assertEquals(own, crowded.saysAll());
+    assertNotEquals("blocks in the tier", 0, nodes.number(0, "shuffle_blocks_total"));
+    nodes.kill(0);
+    TwoNodes.Program alone = nodes.run("results", with(ADAPTIVE, TwoNodes.tier()));
+    assertEquals(own, alone.saysAll());
+    assertTrue(alone.log(), alone.log().contains("this application uses Spark's own shuffle"));
+  }
+}
