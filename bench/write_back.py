@@ -1,11 +1,13 @@
 """Write-back: how long a writer waits, beside the memory that it writes to and the PFS itself.
 
-    python3 bench/write_back.py FOREBAY --pfs DIR [--mib 1024] [--runs 5] [--capacity 4GiB]
+    python3 bench/write_back.py FOREBAY --pfs DIR [--log DIR] [--mib 1024] [--runs 5] [--capacity 4GiB]
 
 DIR is on the file system to compare with. One program writes a file by `write` of 1 MiB, in four
 ways that alternate: to a file of the tier's own tmpfs (the limit), to DIR, to DIR under
 `forebay run --write-back`, and with an fsync to DIR. Then the pass is timed beside the last of
-these, and a first read after it beside a read of the tmpfs. Prints medians and ratios.
+these, and a first read after it beside a read of the tmpfs. With --log, a write that ends with an
+fsync and `--copies disk` is timed beside the same to a file in that directory. Prints medians and
+ratios.
 """
 
 import argparse
@@ -56,6 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("forebay")
     parser.add_argument("--pfs", required=True)
+    parser.add_argument("--log", help="a directory on a disk, for `tier.log`")
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--capacity", default="4GiB")
@@ -69,7 +72,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as state, tempfile.TemporaryDirectory(dir=args.pfs) as pfs:
         env = {**os.environ, "FOREBAY_SOCKET": f"{state}/agent.sock"}
         up = [forebay, "up", "--pfs", pfs, "--capacity", args.capacity, "--state-dir", state]
-        subprocess.run(up, check=True, stdout=subprocess.DEVNULL)
+        logs = tempfile.TemporaryDirectory(dir=args.log) if args.log else None
+        if logs:
+            env["FOREBAY_TIER_LOG"] = f"{logs.name}/log"
+        subprocess.run(up, env=env, check=True, stdout=subprocess.DEVNULL)
         try:
             run = [forebay, "run", "--write-back", pfs, "--detach", "--"]
             write = [sys.executable, "-c", WRITER]
@@ -92,22 +98,34 @@ def main() -> None:
                     time.sleep(0.1)
                 note("read after the pass", seconds([forebay, "run", "--", *read, path], env))
                 os.unlink(path)
+                if logs:
+                    bare = f"{logs.name}/bare"
+                    note("write and fsync: disk of the log", seconds([*write, bare, mib, "sync"], env))
+                    os.unlink(bare)
+                    kept = [*run[:-1], "--copies", "disk", "--"]
+                    note("write and fsync: --copies disk", seconds([*kept, *write, path, mib, "sync"], env))
+                    subprocess.run([forebay, "sync", "--quiet"], env=env, check=True, stdout=subprocess.DEVNULL)
+                    os.unlink(path)
                 subprocess.run([forebay, "evict", "--all"], env=env, check=True, stdout=subprocess.DEVNULL)
-            absorbed = status(forebay, env)["counters"]["absorbed_files_total"]
-            if absorbed != args.runs:
-                raise SystemExit(f"only {absorbed} of {args.runs} files were absorbed")
+            counters = status(forebay, env)["counters"]
+            wanted = (args.runs * (2 if logs else 1), args.runs if logs else 0)
+            if (counters["absorbed_files_total"], counters["copies_sent_total"]) != wanted:
+                raise SystemExit(f"not all of {wanted} files were absorbed and copied: {counters}")
         finally:
             subprocess.run([forebay, "down", "--drop", "--state-dir", state], check=True, stdout=subprocess.DEVNULL)
     rates = {name: statistics.median(all_rates) for name, all_rates in found.items()}
     for name, rate in rates.items():
         low, high = min(found[name]), max(found[name])
-        print(f"{name:<24} {rate:8.0f} MiB/s   ({low:.0f} to {high:.0f})")
+        print(f"{name:<32} {rate:8.0f} MiB/s   ({low:.0f} to {high:.0f})")
     for name, limit in [
         ("write: write-back", "write: tmpfs"),
         ("write: write-back", "write: PFS"),
         ("pass", "write and fsync: PFS"),
         ("read after the pass", "read: tmpfs"),
+        ("write and fsync: --copies disk", "write and fsync: disk of the log"),
     ]:
+        if name not in rates:
+            continue
         print(f"{name} / {limit}: {rates[name] / rates[limit]:.2f}")
 
 

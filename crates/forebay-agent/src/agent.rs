@@ -37,6 +37,7 @@ use crate::write_back::WriteBack;
 use crate::write_back::copies;
 use crate::write_back::elsewhere::Elsewhere;
 use forebay_policy::{drain, node};
+use forebay_store::dirty_log::DirtyLog;
 use forebay_store::tier::TierOptions;
 use forebay_store::{Budget, Class, Tier};
 use forebay_wire::link::Security;
@@ -162,7 +163,8 @@ impl Agent {
         };
         let index = forebay_store::dirty_index::path_beside(&config.socket());
         let elsewhere = Elsewhere::new(claims, cluster.clone(), security.clone());
-        let write_back = WriteBack::new(&fetch, shares.clone(), stop.clone(), &index, elsewhere);
+        let log = config.log.as_deref().map(open_log).transpose()?;
+        let write_back = WriteBack::new(&fetch, shares.clone(), stop.clone(), (&index, log), elsewhere);
         write_back.adopt()?;
         let memory_files = Arc::new(Jobs::default());
         let shuffles = Arc::new(Shuffles::new(
@@ -332,6 +334,16 @@ fn raise_file_limit() {
     limit.current = limit.maximum;
     // Without it the agent serves fewer clients at a time, and says so when it comes to that.
     let _ = setrlimit(Resource::Nofile, limit);
+}
+
+fn open_log(path: &Path) -> io::Result<DirtyLog> {
+    DirtyLog::open(path).map_err(|e| {
+        let why = match e.kind() {
+            io::ErrorKind::WouldBlock => "another agent uses it".to_owned(),
+            _ => e.to_string(),
+        };
+        io::Error::new(e.kind(), format!("tier.log = {}: {why}", path.display()))
+    })
 }
 
 fn listen_on(path: &Path, mode: u32) -> io::Result<OwnedFd> {

@@ -64,6 +64,10 @@ section! {
         /// node fails, what is in its memory only is lost. Longer than most phases, and as long as
         /// a file may stay open before its writer goes on at the file system.
         "tier.dirty_age_max_s" => dirty_age_max: Duration = "300", seconds(1..=86_400);
+        /// Directory on a disk of this node for files of write-back whose programs want them to
+        /// outlive a restart of the node (`--copies disk`). Empty: their programs wait for the file
+        /// system instead.
+        "tier.log" => log: Option<PathBuf> = r#""""#, path();
         plus
         /// How the tier gives way to compute.
         memory: MemoryConfig;

@@ -522,10 +522,10 @@ pub struct RunArgs {
     /// agent brings them to the file system. May be given more than once
     #[arg(long, value_name = "PATTERN", conflicts_with_all = ["mount", "frozen", "no_intercept"])]
     pub write_back: Vec<PathBuf>,
-    /// When `fsync` or `close` returns, what was written is in the memory of so many nodes, or on
-    /// the file system: 1 or 2
-    #[arg(long, value_name = "N", requires = "write_back", value_parser = clap::value_parser!(u8).range(1..=2))]
-    pub copies: Option<u8>,
+    /// When `fsync` or `close` returns, what was written is in the memory of so many nodes, or also
+    /// on a disk of this node, or on the file system
+    #[arg(long, value_name = "N", requires = "write_back", value_parser = ["1", "2", "disk"])]
+    pub copies: Option<String>,
     /// Do not wait at the end until the file system has what was written
     #[arg(long, requires = "write_back")]
     pub detach: bool,

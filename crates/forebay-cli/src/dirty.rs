@@ -5,7 +5,7 @@ use crate::cli::{Global, RescueArgs, SyncArgs};
 use crate::out::{self, no_agent, print, with_path};
 use forebay_agent::units::Human;
 use forebay_client::Client;
-use forebay_wire::{DirtyState, DirtyStatus};
+use forebay_wire::{DirtyState, DirtyStatus, SecondPlace};
 use indicatif::ProgressBar;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -141,10 +141,10 @@ pub fn wait_for_program(client: &Client, is_quiet: bool) -> Result<(), String> {
     }
 }
 
-/// Waits until second nodes have what a program has written, also to files that it has not closed
-/// itself. A signal ends the wait.
-pub fn wait_for_copies(client: &Client) -> Result<(), String> {
-    match client.keep_dirty(None, || !is_signalled()) {
+/// Waits until the second place has what a program has written, also to files that it has not
+/// closed itself. A signal ends the wait.
+pub fn wait_for_copies(client: &Client, second: SecondPlace) -> Result<(), String> {
+    match client.keep_dirty(None, second, || !is_signalled()) {
         Ok(true) => Ok(()),
         Ok(false) => Err("interrupted: what was written may be in the memory of this node alone".into()),
         Err(e) => Err(format!("what the program has written is in the memory of this node alone: {e}")),

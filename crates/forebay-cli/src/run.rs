@@ -62,8 +62,8 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
     }
     let report = intercept(args, obstacle, &preload, &mut command)?;
     let writes_back = write_back(args, &preload, &mut command)?;
-    let copies = args.copies.unwrap_or(client.copies());
-    let waits = writes_back && (!args.detach || copies > 1);
+    let second = args.copies.as_deref().map_or(client.second(), forebay_client::second_place);
+    let waits = writes_back && (!args.detach || second.is_some());
     let hpc = match &args.job {
         Some(name) => as_hpc_job(global, &client, name, args, &preload, &mut command)?,
         None => None,
@@ -101,10 +101,10 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
     if let Some(report) = &report {
         eprintln!("{}", in_words(&report.region().report()));
     }
-    if waits && args.detach {
-        crate::dirty::wait_for_copies(&client)?;
-    } else if waits {
-        crate::dirty::wait_for_program(&client, is_quiet(args))?;
+    match second.filter(|_| args.detach) {
+        Some(second) if waits => crate::dirty::wait_for_copies(&client, second)?,
+        None if waits => crate::dirty::wait_for_program(&client, is_quiet(args))?,
+        _ => {}
     }
     Ok(crate::forward::end_like(status))
 }
@@ -123,8 +123,8 @@ fn write_back(
     let patterns =
         args.write_back.iter().map(|pattern| whole_pattern(pattern)).collect::<Result<Vec<_>, _>>()?;
     command.env(VARIABLE, patterns.join("\n"));
-    if let Some(copies) = args.copies {
-        command.env("FOREBAY_COPIES", copies.to_string());
+    if let Some(copies) = &args.copies {
+        command.env("FOREBAY_COPIES", copies);
     }
     Ok(true)
 }

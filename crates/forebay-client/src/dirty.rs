@@ -11,7 +11,7 @@ use crate::error::with_message;
 use crate::session::{Client, unexpected};
 use forebay_store::dirty::{Begun, Words};
 pub use forebay_store::dirty_index::{DirtyIndex, path_beside as dirty_index_beside};
-use forebay_wire::{DirtyStatus, RECENT, Reply, Request};
+use forebay_wire::{DirtyStatus, RECENT, Reply, Request, SecondPlace};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -171,22 +171,28 @@ impl Client {
         }
     }
 
-    /// See [`ClientConfig::copies`](crate::ClientConfig::copies).
-    pub fn copies(&self) -> u8 {
-        self.session.config.copies
+    /// See [`ClientConfig::second`](crate::ClientConfig::second).
+    pub fn second(&self) -> Option<SecondPlace> {
+        self.session.config.second
     }
 
-    /// Waits until what was written before is in the memory of a second node, or on the PFS: to the
-    /// dirty file `copy`, or to all files of this user. `progress` is as of [`Client::sync_dirty`].
+    /// Waits until what was written before is in the second place, or on the PFS: to the dirty file
+    /// `copy`, or to all files of this user. `progress` is as of [`Client::sync_dirty`].
     ///
     /// # Errors
-    /// No agent; no second node takes it, and the PFS has failed. The bytes stay in memory.
-    pub fn keep_dirty(&self, copy: Option<u64>, mut progress: impl FnMut() -> bool) -> io::Result<bool> {
+    /// No agent; the second place does not take it, and the PFS has failed. The bytes stay in
+    /// memory.
+    pub fn keep_dirty(
+        &self,
+        copy: Option<u64>,
+        second: SecondPlace,
+        mut progress: impl FnMut() -> bool,
+    ) -> io::Result<bool> {
         let until = Instant::now() + NO_AGENT_MAX;
         loop {
             let kept = self.session.connect_to_agent().and_then(|channel| {
                 loop {
-                    channel.send(&Request::DirtyKeep(copy), &[])?;
+                    channel.send(&Request::DirtyKeep { copy, second }, &[])?;
                     match channel.recv::<Reply>(Some(Instant::now() + ANSWER))?.message {
                         Reply::Done => return Ok(Ok(true)),
                         Reply::Waits if progress() => {}
@@ -298,17 +304,15 @@ impl Absorbed {
         self.words.end_write();
     }
 
-    /// Waits until what this process has written is in the memory of a second node, or on the PFS,
-    /// if [`ClientConfig::copies`](crate::ClientConfig::copies) wants that.
+    /// Waits until what this process has written is in the second place, or on the PFS, if
+    /// [`ClientConfig::second`](crate::ClientConfig::second) wants that.
     ///
     /// # Errors
     /// As [`Client::keep_dirty`].
     pub fn keep(&self, client: &Client) -> io::Result<()> {
-        if client.copies() < 2 {
-            return Ok(());
-        }
+        let Some(second) = client.second() else { return Ok(()) };
         // Always asked: another thread or process may have written, and the agent knows.
-        client.keep_dirty(Some(self.copy), || true).map(|_| ())
+        client.keep_dirty(Some(self.copy), second, || true).map(|_| ())
     }
 
     /// Whether the agent wants the file: the next call goes to the PFS.

@@ -53,7 +53,7 @@ pub use load::{Load, LoadFailure};
 pub use map::MappedRange;
 pub use order::{Item, Order};
 pub use read::{FetchToMap, File, ReadMode, Served};
-pub use session::{Client, ClientConfig};
+pub use session::{Client, ClientConfig, second_place};
 pub use shuffle::{Fetched, MapOutput, Shuffles};
 pub use stamp::stamp_written;
 pub use write::{FileWriter, WriteMode, WriteOptions};

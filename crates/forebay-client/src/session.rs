@@ -13,7 +13,9 @@ pub(crate) use crate::lock::lock;
 use forebay_store::dirty_index::DirtyIndex;
 use forebay_store::ring::RingWriter;
 use forebay_wire::channel::Peer;
-use forebay_wire::{Channel, Hello, MAGIC, MountInfo, PROTOCOL, Received, Refusal, Reply, Request, Welcome};
+use forebay_wire::{
+    Channel, Hello, MAGIC, MountInfo, PROTOCOL, Received, Refusal, Reply, Request, SecondPlace, Welcome,
+};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -47,9 +49,9 @@ pub struct ClientConfig {
     /// Most bytes a reader may ask for ahead of its position, if less than the agent allows; 0:
     /// none.
     pub read_ahead_bytes: Option<u64>,
-    /// Nodes whose memory has what was written to the tier first when `fsync` or `close` returns: 1
-    /// or 2.
-    pub copies: u8,
+    /// Where else than in this node's memory what was written to the tier first is when `fsync` or
+    /// `close` returns.
+    pub second: Option<SecondPlace>,
     /// Say nothing on stderr.
     pub quiet: bool,
     /// Watch open files by inotify, of which a user has few instances. Without a watch, a handle
@@ -67,7 +69,7 @@ impl Default for ClientConfig {
             trusted_uids: Vec::new(),
             trusted_agent: None,
             read_ahead_bytes: None,
-            copies: 1,
+            second: None,
             quiet: false,
             watches: true,
             place: std::convert::identity,
@@ -94,11 +96,18 @@ impl ClientConfig {
         }
         config.trusted_uids.extend(number("FOREBAY_TRUST_UID").and_then(|uid| u32::try_from(uid).ok()));
         config.trusted_agent = variable("FOREBAY_TRUST_AGENT").and_then(|text| text.to_str()?.parse().ok());
-        if let Some(copies) = number("FOREBAY_COPIES") {
-            config.copies = if copies > 1 { 2 } else { 1 };
-        }
+        config.second = variable("FOREBAY_COPIES").and_then(|text| second_place(text.to_str()?));
         config.quiet = variable("FOREBAY_QUIET").is_some_and(|v| v == "1");
         config
+    }
+}
+
+/// Where second copies go, by the value of `FOREBAY_COPIES` or `--copies`: `2` (nodes) or `disk`.
+pub fn second_place(copies: &str) -> Option<SecondPlace> {
+    match copies {
+        "2" => Some(SecondPlace::Node),
+        "disk" => Some(SecondPlace::Disk),
+        _ => None,
     }
 }
 

@@ -56,13 +56,22 @@ pub struct DirtyRecord {
     pub second: SecondCopy,
 }
 
+/// Where the second copy of a dirty file is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Keeper {
+    /// In the memory of this node.
+    Node(String),
+    /// In the log on a disk of the file's own node.
+    Disk,
+}
+
 /// What a node notes of the second copy of a dirty file, at either end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecondCopy {
     /// Counts the copies that were made of the file.
     pub generation: u64,
-    /// The node that keeps the copy.
-    pub kept_by: Option<String>,
+    /// Where the copy is.
+    pub kept_by: Option<Keeper>,
     /// This is the copy, of a file of that node.
     pub kept_for: Option<String>,
     /// Another node may have written the file to the PFS: a pass looks what is there first.
@@ -70,9 +79,6 @@ pub struct SecondCopy {
     /// Another node has taken the file over.
     pub is_fenced: bool,
 }
-
-/// Records of versions without [`SecondCopy`] end before it. Its absence reads as zeros.
-const SECOND_COPY_BYTES: usize = 5;
 
 impl DirtyRecord {
     /// Writes it beside the content with number `copy`, in place of an earlier one.
@@ -94,8 +100,8 @@ impl DirtyRecord {
         if len > RECORD_BYTES_MAX {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let mut bytes = vec![0; len as usize + SECOND_COPY_BYTES];
-        read_exact_at(file.as_fd(), &mut bytes[..len as usize], 0)?;
+        let mut bytes = vec![0; len as usize];
+        read_exact_at(file.as_fd(), &mut bytes, 0)?;
         postcard::from_bytes(&bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
     }
 }
@@ -212,6 +218,22 @@ impl Words {
 }
 
 #[cfg(test)]
+pub(crate) fn record_for_tests() -> DirtyRecord {
+    DirtyRecord {
+        mount: "scratch".into(),
+        path: b"/pfs/a\xff".to_vec(),
+        dev: 3,
+        ino: 7,
+        born_ns: Some(1),
+        uid: 1000,
+        since_ns: 5,
+        left: (0, -3),
+        is_draining: false,
+        second: SecondCopy::default(),
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -234,18 +256,7 @@ mod tests {
     #[test]
     fn a_dirty_file_outlives_its_agent_and_what_is_half_made_does_not() {
         let (_dir, tier) = Tier::for_tests();
-        let record = DirtyRecord {
-            mount: "scratch".into(),
-            path: b"/pfs/a\xff".to_vec(),
-            dev: 3,
-            ino: 7,
-            born_ns: Some(1),
-            uid: 1000,
-            since_ns: 5,
-            left: (0, -3),
-            is_draining: false,
-            second: SecondCopy::default(),
-        };
+        let record = record_for_tests();
         tier.create_copy(1).unwrap();
         tier.create_copy(2).unwrap();
         record.store(&tier, 2).unwrap();
@@ -256,11 +267,6 @@ mod tests {
         tier.remove_copy(3).unwrap();
         assert_eq!(tier.list_copies().unwrap(), [0; 0]);
         assert_eq!(tier.list_dirty().unwrap(), [2]);
-        assert_eq!(DirtyRecord::load(&tier, 2).unwrap(), newer);
-        // One of a version that knew of no second copy.
-        let bytes = postcard::to_stdvec(&newer).unwrap();
-        let bytes = &bytes[..bytes.len() - SECOND_COPY_BYTES];
-        tier.replace_dirty_record(2, |file| write_all_at(file, bytes, 0)).unwrap();
         assert_eq!(DirtyRecord::load(&tier, 2).unwrap(), newer);
         tier.forget_dirty(2).unwrap();
         assert_eq!((tier.list_dirty().unwrap(), tier.list_copies().unwrap()), (vec![], vec![]));

@@ -3,14 +3,15 @@
 //! Mechanism only. `tier` finds or makes the tmpfs and the copies in it, `copy` is one cached
 //! version with its residency map, `word` is one entry of that map, `budget` counts every byte the
 //! agent uses, `ring` and `staging` are the memory that a client shares with the agent. `dirty` is
-//! a file that programs write before the PFS has it, and `dirty_index` tells programs which there
-//! are. What to fetch, keep or release is decided elsewhere.
+//! a file that programs write before the PFS has it, `dirty_index` shows programs which there are,
+//! and `dirty_log` keeps them on a disk. What to fetch, keep or release is decided elsewhere.
 
 pub mod bounded;
 pub mod budget;
 pub mod copy;
 pub mod dirty;
 pub mod dirty_index;
+pub mod dirty_log;
 mod full_io;
 pub mod keeper;
 pub mod map;

@@ -400,10 +400,25 @@ pub enum Request {
         /// The agent answers at the latest after this many milliseconds.
         deadline_ms: u32,
     },
-    /// Wait until what was written before to a dirty file is in the memory of a second node, or on
-    /// the PFS; `None`: to all files of this user. → as [`Request::CallIn`]. After
-    /// [`Reply::Waits`] the client asks again on the same connection.
-    DirtyKeep(Option<CopyId>),
+    /// Wait until what was written before to a dirty file is in a second place as well, or on the
+    /// PFS. → as [`Request::CallIn`]. After [`Reply::Waits`] the client asks again on the same
+    /// connection.
+    DirtyKeep {
+        /// `None`: to all files of this user.
+        copy: Option<CopyId>,
+        /// The second place.
+        second: SecondPlace,
+    },
+}
+
+/// Where else than in the memory of its node the content of a dirty file is to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SecondPlace {
+    /// In the memory of another node.
+    #[default]
+    Node,
+    /// On a disk of the same node.
+    Disk,
 }
 
 /// What the agent answers.

@@ -161,6 +161,11 @@ impl Orders {
         }
     }
 
+    /// Whether the job has announced an order.
+    pub fn has(&self, job: u64) -> bool {
+        lock(&self.state).jobs.contains_key(&job)
+    }
+
     /// The job has ended.
     pub fn end(&self, job: u64) {
         let mut state = lock(&self.state);

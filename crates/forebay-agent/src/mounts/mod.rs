@@ -217,18 +217,23 @@ impl MountState {
     /// another number, and the number of one that is gone may be given to a file system of
     /// somebody's own.
     pub fn has_device(&self, dev: u64) -> bool {
+        self.device() == Some(dev)
+    }
+
+    /// The device number of its file system, if that is mounted. Asks the kernel only.
+    pub fn device(&self) -> Option<u64> {
         use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
         // The number of a mount, never given twice. Kernels before 6.8 tell one that may be, those
         // before 5.8 none: the device's number tells most mounts apart then.
         let mask = StatxFlags::MNT_ID | StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-        let Ok(stat) = statx(CWD, &self.root, flags, mask) else { return false };
+        let stat = statx(CWD, &self.root, flags, mask).ok()?;
         if self.must_be_mounted && !is_mount_root(&stat, &self.root) {
-            return false;
+            return None;
         }
         let present = makedev(stat.stx_dev_major, stat.stx_dev_minor);
         self.found(present.rotate_left(32) ^ stat.stx_mnt_id);
-        present == dev
+        Some(present)
     }
 
     /// A request has found this mount there. An agent may have begun before its PFS was mounted.

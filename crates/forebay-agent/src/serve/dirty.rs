@@ -5,7 +5,7 @@ use super::session::{Answer, Connection, refuse, reply};
 use crate::mounts::admit::Admitted;
 use crate::write_back::newest::Newest;
 use crate::write_back::{Drained, Opening};
-use forebay_wire::{Refusal, Reply};
+use forebay_wire::{Refusal, Reply, SecondPlace};
 use rustix::fs::OFlags;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -76,13 +76,13 @@ pub fn sync(connection: &mut Connection, fds: Vec<Sent>) -> Answer {
     drained(answer)
 }
 
-/// Waits until a second node or the PFS has one file, or all of the user's. The first question says
-/// what is meant, the others repeat it.
-pub fn keep(connection: &mut Connection, copy: Option<u64>) -> Answer {
+/// Waits until the second place or the PFS has one file, or all of the user's. The first question
+/// says what is meant, the others repeat it.
+pub fn keep(connection: &mut Connection, copy: Option<u64>, second: SecondPlace) -> Answer {
     let write_back = &connection.node.write_back;
     let mut wanted = match connection.keeping.take() {
         Some(wanted) => wanted,
-        None => match write_back.to_keep(connection.peer.uid, copy) {
+        None => match write_back.to_keep(connection.peer.uid, copy, second) {
             Ok(wanted) => wanted,
             Err(refusal) => return refuse(refusal),
         },

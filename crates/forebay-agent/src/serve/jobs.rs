@@ -26,6 +26,10 @@ pub fn room_for_reported(
 ) -> Result<(Size, Reservation), Refusal> {
     let (node, size) = (&connection.node, Size::of(updates));
     if !updates.contains(&JobUpdate::End) {
+        if node.orders.has(connection.id) {
+            // What was read before this report is compared with the order as it was before.
+            node.drain_rings();
+        }
         node.orders.check(connection.id)?;
     }
     if !updates.is_empty() && !updates.contains(&JobUpdate::End) {

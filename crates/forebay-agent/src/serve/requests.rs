@@ -68,7 +68,7 @@ impl Connection {
             Request::DirtyRoom { copy, bytes } => dirty::make_room(self, copy, bytes),
             Request::CallIn(copy) => dirty::call_in(self, copy),
             Request::DirtySync => dirty::sync(self, fds),
-            Request::DirtyKeep(copy) => dirty::keep(self, copy),
+            Request::DirtyKeep { copy, second } => dirty::keep(self, copy, second),
             Request::DirtyStat { dev, ino } => dirty::stat(self, dev, ino),
             Request::OpenNewest if fds.is_empty() => dirty::wait_for_newest(self),
             Request::OpenNewest => self.with_file(fds, |c, file, fd| dirty::open_newest(c, &file, fd)),

@@ -4,8 +4,9 @@ use super::dirty_file::{Dirty, Stamp};
 use super::{FILE_BYTES, FILE_DESCRIPTORS, WriteBack};
 use crate::user_limits::Kind;
 use forebay_store::Class;
-use forebay_store::dirty::DirtyRecord;
-use rustix::fs::OFlags;
+use forebay_store::dirty::{DirtyRecord, Keeper};
+use forebay_store::dirty_log::{DirtyLog, Logged};
+use rustix::fs::{OFlags, Uid, fchown};
 use std::io;
 
 impl WriteBack {
@@ -22,7 +23,67 @@ impl WriteBack {
                 self.unlink(copy);
             }
         }
+        if let Some(log) = &self.log {
+            self.adopt_log(log)?;
+        }
         Ok(())
+    }
+
+    /// Takes up what the log has, and the tier has lost: the node was started anew.
+    fn adopt_log(&self, log: &DirtyLog) -> io::Result<()> {
+        let mut restored = (0_u64, 0_u64);
+        for logged in log.files()? {
+            let adopted = match &logged {
+                Ok(logged) => self
+                    .adopt_logged(logged)
+                    .map_err(|e| (String::from_utf8_lossy(&logged.record().path).into_owned(), e)),
+                Err((name, e)) => Err((name.clone(), io::Error::new(e.kind(), e.to_string()))),
+            };
+            match adopted {
+                Ok(bytes) => restored = (restored.0 + u64::from(bytes > 0), restored.1 + bytes),
+                Err((name, e)) => {
+                    tracing::error!(file = name, error = %e, "a file stays in the log: it cannot be taken up");
+                }
+            }
+        }
+        if restored.0 > 0 {
+            tracing::info!(files = restored.0, bytes = restored.1, "took up files from the log");
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes that it brings into the tier.
+    fn adopt_logged(&self, logged: &Logged) -> io::Result<u64> {
+        let mut record = logged.record().clone();
+        let mount = self.mounts.iter().position(|mount| mount.label() == record.mount);
+        let is_known = |key| self.state().by_inode.contains_key(&key);
+        if mount.is_some_and(|mount| is_known((mount, record.ino))) {
+            // The tier has it as well, and perhaps a newer one.
+            return Ok(0);
+        }
+        if let Some(dev) = mount.and_then(|mount| self.mounts[mount].device()) {
+            record.dev = dev;
+        }
+        let copy = self.cache.next_copy();
+        record.second.kept_by = Some(Keeper::Disk);
+        // A pass may have written some of it.
+        record.second.is_disputed = true;
+        let restored = (|| {
+            logged.restore(&self.cache.tier.create_copy(copy)?)?;
+            if !self.shares.is_operator(record.uid) {
+                let content = self.cache.tier.open_dirty(copy, OFlags::WRONLY)?;
+                fchown(content, Some(Uid::from_raw(record.uid)), None)?;
+            }
+            record.store(&self.cache.tier, copy)?;
+            self.adopt_one(copy)
+        })();
+        match restored {
+            Ok(()) => Ok(logged.bytes()),
+            Err(e) => {
+                self.unlink(copy);
+                Err(e)
+            }
+        }
     }
 
     fn adopt_one(&self, copy: u64) -> io::Result<()> {
@@ -30,7 +91,8 @@ impl WriteBack {
         if record.second.kept_for.is_some() {
             return self.adopt_copy(copy, record);
         }
-        let (is_kept, is_fenced) = (record.second.kept_by.is_some(), record.second.is_fenced);
+        let is_kept = matches!(record.second.kept_by, Some(Keeper::Node(_)));
+        let is_fenced = record.second.is_fenced;
         let content = self.cache.tier.open_dirty(copy, OFlags::RDONLY)?;
         let bytes = FILE_BYTES + Stamp::of(&content)?.bytes;
         let mount = self.mounts.iter().position(|mount| mount.label() == record.mount);

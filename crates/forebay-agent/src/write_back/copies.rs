@@ -1,9 +1,10 @@
-//! Sends second copies of dirty files to other nodes.
+//! Makes second copies of dirty files: in the memory of other nodes, or in the log.
 //!
-//! With `copies = 2`, `fsync` and `close` return once the content is in the memory of a second node
-//! as well. A copy is always a whole one, and replaces the earlier one when it is complete: the
-//! time of a file's last write says that it has changed, but not where. If no node takes the copy,
-//! the program waits for the PFS instead.
+//! If a program wants it, `fsync` and `close` return once the content is in a second place as well:
+//! with `copies = 2` in the memory of another node, with `copies = disk` in the log on a disk of
+//! this one. A copy is always a whole one, and replaces the earlier one when it is complete: the
+//! time of a file's last write says that it has changed, but not where. If the place does not take
+//! it, the program waits for the PFS instead.
 //!
 //! When the node with the copy is gone, another gets one. When the PFS has the file, the copy is
 //! released.
@@ -15,15 +16,15 @@ use crate::counters::add;
 use crate::fetch::peer_link::Link;
 use crate::lock::lock;
 use forebay_policy::machine::Nanos;
-use forebay_store::dirty::Words;
+use forebay_store::dirty::{DirtyRecord, Keeper, Words};
 use forebay_wire::cluster::DirtyFile;
 use forebay_wire::peer::{Custody, KeptFile};
-use forebay_wire::{NodeInfo, Refusal};
+use forebay_wire::{NodeInfo, Refusal, SecondPlace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
@@ -49,11 +50,28 @@ const LOOK: Duration = Duration::from_millis(200);
 /// For each file that is waited for: the copies and the passes that had begun.
 pub type Wanted = BTreeMap<u64, (u64, u64)>;
 
+/// Where a copy is sent.
+#[derive(Clone, Debug)]
+enum To {
+    Node(Box<NodeInfo>),
+    Disk,
+}
+
+impl To {
+    fn keeper(&self) -> Keeper {
+        match self {
+            To::Node(node) => Keeper::Node(node.name.clone()),
+            To::Disk => Keeper::Disk,
+        }
+    }
+}
+
 /// A copy that is to be sent.
 struct Sending {
     copy: u64,
-    node: NodeInfo,
-    kept: KeptFile,
+    to: To,
+    record: DirtyRecord,
+    ranges: Vec<(u64, u64)>,
     content: Arc<OwnedFd>,
     stamp: Stamp,
     /// Its last write was long enough ago for the next one to show another time.
@@ -68,7 +86,7 @@ impl WriteBack {
     ///
     /// # Errors
     /// The file is another user's.
-    pub fn to_keep(&self, uid: u32, copy: Option<u64>) -> Result<Wanted, Refusal> {
+    pub fn to_keep(&self, uid: u32, copy: Option<u64>, second: SecondPlace) -> Result<Wanted, Refusal> {
         let mut state = self.state();
         let mut wanted = Wanted::new();
         for (number, dirty) in &mut state.files {
@@ -83,6 +101,7 @@ impl WriteBack {
                 // What a program still writes to it is nowhere else.
                 return Err(Refusal::Invalid(dirty.error.clone()));
             }
+            dirty.copying.place = second;
             let has_pfs = dirty.is_called_in() && dirty.is_all_drained();
             if dirty.is_dirty() && dirty.is_listed && !dirty.is_copied() && !has_pfs {
                 wanted.insert(*number, (dirty.copying.sent.0, dirty.passes.0));
@@ -123,7 +142,7 @@ impl WriteBack {
                     let has_failed = is_missed && dirty.failures > 0 && !dirty.is_draining;
                     if has_failed || dirty.phase == Phase::Parked {
                         let path = String::from_utf8_lossy(&dirty.record.path);
-                        let why = format!("{path}: no node takes a second copy, and: {}", dirty.error);
+                        let why = format!("{path}: there is no second copy, and: {}", dirty.error);
                         failed = Some(Drained::Failed(dirty.errno, why));
                     }
                     let is_to_ask = dirty.copying.sent.0 <= begun.0 && !dirty.copying.is_asked;
@@ -173,7 +192,10 @@ impl WriteBack {
 
     fn is_to_send(&self, dirty: &Dirty, now: Nanos) -> bool {
         let copying = &dirty.copying;
-        let is_lost = || dirty.record.second.kept_by.as_ref().is_some_and(|node| !self.is_member(node));
+        let is_lost = || match &dirty.record.second.kept_by {
+            Some(Keeper::Node(node)) => !self.is_member(node),
+            Some(Keeper::Disk) | None => false,
+        };
         dirty.is_dirty()
             && dirty.is_listed
             && dirty.phase != Phase::Parked
@@ -204,7 +226,8 @@ impl WriteBack {
         let place = |node: &&NodeInfo| {
             let mut hasher = DefaultHasher::new();
             (dirty.record.ino, &node.name).hash(&mut hasher);
-            let has_it = dirty.record.second.kept_by.as_ref() == Some(&node.name);
+            let has_it =
+                matches!(&dirty.record.second.kept_by, Some(Keeper::Node(keeper)) if *keeper == node.name);
             (has_it, Some(&node.host) != own_host, hasher.finish())
         };
         view.cluster.nodes.iter().filter(can).max_by_key(place).cloned()
@@ -212,7 +235,11 @@ impl WriteBack {
 
     fn begin_sending(&self, state: &mut State, copy: u64, now: Nanos) -> Option<Sending> {
         let dirty = state.files.get_mut(&copy)?;
-        let Some(node) = self.choose(dirty, now) else {
+        let to = match dirty.copying.place {
+            SecondPlace::Node => self.choose(dirty, now).map(|node| To::Node(Box::new(node))),
+            SecondPlace::Disk => self.log.as_ref().map(|_| To::Disk),
+        };
+        let Some(to) = to else {
             self.miss(dirty, now);
             return None;
         };
@@ -224,19 +251,58 @@ impl WriteBack {
         dirty.copying.is_asked = false;
         dirty.copying.is_sending = true;
         dirty.copying.sent.0 += 1;
-        let root = self.mounts[dirty.mount].root().canonicalize().unwrap_or_default();
-        let path = Path::new(OsStr::from_bytes(&dirty.record.path)).strip_prefix(root);
-        let path = path.map_or_else(|_| Vec::new(), |path| path.as_os_str().as_bytes().to_vec());
         let record = &mut dirty.record;
         record.second.generation += 1;
         // Noted first: an agent that starts after this one's death knows that there may be a copy.
-        record.second.kept_by.get_or_insert_with(|| node.name.clone());
+        record.second.kept_by.get_or_insert_with(|| to.keeper());
         let _is_tried_again = record.store(&self.cache.tier, copy);
         let age_ns = crate::mounts::wall_clock_ns() - stamp.mtime_ns;
         let is_mapped = dirty.words.as_ref().is_some_and(Words::is_mapped);
+        let is_settled = !is_mapped && age_ns > SETTLED.as_nanos() as i64;
+        let (record, content) = (record.clone(), dirty.content.clone());
+        Some(Sending { copy, to, record, ranges, content, stamp, is_settled })
+    }
+
+    /// The place does not take the copy.
+    fn miss(&self, dirty: &mut Dirty, now: Nanos) {
+        if dirty.copying.missed_until.is_none() {
+            let path = String::from_utf8_lossy(&dirty.record.path);
+            let why = match dirty.copying.place {
+                SecondPlace::Node => "no other node takes a second copy",
+                SecondPlace::Disk if self.log.is_none() => "tier.log is not set, so there is no second copy",
+                SecondPlace::Disk => "the log takes no second copy",
+            };
+            tracing::warn!(path = %path, "{why}; its writers wait for the file system");
+        }
+        dirty.copying.missed_until = Some(now + AGAIN.as_nanos() as u64);
+        self.changed.notify_all();
+    }
+
+    /// Sends it; the inner error is why the place does not want it.
+    fn send(&self, sending: &Sending, last: &mut LastLink) -> io::Result<Result<(), String>> {
+        let Sending { record, content, stamp, ranges, .. } = sending;
+        match (&sending.to, &self.log) {
+            (To::Node(node), _) => self.send_to_node(node, sending, last),
+            (To::Disk, None) => Ok(Err("there is no log".into())),
+            (To::Disk, Some(log)) => {
+                log.write(record, content.as_fd(), (stamp.size, stamp.mtime_ns), ranges).map(Ok)
+            }
+        }
+    }
+
+    fn send_to_node(
+        &self,
+        node: &NodeInfo,
+        sending: &Sending,
+        last: &mut LastLink,
+    ) -> io::Result<Result<(), String>> {
+        let (record, stamp) = (&sending.record, &sending.stamp);
+        let mount = self.mounts.iter().find(|mount| mount.label() == record.mount);
+        let root = mount.and_then(|mount| mount.root().canonicalize().ok()).unwrap_or_default();
+        let path = Path::new(OsStr::from_bytes(&record.path)).strip_prefix(root);
         let kept = KeptFile {
             file: DirtyFile { mount: record.mount.clone(), ino: record.ino },
-            path,
+            path: path.map_or_else(|_| Vec::new(), |path| path.as_os_str().as_bytes().to_vec()),
             born_ns: record.born_ns,
             uid: record.uid,
             since_ns: record.since_ns,
@@ -244,74 +310,68 @@ impl WriteBack {
             generation: record.second.generation,
             size: stamp.size,
             mtime_ns: stamp.mtime_ns,
-            ranges,
+            ranges: sending.ranges.clone(),
         };
-        let is_settled = !is_mapped && age_ns > SETTLED.as_nanos() as i64;
-        Some(Sending { copy, node, kept, content: dirty.content.clone(), stamp, is_settled })
-    }
-
-    /// No node takes the copy.
-    fn miss(&self, dirty: &mut Dirty, now: Nanos) {
-        if dirty.copying.missed_until.is_none() {
-            let path = String::from_utf8_lossy(&dirty.record.path);
-            tracing::warn!(path = %path, "no other node takes a second copy; its writers wait for the file system");
-        }
-        dirty.copying.missed_until = Some(now + AGAIN.as_nanos() as u64);
-        self.changed.notify_all();
-    }
-
-    /// Sends it; the inner error is why the node does not want it.
-    fn send(&self, sending: &Sending, last: &mut LastLink) -> io::Result<Result<(), String>> {
-        let is_usable = |(node, _, used): &(NodeInfo, Link, Instant)| {
-            *node == sending.node && used.elapsed() < LINK_UNUSED_MAX
-        };
+        let is_usable =
+            |(other, _, used): &(NodeInfo, Link, Instant)| other == node && used.elapsed() < LINK_UNUSED_MAX;
         let mut link = match last.take().filter(is_usable) {
             Some((_, link, _)) => link,
-            None => self.elsewhere.connect(&sending.node.name, Instant::now() + SILENCE_MAX)?,
+            None => self.elsewhere.connect(&node.name, Instant::now() + SILENCE_MAX)?,
         };
-        let sent = link.keep(sending.kept.clone(), &sending.content, SILENCE_MAX)?;
-        *last = Some((sending.node.clone(), link, Instant::now()));
+        let sent = link.keep(kept, &sending.content, SILENCE_MAX)?;
+        *last = Some((node.clone(), link, Instant::now()));
         Ok(sent)
     }
 
     fn end_sending(&self, sending: &Sending, sent: io::Result<Result<(), String>>) {
-        let name = &sending.node.name;
+        let (keeper, generation) = (sending.to.keeper(), sending.record.second.generation);
         let mut state = self.state();
         let now = self.now();
         let Some(dirty) = state.files.get_mut(&sending.copy).filter(|file| file.is_dirty() && file.is_listed)
         else {
             drop(state);
-            return self.release(name.clone(), &sending.kept.file, sending.kept.generation);
+            return self.release(keeper, &sending.record, generation);
         };
         dirty.copying.is_sending = false;
         match sent {
             Ok(Ok(())) => {
                 add(&self.counters.copies_sent_total, 1);
-                let bytes = sending.kept.ranges.iter().map(|(from, to)| to - from).sum();
+                let bytes = sending.ranges.iter().map(|(from, to)| to - from).sum();
                 add(&self.counters.copies_sent_bytes, bytes);
                 dirty.copying.sent.1 = dirty.copying.sent.0;
                 dirty.copying.stamp = Some((sending.stamp, sending.is_settled));
                 dirty.copying.missed_until = None;
-                let earlier = dirty.record.second.kept_by.replace(name.clone());
+                let earlier = dirty.record.second.kept_by.replace(keeper.clone());
                 let _is_tried_again = dirty.record.store(&self.cache.tier, sending.copy);
-                if let Some(earlier) = earlier.filter(|earlier| earlier != name) {
-                    self.release(earlier, &sending.kept.file, sending.kept.generation);
+                if let Some(earlier) = earlier.filter(|earlier| *earlier != keeper) {
+                    self.release(earlier, &sending.record, generation);
                 }
             }
             // The content has become shorter meanwhile, or this was the last of a connection.
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof || e.kind() == io::ErrorKind::BrokenPipe => {
-                tracing::debug!(node = name, error = %e, "a second copy is sent again");
+                tracing::debug!(?keeper, error = %e, "a second copy is sent again");
                 dirty.copying.is_asked = true;
-                dirty.copying.refused.insert(name.clone(), now + AGAIN.as_nanos() as u64 / 20);
+                if let Keeper::Node(name) = keeper {
+                    dirty.copying.refused.insert(name, now + AGAIN.as_nanos() as u64 / 20);
+                }
             }
             failed => {
-                if failed.is_err() {
-                    self.elsewhere.cluster().avoid(name);
-                }
-                let why = failed.map_or_else(|e| e.to_string(), |refused| refused.err().unwrap_or_default());
-                tracing::warn!("cannot send a second copy to node {name}: {why}");
                 dirty.copying.is_asked = true;
-                dirty.copying.refused.insert(name.clone(), now + AGAIN.as_nanos() as u64);
+                let is_unreachable = failed.is_err();
+                let why = failed.map_or_else(|e| e.to_string(), |refused| refused.err().unwrap_or_default());
+                match keeper {
+                    Keeper::Node(name) => {
+                        if is_unreachable {
+                            self.elsewhere.cluster().avoid(&name);
+                        }
+                        tracing::warn!("cannot send a second copy to node {name}: {why}");
+                        dirty.copying.refused.insert(name, now + AGAIN.as_nanos() as u64);
+                    }
+                    Keeper::Disk => {
+                        tracing::warn!("cannot write to the log: {why}");
+                        self.miss(dirty, now);
+                    }
+                }
             }
         }
         self.changed.notify_all();
@@ -322,13 +382,25 @@ impl WriteBack {
         if dirty.record.second.is_fenced {
             return;
         }
-        if let Some(node) = dirty.record.second.kept_by.take() {
-            self.release(node, &dirty.name(), dirty.record.second.generation);
+        if let Some(keeper) = dirty.record.second.kept_by.take() {
+            self.release(keeper, &dirty.record, dirty.record.second.generation);
         }
     }
 
-    fn release(&self, node: String, file: &DirtyFile, generation: u64) {
-        lock(&self.releases).push((node, file.clone(), generation));
+    fn release(&self, keeper: Keeper, record: &DirtyRecord, generation: u64) {
+        match keeper {
+            Keeper::Disk => self.remove_from_log(record),
+            Keeper::Node(node) => {
+                let file = DirtyFile { mount: record.mount.clone(), ino: record.ino };
+                lock(&self.releases).push((node, file, generation));
+            }
+        }
+    }
+
+    pub(super) fn remove_from_log(&self, record: &DirtyRecord) {
+        if let Some(Err(e)) = self.log.as_ref().map(|log| log.remove(record)) {
+            tracing::warn!(error = %e, "a file that the file system has cannot be removed from the log");
+        }
     }
 
     /// Tells nodes which copies they need not keep. Whom this does not reach asks
@@ -365,7 +437,7 @@ impl WriteBack {
         match dirty.map(|dirty| (&dirty.record.second.kept_by, &dirty.copying)) {
             None => Custody::Unknown,
             // It may be that node's turn right now.
-            Some((Some(node), copying)) if node == by || copying.is_sending => Custody::Yours,
+            Some((Some(Keeper::Node(node)), copying)) if node == by || copying.is_sending => Custody::Yours,
             Some((Some(_), _)) => Custody::Others,
             // This node may have lost the content, and have begun anew.
             Some((None, _)) => Custody::Unknown,

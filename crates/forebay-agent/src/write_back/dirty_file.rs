@@ -5,9 +5,9 @@ use crate::user_limits::Share;
 use forebay_pfs::FileFacts;
 use forebay_policy::drain::Outlook;
 use forebay_policy::machine::Nanos;
-use forebay_store::dirty::{DirtyRecord, Words};
+use forebay_store::dirty::{DirtyRecord, Keeper, Words};
 use forebay_wire::cluster::DirtyFile;
-use forebay_wire::{DirtyState, DirtyStatus};
+use forebay_wire::{DirtyState, DirtyStatus, SecondPlace};
 use rustix::fs::fstat;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -58,9 +58,11 @@ pub enum Phase {
     Clean(FileFacts),
 }
 
-/// How the second copy of a dirty file stands. The node that keeps it is in the record.
+/// How the second copy of a dirty file stands. Where it is stands in the record.
 #[derive(Debug, Default)]
 pub struct Copying {
+    /// Where it is to be.
+    pub place: SecondPlace,
     /// One is to be sent.
     pub is_asked: bool,
     /// One is being sent.
@@ -71,7 +73,7 @@ pub struct Copying {
     pub stamp: Option<(Stamp, bool)>,
     /// Nodes that have refused it, until when they are not asked.
     pub refused: BTreeMap<String, Nanos>,
-    /// No node takes it: it waits for the PFS, and nodes are asked again from then on.
+    /// The place does not take it: it waits for the PFS, and the place is tried again from then on.
     pub missed_until: Option<Nanos>,
     /// An earlier agent's: another node may have taken it over.
     pub is_unconfirmed: bool,
@@ -197,7 +199,11 @@ impl Dirty {
     pub fn is_copied(&self) -> bool {
         let is_mapped = self.words.as_ref().is_some_and(Words::is_mapped);
         let is_same = |(stamp, is_settled)| is_settled && Stamp::of(&self.content).ok() == Some(stamp);
-        self.record.second.kept_by.is_some() && !is_mapped && self.copying.stamp.is_some_and(is_same)
+        let is_there = match (&self.record.second.kept_by, self.copying.place) {
+            (Some(Keeper::Node(_)), SecondPlace::Node) | (Some(Keeper::Disk), SecondPlace::Disk) => true,
+            (Some(_), _) | (None, _) => false,
+        };
+        is_there && !is_mapped && self.copying.stamp.is_some_and(is_same)
     }
 
     /// Whether writers have to go on at the PFS.
@@ -207,10 +213,19 @@ impl Dirty {
 
     fn why(&self, outlook: Option<&Outlook>) -> String {
         let copy = match &self.record.second.kept_by {
-            _ if self.copying.missed_until.is_some() => "no node takes a second copy".to_owned(),
-            Some(_) if self.copying.sent.1 == 0 => String::new(),
-            Some(node) if self.is_copied() => format!("second copy on node {node}"),
-            Some(node) => format!("second copy of an earlier content on node {node}"),
+            _ if self.copying.missed_until.is_some() => match self.copying.place {
+                SecondPlace::Node => "no node takes a second copy".to_owned(),
+                SecondPlace::Disk => "the log takes no copy".to_owned(),
+            },
+            Some(Keeper::Node(_)) if self.copying.sent.1 == 0 => String::new(),
+            Some(keeper) => {
+                let (now, copied) = (Stamp::of(&self.content).ok(), self.copying.stamp);
+                let of = if now == copied.map(|copied| copied.0) { "" } else { " of an earlier content" };
+                match keeper {
+                    Keeper::Node(node) => format!("second copy{of} on node {node}"),
+                    Keeper::Disk => format!("second copy{of} in the log"),
+                }
+            }
             None => String::new(),
         };
         let outlook = outlook.map_or(String::new(), |outlook| outlook.why.to_string());

@@ -14,7 +14,7 @@
 //! | `clean` | makes one a copy |
 //! | `adopt`, `reopen` | takes over those of an earlier agent |
 //! | `elsewhere`, `newest` | those of other nodes |
-//! | `copies` | sends second copies of files to other nodes |
+//! | `copies` | makes second copies of files: on other nodes, or in the log on a disk |
 //! | `kept` | keeps second copies of files of other nodes, and takes the files over |
 
 mod adopt;
@@ -48,6 +48,7 @@ use forebay_policy::machine::Nanos;
 use forebay_store::Class;
 use forebay_store::dirty::{DirtyRecord, SecondCopy, Words};
 use forebay_store::dirty_index::DirtyIndex;
+use forebay_store::dirty_log::DirtyLog;
 use forebay_wire::cluster::DirtyFile;
 use forebay_wire::cluster::SHARED;
 use forebay_wire::{DirtyStatus, MAX_PACKET_BYTES, Refusal};
@@ -103,6 +104,8 @@ pub struct WriteBack {
     scheduler: Arc<Scheduler>,
     stop: Arc<Stop>,
     index: Option<DirtyIndex>,
+    /// Second copies on a disk of this node.
+    log: Option<DirtyLog>,
     claims: Arc<Claims>,
     elsewhere: Elsewhere,
     /// By mount; held while this agent looks at the times of a file on the PFS and sets them.
@@ -185,12 +188,12 @@ pub enum Drained {
 }
 
 impl WriteBack {
-    /// Nothing is dirty. Programs look into the table at `index`.
+    /// Nothing is dirty. Programs look into the table at `index`; `log` takes second copies.
     pub fn new(
         fetch: &Fetch,
         shares: Arc<Shares>,
         stop: Arc<Stop>,
-        index: &Path,
+        (index, log): (&Path, Option<DirtyLog>),
         elsewhere: Elsewhere,
     ) -> Self {
         let index = DirtyIndex::create(index).inspect_err(|e| {
@@ -204,6 +207,7 @@ impl WriteBack {
             scheduler: fetch.scheduler.clone(),
             stop,
             index: index.ok(),
+            log,
             claims: elsewhere.claims().clone(),
             elsewhere,
             stamping: fetch.mounts.iter().map(|_| Mutex::default()).collect(),

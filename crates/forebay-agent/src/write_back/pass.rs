@@ -17,7 +17,7 @@ use forebay_pfs::{FileFacts, Revalidate};
 use forebay_policy::drain::{Event, File, Forced, Owner, Server, chunks, pause_ns};
 use forebay_policy::machine::Nanos;
 use forebay_store::BLOCK_BYTES;
-use forebay_store::dirty::{DirtyRecord, Words};
+use forebay_store::dirty::{DirtyRecord, Keeper, Words};
 use forebay_store::map::Map;
 use forebay_wire::cluster::{DirtyFile, SHARED};
 use rustix::fs::{SeekFrom, Timespec, Timestamps, XattrFlags, fsetxattr, fsync, ftruncate, futimens, seek};
@@ -205,7 +205,8 @@ impl WriteBack {
 
     /// Writes the content. Returns the mtime that a program has set, if one has.
     fn make_pass(&self, pass: &Pass) -> Result<Option<i64>, Broken> {
-        if pass.record.second.kept_by.is_some() {
+        let is_at_node = matches!(pass.record.second.kept_by, Some(Keeper::Node(_)));
+        if is_at_node {
             match self.claims.claim(&file_of(&pass.record)).holder.as_ref().map(Option::as_deref) {
                 Ok(None | Some(SHARED)) => {}
                 Ok(Some(node)) => return Err(Broken::Fenced(node.to_owned())),
@@ -233,7 +234,7 @@ impl WriteBack {
         let is_as_left = facts.version.size == size && is_untouched;
         if second.is_disputed && !is_as_left {
             // The node of the file has emptied nothing since it noted what it left there.
-            let is_emptied = facts.version.size == 0 && !is_untouched && second.kept_by.is_some();
+            let is_emptied = facts.version.size == 0 && !is_untouched && is_at_node;
             if is_emptied || !is_part_of(pfs, facts.version.size, content, pass.stamp.size)? {
                 return Err(Broken::Conflict);
             }
@@ -282,6 +283,10 @@ impl WriteBack {
         let _ = futimens(pfs, &only_mtime(mtime_ns));
         let facts = FileFacts::of(pfs, Revalidate::Force)?;
         if self.is_final(pass) {
+            if pass.record.second.kept_by == Some(Keeper::Disk) {
+                // Before anybody takes the file for whole, and changes it.
+                self.remove_from_log(&pass.record);
+            }
             let mark = format!("{} {}", facts.version.size, facts.version.mtime_ns);
             let _ = fsetxattr(pfs, MARK, mark.as_bytes(), XattrFlags::empty());
         }

@@ -125,6 +125,8 @@ pub struct Setup {
     /// Another directory on a tmpfs, for the directory backing.
     pub directory: Option<PathBuf>,
     pub uid: Option<u32>,
+    /// `tier.log`.
+    pub log: Option<PathBuf>,
     /// `mount.settle_ms`: 0 for tests that are not about it.
     pub settle_ms: u64,
     /// `mount.map_rest_ms`: 0 for tests that are not about it.
@@ -146,6 +148,7 @@ impl Setup {
             backing: "directory",
             directory: None,
             uid: None,
+            log: None,
             settle_ms: 0,
             map_rest_ms: 0,
             stamps: "measure",
@@ -169,6 +172,9 @@ impl Setup {
         if self.backing == "directory" {
             let directory = self.directory.clone().unwrap_or_else(|| dir.join("tier"));
             text += &format!("directory = {directory:?}\n");
+        }
+        if let Some(log) = &self.log {
+            text += &format!("log = {log:?}\n");
         }
         for (label, root) in &self.mounts {
             text += &format!(

@@ -65,10 +65,7 @@ fn what_is_closed_outlives_its_node() {
     let Some((slow, mut cluster)) = failing(3, &[]) else { return };
     let file = slow.at("ckpt");
     end(write(&cluster, &file, 1));
-    assert!(
-        dirty(&cluster, 0).contains("waits") || dirty(&cluster, 0).contains("failed"),
-        "it is on the PFS"
-    );
+    assert!(dirty(&cluster, 0).trim() != "[]", "it is on the PFS");
     lose_node(&mut cluster, 0);
     for node in [1, 2, 1] {
         let read = end(run(&cluster, node, &[], READ, &file));

@@ -23,6 +23,7 @@ mod columnar;
 mod common;
 mod coordinator;
 mod copies;
+mod copies_on_disk;
 mod crash;
 mod dirty_elsewhere;
 mod drain;

@@ -363,7 +363,11 @@ fn a_peer_whose_copy_has_pages_of_another_size_is_not_asked_for_these() {
         let mut cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
         cluster.restart_with_pages_of(before);
         cluster.read_on(&[1], 1, &path, SEED);
-        cluster.nodes[0].evict();
+        // What node 1 has asked of node 0 may still come in there.
+        wait_for("node 0 has nothing", || {
+            cluster.nodes[0].evict();
+            cluster.nodes[0].client().admin().list().unwrap().is_empty()
+        });
         cluster.restart_with_pages_of(after);
         let adopted = |node: usize| cluster.nodes[node].counter("adopted_files_total");
         assert_eq!((adopted(0), adopted(1)), (0, 1));

@@ -59,6 +59,11 @@ impl Started {
         assert_eq!(line.trim_end(), word);
     }
 
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     fn say(&mut self) {
         self.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
     }
