@@ -201,6 +201,10 @@ experiment-memory: build ## HPL and a memory hog beside Spark ML on a node whose
 experiment-eley: build ## Spark beside an MPI writer under each planner, in the lab, as root; deadlines, map times, the simulator; about 25 minutes (ARGS=--quick: three minutes; docs/interference.md)
 	$(PYTHON) python/eley $(ARGS)
 
+.PHONY: experiment-checkpoint
+experiment-checkpoint: build ## Checkpoints straight and with write-back, beside a writer with deadlines and beside Spark, in the lab, as root; about 25 minutes (ARGS=--quick: four minutes; docs/checkpoints.md)
+	$(PYTHON) python/eley --checkpoints $(ARGS)
+
 .PHONY: chaos
 chaos: build ## Kills, stops and starves everything while readers check every byte (MINUTES=60, SEED=7, PFS="ext4 moosefs"; docs/chaos.md)
 	$(BUILT)/forebay-chaos run --seconds $$(($(or $(MINUTES),60) * 60)) $(addprefix --pfs ,$(PFS)) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)

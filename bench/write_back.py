@@ -1,13 +1,15 @@
 """Write-back: how long a writer waits, beside the memory that it writes to and the PFS itself.
 
-    python3 bench/write_back.py FOREBAY --pfs DIR [--log DIR] [--mib 1024] [--runs 5] [--capacity 4GiB]
+    python3 bench/write_back.py FOREBAY --pfs DIR [--log DIR] [--nodes] [--mib 1024] [--runs 5] [--capacity 4GiB]
 
 DIR is on the file system to compare with. One program writes a file by `write` of 1 MiB, in four
 ways that alternate: to a file of the tier's own tmpfs (the limit), to DIR, to DIR under
 `forebay run --write-back`, and with an fsync to DIR. Then the pass is timed beside the last of
 these, and a first read after it beside a read of the tmpfs. With --log, a write that ends with an
-fsync and `--copies disk` is timed beside the same to a file in that directory. Prints medians and
-ratios.
+fsync and `--copies disk` is timed beside the same to a file in that directory. With --nodes, one
+with `--copies 2` and two agents on this machine is timed beside a bare stream of the same file
+between two processes, by sendfile from a tmpfs: to a reader that drops the bytes, and to one that
+writes them to a tmpfs. Prints medians and ratios.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 WRITER = """
 import os, sys, time
@@ -33,6 +36,11 @@ os.close(fd)
 print(time.perf_counter() - began)
 """
 
+# As WRITER, and only the fsync is timed: what `--copies 2` adds to a write to memory.
+SYNCED = WRITER.replace("if sync:\n    os.fsync(fd)", "began = time.perf_counter()\nos.fsync(fd)").replace(
+    "path, mib, sync = sys.argv[1], int(sys.argv[2]), sys.argv[3] == \"sync\"", "path, mib = sys.argv[1], int(sys.argv[2])"
+)
+
 READER = """
 import os, sys, time
 fd = os.open(sys.argv[1], os.O_RDONLY)
@@ -41,6 +49,37 @@ began, n = time.perf_counter(), 0
 while got := os.preadv(fd, [buffer], n):
     n += got
 print(time.perf_counter() - began)
+"""
+
+
+# Sends a file to a reader; both are this script.
+STREAM = """
+import os, socket, sys, time
+path, target = sys.argv[1:]
+size = os.path.getsize(path)
+listener = socket.create_server(("127.0.0.1", 0))
+if os.fork() == 0:
+    connection = listener.accept()[0]
+    buffer, left = memoryview(bytearray(1 << 20)), size
+    out = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) if target != "none" else None
+    while left:
+        got = connection.recv_into(buffer)
+        if not got:
+            os._exit(1)
+        if out is not None:
+            os.write(out, buffer[:got])
+        left -= got
+    connection.send(b"x")
+    os._exit(0)
+client = socket.create_connection(listener.getsockname())
+with open(path, "rb") as file:
+    began = time.perf_counter()
+    client.sendfile(file)
+    assert client.recv(1) == b"x"
+    print(time.perf_counter() - began)
+os.wait()
+if target != "none":
+    os.unlink(target)
 """
 
 
@@ -59,6 +98,7 @@ def main() -> None:
     parser.add_argument("forebay")
     parser.add_argument("--pfs", required=True)
     parser.add_argument("--log", help="a directory on a disk, for `tier.log`")
+    parser.add_argument("--nodes", action="store_true", help="measure --copies 2 as well")
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--capacity", default="4GiB")
@@ -113,20 +153,67 @@ def main() -> None:
                 raise SystemExit(f"not all of {wanted} files were absorbed and copied: {counters}")
         finally:
             subprocess.run([forebay, "down", "--drop", "--state-dir", state], check=True, stdout=subprocess.DEVNULL)
+        if args.nodes:
+            two_nodes(forebay, pfs, args, note)
     rates = {name: statistics.median(all_rates) for name, all_rates in found.items()}
     for name, rate in rates.items():
         low, high = min(found[name]), max(found[name])
-        print(f"{name:<32} {rate:8.0f} MiB/s   ({low:.0f} to {high:.0f})")
+        print(f"{name:<34} {rate:8.0f} MiB/s   ({low:.0f} to {high:.0f})")
     for name, limit in [
         ("write: write-back", "write: tmpfs"),
         ("write: write-back", "write: PFS"),
         ("pass", "write and fsync: PFS"),
         ("read after the pass", "read: tmpfs"),
         ("write and fsync: --copies disk", "write and fsync: disk of the log"),
+        ("fsync: --copies 2", "stream"),
+        ("fsync: --copies 2", "stream to a tmpfs"),
     ]:
         if name not in rates:
             continue
         print(f"{name} / {limit}: {rates[name] / rates[limit]:.2f}")
+
+
+def two_nodes(forebay: str, pfs: str, args: argparse.Namespace, note: Callable[[str, float], None]) -> None:
+    """Two agents under one coordinator; the second keeps what the first one's programs sync."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        coordinator = subprocess.Popen([forebay, "coordinator", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        processes = [coordinator]
+        try:
+            address = coordinator.stdout.readline().split()[-1]
+            for name in "ab":
+                lines = f"[agent]\nstate_dir = '{place}/{name}'\n[tier]\ncapacity = '{args.capacity}'\nbacking = 'directory'\ndirectory = '{place}/tier-{name}'\n"
+                lines += f"[cluster]\nnode = '{name}'\ncoordinator = '{address}'\nlisten = '127.0.0.1:0'\n[[mount]]\nlabel = 'pfs'\nroot = '{pfs}'\n"
+                with open(f"{place}/{name}.toml", "w") as file:
+                    file.write(lines)
+                processes.append(subprocess.Popen([forebay, "agent", "--config", f"{place}/{name}.toml"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            env = {**os.environ, "FOREBAY_SOCKET": f"{place}/a/agent.sock"}
+            until = time.monotonic() + 30
+            while True:
+                shown = subprocess.run([forebay, "status", "--json"], env=env, capture_output=True, text=True, check=False)
+                if shown.returncode == 0 and len(json.loads(shown.stdout)["cluster"]["view"]["nodes"]) == 2:
+                    break
+                if time.monotonic() > until:
+                    raise SystemExit("the two agents do not find each other")
+                time.sleep(0.2)
+            run = [forebay, "run", "--write-back", pfs, "--detach", "--copies", "2", "--"]
+            timed = [sys.executable, "-c", SYNCED]
+            path, mib = f"{pfs}/file", str(args.mib)
+            for _ in range(args.runs):
+                note("fsync: --copies 2", seconds([*run, *timed, path, mib], env))
+                subprocess.run([forebay, "sync", "--quiet"], env=env, check=True, stdout=subprocess.DEVNULL)
+                os.unlink(path)
+                subprocess.run([forebay, "evict", "--all"], env=env, check=True, stdout=subprocess.DEVNULL)
+                source = f"{place}/source"
+                subprocess.run([sys.executable, "-c", WRITER, source, mib, "no"], check=True, stdout=subprocess.DEVNULL)
+                note("stream", seconds([sys.executable, "-c", STREAM, source, "none"], env))
+                note("stream to a tmpfs", seconds([sys.executable, "-c", STREAM, source, f"{place}/target"], env))
+                os.unlink(source)
+            if (missed := status(forebay, env)["counters"]["copies_missed_total"]) > 0:
+                raise SystemExit(f"{missed} second copies were missed")
+        finally:
+            for process in reversed(processes):
+                process.terminate()
+                process.wait()
 
 
 if __name__ == "__main__":

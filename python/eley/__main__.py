@@ -4,7 +4,7 @@ prefetched under each planner. It runs in the lab, where both directions of a li
     python3 python/eley [--quick] [--setting NAME ...] [--repeats N] [--pfs moosefs|glusterfs] [--workload wordcount|sort]
 
 It needs root, Java 17, Maven, and Debian's packages openmpi-bin and libopenmpi-dev; the lab installs its own. It leaves `eley.json`, `eley.md`
-and plots in `target/experiment-eley`. Each measured run stays there, in its own file, and is not measured again with the same sizes, so that
+and plots in `target/experiment-eley`, or, with --checkpoints, `checkpoint.json`, `checkpoint.md` and plots in `target/experiment-checkpoint`. Each measured run stays there, in its own file, and is not measured again with the same sizes, so that
 an experiment can be resumed; --fresh measures all runs again.
 """
 
@@ -42,6 +42,7 @@ def arguments():
     parser.add_argument("--workload", choices=["wordcount", "sort"], default=usual.workload, help="the Spark job [default: %(default)s]")
     parser.add_argument("--api", choices=["posix", "mpiio", "collective"], default=usual.api, help="how the writer writes [default: %(default)s]")
     parser.add_argument("--observed", action="store_true", help="the writer reports nothing itself: `forebay run --job` observes it")
+    parser.add_argument("--checkpoints", action="store_true", help="another experiment: a program writes checkpoints straight or with write-back, beside a writer with deadlines and beside Spark")
     parser.add_argument("--quick", action="store_true", help="three settings with little data, once each; fails unless all of it happened")
     parser.add_argument("--fresh", action="store_true", help="measure all runs again")
     parser.add_argument("--output", type=Path, metavar="DIR", help="directory of the results [default: target/experiment-eley]")
@@ -50,15 +51,16 @@ def arguments():
         kind = type(getattr(usual, field))
         parser.add_argument(f"--{field.replace('_', '-')}", type=kind, metavar="N", help=f"{what} [default: {getattr(usual, field) or 'measured'}]")
     args = parser.parse_args()
-    args.setting = args.setting or (["alone", "naive-bb", "forebay"] if args.quick else sizes.usual())
+    args.setting = args.setting or list(sizes.CHECKPOINTS if args.checkpoints else ["alone", "naive-bb", "forebay"] if args.quick else sizes.usual())
     args.repeats = args.repeats or (1 if args.quick else 3)
-    args.output = (args.output or TARGET / ("experiment-eley-quick" if args.quick else "experiment-eley")).resolve()
+    name = "experiment-checkpoint" if args.checkpoints else "experiment-eley"
+    args.output = (args.output or TARGET / (name + "-quick" * args.quick)).resolve()
     return args
 
 
 def chosen(args):
     """The sizes."""
-    size = replace(sizes.Sizes(), **(sizes.QUICK if args.quick else {}))
+    size = replace(sizes.Sizes(), **(sizes.QUICK if args.quick else {}), **(sizes.TWO_WRITERS if args.checkpoints else {}))
     given = {field.name: getattr(args, field.name) for field in fields(size) if getattr(args, field.name, None) is not None}
     return replace(size, **given)
 

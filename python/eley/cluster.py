@@ -13,6 +13,7 @@ import labcluster
 
 NAME = "eley"
 WRITER = "w1"
+SAVER = "w2"
 TRAFFIC_S = 0.2
 STOP_S = 120
 # Ranks yield the core while they wait for each other. The launcher needs no network of its own, and
@@ -32,7 +33,7 @@ class Cluster(labcluster.Cluster):
         capacity_bytes = 2 * sizes.input_bytes // sizes.nodes + (256 << 20)
         super().__init__(tools.forebay, tools.spark_venv, tools.jars, place, sizes.nodes, f"{sizes.rate:g}MB/s", sizes.extent_bytes, capacity_bytes, sizes.pfs, stripe)
         self.tools, self.sizes = tools, sizes
-        self.options += ["--servers", str(sizes.servers), "--writers", "1", "--shared-links"]
+        self.options += ["--servers", str(sizes.servers), "--writers", str(sizes.writers), "--shared-links"]
         self.options += ["--cpus", f"{sizes.node_cpus:g}", "--writer-cpus", f"{sizes.writer_cpus:g}", "--server-cpus", f"{sizes.server_cpus:g}"]
         self.options += ["--store", str(STORE_BYTES + 2 * sizes.input_bytes)]
         self.options += ["--profile", str(profile)] if profile else []
@@ -78,15 +79,31 @@ class Cluster(labcluster.Cluster):
     def checkpoint(self):
         return self.mount / "checkpoint"
 
+    @property
+    def saved(self):
+        return self.mount / "saved"
+
+    def make_room(self):
+        """For what the saver writes back: two sets, of which a user may have half of the capacity."""
+        self.on(SAVER, "sh", "-c", f"rm -rf {self.saved} && mkdir {self.saved}")
+        self.on(SAVER, self.program, "capacity", str(5 * self.sizes.phase_bytes + (64 << 20)))
+
+    def counters(self, node):
+        return json.loads(self.on(node, self.program, "--json", "status").stdout)["counters"]
+
+    def dirty(self, node):
+        return json.loads(self.on(node, self.program, "--json", "dirty").stdout)
+
     def plan_log(self):
         done = self.run(self.program, "--json", "plan", "log", "--last", "1024", check=True)
         return json.loads(done.stdout)
 
 
 class Writer:
-    """The HPC job. `job`: (its name, what a phase may take beyond its time alone, its deadline in ms); None if it declares nothing."""
+    """The HPC job. `job`: (its name, what a phase may take beyond its time alone, its deadline in ms); None if it declares nothing. `saves`: it
+    writes new files in each phase, as sizes.Setting has it."""
 
-    def __init__(self, cluster, stem, phases, job=None):
+    def __init__(self, cluster, stem, phases, job=None, saves=None):
         sizes, tools = cluster.sizes, cluster.tools
         self.report, self.stop_file, self.log = (Path(f"{stem}.{ending}") for ending in ("phases", "stop", "log"))
         for path in (self.report, self.stop_file):
@@ -97,8 +114,12 @@ class Writer:
             command = [cluster.program, "run", "--job", job[0], "--qos", f"{100 * job[1]:g}%", "--no-intercept", "--", *command]
         elif job:
             command += ["-j", job[0], "-q", round(1000 * job[1]), "-d", job[2]]
+        if saves == "back":
+            command = [cluster.program, "run", "--write-back", cluster.saved, "--detach", "--", *command]
+        node, directory = (SAVER, cluster.saved) if saves else (WRITER, cluster.checkpoint)
+        command += ["-f"] if saves else []
         with open(self.log, "wb") as out:
-            self.process = cluster.popen(WRITER, *command, cluster.checkpoint, stdout=out, stderr=out)
+            self.process = cluster.popen(node, *command, directory, stdout=out, stderr=out)
 
     def phases(self):
         if not self.report.exists():

@@ -10,6 +10,7 @@ import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import checkpoints
 import judge
 import lab
 import loopback
@@ -139,6 +140,7 @@ def one(args, cluster, setting, repeat, tools, where):
     path_of(args, setting.name, repeat).write_text(json.dumps({"conditions": conditions(cluster.sizes), **result}))
     phases = [judge.length(phase) for phase in (judge.beside(result) if setting.spark and setting.writer else result["phases"][1:])]
     words = [f"map {result['map'][1] - result['map'][0]:.1f} s"] if setting.spark else []
+    words += [f"checkpoints {', '.join(f'{judge.length(phase):.2f}' for phase in result['saves'][1:])} s"] if setting.saves else []
     words += [f"phases {', '.join(f'{phase:.2f}' for phase in phases)} s"] if phases else []
     say(f"    {'; '.join(words)}")
 
@@ -173,7 +175,10 @@ def finish(args, tools, size):
     run."""
     found = [json.loads(path.read_text()) for path in sorted(args.output.glob("run-*.json"))]
     results = [result for result in found if result["conditions"] == conditions(size)]
-    report.write(results, size, tools.forebay, args.output)
+    if args.checkpoints:
+        checkpoints.write(results, size, args.output)
+    else:
+        report.write(results, size, tools.forebay, args.output)
     broken = unsound(results, args.setting) if args.quick else []
     for what in broken:
         print(f"experiment: {what}", file=sys.stderr)
@@ -194,6 +199,10 @@ def unsound(results, names):
 
 
 def missing(setting, result):
+    if setting.saves and len(result["saves"]) < 2:
+        yield f"{len(result['saves'])} checkpoints"
+    if setting.saves == "back" and not result["drain"]["drained_bytes"]:
+        yield "nothing was written back"
     if setting.writer and len(result["phases"]) < 2:
         yield f"{len(result['phases'])} phases"
     if setting.spark and setting.writer and not judge.beside(result):
@@ -202,7 +211,7 @@ def missing(setting, result):
         fetched = sum(wave["fetched_bytes"] for wave in result["waves"])
         if not fetched:
             yield "nothing was prefetched"
-    if setting.qos is not None:
+    if setting.qos is not None and setting.spark:
         if not result["plan"]["phases"]:
             yield "no phase was declared"
         elif not any(phase["observed_ms"] for phase in result["plan"]["phases"]):

@@ -41,6 +41,7 @@ class Sizes:
     profile_run_s: float = 2.0
     # Whether the writer reports its phases itself; else `forebay run --job` observes them.
     observed: bool = False
+    writers: int = 1
 
     @property
     def phase_bytes(self):
@@ -63,6 +64,8 @@ class Sizes:
 # read during the writer's phases, if these take half of the time.
 SPEED = 2.0
 PHASE_S = 4.0
+# With a second writer, nodes still have less than the machine's cores together.
+TWO_WRITERS = {"writers": 2, "writer_cpus": 0.3}
 # A smoke test: it runs every part, and its figures mean nothing.
 QUICK = {"rate": 10.0, "node_cpus": 0.5, "rank_bytes": 4 * MIB, "compute_s": 2.0, "extent_bytes": 4 * MIB, "waves": 5, "alone_phases": 3, "phases_before": 1, "profile_threads": 1, "profile_run_s": 0.5, "sync_transfers": 1}
 
@@ -78,7 +81,8 @@ def fitting(size, map_s):
 @dataclass(frozen=True)
 class Setting:
     """`planner`: None for Spark without Forebay; `qos`: what a phase may take beyond its time alone, None if the writer does not declare phases,
-    as an unprotected job; `local`: Spark reads the local disk."""
+    as an unprotected job; `local`: Spark reads the local disk; `saves`: a second MPI program, `saver`, writes checkpoints to new files, straight to
+the file system or with write-back."""
 
     name: str
     title: str
@@ -87,6 +91,7 @@ class Setting:
     writer: bool = True
     spark: bool = True
     local: bool = False
+    saves: str | None = None
 
 
 SETTINGS = (
@@ -100,9 +105,17 @@ SETTINGS = (
     Setting("forebay", "Forebay, 5 %", "forebay", 0.05),
     Setting("forebay-15", "Forebay, 15 %", "forebay", 0.15),
     Setting("forebay-30", "Forebay, 30 %", "forebay", 0.30),
+    Setting("saves", "checkpoints alone, straight", writer=False, spark=False, saves="straight"),
+    Setting("saves-back", "checkpoints alone, write-back", writer=False, spark=False, saves="back"),
+    Setting("pair", "checkpoints straight, beside a writer with deadlines", qos=0.05, spark=False, saves="straight"),
+    Setting("pair-back", "checkpoints write-back, beside a writer with deadlines", qos=0.05, spark=False, saves="back"),
+    Setting("spark-saves", "checkpoints straight, beside Spark (NaiveBB)", "naive-bb", writer=False, saves="straight"),
+    Setting("spark-saves-back", "checkpoints write-back, beside Spark (Forebay)", "forebay", writer=False, saves="back"),
 )
+# The experiment with checkpoints.
+CHECKPOINTS = ("alone", "saves", "saves-back", "pair", "pair-back", "spark", "spark-saves", "spark-saves-back")
 # Not measured unless named.
-OPTIONAL = ("forebay-15",)
+OPTIONAL = ("forebay-15", *(setting.name for setting in SETTINGS if setting.saves))
 
 
 def named(name):

@@ -1,14 +1,17 @@
 """One run of one setting, measured: the writer, the Spark job beside it, the links, and what the planners noted."""
 
 import statistics
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import lab
 import waves
-from cluster import Traffic, Writer
+from cluster import SAVER, Traffic, Writer
 
 START_S = 300
+# What the saver has written is on the file system after so long.
+DRAIN_S = 300
 UNTIL_STOPPED = 1 << 30
 
 
@@ -35,23 +38,44 @@ def measure(cluster, setting, repeat, data, alone_s):
     if setting.qos is not None:
         job = (f"writer-{name}", setting.qos, round(1000 * alone_s * (1 + setting.qos)))
     result = {"setting": setting.name, "repeat": repeat, "alone_s": alone_s, "qos": setting.qos}
+    if setting.saves:
+        cluster.make_room()
+        before = cluster.counters(SAVER)
     with Traffic(cluster, cluster.place / f"{name}.traffic") as traffic:
-        writer = None
+        writer = saver = None
+        few = 1 + cluster.sizes.alone_phases
         try:
+            if setting.saves:
+                is_alone = not setting.writer and not setting.spark
+                saver = Writer(cluster, cluster.place / f"{name}-saver", few if is_alone else UNTIL_STOPPED, saves=setting.saves)
             if setting.writer:
-                phases = UNTIL_STOPPED if setting.spark else 1 + cluster.sizes.alone_phases
-                writer = Writer(cluster, cluster.place / name, phases, job)
+                writer = Writer(cluster, cluster.place / name, UNTIL_STOPPED if setting.spark else few, job)
             if setting.spark:
-                if writer:
-                    writer.await_phases(cluster.sizes.phases_before, START_S)
+                for other in filter(None, (writer, saver)):
+                    other.await_phases(cluster.sizes.phases_before, START_S)
                 result |= spark(cluster, setting, data)
             result["phases"] = (writer.stop() if setting.spark else writer.wait(START_S)) if writer else []
+            if saver:
+                result["saves"] = saver.wait(START_S) if is_alone else saver.stop()
+                result["drain"] = drained(cluster, before)
         finally:
-            if writer:
-                writer.end()
+            for other in filter(None, (writer, saver)):
+                other.end()
     result["samples"] = traffic.samples
     result["plan"] = planned(cluster, job[0], result) if job else None
     return result
+
+
+def drained(cluster, before):
+    """Waits until the file system has what the saver wrote; how long that took, and what the saver's agent counted meanwhile."""
+    began = time.time()
+    while cluster.dirty(SAVER):
+        if time.time() > began + DRAIN_S:
+            raise lab.LabError(f"what was written back is not on the file system after {DRAIN_S} s")
+        time.sleep(0.2)
+    after = cluster.counters(SAVER)
+    names = ("absorbed_files_total", "drained_bytes", "drained_for_room_bytes", "drained_for_age_bytes")
+    return {"safe": time.time(), "after_s": time.time() - began, **{name: after[name] - before[name] for name in names}}
 
 
 def spark(cluster, setting, data):

@@ -3,8 +3,9 @@
  * again, as IOR does: every rank writes its share in transfers of 1 MiB.
  *
  *     writer -b MIB -c SECONDS -n PHASES -r REPORT -s STOP [-y TRANSFERS] [-a API]
- *            [-j JOB -q PERMILLE] [-d MS] DIRECTORY
+ *            [-j JOB -q PERMILLE] [-d MS] [-f] DIRECTORY
  *
+ * With -f, each phase writes its files anew, in turn two sets of them, as jobs keep checkpoints.
  * With -y, a rank syncs after so many transfers: clients of parallel file systems buffer what is
  * written, so only what was synced is progress. Compute is sleep, so that the job disturbs others
  * by its I/O alone. With -j, rank 0 reports the phases to Forebay; without, the job is one that
@@ -28,7 +29,7 @@ enum api { POSIX, MPIIO, COLLECTIVE };
 
 static struct {
     enum api api;
-    int transfers, sync_transfers, phases;
+    int transfers, sync_transfers, phases, anew;
     double compute_s;
     const char *report, *stop, *job, *directory;
     unsigned int allowance_permille;
@@ -115,11 +116,22 @@ static void create(void)
     }
 }
 
-static void phase(forebay_job *job)
+static void open_set(int number)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/set-%d.rank-%d", options.directory, number % 2, rank);
+    fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0644);
+    if (fd < 0)
+        fail(path);
+}
+
+static void phase(forebay_job *job, int number)
 {
     uint64_t each = (uint64_t)ranks * TRANSFER_BYTES;
     meet();
     double began = now_s();
+    if (options.anew)
+        open_set(number);
     if (job && forebay_phase_begin(job, each * (uint64_t)options.transfers, options.deadline_ms) != 0)
         fprintf(stderr, "writer: %s\n", forebay_last_error());
     for (int i = 0; i < options.transfers; i++) {
@@ -131,6 +143,8 @@ static void phase(forebay_job *job)
         }
     }
     synced();
+    if (options.anew && close(fd) != 0)
+        fail("close");
     meet();
     double ended = now_s();
     if (job && forebay_phase_end(job) != 0)
@@ -149,7 +163,7 @@ static void phase(forebay_job *job)
 static void parse(int argc, char **argv)
 {
     const char *apis[] = {"posix", "mpiio", "collective"};
-    for (int option; (option = getopt(argc, argv, "a:b:c:d:j:n:q:r:s:y:")) != -1;) {
+    for (int option; (option = getopt(argc, argv, "a:b:c:d:fj:n:q:r:s:y:")) != -1;) {
         switch (option) {
         case 'a':
             for (options.api = POSIX; options.api <= COLLECTIVE && strcmp(optarg, apis[options.api]) != 0;)
@@ -158,6 +172,7 @@ static void parse(int argc, char **argv)
         case 'b': options.transfers = atoi(optarg); break;
         case 'c': options.compute_s = atof(optarg); break;
         case 'd': options.deadline_ms = strtoull(optarg, NULL, 10); break;
+        case 'f': options.anew = 1; break;
         case 'j': options.job = optarg; break;
         case 'n': options.phases = atoi(optarg); break;
         case 'q': options.allowance_permille = (unsigned int)atoi(optarg); break;
@@ -168,8 +183,8 @@ static void parse(int argc, char **argv)
         }
     }
     options.directory = argv[optind];
-    if (!options.directory || !options.report || !options.stop || options.transfers < 1 || options.api > COLLECTIVE) {
-        fprintf(stderr, "usage: writer -b MIB -c SECONDS -n PHASES -r REPORT -s STOP [-a posix|mpiio|collective] [-j JOB -q PERMILLE] [-d MS] DIR\n");
+    if (!options.directory || !options.report || !options.stop || options.transfers < 1 || options.api > COLLECTIVE || (options.anew && options.api != POSIX)) {
+        fprintf(stderr, "usage: writer -b MIB -c SECONDS -n PHASES -r REPORT -s STOP [-a posix|mpiio|collective] [-f] [-j JOB -q PERMILLE] [-d MS] DIR\n");
         exit(2);
     }
 }
@@ -184,7 +199,8 @@ int main(int argc, char **argv)
     if (!block)
         fail("malloc");
     memset(block, 'a' + rank % 26, TRANSFER_BYTES);
-    create();
+    if (!options.anew)
+        create();
     forebay_job *job = NULL;
     if (rank == 0 && options.job) {
         job = forebay_job_open(options.job, options.allowance_permille, (unsigned int)ranks, 0);
@@ -198,7 +214,7 @@ int main(int argc, char **argv)
         MPI_Bcast(&stops, 1, MPI_INT, 0, MPI_COMM_WORLD);
         if (stops)
             break;
-        phase(job);
+        phase(job, i);
         sleep_s(options.compute_s);
     }
     forebay_job_close(job);

@@ -43,6 +43,7 @@ use forebay_wire::peer::{
 use forebay_wire::proving::{Place, Proving};
 use forebay_wire::shuffle::Block;
 use forebay_wire::{FileRef, Refusal, frame};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use std::io;
 use std::net::TcpStream;
 use std::ops::Range;
@@ -71,6 +72,7 @@ const CONNECTION_BYTES: u64 = (64 << 10) + BUFFER_BYTES as u64;
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
 
 /// Bytes of a second copy that are received at a time.
+const COPY_PIPE_BYTES: usize = 1 << 20;
 const COPY_BUFFER_BYTES: usize = 256 << 10;
 
 const STACK_BYTES: usize = 256 << 10;
@@ -359,9 +361,21 @@ impl<'a> Serving<'a> {
         let done = || PeerReply::Fetched { fetched_bytes: 0 };
         frame::send(&mut self.stream, &done())?;
         self.stream.set_timeout(Some(HELLO_TIME))?;
+        let pipe = self.stream.plain().map(|_| pipe_with(PipeFlags::CLOEXEC)).transpose()?;
+        if let Some((read, _)) = &pipe {
+            // Users who have many pipes may not enlarge one.
+            let _ = fcntl_setpipe_size(read, COPY_PIPE_BYTES);
+        }
         for (from, to) in &kept.ranges {
             let mut at = *from;
             while at < *to {
+                if let (Some(pipe), Some(socket)) = (&pipe, self.stream.plain()) {
+                    match coming.take(socket, pipe, at, *to - at)? {
+                        0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                        taken => at += taken,
+                    }
+                    continue;
+                }
                 self.buffer.resize(COPY_BUFFER_BYTES, 0);
                 let part = &mut self.buffer[..(to - at).min(COPY_BUFFER_BYTES as u64) as usize];
                 let read = io::Read::read(&mut self.stream, part)?;

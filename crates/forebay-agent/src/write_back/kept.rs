@@ -19,6 +19,7 @@ use forebay_store::dirty::{DirtyRecord, SecondCopy};
 use forebay_wire::cluster::{DirtyFile, SHARED};
 use forebay_wire::peer::{Custody, KeptFile};
 use rustix::fs::{OFlags, Uid, fchown, ftruncate, futimens};
+use rustix::pipe::{SpliceFlags, splice};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -56,6 +57,26 @@ impl Coming<'_> {
             (bytes, at) = (&bytes[written..], at + written as u64);
         }
         Ok(())
+    }
+
+    /// Moves up to `len` bytes of it from a socket, through an empty pipe; returns how many.
+    ///
+    /// # Errors
+    /// The sender is gone or silent, or the tier failed.
+    pub fn take(
+        &self,
+        from: BorrowedFd<'_>,
+        pipe: &(OwnedFd, OwnedFd),
+        at: u64,
+        len: u64,
+    ) -> io::Result<u64> {
+        let Some((content, ..)) = &self.whole else { return Err(io::ErrorKind::NotConnected.into()) };
+        let got = splice(from, None, &pipe.1, None, len as usize, SpliceFlags::MOVE)?;
+        let (mut left, mut to) = (got, at);
+        while left > 0 {
+            left -= splice(&pipe.0, None, content, Some(&mut to), left, SpliceFlags::MOVE)?;
+        }
+        Ok(got as u64)
     }
 }
 
