@@ -1,9 +1,9 @@
 //! Dirty files on a disk of the node: what was synced outlives a restart of the node.
 //!
-//! One file of the log is one dirty file as it was at its last `fsync` or `close`: its content, with
-//! its holes, and behind it the record of where the bytes belong. A new one replaces the one before
-//! by a rename, once it is on the disk. Concurrent writers share the commits of the disk's own file
-//! system.
+//! One file of the log is one dirty file as it was at its last `fsync` or `close`: its content,
+//! with its holes, and behind it the record of where the bytes belong. A new one replaces the one
+//! before by a rename, once it is on the disk. Concurrent writers share the commits of the disk's
+//! own file system.
 
 use crate::BLOCK_BYTES;
 use crate::dirty::DirtyRecord;
