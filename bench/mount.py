@@ -172,14 +172,18 @@ def peer_pairs(options, path):
 
 
 def used_pairs(options, path, name, twin):
-    """Reads of a cached file as users of a peer see them, whoever serves them: the first after the kernel has dropped its pages, and the next."""
-    def first(work, path):
+    """Reads of a cached file as users of a peer see them, whoever serves them: the first after the kernel has dropped its pages, and the next.
+
+    Each run has pages of its own: how fast the kernel copies them depends on where they lie in memory.
+    """
+    def both(work, path):
         common.evict_page_cache(path)
-        return work(path)
+        return work(path), work(path)
 
     for what, work in READS.items():
-        row(options, f"first read, {what}, to {name} as used", lambda: first(work, path), lambda: first(work, twin))
-        row(options, f"read again, {what}, to {name} as used", lambda: work(path), lambda: work(twin))
+        runs = [(both(work, path), both(work, twin)) for _ in range(options.runs)]
+        for number, when in enumerate(("first read", "read again")):
+            print_row(f"{when}, {what}, to {name} as used", [(here[number], there[number]) for here, there in runs])
 
 
 def peer_read(mount, path):
@@ -221,7 +225,11 @@ def names_pairs(options, mounted, references):
 
 def row(options, name, here, reference):
     """Runs both in turns and prints a row. The values are rates: bytes or names in a second."""
-    values = [(here(), reference()) for _ in range(options.runs)]
+    print_row(name, [(here(), reference()) for _ in range(options.runs)])
+
+
+def print_row(name, values):
+    """Of pairs of rates."""
     ratios = sorted(a / b for a, b in values)
     a, b = (statistics.median(column) for column in zip(*values))
     unit = (lambda v: f"{v / 1e9:.2f} GB/s") if a > 1e7 else (lambda v: f"{v:,.0f}/s")
