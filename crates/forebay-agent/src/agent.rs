@@ -162,8 +162,10 @@ impl Agent {
         };
         let index = forebay_store::dirty_index::path_beside(&config.socket());
         let elsewhere = Elsewhere::new(claims, cluster.clone(), security.clone());
-        let write_back = WriteBack::new(&fetch, shares.clone(), stop.clone(), &index, elsewhere);
+        let gap = config.checkpoint_gap;
+        let write_back = WriteBack::new(&fetch, shares.clone(), stop.clone(), (&index, gap), elsewhere);
         write_back.adopt()?;
+        write_back.adopt_checkpoints()?;
         let memory_files = Arc::new(Jobs::default());
         let shuffles = Arc::new(Shuffles::new(
             memory_files.clone(),

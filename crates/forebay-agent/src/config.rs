@@ -64,6 +64,10 @@ section! {
         /// node fails, what is in its memory only is lost. Longer than most phases, and as long as
         /// a file may stay open before its writer goes on at the file system.
         "tier.dirty_age_max_s" => dirty_age_max: Duration = "300", seconds(1..=86_400);
+        /// Files that are written back belong to one set of checkpoints if less time passes between
+        /// the last close and the next open. Longer than programs pause within a checkpoint, and
+        /// shorter than between two of them.
+        "tier.checkpoint_gap_ms" => checkpoint_gap: Duration = "5000", millis(1..=3_600_000);
         plus
         /// How the tier gives way to compute.
         memory: MemoryConfig;

@@ -50,6 +50,8 @@ pub struct ClientConfig {
     /// Nodes whose memory has what was written to the tier first when `fsync` or `close` returns: 1
     /// or 2.
     pub copies: u8,
+    /// Name of the program's job, as of `forebay run --job`.
+    pub job_name: Option<String>,
     /// Say nothing on stderr.
     pub quiet: bool,
     /// Watch open files by inotify, of which a user has few instances. Without a watch, a handle
@@ -68,6 +70,7 @@ impl Default for ClientConfig {
             trusted_agent: None,
             read_ahead_bytes: None,
             copies: 1,
+            job_name: None,
             quiet: false,
             watches: true,
             place: std::convert::identity,
@@ -77,7 +80,7 @@ impl Default for ClientConfig {
 
 impl ClientConfig {
     /// From the environment: `FOREBAY_SOCKET` (a path, or `none`), `FOREBAY_DEADLINE_MS`,
-    /// `FOREBAY_TRUST_UID`, `FOREBAY_TRUST_AGENT`, `FOREBAY_COPIES`, `FOREBAY_QUIET=1`. Without
+    /// `FOREBAY_TRUST_UID`, `FOREBAY_TRUST_AGENT`, `FOREBAY_COPIES`, `FOREBAY_JOB_NAME`, `FOREBAY_QUIET=1`. Without
     /// `FOREBAY_SOCKET` the usual places are looked at: `/run/forebay`, `$XDG_RUNTIME_DIR/forebay`,
     /// `/tmp/forebay-UID`. A set-user-ID program, whose environment is its caller's, ignores all of
     /// them.
@@ -97,6 +100,8 @@ impl ClientConfig {
         if let Some(copies) = number("FOREBAY_COPIES") {
             config.copies = if copies > 1 { 2 } else { 1 };
         }
+        let name = variable("FOREBAY_JOB_NAME").and_then(|name| name.into_string().ok());
+        config.job_name = name.filter(|name| !name.is_empty());
         config.quiet = variable("FOREBAY_QUIET").is_some_and(|v| v == "1");
         config
     }

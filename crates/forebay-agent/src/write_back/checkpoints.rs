@@ -1,0 +1,289 @@
+//! Carries out what the rules for checkpoints want ([`super::sets`]): pins the copies of sets that
+//! are held, writes markers, and notes the sets in the tier for the next agent.
+
+use super::marker;
+use super::sets::{DueMarker, Mark, Member, Opened, Set, Sets};
+use super::{Dirty, WriteBack};
+use crate::cache::entry::Entry;
+use crate::counters::add;
+use crate::lock::lock;
+use crate::mounts::wall_clock_ns;
+use crate::user_limits::Kind;
+use forebay_store::dirty::Words;
+use forebay_wire::{CheckpointRule, CheckpointSeries, CheckpointSet, Refusal};
+use std::collections::BTreeSet;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long one question is waited for.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// A marker that could not be written is tried again after this time.
+const MARKER_PAUSE: Duration = Duration::from_secs(1);
+
+/// The sets of a node, and what is to be done for them.
+#[derive(Debug, Default)]
+pub struct Checkpoints {
+    /// See [`Sets`].
+    pub sets: Sets,
+    /// It has changed since it was noted in the tier.
+    is_changed: bool,
+    /// No marker is tried before.
+    not_before: Option<Instant>,
+}
+
+impl WriteBack {
+    /// The sets, to be changed. Whoever holds the lock does not take that of the state.
+    fn change_sets(&self) -> MutexGuard<'_, Checkpoints> {
+        let mut checkpoints = lock(&self.checkpoints);
+        checkpoints.is_changed = true;
+        checkpoints
+    }
+
+    fn gap(&self) -> (i64, i64) {
+        (wall_clock_ns(), self.checkpoint_gap.as_nanos() as i64)
+    }
+
+    /// Takes up what an earlier agent has noted.
+    pub fn adopt_checkpoints(&self) -> io::Result<()> {
+        let noted = self.cache.tier.load_checkpoints()?;
+        match serde_json::from_slice(&noted) {
+            Ok(sets) => {
+                let released = {
+                    let mut checkpoints = self.change_sets();
+                    checkpoints.sets = sets;
+                    checkpoints.sets.adopt()
+                };
+                self.unpin(&released);
+            }
+            Err(e) if !noted.is_empty() => {
+                tracing::warn!(error = %e, "what an earlier agent has noted of checkpoints cannot be read");
+            }
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// A rule of user `uid`.
+    ///
+    /// # Errors
+    /// It makes no sense.
+    pub fn set_checkpoint_rule(&self, uid: u32, rule: CheckpointRule) -> Result<(), Refusal> {
+        let released = self.change_sets().sets.set_rule(uid, rule).map_err(Refusal::Invalid)?;
+        self.unpin(&released);
+        Ok(())
+    }
+
+    /// Waits until the markers of these rules are written. Returns whether they are.
+    pub fn wait_for_markers(&self, uid: u32, selectors: &[String]) -> bool {
+        let limit = Instant::now() + ANSWER;
+        while lock(&self.checkpoints).sets.awaits_markers(uid, selectors) {
+            if Instant::now() >= limit || self.stop.wait(Duration::from_millis(20)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A program has opened a dirty file for writing. Markers of earlier sets that had it go before
+    /// the program writes.
+    pub(super) fn note_opened(&self, uid: u32, job: Option<&str>, copy: u64) {
+        if lock(&self.checkpoints).sets.rules.is_empty() {
+            return;
+        }
+        let Some(member) = self.state().files.get(&copy).map(member_of) else { return };
+        let withdrawn = self.change_sets().sets.opened(Opened { uid, job, copy, member }, self.gap());
+        for (label, path, owner) in withdrawn {
+            let mount = self.mounts.iter().find(|mount| mount.label() == label);
+            if let Some(Err(e)) = mount.map(|mount| marker::remove(mount.root(), &path, owner)) {
+                tracing::warn!(path = %path.display(), error = %e, "a marker cannot be removed, and a file that it names is written again");
+            }
+        }
+    }
+
+    /// A file of user `uid` that was to be written back goes to the PFS.
+    pub(super) fn note_past(&self, uid: u32, job: Option<&str>, path: &[u8]) {
+        if !lock(&self.checkpoints).sets.rules.is_empty() {
+            self.change_sets().sets.went_past(uid, job, path, self.gap());
+        }
+    }
+
+    /// Nobody has a file open for writing any more.
+    pub(super) fn note_closed(&self, copy: u64, dirty: &Dirty) {
+        let is_well = dirty.words.as_ref().map_or(0, Words::closes) >= dirty.joins.max(1);
+        self.change_sets().sets.closed(copy, is_well, wall_clock_ns());
+    }
+
+    /// A program writes a file again.
+    pub(super) fn note_reopened(&self, copy: u64) {
+        self.change_sets().sets.reopened(copy, wall_clock_ns());
+    }
+
+    /// The PFS has a file.
+    pub(super) fn note_drained(&self, copy: u64, path: &[u8], (bytes, mtime_ns): (u64, i64)) {
+        self.change_sets().sets.drained(copy, path, (bytes, mtime_ns));
+    }
+
+    /// The writers of a file go on at the PFS.
+    pub(super) fn note_left(&self, copy: u64, path: &[u8]) {
+        self.change_sets().sets.left(copy, path);
+    }
+
+    /// A file is gone before the PFS had it.
+    pub(super) fn note_removed(&self, copy: u64) {
+        self.change_sets().sets.removed(copy);
+    }
+
+    /// A file has become a cached copy: it is pinned if its set is held.
+    pub(super) fn note_kept(&self, copy: u64, uid: u32, entry: &Arc<Entry>) {
+        if !self.change_sets().sets.kept(copy, entry.copy()) || entry.pinned.load(Ordering::Relaxed) {
+            return;
+        }
+        let size = entry.geometry().size;
+        let share = loop {
+            match self.shares.share(Kind::Held, uid, size) {
+                Ok(share) => break share,
+                Err(_) if self.give_way(uid) => {}
+                Err(refusal) => {
+                    tracing::info!(uid, %refusal, "a file of a checkpoint is cached, but may be evicted");
+                    return;
+                }
+            }
+        };
+        match self.cache.pin_entry(entry, share) {
+            Ok(()) => self.change_sets().sets.pinned(entry.copy()),
+            Err(e) => tracing::info!(uid, error = ?e, "a file of a checkpoint is cached, but may be evicted"),
+        }
+    }
+
+    /// The oldest set of user `uid` gives way; `false` if there is none.
+    pub(super) fn give_way(&self, uid: u32) -> bool {
+        let released = self.change_sets().sets.give_way(uid);
+        if let Some(released) = &released {
+            self.unpin(released);
+            add(&self.counters.checkpoints_released_total, 1);
+        }
+        released.is_some()
+    }
+
+    fn unpin(&self, copies: &[u64]) {
+        for entry in copies.iter().filter_map(|copy| self.cache.by_copy(*copy)) {
+            // It stays in the cache until others need its room.
+            if let Err(e) = self.cache.unpin_entry(&entry) {
+                tracing::warn!(copy = entry.copy(), error = ?e, "a released checkpoint stays pinned");
+            }
+        }
+    }
+
+    /// Ends sets, writes markers, and notes what has changed.
+    pub(super) fn settle_checkpoints(&self) {
+        let released = lock(&self.checkpoints).sets.settle(self.gap());
+        if let Some(released) = released {
+            lock(&self.checkpoints).is_changed = true;
+            self.unpin(&released);
+        }
+        let due = {
+            let checkpoints = lock(&self.checkpoints);
+            let is_time = checkpoints.not_before.is_none_or(|not_before| Instant::now() >= not_before);
+            if is_time { checkpoints.sets.due_markers() } else { Vec::new() }
+        };
+        for due in due {
+            let result = self.write_marker(&due).map_err(|e| e.to_string());
+            if let Err(why) = &result {
+                let path = due.directory.join(&due.name);
+                tracing::warn!(path = %path.display(), "a marker cannot be written: {why}");
+                lock(&self.checkpoints).not_before = Some(Instant::now() + MARKER_PAUSE);
+            } else {
+                add(&self.counters.markers_written_total, 1);
+            }
+            self.change_sets().sets.marked(due.set, result);
+        }
+        let mut checkpoints = lock(&self.checkpoints);
+        if std::mem::take(&mut checkpoints.is_changed) {
+            let noted = serde_json::to_vec(&checkpoints.sets).map_err(io::Error::other);
+            drop(checkpoints);
+            if let Err(e) = noted.and_then(|noted| self.cache.tier.store_checkpoints(&noted)) {
+                tracing::warn!(error = %e, "sets of checkpoints cannot be noted for the next agent");
+            }
+        }
+    }
+
+    fn write_marker(&self, due: &DueMarker) -> io::Result<Vec<u8>> {
+        let mount = self.mounts.iter().find(|mount| mount.label() == due.mount);
+        let mount = mount.ok_or_else(|| io::Error::other("its mount is not served any more"))?;
+        if due.files.iter().any(|file| file.mount != due.mount) {
+            return Err(io::Error::other("the files of the set are on several mounts"));
+        }
+        let path = due.directory.join(&due.name);
+        marker::write(mount.root(), &path, due.owner, &marker::text(due))?;
+        Ok(path.as_os_str().as_bytes().to_vec())
+    }
+
+    /// The rules that user `uid` may see.
+    pub fn list_checkpoints(&self, uid: u32) -> Vec<CheckpointSeries> {
+        let dirty: BTreeSet<u64> = {
+            let state = self.state();
+            state.files.iter().filter(|(_, file)| file.is_dirty()).map(|(copy, _)| *copy).collect()
+        };
+        let is_in_memory = |copy: u64| {
+            dirty.contains(&copy)
+                || self.cache.by_copy(copy).is_some_and(|entry| {
+                    let resident = entry.resident_bytes.load(Ordering::Relaxed);
+                    !entry.stale.load(Ordering::Relaxed) && resident >= entry.geometry().size
+                })
+        };
+        let checkpoints = lock(&self.checkpoints);
+        let rules = checkpoints.sets.rules.iter();
+        let seen = rules.filter(|rule| rule.uid == uid || self.shares.is_operator(uid));
+        seen.map(|rule| CheckpointSeries {
+            selector: rule.selector.clone(),
+            uid: rule.uid,
+            keep: rule.keep,
+            marker: rule.marker.clone(),
+            sets: rule.sets.iter().map(|set| set_status(set, rule.keep > 0, is_in_memory)).collect(),
+        })
+        .collect()
+    }
+}
+
+fn set_status(set: &Set, is_held: bool, is_in_memory: impl Fn(u64) -> bool) -> CheckpointSet {
+    let marker = match (&set.mark, &set.past_tier) {
+        (Mark::Written(path), _) => String::from_utf8_lossy(path).into_owned(),
+        (Mark::Failed(why, _), _) => why.clone(),
+        (Mark::None, Some(why)) => why.clone(),
+        (Mark::None, None) => String::new(),
+    };
+    CheckpointSet {
+        number: set.number,
+        began_ns: set.began_ns,
+        files: set.files.len() as u64,
+        bytes: set.files.values().map(|file| file.bytes).sum(),
+        in_memory: set.files.iter().filter(|(copy, file)| !file.is_changed && is_in_memory(**copy)).count()
+            as u64,
+        on_pfs: set.files.values().filter(|file| file.is_on_pfs && !file.is_changed).count() as u64,
+        state: set.state(),
+        held: is_held && !set.is_released,
+        directory: set.directory().into_os_string().into_encoded_bytes(),
+        marker,
+    }
+}
+
+fn member_of(dirty: &Dirty) -> Member {
+    let stat = dirty.pfs.as_ref().and_then(|pfs| rustix::fs::fstat(pfs).ok());
+    Member {
+        mount: dirty.record.mount.clone(),
+        ino: dirty.record.ino,
+        gid: stat.map_or(dirty.record.uid, |stat| stat.st_gid),
+        path: dirty.record.path.clone(),
+        bytes: 0,
+        mtime_ns: 0,
+        closed: super::sets::Closed::Open,
+        is_on_pfs: false,
+        is_changed: false,
+        is_pinned: false,
+    }
+}
