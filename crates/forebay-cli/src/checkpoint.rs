@@ -6,7 +6,9 @@ use crate::out::{is_hostile, name, no_agent, print};
 use crate::run::whole_pattern;
 use forebay_agent::units::Human;
 use forebay_wire::{CheckpointRule, CheckpointSeries, CheckpointSet, SetState};
+use std::ffi::OsStr;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -34,6 +36,32 @@ fn selected(selector: &Path) -> Result<String, String> {
         Some(job) if !job.contains(['/', '*', '?', '[', '.']) && !selector.exists() => Ok(job.to_owned()),
         _ => whole_pattern("checkpoint keep", selector),
     }
+}
+
+/// Prints the files of the newest whole set.
+pub fn newest(global: &Global, selector: &Path) -> Outcome {
+    let wanted = selected(selector)?;
+    let all = global.client().checkpoints().map_err(|e| no_agent(global, &e))?;
+    let own = rustix::process::geteuid().as_raw();
+    // The operator sees those of others as well.
+    let mut series: Vec<_> = all.iter().filter(|series| series.selector == wanted).collect();
+    series.sort_by_key(|series| series.uid != own);
+    let series = series
+        .first()
+        .ok_or_else(|| format!("no rule for {wanted}; `forebay checkpoint list` lists the rules"))?;
+    let is_there = |path: &Vec<u8>| Path::new(OsStr::from_bytes(path)).exists();
+    let is_whole = |set: &&CheckpointSet| set.state == SetState::Whole && set.paths.iter().all(is_there);
+    let whole = series.sets.iter().rev().find(is_whole);
+    let set = whole.ok_or_else(|| format!("{wanted} has no whole set yet"))?;
+    if set.files > set.paths.len() as u64 {
+        eprintln!("forebay: the set has {} files; these are the first", set.files);
+    }
+    let mut paths = set.paths.clone();
+    paths.sort();
+    print(global, &paths.iter().map(|path| name(path)).collect::<Vec<_>>(), |out| {
+        paths.iter().try_for_each(|path| out.write_all(path).and_then(|()| writeln!(out)))
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Lists rules and their sets.
@@ -102,7 +130,8 @@ fn json(series: &CheckpointSeries) -> serde_json::Value {
         serde_json::json!({
             "number": set.number, "began_ns": set.began_ns, "files": set.files, "bytes": set.bytes,
             "in_memory": set.in_memory, "on_pfs": set.on_pfs, "state": set.state, "held": set.held,
-            "directory": name(&set.directory), "marker": set.marker,
+            "directory": name(&set.directory),
+            "paths": set.paths.iter().map(|path| name(path)).collect::<Vec<_>>(), "marker": set.marker,
         })
     };
     serde_json::json!({

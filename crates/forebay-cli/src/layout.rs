@@ -88,7 +88,7 @@ impl Report {
             false => {
                 let named = |server: &String| if server.is_empty() { "?".to_owned() } else { server.clone() };
                 let names: Vec<String> = self.servers.iter().map(named).collect();
-                writeln!(out, "  {} stripes, on {}", names.len(), names.join(", "))
+                writeln!(out, "  on {}", names.join(", "))
             }
         }
     }

@@ -88,6 +88,7 @@ fn run_command(cli: Cli) -> Outcome {
             checkpoint::keep(&global, sets, &selector)
         }
         Command::Checkpoint(CheckpointCommand::List) => checkpoint::list(&global),
+        Command::Checkpoint(CheckpointCommand::Newest { selector }) => checkpoint::newest(&global, &selector),
         Command::Layout(args) => layout::layout(&global, &args),
         Command::Run(args) => run::run(&global, &args),
         Command::Mount(args) => mount::mount(&global, &args),

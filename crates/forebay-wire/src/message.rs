@@ -618,9 +618,14 @@ pub struct CheckpointSet {
     pub held: bool,
     /// Directory that holds all of its files.
     pub directory: Vec<u8>,
+    /// Paths of the files, the first [`PATHS_MAX`].
+    pub paths: Vec<Vec<u8>>,
     /// Its marker, or why there is none; may be empty.
     pub marker: String,
 }
+
+/// Most paths of one set in a list.
+pub const PATHS_MAX: usize = 1000;
 
 /// Whether a set can be restarted from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

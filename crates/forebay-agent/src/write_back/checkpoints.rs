@@ -7,12 +7,15 @@ use super::{Dirty, WriteBack};
 use crate::cache::entry::Entry;
 use crate::counters::add;
 use crate::lock::lock;
+use crate::mounts::opened_path::opened_path;
 use crate::mounts::wall_clock_ns;
 use crate::user_limits::Kind;
 use forebay_store::dirty::Words;
-use forebay_wire::{CheckpointRule, CheckpointSeries, CheckpointSet, Refusal};
-use std::collections::BTreeSet;
+use forebay_wire::{CheckpointRule, CheckpointSeries, CheckpointSet, PATHS_MAX, Refusal};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::MutexGuard;
@@ -34,6 +37,44 @@ pub struct Checkpoints {
     is_changed: bool,
     /// No marker is tried before.
     not_before: Option<Instant>,
+    /// Files whose names may change, by their copies: programs write under names that are not
+    /// final, of files or of directories. Descriptors that are good for nothing else.
+    named: BTreeMap<u64, OwnedFd>,
+    /// When their names were looked at last.
+    looked_at: Option<Instant>,
+}
+
+/// Most of these descriptors; the names of further files are those at their open.
+const NAMED_MAX: usize = 4096;
+
+/// How often the names are looked at.
+const LOOK_AT_NAMES: Duration = Duration::from_secs(1);
+
+impl Checkpoints {
+    /// Looks what the files are called by now, at once or if it is time, and forgets those whose
+    /// names do not matter any more. The kernel knows what this node has renamed.
+    fn follow_names(&mut self, at_once: bool) {
+        let is_time = self.looked_at.is_none_or(|looked_at| looked_at.elapsed() >= LOOK_AT_NAMES);
+        if self.named.is_empty() || !at_once && !is_time {
+            return;
+        }
+        self.looked_at = Some(Instant::now());
+        for (copy, name) in &self.named {
+            let path = opened_path(name.as_fd());
+            if path.first() == Some(&b'/') && !path.ends_with(b" (deleted)") {
+                self.sets.renamed(*copy, &path);
+            }
+        }
+        self.is_changed = true;
+        let sets = &self.sets;
+        self.named.retain(|copy, _| sets.follows(*copy));
+    }
+}
+
+/// The file, open for nothing but its name.
+fn name_only(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 impl WriteBack {
@@ -95,8 +136,19 @@ impl WriteBack {
         if lock(&self.checkpoints).sets.rules.is_empty() {
             return;
         }
-        let Some(member) = self.state().files.get(&copy).map(member_of) else { return };
-        let withdrawn = self.change_sets().sets.opened(Opened { uid, job, copy, member }, self.gap());
+        let known = self.state().files.get(&copy).map(|dirty| (member_of(dirty), dirty.pfs.clone()));
+        let Some((member, pfs)) = known else { return };
+        let name = pfs.and_then(|pfs| name_only(pfs.as_fd()).ok());
+        let withdrawn = {
+            let mut checkpoints = self.change_sets();
+            let withdrawn = checkpoints.sets.opened(Opened { uid, job, copy, member }, self.gap());
+            if let Some(name) =
+                name.filter(|_| checkpoints.named.len() < NAMED_MAX && checkpoints.sets.follows(copy))
+            {
+                checkpoints.named.insert(copy, name);
+            }
+            withdrawn
+        };
         for (label, path, owner) in withdrawn {
             let mount = self.mounts.iter().find(|mount| mount.label() == label);
             if let Some(Err(e)) = mount.map(|mount| marker::remove(mount.root(), &path, owner)) {
@@ -124,8 +176,8 @@ impl WriteBack {
     }
 
     /// The PFS has a file.
-    pub(super) fn note_drained(&self, copy: u64, path: &[u8], (bytes, mtime_ns): (u64, i64)) {
-        self.change_sets().sets.drained(copy, path, (bytes, mtime_ns));
+    pub(super) fn note_drained(&self, copy: u64, version: (u64, i64)) {
+        self.change_sets().sets.drained(copy, version);
     }
 
     /// The writers of a file go on at the PFS.
@@ -182,14 +234,16 @@ impl WriteBack {
     /// Ends sets, writes markers, and notes what has changed.
     pub(super) fn settle_checkpoints(&self) {
         let released = lock(&self.checkpoints).sets.settle(self.gap());
-        if let Some(released) = released {
+        if let Some(released) = &released {
             lock(&self.checkpoints).is_changed = true;
-            self.unpin(&released);
+            self.unpin(released);
         }
         let due = {
-            let checkpoints = lock(&self.checkpoints);
+            let mut checkpoints = lock(&self.checkpoints);
             let is_time = checkpoints.not_before.is_none_or(|not_before| Instant::now() >= not_before);
-            if is_time { checkpoints.sets.due_markers() } else { Vec::new() }
+            let is_due = is_time && !checkpoints.sets.due_markers().is_empty();
+            checkpoints.follow_names(is_due || released.is_some());
+            if is_due { checkpoints.sets.due_markers() } else { Vec::new() }
         };
         for due in due {
             let result = self.write_marker(&due).map_err(|e| e.to_string());
@@ -268,6 +322,7 @@ fn set_status(set: &Set, is_held: bool, is_in_memory: impl Fn(u64) -> bool) -> C
         state: set.state(),
         held: is_held && !set.is_released,
         directory: set.directory().into_os_string().into_encoded_bytes(),
+        paths: set.files.values().take(PATHS_MAX).map(|file| file.path.clone()).collect(),
         marker,
     }
 }

@@ -357,7 +357,7 @@ impl WriteBack {
                         self.note_closed(pass.copy, dirty);
                     }
                     let version = (facts.version.size, facts.version.mtime_ns);
-                    self.note_drained(pass.copy, &dirty.record.path, version);
+                    self.note_drained(pass.copy, version);
                     dirty.phase = Phase::Clean(facts);
                     self.set_listed(dirty, false);
                     // What an agent's death leaves of it now is nothing that anybody needs.

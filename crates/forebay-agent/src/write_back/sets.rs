@@ -387,13 +387,26 @@ impl Sets {
     }
 
     /// The PFS has all of a closed file.
-    pub fn drained(&mut self, copy: u64, path: &[u8], (bytes, mtime_ns): (u64, i64)) {
+    pub fn drained(&mut self, copy: u64, (bytes, mtime_ns): (u64, i64)) {
         self.change(copy, |file| {
             (file.is_on_pfs, file.bytes, file.mtime_ns) = (true, bytes, mtime_ns);
-            if !path.is_empty() {
-                file.path = path.to_vec();
-            }
         });
+    }
+
+    /// The file has another name.
+    pub fn renamed(&mut self, copy: u64, path: &[u8]) {
+        self.change(copy, |file| file.path = path.to_vec());
+    }
+
+    /// Whether the names of a file still matter: until its set has ended, and its marker is written.
+    pub fn follows(&self, copy: u64) -> bool {
+        self.rules.iter().any(|rule| {
+            let is_awaited = |set: &Set| {
+                !set.has_ended
+                    || !rule.marker.is_empty() && set.mark == Mark::None && set.state() == SetState::Whole
+            };
+            rule.sets.iter().any(|set| is_awaited(set) && set.files.contains_key(&copy))
+        })
     }
 
     /// The writers of a file go on at the PFS.
@@ -555,7 +568,7 @@ mod tests {
     fn write(sets: &mut Sets, path: &str, copy: u64, now: i64) {
         open(sets, path, copy, now);
         sets.closed(copy, true, now);
-        sets.drained(copy, path.as_bytes(), (5, now));
+        sets.drained(copy, (5, now));
         if sets.kept(copy, copy) {
             sets.pinned(copy);
         }
@@ -610,8 +623,14 @@ mod tests {
         sets.closed(101, true, 51);
         sets.settle((100, GAP));
         assert_eq!(sets.due_markers(), [], "the file system does not have it yet");
-        sets.drained(101, b"/p/a", (1, 1));
-        assert_eq!(sets.due_markers()[0].set, 2);
+        sets.drained(101, (1, 1));
+        // Its directory got its final name meanwhile.
+        assert!(sets.follows(101));
+        sets.renamed(101, b"/p/final/a");
+        let due = sets.due_markers();
+        assert_eq!((due[0].set, due[0].directory.as_path()), (2, Path::new("/p/final")));
+        sets.marked(2, Ok(b"/p/final/DONE".to_vec()));
+        assert!(!sets.follows(101));
     }
 
     #[test]
@@ -624,7 +643,7 @@ mod tests {
         sets.settle((200, GAP));
         assert_eq!(sets.due_markers().iter().map(|due| due.set).collect::<Vec<_>>(), [2]);
         sets.marked(2, Ok(b"/p/DONE".to_vec()));
-        sets.drained(1, b"/p/1", (1, 1));
+        sets.drained(1, (1, 1));
         assert_eq!(sets.due_markers(), []);
         for _ in 0..ATTEMPTS {
             sets.marked(2, Err("no room".into()));

@@ -190,7 +190,6 @@ fn old_sets_give_way_to_new_files_and_the_newest_stays() {
         program.say();
     }
     assert!(agent.counter("checkpoints_released_total") > 0, "there was room for all");
-    assert_eq!(agent.counter("absorbed_files_total") % 2, 0);
     assert!(agent.counter("absorbed_files_total") >= 16, "a file went past the tier");
     program.kill_9();
 }
