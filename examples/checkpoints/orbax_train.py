@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
-EVERY = 10
+EVERY = 80
 
 
 @jax.jit
 def update(state, step):
-    batch = jax.random.normal(jax.random.key(step), (64, 256))
+    batch = jax.random.normal(jax.random.key(step), (4096, 256))
     loss, gradient = jax.value_and_grad(lambda w: jnp.mean((batch @ w - batch) ** 2))(state["weights"])
     velocity = 0.9 * state["velocity"] - 0.1 * gradient
     return {"weights": state["weights"] + velocity, "velocity": velocity}, loss

@@ -12,7 +12,7 @@ use crate::mounts::wall_clock_ns;
 use crate::user_limits::Kind;
 use forebay_store::dirty::Words;
 use forebay_wire::{CheckpointRule, CheckpointSeries, CheckpointSet, PATHS_MAX, Refusal};
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -52,23 +52,36 @@ const LOOK_AT_NAMES: Duration = Duration::from_secs(1);
 
 impl Checkpoints {
     /// Looks what the files are called by now, at once or if it is time, and forgets those whose
-    /// names do not matter any more. The kernel knows what this node has renamed.
-    fn follow_names(&mut self, at_once: bool) {
+    /// names do not matter any more. The kernel knows what this node has renamed and removed.
+    /// Returns copies that are released, because their files are gone.
+    fn follow_names(&mut self, at_once: bool) -> Vec<u64> {
+        let mut released = Vec::new();
         let is_time = self.looked_at.is_none_or(|looked_at| looked_at.elapsed() >= LOOK_AT_NAMES);
         if self.named.is_empty() || !at_once && !is_time {
-            return;
+            return released;
         }
         self.looked_at = Some(Instant::now());
         for (copy, name) in &self.named {
             let path = opened_path(name.as_fd());
-            if path.first() == Some(&b'/') && !path.ends_with(b" (deleted)") {
+            if path.ends_with(b" (deleted)") {
+                if has_no_name(name.as_fd()) && self.sets.removed(*copy) {
+                    released.push(*copy);
+                }
+            } else if path.first() == Some(&b'/') {
                 self.sets.renamed(*copy, &path);
             }
         }
         self.is_changed = true;
         let sets = &self.sets;
         self.named.retain(|copy, _| sets.follows(*copy));
+        released
     }
+}
+
+/// Whether the file was removed, as far as the kernel knows without asking the PFS.
+fn has_no_name(file: BorrowedFd<'_>) -> bool {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    statx(file, c"", flags, StatxFlags::NLINK).is_ok_and(|stat| stat.stx_nlink == 0)
 }
 
 /// The file, open for nothing but its name.
@@ -192,7 +205,14 @@ impl WriteBack {
 
     /// A file has become a cached copy: it is pinned if its set is held.
     pub(super) fn note_kept(&self, copy: u64, uid: u32, entry: &Arc<Entry>) {
-        if !self.change_sets().sets.kept(copy, entry.copy()) || entry.pinned.load(Ordering::Relaxed) {
+        let is_held = {
+            let mut checkpoints = self.change_sets();
+            if let Some(name) = checkpoints.named.remove(&copy) {
+                checkpoints.named.insert(entry.copy(), name);
+            }
+            checkpoints.sets.kept(copy, entry.copy())
+        };
+        if !is_held || entry.pinned.load(Ordering::Relaxed) {
             return;
         }
         let size = entry.geometry().size;
@@ -238,13 +258,14 @@ impl WriteBack {
             lock(&self.checkpoints).is_changed = true;
             self.unpin(released);
         }
-        let due = {
+        let (due, gone) = {
             let mut checkpoints = lock(&self.checkpoints);
             let is_time = checkpoints.not_before.is_none_or(|not_before| Instant::now() >= not_before);
             let is_due = is_time && !checkpoints.sets.due_markers().is_empty();
-            checkpoints.follow_names(is_due || released.is_some());
-            if is_due { checkpoints.sets.due_markers() } else { Vec::new() }
+            let gone = checkpoints.follow_names(is_due || released.is_some());
+            (if is_due { checkpoints.sets.due_markers() } else { Vec::new() }, gone)
         };
+        self.unpin(&gone);
         for due in due {
             let result = self.write_marker(&due).map_err(|e| e.to_string());
             if let Err(why) = &result {

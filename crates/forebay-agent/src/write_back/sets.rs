@@ -417,11 +417,13 @@ impl Sets {
         }
     }
 
-    /// A file was removed, or given up.
-    pub fn removed(&mut self, copy: u64) {
+    /// A file was removed, or given up. Returns whether it was pinned for a set.
+    pub fn removed(&mut self, copy: u64) -> bool {
+        let mut was_pinned = false;
         for (set, copy) in self.each(copy) {
-            set.files.remove(&copy);
+            was_pinned |= set.files.remove(&copy).is_some_and(|file| file.is_pinned);
         }
+        was_pinned
     }
 
     /// The file `copy` is the cached copy `now` from now on. Returns whether it is to be pinned.
@@ -684,6 +686,19 @@ mod tests {
         assert_eq!(sets.give_way(1), None);
         assert_eq!(sets.set_rule(1, rule("/p/*", 0, "")), Ok(vec![3]));
         assert!(sets.rules.is_empty());
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_within_its_burst_is_none_of_the_set() {
+        let mut sets = Sets::default();
+        sets.set_rule(1, rule("/p/*", 1, "")).unwrap();
+        write(&mut sets, "/p/manifest", 1, 0);
+        write(&mut sets, "/p/manifest.new", 2, 1);
+        sets.renamed(2, b"/p/manifest");
+        assert!(sets.removed(1) && !sets.removed(1));
+        sets.settle((20, GAP));
+        assert_eq!(states(&sets), [(1, SetState::Whole, true)]);
+        assert_eq!(sets.rules[0].sets[0].files.keys().collect::<Vec<_>>(), [&2]);
     }
 
     #[test]
