@@ -513,7 +513,7 @@ pub enum CheckpointCommand {
     },
     /// List the sets: what of each is in memory and on the file system
     List,
-    /// Print the paths of the newest whole set, one a line, for a program that is to restart from it
+    /// Print the paths of the newest whole set, one a line: from these a program can restart
     Newest {
         /// As of `forebay checkpoint keep`
         #[arg(value_name = "JOB-OR-PATTERN")]

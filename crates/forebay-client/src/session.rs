@@ -80,10 +80,10 @@ impl Default for ClientConfig {
 
 impl ClientConfig {
     /// From the environment: `FOREBAY_SOCKET` (a path, or `none`), `FOREBAY_DEADLINE_MS`,
-    /// `FOREBAY_TRUST_UID`, `FOREBAY_TRUST_AGENT`, `FOREBAY_COPIES`, `FOREBAY_JOB_NAME`, `FOREBAY_QUIET=1`. Without
-    /// `FOREBAY_SOCKET` the usual places are looked at: `/run/forebay`, `$XDG_RUNTIME_DIR/forebay`,
-    /// `/tmp/forebay-UID`. A set-user-ID program, whose environment is its caller's, ignores all of
-    /// them.
+    /// `FOREBAY_TRUST_UID`, `FOREBAY_TRUST_AGENT`, `FOREBAY_COPIES`, `FOREBAY_JOB_NAME`,
+    /// `FOREBAY_QUIET=1`. Without `FOREBAY_SOCKET` the usual places are looked at: `/run/forebay`,
+    /// `$XDG_RUNTIME_DIR/forebay`, `/tmp/forebay-UID`. A set-user-ID program, whose environment is
+    /// its caller's, ignores all of them.
     pub fn from_env() -> Self {
         let socket = match variable("FOREBAY_SOCKET") {
             Some(path) if path == "none" => None,

@@ -190,7 +190,8 @@ impl Words {
         self.map.word(MAPPED_AT).load(SeqCst) != 0
     }
 
-    /// Writer: the program has closed the file, or ends in order. Whoever is killed does not say so.
+    /// Writer: the program has closed the file, or ends in order. One that is killed does not say
+    /// so.
     pub fn note_closed(&self) {
         self.map.word(CLOSES_AT).fetch_add(1, SeqCst);
     }

@@ -398,7 +398,8 @@ impl Sets {
         self.change(copy, |file| file.path = path.to_vec());
     }
 
-    /// Whether the names of a file still matter: until its set has ended, and its marker is written.
+    /// Whether the names of a file still matter: until its set has ended, and its marker is
+    /// written.
     pub fn follows(&self, copy: u64) -> bool {
         self.rules.iter().any(|rule| {
             let is_awaited = |set: &Set| {
