@@ -35,6 +35,9 @@ pub struct Checkpoints {
     pub sets: Sets,
     /// It has changed since it was noted in the tier.
     is_changed: bool,
+    /// In a way that the next agent has to know.
+    is_urgent: bool,
+    noted_at: Option<Instant>,
     /// No marker is tried before.
     not_before: Option<Instant>,
     /// Files whose names may change, by their copies: programs write under names that are not
@@ -46,6 +49,10 @@ pub struct Checkpoints {
 
 /// Most of these descriptors; the names of further files are those at their open.
 const NAMED_MAX: usize = 4096;
+
+/// Files come and go in a burst: the next agent need not know each at once, as it takes no set for
+/// whole of which it does not know the end.
+const NOTED_AFTER: Duration = Duration::from_secs(1);
 
 /// How often the names are looked at.
 const LOOK_AT_NAMES: Duration = Duration::from_secs(1);
@@ -110,6 +117,13 @@ impl WriteBack {
                 let released = {
                     let mut checkpoints = self.change_sets();
                     checkpoints.sets = sets;
+                    // It may have died before it noted a pin.
+                    let is_pinned = |copy: &u64| {
+                        let entry = self.cache.by_copy(*copy);
+                        entry.is_some_and(|entry| entry.pinned.load(Ordering::Relaxed))
+                    };
+                    let pinned: Vec<u64> = checkpoints.sets.held_copies().filter(is_pinned).collect();
+                    pinned.into_iter().for_each(|copy| checkpoints.sets.pinned(copy));
                     checkpoints.sets.adopt()
                 };
                 self.unpin(&released);
@@ -127,7 +141,11 @@ impl WriteBack {
     /// # Errors
     /// It makes no sense.
     pub fn set_checkpoint_rule(&self, uid: u32, rule: CheckpointRule) -> Result<(), Refusal> {
-        let released = self.change_sets().sets.set_rule(uid, rule).map_err(Refusal::Invalid)?;
+        let released = {
+            let mut checkpoints = self.change_sets();
+            checkpoints.is_urgent = true;
+            checkpoints.sets.set_rule(uid, rule).map_err(Refusal::Invalid)?
+        };
         self.unpin(&released);
         Ok(())
     }
@@ -255,7 +273,9 @@ impl WriteBack {
     pub(super) fn settle_checkpoints(&self) {
         let released = lock(&self.checkpoints).sets.settle(self.gap());
         if let Some(released) = &released {
-            lock(&self.checkpoints).is_changed = true;
+            let mut checkpoints = self.change_sets();
+            checkpoints.is_urgent = true;
+            drop(checkpoints);
             self.unpin(released);
         }
         let (due, gone) = {
@@ -275,10 +295,20 @@ impl WriteBack {
             } else {
                 add(&self.counters.markers_written_total, 1);
             }
-            self.change_sets().sets.marked(due.set, result);
+            let mut checkpoints = self.change_sets();
+            checkpoints.is_urgent = true;
+            checkpoints.sets.marked(due.set, result);
         }
+        self.note_sets();
+    }
+
+    /// Notes in the tier what has changed.
+    fn note_sets(&self) {
         let mut checkpoints = lock(&self.checkpoints);
-        if std::mem::take(&mut checkpoints.is_changed) {
+        let is_time = checkpoints.noted_at.is_none_or(|noted_at| noted_at.elapsed() >= NOTED_AFTER);
+        if checkpoints.is_changed && (is_time || checkpoints.is_urgent) {
+            (checkpoints.is_changed, checkpoints.is_urgent) = (false, false);
+            checkpoints.noted_at = Some(Instant::now());
             let noted = serde_json::to_vec(&checkpoints.sets).map_err(io::Error::other);
             drop(checkpoints);
             if let Err(e) = noted.and_then(|noted| self.cache.tier.store_checkpoints(&noted)) {

@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 /// Rules of one user.
 const RULES_MAX: usize = 64;
 
-/// Files of one set; one with more is not whole.
-const FILES_MAX: usize = 10_000;
+/// Files of all sets of a user, about 5 MB of memory; a set with one more is not whole.
+const FILES_MAX: usize = 20_000;
 
 /// Sets of a rule that are listed although they are not held.
 const LISTED: usize = 8;
@@ -308,12 +308,14 @@ impl Sets {
     ) -> Vec<(String, PathBuf, (u32, u32))> {
         let Opened { uid, job, copy, member } = file;
         let mut withdrawn = Vec::new();
+        let own = self.rules.iter().filter(|rule| rule.uid == uid).flat_map(|rule| &rule.sets);
+        let is_full = own.map(|set| set.files.len()).sum::<usize>() >= FILES_MAX;
         for rule in self.rules.iter_mut().filter(|rule| rule.covers(uid, job, &member.path)) {
             let set = rule.current(&mut self.numbers, now_ns, gap_ns);
             let number = set.number;
             set.last_ns = now_ns;
-            if set.files.len() >= FILES_MAX {
-                set.past_tier = Some(format!("more than {FILES_MAX} files"));
+            if is_full {
+                set.past_tier = Some(format!("the sets of the user have more than {FILES_MAX} files"));
             } else {
                 set.files.insert(copy, member.clone());
             }
@@ -438,6 +440,12 @@ impl Sets {
             }
         }
         is_held
+    }
+
+    /// Copies of sets that are not released.
+    pub fn held_copies(&self) -> impl Iterator<Item = u64> {
+        let held = self.rules.iter().filter(|rule| rule.keep > 0).flat_map(|rule| &rule.sets);
+        held.filter(|set| !set.is_released).flat_map(|set| set.files.keys().copied())
     }
 
     /// Notes that a copy was pinned for its set.
