@@ -9,7 +9,7 @@ use std::ffi::{CString, OsStr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use forebay_client::layout::not_laid;
 use forebay_client::{Client, Hint};
@@ -94,7 +94,16 @@ pub fn create(
     }
 }
 
-/// One line for each hint and reason in a run.
+/// One line for each hint and reason in a run, or in a process if the agent does not answer in time
+/// whether another has written it.
 fn say(client: &Client, path: &Path, hint: &Hint, why: &str) {
-    unserved::say_once(client, &format!("layout {hint}: {why}"), &not_laid(path, hint, why));
+    const SAID_MAX: usize = 64;
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let what = format!("layout {hint}: {why}");
+    // A forked child must not wait for a thread that it does not have.
+    let Ok(mut said) = SAID.try_lock() else { return };
+    if said.len() < SAID_MAX && !said.contains(&what) {
+        unserved::say_once(client, &what, &not_laid(path, hint, why));
+        said.push(what);
+    }
 }
