@@ -40,7 +40,7 @@ build: ## The program and all libraries (C, Python, Java, for forebay run), in t
 	$(CARGO) build --profile $(PROFILE) --locked
 
 .PHONY: test
-test: test-rust test-bench test-python test-java ## All tests
+test: test-rust test-bench test-python test-java test-examples ## All tests
 
 .PHONY: test-rust
 test-rust: ## Tests of all crates; many start real agents
@@ -61,6 +61,11 @@ test-bench: ## Tests of the benchmarks' own code, and of the packages on small f
 .PHONY: test-python
 test-python: ## Tests of the Python package
 	PYTHON=$(PYTHON) .ci/test-python
+
+.PHONY: test-examples
+test-examples: ## The examples of checkpoints: killed, and restarted from memory; LAMMPS, h5py and PyTorch from Debian where they are installed, Orbax from PyPI the first time (700 MB)
+	@[ -x target/orbax/bin/python ] || { $(PYTHON) -m venv target/orbax && target/orbax/bin/pip install --quiet --disable-pip-version-check jax==0.10.2 orbax-checkpoint==0.12.8 || echo "Orbax cannot be installed; its example is left out"; }
+	cd examples/checkpoints && timeout 600 $(PYTHON) -m unittest -v
 
 .PHONY: test-posix
 test-posix: ## File system tests of other projects, on a PFS and on the same PFS through Forebay: pjdfstest, fsx, stress-ng, fio, SQLite, PostgreSQL ...; downloads what is missing (LAB=moosefs, OPS=10000000, ARGS="--only fsx --kill-agent"; docs/programs.md)

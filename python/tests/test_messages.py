@@ -1,7 +1,10 @@
 """What a user reads after a mistake: what was tried, why it failed, and what to do."""
 
 import errno
+import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -55,6 +58,27 @@ def test_an_agent_that_hangs_is_named(own_agent):
             assert own_agent.socket in str(caught.value)
     finally:
         own_agent.process.send_signal(signal.SIGCONT)
+
+
+def test_a_layout_that_the_file_system_does_not_take_costs_one_line_and_not_the_file(tmp_path):
+    script = """
+import sys, forebay
+for number in range(3):
+    with forebay.open(f"{sys.argv[1]}/{number}", "xb", layout="stripes:2,size:1MiB") as file:
+        file.write(b"content")
+"""
+    environment = {**os.environ, "FOREBAY_SOCKET": "none", "FOREBAY_QUIET": "0"}
+    done = subprocess.run([sys.executable, "-c", script, tmp_path], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("is created without the layout stripes:2,size:1048576") == 1, done.stderr
+    assert [path.read_bytes() for path in sorted(tmp_path.iterdir())] == [b"content"] * 3
+
+
+@pytest.mark.parametrize(("mode", "layout"), [("wb", "stripes:0"), ("wb", "colour:red"), ("rb", "stripes:2"), ("r+b", "stripes:2")])
+def test_a_layout_that_makes_no_sense_is_named(tmp_path, mode, layout):
+    with pytest.raises(ValueError, match=layout):
+        forebay.open(tmp_path / "file", mode, layout=layout, client=forebay.Client("none"))
+    assert not (tmp_path / "file").exists()
 
 
 @pytest.mark.parametrize("deadline_s", [-1, float("nan"), float("inf"), 1e19, 86_401])

@@ -68,6 +68,10 @@ section! {
         /// outlive a restart of the node (`--copies disk`). Empty: their programs wait for the file
         /// system instead.
         "tier.log" => log: Option<PathBuf> = r#""""#, path();
+        /// Files that are written back belong to one set of checkpoints if less time passes between
+        /// the last close and the next open. Longer than programs pause within a checkpoint, and
+        /// shorter than between two of them.
+        "tier.checkpoint_gap_ms" => checkpoint_gap: Duration = "5000", millis(1..=3_600_000);
         plus
         /// How the tier gives way to compute.
         memory: MemoryConfig;

@@ -134,6 +134,10 @@ counters! {
     copies_missed_total,
     /// Files that this node took over from a node that was gone, by their second copies.
     taken_over_total,
+    /// Held sets of checkpoints that gave way to what their user wrote.
+    checkpoints_released_total,
+    /// Markers of whole sets of checkpoints that were written to the PFS.
+    markers_written_total,
 }
 
 /// Adds to a counter.

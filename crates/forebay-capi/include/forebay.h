@@ -167,6 +167,14 @@ int forebay_close(forebay_file *file);
 forebay_writer *forebay_create(const char *path, int mode, unsigned int flags, unsigned int permissions);
 
 /*
+ * As forebay_create. If the file is new, the PFS lays it out on its servers as `layout` says, such
+ * as "stripes:8,size:4MiB,pool:flash" (docs/checkpoints.md). If the PFS cannot do that, the file is
+ * created without the layout, and the library prints one line on stderr.
+ */
+forebay_writer *forebay_create_layout(const char *path, int mode, unsigned int flags,
+                                      unsigned int permissions, const char *layout);
+
+/*
  * Writes all of `length` bytes after the bytes written so far, and returns `length`. The library
  * collects small writes to 1 MiB, so a later write, forebay_sync or forebay_close_writer may report
  * an error of the PFS. After a failure the number of written bytes is unknown: close the writer,

@@ -22,7 +22,8 @@ pub use read::{
     forebay_resident, forebay_size, forebay_unmap,
 };
 pub use write::{
-    ForebayWriter, forebay_close_writer, forebay_create, forebay_remove, forebay_sync, forebay_write,
+    ForebayWriter, forebay_close_writer, forebay_create, forebay_create_layout, forebay_remove, forebay_sync,
+    forebay_write,
 };
 
 use std::ffi::{CStr, OsStr, c_char};

@@ -2,8 +2,8 @@
 
 use crate::error::{guard, named};
 use crate::{invalid, path_of};
-use forebay_client::{Client, FileWriter, WriteMode, WriteOptions};
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use forebay_client::{Client, FileWriter, Hint, WriteMode, WriteOptions};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::ptr;
@@ -57,6 +57,34 @@ pub unsafe extern "C" fn forebay_create(
         // SAFETY: the caller's promise.
         let path = unsafe { path_of(path) }?.to_owned();
         let writer = Client::from_env().create_with(&path, options).map_err(|e| named(&path, e))?;
+        Ok(Box::into_raw(Box::new(ForebayWriter { writer, path })))
+    })
+}
+
+/// As [`forebay_create`], with a layout for a new file, in the words of `forebay run --layout`.
+///
+/// # Safety
+/// `path` and `layout` are NULL or end in a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_create_layout(
+    path: *const c_char,
+    mode: c_int,
+    flags: c_uint,
+    permissions: c_uint,
+    layout: *const c_char,
+) -> *mut ForebayWriter {
+    guard(ptr::null_mut(), || {
+        let options = options(mode, flags, permissions)?;
+        if layout.is_null() {
+            return Err(invalid("the layout is NULL"));
+        }
+        // SAFETY: not NULL, and the caller vouches for the rest.
+        let layout = unsafe { CStr::from_ptr(layout) }.to_string_lossy();
+        let hint: Hint = layout.parse().map_err(|e: String| invalid(&e))?;
+        // SAFETY: the caller's promise.
+        let path = unsafe { path_of(path) }?.to_owned();
+        let created = Client::from_env().create_laid_out(&path, options, &hint);
+        let writer = created.map_err(|e| named(&path, e))?;
         Ok(Box::into_raw(Box::new(ForebayWriter { writer, path })))
     })
 }

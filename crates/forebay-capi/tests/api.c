@@ -78,6 +78,8 @@ static void arguments(void)
     CHECK(forebay_load(NULL, 0, 0) == 0);
     CHECK(forebay_close(NULL) == 0 && forebay_unmap(NULL) == 0 && forebay_close_writer(NULL) == 0);
     FAILS(forebay_open("/nowhere/at/all") != NULL, ENOENT, "/nowhere/at/all");
+    FAILS(forebay_create_layout(path, 0, 0, 0600, NULL) != NULL, EINVAL, "layout is NULL");
+    FAILS(forebay_create_layout(path, 0, 0, 0600, "stripes:0") != NULL, EINVAL, "stripes:0");
     FAILS(forebay_create("/nowhere/at/all", 0, 0, 0600) != NULL, ENOENT, "/nowhere/at/all");
     FAILS(forebay_create(dir, 0, 0, 0600) != NULL, EISDIR, dir);
     FAILS(forebay_remove("/nowhere/at/all") != -1, ENOENT, "/nowhere/at/all");
@@ -155,7 +157,8 @@ static void writing(void)
 {
     snprintf(other, sizeof other, "%s/written", dir);
     for (int mode = FOREBAY_WRITE_BYPASS; mode <= FOREBAY_WRITE_BACK; mode++) {
-        write_pieces(forebay_create(other, mode, FOREBAY_EXCLUSIVE, 0640));
+        /* A file system that takes no layout takes the file. */
+        write_pieces(forebay_create_layout(other, mode, FOREBAY_EXCLUSIVE, 0640, "stripes:2,size:1MiB"));
         FAILS(forebay_create(other, mode, FOREBAY_EXCLUSIVE, 0640) != NULL, EEXIST, "written");
         struct stat stat_of;
         int on_pfs = mode != FOREBAY_WRITE_MEMORY_ONLY;

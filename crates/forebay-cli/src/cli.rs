@@ -142,6 +142,11 @@ pub enum Command {
     Sync(SyncArgs),
     /// Save files that cannot be written to the file system
     Rescue(RescueArgs),
+    /// Keep the newest sets of checkpoints of a job in the tier, and list them
+    #[command(subcommand)]
+    Checkpoint(CheckpointCommand),
+    /// Show how the file system has laid out files: stripes and servers
+    Layout(PathsArgs),
     /// Run a program whose reads come from the tier, as a job; with --job, guard its I/O phases
     Run(RunArgs),
     /// Mount a PFS at a second mount point; files are read from the tier
@@ -468,6 +473,9 @@ pub struct CpArgs {
     /// Where the bytes go
     #[arg(long, value_enum, default_value = "through")]
     pub write: WriteModeArg,
+    /// How the servers are to hold a new file, such as stripes:8,size:4MiB
+    #[arg(long)]
+    pub layout: Option<forebay_client::Hint>,
 }
 
 #[derive(Debug, Args)]
@@ -489,6 +497,28 @@ pub struct RescueArgs {
     /// Give up each file once it is saved
     #[arg(long)]
     pub drop: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum CheckpointCommand {
+    /// Keep the newest whole sets of a job, or of files that match a pattern, in the tier
+    Keep {
+        /// How many; 0 ends the rule
+        #[arg(value_name = "N")]
+        sets: u32,
+        /// The name that the job has by `forebay run --job`; or a pattern of paths, as of
+        /// `forebay run --write-back`
+        #[arg(value_name = "JOB-OR-PATTERN")]
+        selector: PathBuf,
+    },
+    /// List the sets: what of each is in memory and on the file system
+    List,
+    /// Print the paths of the newest whole set, one a line: from these a program can restart
+    Newest {
+        /// As of `forebay checkpoint keep`
+        #[arg(value_name = "JOB-OR-PATTERN")]
+        selector: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -526,6 +556,18 @@ pub struct RunArgs {
     /// on a disk of this node, or on the file system
     #[arg(long, value_name = "N", requires = "write_back", value_parser = ["1", "2", "disk"])]
     pub copies: Option<String>,
+    /// Keep the newest N whole sets of checkpoints of the job in the tier; without --job, those of
+    /// each pattern of --write-back
+    #[arg(long, value_name = "N", requires = "write_back")]
+    pub keep: Option<u32>,
+    /// Once all files of a set of checkpoints are on the file system, write a file of this name
+    /// into their directory
+    #[arg(long, value_name = "NAME", requires = "write_back")]
+    pub marker: Option<String>,
+    /// Lay out new files that match the pattern on the servers: stripes:N, size:BYTES, pool:NAME,
+    /// servers:N+N, with commas between them. May be given more than once; the first match counts
+    #[arg(long, value_name = "PATTERN=LAYOUT", conflicts_with_all = ["mount", "frozen", "no_intercept"])]
+    pub layout: Vec<String>,
     /// Do not wait at the end until the file system has what was written
     #[arg(long, requires = "write_back")]
     pub detach: bool,

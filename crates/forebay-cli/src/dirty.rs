@@ -123,14 +123,19 @@ fn wait(
 }
 
 /// Waits for what a program has written, at its end. A signal ends the wait; the agent goes on.
-pub fn wait_for_program(client: &Client, is_quiet: bool) -> Result<(), String> {
+/// Then for the markers of the rules that select `rules`.
+pub fn wait_for_program(client: &Client, rules: &[String], is_quiet: bool) -> Result<(), String> {
     let not_written = |why: String| {
         Err(format!(
             "what the program has written is not all on the file system: {why}; `forebay dirty` lists it"
         ))
     };
     match wait(client, None, is_quiet, || !is_signalled()) {
-        Ok(true) => Ok(()),
+        Ok(true) if rules.is_empty() => Ok(()),
+        Ok(true) => match client.wait_for_markers(rules, || !is_signalled()) {
+            Ok(_) => Ok(()),
+            Err(e) => Err(format!("nothing says that the checkpoints are complete: {e}")),
+        },
         Ok(false) => {
             eprintln!(
                 "forebay run: the agent goes on writing to the file system; `forebay sync` waits for it"

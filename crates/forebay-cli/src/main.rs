@@ -6,6 +6,7 @@
 
 mod beside;
 mod broadcast;
+mod checkpoint;
 mod cli;
 mod console;
 mod coordinator;
@@ -18,6 +19,7 @@ mod forward;
 mod global;
 mod init;
 mod jobs;
+mod layout;
 mod load;
 mod loadable;
 mod log;
@@ -39,7 +41,7 @@ mod up;
 mod verify;
 mod web;
 
-use cli::{Cli, Command, ConfigCommand};
+use cli::{CheckpointCommand, Cli, Command, ConfigCommand};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -82,6 +84,12 @@ fn run_command(cli: Cli) -> Outcome {
         Command::Dirty => dirty::dirty(&global),
         Command::Sync(args) => dirty::sync(&global, &args),
         Command::Rescue(args) => dirty::rescue(&global, &args),
+        Command::Checkpoint(CheckpointCommand::Keep { sets, selector }) => {
+            checkpoint::keep(&global, sets, &selector)
+        }
+        Command::Checkpoint(CheckpointCommand::List) => checkpoint::list(&global),
+        Command::Checkpoint(CheckpointCommand::Newest { selector }) => checkpoint::newest(&global, &selector),
+        Command::Layout(args) => layout::layout(&global, &args),
         Command::Run(args) => run::run(&global, &args),
         Command::Mount(args) => mount::mount(&global, &args),
         Command::Umount(args) => mount::umount(&args),

@@ -17,7 +17,8 @@ use crate::out::no_agent;
 use crate::preload::Preload;
 use crate::program::{execute, not_started, start_companion};
 use forebay_agent::units::Human;
-use forebay_client::{Client, HpcJob, HpcJobOptions};
+use forebay_client::{Client, Hint, HpcJob, HpcJobOptions};
+use forebay_wire::CheckpointRule;
 use forebay_wire::intercepted::{REGION_BYTES, Region, Report};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -62,6 +63,8 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
     }
     let report = intercept(args, obstacle, &preload, &mut command)?;
     let writes_back = write_back(args, &preload, &mut command)?;
+    lay_out(args, &preload, &mut command)?;
+    let rules = if writes_back { checkpoint_rules(args, &client)? } else { Vec::new() };
     let second = args.copies.as_deref().map_or(client.second(), forebay_client::second_place);
     let waits = writes_back && (!args.detach || second.is_some());
     let hpc = match &args.job {
@@ -103,7 +106,7 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
     }
     match second.filter(|_| args.detach) {
         Some(second) if waits => crate::dirty::wait_for_copies(&client, second)?,
-        None if waits => crate::dirty::wait_for_program(&client, is_quiet(args))?,
+        None if waits => crate::dirty::wait_for_program(&client, &rules, is_quiet(args))?,
         _ => {}
     }
     Ok(crate::forward::end_like(status))
@@ -120,8 +123,8 @@ fn write_back(
         command.env_remove(VARIABLE);
         return Ok(false);
     }
-    let patterns =
-        args.write_back.iter().map(|pattern| whole_pattern(pattern)).collect::<Result<Vec<_>, _>>()?;
+    let patterns = args.write_back.iter().map(|pattern| whole_pattern("--write-back", pattern));
+    let patterns = patterns.collect::<Result<Vec<_>, _>>()?;
     command.env(VARIABLE, patterns.join("\n"));
     if let Some(copies) = &args.copies {
         command.env("FOREBAY_COPIES", copies);
@@ -129,10 +132,46 @@ fn write_back(
     Ok(true)
 }
 
+/// Has new files that match the patterns laid out on the servers.
+fn lay_out(args: &RunArgs, preload: &Result<Preload, String>, command: &mut Command) -> Result<(), String> {
+    const VARIABLE: &str = "FOREBAY_LAYOUT";
+    if args.layout.is_empty() || preload.is_err() {
+        command.env_remove(VARIABLE);
+        return Ok(());
+    }
+    let line = |given: &String| {
+        let form =
+            || format!("--layout {given}: write PATTERN=LAYOUT, for example '*.h5=stripes:8,size:4MiB'");
+        let (pattern, hint) = given.rsplit_once('=').ok_or_else(form)?;
+        let hint: Hint = hint.parse().map_err(|e| format!("--layout {given}: {e}"))?;
+        Ok::<_, String>(format!("{}={hint}", whole_pattern("--layout", Path::new(pattern))?))
+    };
+    let lines = args.layout.iter().map(line).collect::<Result<Vec<_>, _>>()?;
+    command.env(VARIABLE, lines.join("\n"));
+    Ok(())
+}
+
+/// Makes the rules for the program's checkpoints that the options name. Returns what they select.
+fn checkpoint_rules(args: &RunArgs, client: &Client) -> Result<Vec<String>, String> {
+    if args.keep.is_none() && args.marker.is_none() {
+        return Ok(Vec::new());
+    }
+    let patterns = || args.write_back.iter().map(|pattern| whole_pattern("--write-back", pattern)).collect();
+    let selectors: Vec<String> = args.job.as_ref().map_or_else(patterns, |job| Ok(vec![job.clone()]))?;
+    for selector in &selectors {
+        let (keep, marker) = (args.keep, args.marker.clone());
+        let rule = CheckpointRule { selector: selector.clone(), keep, marker };
+        client
+            .set_checkpoint_rule(rule)
+            .map_err(|e| format!("no rule for checkpoints of {selector}: {e}"))?;
+    }
+    Ok(selectors)
+}
+
 /// The pattern as the kernel names files: absolute, and free of symbolic links in its directories.
 /// A directory stands for all files below it.
-fn whole_pattern(pattern: &Path) -> Result<String, String> {
-    let failed = |e: &dyn std::fmt::Display| format!("--write-back {}: {e}", pattern.display());
+pub fn whole_pattern(option: &str, pattern: &Path) -> Result<String, String> {
+    let failed = |e: &dyn std::fmt::Display| format!("{option} {}: {e}", pattern.display());
     let absolute = std::path::absolute(pattern).map_err(|e| failed(&e))?;
     let is_plain =
         |part: &std::path::Component<'_>| !part.as_os_str().to_string_lossy().contains(['*', '?', '[']);

@@ -69,7 +69,11 @@ pub fn cp(global: &Global, args: &CpArgs) -> Outcome {
     }
     let permissions = std::fs::metadata(&args.source).map_or(0o644, |m| m.permissions().mode() & 0o777);
     let options = WriteOptions { permissions, ..options };
-    let mut writer = client.create_with(&target, options).map_err(|e| with_path(&target, e))?;
+    let writer = match &args.layout {
+        Some(hint) => client.create_laid_out(&target, options, hint),
+        None => client.create_with(&target, options),
+    };
+    let mut writer = writer.map_err(|e| with_path(&target, e))?;
     let bytes = pour(&source, &mut |piece| writer.write_all(piece));
     let bytes = bytes.map_err(|e| format!("{} to {}: {e}", args.source.display(), target.display()))?;
     writer.close().map_err(|e| with_path(&target, e))?;

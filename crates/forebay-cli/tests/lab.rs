@@ -50,6 +50,40 @@ fn life(pfs: &'static str) {
     );
 }
 
+/// Files that a program creates have the layouts that it was run with, and those that the file
+/// system does not take are there all the same. `shown` prints the layouts of files.
+fn layouts(pfs: &'static str, [taken, refused]: [&str; 2], shown: &str, expected: [&str; 3]) {
+    let Some(lab) = Lab::possible(pfs) else { return };
+    succeeded(&mut lab.up());
+    let script = format!(
+        "cd $FOREBAY_LAB_PFS && {FOREBAY} run --layout \"$PWD/*.yes={taken}\" --layout \"$PWD/*.no={refused}\" \
+         --write-back $PWD -- python3 -c 'for n in (\"a.yes\", \"b.no\", \"c\", \"d.no\"): open(n, \"x\").write(n)' && \
+         cat a.yes b.no c d.no >&2 && for f in a.yes b.no c; do {shown}; done; {FOREBAY} layout a.yes >&2"
+    );
+    let output = lab.run("c1", &["sh", "-c", &script]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("a.yesb.nocd.no"), "{said}");
+    assert_eq!(said.matches("is created without the layout").count(), 1, "{said}");
+    assert!(said.contains("  stripes of "), "{said}");
+    assert_eq!(text(&output).lines().collect::<Vec<_>>(), expected, "{said}");
+    succeeded(&mut lab.forebay(&["down"]));
+}
+
+#[test]
+fn moosefs_gives_new_files_the_storage_class_of_their_layout() {
+    let shown = "mfsgetsclass -n $f | sed 's/.* //'";
+    layouts("moosefs", ["pool:3", "stripes:2"], shown, ["3", "1", "1"]);
+}
+
+#[test]
+fn cephfs_gives_new_files_their_layout_before_the_first_byte() {
+    let shown = r#"python3 -c 'import os, sys; print(os.getxattr(sys.argv[1], "ceph.file.layout").decode())' $f | cut -d' ' -f1-3"#;
+    let default = "stripe_unit=4194304 stripe_count=1 object_size=4194304";
+    let laid = "stripe_unit=1048576 stripe_count=2 object_size=4194304";
+    layouts("cephfs", ["stripes:2,size:1MiB", "pool:nosuch"], shown, [laid, default, default]);
+}
+
 fn nodes_are_machines_of_their_own(lab: &Lab) {
     assert_eq!(text(&lab.run("c2", &["uname", "-n"])), "c2");
     assert_eq!(lab.run("c2", &["sh", "-c", "exit 7"]).status.code(), Some(7));

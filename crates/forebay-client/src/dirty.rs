@@ -70,7 +70,8 @@ impl Client {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let open = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let anew = (self.session.config.place)(openat(CWD, path, open, Mode::empty())?);
-        let request = Request::Absorb { is_wanted, flags: flags.bits(), truncated };
+        let job = self.session.config.job_name.clone();
+        let request = Request::Absorb { is_wanted, flags: flags.bits(), truncated, job };
         let fds = [anew.as_fd(), anew.as_fd()];
         let answer = self.session.call(&request, &fds, self.session.config.deadline)?;
         let sent: Result<[OwnedFd; 2], _> = answer.fds.try_into();
@@ -297,6 +298,11 @@ impl Absorbed {
     /// The program maps the content to store to it: it stays in the tier until it is closed.
     pub fn note_mapped(&self) {
         self.words.note_mapped();
+    }
+
+    /// The program has closed the file.
+    pub fn note_closed(&self) {
+        self.words.note_closed();
     }
 
     /// The write is over.

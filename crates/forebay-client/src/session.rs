@@ -52,6 +52,8 @@ pub struct ClientConfig {
     /// Where else than in this node's memory what was written to the tier first is when `fsync` or
     /// `close` returns.
     pub second: Option<SecondPlace>,
+    /// Name of the program's job, as of `forebay run --job`.
+    pub job_name: Option<String>,
     /// Say nothing on stderr.
     pub quiet: bool,
     /// Watch open files by inotify, of which a user has few instances. Without a watch, a handle
@@ -70,6 +72,7 @@ impl Default for ClientConfig {
             trusted_agent: None,
             read_ahead_bytes: None,
             second: None,
+            job_name: None,
             quiet: false,
             watches: true,
             place: std::convert::identity,
@@ -79,10 +82,10 @@ impl Default for ClientConfig {
 
 impl ClientConfig {
     /// From the environment: `FOREBAY_SOCKET` (a path, or `none`), `FOREBAY_DEADLINE_MS`,
-    /// `FOREBAY_TRUST_UID`, `FOREBAY_TRUST_AGENT`, `FOREBAY_COPIES`, `FOREBAY_QUIET=1`. Without
-    /// `FOREBAY_SOCKET` the usual places are looked at: `/run/forebay`, `$XDG_RUNTIME_DIR/forebay`,
-    /// `/tmp/forebay-UID`. A set-user-ID program, whose environment is its caller's, ignores all of
-    /// them.
+    /// `FOREBAY_TRUST_UID`, `FOREBAY_TRUST_AGENT`, `FOREBAY_COPIES`, `FOREBAY_JOB_NAME`,
+    /// `FOREBAY_QUIET=1`. Without `FOREBAY_SOCKET` the usual places are looked at: `/run/forebay`,
+    /// `$XDG_RUNTIME_DIR/forebay`, `/tmp/forebay-UID`. A set-user-ID program, whose environment is
+    /// its caller's, ignores all of them.
     pub fn from_env() -> Self {
         let socket = match variable("FOREBAY_SOCKET") {
             Some(path) if path == "none" => None,
@@ -97,6 +100,8 @@ impl ClientConfig {
         config.trusted_uids.extend(number("FOREBAY_TRUST_UID").and_then(|uid| u32::try_from(uid).ok()));
         config.trusted_agent = variable("FOREBAY_TRUST_AGENT").and_then(|text| text.to_str()?.parse().ok());
         config.second = variable("FOREBAY_COPIES").and_then(|text| second_place(text.to_str()?));
+        let name = variable("FOREBAY_JOB_NAME").and_then(|name| name.into_string().ok());
+        config.job_name = name.filter(|name| !name.is_empty());
         config.quiet = variable("FOREBAY_QUIET").is_some_and(|v| v == "1");
         config
     }

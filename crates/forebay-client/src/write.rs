@@ -435,7 +435,11 @@ impl FileWriter {
                 let _ = client.session.call(&request, &[], client.session.config.deadline);
             }
             // The agent sees the close of the content.
-            Sink::Back { absorbed, client, .. } => return sent.and_then(|()| absorbed.keep(client)),
+            Sink::Back { absorbed, client, .. } => {
+                let kept = sent.and_then(|()| absorbed.keep(client));
+                absorbed.note_closed();
+                return kept;
+            }
         }
         sent
     }

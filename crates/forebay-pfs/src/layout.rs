@@ -5,11 +5,13 @@
 //! asks more, and each question may be a message to a server. MooseFS has no attribute:
 //! [`probe_paths`].
 
+mod beegfs;
 mod glusterfs;
+pub mod hint;
 mod lustre;
 mod moosefs;
 
-pub use moosefs::{CHUNK_BYTES as MOOSEFS_CHUNK_BYTES, probe_paths};
+pub use moosefs::{CHUNK_BYTES as MOOSEFS_CHUNK_BYTES, probe_paths, set_class};
 
 use rustix::fs::fgetxattr;
 use serde::{Deserialize, Serialize};

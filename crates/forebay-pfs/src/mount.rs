@@ -152,6 +152,24 @@ pub fn is_ceph_fuse(root: &Path) -> bool {
     line_of(root).is_some_and(|line| line.is_ceph_fuse())
 }
 
+/// File systems that take a layout for a new file, each by its own means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Striping {
+    /// Lustre.
+    Lustre,
+    /// BeeGFS.
+    BeeGfs,
+    /// CephFS, by the kernel's client or `ceph-fuse`.
+    Ceph,
+    /// MooseFS.
+    MooseFs,
+}
+
+/// How the file system of `path` (absolute, symbolic links resolved) takes layouts.
+pub fn striping(path: &Path) -> Option<Striping> {
+    line_of(path)?.striping()
+}
+
 /// Whether something is mounted on `root` (absolute, symbolic links resolved) itself, by the
 /// kernel's table.
 pub fn is_mount_point(root: &Path) -> bool {
@@ -276,6 +294,17 @@ impl MountLine {
     fn is_ceph_fuse(&self) -> bool {
         [&b"fuse.ceph-fuse"[..], b"fuse.ceph"].contains(&&self.fs_type[..])
             || (self.fs_type == b"fuse" && self.source == b"ceph-fuse")
+    }
+
+    fn striping(&self) -> Option<Striping> {
+        match self.fs_type.as_slice() {
+            b"lustre" => Some(Striping::Lustre),
+            b"beegfs" => Some(Striping::BeeGfs),
+            b"ceph" => Some(Striping::Ceph),
+            _ if self.is_ceph_fuse() => Some(Striping::Ceph),
+            _ if self.is_moosefs() => Some(Striping::MooseFs),
+            _ => None,
+        }
     }
 
     /// Its client is a FUSE program that names no type of its own, but begins the source with its
@@ -405,6 +434,8 @@ mod tests {
             41 22 0:52 / /mnt/b rw - fuse ceph-fuse rw\n42 22 0:53 / /mnt/c rw - ceph 10.0.0.1:/ rw\n";
         let is = |path: &str| mounted_at(table, Path::new(path)).is_some_and(|line| line.is_ceph_fuse());
         assert!(is("/mnt/a/x") && is("/mnt/b") && !is("/mnt/c"));
+        let striping = |path: &str| mounted_at(table, Path::new(path)).and_then(|line| line.striping());
+        assert_eq!(["/mnt/a/x", "/mnt/b", "/mnt/c"].map(striping), [Some(Striping::Ceph); 3]);
     }
 
     #[test]

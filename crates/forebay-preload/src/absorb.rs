@@ -69,6 +69,17 @@ struct Entry {
     /// Device and inode of the content: another file may have got the number unseen.
     content: (u64, u64),
     has_left: HasLeft,
+    /// The process that has opened it.
+    process: u32,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // A forked child closes what its parent goes on writing.
+        if self.process == inside::process() {
+            self.absorbed.iter().for_each(Absorbed::note_closed);
+        }
+    }
 }
 
 /// Whether the program has gone on at the PFS by one of its descriptors, which has set the position
@@ -143,10 +154,14 @@ pub fn may_matter(access: Access) -> bool {
     access.may_write() && PATTERNS.get().is_some() || INDEX.get().is_some_and(may_be_dirty)
 }
 
-fn is_wanted(path: &[u8]) -> bool {
+/// Whether a path is one of those that a pattern of a run means.
+pub fn matches(pattern: &glob::Pattern, path: &[u8]) -> bool {
     let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::default() };
-    let text = String::from_utf8_lossy(path);
-    PATTERNS.get().is_some_and(|all| all.iter().any(|pattern| pattern.matches_with(&text, options)))
+    pattern.matches_with(&String::from_utf8_lossy(path), options)
+}
+
+fn is_wanted(path: &[u8]) -> bool {
+    PATTERNS.get().is_some_and(|all| all.iter().any(|pattern| matches(pattern, path)))
 }
 
 /// Whether a file with this device and inode may be dirty.
@@ -207,7 +222,8 @@ pub fn opened(
     let Known::No(seen) = ENTRIES.known(fd) else { return None };
     let has_left = HasLeft::new()?;
     put_in_place(&content, fd)?;
-    let entry = Entry { absorbed, pfs, content: content_identity, has_left };
+    let process = inside::process();
+    let entry = Entry { absorbed, pfs, content: content_identity, has_left, process };
     ENTRIES.put(fd, seen, Arc::new(entry), false);
     Some(true)
 }
@@ -251,6 +267,24 @@ pub fn closed(fd: c_int) {
     if has(fd) {
         ENTRIES.forget(fd, false);
     }
+}
+
+/// The process ends in order: what it has open is closed by that.
+pub extern "C" fn detach() {
+    if ENTRIES.count() == 0 || !inside::is_owner() {
+        return;
+    }
+    let Some(inside) = inside::enter() else { return };
+    inside::guarded(&inside, || {
+        let mut own: Vec<Arc<Entry>> = Vec::new();
+        for entry in (0..ENTRIES.end()).filter_map(|fd| Some(Arc::clone(&*ENTRIES.pin(fd)?))) {
+            if entry.process == inside::process() && !own.iter().any(|known| Arc::ptr_eq(known, &entry)) {
+                entry.absorbed.iter().for_each(Absorbed::note_closed);
+                own.push(entry);
+            }
+        }
+        Some(())
+    });
 }
 
 /// Frees what was closed.

@@ -8,9 +8,10 @@
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
-use libc::{iovec, mode_t, off_t, size_t, ssize_t};
+use libc::{AT_FDCWD, iovec, mode_t, off_t, size_t, ssize_t};
 
 use crate::absorb::{self, Access};
+use crate::layout::before_open;
 use crate::mapping::Call;
 use crate::next::next;
 use crate::tier::{self, At};
@@ -80,10 +81,12 @@ macro_rules! exports {
 }
 pub(crate) use exports;
 
-/// Functions that hand out a descriptor, and what the program may do with the file behind it.
+/// Functions that hand out a descriptor, what the program may do with the file behind it, and what
+/// takes the place of an argument before.
 macro_rules! opens {
-    ($(fn $name:ident($($arg:ident: $type:ty),*), $access:expr;)*) => { take_place! {$(
+    ($(fn $name:ident($($arg:ident: $type:ty),*), $access:expr $(, $changed:ident = $before:expr)?;)*) => { take_place! {$(
         fn $name($($arg: $type),*) -> c_int {
+            $(let $changed = $before;)?
             opens(|| next!($name($($arg => $type),*) -> c_int, else -1), $access)
         }
     )*} };
@@ -96,17 +99,26 @@ pub fn opens(call: impl Fn() -> c_int, access: Access) -> c_int {
     opened(if may_try_again(fd < 0) { call() } else { fd }, access)
 }
 
+/// What `creat` passes to `open`.
+const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+
 opens! {
-    fn open(path: *const c_char, flags: c_int, mode: mode_t), Access::of(flags);
-    fn open64(path: *const c_char, flags: c_int, mode: mode_t), Access::of(flags);
-    fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t), Access::of(flags);
-    fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t), Access::of(flags);
+    fn open(path: *const c_char, flags: c_int, mode: mode_t),
+        Access::of(flags), flags = before_open(AT_FDCWD, path, flags, mode);
+    fn open64(path: *const c_char, flags: c_int, mode: mode_t),
+        Access::of(flags), flags = before_open(AT_FDCWD, path, flags, mode);
+    fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t),
+        Access::of(flags), flags = before_open(dir, path, flags, mode);
+    fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t),
+        Access::of(flags), flags = before_open(dir, path, flags, mode);
     fn __open_2(path: *const c_char, flags: c_int), Access::of(flags);
     fn __open64_2(path: *const c_char, flags: c_int), Access::of(flags);
     fn __openat_2(dir: c_int, path: *const c_char, flags: c_int), Access::of(flags);
     fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int), Access::of(flags);
-    fn creat(path: *const c_char, mode: mode_t), Access::Truncate;
-    fn creat64(path: *const c_char, mode: mode_t), Access::Truncate;
+    fn creat(path: *const c_char, mode: mode_t),
+        Access::Truncate, _made = before_open(AT_FDCWD, path, CREAT, mode);
+    fn creat64(path: *const c_char, mode: mode_t),
+        Access::Truncate, _made = before_open(AT_FDCWD, path, CREAT, mode);
     fn shm_open(name: *const c_char, flags: c_int, mode: mode_t), Access::of(flags);
     // Those of other files are listed so that a number closed unseen does not keep its handle.
     fn socket(domain: c_int, kind: c_int, protocol: c_int), Access::Read;

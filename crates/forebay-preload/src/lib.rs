@@ -49,6 +49,8 @@ mod heap;
 mod inside;
 mod kernel;
 #[cfg(not(test))]
+mod layout;
+#[cfg(not(test))]
 mod mapping;
 #[cfg(not(test))]
 mod next;
@@ -83,4 +85,4 @@ static LOADED: [extern "C" fn(); 2] = [observer::attach, tier::attach];
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static UNLOADED: [extern "C" fn(); 2] = [tier::detach, observer::detach];
+static UNLOADED: [extern "C" fn(); 3] = [tier::detach, absorb::detach, observer::detach];

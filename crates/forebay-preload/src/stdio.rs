@@ -9,6 +9,7 @@ use libc::{FILE, size_t, ssize_t};
 
 use crate::absorb::{self, Access};
 use crate::calls::{exports, may_try_again, take_place};
+use crate::layout::before_open;
 use crate::next::next;
 use crate::{descriptors, observer, tier};
 
@@ -54,6 +55,20 @@ fn opened(stream: *mut FILE, mode: *const c_char) -> *mut FILE {
         *libc::__errno_location() = libc::EIO;
     }
     core::ptr::null_mut()
+}
+
+/// A stream of `path` is about to be opened, which may create the file.
+fn before_stream(path: *const c_char, mode: *const c_char) {
+    // SAFETY: the caller passed C strings to stdio, of which the first may be anything.
+    let creates = unsafe {
+        !mode.is_null()
+            && matches!(*mode.cast::<u8>(), b'w' | b'a')
+            && libc::strchr(mode, c_int::from(b'x')).is_null()
+    };
+    if creates {
+        const STREAM_MODE: libc::mode_t = 0o666;
+        let _has_no_flags = before_open(libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY, STREAM_MODE);
+    }
 }
 
 /// Passes on what a stream has gathered.
@@ -122,6 +137,7 @@ fn text(text: *const c_char) -> impl FnOnce(c_int) -> u64 {
 
 take_place! {
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+        before_stream(path, mode);
         let call = || next!(
             fopen(path => *const c_char, mode => *const c_char) -> *mut FILE, else core::ptr::null_mut()
         );
@@ -130,6 +146,7 @@ take_place! {
     }
 
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
+        before_stream(path, mode);
         let call = || next!(
             fopen64(path => *const c_char, mode => *const c_char) -> *mut FILE, else core::ptr::null_mut()
         );

@@ -28,7 +28,7 @@ use crate::inside::{self, Inside};
 use crate::paths::{self, Roots};
 use crate::served::{self, Handle};
 use crate::unserved::{self, Why};
-use crate::{bare_calls, kernel, mapping, own_files, report, shared};
+use crate::{bare_calls, kernel, layout, mapping, own_files, report, shared};
 
 const ROOTS_VARIABLE: &CStr = c"FOREBAY_INTERCEPT_ROOTS";
 const REPORT_VARIABLE: &CStr = c"FOREBAY_REPORT";
@@ -98,6 +98,7 @@ pub extern "C" fn attach() {
     {
         own_files::measure();
         CLIENT.get().into_iter().for_each(absorb::attach);
+        layout::attach();
         FILTERS.store(filters(), Relaxed);
         unserved::attach();
         inside::turn_on();
@@ -559,6 +560,16 @@ pub fn newest(identity: (u64, u64)) -> Option<absorb::Newest> {
     }
     let inside = inside::enter()?;
     guarded(&inside, || absorb::newest(CLIENT.get()?, identity))
+}
+
+/// Before the program opens `path` to create it; see [`layout::create`].
+#[cold]
+pub fn before_create(dir: c_int, path: &[u8], flags: c_int, mode: u32) -> c_int {
+    if !inside::is_on() || inside::is_inside() || !inside::is_owner() || is_on_signal_stack() {
+        return flags;
+    }
+    let Some(inside) = inside::enter() else { return flags };
+    guarded(&inside, || layout::create(CLIENT.get()?, dir, path, flags, mode, is_covered)).unwrap_or(flags)
 }
 
 /// Before a rename; see [`absorb::before_rename`].

@@ -130,10 +130,21 @@ pub fn has_words() -> bool {
     is_on() && !(LEFT.load(Relaxed).is_null() && UNSEEN.load(Relaxed).is_null())
 }
 
+/// Whether this process may write lines of ours to its standard error.
+fn may_say() -> bool {
+    own_files::identity(libc::STDERR_FILENO) == Some((DEVICE.load(Relaxed), INODE.load(Relaxed)))
+}
+
+/// Writes a line that is not about reads, unless another process of the run has said so of `what`.
+pub fn say_once(client: &Client, what: &str, words: &str) {
+    if may_say() && client.is_first_in_job(what, PATIENCE).unwrap_or(true) {
+        write_line(words.as_bytes());
+    }
+}
+
 /// Writes the line, unless another process of the run has. Called when the program ends.
 pub fn say(client: &Client) {
-    let here = own_files::identity(libc::STDERR_FILENO);
-    if here != Some((DEVICE.load(Relaxed), INODE.load(Relaxed))) {
+    if !may_say() {
         return;
     }
     // SAFETY: what is stored there is never freed.
@@ -147,7 +158,11 @@ pub fn say(client: &Client) {
     if !is_first.unwrap_or(matches!(left.why, Why::NotServed(_))) {
         return;
     }
-    let mut line = [b"forebay: ", name().as_slice(), b": ", &left.in_words()].concat();
+    write_line(&[name().as_slice(), b": ", &left.in_words()].concat());
+}
+
+fn write_line(words: &[u8]) {
+    let mut line = [b"forebay: ", words].concat();
     // Names may have any bytes, which a terminal could take for commands.
     line.iter_mut().filter(|byte| byte.is_ascii_control()).for_each(|byte| *byte = b'?');
     line.push(b'\n');

@@ -5,7 +5,7 @@ use crate::error::{os_error, tier_error};
 use crate::file::File;
 use crate::load;
 use crate::writer::Writer;
-use forebay_client::{ClientConfig, WriteOptions};
+use forebay_client::{ClientConfig, Hint, WriteOptions};
 use forebay_wire::{CachedFile, MountStatus, Status};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -97,8 +97,11 @@ impl Client {
     /// Creates or truncates `path` for writing. `mode`: "through" (the PFS and the tier), "bypass"
     /// (the PFS only) or "memory" (this node's memory, until the job ends). `exclusive`: fail if it
     /// exists. `append`: keep the content. `permissions`: bits of a new file, before the umask.
-    /// OSError: an error of the PFS; for "memory" ENOTCONN without an agent.
-    #[pyo3(signature = (path, mode = "through", *, exclusive = false, append = false, permissions = 0o666))]
+    /// `layout`: how the servers are to hold a new file, such as "stripes:8,size:4MiB"; what the
+    /// PFS does not take costs one line on stderr. OSError: an error of the PFS; for "memory"
+    /// ENOTCONN without an agent.
+    #[pyo3(signature = (path, mode = "through", *, exclusive = false, append = false, permissions = 0o666, layout = None))]
+    #[expect(clippy::too_many_arguments, reason = "Python passes them by name")]
     fn create(
         &self,
         py: Python<'_>,
@@ -107,9 +110,14 @@ impl Client {
         exclusive: bool,
         append: bool,
         permissions: u32,
+        layout: Option<&str>,
     ) -> PyResult<Writer> {
         let options = WriteOptions { mode: write_mode(mode)?, exclusive, append, permissions };
-        let writer = self.ask(py, Some(&path.0), |client| client.create_with(&path.0, options))?;
+        let hint = layout.map(str::parse::<Hint>).transpose().map_err(PyValueError::new_err)?;
+        let writer = self.ask(py, Some(&path.0), |client| match &hint {
+            Some(hint) => client.create_laid_out(&path.0, options, hint),
+            None => client.create_with(&path.0, options),
+        })?;
         Ok(Writer::new(path.0, writer))
     }
 

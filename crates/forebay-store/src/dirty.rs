@@ -26,6 +26,7 @@ const CALLED_IN_AT: usize = 0;
 const WRITES_AT: usize = 64;
 const ROOM_AT: usize = 128;
 const MAPPED_AT: usize = 192;
+const CLOSES_AT: usize = 256;
 
 /// A record longer than this is none.
 const RECORD_BYTES_MAX: u64 = 64 << 10;
@@ -193,6 +194,17 @@ impl Words {
     /// Whether stores may reach the content unannounced: such a file cannot be called in.
     pub fn is_mapped(&self) -> bool {
         self.map.word(MAPPED_AT).load(SeqCst) != 0
+    }
+
+    /// Writer: the program has closed the file, or ends in order. One that is killed does not say
+    /// so.
+    pub fn note_closed(&self) {
+        self.map.word(CLOSES_AT).fetch_add(1, SeqCst);
+    }
+
+    /// Agent: how often it was closed by those who had opened it.
+    pub fn closes(&self) -> u64 {
+        self.map.word(CLOSES_AT).load(SeqCst)
     }
 
     /// Agent: nobody is to write to the tier any more.

@@ -11,6 +11,7 @@
 //!   stays in the namespaces of its users, and its death does not take the cache along.
 //! - *directory*: neither; a directory on an existing tmpfs, with that tmpfs's page size.
 
+use crate::full_io::write_all_at;
 use crate::mounting::{TMPFS_MAGIC, backing_name, explain, huge_setting, is_tmpfs_mount, mount_or_resize};
 use crate::{keeper, state};
 use rustix::fs::{
@@ -41,6 +42,9 @@ pub struct Tier {
     huge_pages: String,
     locks: [OwnedFd; 2],
 }
+
+/// What is noted of sets of checkpoints, and what takes its place in a moment.
+const CHECKPOINTS: [&str; 2] = ["checkpoints", "checkpoints.new"];
 
 impl Tier {
     /// Finds or makes the tmpfs and takes possession of it.
@@ -274,6 +278,31 @@ impl Tier {
         Ok(copies.into_iter().filter(|copy| is_copy(copy) || dirty.contains(copy)).partition(is_copy))
     }
 
+    /// Replaces what is noted of sets of checkpoints, as a whole.
+    ///
+    /// # Errors
+    /// `ENOSPC`: the tmpfs is full.
+    pub fn store_checkpoints(&self, bytes: &[u8]) -> io::Result<()> {
+        let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = openat(&self.root, CHECKPOINTS[1], flags, Mode::from(0o600))?;
+        write_all_at(file.as_fd(), bytes, 0)?;
+        Ok(renameat(&self.root, CHECKPOINTS[1], &self.root, CHECKPOINTS[0])?)
+    }
+
+    /// What is noted of sets of checkpoints; empty if nothing is.
+    ///
+    /// # Errors
+    /// What the tmpfs returns.
+    pub fn load_checkpoints(&self) -> io::Result<Vec<u8>> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let mut bytes = Vec::new();
+        match openat(&self.root, CHECKPOINTS[0], flags, Mode::empty()) {
+            Err(rustix::io::Errno::NOENT) => {}
+            file => _ = std::io::Read::read_to_end(&mut std::fs::File::from(file?), &mut bytes)?,
+        }
+        Ok(bytes)
+    }
+
     /// A file without a name: memory-only data, gone with its last descriptor.
     ///
     /// # Errors
@@ -321,6 +350,10 @@ impl Tier {
             Backing::Namespace => keeper::quit(&self.state_dir)?,
             Backing::Auto | Backing::Directory => {
                 unlinkat(&self.root, "copies", AtFlags::REMOVEDIR)?;
+                for name in CHECKPOINTS {
+                    // Most tiers have none.
+                    let _ = unlinkat(&self.root, name, AtFlags::empty());
+                }
                 unlinkat(&self.root, "lock", AtFlags::empty())?;
                 std::fs::remove_dir(&self.place)?;
             }

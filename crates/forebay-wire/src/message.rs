@@ -16,7 +16,7 @@ use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 17;
+pub const PROTOCOL: u32 = 18;
 
 /// A file that was written longer ago is whole on the PFS. The clocks of servers and nodes may
 /// differ by a minute.
@@ -303,6 +303,8 @@ pub enum Request {
         flags: u32,
         /// The program has truncated the file by its open.
         truncated: bool,
+        /// Name of the program's job, if it has one: rules for checkpoints may name it.
+        job: Option<String>,
     },
     /// A write of `bytes` to a dirty file of this user needs room. → [`Reply::Done`] or
     /// [`Reply::Refused`]
@@ -409,6 +411,29 @@ pub enum Request {
         /// The second place.
         second: SecondPlace,
     },
+    /// Give an empty file a storage class of MooseFS. With the file twice, as
+    /// [`Request::StageCommit`]. → [`Reply::Done`] or [`Reply::Failed`]
+    SetClass(String),
+    /// Make, change or end a rule of this user for sets of checkpoints. → [`Reply::Done`] or
+    /// [`Reply::Refused`]
+    CheckpointRule(CheckpointRule),
+    /// Wait until the markers of these rules of this user are written, as far as files are closed
+    /// and on the PFS. → [`Reply::Done`], or [`Reply::Waits`]; the client asks again then.
+    CheckpointMarkers(Vec<String>),
+    /// The rules of this user, or all for the operator, with their sets. → [`Reply::Checkpoints`]
+    CheckpointList,
+}
+
+/// What is to become of the checkpoints of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointRule {
+    /// Name of a job; or, with a slash, a pattern of paths.
+    pub selector: String,
+    /// How many of the newest sets stay in the tier; `None`: as before. Without sets and without a
+    /// marker the rule ends.
+    pub keep: Option<u32>,
+    /// Name of a file that says that a set is on the PFS; `None`: as before, empty: none.
+    pub marker: Option<String>,
 }
 
 /// Where else than in the memory of its node the content of a dirty file is to be.
@@ -568,6 +593,69 @@ pub enum Reply {
     },
     /// To [`Request::ShuffleFetch`]: where each block is.
     ShuffleBlocks(Vec<BlockPlace>),
+    /// To [`Request::CheckpointList`].
+    Checkpoints(Vec<CheckpointSeries>),
+}
+
+/// The sets of checkpoints that a rule has seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointSeries {
+    /// As [`CheckpointRule::selector`].
+    pub selector: String,
+    /// Whose rule it is.
+    pub uid: u32,
+    /// Sets that stay in the tier.
+    pub keep: u32,
+    /// Name of the marker; empty for none.
+    pub marker: String,
+    /// Oldest first.
+    pub sets: Vec<CheckpointSet>,
+}
+
+/// What a job wrote in one burst.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointSet {
+    /// Counts the sets of the node.
+    pub number: u64,
+    /// When its first file was opened, nanoseconds since 1970.
+    pub began_ns: i64,
+    /// Files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Files that this node's memory has whole.
+    pub in_memory: u64,
+    /// Files that the PFS has whole.
+    pub on_pfs: u64,
+    /// See [`SetState`].
+    pub state: SetState,
+    /// It stays in the tier.
+    pub held: bool,
+    /// Directory that holds all of its files.
+    pub directory: Vec<u8>,
+    /// Paths of the files, the first [`PATHS_MAX`].
+    pub paths: Vec<Vec<u8>>,
+    /// Its marker, or why there is none; may be empty.
+    pub marker: String,
+}
+
+/// Most paths of one set in a list.
+pub const PATHS_MAX: usize = 1000;
+
+/// Whether a set can be restarted from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SetState {
+    /// Files may follow.
+    Writing,
+    /// All files were closed.
+    Whole,
+    /// A program ended before it had closed a file.
+    NotClosed,
+    /// A file went to the PFS past the tier, which does not know its end.
+    PastTier,
+    /// A file was changed or removed since.
+    Changed,
 }
 
 /// Why the agent will not do something. Never an error to the program: it reads the PFS.

@@ -376,6 +376,7 @@ def open_binary(
     buffer_bytes: Optional[int] = None,
     rename_to: Optional[str] = None,
     reopen: Optional[Callable[[], ReadFile]] = None,
+    layout: Optional[str] = None,
 ) -> Any:
     """Opens `path` in a binary mode; `rename_to` as for WriteFile, `reopen` opens it again in another process.
 
@@ -383,13 +384,15 @@ def open_binary(
     """
     if mode not in ("rb", "wb", "xb", "ab", "r+b", "w+b", "x+b", "a+b"):
         raise ValueError(f"invalid mode {mode!r}: write one of r, w, x, a, with + to read and write, and with b for bytes")
+    if layout is not None and (mode == "rb" or "+" in mode):
+        raise ValueError(f"layout={layout!r}: a layout is for files that are written, in mode 'w', 'x' or 'a'")
     if "+" in mode:
         return _open_both_ways(client, path, mode, write_mode, buffer_bytes)
     if mode == "rb":
         return ReadFile(client.open(path, read_mode), buffer_bytes, reopen)
     if rename_to is not None and write_mode == "back":
         write_mode = "through"  # A good file must not be replaced by one that is in memory only.
-    writer = client.create(path, write_mode, exclusive=mode == "xb", append=mode == "ab")
+    writer = client.create(path, write_mode, exclusive=mode == "xb", append=mode == "ab", layout=layout)
     return WriteFile(writer, mode, rename_to, memory_only=write_mode == "memory")
 
 
@@ -422,6 +425,7 @@ def open(
     *,
     read_mode: ReadMode = "cached",
     write_mode: WriteMode = "through",
+    layout: Optional[str] = None,
     client: Optional[Client] = None,
 ) -> Any:
     """Like the built-in `open`: modes r, w, x and a, with `+` to read and write, in text or with `b` in binary.
@@ -433,6 +437,9 @@ def open(
     write_mode: "through" (the PFS and the tier), "bypass" (the PFS only), "back" (this node's
         memory, and the PFS after the close), "memory" (this node's memory, for this job: see
         `begin_job`).
+
+    layout: how the servers of the PFS are to hold a new file, such as "stripes:8,size:4MiB,pool:flash". If the PFS cannot
+        do that, the file is created without, and one line on stderr says so.
 
     A mode with `+` reads and writes the PFS only, as the built-in `open` does.
 
@@ -448,7 +455,7 @@ def open(
         raise ValueError("binary mode takes no encoding, errors or newline argument")
     binary = (kind[::-1] if kind.startswith("+") else kind) + "b"
     reopen = None if client else functools.partial(open, path, "rb", buffering, read_mode=read_mode)
-    options = {"read_mode": read_mode, "write_mode": write_mode, "buffer_bytes": buffering if buffering > 1 else None}
+    options = {"read_mode": read_mode, "write_mode": write_mode, "buffer_bytes": buffering if buffering > 1 else None, "layout": layout}
     file = open_binary(client or default_client(), plain_path(path), binary, reopen=reopen, **options)
     if not text:
         return file

@@ -42,7 +42,7 @@ _OPTIONS_OF_FSSPEC = (
 
 # What `open` takes for one file, and what callers of fsspec give to any file system, which means
 # nothing here.
-_OPEN_OPTIONS = ("read_mode", "write_mode", "block_size", "autocommit")
+_OPEN_OPTIONS = ("read_mode", "write_mode", "layout", "block_size", "autocommit")
 _OPEN_OPTIONS_OF_FSSPEC = ("cache_type", "cache_options", "fill_cache", "size", "compression")
 
 _CAT_RANGES_OPTIONS_OF_FSSPEC = (*_OPEN_OPTIONS_OF_FSSPEC, "batch_size")
@@ -248,6 +248,7 @@ class ForebayFileSystem(AbstractFileSystem):
         cache_options=None,
         read_mode=None,
         write_mode=None,
+        layout=None,
         **kwargs,
     ):
         _refuse_unknown("option of open", kwargs, _OPEN_OPTIONS, _OPEN_OPTIONS_OF_FSSPEC)
@@ -258,6 +259,7 @@ class ForebayFileSystem(AbstractFileSystem):
         if mode[0] != "r":
             self._make_parent(path)
         modes["buffer_bytes"] = block_size if isinstance(block_size, int) else None
+        modes["layout"] = layout
         if mode == "rb":
             # For a process that unpickles the file; it has no use for the rest.
             again = functools.partial(self._open, path, "rb", block_size, read_mode=read_mode)

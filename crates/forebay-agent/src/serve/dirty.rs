@@ -21,11 +21,11 @@ pub fn absorb(
     connection: &Connection,
     file: &Admitted,
     pfs: OwnedFd,
-    is_wanted: bool,
+    (is_wanted, job): (bool, Option<&str>),
     (flags, truncated): (u32, bool),
 ) -> Answer {
     let opening = Opening { flags: OFlags::from_bits_retain(flags), truncated };
-    match connection.node.write_back.absorb(connection.peer.uid, file, pfs, is_wanted, opening) {
+    match connection.node.write_back.absorb((connection.peer.uid, job), file, pfs, is_wanted, opening) {
         Ok(got) => Some((Reply::Dirty { copy: got.copy, size: got.size }, vec![got.content, got.words])),
         Err(refusal) => refuse(refusal),
     }

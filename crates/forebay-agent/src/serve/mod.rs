@@ -6,6 +6,8 @@
 //! | `requests` | which file answers which request |
 //! | `open`, `miss`, `write`, `pins` | files of the PFS: opened, read, written through, pinned |
 //! | `dirty` | files that are written back |
+//! | `checkpoints` | sets of such files |
+//! | `layout` | layouts that only a tool of the PFS can set |
 //! | `loads` | the load of a connection |
 //! | `scratch` | memory-only files |
 //! | `shuffle` | map outputs of Spark |
@@ -16,10 +18,12 @@
 //! | `closer` | closes descriptors that may hang |
 
 pub mod admin;
+pub mod checkpoints;
 pub mod closer;
 pub mod connection;
 pub mod dirty;
 pub mod jobs;
+pub mod layout;
 pub mod loads;
 pub mod miss;
 pub mod open;

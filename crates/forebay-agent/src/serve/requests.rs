@@ -2,7 +2,9 @@
 
 use super::closer::Sent;
 use super::session::{Answer, Connection, reply};
-use super::{admin, dirty, jobs, loads, miss, open, phases, pins, scratch, shuffle, write};
+use super::{
+    admin, checkpoints, dirty, jobs, layout, loads, miss, open, phases, pins, scratch, shuffle, write,
+};
 use crate::jobs::job_state::Size;
 use crate::mounts::admit::{Admitted, NoFile, admit_at, require_writer};
 use forebay_store::Reservation;
@@ -61,10 +63,17 @@ impl Connection {
                 self.stage = None;
                 reply(Reply::Done)
             }
-            Request::Absorb { is_wanted, flags, truncated } => self
-                .with_writer(fds, |c, file, _, writing| {
-                    dirty::absorb(c, &file, writing, is_wanted, (flags, truncated))
-                }),
+            Request::Absorb { is_wanted, flags, truncated, job } => {
+                self.with_writer(fds, |c, file, _, writing| {
+                    dirty::absorb(c, &file, writing, (is_wanted, job.as_deref()), (flags, truncated))
+                })
+            }
+            Request::SetClass(class) => {
+                self.with_writer(fds, |c, file, _, writing| layout::set_class(c, &file, &writing, &class))
+            }
+            Request::CheckpointRule(rule) => checkpoints::set_rule(self, rule),
+            Request::CheckpointMarkers(selectors) => checkpoints::wait_for_markers(self, &selectors),
+            Request::CheckpointList => checkpoints::list(self),
             Request::DirtyRoom { copy, bytes } => dirty::make_room(self, copy, bytes),
             Request::CallIn(copy) => dirty::call_in(self, copy),
             Request::DirtySync => dirty::sync(self, fds),

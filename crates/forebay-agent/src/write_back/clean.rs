@@ -46,6 +46,7 @@ impl WriteBack {
             };
             drop(closing);
             clean.into_iter().for_each(|copy| self.try_to_keep(copy));
+            self.settle_checkpoints();
         }
     }
 
@@ -125,6 +126,7 @@ impl WriteBack {
         fchmod(&content, Mode::from(0o600))?;
         let made = CopyFile::finish(&cache.tier, content, &identity)?;
         let Some(mut dirty) = self.take(state, copy) else { return Ok(()) };
+        let uid = dirty.record.uid;
         let geometry = made.geometry();
         let bytes_of = |page: u32| blocks_bytes(geometry.page_len(page));
         let pages = geometry.pages() as u32;
@@ -134,6 +136,7 @@ impl WriteBack {
         drop(dirty.room);
         let entry = cache.insert_entry(identity, dirty.mount, metadata, made);
         if entry.copy() != copy {
+            self.note_kept(copy, uid, &entry);
             return Ok(());
         }
         let file = cache.file(&entry)?;
@@ -147,6 +150,7 @@ impl WriteBack {
             }
         }
         crate::counters::add(&self.counters.pages_written_total, u64::from(pages));
+        self.note_kept(copy, uid, &entry);
         Ok(())
     }
 }

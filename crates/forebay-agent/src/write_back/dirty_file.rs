@@ -82,6 +82,8 @@ pub struct Copying {
 /// A dirty file. Its number is that of the copy that it may become.
 #[derive(Debug)]
 pub struct Dirty {
+    /// Its number.
+    pub copy: u64,
     /// Where it belongs.
     pub record: DirtyRecord,
     /// Index of its mount.
@@ -140,12 +142,14 @@ pub struct Dirty {
 impl Dirty {
     /// One that waits for its pass, with `room` of its user; nobody finds it yet.
     pub fn new(
+        copy: u64,
         (record, mount): (DirtyRecord, usize),
         content: OwnedFd,
         (room, descriptors): (Held, Share),
         now: Nanos,
     ) -> Self {
         Dirty {
+            copy,
             mount,
             dev: record.dev,
             pfs: None,

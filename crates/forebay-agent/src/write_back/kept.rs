@@ -311,7 +311,7 @@ impl WriteBack {
         );
         let ino = record.ino;
         let place = (record, mount);
-        let mut dirty = Dirty::new(place, content, (room, descriptors), self.now());
+        let mut dirty = Dirty::new(copy, place, content, (room, descriptors), self.now());
         self.set_listed(&mut dirty, true);
         state.by_inode.insert((dirty.mount, ino), copy);
         state.files.insert(copy, dirty);

@@ -16,17 +16,21 @@
 //! | `elsewhere`, `newest` | those of other nodes |
 //! | `copies` | makes second copies of files: on other nodes, or in the log on a disk |
 //! | `kept` | keeps second copies of files of other nodes, and takes the files over |
+//! | `sets`, `checkpoints`, `marker` | sets of checkpoints that stay, and their markers |
 
 mod adopt;
+pub mod checkpoints;
 mod clean;
 pub mod copies;
 mod dirty_file;
 pub mod elsewhere;
 mod kept;
 mod kept_file;
+mod marker;
 pub mod newest;
 mod pass;
 mod reopen;
+pub mod sets;
 
 use crate::cache::Cache;
 use crate::coordinator::claims::Claims;
@@ -39,6 +43,7 @@ use crate::mounts::opened_path::opened_path;
 use crate::scheduler::Scheduler;
 use crate::stop::Stop;
 use crate::user_limits::{Kind, Shares};
+use checkpoints::Checkpoints;
 use dirty_file::{Dirty, Phase, Stamp};
 use elsewhere::Elsewhere;
 use forebay_pfs::lease::{Opened, Writers, writers};
@@ -115,6 +120,9 @@ pub struct WriteBack {
     changed: Condvar,
     /// Second copies that other nodes need not keep: node, file, generation.
     releases: Mutex<Vec<(String, DirtyFile, u64)>>,
+    /// Sets of checkpoints. Locked after the state, not before.
+    checkpoints: Mutex<Checkpoints>,
+    checkpoint_gap: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -188,12 +196,13 @@ pub enum Drained {
 }
 
 impl WriteBack {
-    /// Nothing is dirty. Programs look into the table at `index`; `log` takes second copies.
+    /// Nothing is dirty. Programs look into the table at `index`; `log` takes second copies. A pause
+    /// longer than `checkpoint_gap` ends a set of checkpoints.
     pub fn new(
         fetch: &Fetch,
         shares: Arc<Shares>,
         stop: Arc<Stop>,
-        (index, log): (&Path, Option<DirtyLog>),
+        (index, log, checkpoint_gap): (&Path, Option<DirtyLog>, Duration),
         elsewhere: Elsewhere,
     ) -> Self {
         let index = DirtyIndex::create(index).inspect_err(|e| {
@@ -215,6 +224,8 @@ impl WriteBack {
             state: Mutex::default(),
             changed: Condvar::new(),
             releases: Mutex::default(),
+            checkpoints: Mutex::default(),
+            checkpoint_gap,
         }
     }
 
@@ -226,13 +237,31 @@ impl WriteBack {
         lock(&self.state)
     }
 
-    /// A program of user `uid` has opened an empty file for writing, or one that is dirty. `pfs` is
-    /// the file, open for writing at any offset. What it writes goes to the content that it gets. A
-    /// file that is not dirty stays so unless that `is_wanted`.
+    /// A program of user `uid`, of a job perhaps, has opened an empty file for writing, or one that
+    /// is dirty. `pfs` is the file, open for writing at any offset. What it writes goes to the
+    /// content that it gets. A file that is not dirty stays so unless that `is_wanted`.
     ///
     /// # Errors
     /// It is to write to the PFS: no room, no agent of its own, a file that is not empty.
     pub fn absorb(
+        &self,
+        (uid, job): (u32, Option<&str>),
+        file: &Admitted,
+        pfs: OwnedFd,
+        is_wanted: bool,
+        opening: Opening,
+    ) -> Result<Absorbed, Refusal> {
+        let path = opened_path(pfs.as_fd());
+        let absorbed = self.absorb_or_not(uid, file, pfs, is_wanted, opening);
+        match &absorbed {
+            Ok(absorbed) => self.note_opened(uid, job, absorbed.copy),
+            Err(_) if is_wanted && file.facts.version.size == 0 => self.note_past(uid, job, &path),
+            Err(_) => {}
+        }
+        absorbed
+    }
+
+    fn absorb_or_not(
         &self,
         uid: u32,
         file: &Admitted,
@@ -338,7 +367,7 @@ impl WriteBack {
             Refusal::NoRoom
         })?;
         let pfs = Arc::new(pfs);
-        let mut dirty = Dirty::new((record, file.mount), content, (room, descriptors), self.now());
+        let mut dirty = Dirty::new(copy, (record, file.mount), content, (room, descriptors), self.now());
         (dirty.pfs, dirty.words, dirty.phase) = (Some(pfs.clone()), Some(words), Phase::Open);
         let absorbed = self.join(copy, &mut dirty, uid, flags, false).inspect_err(|_| self.unlink(copy))?;
         let mut state = loop {
@@ -451,7 +480,8 @@ impl WriteBack {
             // What is cached can go, as far as it is counted.
             self.cache.evict(bytes);
         }
-        self.cache.hold(&self.shares, uid, Class::Dirty, bytes).or_else(|refusal| {
+        let held = self.cache.hold(&self.shares, uid, Class::Dirty, bytes);
+        let mut held = held.or_else(|refusal| {
             let mut state = self.state();
             let clean = state.files.iter().filter(|(_, file)| !file.is_dirty()).map(|(copy, _)| *copy);
             let clean: Vec<_> = clean.collect();
@@ -461,7 +491,12 @@ impl WriteBack {
             clean.into_iter().for_each(|copy| self.remove(&mut state, copy));
             drop(state);
             self.cache.hold(&self.shares, uid, Class::Dirty, bytes)
-        })
+        });
+        // Checkpoints that are held must not keep newer ones out.
+        while held.is_err() && self.give_way(uid) {
+            held = self.cache.hold(&self.shares, uid, Class::Dirty, bytes);
+        }
+        held
     }
 
     /// Room for a write of `bytes` to the dirty file `copy` of user `uid`.
@@ -630,6 +665,7 @@ impl WriteBack {
         }
         if let Some(words) = dirty.words.as_ref().filter(|words| !words.is_called_in()) {
             words.call_in();
+            self.note_left(dirty.copy, &dirty.record.path);
             dirty.since = self.now();
             dirty.not_before = Nanos(0);
         }
@@ -775,6 +811,9 @@ impl WriteBack {
     /// Takes a file out, with its content.
     fn remove(&self, state: &mut State, copy: u64) {
         if let Some(dirty) = self.take(state, copy) {
+            if dirty.is_dirty() {
+                self.note_removed(copy);
+            }
             drop(dirty);
             self.unlink(copy);
         }
@@ -860,6 +899,7 @@ impl WriteBack {
                 self.look_at_open(dirty, &stamp);
             } else if dirty.phase == Phase::Open {
                 (dirty.phase, dirty.since) = (Phase::Waits, self.now());
+                self.note_closed(copy, dirty);
                 let unused = dirty.room.bytes().saturating_sub(FILE_BYTES + stamp.bytes);
                 dirty.room.shrink(unused);
                 self.changed.notify_all();
@@ -884,6 +924,7 @@ impl WriteBack {
     fn look_at_open(&self, dirty: &mut Dirty, stamp: &Stamp) {
         if dirty.phase == Phase::Waits {
             dirty.phase = Phase::Open;
+            self.note_reopened(dirty.copy);
         }
         let used = FILE_BYTES + stamp.bytes;
         if used > dirty.room.bytes() {

@@ -358,6 +358,11 @@ impl WriteBack {
                 (dirty.failures, dirty.error) = (0, String::new());
                 let is_written = writers(dirty.content.as_fd(), Opened::Here) != Writers::None;
                 if is_final && !is_written && dirty.joins == pass.joins && !dirty.is_called_in() {
+                    if dirty.phase == Phase::Open {
+                        self.note_closed(pass.copy, dirty);
+                    }
+                    let version = (facts.version.size, facts.version.mtime_ns);
+                    self.note_drained(pass.copy, version);
                     dirty.phase = Phase::Clean(facts);
                     self.set_listed(dirty, false);
                     // What an agent's death leaves of it now is nothing that anybody needs.

@@ -131,6 +131,8 @@ pub struct Setup {
     pub settle_ms: u64,
     /// `mount.map_rest_ms`: 0 for tests that are not about it.
     pub map_rest_ms: u64,
+    /// `tier.checkpoint_gap_ms`.
+    pub checkpoint_gap_ms: u64,
     /// `mount.stamps`.
     pub stamps: &'static str,
     /// `mount.probe_dir`.
@@ -151,6 +153,7 @@ impl Setup {
             log: None,
             settle_ms: 0,
             map_rest_ms: 0,
+            checkpoint_gap_ms: 5000,
             stamps: "measure",
             probe_dir: None,
             more: String::new(),
@@ -163,11 +166,12 @@ impl Setup {
 
     fn toml(&self, dir: &Path) -> String {
         let mut text = format!(
-            "[agent]\nstate_dir = {:?}\n{}[tier]\ncapacity = \"{}\"\nbacking = \"{}\"\n",
+            "[agent]\nstate_dir = {:?}\n{}[tier]\ncapacity = \"{}\"\nbacking = \"{}\"\ncheckpoint_gap_ms = {}\n",
             dir.join("state"),
             self.more,
             self.capacity,
             self.backing,
+            self.checkpoint_gap_ms,
         );
         if self.backing == "directory" {
             let directory = self.directory.clone().unwrap_or_else(|| dir.join("tier"));

@@ -17,6 +17,7 @@ mod access;
 mod append;
 mod broadcast;
 mod changes;
+mod checkpoints;
 mod churn;
 mod cluster;
 mod columnar;

@@ -64,8 +64,14 @@ impl Started {
         self.child.wait().unwrap();
     }
 
-    fn say(&mut self) {
+    pub fn say(&mut self) {
         self.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    }
+
+    /// Kills the program itself, which is the process that was started with `--detach`.
+    pub fn kill_9(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     #[track_caller]

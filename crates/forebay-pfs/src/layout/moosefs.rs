@@ -8,6 +8,7 @@ use super::Layout;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,6 +64,39 @@ pub fn probe_paths(paths: &[&Path], deadline: Instant) -> Vec<Option<Layout>> {
 fn can_be_asked(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     path.is_absolute() && bytes.len() < PATH_BYTES_MAX && !bytes.iter().any(|b| matches!(b, b'\n' | 0))
+}
+
+/// The tool that sets a storage class.
+const CLASS_TOOL: &str = "mfssetsclass";
+
+/// Gives the file at `path` the storage class `class`, with the rights of the user and group
+/// `rights`, or of this process.
+///
+/// # Errors
+/// In the tool's words; it is not installed, or did not end by `deadline`.
+pub fn set_class(path: &Path, class: &str, rights: Option<(u32, u32)>, deadline: Instant) -> io::Result<()> {
+    if !can_be_asked(path) || class.is_empty() || class.starts_with('-') {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such path or storage class can be set"));
+    }
+    let mut command = Command::new("/bin/sh");
+    // Its errors are on its standard output or error, and its exit code is this line's end.
+    command.args(["-c", "\"$0\" \"$1\" \"$2\" 2>&1; echo \"=$?\"", CLASS_TOOL, class]).arg(path);
+    if let Some((uid, gid)) = rights {
+        command.uid(uid).gid(gid);
+    }
+    let output = output_of(command, deadline)?;
+    let said = String::from_utf8_lossy(&output);
+    match said.trim_end().rsplit_once('=') {
+        Some((_, "0")) => Ok(()),
+        Some((_, "127")) => {
+            Err(io::Error::new(io::ErrorKind::NotFound, format!("{CLASS_TOOL} is not installed")))
+        }
+        Some((why, _)) => {
+            let why = why.trim().rsplit(": ").next().unwrap_or_default().to_owned();
+            Err(io::Error::other(format!("MooseFS does not take the storage class {class}: {why}")))
+        }
+        None => Err(io::Error::new(io::ErrorKind::TimedOut, format!("{CLASS_TOOL} did not end in time"))),
+    }
 }
 
 /// What `command` says on its standard output until it ends, or until `deadline`.

@@ -1,0 +1,395 @@
+//! Carries out what the rules for checkpoints want ([`super::sets`]): pins the copies of sets that
+//! are held, writes markers, and notes the sets in the tier for the next agent.
+
+use super::marker;
+use super::sets::{DueMarker, Mark, Member, Opened, Set, Sets};
+use super::{Dirty, WriteBack};
+use crate::cache::entry::Entry;
+use crate::counters::add;
+use crate::lock::lock;
+use crate::mounts::opened_path::opened_path;
+use crate::mounts::wall_clock_ns;
+use crate::user_limits::Kind;
+use forebay_store::dirty::Words;
+use forebay_wire::{CheckpointRule, CheckpointSeries, CheckpointSet, PATHS_MAX, Refusal};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long one question is waited for.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// A marker that could not be written is tried again after this time.
+const MARKER_PAUSE: Duration = Duration::from_secs(1);
+
+/// The sets of a node, and what is to be done for them.
+#[derive(Debug, Default)]
+pub struct Checkpoints {
+    /// See [`Sets`].
+    pub sets: Sets,
+    /// It has changed since it was noted in the tier.
+    is_changed: bool,
+    /// In a way that the next agent has to know.
+    is_urgent: bool,
+    noted_at: Option<Instant>,
+    /// No marker is tried before.
+    not_before: Option<Instant>,
+    /// Files whose names may change, by their copies: programs write under names that are not
+    /// final, of files or of directories. Descriptors that are good for nothing else.
+    named: BTreeMap<u64, OwnedFd>,
+    /// When their names were looked at last.
+    looked_at: Option<Instant>,
+}
+
+/// Most of these descriptors; the names of further files are those at their open.
+const NAMED_MAX: usize = 4096;
+
+/// Files come and go in a burst: the next agent need not know each at once, as it takes no set for
+/// whole of which it does not know the end.
+const NOTED_AFTER: Duration = Duration::from_secs(1);
+
+/// How often the names are looked at.
+const LOOK_AT_NAMES: Duration = Duration::from_secs(1);
+
+impl Checkpoints {
+    /// Looks what the files are called by now, at once or if it is time, and forgets those whose
+    /// names do not matter any more. The kernel knows what this node has renamed and removed.
+    /// Returns copies that are released, because their files are gone.
+    fn follow_names(&mut self, at_once: bool) -> Vec<u64> {
+        let mut released = Vec::new();
+        let is_time = self.looked_at.is_none_or(|looked_at| looked_at.elapsed() >= LOOK_AT_NAMES);
+        if self.named.is_empty() || !at_once && !is_time {
+            return released;
+        }
+        self.looked_at = Some(Instant::now());
+        for (copy, name) in &self.named {
+            let path = opened_path(name.as_fd());
+            if path.ends_with(b" (deleted)") {
+                if has_no_name(name.as_fd()) && self.sets.removed(*copy) {
+                    released.push(*copy);
+                }
+            } else if path.first() == Some(&b'/') {
+                self.sets.renamed(*copy, &path);
+            }
+        }
+        self.is_changed = true;
+        let sets = &self.sets;
+        self.named.retain(|copy, _| sets.follows(*copy));
+        released
+    }
+}
+
+/// Whether the file was removed, as far as the kernel knows without asking the PFS.
+fn has_no_name(file: BorrowedFd<'_>) -> bool {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    statx(file, c"", flags, StatxFlags::NLINK).is_ok_and(|stat| stat.stx_nlink == 0)
+}
+
+/// The file, open for nothing but its name.
+fn name_only(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+impl WriteBack {
+    /// The sets, to be changed. Whoever holds the lock does not take that of the state.
+    fn change_sets(&self) -> MutexGuard<'_, Checkpoints> {
+        let mut checkpoints = lock(&self.checkpoints);
+        checkpoints.is_changed = true;
+        checkpoints
+    }
+
+    fn gap(&self) -> (i64, i64) {
+        (wall_clock_ns(), self.checkpoint_gap.as_nanos() as i64)
+    }
+
+    /// Takes up what an earlier agent has noted.
+    pub fn adopt_checkpoints(&self) -> io::Result<()> {
+        let noted = self.cache.tier.load_checkpoints()?;
+        match serde_json::from_slice(&noted) {
+            Ok(sets) => {
+                let released = {
+                    let mut checkpoints = self.change_sets();
+                    checkpoints.sets = sets;
+                    // It may have died before it noted a pin.
+                    let is_pinned = |copy: &u64| {
+                        let entry = self.cache.by_copy(*copy);
+                        entry.is_some_and(|entry| entry.pinned.load(Ordering::Relaxed))
+                    };
+                    let pinned: Vec<u64> = checkpoints.sets.held_copies().filter(is_pinned).collect();
+                    pinned.into_iter().for_each(|copy| checkpoints.sets.pinned(copy));
+                    checkpoints.sets.adopt()
+                };
+                self.unpin(&released);
+            }
+            Err(e) if !noted.is_empty() => {
+                tracing::warn!(error = %e, "what an earlier agent has noted of checkpoints cannot be read");
+            }
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// A rule of user `uid`.
+    ///
+    /// # Errors
+    /// It makes no sense.
+    pub fn set_checkpoint_rule(&self, uid: u32, rule: CheckpointRule) -> Result<(), Refusal> {
+        let released = {
+            let mut checkpoints = self.change_sets();
+            checkpoints.is_urgent = true;
+            checkpoints.sets.set_rule(uid, rule).map_err(Refusal::Invalid)?
+        };
+        self.unpin(&released);
+        Ok(())
+    }
+
+    /// Waits until the markers of these rules are written. Returns whether they are.
+    pub fn wait_for_markers(&self, uid: u32, selectors: &[String]) -> bool {
+        let limit = Instant::now() + ANSWER;
+        while lock(&self.checkpoints).sets.awaits_markers(uid, selectors) {
+            if Instant::now() >= limit || self.stop.wait(Duration::from_millis(20)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A program has opened a dirty file for writing. Markers of earlier sets that had it go before
+    /// the program writes.
+    pub(super) fn note_opened(&self, uid: u32, job: Option<&str>, copy: u64) {
+        if lock(&self.checkpoints).sets.rules.is_empty() {
+            return;
+        }
+        let known = self.state().files.get(&copy).map(|dirty| (member_of(dirty), dirty.pfs.clone()));
+        let Some((member, pfs)) = known else { return };
+        let name = pfs.and_then(|pfs| name_only(pfs.as_fd()).ok());
+        let withdrawn = {
+            let mut checkpoints = self.change_sets();
+            let withdrawn = checkpoints.sets.opened(Opened { uid, job, copy, member }, self.gap());
+            if let Some(name) =
+                name.filter(|_| checkpoints.named.len() < NAMED_MAX && checkpoints.sets.follows(copy))
+            {
+                checkpoints.named.insert(copy, name);
+            }
+            withdrawn
+        };
+        for (label, path, owner) in withdrawn {
+            let mount = self.mounts.iter().find(|mount| mount.label() == label);
+            if let Some(Err(e)) = mount.map(|mount| marker::remove(mount.root(), &path, owner)) {
+                tracing::warn!(path = %path.display(), error = %e, "a marker cannot be removed, and a file that it names is written again");
+            }
+        }
+    }
+
+    /// A file of user `uid` that was to be written back goes to the PFS.
+    pub(super) fn note_past(&self, uid: u32, job: Option<&str>, path: &[u8]) {
+        if !lock(&self.checkpoints).sets.rules.is_empty() {
+            self.change_sets().sets.went_past(uid, job, path, self.gap());
+        }
+    }
+
+    /// Nobody has a file open for writing any more.
+    pub(super) fn note_closed(&self, copy: u64, dirty: &Dirty) {
+        let is_well = dirty.words.as_ref().map_or(0, Words::closes) >= dirty.joins.max(1);
+        self.change_sets().sets.closed(copy, is_well, wall_clock_ns());
+    }
+
+    /// A program writes a file again.
+    pub(super) fn note_reopened(&self, copy: u64) {
+        self.change_sets().sets.reopened(copy, wall_clock_ns());
+    }
+
+    /// The PFS has a file.
+    pub(super) fn note_drained(&self, copy: u64, version: (u64, i64)) {
+        self.change_sets().sets.drained(copy, version);
+    }
+
+    /// The writers of a file go on at the PFS.
+    pub(super) fn note_left(&self, copy: u64, path: &[u8]) {
+        self.change_sets().sets.left(copy, path);
+    }
+
+    /// A file is gone before the PFS had it.
+    pub(super) fn note_removed(&self, copy: u64) {
+        self.change_sets().sets.removed(copy);
+    }
+
+    /// A file has become a cached copy: it is pinned if its set is held.
+    pub(super) fn note_kept(&self, copy: u64, uid: u32, entry: &Arc<Entry>) {
+        let is_held = {
+            let mut checkpoints = self.change_sets();
+            if let Some(name) = checkpoints.named.remove(&copy) {
+                checkpoints.named.insert(entry.copy(), name);
+            }
+            checkpoints.sets.kept(copy, entry.copy())
+        };
+        if !is_held || entry.pinned.load(Ordering::Relaxed) {
+            return;
+        }
+        let size = entry.geometry().size;
+        let share = loop {
+            match self.shares.share(Kind::Held, uid, size) {
+                Ok(share) => break share,
+                Err(_) if self.give_way(uid) => {}
+                Err(refusal) => {
+                    tracing::info!(uid, %refusal, "a file of a checkpoint is cached, but may be evicted");
+                    return;
+                }
+            }
+        };
+        match self.cache.pin_entry(entry, share) {
+            Ok(()) => self.change_sets().sets.pinned(entry.copy()),
+            Err(e) => tracing::info!(uid, error = ?e, "a file of a checkpoint is cached, but may be evicted"),
+        }
+    }
+
+    /// The oldest set of user `uid` gives way; `false` if there is none.
+    pub(super) fn give_way(&self, uid: u32) -> bool {
+        let released = self.change_sets().sets.give_way(uid);
+        if let Some(released) = &released {
+            self.unpin(released);
+            add(&self.counters.checkpoints_released_total, 1);
+        }
+        released.is_some()
+    }
+
+    fn unpin(&self, copies: &[u64]) {
+        for entry in copies.iter().filter_map(|copy| self.cache.by_copy(*copy)) {
+            // It stays in the cache until others need its room.
+            if let Err(e) = self.cache.unpin_entry(&entry) {
+                tracing::warn!(copy = entry.copy(), error = ?e, "a released checkpoint stays pinned");
+            }
+        }
+    }
+
+    /// Ends sets, writes markers, and notes what has changed.
+    pub(super) fn settle_checkpoints(&self) {
+        let released = lock(&self.checkpoints).sets.settle(self.gap());
+        if let Some(released) = &released {
+            let mut checkpoints = self.change_sets();
+            checkpoints.is_urgent = true;
+            drop(checkpoints);
+            self.unpin(released);
+        }
+        let (due, gone) = {
+            let mut checkpoints = lock(&self.checkpoints);
+            let is_time = checkpoints.not_before.is_none_or(|not_before| Instant::now() >= not_before);
+            let is_due = is_time && !checkpoints.sets.due_markers().is_empty();
+            let gone = checkpoints.follow_names(is_due || released.is_some());
+            (if is_due { checkpoints.sets.due_markers() } else { Vec::new() }, gone)
+        };
+        self.unpin(&gone);
+        for due in due {
+            let result = self.write_marker(&due).map_err(|e| e.to_string());
+            if let Err(why) = &result {
+                let path = due.directory.join(&due.name);
+                tracing::warn!(path = %path.display(), "a marker cannot be written: {why}");
+                lock(&self.checkpoints).not_before = Some(Instant::now() + MARKER_PAUSE);
+            } else {
+                add(&self.counters.markers_written_total, 1);
+            }
+            let mut checkpoints = self.change_sets();
+            checkpoints.is_urgent = true;
+            checkpoints.sets.marked(due.set, result);
+        }
+        self.note_sets();
+    }
+
+    /// Notes in the tier what has changed.
+    fn note_sets(&self) {
+        let mut checkpoints = lock(&self.checkpoints);
+        let is_time = checkpoints.noted_at.is_none_or(|noted_at| noted_at.elapsed() >= NOTED_AFTER);
+        if checkpoints.is_changed && (is_time || checkpoints.is_urgent) {
+            (checkpoints.is_changed, checkpoints.is_urgent) = (false, false);
+            checkpoints.noted_at = Some(Instant::now());
+            let noted = serde_json::to_vec(&checkpoints.sets).map_err(io::Error::other);
+            drop(checkpoints);
+            if let Err(e) = noted.and_then(|noted| self.cache.tier.store_checkpoints(&noted)) {
+                tracing::warn!(error = %e, "sets of checkpoints cannot be noted for the next agent");
+            }
+        }
+    }
+
+    fn write_marker(&self, due: &DueMarker) -> io::Result<Vec<u8>> {
+        let mount = self.mounts.iter().find(|mount| mount.label() == due.mount);
+        let mount = mount.ok_or_else(|| io::Error::other("its mount is not served any more"))?;
+        if due.files.iter().any(|file| file.mount != due.mount) {
+            return Err(io::Error::other("the files of the set are on several mounts"));
+        }
+        let path = due.directory.join(&due.name);
+        marker::write(mount.root(), &path, due.owner, &marker::text(due))?;
+        Ok(path.as_os_str().as_bytes().to_vec())
+    }
+
+    /// The rules that user `uid` may see.
+    pub fn list_checkpoints(&self, uid: u32) -> Vec<CheckpointSeries> {
+        let dirty: BTreeSet<u64> = {
+            let state = self.state();
+            state.files.iter().filter(|(_, file)| file.is_dirty()).map(|(copy, _)| *copy).collect()
+        };
+        let is_in_memory = |copy: u64| {
+            dirty.contains(&copy)
+                || self.cache.by_copy(copy).is_some_and(|entry| {
+                    let resident = entry.resident_bytes.load(Ordering::Relaxed);
+                    !entry.stale.load(Ordering::Relaxed) && resident >= entry.geometry().size
+                })
+        };
+        let checkpoints = lock(&self.checkpoints);
+        let rules = checkpoints.sets.rules.iter();
+        let seen = rules.filter(|rule| rule.uid == uid || self.shares.is_operator(uid));
+        seen.map(|rule| CheckpointSeries {
+            selector: rule.selector.clone(),
+            uid: rule.uid,
+            keep: rule.keep,
+            marker: rule.marker.clone(),
+            sets: rule.sets.iter().map(|set| set_status(set, rule.keep > 0, is_in_memory)).collect(),
+        })
+        .collect()
+    }
+}
+
+fn set_status(set: &Set, is_held: bool, is_in_memory: impl Fn(u64) -> bool) -> CheckpointSet {
+    let marker = match (&set.mark, &set.past_tier) {
+        (Mark::Written(path), _) => String::from_utf8_lossy(path).into_owned(),
+        (Mark::Failed(why, _), _) => why.clone(),
+        (Mark::None, Some(why)) => why.clone(),
+        (Mark::None, None) => String::new(),
+    };
+    CheckpointSet {
+        number: set.number,
+        began_ns: set.began_ns,
+        files: set.files.len() as u64,
+        bytes: set.files.values().map(|file| file.bytes).sum(),
+        in_memory: set.files.iter().filter(|(copy, file)| !file.is_changed && is_in_memory(**copy)).count()
+            as u64,
+        on_pfs: set.files.values().filter(|file| file.is_on_pfs && !file.is_changed).count() as u64,
+        state: set.state(),
+        held: is_held && !set.is_released,
+        directory: set.directory().into_os_string().into_encoded_bytes(),
+        paths: set.files.values().take(PATHS_MAX).map(|file| file.path.clone()).collect(),
+        marker,
+    }
+}
+
+fn member_of(dirty: &Dirty) -> Member {
+    let stat = dirty.pfs.as_ref().and_then(|pfs| rustix::fs::fstat(pfs).ok());
+    Member {
+        mount: dirty.record.mount.clone(),
+        ino: dirty.record.ino,
+        gid: stat.map_or(dirty.record.uid, |stat| stat.st_gid),
+        path: dirty.record.path.clone(),
+        bytes: 0,
+        mtime_ns: 0,
+        closed: super::sets::Closed::Open,
+        is_on_pfs: false,
+        is_changed: false,
+        is_pinned: false,
+    }
+}
