@@ -25,7 +25,7 @@ pub struct HpcJobs {
 #[derive(Debug)]
 struct Job {
     id: u32,
-    /// A program of it takes part in the division of bandwidth.
+    /// A program of it shares.
     shares: bool,
     members: BTreeMap<Owner, Member>,
 }
@@ -70,7 +70,14 @@ impl HpcJobs {
 
     /// The programs of a node.
     pub fn of_node(&self, node: &str) -> Vec<Owner> {
-        self.owners.keys().filter(|owner| owner.0 == node).cloned().collect()
+        let node = || node.to_owned();
+        self.owners.range((node(), 0)..=(node(), u64::MAX)).map(|(owner, _)| owner.clone()).collect()
+    }
+
+    /// I/O time alone that the phase of job `id` has left, if a program of it is in one.
+    pub fn left_ns(&self, id: u32) -> Option<u64> {
+        let job = self.jobs.values().find(|job| job.id == id)?;
+        job.is_in_phase().then(|| job.left_ns())
     }
 
     /// A program reports something: what that means for its job, by the job's number.

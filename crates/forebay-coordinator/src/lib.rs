@@ -24,10 +24,10 @@ mod reports;
 mod samples;
 pub mod server;
 mod translate;
-mod turns;
+pub mod steps;
 
 /// The system as it was measured.
-pub use forebay_policy::stage::{Division, Profile};
+pub use forebay_policy::stage::Profile;
 /// What planners may decide.
 pub use plan_log::ACTIONS;
 pub use server::{Coordinator, Options, Reports};

@@ -78,8 +78,8 @@ pub fn remote(phase: HpcPhase) -> RemotePhase {
     }
 }
 
-/// A job for people; those of this node are at `here`. One that waits for its turn has waited for
-/// `waits_ns`.
+/// A job for people; those of this node are at `here`. One that waits to begin a phase has waited
+/// for `waits_ns`.
 pub fn status(job: JobStatus, here: &str, waits_ns: Option<u64>) -> HpcStatus {
     let [ended, in_time, late, cut_off] = job.phases;
     HpcStatus {

@@ -121,8 +121,13 @@ impl Cluster {
 
     /// Ends the coordinator. Returns what it has decided, which a replay decides again.
     pub fn end_and_replay(&mut self) -> String {
+        self.end_and_replay_of("decisions")
+    }
+
+    /// As [`Cluster::end_and_replay`], of the log whose files begin so.
+    pub fn end_and_replay_of(&mut self, prefix: &str) -> String {
         self.coordinator.end();
-        let file = self.dir.path().join("decisions/decisions-000001.log");
+        let file = self.dir.path().join(format!("decisions/{prefix}-000001.log"));
         assert!(replay(&file).unwrap()["same"] == true);
         std::fs::read_to_string(file).unwrap()
     }

@@ -285,8 +285,17 @@ impl Board {
         }
     }
 
-    /// Whether phases of the job take turns with those of others: one of its programs on this node
-    /// asks for that, and its phases count.
+    /// What a phase of the job that begins now takes alone, in ns; 0: unknown. Of one of `bytes` (0:
+    /// unknown) that is to be over within `deadline_ns` (0: what the job allows).
+    pub fn alone_ns(&self, job: JobKey, bytes: u64, deadline_ns: u64) -> u64 {
+        let Some(job) = self.jobs.get(&job) else { return 0 };
+        let bytes = if bytes == 0 { job.last_bytes } else { bytes };
+        let learnt = job.line(self.now, bytes, deadline_ns).alone_ns;
+        learnt.or(job.expected.map(|expected| expected.io_ns)).unwrap_or(0)
+    }
+
+    /// Whether phases of the job wait for those of others: one of its programs on this node asks
+    /// for that, and its phases count.
     pub fn shares(&self, job: JobKey) -> bool {
         let Some(own) = self.jobs.get(&job).map(|job| &job.declared) else { return false };
         let asks = |job: &Job| job.declared.shares && job.declared.is_same_job(own.user, &own.name);
@@ -473,6 +482,7 @@ impl Board {
         let lasted_ns = at.saturating_since(line.began);
         let bytes = if line.done > 0 { line.done } else { line.bytes };
         let enough = if bytes > 0 { bytes / BESIDE_PARTS } else { BESIDE_BYTES };
+        job.last_bytes = bytes;
         job.alone.observe(bytes, lasted_ns, !phase.is_disturbed && phase.beside_bytes <= enough);
         if phase.is_over {
             return;
