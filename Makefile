@@ -201,6 +201,10 @@ experiment-memory: build ## HPL and a memory hog beside Spark ML on a node whose
 experiment-eley: build ## Spark beside an MPI writer under each planner, in the lab, as root; deadlines, map times, the simulator; about 25 minutes (ARGS=--quick: three minutes; docs/interference.md)
 	$(PYTHON) python/eley $(ARGS)
 
+.PHONY: experiment-burst
+experiment-burst: build ## MPI jobs that write steps to a shared file system under each order of cluster.access, as root; the simulator; about 25 minutes (ARGS=--quick: two minutes; docs/interference.md)
+	$(PYTHON) python/burst $(ARGS)
+
 .PHONY: chaos
 chaos: build ## Kills, stops and starves everything while readers check every byte (MINUTES=60, SEED=7, PFS="ext4 moosefs"; docs/chaos.md)
 	$(BUILT)/forebay-chaos run --seconds $$(($(or $(MINUTES),60) * 60)) $(addprefix --pfs ,$(PFS)) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)

@@ -80,7 +80,8 @@ fn servers_of(path: &Path, bytes: u64) -> io::Result<Vec<String>> {
         let whole = std::fs::canonicalize(path).ok()?;
         layout::probe_paths(&[&whole], Instant::now() + LAYOUT_TIME).pop()?
     };
-    let found = layout::probe_servers(file.as_fd()).filter(|found| !found.servers.is_empty()).or_else(by_path);
+    let found =
+        layout::probe_servers(file.as_fd()).filter(|found| !found.servers.is_empty()).or_else(by_path);
     let Some(found) = found else { return Ok(Vec::new()) };
     let servers: Vec<String> = found.servers_of(bytes).map(str::to_owned).collect();
     Ok(if servers.iter().any(String::is_empty) { Vec::new() } else { servers })

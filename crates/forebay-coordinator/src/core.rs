@@ -78,8 +78,8 @@ impl Core {
                 self.driver.job_reports(now, &(node, job), uid, updates);
             }
             ToCoordinator::Hpc { hpc, update } => self.driver.hpc_reports(now, &(node, hpc), update),
-            ToCoordinator::AskAccess { hpc, alone_ns } => {
-                self.driver.asks_access(now, &(node, hpc), alone_ns);
+            ToCoordinator::AskAccess { hpc, alone_ns, is_observed } => {
+                self.driver.asks_access(now, &(node, hpc), (alone_ns, is_observed));
             }
             ToCoordinator::WritesTo { hpc, servers } => self.driver.writes_to(&(node, hpc), servers),
             ToCoordinator::AskTask { ask, uid, job, stage, partition } => {

@@ -8,8 +8,8 @@ use crate::hpc::HpcJobs;
 use crate::note::{HpcNote, Note};
 use crate::plan_log::Log;
 use crate::reports::{self, Held, JOBS_MAX, Place, Reported};
-use crate::translate;
 use crate::steps::Steps;
+use crate::translate;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::stage::event::{self, Action, Event, JobKey, Priority, Progress};
 use forebay_policy::stage::{Config, Stages};
@@ -338,17 +338,22 @@ impl Driver {
                     self.steps.left(now, id, left_ns);
                 }
             }
-            HpcUpdate::PhaseBegins { alone_ns, .. } => self.steps.changed(now, id, owner, true, *alone_ns),
+            HpcUpdate::PhaseBegins { alone_ns, .. } => {
+                self.steps.changed(now, id, owner, in_phase.unwrap_or(false), *alone_ns);
+            }
             HpcUpdate::PhaseEnds => self.steps.changed(now, id, owner, in_phase.unwrap_or(false), 0),
             HpcUpdate::Expects { .. } => {}
         }
     }
 
-    /// A program asks whether its job may write its step, which takes `alone_ns` (0: unknown).
-    pub fn asks_access(&mut self, now: Nanos, owner: &Owner, alone_ns: u64) {
+    /// A program asks whether its job may write its step, which takes `alone_ns` (0: unknown). What
+    /// is observed of a job that declares its phases is a part of them.
+    pub fn asks_access(&mut self, now: Nanos, owner: &Owner, (alone_ns, is_observed): (u64, bool)) {
         match self.hpc.of(owner) {
-            Some((id, true)) => self.steps.asks(now, id, owner, alone_ns),
-            // One too many to be known here.
+            Some((id, true)) if !(is_observed && self.hpc.declares(id)) => {
+                self.steps.asks(now, id, owner, alone_ns);
+            }
+            // Also one too many to be known here.
             _ => self.out.push((owner.0.clone(), ToAgent::LetIn { hpc: owner.1 })),
         }
     }

@@ -23,8 +23,8 @@ pub mod report;
 mod reports;
 mod samples;
 pub mod server;
-mod translate;
 pub mod steps;
+mod translate;
 
 /// The system as it was measured.
 pub use forebay_policy::stage::Profile;

@@ -255,7 +255,10 @@ impl Steps {
     /// that begins takes `alone_ns`, 0 if unknown.
     pub fn changed(&mut self, now: Nanos, id: u32, owner: &Owner, in_phase: bool, alone_ns: u64) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        job.members.insert(owner.clone());
+        let is_new = job.members.insert(owner.clone());
+        if let Some(permille) = job.step.as_ref().map(|s| s.permille).filter(|p| is_new && *p < 1000) {
+            self.out.push((owner.0.clone(), ToAgent::Pace { hpc: owner.1, permille }));
+        }
         job.asking.remove(owner);
         job.in_phase = in_phase;
         self.settle(now, id, alone_ns);
@@ -331,20 +334,26 @@ impl Steps {
         self.next_step += 1;
         let numbers = nodes.clone();
         let in_phase = job.in_phase;
-        let new = Step { id: step, state: State::Waits, since: now, alone_ns, names, numbers, permille: 1000 };
+        let new =
+            Step { id: step, state: State::Waits, since: now, alone_ns, names, numbers, permille: 1000 };
         job.step = Some(new);
         self.owners.insert(step, id);
         let alone_ns = if alone_ns == 0 { UNKNOWN_NS } else { alone_ns };
-        self.handle(now, match in_phase {
-            true => Event::Begun { step, nodes, alone_ns, period_ns },
-            false => Event::Arrives { step, nodes, alone_ns, period_ns },
-        });
+        self.handle(
+            now,
+            match in_phase {
+                true => Event::Begun { step, nodes, alone_ns, period_ns },
+                false => Event::Arrives { step, nodes, alone_ns, period_ns },
+            },
+        );
     }
 
     /// A step that waits has begun anyway.
     fn begun(&mut self, now: Nanos, id: u32, step: StepId) {
         let Some(job) = self.jobs.get(&id) else { return };
-        let Some((nodes, alone_ns)) = job.step.as_ref().map(|s| (s.numbers.clone(), s.alone_ns)) else { return };
+        let Some((nodes, alone_ns)) = job.step.as_ref().map(|s| (s.numbers.clone(), s.alone_ns)) else {
+            return;
+        };
         let (period_ns, alone_ns) = (job.period_ns(now), if alone_ns == 0 { UNKNOWN_NS } else { alone_ns });
         self.handle(now, Event::Begun { step, nodes, alone_ns, period_ns });
     }
@@ -377,7 +386,9 @@ impl Steps {
             self.carry_out(now, cause, actions);
         }
         self.recorder.flush();
-        if self.recorder.is_over() && self.machine.snapshot() == (Snapshot { pending: vec![], active: vec![] }) {
+        if self.recorder.is_over()
+            && self.machine.snapshot() == (Snapshot { pending: vec![], active: vec![] })
+        {
             self.restart();
         }
     }
@@ -447,7 +458,8 @@ impl Steps {
         let steps: BTreeMap<Token, StepId> = active.iter().copied().collect();
         let mut taken = NodeSet::empty(SERVERS_MAX);
         for token in order.iter().chain(rest) {
-            let Some(job) = steps.get(token).and_then(|s| self.owners.get(s)).and_then(|id| self.jobs.get_mut(id))
+            let Some(job) =
+                steps.get(token).and_then(|s| self.owners.get(s)).and_then(|id| self.jobs.get_mut(id))
             else {
                 continue;
             };

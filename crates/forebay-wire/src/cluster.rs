@@ -344,6 +344,8 @@ pub enum ToCoordinator {
         hpc: u64,
         /// How long the step takes alone, in ns; 0: unknown.
         alone_ns: u64,
+        /// It was derived from a burst of I/O.
+        is_observed: bool,
     },
     /// The servers to which the next steps of a local HPC job that shares write; none: not known.
     WritesTo {

@@ -63,6 +63,9 @@ pub enum HpcUpdate {
         alone_ns: u64,
         /// Time to its deadline, in ns; 0: unknown.
         deadline_ns: u64,
+        /// It was derived from bursts of I/O: its end is noticed late.
+        #[serde(default)]
+        is_observed: bool,
     },
     /// By its progress, the phase needs so much more I/O time alone.
     PhaseLeft {

@@ -161,14 +161,16 @@ impl Phases {
         Ok(true)
     }
 
-    /// Asks whether a job may write a step of `bytes` with this deadline.
-    fn ask(&self, state: &mut State, hpc: JobKey, (bytes, deadline_ns): (u64, u64)) -> bool {
+    /// Asks whether a job may write a step of so many bytes with this deadline; `None`: it was
+    /// observed.
+    fn ask(&self, state: &mut State, hpc: JobKey, step: Option<(u64, u64)>) -> bool {
         match state.waits.ask(self.now(), hpc, self.scheduler.is_coordinator_silent()) {
             Asked::Begin => return true,
             Asked::Wait { is_new: false } => {}
             Asked::Wait { is_new: true } => {
-                let alone_ns = state.board.alone_ns(hpc, bytes, deadline_ns);
-                (self.say)(ToCoordinator::AskAccess { hpc, alone_ns });
+                let (bytes, deadline_ns) = step.unwrap_or_default();
+                let (alone_ns, is_observed) = (state.board.alone_ns(hpc, bytes, deadline_ns), step.is_none());
+                (self.say)(ToCoordinator::AskAccess { hpc, alone_ns, is_observed });
             }
         }
         false
@@ -183,7 +185,7 @@ impl Phases {
     ) -> (MutexGuard<'a, State>, bool) {
         let until = Instant::now() + ACCESS_WAIT;
         loop {
-            if self.ask(&mut state, job, step) {
+            if self.ask(&mut state, job, Some(step)) {
                 return (state, true);
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -360,7 +362,7 @@ impl Phases {
         }
         for (job, seen) in seen {
             match seen {
-                Seen::Begins { .. } if state.board.shares(job) && !self.ask(state, job, (0, 0)) => {
+                Seen::Begins { .. } if state.board.shares(job) && !self.ask(state, job, None) => {
                     state.held.insert(job, 0);
                 }
                 Seen::Begins { at, bytes } => self.begun(state, job, at, bytes),
@@ -393,7 +395,7 @@ impl Phases {
     fn hold(&self, state: &mut State) {
         let now = self.now();
         for (job, bytes) in state.held.clone() {
-            if self.ask(state, job, (0, 0)) {
+            if self.ask(state, job, None) {
                 state.held.remove(&job);
                 self.begun(state, job, now, 0);
                 self.hear_in(state, Event::Progress { job, bytes });

@@ -45,8 +45,8 @@ pub fn update(reported: Told) -> HpcUpdate {
             compute_ns: expected.compute_ns,
             phases: expected.phases,
         },
-        Told::Begins { bytes, alone_ns, deadline_ns } => {
-            HpcUpdate::PhaseBegins { bytes, alone_ns, deadline_ns }
+        Told::Begins { bytes, alone_ns, deadline_ns, is_observed } => {
+            HpcUpdate::PhaseBegins { bytes, alone_ns, deadline_ns, is_observed }
         }
         Told::Left { left_ns } => HpcUpdate::PhaseLeft { left_ns },
         Told::Ends => HpcUpdate::PhaseEnds,

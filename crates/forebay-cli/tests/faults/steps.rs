@@ -120,7 +120,12 @@ impl Two {
 
 fn writer(cluster: &Cluster, node: usize, name: &str, pfs: &Path, io_ms: u64) -> Helper {
     let (file, io_ms) = (pfs.join(name), io_ms.to_string());
-    Helper::start_as(&cluster.socket(node), None, "writes-steps", &[name, file.to_str().unwrap(), &io_ms, "no"])
+    Helper::start_as(
+        &cluster.socket(node),
+        None,
+        "writes-steps",
+        &[name, file.to_str().unwrap(), &io_ms, "no"],
+    )
 }
 
 #[test]

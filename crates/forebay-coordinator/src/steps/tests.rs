@@ -61,9 +61,15 @@ fn steps_on_other_servers_do_not_wait_and_all_programs_of_a_job_are_let_in() {
     let steps = world.steps.status(Nanos(3 * S));
     let waits: Vec<_> = steps.iter().filter(|step| !step.writes).collect();
     assert_eq!((waits[0].name.as_str(), waits[0].since_ms), ("job 2", 2000));
-    assert_eq!((&waits[0].waits_for[..], &waits[0].servers[..]), (&["job 1 of user 7".into()][..], &["x".into()][..]));
+    assert_eq!(
+        (&waits[0].waits_for[..], &waits[0].servers[..]),
+        (&["job 1 of user 7".into()][..], &["x".into()][..])
+    );
     assert_eq!(world.ends(4, 1, "a"), ["b"]);
-    assert_eq!(world.steps.counts(), Counts { writing: 2, granted: 3, waited_ns: 3 * S, ..Counts::default() });
+    assert_eq!(
+        world.steps.counts(),
+        Counts { writing: 2, granted: 3, waited_ns: 3 * S, ..Counts::default() }
+    );
 }
 
 #[test]

@@ -163,6 +163,8 @@ pub enum Told {
         alone_ns: u64,
         /// Time to the deadline in ns; 0: unknown.
         deadline_ns: u64,
+        /// Nobody has declared it.
+        is_observed: bool,
     },
     /// So much I/O time alone is left.
     Left {
@@ -361,7 +363,8 @@ impl Board {
             let line = &phase.line;
             let deadline_ns = line.deadline.map_or(0, |at| at.saturating_since(now).max(1));
             let alone_ns = line.left_ns(now).or(line.alone_ns).unwrap_or(0);
-            reported.push((*key, Told::Begins { bytes: line.bytes, alone_ns, deadline_ns }));
+            let (bytes, is_observed) = (line.bytes, !phase.is_declared);
+            reported.push((*key, Told::Begins { bytes, alone_ns, deadline_ns, is_observed }));
         }
         reported
     }
@@ -386,6 +389,7 @@ impl Board {
         let now = self.now;
         let Some(job) = self.jobs.get(&key) else { return };
         let line = job.line(at, bytes, deadline_ns.unwrap_or(0));
+        let phase_is_declared = deadline_ns.is_some();
         let user = job.declared.user;
         let counts =
             !self.doubts.holds(user, &job.declared.name) && (!line.is_unknown() || self.may_be_unknown(user));
@@ -394,7 +398,7 @@ impl Board {
             line,
             is_behind,
             counts,
-            is_declared: deadline_ns.is_some(),
+            is_declared: phase_is_declared,
             is_over: false,
             is_disturbed,
             beside_bytes: 0,
@@ -405,8 +409,9 @@ impl Board {
         (job.expected, job.overdue_at) = (None, None);
         if counts {
             let deadline_ns = line.deadline.map_or(0, |at| at.saturating_since(now));
-            let reported =
-                Told::Begins { bytes: line.bytes, alone_ns: line.alone_ns.unwrap_or(0), deadline_ns };
+            let (bytes, alone_ns) = (line.bytes, line.alone_ns.unwrap_or(0));
+            let is_observed = !phase_is_declared;
+            let reported = Told::Begins { bytes, alone_ns, deadline_ns, is_observed };
             out.push(Action::Tell(key, reported));
             self.spread_at = Some(now);
         }

@@ -69,7 +69,13 @@ impl Access {
         }
     }
 
-    fn step(&mut self, now: Nanos, step: StepId, (nodes, period_ns): (&[u32], u64), alone_ns: u64) -> Pending {
+    fn step(
+        &mut self,
+        now: Nanos,
+        step: StepId,
+        (nodes, period_ns): (&[u32], u64),
+        alone_ns: u64,
+    ) -> Pending {
         let key = self.policy.key(now, alone_ns);
         let nodes = match nodes {
             [] => NodeSet::all(self.config.nodes),

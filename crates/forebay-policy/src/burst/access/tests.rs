@@ -135,7 +135,11 @@ fn a_step_that_never_ends_loses_its_token_once_somebody_waits() {
     assert_eq!(out[0], Action::Revoke { token: 1, step: 1 });
     assert_eq!(granted(&out), [(2, Reason::First)]);
     // Short steps have a second.
-    let out = at(&mut m, Nanos(12 * S), vec![Event::Arrives { step: 3, nodes: vec![0], alone_ns: 1, period_ns: 0 }]);
+    let out = at(
+        &mut m,
+        Nanos(12 * S),
+        vec![Event::Arrives { step: 3, nodes: vec![0], alone_ns: 1, period_ns: 0 }],
+    );
     assert_eq!(granted(&out), [(3, Reason::First)], "the second has overstayed");
     at(&mut m, Nanos(12 * S), vec![arrives(4, &[0], 1)]);
     assert_eq!(m.next_deadline(), Some(Nanos(13 * S)));
