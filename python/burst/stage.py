@@ -85,8 +85,12 @@ class Daemons:
         return subprocess.run([self.program, "--json", *words], env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
 
     def steps(self):
-        answer = self.ask("jobs", "--hpc")
-        return json.loads(answer.stdout)["steps"] if answer.returncode == 0 else []
+        return self.overview()["steps"]
+
+    def overview(self):
+        """What the coordinator knows; before it answers, nothing."""
+        answer = self.ask("top", "--once")
+        return json.loads(answer.stdout)["overview"] if answer.returncode == 0 else {"epoch": {"number": 0}, "steps": []}
 
     def order_by(self, access):
         """A new coordinator, which the agent has joined."""
@@ -96,14 +100,10 @@ class Daemons:
         config.write_text(f'[cluster]\naccess = "{access}"\naccess_wait_s = 3600\ndecision_log = "{log}"\n')
         command = [self.program, "coordinator", "--listen", self.address, "--config", config]
         self.coordinator = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
-        # Before it knows all members it lets nobody in. The end of what the observer has seen of the
-        # last steps is noticed two seconds later, and a new coordinator takes them for steps.
-        wait_until("the coordinator knows the agent", self.has_view)
+        # Before it knows all members it lets nobody in. The end of what the observer has seen of
+        # the last steps is noticed two seconds later; a new coordinator takes that for steps.
+        wait_until("the coordinator knows the agent", lambda: self.overview()["epoch"]["number"] > 0)
         wait_until("the last steps are over", lambda: not self.steps())
-
-    def has_view(self):
-        answer = self.ask("top", "--once")
-        return answer.returncode == 0 and json.loads(answer.stdout)["overview"]["epoch"]["number"] > 0
 
     def end_coordinator(self):
         if self.coordinator:

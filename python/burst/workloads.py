@@ -17,9 +17,11 @@ class Kind:
     units: float
 
 
-# Table II by 16: 128 nodes become 8 servers. Processes keep their proportions on each node (256, 256, 512, 1024), and so do bytes (256, 512, 256, 512 GB).
+# Table II by 16: 128 nodes become 8 servers. Processes keep their proportions on each node (256,
+# 256, 512, 1024), and so do bytes (256, 512, 256, 512 GB).
 J4, J5, J6, J7 = Kind("J4", 1, 1, 1.0), Kind("J5", 1, 1, 2.0), Kind("J6", 4, 2, 1.0), Kind("J7", 16, 4, 2.0)
-# Catalyst by 12: 24, 96 and 384 processes, each of which writes as much. A rank has one request under way, which is what bounds the small jobs alone.
+# Catalyst by 12: 24, 96 and 384 processes, each of which writes as much. A rank has one request
+# under way, which is what bounds the small jobs alone.
 J24P, J96P, J384P = Kind("J24p", 2, 8, 0.25), Kind("J96p", 8, 8, 1.0), Kind("J384p", 32, 8, 4.0)
 CATALYST = (J24P, J96P, J384P)
 PARTIAL = {
@@ -32,7 +34,7 @@ PARTIAL = {
 }
 # Jobs of each kind that any workload has.
 POOL = {kind: max(counts.get(kind, 0) for counts in PARTIAL.values()) for kind in (J4, J5, J6, J7)}
-# A step asks so much later than the one before it in a drawn order, so that the order is the drawn one.
+# A step asks so much later than the one before it in a drawn order, so that this is the order.
 STAGGER_S = 0.01
 # With arrivals over time: the part of the servers' time that the steps take.
 LOAD = 0.7

@@ -7,7 +7,6 @@ use crate::out::{name, no_agent, print};
 use forebay_agent::units::Human;
 use forebay_wire::cluster::{StageStatus, WaveStatus};
 use forebay_wire::{HpcStatus, JobStatus, StepStatus};
-use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -26,28 +25,20 @@ pub fn jobs(global: &Global, args: &JobsArgs) -> Outcome {
             // Home and clear: the next picture takes the place of the last.
             print!("\x1b[H\x1b[2J");
         }
-        // Without a coordinator no step waits.
-        let steps = client.overview().map(|overview| overview.steps).unwrap_or_default();
-        match (args.hpc, global.json) {
-            (true, true) => print(global, &WithSteps { jobs: &hpc, steps: &steps }, |_| Ok(()))?,
-            (true, false) => print(global, &hpc, |out| {
+        match args.hpc {
+            true => print(global, &hpc, |out| {
                 write(&jobs, &hpc, out)?;
+                // Without a coordinator no step waits.
+                let steps = client.overview().map(|overview| overview.steps).unwrap_or_default();
                 steps.iter().try_for_each(|step| write_step(step, out))
             })?,
-            (false, _) => print(global, &jobs, |out| write(&jobs, &hpc, out))?,
+            false => print(global, &jobs, |out| write(&jobs, &hpc, out))?,
         }
         if !args.watch {
             return Ok(ExitCode::SUCCESS);
         }
         std::thread::sleep(WATCH_INTERVAL);
     }
-}
-
-/// HPC jobs, and the steps of those that share.
-#[derive(Serialize)]
-struct WithSteps<'a> {
-    jobs: &'a [HpcStatus],
-    steps: &'a [StepStatus],
 }
 
 fn write_step(step: &StepStatus, out: &mut dyn Write) -> io::Result<()> {

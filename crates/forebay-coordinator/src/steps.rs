@@ -1,5 +1,5 @@
-//! Steps of HPC jobs that share: drives the access machine ([`forebay_policy::burst::access`], which
-//! the simulator runs as well) with what agents report, and lets programs write.
+//! Steps of HPC jobs that share: drives the access machine ([`forebay_policy::burst::access`],
+//! which the simulator runs as well) with what agents report, and lets programs write.
 //!
 //! A job has one step at a time: from the moment when its first program asks, or begins without
 //! asking, until the last one has ended its phase. A token is renewed with the heartbeats of the

@@ -55,8 +55,8 @@ impl HpcJob {
 impl HpcJob {
     /// Opens the job `name` at this node's agent. `qos`: how much longer than alone a phase may
     /// take, 0.05 for 5 %. `processes`: its weight beside other jobs. `share`: its phases wait for
-    /// those of other jobs that share, as `cluster.access` says. `io_s`, `compute_s` and `phases`: what is known of its phases, 0 if nothing. OSError: no
-    /// agent, or the agent refuses.
+    /// those of other jobs that share, as `cluster.access` says. `io_s`, `compute_s` and `phases`:
+    /// what is known of its phases, 0 if nothing. OSError: no agent, or the agent refuses.
     #[new]
     #[pyo3(signature = (client, name, *, qos = 0.05, processes = 1, share = false, io_s = 0.0, compute_s = 0.0, phases = 0))]
     #[expect(clippy::too_many_arguments, reason = "named arguments of Python")]

@@ -287,8 +287,8 @@ impl Board {
         }
     }
 
-    /// What a phase of the job that begins now takes alone, in ns; 0: unknown. Of one of `bytes` (0:
-    /// unknown) that is to be over within `deadline_ns` (0: what the job allows).
+    /// What a phase of the job that begins now takes alone, in ns; 0: unknown. Of one of `bytes`
+    /// (0: unknown) that is to be over within `deadline_ns` (0: what the job allows).
     pub fn alone_ns(&self, job: JobKey, bytes: u64, deadline_ns: u64) -> u64 {
         let Some(job) = self.jobs.get(&job) else { return 0 };
         let bytes = if bytes == 0 { job.last_bytes } else { bytes };

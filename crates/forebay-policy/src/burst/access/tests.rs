@@ -358,8 +358,8 @@ proptest! {
         }
     }
 
-    /// Whatever begins without asking, dies or stays for ever: no token is granted for a node that is
-    /// held, and each step that waits is let in within its patience and what those who hold its
+    /// Whatever begins without asking, dies or stays for ever: no token is granted for a node that
+    /// is held, and each step that waits is let in within its patience and what those who hold its
     /// nodes, and the overdue ones before it, may stay.
     #[test]
     fn grants_never_overlap_and_waits_are_bounded_whatever_others_do(
