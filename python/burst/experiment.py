@@ -8,7 +8,7 @@ from dataclasses import asdict
 import report
 import stage
 import workloads
-from workloads import CATALYST, PARTIAL, POOL
+from workloads import ARRIVALS, CATALYST, PARTIAL, POOL
 
 # What the paper measured on Catalyst, and its fifth case, with the largest first.
 CATALYST_CASES = [("none", False), ("sys-sjf", False), ("sys-fcfs", True), ("coflow", False)]
@@ -110,5 +110,6 @@ class Measure:
             for name in names if "batch" in args.only else []:
                 for access in ORDERS:
                     self.case(on, f"{name}/{access}/{repeat}", access, workloads.batch(PARTIAL[name], repeat))
-            for access in ORDERS if "arrivals" in args.only else []:
-                self.case(on, f"arrivals/{access}/{repeat}", access, workloads.arrivals(self.sizes.unit_s, repeat))
+            for name, load in ARRIVALS.items() if "arrivals" in args.only else []:
+                for access in ORDERS:
+                    self.case(on, f"{name}/{access}/{repeat}", access, workloads.arrivals(self.sizes.unit_s, load, repeat))

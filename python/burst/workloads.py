@@ -36,8 +36,9 @@ PARTIAL = {
 POOL = {kind: max(counts.get(kind, 0) for counts in PARTIAL.values()) for kind in (J4, J5, J6, J7)}
 # A step asks so much later than the one before it in a drawn order, so that this is the order.
 STAGGER_S = 0.01
-# With arrivals over time: the part of the servers' time that the steps take.
-LOAD = 0.7
+# With arrivals over time: the part of the servers' time that the steps take while they arrive. In
+# a rush it is more than all.
+ARRIVALS = {"arrivals": 0.7, "rush": 1.2}
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,12 @@ def batch(counts, seed):
     return placed(jobs, [i * STAGGER_S for i in range(len(jobs))], draw)
 
 
-def arrivals(unit_s, seed):
+def arrivals(unit_s, load, seed):
     """One step of each job of the pool, at random times."""
     draw = random.Random(seed)
     jobs = [(kind, number) for kind, count in POOL.items() for number in range(count)]
     work_s = sum(kind.units * kind.servers * unit_s for kind, _ in jobs)
-    span_s = work_s / SERVERS / LOAD
+    span_s = work_s / SERVERS / load
     draw.shuffle(jobs)
     return placed(jobs, sorted(draw.uniform(0, span_s) for _ in jobs), draw)
 

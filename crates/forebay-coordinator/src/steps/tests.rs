@@ -65,10 +65,10 @@ fn steps_on_other_servers_do_not_wait_and_all_programs_of_a_job_are_let_in() {
         (&waits[0].waits_for[..], &waits[0].servers[..]),
         (&["job 1 of user 7".into()][..], &["x".into()][..])
     );
-    assert_eq!(world.ends(4, 1, "a"), ["b"]);
+    assert_eq!(world.ends(3, 1, "a"), ["b"]);
     assert_eq!(
         world.steps.counts(),
-        Counts { writing: 2, granted: 3, waited_ns: 3 * S, ..Counts::default() }
+        Counts { writing: 2, granted: 3, waited_ns: 2 * S, ..Counts::default() }
     );
 }
 
