@@ -210,6 +210,10 @@ experiment-eley: build ## Spark beside an MPI writer under each planner, in the 
 experiment-checkpoint: build ## Checkpoints straight and with write-back, beside a writer with deadlines and beside Spark, in the lab, as root; about 25 minutes (ARGS=--quick: four minutes; docs/checkpoints.md)
 	$(PYTHON) python/eley --checkpoints $(ARGS)
 
+.PHONY: experiment-burst
+experiment-burst: build ## MPI jobs that write steps to a shared file system under each order of cluster.access, as root; the simulator; about 25 minutes (ARGS=--quick: two minutes; docs/interference.md)
+	$(PYTHON) python/burst $(ARGS)
+
 .PHONY: chaos
 chaos: build ## Kills, stops and starves everything while readers check every byte (MINUTES=60, SEED=7, PFS="ext4 moosefs"; docs/chaos.md)
 	$(BUILT)/forebay-chaos run --seconds $$(($(or $(MINUTES),60) * 60)) $(addprefix --pfs ,$(PFS)) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)

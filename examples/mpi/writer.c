@@ -4,7 +4,8 @@
  *     mpicc writer.c $(pkg-config --cflags --libs forebay)
  *     mpirun -n 4 ./a.out /pfs/checkpoint 3
  *
- * Rank 0 speaks for the job. Without an agent the program runs as without Forebay.
+ * Rank 0 speaks for the job. Where the coordinator puts the steps of jobs in order, rank 0 waits for
+ * them, and the other ranks for rank 0. Without an agent the program runs as without Forebay.
  */
 #include <forebay.h>
 #include <mpi.h>
@@ -15,13 +16,18 @@
 enum { TRANSFER_BYTES = 1 << 20, TRANSFERS = 4 };
 
 /* Rank 0 has a job; NULL on the others, and without an agent. */
-static forebay_job *open_job(int rank, int ranks)
+static forebay_job *open_job(int rank, int ranks, const char *path)
 {
     if (rank != 0)
         return NULL;
-    forebay_job *job = forebay_job_open("mpi-writer", 50, (unsigned int)ranks, 0);
-    if (!job)
+    forebay_job *job = forebay_job_open("mpi-writer", 50, (unsigned int)ranks, FOREBAY_JOB_SHARES);
+    if (!job) {
         fprintf(stderr, "no I/O phases are reported: %s\n", forebay_last_error());
+        return NULL;
+    }
+    uint64_t bytes = (uint64_t)ranks * TRANSFERS * TRANSFER_BYTES;
+    if (forebay_job_writes_to(job, &path, &bytes, 1) != 0)
+        fprintf(stderr, "%s\n", forebay_last_error());
     return job;
 }
 
@@ -31,6 +37,7 @@ static void checkpoint(MPI_File file, forebay_job *job, int rank, int ranks, cha
     uint64_t all = (uint64_t)ranks * TRANSFERS * TRANSFER_BYTES;
     if (job && forebay_phase_begin(job, all, 0) != 0)
         fprintf(stderr, "%s\n", forebay_last_error());
+    MPI_Barrier(MPI_COMM_WORLD);
     for (int i = 0; i < TRANSFERS; i++) {
         MPI_Offset at = ((MPI_Offset)i * ranks + rank) * TRANSFER_BYTES;
         MPI_File_write_at_all(file, at, block, TRANSFER_BYTES, MPI_BYTE, MPI_STATUS_IGNORE);
@@ -58,7 +65,7 @@ int main(int argc, char **argv)
     MPI_File file;
     if (MPI_File_open(MPI_COMM_WORLD, path, MPI_MODE_CREATE | MPI_MODE_WRONLY, MPI_INFO_NULL, &file) != MPI_SUCCESS)
         MPI_Abort(MPI_COMM_WORLD, 1);
-    forebay_job *job = open_job(rank, ranks);
+    forebay_job *job = open_job(rank, ranks, path);
     for (int phase = 0; phase < phases; phase++)
         checkpoint(file, job, rank, ranks, block);
     if (rank == 0)

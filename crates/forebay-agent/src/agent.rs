@@ -142,7 +142,7 @@ impl Agent {
         let spread = Arc::new(Spread::new(cluster.clone(), security.clone(), stop.clone(), lease));
         let saying = link.clone();
         let say = Box::new(move |message| saying.say(message, None));
-        let phases = Phases::new(rules, scheduler, counters.clone(), spread, say);
+        let phases = Phases::new(rules, scheduler, counters.clone(), spread, say, config.cluster.access_wait);
         let phases = Arc::new(phases);
         let claims = Arc::new(Claims::new(link.clone(), cluster.clone()));
         let joining = connection::Node {

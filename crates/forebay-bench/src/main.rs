@@ -6,6 +6,7 @@
 //! table is printed and written to `target/bench.json` as a list of {id, value, unit, reference,
 //! ratio, target, met, runs, command}; ids never change.
 
+mod access;
 mod brake;
 mod console;
 mod decide;
@@ -61,7 +62,7 @@ struct Args {
 
 type Group = fn(&Rig) -> Result<Vec<Record>, String>;
 
-const GROUPS: [(&str, Group); 22] = [
+const GROUPS: [(&str, Group); 23] = [
     ("read.cached", read::cached),
     ("read.cold", read::cold),
     ("read.shared", read::shared),
@@ -82,6 +83,7 @@ const GROUPS: [(&str, Group); 22] = [
     ("cluster.console", console::console),
     ("phases.brake", brake::brake),
     ("decide", decide::decide),
+    ("access", access::access),
     ("sim", sim::sim),
     ("peer", others::peers),
 ];

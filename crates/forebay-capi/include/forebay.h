@@ -100,7 +100,7 @@ typedef struct forebay_mapping forebay_mapping;
  */
 #define FOREBAY_APPEND 2u
 
-/* Flags of forebay_job_open. Phases of the job take turns with those of others that share. */
+/* Flags of forebay_job_open. Phases of the job wait for those of others that share. */
 #define FOREBAY_JOB_SHARES 1u
 
 /* The library's version, such as "0.1.0". Never NULL, never freed. */
@@ -222,12 +222,20 @@ forebay_job *forebay_job_open(const char *name, unsigned int allowance_permille,
                               unsigned int flags);
 
 /*
+ * The next phases write to these `count` files, which exist, and to `bytes[i]` bytes of each; 0, or
+ * `bytes` NULL: to the whole file. A job that shares then waits only for jobs that write to the
+ * same servers. It waits for all without files, or if the file system does not report servers. -1
+ * on failure: a file cannot be opened, the files are on too many servers, or there is no agent.
+ */
+int forebay_job_writes_to(const forebay_job *job, const char *const *paths, const uint64_t *bytes, size_t count);
+
+/*
  * An I/O phase of the job begins. `bytes`: how much all processes together read or write in it; 0
  * if unknown. `deadline_ms`: when it has to be over, from now; 0 to let Forebay derive it from the
  * allowance and from earlier phases. Nothing is prefetched beside the first phase of a job with
- * `deadline_ms` 0; it teaches the job's speed. If the job shares, this waits for its turn, but for
- * no longer than a minute, and not without a coordinator. -1 on failure: a phase is under way, or
- * there is no agent.
+ * `deadline_ms` 0; it teaches the job's speed. If the job shares, this waits until it may write,
+ * but for no longer than the agent's cluster.access_wait_s, and not without a coordinator. -1 on
+ * failure: a phase is under way, or there is no agent.
  */
 int forebay_phase_begin(const forebay_job *job, uint64_t bytes, uint64_t deadline_ms);
 

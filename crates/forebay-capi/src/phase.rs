@@ -3,7 +3,9 @@
 use crate::error::guard;
 use crate::{handle, invalid};
 use forebay_client::{Client, HpcJob, HpcJobOptions};
-use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::ptr;
 use std::time::Duration;
 
@@ -39,6 +41,39 @@ pub unsafe extern "C" fn forebay_job_open(
         let options = HpcJobOptions { allowance_permille, processes, shares, ..HpcJobOptions::named(name) };
         let job = Client::from_env().open_hpc_job(&options)?;
         Ok(Box::into_raw(Box::new(ForebayJob { job })))
+    })
+}
+
+/// The next phases write to these `count` files, and to `bytes[i]` bytes of each.
+///
+/// # Safety
+/// `job` is NULL or open; `paths` has `count` strings that end in a zero byte, and `bytes` as many
+/// numbers or is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_job_writes_to(
+    job: *const ForebayJob,
+    paths: *const *const c_char,
+    bytes: *const u64,
+    count: usize,
+) -> c_int {
+    guard(-1, || {
+        if paths.is_null() && count > 0 {
+            return Err(invalid("paths is NULL"));
+        }
+        let mut files = Vec::with_capacity(count);
+        for i in 0..count {
+            // SAFETY: the caller's promise.
+            let path = unsafe { *paths.add(i) };
+            if path.is_null() {
+                return Err(invalid("a path is NULL"));
+            }
+            // SAFETY: as above.
+            let (path, bytes) =
+                unsafe { (CStr::from_ptr(path), if bytes.is_null() { 0 } else { *bytes.add(i) }) };
+            files.push((Path::new(OsStr::from_bytes(path.to_bytes())), bytes));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { handle(job) }?.job.writes_to(&files).map(|()| 0)
     })
 }
 

@@ -302,7 +302,7 @@ pub struct JobsArgs {
     /// Repeat every second until interrupted
     #[arg(long, short)]
     pub watch: bool,
-    /// Show HPC jobs only; needs no coordinator
+    /// Show HPC jobs only, and who waits for whom; needs no coordinator
     #[arg(long)]
     pub hpc: bool,
 }
@@ -532,8 +532,8 @@ pub struct RunArgs {
     /// Processes of the job: its weight beside other jobs
     #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "job")]
     pub processes: u32,
-    /// I/O phases that its program declares take turns with those of other jobs that share, if
-    /// cluster.division is set-10
+    /// Its I/O phases wait for those of other jobs that share, as cluster.access says; phases that
+    /// its program does not declare are held at a write
     #[arg(long, requires = "job")]
     pub share: bool,
     /// Import the I/O phases of an earlier run: the output of darshan-dxt-parser for its log

@@ -6,7 +6,7 @@ use crate::cli::{Global, JobsArgs};
 use crate::out::{name, no_agent, print};
 use forebay_agent::units::Human;
 use forebay_wire::cluster::{StageStatus, WaveStatus};
-use forebay_wire::{HpcStatus, JobStatus};
+use forebay_wire::{HpcStatus, JobStatus, StepStatus};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -26,13 +26,44 @@ pub fn jobs(global: &Global, args: &JobsArgs) -> Outcome {
             print!("\x1b[H\x1b[2J");
         }
         match args.hpc {
-            true => print(global, &hpc, |out| write(&jobs, &hpc, out))?,
+            true => print(global, &hpc, |out| {
+                write(&jobs, &hpc, out)?;
+                // Without a coordinator no step waits.
+                let steps = client.overview().map(|overview| overview.steps).unwrap_or_default();
+                steps.iter().try_for_each(|step| write_step(step, out))
+            })?,
             false => print(global, &jobs, |out| write(&jobs, &hpc, out))?,
         }
         if !args.watch {
             return Ok(ExitCode::SUCCESS);
         }
         std::thread::sleep(WATCH_INTERVAL);
+    }
+}
+
+fn write_step(step: &StepStatus, out: &mut dyn Write) -> io::Result<()> {
+    let since_s = step.since_ms as f64 / 1e3;
+    write!(out, "step of {} of user {}: ", name(step.name.as_bytes()), step.user)?;
+    match (step.writes, step.waits_for.as_slice()) {
+        (true, _) => write!(out, "has written for {since_s:.1} s")?,
+        (false, []) => write!(out, "has waited for {since_s:.1} s")?,
+        (false, [first, others @ ..]) => {
+            write!(out, "has waited for {since_s:.1} s for {}", name(first.as_bytes()))?;
+            if !others.is_empty() {
+                write!(out, " and {} more", others.len())?;
+            }
+        }
+    }
+    if step.pace_permille < 1000 {
+        write!(out, ", {} % of the time", f64::from(step.pace_permille) / 10.0)?;
+    }
+    if let Some(ms) = step.alone_ms {
+        write!(out, "; {:.1} s alone", ms as f64 / 1e3)?;
+    }
+    match step.servers.as_slice() {
+        [] => writeln!(out, "; servers unknown"),
+        [server] => writeln!(out, "; on {}", name(server.as_bytes())),
+        servers => writeln!(out, "; on {} servers", servers.len()),
     }
 }
 
@@ -61,7 +92,7 @@ fn write_hpc(job: &HpcStatus, out: &mut dyn Write) -> io::Result<()> {
     )?;
     match &job.phase {
         None => match job.waits_ms {
-            Some(ms) => write!(out, "has waited {:.1} s for its turn", ms as f64 / 1e3)?,
+            Some(ms) => write!(out, "has waited {:.1} s to begin an I/O phase", ms as f64 / 1e3)?,
             None => write!(out, "no I/O phase")?,
         },
         Some(phase) => {

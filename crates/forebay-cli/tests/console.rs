@@ -92,8 +92,12 @@ impl Drop for Played {
 fn play(address: &str, stop: &AtomicBool) {
     let mut agents: Vec<Framed> = (0..NODES).map(|number| join(address, number)).collect();
     said(&mut agents[0], &hpc(HpcUpdate::Joins(climate())));
-    let begins =
-        HpcUpdate::PhaseBegins { bytes: 64 * MIB, alone_ns: 3_000_000_000, deadline_ns: 3_600_000_000 };
+    let begins = HpcUpdate::PhaseBegins {
+        bytes: 64 * MIB,
+        alone_ns: 3_000_000_000,
+        deadline_ns: 3_600_000_000,
+        is_observed: false,
+    };
     said(&mut agents[0], &hpc(begins));
     for job in 1..=JOBS {
         said(&mut agents[job as usize], &ToCoordinator::Job { job, uid: 1000, updates: analytics(job) });

@@ -7,11 +7,15 @@
 //! program's I/O: without an agent the calls fail, and the program goes on.
 
 use crate::session::{Client, lock, unexpected};
+use forebay_pfs::layout;
 use forebay_wire::{Channel, EarlierPhase, HpcStatus, PlanLog, Reply, Request};
+use rustix::fs::{Mode, OFlags};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -24,7 +28,7 @@ pub struct HpcJobOptions {
     pub allowance_permille: u32,
     /// Processes of the job.
     pub processes: u32,
-    /// It takes part in the division of bandwidth between jobs.
+    /// Its phases wait for those of other jobs, as `cluster.access` says.
     pub shares: bool,
     /// I/O time of a phase alone; zero: to be learnt.
     pub io: Duration,
@@ -59,6 +63,28 @@ impl HpcJobOptions {
 pub struct HpcJob {
     channel: Mutex<Channel>,
     patience: Duration,
+}
+
+/// Longest wait for the tools of a PFS that is asked for the servers of a file by path.
+const LAYOUT_TIME: Duration = Duration::from_secs(5);
+
+/// The servers of the first `bytes` of a file; none if the PFS does not report them.
+fn servers_of(path: &Path, bytes: u64) -> io::Result<Vec<String>> {
+    // What a program may write only, it may not always read.
+    let open = |flags| rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
+    let file = open(OFlags::RDONLY).or_else(|_| open(OFlags::WRONLY)).map_err(|e| {
+        let e = io::Error::from(e);
+        io::Error::new(e.kind(), format!("open {}: {e}", path.display()))
+    })?;
+    let by_path = || {
+        let whole = std::fs::canonicalize(path).ok()?;
+        layout::probe_paths(&[&whole], Instant::now() + LAYOUT_TIME).pop()?
+    };
+    let found =
+        layout::probe_servers(file.as_fd()).filter(|found| !found.servers.is_empty()).or_else(by_path);
+    let Some(found) = found else { return Ok(Vec::new()) };
+    let servers: Vec<String> = found.servers_of(bytes).map(str::to_owned).collect();
+    Ok(if servers.iter().any(String::is_empty) { Vec::new() } else { servers })
 }
 
 fn ns(duration: Duration) -> u64 {
@@ -120,9 +146,29 @@ impl Client {
 }
 
 impl HpcJob {
+    /// The next phases write to these files, which exist, and to so many bytes of each (0: to the
+    /// whole file): a job that shares waits only for jobs that write to the same servers. A file of
+    /// which the PFS does not report where it is makes that unknown, and so does no file: then the
+    /// job waits for all.
+    ///
+    /// # Errors
+    /// A file cannot be opened; they are on too many servers; the agent is gone.
+    pub fn writes_to(&self, files: &[(&Path, u64)]) -> io::Result<()> {
+        let mut servers = BTreeSet::new();
+        for (path, bytes) in files {
+            let found = servers_of(path, *bytes)?;
+            if found.is_empty() {
+                servers.clear();
+                break;
+            }
+            servers.extend(found);
+        }
+        self.ask(&Request::HpcServers(servers.into_iter().collect()))
+    }
+
     /// An I/O phase begins, of `bytes` (0: unknown), which has to be done within `deadline` (zero:
-    /// from what the job allows and what is known of it). If the job shares, this waits for its
-    /// turn, but for no longer than a minute, and not without a coordinator.
+    /// from what the job allows and what is known of it). If the job shares, this waits until it
+    /// may write, but not for longer than `cluster.access_wait_s`, and not without a coordinator.
     ///
     /// # Errors
     /// A phase is under way; the agent is gone.
@@ -167,8 +213,8 @@ impl HpcJob {
         }
     }
 
-    /// An answer may come half a second later than that of other requests: an agent waits for the
-    /// job's turn.
+    /// An answer may come half a second later than that of other requests: an agent waits until the
+    /// job is let in.
     fn answer(&self, request: &Request) -> io::Result<Reply> {
         let channel = lock(&self.channel);
         channel.send(request, &[])?;

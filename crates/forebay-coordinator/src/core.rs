@@ -63,6 +63,7 @@ impl Core {
             ToCoordinator::Heartbeat { weight_bytes, capacity_bytes, resident_bytes, fetched_bytes } => {
                 self.members.heartbeat(now, session, weight_bytes, resident_bytes, fetched_bytes);
                 self.driver.capacity(now, &node, capacity_bytes);
+                self.driver.heartbeat(now, &node);
                 out.push(Effect::Send(session, ToAgent::Heard));
             }
             ToCoordinator::Leave => {
@@ -77,7 +78,10 @@ impl Core {
                 self.driver.job_reports(now, &(node, job), uid, updates);
             }
             ToCoordinator::Hpc { hpc, update } => self.driver.hpc_reports(now, &(node, hpc), update),
-            ToCoordinator::AskTurn { hpc } => self.driver.asks_turn(now, &(node, hpc)),
+            ToCoordinator::AskAccess { hpc, alone_ns, is_observed } => {
+                self.driver.asks_access(now, &(node, hpc), (alone_ns, is_observed));
+            }
+            ToCoordinator::WritesTo { hpc, servers } => self.driver.writes_to(&(node, hpc), servers),
             ToCoordinator::AskTask { ask, uid, job, stage, partition } => {
                 self.driver.task_asks(now, (node, ask), (job, uid), (stage, partition));
             }
@@ -198,6 +202,7 @@ impl Core {
             requests: nodes.iter().map(|node| node.requests).sum(),
             nodes,
             sample: self.samples.latest(),
+            steps: self.driver.steps().status(now),
         }
     }
 
@@ -212,6 +217,7 @@ impl Core {
             expired: self.expired,
             reports_bytes: self.driver.reports_bytes(),
             hpc_jobs: self.driver.hpc().counts(),
+            steps: self.driver.steps().counts(),
             counts: log.counts().clone(),
             ..Totals::default()
         };
@@ -221,8 +227,9 @@ impl Core {
     }
 
     /// The coordinator itself did not run for `ns`.
-    pub fn forgive(&mut self, ns: u64) {
+    pub fn forgive(&mut self, now: Nanos, ns: u64) {
         self.members.forgive(ns);
+        self.driver.forgive(now);
     }
 
     /// Whether the connection belongs to a member.
@@ -253,6 +260,7 @@ mod tests {
             forebay_policy::stage::Config::default(),
             forebay_trace::log_files::Recorder::off(),
             1 << 30,
+            crate::steps::Steps::unscheduled(),
         );
         let mut core = Core::new(7, Nanos(0), Timing { grace_ns: 0, ..Timing::DEFAULT }, driver);
         let mut out = Vec::new();

@@ -8,8 +8,8 @@ use crate::hpc::HpcJobs;
 use crate::note::{HpcNote, Note};
 use crate::plan_log::Log;
 use crate::reports::{self, Held, JOBS_MAX, Place, Reported};
+use crate::steps::Steps;
 use crate::translate;
-use crate::turns::Turns;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::stage::event::{self, Action, Event, JobKey, Priority, Progress};
 use forebay_policy::stage::{Config, Stages};
@@ -46,7 +46,7 @@ pub struct Driver {
     /// Limit on the memory that the reports of all jobs take.
     reports_bytes_max: u64,
     hpc: HpcJobs,
-    turns: Turns,
+    steps: Steps,
     log: Log,
     /// Bytes of each node's tier, as last reported to the machine.
     capacities: BTreeMap<String, u64>,
@@ -70,9 +70,9 @@ struct Job {
 impl Driver {
     /// No jobs; their reports may take `reports_bytes_max` of memory. `recorder` has recorded
     /// `config` already.
-    pub fn new(config: Config, recorder: Recorder, reports_bytes_max: u64) -> Self {
+    pub fn new(config: Config, recorder: Recorder, reports_bytes_max: u64, steps: Steps) -> Self {
         Driver {
-            turns: Turns::new(config.division),
+            steps,
             machine: Stages::new(config),
             recorder,
             keys: BTreeMap::new(),
@@ -94,6 +94,7 @@ impl Driver {
     pub fn take_messages(&mut self) -> Vec<ToNode> {
         self.tell_rest();
         self.log_pace_violations();
+        self.out.append(&mut self.steps.take_messages());
         std::mem::take(&mut self.out)
     }
 
@@ -307,12 +308,8 @@ impl Driver {
 
     /// A node reports something of an HPC job.
     pub fn hpc_reports(&mut self, now: Nanos, owner: &Owner, update: HpcUpdate) {
-        let moves_turns = !matches!(update, HpcUpdate::PhaseLeft { .. } | HpcUpdate::Expects { .. });
-        let joins = match &update {
-            HpcUpdate::Joins(job) => Some((job.weight, translate::period_ns(job))),
-            _ => None,
-        };
         let before = self.hpc.of(owner);
+        let told = update.clone();
         for (hpc, update) in self.hpc.report(owner, update) {
             let name = self.hpc.name(hpc).unwrap_or_default();
             self.log.hpc(now, hpc, name, &update);
@@ -322,30 +319,69 @@ impl Driver {
             }
             self.drive(now, Event::Hpc { hpc, update: translate::hpc_update(update) });
         }
-        if let Some((id, true)) = self.hpc.of(owner).or(before).filter(|_| moves_turns) {
-            if let Some((processes, period_ns)) = joins {
-                self.turns.joins(id, processes, period_ns);
-            }
-            let let_in = match self.hpc.is_in_phase(id) {
-                Some(in_phase) => self.turns.changed(now, id, owner, in_phase),
-                None => self.turns.leaves(now, id),
-            };
-            self.let_in(let_in);
+        if let Some((id, true)) = self.hpc.of(owner).or(before) {
+            self.step_reports(now, id, owner, &told);
         }
     }
 
-    /// A program asks whether its job may begin a phase.
-    pub fn asks_turn(&mut self, now: Nanos, owner: &Owner) {
-        let let_in = match self.hpc.of(owner) {
-            Some((id, true)) => self.turns.asks(now, id, owner),
-            // One too many to be known here.
-            _ => vec![owner.clone()],
-        };
-        self.let_in(let_in);
+    /// A program of job `id`, which shares, has reported `update`.
+    fn step_reports(&mut self, now: Nanos, id: u32, owner: &Owner, update: &HpcUpdate) {
+        let in_phase = self.hpc.is_in_phase(id);
+        match update {
+            HpcUpdate::Joins(job) => {
+                self.steps.joins(id, (&job.name, job.user), translate::period_ns(job));
+                self.steps.changed(now, id, owner, in_phase.unwrap_or(false), 0);
+            }
+            HpcUpdate::Leaves => self.steps.leaves(now, id, owner, in_phase),
+            HpcUpdate::PhaseLeft { .. } => {
+                if let Some(left_ns) = self.hpc.left_ns(id) {
+                    self.steps.left(now, id, left_ns);
+                }
+            }
+            HpcUpdate::PhaseBegins { alone_ns, .. } => {
+                self.steps.changed(now, id, owner, in_phase.unwrap_or(false), *alone_ns);
+            }
+            HpcUpdate::PhaseEnds => self.steps.changed(now, id, owner, in_phase.unwrap_or(false), 0),
+            HpcUpdate::Expects { .. } => {}
+        }
     }
 
-    fn let_in(&mut self, owners: Vec<Owner>) {
-        self.out.extend(owners.into_iter().map(|(node, hpc)| (node, ToAgent::Turn { hpc })));
+    /// A program asks whether its job may write its step, which takes `alone_ns` (0: unknown). What
+    /// is observed of a job that declares its phases is a part of them.
+    pub fn asks_access(&mut self, now: Nanos, owner: &Owner, (alone_ns, is_observed): (u64, bool)) {
+        match self.hpc.of(owner) {
+            Some((id, true)) if !(is_observed && self.hpc.declares(id)) => {
+                self.steps.asks(now, id, owner, alone_ns);
+            }
+            // Also one too many to be known here.
+            _ => self.out.push((owner.0.clone(), ToAgent::LetIn { hpc: owner.1 })),
+        }
+    }
+
+    /// A program says where its job's next steps go.
+    pub fn writes_to(&mut self, owner: &Owner, servers: Vec<String>) {
+        if let Some((id, true)) = self.hpc.of(owner) {
+            self.steps.writes_to(id, owner, servers);
+        }
+    }
+
+    /// A node lives: so do the tokens of its programs.
+    pub fn heartbeat(&mut self, now: Nanos, node: &str) {
+        for owner in self.hpc.of_node(node) {
+            if let Some((id, true)) = self.hpc.of(&owner) {
+                self.steps.renew(now, id);
+            }
+        }
+    }
+
+    /// The steps of jobs that share.
+    pub fn steps(&self) -> &Steps {
+        &self.steps
+    }
+
+    /// The coordinator itself did not run.
+    pub fn forgive(&mut self, now: Nanos) {
+        self.steps.renew_all(now);
     }
 
     /// The plan log.
@@ -404,6 +440,7 @@ impl Driver {
             self.recorder.actions(now, cause, &actions);
             self.send(now, actions);
         }
+        self.steps.tick(now);
         self.recorder.flush();
         if self.recorder.is_over()
             && let Some(config) = self.machine.restart()
@@ -415,7 +452,7 @@ impl Driver {
 
     /// When [`Driver::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Nanos> {
-        self.machine.next_deadline()
+        self.machine.next_deadline().into_iter().chain(self.steps.next_deadline()).min()
     }
 
     fn drive(&mut self, now: Nanos, event: Event) {
@@ -511,7 +548,7 @@ mod tests {
             extent_bytes: vec![MIB],
             ..NodeInfo::default()
         };
-        let mut driver = Driver::new(config(), recorder, REPORTS_BYTES_MAX);
+        let mut driver = Driver::new(config(), recorder, REPORTS_BYTES_MAX, Steps::unscheduled());
         let nodes = vec![node("a"), node("b")];
         driver.set_view(NOW, &ClusterView { nodes, ..ClusterView::default() });
         driver
@@ -708,7 +745,7 @@ mod tests {
 
     #[test]
     fn reports_beyond_the_limit_cost_the_user_with_most_its_largest_job_whoever_reports_last() {
-        let mut driver = Driver::new(config(), Recorder::off(), MIB);
+        let mut driver = Driver::new(config(), Recorder::off(), MIB, Steps::unscheduled());
         let reports = |driver: &mut Driver, number, uid, tasks| {
             driver.job_reports(NOW, &("a".into(), number), uid, job(tasks, 1));
         };

@@ -25,24 +25,31 @@ pub struct HpcJobs {
 #[derive(Debug)]
 struct Job {
     id: u32,
-    /// A program of it takes part in the division of bandwidth.
+    /// A program of it shares.
     shares: bool,
+    /// A program of it has declared a phase: what is observed of others changes nothing any more.
+    declares: bool,
     members: BTreeMap<Owner, Member>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Member {
     in_phase: bool,
+    is_observed: bool,
     left_ns: u64,
 }
 
 impl Job {
+    fn in_phase(&self) -> impl Iterator<Item = &Member> {
+        self.members.values().filter(|m| m.in_phase && !(self.declares && m.is_observed))
+    }
+
     fn is_in_phase(&self) -> bool {
-        self.members.values().any(|member| member.in_phase)
+        self.in_phase().next().is_some()
     }
 
     fn left_ns(&self) -> u64 {
-        self.members.values().filter(|m| m.in_phase).map(|m| m.left_ns).max().unwrap_or(0)
+        self.in_phase().map(|m| m.left_ns).max().unwrap_or(0)
     }
 }
 
@@ -50,6 +57,11 @@ impl HpcJobs {
     /// The name of job `id`.
     pub fn name(&self, id: u32) -> Option<&str> {
         self.jobs.iter().find(|(_, job)| job.id == id).map(|((_, name), _)| name.as_str())
+    }
+
+    /// Whether programs of job `id` declare its phases.
+    pub fn declares(&self, id: u32) -> bool {
+        self.jobs.values().any(|job| job.id == id && job.declares)
     }
 
     /// The job of a program, and whether it shares.
@@ -70,7 +82,14 @@ impl HpcJobs {
 
     /// The programs of a node.
     pub fn of_node(&self, node: &str) -> Vec<Owner> {
-        self.owners.keys().filter(|owner| owner.0 == node).cloned().collect()
+        let node = || node.to_owned();
+        self.owners.range((node(), 0)..=(node(), u64::MAX)).map(|(owner, _)| owner.clone()).collect()
+    }
+
+    /// I/O time alone that the phase of job `id` has left, if a program of it is in one.
+    pub fn left_ns(&self, id: u32) -> Option<u64> {
+        let job = self.jobs.values().find(|job| job.id == id)?;
+        job.is_in_phase().then(|| job.left_ns())
     }
 
     /// A program reports something: what that means for its job, by the job's number.
@@ -83,9 +102,10 @@ impl HpcJobs {
         let (id, was_in_phase) = (job.id, job.is_in_phase());
         let Some(member) = job.members.get_mut(owner) else { return Vec::new() };
         let means = match update {
-            HpcUpdate::PhaseBegins { alone_ns, .. } => {
-                *member = Member { in_phase: true, left_ns: alone_ns };
-                (!was_in_phase).then_some(update)
+            HpcUpdate::PhaseBegins { alone_ns, is_observed, .. } => {
+                *member = Member { in_phase: true, is_observed, left_ns: alone_ns };
+                job.declares |= !is_observed;
+                (!was_in_phase && job.is_in_phase()).then_some(update)
             }
             HpcUpdate::PhaseLeft { left_ns } => {
                 member.left_ns = left_ns;
@@ -113,7 +133,7 @@ impl HpcJobs {
         let next = &mut self.next;
         let of_name = self.jobs.entry(key).or_insert_with(|| {
             *next = next.wrapping_add(1);
-            Job { id: *next, shares: false, members: BTreeMap::new() }
+            Job { id: *next, shares: false, declares: false, members: BTreeMap::new() }
         });
         of_name.shares |= job.shares;
         of_name.members.insert(owner.clone(), Member::default());
@@ -147,7 +167,22 @@ mod tests {
         HpcUpdate::Joins(HpcJob { name: name.into(), user, ..HpcJob::default() })
     }
 
-    const BEGINS: HpcUpdate = HpcUpdate::PhaseBegins { bytes: 1, alone_ns: 9, deadline_ns: 0 };
+    const BEGINS: HpcUpdate =
+        HpcUpdate::PhaseBegins { bytes: 1, alone_ns: 9, deadline_ns: 0, is_observed: false };
+
+    #[test]
+    fn what_is_observed_of_a_job_that_declares_its_phases_changes_nothing() {
+        let mut jobs = HpcJobs::default();
+        let observed = || HpcUpdate::PhaseBegins { bytes: 0, alone_ns: 0, deadline_ns: 0, is_observed: true };
+        jobs.report(&owner("a"), job("sim", 7));
+        jobs.report(&owner("b"), job("sim", 7));
+        assert_eq!(jobs.report(&owner("b"), observed()), [(1, observed())], "nothing is declared yet");
+        assert!(jobs.report(&owner("a"), BEGINS).is_empty());
+        assert_eq!(jobs.report(&owner("a"), HpcUpdate::PhaseEnds), [(1, HpcUpdate::PhaseEnds)]);
+        assert!(jobs.report(&owner("b"), HpcUpdate::PhaseEnds).is_empty());
+        assert!(jobs.report(&owner("b"), observed()).is_empty() && jobs.is_in_phase(1) == Some(false));
+        assert_eq!(jobs.report(&owner("a"), BEGINS), [(1, BEGINS)]);
+    }
 
     #[test]
     fn a_phase_of_a_job_on_two_nodes_lasts_from_the_first_begin_to_the_last_end() {

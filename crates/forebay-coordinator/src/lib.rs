@@ -23,11 +23,11 @@ pub mod report;
 mod reports;
 mod samples;
 pub mod server;
+pub mod steps;
 mod translate;
-mod turns;
 
 /// The system as it was measured.
-pub use forebay_policy::stage::{Division, Profile};
+pub use forebay_policy::stage::Profile;
 /// What planners may decide.
 pub use plan_log::ACTIONS;
 pub use server::{Coordinator, Options, Reports};

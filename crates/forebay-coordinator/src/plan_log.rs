@@ -290,7 +290,7 @@ impl Log {
     /// Something happens to HPC job `hpc`, called `name`.
     pub fn hpc(&mut self, now: Nanos, hpc: u32, name: &str, update: &HpcUpdate) {
         match update {
-            HpcUpdate::PhaseBegins { bytes, alone_ns, deadline_ns } => {
+            HpcUpdate::PhaseBegins { bytes, alone_ns, deadline_ns, .. } => {
                 self.revision += 1;
                 let entry = PhaseEntry {
                     at_ms: ms(now.0),

@@ -58,6 +58,8 @@ pub struct Totals {
     pub reports_bytes: u64,
     /// HPC jobs, and those of them in an I/O phase.
     pub hpc_jobs: (usize, usize),
+    /// Steps of jobs that share.
+    pub steps: crate::steps::Counts,
     /// Time that this report took, in nanoseconds.
     pub cost_ns: u64,
     /// Sums of the plan log.

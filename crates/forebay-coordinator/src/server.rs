@@ -21,15 +21,17 @@ use crate::core::{Core, Effect};
 use crate::driver::Driver;
 use crate::members::{Session, Timing};
 use crate::report::{Report, Since};
+use crate::steps::{self, Steps};
 use forebay_policy::machine::Nanos;
-use forebay_policy::stage::{Config, Rules};
-use forebay_trace::STAGES;
+use forebay_policy::stage::{Config, Division, Rules};
 use forebay_trace::log_files::{FILE_BYTES_MAX, Files, Recorder};
+use forebay_trace::{ACCESS, STAGES};
 use forebay_wire::cluster::{ToAgent, ToCoordinator};
 use forebay_wire::framed::{self, Arrived, Framed};
 use forebay_wire::link::{Listener, Security, Stream};
 use forebay_wire::proving::Proving;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -83,8 +85,10 @@ pub struct Options {
     pub planner: String,
     /// The system as it was measured, if it was.
     pub profile: Option<crate::Profile>,
-    /// How the file system is divided among I/O phases, unless the profile says it.
-    pub division: crate::Division,
+    /// In which order steps of jobs that share write ([`forebay_policy::burst::access::POLICIES`]).
+    pub access: String,
+    /// Longest time for which a step waits.
+    pub access_wait: Duration,
     /// Longest time for which a task waits for its input.
     pub task_wait: Duration,
     /// Most bytes that the buffers of all connections hold together.
@@ -289,18 +293,28 @@ fn prove(inner: &Arc<Inner>, listener: &Arc<Listener>, socket: TcpStream) {
 pub(crate) const LOG: Files =
     Files { who: STAGES, prefix: "decisions", bytes_long: FILE_BYTES_MAX / 4, bytes_max: FILE_BYTES_MAX };
 
+/// Of its steps: one file of the others' length in all, since they are a line a second.
+const STEPS_LOG: Files =
+    Files { who: ACCESS, prefix: "steps", bytes_long: FILE_BYTES_MAX / 16, bytes_max: FILE_BYTES_MAX / 4 };
+
 fn driver(options: &Options) -> io::Result<Driver> {
     let (default_planner, system) = (options.planner.clone(), options.profile.clone());
     let rules = Rules { task_wait_max_ns: options.task_wait.as_nanos() as u64, ..Rules::default() };
-    let config = Config { default_planner, system, division: options.division, rules, ..Config::default() };
-    let recorder = match &options.decision_log {
-        None => Recorder::off(),
-        Some(dir) => Recorder::start(dir, LOG, &config).map_err(|e| {
-            let dir = dir.display();
-            io::Error::new(e.kind(), format!("cannot record decisions in {dir} (cluster.decision_log): {e}"))
-        })?,
-    };
-    Ok(Driver::new(config, recorder, options.reports_bytes))
+    // Forecasts take steps to be scheduled as they are.
+    let division = if options.access == "set-10" { Division::Set10 } else { Division::FairShare };
+    let config = Config { default_planner, system, division, rules, ..Config::default() };
+    let setup = steps::setup(&options.access, options.access_wait);
+    let steps_recorder = recorder(options, STEPS_LOG, &setup)?;
+    let steps = Steps::new(setup, steps_recorder).map_err(io::Error::other)?;
+    Ok(Driver::new(config.clone(), recorder(options, LOG, &config)?, options.reports_bytes, steps))
+}
+
+fn recorder(options: &Options, files: Files, setup: &impl Serialize) -> io::Result<Recorder> {
+    let Some(dir) = &options.decision_log else { return Ok(Recorder::off()) };
+    Recorder::start(dir, files, setup).map_err(|e| {
+        let dir = dir.display();
+        io::Error::new(e.kind(), format!("cannot record decisions in {dir} (cluster.decision_log): {e}"))
+    })
 }
 
 struct Server {
@@ -375,7 +389,7 @@ impl Server {
             let late_ns = self.turn.saturating_since(due);
             if late_ns > STALL_NS {
                 tracing::warn!(late_ms = late_ns / 1_000_000, "the coordinator was prevented from running");
-                self.core.forgive(late_ns);
+                self.core.forgive(self.turn, late_ns);
             }
             for (session, events) in ready {
                 self.serve(session, events, &mut effects);

@@ -32,6 +32,18 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// The servers that hold the first `bytes` of the file, in stripe order; all if that is 0 or
+    /// the stripes are not known. An empty name stands for one that is not known.
+    pub fn servers_of(&self, bytes: u64) -> impl Iterator<Item = &str> {
+        let count = self.servers.len();
+        let stripes = match self.stripe_bytes {
+            0 => count,
+            _ if bytes == 0 => count,
+            stripe_bytes => usize::try_from(bytes.div_ceil(stripe_bytes)).unwrap_or(count).min(count),
+        };
+        (0..stripes).map(move |i| self.servers[(self.first_server % count + i) % count].as_str())
+    }
+
     /// The server that holds the byte at `offset`, or `None` if the layout names no server.
     pub fn server_of(&self, offset: u64) -> Option<&str> {
         let count = self.servers.len() as u64;
@@ -111,6 +123,9 @@ mod tests {
         assert_eq!(layout.server_of(10), Some("c"));
         assert_eq!(layout.server_of(29), Some("a"));
         assert_eq!(layout.server_of(30), Some("b"));
+        let servers = |bytes| layout.servers_of(bytes).collect::<Vec<_>>();
+        assert_eq!((servers(10), servers(11)), (vec!["b"], vec!["b", "c"]));
+        assert_eq!((servers(1000), servers(0)), (vec!["b", "c", "a"], vec!["b", "c", "a"]));
     }
 
     #[test]

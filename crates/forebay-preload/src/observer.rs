@@ -8,7 +8,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 
-use forebay_wire::observed::{REGION_BYTES, Region, Slot};
+use forebay_wire::observed::{REGION_BYTES, Region, STILL_MS, Slot};
 
 use crate::paths::{self, MAX_ROOT_BYTES, Roots};
 use crate::{descriptors, shared};
@@ -19,6 +19,13 @@ const ROOTS_VARIABLE: &CStr = c"FOREBAY_OBSERVE_ROOTS";
 /// Reads of so many bytes or more count as calls in progress: they keep the PFS busy, and smaller
 /// ones are over before anybody looks.
 const LONG_READ_BYTES: usize = 64 << 10;
+
+/// How often a writer that waits looks whether it may go on.
+const LOOK_MS: u32 = 2;
+
+/// What the agent left behind when it died, or hung, while it held the step: no writer waits for it
+/// again.
+static STALE: AtomicU32 = AtomicU32::new(0);
 
 static REGION: AtomicPtr<Region> = AtomicPtr::new(null_mut());
 /// This process's slot, once it has used the PFS.
@@ -135,13 +142,47 @@ fn now_ns() -> u64 {
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }
 
+/// Waits while the agent holds the job's step ([`Region::hold`]).
+#[cold]
+fn wait_while_held(region: &Region) {
+    let (mut seen, mut still_ms) = (region.held(), 0);
+    while seen != 0 && seen != STALE.load(Relaxed) {
+        if still_ms >= STILL_MS {
+            STALE.store(seen, Relaxed);
+            return;
+        }
+        let pause = libc::timespec { tv_sec: 0, tv_nsec: i64::from(LOOK_MS) * 1_000_000 };
+        // SAFETY: a time, and no place for what a signal leaves of it.
+        unsafe { libc::nanosleep(&pause, null_mut()) };
+        let now = region.held();
+        still_ms = if now == seen { still_ms + LOOK_MS } else { 0 };
+        seen = now;
+    }
+}
+
+/// A write begins.
+#[inline]
+fn begin_write(slot: &Slot) {
+    slot.begin(now_ns());
+    // SAFETY: the region stays mapped.
+    if let Some(region) = unsafe { REGION.load(Acquire).as_ref() }
+        && region.held() != 0
+    {
+        // SAFETY: `errno` is the calling thread's; the program finds it as it was.
+        let errno = unsafe { *libc::__errno_location() };
+        wait_while_held(region);
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = errno };
+    }
+}
+
 /// Runs a call that writes to `fd`. `written` says how many bytes its result stands for.
 #[inline]
 pub fn write<R: Copy>(fd: i32, call: impl FnOnce() -> R, written: impl FnOnce(R) -> u64) -> R {
     match is_watched(fd).then(slot).flatten() {
         None => call(),
         Some(slot) => {
-            slot.begin(now_ns());
+            begin_write(slot);
             let result = call();
             let bytes = written(result);
             if bytes > 0 {

@@ -6,6 +6,7 @@ use forebay_client::{HpcJob as Inner, HpcJobOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +14,22 @@ use std::time::Duration;
 #[pyclass(module = "forebay._core", frozen)]
 pub struct HpcJob {
     inner: Mutex<Option<Arc<Inner>>>,
+}
+
+/// A file, and perhaps the bytes that are written to it.
+#[derive(FromPyObject)]
+enum Target {
+    Sized(PathBuf, u64),
+    Whole(PathBuf),
+}
+
+impl Target {
+    fn pair(self) -> (PathBuf, u64) {
+        match self {
+            Target::Sized(path, bytes) => (path, bytes),
+            Target::Whole(path) => (path, 0),
+        }
+    }
 }
 
 /// Seconds of Python as a duration.
@@ -37,10 +54,9 @@ impl HpcJob {
 #[pymethods]
 impl HpcJob {
     /// Opens the job `name` at this node's agent. `qos`: how much longer than alone a phase may
-    /// take, 0.05 for 5 %. `processes`: its weight beside other jobs. `share`: its phases take
-    /// turns with those of other jobs that share, so that their begin may wait for up to a minute.
-    /// `io_s`, `compute_s` and `phases`: what is known of its phases, 0 if nothing. OSError: no
-    /// agent, or the agent refuses.
+    /// take, 0.05 for 5 %. `processes`: its weight beside other jobs. `share`: its phases wait for
+    /// those of other jobs that share, as `cluster.access` says. `io_s`, `compute_s` and `phases`:
+    /// what is known of its phases, 0 if nothing. OSError: no agent, or the agent refuses.
     #[new]
     #[pyo3(signature = (client, name, *, qos = 0.05, processes = 1, share = false, io_s = 0.0, compute_s = 0.0, phases = 0))]
     #[expect(clippy::too_many_arguments, reason = "named arguments of Python")]
@@ -71,6 +87,17 @@ impl HpcJob {
         let opened = py.detach(|| client.inner.open_hpc_job(&options));
         let inner = opened.map_err(|e| tier_error(&e, "open an HPC job", None, client.inner.socket()))?;
         Ok(HpcJob { inner: Mutex::new(Some(Arc::new(inner))) })
+    }
+
+    /// The next phases write to `files`, which exist: paths, or pairs of a path and the bytes that
+    /// are written to it. A job that shares then waits only for jobs that write to the same
+    /// servers; without files, or if the PFS does not report servers, for all. OSError: a file
+    /// cannot be opened, or no agent.
+    #[pyo3(signature = (files))]
+    fn writes_to(&self, py: Python<'_>, files: Vec<Target>) -> PyResult<()> {
+        let files: Vec<(PathBuf, u64)> = files.into_iter().map(Target::pair).collect();
+        let files: Vec<(&Path, u64)> = files.iter().map(|(path, bytes)| (path.as_path(), *bytes)).collect();
+        self.call(py, "report where an I/O phase writes", |job| job.writes_to(&files))
     }
 
     /// A phase begins, of `bytes` (0: unknown), to be over after `deadline_s` seconds (0: from the

@@ -88,7 +88,11 @@ fn access_decisions(name: &str, pending: u64) {
             let (first, width) = (rng.below(NODES), 16 << rng.below(3));
             let nodes: Vec<u32> = (0..width).map(|k| ((first + k) % NODES) as u32).collect();
             let alone_ns = 1_000_000_000 * (10 + rng.below(100));
-            machine.handle(Nanos(0), access::Event::Arrives { step, nodes, alone_ns }, &mut out);
+            machine.handle(
+                Nanos(0),
+                access::Event::Arrives { step, nodes, alone_ns, period_ns: 0 },
+                &mut out,
+            );
         }
         machine.on_deadline(Nanos(0), &mut out);
         let token = machine.snapshot().active[0].0;

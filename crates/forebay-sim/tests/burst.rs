@@ -320,6 +320,9 @@ fn sim_on(trace: &[u8], command: fn(PathBuf) -> SimCommand) -> Result<String, St
     Ok(String::from_utf8(out).expect("text"))
 }
 
+/// Policies under which steps share nodes; `set-10` excludes by sets of jobs.
+const SHARE: [&str; 3] = ["none", "coflow", "set-10"];
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
@@ -329,7 +332,7 @@ proptest! {
     #[test]
     fn what_holds_in_every_run(setup in scenarios()) {
         let outcome = run(&setup);
-        if !["none", "coflow"].contains(&setup.access.as_str()) {
+        if !SHARE.contains(&setup.access.as_str()) {
             prop_assert!(no_node_is_held_twice(&outcome));
         }
         if setup.access.starts_with("sys-") {
@@ -387,7 +390,7 @@ proptest! {
         setup.config.patience_ns = u64::MAX;
         let outcome = run(&setup);
         prop_assert!(outcome.jobs.iter().all(|j| j.wasted_bytes == 0.0 && j.leases_lost == 0));
-        if ["none", "coflow"].contains(&setup.access.as_str()) {
+        if SHARE.contains(&setup.access.as_str()) {
             return Ok(());
         }
         for hold in &outcome.holds {

@@ -36,6 +36,9 @@ pub const LAWS: &str = "laws";
 /// Kind of a record of what an agent fetches, and the name of its node machine.
 pub const NODE: &str = "node";
 
+/// Kind of a record of who writes to shared servers, and the name of its access machine.
+pub const ACCESS: &str = "access";
+
 /// First line of a trace. `setup` is what is needed to build the machines again.
 #[derive(Serialize)]
 struct Header<'a, S> {

@@ -7,12 +7,12 @@
 //! by that an agent knows that the coordinator is still there.
 
 use crate::counted::{block_bytes, sequence};
-use crate::hpc::{HpcPhase, HpcUpdate, PlanLog};
+use crate::hpc::{HpcPhase, HpcUpdate, PlanLog, StepStatus};
 use forebay_pfs::FileVersion;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const CLUSTER_PROTOCOL: u32 = 12;
+pub const CLUSTER_PROTOCOL: u32 = 13;
 
 /// A version of the membership. Later ones of a coordinator are greater, and those of a later
 /// coordinator, if its clock was not set back.
@@ -338,10 +338,22 @@ pub enum ToCoordinator {
         /// Comes back with the answer.
         ask: u64,
     },
-    /// A local HPC job that shares is about to begin an I/O phase. → [`ToAgent::Turn`], once it may
-    AskTurn {
+    /// A local HPC job that shares is about to write a step. → [`ToAgent::LetIn`], once it may
+    AskAccess {
         /// Which.
         hpc: u64,
+        /// How long the step takes alone, in ns; 0: unknown.
+        alone_ns: u64,
+        /// It was derived from a burst of I/O.
+        is_observed: bool,
+    },
+    /// The servers to which the next steps of a local HPC job that shares write; none: not known.
+    WritesTo {
+        /// Which.
+        hpc: u64,
+        /// Their names.
+        #[serde(deserialize_with = "sequence")]
+        servers: Vec<String>,
     },
     /// A task on this node asks whether it may read. → [`ToAgent::MayRead`], once it may
     AskTask {
@@ -496,10 +508,17 @@ pub enum ToAgent {
         /// The nodes and their sums.
         overview: Overview,
     },
-    /// Answer to [`ToCoordinator::AskTurn`]: the phase may begin.
-    Turn {
+    /// Answer to [`ToCoordinator::AskAccess`]: the step may be written.
+    LetIn {
         /// The job.
         hpc: u64,
+    },
+    /// A step that was let in may write for this part of the time from now on.
+    Pace {
+        /// The job.
+        hpc: u64,
+        /// In thousandths.
+        permille: u16,
     },
     /// Answer to [`ToCoordinator::AskTask`].
     MayRead {
@@ -529,6 +548,10 @@ pub struct Overview {
     pub requests: u32,
     /// The latest second that was added up.
     pub sample: Sample,
+    /// Steps of jobs that share: those that write, then those that wait, in their order; 256 at
+    /// most.
+    #[serde(deserialize_with = "sequence")]
+    pub steps: Vec<StepStatus>,
 }
 
 /// A member as people see it.

@@ -15,7 +15,7 @@ pub struct HpcJob {
     pub allowance_permille: u32,
     /// Its weight where phases share the file system: its processes.
     pub weight: u32,
-    /// It takes part in the division of bandwidth between jobs.
+    /// Its steps wait for those of other jobs, as `cluster.access` says.
     pub shares: bool,
     /// I/O time of a phase alone, in ns; 0: to be learnt.
     pub io_ns: u64,
@@ -63,6 +63,9 @@ pub enum HpcUpdate {
         alone_ns: u64,
         /// Time to its deadline, in ns; 0: unknown.
         deadline_ns: u64,
+        /// It was derived from bursts of I/O: its end is noticed late.
+        #[serde(default)]
+        is_observed: bool,
     },
     /// By its progress, the phase needs so much more I/O time alone.
     PhaseLeft {
@@ -119,8 +122,31 @@ pub struct HpcStatus {
     pub alone_bytes_per_s: u64,
     /// Time to the next phase that is expected.
     pub next_in_ms: Option<u64>,
-    /// How long its program has waited for its turn to begin a phase; `None`: it does not.
+    /// How long its program has waited to begin a phase; `None`: it does not.
     pub waits_ms: Option<u64>,
+}
+
+/// A step of a job that shares, as the coordinator sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepStatus {
+    /// Name of its job.
+    pub name: String,
+    /// User id of the job.
+    pub user: u32,
+    /// It writes; if not, it waits.
+    pub writes: bool,
+    /// For how long it has done so, in milliseconds.
+    pub since_ms: u64,
+    /// How long it is expected to write alone, in milliseconds; `None`: unknown.
+    pub alone_ms: Option<u64>,
+    /// The servers that it writes to; none: not known.
+    #[serde(deserialize_with = "sequence")]
+    pub servers: Vec<String>,
+    /// Jobs that hold what it waits for, as `NAME of user UID`.
+    #[serde(deserialize_with = "sequence")]
+    pub waits_for: Vec<String>,
+    /// Its part of the time, in thousandths, where all steps write at once by an order.
+    pub pace_permille: u16,
 }
 
 /// What the coordinator remembers of plans and phases, the oldest first.

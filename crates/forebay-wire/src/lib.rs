@@ -31,5 +31,5 @@ pub use cluster::{
     ClusterView, Epoch, FileLayout, FileRef, JobStatus, JobUpdate, NodeInfo, NodeStatus, Overview, Part,
     Role, Sample, Split,
 };
-pub use hpc::{EarlierPhase, HpcJob, HpcPhase, HpcStatus, HpcUpdate, PlanLog};
+pub use hpc::{EarlierPhase, HpcJob, HpcPhase, HpcStatus, HpcUpdate, PlanLog, StepStatus};
 pub use message::*;

@@ -279,6 +279,9 @@ pub enum Request {
     },
     /// The phase is over. → [`Reply::Done`]
     HpcEnd,
+    /// The servers to which the job's next phases write; none: not known. → [`Reply::Done`] or
+    /// [`Reply::Refused`]
+    HpcServers(#[serde(deserialize_with = "crate::counted::sequence")] Vec<String>),
     /// Memory in which the observer library counts the job's I/O. → [`Reply::Observed`] or
     /// [`Reply::Refused`]
     HpcObserve,
@@ -557,7 +560,7 @@ pub enum Reply {
     Plans(Box<PlanLog>),
     /// To [`Request::Overview`].
     Overview(Box<Overview>),
-    /// To [`Request::HpcBegin`] of a job that shares: it is not its turn yet. To
+    /// To [`Request::HpcBegin`] of a job that shares: its step is not let in yet. To
     /// [`Request::TaskAsks`]: its input is not there yet. To others: it is not done yet. Ask again.
     /// To [`Request::PinPages`]: some are not resident.
     Waits,
@@ -977,16 +980,16 @@ mod tests {
             stamps: "s".into(),
         };
         let bytes = postcard::to_stdvec(&mount).unwrap();
-        assert_eq!((PROTOCOL, bytes), (17, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
+        assert_eq!((PROTOCOL, bytes), (18, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
         let status = Status { mounts: vec![mount], ..Status::default() };
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (17, 37));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (17, vec![11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (18, 37));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (18, vec![11]));
         let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
-        assert_eq!((PROTOCOL, facts), (17, vec![1, 2, 6, 8]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (17, vec![0; 10]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (17, vec![0; 9]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (17, vec![0; 6]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (17, vec![0; 13]));
+        assert_eq!((PROTOCOL, facts), (18, vec![1, 2, 6, 8]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (18, vec![0; 11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (18, vec![0; 9]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (18, vec![0; 6]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (18, vec![0; 13]));
     }
 
     #[test]

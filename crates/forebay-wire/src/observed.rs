@@ -22,7 +22,11 @@ pub const REGION_BYTES: usize = size_of::<Region>();
 
 const SLOTS: usize = 256;
 const MAGIC: u64 = u64::from_ne_bytes(*b"FBOBSERV");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+
+/// A writer that waits goes on if the agent has not said for so long that it must: the agent is
+/// dead, or hangs.
+pub const STILL_MS: u32 = 2000;
 
 /// The region. All fields are atomics, so a shared reference to shared memory is sound, and any
 /// content is a valid one.
@@ -36,6 +40,8 @@ pub struct Region {
 struct Header {
     magic: AtomicU64,
     version: AtomicU32,
+    /// Not 0: the step has to wait. The agent changes it all the time, as long as this is so.
+    held: AtomicU32,
 }
 
 /// The counters of one process: two cache lines, since processors fetch lines in pairs.
@@ -78,6 +84,18 @@ impl Region {
     pub fn init(&self) {
         self.header.version.store(VERSION, Relaxed);
         self.header.magic.store(MAGIC, Release);
+    }
+
+    /// The agent holds the step, or lets it go on. What it holds it has to hold again and again:
+    /// after [`STILL_MS`] without a change no writer waits any more.
+    pub fn hold(&self, on: bool) {
+        let next = self.header.held.load(Relaxed).wrapping_add(1).max(1);
+        self.header.held.store(if on { next } else { 0 }, Release);
+    }
+
+    /// 0: a writer may go on. Else it waits, and looks again.
+    pub fn held(&self) -> u32 {
+        self.header.held.load(Acquire)
     }
 
     /// Whether [`Region::init`] of this version made it.
@@ -181,8 +199,21 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_is_the_one_of_version_1() {
+    fn the_layout_is_the_one_of_version_2() {
         assert_eq!((REGION_BYTES, size_of::<Slot>()), (4096 + 256 * 128, 128));
+    }
+
+    #[test]
+    fn what_is_held_changes_until_it_is_free() {
+        let region = region();
+        assert_eq!(region.held(), 0);
+        region.header.held.store(u32::MAX, Relaxed);
+        region.hold(true);
+        let first = region.held();
+        region.hold(true);
+        assert!(first != 0 && region.held() != 0 && region.held() != first);
+        region.hold(false);
+        assert_eq!(region.held(), 0);
     }
 
     #[test]

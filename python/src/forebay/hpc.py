@@ -26,7 +26,7 @@ class HpcJob:
     """An HPC job; one process speaks for it, for instance MPI rank 0. Programs of one user with the same `name` are one job.
 
     `qos`: how much longer than alone a phase may take, 0.05 for 5 %. `processes`: its weight beside other jobs. `share`: its
-    phases take turns with those of other jobs that share, so that their begin may wait for up to a minute. `io`, `compute` (seconds) and `phases` describe its phases, if they are known.
+    phases wait for those of other jobs that share, as `cluster.access` says. `io`, `compute` (seconds) and `phases` describe its phases, if they are known.
     OSError: no agent, or the agent refuses.
 
         with forebay.HpcJob("simulation", qos=0.05, processes=comm.size) as job:
@@ -58,6 +58,12 @@ class HpcJob:
             compute_s=compute,
             phases=phases,
         )
+
+    def writes_to(self, files: Iterable[Union[AnyPath, Tuple[AnyPath, int]]]) -> None:
+        """The next phases write to `files`, which exist: paths, or pairs of a path and the bytes that are written to it.
+        A job that shares then waits only for jobs that write to the same servers; without files, or if the PFS does not
+        report servers, for all."""
+        self._job.writes_to([file if isinstance(file, tuple) else os.fspath(file) for file in files])
 
     @contextlib.contextmanager
     def phase(self, bytes: int = 0, deadline: float = 0.0) -> Iterator[Phase]:

@@ -1,8 +1,8 @@
 //! The section `[cluster]`: what an agent has to know to be one of many.
 
 use super::table::{self, Entry, Key, default_of, keys, section};
+use forebay_policy::burst::access::POLICIES as ACCESS;
 use forebay_policy::planner::POLICIES;
-use forebay_policy::stage::Division;
 use forebay_wire::Role;
 use forebay_wire::frame::MAX_FRAME_BYTES;
 use std::path::PathBuf;
@@ -58,10 +58,13 @@ section! {
         /// the planners of the coordinator of this process (docs/operations.md). Empty: planners
         /// learn both from prefetches and phases.
         "cluster.profile" => profile: Option<PathBuf> = r#""""#, path();
-        /// How the file system is divided among I/O phases that overlap, for the forecasts of the
-        /// planners of the coordinator of this process: fair-share, or set-10 (docs/policies.md). A
-        /// file in cluster.profile says it itself.
-        "cluster.division" => division: Division = r#""fair-share""#, choice();
+        /// In which order the I/O phases of HPC jobs that share write (`forebay run --share`):
+        /// none, sys-fcfs, sys-sjf, sa-fcfs, sa-sjf, coflow or set-10 (docs/interference.md). For
+        /// the coordinator of this process, whose planners also forecast phases so under set-10.
+        "cluster.access" => access: String = r#""none""#, parsed(access);
+        /// Longest time, in seconds, for which such a phase waits; then it begins beside the
+        /// others. After half of it the phase goes before all others. Up to 86400; 0: none waits.
+        "cluster.access_wait_s" => access_wait: Duration = "300", seconds(0..=86_400);
         /// Longest time, in seconds, for which a task of Spark waits for its input where the
         /// planner delays it for an I/O phase of an HPC job. Longer than the longest phase keeps
         /// deadlines; 0: tasks never wait, and read what is missing by themselves. For the
@@ -85,6 +88,14 @@ fn planner(name: &str) -> Result<String, String> {
     match names.contains(&name) {
         true => Ok(name.to_owned()),
         false => Err(format!("{name:?}: the planners are {}", names.join(", "))),
+    }
+}
+
+fn access(name: &str) -> Result<String, String> {
+    let names: Vec<_> = ACCESS.iter().map(|p| p.0).collect();
+    match names.contains(&name) {
+        true => Ok(name.to_owned()),
+        false => Err(format!("{name:?}: the orders are {}", names.join(", "))),
     }
 }
 

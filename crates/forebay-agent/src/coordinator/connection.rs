@@ -292,7 +292,8 @@ impl Meeting {
             ToAgent::Phases { node: from, lease_ms, phases } => {
                 node.phases.heard(from, Duration::from_millis(lease_ms.into()), phases);
             }
-            ToAgent::Turn { hpc } => node.phases.turn(hpc),
+            ToAgent::LetIn { hpc } => node.phases.let_in(hpc),
+            ToAgent::Pace { hpc, permille } => node.phases.pace(hpc, permille),
             ToAgent::MayRead { ask } => node.questions.answered(ask),
             ToAgent::Holder { ask, node: holder } => node.link.answer(ask, Answer::Holder(holder)),
             ToAgent::Fetch(request) => node.requests.begin(request),

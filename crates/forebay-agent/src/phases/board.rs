@@ -3,7 +3,7 @@
 use super::observed::Observed;
 use super::pace::{Pace, Seldom};
 use super::spread::{Spread, is_under_way};
-use super::turns::{Asked, Turns};
+use super::waits::{Asked, Waits};
 use super::words;
 use crate::counters::{Counters, add};
 use crate::lock::lock;
@@ -28,8 +28,11 @@ const SLEEP_MAX: Duration = Duration::from_millis(500);
 /// How often observed programs are looked at: while they are in a phase, and while not.
 const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(50));
 
-/// Longest that a program waits for its turn before it has to ask again.
-const TURN_WAIT: Duration = Duration::from_millis(500);
+/// Longest that a program waits until it is let in before it has to ask again.
+const ACCESS_WAIT: Duration = Duration::from_millis(500);
+
+/// Writers that may write for a part of the time do so at the beginning of each such period.
+const PACE_PERIOD_MS: u64 = 1000;
 
 /// Sends a message to the coordinator, if there is one.
 pub type Say = Box<dyn Fn(ToCoordinator) + Send + Sync>;
@@ -54,7 +57,14 @@ struct State {
     board: Board,
     /// Jobs whose programs are observed.
     observed: BTreeMap<JobKey, Observed>,
-    turns: Turns,
+    waits: Waits,
+    /// Jobs whose observed programs have begun to write and are not let in yet: what they had moved
+    /// then.
+    held: BTreeMap<JobKey, u64>,
+    /// Jobs that may write for a part of the time, in thousandths.
+    paces: BTreeMap<JobKey, u16>,
+    /// Where jobs that have said so write.
+    writes_to: BTreeMap<JobKey, Vec<String>>,
     /// What this agent had fetched when it was last looked at.
     fetched_bytes: u64,
 }
@@ -81,11 +91,15 @@ impl Phases {
         counters: Arc<Counters>,
         spread: Arc<Spread>,
         say: Say,
+        access_wait: Duration,
     ) -> Self {
         let state = State {
             board: Board::new(config),
             observed: BTreeMap::new(),
-            turns: Turns::default(),
+            waits: Waits::new(access_wait.as_nanos() as u64),
+            held: BTreeMap::new(),
+            paces: BTreeMap::new(),
+            writes_to: BTreeMap::new(),
             fetched_bytes: 0,
         };
         Phases {
@@ -124,7 +138,7 @@ impl Phases {
         Ok(())
     }
 
-    /// A phase begins. `false`: it does not yet, since it is not the job's turn; the program asks
+    /// A phase begins. `false`: it does not yet, since its step is not let in; the program asks
     /// again.
     ///
     /// # Errors
@@ -133,7 +147,7 @@ impl Phases {
         let mut state = lock(&self.state);
         state.board.may_begin(job)?;
         if state.board.shares(job) {
-            let (waited, may_begin) = self.wait_for_turn(state, job);
+            let (waited, may_begin) = self.wait_for_access(state, job, (bytes, deadline_ns));
             state = waited;
             if !may_begin {
                 return Ok(false);
@@ -147,18 +161,32 @@ impl Phases {
         Ok(true)
     }
 
-    /// Waits a moment for the turn of a job.
-    fn wait_for_turn<'a>(
+    /// Asks whether a job may write a step of so many bytes with this deadline; `None`: it was
+    /// observed.
+    fn ask(&self, state: &mut State, hpc: JobKey, step: Option<(u64, u64)>) -> bool {
+        match state.waits.ask(self.now(), hpc, self.scheduler.is_coordinator_silent()) {
+            Asked::Begin => return true,
+            Asked::Wait { is_new: false } => {}
+            Asked::Wait { is_new: true } => {
+                let (bytes, deadline_ns) = step.unwrap_or_default();
+                let (alone_ns, is_observed) = (state.board.alone_ns(hpc, bytes, deadline_ns), step.is_none());
+                (self.say)(ToCoordinator::AskAccess { hpc, alone_ns, is_observed });
+            }
+        }
+        false
+    }
+
+    /// Waits a moment until a job may write its step.
+    fn wait_for_access<'a>(
         &self,
         mut state: MutexGuard<'a, State>,
         job: JobKey,
+        step: (u64, u64),
     ) -> (MutexGuard<'a, State>, bool) {
-        let until = Instant::now() + TURN_WAIT;
+        let until = Instant::now() + ACCESS_WAIT;
         loop {
-            match state.turns.ask(self.now(), job, self.scheduler.is_coordinator_silent()) {
-                Asked::Begin => return (state, true),
-                Asked::Wait { is_new } if is_new => (self.say)(ToCoordinator::AskTurn { hpc: job }),
-                Asked::Wait { .. } => {}
+            if self.ask(&mut state, job, Some(step)) {
+                return (state, true);
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -168,19 +196,46 @@ impl Phases {
         }
     }
 
-    /// The coordinator lets a job begin its phase.
-    pub fn turn(&self, job: JobKey) {
-        lock(&self.state).turns.turn(job);
+    /// The coordinator lets a job write its step.
+    pub fn let_in(&self, job: JobKey) {
+        lock(&self.state).waits.let_in(job);
         self.changed.notify_all();
+    }
+
+    /// The coordinator lets a job write for this part of the time, in thousandths.
+    pub fn pace(&self, job: JobKey, permille: u16) {
+        match permille {
+            1000.. => drop(lock(&self.state).paces.remove(&job)),
+            _ => drop(lock(&self.state).paces.insert(job, permille)),
+        }
+        self.changed.notify_all();
+    }
+
+    /// The next phases of a job write to these servers; none: not known.
+    ///
+    /// # Errors
+    /// No job was opened.
+    pub fn writes_to(&self, hpc: JobKey, servers: Vec<String>) -> Result<(), Refused> {
+        let mut state = lock(&self.state);
+        match state.board.may_begin(hpc) {
+            Ok(()) | Err(Refused::InPhase) => {}
+            Err(refused) => return Err(refused),
+        }
+        state.writes_to.insert(hpc, servers.clone());
+        (self.say)(ToCoordinator::WritesTo { hpc, servers });
+        Ok(())
     }
 
     /// There is no coordinator any more: nobody waits for it.
     pub fn coordinator_lost(&self) {
-        lock(&self.state).turns.set_connected(false);
+        let mut state = lock(&self.state);
+        state.waits.set_connected(false);
+        state.paces.clear();
+        drop(state);
         self.changed.notify_all();
     }
 
-    /// The coordinator hears that a program no longer waits for its turn.
+    /// The coordinator hears that a program no longer waits to write its step.
     fn gives_up(&self, hpc: JobKey) {
         (self.say)(ToCoordinator::Hpc { hpc, update: HpcUpdate::PhaseEnds });
     }
@@ -193,11 +248,20 @@ impl Phases {
     /// The phase is over.
     pub fn end(&self, job: JobKey) {
         let mut state = lock(&self.state);
-        if state.turns.give_up(job) {
+        if state.waits.give_up(job) {
             self.gives_up(job);
         }
         self.look(&mut state);
         self.hear_in(&mut state, Event::Ends(job));
+        self.ends_step(&state, job);
+    }
+
+    /// The step of a job that shares is over, also if its phase did not count, of which nobody else
+    /// hears.
+    fn ends_step(&self, state: &State, job: JobKey) {
+        if state.board.shares(job) {
+            self.gives_up(job);
+        }
     }
 
     /// Observes the programs of a job from now on; the descriptor is for them.
@@ -214,8 +278,13 @@ impl Phases {
     /// The program is gone.
     pub fn close(&self, job: JobKey) {
         let mut state = lock(&self.state);
-        state.observed.remove(&job);
-        state.turns.give_up(job);
+        if let Some(observed) = state.observed.remove(&job) {
+            observed.hold(false);
+        }
+        state.waits.give_up(job);
+        state.held.remove(&job);
+        state.paces.remove(&job);
+        state.writes_to.remove(&job);
         self.hear_in(&mut state, Event::Closes(job));
     }
 
@@ -235,7 +304,7 @@ impl Phases {
     pub fn status(&self, here: &str) -> Vec<HpcStatus> {
         let state = lock(&self.state);
         let status = |job: JobStatus| {
-            let waits_ns = state.turns.waits_ns(self.now(), job.key);
+            let waits_ns = state.waits.waits_ns(self.now(), job.key);
             words::status(job, here, waits_ns)
         };
         state.board.snapshot().into_iter().map(status).collect()
@@ -244,11 +313,17 @@ impl Phases {
     /// Repeats all that a new coordinator has to know by `say`; later messages follow these.
     pub fn tell_again(&self, say: impl FnOnce(Vec<ToCoordinator>)) {
         let mut state = lock(&self.state);
-        state.turns.set_connected(true);
-        let reported = state.board.told_again(self.now()).into_iter();
-        say(reported
-            .map(|(hpc, reported)| ToCoordinator::Hpc { hpc, update: words::update(reported) })
-            .collect());
+        state.waits.set_connected(true);
+        let mut messages = Vec::new();
+        for (hpc, reported) in state.board.told_again(self.now()) {
+            let update = words::update(reported);
+            let joins = matches!(update, HpcUpdate::Joins(_));
+            messages.push(ToCoordinator::Hpc { hpc, update });
+            // Before its phase: it decides who waits for it.
+            let servers = state.writes_to.get(&hpc).filter(|_| joins).cloned();
+            messages.extend(servers.map(|servers| ToCoordinator::WritesTo { hpc, servers }));
+        }
+        say(messages);
     }
 
     /// What is fetched on this node, and when.
@@ -269,7 +344,7 @@ impl Phases {
             self.look(&mut state);
             self.poll(&mut state);
             let now = self.now();
-            state.turns.expire(now).into_iter().for_each(|job| self.gives_up(job));
+            state.waits.expire(now).into_iter().for_each(|job| self.gives_up(job));
             if state.board.next_deadline().is_some_and(|at| at <= now) {
                 let mut actions = Vec::new();
                 state.board.on_deadline(now, &mut actions);
@@ -286,17 +361,50 @@ impl Phases {
             seen.extend(observed.look(now).into_iter().map(|seen| (*job, seen)));
         }
         for (job, seen) in seen {
-            let event = match seen {
-                Seen::Begins { at, bytes } => {
-                    self.spread.begins();
-                    self.hear_in(state, Event::Begun { job, at, bytes });
-                    self.look_whether_quiet(state);
-                    continue;
+            match seen {
+                Seen::Begins { .. } if state.board.shares(job) && !self.ask(state, job, None) => {
+                    state.held.insert(job, 0);
                 }
-                Seen::Progress { bytes } => Event::Progress { job, bytes },
-                Seen::Ended { at } => Event::Ended(job, at),
-            };
-            self.hear_in(state, event);
+                Seen::Begins { at, bytes } => self.begun(state, job, at, bytes),
+                Seen::Progress { bytes } if state.held.contains_key(&job) => {
+                    state.held.insert(job, bytes);
+                }
+                Seen::Progress { bytes } => self.hear_in(state, Event::Progress { job, bytes }),
+                Seen::Ended { .. } if state.held.remove(&job).is_some() => {
+                    state.waits.give_up(job);
+                    self.gives_up(job);
+                }
+                Seen::Ended { at } => {
+                    self.hear_in(state, Event::Ended(job, at));
+                    self.ends_step(state, job);
+                }
+            }
+        }
+        self.hold(state);
+    }
+
+    /// An observed phase has begun.
+    fn begun(&self, state: &mut State, job: JobKey, at: Nanos, bytes: u64) {
+        self.spread.begins();
+        self.hear_in(state, Event::Begun { job, at, bytes });
+        self.look_whether_quiet(state);
+    }
+
+    /// Holds the writers of observed programs that are not let in, or may not write just now, and
+    /// lets the others go on.
+    fn hold(&self, state: &mut State) {
+        let now = self.now();
+        for (job, bytes) in state.held.clone() {
+            if self.ask(state, job, None) {
+                state.held.remove(&job);
+                self.begun(state, job, now, 0);
+                self.hear_in(state, Event::Progress { job, bytes });
+            }
+        }
+        let in_period = now.0 / 1_000_000 % PACE_PERIOD_MS * 1000 / PACE_PERIOD_MS;
+        let rests = |job: &JobKey| state.paces.get(job).is_some_and(|pace| in_period >= u64::from(*pace));
+        for (job, observed) in &state.observed {
+            observed.hold(state.held.contains_key(job) || rests(job));
         }
     }
 

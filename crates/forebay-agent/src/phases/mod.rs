@@ -6,7 +6,7 @@
 //! | `observed` | reads what the observer library counts of programs |
 //! | `pace` | how often a user may change the board |
 //! | `spread` | tells the other nodes what is on the board |
-//! | `turns` | programs that wait for their turn to begin a phase |
+//! | `waits` | programs that wait until they may write a step |
 //! | `words` | translates between the machine and the wire |
 //!
 //! The brake works from node to node, without the coordinator: a phase of this node that falls
@@ -17,5 +17,5 @@ pub mod board;
 mod observed;
 mod pace;
 pub mod spread;
-mod turns;
+mod waits;
 mod words;

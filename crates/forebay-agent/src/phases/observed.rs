@@ -77,6 +77,12 @@ impl Observed {
         self.watch.look(now, self.most_bytes, progress.in_progress > 0)
     }
 
+    /// Lets the writers of the programs wait, until the next call or for a moment, or lets them go
+    /// on.
+    pub fn hold(&self, on: bool) {
+        self.map.region().hold(on);
+    }
+
     /// Whether a phase is under way.
     pub fn is_in_phase(&self) -> bool {
         self.watch.is_in_phase()

@@ -45,8 +45,8 @@ pub fn update(reported: Told) -> HpcUpdate {
             compute_ns: expected.compute_ns,
             phases: expected.phases,
         },
-        Told::Begins { bytes, alone_ns, deadline_ns } => {
-            HpcUpdate::PhaseBegins { bytes, alone_ns, deadline_ns }
+        Told::Begins { bytes, alone_ns, deadline_ns, is_observed } => {
+            HpcUpdate::PhaseBegins { bytes, alone_ns, deadline_ns, is_observed }
         }
         Told::Left { left_ns } => HpcUpdate::PhaseLeft { left_ns },
         Told::Ends => HpcUpdate::PhaseEnds,
@@ -78,8 +78,8 @@ pub fn remote(phase: HpcPhase) -> RemotePhase {
     }
 }
 
-/// A job for people; those of this node are at `here`. One that waits for its turn has waited for
-/// `waits_ns`.
+/// A job for people; those of this node are at `here`. One that waits to begin a phase has waited
+/// for `waits_ns`.
 pub fn status(job: JobStatus, here: &str, waits_ns: Option<u64>) -> HpcStatus {
     let [ended, in_time, late, cut_off] = job.phases;
     HpcStatus {

@@ -21,6 +21,9 @@ fn done_or(refused: Result<(), Refused>) -> Answer {
 /// What opening a job is counted as: its end is a change as well.
 const OPEN_CHANGES: u64 = 2;
 
+/// Most that the names of a job's servers may take, in bytes; those of a large site do not.
+const SERVERS_BYTES_MAX: usize = 16 << 10;
+
 /// Waits until the user of the connection may make so many changes to the board.
 fn wait_for_turn(connection: &Connection, changes: u64) {
     let wait = connection.node.phases.wait_of(connection.peer.uid, changes);
@@ -57,6 +60,18 @@ pub fn end(connection: &Connection) -> Answer {
     wait_for_turn(connection, 1);
     connection.node.phases.end(connection.id);
     reply(Reply::Done)
+}
+
+/// The next phases write to these servers.
+pub fn writes_to(connection: &Connection, servers: Vec<String>) -> Answer {
+    let bytes: usize = servers.iter().map(|name| name.len() + 1).sum();
+    if bytes > SERVERS_BYTES_MAX || servers.iter().any(|name| name.chars().any(char::is_control)) {
+        return done_or(Err(Refused::Invalid(
+            "the names of a job's servers have at most 16384 bytes in all, and no control characters",
+        )));
+    }
+    wait_for_turn(connection, 1);
+    done_or(connection.node.phases.writes_to(connection.id, servers))
 }
 
 /// Memory in which the observer library counts the job's I/O.

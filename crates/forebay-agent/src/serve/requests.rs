@@ -112,6 +112,7 @@ impl Connection {
                 None
             }
             Request::HpcEnd => phases::end(self),
+            Request::HpcServers(servers) => phases::writes_to(self, servers),
             Request::HpcObserve => phases::observe(self),
             Request::HpcJobs => phases::list(&self.node),
             Request::Plans { most } => phases::plans(self, most),

@@ -6,6 +6,7 @@ use crate::measure::{Record, Target};
 use forebay_coordinator::core::{Core, Effect};
 use forebay_coordinator::driver::Driver;
 use forebay_coordinator::members::Timing;
+use forebay_coordinator::steps::Steps;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::memory::Alarm;
 use forebay_policy::memory::node::{Action, Config, Event, NodeMemory};
@@ -87,7 +88,12 @@ fn law(node: u64) -> Result<(Vec<u64>, u64), String> {
 /// Share of a core that the coordinator takes to hear of these capacities: each message is encoded
 /// and decoded, and its answer as well.
 fn heartbeats(capacities: &[Vec<u64>]) -> Result<f64, String> {
-    let driver = Driver::new(forebay_policy::stage::Config::default(), Recorder::off(), REPORTS_BYTES);
+    let driver = Driver::new(
+        forebay_policy::stage::Config::default(),
+        Recorder::off(),
+        REPORTS_BYTES,
+        Steps::unscheduled(),
+    );
     let mut core = Core::new(1, Nanos(0), Timing { grace_ns: 0, ..Timing::DEFAULT }, driver);
     let mut out = Vec::new();
     for number in 0..capacities.len() {

@@ -93,6 +93,14 @@ fn phases(report: &Report, page: &mut Page) {
     page.family("coordinator_hpc_jobs", "gauge", "HPC jobs, in an I/O phase and outside");
     page.sample("coordinator_hpc_jobs", &[("state", "phase")], in_phase as f64);
     page.sample("coordinator_hpc_jobs", &[("state", "compute")], (all - in_phase) as f64);
+    let steps = &report.totals.steps;
+    page.family("coordinator_steps", "gauge", "Steps of HPC jobs that share, by what they do");
+    page.sample("coordinator_steps", &[("state", "waits")], steps.waiting as f64);
+    page.sample("coordinator_steps", &[("state", "writes")], steps.writing as f64);
+    page.counter("coordinator_steps_let_in", "Steps that were let in", steps.granted as f64);
+    page.counter("coordinator_steps_waited_seconds", "Time that they had waited", seconds(steps.waited_ns));
+    let revoked = "Steps for which others no longer wait, since they do not end or their node is silent";
+    page.counter("coordinator_steps_revoked", revoked, steps.revoked as f64);
     page.family("coordinator_phases_ended", "counter", "I/O phases that have ended, by their deadline");
     let results = ["in_time", "late", "unknown"];
     for (result, count) in results.iter().zip(report.totals.counts.phases_ended) {

@@ -121,8 +121,13 @@ impl Cluster {
 
     /// Ends the coordinator. Returns what it has decided, which a replay decides again.
     pub fn end_and_replay(&mut self) -> String {
+        self.end_and_replay_of("decisions")
+    }
+
+    /// As [`Cluster::end_and_replay`], of the log whose files begin so.
+    pub fn end_and_replay_of(&mut self, prefix: &str) -> String {
         self.coordinator.end();
-        let file = self.dir.path().join("decisions/decisions-000001.log");
+        let file = self.dir.path().join(format!("decisions/{prefix}-000001.log"));
         assert!(replay(&file).unwrap()["same"] == true);
         std::fs::read_to_string(file).unwrap()
     }
@@ -572,7 +577,12 @@ fn waits_for_a_phase(planner: &str) {
     let (io_ns, compute_ns) = (8_000_000_000, 3_600_000_000_000);
     let job = HpcJob { name: "hpc".into(), io_ns, compute_ns, phases: 9, weight: 1, ..HpcJob::default() };
     hpc.say(&update(HpcUpdate::Joins(job)));
-    hpc.say(&update(HpcUpdate::PhaseBegins { bytes: 0, alone_ns: io_ns, deadline_ns: 0 }));
+    hpc.say(&update(HpcUpdate::PhaseBegins {
+        bytes: 0,
+        alone_ns: io_ns,
+        deadline_ns: 0,
+        is_observed: false,
+    }));
     // The planner `forebay` also waits for a phase that is late: without its end, for ever.
     let ends_at = Instant::now() + Duration::from_nanos(io_ns);
     let mut has_ended = false;

@@ -386,7 +386,7 @@ fn a_program_that_cannot_be_started_ends_run_as_it_ends_a_shell() {
 }
 
 /// The observer library of this build, if it was built.
-fn observer() -> Option<std::path::PathBuf> {
+pub fn observer() -> Option<std::path::PathBuf> {
     let beside = std::env::current_exe().unwrap();
     let dirs = beside.ancestors().skip(1).take(2);
     let found = dirs.map(|dir| dir.join("libforebay_preload.so")).find(|path| path.exists());

@@ -163,6 +163,8 @@ pub enum Told {
         alone_ns: u64,
         /// Time to the deadline in ns; 0: unknown.
         deadline_ns: u64,
+        /// Nobody has declared it.
+        is_observed: bool,
     },
     /// So much I/O time alone is left.
     Left {
@@ -285,8 +287,17 @@ impl Board {
         }
     }
 
-    /// Whether phases of the job take turns with those of others: one of its programs on this node
-    /// asks for that, and its phases count.
+    /// What a phase of the job that begins now takes alone, in ns; 0: unknown. Of one of `bytes`
+    /// (0: unknown) that is to be over within `deadline_ns` (0: what the job allows).
+    pub fn alone_ns(&self, job: JobKey, bytes: u64, deadline_ns: u64) -> u64 {
+        let Some(job) = self.jobs.get(&job) else { return 0 };
+        let bytes = if bytes == 0 { job.last_bytes } else { bytes };
+        let learnt = job.line(self.now, bytes, deadline_ns).alone_ns;
+        learnt.or(job.expected.map(|expected| expected.io_ns)).unwrap_or(0)
+    }
+
+    /// Whether phases of the job wait for those of others: one of its programs on this node asks
+    /// for that, and its phases count.
     pub fn shares(&self, job: JobKey) -> bool {
         let Some(own) = self.jobs.get(&job).map(|job| &job.declared) else { return false };
         let asks = |job: &Job| job.declared.shares && job.declared.is_same_job(own.user, &own.name);
@@ -352,7 +363,8 @@ impl Board {
             let line = &phase.line;
             let deadline_ns = line.deadline.map_or(0, |at| at.saturating_since(now).max(1));
             let alone_ns = line.left_ns(now).or(line.alone_ns).unwrap_or(0);
-            reported.push((*key, Told::Begins { bytes: line.bytes, alone_ns, deadline_ns }));
+            let (bytes, is_observed) = (line.bytes, !phase.is_declared);
+            reported.push((*key, Told::Begins { bytes, alone_ns, deadline_ns, is_observed }));
         }
         reported
     }
@@ -377,6 +389,7 @@ impl Board {
         let now = self.now;
         let Some(job) = self.jobs.get(&key) else { return };
         let line = job.line(at, bytes, deadline_ns.unwrap_or(0));
+        let phase_is_declared = deadline_ns.is_some();
         let user = job.declared.user;
         let counts =
             !self.doubts.holds(user, &job.declared.name) && (!line.is_unknown() || self.may_be_unknown(user));
@@ -385,7 +398,7 @@ impl Board {
             line,
             is_behind,
             counts,
-            is_declared: deadline_ns.is_some(),
+            is_declared: phase_is_declared,
             is_over: false,
             is_disturbed,
             beside_bytes: 0,
@@ -396,8 +409,9 @@ impl Board {
         (job.expected, job.overdue_at) = (None, None);
         if counts {
             let deadline_ns = line.deadline.map_or(0, |at| at.saturating_since(now));
-            let reported =
-                Told::Begins { bytes: line.bytes, alone_ns: line.alone_ns.unwrap_or(0), deadline_ns };
+            let (bytes, alone_ns) = (line.bytes, line.alone_ns.unwrap_or(0));
+            let is_observed = !phase_is_declared;
+            let reported = Told::Begins { bytes, alone_ns, deadline_ns, is_observed };
             out.push(Action::Tell(key, reported));
             self.spread_at = Some(now);
         }
@@ -473,6 +487,7 @@ impl Board {
         let lasted_ns = at.saturating_since(line.began);
         let bytes = if line.done > 0 { line.done } else { line.bytes };
         let enough = if bytes > 0 { bytes / BESIDE_PARTS } else { BESIDE_BYTES };
+        job.last_bytes = bytes;
         job.alone.observe(bytes, lasted_ns, !phase.is_disturbed && phase.beside_bytes <= enough);
         if phase.is_over {
             return;

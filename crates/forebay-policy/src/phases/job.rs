@@ -42,7 +42,7 @@ pub struct Declared {
     pub allowance_permille: u32,
     /// Its weight where phases share the file system: its processes.
     pub weight: u32,
-    /// It takes part in the division of bandwidth between jobs.
+    /// Its steps wait for those of other jobs.
     pub shares: bool,
     /// I/O time of a phase alone in ns; 0: to be learnt.
     pub io_ns: u64,
@@ -154,6 +154,8 @@ pub(super) struct Job {
     pub in_time: u32,
     pub late: u32,
     pub cut_off: u32,
+    /// What the last phase that ended has moved.
+    pub last_bytes: u64,
 }
 
 /// A phase under way.
@@ -194,6 +196,7 @@ impl Job {
             in_time: 0,
             late: 0,
             cut_off: 0,
+            last_bytes: 0,
         }
     }
 

@@ -44,7 +44,8 @@ fn begin(bytes: u64, deadline_ns: u64) -> Event {
 fn a_declared_phase_is_told_and_brakes_only_while_it_is_behind() {
     let mut board = board(10 * S);
     let out = hear(&mut board, S, begin(100, 0));
-    let reported = Told::Begins { bytes: 100, alone_ns: 10 * S, deadline_ns: 10_500 * MS };
+    let reported =
+        Told::Begins { bytes: 100, alone_ns: 10 * S, deadline_ns: 10_500 * MS, is_observed: false };
     assert_eq!(out, [Action::Tell(1, reported), Action::Spread]);
     assert!(board.has_phases() && !board.is_braking());
     hear(&mut board, 2 * S, Event::Progress { job: 1, bytes: 10 });
@@ -73,7 +74,13 @@ fn the_first_phase_of_an_unknown_job_has_the_file_system_to_itself_and_teaches_t
     assert!(!board.is_braking());
     assert_eq!(board.snapshot()[0].alone_bytes_per_s, 500 * S);
     let out = hear(&mut board, 5 * S, begin(500 * S, 0));
-    assert_eq!(out[0], Action::Tell(1, Told::Begins { bytes: 500 * S, alone_ns: S, deadline_ns: 1050 * MS }));
+    assert_eq!(
+        out[0],
+        Action::Tell(
+            1,
+            Told::Begins { bytes: 500 * S, alone_ns: S, deadline_ns: 1050 * MS, is_observed: false }
+        )
+    );
     assert!(!board.is_braking());
 }
 
@@ -170,7 +177,10 @@ fn a_program_that_dies_leaves_the_board_and_a_new_coordinator_hears_all_that_is_
     hear(&mut board, 0, begin(100, 0));
     let reported = board.told_again(Nanos(S));
     assert_eq!(reported.len(), 3);
-    assert_eq!(reported[1], (1, Told::Begins { bytes: 100, alone_ns: 9 * S, deadline_ns: 9_500 * MS }));
+    assert_eq!(
+        reported[1],
+        (1, Told::Begins { bytes: 100, alone_ns: 9 * S, deadline_ns: 9_500 * MS, is_observed: false })
+    );
     let out = hear(&mut board, S, Event::Closes(1));
     assert!(out.contains(&Action::Tell(1, Told::Leaves)) && out.contains(&Action::Spread));
     assert!(!board.has_phases() && board.told_again(Nanos(S)).len() == 1);
@@ -282,7 +292,10 @@ fn an_earlier_run_says_what_the_first_phase_takes_and_when_the_second_comes() {
     let out = hear(&mut board, 5 * S, begin(1000 * S, 0));
     assert_eq!(
         out[0],
-        Action::Tell(1, Told::Begins { bytes: 1000 * S, alone_ns: 2 * S, deadline_ns: 2100 * MS })
+        Action::Tell(
+            1,
+            Told::Begins { bytes: 1000 * S, alone_ns: 2 * S, deadline_ns: 2100 * MS, is_observed: false }
+        )
     );
     assert!(!board.is_braking(), "its time is known");
     hear(&mut board, 7 * S, Event::Ends(1));

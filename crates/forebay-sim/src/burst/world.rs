@@ -246,7 +246,11 @@ impl<'a> Burst<'a> {
         self.asking.insert(step, j);
         self.note(now, j, &Note::Asks { step, index, attempt });
         let alone_ns = self.setup.alone_ns(j, nodes.len());
-        self.tell_access(now, access::Event::Arrives { step, nodes, alone_ns }, queue);
+        let period_ns = match self.setup.jobs[j].compute_ns {
+            0 => 0,
+            compute_ns => compute_ns.saturating_add(alone_ns),
+        };
+        self.tell_access(now, access::Event::Arrives { step, nodes, alone_ns, period_ns }, queue);
     }
 
     /// The step of `j` that waits is withdrawn.

@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use forebay_policy::bandwidth::{self, Divider};
+use forebay_policy::burst::access;
 use forebay_policy::drain::Drain;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::memory::node::NodeMemory;
@@ -22,7 +23,7 @@ use serde_json::Value;
 use super::{Output, ReplayArgs, say};
 use crate::error::{Error, Result};
 use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, MEMORY, Scenario, WORLD};
-use crate::trace::{LAWS, NODE, SCHEMA, STAGES, VERSION};
+use crate::trace::{ACCESS, LAWS, NODE, SCHEMA, STAGES, VERSION};
 use crate::{burst, cluster, colocate, memory, world};
 
 #[derive(Deserialize)]
@@ -148,7 +149,7 @@ fn scenario(kind: &str, setup: Value, lines: &Lines) -> Result<Scenario> {
         }
         other => {
             let known = format!(
-                "{COLOCATION}, {BURST_BUFFER}, {CLUSTER}, {MEMORY}, {WORLD}, {STAGES}, {NODE} and {LAWS} can be replayed"
+                "{COLOCATION}, {BURST_BUFFER}, {CLUSTER}, {MEMORY}, {WORLD}, {STAGES}, {ACCESS}, {NODE} and {LAWS} can be replayed"
             );
             Err(lines.bad(format!("this is a run of kind '{other}'; {known}")))
         }
@@ -238,6 +239,10 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Machines> {
         let config = serde_json::from_value(setup).map_err(|e| not_a_header(lines, e))?;
         return Ok((vec![replayed(STAGES, Stages::new(config))], None));
     }
+    if kind == ACCESS {
+        let setup: access::Setup = serde_json::from_value(setup).map_err(|e| not_a_header(lines, e))?;
+        return Ok((vec![replayed(ACCESS, setup.build().map_err(Error::Usage)?)], None));
+    }
     if kind == LAWS {
         let config = serde_json::from_value(setup).map_err(|e| not_a_header(lines, e))?;
         return Ok((vec![replayed(LAWS, NodeMemory::new(config).map_err(Error::Usage)?)], None));
@@ -278,7 +283,7 @@ fn node_machine(who: &str, config: Option<&node::Config>) -> Option<Box<dyn Repl
 /// The machines of burst buffers.
 fn of_buffers(setup: &burst::Setup) -> Result<Vec<Box<dyn Replay>>> {
     let (access, allocator) = burst::machines(setup)?;
-    let mut machines = vec![replayed("access", access), replayed("allocation", allocator)];
+    let mut machines = vec![replayed(ACCESS, access), replayed("allocation", allocator)];
     if let Some(drain) = &setup.drain {
         machines.push(replayed("drain", Drain::new(drain.config)));
     }

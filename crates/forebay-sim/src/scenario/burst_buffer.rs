@@ -107,6 +107,7 @@ fn access_policy(s: &Section<'_>, nodes: u32) -> Result<(String, access::Config)
         lease_ns: ns(s.number("lease_s", 1e-3, MAX_S, Some(30.0))?),
         ageing: s.number("ageing", 0.0, 1e3, Some(0.0))?,
         patience_ns,
+        overstay: 0,
     };
     s.done()?;
     Ok((policy, config))

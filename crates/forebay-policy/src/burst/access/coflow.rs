@@ -20,9 +20,9 @@
 //! that of arrival. A configured ageing also takes that many seconds off for each second of age.
 //! With patience, steps that are older than it go first, the oldest before all.
 //!
-//! **Progress** is computed, not reported: nodes do what the order says. A step that has had its
-//! time and a tenth more and is not over has said too little, or its processes hang: it goes behind
-//! all others.
+//! **Progress** is computed where it is not reported: nodes do what the order says. A step that
+//! has had its time and a tenth more and is not over has said too little, or its processes hang:
+//! it goes behind all others.
 //!
 //! **Cost.** Keys only grow while steps are put in order, so a step is looked at again when it is
 //! the next, not after each choice. At most [`MOST_RANKED`] steps have a place; the others share
@@ -250,6 +250,22 @@ impl Policy for Coflow {
             written: step.arrived,
         };
         self.steps.insert(token, begun);
+    }
+
+    /// All of its nodes count as the slowest one. The order changes with the next step that comes
+    /// or goes.
+    fn left(&mut self, now: Nanos, token: Token, left_ns: u64) {
+        self.advance(now);
+        let Some(step) = self.steps.get_mut(&token) else { return };
+        let left = left_ns.min(step.alone_ns) as f64;
+        for (i, &node) in (0..).zip(&step.nodes) {
+            if step.left_ns[i as usize] == 0.0 && left > 0.0 {
+                self.queues[node as usize].push((token, i));
+            }
+        }
+        step.left_ns.fill(left);
+        step.bottleneck_ns = left;
+        step.written = now;
     }
 
     fn ends(&mut self, now: Nanos, token: Token) {

@@ -16,6 +16,7 @@
 //! | `sys-fcfs`, `sys-sjf` | arrival; shortest step first | one step |
 //! | `sa-fcfs`, `sa-sjf` | the same | steps without a common node (sharing-aware) |
 //! | `coflow` | on each node, who can be over soonest | everything; nodes divide themselves by the order |
+//! | `set-10` | arrival | one step of each set of jobs with like periods (IO-Sets) |
 //!
 //! Source: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016, Algorithm 1, and
 //! what it leaves open: bandwidth shares and starvation.
@@ -33,12 +34,14 @@ mod fcfs;
 mod nodes;
 mod none;
 mod scheduler;
+mod set10;
 mod sjf;
 #[cfg(test)]
 mod tests;
 
 pub use coflow::{LEAD_SHARE, share};
 pub use nodes::NodeSet;
+pub use none::NoScheduling;
 pub use scheduler::{Access, Snapshot};
 
 /// Names a step; never used twice.
@@ -55,10 +58,27 @@ pub enum Event {
     Arrives {
         /// Its id.
         step: StepId,
-        /// The nodes it writes to, each below [`Config::nodes`].
+        /// The nodes it writes to, each below [`Config::nodes`]; none if they are not known, which
+        /// counts as all.
         nodes: Vec<u32>,
         /// How long it takes with these nodes to itself, in ns.
         alone_ns: u64,
+        /// From one step of its job to the next, in ns; 0: unknown.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        period_ns: u64,
+    },
+    /// A step writes without a token: its program did not ask, could not, or has waited for too
+    /// long. If it waits, it no longer does. It holds its nodes, whoever else holds them.
+    Begun {
+        /// Its id.
+        step: StepId,
+        /// As in `Arrives`.
+        nodes: Vec<u32>,
+        /// As in `Arrives`.
+        alone_ns: u64,
+        /// As in `Arrives`.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        period_ns: u64,
     },
     /// A step that waits is withdrawn.
     Leaves {
@@ -75,6 +95,17 @@ pub enum Event {
         /// Its token.
         token: Token,
     },
+    /// The holder reports how much it has still to write; only policies that rank steps listen.
+    Left {
+        /// Its token.
+        token: Token,
+        /// On the node that takes longest, in ns at full bandwidth.
+        left_ns: u64,
+    },
+}
+
+fn is_zero(ns: &u64) -> bool {
+    *ns == 0
 }
 
 /// What it decides.
@@ -105,7 +136,8 @@ pub enum Action {
         /// Its new end.
         until: Nanos,
     },
-    /// The lease ran out: the holder must stop, and nodes must refuse this token.
+    /// The lease ran out, or the holder has overstayed ([`Config::overstay`]): it must stop, and
+    /// nodes must refuse this token.
     Revoke {
         /// Which token.
         token: Token,
@@ -131,6 +163,8 @@ pub enum Reason {
     },
     /// It had waited longer than [`Config::patience_ns`], and its turn came.
     Overdue,
+    /// It writes already.
+    Begun,
 }
 
 /// Configuration.
@@ -147,11 +181,38 @@ pub struct Config {
     /// has waited longest nodes are kept free as they fall idle. `u64::MAX` for never, which is
     /// Algorithm 1 as printed.
     pub patience_ns: u64,
+    /// A step that excludes others and has held its token for so many times its time alone, and for
+    /// a second at least, loses it as soon as another step waits; 0 for never.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub overstay: u32,
+}
+
+fn is_none(factor: &u32) -> bool {
+    *factor == 0
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { nodes: 1, lease_ns: 30_000_000_000, ageing: 0.0, patience_ns: u64::MAX }
+        Config { nodes: 1, lease_ns: 30_000_000_000, ageing: 0.0, patience_ns: u64::MAX, overstay: 0 }
+    }
+}
+
+/// What a machine is built from, as a record of it begins.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Setup {
+    /// Name of the policy.
+    pub policy: String,
+    /// The rest.
+    pub config: Config,
+}
+
+impl Setup {
+    /// A fresh machine.
+    ///
+    /// # Errors
+    /// There is no such policy.
+    pub fn build(&self) -> Result<Access, String> {
+        Ok(Access::new(policy(&self.policy, &self.config)?, self.config.clone()))
     }
 }
 
@@ -193,8 +254,16 @@ pub trait Policy: Send {
     /// The step's place in the order; it never changes while the step waits.
     fn key(&self, arrived: Nanos, alone_ns: u64) -> u64;
 
+    /// What the step claims: its nodes, or what else it must have to itself.
+    fn claims(&self, nodes: NodeSet, _period_ns: u64) -> NodeSet {
+        nodes
+    }
+
     /// A step was let in with `token`; only with [`Scope::Ranked`].
     fn begins(&mut self, _token: Token, _step: &Pending) {}
+
+    /// `token` has reported what it has left; only with [`Scope::Ranked`].
+    fn left(&mut self, _now: Nanos, _token: Token, _left_ns: u64) {}
 
     /// `token` is no longer held; only with [`Scope::Ranked`].
     fn ends(&mut self, _now: Nanos, _token: Token) {}
@@ -221,6 +290,7 @@ pub const POLICIES: &[(&str, MakePolicy)] = &[
     ("sa-fcfs", |_| Box::new(fcfs::Fcfs { scope: Scope::Disjoint })),
     ("sa-sjf", |c| Box::new(sjf::Sjf { scope: Scope::Disjoint, ageing: c.ageing })),
     ("coflow", |c| Box::new(coflow::Coflow::new(c))),
+    ("set-10", |c| Box::new(set10::Set10 { nodes: c.nodes })),
 ];
 
 /// The policy called `name`.

@@ -32,6 +32,19 @@ impl NodeSet {
         set
     }
 
+    /// All numbers below `nodes`.
+    pub fn all(nodes: u32) -> Self {
+        let mut set = Self::empty(nodes);
+        (0..nodes).for_each(|node| set.words[node as usize / 64] |= 1 << (node % 64));
+        set.reach(0, set.words.len());
+        set
+    }
+
+    /// Whether all its members are in `other`.
+    pub fn is_within(&self, other: &NodeSet) -> bool {
+        self.words.iter().zip(&other.words).all(|(a, b)| a & !b == 0)
+    }
+
     fn reach(&mut self, first: usize, end: usize) {
         if self.first == self.end {
             (self.first, self.end) = (first, end);
@@ -89,6 +102,8 @@ mod tests {
             let of = |s: &std::collections::BTreeSet<u32>| NodeSet::of(200, &s.iter().copied().collect::<Vec<_>>());
             let (mut x, y) = (of(&a), of(&b));
             prop_assert_eq!(x.overlaps(&y), !a.is_disjoint(&b));
+            prop_assert_eq!(x.is_within(&y), a.is_subset(&b));
+            prop_assert!(x.is_within(&NodeSet::all(200)) && NodeSet::all(200).len() == 200);
             x.add(&y);
             let both: std::collections::BTreeSet<u32> = a.union(&b).copied().collect();
             prop_assert_eq!((x.len() as usize, x.is_empty()), (both.len(), both.is_empty()));

@@ -19,7 +19,13 @@ struct Active {
     step: StepId,
     nodes: NodeSet,
     until: Nanos,
+    /// From then on it overstays.
+    overstays: Nanos,
 }
+
+/// No step overstays before it has held its token for so long, in ns: short steps are mostly waits
+/// for messages.
+const OVERSTAY_MIN_NS: u64 = 1_000_000_000;
 
 /// What a person or a test may look at.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -63,12 +69,34 @@ impl Access {
         }
     }
 
-    fn enqueue(&mut self, now: Nanos, step: StepId, nodes: &[u32], alone_ns: u64) {
+    fn step(
+        &mut self,
+        now: Nanos,
+        step: StepId,
+        (nodes, period_ns): (&[u32], u64),
+        alone_ns: u64,
+    ) -> Pending {
         let key = self.policy.key(now, alone_ns);
-        let at = self.pending.iter().position(|p| p.key > key).unwrap_or(self.pending.len());
-        let nodes = NodeSet::of(self.config.nodes, nodes);
-        self.pending.insert(at, Pending { step, nodes, alone_ns, arrived: now, seq: self.next_seq, key });
+        let nodes = match nodes {
+            [] => NodeSet::all(self.config.nodes),
+            nodes => NodeSet::of(self.config.nodes, nodes),
+        };
+        let nodes = self.policy.claims(nodes, period_ns);
         self.next_seq += 1;
+        Pending { step, nodes, alone_ns, arrived: now, seq: self.next_seq - 1, key }
+    }
+
+    fn enqueue(&mut self, step: Pending) {
+        let at = self.pending.iter().position(|p| p.key > step.key).unwrap_or(self.pending.len());
+        self.pending.insert(at, step);
+    }
+
+    /// Steps that hold what a step waits for; none if it does not wait.
+    pub fn holders_before(&self, step: StepId) -> Vec<StepId> {
+        let Some(waits) = self.pending.iter().find(|p| p.step == step) else { return Vec::new() };
+        let all = self.policy.scope() == Scope::One;
+        let holds = |a: &&Active| all || a.nodes.overlaps(&waits.nodes);
+        self.active.values().filter(holds).map(|a| a.step).collect()
     }
 
     /// Takes the token back; nobody holds it afterwards. Unknown tokens are nothing: a holder may
@@ -98,8 +126,32 @@ impl Access {
         let until = now + self.config.lease_ns;
         self.leases.insert((until, token));
         let step = p.step;
-        self.active.insert(token, Active { step, nodes: p.nodes, until });
+        let held_ns = p.alone_ns.saturating_mul(self.config.overstay.into()).max(OVERSTAY_MIN_NS);
+        self.active.insert(token, Active { step, nodes: p.nodes, until, overstays: now + held_ns });
         out.push(Action::Grant { token, step, until, why });
+    }
+
+    /// Whether a holder can overstay: somebody waits for it to end.
+    fn may_overstay(&self) -> bool {
+        let excludes = matches!(self.policy.scope(), Scope::One | Scope::Disjoint);
+        self.config.overstay > 0 && excludes && !self.pending.is_empty()
+    }
+
+    /// The first moment at which a holder overstays.
+    fn next_overstay(&self) -> Option<Nanos> {
+        self.active.values().map(|a| a.overstays).min().filter(|_| self.may_overstay())
+    }
+
+    /// Takes the token of those that overstay.
+    fn revoke_overstayed(&mut self, now: Nanos, out: &mut Vec<Action>) {
+        if self.next_overstay().is_none_or(|at| at > now) {
+            return;
+        }
+        let over: Vec<Token> =
+            self.active.iter().filter(|(_, a)| a.overstays <= now).map(|(token, _)| *token).collect();
+        for token in over {
+            out.extend(self.release(now, token).map(|step| Action::Revoke { token, step }));
+        }
     }
 
     fn decide(&mut self, now: Nanos, out: &mut Vec<Action>) {
@@ -211,8 +263,19 @@ impl Machine for Access {
 
     fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
         match event {
-            Event::Arrives { step, nodes, alone_ns } => {
-                self.enqueue(now, step, &nodes, alone_ns);
+            Event::Arrives { step, nodes, alone_ns, period_ns } => {
+                let step = self.step(now, step, (&nodes, period_ns), alone_ns);
+                self.enqueue(step);
+                self.decide_at = Some(now);
+            }
+            Event::Begun { step, nodes, alone_ns, period_ns } => {
+                self.pending.retain(|p| p.step != step);
+                let step = self.step(now, step, (&nodes, period_ns), alone_ns);
+                if self.policy.scope() == Scope::Ranked {
+                    self.policy.begins(self.next_token, &step);
+                }
+                self.grant(now, step, Reason::Begun, out);
+                self.count_nodes();
                 self.decide_at = Some(now);
             }
             Event::Leaves { step } => {
@@ -223,6 +286,7 @@ impl Machine for Access {
             Event::Done { token } => {
                 self.release(now, token);
             }
+            Event::Left { token, left_ns } => self.policy.left(now, token, left_ns),
             Event::Renew { token } => {
                 if let Some(a) = self.active.get_mut(&token) {
                     self.leases.remove(&(a.until, token));
@@ -236,7 +300,7 @@ impl Machine for Access {
 
     fn next_deadline(&self) -> Option<Nanos> {
         let lease = self.leases.first().map(|l| l.0);
-        [self.decide_at, lease].into_iter().flatten().min()
+        [self.decide_at, lease, self.next_overstay()].into_iter().flatten().min()
     }
 
     fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Action>) {
@@ -245,6 +309,7 @@ impl Machine for Access {
                 out.push(Action::Revoke { token, step });
             }
         }
+        self.revoke_overstayed(now, out);
         if self.decide_at.take_if(|at| *at <= now).is_some() {
             self.decide(now, out);
         }

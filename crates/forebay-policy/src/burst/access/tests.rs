@@ -26,7 +26,7 @@ fn at(m: &mut Access, now: Nanos, events: Vec<Event>) -> Vec<Action> {
 }
 
 fn arrives(step: StepId, nodes: &[u32], alone_s: u64) -> Event {
-    Event::Arrives { step, nodes: nodes.to_vec(), alone_ns: alone_s * S }
+    Event::Arrives { step, nodes: nodes.to_vec(), alone_ns: alone_s * S, period_ns: 0 }
 }
 
 fn granted(out: &[Action]) -> Vec<(StepId, Reason)> {
@@ -104,6 +104,61 @@ fn nodes_kept_free_for_a_withdrawn_step_are_given_out() {
     assert_eq!(granted(&out), [(3, Reason::First)]);
 }
 
+fn begun(step: StepId, nodes: &[u32], alone_s: u64) -> Event {
+    Event::Begun { step, nodes: nodes.to_vec(), alone_ns: alone_s * S, period_ns: 0 }
+}
+
+/// A step that did not ask, or asks no longer, holds its nodes like any other.
+#[test]
+fn steps_that_have_begun_hold_their_nodes() {
+    let mut m = machine("sa-fcfs", 2);
+    let out = at(&mut m, Nanos(0), vec![arrives(1, &[0], 5), arrives(2, &[0], 5), begun(3, &[1], 5)]);
+    assert_eq!(granted(&out), [(3, Reason::Begun), (1, Reason::First)]);
+    assert_eq!(m.holders_before(2), [1]);
+    // The second has waited for long enough; the fourth waits for all that hold its node.
+    let out = at(&mut m, Nanos(S), vec![begun(2, &[0], 5), arrives(4, &[], 5)]);
+    assert_eq!(granted(&out), [(2, Reason::Begun)]);
+    assert_eq!(m.holders_before(4), [3, 1, 2], "it may write anywhere");
+    assert_eq!(granted(&at(&mut m, Nanos(2 * S), vec![Event::Done { token: 2 }])), []);
+    at(&mut m, Nanos(3 * S), vec![Event::Done { token: 1 }]);
+    assert_eq!(granted(&at(&mut m, Nanos(4 * S), vec![Event::Done { token: 3 }])), [(4, Reason::First)]);
+}
+
+#[test]
+fn a_step_that_never_ends_loses_its_token_once_somebody_waits() {
+    let mut m = with("sa-fcfs", Config { nodes: 1, lease_ns: LONG, overstay: 3, ..Config::default() });
+    at(&mut m, Nanos(0), vec![arrives(1, &[0], 2)]);
+    assert_eq!(m.next_deadline(), Some(Nanos(LONG)), "it harms nobody");
+    at(&mut m, Nanos(S), vec![arrives(2, &[0], 2)]);
+    assert_eq!(m.next_deadline(), Some(Nanos(6 * S)));
+    let out = at(&mut m, Nanos(6 * S), vec![]);
+    assert_eq!(out[0], Action::Revoke { token: 1, step: 1 });
+    assert_eq!(granted(&out), [(2, Reason::First)]);
+    // Short steps have a second.
+    let out = at(
+        &mut m,
+        Nanos(12 * S),
+        vec![Event::Arrives { step: 3, nodes: vec![0], alone_ns: 1, period_ns: 0 }],
+    );
+    assert_eq!(granted(&out), [(3, Reason::First)], "the second has overstayed");
+    at(&mut m, Nanos(12 * S), vec![arrives(4, &[0], 1)]);
+    assert_eq!(m.next_deadline(), Some(Nanos(13 * S)));
+}
+
+#[test]
+fn set_10_runs_one_step_of_each_set_wherever_they_write() {
+    let mut m = machine("set-10", 32);
+    let of = |step, node, period_s: u64| Event::Arrives {
+        step,
+        nodes: vec![node],
+        alone_ns: S,
+        period_ns: period_s * S,
+    };
+    let out = at(&mut m, Nanos(0), vec![of(1, 0, 8), of(2, 1, 12), of(3, 0, 1000), of(4, 0, 0)]);
+    assert_eq!(granted(&out).iter().map(|g| g.0).collect::<Vec<_>>(), [1, 3, 4]);
+    assert_eq!(granted(&at(&mut m, Nanos(S), vec![Event::Done { token: 1 }])), [(2, Reason::First)]);
+}
+
 /// Random steps on up to `nodes` nodes: (mask, seconds).
 fn steps(nodes: u32, count: std::ops::Range<usize>) -> impl Strategy<Value = Vec<(Vec<u32>, u64)>> {
     let members = prop::collection::btree_set(0..nodes, 1..=nodes as usize);
@@ -136,6 +191,7 @@ fn play(m: &mut Access, steps: &[(Vec<u32>, u64)], arrivals_s: &[u64]) -> Vec<(S
                 step: i as u64,
                 nodes: steps[i].0.clone(),
                 alone_ns: steps[i].1 * S,
+                period_ns: 0,
             });
         }
         for (token, step) in at(m, Nanos(now), events).iter().filter_map(|action| match action {
@@ -289,7 +345,7 @@ proptest! {
         gaps in prop::collection::vec(0u64..20, 24), patience_s in 1u64..200
     ) {
         let patience_ns = patience_s * S;
-        let config = Config { nodes: 16, lease_ns: LONG, ageing, patience_ns };
+        let config = Config { nodes: 16, lease_ns: LONG, ageing, patience_ns, ..Config::default() };
         let mut m = with("sa-sjf", config);
         let arrivals: Vec<u64> = gaps.iter().scan(0, |t, g| { *t += g; Some(*t) }).take(steps.len()).collect();
         let done = play(&mut m, &steps, &arrivals);
@@ -300,6 +356,64 @@ proptest! {
             let bound_s = patience_s + (step + 1) * longest;
             prop_assert!(start <= (arrivals[i] + bound_s) * S + S, "step {i} waited until {start}");
         }
+    }
+
+    /// Whatever begins without asking, dies or stays for ever: no token is granted for a node that
+    /// is held, and each step that waits is let in within its patience and what those who hold its
+    /// nodes, and the overdue ones before it, may stay.
+    #[test]
+    fn grants_never_overlap_and_waits_are_bounded_whatever_others_do(
+        which in 1usize..5, steps in steps(8, 1..20), gaps in prop::collection::vec(0u64..20, 20),
+        manners in prop::collection::vec(0u8..4, 20),
+    ) {
+        const OVERSTAY: u32 = 2;
+        const PATIENCE_S: u64 = 30;
+        let config = Config {
+            nodes: 8, lease_ns: LONG, patience_ns: PATIENCE_S * S, overstay: OVERSTAY, ..Config::default()
+        };
+        let mut m = with(POLICIES[which].0, config);
+        let mut held: BTreeMap<Token, (Vec<u32>, u64)> = BTreeMap::new();
+        let mut waits: BTreeMap<StepId, u64> = BTreeMap::new();
+        let longest = steps.iter().map(|s| s.1).max().unwrap_or(0).max(1);
+        let bound_s = PATIENCE_S + (1 + steps.len() as u64) * longest * u64::from(OVERSTAY);
+        let mut arrivals: Vec<(u64, usize)> =
+            gaps.iter().scan(0, |t, g| { *t += g; Some(*t) }).zip(0..steps.len()).collect();
+        for now_s in 0..gaps.iter().sum::<u64>() + bound_s + longest {
+            let now = Nanos(now_s * S);
+            let mut events = Vec::new();
+            held.retain(|&token, (_, end)| {
+                events.extend((*end <= now_s).then_some(Event::Done { token }));
+                *end > now_s
+            });
+            while arrivals.first().is_some_and(|a| a.0 <= now_s) {
+                let (_, i) = arrivals.remove(0);
+                let (nodes, alone_s) = &steps[i];
+                if manners[i] == 0 {
+                    events.push(begun(i as u64, nodes, *alone_s));
+                } else {
+                    waits.insert(i as u64, now_s);
+                    events.push(arrives(i as u64, nodes, *alone_s));
+                }
+            }
+            for action in at(&mut m, now, events) {
+                match action {
+                    Action::Revoke { token, .. } => drop(held.remove(&token)),
+                    Action::Grant { token, step, why, .. } => {
+                        let i = step as usize;
+                        let overlaps = |of: &(Vec<u32>, u64)| of.0.iter().any(|n| steps[i].0.contains(n));
+                        let alone = why == Reason::Begun || !held.values().any(overlaps);
+                        prop_assert!(alone, "step {i} was let in beside another");
+                        waits.remove(&step);
+                        // Some never end.
+                        let end = if manners[i] == 1 { u64::MAX } else { now_s + steps[i].1 };
+                        held.insert(token, (steps[i].0.clone(), end));
+                    }
+                    _ => {}
+                }
+            }
+            prop_assert!(waits.values().all(|since| now_s <= since + bound_s), "{waits:?} at {now_s}");
+        }
+        prop_assert!(waits.is_empty());
     }
 
     /// With ageing alone, on one node, nobody that came more than p / a after a step of p seconds

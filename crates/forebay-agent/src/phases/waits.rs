@@ -1,24 +1,23 @@
-//! Programs of this node that wait for their turn to begin an I/O phase.
+//! Programs of this node that wait until they may write a step.
 //!
-//! The coordinator decides whose turn it is. The limits on waiting do not depend on it: a program
-//! begins at once if the coordinator cannot be reached or is silent, and after [`WAIT_MAX`] in any
+//! The coordinator decides who may. The limits on waiting do not depend on it: a program begins at
+//! once if the coordinator cannot be reached or is silent, and after `cluster.access_wait_s` in any
 //! case. A program that does not ask again has given up.
 
 use forebay_policy::machine::Nanos;
 use forebay_policy::phases::JobKey;
 use std::collections::BTreeMap;
 
-/// No program waits for longer, in ns.
-pub const WAIT_MAX_NS: u64 = 60_000_000_000;
-
 /// A waiting program that does not ask again within this time has given up.
 const ASKS_NS: u64 = 3_000_000_000;
 
 /// See the module.
-#[derive(Debug, Default)]
-pub struct Turns {
+#[derive(Debug)]
+pub struct Waits {
     waiting: BTreeMap<JobKey, Waiting>,
     is_connected: bool,
+    /// No program waits for longer, in ns.
+    most_ns: u64,
 }
 
 #[derive(Debug)]
@@ -33,14 +32,19 @@ struct Waiting {
 pub enum Asked {
     /// It may begin.
     Begin,
-    /// It is not its turn yet. `is_new`: the coordinator has to be asked.
+    /// It may not yet. `is_new`: the coordinator has to be asked.
     Wait {
         /// It asks for the first time.
         is_new: bool,
     },
 }
 
-impl Turns {
+impl Waits {
+    /// Nobody waits for longer than `most_ns`.
+    pub fn new(most_ns: u64) -> Self {
+        Waits { waiting: BTreeMap::new(), is_connected: false, most_ns }
+    }
+
     /// There is a coordinator, or none: then nobody waits.
     pub fn set_connected(&mut self, is_connected: bool) {
         self.is_connected = is_connected;
@@ -55,7 +59,7 @@ impl Turns {
         }
         let waiting = self.waiting.entry(job).or_insert(Waiting { since: now, asked: now, may_begin: false });
         waiting.asked = now;
-        if is_silent || waiting.may_begin || now.saturating_since(waiting.since) >= WAIT_MAX_NS {
+        if is_silent || waiting.may_begin || now.saturating_since(waiting.since) >= self.most_ns {
             self.waiting.remove(&job);
             return Asked::Begin;
         }
@@ -63,7 +67,7 @@ impl Turns {
     }
 
     /// The coordinator lets a program begin.
-    pub fn turn(&mut self, job: JobKey) {
+    pub fn let_in(&mut self, job: JobKey) {
         if let Some(waiting) = self.waiting.get_mut(&job) {
             waiting.may_begin = true;
         }
@@ -94,36 +98,37 @@ mod tests {
     use super::*;
 
     const S: u64 = 1_000_000_000;
+    const WAIT_MAX_NS: u64 = 60 * S;
 
     #[test]
-    fn a_program_waits_for_its_turn_and_never_without_a_coordinator_or_for_longer_than_the_limit() {
-        let mut turns = Turns::default();
-        assert_eq!(turns.ask(Nanos(0), 1, false), Asked::Begin, "nobody could say whose turn it is");
-        turns.set_connected(true);
-        assert_eq!(turns.ask(Nanos(0), 1, true), Asked::Begin);
-        assert_eq!(turns.ask(Nanos(0), 1, false), Asked::Wait { is_new: true });
-        assert_eq!(turns.ask(Nanos(S), 1, false), Asked::Wait { is_new: false });
-        assert_eq!((turns.waits_ns(Nanos(S), 1), turns.waits_ns(Nanos(S), 2)), (Some(S), None));
-        turns.turn(1);
-        assert_eq!(turns.ask(Nanos(2 * S), 1, false), Asked::Begin);
+    fn a_program_waits_until_it_is_let_in_and_never_without_a_coordinator_or_for_longer_than_the_limit() {
+        let mut waits = Waits::new(WAIT_MAX_NS);
+        assert_eq!(waits.ask(Nanos(0), 1, false), Asked::Begin, "nobody could let it in");
+        waits.set_connected(true);
+        assert_eq!(waits.ask(Nanos(0), 1, true), Asked::Begin);
+        assert_eq!(waits.ask(Nanos(0), 1, false), Asked::Wait { is_new: true });
+        assert_eq!(waits.ask(Nanos(S), 1, false), Asked::Wait { is_new: false });
+        assert_eq!((waits.waits_ns(Nanos(S), 1), waits.waits_ns(Nanos(S), 2)), (Some(S), None));
+        waits.let_in(1);
+        assert_eq!(waits.ask(Nanos(2 * S), 1, false), Asked::Begin);
 
-        assert_eq!(turns.ask(Nanos(0), 2, false), Asked::Wait { is_new: true });
-        assert_eq!(turns.ask(Nanos(1), 2, true), Asked::Begin, "it has fallen silent");
-        assert_eq!(turns.ask(Nanos(0), 3, false), Asked::Wait { is_new: true });
-        assert_eq!(turns.ask(Nanos(WAIT_MAX_NS), 3, false), Asked::Begin);
-        assert_eq!(turns.ask(Nanos(0), 4, false), Asked::Wait { is_new: true });
-        turns.set_connected(false);
-        assert_eq!(turns.ask(Nanos(1), 4, false), Asked::Begin);
+        assert_eq!(waits.ask(Nanos(0), 2, false), Asked::Wait { is_new: true });
+        assert_eq!(waits.ask(Nanos(1), 2, true), Asked::Begin, "it has fallen silent");
+        assert_eq!(waits.ask(Nanos(0), 3, false), Asked::Wait { is_new: true });
+        assert_eq!(waits.ask(Nanos(WAIT_MAX_NS), 3, false), Asked::Begin);
+        assert_eq!(waits.ask(Nanos(0), 4, false), Asked::Wait { is_new: true });
+        waits.set_connected(false);
+        assert_eq!(waits.ask(Nanos(1), 4, false), Asked::Begin);
     }
 
     #[test]
     fn who_does_not_ask_again_has_given_up() {
-        let mut turns = Turns::default();
-        turns.set_connected(true);
-        turns.ask(Nanos(0), 1, false);
-        turns.ask(Nanos(0), 2, false);
-        turns.ask(Nanos(S), 2, false);
-        assert_eq!(turns.expire(Nanos(ASKS_NS)), [1]);
-        assert!(turns.give_up(2) && !turns.give_up(2) && !turns.give_up(1));
+        let mut waits = Waits::new(WAIT_MAX_NS);
+        waits.set_connected(true);
+        waits.ask(Nanos(0), 1, false);
+        waits.ask(Nanos(0), 2, false);
+        waits.ask(Nanos(S), 2, false);
+        assert_eq!(waits.expire(Nanos(ASKS_NS)), [1]);
+        assert!(waits.give_up(2) && !waits.give_up(2) && !waits.give_up(1));
     }
 }
