@@ -164,7 +164,13 @@ impl Agent {
         let index = forebay_store::dirty_index::path_beside(&config.socket());
         let elsewhere = Elsewhere::new(claims, cluster.clone(), security.clone());
         let log = config.log.as_deref().map(open_log).transpose()?;
-        let write_back = WriteBack::new(&fetch, shares.clone(), stop.clone(), (&index, log, config.checkpoint_gap), elsewhere);
+        let write_back = WriteBack::new(
+            &fetch,
+            shares.clone(),
+            stop.clone(),
+            (&index, log, config.checkpoint_gap),
+            elsewhere,
+        );
         write_back.adopt()?;
         write_back.adopt_checkpoints()?;
         let memory_files = Arc::new(Jobs::default());

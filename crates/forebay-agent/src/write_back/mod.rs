@@ -196,8 +196,8 @@ pub enum Drained {
 }
 
 impl WriteBack {
-    /// Nothing is dirty. Programs look into the table at `index`; `log` takes second copies. A pause
-    /// longer than `checkpoint_gap` ends a set of checkpoints.
+    /// Nothing is dirty. Programs look into the table at `index`; `log` takes second copies. A
+    /// pause longer than `checkpoint_gap` ends a set of checkpoints.
     pub fn new(
         fetch: &Fetch,
         shares: Arc<Shares>,
