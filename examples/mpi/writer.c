@@ -4,8 +4,8 @@
  *     mpicc writer.c $(pkg-config --cflags --libs forebay)
  *     mpirun -n 4 ./a.out /pfs/checkpoint 3
  *
- * Rank 0 speaks for the job. Where the coordinator puts the steps of jobs in order, rank 0 waits for
- * them, and the other ranks for rank 0. Without an agent the program runs as without Forebay.
+ * Rank 0 speaks for the job. Where the coordinator puts the steps of jobs in order, rank 0 waits
+ * for them, and the other ranks for rank 0. Without an agent the program runs as without Forebay.
  */
 #include <forebay.h>
 #include <mpi.h>
