@@ -402,7 +402,10 @@ impl Phases {
             }
         }
         let in_period = now.0 / 1_000_000 % PACE_PERIOD_MS * 1000 / PACE_PERIOD_MS;
-        let rests = |job: &JobKey| state.paces.get(job).is_some_and(|pace| in_period >= u64::from(*pace));
+        // Nobody is paced for a coordinator that hangs.
+        let heard = !self.scheduler.is_coordinator_silent();
+        let rests =
+            |job: &JobKey| heard && state.paces.get(job).is_some_and(|pace| in_period >= u64::from(*pace));
         for (job, observed) in &state.observed {
             observed.hold(state.held.contains_key(job) || rests(job));
         }

@@ -213,9 +213,9 @@ fn steps_on_other_servers_do_not_wait_where_the_order_knows_servers() {
         assert_eq!((step("b").writes, step("c").writes), (meet, false), "{steps:?}");
         assert_eq!(step("c").waits_for, ["a of user 0"]);
         assert_eq!(step("b").servers, ["y"]);
-        for i in 0..3 {
-            writers[i].say("end");
-            writers[i].expect("ended");
+        for writer in &mut writers {
+            writer.say("end");
+            writer.expect("ended");
         }
     }
 }
