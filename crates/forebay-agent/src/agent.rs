@@ -40,6 +40,7 @@ use forebay_policy::{drain, node};
 use forebay_store::dirty_log::DirtyLog;
 use forebay_store::tier::TierOptions;
 use forebay_store::{Budget, Class, Tier};
+use forebay_wire::SecondPlace;
 use forebay_wire::link::Security;
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
@@ -389,9 +390,11 @@ fn spawn_workers(node: &Arc<Node>) -> io::Result<Vec<JoinHandle<()>>> {
     }
     let write_back = node.write_back.clone();
     threads.push(spawn("write-back", move || write_back.keep_house())?);
-    for number in 0..copies::SENDERS {
-        let write_back = node.write_back.clone();
-        threads.push(spawn(&format!("copies-{number}"), move || write_back.send_copies())?);
+    for (place, name) in [(SecondPlace::Node, "copies"), (SecondPlace::Disk, "log")] {
+        for number in 0..copies::SENDERS {
+            let write_back = node.write_back.clone();
+            threads.push(spawn(&format!("{name}-{number}"), move || write_back.send_copies(place))?);
+        }
     }
     let write_back = node.write_back.clone();
     threads.push(spawn("kept-copies", move || write_back.check_copies())?);

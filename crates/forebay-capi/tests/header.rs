@@ -22,6 +22,7 @@ const TYPES: &[(&str, &str)] = &[
     ("const void *", "*const c_void"),
     ("forebay_file *", "*mut ForebayFile"),
     ("const forebay_file *", "*const ForebayFile"),
+    ("const uint64_t *", "*const u64"),
     ("forebay_writer *", "*mut ForebayWriter"),
     ("forebay_job *", "*mut ForebayJob"),
     ("const forebay_job *", "*const ForebayJob"),

@@ -32,7 +32,12 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
     let (program, rest) = args.command.split_first().ok_or("no program to run")?;
     let mut command = Command::new(program);
     command.args(rest);
-    let (token, outlives_exec) = match client.begin_scratch_job_of_program() {
+    let begun = client.begin_scratch_job_of_program();
+    let begun = match begun {
+        Err(_) if client.await_agent_of_dirty_files() => client.begin_scratch_job_of_program(),
+        begun => begun,
+    };
+    let (token, outlives_exec) = match begun {
         Ok(job) => job,
         Err(e) => {
             if !is_quiet(args) {

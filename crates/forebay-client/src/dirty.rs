@@ -8,7 +8,7 @@
 //! If the agent dies, the writer goes on in memory: the next agent finds the content there.
 
 use crate::error::with_message;
-use crate::session::{Client, unexpected};
+use crate::session::{Client, NO_AGENT_MAX, NO_AGENT_PAUSE, unexpected};
 use forebay_store::dirty::{Begun, Words};
 pub use forebay_store::dirty_index::{DirtyIndex, path_beside as dirty_index_beside};
 use forebay_wire::{DirtyStatus, RECENT, Reply, Request, SecondPlace};
@@ -37,11 +37,6 @@ pub struct Absorbed {
     copy: u64,
     words: Words,
 }
-
-/// The agent starts anew meanwhile, at most.
-const NO_AGENT_MAX: Duration = Duration::from_secs(15);
-
-const NO_AGENT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +68,13 @@ impl Client {
         let job = self.session.config.job_name.clone();
         let request = Request::Absorb { is_wanted, flags: flags.bits(), truncated, job };
         let fds = [anew.as_fd(), anew.as_fd()];
-        let answer = self.session.call(&request, &fds, self.session.config.deadline)?;
+        let stat = rustix::fs::fstat(file)?;
+        let is_dirty = self.dirty_index().is_some_and(|index| index.may_have(stat.st_dev, stat.st_ino));
+        let limit = self.session.config.deadline;
+        let answer = match is_dirty {
+            true => self.session.call_about_dirty(&request, &fds, limit)?,
+            false => self.session.call(&request, &fds, limit)?,
+        };
         let sent: Result<[OwnedFd; 2], _> = answer.fds.try_into();
         match (answer.message, sent) {
             (Reply::Dirty { copy, .. }, Ok([content, words])) => {
@@ -90,18 +91,35 @@ impl Client {
     /// # Errors
     /// No agent answers.
     pub fn dirty_content(&self, file: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
-        let answer = self.session.call(&Request::Open, &[file], self.session.config.deadline)?;
+        let answer = self.session.call_about_dirty(&Request::Open, &[file], self.session.config.deadline)?;
         match answer.message {
             Reply::Dirty { .. } => Ok(answer.fds.into_iter().next()),
             _ => Ok(None),
         }
     }
 
+    /// Waits for an agent that is being started anew, if the last one has left dirty files: without
+    /// it, programs would see what is on the PFS. Returns whether there is one.
+    pub fn await_agent_of_dirty_files(&self) -> bool {
+        let until = Instant::now() + NO_AGENT_MAX;
+        loop {
+            let is_there = self.session.connect_to_agent().is_ok();
+            let is_over = !self.dirty_index().is_some_and(DirtyIndex::any) || Instant::now() >= until;
+            if is_there || is_over {
+                return is_there;
+            }
+            std::thread::sleep(NO_AGENT_PAUSE);
+        }
+    }
+
+    fn dirty_index(&self) -> Option<&DirtyIndex> {
+        let socket = || self.session.config.socket.as_deref();
+        self.session.dirty.get_or_init(|| DirtyIndex::open(&dirty_index_beside(socket()?))).as_ref()
+    }
+
     /// Whether other nodes may have dirty files.
     pub(crate) fn has_other_nodes(&self) -> bool {
-        let socket = || self.session.config.socket.as_deref();
-        let index = self.session.dirty.get_or_init(|| DirtyIndex::open(&dirty_index_beside(socket()?)));
-        index.as_ref().is_some_and(DirtyIndex::has_others)
+        self.dirty_index().is_some_and(DirtyIndex::has_others)
     }
 
     /// The newest content of a file of the PFS that is open for reading and [`may_be_elsewhere`],
@@ -141,7 +159,7 @@ impl Client {
     /// that the PFS does not have yet.
     pub fn dirty_stat(&self, dev: u64, ino: u64) -> Option<(u64, u64, i64)> {
         let request = Request::DirtyStat { dev, ino };
-        match self.session.call(&request, &[], self.session.config.deadline).ok()?.message {
+        match self.session.call_about_dirty(&request, &[], self.session.config.deadline).ok()?.message {
             Reply::DirtyStat { size, blocks, mtime_ns } => Some((size, blocks, mtime_ns)),
             _ => None,
         }

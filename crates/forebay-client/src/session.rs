@@ -26,6 +26,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// How long an agent that failed is left alone.
+/// An agent that has died is followed by the next one within this time.
+pub(crate) const NO_AGENT_MAX: Duration = Duration::from_secs(15);
+
+/// How often it is tried meanwhile.
+pub(crate) const NO_AGENT_PAUSE: Duration = Duration::from_millis(100);
+
 const LEAVE_ALONE: Duration = Duration::from_secs(1);
 
 /// One that did not answer in time is left alone for this many times what it has cost, so that an
@@ -110,9 +116,8 @@ impl ClientConfig {
 /// Where second copies go, by the value of `FOREBAY_COPIES` or `--copies`: `2` (nodes) or `disk`.
 pub fn second_place(copies: &str) -> Option<SecondPlace> {
     match copies {
-        "2" => Some(SecondPlace::Node),
         "disk" => Some(SecondPlace::Disk),
-        _ => None,
+        number => number.parse::<u64>().ok().filter(|copies| *copies > 1).map(|_| SecondPlace::Node),
     }
 }
 
@@ -422,6 +427,31 @@ impl Session {
         limit: Duration,
     ) -> io::Result<Received<Reply>> {
         self.unless_left_alone(|| self.exchange(request, fds, limit))
+    }
+
+    /// As [`Session::call`], about a file that is dirty on this node: an agent that is being
+    /// started anew is waited for, since nobody else has the newest bytes.
+    ///
+    /// # Errors
+    /// No agent answers ([`is_no_agent`](crate::is_no_agent)).
+    pub(crate) fn call_about_dirty(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        limit: Duration,
+    ) -> io::Result<Received<Reply>> {
+        let until = Instant::now() + NO_AGENT_MAX;
+        loop {
+            match self.call(request, fds, limit) {
+                Err(e) if out_of_files(&e).is_some() => return Err(e),
+                Err(_) if Instant::now() < until => std::thread::sleep(NO_AGENT_PAUSE),
+                Err(e) => {
+                    let why = format!("its newest bytes are in memory, and the agent does not answer ({e})");
+                    return Err(no_agent(libc::EIO, why));
+                }
+                answered => return answered,
+            }
+        }
     }
 
     /// Asks by a connection of its own, and waits until `limit` has passed in all.

@@ -114,6 +114,13 @@ enum State {
     Revoked,
 }
 
+/// The programs of a step write whenever they want.
+fn free(step: &mut Step, members: &BTreeSet<Owner>) -> Vec<ToNode> {
+    let was = std::mem::replace(&mut step.permille, 1000);
+    let free = |(node, hpc): &Owner| (node.clone(), ToAgent::Pace { hpc: *hpc, permille: 1000 });
+    if was < 1000 { members.iter().map(free).collect() } else { Vec::new() }
+}
+
 impl Job {
     /// Time from step to step: as declared, or else the mean so far; 0 if unknown.
     fn period_ns(&self, now: Nanos) -> u64 {
@@ -140,10 +147,18 @@ impl Job {
 }
 
 /// Numbers of the servers that steps write to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Servers {
     /// By name: the number, and the steps that use it.
     used: BTreeMap<String, (u32, u32)>,
+    /// Numbers that have no name.
+    free: BTreeSet<u32>,
+}
+
+impl Default for Servers {
+    fn default() -> Self {
+        Servers { used: BTreeMap::new(), free: (0..SERVERS_MAX).collect() }
+    }
 }
 
 impl Servers {
@@ -159,9 +174,7 @@ impl Servers {
             *uses += 1;
             return *number;
         }
-        let taken: BTreeSet<u32> = self.used.values().map(|(number, _)| *number).collect();
-        let free = (0..SERVERS_MAX).find(|number| !taken.contains(number));
-        let number = free.unwrap_or(self.used.len() as u32 % SERVERS_MAX);
+        let number = self.free.pop_first().unwrap_or(self.used.len() as u32 % SERVERS_MAX);
         self.used.insert(name.to_owned(), (number, 1));
         number
     }
@@ -170,8 +183,11 @@ impl Servers {
         for name in names {
             if let Some((_, uses)) = self.used.get_mut(name) {
                 *uses -= 1;
-                if *uses == 0 {
-                    self.used.remove(name);
+                if *uses == 0
+                    && let Some((number, _)) = self.used.remove(name)
+                    && !self.used.values().any(|(other, _)| *other == number)
+                {
+                    self.free.insert(number);
                 }
             }
         }
@@ -329,7 +345,9 @@ impl Steps {
         }
         job.steps += 1;
         let names: BTreeSet<&String> = job.writes_to.values().flatten().collect();
-        let names: Vec<String> = names.into_iter().cloned().collect();
+        // So many count as all.
+        let is_few = names.len() <= SERVERS_MAX as usize;
+        let names: Vec<String> = names.into_iter().filter(|_| is_few).cloned().collect();
         let (nodes, step) = (self.servers.take(&names), self.next_step);
         self.next_step += 1;
         let numbers = nodes.clone();
@@ -359,8 +377,11 @@ impl Steps {
     }
 
     fn end(&mut self, now: Nanos, id: u32, (step, state): (StepId, State)) {
-        if let Some(ended) = self.jobs.get_mut(&id).and_then(|job| job.step.take()) {
+        if let Some(job) = self.jobs.get_mut(&id)
+            && let Some(mut ended) = job.step.take()
+        {
             self.servers.release(&ended.names);
+            self.out.extend(free(&mut ended, &job.members));
         }
         self.owners.remove(&step);
         match state {
@@ -434,6 +455,7 @@ impl Steps {
         let Some(step) = &mut job.step else { return };
         let held_s = now.saturating_since(step.since) / 1_000_000_000;
         step.state = State::Revoked;
+        self.out.extend(free(step, &job.members));
         self.counts.revoked += 1;
         tracing::warn!(
             job = job.name,

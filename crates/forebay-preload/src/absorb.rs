@@ -22,7 +22,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, OnceLock};
 
 use forebay_client::dirty::{DirtyIndex, dirty_index_beside, may_be_elsewhere};
-use forebay_client::{Absorbed, Client, Target};
+use forebay_client::{Absorbed, Client, Target, is_no_agent};
 use rustix::fs::OFlags;
 
 use crate::handles::{Handles, Known};
@@ -172,7 +172,7 @@ pub fn is_dirty(identity: (u64, u64)) -> bool {
 /// The program has opened `fd`, a file below a root at `path`: its content takes its place if it is
 /// to be written back, or is dirty.
 ///
-/// `false`: another node has newer bytes, and they cannot be had.
+/// `false`: there are newer bytes, of this node or another one, and they cannot be had.
 ///
 /// A file that the program `writes` by another descriptor already stays with the PFS: what that one
 /// writes would not be in the content.
@@ -202,20 +202,25 @@ pub fn opened(
     let flags = unsafe { kernel::fcntl(fd, libc::F_GETFL, 0) };
     let flags = OFlags::from_bits_retain(u32::try_from(flags).ok()?);
     let pfs = own_files::duplicate(fd)?;
-    let (absorbed, content) = if access.may_write() {
+    let newest = if access.may_write() {
         let opening = (flags, access == Access::Truncate);
-        let (absorbed, content) = client.absorb(file, is_wanted, opening).ok()?;
-        (Some(absorbed), content)
+        match client.absorb(file, is_wanted, opening) {
+            Ok((absorbed, content)) => Ok((Some(absorbed), content)),
+            // It is empty now, so nothing is missing from it.
+            Err(e) if !dirty || access == Access::Truncate || !is_no_agent(&e) => return None,
+            Err(e) => Err(e),
+        }
     } else if dirty {
-        (None, client.dirty_content(file).ok().flatten()?)
+        client.dirty_content(file).transpose()?.map(|content| (None, content))
     } else {
-        match client.newest_content(file) {
-            Ok(newest) => (None, newest?.0),
-            Err(e) => {
-                // A program without a place for messages gets the error alone.
-                let _ = writeln!(std::io::stderr(), "forebay: {}: {e}", String::from_utf8_lossy(path));
-                return Some(false);
-            }
+        client.newest_content(file).transpose()?.map(|(content, _)| (None, content))
+    };
+    let (absorbed, content) = match newest {
+        Ok(newest) => newest,
+        Err(e) => {
+            // A program without a place for messages gets the error alone.
+            let _ = writeln!(std::io::stderr(), "forebay: {}: {e}", String::from_utf8_lossy(path));
+            return Some(false);
         }
     };
     let content_identity = own_files::identity(content.as_raw_fd())?;

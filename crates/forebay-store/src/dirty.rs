@@ -62,8 +62,8 @@ pub struct DirtyRecord {
 pub enum Keeper {
     /// In the memory of this node.
     Node(String),
-    /// In the log on a disk of the file's own node.
-    Disk,
+    /// In the log on a disk of the file's own node, as this number.
+    Disk(u64),
 }
 
 /// What a node notes of the second copy of a dirty file, at either end.

@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::sync::{Mutex, PoisonError};
 
 const SLOTS: u64 = 8192;
 /// Bytes before the first slot. The first word counts all dirty files; the second is 1 while there
@@ -23,11 +24,18 @@ const BYTES: usize = HEAD_BYTES + SLOTS as usize * 4;
 #[derive(Debug)]
 pub struct DirtyIndex {
     map: Map,
+    /// What an earlier agent has left in it, by slot: the first one, then all.
+    left: Mutex<Vec<u32>>,
 }
 
 /// Where the table of the agent with this socket is.
 pub fn path_beside(socket: &Path) -> PathBuf {
     socket.with_extension("dirty")
+}
+
+/// Where the counts are: that of all files, and those of slots.
+fn counts() -> impl Iterator<Item = usize> {
+    std::iter::once(0).chain((HEAD_BYTES..BYTES).step_by(4))
 }
 
 fn slot(dev: u64, ino: u64) -> usize {
@@ -36,7 +44,8 @@ fn slot(dev: u64, ino: u64) -> usize {
 }
 
 impl DirtyIndex {
-    /// Makes the table, or takes over that of an earlier agent. Nothing is dirty yet.
+    /// Makes the table, or takes over that of an earlier agent, whose dirty files stay in it until
+    /// [`DirtyIndex::forget_earlier`]: programs wait for an agent that is being started anew.
     ///
     /// # Errors
     /// The file cannot be made or mapped.
@@ -48,8 +57,17 @@ impl DirtyIndex {
             ftruncate(&file, BYTES as u64)?;
         }
         let map = Map::new(file.as_fd(), 0, BYTES, true)?;
-        (0..BYTES).step_by(4).for_each(|at| map.half(at).store(0, SeqCst));
-        Ok(DirtyIndex { map })
+        map.half(OTHERS_AT).store(0, SeqCst);
+        let left = counts().map(|at| map.half(at).load(SeqCst)).collect();
+        Ok(DirtyIndex { map, left: Mutex::new(left) })
+    }
+
+    /// Agent: those files of an earlier agent that are still dirty have been counted anew.
+    pub fn forget_earlier(&self) {
+        let left = std::mem::take(&mut *self.left.lock().unwrap_or_else(PoisonError::into_inner));
+        for (at, left) in counts().zip(left) {
+            self.map.half(at).fetch_sub(left, SeqCst);
+        }
     }
 
     /// Opens the table for looking; `None` if there is none that belongs to root or this user.
@@ -61,7 +79,7 @@ impl DirtyIndex {
         let is_trusted = stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw();
         let is_whole = stat.st_size as usize == BYTES && stat.st_mode & libc::S_IFMT == libc::S_IFREG;
         let map = (is_trusted && is_whole).then(|| Map::new(file.as_fd(), 0, BYTES, false).ok())??;
-        Some(DirtyIndex { map })
+        Some(DirtyIndex { map, left: Mutex::default() })
     }
 
     /// Whether any file is dirty.
@@ -100,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_counted_is_found_and_a_new_agent_begins_with_nothing() {
+    fn what_is_counted_is_found_and_a_new_agent_counts_it_anew() {
         let dir = tempfile::tempdir().unwrap();
         let path = path_beside(&dir.path().join("agent.sock"));
         assert!(DirtyIndex::open(&path).is_none());
@@ -110,9 +128,14 @@ mod tests {
         agent.count(1, 2, true);
         agent.count(1, 2, false);
         assert!(program.may_have(1, 2) && !program.may_have(1, 3));
+        // One that dies while it starts changes nothing.
+        DirtyIndex::create(&path).unwrap().count(1, 2, true);
         let next = DirtyIndex::create(&path).unwrap();
-        assert!(!program.any());
         next.count(1, 3, true);
-        assert!(program.may_have(1, 3), "it is the same table");
+        assert!(program.may_have(1, 2), "the file is not dirty while agents change");
+        next.forget_earlier();
+        assert!(program.may_have(1, 3) && !program.may_have(1, 2) && program.any());
+        next.count(1, 3, false);
+        assert!(!program.any());
     }
 }

@@ -36,8 +36,10 @@ const PART_BYTES: u64 = 8 << 20;
 #[derive(Debug)]
 pub struct DirtyLog {
     dir: OwnedFd,
-    /// Names files that are being written.
+    /// Numbers of files that are being written.
     writes: AtomicU64,
+    /// The number of the next file.
+    next: AtomicU64,
 }
 
 /// What lies behind the content of a file of the log.
@@ -52,6 +54,7 @@ struct Behind {
 /// A dirty file as the log has it.
 #[derive(Debug)]
 pub struct Logged {
+    number: u64,
     behind: Behind,
     file: OwnedFd,
 }
@@ -65,10 +68,13 @@ impl DirtyLog {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let dir = OwnedFd::from(std::fs::File::open(path)?);
         flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
-        let log = DirtyLog { dir, writes: AtomicU64::new(0) };
-        for name in log.names()?.iter().filter(|name| name.ends_with(".new")) {
+        let log = DirtyLog { dir, writes: AtomicU64::new(0), next: AtomicU64::new(0) };
+        let names = log.names()?;
+        for name in names.iter().filter(|name| name.ends_with(".new")) {
             unlinkat(&log.dir, name.as_str(), AtFlags::empty())?;
         }
+        let last = names.iter().filter_map(|name| number_of(name)).max();
+        log.next.store(last.map_or(0, |last| last.saturating_add(1)), Relaxed);
         Ok(log)
     }
 
@@ -84,14 +90,20 @@ impl DirtyLog {
         Ok(names)
     }
 
-    /// Writes a file of the tier in place of what the log has of it: `content`, of `size` bytes,
-    /// last written at `mtime_ns`, of which `ranges` are no holes. It is on the disk at the end.
+    /// A number that no other file has, or has had since the log is in use.
+    pub fn next_number(&self) -> u64 {
+        self.next.fetch_add(1, Relaxed)
+    }
+
+    /// Writes a file of the tier in place of what the log has as number `number`: `content`, of
+    /// `size` bytes, last written at `mtime_ns`, of which `ranges` are no holes. It is on the disk
+    /// at the end.
     ///
     /// # Errors
     /// The disk's; `UnexpectedEof` if the content has become shorter meanwhile.
     pub fn write(
         &self,
-        record: &DirtyRecord,
+        (number, record): (u64, &DirtyRecord),
         content: BorrowedFd<'_>,
         (size, mtime_ns): (u64, i64),
         ranges: &[(u64, u64)],
@@ -103,7 +115,7 @@ impl DirtyLog {
         let written = copy_ranges(content, &file, ranges)
             .and_then(|()| behind.write_to(&file))
             .and_then(|()| Ok(fdatasync(&file)?))
-            .and_then(|()| Ok(renameat(&self.dir, &new, &self.dir, name_of(record))?))
+            .and_then(|()| Ok(renameat(&self.dir, &new, &self.dir, name_of(number))?))
             .and_then(|()| Ok(fsync(&self.dir)?));
         if written.is_err() {
             // The name is gone if only the last step has failed.
@@ -114,33 +126,41 @@ impl DirtyLog {
         written
     }
 
-    /// Removes what the log has of a file, if anything.
+    /// Removes a file, if it is there.
     ///
     /// # Errors
     /// The disk's.
-    pub fn remove(&self, record: &DirtyRecord) -> io::Result<()> {
-        match unlinkat(&self.dir, name_of(record), AtFlags::empty()) {
+    pub fn remove(&self, number: u64) -> io::Result<()> {
+        match unlinkat(&self.dir, name_of(number), AtFlags::empty()) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// All files of the log; of one that cannot be read, its name and why.
+    /// All files of the log, the newest first; of one that cannot be read, its name and why.
     ///
     /// # Errors
     /// The directory cannot be read.
     pub fn files(&self) -> io::Result<Vec<Result<Logged, (String, io::Error)>>> {
-        let names = self.names()?;
+        let mut names = self.names()?;
+        names.sort_unstable_by_key(|name| std::cmp::Reverse(number_of(name)));
         Ok(names.into_iter().map(|name| self.read(&name).map_err(|e| (name, e))).collect())
     }
 
     fn read(&self, name: &str) -> io::Result<Logged> {
+        let invalid = || io::Error::new(io::ErrorKind::InvalidData, "not a file of a log");
+        let number = number_of(name).ok_or_else(invalid)?;
         let file = openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Logged { behind: Behind::read_from(&file)?, file })
+        Ok(Logged { number, behind: Behind::read_from(&file)?, file })
     }
 }
 
 impl Logged {
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Where it belongs.
     pub fn record(&self) -> &DirtyRecord {
         &self.behind.record
@@ -195,10 +215,12 @@ impl Behind {
     }
 }
 
-/// The name of the file that belongs to an inode.
-fn name_of(record: &DirtyRecord) -> String {
-    let label: String = record.mount.bytes().map(|byte| format!("{byte:02x}")).collect();
-    format!("{label}-{:x}", record.ino)
+fn name_of(number: u64) -> String {
+    format!("{number:016x}")
+}
+
+fn number_of(name: &str) -> Option<u64> {
+    u64::from_str_radix(name, 16).ok().filter(|number| name_of(*number) == name)
 }
 
 fn copy_ranges(from: BorrowedFd<'_>, to: &OwnedFd, ranges: &[(u64, u64)]) -> io::Result<()> {
@@ -260,23 +282,24 @@ mod tests {
         {
             let log = DirtyLog::open(dir.path()).unwrap();
             let whole = [(0, 5000)];
-            log.write(&record(1), content.as_fd(), (5000, 3), &whole).unwrap();
+            log.write((1, &record(1)), content.as_fd(), (5000, 3), &whole).unwrap();
             let ranges = [(0, 8192), (1 << 20, size)];
-            log.write(&record(1), content.as_fd(), (size, -5), &ranges).unwrap();
-            log.write(&record(2), content.as_fd(), (5000, 3), &whole).unwrap();
-            log.remove(&record(2)).unwrap();
-            log.remove(&record(2)).unwrap();
+            log.write((1, &record(1)), content.as_fd(), (size, -5), &ranges).unwrap();
+            log.write((2, &record(2)), content.as_fd(), (5000, 3), &whole).unwrap();
+            log.remove(2).unwrap();
+            log.remove(2).unwrap();
             // The content has been cut off.
-            let cut = log.write(&record(1), content.as_fd(), (2 * size, 0), &[(0, 2 * size)]);
+            let cut = log.write((1, &record(1)), content.as_fd(), (2 * size, 0), &[(0, 2 * size)]);
             assert_eq!(cut.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
             assert_eq!(DirtyLog::open(dir.path()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         }
         std::fs::write(dir.path().join("4.new"), "half").unwrap();
-        std::fs::write(dir.path().join("73-9"), [0; 100]).unwrap();
+        std::fs::write(dir.path().join(name_of(9)), [0; 100]).unwrap();
         let log = DirtyLog::open(dir.path()).unwrap();
         let (files, others): (Vec<_>, Vec<_>) = log.files().unwrap().into_iter().partition(Result::is_ok);
         let [Ok(logged)] = &files[..] else { panic!("{files:?}") };
         assert_eq!(others.len(), 1, "{others:?}");
+        assert_eq!(log.next_number(), 10);
         assert_eq!((logged.record(), logged.bytes()), (&record(1), 8192 + 11));
         let restored = tier.create_copy(2).unwrap();
         logged.restore(&restored).unwrap();

@@ -141,6 +141,35 @@ impl Channel {
         Ok(Peer { uid: cred.uid, pid: cred.pid })
     }
 
+    /// Groups of the program at the other end, at the time of the connection; the first one first.
+    ///
+    /// # Errors
+    /// The kernel does not know them.
+    pub fn groups(&self) -> io::Result<Vec<u32>> {
+        const GROUPS_MAX: usize = 1 << 16;
+        let cred = self.option(libc::SO_PEERCRED, libc::ucred { pid: 0, uid: 0, gid: 0 })?;
+        let mut groups = vec![0u32; 64];
+        loop {
+            let mut len = size_of_val(&groups[..]) as libc::socklen_t;
+            let socket = self.socket.as_raw_fd();
+            // SAFETY: a place for the groups, of the given length.
+            let done = unsafe {
+                let place = groups.as_mut_ptr().cast();
+                libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERGROUPS, place, &mut len)
+            };
+            let count = len as usize / size_of::<u32>();
+            match io::Error::last_os_error() {
+                _ if done == 0 => {
+                    groups.truncate(count);
+                    groups.insert(0, cred.gid);
+                    return Ok(groups);
+                }
+                e if e.raw_os_error() == Some(libc::ERANGE) && count <= GROUPS_MAX => groups.resize(count, 0),
+                e => return Err(e),
+            }
+        }
+    }
+
     /// The process at the other end; the descriptor is readable once the process has ended.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use forebay_wire::{CheckpointRule, Reply};
 
 /// Makes, changes or ends a rule.
 pub fn set_rule(connection: &Connection, rule: CheckpointRule) -> Answer {
-    match connection.node.write_back.set_checkpoint_rule(connection.peer.uid, rule) {
+    match connection.node.write_back.set_checkpoint_rule((connection.peer.uid, &connection.groups), rule) {
         Ok(()) => reply(Reply::Done),
         Err(refusal) => refuse(refusal),
     }

@@ -124,13 +124,14 @@ impl Clients {
 
     fn serve(&self, channel: Channel, cost: Reservation) -> io::Result<()> {
         channel.set_send_timeout(SEND_TIME)?;
-        let peer = channel.peer()?;
+        let (peer, groups) = (channel.peer()?, channel.groups()?);
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
         greet(&self.node, &channel, id)?;
         let connection = Connection {
             node: self.node.clone(),
             id,
             peer,
+            groups,
             load: None,
             stage: None,
             job: None,

@@ -25,7 +25,9 @@ pub fn set_class(connection: &Connection, file: &Admitted, writing: &OwnedFd, cl
     }
     let uid = connection.peer.uid;
     let is_own = rustix::process::geteuid().as_raw() == uid;
-    let gid = fstat(writing).map_or(uid, |stat| stat.st_gid);
+    let of_file = fstat(writing).map_or(uid, |stat| stat.st_gid);
+    let first = connection.groups.first().copied().unwrap_or(uid);
+    let gid = if connection.groups.contains(&of_file) { of_file } else { first };
     let rights = (!is_own).then_some((uid, gid));
     match forebay_pfs::layout::set_class(path, class, rights, Instant::now() + TOOL_TIME) {
         Ok(()) => reply(Reply::Done),

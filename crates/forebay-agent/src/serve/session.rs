@@ -120,6 +120,8 @@ pub struct Connection {
     pub id: u64,
     /// Who is at the other end.
     pub peer: Peer,
+    /// Its groups, the first one first.
+    pub groups: Vec<u32>,
     /// The load begun on it.
     pub load: Option<Arc<LoadJob>>,
     /// The file being written through.

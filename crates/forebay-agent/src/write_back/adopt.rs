@@ -5,6 +5,7 @@ use super::{FILE_BYTES, FILE_DESCRIPTORS, WriteBack};
 use crate::user_limits::Kind;
 use forebay_store::Class;
 use forebay_store::dirty::{DirtyRecord, Keeper};
+use forebay_store::dirty_index::DirtyIndex;
 use forebay_store::dirty_log::{DirtyLog, Logged};
 use rustix::fs::{OFlags, Uid, fchown};
 use std::io;
@@ -26,6 +27,7 @@ impl WriteBack {
         if let Some(log) = &self.log {
             self.adopt_log(log)?;
         }
+        self.index.iter().for_each(DirtyIndex::forget_earlier);
         Ok(())
     }
 
@@ -56,18 +58,30 @@ impl WriteBack {
     fn adopt_logged(&self, logged: &Logged) -> io::Result<u64> {
         let mut record = logged.record().clone();
         let mount = self.mounts.iter().position(|mount| mount.label() == record.mount);
-        let is_known = |key| self.state().by_inode.contains_key(&key);
-        if mount.is_some_and(|mount| is_known((mount, record.ino))) {
+        let is_same = |dirty: &Dirty| dirty.record.mount == record.mount && dirty.record.ino == record.ino;
+        let known = self
+            .state()
+            .files
+            .values()
+            .find(|dirty| is_same(dirty))
+            .map(|dirty| dirty.record.second.kept_by == Some(Keeper::Disk(logged.number())));
+        match known {
             // The tier has it as well, and perhaps a newer one.
-            return Ok(0);
+            Some(true) => return Ok(0),
+            // Of an earlier life of the file.
+            Some(false) => {
+                self.remove_from_log(logged.number());
+                return Ok(0);
+            }
+            None => {}
         }
         if let Some(dev) = mount.and_then(|mount| self.mounts[mount].device()) {
             record.dev = dev;
         }
         let copy = self.cache.next_copy();
-        record.second.kept_by = Some(Keeper::Disk);
-        // A pass may have written some of it.
-        record.second.is_disputed = true;
+        record.second.kept_by = Some(Keeper::Disk(logged.number()));
+        // A pass may have written some of it, and another node may have written the file since.
+        (record.second.is_disputed, record.is_draining) = (true, true);
         let restored = (|| {
             logged.restore(&self.cache.tier.create_copy(copy)?)?;
             if !self.shares.is_operator(record.uid) {
@@ -105,7 +119,7 @@ impl WriteBack {
         if mount.is_none() {
             self.park(&mut dirty, libc::ENOENT, format!("no mount `{label}` is served any more"));
         }
-        dirty.copying.is_unconfirmed = is_kept;
+        dirty.copying.is_unconfirmed = is_kept || dirty.record.second.is_disputed;
         dirty.record.second.is_disputed |= is_kept;
         let mut state = self.state();
         if is_fenced {

@@ -2,7 +2,7 @@
 //! are held, writes markers, and notes the sets in the tier for the next agent.
 
 use super::marker;
-use super::sets::{DueMarker, Mark, Member, Opened, Set, Sets};
+use super::sets::{DueMarker, Mark, Member, Opened, Set, Sets, Withdrawn};
 use super::{Dirty, WriteBack};
 use crate::cache::entry::Entry;
 use crate::counters::add;
@@ -10,7 +10,7 @@ use crate::lock::lock;
 use crate::mounts::opened_path::opened_path;
 use crate::mounts::wall_clock_ns;
 use crate::user_limits::Kind;
-use forebay_store::dirty::Words;
+use forebay_store::dirty::{DirtyRecord, Words};
 use forebay_wire::{CheckpointRule, CheckpointSeries, CheckpointSet, PATHS_MAX, Refusal};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,15 +136,15 @@ impl WriteBack {
         Ok(())
     }
 
-    /// A rule of user `uid`.
+    /// A rule of a user, who has these groups.
     ///
     /// # Errors
     /// It makes no sense.
-    pub fn set_checkpoint_rule(&self, uid: u32, rule: CheckpointRule) -> Result<(), Refusal> {
+    pub fn set_checkpoint_rule(&self, user: (u32, &[u32]), rule: CheckpointRule) -> Result<(), Refusal> {
         let released = {
             let mut checkpoints = self.change_sets();
             checkpoints.is_urgent = true;
-            checkpoints.sets.set_rule(uid, rule).map_err(Refusal::Invalid)?
+            checkpoints.sets.set_rule(user, rule).map_err(Refusal::Invalid)?
         };
         self.unpin(&released);
         Ok(())
@@ -167,8 +167,9 @@ impl WriteBack {
         if lock(&self.checkpoints).sets.rules.is_empty() {
             return;
         }
-        let known = self.state().files.get(&copy).map(|dirty| (member_of(dirty), dirty.pfs.clone()));
-        let Some((member, pfs)) = known else { return };
+        let known = self.state().files.get(&copy).map(|dirty| (dirty.record.clone(), dirty.pfs.clone()));
+        let Some((record, pfs)) = known else { return };
+        let member = member_of(record, pfs.as_deref());
         let name = pfs.and_then(|pfs| name_only(pfs.as_fd()).ok());
         let withdrawn = {
             let mut checkpoints = self.change_sets();
@@ -180,6 +181,15 @@ impl WriteBack {
             }
             withdrawn
         };
+        self.remove_markers(withdrawn);
+    }
+
+    fn remove_markers(&self, withdrawn: Vec<Withdrawn>) {
+        if withdrawn.is_empty() {
+            return;
+        }
+        // One that is being written is there after that.
+        let _marking = lock(&self.marking);
         for (label, path, owner) in withdrawn {
             let mount = self.mounts.iter().find(|mount| mount.label() == label);
             if let Some(Err(e)) = mount.map(|mount| marker::remove(mount.root(), &path, owner)) {
@@ -189,9 +199,10 @@ impl WriteBack {
     }
 
     /// A file of user `uid` that was to be written back goes to the PFS.
-    pub(super) fn note_past(&self, uid: u32, job: Option<&str>, path: &[u8]) {
+    pub(super) fn note_past(&self, user: (u32, Option<&str>), file: (&str, u64, &[u8])) {
         if !lock(&self.checkpoints).sets.rules.is_empty() {
-            self.change_sets().sets.went_past(uid, job, path, self.gap());
+            let withdrawn = self.change_sets().sets.went_past(user, file, self.gap());
+            self.remove_markers(withdrawn);
         }
     }
 
@@ -287,6 +298,11 @@ impl WriteBack {
         };
         self.unpin(&gone);
         for due in due {
+            let _marking = lock(&self.marking);
+            // Whoever writes one of its files from now on waits for the marker, and removes it.
+            if !lock(&self.checkpoints).sets.begins_marker(due.set, &due.directory.join(&due.name)) {
+                continue;
+            }
             let result = self.write_marker(&due).map_err(|e| e.to_string());
             if let Err(why) = &result {
                 let path = due.directory.join(&due.name);
@@ -297,7 +313,9 @@ impl WriteBack {
             }
             let mut checkpoints = self.change_sets();
             checkpoints.is_urgent = true;
-            checkpoints.sets.marked(due.set, result);
+            if let Err(why) = result {
+                checkpoints.sets.marked(due.set, Err(why));
+            }
         }
         self.note_sets();
     }
@@ -378,13 +396,13 @@ fn set_status(set: &Set, is_held: bool, is_in_memory: impl Fn(u64) -> bool) -> C
     }
 }
 
-fn member_of(dirty: &Dirty) -> Member {
-    let stat = dirty.pfs.as_ref().and_then(|pfs| rustix::fs::fstat(pfs).ok());
+fn member_of(record: DirtyRecord, pfs: Option<&OwnedFd>) -> Member {
+    let stat = pfs.and_then(|pfs| rustix::fs::fstat(pfs).ok());
     Member {
-        mount: dirty.record.mount.clone(),
-        ino: dirty.record.ino,
-        gid: stat.map_or(dirty.record.uid, |stat| stat.st_gid),
-        path: dirty.record.path.clone(),
+        mount: record.mount,
+        ino: record.ino,
+        gid: stat.map_or(record.uid, |stat| stat.st_gid),
+        path: record.path,
         bytes: 0,
         mtime_ns: 0,
         closed: super::sets::Closed::Open,

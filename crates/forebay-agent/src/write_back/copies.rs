@@ -10,7 +10,7 @@
 //! released.
 
 use super::dirty_file::{Dirty, Phase, Stamp};
-use super::pass::extents_of;
+use super::pass::{extents_of, spare_reserved_blocks};
 use super::{ANSWER, AWAITED, Drained, SETTLED, State, WriteBack};
 use crate::counters::add;
 use crate::fetch::peer_link::Link;
@@ -39,6 +39,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(3);
 /// A node without room, and a cluster in which none takes the copy, is asked again after this.
 const AGAIN: Duration = Duration::from_secs(2);
 
+/// A program whose file has a second copy in another place waits for the PFS for so long.
+const PFS_ONLY: Duration = Duration::from_secs(3600);
+
 /// Peers close connections after a minute.
 const LINK_UNUSED_MAX: Duration = Duration::from_secs(30);
 
@@ -54,14 +57,14 @@ pub type Wanted = BTreeMap<u64, (u64, u64)>;
 #[derive(Clone, Debug)]
 enum To {
     Node(Box<NodeInfo>),
-    Disk,
+    Disk(u64),
 }
 
 impl To {
     fn keeper(&self) -> Keeper {
         match self {
             To::Node(node) => Keeper::Node(node.name.clone()),
-            To::Disk => Keeper::Disk,
+            To::Disk(number) => Keeper::Disk(*number),
         }
     }
 }
@@ -101,9 +104,22 @@ impl WriteBack {
                 // What a program still writes to it is nowhere else.
                 return Err(Refusal::Invalid(dirty.error.clone()));
             }
-            dirty.copying.place = second;
+            let kept_in = dirty.record.second.kept_by.as_ref().map(|keeper| match keeper {
+                Keeper::Node(_) => SecondPlace::Node,
+                Keeper::Disk(_) => SecondPlace::Disk,
+            });
+            match kept_in {
+                // What another program was promised stays so.
+                Some(place) if place != second && copy.is_none() => continue,
+                Some(place) if place != second => {
+                    // This one waits for the PFS, which is as good as either.
+                    dirty.copying.missed_until = Some(self.now() + PFS_ONLY.as_nanos() as u64);
+                }
+                _ => dirty.copying.place = second,
+            }
             let has_pfs = dirty.is_called_in() && dirty.is_all_drained();
-            if dirty.is_dirty() && dirty.is_listed && !dirty.is_copied() && !has_pfs {
+            let is_copied = dirty.is_copied() && dirty.copying.place == second;
+            if dirty.is_dirty() && dirty.is_listed && !is_copied && !has_pfs {
                 wanted.insert(*number, (dirty.copying.sent.0, dirty.passes.0));
                 dirty.copying.is_asked = true;
                 // If it is to wait for the PFS, that is tried again.
@@ -168,21 +184,23 @@ impl WriteBack {
         }
     }
 
-    /// Sends copies until the agent ends.
-    pub fn send_copies(&self) {
+    /// Sends copies to one kind of place until the agent ends.
+    pub fn send_copies(&self, place: SecondPlace) {
+        spare_reserved_blocks();
         let mut last = None;
         while !self.stop.is_stopping() {
-            let Some(sending) = self.take_sending() else { continue };
+            let Some(sending) = self.take_sending(place) else { continue };
             let sent = self.send(&sending, &mut last);
             self.end_sending(&sending, sent);
         }
     }
 
     /// Waits for a copy to send, up to a moment.
-    fn take_sending(&self) -> Option<Sending> {
+    fn take_sending(&self, place: SecondPlace) -> Option<Sending> {
         let mut state = self.state();
         let now = self.now();
-        let next = state.files.iter().find(|(_, dirty)| self.is_to_send(dirty, now)).map(|(copy, _)| *copy);
+        let is_next = |dirty: &Dirty| dirty.copying.place == place && self.is_to_send(dirty, now);
+        let next = state.files.iter().find(|(_, dirty)| is_next(dirty)).map(|(copy, _)| *copy);
         let Some(copy) = next else {
             drop(self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner));
             return None;
@@ -194,7 +212,7 @@ impl WriteBack {
         let copying = &dirty.copying;
         let is_lost = || match &dirty.record.second.kept_by {
             Some(Keeper::Node(node)) => !self.is_member(node),
-            Some(Keeper::Disk) | None => false,
+            Some(Keeper::Disk(_)) | None => false,
         };
         dirty.is_dirty()
             && dirty.is_listed
@@ -237,7 +255,10 @@ impl WriteBack {
         let dirty = state.files.get_mut(&copy)?;
         let to = match dirty.copying.place {
             SecondPlace::Node => self.choose(dirty, now).map(|node| To::Node(Box::new(node))),
-            SecondPlace::Disk => self.log.as_ref().map(|_| To::Disk),
+            SecondPlace::Disk => self.log.as_ref().map(|log| match dirty.record.second.kept_by {
+                Some(Keeper::Disk(number)) => To::Disk(number),
+                Some(Keeper::Node(_)) | None => To::Disk(log.next_number()),
+            }),
         };
         let Some(to) = to else {
             self.miss(dirty, now);
@@ -246,6 +267,11 @@ impl WriteBack {
         let stamp = Stamp::of(&dirty.content).ok()?;
         let mut ranges = extents_of(&dirty.content, stamp.size).ok()?;
         if ranges.len() > RANGES_MAX {
+            if dirty.copying.place == SecondPlace::Disk {
+                // Its holes would take room on the disk.
+                self.miss(dirty, now);
+                return None;
+            }
             ranges = vec![(0, stamp.size)];
         }
         dirty.copying.is_asked = false;
@@ -283,9 +309,10 @@ impl WriteBack {
         let Sending { record, content, stamp, ranges, .. } = sending;
         match (&sending.to, &self.log) {
             (To::Node(node), _) => self.send_to_node(node, sending, last),
-            (To::Disk, None) => Ok(Err("there is no log".into())),
-            (To::Disk, Some(log)) => {
-                log.write(record, content.as_fd(), (stamp.size, stamp.mtime_ns), ranges).map(Ok)
+            (To::Disk(_), None) => Ok(Err("there is no log".into())),
+            (To::Disk(number), Some(log)) => {
+                let version = (stamp.size, stamp.mtime_ns);
+                log.write((*number, record), content.as_fd(), version, ranges).map(Ok)
             }
         }
     }
@@ -367,7 +394,7 @@ impl WriteBack {
                         tracing::warn!("cannot send a second copy to node {name}: {why}");
                         dirty.copying.refused.insert(name, now + AGAIN.as_nanos() as u64);
                     }
-                    Keeper::Disk => {
+                    Keeper::Disk(_) => {
                         tracing::warn!("cannot write to the log: {why}");
                         self.miss(dirty, now);
                     }
@@ -389,7 +416,7 @@ impl WriteBack {
 
     fn release(&self, keeper: Keeper, record: &DirtyRecord, generation: u64) {
         match keeper {
-            Keeper::Disk => self.remove_from_log(record),
+            Keeper::Disk(number) => lock(&self.log_removals).push(number),
             Keeper::Node(node) => {
                 let file = DirtyFile { mount: record.mount.clone(), ino: record.ino };
                 lock(&self.releases).push((node, file, generation));
@@ -397,8 +424,9 @@ impl WriteBack {
         }
     }
 
-    pub(super) fn remove_from_log(&self, record: &DirtyRecord) {
-        if let Some(Err(e)) = self.log.as_ref().map(|log| log.remove(record)) {
+    /// Waits for the disk.
+    pub(super) fn remove_from_log(&self, number: u64) {
+        if let Some(Err(e)) = self.log.as_ref().map(|log| log.remove(number)) {
             tracing::warn!(error = %e, "a file that the file system has cannot be removed from the log");
         }
     }
@@ -406,6 +434,8 @@ impl WriteBack {
     /// Tells nodes which copies they need not keep. Whom this does not reach asks
     /// ([`WriteBack::custody`]).
     pub(super) fn send_releases(&self) {
+        let removals = std::mem::take(&mut *lock(&self.log_removals));
+        removals.into_iter().for_each(|number| self.remove_from_log(number));
         let releases = lock(&self.releases).clone();
         let mut unreachable = BTreeSet::new();
         for release in releases {

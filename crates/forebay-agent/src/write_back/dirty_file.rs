@@ -204,7 +204,7 @@ impl Dirty {
         let is_mapped = self.words.as_ref().is_some_and(Words::is_mapped);
         let is_same = |(stamp, is_settled)| is_settled && Stamp::of(&self.content).ok() == Some(stamp);
         let is_there = match (&self.record.second.kept_by, self.copying.place) {
-            (Some(Keeper::Node(_)), SecondPlace::Node) | (Some(Keeper::Disk), SecondPlace::Disk) => true,
+            (Some(Keeper::Node(_)), SecondPlace::Node) | (Some(Keeper::Disk(_)), SecondPlace::Disk) => true,
             (Some(_), _) | (None, _) => false,
         };
         is_there && !is_mapped && self.copying.stamp.is_some_and(is_same)
@@ -227,7 +227,7 @@ impl Dirty {
                 let of = if now == copied.map(|copied| copied.0) { "" } else { " of an earlier content" };
                 match keeper {
                     Keeper::Node(node) => format!("second copy{of} on node {node}"),
-                    Keeper::Disk => format!("second copy{of} in the log"),
+                    Keeper::Disk(_) => format!("second copy{of} in the log"),
                 }
             }
             None => String::new(),

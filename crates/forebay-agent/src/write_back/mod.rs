@@ -29,6 +29,7 @@ mod kept_file;
 mod marker;
 pub mod newest;
 mod pass;
+mod pattern;
 mod reopen;
 pub mod sets;
 
@@ -123,6 +124,10 @@ pub struct WriteBack {
     /// Sets of checkpoints. Locked after the state, not before.
     checkpoints: Mutex<Checkpoints>,
     checkpoint_gap: Duration,
+    /// Held while a marker is written or removed.
+    marking: Mutex<()>,
+    /// Files of the log that are not needed any more.
+    log_removals: Mutex<Vec<u64>>,
 }
 
 #[derive(Debug, Default)]
@@ -226,6 +231,8 @@ impl WriteBack {
             releases: Mutex::default(),
             checkpoints: Mutex::default(),
             checkpoint_gap,
+            marking: Mutex::default(),
+            log_removals: Mutex::default(),
         }
     }
 
@@ -255,7 +262,9 @@ impl WriteBack {
         let absorbed = self.absorb_or_not(uid, file, pfs, is_wanted, opening);
         match &absorbed {
             Ok(absorbed) => self.note_opened(uid, job, absorbed.copy),
-            Err(_) if is_wanted && file.facts.version.size == 0 => self.note_past(uid, job, &path),
+            Err(_) if is_wanted && file.facts.version.size == 0 => {
+                self.note_past((uid, job), (self.mounts[file.mount].label(), file.facts.version.ino, &path));
+            }
             Err(_) => {}
         }
         absorbed

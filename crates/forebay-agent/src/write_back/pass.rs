@@ -206,7 +206,7 @@ impl WriteBack {
     /// Writes the content. Returns the mtime that a program has set, if one has.
     fn make_pass(&self, pass: &Pass) -> Result<Option<i64>, Broken> {
         let is_at_node = matches!(pass.record.second.kept_by, Some(Keeper::Node(_)));
-        if is_at_node {
+        if is_at_node || pass.record.second.is_disputed {
             match self.claims.claim(&file_of(&pass.record)).holder.as_ref().map(Option::as_deref) {
                 Ok(None | Some(SHARED)) => {}
                 Ok(Some(node)) => return Err(Broken::Fenced(node.to_owned())),
@@ -283,9 +283,9 @@ impl WriteBack {
         let _ = futimens(pfs, &only_mtime(mtime_ns));
         let facts = FileFacts::of(pfs, Revalidate::Force)?;
         if self.is_final(pass) {
-            if pass.record.second.kept_by == Some(Keeper::Disk) {
+            if let Some(Keeper::Disk(number)) = pass.record.second.kept_by {
                 // Before anybody takes the file for whole, and changes it.
-                self.remove_from_log(&pass.record);
+                self.remove_from_log(number);
             }
             let mark = format!("{} {}", facts.version.size, facts.version.mtime_ns);
             let _ = fsetxattr(pfs, MARK, mark.as_bytes(), XattrFlags::empty());
@@ -585,7 +585,7 @@ pub(super) fn only_mtime(ns: i64) -> Timestamps {
 }
 
 /// An agent that is root writes for others: it must not take the blocks that are reserved for root.
-fn spare_reserved_blocks() {
+pub(super) fn spare_reserved_blocks() {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
     if let Ok(mut sets) = capabilities(None) {
         sets.effective.remove(CapabilitySet::SYS_RESOURCE);

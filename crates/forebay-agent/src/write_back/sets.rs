@@ -8,6 +8,7 @@
 //! What happens comes in, with its time; which copies are released and which markers are due comes
 //! out. Nothing here asks a file, a clock or the tier.
 
+use super::pattern;
 use forebay_wire::{CheckpointRule, SetState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -46,6 +47,9 @@ pub struct Rule {
     pub keep: u32,
     /// Name of the marker; empty for none.
     pub marker: String,
+    /// Groups of its user when it was made, the first one first.
+    #[serde(default)]
+    pub groups: Vec<u32>,
     /// Oldest first.
     pub sets: Vec<Set>,
 }
@@ -139,6 +143,9 @@ pub struct DueMarker {
     pub files: Vec<Member>,
 }
 
+/// A marker that does not hold any more: mount, path, user and group.
+pub type Withdrawn = (String, PathBuf, (u32, u32));
+
 /// A file that a program has opened for writing.
 #[derive(Debug)]
 pub struct Opened<'a> {
@@ -193,9 +200,35 @@ impl Rule {
         if !self.selector.contains('/') {
             return job == Some(self.selector.as_str());
         }
-        let options = glob::MatchOptions { require_literal_separator: true, ..Default::default() };
-        let path = String::from_utf8_lossy(path);
-        glob::Pattern::new(&self.selector).is_ok_and(|pattern| pattern.matches_with(&path, options))
+        pattern::matches(&self.selector, &String::from_utf8_lossy(path))
+    }
+
+    /// User and group by which the marker beside a file is written: the file's group, if it is one
+    /// of the user's.
+    fn owner(&self, gid: u32) -> (u32, u32) {
+        let first = self.groups.first().copied().unwrap_or(gid);
+        (self.uid, if self.groups.contains(&gid) { gid } else { first })
+    }
+
+    /// A file is written again: it is none of the sets before number `number` any more. Returns
+    /// their markers, with the mount and the owner.
+    fn withdraw(&mut self, number: u64, (mount, ino): (&str, u64)) -> Vec<Withdrawn> {
+        let mut withdrawn = Vec::new();
+        for at in 0..self.sets.len() {
+            let set = &mut self.sets[at];
+            let mut gid = None;
+            let same = |file: &&mut Member| file.mount == mount && file.ino == ino;
+            for file in set.files.values_mut().filter(same).filter(|_| set.number != number) {
+                (file.is_changed, file.closed) = (true, Closed::Well);
+                gid = Some(file.gid);
+            }
+            if let Some(gid) = gid
+                && let Mark::Written(path) = std::mem::replace(&mut set.mark, Mark::None)
+            {
+                withdrawn.push((mount.to_owned(), OsStr::from_bytes(&path).into(), self.owner(gid)));
+            }
+        }
+        withdrawn
     }
 
     /// The set that a file joins that is opened now.
@@ -265,7 +298,11 @@ impl Sets {
     ///
     /// # Errors
     /// In words.
-    pub fn set_rule(&mut self, uid: u32, wanted: CheckpointRule) -> Result<Vec<u64>, String> {
+    pub fn set_rule(
+        &mut self,
+        (uid, groups): (u32, &[u32]),
+        wanted: CheckpointRule,
+    ) -> Result<Vec<u64>, String> {
         let CheckpointRule { selector, keep, marker } = wanted;
         let is_name = |name: &str| !name.contains('/') && !matches!(name, "." | "..") && name.len() < 200;
         if selector.is_empty() || selector.len() > 4096 || glob::Pattern::new(&selector).is_err() {
@@ -284,11 +321,13 @@ impl Sets {
                 return Err(format!("a user has at most {RULES_MAX} rules; end one by `keep 0`"));
             }
             None => {
-                self.rules.push(Rule { uid, selector, keep: 0, marker: String::new(), sets: Vec::new() });
+                let (marker, groups) = (String::new(), Vec::new());
+                self.rules.push(Rule { uid, selector, keep: 0, marker, groups, sets: Vec::new() });
                 self.rules.len() - 1
             }
         };
         let rule = &mut self.rules[at];
+        rule.groups = groups.to_vec();
         rule.keep = keep.unwrap_or(rule.keep);
         rule.marker = marker.unwrap_or(std::mem::take(&mut rule.marker));
         let mut released = rule.settle();
@@ -301,11 +340,7 @@ impl Sets {
 
     /// A program has opened a file. Returns markers of earlier sets that had the file, with the
     /// mount and the owner: they do not hold any more.
-    pub fn opened(
-        &mut self,
-        file: Opened<'_>,
-        (now_ns, gap_ns): (i64, i64),
-    ) -> Vec<(String, PathBuf, (u32, u32))> {
+    pub fn opened(&mut self, file: Opened<'_>, (now_ns, gap_ns): (i64, i64)) -> Vec<Withdrawn> {
         let Opened { uid, job, copy, member } = file;
         let mut withdrawn = Vec::new();
         let own = self.rules.iter().filter(|rule| rule.uid == uid).flat_map(|rule| &rule.sets);
@@ -319,37 +354,32 @@ impl Sets {
             } else {
                 set.files.insert(copy, member.clone());
             }
-            let same = |known: &Member| (&known.mount, known.ino) == (&member.mount, member.ino);
-            for set in rule.sets.iter_mut() {
-                let is_earlier = set.number != number;
-                let others = set.files.iter_mut();
-                let others = others.filter(|(known, file)| same(file) && (is_earlier || **known != copy));
-                let others: Vec<u64> = others.map(|(known, _)| *known).collect();
-                for other in others {
-                    if !is_earlier {
-                        set.files.remove(&other);
-                        continue;
-                    }
-                    if let Some(file) = set.files.get_mut(&other) {
-                        (file.is_changed, file.closed) = (true, Closed::Well);
-                    }
-                    if let Mark::Written(path) = std::mem::replace(&mut set.mark, Mark::None) {
-                        let path = OsStr::from_bytes(&path).into();
-                        withdrawn.push((member.mount.clone(), path, (uid, member.gid)));
-                    }
-                }
-            }
+            let is_other = |known: u64, file: &Member| {
+                known != copy && (&file.mount, file.ino) == (&member.mount, member.ino)
+            };
+            set.files.retain(|known, file| !is_other(*known, file));
+            withdrawn.extend(rule.withdraw(number, (&member.mount, member.ino)));
         }
         withdrawn
     }
 
-    /// A file of user `uid` that is to be written back went to the PFS instead.
-    pub fn went_past(&mut self, uid: u32, job: Option<&str>, path: &[u8], (now_ns, gap_ns): (i64, i64)) {
+    /// A file of user `uid` that is to be written back went to the PFS instead: mount, inode and
+    /// path. Returns what [`Sets::opened`] does.
+    pub fn went_past(
+        &mut self,
+        (uid, job): (u32, Option<&str>),
+        (mount, ino, path): (&str, u64, &[u8]),
+        (now_ns, gap_ns): (i64, i64),
+    ) -> Vec<Withdrawn> {
+        let mut withdrawn = Vec::new();
         for rule in self.rules.iter_mut().filter(|rule| rule.covers(uid, job, path)) {
             let set = rule.current(&mut self.numbers, now_ns, gap_ns);
+            let number = set.number;
             set.last_ns = now_ns;
             set.past_tier = Some(String::from_utf8_lossy(path).into_owned());
+            withdrawn.extend(rule.withdraw(number, (mount, ino)));
         }
+        withdrawn
     }
 
     /// The set of a file, newest first, and what the file is there.
@@ -513,13 +543,22 @@ impl Sets {
                     mount: first.mount.clone(),
                     directory,
                     name: rule.marker.clone(),
-                    owner: (rule.uid, first.gid),
+                    owner: rule.owner(first.gid),
                     selector: rule.selector.clone(),
                     files: set.files.values().cloned().collect(),
                 });
             }
         }
         due
+    }
+
+    /// The marker of a set is being written, to this path. `false`: the set is not what it was.
+    pub fn begins_marker(&mut self, number: u64, path: &Path) -> bool {
+        let is_due = self.due_markers().iter().any(|due| due.set == number);
+        if is_due {
+            self.marked(number, Ok(path.as_os_str().as_bytes().to_vec()));
+        }
+        is_due
     }
 
     /// The marker of a set was written, to a path, or was not.
@@ -592,7 +631,7 @@ mod tests {
     #[test]
     fn a_set_is_what_is_written_without_a_gap_and_the_newest_whole_ones_are_held() {
         let mut sets = Sets::default();
-        sets.set_rule(1, rule("/p/**", 1, "")).unwrap();
+        sets.set_rule((1, &[7]), rule("/p/**", 1, "")).unwrap();
         write(&mut sets, "/p/a/1", 1, 0);
         write(&mut sets, "/p/a/2", 2, 10);
         write(&mut sets, "/q/3", 3, 11);
@@ -618,7 +657,7 @@ mod tests {
     #[test]
     fn a_file_that_is_written_again_leaves_no_whole_set_behind_and_withdraws_its_marker() {
         let mut sets = Sets::default();
-        sets.set_rule(1, rule("j", 2, "DONE")).unwrap();
+        sets.set_rule((1, &[7]), rule("j", 2, "DONE")).unwrap();
         write(&mut sets, "/p/a", 1, 0);
         assert_eq!(sets.due_markers(), [], "files may follow");
         assert!(sets.awaits_markers(1, &["j".into()]) && !sets.awaits_markers(1, &["k".into()]));
@@ -645,9 +684,28 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_written_past_the_tier_withdraws_the_marker_also_while_that_is_written() {
+        let mut sets = Sets::default();
+        sets.set_rule((1, &[3, 7]), rule("/p/*", 1, "DONE")).unwrap();
+        write(&mut sets, "/p/a", 1, 0);
+        sets.settle((11, GAP));
+        assert!(sets.begins_marker(1, Path::new("/p/DONE")) && !sets.begins_marker(1, Path::new("/p/DONE")));
+        let past = |sets: &mut Sets| sets.went_past((1, Some("j")), ("pfs", 1, b"/p/a"), (50, GAP));
+        // The file has a group of its user.
+        assert_eq!(past(&mut sets), [("pfs".to_owned(), PathBuf::from("/p/DONE"), (1, 7))]);
+        assert_eq!(states(&sets)[0].1, SetState::Changed);
+        assert_eq!((past(&mut sets), sets.due_markers()), (vec![], vec![]));
+        // It has another group.
+        sets.set_rule((1, &[3]), rule("/p/*", 1, "DONE")).unwrap();
+        write(&mut sets, "/p/b", 2, 100);
+        sets.settle((200, GAP));
+        assert_eq!(sets.due_markers()[0].owner, (1, 3));
+    }
+
+    #[test]
     fn a_late_marker_does_not_replace_a_newer_one() {
         let mut sets = Sets::default();
-        sets.set_rule(1, rule("/p/*", 0, "DONE")).unwrap();
+        sets.set_rule((1, &[7]), rule("/p/*", 0, "DONE")).unwrap();
         open(&mut sets, "/p/1", 1, 0);
         sets.closed(1, true, 0);
         write(&mut sets, "/p/2", 2, 100);
@@ -665,9 +723,9 @@ mod tests {
     #[test]
     fn a_set_whose_files_went_past_the_tier_is_not_whole_nor_is_one_that_an_agent_did_not_see_end() {
         let mut sets = Sets::default();
-        sets.set_rule(1, rule("/p/*", 2, "DONE")).unwrap();
+        sets.set_rule((1, &[7]), rule("/p/*", 2, "DONE")).unwrap();
         write(&mut sets, "/p/1", 1, 0);
-        sets.went_past(1, None, b"/p/large", (1, GAP));
+        sets.went_past((1, None), ("pfs", 50, b"/p/large"), (1, GAP));
         sets.settle((50, GAP));
         assert_eq!(states(&sets), [(1, SetState::PastTier, false)]);
         write(&mut sets, "/p/2", 2, 100);
@@ -684,7 +742,7 @@ mod tests {
     #[test]
     fn old_sets_give_way_to_what_is_written_and_the_newest_does_not() {
         let mut sets = Sets::default();
-        sets.set_rule(1, rule("/p/*", 3, "")).unwrap();
+        sets.set_rule((1, &[7]), rule("/p/*", 3, "")).unwrap();
         for (number, now) in [(1, 0), (2, 100), (3, 200)] {
             write(&mut sets, &format!("/p/{number}"), number, now);
         }
@@ -693,14 +751,14 @@ mod tests {
         assert_eq!(sets.give_way(1), Some(vec![1]));
         assert_eq!(sets.give_way(1), Some(vec![2]));
         assert_eq!(sets.give_way(1), None);
-        assert_eq!(sets.set_rule(1, rule("/p/*", 0, "")), Ok(vec![3]));
+        assert_eq!(sets.set_rule((1, &[7]), rule("/p/*", 0, "")), Ok(vec![3]));
         assert!(sets.rules.is_empty());
     }
 
     #[test]
     fn a_file_that_is_replaced_within_its_burst_is_none_of_the_set() {
         let mut sets = Sets::default();
-        sets.set_rule(1, rule("/p/*", 1, "")).unwrap();
+        sets.set_rule((1, &[7]), rule("/p/*", 1, "")).unwrap();
         write(&mut sets, "/p/manifest", 1, 0);
         write(&mut sets, "/p/manifest.new", 2, 1);
         sets.renamed(2, b"/p/manifest");
@@ -716,12 +774,15 @@ mod tests {
         for (selector, keep, marker) in
             [("", 1, ""), ("/p/[", 1, ""), ("j", 5000, ""), ("j", 1, "a/b"), ("j", 1, "..")]
         {
-            assert!(sets.set_rule(1, rule(selector, keep, marker)).is_err(), "{selector} {keep} {marker}");
+            assert!(
+                sets.set_rule((1, &[7]), rule(selector, keep, marker)).is_err(),
+                "{selector} {keep} {marker}"
+            );
         }
         for number in 0..RULES_MAX {
-            sets.set_rule(1, rule(&format!("job-{number}"), 1, "")).unwrap();
+            sets.set_rule((1, &[7]), rule(&format!("job-{number}"), 1, "")).unwrap();
         }
-        assert!(sets.set_rule(1, rule("one more", 1, "")).is_err());
-        sets.set_rule(2, rule("one more", 1, "")).unwrap();
+        assert!(sets.set_rule((1, &[7]), rule("one more", 1, "")).is_err());
+        sets.set_rule((2, &[7]), rule("one more", 1, "")).unwrap();
     }
 }

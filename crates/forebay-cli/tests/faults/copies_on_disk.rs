@@ -124,7 +124,10 @@ fn a_pass_that_was_cut_off_is_made_again_after_a_restart() {
     drop(sync_later.wait_with_output());
     std::fs::remove_dir_all(node.agent.dir().join("tier")).unwrap();
     node.slow.limit("1GB/s");
+    node.slow.fault("write=EIO");
     node.agent.restart();
+    assert!(node.read("ckpt") == content(1, 0, BYTES), "a half was read");
+    node.slow.fault("none");
     sync(&node.agent);
     assert!(std::fs::read(&behind).unwrap() == content(1, 0, BYTES));
 }

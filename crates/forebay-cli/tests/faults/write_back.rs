@@ -640,6 +640,30 @@ os.write(g, b'new')
 }
 
 #[test]
+fn who_opens_a_dirty_file_waits_for_the_agent_that_has_it() {
+    let Some((slow, dir)) = failing() else { return };
+    let mut agent = Agent::on(&slow.mount());
+    let write = "import os; open(os.path.join(os.environ['DIR'], 'ckpt'), 'wb').write(b'a' * 3000000)";
+    well(python(&agent, &dir, &["--detach"], write).output().unwrap());
+    agent.kill_9();
+    let read = "import os
+path = os.path.join(os.environ['DIR'], 'ckpt')
+size = os.path.getsize(path)
+print(size, len(open(path, 'rb').read()))
+f = open(path, 'ab'); f.write(b'b'); f.close()
+print(os.path.getsize(path))";
+    let mut reader = python(&agent, &dir, &["--detach"], read);
+    let reader = reader.stderr(Stdio::inherit()).spawn().unwrap();
+    // While nobody answers, as at the start of an agent.
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    agent.restart();
+    assert_eq!(well(reader.wait_with_output().unwrap()), "3000000 3000000\n3000001\n");
+    slow.fault("none");
+    sync(&agent);
+    assert_eq!(std::fs::metadata(slow.behind("out/ckpt")).unwrap().len(), 3_000_001);
+}
+
+#[test]
 fn a_pass_that_an_outage_has_cut_off_is_made_again() {
     let Some(slow) = SlowFs::start() else { return };
     let agent = Agent::on(&slow.mount());

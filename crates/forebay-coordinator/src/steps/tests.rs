@@ -159,6 +159,9 @@ fn coflows_are_paced_by_their_order_where_they_meet() {
     world.steps.left(Nanos(S), 1, S / 1000);
     world.steps.changed(Nanos(S), 2, &owner("b"), false, 0);
     assert_eq!(paces(&mut world), [("a".to_owned(), 1000)]);
+    // One that ends behind others writes freely from then on.
+    world.steps.changed(Nanos(S), 3, &owner("c"), false, 0);
+    assert_eq!(paces(&mut world), [("c".to_owned(), 1000)]);
 }
 
 #[test]

@@ -1,0 +1,235 @@
+"""Write-back under kills: programs write, something is killed, and nothing that was promised is lost.
+
+    python3 bench/chaos_writes.py FOREBAY [--minutes 10] [--seed N] [--kills N]
+
+Four programs under `forebay run --write-back` write files of known content: in place, and as a new
+file that replaces the old one. Every second or so a program or the agent is killed, and in every
+second round, where programs use `--copies disk`, the whole node: programs, agent, and all that was
+in memory. Then an agent starts, `forebay sync` brings all to the PFS, and each file there is
+compared with what its program had been promised:
+
+- without the loss of memory: all that a write has taken;
+- with it: all that an fsync or close has taken;
+- a file that was replaced: the old one or the new one, whole.
+
+Ends with 1 at the first violation, and leaves what there is.
+"""
+
+import argparse
+import mmap
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+WRITERS = 4
+SLOTS = 3
+# Of a slot in a program's state: the version begun, its bytes that write has taken, those that fsync
+# has taken, and the last version that was closed, or has replaced the one before.
+STATE = struct.Struct("=QQQQ")
+SIZE_MAX = 3 << 20
+READY_S = 30
+
+
+def body(seed, writer, slot, version):
+    """The content of a version; none is empty."""
+    source = random.Random(f"{seed}/{writer}/{slot}/{version}")
+    return source.randbytes(source.choice((1, 100, 4096, 70_000, source.randrange(1, SIZE_MAX))))
+
+
+def replaces(slot):
+    """Whether new versions of a slot come by a rename."""
+    return slot == SLOTS - 1
+
+
+def write_for_ever(directory, state_path, seed, writer):
+    """The program that is killed."""
+    chance = random.Random()
+    with open(state_path, "r+b") as file:
+        state = mmap.mmap(file.fileno(), 0)
+
+    def note(slot, version, written, synced, done):
+        STATE.pack_into(state, slot * STATE.size, version, written, synced, done)
+
+    while True:
+        slot = chance.randrange(SLOTS)
+        version, _, _, done = STATE.unpack_from(state, slot * STATE.size)
+        version += 1
+        content = body(seed, writer, slot, version)
+        path = os.path.join(directory, f"{writer}-{slot}")
+        note(slot, version, 0, 0, done)
+        target = path + ".new" if replaces(slot) else path
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        at = synced = 0
+        while at < len(content):
+            at += os.write(fd, content[at:at + chance.randrange(1, 1 << 20)])
+            note(slot, version, at, synced, done)
+            if chance.random() < 0.3:
+                os.fsync(fd)
+                synced = at
+                note(slot, version, at, synced, done)
+        os.close(fd)
+        if replaces(slot):
+            os.replace(target, path)
+        note(slot, version, at, at, version)
+
+
+class Node:
+    """An agent, its programs, and what they may rely on."""
+
+    def __init__(self, args, place, disk):
+        self.forebay, self.seed = os.path.abspath(args.forebay), args.seed
+        self.tier, self.state, self.pfs = place / "tier", place / "state", disk / "pfs"
+        self.pfs.mkdir()
+        self.config = place / "config.toml"
+        self.config.write_text(
+            f"[agent]\nstate_dir = '{self.state}'\n[tier]\ncapacity = '96MiB'\nbacking = 'directory'\ndirectory = '{self.tier}'\nlog = '{disk / 'log'}'\n"
+            f"[[mount]]\nlabel = 'pfs'\nroot = '{self.pfs}'\n"
+        )
+        self.log = open(disk / "agent.log", "ab")
+        self.env = {**os.environ, "FOREBAY_SOCKET": str(self.state / "agent.sock"), "FOREBAY_DEADLINE_MS": "20000"}
+        self.agent, self.programs = None, {}
+        self.states = [place / f"state-{writer}" for writer in range(WRITERS)]
+        for path in self.states:
+            path.write_bytes(bytes(STATE.size * SLOTS))
+
+    def start_agent(self):
+        self.agent = subprocess.Popen([self.forebay, "up", "--foreground", "--config", self.config], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, start_new_session=True)
+        until = time.monotonic() + READY_S
+        while subprocess.run([self.forebay, "status", "--json"], env=self.env, capture_output=True, check=False).returncode:
+            if self.agent.poll() is not None or time.monotonic() > until:
+                raise SystemExit("chaos: no agent is ready; see agent.log")
+            time.sleep(0.05)
+
+    def start_program(self, writer, more):
+        run = [self.forebay, "run", "--quiet", "--write-back", self.pfs, "--detach", *more, "--", sys.executable, __file__]
+        command = [*run, "--write", self.pfs, self.states[writer], str(self.seed), str(writer)]
+        self.programs[writer] = subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, start_new_session=True)
+
+    def kill_programs(self, writers):
+        for writer in writers:
+            process = self.programs.pop(writer)
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def kill_agent(self):
+        if self.agent.poll() is not None:
+            raise SystemExit("chaos: the agent has ended by itself; see agent.log")
+        os.killpg(self.agent.pid, signal.SIGKILL)
+        self.agent.wait()
+
+    def lose_memory(self):
+        shutil.rmtree(self.tier)
+
+    def sync(self):
+        for _ in range(5):
+            done = subprocess.run([self.forebay, "sync", "--quiet"], env=self.env, capture_output=True, text=True, timeout=120, check=False)
+            if done.returncode == 0:
+                return
+            time.sleep(1)
+        listed = subprocess.run([self.forebay, "dirty"], env=self.env, capture_output=True, text=True, check=False).stdout
+        raise SystemExit(f"chaos: what was written does not reach the PFS: {done.stderr}\n{listed}")
+
+    def check(self, is_lost):
+        """Compares all files with what was promised; how many, and what is wrong."""
+        count, wrong = 0, []
+        for writer, path in enumerate(self.states):
+            state = path.read_bytes()
+            for slot in range(SLOTS):
+                version, written, synced, done = STATE.unpack_from(state, slot * STATE.size)
+                if version == 0:
+                    continue
+                count += 1
+                file = self.pfs / f"{writer}-{slot}"
+                content = file.read_bytes() if file.exists() else None
+                if why := self.objection(writer, slot, (version, synced if is_lost else written, done), content):
+                    wrong.append(f"{file.name}: {why}; version {version}, {written} bytes written, {synced} synced, {done} done, memory {'lost' if is_lost else 'kept'}; {len(content) if content is not None else 'no'} bytes there")
+        return count, wrong
+
+    def objection(self, writer, slot, promised, content):
+        version, least, done = promised
+        new = body(self.seed, writer, slot, version)
+        if done == version:
+            return None if content == new else "not what was closed"
+        old = body(self.seed, writer, slot, done) if done else None
+        if content == old and (replaces(slot) or least == 0):
+            return None
+        if replaces(slot):
+            return None if content == new else "neither the old nor the new file"
+        if content is None:
+            return "it is gone" if least else None
+        if len(content) < least:
+            return f"shorter than {least}"
+        if content != new[:len(content)] and not (least == 0 and self.is_older(writer, slot, version, content)):
+            return "other bytes"
+        return None
+
+    def is_older(self, writer, slot, version, content):
+        """Whether it is the beginning of a version before, of which more had not been promised."""
+        return any(content == body(self.seed, writer, slot, older)[:len(content)] for older in range(max(version - 8, 1), version))
+
+
+def main():
+    if sys.argv[1:2] == ["--write"]:
+        write_for_ever(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("forebay")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--kills", type=int, help="end after so many, whatever the time")
+    args = parser.parse_args()
+    print(f"chaos: seed {args.seed}", flush=True)
+    place, disk = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="forebay-chaos-")), Path(tempfile.mkdtemp(dir="/var/tmp", prefix="forebay-chaos-"))
+    node, chance = Node(args, place, disk), random.Random(args.seed)
+    until, rounds, kills, losses, checked = time.monotonic() + 60 * args.minutes, 0, 0, 0, 0
+    node.start_agent()
+    while time.monotonic() < until and (args.kills is None or kills < args.kills):
+        rounds += 1
+        on_disk = rounds % 2 == 0
+        more = ["--copies", "disk"] if on_disk else []
+        for writer in range(WRITERS):
+            node.start_program(writer, more)
+        for _ in range(chance.randrange(1, 6)):
+            time.sleep(chance.uniform(0.1, 1.0))
+            if chance.random() < 0.5:
+                node.kill_agent()
+                time.sleep(chance.choice((0, 0, 0.5)))
+                node.start_agent()
+            else:
+                writer = chance.choice(sorted(node.programs))
+                node.kill_programs([writer])
+                node.start_program(writer, more)
+            kills += 1
+        is_lost = on_disk and chance.random() < 0.7
+        if is_lost:
+            # The agent first: nobody is promised anything by a node that is gone.
+            node.kill_agent()
+        node.kill_programs(list(node.programs))
+        kills += WRITERS
+        if is_lost:
+            node.lose_memory()
+            losses += 1
+            kills += 1
+            node.start_agent()
+        node.sync()
+        count, wrong = node.check(is_lost)
+        checked += count
+        print(f"round {rounds}: {kills} kills, {losses} losses of memory, {checked} files compared, {len(wrong)} violations", flush=True)
+        if wrong:
+            print("\n".join(wrong), f"\nleft: {place}, {disk}", sep="\n")
+            node.kill_agent()
+            return 1
+    node.kill_agent()
+    shutil.rmtree(place)
+    shutil.rmtree(disk)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
