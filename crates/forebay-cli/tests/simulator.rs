@@ -366,8 +366,8 @@ fn a_changed_grant_is_noticed() {
         (
             "\"kind\":\"burst-buffer\"",
             "\"kind\":\"tape\"",
-            "this is a run of kind 'tape'; colocation, burst-buffer, cluster, memory, world, stages, node and laws can \
-             be replayed",
+            "this is a run of kind 'tape'; colocation, burst-buffer, cluster, memory, world, stages, access, \
+             node and laws can be replayed",
         ),
     ] {
         let changed = text.replacen(from, to, 1);

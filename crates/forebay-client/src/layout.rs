@@ -1,12 +1,13 @@
-//! Creates files with a layout ([`forebay_pfs::layout::hint`]).
+//! Creates files with a layout ([`forebay_pfs::layout::create`]).
 //!
 //! A hint never costs a program its file: what the PFS does not take is reported in one line, and
 //! the file is created as any other.
 
 use crate::session::{Client, unexpected};
 use crate::write::{FileWriter, WriteMode, WriteOptions};
-pub use forebay_pfs::layout::hint::{Hint, NotLaid};
-use forebay_pfs::layout::hint::{create, create_at};
+pub use forebay_pfs::layout::create::NotLaid;
+use forebay_pfs::layout::create::{create, create_at};
+pub use forebay_pfs::layout::hint::Hint;
 use forebay_wire::{Reply, Request};
 use std::ffi::CStr;
 use std::io;

@@ -22,8 +22,7 @@ use std::collections::BTreeMap;
 /// See [`Driver::capacity`].
 const CAPACITY_PARTS: u64 = 32;
 
-/// A message to the agent of a node.
-pub type ToNode = (String, ToAgent);
+pub use crate::hpc::ToNode;
 
 /// The node whose program a job is, and the job's number there.
 pub type Owner = (String, u64);

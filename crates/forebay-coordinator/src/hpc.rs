@@ -1,6 +1,7 @@
 //! HPC jobs over several nodes: programs of one user that declare the same name are one job, whose
 //! phase lasts from the first begin to the last end.
 
+use forebay_wire::cluster::ToAgent;
 use forebay_wire::{HpcJob, HpcUpdate};
 use std::collections::BTreeMap;
 
@@ -9,6 +10,9 @@ const JOBS_MAX: usize = 1024;
 
 /// Programs of all jobs at a time.
 const MEMBERS_MAX: usize = 16_384;
+
+/// A message to the agent of a node.
+pub type ToNode = (String, ToAgent);
 
 /// The node whose program it is, and its number there.
 pub type Owner = (String, u64);

@@ -10,8 +10,7 @@
 //! that are first and have no server in common write freely, and each of the others for
 //! [`BEHIND_PERMILLE`] of the time. Agents enforce it on the programs that they observe.
 
-use crate::driver::ToNode;
-use crate::hpc::Owner;
+use crate::hpc::{Owner, ToNode};
 use forebay_policy::burst::access::{
     Access, Action, Config, Event, LEAD_SHARE, NodeSet, Setup, Snapshot, StepId, Token,
 };

@@ -6,6 +6,7 @@
 //! [`probe_paths`].
 
 mod beegfs;
+pub mod create;
 mod glusterfs;
 pub mod hint;
 mod lustre;

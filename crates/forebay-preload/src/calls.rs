@@ -11,9 +11,9 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use libc::{AT_FDCWD, iovec, mode_t, off_t, size_t, ssize_t};
 
 use crate::absorb::{self, Access};
-use crate::layout::before_open;
 use crate::mapping::Call;
 use crate::next::next;
+use crate::tier::before_open;
 use crate::tier::{self, At};
 use crate::{descriptors, inside, observer, own_files};
 

@@ -4,7 +4,7 @@
 //! is about to create is created here first, with its layout ([`forebay_client::layout`]). The
 //! program's own call then opens it.
 
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_int};
 use std::ffi::{CString, OsStr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +16,7 @@ use forebay_client::{Client, Hint};
 use libc::mode_t;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use crate::{absorb, paths, shared, tier, unserved};
+use crate::{absorb, paths, shared, unserved};
 
 const VARIABLE: &CStr = c"FOREBAY_LAYOUT";
 
@@ -41,16 +41,10 @@ pub fn attach() {
     let _is_set_once = HINTS.set(lines.split('\n').filter_map(hint_of).collect());
 }
 
-/// The program is about to open `path` below the directory `dir`. Returns the flags for that:
-/// without `O_EXCL` if the file is there now because of this call.
+/// Whether new files may get layouts.
 #[inline]
-pub fn before_open(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    let creates = flags & libc::O_CREAT != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY;
-    if !creates || HINTS.get().is_none() || path.is_null() {
-        return flags;
-    }
-    // SAFETY: the program has passed a C string.
-    tier::before_create(dir, unsafe { CStr::from_ptr(path) }.to_bytes(), flags, mode)
+pub fn is_on() -> bool {
+    HINTS.get().is_some()
 }
 
 /// Creates the file if a pattern covers it and it is not there. `is_covered` says whether a path is

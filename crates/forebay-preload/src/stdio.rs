@@ -9,8 +9,8 @@ use libc::{FILE, size_t, ssize_t};
 
 use crate::absorb::{self, Access};
 use crate::calls::{exports, may_try_again, take_place};
-use crate::layout::before_open;
 use crate::next::next;
+use crate::tier::before_open;
 use crate::{descriptors, observer, tier};
 
 /// The descriptor of a stream, or -1 if it has none.

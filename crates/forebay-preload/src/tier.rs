@@ -562,9 +562,21 @@ pub fn newest(identity: (u64, u64)) -> Option<absorb::Newest> {
     guarded(&inside, || absorb::newest(CLIENT.get()?, identity))
 }
 
+/// The program is about to open `path` below the directory `dir`. Returns the flags for that:
+/// without `O_EXCL` if the file is there now because of this call.
+#[inline]
+pub fn before_open(dir: c_int, path: *const libc::c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+    let creates = flags & libc::O_CREAT != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY;
+    if !creates || !layout::is_on() || path.is_null() {
+        return flags;
+    }
+    // SAFETY: the program has passed a C string.
+    before_create(dir, unsafe { CStr::from_ptr(path) }.to_bytes(), flags, mode)
+}
+
 /// Before the program opens `path` to create it; see [`layout::create`].
 #[cold]
-pub fn before_create(dir: c_int, path: &[u8], flags: c_int, mode: u32) -> c_int {
+fn before_create(dir: c_int, path: &[u8], flags: c_int, mode: u32) -> c_int {
     if !inside::is_on() || inside::is_inside() || !inside::is_owner() || is_on_signal_stack() {
         return flags;
     }

@@ -1,21 +1,21 @@
 //! Carries out what the rules for checkpoints want ([`super::sets`]): pins the copies of sets that
 //! are held, writes markers, and notes the sets in the tier for the next agent.
 
+use super::WriteBack;
+use super::dirty_file::Dirty;
+use super::followed::{Checkpoints, NAMED_MAX, NOTED_AFTER, name_only};
 use super::marker;
-use super::sets::{DueMarker, Mark, Member, Opened, Set, Sets, Withdrawn};
-use super::{Dirty, WriteBack};
+use super::sets::{DueMarker, Mark, Member, Opened, Set, Withdrawn};
 use crate::cache::entry::Entry;
 use crate::counters::add;
 use crate::lock::lock;
-use crate::mounts::opened_path::opened_path;
 use crate::mounts::wall_clock_ns;
 use crate::user_limits::Kind;
 use forebay_store::dirty::{DirtyRecord, Words};
 use forebay_wire::{CheckpointRule, CheckpointSeries, CheckpointSet, PATHS_MAX, Refusal};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::MutexGuard;
@@ -27,75 +27,6 @@ const ANSWER: Duration = Duration::from_secs(1);
 
 /// A marker that could not be written is tried again after this time.
 const MARKER_PAUSE: Duration = Duration::from_secs(1);
-
-/// The sets of a node, and what is to be done for them.
-#[derive(Debug, Default)]
-pub struct Checkpoints {
-    /// See [`Sets`].
-    pub sets: Sets,
-    /// It has changed since it was noted in the tier.
-    is_changed: bool,
-    /// In a way that the next agent has to know.
-    is_urgent: bool,
-    noted_at: Option<Instant>,
-    /// No marker is tried before.
-    not_before: Option<Instant>,
-    /// Files whose names may change, by their copies: programs write under names that are not
-    /// final, of files or of directories. Descriptors that are good for nothing else.
-    named: BTreeMap<u64, OwnedFd>,
-    /// When their names were looked at last.
-    looked_at: Option<Instant>,
-}
-
-/// Most of these descriptors; the names of further files are those at their open.
-const NAMED_MAX: usize = 4096;
-
-/// Files come and go in a burst: the next agent need not know each at once, as it takes no set for
-/// whole of which it does not know the end.
-const NOTED_AFTER: Duration = Duration::from_secs(1);
-
-/// How often the names are looked at.
-const LOOK_AT_NAMES: Duration = Duration::from_secs(1);
-
-impl Checkpoints {
-    /// Looks what the files are called by now, at once or if it is time, and forgets those whose
-    /// names do not matter any more. The kernel knows what this node has renamed and removed.
-    /// Returns copies that are released, because their files are gone.
-    fn follow_names(&mut self, at_once: bool) -> Vec<u64> {
-        let mut released = Vec::new();
-        let is_time = self.looked_at.is_none_or(|looked_at| looked_at.elapsed() >= LOOK_AT_NAMES);
-        if self.named.is_empty() || !at_once && !is_time {
-            return released;
-        }
-        self.looked_at = Some(Instant::now());
-        for (copy, name) in &self.named {
-            let path = opened_path(name.as_fd());
-            if path.ends_with(b" (deleted)") {
-                if has_no_name(name.as_fd()) && self.sets.removed(*copy) {
-                    released.push(*copy);
-                }
-            } else if path.first() == Some(&b'/') {
-                self.sets.renamed(*copy, &path);
-            }
-        }
-        self.is_changed = true;
-        let sets = &self.sets;
-        self.named.retain(|copy, _| sets.follows(*copy));
-        released
-    }
-}
-
-/// Whether the file was removed, as far as the kernel knows without asking the PFS.
-fn has_no_name(file: BorrowedFd<'_>) -> bool {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    statx(file, c"", flags, StatxFlags::NLINK).is_ok_and(|stat| stat.stx_nlink == 0)
-}
-
-/// The file, open for nothing but its name.
-fn name_only(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Ok(openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
-}
 
 impl WriteBack {
     /// The sets, to be changed. Whoever holds the lock does not take that of the state.

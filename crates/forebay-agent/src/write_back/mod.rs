@@ -16,7 +16,7 @@
 //! | `elsewhere`, `newest` | those of other nodes |
 //! | `copies` | makes second copies of files: on other nodes, or in the log on a disk |
 //! | `kept` | keeps second copies of files of other nodes, and takes the files over |
-//! | `sets`, `checkpoints`, `marker` | sets of checkpoints that stay, and their markers |
+//! | `sets`, `followed`, `pattern`, `checkpoints`, `marker` | sets of checkpoints that stay, and their markers |
 
 mod adopt;
 pub mod checkpoints;
@@ -24,6 +24,7 @@ mod clean;
 pub mod copies;
 mod dirty_file;
 pub mod elsewhere;
+mod followed;
 mod kept;
 mod kept_file;
 mod marker;
@@ -44,9 +45,9 @@ use crate::mounts::opened_path::opened_path;
 use crate::scheduler::Scheduler;
 use crate::stop::Stop;
 use crate::user_limits::{Kind, Shares};
-use checkpoints::Checkpoints;
 use dirty_file::{Dirty, Phase, Stamp};
 use elsewhere::Elsewhere;
+use followed::Checkpoints;
 use forebay_pfs::lease::{Opened, Writers, writers};
 use forebay_pfs::{FileFacts, Revalidate};
 use forebay_policy::drain;
