@@ -35,8 +35,8 @@ from pathlib import Path
 
 WRITERS = 4
 SLOTS = 3
-# Of a slot in a program's state: the version begun, its bytes that write has taken, those that fsync
-# has taken, and the last version that was closed, or has replaced the one before.
+# Of a slot in a program's state: the version begun, its bytes that write has taken, those that
+# fsync has taken, and the last version that was closed, or has replaced the one before.
 STATE = struct.Struct("=QQQQ")
 SIZE_MAX = 3 << 20
 READY_S = 30

@@ -1,6 +1,6 @@
-//! Patterns of paths, as `forebay run --write-back` has them: `*` and `?` match no slash, `**` matches
-//! any directories. A user chooses both pattern and path, and the agent compares them while others
-//! wait: the time is bounded by the product of their lengths.
+//! Patterns of paths, as `forebay run --write-back` has them: `*` and `?` match no slash, `**`
+//! matches any directories. A user chooses both pattern and path, and the agent compares them while
+//! others wait: the time is bounded by the product of their lengths.
 
 use glob::Pattern;
 
