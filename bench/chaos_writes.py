@@ -12,7 +12,7 @@ compared with what its program had been promised:
 - with it: all that an fsync or close has taken;
 - a file that was replaced: the old one or the new one, whole.
 
-A file may be parked when nobody can tell any more what became of it on the PFS: it was replaced
+A file may be parked when nobody knows any more what became of it on the PFS: it was replaced
 while no agent was there, or was written anew when the memory was lost. Parked files are counted,
 and do not excuse what is missing on the PFS.
 
