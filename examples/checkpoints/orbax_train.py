@@ -7,6 +7,7 @@ Orbax writes each checkpoint into a directory that it renames when it is complet
 """
 
 import argparse
+import time
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ def main():
     parser.add_argument("directory")
     parser.add_argument("steps", type=int)
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--pause", type=float, default=0, metavar="SECONDS", help="of each step, to have time to look")
     args = parser.parse_args()
     state = {"weights": jnp.zeros((256, 256)), "velocity": jnp.zeros((256, 256))}
     step = 0
@@ -39,6 +41,7 @@ def main():
         while step < args.steps:
             state, loss = update(state, step)
             step += 1
+            time.sleep(args.pause)
             if step % EVERY == 0:
                 manager.save(step, args=ocp.args.StandardSave(state))
                 manager.wait_until_finished()
