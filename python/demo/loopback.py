@@ -293,6 +293,9 @@ def replay(program, decisions):
     lines = actions = 0
     for log in sorted(decisions.rglob(f"*-{'[0-9]' * 6}.log")):
         done = subprocess.run([program, "--json", "replay", str(log)], capture_output=True, text=True, timeout=60, check=False)
+        # A coordinator whose jobs do not share records no step.
+        if "no action of a machine is recorded" in done.stderr:
+            continue
         if done.returncode:
             raise lab.LabError(f"`forebay replay {log.name}` fails: {done.stderr.strip() or done.stdout.strip()}")
         found = json.loads(done.stdout)
