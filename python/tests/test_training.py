@@ -73,7 +73,7 @@ class DistributedSampler:
 
 
 class Told:
-    """Stands for the agent: what it is told of an order."""
+    """Stands for the agent: what it hears of an order."""
 
     def __init__(self):
         self.announced, self.read_count, self.left = [], 0, 0

@@ -390,8 +390,11 @@ fn spawn_workers(node: &Arc<Node>) -> io::Result<Vec<JoinHandle<()>>> {
     }
     let write_back = node.write_back.clone();
     threads.push(spawn("write-back", move || write_back.keep_house())?);
-    for (place, name) in [(SecondPlace::Node, "copies"), (SecondPlace::Disk, "log")] {
-        for number in 0..copies::SENDERS {
+    // Without a log, one says so to programs.
+    let to_disk = node.config.log.as_ref().map_or(1, |_| copies::SENDERS);
+    let senders = [(SecondPlace::Node, "copies", copies::SENDERS), (SecondPlace::Disk, "log", to_disk)];
+    for (place, name, count) in senders {
+        for number in 0..count {
             let write_back = node.write_back.clone();
             threads.push(spawn(&format!("{name}-{number}"), move || write_back.send_copies(place))?);
         }

@@ -24,11 +24,16 @@ const ROOM_TRIES: usize = 8;
 /// The agent answers within a second that it needs more time.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Whether other nodes may have newer bytes of a file of which the PFS shows length and mtime
-/// (nanoseconds since 1970).
+/// Whether newer bytes of a file may be in memory, here or on another node, of which the PFS shows
+/// length and mtime (nanoseconds since 1970).
 pub fn may_be_elsewhere(size: u64, mtime_ns: i64) -> bool {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     size == 0 || since_1970.as_nanos() as i64 - mtime_ns < RECENT.as_nanos() as i64
+}
+
+fn is_suspect(stat: &rustix::fs::Stat) -> bool {
+    let mtime_ns = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec as i64);
+    may_be_elsewhere(stat.st_size as u64, mtime_ns)
 }
 
 /// A file whose writes go to the tier.
@@ -71,7 +76,7 @@ impl Client {
         let stat = rustix::fs::fstat(file)?;
         let is_dirty = self.dirty_index().is_some_and(|index| index.may_have(stat.st_dev, stat.st_ino));
         let limit = self.session.config.deadline;
-        let answer = match is_dirty {
+        let answer = match is_dirty && is_suspect(&stat) {
             true => self.session.call_about_dirty(&request, &fds, limit)?,
             false => self.session.call(&request, &fds, limit)?,
         };
@@ -89,9 +94,17 @@ impl Client {
     /// it yet.
     ///
     /// # Errors
-    /// No agent answers.
+    /// No agent answers, and the file [`may_be_elsewhere`].
     pub fn dirty_content(&self, file: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
-        let answer = self.session.call_about_dirty(&Request::Open, &[file], self.session.config.deadline)?;
+        let (request, fds, limit) = (Request::Open, [file], self.session.config.deadline);
+        let answer = match is_suspect(&rustix::fs::fstat(file)?) {
+            true => self.session.call_about_dirty(&request, &fds, limit)?,
+            // Another file has its place in the table, most likely.
+            false => match self.session.call(&request, &fds, limit) {
+                Ok(answer) => answer,
+                Err(_) => return Ok(None),
+            },
+        };
         match answer.message {
             Reply::Dirty { .. } => Ok(answer.fds.into_iter().next()),
             _ => Ok(None),
@@ -101,11 +114,12 @@ impl Client {
     /// Waits for an agent that is being started anew, if the last one has left dirty files: without
     /// it, programs would see what is on the PFS. Returns whether there is one.
     pub fn await_agent_of_dirty_files(&self) -> bool {
-        let until = Instant::now() + NO_AGENT_MAX;
+        let until = Instant::now() + self.session.patience();
         loop {
             let is_there = self.session.connect_to_agent().is_ok();
             let is_over = !self.dirty_index().is_some_and(DirtyIndex::any) || Instant::now() >= until;
             if is_there || is_over {
+                self.session.note_agent(is_there);
                 return is_there;
             }
             std::thread::sleep(NO_AGENT_PAUSE);
@@ -156,10 +170,16 @@ impl Client {
     }
 
     /// Length, blocks of 512 bytes, and time of the last write in nanoseconds since 1970, of a file
-    /// that the PFS does not have yet.
-    pub fn dirty_stat(&self, dev: u64, ino: u64) -> Option<(u64, u64, i64)> {
+    /// that the PFS does not have yet. If that `is_empty` there, an agent that is being started
+    /// anew is waited for.
+    pub fn dirty_stat(&self, (dev, ino): (u64, u64), is_empty: bool) -> Option<(u64, u64, i64)> {
         let request = Request::DirtyStat { dev, ino };
-        match self.session.call_about_dirty(&request, &[], self.session.config.deadline).ok()?.message {
+        let limit = self.session.config.deadline;
+        let answer = match is_empty {
+            true => self.session.call_about_dirty(&request, &[], limit),
+            false => self.session.call(&request, &[], limit),
+        };
+        match answer.ok()?.message {
             Reply::DirtyStat { size, blocks, mtime_ns } => Some((size, blocks, mtime_ns)),
             _ => None,
         }

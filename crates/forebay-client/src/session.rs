@@ -201,6 +201,8 @@ pub(crate) struct Session {
     ring: RwLock<Option<Arc<RingWriter>>>,
     /// Milliseconds since `born` until which the agent is left alone.
     leave_alone_until_ms: AtomicU64,
+    /// An agent with dirty files was waited for in vain.
+    is_agent_gone: AtomicBool,
     born: Instant,
     warned: AtomicBool,
     /// The connection whose end would end this process's job, and the job's token.
@@ -234,6 +236,7 @@ impl Session {
             mounts: RwLock::new(None),
             ring: RwLock::new(None),
             leave_alone_until_ms: AtomicU64::new(0),
+            is_agent_gone: AtomicBool::new(false),
             born: Instant::now(),
             warned: AtomicBool::new(false),
             job: Mutex::new(None),
@@ -429,6 +432,17 @@ impl Session {
         self.unless_left_alone(|| self.exchange(request, fds, limit))
     }
 
+    /// How long an agent that is being started anew is waited for: once in vain is enough for a
+    /// program that looks at a thousand files.
+    pub(crate) fn patience(&self) -> Duration {
+        if self.is_agent_gone.load(Ordering::Relaxed) { Duration::ZERO } else { NO_AGENT_MAX }
+    }
+
+    /// Notes whether an agent was found in that time.
+    pub(crate) fn note_agent(&self, is_there: bool) {
+        self.is_agent_gone.store(!is_there, Ordering::Relaxed);
+    }
+
     /// As [`Session::call`], about a file that is dirty on this node: an agent that is being
     /// started anew is waited for, since nobody else has the newest bytes.
     ///
@@ -440,16 +454,20 @@ impl Session {
         fds: &[BorrowedFd<'_>],
         limit: Duration,
     ) -> io::Result<Received<Reply>> {
-        let until = Instant::now() + NO_AGENT_MAX;
+        let until = Instant::now() + self.patience();
         loop {
             match self.call(request, fds, limit) {
                 Err(e) if out_of_files(&e).is_some() => return Err(e),
                 Err(_) if Instant::now() < until => std::thread::sleep(NO_AGENT_PAUSE),
                 Err(e) => {
+                    self.note_agent(false);
                     let why = format!("its newest bytes are in memory, and the agent does not answer ({e})");
                     return Err(no_agent(libc::EIO, why));
                 }
-                answered => return answered,
+                answered => {
+                    self.note_agent(true);
+                    return answered;
+                }
             }
         }
     }

@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-/// Servers that are told apart at a time. Sites have tens; beyond these, two names may count as one
-/// server, whose steps then wait for each other.
+/// Servers that are distinguished at a time. Sites have tens; beyond these, two names may count as
+/// one server, whose steps then wait for each other.
 pub const SERVERS_MAX: u32 = 256;
 
 /// A token is good for so long: three heartbeats.

@@ -400,8 +400,9 @@ pub fn content_of(fd: c_int) -> Option<Newest> {
 }
 
 /// What the agent reports of a dirty file with this device and inode.
-pub fn newest(client: &Client, identity: (u64, u64)) -> Option<Newest> {
-    let (size, blocks, mtime_ns) = client.dirty_stat(identity.0, identity.1)?;
+/// The PFS shows it as empty if that `is_empty`.
+pub fn newest(client: &Client, identity: (u64, u64), is_empty: bool) -> Option<Newest> {
+    let (size, blocks, mtime_ns) = client.dirty_stat(identity, is_empty)?;
     Some(Newest { size, blocks, mtime_ns })
 }
 
@@ -414,6 +415,10 @@ pub fn before_rename(client: &Client, from: &[u8], to: &[u8]) -> Result<(), c_in
     let replaces = identity(&old) != identity(&new) && (new.len() > 0 || is_dirty(identity(&new)));
     if !is_dirty(identity(&old)) || !replaces {
         return Ok(());
+    }
+    // Of one that is empty on the PFS, the bytes can only be in memory.
+    if !client.await_agent_of_dirty_files() && old.len() == 0 {
+        return Err(libc::EIO);
     }
     let path = std::path::Path::new(OsStr::from_bytes(from));
     let synced = client.sync_dirty(Some(path), || true).or_else(|e| match e.kind() {

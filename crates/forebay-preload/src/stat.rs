@@ -15,12 +15,17 @@ use crate::next::next;
 trait Attributes {
     /// Device and inode of a regular file.
     fn identity(&self) -> Option<(u64, u64)>;
+    fn is_empty(&self) -> bool;
     fn set(&mut self, newest: &Newest);
 }
 
 impl Attributes for Stat {
     fn identity(&self) -> Option<(u64, u64)> {
         (self.st_mode & libc::S_IFMT == libc::S_IFREG).then_some((self.st_dev, self.st_ino))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.st_size == 0
     }
 
     fn set(&mut self, newest: &Newest) {
@@ -37,6 +42,10 @@ impl Attributes for Statx {
         (is_regular && self.stx_mask & libc::STATX_TYPE != 0).then_some((dev, self.stx_ino))
     }
 
+    fn is_empty(&self) -> bool {
+        self.stx_size == 0
+    }
+
     fn set(&mut self, newest: &Newest) {
         (self.stx_size, self.stx_blocks) = (newest.size, newest.blocks);
         self.stx_mtime.tv_sec = newest.mtime_ns.div_euclid(1_000_000_000);
@@ -50,7 +59,8 @@ fn by_path<A: Attributes>(result: c_int, found: *mut A) -> c_int {
     if result == 0 && absorb::is_any_dirty() && !inside::is_inside() {
         // SAFETY: the kernel has just written it.
         let found = unsafe { &mut *found };
-        if let Some(newest) = found.identity().and_then(crate::tier::newest) {
+        let is_empty = found.is_empty();
+        if let Some(newest) = found.identity().and_then(|file| crate::tier::newest(file, is_empty)) {
             found.set(&newest);
         }
     }

@@ -554,12 +554,12 @@ pub fn sought(fd: c_int, position: off_t) {
 
 /// What is newer than the PFS's attributes of the file with this device and inode, if it is dirty.
 #[cold]
-pub fn newest(identity: (u64, u64)) -> Option<absorb::Newest> {
+pub fn newest(identity: (u64, u64), is_empty: bool) -> Option<absorb::Newest> {
     if !absorb::is_dirty(identity) || !inside::is_owner() || is_on_signal_stack() {
         return None;
     }
     let inside = inside::enter()?;
-    guarded(&inside, || absorb::newest(CLIENT.get()?, identity))
+    guarded(&inside, || absorb::newest(CLIENT.get()?, identity, is_empty))
 }
 
 /// The program is about to open `path` below the directory `dir`. Returns the flags for that:

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
 use std::sync::{Mutex, PoisonError};
 
-const SLOTS: u64 = 8192;
+const SLOTS: u64 = 65_536;
 /// Bytes before the first slot. The first word counts all dirty files; the second is 1 while there
 /// are other nodes.
 const HEAD_BYTES: usize = 64;

@@ -115,7 +115,11 @@ impl WriteBack {
                     // This one waits for the PFS, which is as good as either.
                     dirty.copying.missed_until = Some(self.now() + PFS_ONLY.as_nanos() as u64);
                 }
-                _ => dirty.copying.place = second,
+                _ => {
+                    dirty.copying.place = second;
+                    let again = self.now() + AGAIN.as_nanos() as u64;
+                    dirty.copying.missed_until = dirty.copying.missed_until.filter(|until| *until <= again);
+                }
             }
             let has_pfs = dirty.is_called_in() && dirty.is_all_drained();
             let is_copied = dirty.is_copied() && dirty.copying.place == second;
@@ -168,18 +172,9 @@ impl WriteBack {
                 }
                 _ => false,
             });
-            if let Some(failed) = failed {
-                return failed;
-            }
-            if wanted.is_empty() {
-                return Drained::Yes;
-            }
-            if is_news {
-                self.changed.notify_all();
-            }
-            match self.wait(state, limit) {
-                Some(next) => state = next,
-                None => return Drained::NotYet,
+            match self.wait_unless(state, (failed, wanted.is_empty(), is_news), limit) {
+                Ok(next) => state = next,
+                Err(ended) => return ended,
             }
         }
     }

@@ -742,20 +742,30 @@ impl WriteBack {
                 }
                 _ => false,
             });
-            if let Some(failed) = failed {
-                return failed;
-            }
-            if wanted.is_empty() {
-                return Drained::Yes;
-            }
-            if is_news {
-                self.changed.notify_all();
-            }
-            match self.wait(state, limit) {
-                Some(next) => state = next,
-                None => return Drained::NotYet,
+            match self.wait_unless(state, (failed, wanted.is_empty(), is_news), limit) {
+                Ok(next) => state = next,
+                Err(ended) => return ended,
             }
         }
+    }
+
+    /// Waits for a change until `limit`, unless the wait has ended: by a failure, or as all is
+    /// done. If that `is_news`, others hear that somebody waits.
+    fn wait_unless<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        (failed, is_done, is_news): (Option<Drained>, bool, bool),
+        limit: Instant,
+    ) -> Result<MutexGuard<'a, State>, Drained> {
+        match failed {
+            Some(failed) => return Err(failed),
+            None if is_done => return Err(Drained::Yes),
+            None => {}
+        }
+        if is_news {
+            self.changed.notify_all();
+        }
+        self.wait(state, limit).ok_or(Drained::NotYet)
     }
 
     /// Dirty files after number `after` that user `uid` may see, and whether there are more.
