@@ -183,8 +183,12 @@ pub fn opened(
     access: Access,
     writes: impl FnOnce((u64, u64)) -> bool,
 ) -> Option<bool> {
-    let (size, identity) = own_files::regular(fd)?;
+    let (_, identity) = own_files::regular(fd)?;
     let dirty = is_dirty(identity);
+    // In this order: who is not dirty has its bytes on the PFS.
+    let (size, _) = own_files::regular(fd)?;
+    // A pass has written after the open has emptied it.
+    let is_full_again = access == Access::Truncate && size > 0 && INDEX.get().is_some();
     // SAFETY: the program has just opened it.
     let file = unsafe { BorrowedFd::borrow_raw(fd) };
     // Another node may have it, or its newest bytes.
@@ -193,8 +197,8 @@ pub fn opened(
         && own_files::stat(fd).is_some_and(|stat| {
             may_be_elsewhere(size, stat.st_mtime.saturating_mul(1_000_000_000) + stat.st_mtime_nsec)
         });
-    let is_wanted = access.may_write() && size == 0 && is_wanted(path);
-    let is_meant = dirty || is_foreign || is_wanted;
+    let is_wanted = access.may_write() && (size == 0 || is_full_again) && is_wanted(path);
+    let is_meant = dirty || is_foreign || is_wanted || is_full_again;
     if !is_meant || own_files::are_too_many(ENTRIES.count()) || !dirty && writes(identity) {
         return None;
     }

@@ -260,7 +260,15 @@ impl WriteBack {
         opening: Opening,
     ) -> Result<Absorbed, Refusal> {
         let path = opened_path(pfs.as_fd());
-        let absorbed = self.absorb_or_not(uid, file, pfs, is_wanted, opening);
+        let again = if opening.truncated { pfs.try_clone().ok() } else { None };
+        let clean = self.clean_version((file.mount, file.facts.version.ino));
+        let mut absorbed = self.absorb_or_not(uid, file, pfs, is_wanted, opening);
+        if absorbed.is_err()
+            && let Some(pfs) = again
+            && let Some(facts) = self.empty_again(file.mount, pfs.as_fd(), clean)
+        {
+            absorbed = self.absorb_or_not(uid, &Admitted { facts, ..*file }, pfs, is_wanted, opening);
+        }
         match &absorbed {
             Ok(absorbed) => self.note_opened(uid, job, absorbed.copy),
             Err(_) if is_wanted && file.facts.version.size == 0 => {
@@ -269,6 +277,28 @@ impl WriteBack {
             Err(_) => {}
         }
         absorbed
+    }
+
+    /// Length and mtime that a pass of this agent has left.
+    fn clean_version(&self, key: (usize, u64)) -> Option<(u64, i64)> {
+        match self.state().known(key)?.1.phase {
+            Phase::Clean(facts) => Some((facts.version.size, facts.version.mtime_ns)),
+            _ => None,
+        }
+    }
+
+    /// A program has emptied the file by its open, and it is not empty: if a pass was under way,
+    /// and what is there is what that has left, or `clean`, it is emptied once more. The program's
+    /// open has not returned yet. Returns what the PFS shows then.
+    fn empty_again(&self, mount: usize, pfs: BorrowedFd<'_>, clean: Option<(u64, i64)>) -> Option<FileFacts> {
+        let _stamping = lock(&self.stamping[mount]);
+        let version = FileFacts::of(pfs, Revalidate::Force).ok()?.version;
+        let shown = Some((version.size, version.mtime_ns));
+        if version.size == 0 || shown != clean && shown != pass::marked_version(pfs) {
+            return None;
+        }
+        ftruncate(pfs, 0).ok()?;
+        FileFacts::of(pfs, Revalidate::Force).ok()
     }
 
     fn absorb_or_not(
@@ -929,10 +959,12 @@ impl WriteBack {
             }
             let is_mapped = has_writers && dirty.words.as_ref().is_some_and(Words::is_mapped);
             let is_ahead = dirty.is_all_drained() && is_quiet(dirty) && !is_mapped;
+            if is_ahead {
+                // The PFS is ahead from now on, also for the next agent, before programs hear it.
+                let _is_tried_again = self.cache.tier.forget_dirty(copy);
+            }
             self.set_listed(dirty, !is_ahead);
             if is_ahead {
-                // The PFS is ahead from now on, also for the next agent.
-                let _is_tried_again = self.cache.tier.forget_dirty(copy);
                 if !has_writers && !dirty.is_draining {
                     self.remove(&mut state, copy);
                 }

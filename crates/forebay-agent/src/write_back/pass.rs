@@ -20,7 +20,9 @@ use forebay_store::BLOCK_BYTES;
 use forebay_store::dirty::{DirtyRecord, Keeper, Words};
 use forebay_store::map::Map;
 use forebay_wire::cluster::{DirtyFile, SHARED};
-use rustix::fs::{SeekFrom, Timespec, Timestamps, XattrFlags, fsetxattr, fsync, ftruncate, futimens, seek};
+use rustix::fs::{
+    SeekFrom, Timespec, Timestamps, XattrFlags, fgetxattr, fsetxattr, fsync, ftruncate, futimens, seek,
+};
 use rustix::io::Errno;
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
@@ -42,6 +44,14 @@ const LOOK: Duration = Duration::from_millis(200);
 /// The extended attribute that says, as the last act of a pass, that the PFS has the whole file:
 /// its length and mtime in nanoseconds, with a space between.
 pub const MARK: &str = "user.forebay.complete";
+
+/// Length and mtime that the mark of a file names.
+pub(super) fn marked_version(pfs: BorrowedFd<'_>) -> Option<(u64, i64)> {
+    let mut mark = [0; 64];
+    let len = fgetxattr(pfs, MARK, &mut mark[..]).ok()?;
+    let (size, mtime_ns) = std::str::from_utf8(&mark[..len]).ok()?.split_once(' ')?;
+    Some((size.parse().ok()?, mtime_ns.parse().ok()?))
+}
 
 /// What a pass works with.
 struct Pass {
@@ -364,9 +374,10 @@ impl WriteBack {
                     let version = (facts.version.size, facts.version.mtime_ns);
                     self.note_drained(pass.copy, version);
                     dirty.phase = Phase::Clean(facts);
-                    self.set_listed(dirty, false);
-                    // What an agent's death leaves of it now is nothing that anybody needs.
+                    // What an agent's death leaves of it now is nothing that anybody needs. Before
+                    // programs hear it, which then write to the PFS.
                     let _is_tried_again = tier.forget_dirty(pass.copy);
+                    self.set_listed(dirty, false);
                 } else {
                     (dirty.phase, dirty.since) = (if is_written { Phase::Open } else { Phase::Waits }, now);
                     dirty.awaited_until = Nanos(0);

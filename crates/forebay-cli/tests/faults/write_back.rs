@@ -3,6 +3,7 @@
 use crate::common::{Agent, BASE, FOREBAY, MIB, PATIENCE, Setup, SlowFs, content, plain_pfs, text, wait_for};
 use forebay_client::WriteMode;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -637,6 +638,36 @@ os.write(g, b'new')
     program.end();
     sync(&agent);
     assert_eq!(std::fs::read_to_string(pfs.path().join("f")).unwrap(), "new");
+}
+
+/// A program's open empties a file, a pass that was under way writes it, and only then the agent
+/// hears of the open.
+#[test]
+fn a_pass_that_comes_after_an_open_has_emptied_the_file_is_undone() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let path = pfs.path().join("ckpt");
+    let write = |text: &str| {
+        let script =
+            format!("import os; open(os.path.join(os.environ['DIR'], 'ckpt'), 'wb').write(b'{text}')");
+        well(python(&agent, pfs.path(), &[], &script).output().unwrap());
+    };
+    write("older content");
+    assert_eq!(std::fs::read(&path).unwrap(), b"older content");
+    let flags = rustix::fs::OFlags::RDWR;
+    let open = || std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    let file = open();
+    let (absorbed, _content) = agent.client().absorb(file.as_fd(), true, (flags, true)).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 0, "it was not emptied again");
+    drop((absorbed, _content, file));
+    write("newer");
+    sync(&agent);
+    assert_eq!(std::fs::read(&path).unwrap(), b"newer");
+    // Others have written since the pass: it is theirs.
+    std::fs::write(&path, "foreign").unwrap();
+    let file = open();
+    assert!(agent.client().absorb(file.as_fd(), true, (flags, true)).is_err());
+    assert_eq!(std::fs::read(&path).unwrap(), b"foreign");
 }
 
 #[test]
