@@ -964,10 +964,8 @@ impl WriteBack {
                 let _is_tried_again = self.cache.tier.forget_dirty(copy);
             }
             self.set_listed(dirty, !is_ahead);
-            if is_ahead {
-                if !has_writers && !dirty.is_draining {
-                    self.remove(&mut state, copy);
-                }
+            if is_ahead && !has_writers && !dirty.is_draining {
+                self.remove(&mut state, copy);
             }
         }
         any_open
