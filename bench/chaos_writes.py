@@ -2,10 +2,10 @@
 
     python3 bench/chaos_writes.py FOREBAY [--minutes 10] [--seed N] [--kills N]
 
-Four programs under `forebay run --write-back` write files of known content: in place, and as a new
-file that replaces the old one. Every second or so a program or the agent is killed, and in every
-second round, where programs use `--copies disk`, the whole node: programs, agent, and all that was
-in memory. Then an agent starts, `forebay sync` brings all to the PFS, and each file there is
+Four programs write files of known content: in place, and as a new file that replaces the old one.
+Two run under `forebay run --write-back`, two on a mount with `--write-back` (as root). Every second
+or so a program, the mount or the agent is killed, and in every second round, where programs use
+`--copies disk`, the whole node: programs, agent, and all that was in memory. Then an agent starts, `forebay sync` brings all to the PFS, and each file there is
 compared with what its program had been promised:
 
 - without the loss of memory: all that a write has taken;
@@ -99,7 +99,10 @@ class Node:
         )
         self.log = open(disk / "agent.log", "ab")
         self.env = {**os.environ, "FOREBAY_SOCKET": str(self.state / "agent.sock"), "FOREBAY_DEADLINE_MS": "20000"}
-        self.agent, self.programs = None, {}
+        self.agent, self.programs, self.mount = None, {}, None
+        self.at = place / "mount" if os.geteuid() == 0 and os.path.exists("/dev/fuse") else None
+        if self.at:
+            self.at.mkdir()
         self.states = [place / f"state-{writer}" for writer in range(WRITERS)]
         for path in self.states:
             path.write_bytes(bytes(STATE.size * SLOTS))
@@ -112,9 +115,27 @@ class Node:
                 raise SystemExit("chaos: no agent is ready; see agent.log")
             time.sleep(0.05)
 
+    def on_mount(self, writer):
+        return self.at is not None and writer % 2 == 1
+
+    def start_mount(self, more):
+        command = [self.forebay, "mount", "--foreground", "--write-back", self.pfs, *more, self.pfs, self.at]
+        self.mount = subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, start_new_session=True)
+        until = time.monotonic() + READY_S
+        while not os.path.ismount(self.at):
+            if self.mount.poll() is not None or time.monotonic() > until:
+                raise SystemExit("chaos: there is no mount; see agent.log")
+            time.sleep(0.02)
+
+    def kill_mount(self):
+        os.killpg(self.mount.pid, signal.SIGKILL)
+        self.mount.wait()
+        subprocess.run(["umount", "--lazy", self.at], check=True)
+
     def start_program(self, writer, more):
-        run = [self.forebay, "run", "--quiet", "--write-back", self.pfs, "--detach", *more, "--", sys.executable, __file__]
-        command = [*run, "--write", self.pfs, self.states[writer], str(self.seed), str(writer)]
+        run = [self.forebay, "run", "--quiet", "--write-back", self.pfs, "--detach", *more, "--"]
+        run, directory = ([], self.at) if self.on_mount(writer) else (run, self.pfs)
+        command = [*run, sys.executable, __file__, "--write", directory, self.states[writer], str(self.seed), str(writer)]
         self.programs[writer] = subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, start_new_session=True)
 
     def kill_programs(self, writers):
@@ -204,11 +225,20 @@ def main():
         rounds += 1
         on_disk = rounds % 2 == 0
         more = ["--copies", "disk"] if on_disk else []
+        if node.at:
+            node.start_mount(more)
         for writer in range(WRITERS):
             node.start_program(writer, more)
         for _ in range(chance.randrange(1, 6)):
             time.sleep(chance.uniform(0.1, 1.0))
-            if chance.random() < 0.5:
+            if node.at and chance.random() < 0.2:
+                node.kill_mount()
+                on_it = [writer for writer in node.programs if node.on_mount(writer)]
+                node.kill_programs(on_it)
+                node.start_mount(more)
+                for writer in on_it:
+                    node.start_program(writer, more)
+            elif chance.random() < 0.5:
                 node.kill_agent()
                 time.sleep(chance.choice((0, 0, 0.5)))
                 node.start_agent()
@@ -223,6 +253,9 @@ def main():
             node.kill_agent()
         node.kill_programs(list(node.programs))
         kills += WRITERS
+        if node.at:
+            node.kill_mount()
+            kills += 1
         if is_lost:
             node.lose_memory()
             losses += 1

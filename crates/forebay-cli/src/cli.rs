@@ -550,7 +550,7 @@ pub struct RunArgs {
     pub quiet: bool,
     /// Have new files that match a pattern, or lie below a directory, written to memory first; the
     /// agent brings them to the file system. May be given more than once
-    #[arg(long, value_name = "PATTERN", conflicts_with_all = ["mount", "frozen", "no_intercept"])]
+    #[arg(long, value_name = "PATTERN", conflicts_with = "no_intercept")]
     pub write_back: Vec<PathBuf>,
     /// When `fsync` or `close` returns, what was written is in the memory of so many nodes, or also
     /// on a disk of this node, or on the file system
@@ -599,8 +599,8 @@ pub struct MountArgs {
     /// An existing directory outside of PFS, or PFS itself
     #[arg(value_name = "MOUNTPOINT")]
     pub mountpoint: PathBuf,
-    /// ro; suid and dev (root only); noexec; attr_timeout=SECONDS; frozen=DIR; of opposites, the
-    /// last wins
+    /// ro; suid and dev (root only); noexec; attr_timeout=SECONDS; frozen=DIR; write_back=PATTERN; of
+    /// opposites, the last wins
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// How long the kernel may cache names and attributes; changes by other nodes become visible up
@@ -614,6 +614,14 @@ pub struct MountArgs {
     /// cost no request to the file system (can be repeated); implies --private
     #[arg(long, value_name = "DIR")]
     pub frozen: Vec<PathBuf>,
+    /// Have new files that match a pattern, or lie below a directory, written to memory first; the
+    /// agent brings them to the file system (can be repeated)
+    #[arg(long, value_name = "PATTERN")]
+    pub write_back: Vec<PathBuf>,
+    /// When `fsync` or `close` of such a file returns, what was written is in the memory of so many
+    /// nodes, or also on a disk of this node, or on the file system
+    #[arg(long, value_name = "N", value_parser = ["1", "2", "disk"])]
+    pub copies: Option<String>,
     /// Stay in the foreground
     #[arg(long)]
     pub foreground: bool,

@@ -5,10 +5,12 @@
 //! waits for its first line. If that process fails, its error is printed here.
 
 use crate::Outcome;
-use crate::cli::{Global, MountArgs, UmountArgs, parse_seconds};
+use crate::cli::{Global, MountArgs, RunArgs, UmountArgs, parse_seconds};
 use crate::out::no_agent;
 use crate::program::start_companion;
-use forebay_client::{Client, ClientConfig};
+use crate::run::whole_pattern;
+use forebay_client::dirty::Patterns;
+use forebay_client::{Client, ClientConfig, second_place};
 use forebay_mount::{Mounted, Options};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::thread::UnshareFlags;
@@ -35,7 +37,7 @@ pub fn mount(global: &Global, args: &MountArgs) -> Outcome {
 
 fn options_of(args: &MountArgs) -> Result<Options, String> {
     let mut options = Options { private: args.private, valid_for: args.attr_timeout, ..Options::default() };
-    let mut frozen = args.frozen.clone();
+    let (mut frozen, mut write_back) = (args.frozen.clone(), args.write_back.clone());
     for option in args.options.iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty()) {
         match option.split_once('=').unwrap_or((option, "")) {
             (name @ ("ro" | "rw"), "") => options.read_only = name == "ro",
@@ -44,11 +46,12 @@ fn options_of(args: &MountArgs) -> Result<Options, String> {
             (name @ ("exec" | "noexec"), "") => options.noexec = name == "noexec",
             ("attr_timeout", seconds) => options.valid_for = parse_seconds(seconds)?,
             ("frozen", dir) if !dir.is_empty() => frozen.push(dir.into()),
+            ("write_back", pattern) if !pattern.is_empty() => write_back.push(pattern.into()),
             (name, _) if IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("comment") => {
             }
             _ => {
                 return Err(format!(
-                    "-o {option}: unknown; known are ro, suid, dev, noexec, their opposites, attr_timeout=SECONDS and frozen=DIR"
+                    "-o {option}: unknown; known are ro, suid, dev, noexec, their opposites, attr_timeout=SECONDS, frozen=DIR and write_back=PATTERN"
                 ));
             }
         }
@@ -57,7 +60,28 @@ fn options_of(args: &MountArgs) -> Result<Options, String> {
         let pfs = real(&args.pfs)?.into_os_string();
         options.frozen = frozen_dirs(&[pfs], &args.pfs.to_string_lossy(), &frozen)?;
     }
+    options.write_back = patterns_on_pfs(args, &write_back)?;
     Ok(options)
+}
+
+/// The patterns by paths of the PFS; one below the mount point means the same file there.
+fn patterns_on_pfs(args: &MountArgs, patterns: &[PathBuf]) -> Result<Patterns, String> {
+    let at = std::path::absolute(&args.mountpoint).unwrap_or_else(|_| args.mountpoint.clone());
+    let (pfs, at) = (real(&args.pfs)?, at.canonicalize().unwrap_or(at));
+    let one = |pattern: &PathBuf| {
+        let absolute = std::path::absolute(pattern).map_err(|e| format!("--write-back: {e}"))?;
+        let whole = match absolute.strip_prefix(&args.mountpoint).or_else(|_| absolute.strip_prefix(&at)) {
+            Ok(below) => pfs.join(below),
+            Err(_) => absolute,
+        };
+        let text = whole_pattern("--write-back", &whole)?;
+        match text.starts_with(&glob::Pattern::escape(&pfs.to_string_lossy())) {
+            true => Ok(text),
+            false => Err(format!("--write-back {}: not on {}", pattern.display(), args.pfs.display())),
+        }
+    };
+    let lines = patterns.iter().map(one).collect::<Result<Vec<_>, _>>()?;
+    Ok(Patterns::from_lines(&lines.join("\n")))
 }
 
 fn start(args: &MountArgs) -> Outcome {
@@ -92,7 +116,8 @@ fn start(args: &MountArgs) -> Outcome {
 
 fn serve(global: &Global, args: &MountArgs, options: &Options) -> Outcome {
     let (pfs, at) = (&args.pfs, &args.mountpoint);
-    let mounted = Mounted::new(pfs, at, options, Client::new(quiet_config(global)))
+    let config = quiet_config(global, args.copies.as_deref());
+    let mounted = Mounted::new(pfs, at, options, Client::new(config))
         .map_err(|e| format!("cannot mount {} at {}: {e}", pfs.display(), at.display()))?;
     // The process would keep the directory of its caller busy.
     let _ = std::env::set_current_dir("/");
@@ -119,8 +144,9 @@ fn serve(global: &Global, args: &MountArgs, options: &Options) -> Outcome {
 }
 
 /// In the background, nobody reads messages.
-fn quiet_config(global: &Global) -> ClientConfig {
+fn quiet_config(global: &Global, copies: Option<&str>) -> ClientConfig {
     let mut config = global.client_config();
+    config.second = copies.map_or(config.second, second_place);
     config.quiet = true;
     // A reader goes on with the PFS after any change, so nothing need be told apart: without a
     // watch, a write whose mtime was set back beside an unlink would pass for the unlink alone.
@@ -174,13 +200,15 @@ pub fn mount_for_program(
     global: &Global,
     client: &Client,
     command: &mut Command,
-    frozen: &[PathBuf],
-    is_quiet: bool,
+    args: &RunArgs,
+    (write_back, is_quiet): (&Patterns, bool),
 ) -> Result<u32, String> {
     let roots = client.mount_roots().map_err(|e| no_agent(global, &e))?;
-    let frozen = frozen_dirs(&roots, "a file system that the agent serves", frozen)?;
+    let frozen = frozen_dirs(&roots, "a file system that the agent serves", &args.frozen)?;
+    let write_back = write_back.clone();
     let here = std::env::current_dir();
-    let mut config = quiet_config(global);
+    let mut config = quiet_config(global, args.copies.as_deref());
+    config.job_name = args.job.clone().or(config.job_name);
     // In a user namespace, root and all other users look the same.
     config.trusted_agent = client.agent_process().map_err(|e| no_agent(global, &e))?;
     if let Some(agent) = &config.trusted_agent {
@@ -196,7 +224,8 @@ pub fn mount_for_program(
         let mut words = File::from(words);
         roots.iter().try_for_each(|root| {
             let frozen = frozen.iter().filter(|dir| dir.starts_with(root)).cloned().collect();
-            let said = serve_privately(&config, root, Options { frozen, ..Options::default() })?;
+            let options = Options { frozen, write_back: write_back.clone(), ..Options::default() };
+            let said = serve_privately(&config, root, options)?;
             for line in said.iter().filter(|_| !is_quiet) {
                 // Nobody may be there to read it.
                 let _ = writeln!(words, "forebay run: {line}");

@@ -17,6 +17,7 @@ use crate::out::no_agent;
 use crate::preload::Preload;
 use crate::program::{execute, not_started, start_companion};
 use forebay_agent::units::Human;
+use forebay_client::dirty::Patterns;
 use forebay_client::{Client, Hint, HpcJob, HpcJobOptions};
 use forebay_wire::CheckpointRule;
 use forebay_wire::intercepted::{REGION_BYTES, Region, Report};
@@ -67,7 +68,8 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
         preload.load_into(&mut command);
     }
     let report = intercept(args, obstacle, &preload, &mut command)?;
-    let writes_back = write_back(args, &preload, &mut command)?;
+    let patterns = write_back(args, &preload, &mut command)?;
+    let writes_back = !patterns.is_empty();
     lay_out(args, &preload, &mut command)?;
     let rules = if writes_back { checkpoint_rules(args, &client)? } else { Vec::new() };
     let second = args.copies.as_deref().map_or(client.second(), forebay_client::second_place);
@@ -78,8 +80,7 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
     };
     let mut holder = std::process::id();
     if mounts(args) {
-        let frozen = &args.frozen;
-        let mounted = mount_for_program(global, &client, &mut command, frozen, is_quiet(args));
+        let mounted = mount_for_program(global, &client, &mut command, args, (&patterns, is_quiet(args)));
         holder = match mounted {
             Err(why) if !args.frozen.is_empty() => {
                 if !is_quiet(args) {
@@ -117,24 +118,27 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
     Ok(crate::forward::end_like(status))
 }
 
-/// Has files that match the patterns written to the tier first.
+/// Has files that match the patterns written to the tier first, by the library or by the mount.
+/// Returns the patterns.
 fn write_back(
     args: &RunArgs,
     preload: &Result<Preload, String>,
     command: &mut Command,
-) -> Result<bool, String> {
+) -> Result<Patterns, String> {
     const VARIABLE: &str = "FOREBAY_WRITE_BACK";
-    if args.write_back.is_empty() || preload.is_err() {
-        command.env_remove(VARIABLE);
-        return Ok(false);
+    command.env_remove(VARIABLE);
+    if args.write_back.is_empty() || preload.is_err() && !mounts(args) {
+        return Ok(Patterns::default());
     }
     let patterns = args.write_back.iter().map(|pattern| whole_pattern("--write-back", pattern));
-    let patterns = patterns.collect::<Result<Vec<_>, _>>()?;
-    command.env(VARIABLE, patterns.join("\n"));
-    if let Some(copies) = &args.copies {
-        command.env("FOREBAY_COPIES", copies);
+    let lines = patterns.collect::<Result<Vec<_>, _>>()?.join("\n");
+    if !mounts(args) {
+        command.env(VARIABLE, &lines);
+        if let Some(copies) = &args.copies {
+            command.env("FOREBAY_COPIES", copies);
+        }
     }
-    Ok(true)
+    Ok(Patterns::from_lines(&lines))
 }
 
 /// Has new files that match the patterns laid out on the servers.

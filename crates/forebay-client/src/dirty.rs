@@ -7,7 +7,7 @@
 //!
 //! If the agent dies, the writer goes on in memory: the next agent finds the content there.
 
-use crate::error::with_message;
+use crate::error::{no_agent, with_message};
 use crate::session::{Client, NO_AGENT_MAX, NO_AGENT_PAUSE, unexpected};
 use forebay_store::dirty::{Begun, Words};
 pub use forebay_store::dirty_index::{DirtyIndex, path_beside as dirty_index_beside};
@@ -34,6 +34,67 @@ pub fn may_be_elsewhere(size: u64, mtime_ns: i64) -> bool {
 fn is_suspect(stat: &rustix::fs::Stat) -> bool {
     let mtime_ns = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec as i64);
     may_be_elsewhere(stat.st_size as u64, mtime_ns)
+}
+
+/// Patterns of the files that are to be written to the tier first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Patterns(Vec<glob::Pattern>);
+
+impl Patterns {
+    /// From a list with one pattern a line. What is no pattern is left out.
+    pub fn from_lines(lines: &str) -> Self {
+        Patterns(lines.split('\n').filter_map(|pattern| glob::Pattern::new(pattern).ok()).collect())
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether one of them means the file at this path.
+    pub fn match_path(&self, path: &[u8]) -> bool {
+        self.0.iter().any(|pattern| is_match(pattern, path))
+    }
+}
+
+/// Whether a pattern means a path: `*` and `?` match no slash, `**` matches any directories.
+pub fn is_match(pattern: &glob::Pattern, path: &[u8]) -> bool {
+    let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::default() };
+    pattern.matches_with(&String::from_utf8_lossy(path), options)
+}
+
+/// What the PFS shows of a file: its length, and times in nanoseconds since 1970.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    /// In bytes.
+    pub size: u64,
+    /// Of the content.
+    pub mtime_ns: i64,
+    /// Of the attributes.
+    pub ctime_ns: i64,
+}
+
+/// What is newer than the PFS's attributes of a dirty file.
+#[derive(Clone, Copy, Debug)]
+pub struct Newest {
+    /// Length in bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes.
+    pub blocks: u64,
+    /// Last write, nanoseconds since 1970.
+    pub mtime_ns: i64,
+}
+
+impl Newest {
+    /// A time that a program has set after the last write is the file's. The PFS had
+    /// `left_mtime_ns` before.
+    pub fn with_time_set(mut self, shown: Shown, left_mtime_ns: i64) -> Self {
+        let is_set = shown.size == 0 && shown.mtime_ns != left_mtime_ns && shown.ctime_ns >= self.mtime_ns;
+        if is_set {
+            self.mtime_ns = shown.mtime_ns;
+        }
+        self
+    }
 }
 
 /// A file whose writes go to the tier.
@@ -65,15 +126,37 @@ impl Client {
         is_wanted: bool,
         (flags, truncated): (OFlags, bool),
     ) -> io::Result<(Absorbed, OwnedFd)> {
-        // The agent writes at any offset, also where the program only appends, and checks the
-        // attributes; and it must not move the program's position.
+        self.absorb_for(None, self.reopen_to_write(file)?.as_fd(), is_wanted, (flags, truncated))
+    }
+
+    /// Opens a file once more, as [`Client::absorb_for`] wants it: the agent writes at any offset,
+    /// also where the program only appends, and checks the attributes; and it must not move the
+    /// program's position.
+    ///
+    /// # Errors
+    /// The rights for that are missing.
+    pub fn reopen_to_write(&self, file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let open = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let anew = (self.session.config.place)(openat(CWD, path, open, Mode::empty())?);
+        Ok((self.session.config.place)(openat(CWD, path, open, Mode::empty())?))
+    }
+
+    /// As [`Client::absorb`], of a file that user `owner` has opened, if that is not this process's
+    /// user; `anew` is from [`Client::reopen_to_write`].
+    ///
+    /// # Errors
+    /// As [`Client::absorb`].
+    pub fn absorb_for(
+        &self,
+        owner: Option<u32>,
+        anew: BorrowedFd<'_>,
+        is_wanted: bool,
+        (flags, truncated): (OFlags, bool),
+    ) -> io::Result<(Absorbed, OwnedFd)> {
         let job = self.session.config.job_name.clone();
-        let request = Request::Absorb { is_wanted, flags: flags.bits(), truncated, job };
-        let fds = [anew.as_fd(), anew.as_fd()];
-        let stat = rustix::fs::fstat(file)?;
+        let request = Request::Absorb { is_wanted, flags: flags.bits(), truncated, job, owner };
+        let fds = [anew, anew];
+        let stat = rustix::fs::fstat(anew)?;
         let is_dirty = self.dirty_index().is_some_and(|index| index.may_have(stat.st_dev, stat.st_ino));
         let limit = self.session.config.deadline;
         let answer = match is_dirty && is_suspect(&stat) {
@@ -126,13 +209,23 @@ impl Client {
         }
     }
 
+    /// Whether any file of this node may be dirty, or of another one.
+    pub fn any_may_be_dirty(&self) -> bool {
+        self.dirty_index().is_some_and(|index| index.any() || index.has_others())
+    }
+
+    /// Whether the file with this device and inode may be dirty on this node.
+    pub fn may_be_dirty(&self, (dev, ino): (u64, u64)) -> bool {
+        self.dirty_index().is_some_and(|index| index.may_have(dev, ino))
+    }
+
     fn dirty_index(&self) -> Option<&DirtyIndex> {
         let socket = || self.session.config.socket.as_deref();
         self.session.dirty.get_or_init(|| DirtyIndex::open(&dirty_index_beside(socket()?))).as_ref()
     }
 
     /// Whether other nodes may have dirty files.
-    pub(crate) fn has_other_nodes(&self) -> bool {
+    pub fn has_other_nodes(&self) -> bool {
         self.dirty_index().is_some_and(DirtyIndex::has_others)
     }
 
@@ -169,18 +262,19 @@ impl Client {
         }
     }
 
-    /// Length, blocks of 512 bytes, and time of the last write in nanoseconds since 1970, of a file
-    /// that the PFS does not have yet. If that `is_empty` there, an agent that is being started
-    /// anew is waited for.
-    pub fn dirty_stat(&self, (dev, ino): (u64, u64), is_empty: bool) -> Option<(u64, u64, i64)> {
+    /// What is newer than what the PFS has `shown` of a file. If that is empty there, an agent that
+    /// is being started anew is waited for.
+    pub fn dirty_stat(&self, (dev, ino): (u64, u64), shown: Shown) -> Option<Newest> {
         let request = Request::DirtyStat { dev, ino };
         let limit = self.session.config.deadline;
-        let answer = match is_empty {
+        let answer = match shown.size == 0 {
             true => self.session.call_about_dirty(&request, &[], limit),
             false => self.session.call(&request, &[], limit),
         };
         match answer.ok()?.message {
-            Reply::DirtyStat { size, blocks, mtime_ns } => Some((size, blocks, mtime_ns)),
+            Reply::DirtyStat { size, blocks, mtime_ns, left_mtime_ns } => {
+                Some(Newest { size, blocks, mtime_ns }.with_time_set(shown, left_mtime_ns))
+            }
             _ => None,
         }
     }
@@ -190,22 +284,68 @@ impl Client {
     ///
     /// # Errors
     /// No agent; the PFS has failed, and the bytes are kept in memory.
-    pub fn sync_dirty(&self, path: Option<&Path>, mut progress: impl FnMut() -> bool) -> io::Result<bool> {
+    pub fn sync_dirty(&self, path: Option<&Path>, progress: impl FnMut() -> bool) -> io::Result<bool> {
         let file = match path {
             Some(path) => Some(openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?),
             None => None,
         };
-        let channel = self.session.connect_to_agent()?;
-        let mut fds: Vec<_> = file.iter().map(AsFd::as_fd).collect();
+        self.sync_dirty_file(file.as_ref().map(AsFd::as_fd), progress)
+    }
+
+    /// As [`Client::sync_dirty`], of an open file.
+    ///
+    /// # Errors
+    /// As [`Client::sync_dirty`].
+    pub fn sync_dirty_file(
+        &self,
+        file: Option<BorrowedFd<'_>>,
+        mut progress: impl FnMut() -> bool,
+    ) -> io::Result<bool> {
+        let ended = self.wait_for_answer(&Request::DirtySync, file, &mut progress);
+        ended.map_err(|e| self.session.in_words(&e))?
+    }
+
+    /// Waits until the PFS has a dirty file that is about to get the name of another one, so that a
+    /// good file there is not lost for one that is in memory only. `is_empty`: the PFS has nothing
+    /// of it. Without an agent nobody can tell what is dirty, but for such a file.
+    ///
+    /// # Errors
+    /// The PFS does not take it; or no agent brings it there.
+    pub fn sync_before_rename(&self, file: Option<BorrowedFd<'_>>, is_empty: bool) -> io::Result<()> {
+        while self.await_agent_of_dirty_files() {
+            match self.wait_for_answer(&Request::DirtySync, file, &mut || true) {
+                Ok(ended) => return ended.map(|_| ()),
+                // It has died meanwhile.
+                Err(_) => std::thread::sleep(NO_AGENT_PAUSE),
+            }
+        }
+        match is_empty {
+            true => Err(no_agent(libc::EIO, "its bytes are in memory, and no agent brings them to the PFS")),
+            false => Ok(()),
+        }
+    }
+
+    /// Asks by a connection of its own, and again for as long as the agent says that it needs more
+    /// time; false if `progress` has ended that.
+    ///
+    /// # Errors
+    /// No agent. Inside: what the agent has answered.
+    fn wait_for_answer(
+        &self,
+        request: &Request,
+        file: Option<BorrowedFd<'_>>,
+        progress: &mut impl FnMut() -> bool,
+    ) -> io::Result<io::Result<bool>> {
+        let channel = self.session.connect(false)?;
+        let mut fds: Vec<_> = file.into_iter().collect();
         loop {
-            channel.send(&Request::DirtySync, &fds)?;
+            channel.send(request, &fds)?;
             fds.clear();
-            let answer = channel.recv::<Reply>(Some(Instant::now() + ANSWER));
-            match answer.map_err(|e| self.session.in_words(&e))?.message {
-                Reply::Done => return Ok(true),
+            match channel.recv::<Reply>(Some(Instant::now() + ANSWER))?.message {
+                Reply::Done => return Ok(Ok(true)),
                 Reply::Waits if progress() => {}
-                Reply::Waits => return Ok(false),
-                reply => return Err(unexpected(&reply)),
+                Reply::Waits => return Ok(Ok(false)),
+                reply => return Ok(Err(unexpected(&reply))),
             }
         }
     }
@@ -229,17 +369,7 @@ impl Client {
     ) -> io::Result<bool> {
         let until = Instant::now() + NO_AGENT_MAX;
         loop {
-            let kept = self.session.connect_to_agent().and_then(|channel| {
-                loop {
-                    channel.send(&Request::DirtyKeep { copy, second }, &[])?;
-                    match channel.recv::<Reply>(Some(Instant::now() + ANSWER))?.message {
-                        Reply::Done => return Ok(Ok(true)),
-                        Reply::Waits if progress() => {}
-                        Reply::Waits => return Ok(Ok(false)),
-                        reply => return Ok(Err(unexpected(&reply))),
-                    }
-                }
-            });
+            let kept = self.wait_for_answer(&Request::DirtyKeep { copy, second }, None, &mut progress);
             match kept {
                 Ok(kept) => return kept,
                 Err(e) if Instant::now() >= until => return Err(self.session.in_words(&e)),

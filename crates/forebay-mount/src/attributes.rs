@@ -32,8 +32,8 @@ impl Fs {
             Located::Open(handle) if arg.flags & GETATTR_FH != 0 && handle.kept().is_some() => {
                 self.put_fresh_attributes(handle, out)?;
             }
-            Located::Named(_, stat) => self.put_attributes(stat, out),
-            file => self.put_attributes(&stat(file.as_fd())?, out),
+            Located::Named(_, stat) => self.put_attributes(request.header.nodeid, stat, out),
+            file => self.put_attributes(request.header.nodeid, &stat(file.as_fd())?, out),
         }
         Ok(Effect::Nothing)
     }
@@ -52,7 +52,7 @@ impl Fs {
         out.put(&StatxOut {
             attr_valid,
             attr_valid_nsec,
-            stat: statx_attributes(&stat),
+            stat: statx_attributes(&self.newest(request.header.nodeid, &stat)),
             ..StatxOut::default()
         });
         Ok(Effect::Nothing)
@@ -91,7 +91,9 @@ impl Fs {
             rustix::fs::chownat(file.as_fd(), c"", uid, gid, AtFlags::EMPTY_PATH)?;
         }
         if arg.valid & FATTR_SIZE != 0 {
-            let done = set_size(&file, arg.valid & FATTR_FH != 0, arg.size);
+            let by_handle = arg.valid & FATTR_FH != 0;
+            let is_done = self.set_size_of_content(request, &file, by_handle, arg.size)?;
+            let done = if is_done { Ok(()) } else { set_size(&file, by_handle, arg.size) };
             // Afterwards: a reader that opened the file meanwhile may have registered its old
             // content. A program that may not truncate the file changes nothing for its readers.
             if !matches!(done, Err(Errno::ACCESS | Errno::PERM | Errno::ROFS)) {
@@ -106,7 +108,7 @@ impl Fs {
                 handle.has_overwritten();
             });
         }
-        self.put_attributes(&stat(file.as_fd())?, out);
+        self.put_attributes(node, &stat(file.as_fd())?, out);
         Ok(Effect::Nothing)
     }
 

@@ -10,7 +10,7 @@ use crate::request::Request;
 use crate::served::read_pfs;
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Most bytes that one copy request copies, so that it ends soon.
 const COPY_BYTES: u64 = 128 << 20;
@@ -35,8 +35,13 @@ impl Fs {
         let arg: ReadIn = request.arg()?;
         let handle = self.handle(arg.fh)?;
         self.nodes.used(&handle);
-        self.register_with_tier(&handle);
         let buffer = out.data(arg.size);
+        if self.has_current_content(&handle) {
+            let n = read_pfs(handle.data(), buffer, arg.offset, true).map_err(|e| number_of(&e))?;
+            out.has_data(n);
+            return Ok(Effect::Nothing);
+        }
+        self.register_with_tier(&handle);
         let n = match handle.served.read(buffer, arg.offset) {
             Some(n) => n,
             None => handle.with_flags(arg.flags, || read_through(&handle, buffer, arg.offset))?,
@@ -53,21 +58,23 @@ impl Fs {
         let arg: WriteIn = request.arg()?;
         let data = request.bytes(arg.size)?;
         let handle = self.handle(arg.fh)?;
-        let (from_cache, kill) =
-            (arg.write_flags & WRITE_CACHE != 0, arg.write_flags & WRITE_KILL_SUIDGID != 0);
-        let opener = handle.writer.as_deref().filter(|_| from_cache);
-        self.callers.act_as_writer(&request.header, opener, kill);
-        let mut done = 0;
-        while done < data.len() {
-            let (rest, offset) = (&data[done..], arg.offset + done as u64);
-            match handle.with_flags(arg.flags, || write_once(&handle, rest, offset, arg.flags)) {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(_) if done > 0 => break,
-                Err(e) => return Err(e),
+        let appends = (handle.flags & libc::O_APPEND != 0, arg.flags & libc::O_APPEND != 0);
+        let done = match self.write_to_content(&handle, data.len() as u64, |content| {
+            write_all(data, arg.offset, |data, offset| write_once(content, data, offset, appends))
+        })? {
+            Some(done) => done,
+            None => {
+                let (from_cache, kill) =
+                    (arg.write_flags & WRITE_CACHE != 0, arg.write_flags & WRITE_KILL_SUIDGID != 0);
+                let opener = handle.writer.as_deref().filter(|_| from_cache);
+                self.callers.act_as_writer(&request.header, opener, kill);
+                let done = write_all(data, arg.offset, |data, offset| {
+                    handle.with_flags(arg.flags, || write_once(handle.as_fd(), data, offset, appends))
+                })?;
+                handle.wrote(arg.offset, done as u64);
+                done
             }
-        }
-        handle.wrote(arg.offset, done as u64);
+        };
         out.put(&WriteOut { size: done as u32, padding: 0 });
         Ok(Effect::Nothing)
     }
@@ -80,6 +87,10 @@ impl Fs {
         let arg: FsyncIn = request.arg()?;
         let handle = self.handle(arg.fh)?;
         self.callers.act_as_daemon();
+        if let Some(content) = handle.content() {
+            content.keep(&self.client)?;
+            return Ok(Effect::Nothing);
+        }
         match arg.fsync_flags & FSYNC_FDATASYNC {
             0 => rustix::fs::fsync(handle.as_fd())?,
             _ => rustix::fs::fdatasync(handle.as_fd())?,
@@ -110,8 +121,16 @@ impl Fs {
     pub fn fallocate(&self, request: &mut Request<'_>) -> Done {
         let arg: FallocateIn = request.arg()?;
         let handle = self.handle(arg.fh)?;
-        self.callers.act_as_caller(&request.header)?;
         let flags = FallocateFlags::from_bits_retain(arg.mode as u32);
+        if self
+            .write_to_content(&handle, arg.length, |content| {
+                rustix::fs::fallocate(content, flags, arg.offset, arg.length)
+            })?
+            .is_some()
+        {
+            return Ok(Effect::Nothing);
+        }
+        self.callers.act_as_caller(&request.header)?;
         rustix::fs::fallocate(handle.as_fd(), flags, arg.offset, arg.length)?;
         handle.wrote(arg.offset, arg.length);
         Ok(Effect::Nothing)
@@ -125,7 +144,7 @@ impl Fs {
         let arg: LseekIn = request.arg()?;
         let handle = self.handle(arg.fh)?;
         // SAFETY: no pointers. Nobody uses the position of this descriptor.
-        let offset = unsafe { libc::lseek(handle.as_fd().as_raw_fd(), arg.offset, arg.whence) };
+        let offset = unsafe { libc::lseek(handle.data().as_raw_fd(), arg.offset, arg.whence) };
         if offset < 0 {
             return Err(last_error());
         }
@@ -140,18 +159,21 @@ impl Fs {
     pub fn copy_file_range(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: CopyFileRangeIn = request.arg()?;
         let (from, to) = (self.handle(arg.fh_in)?, self.handle(arg.fh_out)?);
-        self.callers.act_as_writer(&request.header, None, true);
-        let (mut off_in, mut off_out) = (arg.off_in, arg.off_out);
-        let offset = off_out;
         let len = arg.len.min(COPY_BYTES) as usize;
-        let n = rustix::fs::copy_file_range(
-            from.as_fd(),
-            Some(&mut off_in),
-            to.as_fd(),
-            Some(&mut off_out),
-            len,
-        )?;
-        to.wrote(offset, n as u64);
+        let copy = |to: BorrowedFd<'_>| {
+            let (mut off_in, mut off_out) = (arg.off_in, arg.off_out);
+            // Between a content and a file of the PFS this is EXDEV, and the kernel copies itself.
+            rustix::fs::copy_file_range(from.data(), Some(&mut off_in), to, Some(&mut off_out), len)
+        };
+        let n = match self.write_to_content(&to, len as u64, copy)? {
+            Some(n) => n,
+            None => {
+                self.callers.act_as_writer(&request.header, None, true);
+                let n = copy(to.as_fd())?;
+                to.wrote(arg.off_out, n as u64);
+                n
+            }
+        };
         out.put(&WriteOut { size: n as u32, padding: 0 });
         Ok(Effect::Nothing)
     }
@@ -203,16 +225,38 @@ fn read_through(handle: &Handle, buffer: &mut [u8], offset: u64) -> Result<usize
     }
 }
 
+/// Writes all of `data` by parts, or as much as goes before an error.
+fn write_all(
+    data: &[u8],
+    offset: u64,
+    write: impl Fn(&[u8], u64) -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < data.len() {
+        match write(&data[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
 /// Writes by the program's current flags: it may have changed them since it opened the file.
-fn write_once(handle: &Handle, data: &[u8], offset: u64, flags: i32) -> Result<usize, Errno> {
-    let (appends, opened_to) = (flags & libc::O_APPEND != 0, handle.flags & libc::O_APPEND != 0);
-    let how = match (appends, opened_to) {
+fn write_once(
+    file: BorrowedFd<'_>,
+    data: &[u8],
+    offset: u64,
+    (opened_to_append, appends): (bool, bool),
+) -> Result<usize, Errno> {
+    let how = match (appends, opened_to_append) {
         (true, false) => libc::RWF_APPEND,
         (false, true) => RWF_NOAPPEND,
-        _ => return rustix::io::pwrite(handle.as_fd(), data, offset),
+        _ => return rustix::io::pwrite(file, data, offset),
     };
     let part = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
-    let fd = handle.as_fd().as_raw_fd();
+    let fd = file.as_raw_fd();
     // SAFETY: one buffer, which is only read.
     let n = unsafe { libc::pwritev2(fd, &raw const part, 1, offset as libc::off_t, how) };
     if n < 0 { Err(last_error()) } else { Ok(n as usize) }

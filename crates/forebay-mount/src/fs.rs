@@ -14,6 +14,7 @@ use crate::nodes::{FileId, Nodes, Whereabouts};
 use crate::registered::Registered;
 use crate::shares::{Bound, Kept, Share, Shares};
 use forebay_client::Client;
+use forebay_client::dirty::Patterns;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -62,6 +63,8 @@ pub struct Fs {
     pub in_user_space: bool,
     /// Trees that answer without the PFS.
     pub frozen: Option<Frozen>,
+    /// Files that are written to the tier first.
+    pub write_back: Patterns,
 }
 
 /// A file that was found, in one of several ways.
@@ -280,13 +283,13 @@ impl Fs {
             attr_valid: seconds,
             entry_valid_nsec: nanoseconds,
             attr_valid_nsec: nanoseconds,
-            attr: attributes(stat),
+            attr: attributes(&self.newest(node, stat)),
         }
     }
 
-    /// Answers with attributes.
-    pub fn put_attributes(&self, stat: &Statx, out: &mut Out) {
-        self.put_attributes_for(stat, self.valid_for, out);
+    /// Answers with attributes of a node.
+    pub fn put_attributes(&self, node: u64, stat: &Statx, out: &mut Out) {
+        self.put_attributes_for(&self.newest(node, stat), self.valid_for, out);
     }
 
     /// Answers with attributes that the kernel may cache for a time.

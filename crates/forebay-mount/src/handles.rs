@@ -1,6 +1,7 @@
 //! Files and directories that programs have open.
 
 use crate::caller::Identity;
+use crate::content::Content;
 use crate::directory::Stream;
 use crate::served::Served;
 use crate::shares::Share;
@@ -35,6 +36,8 @@ pub struct Handle {
     pub writer: Option<Box<Identity>>,
     /// Whether the tier serves its reads.
     pub served: Served,
+    /// Its newest bytes, if the PFS does not have them.
+    content: OnceLock<Box<Content>>,
     /// The version of which the kernel keeps pages that it has read through this file.
     kept: OnceLock<FileVersion>,
     /// The kernel has used it since it was opened.
@@ -82,6 +85,7 @@ impl Handle {
             fd,
             writer: None,
             served,
+            content: OnceLock::new(),
             kept: OnceLock::new(),
             was_used: AtomicBool::new(false),
             asks_servers: AtomicBool::new(false),
@@ -121,6 +125,21 @@ impl Handle {
                 *is_direct = wanted;
             }
         }
+    }
+
+    /// Its newest bytes are in this content. The first one counts.
+    pub fn put_content(&self, content: Content) {
+        let _is_the_first = self.content.set(Box::new(content));
+    }
+
+    /// Where its newest bytes are, if not on the PFS.
+    pub fn content(&self) -> Option<&Content> {
+        self.content.get().map(|content| &**content).filter(|content| !content.has_left())
+    }
+
+    /// What its bytes are read from and written to.
+    pub fn data(&self) -> BorrowedFd<'_> {
+        self.content().map_or(self.fd.as_fd(), |content| content.as_fd())
     }
 
     /// The kernel keeps the pages that it reads through this file, which are of this version.

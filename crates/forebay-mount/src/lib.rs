@@ -4,7 +4,7 @@
 //! attributes, locks and writes through to the PFS, with the caller's rights (`caller`), so that a
 //! program gets the PFS's own results. The client core reads files that are open only for reading
 //! (`served`). For files that are open for writing, the kernel passes reads and writes directly to
-//! the PFS's file on root's mounts (`opening`).
+//! the PFS's file on root's mounts (`opening`), unless they are written back (`content`).
 //!
 //! The crate `fuser` is not used: it cannot answer a call of a killed program while the PFS hangs,
 //! interrupt a wait for a lock, or create files without names.
@@ -12,6 +12,7 @@
 mod abi;
 mod attributes;
 mod caller;
+mod content;
 mod credentials;
 mod data;
 mod device;
@@ -50,6 +51,7 @@ use crate::fs::Fs;
 use crate::mounting::How;
 use crate::nodes::Nodes;
 use forebay_client::Client;
+use forebay_client::dirty::Patterns;
 use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::os::fd::AsFd;
@@ -79,6 +81,8 @@ pub struct Options {
     pub private: bool,
     /// Directories that do not change while this is mounted. The mount is private then.
     pub frozen: Vec<PathBuf>,
+    /// Files that are written to the tier first, by their paths on the PFS.
+    pub write_back: Patterns,
 }
 
 impl Default for Options {
@@ -91,6 +95,7 @@ impl Default for Options {
             noexec: false,
             private: false,
             frozen: Vec::new(),
+            write_back: Patterns::default(),
         }
     }
 }
@@ -160,6 +165,7 @@ impl Mounted {
             stamps_late,
             in_user_space,
             frozen,
+            write_back: options.write_back.clone(),
         });
         let mounted = Mounted { fs, at, words };
         mounted.begin().inspect_err(|_| {

@@ -156,6 +156,7 @@ impl Fs {
         let from_node = request.header.nodeid;
         self.callers.act_as_caller(&request.header)?;
         let (from, to) = (self.locate(from_node)?, self.locate(to_node)?);
+        self.wait_for_pass((from.as_fd(), from_name), (to.as_fd(), to_name))?;
         let moved = self.stat_name(from.as_fd(), from_name).ok().map(|stat| FileId::of(&stat));
         let replaced = match flags & EXCHANGE {
             0 => self.last_way(&request.header, to_node, to.as_fd(), to_name),

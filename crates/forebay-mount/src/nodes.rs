@@ -403,6 +403,22 @@ impl Nodes {
         node.backing.take().map(|backing| backing.id)
     }
 
+    /// An open file of the node whose newest bytes are not on the PFS.
+    pub fn with_content(&self, id: u64) -> Option<Arc<Handle>> {
+        let table = self.lock();
+        table.nodes.get(&id)?.handles.iter().find(|handle| handle.content().is_some()).cloned()
+    }
+
+    /// Whether the content of the node may be written elsewhere than to the PFS: all who write it
+    /// through this mount do so.
+    pub fn may_be_absorbed(&self, id: u64) -> bool {
+        let table = self.lock();
+        table.nodes.get(&id).is_none_or(|node| {
+            let goes_to_pfs = |handle: &Arc<Handle>| handle.is_writable() && handle.content().is_none();
+            node.backing.is_none() && !node.handles.iter().any(goes_to_pfs)
+        })
+    }
+
     /// The open files of the node.
     pub fn handles(&self, id: u64) -> Vec<Arc<Handle>> {
         self.lock().nodes.get(&id).map_or(Vec::new(), |node| node.handles.clone())

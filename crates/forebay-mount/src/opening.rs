@@ -6,6 +6,9 @@
 //! | reading, and the agent serves the PFS | requests: tier, then PFS | the same |
 //! | writing, or no agent | the kernel passes them to the PFS's file; requests if that is a FUSE file | requests: PFS |
 //!
+//! Files that are written back, and those whose newest bytes are in the tier, are served by requests
+//! ([`crate::content`]).
+//!
 //! Files that are opened with `O_DIRECT` are served by requests: a program may clear the flag
 //! later, as `dd` does for its last block. Each request carries the current flags; the kernel does
 //! not pass a later change to a backing file.
@@ -20,6 +23,7 @@ use crate::abi::{
     FlushIn, OpenIn, OpenOut, RELEASE_FLOCK_UNLOCK, ReleaseIn,
 };
 use crate::caller::use_umask;
+use crate::content::Content;
 use crate::fs::{Done, Effect, Fs, Out, self_path, stat};
 use crate::handles::{Handle, Opener};
 use crate::nodes::{Backing, FileId, Keeping};
@@ -85,7 +89,8 @@ impl Fs {
             // Whoever opens a file after a close elsewhere learns its size, as from NFS.
             let _ = rustix::fs::statx(&fd, c"", LOOK_AGAIN, StatxFlags::BASIC_STATS);
         }
-        Ok(Effect::Opened(self.serve(node, arg.flags, fd, opener, out)))
+        let content = self.content_of(node, arg.flags, fd.as_fd(), opener.uid)?;
+        Ok(Effect::Opened(self.serve(node, arg.flags, (fd, content), opener, out)))
     }
 
     /// The name belongs to another file now, and the PFS's client does not know it yet: GlusterFS's
@@ -127,7 +132,10 @@ impl Fs {
             // Opening may have truncated it.
             let stat = stat(fd.as_fd())?;
             let node = self.nodes.looked_up(parent, name.to_bytes(), FileId::of(&stat));
-            return Ok(self.created(node, arg.flags, fd, &stat, opener, out));
+            let content = self.content_of(node, arg.flags, fd.as_fd(), opener.uid);
+            // The kernel learns of the node only if it is opened.
+            let content = content.inspect_err(|_| self.nodes.forget(node, 1))?;
+            return Ok(self.created(node, arg.flags, (fd, content), &stat, opener, out));
         }
         Err(Errno::STALE)
     }
@@ -156,20 +164,20 @@ impl Fs {
         {
             self.nodes.unnamed(FileId::of(&stat), Kept::new(by_name, share));
         }
-        Ok(self.created(node, arg.flags, fd, &stat, opener, out))
+        Ok(self.created(node, arg.flags, (fd, None), &stat, opener, out))
     }
 
     fn created(
         &self,
         node: u64,
         flags: i32,
-        fd: OwnedFd,
+        file: (OwnedFd, Option<Content>),
         stat: &rustix::fs::Statx,
         opener: Opener,
         out: &mut Out,
     ) -> Effect {
         out.put(&self.entry(node, stat));
-        Effect::Created(node, self.serve(node, flags, fd, opener, out))
+        Effect::Created(node, self.serve(node, flags, file, opener, out))
     }
 
     /// Whether the kernel is to pass reads and writes to the PFS's file.
@@ -182,18 +190,28 @@ impl Fs {
     }
 
     /// Whether an agent serves the PFS.
-    fn is_covered(&self) -> bool {
+    pub fn is_covered(&self) -> bool {
         self.client.may_ask() && self.client.serves(&self.path)
     }
 
     /// Answers an open with how the file's reads and writes are served.
-    fn serve(&self, node: u64, flags: i32, fd: OwnedFd, opener: Opener, out: &mut Out) -> u64 {
+    fn serve(
+        &self,
+        node: u64,
+        flags: i32,
+        (fd, content): (OwnedFd, Option<Content>),
+        opener: Opener,
+        out: &mut Out,
+    ) -> u64 {
         let is_direct = flags & libc::O_DIRECT != 0;
-        let may_pass = self.wants_pass(flags) && !is_direct && self.nodes.may_have_backing(node);
+        let may_pass =
+            self.wants_pass(flags) && !is_direct && content.is_none() && self.nodes.may_have_backing(node);
         let new = if may_pass { self.register(fd.as_fd()) } else { None };
         let served = if self.may_be_served(flags) { Served::perhaps() } else { Served::never() };
         let handle = Handle::file(node, flags, fd, served, opener, self.callers.acting());
-        let version = match self.may_be_served(flags) && flags & libc::O_TRUNC == 0 {
+        content.into_iter().for_each(|content| handle.put_content(content));
+        let may_keep = self.may_be_served(flags) && flags & libc::O_TRUNC == 0 && handle.content().is_none();
+        let version = match may_keep {
             true => self.version_to_keep(node, &handle),
             false => None,
         };
@@ -210,6 +228,7 @@ impl Fs {
             self.device.close_backing(new.id);
         }
         self.part_readers_and_writers(node, &handle);
+        self.share_content(node, &handle, backing.is_some());
         let by_requests = FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES;
         let is_own =
             |backing: &Backing| self.callers.acting().is_some_and(|caller| backing.who.writes_like(&caller));
@@ -263,7 +282,10 @@ impl Fs {
         {
             self.locks.drop_owner(file, arg.lock_owner);
         }
-        if handle.is_writable() {
+        if let Some(content) = handle.content() {
+            self.callers.act_as_daemon();
+            content.keep(&self.client)?;
+        } else if handle.is_writable() {
             self.callers.act_as_daemon();
             let copy = rustix::io::dup(handle.as_fd())?;
             let closed = close(copy);

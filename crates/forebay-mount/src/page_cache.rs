@@ -94,6 +94,7 @@ impl Fs {
                 rustix::fs::statx(handle.as_fd(), c"", how, StatxFlags::BASIC_STATS)?
             }
         };
+        let now = self.newest(handle.node, &now);
         self.nodes.used(handle);
         let mut valid_for = self.valid_for.max(FRESH);
         if let Some(look) = self.nodes.looked(handle.node, FileFacts::from_statx(&now).version) {

@@ -72,7 +72,7 @@ impl Fs {
         })
     }
 
-    fn as_daemon<R>(&self, work: impl FnOnce() -> R) -> R {
+    pub fn as_daemon<R>(&self, work: impl FnOnce() -> R) -> R {
         let caller = self.callers.acting();
         self.callers.act_as_daemon();
         let result = work();

@@ -21,7 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, OnceLock};
 
-use forebay_client::dirty::{DirtyIndex, dirty_index_beside, may_be_elsewhere};
+use forebay_client::dirty::{DirtyIndex, Newest, Patterns, dirty_index_beside, may_be_elsewhere};
 use forebay_client::{Absorbed, Client, Target, is_no_agent};
 use rustix::fs::OFlags;
 
@@ -115,21 +115,10 @@ impl Drop for HasLeft {
     }
 }
 
-/// What is newer than the PFS's attributes of a dirty file.
-#[derive(Clone, Copy, Debug)]
-pub struct Newest {
-    /// Length in bytes.
-    pub size: u64,
-    /// Blocks of 512 bytes.
-    pub blocks: u64,
-    /// Last write, nanoseconds since 1970.
-    pub mtime_ns: i64,
-}
-
 static CLIENT: OnceLock<Client> = OnceLock::new();
 static ENTRIES: Handles<Arc<Entry>> = Handles::new();
 static INDEX: OnceLock<DirtyIndex> = OnceLock::new();
-static PATTERNS: OnceLock<Vec<glob::Pattern>> = OnceLock::new();
+static PATTERNS: OnceLock<Patterns> = OnceLock::new();
 
 /// Reads the environment, before the program begins; `client` is the one of this process.
 pub fn attach(client: &Client) {
@@ -142,9 +131,7 @@ pub fn attach(client: &Client) {
         let list = shared::variable(PATTERNS_VARIABLE);
         if list.is_null() { return } else { CStr::from_ptr(list) }
     };
-    let patterns = patterns.to_string_lossy();
-    let patterns = patterns.split('\n').filter_map(|pattern| glob::Pattern::new(pattern).ok());
-    let _ = PATTERNS.set(patterns.collect());
+    let _ = PATTERNS.set(Patterns::from_lines(&patterns.to_string_lossy()));
 }
 
 /// Whether the opening of a file can matter here at all.
@@ -154,14 +141,8 @@ pub fn may_matter(access: Access) -> bool {
     access.may_write() && PATTERNS.get().is_some() || INDEX.get().is_some_and(may_be_dirty)
 }
 
-/// Whether a path is one of those that a pattern of a run means.
-pub fn matches(pattern: &glob::Pattern, path: &[u8]) -> bool {
-    let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::default() };
-    pattern.matches_with(&String::from_utf8_lossy(path), options)
-}
-
 fn is_wanted(path: &[u8]) -> bool {
-    PATTERNS.get().is_some_and(|all| all.iter().any(|pattern| matches(pattern, path)))
+    PATTERNS.get().is_some_and(|all| all.match_path(path))
 }
 
 /// Whether a file with this device and inode may be dirty.
@@ -403,15 +384,8 @@ pub fn content_of(fd: c_int) -> Option<Newest> {
     Some(Newest { size: stat.st_size as u64, blocks: stat.st_blocks as u64, mtime_ns })
 }
 
-/// What the agent reports of a dirty file with this device and inode.
-/// The PFS shows it as empty if that `is_empty`.
-pub fn newest(client: &Client, identity: (u64, u64), is_empty: bool) -> Option<Newest> {
-    let (size, blocks, mtime_ns) = client.dirty_stat(identity, is_empty)?;
-    Some(Newest { size, blocks, mtime_ns })
-}
-
-/// Before a file gets a name that may be another's: what is dirty is on the PFS first, so that a
-/// good file there is not lost for one that is in memory only. Otherwise the error number.
+/// Before a file gets a name that may be another's: see [`Client::sync_before_rename`]. Otherwise the
+/// error number.
 pub fn before_rename(client: &Client, from: &[u8], to: &[u8]) -> Result<(), c_int> {
     let stat = |path: &[u8]| std::fs::symlink_metadata(OsStr::from_bytes(path));
     let (Ok(old), Ok(new)) = (stat(from), stat(to)) else { return Ok(()) };
@@ -420,21 +394,11 @@ pub fn before_rename(client: &Client, from: &[u8], to: &[u8]) -> Result<(), c_in
     if !is_dirty(identity(&old)) || !replaces {
         return Ok(());
     }
-    // Of one that is empty on the PFS, the bytes can only be in memory.
-    if !client.await_agent_of_dirty_files() && old.len() == 0 {
-        return Err(libc::EIO);
-    }
-    let path = std::path::Path::new(OsStr::from_bytes(from));
-    let synced = client.sync_dirty(Some(path), || true).or_else(|e| match e.kind() {
-        // One that the program may not read is waited for with all others.
-        std::io::ErrorKind::PermissionDenied => client.sync_dirty(None, || true),
-        _ => Err(e),
-    });
-    match synced {
-        // Without an agent nobody can tell what is dirty.
-        Err(e) if !forebay_client::is_no_agent(&e) => Err(e.raw_os_error().unwrap_or(libc::EIO)),
-        _ => Ok(()),
-    }
+    // One that the program may not read is waited for with all others.
+    let open = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::openat(rustix::fs::CWD, from, open, rustix::fs::Mode::empty()).ok();
+    let synced = client.sync_before_rename(file.as_ref().map(AsFd::as_fd), old.len() == 0);
+    synced.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// The program maps `fd` to store to it.

@@ -11,12 +11,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
+use forebay_client::dirty::is_match;
 use forebay_client::layout::not_laid;
 use forebay_client::{Client, Hint};
 use libc::mode_t;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use crate::{absorb, paths, shared, unserved};
+use crate::{paths, shared, unserved};
 
 const VARIABLE: &CStr = c"FOREBAY_LAYOUT";
 
@@ -74,7 +75,7 @@ pub fn create(
     let whole = real.join(OsStr::from_bytes(name));
     let bytes = whole.as_os_str().as_bytes();
     let hints = HINTS.get()?;
-    let (_, hint) = hints.iter().find(|(pattern, _)| absorb::matches(pattern, bytes))?;
+    let (_, hint) = hints.iter().find(|(pattern, _)| is_match(pattern, bytes))?;
     if !is_covered(bytes) {
         return None;
     }

@@ -4,18 +4,21 @@
 
 use core::ffi::{c_char, c_int, c_uint};
 
+use forebay_client::dirty::{Newest, Shown};
 use libc::{stat as Stat, statx as Statx};
 
-use crate::absorb::{self, Newest};
+use crate::absorb;
 use crate::calls::take_place;
 use crate::inside;
 use crate::next::next;
+
+const NANOS: i64 = 1_000_000_000;
 
 /// Attributes in the two forms of the C library.
 trait Attributes {
     /// Device and inode of a regular file.
     fn identity(&self) -> Option<(u64, u64)>;
-    fn is_empty(&self) -> bool;
+    fn shown(&self) -> Shown;
     fn set(&mut self, newest: &Newest);
 }
 
@@ -24,14 +27,18 @@ impl Attributes for Stat {
         (self.st_mode & libc::S_IFMT == libc::S_IFREG).then_some((self.st_dev, self.st_ino))
     }
 
-    fn is_empty(&self) -> bool {
-        self.st_size == 0
+    fn shown(&self) -> Shown {
+        Shown {
+            size: self.st_size as u64,
+            mtime_ns: self.st_mtime.saturating_mul(NANOS).saturating_add(self.st_mtime_nsec),
+            ctime_ns: self.st_ctime.saturating_mul(NANOS).saturating_add(self.st_ctime_nsec),
+        }
     }
 
     fn set(&mut self, newest: &Newest) {
         (self.st_size, self.st_blocks) = (newest.size as i64, newest.blocks as i64);
-        self.st_mtime = newest.mtime_ns.div_euclid(1_000_000_000);
-        self.st_mtime_nsec = newest.mtime_ns.rem_euclid(1_000_000_000);
+        self.st_mtime = newest.mtime_ns.div_euclid(NANOS);
+        self.st_mtime_nsec = newest.mtime_ns.rem_euclid(NANOS);
     }
 }
 
@@ -42,14 +49,19 @@ impl Attributes for Statx {
         (is_regular && self.stx_mask & libc::STATX_TYPE != 0).then_some((dev, self.stx_ino))
     }
 
-    fn is_empty(&self) -> bool {
-        self.stx_size == 0
+    fn shown(&self) -> Shown {
+        let (mtime, ctime) = (&self.stx_mtime, &self.stx_ctime);
+        Shown {
+            size: self.stx_size,
+            mtime_ns: mtime.tv_sec.saturating_mul(NANOS).saturating_add(i64::from(mtime.tv_nsec)),
+            ctime_ns: ctime.tv_sec.saturating_mul(NANOS).saturating_add(i64::from(ctime.tv_nsec)),
+        }
     }
 
     fn set(&mut self, newest: &Newest) {
         (self.stx_size, self.stx_blocks) = (newest.size, newest.blocks);
-        self.stx_mtime.tv_sec = newest.mtime_ns.div_euclid(1_000_000_000);
-        self.stx_mtime.tv_nsec = newest.mtime_ns.rem_euclid(1_000_000_000) as u32;
+        self.stx_mtime.tv_sec = newest.mtime_ns.div_euclid(NANOS);
+        self.stx_mtime.tv_nsec = newest.mtime_ns.rem_euclid(NANOS) as u32;
     }
 }
 
@@ -59,8 +71,8 @@ fn by_path<A: Attributes>(result: c_int, found: *mut A) -> c_int {
     if result == 0 && absorb::is_any_dirty() && !inside::is_inside() {
         // SAFETY: the kernel has just written it.
         let found = unsafe { &mut *found };
-        let is_empty = found.is_empty();
-        if let Some(newest) = found.identity().and_then(|file| crate::tier::newest(file, is_empty)) {
+        let shown = found.shown();
+        if let Some(newest) = found.identity().and_then(|file| crate::tier::newest(file, shown)) {
             found.set(&newest);
         }
     }

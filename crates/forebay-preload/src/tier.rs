@@ -18,6 +18,7 @@ use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use forebay_client::dirty::{Newest, Shown};
 use forebay_client::{Client, ClientConfig};
 use libc::{iovec, off_t, ssize_t};
 
@@ -554,12 +555,12 @@ pub fn sought(fd: c_int, position: off_t) {
 
 /// What is newer than the PFS's attributes of the file with this device and inode, if it is dirty.
 #[cold]
-pub fn newest(identity: (u64, u64), is_empty: bool) -> Option<absorb::Newest> {
+pub fn newest(identity: (u64, u64), shown: Shown) -> Option<Newest> {
     if !absorb::is_dirty(identity) || !inside::is_owner() || is_on_signal_stack() {
         return None;
     }
     let inside = inside::enter()?;
-    guarded(&inside, || absorb::newest(CLIENT.get()?, identity, is_empty))
+    guarded(&inside, || CLIENT.get()?.dirty_stat(identity, shown))
 }
 
 /// The program is about to open `path` below the directory `dir`. Returns the flags for that:

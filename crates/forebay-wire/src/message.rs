@@ -16,7 +16,7 @@ use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 18;
+pub const PROTOCOL: u32 = 19;
 
 /// A file that was written longer ago is whole on the PFS. The clocks of servers and nodes may
 /// differ by a minute.
@@ -308,6 +308,8 @@ pub enum Request {
         truncated: bool,
         /// Name of the program's job, if it has one: rules for checkpoints may name it.
         job: Option<String>,
+        /// The user for whom an operator's mount has opened it, if that is not the sender.
+        owner: Option<u32>,
     },
     /// A write of `bytes` to a dirty file of this user needs room. → [`Reply::Done`] or
     /// [`Reply::Refused`]
@@ -579,6 +581,8 @@ pub enum Reply {
         blocks: u64,
         /// Last write, nanoseconds since 1970.
         mtime_ns: i64,
+        /// The mtime that it had on the PFS when it became dirty, or that a pass has left there.
+        left_mtime_ns: i64,
     },
     /// Dirty files; ask again after the last while `more`.
     DirtyList {
@@ -980,16 +984,16 @@ mod tests {
             stamps: "s".into(),
         };
         let bytes = postcard::to_stdvec(&mount).unwrap();
-        assert_eq!((PROTOCOL, bytes), (18, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
+        assert_eq!((PROTOCOL, bytes), (19, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
         let status = Status { mounts: vec![mount], ..Status::default() };
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (18, 37));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (18, vec![11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (19, 37));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (19, vec![11]));
         let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
-        assert_eq!((PROTOCOL, facts), (18, vec![1, 2, 6, 8]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (18, vec![0; 11]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (18, vec![0; 9]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (18, vec![0; 6]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (18, vec![0; 13]));
+        assert_eq!((PROTOCOL, facts), (19, vec![1, 2, 6, 8]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (19, vec![0; 11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (19, vec![0; 9]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (19, vec![0; 6]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (19, vec![0; 13]));
     }
 
     #[test]

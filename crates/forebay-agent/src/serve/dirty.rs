@@ -21,11 +21,14 @@ pub fn absorb(
     connection: &Connection,
     file: &Admitted,
     pfs: OwnedFd,
-    (is_wanted, job): (bool, Option<&str>),
+    (owner, job): (Option<u32>, Option<&str>),
+    is_wanted: bool,
     (flags, truncated): (u32, bool),
 ) -> Answer {
     let opening = Opening { flags: OFlags::from_bits_retain(flags), truncated };
-    match connection.node.write_back.absorb((connection.peer.uid, job), file, pfs, is_wanted, opening) {
+    let sender = connection.peer.uid;
+    let owner = owner.filter(|_| connection.node.shares.is_operator(sender)).unwrap_or(sender);
+    match connection.node.write_back.absorb((owner, job), file, pfs, is_wanted, opening) {
         Ok(got) => Some((Reply::Dirty { copy: got.copy, size: got.size }, vec![got.content, got.words])),
         Err(refusal) => refuse(refusal),
     }
@@ -135,7 +138,9 @@ pub fn wait_for_newest(connection: &mut Connection) -> Answer {
 /// What a program that asks for attributes has to know.
 pub fn stat(connection: &Connection, dev: u64, ino: u64) -> Answer {
     match connection.node.write_back.stat(dev, ino) {
-        Some((size, blocks, mtime_ns)) => reply(Reply::DirtyStat { size, blocks, mtime_ns }),
+        Some((size, blocks, mtime_ns, left_mtime_ns)) => {
+            reply(Reply::DirtyStat { size, blocks, mtime_ns, left_mtime_ns })
+        }
         None => refuse(Refusal::Invalid("not dirty".into())),
     }
 }

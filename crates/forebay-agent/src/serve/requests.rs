@@ -63,9 +63,9 @@ impl Connection {
                 self.stage = None;
                 reply(Reply::Done)
             }
-            Request::Absorb { is_wanted, flags, truncated, job } => {
+            Request::Absorb { is_wanted, flags, truncated, job, owner } => {
                 self.with_writer(fds, |c, file, _, writing| {
-                    dirty::absorb(c, &file, writing, (is_wanted, job.as_deref()), (flags, truncated))
+                    dirty::absorb(c, &file, writing, (owner, job.as_deref()), is_wanted, (flags, truncated))
                 })
             }
             Request::SetClass(class) => {

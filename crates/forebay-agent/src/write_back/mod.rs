@@ -547,7 +547,8 @@ impl WriteBack {
         let gone = || Refusal::Invalid("no such dirty file".into());
         let (used, left, owner) = {
             let state = self.state();
-            let dirty = state.files.get(&copy).filter(|file| file.uids.contains(&uid)).ok_or_else(gone)?;
+            let may_write = |file: &&Dirty| file.uids.contains(&uid) || self.shares.is_operator(uid);
+            let dirty = state.files.get(&copy).filter(may_write).ok_or_else(gone)?;
             let used = Stamp::of(&dirty.content).map_or(0, |stamp| stamp.bytes);
             (used, dirty.room.bytes().saturating_sub(FILE_BYTES + used), dirty.record.uid)
         };
@@ -651,13 +652,14 @@ impl WriteBack {
         self.call_in(rustix::process::geteuid().as_raw(), copy)
     }
 
-    /// Length, blocks of 512 bytes, and time of the last write of a dirty file.
-    pub fn stat(&self, dev: u64, ino: u64) -> Option<(u64, u64, i64)> {
+    /// Length, blocks of 512 bytes, and time of the last write of a dirty file, and the mtime that
+    /// its last pass has left on the PFS.
+    pub fn stat(&self, dev: u64, ino: u64) -> Option<(u64, u64, i64, i64)> {
         let state = self.state();
         let mut known = (0..self.mounts.len()).filter_map(|mount| state.by_inode.get(&(mount, ino)));
         let dirty = known.find_map(|copy| state.files.get(copy).filter(|file| file.dev == dev))?;
         let stamp = Stamp::of(&dirty.content).ok().filter(|_| dirty.is_listed)?;
-        Some((stamp.size, stamp.bytes / 512, stamp.mtime_ns))
+        Some((stamp.size, stamp.bytes / 512, stamp.mtime_ns, dirty.record.left.1))
     }
 
     /// Whether user `uid` may deal with this file.

@@ -45,6 +45,7 @@ mod mount_names;
 mod mount_pages;
 mod mount_rights;
 mod mount_users;
+mod mount_write_back;
 mod names;
 mod orders;
 mod pace_violation;

@@ -42,7 +42,7 @@ pub fn sync(agent: &Agent) {
 
 /// A program that has said something and goes on.
 pub struct Started {
-    child: Child,
+    pub child: Child,
     said: BufReader<std::process::ChildStdout>,
 }
 
@@ -89,18 +89,18 @@ impl Started {
 }
 
 /// A file system that takes no writes, as one whose servers hang.
-fn hanging() -> Option<(SlowFs, PathBuf)> {
+pub fn hanging() -> Option<(SlowFs, PathBuf)> {
     with_fault("write=hang")
 }
 
 /// As [`hanging`], by an error: a process that waits for a server cannot be killed.
-fn failing() -> Option<(SlowFs, PathBuf)> {
+pub fn failing() -> Option<(SlowFs, PathBuf)> {
     with_fault("write=EIO")
 }
 
 /// Passes over two other files hang, so none begins over another one. (The kernel makes whoever
 /// unlinks, renames or truncates a file wait for the write that hangs.)
-fn occupy_passes(agent: &Agent, slow: &SlowFs) {
+pub fn occupy_passes(agent: &Agent, slow: &SlowFs) {
     let dir = slow.at("other");
     std::fs::create_dir(&dir).unwrap();
     let script = "
@@ -119,7 +119,7 @@ fn with_fault(fault: &str) -> Option<(SlowFs, PathBuf)> {
 }
 
 /// Every way in which programs write, each to a file of its own; prints what was written.
-const WAYS: &str = r#"
+pub const WAYS: &str = r#"
 import os, subprocess, sys
 d = os.environ["DIR"]
 def name(n): return os.path.join(d, n)
@@ -167,7 +167,7 @@ assert open(name("write"), "rb").read() == b"".join(block(i) for i in range(300)
 assert open(name("renamed"), "rb").read() == block(9)
 "#;
 
-fn listing(dir: &Path) -> Vec<(String, Vec<u8>)> {
+pub fn listing(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let mut all: Vec<_> = std::fs::read_dir(dir)
         .unwrap()
         .map(|entry| {
@@ -230,7 +230,7 @@ fn a_program_ends_while_the_pfs_hangs_and_others_read_what_it_wrote() {
     assert_eq!(listing(&slow.behind("out")), listing(plain.path()));
 }
 
-const WRITES: &str = r#"
+pub const WRITES: &str = r#"
 import os, sys
 f = open(os.path.join(os.environ["DIR"], "ckpt"), "wb", buffering=0)
 for i in range(64): f.write(bytes([i]) * 65_536)
@@ -241,7 +241,7 @@ print("all")
 sys.stdin.readline()
 "#;
 
-fn blocks(times: usize) -> Vec<u8> {
+pub fn blocks(times: usize) -> Vec<u8> {
     (0..times).flat_map(|_| (0..64_u8).flat_map(|i| [i; 65_536])).collect()
 }
 
