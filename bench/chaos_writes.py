@@ -91,7 +91,9 @@ class Node:
     def __init__(self, args, place, disk):
         self.forebay, self.seed = os.path.abspath(args.forebay), args.seed
         self.tier, self.state, self.pfs = place / "tier", place / "state", disk / "pfs"
-        self.pfs.mkdir()
+        # Below the mount there is none: what is written after it has died goes nowhere.
+        self.files = self.pfs / "files"
+        self.files.mkdir(parents=True)
         self.config = place / "config.toml"
         self.config.write_text(
             f"[agent]\nstate_dir = '{self.state}'\n[tier]\ncapacity = '96MiB'\nbacking = 'directory'\ndirectory = '{self.tier}'\nlog = '{disk / 'log'}'\n"
@@ -134,7 +136,7 @@ class Node:
 
     def start_program(self, writer, more):
         run = [self.forebay, "run", "--quiet", "--write-back", self.pfs, "--detach", *more, "--"]
-        run, directory = ([], self.at) if self.on_mount(writer) else (run, self.pfs)
+        run, directory = ([], self.at / "files") if self.on_mount(writer) else (run, self.files)
         command = [*run, sys.executable, __file__, "--write", directory, self.states[writer], str(self.seed), str(writer)]
         self.programs[writer] = subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, start_new_session=True)
 
@@ -178,7 +180,7 @@ class Node:
                 if version == 0:
                     continue
                 count += 1
-                file = self.pfs / f"{writer}-{slot}"
+                file = self.files / f"{writer}-{slot}"
                 content = file.read_bytes() if file.exists() else None
                 if why := self.objection(writer, slot, (version, synced if is_lost else written, done), content):
                     wrong.append(f"{file.name}: {why}; version {version}, {written} bytes written, {synced} synced, {done} done, memory {'lost' if is_lost else 'kept'}; {len(content) if content is not None else 'no'} bytes there")

@@ -53,6 +53,8 @@ pub struct DirtyRecord {
     pub left: (u64, i64),
     /// A pass is under way, and may have left more there.
     pub is_draining: bool,
+    /// What the PFS will show instead of `left` once this pass is over.
+    pub leaves: Option<(u64, i64)>,
     /// The second copy of it.
     pub second: SecondCopy,
 }
@@ -241,6 +243,7 @@ pub(crate) fn record_for_tests() -> DirtyRecord {
         since_ns: 5,
         left: (0, -3),
         is_draining: false,
+        leaves: Some((9, 4)),
         second: SecondCopy::default(),
     }
 }

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Number of this protocol.
-pub const PEER_PROTOCOL: u32 = 9;
+pub const PEER_PROTOCOL: u32 = 10;
 
 /// Pages that are asked about in one [`PeerRequest::Check`].
 pub const CHECKED_MAX: usize = 1 << 16;
@@ -174,6 +174,8 @@ pub struct KeptFile {
     pub since_ns: i64,
     /// Length and mtime that the PFS shows as long as nobody else changes the file there.
     pub left: (u64, i64),
+    /// What it will show instead, once a pass is over that was under way when the copy was made.
+    pub leaves: Option<(u64, i64)>,
     /// Counts the copies of this file.
     pub generation: u64,
     /// Length in bytes.

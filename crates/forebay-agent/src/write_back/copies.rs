@@ -329,6 +329,7 @@ impl WriteBack {
             uid: record.uid,
             since_ns: record.since_ns,
             left: record.left,
+            leaves: record.leaves,
             generation: record.second.generation,
             size: stamp.size,
             mtime_ns: stamp.mtime_ns,

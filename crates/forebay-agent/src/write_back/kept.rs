@@ -153,6 +153,7 @@ impl WriteBack {
             since_ns: kept.since_ns,
             left: kept.left,
             is_draining: false,
+            leaves: kept.leaves,
             second: SecondCopy {
                 generation: kept.generation,
                 kept_for: Some(from.to_owned()),

@@ -389,6 +389,7 @@ impl WriteBack {
             since_ns: crate::mounts::wall_clock_ns(),
             left: (0, file.facts.version.mtime_ns),
             is_draining: false,
+            leaves: None,
             second: SecondCopy::default(),
         };
         let tier = &self.cache.tier;
@@ -1036,6 +1037,7 @@ mod tests {
             since_ns: 0,
             left: (0, facts.version.mtime_ns),
             is_draining: false,
+            leaves: None,
             second: forebay_store::dirty::SecondCopy::default(),
         };
         assert!(is_same_file(&record, &facts, file.as_fd()));

@@ -240,8 +240,10 @@ impl WriteBack {
         // An empty file has nothing to lose: a program has emptied it, or has set its times.
         let is_same = facts.version.size == 0 || facts.version.size == size && is_untouched;
         let second = &pass.record.second;
-        // As the PFS was left, nobody else has written it.
-        let is_as_left = facts.version.size == size && is_untouched;
+        // As the PFS was left, nobody else has written it; also if a pass over an earlier content came
+        // to its end after the second copy was made.
+        let shown = (facts.version.size, facts.version.mtime_ns);
+        let is_as_left = shown == (size, mtime_ns) || Some(shown) == pass.record.leaves;
         if second.is_disputed && !is_as_left {
             // The node of the file has emptied nothing since it noted what it left there.
             let is_emptied = facts.version.size == 0 && !is_untouched && is_at_node;
@@ -255,7 +257,8 @@ impl WriteBack {
         let is_set = is_same && !is_untouched && facts.version.ctime_ns >= pass.stamp.mtime_ns;
         let set_mtime = (is_set && !pass.record.is_draining).then_some(facts.version.mtime_ns);
         let tier = &self.cache.tier;
-        DirtyRecord { is_draining: true, ..pass.record.clone() }.store(tier, pass.copy)?;
+        let leaves = Some((pass.stamp.size, pass.stamp.mtime_ns));
+        DirtyRecord { is_draining: true, leaves, ..pass.record.clone() }.store(tier, pass.copy)?;
         if let Some(dirty) = self.state().files.get_mut(&pass.copy) {
             dirty.record.is_draining = true;
         }
@@ -355,7 +358,7 @@ impl WriteBack {
         }
         // If the PFS does not show what the pass has left, the next one goes over it all the same.
         if facts.is_some() || matches!(ended, Err(Broken::Conflict)) {
-            dirty.record.is_draining = false;
+            (dirty.record.is_draining, dirty.record.leaves) = (false, None);
             if let Err(e) = dirty.record.store(tier, pass.copy) {
                 tracing::warn!(copy = pass.copy, error = %e, "cannot note how far a dirty file is");
             }
@@ -486,6 +489,8 @@ fn begin(state: &mut State, copy: u64, now: Nanos) -> Option<Pass> {
     dirty.is_draining = true;
     dirty.drained_bytes = 0;
     dirty.passes.0 += 1;
+    let record = dirty.record.clone();
+    dirty.record.leaves = Some((stamp.size, stamp.mtime_ns));
     if dirty.words.as_ref().is_some_and(|words| words.is_called_in() && words.writes() > 0) {
         // A writer that is gone has left its write announced.
         dirty.words.as_ref().into_iter().for_each(Words::forget_writes);
@@ -495,7 +500,7 @@ fn begin(state: &mut State, copy: u64, now: Nanos) -> Option<Pass> {
         mount: dirty.mount,
         pfs: dirty.pfs.clone(),
         content: dirty.content.clone(),
-        record: dirty.record.clone(),
+        record,
         stamp,
         had_writers,
         joins: dirty.joins,
