@@ -178,6 +178,10 @@ bench-mount-memory: build ## Memory of a mount's process with many open files, a
 bench-write-back: build ## How long a writer waits with write-back, beside the tmpfs and the PFS, as root (ARGS="--pfs DIR")
 	$(PYTHON) bench/write_back.py $(BUILT)/forebay $(ARGS)
 
+.PHONY: bench-mountain
+bench-mountain: build ## How fast a program reads over the size of its data and its skips: table, CSV and plot in target/mountain, as root; two minutes (ARGS="--capacity-mib 512")
+	$(PYTHON) bench/mountain.py $(BUILT)/forebay $(ARGS)
+
 .PHONY: bench-observer
 bench-observer: build ## What the preloaded observer costs a writer, in paired runs, on a quiet machine (ARGS="--pairs 51")
 	$(PYTHON) bench/observer.py $(BUILT)/libforebay_preload.so $(ARGS)

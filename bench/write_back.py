@@ -4,7 +4,8 @@
 
 DIR is on the file system to compare with. One program writes a file by `write` of 1 MiB, in four
 ways that alternate: to a file of the tier's own tmpfs (the limit), to DIR, to DIR under
-`forebay run --write-back`, and with an fsync to DIR. Then the pass is timed beside the last of
+`forebay run --write-back`, and with an fsync to DIR. As root, a mount with `--write-back` is timed
+too. Then the pass is timed beside the last of
 these, and a first read after it beside a read of the tmpfs. With --log, a write that ends with an
 fsync and `--copies disk` is timed beside the same to a file in that directory. With --nodes, one
 with `--copies 2` and two agents on this machine is timed beside a bare stream of the same file
@@ -116,7 +117,12 @@ def main() -> None:
         if logs:
             env["FOREBAY_TIER_LOG"] = f"{logs.name}/log"
         subprocess.run(up, env=env, check=True, stdout=subprocess.DEVNULL)
+        at = f"{state}/mount"
+        os.mkdir(at)
+        has_mount = os.geteuid() == 0 and os.path.exists("/dev/fuse")
         try:
+            if has_mount:
+                subprocess.run([forebay, "mount", "--write-back", pfs, pfs, at], env=env, check=True)
             run = [forebay, "run", "--write-back", pfs, "--detach", "--"]
             write = [sys.executable, "-c", WRITER]
             read = [sys.executable, "-c", READER]
@@ -138,6 +144,10 @@ def main() -> None:
                     time.sleep(0.1)
                 note("read after the pass", seconds([forebay, "run", "--", *read, path], env))
                 os.unlink(path)
+                if has_mount:
+                    note("write: write-back on a mount", seconds([*write, f"{at}/file", mib, "no"], env))
+                    subprocess.run([forebay, "sync", "--quiet"], env=env, check=True, stdout=subprocess.DEVNULL)
+                    os.unlink(path)
                 if logs:
                     bare = f"{logs.name}/bare"
                     note("write and fsync: disk of the log", seconds([*write, bare, mib, "sync"], env))
@@ -148,10 +158,12 @@ def main() -> None:
                     os.unlink(path)
                 subprocess.run([forebay, "evict", "--all"], env=env, check=True, stdout=subprocess.DEVNULL)
             counters = status(forebay, env)["counters"]
-            wanted = (args.runs * (2 if logs else 1), args.runs if logs else 0)
+            wanted = (args.runs * (1 + has_mount + bool(logs)), args.runs if logs else 0)
             if (counters["absorbed_files_total"], counters["copies_sent_total"]) != wanted:
                 raise SystemExit(f"not all of {wanted} files were absorbed and copied: {counters}")
         finally:
+            if has_mount:
+                subprocess.run([forebay, "umount", "--lazy", at], check=False)
             subprocess.run([forebay, "down", "--drop", "--state-dir", state], check=True, stdout=subprocess.DEVNULL)
         if args.nodes:
             two_nodes(forebay, pfs, args, note)
@@ -162,6 +174,8 @@ def main() -> None:
     for name, limit in [
         ("write: write-back", "write: tmpfs"),
         ("write: write-back", "write: PFS"),
+        ("write: write-back on a mount", "write: write-back"),
+        ("write: write-back on a mount", "write: PFS"),
         ("pass", "write and fsync: PFS"),
         ("read after the pass", "read: tmpfs"),
         ("write and fsync: --copies disk", "write and fsync: disk of the log"),
