@@ -188,7 +188,7 @@ impl Fs {
     /// Tries the caller's rights first, since the PFS may grant this process none. The caller may
     /// have no rights for the directories above its current directory, or above one that is mounted
     /// in a container. The kernel has already checked the names by which the caller came here.
-    fn by_path(&self, path: &[u8], file: FileId) -> Result<Located, Errno> {
+    pub fn by_path(&self, path: &[u8], file: FileId) -> Result<Located, Errno> {
         let found = match self.walk(path, BY_NAME) {
             Err(Errno::ACCESS) if self.callers.switches() => {
                 let caller = self.callers.acting();

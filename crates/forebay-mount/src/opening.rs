@@ -24,7 +24,7 @@ use crate::abi::{
 };
 use crate::caller::use_umask;
 use crate::content::Content;
-use crate::fs::{Done, Effect, Fs, Out, self_path, stat};
+use crate::fs::{Done, Effect, Fs, Located, Out, self_path, stat};
 use crate::handles::{Handle, Opener};
 use crate::nodes::{Backing, FileId, Keeping};
 use crate::request::Request;
@@ -72,7 +72,7 @@ impl Fs {
         let node = request.header.nodeid;
         let opener = self.opener(request.header.uid)?;
         self.callers.act_as_caller(&request.header)?;
-        let file = self.locate(node)?;
+        let file = self.locate_to_open(node)?;
         if arg.flags & FMODE_EXEC != 0 {
             self.may(file.as_fd(), libc::X_OK)?;
         }
@@ -91,6 +91,18 @@ impl Fs {
         }
         let content = self.content_of(node, arg.flags, fd.as_fd(), opener.uid)?;
         Ok(Effect::Opened(self.serve(node, arg.flags, (fd, content), opener, out)))
+    }
+
+    /// The file of a node that is about to be opened: by its name, also if it is open already, where
+    /// the PFS's client runs in user space. MooseFS's remembers for a second, for each thread, where
+    /// the bytes of a file were when that thread looked it up, and its next open of the file takes
+    /// them from there: those of before, if another node has truncated the file in between.
+    fn locate_to_open(&self, node: u64) -> Result<Located, Errno> {
+        let named = || Some((self.nodes.path(node)?, self.nodes.file(node)?));
+        match self.in_user_space.then(named).flatten().map(|(path, file)| self.by_path(&path, file)) {
+            Some(Ok(found)) => Ok(found),
+            _ => self.locate(node),
+        }
     }
 
     /// The name belongs to another file now, and the PFS's client does not know it yet: GlusterFS's
