@@ -5,12 +5,12 @@ Each pair runs in turns in one process, so the ratio holds on a busy machine as 
 - read: a cached file through the mount, beside the kernel's own passthrough (a mount without an
   agent of a tmpfs: the kernel passes reads to the file), beside the tmpfs, and, with
   --passthrough-hp, beside a file system that serves each read by a request and a copy. With
-  --peers, beside JuiceFS and Curvine, as far as they are installed (peers/README.md): their
-  caches are in /dev/shm too. "To ...'s cache" are passes that the peer serves, and the kernel's
+  --peers, beside JuiceFS, Curvine and mountpoint-s3, as far as they are installed
+  (peers/README.md): their caches are in /dev/shm too, as is the store of mountpoint-s3, which by
+  default has no cache. "To ...'s cache" are passes that the peer serves, and the kernel's
   page cache does not; "as used" are reads as its users see them, with its defaults: the first
   after the kernel has dropped its pages, and the next, which the kernel serves alone if it has kept
-  what the peer has answered. --beside NAME=DIRECTORY compares with any other mount in the same way,
-  such as one of mountpoint-s3 that you have made.
+  what the peer has answered. --beside NAME=DIRECTORY compares with any other mount in the same way.
 - write, cold read: through the mount, beside the PFS itself. With --pfs, these and the names only,
   on another file system than a tmpfs; the kernel's caches are dropped before each read.
 - names: beside the directory itself, and, with --passthrough-hp, beside libfuse's example
@@ -31,7 +31,7 @@ import tempfile
 import time
 
 import common
-from peers import curvine, daemons, fuse, juicefs
+from peers import curvine, daemons, fuse, juicefs, mountpoint
 
 FILE_BYTES = 256 << 20
 NAMES = 2000
@@ -45,7 +45,7 @@ def main():
     arguments.add_argument("forebay", type=pathlib.Path, help="the program")
     arguments.add_argument("--runs", type=int, default=9)
     arguments.add_argument("--passthrough-hp", type=pathlib.Path, help="the binary of libfuse's example")
-    arguments.add_argument("--peers", action="store_true", help="compare cached reads with JuiceFS and Curvine too")
+    arguments.add_argument("--peers", action="store_true", help="compare cached reads with JuiceFS, Curvine and mountpoint-s3 too")
     arguments.add_argument("--beside", action="append", default=[], type=named_directory, metavar="NAME=DIRECTORY",
                            help="another mounted file system to compare re-reads with")
     arguments.add_argument("--only", choices=("bytes", "names"), help="reads and writes, or names")
@@ -146,7 +146,8 @@ def bytes_pairs(options, places, references, evict):
 
 def peer_pairs(options, path):
     """Cached reads: beside the caches of others, and beside others as their users run them."""
-    for name, peer, program in (("JuiceFS", juicefs, juicefs.binary()), ("Curvine", curvine, curvine.program_dir())):
+    for name, peer, program in (("JuiceFS", juicefs, juicefs.binary()), ("Curvine", curvine, curvine.program_dir()),
+                                ("mountpoint-s3", mountpoint, mountpoint.program_dir())):
         if reason := peer.missing():
             print(f"| cached read, to {name} | | {reason} | | | |")
             continue
@@ -160,7 +161,8 @@ def peer_pairs(options, path):
                 common.read_pass(twin)
                 if mount.served_bytes() - before >= FILE_BYTES:
                     break
-            row(options, f"cached read, 1 MiB, to {name}'s cache", lambda: read(path, 1 << 20), lambda: peer_read(mount, twin))
+            if mount.has_cache:
+                row(options, f"cached read, 1 MiB, to {name}'s cache", lambda: read(path, 1 << 20), lambda: peer_read(mount, twin))
             used_pairs(options, path, name, twin)
     for name, directory in options.beside:
         twin = directory / f"forebay-bench-{os.getpid()}"

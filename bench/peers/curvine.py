@@ -114,7 +114,7 @@ def mounted(programs, capacity_bytes, mount_args=()):
         # Until the worker has registered, the mount has no space, and writes fail.
         with daemon.ended_after(fuse.START_SECONDS):
             daemon.wait_until(lambda: _has_space(mount_point), what="given space by a worker", seconds=fuse.START_SECONDS)
-        yield fuse.Mount(mount_point, started, lambda: _written_bytes(daemon.pid))
+        yield fuse.Mount(mount_point, started, lambda: fuse.written_bytes(daemon.pid))
 
 
 def _has_space(mount_point):
@@ -124,14 +124,6 @@ def _has_space(mount_point):
     with contextlib.suppress(OSError):
         return os.statvfs(mount_point).f_blocks > 0
     return False
-
-
-def _written_bytes(pid):
-    """Bytes that a process has written since it started, by write(2) and its kin: for a daemon of a
-    mount, its answers above all.
-    """
-    with open(f"{common.PROC}/{pid}/io", encoding="ascii") as lines:
-        return int(dict(line.split(": ") for line in lines)["wchar"])
 
 
 if __name__ == "__main__":

@@ -43,6 +43,8 @@ class Mount:
     daemons: list
     # Bytes that the peer, not the kernel, has served until now, by a count that is not ours.
     served_bytes: Callable[[], float]
+    # Whether it caches what it serves.
+    has_cache: bool = True
 
     def memory(self):
         """Resident memory of all its daemons."""
@@ -71,6 +73,14 @@ class Mount:
 def ids(name):
     """{id of a record: its unit} of this peer."""
     return {f"peer.{name}.{figure}": unit for figure, unit in UNITS.items()}
+
+
+def written_bytes(pid):
+    """Bytes that a process has written since it started, by write(2) and its kin: for a daemon of a
+    mount, its answers above all.
+    """
+    with open(f"{common.PROC}/{pid}/io", encoding="ascii") as lines:
+        return int(dict(line.split(": ") for line in lines)["wchar"])
 
 
 def missing():

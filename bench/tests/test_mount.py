@@ -9,13 +9,13 @@ from pathlib import Path
 from unittest import mock
 
 import mount
-from peers import curvine, juicefs
+from peers import curvine, juicefs, mountpoint
 
 
 class Beside(unittest.TestCase):
     def test_rows_say_how_a_peer_was_read_and_absent_ones_why_not(self):
         with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as patches:
-            for peer in (juicefs, curvine):
+            for peer in (juicefs, curvine, mountpoint):
                 patches.enter_context(mock.patch.object(peer, "missing", lambda: "not installed"))
             patches.enter_context(mock.patch.object(mount, "FILE_BYTES", 16 << 20))
             path, peer = Path(name, "data"), Path(name, "peer")
@@ -25,7 +25,7 @@ class Beside(unittest.TestCase):
             printed = patches.enter_context(contextlib.redirect_stdout(io.StringIO()))
             mount.peer_pairs(options, path)
             self.assertEqual([*peer.iterdir()], [])
-        absent, rows = printed.getvalue().splitlines()[:2], printed.getvalue().splitlines()[2:]
+        absent, rows = printed.getvalue().splitlines()[:3], printed.getvalue().splitlines()[3:]
         self.assertTrue(all("not installed" in line for line in absent), absent)
         self.assertEqual([row.split("|")[1].strip() for row in rows],
                          [f"{when}, {what}, to mount-s3 as used" for what in mount.READS for when in ("first read", "read again")])

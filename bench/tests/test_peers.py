@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import common
-from peers import alluxio, curvine, daemons, fuse, juicefs
+from peers import alluxio, curvine, daemons, fuse, juicefs, mountpoint
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
 
@@ -97,6 +97,10 @@ class Skipping(unittest.TestCase):
         with tempfile.TemporaryDirectory() as empty, mock.patch.dict(os.environ, FOREBAY_PEER_CURVINE=empty):
             self._assert_skipped(curvine.run(), curvine.IDS, "no curvine-server")
 
+    def test_mountpoint_without_the_programs(self):
+        with tempfile.TemporaryDirectory() as empty, mock.patch.dict(os.environ, FOREBAY_PEER_MOUNTPOINT=empty):
+            self.assertIn("no versitygw", mountpoint.missing())
+
     def _assert_skipped(self, records, ids, reason):
         self.assertEqual([r["id"] for r in records], list(ids))
         for r in records:
@@ -154,11 +158,11 @@ class Figures(unittest.TestCase):
             with self.assertRaisesRegex(RuntimeError, f"has no {juicefs.HITS}"):
                 juicefs._hit_bytes(Path(mount_point))
 
-    def test_the_kernel_counts_what_curvine_answers(self):
-        before = curvine._written_bytes(os.getpid())
+    def test_the_kernel_counts_what_a_mount_answers(self):
+        before = fuse.written_bytes(os.getpid())
         with open("/dev/null", "wb", buffering=0) as null:
             null.write(bytes(common.MIB))
-        self.assertGreaterEqual(curvine._written_bytes(os.getpid()) - before, common.MIB)
+        self.assertGreaterEqual(fuse.written_bytes(os.getpid()) - before, common.MIB)
 
     def test_the_memory_of_all_daemons_counts(self):
         with mock.patch.object(common, "memory_of_tree", return_value=self.MEMORY):
