@@ -19,6 +19,7 @@
 //! | [`cluster`] | nodes that run Spark's tasks before a file system of several servers |
 //! | [`colocate`] | HPC jobs beside Big Data jobs whose waves are prefetched |
 //! | [`memory`] | a node whose tier gives way to compute |
+//! | [`waste`] | nodes that fail, and jobs that write checkpoints to survive it |
 //! | [`world`] | all of these at once, but for the factors of `colocate` |
 //! | [`kinds`] | what commands need to know of the kinds of scenarios |
 //! | [`study`] | many runs of a scenario: policies, values of keys, seeds |
@@ -61,6 +62,7 @@ pub mod reproduce;
 pub mod scenario;
 pub mod study;
 pub mod table;
+pub mod waste;
 pub mod world;
 pub use forebay_trace as trace;
 

@@ -5,6 +5,8 @@
 //! | --- | --- |
 //! | `allocation` | the nodes over which the files of a job are striped |
 //! | `access` | which steps write to the burst buffer, and in which order |
+//! | `period` | how often jobs write checkpoints |
 
 pub mod access;
 pub mod allocation;
+pub mod period;

@@ -1,6 +1,6 @@
 //! Figures as SVG, written by hand.
 //!
-//! Four kinds are needed: grouped bars, lines, timelines and a heat map. A plotting library would
+//! Five kinds are needed: grouped bars, boxes, lines, timelines and a heat map. A plotting library would
 //! bring fonts, a rasteriser and a few dozen crates for that, and Python would have to be there
 //! with its own; these files need nothing, are the same bytes for the same numbers, keep their text
 //! as text, and print at any size.
@@ -9,6 +9,7 @@
 
 mod axis;
 pub mod bars;
+pub mod boxes;
 pub mod heat;
 pub mod lines;
 mod svg;

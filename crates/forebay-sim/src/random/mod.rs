@@ -9,12 +9,14 @@
 //! | [`steps`] | steps that jobs write to shared burst buffers | access policies |
 //! | [`allocations`] | the same, of jobs that request their nodes | allocation policies |
 //! | [`loads`] | memory that compute needs on a node | memory laws |
+//! | [`platforms`] | nodes that fail, and jobs that share a PFS | periods and order of checkpoints |
 
 pub mod allocations;
 pub mod bound;
 pub mod clusters;
 pub mod deadline_bound;
 pub mod loads;
+pub mod platforms;
 mod step_bound;
 pub mod steps;
 

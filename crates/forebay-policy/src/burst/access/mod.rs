@@ -17,6 +17,7 @@
 //! | `sa-fcfs`, `sa-sjf` | the same | steps without a common node (sharing-aware) |
 //! | `coflow` | on each node, who can be over soonest | everything; nodes divide themselves by the order |
 //! | `set-10` | arrival | one step of each set of jobs with like periods (IO-Sets) |
+//! | `least-waste` | by what jobs lose meanwhile, failures included | one step |
 //!
 //! Source: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016, Algorithm 1, and
 //! what it leaves open: bandwidth shares and starvation.
@@ -31,6 +32,7 @@ use crate::machine::Nanos;
 
 mod coflow;
 mod fcfs;
+mod least_waste;
 mod nodes;
 mod none;
 mod scheduler;
@@ -80,6 +82,13 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "is_zero")]
         period_ns: u64,
     },
+    /// What the job of a step that waits loses meanwhile; only `least-waste` listens.
+    Stakes {
+        /// Its id.
+        step: StepId,
+        /// What.
+        stake: Stake,
+    },
     /// A step that waits is withdrawn.
     Leaves {
         /// Its id.
@@ -106,6 +115,22 @@ pub enum Event {
 
 fn is_zero(ns: &u64) -> bool {
     *ns == 0
+}
+
+/// What a job loses while its step waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stake {
+    /// Nodes of the job.
+    pub nodes: u32,
+    /// Since when it waits; if it computes meanwhile, the moment from which on its work is lost
+    /// with a failure.
+    pub since: Nanos,
+    /// It waits with its step.
+    pub is_blocked: bool,
+    /// What it takes to recover from a failure, in ns.
+    pub recovery_ns: u64,
+    /// Mean time between failures that the step guards it against, in ns.
+    pub fails_ns: u64,
 }
 
 /// What it decides.
@@ -231,6 +256,8 @@ pub struct Pending {
     pub seq: u64,
     /// Its place by [`Policy::key`]; less is earlier, ties by `seq`.
     pub key: u64,
+    /// What its job loses meanwhile, if that is known.
+    pub stake: Option<Stake>,
 }
 
 /// What may run side by side.
@@ -253,6 +280,12 @@ pub trait Policy: Send {
 
     /// The step's place in the order; it never changes while the step waits.
     fn key(&self, arrived: Nanos, alone_ns: u64) -> u64;
+
+    /// Which of those that wait goes next, where that changes while they wait; only with
+    /// [`Scope::One`].
+    fn first(&self, _now: Nanos, _pending: &[Pending]) -> Option<usize> {
+        None
+    }
 
     /// What the step claims: its nodes, or what else it must have to itself.
     fn claims(&self, nodes: NodeSet, _period_ns: u64) -> NodeSet {
@@ -291,6 +324,7 @@ pub const POLICIES: &[(&str, MakePolicy)] = &[
     ("sa-sjf", |c| Box::new(sjf::Sjf { scope: Scope::Disjoint, ageing: c.ageing })),
     ("coflow", |c| Box::new(coflow::Coflow::new(c))),
     ("set-10", |c| Box::new(set10::Set10 { nodes: c.nodes })),
+    ("least-waste", |_| Box::new(least_waste::LeastWaste)),
 ];
 
 /// The policy called `name`.

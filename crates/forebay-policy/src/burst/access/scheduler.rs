@@ -83,7 +83,7 @@ impl Access {
         };
         let nodes = self.policy.claims(nodes, period_ns);
         self.next_seq += 1;
-        Pending { step, nodes, alone_ns, arrived: now, seq: self.next_seq - 1, key }
+        Pending { step, nodes, alone_ns, arrived: now, seq: self.next_seq - 1, key, stake: None }
     }
 
     fn enqueue(&mut self, step: Pending) {
@@ -163,7 +163,15 @@ impl Access {
             }
             Scope::Ranked => self.rank(now, out),
             Scope::One if !self.active.is_empty() => {}
-            Scope::One => self.admit(now, 1, out),
+            Scope::One => {
+                if self.overdue(now).is_empty()
+                    && let Some(first) = self.policy.first(now, &self.pending)
+                {
+                    let step = self.pending.remove(first);
+                    return self.grant(now, step, Reason::First, out);
+                }
+                self.admit(now, 1, out);
+            }
             Scope::Disjoint => self.admit(now, usize::MAX, out),
         }
     }
@@ -277,6 +285,11 @@ impl Machine for Access {
                 self.grant(now, step, Reason::Begun, out);
                 self.count_nodes();
                 self.decide_at = Some(now);
+            }
+            Event::Stakes { step, stake } => {
+                if let Some(p) = self.pending.iter_mut().find(|p| p.step == step) {
+                    p.stake = Some(stake);
+                }
             }
             Event::Leaves { step } => {
                 self.pending.retain(|p| p.step != step);

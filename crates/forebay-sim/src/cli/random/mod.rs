@@ -14,6 +14,7 @@ mod access;
 mod allocation;
 mod memory;
 mod planners;
+mod waste;
 
 /// Options of `random`.
 #[derive(Args, Debug)]
@@ -33,6 +34,8 @@ enum What {
     Allocation(allocation::AllocationArgs),
     /// Memory laws, on random loads of a node; compared with a law that knows the future
     Memory(memory::MemoryArgs),
+    /// Strategies for checkpoints, on platforms whose nodes fail; compared with the least waste
+    Waste(waste::WasteArgs),
 }
 
 /// Below every table of changes.
@@ -70,6 +73,7 @@ pub fn random(args: &RandomArgs, out: &mut Output<'_>) -> Result<()> {
         What::Access(a) => access::access(a, out),
         What::Allocation(a) => allocation::allocation(a, out),
         What::Memory(a) => memory::memory(a, out),
+        What::Waste(a) => waste::waste(a, out),
     }
 }
 

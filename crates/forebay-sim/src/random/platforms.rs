@@ -1,0 +1,74 @@
+//! Random platforms whose nodes fail, which no strategy was tuned on.
+//!
+//! | drawn | from |
+//! | --- | --- |
+//! | nodes | 2,000 to 20,000, each of which fails every 2 to 25 years |
+//! | failures | programs 0 to 30 %, groups of nodes 1 to 10 %; of the others half are restarts |
+//! | classes of jobs | 2 to 5 |
+//! | nodes of a job | 1 to 15 % of all |
+//! | work of a job | 1 to 10 days |
+//! | share of a class | 0.2 to 1, of their sum |
+//! | checkpoint | 8 to 128 GB a node |
+//! | input and output | 0 to 0.5 of that, each |
+//! | PFS | checkpoints at Young's and Daly's periods take 0.3 to 2 of its time |
+//! | tier | a node writes 0.25 to 4 GB/s |
+//!
+//! Where two values are given, as many lie between 1 and 2 as between 2 and 4, except for shares,
+//! input and output. No checkpoint takes the PFS more than a fifth of the time between failures of
+//! its job: beyond that a job hardly gets on, and to first order the bound says nothing.
+
+use forebay_model::rng::Rng;
+use forebay_policy::burst::period::{Policy, demand, periods_ns};
+
+use super::{between, by_order};
+use crate::waste::{Class, Platform};
+
+const GB: f64 = 1e9;
+const DAY_S: f64 = 86_400.0;
+const YEAR_S: f64 = 365.0 * DAY_S;
+const CHECKPOINT_PART: f64 = 0.2;
+
+/// Platform `number` of `seed`.
+pub fn platform(seed: u64, number: u64) -> Platform {
+    let rng = &mut Rng::new(seed).fork(number);
+    let nodes = by_order(rng, 2_000.0, 20_000.0) as u32;
+    let node_fails_s = by_order(rng, 2.0, 25.0) * YEAR_S;
+    let (programs, groups) = (between(rng, 0.0, 0.3), by_order(rng, 0.01, 0.1));
+    let others = 0.5 * (1.0 - programs - groups);
+    let mut classes: Vec<Class> = (0..2 + rng.below(4)).map(|i| class(rng, i, nodes)).collect();
+    let shares: f64 = classes.iter().map(|class| class.share).sum();
+    classes.iter_mut().for_each(|class| class.share /= shares);
+    let mut platform = Platform {
+        nodes,
+        pfs_bytes_per_s: GB,
+        tier_bytes_per_s: by_order(rng, 0.25, 4.0) * GB,
+        node_fails_s,
+        failures: [programs, others, others, groups],
+        classes,
+    };
+    platform.pfs_bytes_per_s *= bandwidth_for(&platform, by_order(rng, 0.3, 2.0));
+    platform
+}
+
+fn class(rng: &mut Rng, i: u64, nodes: u32) -> Class {
+    let on = (f64::from(nodes) * by_order(rng, 0.01, 0.15)).max(1.0) as u32;
+    let bytes = by_order(rng, 8.0, 128.0) * GB * f64::from(on);
+    Class {
+        name: format!("class {i}"),
+        nodes: on,
+        share: between(rng, 0.2, 1.0),
+        work_s: by_order(rng, DAY_S, 10.0 * DAY_S),
+        input_bytes: bytes * between(rng, 0.0, 0.5),
+        output_bytes: bytes * between(rng, 0.0, 0.5),
+        checkpoint_bytes: bytes,
+    }
+}
+
+/// How many times as fast the PFS has to be for checkpoints to take this part of its time: the
+/// part falls with the root of the bandwidth.
+fn bandwidth_for(platform: &Platform, part: f64) -> f64 {
+    let jobs = platform.jobs(&platform.counts());
+    let now = demand(&jobs, &periods_ns(Policy::YoungDaly, &jobs));
+    let longest = jobs.iter().map(|job| job.pfs_ns / job.fails_ns).fold(0.0, f64::max);
+    (now / part).powi(2).max(longest / CHECKPOINT_PART)
+}
