@@ -21,16 +21,86 @@ use forebay_model::rng::Rng;
 use forebay_policy::burst::period::{Policy, demand, periods_ns};
 
 use super::{between, by_order};
-use crate::waste::{Class, Platform};
+use crate::error::{Error, Result};
+use crate::waste::{Class, Outcome, Platform, Strategy, Window, bound, simulate, strategy};
 
 const GB: f64 = 1e9;
 const DAY_S: f64 = 86_400.0;
 const YEAR_S: f64 = 365.0 * DAY_S;
 const CHECKPOINT_PART: f64 = 0.2;
 
-/// Platform `number` of `seed`.
-pub fn platform(seed: u64, number: u64) -> Platform {
-    let rng = &mut Rng::new(seed).fork(number);
+/// What is not measured, and what is at least.
+const FROM_S: f64 = 5.0 * DAY_S;
+const FOR_S: f64 = 30.0 * DAY_S;
+
+/// What is common to all platforms of a comparison.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// Seed of all platforms.
+    pub seed: u64,
+    /// A run takes as long as the platform takes for so many failures in the mean, but 30 days.
+    pub failures: u32,
+}
+
+/// A run, beside the least waste of the jobs that it had.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// What became of the nodes' time.
+    pub outcome: Outcome,
+    /// The least waste, by the paper's formula.
+    pub bound: f64,
+    /// The same to all orders.
+    pub exact: f64,
+    /// Parts of the PFS's time that checkpoints at Young's and Daly's periods take, and input and
+    /// output.
+    pub demands: [f64; 2],
+}
+
+impl Family {
+    /// Platform `number`.
+    pub fn platform(&self, number: u64) -> Platform {
+        platform(&mut Rng::new(self.seed).fork(number))
+    }
+
+    /// Runs platform `number` under the strategy of this name.
+    ///
+    /// # Errors
+    /// There is no such strategy, or the run was cut.
+    pub fn run(&self, number: u64, name: &str) -> Result<Made> {
+        let platform = self.platform(number);
+        let strategy = strategy::find(name)
+            .ok_or_else(|| Error::Usage(format!("no strategy for checkpoints is called '{name}'")))?;
+        let fails_s = platform.node_fails_s / f64::from(platform.nodes);
+        let for_s = FOR_S.max(fails_s * f64::from(self.failures));
+        let seed = Rng::new(self.seed).fork(number).next_u64();
+        Made::of(&platform, strategy, &Window { seed, from_s: FROM_S, for_s })
+    }
+}
+
+impl Made {
+    /// Runs a platform.
+    ///
+    /// # Errors
+    /// The run was cut.
+    pub fn of(platform: &Platform, strategy: &Strategy, window: &Window) -> Result<Self> {
+        let outcome = simulate(platform, strategy, window)?;
+        let jobs = platform.jobs(&outcome.counts);
+        let checkpoints = demand(&jobs, &periods_ns(Policy::YoungDaly, &jobs));
+        Ok(Made {
+            bound: bound::printed(&jobs),
+            exact: bound::exact(&jobs),
+            demands: [checkpoints, strategy::other_share(platform, &outcome.counts)],
+            outcome,
+        })
+    }
+
+    /// Waste as a multiple of the paper's bound.
+    pub fn of_bound(&self) -> f64 {
+        self.outcome.waste() / self.bound
+    }
+}
+
+fn platform(rng: &mut Rng) -> Platform {
     let nodes = by_order(rng, 2_000.0, 20_000.0) as u32;
     let node_fails_s = by_order(rng, 2.0, 25.0) * YEAR_S;
     let (programs, groups) = (between(rng, 0.0, 0.3), by_order(rng, 0.01, 0.1));

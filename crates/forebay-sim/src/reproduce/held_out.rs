@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::estimate::Estimate;
 use crate::parallel::{in_parallel, threads};
 use crate::random::clusters::{self, Against, Made};
+use crate::random::platforms;
 use crate::random::steps::{self, Kind};
 use crate::random::{bound, deadline_bound, loads};
 use crate::report::{Record, Report, number};
@@ -19,6 +20,10 @@ const SEED: u64 = 20_261_124;
 const CLUSTERS: usize = 40;
 const WORKLOADS: usize = 40;
 const LOADS: usize = 20;
+const PLATFORMS: usize = 40;
+/// The waste of platform time, in multiples of the bound, and the failures of a run.
+const WASTE_OF_BOUND: f64 = 1.1;
+const FAILURES: u32 = 400;
 /// The mean tier of the memory law, in percent of the clairvoyant's.
 const TIER_PERCENT: f64 = 98.0;
 /// Targets of the planner's map times against `eley`, and of the sums of I/O times with `coflow`
@@ -33,7 +38,7 @@ const ACCESS_PERCENT: f64 = -33.0;
 pub fn run(report: &mut Report) -> Result<()> {
     report.heading(2, "Held-out random systems");
     report.text(&format!(
-        "{CLUSTERS} clusters, {WORKLOADS} workloads of each kind and {LOADS} loads of seed {SEED}, on which no constant was chosen; \
+        "{CLUSTERS} clusters, {WORKLOADS} workloads of each kind, {LOADS} loads and {PLATFORMS} platforms of seed {SEED}, on which no constant was chosen; \
          `forebay sim random` runs more of them. Changes are geometric means of ratios."
     ));
     report.records(study(SEED)?);
@@ -48,6 +53,7 @@ pub fn study(seed: u64) -> Result<Vec<Record>> {
     let mut records = planners(seed)?;
     records.extend(access(seed)?);
     records.push(memory(seed)?);
+    records.extend(waste(seed)?);
     Ok(records)
 }
 
@@ -191,4 +197,19 @@ fn memory(seed: u64) -> Result<Record> {
     let target = format!("the interval is above {TIER_PERCENT}");
     let unit = "% of the clairvoyant's tier, mean";
     Ok(Record::checked("held-out/memory/forebay", tier.mean, unit, target, met).over(&tier))
+}
+
+fn waste(seed: u64) -> Result<Vec<Record>> {
+    let family = platforms::Family { seed, failures: FAILURES };
+    let record = |name: &str| -> Result<Record> {
+        let of_bound = all(PLATFORMS, |number| Ok(family.run(number, name)?.of_bound()))?;
+        let mean = Estimate::of(&of_bound);
+        let (target, met) = (format!("at most {WASTE_OF_BOUND}"), mean.mean <= WASTE_OF_BOUND);
+        let above = of_bound.iter().filter(|ratio| **ratio > WASTE_OF_BOUND).count();
+        let unit = "of the least waste of checkpoints on the PFS, mean";
+        Ok(Record::checked(format!("held-out/waste/{name}"), mean.mean, unit, target, met)
+            .over(&mean)
+            .note(format!("above it on {above} platforms")))
+    };
+    ["memory", "disk", "two-copies"].into_iter().map(record).collect()
 }

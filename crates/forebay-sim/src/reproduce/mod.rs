@@ -4,6 +4,7 @@
 //! nowhere else.
 
 pub mod bb;
+pub mod cooperative;
 pub mod dynims;
 mod dynims_reads;
 pub mod eley;
@@ -40,6 +41,11 @@ pub const PARTS: &[Part] = &[
         name: "bb",
         about: "shared burst buffers: W1 to W12, allocation, three jobs on Catalyst",
         run: bb::run,
+    },
+    Part {
+        name: "cooperative",
+        about: "nodes that fail: seven strategies for checkpoints, their bound, and ours",
+        run: cooperative::run,
     },
     Part { name: "tls", about: "two-level storage: crossovers and the storage mountain", run: tls::run },
     Part { name: "dynims", about: "memory for compute first: stability, a burst, noise", run: dynims::run },

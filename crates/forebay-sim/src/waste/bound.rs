@@ -78,9 +78,8 @@ mod tests {
     #[test]
     fn no_pair_of_periods_wastes_less() {
         let jobs = [job(100.0, 8.0, 1e13, 3e11), job(10.0, 20.0, 1e14, 2e11)];
-        let waste = |periods: &[f64]| {
-            mean(&jobs, periods, |job, p| 1.0 - (p - job.blocks_ns) / expected_ns(job, p))
-        };
+        let waste =
+            |periods: &[f64]| mean(&jobs, periods, |job, p| 1.0 - (p - job.blocks_ns) / expected_ns(job, p));
         let busy = |periods: &[f64]| -> f64 {
             jobs.iter().zip(periods).map(|(j, p)| j.count * j.pfs_ns / expected_ns(j, *p)).sum()
         };

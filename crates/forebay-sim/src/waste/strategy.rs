@@ -62,8 +62,9 @@ const FIXED: Policy = Policy::Fixed(FIXED_NS);
 const DALY: Policy = Policy::YoungDaly;
 const TOGETHER: Policy = Policy::Cooperative(1.0);
 
-/// The paper's seven, in its order, and ours.
-pub const STRATEGIES: [Strategy; 12] = [
+/// The paper's seven, and ours: without a tier, and with checkpoints in memory, on disks, and in two
+/// memories. What follows the level is another order than that of ours.
+pub const STRATEGIES: [Strategy; 14] = [
     new("oblivious-fixed", FIXED, "none", Writes::Blocking),
     new("oblivious-daly", DALY, "none", Writes::Blocking),
     new("ordered-fixed", FIXED, "sys-fcfs", Writes::Blocking),
@@ -71,11 +72,13 @@ pub const STRATEGIES: [Strategy; 12] = [
     new("ordered-nb-fixed", FIXED, "sys-fcfs", Writes::Waiting),
     new("ordered-nb-daly", DALY, "sys-fcfs", Writes::Waiting),
     new("least-waste", DALY, "least-waste", Writes::Waiting),
-    new("cooperative", TOGETHER, "least-waste", Writes::Waiting),
-    new("forebay-memory", TOGETHER, "least-waste", Writes::Absorbed(Level::Memory)),
-    new("forebay-shared", TOGETHER, "none", Writes::Absorbed(Level::TwoCopies)),
-    new("forebay-disk", TOGETHER, "least-waste", Writes::Absorbed(Level::Disk)),
-    new("forebay", TOGETHER, "least-waste", Writes::Absorbed(Level::TwoCopies)),
+    new("waste-rate", TOGETHER, "waste-rate", Writes::Waiting),
+    new("memory/none", TOGETHER, "none", Writes::Absorbed(Level::Memory)),
+    new("memory/sys-fcfs", TOGETHER, "sys-fcfs", Writes::Absorbed(Level::Memory)),
+    new("memory/least-waste", TOGETHER, "least-waste", Writes::Absorbed(Level::Memory)),
+    new("memory", TOGETHER, "waste-rate", Writes::Absorbed(Level::Memory)),
+    new("disk", TOGETHER, "waste-rate", Writes::Absorbed(Level::Disk)),
+    new("two-copies", TOGETHER, "waste-rate", Writes::Absorbed(Level::TwoCopies)),
 ];
 
 /// The strategy of this name.
@@ -128,12 +131,10 @@ impl Strategy {
 }
 
 /// Share of the PFS's time that input and output take.
-fn other_share(platform: &Platform, counts: &[f64]) -> f64 {
+pub fn other_share(platform: &Platform, counts: &[f64]) -> f64 {
     let each = platform.classes.iter().zip(counts);
-    each.map(|(class, count)| {
-        count * platform.pfs_s(class.input_bytes + class.output_bytes) / class.work_s
-    })
-    .sum()
+    each.map(|(class, count)| count * platform.pfs_s(class.input_bytes + class.output_bytes) / class.work_s)
+        .sum()
 }
 
 #[cfg(test)]

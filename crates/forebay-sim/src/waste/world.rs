@@ -472,7 +472,8 @@ impl Sim<'_> {
         let lost: f64 = self.lost.iter().map(|(nodes, ns)| nodes * *ns as f64 / 1e9).sum();
         let window_s = (self.window.1 - self.window.0) as f64 / 1e9;
         let nodes = self.platform.classes.iter().map(|class| f64::from(class.nodes));
-        let counts = self.node_ns.iter().zip(nodes).map(|(node_s, nodes)| node_s / nodes / window_s).collect();
+        let counts =
+            self.node_ns.iter().zip(nodes).map(|(node_s, nodes)| node_s / nodes / window_s).collect();
         Outcome { work: self.out.work - lost, lost, counts, ..self.out }
     }
 }

@@ -17,7 +17,7 @@
 //! | `sa-fcfs`, `sa-sjf` | the same | steps without a common node (sharing-aware) |
 //! | `coflow` | on each node, who can be over soonest | everything; nodes divide themselves by the order |
 //! | `set-10` | arrival | one step of each set of jobs with like periods (IO-Sets) |
-//! | `least-waste` | by what jobs lose meanwhile, failures included | one step |
+//! | `least-waste`, `waste-rate` | by what jobs lose meanwhile, failures included | one step |
 //!
 //! Source: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016, Algorithm 1, and
 //! what it leaves open: bandwidth shares and starvation.
@@ -82,7 +82,7 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "is_zero")]
         period_ns: u64,
     },
-    /// What the job of a step that waits loses meanwhile; only `least-waste` listens.
+    /// What the job of a step that waits loses meanwhile; only `least-waste` and `waste-rate` listen.
     Stakes {
         /// Its id.
         step: StepId,
@@ -325,6 +325,7 @@ pub const POLICIES: &[(&str, MakePolicy)] = &[
     ("coflow", |c| Box::new(coflow::Coflow::new(c))),
     ("set-10", |c| Box::new(set10::Set10 { nodes: c.nodes })),
     ("least-waste", |_| Box::new(least_waste::LeastWaste)),
+    ("waste-rate", |_| Box::new(least_waste::WasteRate)),
 ];
 
 /// The policy called `name`.

@@ -459,3 +459,39 @@ proptest! {
         }
     }
 }
+
+fn stakes(step: StepId, nodes: u32, since_s: u64, is_blocked: bool) -> Event {
+    let since = Nanos(since_s * S);
+    let stake = Stake { nodes, since, is_blocked, recovery_ns: 10 * S, fails_ns: 1000 * S };
+    Event::Stakes { step, stake }
+}
+
+/// Of three steps that wait behind another, at 100 s: the first is of a job of one node that waits,
+/// the others are of jobs of 50 nodes that compute, since 0 and 90 s.
+fn next_by(policy: &str) -> Vec<StepId> {
+    let mut m = with(policy, Config { lease_ns: 1000 * S, ..Config::default() });
+    at(&mut m, Nanos(0), vec![arrives(9, &[], 100)]);
+    let mut waiting = Vec::new();
+    for (step, nodes, alone_s, since_s, is_blocked) in
+        [(1, 1, 10, 90, true), (2, 50, 40, 0, false), (3, 50, 10, 90, false)]
+    {
+        waiting.extend([arrives(step, &[], alone_s), stakes(step, nodes, since_s, is_blocked)]);
+    }
+    assert_eq!(granted(&at(&mut m, Nanos(90 * S), waiting)), []);
+    let mut order = Vec::new();
+    for (i, token) in (0..).zip(1..=3) {
+        let out = at(&mut m, Nanos((100 + i) * S), vec![Event::Done { token }]);
+        order.extend(granted(&out).into_iter().map(|(step, _)| step));
+    }
+    order
+}
+
+/// `waste-rate`: 1 / 10 s, 50 / 1000 * (10 + 100 + 20) / 40 s, and 50 / 1000 * (10 + 10 + 5) / 10 s.
+/// The long step of a job that has much to lose goes first; `least-waste` counts what the others
+/// would lose meanwhile, and lets it wait.
+#[test]
+fn steps_go_by_what_jobs_lose_meanwhile() {
+    assert_eq!(next_by("waste-rate"), [2, 3, 1]);
+    assert_eq!(next_by("least-waste")[..2], [1, 3]);
+    assert_eq!(next_by("sys-fcfs"), [1, 2, 3]);
+}

@@ -3,24 +3,23 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use forebay_policy::burst::period::{Policy, demand, periods_ns};
 
 use super::super::{Output, say, table, write};
 use super::Systems;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::estimate::Estimate;
 use crate::plot::boxes::{Boxes, quartiles};
-use crate::random::platforms::platform;
-use crate::waste::{Outcome, STRATEGIES, Window, bound, simulate, strategy};
+use crate::random::platforms::{Family, Made};
+use crate::waste::{Outcome, STRATEGIES};
 
 /// Options of `random waste`.
 #[derive(Args, Debug)]
 pub struct WasteArgs {
     #[command(flatten)]
     systems: Systems,
-    /// Days that are measured, after five that are not
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3650))]
-    days: u32,
+    /// Failures of nodes that a run takes in the mean; 30 days at least
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    failures: u32,
     /// Draw the waste of each strategy relative to the bound, as SVG; the data are written to
     /// FILE.csv
     #[arg(long, value_name = "FILE")]
@@ -43,7 +42,7 @@ const COLUMNS: [&str; 13] = [
     "above_1_1",
 ];
 
-const ROW_COLUMNS: [&str; 9] = [
+const ROW_COLUMNS: [&str; 10] = [
     "number",
     "policy",
     "waste_percent",
@@ -52,27 +51,20 @@ const ROW_COLUMNS: [&str; 9] = [
     "lost_percent",
     "written_percent",
     "failures",
-    "daly_demand",
+    "checkpoint_demand",
+    "other_demand",
 ];
 
 /// A target: the waste is at most so many times the bound.
 const MOST: f64 = 1.1;
-const DAY_S: f64 = 86_400.0;
-
-/// A run, beside the least waste of the jobs that it had.
-struct Made {
-    outcome: Outcome,
-    bound: f64,
-    exact: f64,
-    demand: f64,
-}
 
 pub fn waste(args: &WasteArgs, out: &mut Output<'_>) -> Result<()> {
+    let family = Family { seed: args.systems.seed, failures: args.failures };
     let names: Vec<&str> = STRATEGIES.iter().map(|strategy| strategy.name).collect();
     let (mut rows, mut all, mut series) = (Vec::new(), Vec::new(), Vec::new());
     for name in args.systems.policies(&names)? {
-        let made = args.systems.run(|number| run(args, number, &name))?;
-        let of_bound: Vec<f64> = made.iter().map(|made| made.outcome.waste() / made.bound).collect();
+        let made = args.systems.run(|number| family.run(number, &name))?;
+        let of_bound: Vec<f64> = made.iter().map(Made::of_bound).collect();
         rows.push(row(&name, &made, &of_bound));
         all.extend(args.systems.rows(&made, |number, made| platform_row(number, &name, made)));
         series.push((name, of_bound));
@@ -90,26 +82,9 @@ pub fn waste(args: &WasteArgs, out: &mut Output<'_>) -> Result<()> {
     if out.json {
         return Ok(());
     }
-    say(out, &format!("random platforms of seed {}, {} days each", args.systems.seed, args.days))?;
+    say(out, &format!("random platforms of seed {}, {} failures each", family.seed, family.failures))?;
     say(out, "of_bound: waste relative to the least waste of checkpoints that go to the PFS, mean")?;
     say(out, "low, high: 95 % confidence interval of the mean platform")
-}
-
-fn run(args: &WasteArgs, number: u64, name: &str) -> Result<Made> {
-    let seed = args.systems.seed;
-    let platform = platform(seed, number);
-    let strategy = strategy::find(name)
-        .ok_or_else(|| Error::Usage(format!("no strategy for checkpoints is called '{name}'")))?;
-    let window =
-        Window { seed: seed ^ number, from_s: 5.0 * DAY_S, for_s: f64::from(args.days) * DAY_S };
-    let outcome = simulate(&platform, strategy, &window)?;
-    let jobs = platform.jobs(&outcome.counts);
-    Ok(Made {
-        bound: bound::printed(&jobs),
-        exact: bound::exact(&jobs),
-        demand: demand(&jobs, &periods_ns(Policy::YoungDaly, &jobs)),
-        outcome,
-    })
 }
 
 fn percent(part: f64) -> String {
@@ -130,7 +105,7 @@ fn row(name: &str, made: &[Made], of_bound: &[f64]) -> Vec<String> {
 }
 
 fn platform_row(number: u64, name: &str, made: &Made) -> Vec<String> {
-    let Made { outcome, bound, exact, demand } = made;
+    let Made { outcome, bound, exact, demands: [checkpoints, others] } = made;
     vec![
         number.to_string(),
         name.into(),
@@ -140,6 +115,7 @@ fn platform_row(number: u64, name: &str, made: &Made) -> Vec<String> {
         percent(outcome.lost / outcome.all),
         percent(outcome.written / outcome.all),
         outcome.failures.to_string(),
-        format!("{demand:.3}"),
+        format!("{checkpoints:.3}"),
+        format!("{others:.3}"),
     ]
 }
