@@ -539,10 +539,11 @@ fn a_node_whose_tier_gives_way_is_run_and_replayed() {
 #[test]
 fn policies_are_compared_on_random_systems() {
     let runs = Runs::new();
-    let all: [(&str, Vec<&str>); 3] = [
+    let all: [(&str, Vec<&str>); 4] = [
         ("planners", forebay_policy::planner::POLICIES.iter().map(|p| p.0).collect()),
         ("access", forebay_policy::burst::access::POLICIES.iter().map(|p| p.0).collect()),
         ("memory", forebay_policy::memory::POLICIES.iter().map(|p| p.0).collect()),
+        ("waste", forebay_sim::waste::STRATEGIES.iter().map(|s| s.name).collect()),
     ];
     for (what, policies) in all {
         let run = |threads| {

@@ -40,7 +40,7 @@ fn window(days: f64) -> Window {
 fn a_job_alone_wastes_what_renewal_theory_says() {
     let platform = platform(1, HOUR_S);
     let jobs = platform.jobs(&[1.0]);
-    let p = periods_ns(Policy::YoungDaly, &jobs)[0] / 1e9;
+    let p = periods_ns(Policy::Daly, &jobs)[0] / 1e9;
     let expected_s = HOUR_S * (100.0 / HOUR_S).exp() * (p / HOUR_S).exp_m1();
     let theory = 1.0 - (p - 100.0) / expected_s;
     for name in ["oblivious-daly", "ordered-daly", "ordered-nb-daly", "least-waste", "waste-rate"] {
@@ -97,7 +97,8 @@ fn no_strategy_of_the_pfs_is_below_the_bound() {
             let made = family.run(number, strategy.name).expect("it runs");
             let o = &made.outcome;
             assert!(o.waste() > 0.93 * made.exact, "{number} {}: {made:?}", strategy.name);
-            assert!(o.work > 0.0 && o.work + o.io + o.lost + o.written + o.read <= o.all, "{o:?}");
+            let parts = o.work + o.io + o.lost + o.written + o.read;
+            assert!(o.work > 0.0 && parts <= o.all * (1.0 + 1e-9), "{o:?}");
         }
         let again = || family.run(number, "two-copies").expect("it runs").outcome;
         assert_eq!(again(), again());

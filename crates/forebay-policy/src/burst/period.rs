@@ -6,11 +6,11 @@
 //! | policy | period of a job |
 //! | --- | --- |
 //! | `fixed` | the same for all jobs |
-//! | `young-daly` | sqrt(2 m a) for a job that fails every m, and is kept for a: best for a job alone |
+//! | `daly` | sqrt(2 m a) for a job that fails every m, and is kept for a: best for a job alone |
 //! | `cooperative` | sqrt(2 m (a + l c / q)), q nodes, c on the PFS: best for all together |
 //!
 //! `cooperative` minimises the sum over jobs of q (a / P + P / 2 m) while the sum of c / P is at
-//! most what the PFS has for checkpoints. The multiplier l is 0 if `young-daly` leaves the PFS
+//! most what the PFS has for checkpoints. The multiplier l is 0 if `daly` leaves the PFS
 //! that time, and the least that does otherwise. With a = c this is equation (8) of Herault et
 //! al., *Optimal Cooperative Checkpointing for Shared High-Performance Computing Platforms*,
 //! IPDPSW 2018.
@@ -38,7 +38,7 @@ pub enum Policy {
     /// The same for all jobs, in ns.
     Fixed(u64),
     /// Each job for itself.
-    YoungDaly,
+    Daly,
     /// All jobs together; checkpoints may have this share of the PFS's time.
     Cooperative(f64),
 }
@@ -68,7 +68,7 @@ pub fn periods_ns(policy: Policy, jobs: &[Job]) -> Vec<f64> {
     let with = |multiplier: f64| -> Vec<f64> { jobs.iter().map(|job| job.period_ns(multiplier)).collect() };
     let share = match policy {
         Policy::Fixed(period_ns) => return jobs.iter().map(|_| period_ns as f64).collect(),
-        Policy::YoungDaly => return with(0.0),
+        Policy::Daly => return with(0.0),
         Policy::Cooperative(share) => share,
     };
     let fits = |multiplier: f64| demand(jobs, &with(multiplier)) <= share;
@@ -98,17 +98,17 @@ mod tests {
     }
 
     #[test]
-    fn a_job_alone_has_the_period_of_young_and_daly() {
+    fn a_job_alone_has_the_period_of_daly() {
         let jobs = [job(100.0, 1.0, 3.6e6, 72.0, 72.0)];
         let period = periods_ns(Policy::Cooperative(1.0), &jobs)[0];
-        assert_eq!(period, periods_ns(Policy::YoungDaly, &jobs)[0]);
+        assert_eq!(period, periods_ns(Policy::Daly, &jobs)[0]);
         assert!((period / S - (2.0f64 * 36_000.0 * 72.0).sqrt()).abs() < 1e-6);
     }
 
     #[test]
     fn together_they_take_the_share_that_there_is_and_no_more() {
         let jobs = [job(100.0, 8.0, 1e6, 300.0, 300.0), job(10.0, 20.0, 1e6, 100.0, 100.0)];
-        assert!(demand(&jobs, &periods_ns(Policy::YoungDaly, &jobs)) > 1.0);
+        assert!(demand(&jobs, &periods_ns(Policy::Daly, &jobs)) > 1.0);
         for share in [1.0, 0.7] {
             let periods = periods_ns(Policy::Cooperative(share), &jobs);
             assert!((demand(&jobs, &periods) - share).abs() < 1e-6);

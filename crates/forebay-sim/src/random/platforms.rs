@@ -85,7 +85,7 @@ impl Made {
     pub fn of(platform: &Platform, strategy: &Strategy, window: &Window) -> Result<Self> {
         let outcome = simulate(platform, strategy, window)?;
         let jobs = platform.jobs(&outcome.counts);
-        let checkpoints = demand(&jobs, &periods_ns(Policy::YoungDaly, &jobs));
+        let checkpoints = demand(&jobs, &periods_ns(Policy::Daly, &jobs));
         Ok(Made {
             bound: bound::printed(&jobs),
             exact: bound::exact(&jobs),
@@ -138,7 +138,7 @@ fn class(rng: &mut Rng, i: u64, nodes: u32) -> Class {
 /// part falls with the root of the bandwidth.
 fn bandwidth_for(platform: &Platform, part: f64) -> f64 {
     let jobs = platform.jobs(&platform.counts());
-    let now = demand(&jobs, &periods_ns(Policy::YoungDaly, &jobs));
+    let now = demand(&jobs, &periods_ns(Policy::Daly, &jobs));
     let longest = jobs.iter().map(|job| job.pfs_ns / job.fails_ns).fold(0.0, f64::max);
     (now / part).powi(2).max(longest / CHECKPOINT_PART)
 }

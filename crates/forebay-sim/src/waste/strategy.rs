@@ -59,7 +59,7 @@ const fn new(name: &'static str, period: Policy, access: &'static str, writes: W
 }
 
 const FIXED: Policy = Policy::Fixed(FIXED_NS);
-const DALY: Policy = Policy::YoungDaly;
+const DALY: Policy = Policy::Daly;
 const TOGETHER: Policy = Policy::Cooperative(1.0);
 
 /// The paper's seven, and ours: without a tier, and with checkpoints in memory, on disks, and in two
@@ -124,7 +124,7 @@ impl Strategy {
             other => other,
         };
         let Some(level) = self.level() else { return periods_ns(period, &jobs(&|_| true)) };
-        let to_tier = periods_ns(Policy::YoungDaly, &jobs(&|failure| level.survives(failure)));
+        let to_tier = periods_ns(Policy::Daly, &jobs(&|failure| level.survives(failure)));
         let to_pfs = periods_ns(period, &jobs(&|failure| !level.survives(failure)));
         to_tier.into_iter().zip(to_pfs).map(|(a, b)| a.min(b)).collect()
     }

@@ -18,7 +18,7 @@ pub struct WasteArgs {
     #[command(flatten)]
     systems: Systems,
     /// Failures of nodes that a run takes in the mean; 30 days at least
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     failures: u32,
     /// Draw the waste of each strategy relative to the bound, as SVG; the data are written to
     /// FILE.csv
