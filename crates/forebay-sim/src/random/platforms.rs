@@ -6,7 +6,7 @@
 //! | failures | programs 0 to 30 %, groups of nodes 1 to 10 %; of the others half are restarts |
 //! | classes of jobs | 2 to 5 |
 //! | nodes of a job | 1 to 15 % of all |
-//! | work of a job | 1 to 10 days |
+//! | work of a job | 10 to 100 of its periods by Daly |
 //! | share of a class | 0.2 to 1, of their sum |
 //! | checkpoint | 8 to 128 GB a node |
 //! | input and output | 0 to 0.5 of that, each |
@@ -14,8 +14,9 @@
 //! | tier | a node writes 0.25 to 4 GB/s |
 //!
 //! Where two values are given, as many lie between 1 and 2 as between 2 and 4, except for shares,
-//! input and output. No checkpoint takes the PFS more than a fifth of the time between failures of
-//! its job: beyond that a job hardly gets on, and to first order the bound says nothing.
+//! input and output. The bound is for jobs that are long beside their periods, as these are. No
+//! checkpoint takes the PFS more than a fifth of the time between failures of its job: beyond that
+//! a job hardly gets on, and to first order the bound says nothing.
 
 use forebay_model::rng::Rng;
 use forebay_policy::burst::period::{Policy, demand, periods_ns};
@@ -117,6 +118,8 @@ fn platform(rng: &mut Rng) -> Platform {
         classes,
     };
     platform.pfs_bytes_per_s *= bandwidth_for(&platform, by_order(rng, 0.3, 2.0));
+    let periods_ns = periods_ns(Policy::Daly, &platform.jobs(&platform.counts()));
+    platform.classes.iter_mut().zip(periods_ns).for_each(|(class, ns)| class.work_s *= ns / 1e9);
     platform
 }
 
@@ -127,7 +130,8 @@ fn class(rng: &mut Rng, i: u64, nodes: u32) -> Class {
         name: format!("class {i}"),
         nodes: on,
         share: between(rng, 0.2, 1.0),
-        work_s: by_order(rng, DAY_S, 10.0 * DAY_S),
+        // In periods, until these are known.
+        work_s: by_order(rng, 10.0, 100.0),
         input_bytes: bytes * between(rng, 0.0, 0.5),
         output_bytes: bytes * between(rng, 0.0, 0.5),
         checkpoint_bytes: bytes,

@@ -134,19 +134,13 @@ fn table(report: &mut Report, gb: u32, means: &[Means]) {
 /// The paper's order: periods by Young and Daly, then an order, then jobs that compute until it is
 /// their turn, and then the order by waste.
 fn judge(report: &mut Report, gb: u32, means: &[Means]) {
-    let of_bound = |name: &str| means[place(name)].of_bound.mean;
+    let waste = |name: &str| means[place(name)].waste.mean;
     let better = |id: &str, pairs: &[(&str, &str)]| {
-        let change = |(a, b): &(&str, &str)| 100.0 * (of_bound(a) / of_bound(b) - 1.0);
+        let change = |(a, b): &(&str, &str)| 100.0 * (waste(a) / waste(b) - 1.0);
         let worst = pairs.iter().map(change).fold(f64::MIN, f64::max);
         let words: Vec<String> = pairs.iter().map(|(a, b)| format!("{a} against {b}")).collect();
-        Record::direction(
-            format!("cooperative/{gb}/{id}"),
-            worst,
-            "% waste of the bound",
-            "below 0",
-            worst < 0.0,
-        )
-        .note(words.join(", "))
+        let id = format!("cooperative/{gb}/{id}");
+        Record::direction(id, worst, "% waste", "below 0", worst < 0.0).note(words.join(", "))
     };
     let mut records = vec![
         better(

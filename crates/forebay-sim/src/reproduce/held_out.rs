@@ -20,10 +20,10 @@ const SEED: u64 = 20_261_124;
 const CLUSTERS: usize = 40;
 const WORKLOADS: usize = 40;
 const LOADS: usize = 20;
-const PLATFORMS: usize = 40;
+const PLATFORMS: usize = 20;
 /// The waste of platform time, in multiples of the bound, and the failures of a run.
 const WASTE_OF_BOUND: f64 = 1.1;
-const FAILURES: u32 = 400;
+const FAILURES: u32 = 300;
 /// The mean tier of the memory law, in percent of the clairvoyant's.
 const TIER_PERCENT: f64 = 98.0;
 /// Targets of the planner's map times against `eley`, and of the sums of I/O times with `coflow`

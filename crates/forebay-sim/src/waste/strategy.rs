@@ -62,8 +62,8 @@ const FIXED: Policy = Policy::Fixed(FIXED_NS);
 const DALY: Policy = Policy::Daly;
 const TOGETHER: Policy = Policy::Cooperative(1.0);
 
-/// The paper's seven, and ours: without a tier, and with checkpoints in memory, on disks, and in two
-/// memories. What follows the level is another order than that of ours.
+/// The paper's seven, and ours: without a tier, and with checkpoints in memory, on disks, and in
+/// two memories. What follows the level is another order than that of ours.
 pub const STRATEGIES: [Strategy; 14] = [
     new("oblivious-fixed", FIXED, "none", Writes::Blocking),
     new("oblivious-daly", DALY, "none", Writes::Blocking),

@@ -82,7 +82,8 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "is_zero")]
         period_ns: u64,
     },
-    /// What the job of a step that waits loses meanwhile; only `least-waste` and `waste-rate` listen.
+    /// What the job of a step that waits loses meanwhile; only `least-waste` and `waste-rate`
+    /// listen.
     Stakes {
         /// Its id.
         step: StepId,

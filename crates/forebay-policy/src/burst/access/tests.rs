@@ -466,8 +466,8 @@ fn stakes(step: StepId, nodes: u32, since_s: u64, is_blocked: bool) -> Event {
     Event::Stakes { step, stake }
 }
 
-/// Of three steps that wait behind another, at 100 s: the first is of a job of one node that waits,
-/// the others are of jobs of 50 nodes that compute, since 0 and 90 s.
+/// Of three steps that wait behind another, at 100 s: the first is of a job of one node that
+/// waits, the others are of jobs of 50 nodes that compute, since 0 and 90 s.
 fn next_by(policy: &str) -> Vec<StepId> {
     let mut m = with(policy, Config { lease_ns: 1000 * S, ..Config::default() });
     at(&mut m, Nanos(0), vec![arrives(9, &[], 100)]);
