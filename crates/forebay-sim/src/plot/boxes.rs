@@ -40,11 +40,10 @@ impl Boxes<'_> {
         let boxes: Vec<([f64; 5], f64)> =
             self.series.iter().map(|(_, values)| (quartiles(values), mean(values))).collect();
         let columns = ["series", "least", "first quartile", "median", "third quartile", "greatest", "mean"];
-        let row = |((name, _), (q, mean)): (&(String, Vec<f64>), &([f64; 5], f64))| {
-            let numbers = q.iter().chain([mean]).map(f64::to_string);
-            std::iter::once(name.clone()).chain(numbers).collect::<Vec<_>>()
-        };
-        let rows: Vec<Vec<String>> = self.series.iter().zip(&boxes).map(row).collect();
+        let numbers = |(q, mean): &([f64; 5], f64)| q.iter().chain([mean]).map(f64::to_string).collect();
+        let rows: Vec<Vec<String>> = boxes.iter().map(numbers).collect();
+        let named = |(s, row): (&(String, Vec<f64>), Vec<String>)| [vec![s.0.clone()], row].concat();
+        let rows: Vec<Vec<String>> = self.series.iter().zip(rows).map(named).collect();
         Figure { svg: self.svg(&boxes), csv: csv(&columns, &rows) }
     }
 

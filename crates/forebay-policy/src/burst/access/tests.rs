@@ -486,8 +486,8 @@ fn next_by(policy: &str) -> Vec<StepId> {
     order
 }
 
-/// `waste-rate`: 1 / 10 s, 50 / 1000 * (10 + 100 + 20) / 40 s, and 50 / 1000 * (10 + 10 + 5) / 10 s.
-/// The long step of a job that has much to lose goes first; `least-waste` counts what the others
+/// `waste-rate`: 1 / 10 s, 50 / 1000 * (10 + 100 + 20) / 40 s, and 50 / 1000 * (10 + 10 + 5) / 10
+/// s. The long step of a job that has much to lose goes first; `least-waste` counts what the others
 /// would lose meanwhile, and lets it wait.
 #[test]
 fn steps_go_by_what_jobs_lose_meanwhile() {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::super::{Output, say, table, write};
+use super::super::{Output, say, table};
 use super::Systems;
 use crate::error::Result;
 use crate::estimate::Estimate;
@@ -75,8 +75,7 @@ pub fn waste(args: &WasteArgs, out: &mut Output<'_>) -> Result<()> {
         let title = "Waste of platform time, relative to the bound";
         let marks = vec![("bound".into(), 1.0)];
         let figure = Boxes { title, y_label: "waste / bound", series, most: 4.0, marks }.figure();
-        write(path, "write the figure to", &figure.svg)?;
-        write(&path.with_added_extension("csv"), "write the figure's data to", &figure.csv)?;
+        figure.write(path, "write the figure to")?;
     }
     table(out, &COLUMNS, &rows)?;
     if out.json {
