@@ -3,7 +3,7 @@
 use crate::Outcome;
 use crate::cli::Global;
 use crate::out::{is_hostile, name, no_agent, print};
-use crate::run::whole_pattern;
+use crate::patterns::whole_pattern;
 use forebay_agent::units::Human;
 use forebay_wire::{CheckpointRule, CheckpointSeries, CheckpointSet, SetState};
 use std::ffi::OsStr;

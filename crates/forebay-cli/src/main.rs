@@ -28,6 +28,7 @@ mod memory;
 mod metrics;
 mod mount;
 mod out;
+mod patterns;
 mod plan;
 mod preload;
 mod profile;

@@ -7,8 +7,8 @@
 use crate::Outcome;
 use crate::cli::{Global, MountArgs, RunArgs, UmountArgs, parse_seconds};
 use crate::out::no_agent;
+use crate::patterns::whole_pattern;
 use crate::program::start_companion;
-use crate::run::whole_pattern;
 use forebay_client::dirty::Patterns;
 use forebay_client::{Client, ClientConfig, second_place};
 use forebay_mount::{Mounted, Options};
@@ -75,7 +75,7 @@ fn patterns_on_pfs(args: &MountArgs, patterns: &[PathBuf]) -> Result<Patterns, S
             Err(_) => absolute,
         };
         let text = whole_pattern("--write-back", &whole)?;
-        match text.starts_with(&glob::Pattern::escape(&pfs.to_string_lossy())) {
+        match Path::new(&text).starts_with(glob::Pattern::escape(&pfs.to_string_lossy())) {
             true => Ok(text),
             false => Err(format!("--write-back {}: not on {}", pattern.display(), args.pfs.display())),
         }

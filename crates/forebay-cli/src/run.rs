@@ -14,6 +14,7 @@ use crate::forward::Failed;
 use crate::loadable::{Obstacle, obstacle};
 use crate::mount::mount_for_program;
 use crate::out::no_agent;
+use crate::patterns::whole_pattern;
 use crate::preload::Preload;
 use crate::program::{execute, not_started, start_companion};
 use forebay_agent::units::Human;
@@ -22,7 +23,7 @@ use forebay_client::{Client, Hint, HpcJob, HpcJobOptions};
 use forebay_wire::CheckpointRule;
 use forebay_wire::intercepted::{REGION_BYTES, Region, Report};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 const REMEDY: &str = "use `forebay run --mount` or a mount to serve its reads";
@@ -175,39 +176,6 @@ fn checkpoint_rules(args: &RunArgs, client: &Client) -> Result<Vec<String>, Stri
             .map_err(|e| format!("no rule for checkpoints of {selector}: {e}"))?;
     }
     Ok(selectors)
-}
-
-/// The pattern as the kernel names files: absolute, and free of symbolic links in its directories.
-/// A directory stands for all files below it.
-pub fn whole_pattern(option: &str, pattern: &Path) -> Result<String, String> {
-    let failed = |e: &dyn std::fmt::Display| format!("{option} {}: {e}", pattern.display());
-    let absolute = std::path::absolute(pattern).map_err(|e| failed(&e))?;
-    let is_plain =
-        |part: &std::path::Component<'_>| !part.as_os_str().to_string_lossy().contains(['*', '?', '[']);
-    let plain: PathBuf = absolute.components().take_while(is_plain).collect();
-    let rest = absolute.strip_prefix(&plain).unwrap_or(Path::new(""));
-    // What does not exist yet has no links.
-    let existing = plain.ancestors().find_map(|dir| Some((dir, dir.canonicalize().ok()?)));
-    let plain = match existing {
-        Some((dir, real)) => {
-            // By components: an empty rest would leave a slash at the end.
-            let rest = plain.strip_prefix(dir).unwrap_or(Path::new(""));
-            real.components().chain(rest.components()).collect()
-        }
-        None => plain,
-    };
-    let escaped = plain.to_str().ok_or_else(|| failed(&"a pattern is UTF-8 text"))?;
-    let mut text = glob::Pattern::escape(escaped);
-    match rest.to_str().ok_or_else(|| failed(&"a pattern is UTF-8 text"))? {
-        "" if plain.is_dir() => text += "/**/*",
-        "" => {}
-        rest => text = format!("{text}/{rest}"),
-    }
-    glob::Pattern::new(&text).map_err(|e| failed(&e))?;
-    if text.contains('\n') {
-        return Err(failed(&"a pattern is one line"));
-    }
-    Ok(text)
 }
 
 fn intercepts(args: &RunArgs) -> bool {

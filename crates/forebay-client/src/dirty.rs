@@ -161,7 +161,7 @@ impl Client {
         let limit = self.session.config.deadline;
         let answer = match is_dirty && is_suspect(&stat) {
             true => self.session.call_about_dirty(&request, &fds, limit)?,
-            false => self.session.call(&request, &fds, limit)?,
+            false => self.session.call_that_waits(&request, &fds, limit)?,
         };
         let sent: Result<[OwnedFd; 2], _> = answer.fds.try_into();
         match (answer.message, sent) {
@@ -173,12 +173,12 @@ impl Client {
         }
     }
 
-    /// The newest content of a file of the PFS that is open for reading, if the PFS does not have
-    /// it yet.
+    /// The newest content of a file of the PFS that is open for reading, with its number, if the PFS
+    /// does not have it yet.
     ///
     /// # Errors
     /// No agent answers, and the file [`may_be_elsewhere`].
-    pub fn dirty_content(&self, file: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    pub fn dirty_content(&self, file: BorrowedFd<'_>) -> io::Result<Option<(u64, OwnedFd)>> {
         let (request, fds, limit) = (Request::Open, [file], self.session.config.deadline);
         let answer = match is_suspect(&rustix::fs::fstat(file)?) {
             true => self.session.call_about_dirty(&request, &fds, limit)?,
@@ -189,7 +189,7 @@ impl Client {
             },
         };
         match answer.message {
-            Reply::Dirty { .. } => Ok(answer.fds.into_iter().next()),
+            Reply::Dirty { copy, .. } => Ok(answer.fds.into_iter().next().map(|fd| (copy, fd))),
             _ => Ok(None),
         }
     }
@@ -312,7 +312,8 @@ impl Client {
     /// # Errors
     /// The PFS does not take it; or no agent brings it there.
     pub fn sync_before_rename(&self, file: Option<BorrowedFd<'_>>, is_empty: bool) -> io::Result<()> {
-        while self.await_agent_of_dirty_files() {
+        let until = Instant::now() + NO_AGENT_MAX;
+        while self.await_agent_of_dirty_files() && Instant::now() < until {
             match self.wait_for_answer(&Request::DirtySync, file, &mut || true) {
                 Ok(ended) => return ended.map(|_| ()),
                 // It has died meanwhile.
@@ -461,6 +462,18 @@ impl Absorbed {
     fn begin_without_agent(&self) -> Target {
         self.words.begin_anyway();
         Target::Tier
+    }
+
+    /// Number of the dirty file.
+    pub fn copy(&self) -> u64 {
+        self.copy
+    }
+
+    /// Whether the PFS has all that was written, to a file that the agent wants. Waits for a second
+    /// at most.
+    pub fn has_come_to_pfs(&self, client: &Client) -> bool {
+        let answer = client.session.call_that_waits(&Request::CallIn(self.copy), &[], ANSWER);
+        answer.is_ok_and(|answer| answer.message == Reply::Done)
     }
 
     /// The program maps the content to store to it: it stays in the tier until it is closed.

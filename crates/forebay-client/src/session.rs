@@ -432,6 +432,23 @@ impl Session {
         self.unless_left_alone(|| self.exchange(request, fds, limit))
     }
 
+    /// As [`Session::call`], of a request that may take the agent longer than others, for instance
+    /// while a PFS hangs: an agent that is late is not left alone for longer than one that is gone.
+    ///
+    /// # Errors
+    /// As [`Session::call`].
+    pub(crate) fn call_that_waits(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        limit: Duration,
+    ) -> io::Result<Received<Reply>> {
+        if !self.may_ask() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        self.exchange(request, fds, limit).inspect_err(|e| self.failed(e, Duration::ZERO))
+    }
+
     /// How long an agent that is being started anew is waited for: once in vain is enough for a
     /// program that looks at a thousand files.
     pub(crate) fn patience(&self) -> Duration {
@@ -456,7 +473,7 @@ impl Session {
     ) -> io::Result<Received<Reply>> {
         let until = Instant::now() + self.patience();
         loop {
-            match self.call(request, fds, limit) {
+            match self.call_that_waits(request, fds, limit) {
                 Err(e) if out_of_files(&e).is_some() => return Err(e),
                 Err(_) if Instant::now() < until => std::thread::sleep(NO_AGENT_PAUSE),
                 Err(e) => {

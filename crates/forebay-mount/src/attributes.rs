@@ -84,6 +84,7 @@ impl Fs {
         }
         if arg.valid & FATTR_MODE != 0 {
             rustix::fs::chmod(self_path(file.as_fd()), Mode::from_raw_mode(arg.mode & 0o7777))?;
+            self.nodes.contents(node).iter().for_each(|content| content.has_new_mode());
         }
         if arg.valid & (FATTR_UID | FATTR_GID) != 0 {
             let uid = (arg.valid & FATTR_UID != 0).then(|| Uid::from_raw(arg.uid));

@@ -36,8 +36,8 @@ impl Fs {
         let handle = self.handle(arg.fh)?;
         self.nodes.used(&handle);
         let buffer = out.data(arg.size);
-        if self.has_current_content(&handle) {
-            let n = read_pfs(handle.data(), buffer, arg.offset, true).map_err(|e| number_of(&e))?;
+        if let Some(content) = self.current_content(&handle) {
+            let n = read_pfs(content.as_fd(), buffer, arg.offset, true).map_err(|e| number_of(&e))?;
             out.has_data(n);
             return Ok(Effect::Nothing);
         }
@@ -59,13 +59,13 @@ impl Fs {
         let data = request.bytes(arg.size)?;
         let handle = self.handle(arg.fh)?;
         let appends = (handle.flags & libc::O_APPEND != 0, arg.flags & libc::O_APPEND != 0);
-        let done = match self.write_to_content(&handle, data.len() as u64, |content| {
+        let (from_cache, kill) =
+            (arg.write_flags & WRITE_CACHE != 0, arg.write_flags & WRITE_KILL_SUIDGID != 0);
+        let done = match self.write_to_content(&handle, (data.len() as u64, kill), |content| {
             write_all(data, arg.offset, |data, offset| write_once(content, data, offset, appends))
         })? {
             Some(done) => done,
             None => {
-                let (from_cache, kill) =
-                    (arg.write_flags & WRITE_CACHE != 0, arg.write_flags & WRITE_KILL_SUIDGID != 0);
                 let opener = handle.writer.as_deref().filter(|_| from_cache);
                 self.callers.act_as_writer(&request.header, opener, kill);
                 let done = write_all(data, arg.offset, |data, offset| {
@@ -88,7 +88,7 @@ impl Fs {
         let handle = self.handle(arg.fh)?;
         self.callers.act_as_daemon();
         if let Some(content) = handle.content() {
-            content.keep(&self.client)?;
+            content.keep(&self.client).map_err(|e| number_of(&e))?;
             return Ok(Effect::Nothing);
         }
         match arg.fsync_flags & FSYNC_FDATASYNC {
@@ -122,13 +122,14 @@ impl Fs {
         let arg: FallocateIn = request.arg()?;
         let handle = self.handle(arg.fh)?;
         let flags = FallocateFlags::from_bits_retain(arg.mode as u32);
-        if self
-            .write_to_content(&handle, arg.length, |content| {
-                rustix::fs::fallocate(content, flags, arg.offset, arg.length)
-            })?
-            .is_some()
-        {
-            return Ok(Effect::Nothing);
+        let bytes = if flags.contains(FallocateFlags::PUNCH_HOLE) { 0 } else { arg.length };
+        let change = |content: BorrowedFd<'_>| rustix::fs::fallocate(content, flags, arg.offset, arg.length);
+        match self.write_to_content(&handle, (bytes, request.header.uid != 0), change) {
+            Ok(Some(())) => return Ok(Effect::Nothing),
+            // The memory cannot do it, and the PFS may.
+            Err(Errno::OPNOTSUPP) => self.go_on_at_pfs(&handle)?,
+            Ok(None) => {}
+            Err(e) => return Err(e),
         }
         self.callers.act_as_caller(&request.header)?;
         rustix::fs::fallocate(handle.as_fd(), flags, arg.offset, arg.length)?;
@@ -143,8 +144,10 @@ impl Fs {
     pub fn lseek(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: LseekIn = request.arg()?;
         let handle = self.handle(arg.fh)?;
+        let content = self.current_content(&handle);
+        let file = content.as_ref().map_or(handle.as_fd(), |content| content.as_fd());
         // SAFETY: no pointers. Nobody uses the position of this descriptor.
-        let offset = unsafe { libc::lseek(handle.data().as_raw_fd(), arg.offset, arg.whence) };
+        let offset = unsafe { libc::lseek(file.as_raw_fd(), arg.offset, arg.whence) };
         if offset < 0 {
             return Err(last_error());
         }
@@ -160,12 +163,14 @@ impl Fs {
         let arg: CopyFileRangeIn = request.arg()?;
         let (from, to) = (self.handle(arg.fh_in)?, self.handle(arg.fh_out)?);
         let len = arg.len.min(COPY_BYTES) as usize;
+        let source = self.current_content(&from);
+        let source = source.as_ref().map_or(from.as_fd(), |content| content.as_fd());
         let copy = |to: BorrowedFd<'_>| {
             let (mut off_in, mut off_out) = (arg.off_in, arg.off_out);
             // Between a content and a file of the PFS this is EXDEV, and the kernel copies itself.
-            rustix::fs::copy_file_range(from.data(), Some(&mut off_in), to, Some(&mut off_out), len)
+            rustix::fs::copy_file_range(source, Some(&mut off_in), to, Some(&mut off_out), len)
         };
-        let n = match self.write_to_content(&to, len as u64, copy)? {
+        let n = match self.write_to_content(&to, (len as u64, request.header.uid != 0), copy)? {
             Some(n) => n,
             None => {
                 self.callers.act_as_writer(&request.header, None, true);

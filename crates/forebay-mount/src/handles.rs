@@ -37,7 +37,7 @@ pub struct Handle {
     /// Whether the tier serves its reads.
     pub served: Served,
     /// Its newest bytes, if the PFS does not have them.
-    content: OnceLock<Box<Content>>,
+    content: RwLock<Option<Arc<Content>>>,
     /// The version of which the kernel keeps pages that it has read through this file.
     kept: OnceLock<FileVersion>,
     /// The kernel has used it since it was opened.
@@ -85,7 +85,7 @@ impl Handle {
             fd,
             writer: None,
             served,
-            content: OnceLock::new(),
+            content: RwLock::new(None),
             kept: OnceLock::new(),
             was_used: AtomicBool::new(false),
             asks_servers: AtomicBool::new(false),
@@ -127,19 +127,20 @@ impl Handle {
         }
     }
 
-    /// Its newest bytes are in this content. The first one counts.
+    /// Its newest bytes are in this content from now on.
     pub fn put_content(&self, content: Content) {
-        let _is_the_first = self.content.set(Box::new(content));
+        *self.content.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(content));
     }
 
     /// Where its newest bytes are, if not on the PFS.
-    pub fn content(&self) -> Option<&Content> {
-        self.content.get().map(|content| &**content).filter(|content| !content.has_left())
+    pub fn content(&self) -> Option<Arc<Content>> {
+        let content = self.content.read().unwrap_or_else(PoisonError::into_inner);
+        content.as_ref().filter(|content| !content.has_left()).cloned()
     }
 
-    /// What its bytes are read from and written to.
-    pub fn data(&self) -> BorrowedFd<'_> {
-        self.content().map_or(self.fd.as_fd(), |content| content.as_fd())
+    /// Number of the content that it has, or had last.
+    pub fn last_copy(&self) -> Option<u64> {
+        self.content.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(|content| content.copy)
     }
 
     /// The kernel keeps the pages that it reads through this file, which are of this version.

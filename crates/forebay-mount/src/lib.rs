@@ -4,12 +4,13 @@
 //! attributes, locks and writes through to the PFS, with the caller's rights (`caller`), so that a
 //! program gets the PFS's own results. The client core reads files that are open only for reading
 //! (`served`). For files that are open for writing, the kernel passes reads and writes directly to
-//! the PFS's file on root's mounts (`opening`), unless they are written back (`content`).
+//! the PFS's file on root's mounts (`opening`), unless they are written back (`absorbing`).
 //!
 //! The crate `fuser` is not used: it cannot answer a call of a killed program while the PFS hangs,
 //! interrupt a wait for a lock, or create files without names.
 
 mod abi;
+mod absorbing;
 mod attributes;
 mod caller;
 mod content;

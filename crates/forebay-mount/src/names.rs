@@ -11,6 +11,9 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 
+/// It fails if the new name exists.
+const NOREPLACE: u32 = 1;
+
 /// Both files exist and are exchanged.
 const EXCHANGE: u32 = 1 << 1;
 
@@ -156,7 +159,9 @@ impl Fs {
         let from_node = request.header.nodeid;
         self.callers.act_as_caller(&request.header)?;
         let (from, to) = (self.locate(from_node)?, self.locate(to_node)?);
-        self.wait_for_pass((from.as_fd(), from_name), (to.as_fd(), to_name))?;
+        if flags & NOREPLACE == 0 {
+            self.wait_for_pass((from.as_fd(), from_name), (to.as_fd(), to_name))?;
+        }
         let moved = self.stat_name(from.as_fd(), from_name).ok().map(|stat| FileId::of(&stat));
         let replaced = match flags & EXCHANGE {
             0 => self.last_way(&request.header, to_node, to.as_fd(), to_name),

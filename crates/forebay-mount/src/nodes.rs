@@ -8,6 +8,7 @@
 
 use crate::abi::ROOT_ID;
 use crate::caller::Identity;
+use crate::content::Content;
 use crate::handles::Handle;
 use crate::shares::Kept;
 use forebay_pfs::FileVersion;
@@ -50,6 +51,11 @@ impl FileId {
             _ => stat.stx_btime.tv_sec.wrapping_mul(1_000_000_000) + i64::from(stat.stx_btime.tv_nsec),
         };
         FileId { dev, ino: stat.stx_ino, kind: stat.stx_mode & libc::S_IFMT as u16, born }
+    }
+
+    /// Device and inode, as `stat` reports them.
+    pub fn identity(&self) -> (u64, u64) {
+        (rustix::fs::makedev((self.dev >> 32) as u32, self.dev as u32), self.ino)
     }
 
     /// Whether both are one file, and not one that got the other's inode number later.
@@ -403,10 +409,13 @@ impl Nodes {
         node.backing.take().map(|backing| backing.id)
     }
 
-    /// An open file of the node whose newest bytes are not on the PFS.
-    pub fn with_content(&self, id: u64) -> Option<Arc<Handle>> {
+    /// The contents that open files of the node have.
+    pub fn contents(&self, id: u64) -> Vec<Arc<Content>> {
         let table = self.lock();
-        table.nodes.get(&id)?.handles.iter().find(|handle| handle.content().is_some()).cloned()
+        table
+            .nodes
+            .get(&id)
+            .map_or(Vec::new(), |node| node.handles.iter().filter_map(|h| h.content()).collect())
     }
 
     /// Whether the content of the node may be written elsewhere than to the PFS: all who write it

@@ -7,7 +7,7 @@
 //! | writing, or no agent | the kernel passes them to the PFS's file; requests if that is a FUSE file | requests: PFS |
 //!
 //! Files that are written back, and those whose newest bytes are in the tier, are served by requests
-//! ([`crate::content`]).
+//! ([`crate::absorbing`]).
 //!
 //! Files that are opened with `O_DIRECT` are served by requests: a program may clear the flag
 //! later, as `dd` does for its last block. Each request carries the current flags; the kernel does
@@ -24,7 +24,7 @@ use crate::abi::{
 };
 use crate::caller::use_umask;
 use crate::content::Content;
-use crate::fs::{Done, Effect, Fs, Located, Out, self_path, stat};
+use crate::fs::{Done, Effect, Fs, Located, Out, number_of, self_path, stat};
 use crate::handles::{Handle, Opener};
 use crate::nodes::{Backing, FileId, Keeping};
 use crate::request::Request;
@@ -89,7 +89,7 @@ impl Fs {
             // Whoever opens a file after a close elsewhere learns its size, as from NFS.
             let _ = rustix::fs::statx(&fd, c"", LOOK_AGAIN, StatxFlags::BASIC_STATS);
         }
-        let content = self.content_of(node, arg.flags, fd.as_fd(), opener.uid)?;
+        let content = self.content_of((node, false), arg.flags, fd.as_fd(), opener.uid)?;
         Ok(Effect::Opened(self.serve(node, arg.flags, (fd, content), opener, out)))
     }
 
@@ -131,8 +131,10 @@ impl Fs {
         // Always exclusive: an open of a pipe that somebody makes now would wait for its other end.
         let flags = flags_of(arg.flags) | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::EXCL;
         for _ in 0..TRIES {
+            let mut is_new = true;
             let fd = match rustix::fs::openat(dir.as_fd(), name, flags, mode) {
                 Err(Errno::EXIST) if arg.flags & libc::O_EXCL == 0 => {
+                    is_new = false;
                     match open_existing(dir.as_fd(), name, arg.flags) {
                         // It was removed meanwhile.
                         Err(Errno::NOENT) => continue,
@@ -144,7 +146,7 @@ impl Fs {
             // Opening may have truncated it.
             let stat = stat(fd.as_fd())?;
             let node = self.nodes.looked_up(parent, name.to_bytes(), FileId::of(&stat));
-            let content = self.content_of(node, arg.flags, fd.as_fd(), opener.uid);
+            let content = self.content_of((node, is_new), arg.flags, fd.as_fd(), opener.uid);
             // The kernel learns of the node only if it is opened.
             let content = content.inspect_err(|_| self.nodes.forget(node, 1))?;
             return Ok(self.created(node, arg.flags, (fd, content), &stat, opener, out));
@@ -296,7 +298,7 @@ impl Fs {
         }
         if let Some(content) = handle.content() {
             self.callers.act_as_daemon();
-            content.keep(&self.client)?;
+            content.keep(&self.client).map_err(|e| number_of(&e))?;
         } else if handle.is_writable() {
             self.callers.act_as_daemon();
             let copy = rustix::io::dup(handle.as_fd())?;

@@ -35,7 +35,7 @@ impl Fs {
         // Its attributes were asked for when it was found.
         let found = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH | AS_CACHED, StatxFlags::BASIC_STATS)?;
         let is_file = FileType::from_raw_mode(u32::from(found.stx_mode)) == FileType::RegularFile;
-        let is_cut = is_file && size < found.stx_size;
+        let is_cut = is_file && size < self.newest(caller.nodeid, &found).stx_size;
         if is_cut && self.as_daemon(|| is_reading(caller.pid, FileId::of(&found))) {
             return Err(Errno::BUSY);
         }

@@ -196,7 +196,7 @@ pub fn opened(
             Err(e) => Err(e),
         }
     } else if dirty {
-        client.dirty_content(file).transpose()?.map(|content| (None, content))
+        client.dirty_content(file).transpose()?.map(|(_, content)| (None, content))
     } else {
         client.newest_content(file).transpose()?.map(|(content, _)| (None, content))
     };

@@ -10,7 +10,7 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `dirty_file`, `kept_file` | one dirty file, one second copy |
-//! | `pass` | writes one to the PFS |
+//! | `pass`, `mark` | writes one to the PFS |
 //! | `clean` | makes one a copy |
 //! | `adopt`, `reopen` | takes over those of an earlier agent |
 //! | `elsewhere`, `newest` | those of other nodes |
@@ -27,6 +27,7 @@ pub mod elsewhere;
 mod followed;
 mod kept;
 mod kept_file;
+mod mark;
 mod marker;
 pub mod newest;
 mod pass;
@@ -294,7 +295,7 @@ impl WriteBack {
         let _stamping = lock(&self.stamping[mount]);
         let version = FileFacts::of(pfs, Revalidate::Force).ok()?.version;
         let shown = Some((version.size, version.mtime_ns));
-        if version.size == 0 || shown != clean && shown != pass::marked_version(pfs) {
+        if version.size == 0 || shown != clean && shown != mark::marked_version(pfs) {
             return None;
         }
         ftruncate(pfs, 0).ok()?;

@@ -7,6 +7,7 @@
 //! last write, and last the mark of a whole file ([`MARK`]).
 
 use super::dirty_file::{Dirty, Phase, Stamp};
+use super::mark::MARK;
 use super::reopen::reopen;
 use super::{State, WRITE_MAX, WriteBack};
 use crate::counters::{Counters, add};
@@ -20,9 +21,7 @@ use forebay_store::BLOCK_BYTES;
 use forebay_store::dirty::{DirtyRecord, Keeper, Words};
 use forebay_store::map::Map;
 use forebay_wire::cluster::{DirtyFile, SHARED};
-use rustix::fs::{
-    SeekFrom, Timespec, Timestamps, XattrFlags, fgetxattr, fsetxattr, fsync, ftruncate, futimens, seek,
-};
+use rustix::fs::{SeekFrom, Timespec, Timestamps, XattrFlags, fsetxattr, fsync, ftruncate, futimens, seek};
 use rustix::io::Errno;
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
@@ -40,18 +39,6 @@ const COMPARED_BYTES: usize = 1 << 20;
 
 /// How often the machine hears what has become of dirty files, if nobody is called.
 const LOOK: Duration = Duration::from_millis(200);
-
-/// The extended attribute that says, as the last act of a pass, that the PFS has the whole file:
-/// its length and mtime in nanoseconds, with a space between.
-pub const MARK: &str = "user.forebay.complete";
-
-/// Length and mtime that the mark of a file names.
-pub(super) fn marked_version(pfs: BorrowedFd<'_>) -> Option<(u64, i64)> {
-    let mut mark = [0; 64];
-    let len = fgetxattr(pfs, MARK, &mut mark[..]).ok()?;
-    let (size, mtime_ns) = std::str::from_utf8(&mark[..len]).ok()?.split_once(' ')?;
-    Some((size.parse().ok()?, mtime_ns.parse().ok()?))
-}
 
 /// What a pass works with.
 struct Pass {
@@ -243,7 +230,10 @@ impl WriteBack {
         // As the PFS was left, nobody else has written it; also if a pass over an earlier content came
         // to its end after the second copy was made.
         let shown = (facts.version.size, facts.version.mtime_ns);
-        let is_as_left = shown == (size, mtime_ns) || Some(shown) == pass.record.leaves;
+        // Some file systems keep whole seconds.
+        let is_left_by_pass =
+            |leaves: (u64, i64)| shown == leaves || shown == (leaves.0, whole_second(leaves.1));
+        let is_as_left = shown == (size, mtime_ns) || pass.record.leaves.is_some_and(is_left_by_pass);
         if second.is_disputed && !is_as_left {
             // The node of the file has emptied nothing since it noted what it left there.
             let is_emptied = facts.version.size == 0 && !is_untouched && is_at_node;
@@ -363,6 +353,9 @@ impl WriteBack {
                 tracing::warn!(copy = pass.copy, error = %e, "cannot note how far a dirty file is");
             }
         }
+        if !dirty.record.is_draining {
+            dirty.record.leaves = None;
+        }
         match ended {
             Ok(facts) => {
                 dirty.passes.1 = dirty.passes.0;
@@ -429,6 +422,10 @@ impl WriteBack {
         dirty.failures = dirty.failures.max(1);
         (dirty.errno, dirty.error) = (errno, why);
     }
+}
+
+fn whole_second(ns: i64) -> i64 {
+    ns - ns.rem_euclid(1_000_000_000)
 }
 
 /// Whether a pass over it may begin.

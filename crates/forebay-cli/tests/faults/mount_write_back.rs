@@ -318,6 +318,99 @@ fn a_file_that_was_read_from_the_page_cache_is_emptied_and_written_anew() {
     assert!(bytes[..n] == content(4, 0, 2 << 20)[..n]);
 }
 
+#[test]
+fn a_reader_on_a_mount_that_stays_open_sees_each_life_of_a_file() {
+    let Some((pfs, dir)) = pfs_with_dir() else { return };
+    let agent = Agent::on(pfs.path());
+    let mount = mount(&agent, pfs.path(), "out", &[]);
+    let path = mount.at.join("out/f");
+    std::fs::write(&path, b"").unwrap();
+    let reader = std::fs::File::open(&path).unwrap();
+    let sees = |expected: &[u8]| {
+        // What is changed elsewhere is seen after 50 ms.
+        wait_for("the reader to see it", || {
+            let mut bytes = vec![0; 1000];
+            let n = std::os::unix::fs::FileExt::read_at(&reader, &mut bytes, 0).unwrap();
+            &bytes[..n] == expected
+        });
+        assert_eq!(reader.metadata().unwrap().len(), expected.len() as u64);
+    };
+    // By the mount, by a program under `forebay run`, by the mount; with and without a pass between.
+    std::fs::write(&path, b"the first one, which is long").unwrap();
+    sees(b"the first one, which is long");
+    sync(&agent);
+    let script = "
+import os
+with open(os.path.join(os.environ['DIR'], 'f'), 'wb') as f: f.write(b'second')";
+    well(crate::write_back::python(&agent, &dir, &["--detach"], script).output().unwrap());
+    sees(b"second");
+    sync(&agent);
+    sees(b"second");
+    std::fs::write(&path, b"third").unwrap();
+    sees(b"third");
+    let mut end = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+    std::io::Write::write_all(&mut end, b" and more").unwrap();
+    sees(b"third and more");
+    drop(end);
+    sync(&agent);
+    sees(b"third and more");
+    assert_eq!(agent.counter("absorbed_files_total"), 3);
+    assert_eq!(std::fs::read(dir.join("f")).unwrap(), b"third and more");
+}
+
+#[test]
+fn calls_that_memory_cannot_do_are_done_for_a_file_on_a_mount() {
+    let Some((slow, dir)) = hanging().filter(|_| !skips()) else { return };
+    let agent = Agent::on(&slow.mount());
+    occupy_passes(&agent, &slow);
+    let mount = mount(&agent, &slow.mount(), "out", &[]);
+    let there = mount.at.join("out");
+    std::fs::write(there.join("f"), content(6, 0, 3 << 20)).unwrap();
+    // The PFS's name of the file, which is empty there.
+    let copy = Command::new("cp").args([dir.join("f"), there.join("f")]).output().unwrap();
+    assert!(text(&copy.stderr).contains("busy"), "{}", text(&copy.stderr));
+    assert!(std::fs::read(there.join("f")).unwrap() == content(6, 0, 3 << 20));
+    slow.fault("none");
+    sync(&agent);
+
+    let Some((pfs, dir)) = pfs_with_dir() else { return };
+    let agent = Agent::on(pfs.path());
+    let mount = self::mount(&agent, pfs.path(), "out", &[]);
+    let script = "
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+f = os.open(os.path.join(os.environ['DIR'], 'zeroed'), os.O_RDWR | os.O_CREAT)
+os.write(f, bytes(65536) + b'x' * 65536)
+done = libc.fallocate(f, 16, ctypes.c_long(0), ctypes.c_long(65536))
+print(done, ctypes.get_errno() if done else 0)
+os.pwrite(f, b'end', 10)
+os.close(f)";
+    let plain = tempfile::tempdir_in("/tmp").unwrap();
+    let expected = well(python(plain.path(), script).output().unwrap());
+    assert_eq!(well(python(&mount.at.join("out"), script).output().unwrap()), expected);
+    sync(&agent);
+    assert_eq!(listing(&dir), listing(plain.path()));
+}
+
+#[test]
+fn a_write_of_another_user_on_a_mount_clears_the_bits_for_set_user_id_programs() {
+    let Some((pfs, dir)) = pfs_with_dir() else { return };
+    let agent = Agent::on(pfs.path());
+    let mount = mount(&agent, pfs.path(), "out", &[]);
+    let file = dir.join("program");
+    std::fs::write(&file, b"").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o6777)).unwrap();
+    let script = "
+import os
+f = os.open(os.path.join(os.environ['DIR'], 'program'), os.O_WRONLY)
+os.write(f, b'#!/bin/sh'); os.close(f)";
+    let mut command = python(&mount.at.join("out"), script);
+    std::os::unix::process::CommandExt::uid(&mut command, OTHER_UID);
+    well(command.output().unwrap());
+    assert_eq!(agent.counter("absorbed_files_total"), 1, "nothing was written back");
+    assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o7777, 0o777);
+}
+
 /// A program without a dynamic linker, which no preloaded library reaches.
 #[test]
 fn run_mount_writes_back_for_a_static_program() {

@@ -1,0 +1,356 @@
+//! Files whose newest bytes are in the tier, and not on the PFS (write-back).
+//!
+//! A file that is empty once it has been opened for writing, and that a pattern of the mount names,
+//! is offered to the agent ([`forebay_client::dirty`]). From then on its reads and writes are
+//! requests, which go to its *content*, a file in memory. Each write is announced, and goes to the
+//! PFS instead once the agent says so. Names, rights, locks and attributes stay the PFS's, but for
+//! length, blocks and the time of the last write.
+//!
+//! The kernel does not pass writes through to the content: it would announce none of them, and a
+//! program that finds no room in the tier could not go on at the PFS.
+//!
+//! Files that other programs of this node have written so, or of another node, are read and written
+//! in the same way, whatever the patterns are.
+
+use crate::content::{Content, identity, is_regular, shown};
+use crate::fs::{Fs, Located, number_of, self_path, stat};
+use crate::handles::Handle;
+use crate::request::Request;
+use forebay_client::dirty::may_be_elsewhere;
+use forebay_client::{Target, is_no_agent};
+use rustix::fs::{Mode, OFlags, Statx, ftruncate};
+use rustix::io::Errno;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// Attributes that make a program run with other rights than those of its caller.
+const CAPABILITY: &CStr = c"security.capability";
+
+impl Fs {
+    /// The content of a file that user `uid` has opened with `flags`; `None` if it is the PFS's.
+    /// `is_new`: this has created it. The thread acts as the caller, before and after.
+    ///
+    /// # Errors
+    /// Another node has newer bytes, or the agent, and they cannot be had.
+    pub fn content_of(
+        &self,
+        (node, is_new): (u64, bool),
+        flags: i32,
+        file: BorrowedFd<'_>,
+        uid: u32,
+    ) -> Result<Option<Content>, Errno> {
+        let empties = flags & libc::O_TRUNC != 0;
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || empties;
+        let may_matter = writes && !self.write_back.is_empty() || self.client.any_may_be_dirty();
+        if !may_matter || flags & libc::O_DIRECT != 0 || !self.is_covered() && !self.client.any_may_be_dirty()
+        {
+            return Ok(None);
+        }
+        let before = stat(file)?;
+        if !is_regular(&before) {
+            return Ok(None);
+        }
+        let identity = identity(&before);
+        let is_dirty = self.client.may_be_dirty(identity);
+        // In this order: who is not dirty has its bytes on the PFS.
+        let now = shown(&stat(file)?);
+        let is_foreign =
+            !is_dirty && self.client.has_other_nodes() && may_be_elsewhere(now.size, now.mtime_ns);
+        // A pass has written after the open has emptied it.
+        let is_full_again = empties && now.size > 0;
+        let is_wanted = writes && (now.size == 0 || is_full_again) && self.is_to_be_absorbed(node);
+        let is_known = !is_new && (is_dirty || is_foreign || is_full_again);
+        if !is_known && !is_wanted {
+            return Ok(None);
+        }
+        let anew = match writes {
+            // With the caller's rights.
+            true if !self.nodes.may_be_absorbed(node) => return Ok(None),
+            true => match self.client.reopen_to_write(file) {
+                Ok(anew) => Some(anew),
+                Err(_) => return Ok(None),
+            },
+            false => None,
+        };
+        let share = self.keep_for(uid)?;
+        let new = |content, file| Content::new(content, file, now, share);
+        let owner = self.callers.switches().then_some(uid);
+        let found = self.as_daemon(|| match anew {
+            Some(anew) => {
+                let opening = (OFlags::from_bits_retain(flags as u32), empties);
+                match self.client.absorb_for(owner, anew.as_fd(), is_wanted, opening) {
+                    Ok((absorbed, fd)) => {
+                        let copy = absorbed.copy();
+                        Ok(Some(new((Some(absorbed), copy, fd), Some(identity))))
+                    }
+                    // It is empty now, or all of it is on the PFS.
+                    Err(e) if !is_dirty || empties || !is_no_agent(&e) => Ok(None),
+                    Err(e) => Err(e),
+                }
+            }
+            None if is_dirty => {
+                let found = self.client.dirty_content(file);
+                found.map(|found| found.map(|(copy, fd)| new((None, copy, fd), Some(identity))))
+            }
+            None => {
+                let found = self.client.newest_content(file);
+                found.map(|found| found.map(|(fd, _)| new((None, 0, fd), None)))
+            }
+        });
+        found.map_err(|e| number_of(&e))
+    }
+
+    fn is_to_be_absorbed(&self, node: u64) -> bool {
+        use std::os::unix::ffi::OsStrExt;
+        let Some(below) = self.nodes.path(node).filter(|_| !self.write_back.is_empty()) else { return false };
+        let path = [self.path.as_os_str().as_bytes(), &below].join(&b'/');
+        self.write_back.match_path(&path)
+    }
+
+    /// After an open was noted: all open files of a node have one content. `is_passed`: others write
+    /// the file on the PFS since a moment ago.
+    pub fn share_content(&self, node: u64, handle: &Arc<Handle>, is_passed: bool) {
+        match handle.content() {
+            Some(content) if is_passed => {
+                if let Some(absorbed) = &content.absorbed {
+                    // Nothing was written by this one yet; what others have written is kept.
+                    let _is_parked = self.as_daemon(|| absorbed.go_on_at_pfs(&self.client));
+                }
+                self.leave_content(node, &content);
+            }
+            Some(content) if content.absorbed.is_some() => {
+                for other in self.nodes.handles(node) {
+                    let is_other = other.content().is_none_or(|known| known.copy != content.copy);
+                    if is_other && !other.is_writable() {
+                        self.give_content(&other);
+                    }
+                }
+            }
+            Some(_) | None => {}
+        }
+    }
+
+    /// A reader that has opened the file before it became dirty, or when it was another dirty one.
+    fn give_content(&self, handle: &Handle) -> Option<Arc<Content>> {
+        if handle.flags & libc::O_DIRECT != 0 {
+            return None;
+        }
+        let content = self.as_daemon(|| {
+            let (copy, fd) = self.client.dirty_content(handle.as_fd()).ok()??;
+            if handle.last_copy() == Some(copy) {
+                // It has left this one: the PFS has what comes after it.
+                return None;
+            }
+            let stat = stat(handle.as_fd()).ok()?;
+            let share = self.keep_for(handle.owner).ok()?;
+            Some(Content::new((None, copy, fd), Some(identity(&stat)), shown(&stat), share))
+        });
+        handle.put_content(content?);
+        handle.content()
+    }
+
+    /// Gives a reader another content, if that is the newest now; an error: it is the PFS's.
+    fn newer_content(&self, handle: &Handle, copy: u64) -> Result<Option<Arc<Content>>, Errno> {
+        match self.as_daemon(|| self.client.dirty_content(handle.as_fd())) {
+            Ok(Some((now, _))) if now == copy => Ok(None),
+            Ok(Some(_)) => Ok(self.give_content(handle)),
+            Ok(None) => Err(Errno::STALE),
+            // Nobody can tell without an agent.
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The content from which an open file is to be read; `None`: the PFS. If the agent wants the
+    /// file, it is the PFS's once that has it.
+    pub fn current_content(&self, handle: &Handle) -> Option<Arc<Content>> {
+        let Some(content) = handle.content() else {
+            let may_be_new = !handle.is_writable() && self.client.any_may_be_dirty();
+            let file = may_be_new.then(|| self.nodes.file(handle.node)).flatten()?;
+            return if self.client.may_be_dirty(file.identity()) { self.give_content(handle) } else { None };
+        };
+        match (&content.absorbed, content.file) {
+            (Some(absorbed), _) if absorbed.is_called_in() => {
+                self.callers.act_as_daemon();
+                if absorbed.has_come_to_pfs(&self.client) {
+                    self.leave_content(handle.node, &content);
+                }
+            }
+            (None, Some(file)) if !self.client.may_be_dirty(file) => content.leave(),
+            // Another program may have written the file anew since.
+            (None, Some(_)) if content.is_old() => match self.newer_content(handle, content.copy) {
+                Ok(Some(newer)) => return Some(newer),
+                Ok(None) => {}
+                Err(_) => content.leave(),
+            },
+            _ => {}
+        }
+        (!content.has_left()).then_some(content)
+    }
+
+    /// Changes the content of a file by `change`, which adds up to `bytes`, and clears the bits for
+    /// set-user-ID programs, if it `clears_bits`. `None`: it is to be changed on the PFS. The thread
+    /// acts as this process then.
+    ///
+    /// # Errors
+    /// Those of `change`; the PFS does not take what was written before.
+    pub fn write_to_content<R>(
+        &self,
+        handle: &Handle,
+        (bytes, clears_bits): (u64, bool),
+        change: impl FnOnce(BorrowedFd<'_>) -> Result<R, Errno>,
+    ) -> Result<Option<R>, Errno> {
+        let Some(content) = handle.content() else { return Ok(None) };
+        let Some(absorbed) = &content.absorbed else { return Ok(None) };
+        self.callers.act_as_daemon();
+        match absorbed.begin(&self.client, bytes) {
+            Ok(Target::Tier) => {
+                if clears_bits && content.is_to_clear_bits() {
+                    clear_bits(handle.as_fd());
+                }
+                let changed = change(content.as_fd());
+                absorbed.end();
+                changed.map(Some)
+            }
+            Ok(Target::Pfs) => {
+                self.leave_content(handle.node, &content);
+                Ok(None)
+            }
+            Err(e) => Err(number_of(&e)),
+        }
+    }
+
+    /// A writer goes on at the PFS. The other writers notice that by themselves.
+    fn leave_content(&self, node: u64, content: &Content) {
+        content.leave();
+        for other in self.nodes.handles(node) {
+            other.content().filter(|content| content.absorbed.is_none()).iter().for_each(|c| c.leave());
+        }
+    }
+
+    /// A file goes on at the PFS, for a call that memory cannot do. The thread acts as this process.
+    ///
+    /// # Errors
+    /// The PFS does not take what was written before.
+    pub fn go_on_at_pfs(&self, handle: &Handle) -> Result<(), Errno> {
+        if let Some(content) = handle.content()
+            && let Some(absorbed) = &content.absorbed
+        {
+            absorbed.go_on_at_pfs(&self.client).map_err(|e| number_of(&e))?;
+            self.leave_content(handle.node, &content);
+        }
+        Ok(())
+    }
+
+    /// Cuts or extends a file that is dirty; false if that is to be done on the PFS. `by_handle`:
+    /// the caller has the file open, and was checked at that time. The thread acts as the caller.
+    ///
+    /// # Errors
+    /// The caller may not write the file; otherwise as [`Fs::write_to_content`].
+    pub fn set_size_of_content(
+        &self,
+        request: &Request<'_>,
+        file: &Located,
+        by_handle: bool,
+        size: u64,
+    ) -> Result<bool, Errno> {
+        let cut = |handle: &Handle| {
+            let clears_bits = request.header.uid != 0;
+            self.as_daemon(|| {
+                self.write_to_content(handle, (0, clears_bits), |content| ftruncate(content, size))
+            })
+        };
+        match file {
+            Located::Open(handle) if by_handle && handle.is_writable() => Ok(cut(handle)?.is_some()),
+            _ if !self.client.any_may_be_dirty() => Ok(false),
+            file => {
+                if !self.client.may_be_dirty(identity(&stat(file.as_fd())?)) {
+                    return Ok(false);
+                }
+                let (node, uid) = (request.header.nodeid, request.header.uid);
+                let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+                let open = rustix::fs::open(self_path(file.as_fd()), flags, Mode::empty())?;
+                let Some(content) = self.content_of((node, false), libc::O_WRONLY, open.as_fd(), uid)? else {
+                    return Ok(false);
+                };
+                let opener = self.opener(uid)?;
+                let served = crate::served::Served::never();
+                let handle = Handle::file(node, libc::O_WRONLY, open, served, opener, None);
+                handle.put_content(content);
+                Ok(cut(&handle)?.is_some())
+            }
+        }
+    }
+
+    /// Attributes of a node of which the PFS shows `stat`: of a dirty file with its newest length,
+    /// blocks and time of the last write.
+    pub fn newest(&self, node: u64, stat: &Statx) -> Statx {
+        let mut stat = *stat;
+        if !is_regular(&stat) || !self.client.any_may_be_dirty() {
+            return stat;
+        }
+        let shown = shown(&stat);
+        let contents = self.nodes.contents(node);
+        let newest = match contents.iter().find(|content| content.is_newest(&self.client)) {
+            Some(content) => content.newest(shown),
+            None if self.client.may_be_dirty(identity(&stat)) => {
+                self.as_daemon(|| self.client.dirty_stat(identity(&stat), shown))
+            }
+            None => None,
+        };
+        if let Some(newest) = newest {
+            (stat.stx_size, stat.stx_blocks) = (newest.size, newest.blocks);
+            stat.stx_mtime.tv_sec = newest.mtime_ns.div_euclid(1_000_000_000);
+            stat.stx_mtime.tv_nsec = newest.mtime_ns.rem_euclid(1_000_000_000) as u32;
+        }
+        stat
+    }
+
+    /// Before a file gets a name that may be another's: see [`Client::sync_before_rename`]. The
+    /// thread acts as the caller.
+    ///
+    /// # Errors
+    /// The PFS does not take it.
+    pub fn wait_for_pass(
+        &self,
+        (from, name): (BorrowedFd<'_>, &CStr),
+        (to, new_name): (BorrowedFd<'_>, &CStr),
+    ) -> Result<(), Errno> {
+        if !self.client.any_may_be_dirty() {
+            return Ok(());
+        }
+        let (Ok(old), Ok(new)) = (self.stat_name(from, name), self.stat_name(to, new_name)) else {
+            return Ok(());
+        };
+        let is_dirty = |stat: &Statx| is_regular(stat) && self.client.may_be_dirty(identity(stat));
+        let replaces = identity(&old) != identity(&new) && (new.stx_size > 0 || is_dirty(&new));
+        if !is_dirty(&old) || !replaces {
+            return Ok(());
+        }
+        // Who may not rename it does not wait.
+        for dir in [from, to] {
+            self.may(dir, libc::W_OK | libc::X_OK)?;
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let open = || rustix::fs::openat(from, name, flags, Mode::empty());
+        // The PFS may grant this process nothing, or the caller no reads.
+        let file = open().or_else(|_| self.as_daemon(open)).ok();
+        self.as_daemon(|| {
+            let synced = self.client.sync_before_rename(file.as_ref().map(AsFd::as_fd), old.stx_size == 0);
+            synced.map_err(|e| number_of(&e))
+        })
+    }
+}
+
+/// As the kernel does it when a program of somebody else writes to a file. If the PFS refuses it,
+/// the file keeps them, as with a write by its owner.
+fn clear_bits(file: BorrowedFd<'_>) {
+    let Ok(stat) = stat(file) else { return };
+    let mode = u32::from(stat.stx_mode);
+    let group = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
+    let cleared = mode & (libc::S_ISUID | group);
+    if cleared != 0 {
+        let _ = rustix::fs::fchmod(file, Mode::from_raw_mode((mode & !cleared) & 0o7777));
+    }
+    let _ = rustix::fs::fremovexattr(file, CAPABILITY);
+}
