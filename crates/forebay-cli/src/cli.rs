@@ -599,8 +599,8 @@ pub struct MountArgs {
     /// An existing directory outside of PFS, or PFS itself
     #[arg(value_name = "MOUNTPOINT")]
     pub mountpoint: PathBuf,
-    /// ro; suid and dev (root only); noexec; attr_timeout=SECONDS; frozen=DIR; write_back=PATTERN; of
-    /// opposites, the last wins
+    /// ro; suid and dev (root only); noexec; attr_timeout=SECONDS; frozen=DIR; write_back=PATTERN;
+    /// of opposites, the last wins
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// How long the kernel may cache names and attributes; changes by other nodes become visible up

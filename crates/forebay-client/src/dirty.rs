@@ -173,8 +173,8 @@ impl Client {
         }
     }
 
-    /// The newest content of a file of the PFS that is open for reading, with its number, if the PFS
-    /// does not have it yet.
+    /// The newest content of a file of the PFS that is open for reading, with its number, if the
+    /// PFS does not have it yet.
     ///
     /// # Errors
     /// No agent answers, and the file [`may_be_elsewhere`].

@@ -108,8 +108,8 @@ impl Fs {
         self.write_back.match_path(&path)
     }
 
-    /// After an open was noted: all open files of a node have one content. `is_passed`: others write
-    /// the file on the PFS since a moment ago.
+    /// After an open was noted: all open files of a node have one content. `is_passed`: others
+    /// write the file on the PFS since a moment ago.
     pub fn share_content(&self, node: u64, handle: &Arc<Handle>, is_passed: bool) {
         match handle.content() {
             Some(content) if is_passed => {
@@ -189,8 +189,8 @@ impl Fs {
     }
 
     /// Changes the content of a file by `change`, which adds up to `bytes`, and clears the bits for
-    /// set-user-ID programs, if it `clears_bits`. `None`: it is to be changed on the PFS. The thread
-    /// acts as this process then.
+    /// set-user-ID programs, if it `clears_bits`. `None`: it is to be changed on the PFS. The
+    /// thread acts as this process then.
     ///
     /// # Errors
     /// Those of `change`; the PFS does not take what was written before.
@@ -228,7 +228,8 @@ impl Fs {
         }
     }
 
-    /// A file goes on at the PFS, for a call that memory cannot do. The thread acts as this process.
+    /// A file goes on at the PFS, for a call that memory cannot do. The thread acts as this
+    /// process.
     ///
     /// # Errors
     /// The PFS does not take what was written before.

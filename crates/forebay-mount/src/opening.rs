@@ -6,8 +6,8 @@
 //! | reading, and the agent serves the PFS | requests: tier, then PFS | the same |
 //! | writing, or no agent | the kernel passes them to the PFS's file; requests if that is a FUSE file | requests: PFS |
 //!
-//! Files that are written back, and those whose newest bytes are in the tier, are served by requests
-//! ([`crate::absorbing`]).
+//! Files that are written back, and those whose newest bytes are in the tier, are served by
+//! requests ([`crate::absorbing`]).
 //!
 //! Files that are opened with `O_DIRECT` are served by requests: a program may clear the flag
 //! later, as `dd` does for its last block. Each request carries the current flags; the kernel does
@@ -93,10 +93,11 @@ impl Fs {
         Ok(Effect::Opened(self.serve(node, arg.flags, (fd, content), opener, out)))
     }
 
-    /// The file of a node that is about to be opened: by its name, also if it is open already, where
-    /// the PFS's client runs in user space. MooseFS's remembers for a second, for each thread, where
-    /// the bytes of a file were when that thread looked it up, and its next open of the file takes
-    /// them from there: those of before, if another node has truncated the file in between.
+    /// The file of a node that is about to be opened: by its name, also if it is open already,
+    /// where the PFS's client runs in user space. MooseFS's remembers for a second, for each
+    /// thread, where the bytes of a file were when that thread looked it up, and its next open of
+    /// the file takes them from there: those of before, if another node has truncated the file in
+    /// between.
     fn locate_to_open(&self, node: u64) -> Result<Located, Errno> {
         let named = || Some((self.nodes.path(node)?, self.nodes.file(node)?));
         match self.in_user_space.then(named).flatten().map(|(path, file)| self.by_path(&path, file)) {

@@ -384,8 +384,8 @@ pub fn content_of(fd: c_int) -> Option<Newest> {
     Some(Newest { size: stat.st_size as u64, blocks: stat.st_blocks as u64, mtime_ns })
 }
 
-/// Before a file gets a name that may be another's: see [`Client::sync_before_rename`]. Otherwise the
-/// error number.
+/// Before a file gets a name that may be another's: see [`Client::sync_before_rename`]. Otherwise
+/// the error number.
 pub fn before_rename(client: &Client, from: &[u8], to: &[u8]) -> Result<(), c_int> {
     let stat = |path: &[u8]| std::fs::symlink_metadata(OsStr::from_bytes(path));
     let (Ok(old), Ok(new)) = (stat(from), stat(to)) else { return Ok(()) };

@@ -227,8 +227,8 @@ impl WriteBack {
         // An empty file has nothing to lose: a program has emptied it, or has set its times.
         let is_same = facts.version.size == 0 || facts.version.size == size && is_untouched;
         let second = &pass.record.second;
-        // As the PFS was left, nobody else has written it; also if a pass over an earlier content came
-        // to its end after the second copy was made.
+        // As the PFS was left, nobody else has written it; also if a pass over an earlier content
+        // came to its end after the second copy was made.
         let shown = (facts.version.size, facts.version.mtime_ns);
         // Some file systems keep whole seconds.
         let is_left_by_pass =

@@ -335,7 +335,8 @@ fn a_reader_on_a_mount_that_stays_open_sees_each_life_of_a_file() {
         });
         assert_eq!(reader.metadata().unwrap().len(), expected.len() as u64);
     };
-    // By the mount, by a program under `forebay run`, by the mount; with and without a pass between.
+    // By the mount, by a program under `forebay run`, by the mount; with and without a pass
+    // between.
     std::fs::write(&path, b"the first one, which is long").unwrap();
     sees(b"the first one, which is long");
     sync(&agent);
