@@ -323,6 +323,11 @@ fn sim_on(trace: &[u8], command: fn(PathBuf) -> SimCommand) -> Result<String, St
 /// Policies under which steps share nodes; `set-10` excludes by sets of jobs.
 const SHARE: [&str; 3] = ["none", "coflow", "set-10"];
 
+/// Whether one step writes at a time, on whatever nodes.
+fn is_one_at_a_time(access: &str) -> bool {
+    access.starts_with("sys-") || ["least-waste", "waste-rate"].contains(&access)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
@@ -335,7 +340,7 @@ proptest! {
         if !SHARE.contains(&setup.access.as_str()) {
             prop_assert!(no_node_is_held_twice(&outcome));
         }
-        if setup.access.starts_with("sys-") {
+        if is_one_at_a_time(&setup.access) {
             prop_assert!(outcome.holds.windows(2).all(|w| w[0].to_ns <= w[1].from_ns));
         }
         for down in &outcome.down {
@@ -403,7 +408,7 @@ proptest! {
                 job.steps[h.index as usize].due_ns.max(job.room_ns.unwrap_or(0))
             };
             let shares = |a: &Hold, b: &Hold| {
-                setup.access.starts_with("sys-") || members(a).any(|n| members(b).any(|m| m == n))
+                is_one_at_a_time(&setup.access) || members(a).any(|n| members(b).any(|m| m == n))
             };
             let held_until = |of: &Hold, t: u64| {
                 let holds = outcome.holds.iter().filter(|h| h.from_ns <= t && t < h.to_ns && shares(h, of));
