@@ -159,7 +159,8 @@ def main() -> None:
                 subprocess.run([forebay, "evict", "--all"], env=env, check=True, stdout=subprocess.DEVNULL)
             counters = status(forebay, env)["counters"]
             wanted = (args.runs * (1 + has_mount + bool(logs)), args.runs if logs else 0)
-            if (counters["absorbed_files_total"], counters["copies_sent_total"]) != wanted:
+            # A file that is closed right after its fsync is copied once more.
+            if counters["absorbed_files_total"] != wanted[0] or counters["copies_sent_total"] < wanted[1]:
                 raise SystemExit(f"not all of {wanted} files were absorbed and copied: {counters}")
         finally:
             if has_mount:

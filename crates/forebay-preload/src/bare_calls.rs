@@ -20,6 +20,8 @@ use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
+use crate::kernel;
+
 /// Most text that is looked at: some tens of milliseconds' worth.
 const MOST_TEXT_BYTES: usize = 64 << 20;
 
@@ -68,18 +70,31 @@ pub fn loads() {
     LOADS.fetch_add(1, Release);
 }
 
+/// The signals that come from elsewhere, and not from what a thread does itself.
+const HANDLED: u64 = !(1 << (libc::SIGSEGV - 1)
+    | 1 << (libc::SIGBUS - 1)
+    | 1 << (libc::SIGILL - 1)
+    | 1 << (libc::SIGFPE - 1)
+    | 1 << (libc::SIGTRAP - 1)
+    | 1 << (libc::SIGSYS - 1));
+
 /// Looks at what was loaded since the last time.
 #[cold]
 pub fn look() {
     let loads = LOADS.load(Acquire);
     let mut walk = Walk { at: 0, from: None };
-    // SAFETY: the callbacks have the right type, and `walk` lives longer than the calls.
+    let blocked = HANDLED;
+    let mut before = 0_u64;
+    // SAFETY: the callbacks have the right type, and `walk` lives longer than the calls. The
+    // dynamic linker holds a lock meanwhile, and would for ever if a handler jumped out of it.
     unsafe {
+        kernel::sys!(SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const blocked, &raw mut before, 8);
         libc::dl_iterate_phdr(Some(count), (&raw mut walk).cast());
         if walk.from.is_some() {
             walk.at = 0;
             libc::dl_iterate_phdr(Some(visit), (&raw mut walk).cast());
         }
+        kernel::sys!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, 0, 8);
     }
     LOADS_SEEN.store(loads, Relaxed);
 }

@@ -45,6 +45,12 @@ const PFS_ONLY: Duration = Duration::from_secs(3600);
 /// Peers close connections after a minute.
 const LINK_UNUSED_MAX: Duration = Duration::from_secs(30);
 
+/// How often a file that rests before its copy is looked at.
+const LOOK_AT_RESTING: Duration = Duration::from_millis(10);
+
+/// To send so much twice takes longer than to wait for a moment.
+const LARGE_BYTES: u64 = 64 << 20;
+
 /// A file with more ranges is sent with its holes.
 const RANGES_MAX: usize = 1024;
 
@@ -126,6 +132,7 @@ impl WriteBack {
             if dirty.is_dirty() && dirty.is_listed && !is_copied && !has_pfs {
                 wanted.insert(*number, (dirty.copying.sent.0, dirty.passes.0));
                 dirty.copying.is_asked = true;
+                dirty.copying.rests_until = self.now() + 2 * SETTLED.as_nanos() as u64;
                 // If it is to wait for the PFS, that is tried again.
                 (dirty.failures, dirty.not_before) = (0, Nanos(0));
                 if dirty.phase == Phase::Parked {
@@ -166,6 +173,9 @@ impl WriteBack {
                         failed = Some(Drained::Failed(dirty.errno, why));
                     }
                     let is_to_ask = dirty.copying.sent.0 <= begun.0 && !dirty.copying.is_asked;
+                    if is_to_ask {
+                        dirty.copying.rests_until = now + 2 * SETTLED.as_nanos() as u64;
+                    }
                     is_news |= is_to_ask;
                     dirty.copying.is_asked |= is_to_ask;
                     true
@@ -197,7 +207,9 @@ impl WriteBack {
         let is_next = |dirty: &Dirty| dirty.copying.place == place && self.is_to_send(dirty, now);
         let next = state.files.iter().find(|(_, dirty)| is_next(dirty)).map(|(copy, _)| *copy);
         let Some(copy) = next else {
-            drop(self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner));
+            let rests = |dirty: &Dirty| dirty.copying.is_asked && self.is_too_young(dirty, now);
+            let pause = if state.files.values().any(rests) { LOOK_AT_RESTING } else { LOOK };
+            drop(self.changed.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner));
             return None;
         };
         self.begin_sending(&mut state, copy, now)
@@ -215,7 +227,17 @@ impl WriteBack {
             && !copying.is_sending
             && !copying.is_unconfirmed
             && copying.missed_until.is_none_or(|until| until <= now)
-            && (copying.is_asked || is_lost())
+            && (copying.is_asked && !self.is_too_young(dirty, now) || is_lost())
+    }
+
+    /// A copy of what was written just now does not count at the close, since a later write may
+    /// show the same time: a large one waits for a moment after it was asked for, so that it is
+    /// sent once.
+    fn is_too_young(&self, dirty: &Dirty, now: Nanos) -> bool {
+        let age_ns = |stamp: Stamp| crate::mounts::wall_clock_ns() - stamp.mtime_ns;
+        dirty.room.bytes() >= LARGE_BYTES
+            && now < dirty.copying.rests_until
+            && Stamp::of(&dirty.content).is_ok_and(|stamp| age_ns(stamp) <= SETTLED.as_nanos() as i64)
     }
 
     pub(super) fn is_member(&self, name: &str) -> bool {

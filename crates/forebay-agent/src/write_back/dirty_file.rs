@@ -65,6 +65,8 @@ pub struct Copying {
     pub place: SecondPlace,
     /// One is to be sent.
     pub is_asked: bool,
+    /// One that is asked for may wait so long for the content to grow old.
+    pub rests_until: Nanos,
     /// One is being sent.
     pub is_sending: bool,
     /// Those that were begun, and the number of the last one that has ended well.
