@@ -207,7 +207,7 @@ impl WriteBack {
         let is_next = |dirty: &Dirty| dirty.copying.place == place && self.is_to_send(dirty, now);
         let next = state.files.iter().find(|(_, dirty)| is_next(dirty)).map(|(copy, _)| *copy);
         let Some(copy) = next else {
-            let rests = |dirty: &Dirty| dirty.copying.is_asked && self.is_too_young(dirty, now);
+            let rests = |dirty: &Dirty| dirty.copying.is_asked && self.is_resting(dirty, now);
             let pause = if state.files.values().any(rests) { LOOK_AT_RESTING } else { LOOK };
             drop(self.changed.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner));
             return None;
@@ -227,13 +227,13 @@ impl WriteBack {
             && !copying.is_sending
             && !copying.is_unconfirmed
             && copying.missed_until.is_none_or(|until| until <= now)
-            && (copying.is_asked && !self.is_too_young(dirty, now) || is_lost())
+            && (copying.is_asked && !self.is_resting(dirty, now) || is_lost())
     }
 
     /// A copy of what was written just now does not count at the close, since a later write may
     /// show the same time: a large one waits for a moment after it was asked for, so that it is
     /// sent once.
-    fn is_too_young(&self, dirty: &Dirty, now: Nanos) -> bool {
+    fn is_resting(&self, dirty: &Dirty, now: Nanos) -> bool {
         let age_ns = |stamp: Stamp| crate::mounts::wall_clock_ns() - stamp.mtime_ns;
         dirty.room.bytes() >= LARGE_BYTES
             && now < dirty.copying.rests_until
