@@ -130,6 +130,8 @@ class Node:
             time.sleep(0.02)
 
     def kill_mount(self):
+        if self.mount.poll() is not None:
+            raise SystemExit("chaos: the mount has ended by itself; see agent.log")
         os.killpg(self.mount.pid, signal.SIGKILL)
         self.mount.wait()
         subprocess.run(["umount", "--lazy", self.at], check=True)

@@ -3,7 +3,7 @@
 The server is versitygw, on loopback, with its files in /dev/shm; mountpoint-s3 runs with its
 defaults. It then has no cache of its own (`--cache` is off), and each open drops the kernel's pages
 of the file, so every pass reads the server. That is why this module measures no cached read. The
-server must be cheap, as it shares the CPUs with the mount: s3s-fs takes six times the CPU time.
+server must be cheap, as it shares the CPUs with the mount.
 $FOREBAY_PEER_MOUNTPOINT names the directory with the programs; README.md says how to get them.
 """
 

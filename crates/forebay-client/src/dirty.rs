@@ -312,11 +312,17 @@ impl Client {
     /// # Errors
     /// The PFS does not take it; or no agent brings it there.
     pub fn sync_before_rename(&self, file: Option<BorrowedFd<'_>>, is_empty: bool) -> io::Result<()> {
-        let until = Instant::now() + NO_AGENT_MAX;
-        while self.await_agent_of_dirty_files() && Instant::now() < until {
-            match self.wait_for_answer(&Request::DirtySync, file, &mut || true) {
+        let mut until = Instant::now() + NO_AGENT_MAX;
+        while Instant::now() < until && self.await_agent_of_dirty_files() {
+            let mut has_answered = false;
+            let mut goes_on = || {
+                has_answered = true;
+                true
+            };
+            match self.wait_for_answer(&Request::DirtySync, file, &mut goes_on) {
                 Ok(ended) => return ended.map(|_| ()),
-                // It has died meanwhile.
+                // It has died meanwhile: the next one is waited for as long.
+                Err(_) if has_answered => until = Instant::now() + NO_AGENT_MAX,
                 Err(_) => std::thread::sleep(NO_AGENT_PAUSE),
             }
         }

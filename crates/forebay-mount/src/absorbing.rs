@@ -47,14 +47,14 @@ impl Fs {
         {
             return Ok(None);
         }
-        let before = stat(file)?;
-        if !is_regular(&before) {
-            return Ok(None);
-        }
-        let identity = identity(&before);
+        let Some(identity) = self.nodes.file(node).map(|file| file.identity()) else { return Ok(None) };
         let is_dirty = self.client.may_be_dirty(identity);
         // In this order: who is not dirty has its bytes on the PFS.
-        let now = shown(&stat(file)?);
+        let now = stat(file)?;
+        if !is_regular(&now) {
+            return Ok(None);
+        }
+        let now = shown(&now);
         let is_foreign =
             !is_dirty && self.client.has_other_nodes() && may_be_elsewhere(now.size, now.mtime_ns);
         // A pass has written after the open has emptied it.
@@ -73,7 +73,12 @@ impl Fs {
             },
             false => None,
         };
-        let share = self.keep_for(uid)?;
+        let share = match self.keep_for(uid) {
+            Ok(share) => share,
+            // Nothing is missing on the PFS, and the file is open there.
+            Err(_) if !is_dirty && !is_foreign => return Ok(None),
+            Err(e) => return Err(e),
+        };
         let new = |content, file| Content::new(content, file, now, share);
         let owner = self.callers.switches().then_some(uid);
         let found = self.as_daemon(|| match anew {
@@ -150,17 +155,6 @@ impl Fs {
         handle.content()
     }
 
-    /// Gives a reader another content, if that is the newest now; an error: it is the PFS's.
-    fn newer_content(&self, handle: &Handle, copy: u64) -> Result<Option<Arc<Content>>, Errno> {
-        match self.as_daemon(|| self.client.dirty_content(handle.as_fd())) {
-            Ok(Some((now, _))) if now == copy => Ok(None),
-            Ok(Some(_)) => Ok(self.give_content(handle)),
-            Ok(None) => Err(Errno::STALE),
-            // Nobody can tell without an agent.
-            Err(_) => Ok(None),
-        }
-    }
-
     /// The content from which an open file is to be read; `None`: the PFS. If the agent wants the
     /// file, it is the PFS's once that has it.
     pub fn current_content(&self, handle: &Handle) -> Option<Arc<Content>> {
@@ -177,12 +171,14 @@ impl Fs {
                 }
             }
             (None, Some(file)) if !self.client.may_be_dirty(file) => content.leave(),
-            // Another program may have written the file anew since.
-            (None, Some(_)) if content.is_old() => match self.newer_content(handle, content.copy) {
-                Ok(Some(newer)) => return Some(newer),
-                Ok(None) => {}
-                Err(_) => content.leave(),
-            },
+            // Another program may have written the file anew since. Without an agent nobody knows.
+            (None, Some(_)) if content.is_old() => {
+                match self.as_daemon(|| self.client.dirty_content(handle.as_fd())) {
+                    Ok(Some((copy, _))) if copy != content.copy => return self.give_content(handle),
+                    Ok(None) => content.leave(),
+                    Ok(Some(_)) | Err(_) => {}
+                }
+            }
             _ => {}
         }
         (!content.has_left()).then_some(content)

@@ -324,8 +324,8 @@ fn sim_on(trace: &[u8], command: fn(PathBuf) -> SimCommand) -> Result<String, St
 const SHARE: [&str; 3] = ["none", "coflow", "set-10"];
 
 /// Whether one step writes at a time, on whatever nodes.
-fn is_one_at_a_time(access: &str) -> bool {
-    access.starts_with("sys-") || ["least-waste", "waste-rate"].contains(&access)
+fn is_one_at_a_time(name: &str) -> bool {
+    name.starts_with("sys-") || access::BY_STAKES.contains(&name)
 }
 
 proptest! {

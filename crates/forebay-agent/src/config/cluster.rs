@@ -1,7 +1,7 @@
 //! The section `[cluster]`: what an agent has to know to be one of many.
 
 use super::table::{self, Entry, Key, default_of, keys, section};
-use forebay_policy::burst::access::POLICIES as ACCESS;
+use forebay_policy::burst::access::{BY_STAKES, POLICIES as ACCESS};
 use forebay_policy::planner::POLICIES;
 use forebay_wire::Role;
 use forebay_wire::frame::MAX_FRAME_BYTES;
@@ -92,7 +92,7 @@ fn planner(name: &str) -> Result<String, String> {
 }
 
 fn access(name: &str) -> Result<String, String> {
-    let names: Vec<_> = ACCESS.iter().map(|p| p.0).collect();
+    let names: Vec<_> = ACCESS.iter().map(|p| p.0).filter(|name| !BY_STAKES.contains(name)).collect();
     match names.contains(&name) {
         true => Ok(name.to_owned()),
         false => Err(format!("{name:?}: the orders are {}", names.join(", "))),
@@ -141,5 +141,22 @@ impl ClusterConfig {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_that_nobody_reports_to_are_refused() {
+        assert_eq!(access("coflow").as_deref(), Ok("coflow"));
+        for name in BY_STAKES.into_iter().chain(["unknown"]) {
+            let why = access(name).unwrap_err();
+            assert!(
+                why.ends_with("the orders are none, sys-fcfs, sys-sjf, sa-fcfs, sa-sjf, coflow, set-10"),
+                "{why}"
+            );
+        }
     }
 }

@@ -389,6 +389,7 @@ os.close(f)";
     let plain = tempfile::tempdir_in("/tmp").unwrap();
     let expected = well(python(plain.path(), script).output().unwrap());
     assert_eq!(well(python(&mount.at.join("out"), script).output().unwrap()), expected);
+    assert_eq!(agent.counter("absorbed_files_total"), 1, "nothing was written back");
     sync(&agent);
     assert_eq!(listing(&dir), listing(plain.path()));
 }

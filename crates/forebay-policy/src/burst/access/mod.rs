@@ -329,6 +329,9 @@ pub const POLICIES: &[(&str, MakePolicy)] = &[
     ("waste-rate", |_| Box::new(least_waste::WasteRate)),
 ];
 
+/// Those of them that go by [`Event::Stakes`], which only simulated jobs report.
+pub const BY_STAKES: [&str; 2] = ["least-waste", "waste-rate"];
+
 /// The policy called `name`.
 ///
 /// # Errors
