@@ -223,8 +223,9 @@ chaos: build ## Kills, stops and starves everything while readers check every by
 	$(BUILT)/forebay-chaos run --seconds $$(($(or $(MINUTES),60) * 60)) $(addprefix --pfs ,$(PFS)) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)
 
 .PHONY: chaos-writes
-chaos-writes: build ## Kills programs, agents and nodes while programs write with write-back, and compares every file with what was promised (MINUTES=10, ARGS="--seed 7")
+chaos-writes: build ## Kills programs, agents and nodes while programs write with write-back, then with copies on a second node (as root), and compares every file with what was promised (MINUTES=10 for each, ARGS="--seed 7")
 	$(PYTHON) bench/chaos_writes.py $(BUILT)/forebay --minutes $(or $(MINUTES),10) $(ARGS)
+	$(PYTHON) bench/chaos_copies.py $(BUILT)/forebay --minutes $(or $(MINUTES),10) $(ARGS)
 
 .PHONY: abuse
 abuse: build ## Attacks a mount, its agent and its console as an ordinary user, as root, and times the calls of others (MINUTES=60, ARGS="--seed 7")

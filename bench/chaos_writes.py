@@ -85,6 +85,31 @@ def write_for_ever(directory, state_path, seed, writer):
         note(slot, version, at, at, version)
 
 
+def objection(seed, writer, slot, promised, content):
+    """What is wrong with what a file contains; `promised` is the version begun, its bytes that stay, and the version that was closed."""
+    version, least, done = promised
+    new = body(seed, writer, slot, version)
+    if done == version:
+        return None if content == new else "not what was closed"
+    old = body(seed, writer, slot, done) if done else None
+    if content == old and (replaces(slot) or least == 0):
+        return None
+    if replaces(slot):
+        return None if content == new else "neither the old nor the new file"
+    if content is None:
+        return "it is gone" if least else None
+    if len(content) < least:
+        return f"shorter than {least}"
+    if content != new[:len(content)] and not (least == 0 and is_older(seed, writer, slot, version, content)):
+        return "other bytes"
+    return None
+
+
+def is_older(seed, writer, slot, version, content):
+    """Whether it is the beginning of a version before, of which more had not been promised."""
+    return any(content == body(seed, writer, slot, older)[:len(content)] for older in range(max(version - 8, 1), version))
+
+
 class Node:
     """An agent, its programs, and what they may rely on."""
 
@@ -184,31 +209,9 @@ class Node:
                 count += 1
                 file = self.files / f"{writer}-{slot}"
                 content = file.read_bytes() if file.exists() else None
-                if why := self.objection(writer, slot, (version, synced if is_lost else written, done), content):
+                if why := objection(self.seed, writer, slot, (version, synced if is_lost else written, done), content):
                     wrong.append(f"{file.name}: {why}; version {version}, {written} bytes written, {synced} synced, {done} done, memory {'lost' if is_lost else 'kept'}; {len(content) if content is not None else 'no'} bytes there")
         return count, wrong
-
-    def objection(self, writer, slot, promised, content):
-        version, least, done = promised
-        new = body(self.seed, writer, slot, version)
-        if done == version:
-            return None if content == new else "not what was closed"
-        old = body(self.seed, writer, slot, done) if done else None
-        if content == old and (replaces(slot) or least == 0):
-            return None
-        if replaces(slot):
-            return None if content == new else "neither the old nor the new file"
-        if content is None:
-            return "it is gone" if least else None
-        if len(content) < least:
-            return f"shorter than {least}"
-        if content != new[:len(content)] and not (least == 0 and self.is_older(writer, slot, version, content)):
-            return "other bytes"
-        return None
-
-    def is_older(self, writer, slot, version, content):
-        """Whether it is the beginning of a version before, of which more had not been promised."""
-        return any(content == body(self.seed, writer, slot, older)[:len(content)] for older in range(max(version - 8, 1), version))
 
 
 def main():

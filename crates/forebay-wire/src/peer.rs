@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Number of this protocol.
-pub const PEER_PROTOCOL: u32 = 10;
+pub const PEER_PROTOCOL: u32 = 11;
 
 /// Pages that are asked about in one [`PeerRequest::Check`].
 pub const CHECKED_MAX: usize = 1 << 16;
@@ -151,11 +151,21 @@ pub enum PeerRequest {
         /// A copy of a later generation stays.
         generation: u64,
     },
+    /// A pass over a file begins, whose copy the asked node keeps, or is over. →
+    /// [`PeerReply::Fetched`]
+    Pass {
+        /// Which.
+        file: DirtyFile,
+        /// Length and mtime that the PFS shows since it is over; nothing if it begins.
+        left: Option<(u64, i64)>,
+    },
     /// Does the copy of this file, which the asking node keeps, still count? →
     /// [`PeerReply::Custody`]
     AskCustody {
         /// Which.
         file: DirtyFile,
+        /// That of its copy.
+        generation: u64,
     },
 }
 
@@ -176,7 +186,9 @@ pub struct KeptFile {
     pub left: (u64, i64),
     /// What it will show instead, once a pass is over that was under way when the copy was made.
     pub leaves: Option<(u64, i64)>,
-    /// Counts the copies of this file.
+    /// A pass is under way, so that the PFS may have any part of this content or earlier ones.
+    pub is_draining: bool,
+    /// Greater than that of each earlier copy of this file.
     pub generation: u64,
     /// Length in bytes.
     pub size: u64,
@@ -186,7 +198,7 @@ pub struct KeptFile {
     pub ranges: Vec<(u64, u64)>,
 }
 
-/// What becomes of a second copy, by the word of the node whose file it is.
+/// What becomes of a second copy, by the word of another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Custody {
     /// It counts.

@@ -365,12 +365,31 @@ impl Link {
         self.receive(deadline).map(|_| ())
     }
 
+    /// A pass begins over a file whose copy the peer keeps, or has `left` this on the PFS.
+    ///
+    /// # Errors
+    /// As [`Link::tell_phases`].
+    pub fn note_pass(
+        &mut self,
+        file: &DirtyFile,
+        left: Option<(u64, i64)>,
+        deadline: Instant,
+    ) -> io::Result<()> {
+        self.send(&PeerRequest::Pass { file: file.clone(), left }, deadline)?;
+        self.receive(deadline).map(|_| ())
+    }
+
     /// Whether the copy that this node keeps of a dirty file of the peer still counts.
     ///
     /// # Errors
     /// As [`Link::tell_phases`].
-    pub fn ask_custody(&mut self, file: &DirtyFile, deadline: Instant) -> io::Result<Custody> {
-        self.send(&PeerRequest::AskCustody { file: file.clone() }, deadline)?;
+    pub fn ask_custody(
+        &mut self,
+        file: &DirtyFile,
+        generation: u64,
+        deadline: Instant,
+    ) -> io::Result<Custody> {
+        self.send(&PeerRequest::AskCustody { file: file.clone(), generation }, deadline)?;
         match self.receive(deadline)? {
             PeerReply::Custody(custody) => Ok(custody),
             other => {

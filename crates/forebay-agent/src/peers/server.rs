@@ -340,8 +340,12 @@ impl<'a> Serving<'a> {
                     self.server.write_back.release_copy(&self.node, &file, generation);
                     frame::send(&mut self.stream, &PeerReply::Fetched { fetched_bytes: 0 })?;
                 }
-                PeerRequest::AskCustody { file } => {
-                    let custody = self.server.write_back.custody(&self.node, &file);
+                PeerRequest::Pass { file, left } => {
+                    self.server.write_back.note_pass(&self.node, &file, left);
+                    frame::send(&mut self.stream, &PeerReply::Fetched { fetched_bytes: 0 })?;
+                }
+                PeerRequest::AskCustody { file, generation } => {
+                    let custody = self.server.write_back.custody(&self.node, &file, generation);
                     frame::send(&mut self.stream, &PeerReply::Custody(custody))?;
                 }
                 // To a page that was sent from the buffer, or half of which was sent.

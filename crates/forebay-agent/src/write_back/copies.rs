@@ -16,7 +16,7 @@ use crate::counters::add;
 use crate::fetch::peer_link::Link;
 use crate::lock::lock;
 use forebay_policy::machine::Nanos;
-use forebay_store::dirty::{DirtyRecord, Keeper, Words};
+use forebay_store::dirty::{DirtyRecord, Keeper, SecondCopy, Words};
 use forebay_wire::cluster::DirtyFile;
 use forebay_wire::peer::{Custody, KeptFile};
 use forebay_wire::{NodeInfo, Refusal, SecondPlace};
@@ -56,6 +56,9 @@ const RANGES_MAX: usize = 1024;
 
 const LOOK: Duration = Duration::from_millis(200);
 
+/// A pass waits so long for the node with the copy, if that is a member all the while.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// For each file that is waited for: the copies and the passes that had begun.
 pub type Wanted = BTreeMap<u64, (u64, u64)>;
 
@@ -83,6 +86,8 @@ struct Sending {
     ranges: Vec<(u64, u64)>,
     content: Arc<OwnedFd>,
     stamp: Stamp,
+    /// A pass is under way.
+    is_draining: bool,
     /// Its last write was long enough ago for the next one to show another time.
     is_settled: bool,
 }
@@ -295,15 +300,17 @@ impl WriteBack {
         dirty.copying.is_sending = true;
         dirty.copying.sent.0 += 1;
         let record = &mut dirty.record;
-        record.second.generation += 1;
+        // Above those of the file's earlier lives, of which copies may be left.
+        let now_ns = u64::try_from(crate::mounts::wall_clock_ns()).unwrap_or_default();
+        record.second.generation = now_ns.max(record.second.generation + 1);
         // Noted first: an agent that starts after this one's death knows that there may be a copy.
         record.second.kept_by.get_or_insert_with(|| to.keeper());
         let _is_tried_again = record.store(&self.cache.tier, copy);
         let age_ns = crate::mounts::wall_clock_ns() - stamp.mtime_ns;
         let is_mapped = dirty.words.as_ref().is_some_and(Words::is_mapped);
         let is_settled = !is_mapped && age_ns > SETTLED.as_nanos() as i64;
-        let (record, content) = (record.clone(), dirty.content.clone());
-        Some(Sending { copy, to, record, ranges, content, stamp, is_settled })
+        let (record, content, is_draining) = (record.clone(), dirty.content.clone(), dirty.is_draining);
+        Some(Sending { copy, to, record, ranges, content, stamp, is_draining, is_settled })
     }
 
     /// The place does not take the copy.
@@ -352,6 +359,7 @@ impl WriteBack {
             since_ns: record.since_ns,
             left: record.left,
             leaves: record.leaves,
+            is_draining: sending.is_draining,
             generation: record.second.generation,
             size: stamp.size,
             mtime_ns: stamp.mtime_ns,
@@ -422,6 +430,43 @@ impl WriteBack {
         self.changed.notify_all();
     }
 
+    /// Asks something of the node that keeps the second copy of the file of a pass, if there is
+    /// one; it is given a link, the file and the copy's generation.
+    ///
+    /// # Errors
+    /// The node is there, and has not answered for a while that is not too long.
+    pub(super) fn at_keeper(
+        &self,
+        copy: u64,
+        ask: impl FnOnce(&mut Link, &DirtyFile, u64, Instant) -> io::Result<()>,
+    ) -> Result<(), String> {
+        let kept = {
+            let state = self.state();
+            // Of an earlier agent's file nobody knows whether the copy ever came to its end.
+            let has_copy = |dirty: &&Dirty| dirty.copying.stamp.is_some() || dirty.copying.sent.0 == 0;
+            let dirty = state.files.get(&copy).filter(has_copy);
+            dirty.map(|dirty| (dirty.name(), dirty.record.second.clone()))
+        };
+        let Some((file, SecondCopy { kept_by: Some(Keeper::Node(node)), generation, .. })) = kept else {
+            return Ok(());
+        };
+        let until = Instant::now() + SILENCE_MAX;
+        let link = self.elsewhere.connect(&node, until);
+        let answered = link.and_then(|mut link| ask(&mut link, &file, generation, until));
+        let now = self.now();
+        let mut state = self.state();
+        let Some(dirty) = state.files.get_mut(&copy) else { return Ok(()) };
+        let Err(e) = answered.map_err(|e| e.to_string()) else {
+            dirty.copying.silent_since = None;
+            return Ok(());
+        };
+        let since = *dirty.copying.silent_since.get_or_insert(now);
+        if !self.is_member(&node) || now.saturating_since(since) > PATIENCE.as_nanos() as u64 {
+            return Ok(());
+        }
+        Err(format!("node {node} has the second copy, and does not answer: {e}"))
+    }
+
     /// The second copy of a file that the PFS has, or that is given up, is void.
     pub(super) fn release_second(&self, dirty: &mut Dirty) {
         if dirty.record.second.is_fenced {
@@ -472,9 +517,12 @@ impl WriteBack {
         }
     }
 
-    /// What becomes of the copy that node `by` keeps of a file of this node.
-    pub fn custody(&self, by: &str, file: &DirtyFile) -> Custody {
+    /// What becomes of the copy of this generation that node `by` keeps.
+    pub fn custody(&self, by: &str, file: &DirtyFile, generation: u64) -> Custody {
         let state = self.state();
+        if state.kept_file(file).is_some_and(|(_, kept)| kept.record.second.generation > generation) {
+            return Custody::Others;
+        }
         let mount = self.mounts.iter().position(|mount| mount.label() == file.mount);
         let copy = mount.and_then(|mount| state.by_inode.get(&(mount, file.ino)));
         let dirty = copy.and_then(|copy| state.files.get(copy)).filter(|file| file.is_dirty());

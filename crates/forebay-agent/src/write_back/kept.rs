@@ -16,6 +16,7 @@ use crate::user_limits::{Kind, Share};
 use forebay_pfs::FileFacts;
 use forebay_store::Class;
 use forebay_store::dirty::{DirtyRecord, SecondCopy};
+use forebay_wire::NodeInfo;
 use forebay_wire::cluster::{DirtyFile, SHARED};
 use forebay_wire::peer::{Custody, KeptFile};
 use rustix::fs::{OFlags, Uid, fchown, ftruncate, futimens};
@@ -88,8 +89,17 @@ impl Drop for Coming<'_> {
     }
 }
 
+/// A copy to look after.
+struct Due {
+    copy: u64,
+    file: DirtyFile,
+    generation: u64,
+    /// The node of the file.
+    node: String,
+}
+
 impl State {
-    fn kept_file(&self, file: &DirtyFile) -> Option<(u64, &Kept)> {
+    pub(super) fn kept_file(&self, file: &DirtyFile) -> Option<(u64, &Kept)> {
         let is_it = |kept: &Kept| kept.record.ino == file.ino && kept.record.mount == file.mount;
         self.kept.iter().find(|(_, kept)| is_it(kept)).map(|(copy, kept)| (*copy, kept))
     }
@@ -172,7 +182,9 @@ impl WriteBack {
         }
         let earlier = earlier.map(|(copy, _)| copy);
         let Some((_, room, descriptors)) = coming.whole.take() else { return Ok(()) };
-        let own = Kept { record, content, room, descriptors, asked: Instant::now(), missing: None };
+        let passed_since = kept.is_draining.then(|| self.elsewhere.cluster().connection());
+        let asked = Instant::now();
+        let own = Kept { record, content, room, descriptors, asked, passed_since, missing: None };
         state.kept.insert(copy, own);
         if let Some(earlier) = earlier {
             self.drop_copy(&mut state, earlier);
@@ -202,7 +214,8 @@ impl WriteBack {
             }
             None => {}
         }
-        state.kept.insert(copy, Kept { record, content, room, descriptors, asked, missing: None });
+        let own = Kept { record, content, room, descriptors, asked, passed_since: None, missing: None };
+        state.kept.insert(copy, own);
         Ok(())
     }
 
@@ -222,13 +235,27 @@ impl WriteBack {
         }
     }
 
+    /// Node `from` begins a pass over its file, or has `left` this on the PFS.
+    pub fn note_pass(&self, from: &str, file: &DirtyFile, left: Option<(u64, i64)>) {
+        let mut state = self.state();
+        let copy = state.kept_file(file).filter(|(_, kept)| kept.node() == from).map(|(copy, _)| copy);
+        let Some((copy, kept)) = copy.and_then(|copy| Some((copy, state.kept.get_mut(&copy)?))) else {
+            return;
+        };
+        kept.passed_since = left.is_none().then(|| self.elsewhere.cluster().connection());
+        if let Some(left) = left {
+            kept.record.left = left;
+            let _is_compared_then = kept.record.store(&self.cache.tier, copy);
+        }
+    }
+
     /// Looks after copies at both ends until the agent ends: sends releases, asks about copies that
     /// are kept here, takes files over, and learns whether files of an earlier agent were taken.
     pub fn check_copies(&self) {
         while !self.stop.wait(LOOK) {
             self.send_releases();
             self.confirm_adopted();
-            let due: Vec<(u64, DirtyFile, String)> = {
+            let due: Vec<Due> = {
                 let mut state = self.state();
                 for kept in state.kept.values_mut() {
                     kept.missing = match self.is_member(kept.node()) {
@@ -241,34 +268,49 @@ impl WriteBack {
                     Some(since) => since.elapsed() >= GONE,
                 };
                 let due = state.kept.iter().filter(|(_, kept)| is_due(kept));
-                due.map(|(copy, kept)| (*copy, kept.name(), kept.node().to_owned())).collect()
+                let due = due.map(|(copy, kept)| Due {
+                    copy: *copy,
+                    file: kept.name(),
+                    generation: kept.record.second.generation,
+                    node: kept.node().to_owned(),
+                });
+                due.collect()
             };
-            for (copy, file, node) in due {
-                self.check_copy(copy, &file, &node);
+            for due in due {
+                self.check_copy(&due);
             }
         }
     }
 
-    fn check_copy(&self, copy: u64, file: &DirtyFile, node: &str) {
-        if let Some(kept) = self.state().kept.get_mut(&copy) {
+    fn check_copy(&self, due: &Due) {
+        let Due { copy, file, node, .. } = due;
+        if let Some(kept) = self.state().kept.get_mut(copy) {
             kept.asked = Instant::now();
         }
         if self.is_member(node) {
-            match self.ask_custody(node, file) {
+            match self.ask_custody(node, due) {
                 Ok(Custody::Yours) | Err(_) => return,
-                Ok(Custody::Others) => return self.drop_copy(&mut self.state(), copy),
+                Ok(Custody::Others) => return self.drop_copy(&mut self.state(), *copy),
                 // It has been started anew without what was in its memory.
                 Ok(Custody::Unknown) => {}
+            }
+        }
+        match self.is_newest(due) {
+            Ok(true) => {}
+            Ok(false) => return self.drop_copy(&mut self.state(), *copy),
+            Err(e) => {
+                tracing::debug!(node, error = %e, "a copy waits for a word of all nodes");
+                return;
             }
         }
         let claim = self.claims.claim(file);
         match claim.holder.as_ref().map(Option::as_deref) {
             Ok(None | Some(SHARED)) => {
-                self.take_over(copy);
+                self.take_over(*copy);
             }
             Ok(Some(other)) if other != node => {
-                if let Ok(Custody::Others) = self.ask_custody(other, file) {
-                    self.drop_copy(&mut self.state(), copy);
+                if let Ok(Custody::Others) = self.ask_custody(other, due) {
+                    self.drop_copy(&mut self.state(), *copy);
                 }
             }
             // Asked again.
@@ -276,9 +318,27 @@ impl WriteBack {
         }
     }
 
-    fn ask_custody(&self, node: &str, file: &DirtyFile) -> io::Result<Custody> {
+    fn ask_custody(&self, node: &str, due: &Due) -> io::Result<Custody> {
         let until = Instant::now() + SILENCE_MAX;
-        self.elsewhere.connect(node, until)?.ask_custody(file, until)
+        self.elsewhere.connect(node, until)?.ask_custody(&due.file, due.generation, until)
+    }
+
+    /// Whether no other node has a newer copy. The file's node may have sent it there because this
+    /// one did not answer, and have failed before it could take this one back.
+    ///
+    /// # Errors
+    /// A node does not answer, and may have one.
+    fn is_newest(&self, due: &Due) -> io::Result<bool> {
+        let view = self.elsewhere.cluster().view();
+        let may_have_it = |node: &&NodeInfo| {
+            node.name != due.node && node.name != self.elsewhere.cluster().node() && !node.address.is_empty()
+        };
+        for node in view.cluster.nodes.iter().filter(may_have_it) {
+            if self.ask_custody(&node.name, due)? == Custody::Others {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Takes over a file that is claimed here, if its copy is here.
@@ -297,10 +357,13 @@ impl WriteBack {
         let mount = self.mounts.iter().position(|mount| Some(mount.label()) == label);
         let Some(mount) = mount else { return false };
         let Some(kept) = state.kept.remove(&copy) else { return false };
-        let Kept { mut record, content, room, descriptors, .. } = kept;
+        let Kept { mut record, content, room, descriptors, passed_since, .. } = kept;
         let node = record.second.kept_for.take().unwrap_or_default();
         let generation = record.second.generation;
-        record.second = SecondCopy { generation, is_disputed: true, ..SecondCopy::default() };
+        // What a pass of its node has left on the PFS may be of contents that nobody has any more.
+        record.is_draining = passed_since == Some(self.elsewhere.cluster().connection());
+        let is_disputed = !record.is_draining;
+        record.second = SecondCopy { generation, is_disputed, ..SecondCopy::default() };
         if let Err(e) = record.store(&self.cache.tier, copy) {
             tracing::warn!(copy, error = %e, "cannot note that a file was taken over");
         }

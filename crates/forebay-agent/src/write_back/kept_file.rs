@@ -19,6 +19,9 @@ pub struct Kept {
     pub(super) descriptors: Share,
     /// When its node was asked about it last.
     pub(super) asked: Instant,
+    /// A pass of its node is under way, and this node's connection to the coordinator since: no
+    /// other node can have had the file meanwhile.
+    pub(super) passed_since: Option<u64>,
     /// Since when its node is missing.
     pub(super) missing: Option<Instant>,
 }

@@ -72,6 +72,8 @@ enum Broken {
     Fenced(String),
     /// The coordinator does not say whether another node has taken it over.
     Unknown,
+    /// The node with the second copy does not answer.
+    Silent(String),
     /// The PFS or the tier has failed; of a server, if it is known, its name behind a comma.
     Io(io::Error, String),
 }
@@ -98,9 +100,15 @@ impl WriteBack {
                 continue;
             }
             let written = self.make_pass(&pass);
-            let _stamping = lock(&self.stamping[mount]);
+            let stamping = lock(&self.stamping[mount]);
             let ended = written.and_then(|set_mtime| self.finish(&pass, set_mtime));
-            self.end_pass(&pass, ended);
+            let left = self.end_pass(&pass, ended);
+            drop(stamping);
+            if let Some(left) = left {
+                // A node that does not hear it writes over all that the PFS has.
+                let _ =
+                    self.at_keeper(pass.copy, |link, file, _, until| link.note_pass(file, Some(left), until));
+            }
         }
     }
 
@@ -210,6 +218,9 @@ impl WriteBack {
                 Err(_) => return Err(Broken::Unknown),
             }
         }
+        // If this node fails from now on, the other one cannot tell from what the PFS has.
+        let begins = self.at_keeper(pass.copy, |link, file, _, until| link.note_pass(file, None, until));
+        begins.map_err(Broken::Silent)?;
         let stamping = lock(&self.stamping[pass.mount]);
         let pfs = pass.pfs.as_ref().ok_or(Broken::Stopping)?.as_fd();
         let content = &pass.content;
@@ -275,6 +286,12 @@ impl WriteBack {
             ftruncate(pfs, pass.stamp.size)?;
         }
         fsync(pfs)?;
+        if self.is_final(pass) {
+            // Before anybody takes the file for whole, and changes it.
+            let released = self
+                .at_keeper(pass.copy, |link, file, generation, until| link.release(file, generation, until));
+            released.map_err(Broken::Silent)?;
+        }
         Ok(set_mtime)
     }
 
@@ -322,7 +339,8 @@ impl WriteBack {
         Ok(())
     }
 
-    fn end_pass(&self, pass: &Pass, ended: Result<FileFacts, Broken>) {
+    /// Returns what the PFS shows of a file that is still dirty, if that is known.
+    fn end_pass(&self, pass: &Pass, ended: Result<FileFacts, Broken>) -> Option<(u64, i64)> {
         let tier = &self.cache.tier;
         // What the PFS shows now is what this pass has left there.
         let facts = match &ended {
@@ -340,7 +358,8 @@ impl WriteBack {
             _ => None,
         };
         let Some(dirty) = state.files.get_mut(&pass.copy) else {
-            return self.pass_is_over(&mut state, pass.copy, None);
+            self.pass_is_over(&mut state, pass.copy, None);
+            return None;
         };
         dirty.is_draining = false;
         if let Some(facts) = facts {
@@ -385,6 +404,10 @@ impl WriteBack {
                 dirty.not_before = now + 1_000_000_000;
                 dirty.error = "the coordinator does not answer; another node may have the file".into();
             }
+            Err(Broken::Silent(why)) => {
+                dirty.not_before = now + 1_000_000_000;
+                dirty.error = why;
+            }
             Err(Broken::Unlinked) => {
                 if writers(dirty.content.as_fd(), Opened::Here) == Writers::None {
                     self.remove(&mut state, pass.copy);
@@ -412,7 +435,10 @@ impl WriteBack {
                 }
             }
         }
+        let is_over = |file: &&Dirty| file.is_dirty() && !file.record.is_draining;
+        let left = state.files.get(&pass.copy).filter(is_over).map(|file| file.record.left);
         self.pass_is_over(&mut state, pass.copy, full);
+        left
     }
 
     pub(super) fn park(&self, dirty: &mut Dirty, errno: i32, why: String) {
@@ -443,7 +469,8 @@ fn is_ready(file: &Dirty, now: Nanos) -> bool {
         Some(_) => file.is_awaited(now) && !file.is_called_in() || !file.is_all_drained(),
     };
     let waits = matches!(file.phase, Phase::Open | Phase::Waits | Phase::Failed);
-    waits && !file.is_draining && quiet && is_new
+    // Its copy is to say whether a pass is under way.
+    waits && !file.is_draining && !file.copying.is_sent_to_node() && quiet && is_new
 }
 
 fn facts(file: &Dirty, now: Nanos) -> File {

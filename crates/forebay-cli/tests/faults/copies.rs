@@ -82,6 +82,24 @@ fn what_is_closed_outlives_its_node() {
 }
 
 #[test]
+fn a_file_that_is_written_anew_outlives_its_node_in_the_middle_of_a_pass() {
+    let Some((slow, mut cluster)) = failing(2, &[]) else { return };
+    let file = slow.at("ckpt");
+    slow.fault("none");
+    slow.limit("2MB/s");
+    end(write(&cluster, &file, 1));
+    wait_for("a part is on the PFS", || std::fs::metadata(&file).unwrap().len() > 4 * MIB);
+    end(write(&cluster, &file, 2));
+    assert!(dirty(&cluster, 0).trim() != "[]", "the pass was over");
+    lose_node(&mut cluster, 0);
+    slow.limit("1GB/s");
+    wait_for("the file is taken over", || cluster.counter(1, "taken_over_total") == 1);
+    let synced = cluster.cli(1, &["sync", "--quiet"]);
+    assert!(synced.status.success(), "{}", text(&synced.stderr));
+    assert!(std::fs::read(&file).unwrap() == content(2, 0, BYTES));
+}
+
+#[test]
 fn a_node_that_comes_back_does_not_overwrite_what_is_newer() {
     let Some((slow, mut cluster)) = failing(2, &[]) else { return };
     let file = slow.at("ckpt");
