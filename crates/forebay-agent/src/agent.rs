@@ -29,6 +29,7 @@ use crate::scheduler::Scheduler;
 use crate::serve::admin::change_capacity;
 use crate::serve::closer::Closer;
 use crate::serve::connection::Clients;
+use crate::serve::health;
 use crate::serve::session::Node;
 use crate::shuffle::Shuffles;
 use crate::stop::{Stop, Wake};
@@ -222,6 +223,8 @@ impl Agent {
         }
         let board = (phases, node.stop.clone());
         threads.push(spawn("phases", move || board.0.run(&board.1))?);
+        let reporting = node.clone();
+        threads.push(spawn("health", move || health::report(&reporting, &security))?);
         // Last: whoever joins is asked for pages.
         threads.push(spawn("link", move || connection::run(&joining, &coordinator_at))?);
         Ok(Agent { node, socket, threads })

@@ -680,6 +680,9 @@ pub struct DoctorArgs {
     /// Configuration file; also checks the certificates that it names [env: FOREBAY_CONFIG]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Also compare what the nodes of the cluster report of themselves
+    #[arg(long)]
+    pub cluster: bool,
     /// Also check this PFS: a directory where you may write, for a small file that is removed at
     /// once
     #[arg(long, value_name = "DIR")]

@@ -3,6 +3,8 @@
 //! Each finding names what was checked, what it means for Forebay, and the remedy. Nothing is
 //! changed.
 
+mod cluster;
+
 use crate::Outcome;
 use crate::cli::{DoctorArgs, Global};
 use crate::out::print;
@@ -73,6 +75,9 @@ pub fn doctor(global: &Global, args: &DoctorArgs) -> Outcome {
     findings.extend(memory_controller(global));
     findings.extend(served_mounts(global));
     findings.extend(args.config.as_deref().map(certificates));
+    if args.cluster {
+        findings.extend(cluster::findings(&global.client()));
+    }
     for path in &args.pfs {
         findings.extend([pfs(path), time_stamps(path, args.second.as_deref())]);
         let long = args.second.as_deref().zip(args.long_write);

@@ -19,8 +19,8 @@ use forebay_policy::placement::{Member, extent_key, node_number, owner};
 use forebay_policy::preferred_nodes::{Candidate, PreferredNodes};
 use forebay_wire::frame;
 use forebay_wire::{
-    Channel, ClusterView, FileRef, JobStatus, JobUpdate, MAX_PACKET_BYTES, MountInfo, NodeInfo, Overview,
-    Refusal, Reply, Request, Role, Split,
+    Channel, ClusterView, FileRef, JobStatus, JobUpdate, MAX_PACKET_BYTES, MountInfo, NodeHealth, NodeInfo,
+    Overview, Refusal, Reply, Request, Role, Split,
 };
 use rustix::fs::{Mode, OFlags, open};
 use serde::Serialize;
@@ -111,6 +111,22 @@ impl Client {
         match self.ask_aside(&Request::Overview)? {
             Reply::Overview(overview) => Ok(*overview),
             reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// How the nodes are, as they have reported themselves.
+    ///
+    /// # Errors
+    /// No agent, or no coordinator that answers.
+    pub fn health(&self) -> io::Result<Vec<NodeHealth>> {
+        let mut nodes: Vec<NodeHealth> = Vec::new();
+        loop {
+            let after = nodes.last().map_or_else(String::new, |node| node.name.clone());
+            match self.ask_aside(&Request::Health { after })? {
+                Reply::Health(more) if more.is_empty() => return Ok(nodes),
+                Reply::Health(more) => nodes.extend(more),
+                reply => return Err(unexpected(&reply)),
+            }
         }
     }
 

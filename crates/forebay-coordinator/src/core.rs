@@ -8,7 +8,10 @@ use crate::report::{Report, Since, Totals};
 use crate::samples::Samples;
 use forebay_policy::machine::Nanos;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator};
-use forebay_wire::{ClusterView, NodeStatus, Overview};
+use forebay_wire::{ClusterView, NodeHealth, NodeStatus, Overview};
+
+/// Reports in one answer, which an agent passes on as one packet.
+const HEALTH_AT_ONCE: usize = 16;
 
 /// What the server is to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,6 +91,11 @@ impl Core {
             ToCoordinator::AskPlans { ask, most } => {
                 let log = self.driver.plans(most as usize);
                 out.push(Effect::Send(session, ToAgent::Plans { ask, log }));
+            }
+            ToCoordinator::Health(health) => self.members.note_health(now, session, health),
+            ToCoordinator::AskHealth { ask, after } => {
+                let nodes = self.health(now, &after);
+                out.push(Effect::Send(session, ToAgent::Health { ask, nodes }));
             }
             ToCoordinator::AskOverview { ask } => {
                 let overview = self.overview(now);
@@ -204,6 +212,22 @@ impl Core {
             sample: self.samples.latest(),
             steps: self.driver.steps().status(now),
         }
+    }
+
+    /// Some nodes after the one named `after`.
+    fn health(&self, now: Nanos, after: &str) -> Vec<NodeHealth> {
+        let node = |member: &crate::members::Member| {
+            let info = &member.info;
+            NodeHealth {
+                name: info.name.clone(),
+                role: info.role,
+                extents: info.mounts.iter().cloned().zip(info.extent_bytes.iter().copied()).collect(),
+                silent_ms: now.saturating_since(member.heard) / 1_000_000,
+                health: member.health.clone(),
+            }
+        };
+        let following = self.members.members().filter(|member| member.info.name.as_str() > after);
+        following.take(HEALTH_AT_ONCE).map(node).collect()
     }
 
     /// What has changed since `since`. The server adds what it alone knows.

@@ -12,7 +12,7 @@
 //! through is held against nobody ([`Members::forgive`]).
 
 use forebay_policy::machine::Nanos;
-use forebay_wire::{ClusterView, Epoch, NodeInfo};
+use forebay_wire::{ClusterView, Epoch, Health, NodeInfo};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Names one connection of an agent.
@@ -70,6 +70,8 @@ pub struct Member {
     pub resident_bytes: u64,
     /// Bytes read from the PFS since its start, as it told last.
     pub fetched_bytes: u64,
+    /// Its clock less ours in milliseconds, and the rest of its last report.
+    pub health: Option<(i64, Box<Health>)>,
 }
 
 /// What became of a join.
@@ -131,7 +133,15 @@ impl Members {
             return Joined::Refused(why);
         }
         let name = info.name.clone();
-        let member = Member { info, incarnation, session, heard: now, resident_bytes: 0, fetched_bytes: 0 };
+        let member = Member {
+            info,
+            incarnation,
+            session,
+            heard: now,
+            resident_bytes: 0,
+            fetched_bytes: 0,
+            health: None,
+        };
         self.nobody_silent_before = self.nobody_silent_before.min(now + (self.timing.silence_ns() + 1));
         self.by_session.insert(session, name.clone());
         let old = self.members.insert(name.clone(), member);
@@ -172,6 +182,14 @@ impl Members {
             }
         }
         Ok(())
+    }
+
+    /// A member reports how its node is.
+    pub fn note_health(&mut self, now: Nanos, session: Session, health: Box<Health>) {
+        let clock_ms = health.clock_ns / 1_000_000 - (now.0 / 1_000_000) as i64;
+        if let Some(member) = self.by_session.get(&session).and_then(|name| self.members.get_mut(name)) {
+            member.health = Some((clock_ms, health));
+        }
     }
 
     /// A node is alive, and has this weight in the placement. False if the connection belongs to no

@@ -78,7 +78,15 @@ mod tests {
 
     fn member(name: &str, resident_bytes: u64, fetched_bytes: u64) -> Member {
         let info = NodeInfo { name: name.into(), capacity_bytes: 10, ..NodeInfo::default() };
-        Member { info, incarnation: (1, 1), session: 1, heard: Nanos(0), resident_bytes, fetched_bytes }
+        Member {
+            info,
+            incarnation: (1, 1),
+            session: 1,
+            heard: Nanos(0),
+            resident_bytes,
+            fetched_bytes,
+            health: None,
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use forebay_pfs::FileVersion;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const CLUSTER_PROTOCOL: u32 = 13;
+pub const CLUSTER_PROTOCOL: u32 = 14;
 
 /// A version of the membership. Later ones of a coordinator are greater, and those of a later
 /// coordinator, if its clock was not set back.
@@ -338,6 +338,16 @@ pub enum ToCoordinator {
         /// Comes back with the answer.
         ask: u64,
     },
+    /// How this node is, every few seconds.
+    Health(Box<Health>),
+    /// A program asks how the nodes are, from the first one after the name `after` on. →
+    /// [`ToAgent::Health`]
+    AskHealth {
+        /// Comes back with the answer.
+        ask: u64,
+        /// Empty: from the first one on.
+        after: String,
+    },
     /// A local HPC job that shares is about to write a step. → [`ToAgent::LetIn`], once it may
     AskAccess {
         /// Which.
@@ -508,6 +518,13 @@ pub enum ToAgent {
         /// The nodes and their sums.
         overview: Overview,
     },
+    /// Answer to [`ToCoordinator::AskHealth`]: some nodes; none if there are no more.
+    Health {
+        /// The question's.
+        ask: u64,
+        /// By name.
+        nodes: Vec<NodeHealth>,
+    },
     /// Answer to [`ToCoordinator::AskAccess`]: the step may be written.
     LetIn {
         /// The job.
@@ -532,6 +549,62 @@ pub enum ToAgent {
         /// The node on which the file is dirty; empty if there is none.
         node: String,
     },
+}
+
+/// What an agent reports of its node, for comparison with others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// Version of the program.
+    pub version: String,
+    /// Its clock at the report, in nanoseconds since 1970.
+    pub clock_ns: i64,
+    /// Milliseconds since its start.
+    pub uptime_ms: u64,
+    /// The most that the tier may have, in bytes.
+    pub capacity_max_bytes: u64,
+    /// What it may have now.
+    pub capacity_bytes: u64,
+    /// Whether the tier's pages are huge: `within_size`, `never` ...
+    pub huge_pages: String,
+    /// Memory whose use cannot be read, and why.
+    #[serde(deserialize_with = "sequence")]
+    pub memory_problems: Vec<String>,
+    /// The mounts: label, whether it is mounted, whether its files are cached, fetches that failed,
+    /// and how long the oldest fetch under way has waited, in milliseconds.
+    #[serde(deserialize_with = "sequence")]
+    pub mounts: Vec<(String, bool, bool, u64, u64)>,
+    /// Peers that it does not ask for now, since they did not answer.
+    #[serde(deserialize_with = "sequence")]
+    pub avoided: Vec<String>,
+    /// Whole days for which its certificate is valid; none without one.
+    pub certificate_days: Option<i64>,
+    /// Open files that a process may have.
+    pub open_files_max: u64,
+    /// Bytes sent to peers since the agent's start.
+    pub to_peers_bytes: u64,
+    /// Dirty files that no pass is made of until somebody looks after them.
+    pub parked_files: u64,
+    /// Age of the oldest dirty file, in milliseconds.
+    pub oldest_dirty_ms: u64,
+    /// Second copies that no other place has taken, since the agent's start.
+    pub copies_missed: u64,
+}
+
+/// How a node is, as the coordinator knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeHealth {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub role: Role,
+    /// Labels of its mounts, and units of placement there in bytes.
+    #[serde(deserialize_with = "sequence")]
+    pub extents: Vec<(String, u64)>,
+    /// Time since it was last heard.
+    pub silent_ms: u64,
+    /// Its clock at its last report, in milliseconds since 1970, less the coordinator's time then,
+    /// which is since its start: for comparison with other nodes. And the report.
+    pub health: Option<(i64, Box<Health>)>,
 }
 
 /// The cluster at a moment, as people see it. Times are milliseconds since the coordinator's start.

@@ -28,8 +28,8 @@ mod tls_stream;
 
 pub use channel::{Channel, MAX_FDS, MAX_PACKET_BYTES, Received};
 pub use cluster::{
-    ClusterView, Epoch, FileLayout, FileRef, JobStatus, JobUpdate, NodeInfo, NodeStatus, Overview, Part,
-    Role, Sample, Split,
+    ClusterView, Epoch, FileLayout, FileRef, Health, JobStatus, JobUpdate, NodeHealth, NodeInfo, NodeStatus,
+    Overview, Part, Role, Sample, Split,
 };
 pub use hpc::{EarlierPhase, HpcJob, HpcPhase, HpcStatus, HpcUpdate, PlanLog, StepStatus};
 pub use message::*;

@@ -18,7 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A refusal is logged again after this long.
 const SAY_AGAIN: Duration = Duration::from_secs(3600);
@@ -64,6 +64,14 @@ pub enum Stream {
 }
 
 impl Security {
+    /// When this node's certificate ends; nothing without one.
+    pub fn expires(&self) -> Option<SystemTime> {
+        match self {
+            Security::Loopback => None,
+            Security::Tls(identity) => Some(identity.facts().expires),
+        }
+    }
+
     /// Mutual TLS with `ca.pem`, `node.pem` and `node.key` of `directory`. The files are looked at
     /// again whenever a connection is made, and new ones are used if they are of use.
     ///

@@ -9,14 +9,14 @@
 //! the PFS file, open for reading, and the agent takes the identity from that descriptor and from
 //! nothing else.
 
-use crate::cluster::{ClusterView, JobStatus, JobUpdate, Overview};
+use crate::cluster::{ClusterView, JobStatus, JobUpdate, NodeHealth, Overview};
 use crate::hpc::{HpcJob, HpcStatus, PlanLog};
 use crate::shuffle::{App, Block, BlockPlace};
 use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 19;
+pub const PROTOCOL: u32 = 20;
 
 /// A file that was written longer ago is whole on the PFS. The clocks of servers and nodes may
 /// differ by a minute.
@@ -295,6 +295,12 @@ pub enum Request {
     /// The nodes that the coordinator knows, and what they hold. → [`Reply::Overview`] or
     /// [`Reply::Failed`]
     Overview,
+    /// How the nodes are, from the first one after the name `after` on. → [`Reply::Health`] or
+    /// [`Reply::Failed`]
+    Health {
+        /// Empty: from the first one on.
+        after: String,
+    },
     /// A program has opened the file for writing, and what it writes may go to the tier first. With
     /// the file twice, as [`Request::StageCommit`]. → [`Reply::Dirty`] with the content as the
     /// program has opened it, and the words, or [`Reply::Refused`]
@@ -562,6 +568,8 @@ pub enum Reply {
     Plans(Box<PlanLog>),
     /// To [`Request::Overview`].
     Overview(Box<Overview>),
+    /// To [`Request::Health`].
+    Health(Vec<NodeHealth>),
     /// To [`Request::HpcBegin`] of a job that shares: its step is not let in yet. To
     /// [`Request::TaskAsks`]: its input is not there yet. To others: it is not done yet. Ask again.
     /// To [`Request::PinPages`]: some are not resident.
@@ -984,16 +992,16 @@ mod tests {
             stamps: "s".into(),
         };
         let bytes = postcard::to_stdvec(&mount).unwrap();
-        assert_eq!((PROTOCOL, bytes), (19, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
+        assert_eq!((PROTOCOL, bytes), (20, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
         let status = Status { mounts: vec![mount], ..Status::default() };
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (19, 37));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (19, vec![11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (20, 37));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (20, vec![11]));
         let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
-        assert_eq!((PROTOCOL, facts), (19, vec![1, 2, 6, 8]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (19, vec![0; 11]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (19, vec![0; 9]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (19, vec![0; 6]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (19, vec![0; 13]));
+        assert_eq!((PROTOCOL, facts), (20, vec![1, 2, 6, 8]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (20, vec![0; 11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (20, vec![0; 9]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (20, vec![0; 6]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (20, vec![0; 13]));
     }
 
     #[test]

@@ -289,6 +289,7 @@ impl Meeting {
             ToAgent::Jobs { ask, jobs } => node.link.answer(ask, Answer::Jobs(jobs)),
             ToAgent::Plans { ask, log } => node.link.answer(ask, Answer::Plans(log)),
             ToAgent::Overview { ask, overview } => node.link.answer(ask, Answer::Overview(overview)),
+            ToAgent::Health { ask, nodes } => node.link.answer(ask, Answer::Health(nodes)),
             ToAgent::Phases { node: from, lease_ms, phases } => {
                 node.phases.heard(from, Duration::from_millis(lease_ms.into()), phases);
             }

@@ -4,7 +4,7 @@
 use crate::lock::lock;
 use crate::stop::Wake;
 use forebay_wire::cluster::{DirtyFile, ToCoordinator};
-use forebay_wire::{JobStatus, Overview, PlanLog};
+use forebay_wire::{JobStatus, NodeHealth, Overview, PlanLog};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
 use std::io;
@@ -53,6 +53,8 @@ pub enum Answer {
     Plans(PlanLog),
     /// The nodes.
     Overview(Overview),
+    /// How nodes are.
+    Health(Vec<NodeHealth>),
     /// The node that has a file dirty, or nothing.
     Holder(String),
 }
@@ -110,6 +112,17 @@ impl Link {
     pub fn ask_overview(&self, limit: Duration) -> io::Result<Overview> {
         match self.ask(limit, |ask| ToCoordinator::AskOverview { ask })? {
             Answer::Overview(overview) => Ok(overview),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// How some nodes after the one named `after` are; none if there are no more.
+    ///
+    /// # Errors
+    /// As [`Link::ask_jobs`].
+    pub fn ask_health(&self, after: String, limit: Duration) -> io::Result<Vec<NodeHealth>> {
+        match self.ask(limit, |ask| ToCoordinator::AskHealth { ask, after })? {
+            Answer::Health(nodes) => Ok(nodes),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }

@@ -22,6 +22,7 @@ pub mod checkpoints;
 pub mod closer;
 pub mod connection;
 pub mod dirty;
+pub mod health;
 pub mod jobs;
 pub mod layout;
 pub mod loads;

@@ -3,7 +3,7 @@
 use super::closer::Sent;
 use super::session::{Answer, Connection, reply};
 use super::{
-    admin, checkpoints, dirty, jobs, layout, loads, miss, open, phases, pins, scratch, shuffle, write,
+    admin, checkpoints, dirty, health, jobs, layout, loads, miss, open, phases, pins, scratch, shuffle, write,
 };
 use crate::jobs::job_state::Size;
 use crate::mounts::admit::{Admitted, NoFile, admit_at, require_writer};
@@ -117,6 +117,7 @@ impl Connection {
             Request::HpcJobs => phases::list(&self.node),
             Request::Plans { most } => phases::plans(self, most),
             Request::Overview => jobs::overview(self),
+            Request::Health { after } => health::of_nodes(self, after),
             Request::FetchToMap { version } => {
                 self.one_way(fds, |c, file, fd| miss::fetch_to_map(c, file, fd, &version))
             }

@@ -835,6 +835,15 @@ impl WriteBack {
         })
     }
 
+    /// Files that are parked, and the age of the oldest dirty one.
+    pub fn neglected(&self) -> (u64, Duration) {
+        let (state, now) = (self.state(), crate::mounts::wall_clock_ns());
+        let parked = state.files.values().filter(|file| file.phase == Phase::Parked).count();
+        let dirty = state.files.values().filter(|file| file.is_dirty() && file.phase != Phase::Open);
+        let oldest_ns = dirty.map(|file| now - file.record.since_ns).max().unwrap_or(0);
+        (parked as u64, Duration::from_nanos(oldest_ns.max(0) as u64))
+    }
+
     /// The content of a dirty file, and its length, for who may have it.
     pub fn export(&self, uid: u32, copy: u64) -> Option<(u64, OwnedFd)> {
         let state = self.state();

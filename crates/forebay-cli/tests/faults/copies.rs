@@ -203,6 +203,25 @@ fn a_second_node_that_hangs_is_passed_over_in_time() {
 }
 
 #[test]
+fn doctor_compares_the_nodes_of_a_cluster() {
+    let Some((_slow, mut cluster)) = failing(3, &[64 * MIB, 64 * MIB, 8 * MIB]) else { return };
+    let found = |cluster: &Cluster| text(&cluster.cli(0, &["doctor", "--cluster"]).stdout);
+    let names = |what: &str, node: &str, text: &str| {
+        text.lines().any(|line| line.contains(what) && line.contains(&format!("{node}: ")))
+    };
+    wait_for("all have reported", || {
+        let text = found(&cluster);
+        names("capacity", "n2", &text) && !text.contains("have not reported yet")
+    });
+    let text = found(&cluster);
+    for what in ["silent", "version", "clock", "placement", "certificate", "peers", "dirty files"] {
+        assert!(!text.lines().any(|line| line.starts_with("WARN") && line.contains(what)), "{text}");
+    }
+    cluster.kill_agent(1);
+    wait_for("a node less", || found(&cluster).contains("2 nodes: n0, n2"));
+}
+
+#[test]
 fn another_node_gets_the_copy_when_the_second_one_is_gone() {
     let Some((slow, mut cluster)) = failing(3, &[]) else { return };
     let file = slow.at("ckpt");

@@ -1,0 +1,69 @@
+//! How this node is, for the coordinator, and how all are, for programs.
+
+use super::jobs::question_of;
+use super::session::{Answer, Connection, Node, reply};
+use crate::mounts::wall_clock_ns;
+use forebay_wire::cluster::ToCoordinator;
+use forebay_wire::link::Security;
+use forebay_wire::{Health, Reply};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+/// Between two reports.
+const EVERY: Duration = Duration::from_secs(5);
+
+const ASK_TIME: Duration = Duration::from_secs(5);
+
+/// Reports until the agent ends.
+pub fn report(node: &Node, security: &Security) {
+    while !node.stop.is_stopping() {
+        node.link.say(ToCoordinator::Health(Box::new(health(node, security))), None);
+        node.stop.wait(EVERY);
+    }
+}
+
+fn health(node: &Node, security: &Security) -> Health {
+    let mounts = node.mounts.iter().enumerate().map(|(number, mount)| {
+        let status = mount.status(node.fetch.pfs.load(number));
+        (status.label, status.mounted, status.cached, status.fetch_errors, status.slowest_ms)
+    });
+    let (parked_files, oldest) = node.write_back.neglected();
+    let avoided = node.cluster.status().avoided.into_iter();
+    Health {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        clock_ns: wall_clock_ns(),
+        uptime_ms: node.started.elapsed().as_millis() as u64,
+        capacity_max_bytes: node.control.status().max_bytes,
+        capacity_bytes: node.cache.budget.capacity_bytes(),
+        huge_pages: node.cache.tier.huge_pages().to_owned(),
+        memory_problems: node.control.problems(),
+        mounts: mounts.collect(),
+        avoided: avoided.map(|(peer, _)| peer).collect(),
+        certificate_days: security.expires().map(days_until),
+        open_files_max: rustix::process::getrlimit(rustix::process::Resource::Nofile)
+            .current
+            .unwrap_or(u64::MAX),
+        to_peers_bytes: node.counters.to_peers_bytes.load(Ordering::Relaxed),
+        parked_files,
+        oldest_dirty_ms: oldest.as_millis() as u64,
+        copies_missed: node.counters.copies_missed_total.load(Ordering::Relaxed),
+    }
+}
+
+fn days_until(time: SystemTime) -> i64 {
+    let days = |length: Duration| (length.as_secs() / 86_400) as i64;
+    time.duration_since(SystemTime::now()).map_or_else(|e| -days(e.duration()) - 1, days)
+}
+
+/// How nodes are, by the coordinator's word.
+pub fn of_nodes(connection: &mut Connection, after: String) -> Answer {
+    if let Err(refusal) = question_of(connection) {
+        return reply(Reply::Refused(refusal));
+    }
+    match connection.node.link.ask_health(after, ASK_TIME) {
+        Ok(nodes) => reply(Reply::Health(nodes)),
+        Err(e) => {
+            reply(Reply::Failed { errno: libc::EAGAIN, message: format!("cannot request the nodes: {e}") })
+        }
+    }
+}
