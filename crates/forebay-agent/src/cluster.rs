@@ -13,7 +13,7 @@ use crate::lock::lock;
 use forebay_policy::placement::{Member, extent_key, node_number, owners};
 use forebay_wire::{ClusterStatus, ClusterView, NodeInfo};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -43,8 +43,6 @@ pub struct Cluster {
     view: Mutex<Arc<View>>,
     avoided: Mutex<BTreeMap<String, Avoided>>,
     connected: AtomicBool,
-    /// Connections to the coordinator that were made.
-    connections: AtomicU64,
     /// Where peers are served, once known.
     address: OnceLock<String>,
 }
@@ -95,7 +93,6 @@ impl Cluster {
             view: Mutex::default(),
             avoided: Mutex::default(),
             connected: AtomicBool::new(false),
-            connections: AtomicU64::new(0),
             address: OnceLock::new(),
         }
     }
@@ -138,15 +135,7 @@ impl Cluster {
 
     /// The coordinator answers, or does not.
     pub fn set_connected(&self, connected: bool) {
-        if connected {
-            self.connections.fetch_add(1, Ordering::Relaxed);
-        }
         self.connected.store(connected, Ordering::Relaxed);
-    }
-
-    /// A number that changes whenever this node has been without its coordinator.
-    pub fn connection(&self) -> u64 {
-        self.connections.load(Ordering::Relaxed)
     }
 
     /// The view now.

@@ -109,8 +109,8 @@ impl Core {
             }
             ToCoordinator::Dirty { ask, file } => {
                 let is_member = |name: &str| self.members.session_of(name).is_some();
-                let holder = self.dirty.claim(now, file, &node, is_member);
-                out.push(Effect::Send(session, ToAgent::Holder { ask, node: holder }));
+                let (node, before) = self.dirty.claim(now, file, &node, is_member);
+                out.push(Effect::Send(session, ToAgent::Holder { ask, node, before }));
             }
             ToCoordinator::Clean { file, is_shared } => self.dirty.release(now, file, &node, is_shared),
             ToCoordinator::AllDirty(files) => self.dirty.replace(&node, files),
@@ -120,7 +120,7 @@ impl Core {
                     self.dirty.forget(&file);
                 }
                 let holder = self.dirty.holder(&file).to_owned();
-                out.push(Effect::Send(session, ToAgent::Holder { ask, node: holder }));
+                out.push(Effect::Send(session, ToAgent::Holder { ask, node: holder, before: String::new() }));
             }
             ToCoordinator::Progress(progress) => self.driver.progress(now, &node, progress),
             ToCoordinator::Join { .. } => {}

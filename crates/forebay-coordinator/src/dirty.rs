@@ -17,36 +17,36 @@ const PRUNED_AT: usize = 1024;
 /// See the module.
 #[derive(Debug, Default)]
 pub struct DirtyFiles {
-    /// By file, the node.
-    holders: BTreeMap<DirtyFile, String>,
+    /// By file, the node, and the one that is gone from which it has the file.
+    holders: BTreeMap<DirtyFile, (String, String)>,
     /// Files that several nodes write, until when.
     shared: BTreeMap<DirtyFile, Nanos>,
 }
 
 impl DirtyFiles {
     /// The file is dirty on `node`, unless it is on another already that `is_member`, or
-    /// [`SHARED`]; returns the one.
+    /// [`SHARED`]; returns the one, and the node that is gone of which it has taken the file over.
     pub fn claim(
         &mut self,
         now: Nanos,
         file: DirtyFile,
         node: &str,
         is_member: impl Fn(&str) -> bool,
-    ) -> String {
+    ) -> (String, String) {
         if let Some(until) = self.shared.get_mut(&file).filter(|until| **until > now) {
             *until = now + RECENT.as_nanos() as u64;
-            return SHARED.to_owned();
+            return (SHARED.to_owned(), String::new());
         }
-        let holder = self.holders.entry(file).or_insert_with(|| node.to_owned());
+        let (holder, before) = self.holders.entry(file).or_insert_with(|| (node.to_owned(), String::new()));
         if !is_member(holder) {
-            node.clone_into(holder);
+            *before = std::mem::replace(holder, node.to_owned());
         }
-        holder.clone()
+        (holder.clone(), before.clone())
     }
 
     /// The node on which it is dirty, or nothing.
     pub fn holder(&self, file: &DirtyFile) -> &str {
-        self.holders.get(file).map_or("", String::as_str)
+        self.holders.get(file).map_or("", |(holder, _)| holder)
     }
 
     /// It is not dirty on `node` any more; `is_shared`: because several nodes write it.
@@ -69,9 +69,9 @@ impl DirtyFiles {
 
     /// These files are dirty on `node`, and no others; not those that another node has taken over.
     pub fn replace(&mut self, node: &str, files: Vec<DirtyFile>) {
-        self.holders.retain(|_, holder| holder != node);
+        self.holders.retain(|_, (holder, _)| holder != node);
         for file in files {
-            self.holders.entry(file).or_insert_with(|| node.to_owned());
+            self.holders.entry(file).or_insert_with(|| (node.to_owned(), String::new()));
         }
     }
 }
@@ -85,15 +85,17 @@ mod tests {
         let file = |ino| DirtyFile { mount: "pfs".into(), ino };
         let mut dirty = DirtyFiles::default();
         let now = Nanos(0);
-        assert_eq!(dirty.claim(now, file(1), "a", |_| true), "a");
+        let by = |node: &str| (node.to_owned(), String::new());
+        assert_eq!(dirty.claim(now, file(1), "a", |_| true), by("a"));
         assert_eq!(dirty.holder(&file(2)), "");
-        assert_eq!(dirty.claim(now, file(1), "b", |_| true), "a");
+        assert_eq!(dirty.claim(now, file(1), "b", |_| true), by("a"));
         dirty.release(now, file(1), "b", false);
         assert_eq!(dirty.holder(&file(1)), "a");
-        assert_eq!(dirty.claim(now, file(1), "b", |node| node == "b"), "b", "a is gone");
+        assert_eq!(dirty.claim(now, file(1), "b", |node| node == "b"), ("b".into(), "a".into()), "a is gone");
+        assert_eq!(dirty.claim(now, file(1), "b", |_| true), ("b".into(), "a".into()), "once more");
         dirty.release(now, file(1), "b", false);
         assert_eq!(dirty.holder(&file(1)), "");
-        assert_eq!(dirty.claim(now, file(2), "b", |_| true), "b");
+        assert_eq!(dirty.claim(now, file(2), "b", |_| true), by("b"));
         dirty.replace("b", vec![file(3)]);
         assert_eq!((dirty.holder(&file(2)), dirty.holder(&file(3))), ("", "b"));
     }
@@ -103,11 +105,11 @@ mod tests {
         let file = || DirtyFile { mount: "pfs".into(), ino: 1 };
         let mut dirty = DirtyFiles::default();
         let at = |s: u64| Nanos(s * 1_000_000_000);
-        assert_eq!(dirty.claim(at(0), file(), "a", |_| true), "a");
+        assert_eq!(dirty.claim(at(0), file(), "a", |_| true).0, "a");
         dirty.release(at(1), file(), "a", true);
-        assert_eq!(dirty.claim(at(100), file(), "c", |_| true), SHARED);
-        assert_eq!(dirty.claim(at(200), file(), "a", |_| true), SHARED, "the claim at 100 s counts");
+        assert_eq!(dirty.claim(at(100), file(), "c", |_| true).0, SHARED);
+        assert_eq!(dirty.claim(at(200), file(), "a", |_| true).0, SHARED, "the claim at 100 s counts");
         assert_eq!(dirty.holder(&file()), "");
-        assert_eq!(dirty.claim(at(400), file(), "c", |_| true), "c");
+        assert_eq!(dirty.claim(at(400), file(), "c", |_| true).0, "c");
     }
 }

@@ -548,6 +548,9 @@ pub enum ToAgent {
         ask: u64,
         /// The node on which the file is dirty; empty if there is none.
         node: String,
+        /// To a claim: the node that is gone on which it was dirty until now; empty if there was
+        /// none, or another node has had it since.
+        before: String,
     },
 }
 

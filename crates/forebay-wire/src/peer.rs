@@ -156,6 +156,8 @@ pub enum PeerRequest {
     Pass {
         /// Which.
         file: DirtyFile,
+        /// Greater than those of earlier passes.
+        number: u64,
         /// Length and mtime that the PFS shows since it is over; nothing if it begins.
         left: Option<(u64, i64)>,
     },

@@ -35,6 +35,8 @@ pub struct Claim<'a> {
     file: &'a DirtyFile,
     /// The other node on which it is dirty; an error if nobody knows.
     pub holder: io::Result<Option<String>>,
+    /// The node that is gone on which it was dirty until now; empty if there was none.
+    pub before: String,
 }
 
 impl Drop for Claim<'_> {
@@ -58,7 +60,11 @@ impl Claims {
     pub fn claim<'a>(&'a self, file: &'a DirtyFile) -> Claim<'a> {
         // Before the question: a connection that is made anew reports it.
         self.report(file.clone());
-        Claim { claims: self, file, holder: self.ask(Asked::Claims(file.clone())) }
+        let (holder, before) = match self.ask(Asked::Claims(file.clone())) {
+            Ok((holder, before)) => (Ok(holder), before),
+            Err(e) => (Err(e), String::new()),
+        };
+        Claim { claims: self, file, holder, before }
     }
 
     /// A file is dirty here, or claimed; once more if it was before.
@@ -103,7 +109,7 @@ impl Claims {
     /// # Errors
     /// The coordinator does not answer.
     pub fn holder(&self, file: &DirtyFile) -> io::Result<Option<String>> {
-        self.ask(Asked::Reads(file.clone()))
+        self.ask(Asked::Reads(file.clone())).map(|(holder, _)| holder)
     }
 
     /// As [`Claims::holder`], for a program that writes the file to the PFS, and has `emptied` it:
@@ -112,14 +118,16 @@ impl Claims {
     /// # Errors
     /// The coordinator does not answer.
     pub fn holder_for_writer(&self, file: &DirtyFile, emptied: bool) -> io::Result<Option<String>> {
-        self.ask(if emptied { Asked::Empties(file.clone()) } else { Asked::Reads(file.clone()) })
+        let asked = if emptied { Asked::Empties(file.clone()) } else { Asked::Reads(file.clone()) };
+        self.ask(asked).map(|(holder, _)| holder)
     }
 
-    fn ask(&self, asked: Asked) -> io::Result<Option<String>> {
+    fn ask(&self, asked: Asked) -> io::Result<(Option<String>, String)> {
         if !self.are_others() {
-            return Ok(None);
+            return Ok((None, String::new()));
         }
-        let holder = self.link.ask_dirty(asked, ANSWER)?;
-        Ok(Some(holder).filter(|holder| !holder.is_empty() && holder != self.cluster.node()))
+        let (holder, before) = self.link.ask_dirty(asked, ANSWER)?;
+        let other = Some(holder).filter(|holder| !holder.is_empty() && holder != self.cluster.node());
+        Ok((other, before))
     }
 }

@@ -296,7 +296,9 @@ impl Meeting {
             ToAgent::LetIn { hpc } => node.phases.let_in(hpc),
             ToAgent::Pace { hpc, permille } => node.phases.pace(hpc, permille),
             ToAgent::MayRead { ask } => node.questions.answered(ask),
-            ToAgent::Holder { ask, node: holder } => node.link.answer(ask, Answer::Holder(holder)),
+            ToAgent::Holder { ask, node: holder, before } => {
+                node.link.answer(ask, Answer::Holder(holder, before));
+            }
             ToAgent::Fetch(request) => node.requests.begin(request),
             ToAgent::Adjust { request, threads, rate_bytes_per_s } => {
                 node.requests.adjust(request, threads, rate_bytes_per_s);

@@ -55,8 +55,8 @@ pub enum Answer {
     Overview(Overview),
     /// How nodes are.
     Health(Vec<NodeHealth>),
-    /// The node that has a file dirty, or nothing.
-    Holder(String),
+    /// The node that has a file dirty, or nothing; and the one that had it, and is gone.
+    Holder(String, String),
 }
 
 /// What is released when a message has been sent, or is not sent: a coordinator that reads slowly
@@ -127,18 +127,19 @@ impl Link {
         }
     }
 
-    /// The node on which a file is dirty, or nothing.
+    /// The node on which a file is dirty, or nothing; of a claim, also the node that is gone on
+    /// which it was dirty until now.
     ///
     /// # Errors
     /// As [`Link::ask_jobs`].
-    pub fn ask_dirty(&self, asked: Asked, limit: Duration) -> io::Result<String> {
+    pub fn ask_dirty(&self, asked: Asked, limit: Duration) -> io::Result<(String, String)> {
         let question = |ask| match asked {
             Asked::Claims(file) => ToCoordinator::Dirty { ask, file },
             Asked::Reads(file) => ToCoordinator::AskDirty { ask, file, is_emptied: false },
             Asked::Empties(file) => ToCoordinator::AskDirty { ask, file, is_emptied: true },
         };
         match self.wait(self.begin_to_ask(lock(&self.state), question)?, Instant::now() + limit)? {
-            Answer::Holder(node) => Ok(node),
+            Answer::Holder(node, before) => Ok((node, before)),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }

@@ -372,10 +372,11 @@ impl Link {
     pub fn note_pass(
         &mut self,
         file: &DirtyFile,
+        number: u64,
         left: Option<(u64, i64)>,
         deadline: Instant,
     ) -> io::Result<()> {
-        self.send(&PeerRequest::Pass { file: file.clone(), left }, deadline)?;
+        self.send(&PeerRequest::Pass { file: file.clone(), number, left }, deadline)?;
         self.receive(deadline).map(|_| ())
     }
 

@@ -340,8 +340,8 @@ impl<'a> Serving<'a> {
                     self.server.write_back.release_copy(&self.node, &file, generation);
                     frame::send(&mut self.stream, &PeerReply::Fetched { fetched_bytes: 0 })?;
                 }
-                PeerRequest::Pass { file, left } => {
-                    self.server.write_back.note_pass(&self.node, &file, left);
+                PeerRequest::Pass { file, number, left } => {
+                    self.server.write_back.note_pass(&self.node, &file, number, left);
                     frame::send(&mut self.stream, &PeerReply::Fetched { fetched_bytes: 0 })?;
                 }
                 PeerRequest::AskCustody { file, generation } => {

@@ -56,9 +56,6 @@ const RANGES_MAX: usize = 1024;
 
 const LOOK: Duration = Duration::from_millis(200);
 
-/// A pass waits so long for the node with the copy, if that is a member all the while.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 /// For each file that is waited for: the copies and the passes that had begun.
 pub type Wanted = BTreeMap<u64, (u64, u64)>;
 
@@ -202,6 +199,7 @@ impl WriteBack {
             let Some(sending) = self.take_sending(place) else { continue };
             let sent = self.send(&sending, &mut last);
             self.end_sending(&sending, sent);
+            self.correct_draining(&sending);
         }
     }
 
@@ -309,7 +307,8 @@ impl WriteBack {
         let age_ns = crate::mounts::wall_clock_ns() - stamp.mtime_ns;
         let is_mapped = dirty.words.as_ref().is_some_and(Words::is_mapped);
         let is_settled = !is_mapped && age_ns > SETTLED.as_nanos() as i64;
-        let (record, content, is_draining) = (record.clone(), dirty.content.clone(), dirty.is_draining);
+        let (record, content, is_draining) =
+            (record.clone(), dirty.content.clone(), dirty.is_draining || record.is_draining);
         Some(Sending { copy, to, record, ranges, content, stamp, is_draining, is_settled })
     }
 
@@ -430,41 +429,46 @@ impl WriteBack {
         self.changed.notify_all();
     }
 
-    /// Asks something of the node that keeps the second copy of the file of a pass, if there is
-    /// one; it is given a link, the file and the copy's generation.
-    ///
-    /// # Errors
-    /// The node is there, and has not answered for a while that is not too long.
-    pub(super) fn at_keeper(
+    /// Tells the node with the second copy of a dirty file something, if there is one: `tell` gets a
+    /// connection, the file, and the copy's generation. Whom it does not reach compares what the PFS
+    /// has before it writes there.
+    pub(super) fn tell_second(
         &self,
         copy: u64,
-        ask: impl FnOnce(&mut Link, &DirtyFile, u64, Instant) -> io::Result<()>,
-    ) -> Result<(), String> {
-        let kept = {
+        tell: impl FnOnce(&mut Link, &DirtyFile, u64, Instant) -> io::Result<()>,
+    ) {
+        let second = {
             let state = self.state();
-            // Of an earlier agent's file nobody knows whether the copy ever came to its end.
-            let has_copy = |dirty: &&Dirty| dirty.copying.stamp.is_some() || dirty.copying.sent.0 == 0;
-            let dirty = state.files.get(&copy).filter(has_copy);
-            dirty.map(|dirty| (dirty.name(), dirty.record.second.clone()))
+            state.files.get(&copy).map(|dirty| (dirty.name(), dirty.record.second.clone()))
         };
-        let Some((file, SecondCopy { kept_by: Some(Keeper::Node(node)), generation, .. })) = kept else {
-            return Ok(());
+        let Some((file, SecondCopy { kept_by: Some(Keeper::Node(node)), generation, .. })) = second else {
+            return;
         };
+        if !self.is_member(&node) || self.elsewhere.cluster().is_avoided(&node) {
+            return;
+        }
         let until = Instant::now() + SILENCE_MAX;
         let link = self.elsewhere.connect(&node, until);
-        let answered = link.and_then(|mut link| ask(&mut link, &file, generation, until));
-        let now = self.now();
-        let mut state = self.state();
-        let Some(dirty) = state.files.get_mut(&copy) else { return Ok(()) };
-        let Err(e) = answered.map_err(|e| e.to_string()) else {
-            dirty.copying.silent_since = None;
-            return Ok(());
-        };
-        let since = *dirty.copying.silent_since.get_or_insert(now);
-        if !self.is_member(&node) || now.saturating_since(since) > PATIENCE.as_nanos() as u64 {
-            return Ok(());
+        if let Err(e) = link.and_then(|mut link| tell(&mut link, &file, generation, until)) {
+            tracing::debug!(node, error = %e, "the node with a second copy does not answer");
+            self.elsewhere.cluster().avoid(&node);
         }
-        Err(format!("node {node} has the second copy, and does not answer: {e}"))
+    }
+
+    /// The pass that was under way when this copy was sent is over: its node hears it once more,
+    /// since it may have had no copy to note that of.
+    fn correct_draining(&self, sending: &Sending) {
+        let left = {
+            let state = self.state();
+            let is_over = |file: &&Dirty| sending.is_draining && file.is_dirty() && !file.record.is_draining;
+            state.files.get(&sending.copy).filter(is_over).map(|file| file.record.left)
+        };
+        if let Some(left) = left {
+            let number = sending.record.second.generation;
+            self.tell_second(sending.copy, |link, file, _, until| {
+                link.note_pass(file, number, Some(left), until)
+            });
+        }
     }
 
     /// The second copy of a file that the PFS has, or that is given up, is void.
@@ -520,12 +524,16 @@ impl WriteBack {
     /// What becomes of the copy of this generation that node `by` keeps.
     pub fn custody(&self, by: &str, file: &DirtyFile, generation: u64) -> Custody {
         let state = self.state();
-        if state.kept_file(file).is_some_and(|(_, kept)| kept.record.second.generation > generation) {
-            return Custody::Others;
-        }
         let mount = self.mounts.iter().position(|mount| mount.label() == file.mount);
         let copy = mount.and_then(|mount| state.by_inode.get(&(mount, file.ino)));
         let dirty = copy.and_then(|copy| state.files.get(copy)).filter(|file| file.is_dirty());
+        let kept = state.kept_file(file).map(|(_, kept)| &kept.record);
+        let is_newer = |record: &DirtyRecord| record.second.generation > generation;
+        // One that was taken over here has the generation of its copy.
+        let taken = dirty.map(|dirty| &dirty.record).filter(|record| record.second.is_disputed);
+        if kept.is_some_and(is_newer) || taken.is_some_and(is_newer) {
+            return Custody::Others;
+        }
         let is_released = |release: &(String, DirtyFile, u64)| release.0 == by && release.1 == *file;
         if dirty.is_none() && lock(&self.releases).iter().any(is_released) {
             return Custody::Others;

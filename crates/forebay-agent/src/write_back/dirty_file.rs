@@ -77,8 +77,6 @@ pub struct Copying {
     pub refused: BTreeMap<String, Nanos>,
     /// The place does not take it: it waits for the PFS, and the place is tried again from then on.
     pub missed_until: Option<Nanos>,
-    /// Since when the node with the copy does not answer.
-    pub silent_since: Option<Nanos>,
     /// An earlier agent's: another node may have taken it over.
     pub is_unconfirmed: bool,
 }

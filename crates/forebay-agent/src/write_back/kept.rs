@@ -11,14 +11,15 @@ use super::kept_file::Kept;
 use super::pass::only_mtime;
 use super::{FILE_BYTES, FILE_DESCRIPTORS, State, WriteBack, is_same_file};
 use crate::cache::held::Held;
+use crate::coordinator::claims::Claim;
 use crate::counters::add;
 use crate::user_limits::{Kind, Share};
 use forebay_pfs::FileFacts;
 use forebay_store::Class;
 use forebay_store::dirty::{DirtyRecord, SecondCopy};
-use forebay_wire::NodeInfo;
 use forebay_wire::cluster::{DirtyFile, SHARED};
 use forebay_wire::peer::{Custody, KeptFile};
+use forebay_wire::{NodeInfo, Refusal};
 use rustix::fs::{OFlags, Uid, fchown, ftruncate, futimens};
 use rustix::pipe::{SpliceFlags, splice};
 use std::ffi::OsStr;
@@ -35,6 +36,9 @@ const ASK: Duration = Duration::from_secs(2);
 
 /// A node that is missing for less may only have started its agent anew: its programs go on.
 const GONE: Duration = Duration::from_secs(5);
+
+/// A node that may have a newer copy is waited for so long, as long as it is a member.
+const ANSWERS_MAX: Duration = Duration::from_secs(30);
 
 /// A copy that is being received.
 #[derive(Debug)]
@@ -96,6 +100,13 @@ struct Due {
     generation: u64,
     /// The node of the file.
     node: String,
+}
+
+impl Due {
+    fn new(copy: u64, kept: &Kept) -> Self {
+        let generation = kept.record.second.generation;
+        Due { copy, file: kept.name(), generation, node: kept.node().to_owned() }
+    }
 }
 
 impl State {
@@ -182,9 +193,8 @@ impl WriteBack {
         }
         let earlier = earlier.map(|(copy, _)| copy);
         let Some((_, room, descriptors)) = coming.whole.take() else { return Ok(()) };
-        let passed_since = kept.is_draining.then(|| self.elsewhere.cluster().connection());
-        let asked = Instant::now();
-        let own = Kept { record, content, room, descriptors, asked, passed_since, missing: None };
+        let mut own = Kept::new(record, content, (room, descriptors));
+        own.is_draining = kept.is_draining;
         state.kept.insert(copy, own);
         if let Some(earlier) = earlier {
             self.drop_copy(&mut state, earlier);
@@ -198,7 +208,6 @@ impl WriteBack {
         let bytes = FILE_BYTES + Stamp::of(&content)?.bytes;
         let room = self.cache.hold_existing(&self.shares, record.uid, Class::Dirty, bytes);
         let descriptors = self.shares.share_existing(Kind::Descriptors, record.uid, FILE_DESCRIPTORS);
-        let asked = Instant::now();
         let file = DirtyFile { mount: record.mount.clone(), ino: record.ino };
         let mut state = self.state();
         let other = state.kept_file(&file).map(|(copy, own)| (copy, own.record.second.generation));
@@ -214,8 +223,7 @@ impl WriteBack {
             }
             None => {}
         }
-        let own = Kept { record, content, room, descriptors, asked, passed_since: None, missing: None };
-        state.kept.insert(copy, own);
+        state.kept.insert(copy, Kept::new(record, content, (room, descriptors)));
         Ok(())
     }
 
@@ -235,14 +243,16 @@ impl WriteBack {
         }
     }
 
-    /// Node `from` begins a pass over its file, or has `left` this on the PFS.
-    pub fn note_pass(&self, from: &str, file: &DirtyFile, left: Option<(u64, i64)>) {
+    /// Node `from` begins a pass over its file, or has `left` this on the PFS. Passes are counted
+    /// by `number`: an earlier one may be heard of later.
+    pub fn note_pass(&self, from: &str, file: &DirtyFile, number: u64, left: Option<(u64, i64)>) {
         let mut state = self.state();
-        let copy = state.kept_file(file).filter(|(_, kept)| kept.node() == from).map(|(copy, _)| copy);
+        let is_meant = |kept: &Kept| kept.node() == from && kept.pass <= number;
+        let copy = state.kept_file(file).filter(|(_, kept)| is_meant(kept)).map(|(copy, _)| copy);
         let Some((copy, kept)) = copy.and_then(|copy| Some((copy, state.kept.get_mut(&copy)?))) else {
             return;
         };
-        kept.passed_since = left.is_none().then(|| self.elsewhere.cluster().connection());
+        (kept.pass, kept.is_draining) = (number, left.is_none());
         if let Some(left) = left {
             kept.record.left = left;
             let _is_compared_then = kept.record.store(&self.cache.tier, copy);
@@ -265,16 +275,10 @@ impl WriteBack {
                 }
                 let is_due = |kept: &Kept| match kept.missing {
                     None => kept.asked.elapsed() >= ASK,
-                    Some(since) => since.elapsed() >= GONE,
+                    Some(since) => since.elapsed() >= GONE && kept.asked.elapsed() >= ASK,
                 };
                 let due = state.kept.iter().filter(|(_, kept)| is_due(kept));
-                let due = due.map(|(copy, kept)| Due {
-                    copy: *copy,
-                    file: kept.name(),
-                    generation: kept.record.second.generation,
-                    node: kept.node().to_owned(),
-                });
-                due.collect()
+                due.map(|(copy, kept)| Due::new(*copy, kept)).collect()
             };
             for due in due {
                 self.check_copy(&due);
@@ -295,18 +299,13 @@ impl WriteBack {
                 Ok(Custody::Unknown) => {}
             }
         }
-        match self.is_newest(due) {
-            Ok(true) => {}
-            Ok(false) => return self.drop_copy(&mut self.state(), *copy),
-            Err(e) => {
-                tracing::debug!(node, error = %e, "a copy waits for a word of all nodes");
-                return;
-            }
+        if !self.may_take_over(due) {
+            return;
         }
         let claim = self.claims.claim(file);
         match claim.holder.as_ref().map(Option::as_deref) {
             Ok(None | Some(SHARED)) => {
-                self.take_over(*copy);
+                self.take_over(*copy, &claim.before);
             }
             Ok(Some(other)) if other != node => {
                 if let Ok(Custody::Others) = self.ask_custody(other, due) {
@@ -323,6 +322,30 @@ impl WriteBack {
         self.elsewhere.connect(node, until)?.ask_custody(&due.file, due.generation, until)
     }
 
+    /// Whether this node has the newest copy, as far as the others say. One that is not the newest
+    /// is dropped.
+    fn may_take_over(&self, due: &Due) -> bool {
+        let newest = self.is_newest(due);
+        let mut state = self.state();
+        match newest {
+            Ok(true) => true,
+            Ok(false) => {
+                self.drop_copy(&mut state, due.copy);
+                false
+            }
+            Err(e) => {
+                let Some(kept) = state.kept.get_mut(&due.copy) else { return false };
+                let since = *kept.unanswered.get_or_insert_with(Instant::now);
+                let is_late = since.elapsed() >= ANSWERS_MAX;
+                if is_late {
+                    let path = String::from_utf8_lossy(&kept.record.path).into_owned();
+                    tracing::warn!(path, error = %e, "takes a file over although a node does not say whether it has a newer copy");
+                }
+                is_late
+            }
+        }
+    }
+
     /// Whether no other node has a newer copy. The file's node may have sent it there because this
     /// one did not answer, and have failed before it could take this one back.
     ///
@@ -331,7 +354,10 @@ impl WriteBack {
     fn is_newest(&self, due: &Due) -> io::Result<bool> {
         let view = self.elsewhere.cluster().view();
         let may_have_it = |node: &&NodeInfo| {
-            node.name != due.node && node.name != self.elsewhere.cluster().node() && !node.address.is_empty()
+            node.name != due.node
+                && node.name != self.elsewhere.cluster().node()
+                && !node.address.is_empty()
+                && node.mounts.contains(&due.file.mount)
         };
         for node in view.cluster.nodes.iter().filter(may_have_it) {
             if self.ask_custody(&node.name, due)? == Custody::Others {
@@ -341,29 +367,44 @@ impl WriteBack {
         Ok(true)
     }
 
-    /// Takes over a file that is claimed here, if its copy is here.
-    /// That file is open as `pfs`, and shows `facts`.
-    pub(super) fn take_over_by_name(&self, file: &DirtyFile, facts: &FileFacts, pfs: BorrowedFd<'_>) -> bool {
-        let kept = self.state().kept_file(file).map(|(copy, kept)| (copy, kept.record.clone()));
-        let kept = kept.filter(|(_, record)| is_same_file(record, facts, pfs));
-        kept.is_some_and(|(copy, _)| self.take_over(copy))
+    /// Takes over a file that was `claimed` here, if its copy is here; whether it has. That file is
+    /// open as `pfs`, and shows `facts`.
+    ///
+    /// # Errors
+    /// Another node may have a newer copy, and takes the file over.
+    pub(super) fn take_over_by_name(
+        &self,
+        file: &DirtyFile,
+        claimed: &Claim<'_>,
+        (facts, pfs): (&FileFacts, BorrowedFd<'_>),
+    ) -> Result<bool, Refusal> {
+        let due = {
+            let state = self.state();
+            let kept = state.kept_file(file).filter(|(_, kept)| is_same_file(&kept.record, facts, pfs));
+            kept.map(|(copy, kept)| Due::new(copy, kept))
+        };
+        match due {
+            None => Ok(false),
+            Some(due) if self.may_take_over(&due) => Ok(self.take_over(due.copy, &claimed.before)),
+            Some(_) => Err(Refusal::Invalid("another node may have newer content of the file".into())),
+        }
     }
 
-    /// The copy becomes a dirty file of this node, by which the file is claimed.
-    fn take_over(&self, copy: u64) -> bool {
+    /// The copy becomes a dirty file of this node, by which the file is claimed; `before`, it was
+    /// dirty on this node, and on no other since.
+    fn take_over(&self, copy: u64, before: &str) -> bool {
         let mut state = self.state();
         let label = state.kept.get(&copy).map(|kept| kept.record.mount.as_str());
         // Kept until its mount is served again.
         let mount = self.mounts.iter().position(|mount| Some(mount.label()) == label);
         let Some(mount) = mount else { return false };
         let Some(kept) = state.kept.remove(&copy) else { return false };
-        let Kept { mut record, content, room, descriptors, passed_since, .. } = kept;
+        let Kept { mut record, content, room, descriptors, is_draining, .. } = kept;
         let node = record.second.kept_for.take().unwrap_or_default();
         let generation = record.second.generation;
         // What a pass of its node has left on the PFS may be of contents that nobody has any more.
-        record.is_draining = passed_since == Some(self.elsewhere.cluster().connection());
-        let is_disputed = !record.is_draining;
-        record.second = SecondCopy { generation, is_disputed, ..SecondCopy::default() };
+        record.is_draining = is_draining && before == node;
+        record.second = SecondCopy { generation, is_disputed: true, ..SecondCopy::default() };
         if let Err(e) = record.store(&self.cache.tier, copy) {
             tracing::warn!(copy, error = %e, "cannot note that a file was taken over");
         }

@@ -19,14 +19,33 @@ pub struct Kept {
     pub(super) descriptors: Share,
     /// When its node was asked about it last.
     pub(super) asked: Instant,
-    /// A pass of its node is under way, and this node's connection to the coordinator since: no
-    /// other node can have had the file meanwhile.
-    pub(super) passed_since: Option<u64>,
+    /// A pass of its node is under way.
+    pub(super) is_draining: bool,
+    /// The latest pass of which its node has told.
+    pub(super) pass: u64,
     /// Since when its node is missing.
     pub(super) missing: Option<Instant>,
+    /// Since when a node that may have a newer copy does not answer.
+    pub(super) unanswered: Option<Instant>,
 }
 
 impl Kept {
+    /// Nothing is known of its node since.
+    pub(super) fn new(record: DirtyRecord, content: OwnedFd, (room, descriptors): (Held, Share)) -> Self {
+        let asked = Instant::now();
+        Kept {
+            record,
+            content,
+            room,
+            descriptors,
+            asked,
+            is_draining: false,
+            pass: 0,
+            missing: None,
+            unanswered: None,
+        }
+    }
+
     /// As all nodes know it.
     pub(super) fn name(&self) -> DirtyFile {
         DirtyFile { mount: self.record.mount.clone(), ino: self.record.ino }
@@ -52,7 +71,13 @@ impl Kept {
             error: String::new(),
             rate_bytes_per_s: 0,
             safe_in_ms: None,
-            why: format!("second copy of a file of node {}", self.node()),
+            why: match self.unanswered {
+                None => format!("second copy of a file of node {}", self.node()),
+                Some(_) => format!(
+                    "second copy of a file of node {}, which is gone; another node does not say whether it has a newer one",
+                    self.node()
+                ),
+            },
         }
     }
 }

@@ -338,7 +338,7 @@ impl WriteBack {
         let claim = self.claims.claim(&name);
         match &claim.holder {
             Err(e) => Err(Refusal::Invalid(format!("other nodes would not find what is written: {e}"))),
-            Ok(None) if self.take_over_by_name(&name, &file.facts, pfs.as_fd()) => {
+            Ok(None) if self.take_over_by_name(&name, &claim, (&file.facts, pfs.as_fd()))? => {
                 let joined = self.join_known(uid, key, flags, truncated);
                 joined.unwrap_or_else(|| Err(invalid("the file has just been written")))
             }
@@ -835,13 +835,13 @@ impl WriteBack {
         })
     }
 
-    /// Files that are parked, and the age of the oldest dirty one.
+    /// Files that are parked, and how long the oldest of the others has waited for its pass.
     pub fn neglected(&self) -> (u64, Duration) {
-        let (state, now) = (self.state(), crate::mounts::wall_clock_ns());
+        let (state, now) = (self.state(), self.now());
         let parked = state.files.values().filter(|file| file.phase == Phase::Parked).count();
-        let dirty = state.files.values().filter(|file| file.is_dirty() && file.phase != Phase::Open);
-        let oldest_ns = dirty.map(|file| now - file.record.since_ns).max().unwrap_or(0);
-        (parked as u64, Duration::from_nanos(oldest_ns.max(0) as u64))
+        let waits = |file: &&Dirty| matches!(file.phase, Phase::Waits | Phase::Failed);
+        let waiting = state.files.values().filter(waits).map(|file| now.saturating_since(file.since));
+        (parked as u64, Duration::from_nanos(waiting.max().unwrap_or(0)))
     }
 
     /// The content of a dirty file, and its length, for who may have it.

@@ -43,6 +43,8 @@ const LOOK: Duration = Duration::from_millis(200);
 /// What a pass works with.
 struct Pass {
     copy: u64,
+    /// Greater than those of earlier passes over the file.
+    number: u64,
     mount: usize,
     /// `None`: it is still to be opened again.
     pfs: Option<Arc<OwnedFd>>,
@@ -72,8 +74,6 @@ enum Broken {
     Fenced(String),
     /// The coordinator does not say whether another node has taken it over.
     Unknown,
-    /// The node with the second copy does not answer.
-    Silent(String),
     /// The PFS or the tier has failed; of a server, if it is known, its name behind a comma.
     Io(io::Error, String),
 }
@@ -105,9 +105,10 @@ impl WriteBack {
             let left = self.end_pass(&pass, ended);
             drop(stamping);
             if let Some(left) = left {
-                // A node that does not hear it writes over all that the PFS has.
-                let _ =
-                    self.at_keeper(pass.copy, |link, file, _, until| link.note_pass(file, Some(left), until));
+                let over = Some(left);
+                self.tell_second(pass.copy, |link, file, _, until| {
+                    link.note_pass(file, pass.number, over, until)
+                });
             }
         }
     }
@@ -211,16 +212,18 @@ impl WriteBack {
     /// Writes the content. Returns the mtime that a program has set, if one has.
     fn make_pass(&self, pass: &Pass) -> Result<Option<i64>, Broken> {
         let is_at_node = matches!(pass.record.second.kept_by, Some(Keeper::Node(_)));
+        let mut is_from_gone = false;
         if is_at_node || pass.record.second.is_disputed {
-            match self.claims.claim(&file_of(&pass.record)).holder.as_ref().map(Option::as_deref) {
-                Ok(None | Some(SHARED)) => {}
+            let file = file_of(&pass.record);
+            let claim = self.claims.claim(&file);
+            match claim.holder.as_ref().map(Option::as_deref) {
+                Ok(None | Some(SHARED)) => is_from_gone = !claim.before.is_empty(),
                 Ok(Some(node)) => return Err(Broken::Fenced(node.to_owned())),
                 Err(_) => return Err(Broken::Unknown),
             }
         }
         // If this node fails from now on, the other one cannot tell from what the PFS has.
-        let begins = self.at_keeper(pass.copy, |link, file, _, until| link.note_pass(file, None, until));
-        begins.map_err(Broken::Silent)?;
+        self.tell_second(pass.copy, |link, file, _, until| link.note_pass(file, pass.number, None, until));
         let stamping = lock(&self.stamping[pass.mount]);
         let pfs = pass.pfs.as_ref().ok_or(Broken::Stopping)?.as_fd();
         let content = &pass.content;
@@ -245,7 +248,9 @@ impl WriteBack {
         let is_left_by_pass =
             |leaves: (u64, i64)| shown == leaves || shown == (leaves.0, whole_second(leaves.1));
         let is_as_left = shown == (size, mtime_ns) || pass.record.leaves.is_some_and(is_left_by_pass);
-        if second.is_disputed && !is_as_left {
+        // No other node can have had it since a pass of its own was cut off.
+        let is_cut_off = pass.record.is_draining && is_from_gone;
+        if second.is_disputed && !is_as_left && !is_cut_off {
             // The node of the file has emptied nothing since it noted what it left there.
             let is_emptied = facts.version.size == 0 && !is_untouched && is_at_node;
             if is_emptied || !is_part_of(pfs, facts.version.size, content, pass.stamp.size)? {
@@ -288,9 +293,9 @@ impl WriteBack {
         fsync(pfs)?;
         if self.is_final(pass) {
             // Before anybody takes the file for whole, and changes it.
-            let released = self
-                .at_keeper(pass.copy, |link, file, generation, until| link.release(file, generation, until));
-            released.map_err(Broken::Silent)?;
+            self.tell_second(pass.copy, |link, file, generation, until| {
+                link.release(file, generation, until)
+            });
         }
         Ok(set_mtime)
     }
@@ -403,10 +408,6 @@ impl WriteBack {
             Err(Broken::Unknown) => {
                 dirty.not_before = now + 1_000_000_000;
                 dirty.error = "the coordinator does not answer; another node may have the file".into();
-            }
-            Err(Broken::Silent(why)) => {
-                dirty.not_before = now + 1_000_000_000;
-                dirty.error = why;
             }
             Err(Broken::Unlinked) => {
                 if writers(dirty.content.as_fd(), Opened::Here) == Writers::None {
@@ -521,6 +522,7 @@ fn begin(state: &mut State, copy: u64, now: Nanos) -> Option<Pass> {
     }
     Some(Pass {
         copy,
+        number: u64::try_from(crate::mounts::wall_clock_ns()).unwrap_or_default(),
         mount: dirty.mount,
         pfs: dirty.pfs.clone(),
         content: dirty.content.clone(),

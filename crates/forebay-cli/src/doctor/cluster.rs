@@ -59,7 +59,7 @@ fn compare(all: &[NodeHealth]) -> Vec<Finding> {
         "silent",
         silent,
         "have not been heard for two seconds",
-        "see whether the agent runs there, and its network; others do without it in a moment",
+        "see whether the agent runs there, and its network; after three seconds the others read from the PFS in its place",
     ));
     let mute = all.iter().filter(|node| node.health.is_none()).map(|node| &node.name);
     findings.extend(about(
@@ -167,7 +167,7 @@ fn clocks(nodes: &Nodes<'_>) -> Option<Finding> {
         "clock",
         apart,
         "differs from most",
-        "synchronize clocks (chrony); times of files and logs do not fit",
+        "synchronize the clocks (chrony): times in logs and of files, and the order of second copies, depend on them",
     )
 }
 

@@ -81,22 +81,45 @@ fn what_is_closed_outlives_its_node() {
     assert_eq!((dirty(&cluster, 1).trim(), dirty(&cluster, 2).trim()), ("[]", "[]"));
 }
 
+/// Node 0 is lost in the middle of a pass over content 1, after content 2 got its second copy.
+fn lose_in_a_pass(slow: &SlowFs, cluster: &mut Cluster, file: &Path) {
+    slow.fault("none");
+    slow.limit("2MB/s");
+    end(write(cluster, file, 1));
+    wait_for("a part is on the PFS", || std::fs::metadata(slow.behind("ckpt")).unwrap().len() > 4 * MIB);
+    end(write(cluster, file, 2));
+    lose_node(cluster, 0);
+    let there = std::fs::read(slow.behind("ckpt")).unwrap();
+    let earlier = content(1, 0, BYTES);
+    let is_earlier = |(there, earlier): (&[u8], &[u8])| there == earlier;
+    assert!(there.chunks(4096).zip(earlier.chunks(4096)).any(is_earlier), "the pass was over");
+    slow.limit("1GB/s");
+}
+
 #[test]
 fn a_file_that_is_written_anew_outlives_its_node_in_the_middle_of_a_pass() {
     let Some((slow, mut cluster)) = failing(2, &[]) else { return };
     let file = slow.at("ckpt");
-    slow.fault("none");
-    slow.limit("2MB/s");
-    end(write(&cluster, &file, 1));
-    wait_for("a part is on the PFS", || std::fs::metadata(&file).unwrap().len() > 4 * MIB);
-    end(write(&cluster, &file, 2));
-    assert!(dirty(&cluster, 0).trim() != "[]", "the pass was over");
-    lose_node(&mut cluster, 0);
-    slow.limit("1GB/s");
+    lose_in_a_pass(&slow, &mut cluster, &file);
     wait_for("the file is taken over", || cluster.counter(1, "taken_over_total") == 1);
     let synced = cluster.cli(1, &["sync", "--quiet"]);
     assert!(synced.status.success(), "{}", text(&synced.stderr));
     assert!(std::fs::read(&file).unwrap() == content(2, 0, BYTES));
+}
+
+#[test]
+fn what_another_node_writes_before_a_file_is_taken_over_is_not_overwritten() {
+    let Some((slow, mut cluster)) = failing(3, &[]) else { return };
+    let file = slow.at("ckpt");
+    lose_in_a_pass(&slow, &mut cluster, &file);
+    let second = if cluster.used(1, "dirty") > 0 { 1 } else { 2 };
+    wait_for("the node is gone", || cluster.status(second).cluster.view.nodes.len() == 2);
+    let script = "import os; open(os.environ['FILE'], 'wb').write(b'newest')";
+    end(run(&cluster, 3 - second, &[], script, &file));
+    assert_eq!(cluster.counter(second, "taken_over_total"), 0, "too late");
+    wait_for("the copy is parked", || dirty(&cluster, second).contains("parked"));
+    let _conflict_is_reported = cluster.cli(second, &["sync", "--quiet"]);
+    assert_eq!(std::fs::read(&file).unwrap(), b"newest");
 }
 
 #[test]
