@@ -108,6 +108,10 @@ java: build ## The jar for Spark and Hadoop with its native library: target/fore
 test-java: ## Tests of the jar: Hadoop's contract tests and our own
 	java/run-tests
 
+.PHONY: test-shuffle-suites
+test-shuffle-suites: ## Spark's own tests of shuffles, Spark 3.5 and 4, with map outputs in the tier; 15 minutes (ARGS="--projects plugin-tests/spark4 --also-make")
+	java/run-tests -Dtest=SparkSuitesTest -Dforebay.suites=all -Dsurefire.failIfNoSpecifiedTests=false -Dsurefire.rerunFailingTestsCount=0 $(ARGS)
+
 .PHONY: test-spark
 test-spark: java ## The jar in Spark 3.5 and 4.3, which come from PyPI the first time (900 MB)
 	PYTHON=$(PYTHON) java/test-spark
