@@ -129,7 +129,7 @@ final class TierMapOutputWriter implements ShuffleMapOutputWriter {
     }
   }
 
-  /** Spark's own writer miscounts an output that gets some partitions by stream and some by channel. */
+  /** Spark miscounts an output of which a part comes by stream and a part by channel. */
   private record ByStream(ShufflePartitionWriter own) implements ShufflePartitionWriter {
     @Override
     public OutputStream openStream() throws IOException {

@@ -9,7 +9,7 @@ import scala.collection.Iterator;
 
 /** Spark's own writer; its output's location is this node's agent if the output is in the tier. */
 final class TierShuffleWriter<K, V> extends ShuffleWriter<K, V> {
-  /** The one whose records this thread writes: Spark's writer commits its output within that call. */
+  /** The one whose records this thread writes: Spark's writer commits its output in that call. */
   private static final ThreadLocal<TierShuffleWriter<?, ?>> WRITING = new ThreadLocal<>();
 
   private final ShuffleWriter<K, V> writer;
