@@ -199,7 +199,7 @@ bench-spark: build ## Gain and cost of waves on Spark, at several speeds of the 
 	$(PYTHON) python/demo --study $(if $(LAB),--lab $(LAB)) $(ARGS)
 
 .PHONY: bench-shuffle
-bench-shuffle: build java ## Spark's shuffle through the tier beside its own, 10 MB and 500 MB; about 3 minutes, after `make test-java` (ARGS="--sizes 10 2000")
+bench-shuffle: build java ## Spark's shuffle through the tier beside its own, 10 MB to 1 GB, 2 to 2,000 reducers; about 15 minutes, after `make test-java` (ARGS="--disk 100 --sizes 300 --reducers 16": on a slow local disk, as root)
 	$(PYTHON) java/shuffle-bench.py $(ARGS)
 
 .PHONY: bench-tpch

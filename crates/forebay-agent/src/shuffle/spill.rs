@@ -3,9 +3,9 @@
 //! A spilled output is a file without a name below `tier.spill`. Reducers get descriptors of it as
 //! of one in memory, so nobody else knows the difference, and the kernel removes it with its last
 //! descriptor, however the application or this process ends. A user whose files have no room gives
-//! up own outputs; when the tier must shrink, all users do. The order is oldest shuffle first, since
-//! its reducers have most probably run, and of its outputs the largest first: few writes free much.
-//! If the disk takes no more, outputs stay where they are, and writers are refused.
+//! up own outputs; when the tier must shrink, all users do. The oldest shuffle goes first, since
+//! its reducers have most probably run, and of its outputs the largest: few writes free much. If
+//! the disk takes no more, outputs stay where they are, and writers are refused.
 
 use super::Shuffles;
 use crate::counters::add;
