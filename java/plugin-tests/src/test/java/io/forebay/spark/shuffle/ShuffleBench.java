@@ -20,7 +20,7 @@ public final class ShuffleBench {
 
   private ShuffleBench() {}
 
-  public static void main(String[] args) {
+  public static void main(String[] args) throws Exception {
     try (SparkSession session = SparkSession.builder().appName("shuffle bench").getOrCreate(); Scanner lines = new Scanner(System.in)) {
       session.sparkContext().setLogLevel("ERROR");
       JavaSparkContext spark = new JavaSparkContext(session.sparkContext());
