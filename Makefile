@@ -108,6 +108,10 @@ java: build ## The jar for Spark and Hadoop with its native library: target/fore
 test-java: ## Tests of the jar: Hadoop's contract tests and our own
 	java/run-tests
 
+.PHONY: test-shuffle-suites
+test-shuffle-suites: ## Spark's own tests of shuffles, Spark 3.5 and 4, with map outputs in the tier; 15 minutes (ARGS="--projects plugin-tests/spark4 --also-make")
+	java/run-tests -Dtest=SparkSuitesTest -Dforebay.suites=all -Dsurefire.failIfNoSpecifiedTests=false -Dsurefire.rerunFailingTestsCount=0 $(ARGS)
+
 .PHONY: test-spark
 test-spark: java ## The jar in Spark 3.5 and 4.3, which come from PyPI the first time (900 MB)
 	PYTHON=$(PYTHON) java/test-spark
@@ -195,7 +199,7 @@ bench-spark: build ## Gain and cost of waves on Spark, at several speeds of the 
 	$(PYTHON) python/demo --study $(if $(LAB),--lab $(LAB)) $(ARGS)
 
 .PHONY: bench-shuffle
-bench-shuffle: build java ## Spark's shuffle through the tier beside its own, 10 MB and 500 MB; about 3 minutes, after `make test-java` (ARGS="--sizes 10 2000")
+bench-shuffle: build java ## Spark's shuffle through the tier beside its own, 10 MB to 1 GB, 2 to 2,000 reducers; about 15 minutes, after `make test-java` (ARGS="--disk 100 --sizes 300 --reducers 16": on a slow local disk, as root)
 	$(PYTHON) java/shuffle-bench.py $(ARGS)
 
 .PHONY: bench-tpch

@@ -31,7 +31,7 @@ use crate::serve::closer::Closer;
 use crate::serve::connection::Clients;
 use crate::serve::health;
 use crate::serve::session::Node;
-use crate::shuffle::Shuffles;
+use crate::shuffle::{Shuffles, Spill};
 use crate::stop::{Stop, Wake};
 use crate::user_limits::{Kind, Shares};
 use crate::write_back::WriteBack;
@@ -181,6 +181,7 @@ impl Agent {
             (cache.clone(), shares.clone(), counters.clone()),
             (cluster.clone(), security.clone()),
             stop.clone(),
+            config.spill.as_deref().map(|path| open_spill(path, config.spill_fill)).transpose()?,
         ));
         let node = Arc::new(Node {
             write_back: Arc::new(write_back),
@@ -357,6 +358,11 @@ fn open_log(path: &Path) -> io::Result<DirtyLog> {
     })
 }
 
+fn open_spill(path: &Path, fill: f64) -> io::Result<Spill> {
+    Spill::open(path, fill)
+        .map_err(|e| io::Error::new(e.kind(), format!("tier.spill = {}: {e}", path.display())))
+}
+
 fn listen_on(path: &Path, mode: u32) -> io::Result<OwnedFd> {
     let in_words =
         |what: &str, e: io::Error| io::Error::new(e.kind(), format!("cannot {what} {}: {e}", path.display()));
@@ -408,6 +414,8 @@ fn spawn_workers(node: &Arc<Node>) -> io::Result<Vec<JoinHandle<()>>> {
     threads.push(spawn("settle", move || write_back.settle())?);
     let shuffles = node.shuffles.clone();
     threads.push(spawn("shuffle", move || shuffles.watch())?);
+    let shuffles = node.shuffles.clone();
+    threads.push(spawn("spill", move || shuffles.spill_excess())?);
     Ok(threads)
 }
 

@@ -68,6 +68,13 @@ section! {
         /// outlive a restart of the node (`--copies disk`). Empty: their programs wait for the file
         /// system instead.
         "tier.log" => log: Option<PathBuf> = r#""""#, path();
+        /// Directory on a local disk for map outputs of Spark for which memory is short, in files
+        /// without a name. Empty: Spark writes such outputs itself, and they end with its
+        /// executors.
+        "tier.spill" => spill: Option<PathBuf> = r#""""#, path();
+        /// The agent spills no more once this share of the disk is in use, by whatever files:
+        /// others need the rest.
+        "tier.spill_fill" => spill_fill: f64 = r#""90%""#, share(1.0..=100.0);
         /// Files that are written back belong to one set of checkpoints if less time passes between
         /// the last close and the next open. Longer than programs pause within a checkpoint, and
         /// shorter than between two of them.

@@ -124,6 +124,10 @@ counters! {
     shuffle_from_peers_bytes,
     /// Bytes of map outputs sent to peers.
     shuffle_to_peers_bytes,
+    /// Bytes of map outputs that this agent moved from memory to its disk.
+    shuffle_spilled_bytes,
+    /// Map outputs that the disk did not take.
+    shuffle_spills_failed_total,
     /// Applications whose map outputs were removed because the node of their driver did not answer.
     shuffle_origins_lost_total,
     /// Second copies of such files that this node has sent to others.

@@ -23,6 +23,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 pub struct BoundedFile {
     file: OwnedFd,
     mount: Option<OwnedFd>,
+    is_on_disk: bool,
 }
 
 /// The memory of a file that was given up, while programs may still have it open.
@@ -38,12 +39,22 @@ impl BoundedFile {
     /// What the kernel returns.
     pub fn create(tier: &Tier) -> io::Result<Self> {
         if tier.backing() != Backing::Mount {
-            return Ok(BoundedFile { file: tier.create_unnamed()?, mount: None });
+            return Ok(BoundedFile { file: tier.create_unnamed()?, mount: None, is_on_disk: false });
         }
         let mount = mount_of_one_block(tier.huge_pages())?;
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let file = openat(&mount, ".", flags, Mode::from(0o600))?;
-        Ok(BoundedFile { file, mount: Some(mount) })
+        Ok(BoundedFile { file, mount: Some(mount), is_on_disk: false })
+    }
+
+    /// One that has left the tier, for a file of a disk.
+    pub fn on_disk(file: OwnedFd) -> Self {
+        BoundedFile { file, mount: None, is_on_disk: true }
+    }
+
+    /// Whether it takes no memory of the tier.
+    pub fn is_on_disk(&self) -> bool {
+        self.is_on_disk
     }
 
     /// Descriptors that each takes on this tier.

@@ -82,6 +82,23 @@ pub fn index(lengths: &[u64]) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).collect()
 }
 
+fn word(output: impl AsFd, at: u64) -> io::Result<u64> {
+    let mut bytes = [0; WORD as usize];
+    match pread(&output, &mut bytes, at)? == bytes.len() {
+        true => Ok(u64::from_le_bytes(bytes)),
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// Whether the writer of an output has ended it.
+///
+/// # Errors
+/// Those of the file.
+pub fn is_committed(output: impl AsFd) -> io::Result<bool> {
+    let size = fstat(&output)?.st_size as u64;
+    Ok(size >= 3 * WORD && word(&output, size - WORD)? == INDEX_MAGIC)
+}
+
 /// Where the partitions `first..end` are in an output.
 ///
 /// # Errors
@@ -89,16 +106,8 @@ pub fn index(lengths: &[u64]) -> Vec<u8> {
 pub fn locate(output: impl AsFd, first: u32, end: u32) -> io::Result<Range<u64>> {
     let size = fstat(&output)?.st_size as u64;
     let absent = |what: &str| Err(io::Error::new(io::ErrorKind::NotFound, what.to_owned()));
-    let word = |at: u64| {
-        let mut bytes = [0; WORD as usize];
-        let read = pread(&output, &mut bytes, at)?;
-        if read == bytes.len() {
-            Ok(u64::from_le_bytes(bytes))
-        } else {
-            Err(io::Error::from(io::ErrorKind::UnexpectedEof))
-        }
-    };
-    if size < 3 * WORD || word(size - WORD)? != INDEX_MAGIC {
+    let word = |at: u64| word(&output, at);
+    if !is_committed(&output)? {
         return absent("the map output was never committed");
     }
     let partitions = word(size - 2 * WORD)?;

@@ -88,13 +88,15 @@ fn failed(errno: i32, what: &str, name: &[u8]) -> Answer {
     reply(Reply::Failed { errno, message: format!("{}: {what}", String::from_utf8_lossy(name)) })
 }
 
-/// Room for memory-only files. If there is none, images that no run has used for long go first.
+/// Room for memory-only files. If there is none, images that no run has used for long go first,
+/// then map outputs of Spark go to the disk.
 fn hold(connection: &Connection, bytes: u64) -> Result<Held, Refusal> {
     let node = &connection.node;
     let uid = connection.peer.uid;
     loop {
         let room = node.cache.hold(&node.shares, uid, Class::Scratch, bytes);
-        if room.is_ok() || !node.memory_files.give_up_oldest_image(uid) {
+        let frees = || node.memory_files.give_up_oldest_image(uid) || node.shuffles.spill_one(Some(uid));
+        if room.is_ok() || !frees() {
             return room;
         }
     }
@@ -142,6 +144,7 @@ pub fn reserve(connection: &Connection, copy: u64, bytes: u64) -> Answer {
     let held = {
         let mut jobs = lock(&node.memory_files.by_token);
         match find(&mut jobs, uid, copy) {
+            Some(scratch) if scratch.file.is_on_disk() => return reply(Reply::Done),
             Some(scratch) => scratch.room.bytes(),
             None => return failed(libc::ENOENT, "no such memory-only file", b"scratch"),
         }

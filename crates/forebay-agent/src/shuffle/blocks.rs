@@ -121,7 +121,14 @@ impl Shuffles {
     fn room_for(&self, uid: u32, bytes: u64, deadline: Instant) -> io::Result<Scratch> {
         let (cache, shares) = (&self.cache, &self.shares);
         let room = loop {
-            match cache.hold(shares, uid, Class::Scratch, blocks_bytes(bytes).saturating_add(FILE_BYTES)) {
+            let held =
+                cache.hold(shares, uid, Class::Scratch, blocks_bytes(bytes).saturating_add(FILE_BYTES));
+            if held.is_err()
+                && let Some(Ok(file)) = self.spill.as_ref().map(|spill| spill.file(bytes))
+            {
+                return Ok(self.on_disk(uid, cache.next_copy(), file));
+            }
+            match held {
                 Ok(room) => break room,
                 Err(_) if Instant::now() + ROOM_PAUSE < deadline && !self.stop.is_stopping() => {
                     std::thread::sleep(ROOM_PAUSE);

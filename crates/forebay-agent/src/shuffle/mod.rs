@@ -11,8 +11,12 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `blocks` | finds blocks here, and fetches those of other nodes |
+//! | `spill` | moves outputs to a local disk when others need their memory |
 
 mod blocks;
+mod spill;
+
+pub use spill::Spill;
 
 use crate::cache::Cache;
 use crate::cluster::Cluster;
@@ -58,6 +62,8 @@ pub struct Shuffles {
     cluster: Arc<Cluster>,
     security: Security,
     stop: Arc<Stop>,
+    /// Where outputs go for which memory is short; none if the operator names no directory.
+    spill: Option<Spill>,
     /// By token.
     apps: Mutex<BTreeMap<String, Application>>,
     /// Applications that have ended here lately: a task of one is not to begin it again.
@@ -83,9 +89,10 @@ impl Shuffles {
         (cache, shares, counters): (Arc<Cache>, Arc<Shares>, Arc<Counters>),
         (cluster, security): (Arc<Cluster>, Security),
         stop: Arc<Stop>,
+        spill: Option<Spill>,
     ) -> Self {
         let (apps, ended, idle) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Shuffles { files, cache, shares, counters, cluster, security, stop, apps, ended, idle }
+        Shuffles { files, cache, shares, counters, cluster, security, stop, spill, apps, ended, idle }
     }
 
     /// Name of this node.

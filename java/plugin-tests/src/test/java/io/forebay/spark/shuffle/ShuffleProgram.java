@@ -3,10 +3,13 @@ package io.forebay.spark.shuffle;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Random;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.IntStream;
+import org.apache.spark.HashPartitioner;
 import org.apache.spark.api.java.JavaPairRDD;
 import org.apache.spark.api.java.JavaRDD;
+import org.apache.spark.api.java.JavaRDDLike;
 import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerTaskEnd;
@@ -43,7 +46,8 @@ public final class ShuffleProgram {
       });
       switch (args[0]) {
         case "results" -> results(session, spark);
-        case "twice" -> twice(spark, mapTasks);
+        case "twice" -> twice(spark, mapTasks, numbers(spark, 80_000).reduceByKey(Integer::sum, REDUCERS));
+        case "large" -> large(spark, mapTasks);
         case "removed" -> removed(spark);
         default -> throw new IllegalArgumentException(args[0]);
       }
@@ -93,7 +97,7 @@ public final class ShuffleProgram {
       return sorted.hashCode();
     }).collect()));
     say("join", digest(numbers.filter(pair -> pair._1() < 500 && pair._1() != 7).join(numbers.filter(pair -> pair._2() % 3 == 1), REDUCERS).collect()));
-    say("many", digest(numbers.partitionBy(new org.apache.spark.HashPartitioner(40)).glom().map(List::size).collect()));
+    say("many", digest(numbers.partitionBy(new HashPartitioner(40)).glom().map(List::size).collect()));
     say("empty", numbers.filter(pair -> false).repartition(REDUCERS).count());
     Dataset<Row> table = session.range(0, 60_000, 1, MAPS).selectExpr("id", "if(id % 2 = 0, 7, id % 997) as key", "repeat(cast(id as string), 3) as text");
     say("sql", digest(table.groupBy("key").agg(functions.max("text"), functions.count("*")).collectAsList()));
@@ -104,19 +108,37 @@ public final class ShuffleProgram {
   }
 
   /** Two jobs on one shuffle, with whatever the test does in between. */
-  private static void twice(JavaSparkContext spark, AtomicInteger mapTasks) throws Exception {
-    JavaPairRDD<Integer, Integer> summed = numbers(spark, 80_000).reduceByKey(Integer::sum, REDUCERS);
-    say("first", digest(summed.collect()));
+  private static void twice(JavaSparkContext spark, AtomicInteger mapTasks, JavaRDDLike<?, ?> shuffled) throws Exception {
+    say("first", digest(shuffled.collect()));
     JavaRDD<Long> processes = spark.parallelize(IntStream.range(0, 20).boxed().toList(), 20).map(i -> {
       Thread.sleep(50);
       return ProcessHandle.current().pid();
     });
+    spark.sc().listenerBus().waitUntilEmpty();
     say("maps", mapTasks.get());
-    await("executors", processes.distinct().collect());
+    await("executors", processes.collect().stream().distinct().toList());
     mapTasks.set(0);
-    say("second", digest(summed.collect()));
+    say("second", digest(shuffled.collect()));
     spark.sc().listenerBus().waitUntilEmpty();
     await("again", mapTasks.get());
+  }
+
+  /** {@link #twice} on outputs of 12 MB that do not compress, after what it should say. */
+  private static void large(JavaSparkContext spark, AtomicInteger mapTasks) throws Exception {
+    JavaPairRDD<Integer, byte[]> records = spark.parallelize(IntStream.range(0, MAPS).boxed().toList(), MAPS).flatMapToPair(seed -> {
+      Random dice = new Random(seed);
+      return IntStream.range(0, 12_000).mapToObj(i -> {
+        byte[] record = new byte[1000];
+        dice.nextBytes(record);
+        return new Tuple2<>(i % REDUCERS, record);
+      }).iterator();
+    });
+    say("expected", digest(sums(records).reduceByKey(Long::sum, REDUCERS).collect()));
+    twice(spark, mapTasks, sums(records.partitionBy(new HashPartitioner(REDUCERS))).reduceByKey(Long::sum));
+  }
+
+  private static JavaPairRDD<Integer, Long> sums(JavaPairRDD<Integer, byte[]> records) {
+    return records.mapToPair(record -> new Tuple2<>(record._1(), (long) Arrays.hashCode(record._2())));
   }
 
   /** Shuffles that nobody refers to any more. */

@@ -5,6 +5,7 @@ import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertNotEquals;
 import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
+import static org.junit.Assume.assumeTrue;
 
 import io.forebay.core.ClientOptions;
 import io.forebay.core.FetchedBlocks;
@@ -96,7 +97,7 @@ public class ShuffleTest {
     TwoNodes.Program program = nodes.run("twice", TwoNodes.tier());
     List<Long> executors = processes(program.says("executors"));
     assertEquals(2, executors.size());
-    assertTrue("map outputs in the tier", nodes.outputs(0) + nodes.outputs(1) >= Integer.parseInt(program.says("maps")) - 1);
+    assertTrue("map outputs in the tier", nodes.outputs(0) + nodes.outputs(1) == Integer.parseInt(program.says("maps")));
     executors.forEach(ShuffleTest::killExecutor);
     program.goOn();
     assertEquals("map tasks that ran again", "0", program.says("again"));
@@ -189,6 +190,89 @@ public class ShuffleTest {
       nodes.awaitNothingLeft();
       assertAbsent(a, "b", new Block(0, 5, 0, 1));
     }
+  }
+
+  @Test
+  public void aShuffleLargerThanTheTierSpillsAndOutlivesExecutors() throws Exception {
+    nodes = new TwoNodes("48MiB", TwoNodes.Disk.LARGE);
+    TwoNodes.Program program = nodes.run("large", TwoNodes.tier());
+    executorsAreKilled(program);
+    for (int node = 0; node < 2; node++) {
+      assertNotEquals(0, nodes.number(node, "shuffle_spilled_bytes"));
+      assertNotEquals(0, nodes.spilled(node));
+    }
+    program.goOn();
+    program.saysAll();
+    nodes.awaitNothingLeft();
+  }
+
+  /** All map outputs are at the agents; executors are killed, and no map task runs again. */
+  private void executorsAreKilled(TwoNodes.Program program) throws Exception {
+    List<Long> executors = processes(program.says("executors"));
+    assertEquals(2, executors.size());
+    assertEquals(program.says("maps"), String.valueOf(nodes.outputs(0) + nodes.outputs(1)));
+    executors.forEach(ShuffleTest::killExecutor);
+    program.goOn();
+    assertEquals("map tasks that ran again", "0", program.says("again"));
+    assertEquals(program.says("expected"), program.says("first"));
+    assertEquals(program.says("expected"), program.says("second"));
+  }
+
+  @Test
+  public void outputsGiveTheirMemoryBackToCompute() throws Exception {
+    nodes = new TwoNodes("256MiB", TwoNodes.Disk.LARGE);
+    TwoNodes.Program program = nodes.run("large", TwoNodes.tier());
+    program.says("executors");
+    for (int node = 0; node < 2; node++) {
+      int of = node;
+      assertEquals(0, nodes.number(node, "shuffle_spilled_bytes"));
+      nodes.ask(node, "capacity", "32MiB");
+      TwoNodes.until("memory given back", () -> nodes.number(of, "scratch") <= 32 << 20);
+      assertNotEquals(0, nodes.number(node, "shuffle_spilled_bytes"));
+    }
+    executorsAreKilled(program);
+    program.goOn();
+    program.saysAll();
+    nodes.awaitNothingLeft();
+  }
+
+  @Test
+  public void nothingSpilledIsLeftOfADriverThatIsKilled() throws Exception {
+    nodes = new TwoNodes("48MiB", TwoNodes.Disk.LARGE);
+    TwoNodes.Program program = nodes.run("large", TwoNodes.tier());
+    program.says("executors");
+    assertTrue(nodes.spilled(0) > 0 && nodes.spilled(1) > 0);
+    program.process.destroyForcibly().waitFor();
+    nodes.awaitNothingLeft();
+  }
+
+  @Test
+  public void outputsThatAFullDiskDoesNotTakeAreSparksOwn() throws Exception {
+    assumeTrue("mounts need root", "root".equals(System.getProperty("user.name")));
+    someOutputsAreSparksOwn(TwoNodes.Disk.SMALL);
+    for (String count : List.of("shuffle_spilled_bytes", "shuffle_spills_failed_total")) {
+      assertNotEquals(count, 0, nodes.number(0, count) + nodes.number(1, count));
+    }
+  }
+
+  @Test
+  public void outputsThatBeginInTheTierAndDoNotFitAreSparksOwn() throws Exception {
+    someOutputsAreSparksOwn(TwoNodes.Disk.NONE);
+  }
+
+  private void someOutputsAreSparksOwn(TwoNodes.Disk disk) throws Exception {
+    nodes = new TwoNodes("48MiB", disk);
+    TwoNodes.Program program = nodes.run("large", TwoNodes.tier());
+    program.says("executors");
+    long outputs = nodes.outputs(0) + nodes.outputs(1);
+    assertTrue(outputs + " of " + program.says("maps"), outputs > 0 && outputs < Integer.parseInt(program.says("maps")));
+    program.goOn();
+    program.says("again");
+    assertEquals(program.says("expected"), program.says("first"));
+    assertEquals(program.says("expected"), program.says("second"));
+    program.goOn();
+    program.saysAll();
+    nodes.awaitNothingLeft();
   }
 
   @Test

@@ -19,12 +19,18 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import java.util.stream.Collectors;
 
 /**
  * Two agents that are two nodes of a cluster, and Spark programs whose executors take one and the
  * other in turn. The driver is on the first.
  */
 final class TwoNodes {
+  /** Where agents may spill map outputs to: nowhere, to the disk, or to one of 16 MiB (as root). */
+  enum Disk {
+    NONE, LARGE, SMALL
+  }
+
   private static final long PATIENCE_S = 60;
   /** Executors that a program may have had in all. */
   private static final int EXECUTORS_MAX = 40;
@@ -34,10 +40,22 @@ final class TwoNodes {
   private final String coordinator;
   private final List<Program> programs = new ArrayList<>();
   private final String capacity;
+  private final Disk disk;
 
   TwoNodes(String capacity) throws Exception {
+    this(capacity, Disk.NONE);
+  }
+
+  TwoNodes(String capacity, Disk disk) throws Exception {
     this.capacity = capacity;
+    this.disk = disk;
     directory = Files.createTempDirectory("forebay-shuffle-").toRealPath();
+    for (int node = 0; node < 2; node++) {
+      Files.createDirectory(spill(node));
+      if (disk == Disk.SMALL) {
+        run("mount", "-t", "tmpfs", "-o", "size=16m", "forebay-test", spill(node).toString());
+      }
+    }
     Files.createDirectory(directory.resolve("pfs"));
     try (ServerSocket free = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
       coordinator = "127.0.0.1:" + free.getLocalPort();
@@ -50,6 +68,25 @@ final class TwoNodes {
     start(0);
     start(1);
     until("two members", () -> status(0).contains("\"b\"") && status(1).contains("\"a\""));
+  }
+
+  Path spill(int node) {
+    return directory.resolve("spill-" + node);
+  }
+
+  /** Files below its directory for spilled outputs that the agent has open. */
+  long spilled(int node) {
+    try (var files = Files.list(Path.of("/proc/" + agents[node].pid() + "/fd"))) {
+      return files.filter(file -> {
+        try {
+          return Files.readSymbolicLink(file).startsWith(spill(node)) && !Files.readSymbolicLink(file).equals(spill(node));
+        } catch (IOException closed) {
+          return false;
+        }
+      }).count();
+    } catch (IOException e) {
+      throw new IllegalStateException(e);
+    }
   }
 
   Path socket(int node) {
@@ -68,7 +105,8 @@ final class TwoNodes {
     Path state = Files.createDirectories(directory.resolve("node-" + node));
     Path config = directory.resolve("node-" + node + ".toml");
     String link = node == 0 ? "coordinator_listen = \"" + coordinator + "\"" : "coordinator = \"" + coordinator + "\"";
-    Files.writeString(config, "[agent]\nstate_dir = \"" + state + "\"\n[tier]\ncapacity = \"" + capacity + "\"\n[cluster]\nnode = \""
+    Files.writeString(config, "[agent]\nstate_dir = \"" + state + "\"\n[tier]\ncapacity = \"" + capacity + "\"\n"
+        + (disk != Disk.NONE ? "spill = \"" + spill(node) + "\"\nspill_fill = \"100%\"\n" : "") + "[cluster]\nnode = \""
         + (node == 0 ? "a" : "b") + "\"\nlisten = \"127.0.0.1:0\"\n" + link + "\n[[mount]]\nlabel = \"pfs\"\nroot = \""
         + directory.resolve("pfs") + "\"\n");
     // The first has the coordinator in its process.
@@ -89,15 +127,27 @@ final class TwoNodes {
     agents[node].destroyForcibly().waitFor();
   }
 
-  String status(int node) {
+  private static void run(String... command) throws Exception {
+    assertEquals(String.join(" ", command), 0, new ProcessBuilder(command).inheritIO().start().waitFor());
+  }
+
+  /** What a command prints that asks the agent; empty if it fails. */
+  String ask(int node, String... words) {
+    List<String> command = new ArrayList<>(List.of(program()));
+    command.addAll(List.of(words));
+    command.addAll(List.of("--socket", socket(node).toString()));
     try {
-      Process asked = new ProcessBuilder(program(), "status", "--json", "--socket", socket(node).toString())
+      Process asked = new ProcessBuilder(command)
           .redirectError(ProcessBuilder.Redirect.DISCARD).start();
       String answer = new String(asked.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
       return asked.waitFor() == 0 ? answer : "";
     } catch (IOException | InterruptedException e) {
       throw new IllegalStateException(e);
     }
+  }
+
+  String status(int node) {
+    return ask(node, "status", "--json");
   }
 
   long number(int node, String name) {
@@ -113,6 +163,7 @@ final class TwoNodes {
   /** All map outputs are gone, and what they took. */
   void awaitNothingLeft() {
     until("an end of all map outputs", () -> outputs(0) == 0 && outputs(1) == 0);
+    until("an end of what was spilled", () -> spilled(0) == 0 && spilled(1) == 0);
   }
 
   static void until(String what, BooleanSupplier condition) {
@@ -138,29 +189,36 @@ final class TwoNodes {
 
   /** Starts {@link ShuffleProgram} with two executors. */
   Program run(String what, Map<String, String> settings) throws IOException {
-    String classPath = System.getProperty("java.class.path");
     Map<String, String> all = new LinkedHashMap<>();
     all.put("spark.master", "local-cluster[2,1,512]");
     all.put("spark.executor.memory", "512m");
+    all.put("spark.local.dir", directory.toString());
+    all.put("spark.worker.cleanup.enabled", "true");
+    all.putAll(settings);
+    return start(all, ShuffleProgram.class.getName(), what);
+  }
+
+  /** Starts a program whose Spark has executors on both nodes. */
+  Program start(Map<String, String> settings, String... mainAndArguments) throws IOException {
+    String classPath = System.getProperty("java.class.path");
+    Map<String, String> all = new LinkedHashMap<>();
     all.put("spark.ui.enabled", "false");
     all.put("spark.driver.host", "localhost");
     all.put("spark.executor.extraClassPath", classPath);
     all.put("spark.executor.extraJavaOptions", "-Dforebay.test.executor={{EXECUTOR_ID}}");
     all.put("spark.hadoop.fs.forebay.socket", directory + "/executor-${forebay.test.executor}");
-    all.put("spark.local.dir", directory.toString());
-    all.put("spark.worker.cleanup.enabled", "true");
     // Lost blocks of Spark's own are noticed soon.
     all.put("spark.shuffle.io.maxRetries", "1");
     all.put("spark.shuffle.io.retryWait", "1s");
     all.putAll(settings);
     List<String> command = new ArrayList<>(List.of(Path.of(System.getProperty("java.home"), "bin/java").toString(), "-Xmx700m", "-cp", classPath,
-        "-Dforebay.test.executor=driver"));
+        "-Dforebay.test.executor=driver", "-Djava.io.tmpdir=" + directory));
     for (String module : List.of("java.lang", "java.lang.invoke", "java.io", "java.net", "java.nio", "java.util", "java.util.concurrent")) {
       command.add("--add-opens=java.base/" + module + "=ALL-UNNAMED");
     }
     command.add("--add-opens=java.base/sun.nio.ch=ALL-UNNAMED");
     all.forEach((key, value) -> command.add("-D" + key + "=" + value));
-    command.addAll(List.of(ShuffleProgram.class.getName(), what));
+    command.addAll(List.of(mainAndArguments));
     ProcessBuilder builder = new ProcessBuilder(command).redirectError(directory.resolve("driver-" + programs.size() + ".log").toFile())
         .directory(directory.toFile());
     builder.environment().put("SPARK_HOME", directory.resolve("spark").toString());
@@ -180,6 +238,9 @@ final class TwoNodes {
       new ProcessBuilder(program(), "down", "--drop", "--socket", socket(node).toString(), "--state-dir",
           directory.resolve("node-" + node).toString()).redirectErrorStream(true).redirectOutput(ProcessBuilder.Redirect.DISCARD).start().waitFor();
       agents[node].destroyForcibly().waitFor();
+    }
+    for (int node = 0; disk == Disk.SMALL && node < 2; node++) {
+      run("umount", spill(node).toString());
     }
     if (System.getProperty("forebay.test.keep") == null) {
       try (var files = Files.walk(directory)) {
@@ -220,6 +281,13 @@ final class TwoNodes {
       says("end");
       assertEquals(log(), 0, process.waitFor());
       return said;
+    }
+
+    /** All that it prints from now on, until it ends. */
+    String rest() throws Exception {
+      String rest = out.lines().collect(Collectors.joining("\n"));
+      process.waitFor();
+      return rest;
     }
 
     void goOn() throws IOException {

@@ -116,7 +116,7 @@ public final class ForebayShuffleManager extends SortShuffleManager {
   @Override
   public <K, V> ShuffleWriter<K, V> getWriter(ShuffleHandle handle, long mapId, TaskContext context, ShuffleWriteMetricsReporter metrics) {
     ShuffleWriter<K, V> writer = super.getWriter(handle, mapId, context, metrics);
-    return shuffles == null ? writer : new TierShuffleWriter<>(writer, handle.shuffleId(), mapId, shuffles.node());
+    return shuffles == null ? writer : new TierShuffleWriter<>(writer, shuffles.node());
   }
 
   @Override

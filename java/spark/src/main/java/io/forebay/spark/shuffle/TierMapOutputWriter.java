@@ -33,6 +33,7 @@ final class TierMapOutputWriter implements ShuffleMapOutputWriter {
   private ShuffleMapOutputWriter ownWriter;
   /** Spark's own stream for the partition that is being written. */
   private OutputStream ownStream;
+  private boolean hasCopied;
 
   TierMapOutputWriter(ForebayShuffles shuffles, ShuffleExecutorComponents own, int shuffle, long map, int partitions) throws IOException {
     this.own = own;
@@ -48,7 +49,11 @@ final class TierMapOutputWriter implements ShuffleMapOutputWriter {
 
   @Override
   public ShufflePartitionWriter getPartitionWriter(int partition) throws IOException {
-    return output == null ? ownWriter.getPartitionWriter(partition) : new Partition(partition);
+    if (output != null) {
+      return new Partition(partition);
+    }
+    ShufflePartitionWriter own = ownWriter.getPartitionWriter(partition);
+    return hasCopied ? new ByStream(own) : own;
   }
 
   @Override
@@ -56,7 +61,7 @@ final class TierMapOutputWriter implements ShuffleMapOutputWriter {
     if (output != null) {
       try {
         output.commit(lengths);
-        TierShuffleIO.committed(shuffle, map);
+        TierShuffleWriter.committed();
         output.close();
         return MapOutputCommitMessage.of(lengths);
       } catch (ForebayException e) {
@@ -80,6 +85,7 @@ final class TierMapOutputWriter implements ShuffleMapOutputWriter {
   private void takeOver(int last, ForebayException why) throws IOException {
     LOG.info("Forebay: map output {} of shuffle {} is written Spark's own way: {}", map, shuffle, why.toString());
     ownWriter = own.createMapOutputWriter(shuffle, map, lengths.length);
+    hasCopied = last >= 0;
     byte[] copy = new byte[BUFFER_BYTES];
     long offset = 0;
     for (int partition = 0; partition <= last; partition++) {
@@ -120,6 +126,19 @@ final class TierMapOutputWriter implements ShuffleMapOutputWriter {
     if (length > 0) {
       ownStream.write(bytes, start, length);
       lengths[partition] += length;
+    }
+  }
+
+  /** Spark miscounts an output of which a part comes by stream and a part by channel. */
+  private record ByStream(ShufflePartitionWriter own) implements ShufflePartitionWriter {
+    @Override
+    public OutputStream openStream() throws IOException {
+      return own.openStream();
+    }
+
+    @Override
+    public long getNumBytesWritten() {
+      return own.getNumBytesWritten();
     }
   }
 

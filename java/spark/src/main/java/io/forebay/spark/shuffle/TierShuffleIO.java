@@ -4,8 +4,6 @@ import io.forebay.core.ForebayShuffles;
 import java.io.IOException;
 import java.util.Map;
 import java.util.Optional;
-import java.util.Set;
-import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.SparkConf;
 import org.apache.spark.shuffle.api.ShuffleDataIO;
 import org.apache.spark.shuffle.api.ShuffleDriverComponents;
@@ -16,24 +14,11 @@ import org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO;
 
 /** Where Spark's writers put their bytes: into the tier, or where they always do. */
 public final class TierShuffleIO implements ShuffleDataIO {
-  private record Output(int shuffle, long map) {}
-
-  /** Outputs in the tier whose writers have not reported them yet. */
-  private static final Set<Output> COMMITTED = ConcurrentHashMap.newKeySet();
-
   private final ShuffleDataIO own;
 
   /** Made by Spark. */
   public TierShuffleIO(SparkConf conf) {
     own = new LocalDiskShuffleDataIO(conf);
-  }
-
-  static void committed(int shuffle, long map) {
-    COMMITTED.add(new Output(shuffle, map));
-  }
-
-  static boolean takeCommitted(int shuffle, long map) {
-    return COMMITTED.remove(new Output(shuffle, map));
   }
 
   /**

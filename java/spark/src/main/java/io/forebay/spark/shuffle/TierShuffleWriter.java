@@ -9,28 +9,37 @@ import scala.collection.Iterator;
 
 /** Spark's own writer; its output's location is this node's agent if the output is in the tier. */
 final class TierShuffleWriter<K, V> extends ShuffleWriter<K, V> {
-  private final ShuffleWriter<K, V> writer;
-  private final int shuffle;
-  private final long map;
-  private final String node;
+  /** The one whose records this thread writes: Spark's writer commits its output in that call. */
+  private static final ThreadLocal<TierShuffleWriter<?, ?>> WRITING = new ThreadLocal<>();
 
-  TierShuffleWriter(ShuffleWriter<K, V> writer, int shuffle, long map, String node) {
+  private final ShuffleWriter<K, V> writer;
+  private final String node;
+  private boolean isInTier;
+
+  TierShuffleWriter(ShuffleWriter<K, V> writer, String node) {
     this.writer = writer;
-    this.shuffle = shuffle;
-    this.map = map;
     this.node = node;
+  }
+
+  /** The output that this thread writes is in the tier. */
+  static void committed() {
+    WRITING.get().isInTier = true;
   }
 
   @Override
   public void write(Iterator<Product2<K, V>> records) throws IOException {
-    writer.write(records);
+    WRITING.set(this);
+    try {
+      writer.write(records);
+    } finally {
+      WRITING.remove();
+    }
   }
 
   @Override
   public Option<MapStatus> stop(boolean success) {
-    boolean inTier = TierShuffleIO.takeCommitted(shuffle, map);
     Option<MapStatus> status = writer.stop(success);
-    if (inTier && status.isDefined()) {
+    if (isInTier && status.isDefined()) {
       status.get().updateLocation(TierAddress.of(node, status.get().location()));
     }
     return status;
