@@ -218,7 +218,7 @@ class Cluster:
         while True:
             done = subprocess.run(command, env=self.env, cwd=self.pfs / "out", input=script, check=False, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             # Users try again as well.
-            if done.returncode == 0 or not any(word in done.stderr for word in ["Unable to contact", "timed out", "Connection refused", "reset by peer", "Zero Bytes"]):
+            if done.returncode == 0 or not any(word in done.stderr for word in ["Unable to contact", "timed out", "Connection refused", "reset by peer", "Zero Bytes", "socket error"]):
                 return (int(done.stdout) if done.returncode == 0 else None), done.stderr
             time.sleep(1)
 
