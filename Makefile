@@ -77,6 +77,11 @@ test-hand-over: ## 100,000 hand-overs of files between mounts on two nodes of a 
 	$(CARGO) build --locked
 	$(PYTHON) python/posix/hand_over.py $(or $(CARGO_TARGET_DIR),target)/debug/forebay $(if $(LAB),--lab $(LAB)) $(ARGS)
 
+.PHONY: test-slurm
+test-slurm: ## Real Slurm, as root: 100 jobs with directives while its daemons, agents and the coordinator are killed; downloads slurm the first time (ARGS=--smoke: one job; ARGS="--jobs 30 --seed 7")
+	$(if $(FOREBAY_BIN),,$(CARGO) build --locked)
+	$(PYTHON) python/slurm $(or $(FOREBAY_BIN),$(or $(CARGO_TARGET_DIR),target)/debug/forebay) $(ARGS)
+
 .PHONY: test-preload
 test-preload: ## The part of test-posix with the test suites of Python, GNU tar and coreutils, without and with forebay run; half an hour
 	$(MAKE) test-posix ARGS="--only python,tar,coreutils --ways run $(ARGS)"
@@ -269,6 +274,9 @@ install: ## Programs, C library, completions, man pages and systemd unit below P
 	sed $(PLACES) packaging/forebay.pc.in > $(LIB)/pkgconfig/forebay.pc
 	sed $(PLACES) packaging/forebay.service.in > $(ROOT)/lib/systemd/system/forebay.service
 	install -D -m 644 packaging/forebay.toml $(ROOT)/share/doc/forebay/forebay.toml
+	install -d $(ROOT)/share/forebay/slurm
+	for file in forebay-job prolog epilog task-prolog burst_buffer.lua burst_buffer.conf slurm.sh; do sed $(PLACES) packaging/slurm/$$file > $(ROOT)/share/forebay/slurm/$$file || exit 1; done
+	cd $(ROOT)/share/forebay/slurm && chmod 755 forebay-job prolog epilog task-prolog
 	install -D -m 644 LICENSE $(ROOT)/share/doc/forebay/LICENSE
 	install -d $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/site-functions
 	install -d $(ROOT)/share/fish/vendor_completions.d $(ROOT)/share/man/man1

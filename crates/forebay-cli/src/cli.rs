@@ -480,7 +480,7 @@ pub struct CpArgs {
 
 #[derive(Debug, Args)]
 pub struct SyncArgs {
-    /// Files [default: all]
+    /// Files, or directories and patterns: all files below or that match [default: all]
     pub paths: Vec<PathBuf>,
     /// Show no progress bar
     #[arg(long, short)]

@@ -3,14 +3,17 @@
 use crate::Outcome;
 use crate::cli::{Global, RescueArgs, SyncArgs};
 use crate::out::{self, no_agent, print, with_path};
+use crate::patterns::{existing_directory, whole_pattern};
 use forebay_agent::units::Human;
 use forebay_client::Client;
+use forebay_client::dirty::Patterns;
 use forebay_wire::{DirtyState, DirtyStatus, SecondPlace};
 use indicatif::ProgressBar;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -73,12 +76,14 @@ fn json(file: &DirtyStatus) -> serde_json::Value {
 pub fn sync(global: &Global, args: &SyncArgs) -> Outcome {
     let client = global.client();
     let mut failed = 0;
-    let all = [None];
-    let paths: Vec<Option<&Path>> = args.paths.iter().map(|path| Some(path.as_path())).collect();
-    for path in if paths.is_empty() { &all[..] } else { &paths } {
-        if let Err(e) = wait(&client, *path, args.quiet, || true) {
+    let mut paths = if args.paths.is_empty() { vec![None] } else { Vec::new() };
+    for path in &args.paths {
+        paths.extend(meant(global, &client, path)?.into_iter().map(Some));
+    }
+    for path in paths {
+        if let Err(e) = wait(&client, path.as_deref(), args.quiet, || true) {
             failed += 1;
-            eprintln!("forebay: {}", path.map_or_else(|| e.to_string(), |path| with_path(path, &e)));
+            eprintln!("forebay: {}", path.map_or_else(|| e.to_string(), |path| with_path(&path, &e)));
         }
     }
     if failed > 0 {
@@ -91,6 +96,28 @@ pub fn sync(global: &Global, args: &SyncArgs) -> Outcome {
         _ => Ok(()),
     })?;
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// The files that a path given to `sync` means: itself; or the dirty ones that lie below a
+/// directory or match a pattern, and still have a name on the file system.
+fn meant(global: &Global, client: &Client, path: &Path) -> Result<Vec<PathBuf>, String> {
+    let is_one = path.exists() || !path.to_string_lossy().contains(['*', '?', '[']);
+    if is_one && !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let patterns = Patterns::from_lines(&whole_pattern("sync", path)?);
+    let top = existing_directory(path).map_err(|e| with_path(path, &e))?;
+    let files = client.dirty_files().map_err(|e| no_agent(global, &e))?;
+    let here = files.into_iter().filter(|file| file.state != DirtyState::Copy);
+    let paths = here.filter_map(|file| seen_from(&top, Path::new(OsStr::from_bytes(&file.path))));
+    Ok(paths.filter(|path| patterns.match_path(path.as_os_str().as_bytes()) && path.exists()).collect())
+}
+
+/// The path of a file below `top`, also if the agent sees the file system at another mount point.
+fn seen_from(top: &Path, path: &Path) -> Option<PathBuf> {
+    let inode = |path: &Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    let same = path.ancestors().skip(1).find(|ancestor| inode(ancestor) == inode(top))?;
+    Some(top.join(path.strip_prefix(same).ok()?))
 }
 
 /// Waits for one file, or all of this user, with a bar if it takes long. `goes_on` is asked each

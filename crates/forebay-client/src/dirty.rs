@@ -41,9 +41,10 @@ fn is_suspect(stat: &rustix::fs::Stat) -> bool {
 pub struct Patterns(Vec<glob::Pattern>);
 
 impl Patterns {
-    /// From a list with one pattern a line. What is no pattern is left out.
+    /// From a list with one pattern a line, or with ASCII record separators between them, where a
+    /// list has to be one line itself. What is no pattern is left out.
     pub fn from_lines(lines: &str) -> Self {
-        Patterns(lines.split('\n').filter_map(|pattern| glob::Pattern::new(pattern).ok()).collect())
+        Patterns(lines.split(['\n', '\x1e']).filter_map(|pattern| glob::Pattern::new(pattern).ok()).collect())
     }
 
     /// Whether there are none.

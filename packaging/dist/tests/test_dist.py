@@ -78,7 +78,7 @@ class Packages(unittest.TestCase):
         deb = self.only("forebay_*.deb")
         files = {line.split()[5]: line for line in said("dpkg-deb", "--contents", deb).splitlines()}
         for name in ["usr/bin/forebay", "usr/bin/forebay-sim", "usr/bin/forebay-lab", "usr/sbin/mount.fuse.forebay", "usr/lib/forebay/libforebay_preload.so",
-                     "usr/lib/systemd/system/forebay.service", "usr/share/bash-completion/completions/forebay", "usr/share/man/man1/forebay-sim.1.gz",
+                     "usr/lib/systemd/system/forebay.service", "usr/share/bash-completion/completions/forebay", "usr/share/man/man1/forebay-sim.1.gz", "usr/share/forebay/slurm/forebay-job",
                      "etc/forebay/forebay.toml"]:
             self.assertIn(f"./{name}", files)
         self.assertFalse([line for line in files.values() if not line.split()[1] == "root/root"])
@@ -94,7 +94,8 @@ class Packages(unittest.TestCase):
     def test_the_rpm_has_the_same_programs(self):
         rpm = self.only(f"forebay-{self.version}-*.rpm")
         files = said("rpm", "-qpl", rpm).splitlines()
-        for name in ["/usr/bin/forebay", "/usr/sbin/mount.fuse.forebay", "/usr/lib64/libforebay.so.0", "/usr/lib/systemd/system/forebay.service"]:
+        for name in ["/usr/bin/forebay", "/usr/sbin/mount.fuse.forebay", "/usr/lib64/libforebay.so.0", "/usr/lib/systemd/system/forebay.service",
+                     "/usr/share/forebay/slurm/burst_buffer.lua"]:
             self.assertIn(name, files)
         self.assertEqual(said("rpm", "-qpc", rpm), "/etc/forebay/forebay.toml\n")
 

@@ -49,6 +49,9 @@ const UNSETTLED_MAX: Duration = Duration::from_secs(5);
 const WRITTEN_LOOK: Duration = Duration::from_millis(50);
 const PUT_OFF_LOOK: Duration = Duration::from_millis(2);
 
+/// Time between two lines in the log about the progress of a load.
+const LOGGED_EVERY: Duration = Duration::from_secs(10);
+
 /// Limit on the failures in one answer; the others follow in the next.
 const FAILURE_BYTES_MAX: usize = 32 << 10;
 
@@ -72,6 +75,8 @@ struct JobState {
     waits_since: Option<Instant>,
     /// When the last file ended.
     ended: Option<Instant>,
+    /// When its first page landed, or the log had its progress.
+    logged: Option<Instant>,
     /// Bytes of the files that it has loaded or begun to load.
     taken_bytes: u64,
     /// Files with pages that must be fetched again.
@@ -414,6 +419,19 @@ impl Load for LoadJob {
         let mut state = lock(&self.state);
         state.progress.bytes_fetched += bytes_fetched;
         state.progress.bytes_resident += bytes_resident;
+        if state.logged.get_or_insert_with(Instant::now).elapsed() >= LOGGED_EVERY {
+            state.logged = Some(Instant::now());
+            let LoadProgress { files_done, bytes_fetched, bytes_resident, .. } = state.progress;
+            let files_left = state.waiting.len() as u64 + state.files_under_way;
+            tracing::info!(
+                load = self.id,
+                files_done,
+                files_left,
+                bytes_fetched,
+                bytes_resident,
+                "a load goes on"
+            );
+        }
         self.changed.notify_all();
     }
 }

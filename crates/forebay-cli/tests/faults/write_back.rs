@@ -570,6 +570,42 @@ sys.stdin.readline()
     program.end();
 }
 
+/// As Slurm's epilog does it, for one of several jobs of a user; and with a list of patterns in one
+/// line, as its task prolog gives it.
+#[test]
+fn sync_of_a_directory_or_a_pattern_leaves_other_files_in_memory() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let dir = |name: &str| pfs.path().join(name);
+    for name in ["a", "b"] {
+        std::fs::create_dir(dir(name)).unwrap();
+    }
+    let script = "
+import os, sys
+names = [os.path.join(os.environ['DIR'], name) for name in ('a/one', 'a/two', 'b/one', 'b/two')]
+files = [open(name, 'wb', buffering=0) for name in names]
+for file in files: file.write(b'all of it')
+print('open')
+sys.stdin.readline()
+";
+    let patterns = ["a", "b"].map(|name| format!("{}/*", dir(name).display())).join("\x1e");
+    let list = format!("FOREBAY_WRITE_BACK={patterns}");
+    let mut command = run(&agent, &dir("a"), &["--detach"], &["env", &list, "python3", "-u", "-c", script]);
+    command.env("DIR", pfs.path());
+    let mut program = Started::new(command);
+    program.expect("open");
+    assert_eq!(agent.counter("absorbed_files_total"), 4, "they are not written back");
+    let on_pfs = || ["a/one", "a/two", "b/one", "b/two"].map(|name| std::fs::read(dir(name)).unwrap().len());
+    well(agent.cli(&["sync", "--quiet", &dir("a").display().to_string()]));
+    assert_eq!(on_pfs(), [9, 9, 0, 0]);
+    well(agent.cli(&["sync", "--quiet", &dir("?/tw*").display().to_string()]));
+    assert_eq!(on_pfs(), [9, 9, 0, 9]);
+    let missing = agent.cli(&["sync", "--quiet", &dir("c/one").display().to_string()]);
+    assert!(!missing.status.success() && text(&missing.stderr).contains("c/one"), "{missing:?}");
+    program.say();
+    program.end();
+}
+
 #[test]
 fn who_reads_a_dirty_file_keeps_its_bytes_when_all_is_evicted() {
     let Some((slow, dir)) = hanging() else { return };
