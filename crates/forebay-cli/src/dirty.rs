@@ -101,22 +101,31 @@ pub fn sync(global: &Global, args: &SyncArgs) -> Outcome {
 /// The files that a path given to `sync` means: itself; or the dirty ones that lie below a
 /// directory or match a pattern, and still have a name on the file system.
 fn meant(global: &Global, client: &Client, path: &Path) -> Result<Vec<PathBuf>, String> {
-    let is_one = path.exists() || !path.to_string_lossy().contains(['*', '?', '[']);
-    if is_one && !path.is_dir() {
-        return Ok(vec![path.to_owned()]);
+    match path.metadata() {
+        Ok(facts) if !facts.is_dir() => return Ok(vec![path.to_owned()]),
+        Ok(_) => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            if !path.to_string_lossy().contains(['*', '?', '[']) {
+                eprintln!("forebay: {}: there is no such file, so nothing is waited for", path.display());
+            }
+        }
+        Err(e) => return Err(with_path(path, &e)),
     }
     let patterns = Patterns::from_lines(&whole_pattern("sync", path)?);
     let top = existing_directory(path).map_err(|e| with_path(path, &e))?;
     let files = client.dirty_files().map_err(|e| no_agent(global, &e))?;
     let here = files.into_iter().filter(|file| file.state != DirtyState::Copy);
     let paths = here.filter_map(|file| seen_from(&top, Path::new(OsStr::from_bytes(&file.path))));
-    Ok(paths.filter(|path| patterns.match_path(path.as_os_str().as_bytes()) && path.exists()).collect())
+    // A file system that does not answer is no proof that a file has gone.
+    let is_there = |path: &PathBuf| !matches!(path.try_exists(), Ok(false));
+    Ok(paths.filter(|path| patterns.match_path(path.as_os_str().as_bytes()) && is_there(path)).collect())
 }
 
 /// The path of a file below `top`, also if the agent sees the file system at another mount point.
 fn seen_from(top: &Path, path: &Path) -> Option<PathBuf> {
     let inode = |path: &Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
-    let same = path.ancestors().skip(1).find(|ancestor| inode(ancestor) == inode(top))?;
+    let wanted = inode(top)?;
+    let same = path.ancestors().skip(1).find(|ancestor| inode(ancestor) == Some(wanted))?;
     Some(top.join(path.strip_prefix(same).ok()?))
 }
 

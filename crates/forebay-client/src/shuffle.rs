@@ -195,10 +195,14 @@ impl Shuffles {
     /// meanwhile, for instance by an agent that has started anew.
     fn call(&self, request: &Request, limit: Duration) -> io::Result<Received<Reply>> {
         let kept = lock(&self.idle).pop();
-        let answered = kept.and_then(|channel| Some((ask(&channel, request, limit).ok()?, channel)));
+        let answered = kept.map(|channel| ask(&channel, request, limit).map(|answer| (answer, channel)));
         let (answer, channel) = match answered {
-            Some(both) => both,
-            None => {
+            Some(Ok(both)) => both,
+            // It may be done yet.
+            Some(Err(e)) if matches!(e.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => {
+                return Err(e);
+            }
+            _ => {
                 let channel = self.client.session.connect_to_agent()?;
                 (ask(&channel, request, limit)?, channel)
             }

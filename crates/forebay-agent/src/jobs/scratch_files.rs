@@ -79,11 +79,11 @@ impl Jobs {
         }
     }
 
-    /// Its room is released when its memory is free.
-    pub fn give_up(&self, uid: u32, scratch: Scratch) {
-        if let Some(remains) = scratch.file.give_up().filter(|remains| !remains.are_gone()) {
-            lock(&self.remains).push((uid, remains, scratch.room, scratch.descriptors));
-        }
+    /// Its room is released when its memory is free; returns whether it is.
+    pub fn give_up(&self, uid: u32, scratch: Scratch) -> bool {
+        let Some(remains) = scratch.file.give_up().filter(|remains| !remains.are_gone()) else { return true };
+        lock(&self.remains).push((uid, remains, scratch.room, scratch.descriptors));
+        false
     }
 
     /// Keeps a file as the image of `tree`, in place of an older one.
@@ -113,7 +113,9 @@ impl Jobs {
         };
         let image = images.remove(&oldest);
         drop(images);
-        image.into_iter().for_each(|image| self.give_up(uid, image.scratch));
+        if let Some(image) = image {
+            self.give_up(uid, image.scratch);
+        }
         true
     }
 
@@ -124,7 +126,9 @@ impl Jobs {
         let keys: Vec<_> = images.iter().filter(|(_, i)| is_old(i)).map(|(key, _)| key.clone()).collect();
         let old: Vec<_> = keys.into_iter().filter_map(|key| images.remove_entry(&key)).collect();
         drop(images);
-        old.into_iter().for_each(|((uid, _), image)| self.give_up(uid, image.scratch));
+        for ((uid, _), image) in old {
+            self.give_up(uid, image.scratch);
+        }
     }
 
     /// Releases the room of what programs have closed since, and of images that nobody uses.
@@ -133,9 +137,14 @@ impl Jobs {
         lock(&self.remains).retain(|(_, remains, ..)| !remains.are_gone());
     }
 
+    /// Files of user `uid` that are given up, and that somebody still has open.
+    pub fn remains_of(&self, uid: u32) -> usize {
+        lock(&self.remains).iter().filter(|(owner, ..)| *owner == uid).count()
+    }
+
     /// Files of user `uid`, and what remains of them.
     pub fn files_of(&self, uid: u32) -> usize {
-        let remains = lock(&self.remains).iter().filter(|(owner, ..)| *owner == uid).count();
+        let remains = self.remains_of(uid);
         let images = lock(&self.images).keys().filter(|(owner, _)| *owner == uid).count();
         let jobs = lock(&self.by_token);
         remains

@@ -9,6 +9,7 @@ use forebay_store::bounded::BoundedFile;
 use forebay_store::{Class, blocks_bytes};
 use forebay_wire::{Refusal, Reply};
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// Names in one answer to a listing.
 const LIST_MAX: usize = 500;
@@ -88,15 +89,20 @@ fn failed(errno: i32, what: &str, name: &[u8]) -> Answer {
     reply(Reply::Failed { errno, message: format!("{}: {what}", String::from_utf8_lossy(name)) })
 }
 
+/// Writers wait so long for room; they give an answer up after 30 s.
+const FREEING_MAX: Duration = Duration::from_secs(20);
+
 /// Room for memory-only files. If there is none, images that no run has used for long go first,
 /// then map outputs of Spark go to the disk.
 fn hold(connection: &Connection, bytes: u64) -> Result<Held, Refusal> {
     let node = &connection.node;
     let uid = connection.peer.uid;
+    let until = Instant::now() + FREEING_MAX;
+    let is_possible = bytes <= node.cache.budget.capacity_bytes();
     loop {
         let room = node.cache.hold(&node.shares, uid, Class::Scratch, bytes);
         let frees = || node.memory_files.give_up_oldest_image(uid) || node.shuffles.spill_one(Some(uid));
-        if room.is_ok() || !frees() {
+        if room.is_ok() || !is_possible || Instant::now() >= until || !frees() {
             return room;
         }
     }

@@ -163,7 +163,9 @@ impl Shuffles {
                 job.files.keys().filter(|name| shuffle_of(name) == Some(shuffle)).cloned().collect();
             (job.uid, names.iter().filter_map(|name| job.files.remove(name)).collect::<Vec<_>>())
         };
-        removed.into_iter().for_each(|output| self.files.give_up(uid, output));
+        for output in removed {
+            self.files.give_up(uid, output);
+        }
     }
 
     /// The application has ended: its outputs go.

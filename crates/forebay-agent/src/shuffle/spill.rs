@@ -4,8 +4,8 @@
 //! of one in memory, so nobody else knows the difference, and the kernel removes it with its last
 //! descriptor, however the application or this process ends. A user whose files have no room gives
 //! up own outputs; when the tier must shrink, all users do. The oldest shuffle goes first, since
-//! its reducers have most probably run, and of its outputs the largest: few writes free much. If
-//! the disk takes no more, outputs stay where they are, and writers are refused.
+//! most of its reducers have run, and of its outputs the largest: few writes free much. If the
+//! disk takes no more, outputs stay where they are, and writers are refused.
 
 use super::Shuffles;
 use crate::counters::add;
@@ -15,17 +15,25 @@ use crate::user_limits::Kind;
 use forebay_store::Class;
 use forebay_store::bounded::BoundedFile;
 use forebay_wire::shuffle::{is_committed, shuffle_of};
-use rustix::fs::{Advice, Mode, OFlags, fadvise, fstatvfs, open, openat};
+use rustix::fs::{Advice, FallocateFlags, Mode, OFlags, fadvise, fallocate, fstatvfs, open, openat};
+use rustix::io::Errno;
 use std::cmp::Reverse;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Mutex;
-use std::time::Duration;
+use std::sync::{Mutex, TryLockError};
+use std::time::{Duration, Instant};
 
 /// So often the spiller looks whether the tier has to shrink.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// The same, after the disk has taken nothing.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
+
+/// The memory of an output that is being read is waited for, for so long.
+const READ_MAX: Duration = Duration::from_secs(1);
+const READ_PAUSE: Duration = Duration::from_millis(20);
 
 /// Where outputs are spilled to.
 #[derive(Debug)]
@@ -35,6 +43,8 @@ pub struct Spill {
     fill: f64,
     /// One output at a time: the disk is the bottleneck.
     one: Mutex<()>,
+    /// One file at a time gets room.
+    making: Mutex<()>,
 }
 
 /// An output that may be spilled.
@@ -55,24 +65,31 @@ impl Spill {
     pub fn open(directory: &Path, fill: f64) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let opened = open(directory, flags, Mode::empty())?;
-        let spill = Spill { directory: opened, fill, one: Mutex::default() };
+        let spill = Spill { directory: opened, fill, one: Mutex::default(), making: Mutex::default() };
         spill.unnamed()?;
         Ok(spill)
     }
 
     fn unnamed(&self) -> io::Result<OwnedFd> {
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        // Nobody who gets a descriptor can give it a name.
+        let flags = OFlags::TMPFILE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         Ok(openat(&self.directory, ".", flags, Mode::from(0o600))?)
     }
 
-    /// An empty file on the disk, if it has room for `bytes`.
+    /// An empty file on the disk with room for `bytes`.
     pub(super) fn file(&self, bytes: u64) -> io::Result<BoundedFile> {
+        let _room_is_seen_by_the_next = lock(&self.making);
         let disk = fstatvfs(&self.directory)?;
         let keep_free = (disk.f_blocks as f64 * (1.0 - self.fill)) as u64;
         if disk.f_bavail.saturating_sub(keep_free) < bytes.div_ceil(disk.f_frsize) {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        Ok(BoundedFile::on_disk(self.unnamed()?))
+        let file = self.unnamed()?;
+        match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes) {
+            // Some file systems have no such call.
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(BoundedFile::on_disk(file)),
+            Err(e) => Err(e.into()),
+        }
     }
 
     fn copy(&self, from: OwnedFd, bytes: u64) -> io::Result<BoundedFile> {
@@ -81,7 +98,8 @@ impl Spill {
         if io::copy(&mut File::from(from), &mut to)? != bytes {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        // The kernel begins to write, so that what it caches counts as free soon.
+        // While the copy in memory is there, a disk that fails costs nothing.
+        to.sync_data()?;
         fadvise(&to, 0, None, Advice::DontNeed)?;
         Ok(spilled)
     }
@@ -91,32 +109,53 @@ impl Shuffles {
     /// Moves one output of user `uid`, or of anybody, to the disk; `false` if no memory was freed.
     pub fn spill_one(&self, uid: Option<u32>) -> bool {
         let Some(spill) = &self.spill else { return false };
-        let Ok(_one) = spill.one.try_lock() else {
-            // Somebody frees memory already.
-            drop(lock(&spill.one));
-            return true;
-        };
-        let Some(Candidate { token, uid, name, copy, file, bytes }) = self.next_to_spill(uid) else {
-            return false;
-        };
-        let file = match spill.copy(file, bytes) {
-            Ok(file) => file,
-            Err(e) => {
-                add(&self.counters.shuffle_spills_failed_total, 1);
-                tracing::debug!(bytes, error = %e, "cannot spill a map output");
-                return false;
+        let _one = match spill.one.try_lock() {
+            Ok(one) => one,
+            Err(TryLockError::Poisoned(one)) => one.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                // Somebody frees memory already.
+                drop(lock(&spill.one));
+                return true;
             }
         };
+        let mut smaller_than = u64::MAX;
+        while let Some(candidate) = self.next_to_spill(uid, smaller_than) {
+            let bytes = candidate.bytes;
+            match self.spill(spill, candidate) {
+                Ok(()) => return true,
+                Err(e) => {
+                    add(&self.counters.shuffle_spills_failed_total, 1);
+                    tracing::debug!(bytes, error = %e, "cannot spill a map output");
+                    if e.kind() != io::ErrorKind::StorageFull {
+                        return false;
+                    }
+                    smaller_than = bytes;
+                }
+            }
+        }
+        false
+    }
+
+    fn spill(&self, spill: &Spill, candidate: Candidate) -> io::Result<()> {
+        let Candidate { token, uid, name, copy, file, bytes } = candidate;
+        let file = spill.copy(file, bytes)?;
         let mut jobs = lock(&self.files.by_token);
         let output = jobs.get_mut(&token).and_then(|job| job.files.get_mut(&name));
         // It may have been removed or replaced meanwhile, which frees its memory as well.
-        if let Some(output) = output.filter(|output| output.copy == copy) {
-            let in_memory = std::mem::replace(output, self.on_disk(uid, copy, file));
-            drop(jobs);
-            self.files.give_up(uid, in_memory);
-            add(&self.counters.shuffle_spilled_bytes, bytes);
+        let Some(output) = output.filter(|output| output.copy == copy) else { return Ok(()) };
+        let in_memory = std::mem::replace(output, self.on_disk(uid, copy, file));
+        drop(jobs);
+        add(&self.counters.shuffle_spilled_bytes, bytes);
+        let until = Instant::now() + READ_MAX;
+        if !self.files.give_up(uid, in_memory) {
+            // Reducers have it open. Spilling the next one at once would free no more.
+            let open = self.files.remains_of(uid);
+            while self.files.remains_of(uid) >= open && Instant::now() < until && !self.stop.wait(READ_PAUSE)
+            {
+                self.files.keep_house();
+            }
         }
-        true
+        Ok(())
     }
 
     /// A file on the disk, which takes no memory of the tier but its record.
@@ -129,7 +168,7 @@ impl Shuffles {
         }
     }
 
-    fn next_to_spill(&self, uid: Option<u32>) -> Option<Candidate> {
+    fn next_to_spill(&self, uid: Option<u32>, smaller_than: u64) -> Option<Candidate> {
         let apps = lock(&self.apps);
         let jobs = lock(&self.files.by_token);
         let mut outputs = Vec::new();
@@ -143,18 +182,29 @@ impl Shuffles {
         }
         outputs.sort_unstable_by_key(|(order, _)| *order);
         outputs.into_iter().find_map(|(_, (token, uid, name, output))| {
-            let (file, bytes) = output.file.for_reading().ok()?;
+            let (file, _) = output.file.for_reading().ok()?;
             let (token, name, copy) = (token.clone(), name.clone(), output.copy);
             let is_whole = is_committed(&file).unwrap_or(false);
-            is_whole.then_some(Candidate { token, uid, name, copy, file, bytes })
+            // Its length after its last write.
+            let bytes = output.file.size();
+            let is_meant = is_whole && bytes < smaller_than;
+            is_meant.then_some(Candidate { token, uid, name, copy, file, bytes })
         })
     }
 
     /// Spills whenever the tier takes more than it may, until the agent ends.
     pub fn spill_excess(&self) {
-        while self.spill.is_some() && !self.stop.wait(LOOK) {
-            self.cache.settle_some();
-            while self.cache.budget.excess_bytes() > 0 && !self.stop.is_stopping() && self.spill_one(None) {}
+        let mut pause = LOOK;
+        while self.spill.is_some() && !self.stop.wait(pause) {
+            // Cached pages first.
+            self.cache.settle_excess();
+            pause = LOOK;
+            while self.cache.budget.excess_bytes() > 0 && !self.stop.is_stopping() {
+                if !self.spill_one(None) {
+                    pause = PAUSE_AFTER_FAILURE;
+                    break;
+                }
+            }
         }
     }
 }
