@@ -15,13 +15,17 @@ use crate::lock::lock;
 use forebay_pfs::layout::{Layout, probe_servers};
 use forebay_pfs::lease::{Opened, Writers, writers};
 use forebay_pfs::{FileFacts, Revalidate};
-use forebay_policy::drain::{Event, File, Forced, Owner, Server, chunks, pause_ns};
+use forebay_policy::drain::{
+    Event, File, Forced, GENTLE_BYTES, Owner, Server, chunks, gentle_bytes, pause_ns,
+};
 use forebay_policy::machine::Nanos;
 use forebay_store::BLOCK_BYTES;
 use forebay_store::dirty::{DirtyRecord, Keeper, Words};
 use forebay_store::map::Map;
 use forebay_wire::cluster::{DirtyFile, SHARED};
-use rustix::fs::{SeekFrom, Timespec, Timestamps, XattrFlags, fsetxattr, fsync, ftruncate, futimens, seek};
+use rustix::fs::{
+    SeekFrom, Timespec, Timestamps, XattrFlags, fdatasync, fsetxattr, fsync, ftruncate, futimens, seek,
+};
 use rustix::io::Errno;
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
@@ -29,7 +33,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Written at a time: a multiple of the stripes of most file systems.
 const PART_BYTES: u64 = 4 << 20;
@@ -284,8 +288,19 @@ impl WriteBack {
         {
             let _is_first = pass.layout.set(layout);
         }
-        for (from, to) in extents.into_iter().flat_map(|(from, to)| chunks(from, to, PART_BYTES)) {
-            self.write_part(pass, from, to - from)?;
+        let mut gentle = GENTLE_BYTES;
+        for (mut from, to) in extents.into_iter().flat_map(|(from, to)| chunks(from, to, PART_BYTES)) {
+            while from < to {
+                // What the file system's client has taken and not sent yet is sent during the next
+                // phase.
+                let is_gentle = self.scheduler.is_gentle();
+                let bytes = if is_gentle { gentle.min(to - from) } else { to - from };
+                let took = self.write_part(pass, from, bytes, is_gentle)?;
+                if is_gentle {
+                    gentle = gentle_bytes(gentle, took.as_nanos() as u64, PART_BYTES);
+                }
+                from += bytes;
+            }
         }
         if FileFacts::of(pfs, Revalidate::AsStat)?.version.size != pass.stamp.size {
             ftruncate(pfs, pass.stamp.size)?;
@@ -323,7 +338,9 @@ impl WriteBack {
         self.state().files.get(&pass.copy).is_none_or(|file| file.is_foreign)
     }
 
-    fn write_part(&self, pass: &Pass, offset: u64, bytes: u64) -> Result<(), Broken> {
+    /// Writes a part when it may; `synced`: waits until the file system has it. Returns how long that
+    /// took.
+    fn write_part(&self, pass: &Pass, offset: u64, bytes: u64, synced: bool) -> Result<Duration, Broken> {
         let copy = pass.copy;
         pass.server.set(server_name(pass, offset).map(number_of));
         let forced = self.scheduler.wait_to_write(copy, bytes, pass.server.get());
@@ -332,7 +349,13 @@ impl WriteBack {
             self.scheduler.tell_drain(Event::Written { file: copy, bytes: 0 });
             return Err(Broken::Conflict);
         }
-        let written = write_part(pass, offset, bytes);
+        let begun = Instant::now();
+        let mut written = write_part(pass, offset, bytes);
+        if let (true, Some(pfs), Ok(_)) = (synced, &pass.pfs, &written)
+            && let Err(e) = fdatasync(pfs)
+        {
+            written = Err(e.into());
+        }
         let done = written.as_ref().map_or(0, |_| bytes);
         self.scheduler.tell_drain(Event::Written { file: copy, bytes: done });
         let name = || server_name(pass, offset).map_or(String::new(), |name| format!(", on server {name}"));
@@ -341,7 +364,7 @@ impl WriteBack {
         if let Some(dirty) = self.state().files.get_mut(&copy) {
             dirty.drained_bytes += bytes;
         }
-        Ok(())
+        Ok(begun.elapsed())
     }
 
     /// Returns what the PFS shows of a file that is still dirty, if that is known.

@@ -26,6 +26,26 @@ pub fn chunks(start: u64, end: u64, unit: u64) -> Vec<(u64, u64)> {
     parts
 }
 
+/// The first part that is written around the I/O phases of other jobs.
+pub const GENTLE_BYTES: u64 = 1 << 20;
+
+const GENTLE_MIN_BYTES: u64 = 256 << 10;
+
+/// A part that is written around phases should take about so long until the file system has it.
+const GENTLE_NS: u64 = 50_000_000;
+
+/// How much of the next part of at most `unit` bytes is written at a time around the phases of other
+/// jobs, after one of `bytes` has taken so long until the file system had it: what is under way when
+/// a phase begins goes on in it.
+pub fn gentle_bytes(bytes: u64, took_ns: u64, unit: u64) -> u64 {
+    let next = match took_ns {
+        _ if took_ns < GENTLE_NS / 2 => bytes.saturating_mul(2),
+        _ if took_ns > GENTLE_NS * 2 => bytes / 2,
+        _ => bytes,
+    };
+    next.clamp(GENTLE_MIN_BYTES.min(unit), unit)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -36,6 +56,22 @@ mod tests {
         let pauses: Vec<_> = (1..TRIES).map_while(pause_ns).map(|ns| ns / 1_000_000_000).collect();
         assert_eq!(pauses, [1, 4, 16, 64]);
         assert_eq!(pause_ns(TRIES), None);
+    }
+
+    #[test]
+    fn parts_around_phases_are_as_large_as_the_file_system_is_fast() {
+        let unit = 4 << 20;
+        // A file system of so many bytes a second.
+        let settled = |rate: u64| {
+            let mut bytes = GENTLE_BYTES;
+            for _ in 0..20 {
+                bytes = gentle_bytes(bytes, bytes * 1_000_000_000 / rate, unit);
+            }
+            bytes
+        };
+        assert_eq!((settled(1_000_000), settled(10_000_000_000)), (GENTLE_MIN_BYTES, unit));
+        let took_ns = settled(20_000_000) * 1_000_000_000 / 20_000_000;
+        assert!((GENTLE_NS / 2..=GENTLE_NS * 2).contains(&took_ns), "{took_ns}");
     }
 
     proptest! {

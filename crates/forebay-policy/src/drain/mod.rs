@@ -28,7 +28,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use bursts::Bursts;
-pub use chunks::{TRIES, chunks, pause_ns};
+pub use chunks::{GENTLE_BYTES, TRIES, chunks, gentle_bytes, pause_ns};
 pub use event::{Action, Config, Event, File, FileId, Forced, Outlook, Owner, POLICIES, Server, Why};
 
 use crate::machine::{Machine, Nanos};
