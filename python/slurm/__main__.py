@@ -28,6 +28,14 @@ import supply  # noqa: E402
 from cluster import AS_USER, Cluster, wait_until  # noqa: E402
 from jobs import NAMED_TIER, Maker, has_ended  # noqa: E402
 from kills import Killer  # noqa: E402
+from loads import Loads  # noqa: E402
+
+
+def library(*patterns):
+    """A library of any architecture; the first pattern if there is none."""
+    found = [path for pattern in patterns for path in Path("/usr").glob(pattern)]
+    return str(found[0] if found else Path("/usr") / patterns[0])
+
 
 PACKAGES = {
     "slurmctld": "slurmctld",
@@ -35,8 +43,8 @@ PACKAGES = {
     "sbatch": "slurm-client",
     "sudo": "sudo",
     "pgrep": "procps",
-    "/usr/lib/x86_64-linux-gnu/slurm-wlm/burst_buffer_lua.so": "slurm-wlm-basic-plugins",
-    "/usr/lib/x86_64-linux-gnu/liblua5.1.so.0": "liblua5.1-0",
+    library("lib*/*/slurm-wlm/burst_buffer_lua.so", "lib*/slurm*/burst_buffer_lua.so"): "slurm-wlm-basic-plugins",
+    library("lib*/*/liblua5.1.so.0", "lib*/liblua5.1.so*"): "liblua5.1-0",
 }
 # Everything that starts ends with these namespaces; /dev/shm and the rules of sudo are the test's
 # own.
@@ -83,9 +91,9 @@ def main():
 
 def run(options, cluster):
     """Runs the jobs; returns what was wrong."""
-    maker = Maker(cluster, options.seed)
+    maker, loads = Maker(cluster, options.seed), Loads(cluster)
     problems = refused_at_submission(cluster) + interactive(cluster)
-    kinds = ["plain", "pinned", "wide", "tier", "named", "cancelled", "missing"] if options.smoke else [None] * options.jobs
+    kinds = ["plain", "pinned", "wide", "tier", "named", "made", "died", "cancelled", "missing"] if options.smoke else ["stopped"] + [None] * (options.jobs - 1)
     jobs = [maker.make(kind) for kind in kinds]
     started, killer = time.monotonic(), None
     if not options.smoke:
@@ -111,12 +119,15 @@ def run(options, cluster):
         problems += [f"no kill of {kind} struck: this shows nothing" for kind, count in killer.struck.items() if not count]
     problems += [f"job {job.number} ({job.kind}) has not ended after {options.limit_s} s: {cluster.job(job.number)}" for job in waiting]
     for job in jobs:
-        if job.number in ends and (why := maker.verdict(job, ends[job.number])):
+        if job.number in ends and (why := maker.verdict(job, ends[job.number], options.smoke)):
             problems.append(f"job {job.number} ({job.kind}): {why}")
     with_cause = [job for job in jobs if job.cause]
     print(f"slurm: {len(ends)} jobs ended in {time.monotonic() - started:.0f} s, {len(with_cause)} of them with an error that names its cause", flush=True)
     for job in with_cause:
         print(f"slurm:   job {job.number} ({job.kind}): {job.cause}")
+        if options.smoke:
+            problems.append(f"job {job.number} ({job.kind}) has lost data although nothing was killed")
+    problems += loads.problems()
     problems += was_served(cluster, jobs, options.smoke)
     parked = park(cluster, maker, problems) if options.smoke else {}
     problems += left_over(cluster, jobs)
@@ -139,6 +150,9 @@ def refused_at_submission(cluster):
         "stage-inn path=/x": "write stage-in, write-back",
         "write-back path=/x copies=3": "copies=3 is not known",
         "tier size=1TiB": "the largest tier of a job here",
+        "tier size=999999TiB": "the largest tier of a job here",
+        # More than a number of bash.
+        "tier size=8388608TiB": "give a size",
     }.items():
         number, said = cluster.submit(f"#!/bin/sh\n#FB {directive}\ntrue\n")
         if number is not None or words not in said:
@@ -179,7 +193,13 @@ def park(cluster, maker, problems):
     try:
         (job.place / "go").touch()
         wait_until(lambda: cluster.job(job.number).get("JobState") == "COMPLETED", 60, lambda: f"the node is not released: {cluster.job(job.number)}")
+        # Hooks of other jobs on this node try again, and say nothing more there.
+        node = cluster.job(job.number)["NodeList"]
+        subprocess.run([*AS_USER, "srun", f"--nodelist={node}", "true"], env=cluster.env, cwd=cluster.pfs, check=True, stdin=subprocess.DEVNULL, timeout=60)
         printed = "".join(file.read_text() for file in job.place.glob("printed.*"))
+        count = printed.count("does not have all that the job wrote")
+        if count > 1:
+            problems.append(f"the same is said {count} times of {path}: {printed!r}")
         is_named = "does not have all that the job wrote after 6 s" in printed and str(path) in printed
         if path.read_bytes() == maker.contents[job.outputs[path]]:
             print("slurm: parked files are left out: this file system does not refuse a file after chattr +i", flush=True)
@@ -200,12 +220,14 @@ def left_over(cluster, jobs):
     wait_until(lambda: cluster.job(number).get("JobState") == "COMPLETED", 90, lambda: f"the last job does not end: {cluster.job(number)}")
     cluster.wait_until_idle(90)
     for job in jobs:
-        if job.kind == "pinned":
+        if job.keeps:
             # What `keep=` holds is there for the next job, until the user gives it up.
             for name in cluster.nodes:
                 socket = cluster.top / f"agent.{name}/agent.sock"
-                cluster.call(*AS_USER, cluster.program, "--socket", socket, "checkpoint", "keep", "0", job.place / "part*")
-    problems = [f"{path.relative_to(cluster.top)} is left" for path in (cluster.top / "state").glob("*/*")]
+                cluster.call(*AS_USER, cluster.program, "--socket", socket, "checkpoint", "keep", "0", job.place / job.keeps)
+    # Sweeps may outlast the hooks that start them.
+    wait_until(lambda: not records(cluster), 60, lambda: f"{records(cluster)} are left")
+    problems = []
     mounts = Path("/proc/mounts").read_text()
     problems += [f"{line} is mounted" for line in mounts.splitlines() if f" {cluster.top}/state/" in line]
     for name in cluster.nodes:
@@ -215,6 +237,11 @@ def left_over(cluster, jobs):
     if not (cluster.top / "log/emptied").exists():
         problems.append("the epilog that empties /dev/shm has not run: this shows nothing")
     return problems
+
+
+def records(cluster):
+    """What hooks have noted of jobs, and logs of their tiers."""
+    return [str(path.relative_to(cluster.top)) for path in (cluster.top / "state").glob("*/*") if path.name != ".sweep"]
 
 
 if __name__ == "__main__":

@@ -180,13 +180,14 @@ class Cluster:
         return datetime.fromisoformat(lines[-1][1:24]).timestamp() if lines else 0
 
     def agents_of_jobs(self):
-        """Process numbers of the agents of jobs' own tiers."""
+        """Process numbers of the agents of jobs' own tiers, other than those that a job has stopped."""
         mark = f"--state-dir\0{self.top}/state/".encode()
         found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
                 line = path.read_bytes()
-                found += [int(path.parent.name)] if mark in line and line.startswith(bytes(self.program)) else []
+                is_one = mark in line and line.startswith(bytes(self.program))
+                found += [int(path.parent.name)] if is_one and ") T " not in path.with_name("stat").read_text() else []
         return found
 
     def wait_until_idle(self, seconds):
