@@ -93,6 +93,7 @@ fn lose_in_a_pass(slow: &SlowFs, cluster: &mut Cluster, file: &Path) {
     end(write(cluster, file, 1));
     wait_for("a part is on the PFS", || std::fs::metadata(slow.behind("ckpt")).unwrap().len() > 4 * MIB);
     end(write_by(cluster, file, 2, "r+b"));
+    assert_eq!(cluster.counter(0, "copies_missed_total"), 0, "{}", cluster.log("log0"));
     lose_node(cluster, 0);
     let there = std::fs::read(slow.behind("ckpt")).unwrap();
     assert!(there[..4096] == content(1, 0, 4096)[..], "a pass over content 2 has begun");
