@@ -34,9 +34,9 @@ const GENTLE_MIN_BYTES: u64 = 256 << 10;
 /// A part that is written around phases should take about so long until the file system has it.
 const GENTLE_NS: u64 = 50_000_000;
 
-/// How much of the next part of at most `unit` bytes is written at a time around the phases of other
-/// jobs, after one of `bytes` has taken so long until the file system had it: what is under way when
-/// a phase begins goes on in it.
+/// How much is written at a time around the phases of other jobs, at most `unit` bytes, after
+/// `bytes` have taken so long until the file system had them: what is under way when a phase begins
+/// goes on in it.
 pub fn gentle_bytes(bytes: u64, took_ns: u64, unit: u64) -> u64 {
     let next = match took_ns {
         _ if took_ns < GENTLE_NS / 2 => bytes.saturating_mul(2),
