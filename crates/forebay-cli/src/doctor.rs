@@ -4,7 +4,9 @@
 //! changed.
 
 mod cluster;
+mod finding;
 
+use self::finding::{EXPIRY_WARNING_DAYS, Finding, Level, bad, good, warn};
 use crate::Outcome;
 use crate::cli::{DoctorArgs, Global};
 use crate::out::print;
@@ -16,47 +18,14 @@ use forebay_pfs::mount::unchanging_type;
 use forebay_pfs::stamps::{Stamps, measure};
 use forebay_wire::MountStatus;
 use forebay_wire::tls::Identity;
-use serde::Serialize;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-/// A certificate that ends so soon should be renewed: a month, since whoever does it may be on
-/// holiday.
-const EXPIRY_WARNING_DAYS: u64 = 30;
-
 /// A stamp that is older than the last byte by less is of the same moment: some looks apart.
 const LATE: Duration = Duration::from_millis(200);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Level {
-    Good,
-    Warning,
-    Bad,
-}
-
-#[derive(Debug, Serialize)]
-struct Finding {
-    what: &'static str,
-    level: Level,
-    found: String,
-    remedy: String,
-}
-
-fn good(what: &'static str, found: String) -> Finding {
-    Finding { what, level: Level::Good, found, remedy: String::new() }
-}
-
-fn warn(what: &'static str, found: String, remedy: &str) -> Finding {
-    Finding { what, level: Level::Warning, found, remedy: remedy.to_owned() }
-}
-
-fn bad(what: &'static str, found: String, remedy: &str) -> Finding {
-    Finding { what, level: Level::Bad, found, remedy: remedy.to_owned() }
-}
 
 /// Looks at this machine.
 pub fn doctor(global: &Global, args: &DoctorArgs) -> Outcome {

@@ -11,12 +11,14 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `blocks` | finds blocks here, and fetches those of other nodes |
+//! | `disk` | where spilled outputs are |
 //! | `spill` | moves outputs to a local disk when others need their memory |
 
 mod blocks;
+mod disk;
 mod spill;
 
-pub use spill::Spill;
+pub use disk::Spill;
 
 use crate::cache::Cache;
 use crate::cluster::Cluster;

@@ -8,6 +8,7 @@
 //! disk takes no more, outputs stay where they are, and writers are refused.
 
 use super::Shuffles;
+use super::disk::Spill;
 use crate::counters::add;
 use crate::jobs::scratch_files::{FILE_BYTES, Scratch};
 use crate::lock::lock;
@@ -15,14 +16,10 @@ use crate::user_limits::Kind;
 use forebay_store::Class;
 use forebay_store::bounded::BoundedFile;
 use forebay_wire::shuffle::{is_committed, shuffle_of};
-use rustix::fs::{Advice, FallocateFlags, Mode, OFlags, fadvise, fallocate, fstatvfs, open, openat};
-use rustix::io::Errno;
 use std::cmp::Reverse;
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
-use std::sync::{Mutex, TryLockError};
+use std::sync::TryLockError;
 use std::time::{Duration, Instant};
 
 /// So often the spiller looks whether the tier has to shrink.
@@ -35,18 +32,6 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
 const READ_MAX: Duration = Duration::from_secs(1);
 const READ_PAUSE: Duration = Duration::from_millis(20);
 
-/// Where outputs are spilled to.
-#[derive(Debug)]
-pub struct Spill {
-    directory: OwnedFd,
-    /// Up to this share the disk may be filled.
-    fill: f64,
-    /// One output at a time: the disk is the bottleneck.
-    one: Mutex<()>,
-    /// One file at a time gets room.
-    making: Mutex<()>,
-}
-
 /// An output that may be spilled.
 struct Candidate {
     token: String,
@@ -55,54 +40,6 @@ struct Candidate {
     copy: u64,
     file: OwnedFd,
     bytes: u64,
-}
-
-impl Spill {
-    /// Spills into `directory` until its disk is full up to the share `fill`.
-    ///
-    /// # Errors
-    /// It is no directory for files without a name.
-    pub fn open(directory: &Path, fill: f64) -> io::Result<Self> {
-        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        let opened = open(directory, flags, Mode::empty())?;
-        let spill = Spill { directory: opened, fill, one: Mutex::default(), making: Mutex::default() };
-        spill.unnamed()?;
-        Ok(spill)
-    }
-
-    fn unnamed(&self) -> io::Result<OwnedFd> {
-        // Nobody who gets a descriptor can give it a name.
-        let flags = OFlags::TMPFILE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-        Ok(openat(&self.directory, ".", flags, Mode::from(0o600))?)
-    }
-
-    /// An empty file on the disk with room for `bytes`.
-    pub(super) fn file(&self, bytes: u64) -> io::Result<BoundedFile> {
-        let _room_is_seen_by_the_next = lock(&self.making);
-        let disk = fstatvfs(&self.directory)?;
-        let keep_free = (disk.f_blocks as f64 * (1.0 - self.fill)) as u64;
-        if disk.f_bavail.saturating_sub(keep_free) < bytes.div_ceil(disk.f_frsize) {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        let file = self.unnamed()?;
-        match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes) {
-            // Some file systems have no such call.
-            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(BoundedFile::on_disk(file)),
-            Err(e) => Err(e.into()),
-        }
-    }
-
-    fn copy(&self, from: OwnedFd, bytes: u64) -> io::Result<BoundedFile> {
-        let spilled = self.file(bytes)?;
-        let mut to = File::from(spilled.for_writing()?);
-        if io::copy(&mut File::from(from), &mut to)? != bytes {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        // While the copy in memory is there, a disk that fails costs nothing.
-        to.sync_data()?;
-        fadvise(&to, 0, None, Advice::DontNeed)?;
-        Ok(spilled)
-    }
 }
 
 impl Shuffles {

@@ -338,8 +338,8 @@ impl WriteBack {
         self.state().files.get(&pass.copy).is_none_or(|file| file.is_foreign)
     }
 
-    /// Writes a part when it may; `synced`: waits until the file system has it. Returns how long that
-    /// took.
+    /// Writes a part when it may; `synced`: waits until the file system has it. Returns how long
+    /// that took.
     fn write_part(&self, pass: &Pass, offset: u64, bytes: u64, synced: bool) -> Result<Duration, Broken> {
         let copy = pass.copy;
         pass.server.set(server_name(pass, offset).map(number_of));

@@ -3,7 +3,7 @@
 //! Each finding names the nodes that it is about. What all nodes share is no finding: it may be
 //! meant so, and `doctor` on one of them says what it costs.
 
-use super::{EXPIRY_WARNING_DAYS, Finding, bad, good, warn};
+use super::finding::{EXPIRY_WARNING_DAYS, Finding, bad, good, warn};
 use forebay_agent::units::Human;
 use forebay_client::Client;
 use forebay_wire::{Health, NodeHealth};
@@ -318,7 +318,7 @@ fn written(nodes: &Nodes<'_>) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level;
+    use super::super::finding::Level;
     use super::*;
 
     fn healthy(name: &str) -> NodeHealth {
