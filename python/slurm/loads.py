@@ -1,6 +1,7 @@
 """Stage-ins with a program that takes its time and an agent that restarts, without Slurm."""
 
 import os
+import re
 import subprocess
 
 # Its loads take LOAD_S. The first one fails if RESTARTS is set, and the agent is away then.
@@ -46,7 +47,8 @@ class Loads:
         """What was wrong with them."""
         (late, _), (away, _) = self.late.communicate(timeout=60), self.away.communicate(timeout=60)
         problems = []
-        if self.late.returncode == 0 or "stage-in of /2 was not complete after 3 s" not in late:
+        # Which of them it is depends on how busy the machine is.
+        if self.late.returncode == 0 or not re.search("stage-in of /[123] was not complete after 3 s", late):
             problems.append(f"three loads of 2 s are not ended after 3 s: {late!r}")
         if self.away.returncode != 0:
             problems.append(f"a load of 3 s does not survive the restart of an agent: {away!r}")
