@@ -214,17 +214,22 @@ class Node:
         return count, wrong
 
 
-def main():
-    if sys.argv[1:2] == ["--write"]:
-        write_for_ever(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+def begin(about):
+    """The options, and two directories: in memory, and on a disk."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("forebay")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--kills", type=int, help="end after so many, whatever the time")
     args = parser.parse_args()
     print(f"chaos: seed {args.seed}", flush=True)
-    place, disk = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="forebay-chaos-")), Path(tempfile.mkdtemp(dir="/var/tmp", prefix="forebay-chaos-"))
+    return args, *(Path(tempfile.mkdtemp(dir=parent, prefix="forebay-chaos-")) for parent in ("/dev/shm", "/var/tmp"))
+
+
+def main():
+    if sys.argv[1:2] == ["--write"]:
+        write_for_ever(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    args, place, disk = begin(__doc__)
     node, chance = Node(args, place, disk), random.Random(args.seed)
     until, rounds, kills, losses, checked, parked = time.monotonic() + 60 * args.minutes, 0, 0, 0, 0, 0
     node.start_agent()

@@ -561,8 +561,6 @@ pub struct Health {
     pub version: String,
     /// Its clock at the report, in nanoseconds since 1970.
     pub clock_ns: i64,
-    /// Milliseconds since its start.
-    pub uptime_ms: u64,
     /// The most that the tier may have, in bytes.
     pub capacity_max_bytes: u64,
     /// What it may have now.
@@ -576,7 +574,7 @@ pub struct Health {
     /// and how long the oldest fetch under way has waited, in milliseconds.
     #[serde(deserialize_with = "sequence")]
     pub mounts: Vec<(String, bool, bool, u64, u64)>,
-    /// Peers that it does not ask for now, since they did not answer.
+    /// Peers that it leaves alone for a while, since they did not answer.
     #[serde(deserialize_with = "sequence")]
     pub avoided: Vec<String>,
     /// Whole days for which its certificate is valid; none without one.
@@ -587,7 +585,7 @@ pub struct Health {
     pub to_peers_bytes: u64,
     /// Dirty files that no pass is made of until somebody looks after them.
     pub parked_files: u64,
-    /// Age of the oldest dirty file, in milliseconds.
+    /// How long the oldest of the other dirty files has waited for its pass, in milliseconds.
     pub oldest_dirty_ms: u64,
     /// Second copies that no other place has taken, since the agent's start.
     pub copies_missed: u64,

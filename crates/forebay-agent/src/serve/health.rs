@@ -32,8 +32,7 @@ fn health(node: &Node, security: &Security) -> Health {
     Health {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         clock_ns: wall_clock_ns(),
-        uptime_ms: node.started.elapsed().as_millis() as u64,
-        capacity_max_bytes: node.control.status().max_bytes,
+        capacity_max_bytes: node.control.max_bytes(),
         capacity_bytes: node.cache.budget.capacity_bytes(),
         huge_pages: node.cache.tier.huge_pages().to_owned(),
         memory_problems: node.control.problems(),

@@ -429,9 +429,9 @@ impl WriteBack {
         self.changed.notify_all();
     }
 
-    /// Tells the node with the second copy of a dirty file something, if there is one: `tell` gets
-    /// a connection, the file, and the copy's generation. Whom it does not reach compares what the
-    /// PFS has before it writes there.
+    /// Sends something to the node with the second copy of a dirty file, if there is one: `tell`
+    /// gets a connection, the file, and the copy's generation. A node that it does not reach
+    /// compares what the PFS has before it writes there.
     pub(super) fn tell_second(
         &self,
         copy: u64,

@@ -328,7 +328,12 @@ impl WriteBack {
         let newest = self.is_newest(due);
         let mut state = self.state();
         match newest {
-            Ok(true) => true,
+            Ok(true) => {
+                if let Some(kept) = state.kept.get_mut(&due.copy) {
+                    kept.unanswered = None;
+                }
+                true
+            }
             Ok(false) => {
                 self.drop_copy(&mut state, due.copy);
                 false

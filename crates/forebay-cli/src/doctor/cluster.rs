@@ -6,7 +6,7 @@
 use super::finding::{EXPIRY_WARNING_DAYS, Finding, bad, good, warn};
 use forebay_agent::units::Human;
 use forebay_client::Client;
-use forebay_wire::{Health, NodeHealth};
+use forebay_wire::{Health, NodeHealth, Role};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
@@ -80,12 +80,6 @@ fn compare(all: &[NodeHealth]) -> Vec<Finding> {
     ));
     findings.extend(clocks(&nodes));
     findings.extend(mounts(&nodes));
-    findings.extend(differs(
-        "placement",
-        &nodes,
-        |node, _| format!("{:?}", node.extents.iter().filter(|(_, bytes)| *bytes > 0).collect::<Vec<_>>()),
-        "give each mount the same label and mount.extent on all nodes, else they look for pages at the wrong ones",
-    ));
     findings.extend(memory(&nodes));
     findings.extend(differs(
         "huge pages",
@@ -178,6 +172,14 @@ fn mounts(nodes: &Nodes<'_>) -> Vec<Finding> {
     labels.dedup();
     let mut findings = Vec::new();
     for label in labels {
+        let extent = |node: &NodeHealth| node.extents.iter().find(|(name, _)| name == label).map(|e| e.1);
+        let with_it: Vec<_> = nodes.iter().copied().filter(|(node, ..)| extent(node).is_some()).collect();
+        findings.extend(differs(
+            "placement",
+            &with_it,
+            |node, _| format!("extents of {} on mount {label:?}", Human(extent(node).unwrap_or(0))),
+            "give the mount the same mount.extent on all nodes, else they look for pages at the wrong ones",
+        ));
         let of = |health: &Health| health.mounts.iter().find(|mount| mount.0 == label).cloned();
         let with = |is_meant: fn(&(String, bool, bool, u64, u64)) -> bool| {
             named(nodes, move |health| of(health).is_some_and(|mount| is_meant(&mount)))
@@ -223,15 +225,19 @@ fn mounts(nodes: &Nodes<'_>) -> Vec<Finding> {
 
 fn memory(nodes: &Nodes<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let usual = median(nodes.iter().map(|(_, health, _)| health.capacity_max_bytes)).unwrap_or(0);
-    findings.extend(about(
-        "capacity",
-        named(nodes, |health| {
-            health.capacity_max_bytes < usual / SMALL_PART || health.capacity_max_bytes / SMALL_PART > usual
-        }),
-        &format!("tier.capacity is far from the usual {}", Human(usual)),
-        "files are placed by capacity; set it on purpose, or leave it out: a quarter of the memory",
-    ));
+    for (role, what) in [(Role::CoLocated, "co-located"), (Role::Dedicated, "dedicated")] {
+        let nodes: Vec<_> = nodes.iter().copied().filter(|(node, ..)| node.role == role).collect();
+        let usual = median(nodes.iter().map(|(_, health, _)| health.capacity_max_bytes)).unwrap_or(0);
+        findings.extend(about(
+            "capacity",
+            named(&nodes, |health| {
+                health.capacity_max_bytes < usual / SMALL_PART
+                    || health.capacity_max_bytes / SMALL_PART > usual
+            }),
+            &format!("tier.capacity is far from the {} of most {what} nodes", Human(usual)),
+            "files are placed by capacity; set it on purpose, or leave it out: a quarter of the memory",
+        ));
+    }
     findings.extend(about(
         "memory",
         named(nodes, |health| health.capacity_bytes < health.capacity_max_bytes / SMALL_PART),
@@ -386,6 +392,15 @@ mod tests {
             assert!(found[1].what == what && found[1].level != Level::Good, "{number}: {found:?}");
             assert!(found[1].found.contains("n3") && !found[1].found.contains("n2"), "{number}: {found:?}");
         }
+    }
+
+    #[test]
+    fn a_dedicated_node_may_have_another_capacity() {
+        let mut nodes = cluster();
+        nodes[0].role = Role::Dedicated;
+        nodes[0].health.as_mut().unwrap().1.capacity_max_bytes = 1 << 30;
+        nodes[0].health.as_mut().unwrap().1.capacity_bytes = 1 << 30;
+        assert_eq!(compare(&nodes).len(), 1, "{:?}", compare(&nodes));
     }
 
     #[test]
