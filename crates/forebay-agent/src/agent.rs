@@ -29,6 +29,7 @@ use crate::scheduler::Scheduler;
 use crate::serve::admin::change_capacity;
 use crate::serve::closer::Closer;
 use crate::serve::connection::Clients;
+use crate::serve::guest_mount::GuestMounts;
 use crate::serve::health;
 use crate::serve::session::Node;
 use crate::shuffle::{Shuffles, Spill};
@@ -92,7 +93,7 @@ impl Agent {
         let mounts = open_mounts(&config)?;
         let security = Security::configured(config.cluster.tls.as_deref())?;
         let counters = Arc::new(Counters::default());
-        let cache = Arc::new(open_cache(&config, program, counters.clone())?);
+        let cache = Arc::new(open_cache(&config, program.clone(), counters.clone())?);
         let shares = Arc::new(Shares::new(cache.budget.clone(), config.connections_max));
         adopt(&cache, &mounts, &shares, &counters)?;
         let wake = Arc::new(Wake::new()?);
@@ -185,6 +186,7 @@ impl Agent {
         ));
         let node = Arc::new(Node {
             write_back: Arc::new(write_back),
+            guest_mounts: GuestMounts::new(program, mounts.len()),
             layouts: Layouts::new(mounts.clone(), cache.clone()),
             orders: Orders::new(cache.clone(), mounts.clone(), shares.clone()),
             mounts,

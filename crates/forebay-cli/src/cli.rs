@@ -625,6 +625,9 @@ pub struct MountArgs {
     /// Stay in the foreground
     #[arg(long)]
     pub foreground: bool,
+    /// For the agent: only files that are dirty on other nodes; ends after it
+    #[arg(long, hide = true)]
+    pub for_guests: bool,
     /// Once mounted, leave the session and the standard error of the starter
     #[arg(long, hide = true)]
     pub in_background: bool,

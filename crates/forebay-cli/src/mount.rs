@@ -10,7 +10,7 @@ use crate::out::no_agent;
 use crate::patterns::whole_pattern;
 use crate::program::start_companion;
 use forebay_client::dirty::Patterns;
-use forebay_client::{Client, ClientConfig, second_place};
+use forebay_client::{Client, ClientConfig, GuestMode, second_place};
 use forebay_mount::{Mounted, Options};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::thread::UnshareFlags;
@@ -21,10 +21,15 @@ use std::io::{Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 /// Options that `mount(8)` passes on and that have no effect here.
 const IGNORED: [&str; 10] =
     ["defaults", "auto", "noauto", "user", "nouser", "users", "async", "_netdev", "nofail", "allow_other"];
+
+/// A mount for guests outlives its agent by so much: another one may be starting.
+const AGENT_AWAY_MAX: Duration = Duration::from_secs(60);
+const LOOK_FOR_AGENT: Duration = Duration::from_secs(5);
 
 /// Mounts a PFS.
 pub fn mount(global: &Global, args: &MountArgs) -> Outcome {
@@ -116,12 +121,19 @@ fn start(args: &MountArgs) -> Outcome {
 
 fn serve(global: &Global, args: &MountArgs, options: &Options) -> Outcome {
     let (pfs, at) = (&args.pfs, &args.mountpoint);
-    let config = quiet_config(global, args.copies.as_deref());
+    let mut config = quiet_config(global, args.copies.as_deref());
+    if args.for_guests {
+        config.guest = GuestMode::RequestsOnly;
+    }
+    let agent = args.for_guests.then(|| Client::new(config.clone()));
     let mounted = Mounted::new(pfs, at, options, Client::new(config))
         .map_err(|e| format!("cannot mount {} at {}: {e}", pfs.display(), at.display()))?;
     // The process would keep the directory of its caller busy.
     let _ = std::env::set_current_dir("/");
     unmount_at_signals(mounted.at().to_owned())?;
+    if let Some(agent) = agent {
+        unmount_after_agent(agent, mounted.at().to_owned())?;
+    }
     if args.in_background {
         // Not before it is mounted: autofs lets only processes of its own group see the place.
         rustix::process::setsid().map_err(|e| format!("cannot leave the session of the starter: {e}"))?;
@@ -148,6 +160,7 @@ fn quiet_config(global: &Global, copies: Option<&str>) -> ClientConfig {
     let mut config = global.client_config();
     config.second = copies.map_or(config.second, second_place);
     config.quiet = true;
+    config.guest = GuestMode::Requests;
     // A reader goes on with the PFS after any change, so nothing need be told apart: without a
     // watch, a write whose mtime was set back beside an unlink would pass for the unlink alone.
     config.watches = false;
@@ -176,6 +189,23 @@ fn unmount_at_signals(at: PathBuf) -> Result<(), String> {
     };
     let thread = std::thread::Builder::new().name("end".into()).spawn(wait);
     thread.map(drop).map_err(|e| format!("cannot wait for signals: {e}"))
+}
+
+/// Once there has been no agent for a while, unmounts: its programs keep what they have open.
+fn unmount_after_agent(agent: Client, at: PathBuf) -> Result<(), String> {
+    let wait = move || {
+        let mut seen = Instant::now();
+        while seen.elapsed() < AGENT_AWAY_MAX {
+            std::thread::sleep(LOOK_FOR_AGENT);
+            if agent.mount_roots().is_ok() {
+                seen = Instant::now();
+            }
+        }
+        // It may be gone already.
+        let _ = forebay_mount::unmount(&at, true);
+    };
+    let thread = std::thread::Builder::new().name("agent".into()).spawn(wait);
+    thread.map(drop).map_err(|e| format!("cannot wait for the agent's end: {e}"))
 }
 
 /// Unmounts.

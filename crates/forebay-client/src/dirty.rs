@@ -8,14 +8,16 @@
 //! If the agent dies, the writer goes on in memory: the next agent finds the content there.
 
 use crate::error::{no_agent, with_message};
+use crate::guest::GuestFile;
 use crate::session::{Client, NO_AGENT_MAX, NO_AGENT_PAUSE, unexpected};
 use forebay_store::dirty::{Begun, Words};
 pub use forebay_store::dirty_index::{DirtyIndex, path_beside as dirty_index_beside};
-use forebay_wire::{DirtyStatus, RECENT, Reply, Request, SecondPlace};
+use forebay_wire::{DirtyStatus, GuestMode, RECENT, Reply, Request, SecondPlace};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Rounds of asking for room; others may take it in between.
@@ -102,7 +104,16 @@ impl Newest {
 #[derive(Debug)]
 pub struct Absorbed {
     copy: u64,
-    words: Words,
+    words: Arc<Words>,
+}
+
+/// Where the bytes of such a file are.
+#[derive(Debug)]
+pub enum Bytes {
+    /// In this file, open as the program has opened its own.
+    Here(OwnedFd),
+    /// On another node.
+    Away(GuestFile),
 }
 
 /// Where a write goes.
@@ -127,7 +138,10 @@ impl Client {
         is_wanted: bool,
         (flags, truncated): (OFlags, bool),
     ) -> io::Result<(Absorbed, OwnedFd)> {
-        self.absorb_for(None, self.reopen_to_write(file)?.as_fd(), is_wanted, (flags, truncated))
+        match self.absorb_for(None, self.reopen_to_write(file)?.as_fd(), is_wanted, (flags, truncated))? {
+            (absorbed, Bytes::Here(content)) => Ok((absorbed, content)),
+            (_, Bytes::Away(_)) => Err(io::Error::other("programs of another node write the file")),
+        }
     }
 
     /// Opens a file once more, as [`Client::absorb_for`] wants it: the agent writes at any offset,
@@ -153,9 +167,9 @@ impl Client {
         anew: BorrowedFd<'_>,
         is_wanted: bool,
         (flags, truncated): (OFlags, bool),
-    ) -> io::Result<(Absorbed, OwnedFd)> {
-        let job = self.session.config.job_name.clone();
-        let request = Request::Absorb { is_wanted, flags: flags.bits(), truncated, job, owner };
+    ) -> io::Result<(Absorbed, Bytes)> {
+        let (job, guest) = (self.session.config.job_name.clone(), self.session.config.guest);
+        let request = Request::Absorb { is_wanted, flags: flags.bits(), truncated, job, owner, guest };
         let fds = [anew, anew];
         let stat = rustix::fs::fstat(anew)?;
         let is_dirty = self.dirty_index().is_some_and(|index| index.may_have(stat.st_dev, stat.st_ino));
@@ -167,8 +181,12 @@ impl Client {
         let sent: Result<[OwnedFd; 2], _> = answer.fds.try_into();
         match (answer.message, sent) {
             (Reply::Dirty { copy, .. }, Ok([content, words])) => {
-                let words = Words::received(&words)?;
-                Ok((Absorbed { copy, words }, content))
+                let words = Arc::new(Words::received(&words)?);
+                Ok((Absorbed { copy, words }, Bytes::Here(content)))
+            }
+            (Reply::Elsewhere, _) => {
+                let (absorbed, guest) = self.be_guest(anew, truncated)?;
+                Ok((absorbed, Bytes::Away(guest)))
             }
             (reply, _) => Err(unexpected(&reply)),
         }
@@ -358,6 +376,11 @@ impl Client {
         }
     }
 
+    /// See [`ClientConfig::guest`](crate::ClientConfig::guest).
+    pub fn guest_mode(&self) -> GuestMode {
+        self.session.config.guest
+    }
+
     /// See [`ClientConfig::second`](crate::ClientConfig::second).
     pub fn second(&self) -> Option<SecondPlace> {
         self.session.config.second
@@ -437,6 +460,15 @@ impl Client {
 }
 
 impl Absorbed {
+    pub(crate) fn new(copy: u64, words: Arc<Words>) -> Self {
+        Absorbed { copy, words }
+    }
+
+    /// Whether the file is dirty on another node.
+    pub fn is_guest(&self) -> bool {
+        self.words.is_guest()
+    }
+
     /// A write of `bytes` begins, which may wait for room.
     ///
     /// # Errors

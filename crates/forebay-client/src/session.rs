@@ -14,7 +14,8 @@ use forebay_store::dirty_index::DirtyIndex;
 use forebay_store::ring::RingWriter;
 use forebay_wire::channel::Peer;
 use forebay_wire::{
-    Channel, Hello, MAGIC, MountInfo, PROTOCOL, Received, Refusal, Reply, Request, SecondPlace, Welcome,
+    Channel, GuestMode, Hello, MAGIC, MountInfo, PROTOCOL, Received, Refusal, Reply, Request, SecondPlace,
+    Welcome,
 };
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -58,6 +59,8 @@ pub struct ClientConfig {
     /// Where else than in this node's memory what was written to the tier first is when `fsync` or
     /// `close` returns.
     pub second: Option<SecondPlace>,
+    /// How the program writes files that are dirty on other nodes.
+    pub guest: GuestMode,
     /// Name of the program's job, as of `forebay run --job`.
     pub job_name: Option<String>,
     /// Say nothing on stderr.
@@ -78,6 +81,7 @@ impl Default for ClientConfig {
             trusted_agent: None,
             read_ahead_bytes: None,
             second: None,
+            guest: GuestMode::default(),
             job_name: None,
             quiet: false,
             watches: true,

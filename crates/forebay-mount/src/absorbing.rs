@@ -17,8 +17,8 @@ use crate::fs::{Fs, Located, number_of, self_path, stat};
 use crate::handles::Handle;
 use crate::request::Request;
 use forebay_client::dirty::may_be_elsewhere;
-use forebay_client::{Target, is_no_agent};
-use rustix::fs::{Mode, OFlags, Statx, ftruncate};
+use forebay_client::{Bytes, GuestMode, Target, is_no_agent};
+use rustix::fs::{Mode, OFlags, Statx};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -59,9 +59,10 @@ impl Fs {
             !is_dirty && self.client.has_other_nodes() && may_be_elsewhere(now.size, now.mtime_ns);
         // A pass has written after the open has emptied it.
         let is_full_again = empties && now.size > 0;
-        let is_wanted = writes && (now.size == 0 || is_full_again) && self.is_to_be_absorbed(node);
+        let is_wanted = writes && self.is_to_be_absorbed(node);
+        let is_empty = now.size == 0 || is_full_again;
         let is_known = !is_new && (is_dirty || is_foreign || is_full_again);
-        if !is_known && !is_wanted {
+        if !is_known && !(is_wanted && is_empty) {
             return Ok(None);
         }
         let anew = match writes {
@@ -79,15 +80,19 @@ impl Fs {
             Err(_) if !is_dirty && !is_foreign => return Ok(None),
             Err(e) => return Err(e),
         };
-        let new = |content, file| Content::new(content, file, now, share);
+        let is_for_library = self.client.guest_mode() == GuestMode::RequestsOnly;
+        let new = |content, file| match Content::new(content, file, now, share) {
+            content if is_for_library => content.closed_by_program(),
+            content => content,
+        };
         let owner = self.callers.switches().then_some(uid);
         let found = self.as_daemon(|| match anew {
             Some(anew) => {
                 let opening = (OFlags::from_bits_retain(flags as u32), empties);
                 match self.client.absorb_for(owner, anew.as_fd(), is_wanted, opening) {
-                    Ok((absorbed, fd)) => {
+                    Ok((absorbed, bytes)) => {
                         let copy = absorbed.copy();
-                        Ok(Some(new((Some(absorbed), copy, fd), Some(identity))))
+                        Ok(Some(new((Some(absorbed), copy, bytes), Some(identity))))
                     }
                     // It is empty now, or all of it is on the PFS.
                     Err(e) if !is_dirty || empties || !is_no_agent(&e) => Ok(None),
@@ -96,11 +101,11 @@ impl Fs {
             }
             None if is_dirty => {
                 let found = self.client.dirty_content(file);
-                found.map(|found| found.map(|(copy, fd)| new((None, copy, fd), Some(identity))))
+                found.map(|found| found.map(|(copy, fd)| new((None, copy, Bytes::Here(fd)), Some(identity))))
             }
             None => {
                 let found = self.client.newest_content(file);
-                found.map(|found| found.map(|(fd, _)| new((None, 0, fd), None)))
+                found.map(|found| found.map(|(fd, _)| new((None, 0, Bytes::Here(fd)), None)))
             }
         });
         found.map_err(|e| number_of(&e))
@@ -149,7 +154,7 @@ impl Fs {
             }
             let stat = stat(handle.as_fd()).ok()?;
             let share = self.keep_for(handle.owner).ok()?;
-            Some(Content::new((None, copy, fd), Some(identity(&stat)), shown(&stat), share))
+            Some(Content::new((None, copy, Bytes::Here(fd)), Some(identity(&stat)), shown(&stat), share))
         });
         handle.put_content(content?);
         handle.content()
@@ -185,7 +190,8 @@ impl Fs {
     }
 
     /// Changes the content of a file by `change`, which adds up to `bytes`, and clears the bits for
-    /// set-user-ID programs, if it `clears_bits`. `None`: it is to be changed on the PFS. The
+    /// set-user-ID programs, if it `clears_bits`. `change` returns nothing if a guest's file has to
+    /// go to the PFS. `None`: it is to be changed on the PFS. The
     /// thread acts as this process then.
     ///
     /// # Errors
@@ -194,25 +200,30 @@ impl Fs {
         &self,
         handle: &Handle,
         (bytes, clears_bits): (u64, bool),
-        change: impl FnOnce(BorrowedFd<'_>) -> Result<R, Errno>,
+        change: impl Fn(&Content) -> Result<Option<R>, Errno>,
     ) -> Result<Option<R>, Errno> {
         let Some(content) = handle.content() else { return Ok(None) };
         let Some(absorbed) = &content.absorbed else { return Ok(None) };
         self.callers.act_as_daemon();
-        match absorbed.begin(&self.client, bytes) {
-            Ok(Target::Tier) => {
-                if clears_bits && content.is_to_clear_bits() {
-                    clear_bits(handle.as_fd());
+        loop {
+            match absorbed.begin(&self.client, bytes) {
+                Ok(Target::Tier) => {
+                    if clears_bits && content.is_to_clear_bits() {
+                        clear_bits(handle.as_fd());
+                    }
+                    let changed = change(&content);
+                    absorbed.end();
+                    // `None`: it is called in now.
+                    if let Some(changed) = changed? {
+                        return Ok(Some(changed));
+                    }
                 }
-                let changed = change(content.as_fd());
-                absorbed.end();
-                changed.map(Some)
+                Ok(Target::Pfs) => {
+                    self.leave_content(handle.node, &content);
+                    return Ok(None);
+                }
+                Err(e) => return Err(number_of(&e)),
             }
-            Ok(Target::Pfs) => {
-                self.leave_content(handle.node, &content);
-                Ok(None)
-            }
-            Err(e) => Err(number_of(&e)),
         }
     }
 
@@ -254,7 +265,9 @@ impl Fs {
         let cut = |handle: &Handle| {
             let clears_bits = request.header.uid != 0;
             self.as_daemon(|| {
-                self.write_to_content(handle, (0, clears_bits), |content| ftruncate(content, size))
+                self.write_to_content(handle, (0, clears_bits), |content| {
+                    content.set_len(size).map_err(|e| number_of(&e))
+                })
             })
         };
         match file {

@@ -1,12 +1,13 @@
 //! The newest bytes of an open file, if the PFS does not have them ([`crate::absorbing`]).
 
-use crate::served::FRESH;
+use crate::served::{FRESH, read_pfs};
 use crate::shares::Share;
+use crate::writes::{write_all, write_once};
 use forebay_client::dirty::{Newest, Shown};
-use forebay_client::{Absorbed, Client};
-use rustix::fs::{FileType, Statx, StatxTimestamp, fstat, makedev};
+use forebay_client::{Absorbed, Bytes, Client, errno};
+use rustix::fs::{FileType, Statx, StatxTimestamp, fstat, ftruncate, makedev};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -14,7 +15,7 @@ use std::time::Instant;
 /// The newest bytes of an open file.
 #[derive(Debug)]
 pub struct Content {
-    fd: OwnedFd,
+    bytes: Bytes,
     /// Number of the dirty file.
     pub copy: u64,
     /// `None`: it is only read.
@@ -30,20 +31,22 @@ pub struct Content {
     asked: Mutex<Instant>,
     /// A write has cleared the bits for set-user-ID programs.
     has_cleared_bits: AtomicBool,
+    /// It is the program's close that counts: not where another library tells of that.
+    notes_closes: bool,
     /// What the descriptor takes of the user's share.
     _share: Option<Share>,
 }
 
 impl Content {
-    /// A content, open as `fd`, of a file of which the PFS has `shown` this.
+    /// A content of a file of which the PFS has `shown` this.
     pub fn new(
-        (absorbed, copy, fd): (Option<Absorbed>, u64, OwnedFd),
+        (absorbed, copy, bytes): (Option<Absorbed>, u64, Bytes),
         file: Option<(u64, u64)>,
         shown: Shown,
         share: Option<Share>,
     ) -> Self {
         Content {
-            fd,
+            bytes,
             copy,
             absorbed,
             file,
@@ -51,8 +54,15 @@ impl Content {
             has_left: AtomicBool::new(false),
             asked: Mutex::new(Instant::now()),
             has_cleared_bits: AtomicBool::new(false),
+            notes_closes: true,
             _share: share,
         }
+    }
+
+    /// The library of its program tells when it is closed.
+    pub fn closed_by_program(mut self) -> Self {
+        self.notes_closes = false;
+        self
     }
 
     /// Whether the PFS is to be read and written instead.
@@ -68,7 +78,8 @@ impl Content {
     /// Whether it has what was written last, as far as can be known without asking anybody.
     pub fn is_newest(&self, client: &Client) -> bool {
         let is_wanted = self.absorbed.as_ref().is_some_and(Absorbed::is_called_in);
-        !self.has_left() && !is_wanted && self.file.is_some_and(|file| client.may_be_dirty(file))
+        let is_away = matches!(self.bytes, Bytes::Away(_));
+        !self.has_left() && !is_wanted && (is_away || self.file.is_some_and(|file| client.may_be_dirty(file)))
     }
 
     /// Whether the agent is to be asked again whether this is the newest; true once in that time.
@@ -101,23 +112,83 @@ impl Content {
 
     /// What is newer than what the PFS has `shown`.
     pub fn newest(&self, shown: Shown) -> Option<Newest> {
-        let stat = fstat(&self.fd).ok()?;
-        let mtime_ns = nanos(stat.st_mtime, stat.st_mtime_nsec as i64);
-        let newest = Newest { size: stat.st_size as u64, blocks: stat.st_blocks as u64, mtime_ns };
-        Some(newest.with_time_set(shown, self.shown_mtime_ns))
+        let (size, blocks, mtime_ns) = match &self.bytes {
+            Bytes::Here(fd) => {
+                let stat = fstat(fd).ok()?;
+                let mtime_ns = nanos(stat.st_mtime, stat.st_mtime_nsec as i64);
+                (stat.st_size as u64, stat.st_blocks as u64, mtime_ns)
+            }
+            Bytes::Away(guest) => guest.stat().ok()??,
+        };
+        Some(Newest { size, blocks, mtime_ns }.with_time_set(shown, self.shown_mtime_ns))
     }
-}
 
-impl AsFd for Content {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    /// The file that has it, unless that is on another node.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        match &self.bytes {
+            Bytes::Here(fd) => Some(fd.as_fd()),
+            Bytes::Away(_) => None,
+        }
+    }
+
+    /// Reads until `room` is full or the content ends; `None`: from the PFS.
+    ///
+    /// # Errors
+    /// The other node is gone.
+    pub fn read(&self, room: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
+        let guest = match &self.bytes {
+            Bytes::Here(fd) => return read_pfs(fd.as_fd(), room, offset, true).map(Some),
+            Bytes::Away(guest) => guest,
+        };
+        let mut done = 0;
+        while done < room.len() {
+            match guest.read(&mut room[done..], offset + done as u64).map_err(|e| plain(&e))? {
+                None => return Ok(None),
+                Some(0) => break,
+                Some(read) => done += read,
+            }
+        }
+        Ok(Some(done))
+    }
+
+    /// Writes with or without `O_APPEND` now and when it was opened (`appends`); how many bytes,
+    /// which may be fewer. `None`: none, and the file goes to the PFS.
+    ///
+    /// # Errors
+    /// Those of the write; the other node is gone.
+    pub fn write(&self, data: &[u8], offset: u64, appends: (bool, bool)) -> io::Result<Option<usize>> {
+        match &self.bytes {
+            Bytes::Here(fd) => {
+                let once = |data: &[u8], offset| write_once(fd.as_fd(), data, offset, appends);
+                Ok(write_all(data, offset, once).map(Some)?)
+            }
+            Bytes::Away(guest) => guest.write(data, offset, appends.1).map_err(|e| plain(&e)),
+        }
+    }
+
+    /// Cuts or extends it; `None`: on the PFS.
+    ///
+    /// # Errors
+    /// As [`Content::write`].
+    pub fn set_len(&self, size: u64) -> io::Result<Option<()>> {
+        match &self.bytes {
+            Bytes::Here(fd) => Ok(ftruncate(fd, size).map(Some)?),
+            Bytes::Away(guest) => guest.set_len(size).map_err(|e| plain(&e)),
+        }
     }
 }
 
 impl Drop for Content {
     fn drop(&mut self) {
-        self.absorbed.iter().for_each(Absorbed::note_closed);
+        if self.notes_closes {
+            self.absorbed.iter().for_each(Absorbed::note_closed);
+        }
     }
+}
+
+/// With the number alone, which is what a program gets.
+fn plain(e: &io::Error) -> io::Error {
+    io::Error::from_raw_os_error(errno(e))
 }
 
 fn nanos(seconds: i64, nanoseconds: i64) -> i64 {

@@ -4,19 +4,18 @@ use crate::abi::{
     CopyFileRangeIn, FSYNC_FDATASYNC, FallocateIn, FsyncIn, IoctlIn, IoctlOut, LseekIn, LseekOut, ReadIn,
     WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
 };
+use crate::content::Content;
 use crate::fs::{Done, Effect, Fs, Out, last_error, number_of};
 use crate::handles::Handle;
 use crate::request::Request;
 use crate::served::read_pfs;
+use crate::writes::{write_all, write_once};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Most bytes that one copy request copies, so that it ends soon.
 const COPY_BYTES: u64 = 128 << 20;
-
-/// `RWF_NOAPPEND`, which is newer than the C library's header.
-const RWF_NOAPPEND: i32 = 0x20;
 
 /// Requests for the file flags of `lsattr` and `chattr`, each in two forms.
 const GET_FLAGS: u32 = 0x8008_6601;
@@ -36,10 +35,13 @@ impl Fs {
         let handle = self.handle(arg.fh)?;
         self.nodes.used(&handle);
         let buffer = out.data(arg.size);
-        if let Some(content) = self.current_content(&handle) {
-            let n = read_pfs(content.as_fd(), buffer, arg.offset, true).map_err(|e| number_of(&e))?;
-            out.has_data(n);
-            return Ok(Effect::Nothing);
+        while let Some(content) = self.current_content(&handle) {
+            if let Some(n) = content.read(buffer, arg.offset).map_err(|e| number_of(&e))? {
+                out.has_data(n);
+                return Ok(Effect::Nothing);
+            }
+            // It is called in: a guest reads it on the PFS once that has it.
+            self.go_on_at_pfs(&handle)?;
         }
         self.register_with_tier(&handle);
         let n = match handle.served.read(buffer, arg.offset) {
@@ -61,20 +63,28 @@ impl Fs {
         let appends = (handle.flags & libc::O_APPEND != 0, arg.flags & libc::O_APPEND != 0);
         let (from_cache, kill) =
             (arg.write_flags & WRITE_CACHE != 0, arg.write_flags & WRITE_KILL_SUIDGID != 0);
-        let done = match self.write_to_content(&handle, (data.len() as u64, kill), |content| {
-            write_all(data, arg.offset, |data, offset| write_once(content, data, offset, appends))
-        })? {
-            Some(done) => done,
-            None => {
-                let opener = handle.writer.as_deref().filter(|_| from_cache);
-                self.callers.act_as_writer(&request.header, opener, kill);
-                let done = write_all(data, arg.offset, |data, offset| {
-                    handle.with_flags(arg.flags, || write_once(handle.as_fd(), data, offset, appends))
-                })?;
-                handle.wrote(arg.offset, done as u64);
-                done
+        let mut done = 0;
+        while done < data.len() {
+            let (rest, offset) = (&data[done..], arg.offset + done as u64);
+            let to_content =
+                |content: &Content| content.write(rest, offset, appends).map_err(|e| number_of(&e));
+            match self.write_to_content(&handle, (rest.len() as u64, kill), to_content) {
+                Ok(Some(0)) => break,
+                Ok(Some(n)) => done += n,
+                Ok(None) => {
+                    let opener = handle.writer.as_deref().filter(|_| from_cache);
+                    self.callers.act_as_writer(&request.header, opener, kill);
+                    let written = write_all(rest, offset, |data, offset| {
+                        handle.with_flags(arg.flags, || write_once(handle.as_fd(), data, offset, appends))
+                    })?;
+                    handle.wrote(offset, written as u64);
+                    done += written;
+                    break;
+                }
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e),
             }
-        };
+        }
         out.put(&WriteOut { size: done as u32, padding: 0 });
         Ok(Effect::Nothing)
     }
@@ -123,7 +133,10 @@ impl Fs {
         let handle = self.handle(arg.fh)?;
         let flags = FallocateFlags::from_bits_retain(arg.mode as u32);
         let bytes = if flags.contains(FallocateFlags::PUNCH_HOLE) { 0 } else { arg.length };
-        let change = |content: BorrowedFd<'_>| rustix::fs::fallocate(content, flags, arg.offset, arg.length);
+        let change = |content: &Content| {
+            let file = content.file().ok_or(Errno::OPNOTSUPP)?;
+            rustix::fs::fallocate(file, flags, arg.offset, arg.length).map(Some)
+        };
         match self.write_to_content(&handle, (bytes, request.header.uid != 0), change) {
             Ok(Some(())) => return Ok(Effect::Nothing),
             // The memory cannot do it, and the PFS may.
@@ -145,7 +158,11 @@ impl Fs {
         let arg: LseekIn = request.arg()?;
         let handle = self.handle(arg.fh)?;
         let content = self.current_content(&handle);
-        let file = content.as_ref().map_or(handle.as_fd(), |content| content.as_fd());
+        let Some(file) = content.as_ref().map_or(Some(handle.as_fd()), |content| content.file()) else {
+            // All of it is data.
+            out.put(&LseekOut { offset: self.seek_away(&handle, arg.offset, arg.whence)? });
+            return Ok(Effect::Nothing);
+        };
         // SAFETY: no pointers. Nobody uses the position of this descriptor.
         let offset = unsafe { libc::lseek(file.as_raw_fd(), arg.offset, arg.whence) };
         if offset < 0 {
@@ -153,6 +170,16 @@ impl Fs {
         }
         out.put(&LseekOut { offset });
         Ok(Effect::Nothing)
+    }
+
+    fn seek_away(&self, handle: &Handle, offset: i64, whence: i32) -> Result<i64, Errno> {
+        let stat = crate::fs::stat(handle.as_fd())?;
+        let size = self.newest(handle.node, &stat).stx_size as i64;
+        match whence {
+            _ if !(0..size).contains(&offset) => Err(Errno::NXIO),
+            libc::SEEK_DATA => Ok(offset),
+            _ => Ok(size),
+        }
     }
 
     /// COPY_FILE_RANGE: the PFS copies, perhaps without moving bytes.
@@ -164,13 +191,15 @@ impl Fs {
         let (from, to) = (self.handle(arg.fh_in)?, self.handle(arg.fh_out)?);
         let len = arg.len.min(COPY_BYTES) as usize;
         let source = self.current_content(&from);
-        let source = source.as_ref().map_or(from.as_fd(), |content| content.as_fd());
+        let source =
+            source.as_ref().map_or(Some(from.as_fd()), |content| content.file()).ok_or(Errno::XDEV)?;
         let copy = |to: BorrowedFd<'_>| {
             let (mut off_in, mut off_out) = (arg.off_in, arg.off_out);
             // Between a content and a file of the PFS this is EXDEV, and the kernel copies itself.
             rustix::fs::copy_file_range(source, Some(&mut off_in), to, Some(&mut off_out), len)
         };
-        let n = match self.write_to_content(&to, (len as u64, request.header.uid != 0), copy)? {
+        let to_content = |content: &Content| copy(content.file().ok_or(Errno::XDEV)?).map(Some);
+        let n = match self.write_to_content(&to, (len as u64, request.header.uid != 0), to_content)? {
             Some(n) => n,
             None => {
                 self.callers.act_as_writer(&request.header, None, true);
@@ -228,41 +257,4 @@ fn read_through(handle: &Handle, buffer: &mut [u8], offset: u64) -> Result<usize
         }
         result => result.map_err(|e| number_of(&e)),
     }
-}
-
-/// Writes all of `data` by parts, or as much as goes before an error.
-fn write_all(
-    data: &[u8],
-    offset: u64,
-    write: impl Fn(&[u8], u64) -> Result<usize, Errno>,
-) -> Result<usize, Errno> {
-    let mut done = 0;
-    while done < data.len() {
-        match write(&data[done..], offset + done as u64) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(_) if done > 0 => break,
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(done)
-}
-
-/// Writes by the program's current flags: it may have changed them since it opened the file.
-fn write_once(
-    file: BorrowedFd<'_>,
-    data: &[u8],
-    offset: u64,
-    (opened_to_append, appends): (bool, bool),
-) -> Result<usize, Errno> {
-    let how = match (appends, opened_to_append) {
-        (true, false) => libc::RWF_APPEND,
-        (false, true) => RWF_NOAPPEND,
-        _ => return rustix::io::pwrite(file, data, offset),
-    };
-    let part = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
-    let fd = file.as_raw_fd();
-    // SAFETY: one buffer, which is only read.
-    let n = unsafe { libc::pwritev2(fd, &raw const part, 1, offset as libc::off_t, how) };
-    if n < 0 { Err(last_error()) } else { Ok(n as usize) }
 }

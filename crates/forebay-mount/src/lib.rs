@@ -41,6 +41,7 @@ mod served;
 mod shares;
 mod turns;
 mod two_names;
+mod writes;
 
 pub use messages::{say, to_system_log};
 pub use mounting::{FS_TYPE, unmount};

@@ -178,8 +178,8 @@ pub fn opened(
         && own_files::stat(fd).is_some_and(|stat| {
             may_be_elsewhere(size, stat.st_mtime.saturating_mul(1_000_000_000) + stat.st_mtime_nsec)
         });
-    let is_wanted = access.may_write() && (size == 0 || is_full_again) && is_wanted(path);
-    let is_meant = dirty || is_foreign || is_wanted || is_full_again;
+    let is_wanted = access.may_write() && is_wanted(path);
+    let is_meant = dirty || is_foreign || is_wanted && size == 0 || is_full_again;
     if !is_meant || own_files::are_too_many(ENTRIES.count()) || !dirty && writes(identity) {
         return None;
     }
@@ -291,6 +291,20 @@ pub fn on_pfs(fd: c_int) -> c_int {
     }
 }
 
+/// As [`on_pfs`], for a lock, which may be relative to the position.
+#[inline]
+pub fn to_lock(fd: c_int) -> c_int {
+    let file = on_pfs(fd);
+    if file != fd {
+        // SAFETY: no pointers.
+        unsafe {
+            let position = kernel::sys!(SYS_lseek, fd, 0, libc::SEEK_CUR);
+            kernel::sys!(SYS_lseek, file, position, libc::SEEK_SET);
+        }
+    }
+    file
+}
+
 /// Runs a call that writes `bytes` to `fd`, at most. `None`: it fails by the `errno` that is set,
 /// because the PFS does not take what was written before.
 #[inline]
@@ -399,6 +413,27 @@ pub fn before_rename(client: &Client, from: &[u8], to: &[u8]) -> Result<(), c_in
     let file = rustix::fs::openat(rustix::fs::CWD, from, open, rustix::fs::Mode::empty()).ok();
     let synced = client.sync_before_rename(file.as_ref().map(AsFd::as_fd), old.len() == 0);
     synced.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// Before `fd` is mapped together with others: a guest's file goes to the PFS, because no mapping
+/// reaches another node. Otherwise the error number.
+pub fn before_sharing(fd: c_int) -> Result<(), c_int> {
+    let Some(entry) = ENTRIES.pin(fd).map(|entry| Arc::clone(&entry)) else { return Ok(()) };
+    let (Some(absorbed), Some(inside)) = (&entry.absorbed, inside::enter()) else { return Ok(()) };
+    if !absorbed.is_guest() {
+        return Ok(());
+    }
+    let gone_on = inside::guarded(&inside, || {
+        Some(match absorbed.go_on_at_pfs(CLIENT.get()?) {
+            Ok(()) => {
+                leave(fd, &entry);
+                Ok(())
+            }
+            Err(e) => Err(e.raw_os_error().unwrap_or(libc::EIO)),
+        })
+    });
+    ENTRIES.free_retired();
+    gone_on.unwrap_or(Ok(()))
 }
 
 /// The program maps `fd` to store to it.

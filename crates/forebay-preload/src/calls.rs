@@ -149,14 +149,14 @@ take_place! {
     }
 
     fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
-        before_lock(fd, command);
-        let result = next!(fcntl(fd => c_int, command => c_int, argument => *mut c_void) -> c_int, else -1);
+        let file = before_fcntl(fd, command);
+        let result = next!(fcntl(file => c_int, command => c_int, argument => *mut c_void) -> c_int, else -1);
         after_fcntl(fd, command, result)
     }
 
     fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
-        before_lock(fd, command);
-        let result = next!(fcntl64(fd => c_int, command => c_int, argument => *mut c_void) -> c_int, else -1);
+        let file = before_fcntl(fd, command);
+        let result = next!(fcntl64(file => c_int, command => c_int, argument => *mut c_void) -> c_int, else -1);
         after_fcntl(fd, command, result)
     }
 
@@ -235,6 +235,13 @@ macro_rules! maps {
             {
                 return at;
             }
+            if absorb::has(fd)
+                && flags & libc::MAP_SHARED != 0
+                && let Err(errno) = absorb::before_sharing(fd)
+            {
+                refused(errno);
+                return libc::MAP_FAILED;
+            }
             if absorb::has(fd) && call.stores() {
                 // Stores take room of the content, or go to the PFS.
                 // SAFETY: the program's own arguments.
@@ -287,14 +294,18 @@ fn is_taken(to: c_int) -> bool {
     own_files::is_own(to)
 }
 
-/// Before the lock is there, because from then on no descriptor of the file may be closed.
+/// Which number a call of `fcntl` means: locks are those of the file on the PFS, where programs of
+/// other nodes see them. The library is told before the lock is there, because from then on no
+/// descriptor of the file may be closed.
 #[inline]
-fn before_lock(fd: c_int, command: c_int) {
+fn before_fcntl(fd: c_int, command: c_int) -> c_int {
     match command {
         libc::F_SETLK | libc::F_SETLKW => tier::locks(fd),
         libc::F_OFD_SETLK | libc::F_OFD_SETLKW => tier::locks_file(fd),
-        _ => {}
+        libc::F_GETLK | libc::F_OFD_GETLK => {}
+        _ => return fd,
     }
+    absorb::to_lock(fd)
 }
 
 #[inline]

@@ -6,7 +6,7 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use libc::{FILE, id_t, idtype_t, off_t, pid_t, rusage, siginfo_t, sigset_t, size_t, ssize_t, timespec};
 
-use crate::absorb::Access;
+use crate::absorb::{self, Access};
 use crate::calls::{self, exports, take_place};
 use crate::next::next;
 use crate::{bare_calls, inside, observer, stdio, tier};
@@ -16,7 +16,10 @@ use crate::{bare_calls, inside, observer, stdio, tier};
 macro_rules! synchronizes {
     ($($after:ident: $(#[$first:ident($fd:ident)])? fn $name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => { take_place! {$(
         fn $name($($arg: $type),*) -> $ret {
-            $( tier::$first($fd); )?
+            $(
+                tier::$first($fd);
+                let $fd = absorb::to_lock($fd);
+            )?
             let result = next!($name($($arg => $type),*) -> $ret, else -1);
             tier::$after();
             result

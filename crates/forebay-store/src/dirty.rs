@@ -27,6 +27,7 @@ const WRITES_AT: usize = 64;
 const ROOM_AT: usize = 128;
 const MAPPED_AT: usize = 192;
 const CLOSES_AT: usize = 256;
+const GUEST_AT: usize = 320;
 
 /// A record longer than this is none.
 const RECORD_BYTES_MAX: u64 = 64 << 10;
@@ -107,6 +108,14 @@ impl DirtyRecord {
         read_exact_at(file.as_fd(), &mut bytes, 0)?;
         postcard::from_bytes(&bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
     }
+}
+
+/// Memory that the bytes pass through which a guest writes and reads.
+///
+/// # Errors
+/// No memory, or no descriptors left.
+pub fn guest_buffer(bytes: u64) -> io::Result<OwnedFd> {
+    sealed_memfd(c"forebay-guest", bytes)
 }
 
 /// Whether a write may begin.
@@ -196,6 +205,17 @@ impl Words {
     /// Whether stores may reach the content unannounced: such a file cannot be called in.
     pub fn is_mapped(&self) -> bool {
         self.map.word(MAPPED_AT).load(SeqCst) != 0
+    }
+
+    /// Agent: the file is dirty on another node, whose agent has the room and the content.
+    pub fn set_guest(&self) {
+        self.map.word(GUEST_AT).store(1, SeqCst);
+        self.set_room(u64::MAX);
+    }
+
+    /// Whether the file is dirty on another node.
+    pub fn is_guest(&self) -> bool {
+        self.map.word(GUEST_AT).load(SeqCst) != 0
     }
 
     /// Writer: the program has closed the file, or ends in order. One that is killed does not say

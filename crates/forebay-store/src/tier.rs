@@ -15,11 +15,12 @@ use crate::full_io::write_all_at;
 use crate::mounting::{TMPFS_MAGIC, backing_name, explain, huge_setting, is_tmpfs_mount, mount_or_resize};
 use crate::{keeper, state};
 use rustix::fs::{
-    AtFlags, CWD, FlockOperation, Mode, OFlags, StatVfs, flock, fstatfs, fstatvfs, mkdirat, openat, renameat,
-    statat, unlinkat,
+    AtFlags, CWD, FlockOperation, Mode, OFlags, StatVfs, StatxFlags, flock, fstatfs, fstatvfs, mkdirat,
+    openat, renameat, statat, statx, unlinkat,
 };
 use rustix::mount::{UnmountFlags, unmount};
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -124,6 +125,17 @@ impl Tier {
     /// What `fstat` returns.
     pub fn device(&self) -> io::Result<u64> {
         Ok(rustix::fs::fstat(&self.root)?.st_dev)
+    }
+
+    /// A number of this memory: another one has another, also on the same node.
+    ///
+    /// # Errors
+    /// What `statx` returns.
+    pub fn life(&self) -> io::Result<u64> {
+        let stat = statx(&self.copies, c"", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::BTIME)?;
+        let mut hasher = DefaultHasher::new();
+        (stat.stx_dev_minor, stat.stx_ino, stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec).hash(&mut hasher);
+        Ok(hasher.finish())
     }
 
     /// Which backing was taken.

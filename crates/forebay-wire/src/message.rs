@@ -16,7 +16,7 @@ use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 20;
+pub const PROTOCOL: u32 = 21;
 
 /// A file that was written longer ago is whole on the PFS. The clocks of servers and nodes may
 /// differ by a minute.
@@ -316,6 +316,9 @@ pub enum Request {
         job: Option<String>,
         /// The user for whom an operator's mount has opened it, if that is not the sender.
         owner: Option<u32>,
+        /// If the file is dirty on another node. → [`Reply::Elsewhere`], if the sender can deal with
+        /// that
+        guest: GuestMode,
     },
     /// A write of `bytes` to a dirty file of this user needs room. → [`Reply::Done`] or
     /// [`Reply::Refused`]
@@ -433,6 +436,62 @@ pub enum Request {
     CheckpointMarkers(Vec<String>),
     /// The rules of this user, or all for the operator, with their sets. → [`Reply::Checkpoints`]
     CheckpointList,
+    /// Writes and reads of this connection go to a file that is dirty on another node. With the file
+    /// twice, as [`Request::StageCommit`]. → [`Reply::Guest`] with the words, and the buffer that
+    /// the bytes pass through; [`Reply::Refused`]; or [`Reply::Failed`]
+    GuestOpen {
+        /// The program has truncated the file by its open.
+        truncated: bool,
+        /// This goes on with an earlier connection.
+        resumes: Option<GuestId>,
+    },
+    /// Write the first `len` bytes of the buffer, at most [`GUEST_BYTES`]. → [`Reply::GuestDone`],
+    /// [`Reply::GuestLeft`] or [`Reply::Failed`]; so for the next three
+    GuestWrite {
+        /// Where.
+        offset: u64,
+        /// How many bytes.
+        len: u32,
+        /// At the end of the file instead.
+        appends: bool,
+    },
+    /// Read into the buffer, as [`Request::GuestWrite`].
+    GuestRead {
+        /// From where.
+        offset: u64,
+        /// How many bytes at most.
+        len: u32,
+    },
+    /// Cut or extend it to so many bytes.
+    GuestCut(u64),
+    /// Its length and times. → [`Reply::DirtyStat`], or as [`Request::GuestWrite`]
+    GuestStat,
+    /// The program has closed the file. One way.
+    GuestClose,
+}
+
+/// Bytes of a [`Request::GuestWrite`] or [`Request::GuestRead`], at most.
+pub const GUEST_BYTES: usize = 256 << 10;
+
+/// Whether a program can write a file that is dirty on another node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GuestMode {
+    /// By the descriptor that it gets.
+    #[default]
+    Descriptor,
+    /// By [`Request::GuestOpen`].
+    Requests,
+    /// By [`Request::GuestOpen`], and nothing else is meant.
+    RequestsOnly,
+}
+
+/// Names a guest to the node of the file, so that a later connection goes on with an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestId {
+    /// Of the guest.
+    pub number: u64,
+    /// Of the memory that the file is in.
+    pub life: u64,
 }
 
 /// What is to become of the checkpoints of a job.
@@ -610,6 +669,15 @@ pub enum Reply {
     ShuffleBlocks(Vec<BlockPlace>),
     /// To [`Request::CheckpointList`].
     Checkpoints(Vec<CheckpointSeries>),
+    /// To [`Request::Absorb`]: the file is dirty on another node. The program can be a guest there,
+    /// by [`Request::GuestOpen`].
+    Elsewhere,
+    /// To [`Request::GuestOpen`]. The number of the guest stands for that of a dirty file.
+    Guest(GuestId),
+    /// So many bytes were written or read.
+    GuestDone(u64),
+    /// Nothing was done: the file goes to the PFS, by [`Request::CallIn`].
+    GuestLeft,
 }
 
 /// The sets of checkpoints that a rule has seen.
@@ -992,16 +1060,16 @@ mod tests {
             stamps: "s".into(),
         };
         let bytes = postcard::to_stdvec(&mount).unwrap();
-        assert_eq!((PROTOCOL, bytes), (20, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
+        assert_eq!((PROTOCOL, bytes), (21, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
         let status = Status { mounts: vec![mount], ..Status::default() };
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (20, 37));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (20, vec![11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (21, 37));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (21, vec![11]));
         let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
-        assert_eq!((PROTOCOL, facts), (20, vec![1, 2, 6, 8]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (20, vec![0; 11]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (20, vec![0; 9]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (20, vec![0; 6]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (20, vec![0; 13]));
+        assert_eq!((PROTOCOL, facts), (21, vec![1, 2, 6, 8]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (21, vec![0; 11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (21, vec![0; 9]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (21, vec![0; 6]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (21, vec![0; 13]));
     }
 
     #[test]

@@ -20,12 +20,13 @@
 
 use crate::cluster::{DirtyFile, FileRef};
 use crate::hpc::HpcPhase;
+use crate::message::SecondPlace;
 use crate::shuffle::Block;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Number of this protocol.
-pub const PEER_PROTOCOL: u32 = 11;
+pub const PEER_PROTOCOL: u32 = 12;
 
 /// Pages that are asked about in one [`PeerRequest::Check`].
 pub const CHECKED_MAX: usize = 1 << 16;
@@ -118,6 +119,8 @@ pub enum PeerRequest {
         truncated: bool,
         /// They do not wait any longer: both contents are kept.
         gives_up: bool,
+        /// Number of the memory that has what a guest wrote; an error if that is lost.
+        life: Option<u64>,
     },
     /// Blocks of map outputs of an application, sent here. → [`PeerReply::Blocks`] and their bytes,
     /// or [`PeerReply::Failed`] if one of them is not there
@@ -169,6 +172,58 @@ pub enum PeerRequest {
         /// That of its copy.
         generation: u64,
     },
+    /// A program of the asking node writes a file that is dirty at the other node, by this
+    /// connection. → [`PeerReply::Guest`]
+    Guest(Box<GuestOpening>),
+    /// Write the `len` bytes that follow, at most [`GUEST_BYTES`](crate::GUEST_BYTES). →
+    /// [`PeerReply::GuestDone`], [`PeerReply::GuestLeft`] or [`PeerReply::Failed`]; so for the next
+    /// three
+    GuestWrite {
+        /// Where.
+        offset: u64,
+        /// How many bytes.
+        len: u32,
+        /// At the end of the file instead.
+        appends: bool,
+    },
+    /// Read. → [`PeerReply::Piece`] and its bytes, or as above
+    GuestRead {
+        /// From where.
+        offset: u64,
+        /// How many bytes at most.
+        len: u32,
+    },
+    /// Cut or extend it to so many bytes.
+    GuestCut(u64),
+    /// Its length and times. → [`PeerReply::GuestStat`], or as above
+    GuestStat,
+    /// The program has closed the file. One way.
+    GuestClose,
+    /// Wait until the second place has the file, or the PFS. → [`PeerReply::Fetched`],
+    /// [`PeerReply::NotYet`]; the asker repeats it then; or [`PeerReply::Failed`]
+    KeepDirty {
+        /// Which.
+        file: DirtyFile,
+        /// As of [`PeerRequest::CallIn`].
+        life: Option<u64>,
+        /// `None`: the PFS.
+        second: Option<SecondPlace>,
+    },
+}
+
+/// How a program of another node has opened a dirty file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestOpening {
+    /// Which.
+    pub file: DirtyFile,
+    /// When it was created, as the PFS shows it there, in nanoseconds since 1970.
+    pub born_ns: Option<i64>,
+    /// The user.
+    pub uid: u32,
+    /// The open has emptied it.
+    pub truncated: bool,
+    /// Of the guest: an earlier connection of the same number ends.
+    pub number: u64,
 }
 
 /// A dirty file, as the node learns of it that keeps its second copy.
@@ -326,6 +381,26 @@ pub enum PeerReply {
     },
     /// To [`PeerRequest::AskCustody`].
     Custody(Custody),
+    /// To [`PeerRequest::Guest`].
+    Guest {
+        /// Number of the memory that the file is in: it is lost with that.
+        life: u64,
+        /// Why the program is no guest; empty if it is one.
+        refusal: String,
+    },
+    /// So many bytes were written.
+    GuestDone(u64),
+    /// Nothing was done: the file goes to the PFS.
+    GuestLeft,
+    /// To [`PeerRequest::GuestStat`].
+    GuestStat {
+        /// Length in bytes.
+        size: u64,
+        /// Blocks of 512 bytes.
+        blocks: u64,
+        /// Last write, nanoseconds since 1970.
+        mtime_ns: i64,
+    },
 }
 
 /// A deadline as it is told to the owner, `left` before it passes at the asker: rounded up, so that

@@ -9,10 +9,11 @@ use forebay_store::copy::CopyFile;
 use forebay_wire::cluster::DirtyFile;
 use forebay_wire::link::{Security, Stream};
 use forebay_wire::peer::{
-    CHECKED_MAX, Custody, KeptFile, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Role, Wanted, deadline_ms,
+    CHECKED_MAX, Custody, GuestOpening, KeptFile, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Role,
+    Wanted, deadline_ms,
 };
 use forebay_wire::shuffle::Block;
-use forebay_wire::{FileRef, HpcPhase, NodeInfo, frame};
+use forebay_wire::{FileRef, GUEST_BYTES, HpcPhase, NodeInfo, SecondPlace, frame};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -110,6 +111,10 @@ fn answer_of(e: &io::Error) -> Answer {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Answer::Late,
         _ => Answer::Broken,
     }
+}
+
+fn unexpected(reply: &PeerReply) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{reply:?} in answer to a guest"))
 }
 
 /// As the owner is told.
@@ -237,11 +242,31 @@ impl Link {
     pub fn call_in(
         &mut self,
         file: &DirtyFile,
-        truncated: bool,
-        gives_up: bool,
+        (truncated, gives_up): (bool, bool),
+        life: Option<u64>,
         deadline: Instant,
     ) -> io::Result<bool> {
-        self.send(&PeerRequest::CallIn { file: file.clone(), truncated, gives_up }, deadline)?;
+        self.send(&PeerRequest::CallIn { file: file.clone(), truncated, gives_up, life }, deadline)?;
+        self.is_done_by_now(deadline)
+    }
+
+    /// Has the peer wait until the second place has a file that is dirty there, or the PFS; whether
+    /// that is done. Asks again while it is not.
+    ///
+    /// # Errors
+    /// As [`Link::call_in`].
+    pub fn keep_dirty(
+        &mut self,
+        file: &DirtyFile,
+        life: Option<u64>,
+        second: Option<SecondPlace>,
+        deadline: Instant,
+    ) -> io::Result<bool> {
+        self.send(&PeerRequest::KeepDirty { file: file.clone(), life, second }, deadline)?;
+        self.is_done_by_now(deadline)
+    }
+
+    fn is_done_by_now(&mut self, deadline: Instant) -> io::Result<bool> {
         match self.receive(deadline)? {
             PeerReply::Fetched { .. } => Ok(true),
             PeerReply::NotYet => Ok(false),
@@ -252,6 +277,46 @@ impl Link {
             other => {
                 Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to a call")))
             }
+        }
+    }
+
+    /// Makes a program of this node a guest at the peer; the number of the peer's memory, and why
+    /// it is none, or nothing.
+    ///
+    /// # Errors
+    /// As [`Link::tell_phases`].
+    pub fn guest(&mut self, opening: GuestOpening, deadline: Instant) -> io::Result<(u64, String)> {
+        self.send(&PeerRequest::Guest(Box::new(opening)), deadline)?;
+        match self.receive(deadline)? {
+            PeerReply::Guest { life, refusal } => Ok((life, refusal)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks for something of a guest. What it writes is the beginning of `buffer`; what it reads
+    /// comes there. Each part goes within `patience`.
+    ///
+    /// # Errors
+    /// As [`Link::tell_phases`].
+    pub fn ask_as_guest(
+        &mut self,
+        request: &PeerRequest,
+        buffer: &OwnedFd,
+        patience: Duration,
+    ) -> io::Result<PeerReply> {
+        self.send(request, Instant::now() + patience)?;
+        if let PeerRequest::GuestWrite { len, .. } = request {
+            self.send_content(buffer, 0, u64::from(*len), patience)?;
+        }
+        if *request == PeerRequest::GuestClose {
+            return Ok(PeerReply::GuestDone(0));
+        }
+        match self.receive(Instant::now() + patience)? {
+            PeerReply::Piece { len } if len <= GUEST_BYTES as u64 => {
+                self.content(buffer, len, patience)?;
+                Ok(PeerReply::GuestDone(len))
+            }
+            reply => Ok(reply),
         }
     }
 
@@ -617,6 +682,10 @@ fn no_page(reply: &PeerReply) -> Answer {
         | PeerReply::Blocks { .. }
         | PeerReply::Shuffles { .. }
         | PeerReply::Custody(_)
+        | PeerReply::Guest { .. }
+        | PeerReply::GuestDone(_)
+        | PeerReply::GuestLeft
+        | PeerReply::GuestStat { .. }
         | PeerReply::Heard { .. } => Answer::Broken,
     }
 }

@@ -13,6 +13,7 @@
 //! One thread a connection, as for clients, bounded in number and within the budget.
 
 use super::files::OpenFiles;
+use super::guest::{Waits, done_for_guest, drained};
 use crate::cache::entry::Entry;
 use crate::cache::page_fetch::{FetchError, FetchState, PageFetch};
 use crate::cache::{Cache, Lent};
@@ -29,6 +30,7 @@ use crate::prefetch::requests::Requests;
 use crate::shuffle::Shuffles;
 use crate::stop::Stop;
 use crate::user_limits::PfsFile;
+use crate::write_back::guests::Guest;
 use crate::write_back::{ContentNow, Drained, WriteBack};
 use forebay_policy::fetch_order::Urgency;
 use forebay_policy::machine::Nanos;
@@ -57,13 +59,16 @@ use std::time::{Duration, Instant};
 const CONNECTIONS_MAX: usize = 2048;
 
 /// A new connection has this long to prove itself and say who it is.
-const HELLO_TIME: Duration = Duration::from_secs(5);
+pub(super) const HELLO_TIME: Duration = Duration::from_secs(5);
 
 /// A node that is not in the view yet is looked for in it so long.
 const JOIN_TIME: Duration = Duration::from_secs(2);
 
 /// A connection on which nothing is asked for so long is closed; askers close theirs well before.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// One of a guest, who writes when its program does. It connects again if it is closed.
+const GUEST_IDLE: Duration = Duration::from_secs(600);
 
 /// What a connection costs: its thread and its buffer.
 const CONNECTION_BYTES: u64 = (64 << 10) + BUFFER_BYTES as u64;
@@ -96,7 +101,7 @@ const PROVING_MAX: usize = 64;
 pub struct PeerServer {
     pub(super) fetch: Arc<Fetch>,
     pub(super) requests: Arc<Requests>,
-    write_back: Arc<WriteBack>,
+    pub(super) write_back: Arc<WriteBack>,
     shuffles: Arc<Shuffles>,
     phases: Arc<Phases>,
     cluster: Arc<Cluster>,
@@ -227,10 +232,14 @@ fn start(server: &Arc<PeerServer>, listener: &Arc<Listener>, socket: TcpStream) 
 /// One connection.
 pub(super) struct Serving<'a> {
     pub(super) server: &'a Arc<PeerServer>,
-    stream: Stream,
-    buffer: Vec<u8>,
+    pub(super) stream: Stream,
+    pub(super) buffer: Vec<u8>,
     /// The node at the other end.
-    node: String,
+    pub(super) node: String,
+    /// The program there that writes a file of this node.
+    pub(super) guest: Option<Guest>,
+    /// What it waits for.
+    pub(super) waits: Option<Waits>,
 }
 
 /// A page found or on its way.
@@ -243,7 +252,7 @@ enum Found {
 
 impl<'a> Serving<'a> {
     fn new(server: &'a Arc<PeerServer>, stream: Stream) -> Self {
-        Serving { server, stream, buffer: Vec::new(), node: String::new() }
+        Serving { server, stream, buffer: Vec::new(), node: String::new(), guest: None, waits: None }
     }
 
     fn greet(mut self) -> io::Result<Self> {
@@ -285,7 +294,7 @@ impl<'a> Serving<'a> {
 
     fn serve(mut self) -> io::Result<()> {
         loop {
-            self.stream.set_timeout(Some(IDLE))?;
+            self.stream.set_timeout(Some(if self.guest.is_some() { GUEST_IDLE } else { IDLE }))?;
             match frame::receive(&mut self.stream)? {
                 PeerRequest::Page { page, from, wanted, role, deadline_ms } => {
                     let deadline = deadline_of(deadline_ms);
@@ -322,12 +331,34 @@ impl<'a> Serving<'a> {
                     let found = self.server.write_back.content(&file, shown, born_ns);
                     self.dirty(found, known)?;
                 }
-                PeerRequest::CallIn { file, truncated, gives_up } => {
-                    let reply = match self.server.write_back.call_in_by_name(&file, truncated, gives_up) {
-                        Drained::Yes => PeerReply::Fetched { fetched_bytes: 0 },
-                        Drained::NotYet => PeerReply::NotYet,
-                        Drained::Failed(errno, message) => PeerReply::Failed { errno, message },
+                PeerRequest::CallIn { file, truncated, gives_up, life } => {
+                    let write_back = &self.server.write_back;
+                    let called = match write_back.is_same_life(life) {
+                        Ok(()) => write_back.call_in_by_name(&file, truncated, gives_up),
+                        Err((errno, message)) => Drained::Failed(errno, message),
                     };
+                    frame::send(&mut self.stream, &drained(called))?;
+                }
+                PeerRequest::Guest(opening) => self.welcome(&opening)?,
+                PeerRequest::GuestWrite { offset, len, appends } => self.guest_write(offset, len, appends)?,
+                PeerRequest::GuestRead { offset, len } => self.guest_read(offset, len)?,
+                PeerRequest::GuestCut(size) => {
+                    let write_back = &self.server.write_back;
+                    let done = self.guest.as_ref().map(|guest| write_back.cut_for(guest, size));
+                    frame::send(&mut self.stream, &done_for_guest(done))?;
+                }
+                PeerRequest::GuestStat => {
+                    let reply = match self.guest.as_ref().map(Guest::stat) {
+                        Some(Ok(Some((size, blocks, mtime_ns)))) => {
+                            PeerReply::GuestStat { size, blocks, mtime_ns }
+                        }
+                        other => done_for_guest(other.map(|done| done.map(|_| None))),
+                    };
+                    frame::send(&mut self.stream, &reply)?;
+                }
+                PeerRequest::GuestClose => self.guest.iter_mut().for_each(Guest::close),
+                PeerRequest::KeepDirty { file, life, second } => {
+                    let reply = drained(self.keep_dirty(&file, life, second));
                     frame::send(&mut self.stream, &reply)?;
                 }
                 PeerRequest::Blocks { token, uid, blocks } => self.blocks(&token, uid, &blocks)?,

@@ -140,8 +140,10 @@ impl Clients {
             hpc: false,
             listing: None,
             syncing: None,
+            syncing_elsewhere: None,
             keeping: None,
             coming: None,
+            guest: None,
             ends_agent: false,
         };
         let decoding = &self.decoding;

@@ -4,9 +4,8 @@ use super::closer::Sent;
 use super::session::{Answer, Connection, refuse, reply};
 use crate::mounts::admit::Admitted;
 use crate::write_back::newest::Newest;
-use crate::write_back::{Drained, Opening};
-use forebay_wire::{Refusal, Reply, SecondPlace};
-use rustix::fs::OFlags;
+use crate::write_back::{Drained, Opening, Taken};
+use forebay_wire::{GuestMode, Refusal, Reply, SecondPlace};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -23,13 +22,29 @@ pub fn absorb(
     pfs: OwnedFd,
     (owner, job): (Option<u32>, Option<&str>),
     is_wanted: bool,
-    (flags, truncated): (u32, bool),
+    opening: Opening,
 ) -> Answer {
-    let opening = Opening { flags: OFlags::from_bits_retain(flags), truncated };
     let sender = connection.peer.uid;
     let owner = owner.filter(|_| connection.node.shares.is_operator(sender)).unwrap_or(sender);
+    let again = pfs.try_clone();
     match connection.node.write_back.absorb((owner, job), file, pfs, is_wanted, opening) {
-        Ok(got) => Some((Reply::Dirty { copy: got.copy, size: got.size }, vec![got.content, got.words])),
+        Ok(Taken::Here(got)) => {
+            Some((Reply::Dirty { copy: got.copy, size: got.size }, vec![got.content, got.words]))
+        }
+        Ok(Taken::Elsewhere) if opening.guest == GuestMode::Descriptor => {
+            let opened = again
+                .and_then(|pfs| connection.node.guest_mounts.open(&connection.node, file, &pfs, &opening));
+            match opened {
+                Ok((copy, content, words)) => Some((Reply::Dirty { copy, size: 0 }, vec![content, words])),
+                Err(e) => {
+                    connection.node.write_back.refuse_guest(file, opening.truncated);
+                    refuse(Refusal::Invalid(format!(
+                        "programs of another node write the file, and this one cannot: {e}"
+                    )))
+                }
+            }
+        }
+        Ok(Taken::Elsewhere) => reply(Reply::Elsewhere),
         Err(refusal) => refuse(refusal),
     }
 }
@@ -59,19 +74,20 @@ pub fn call_in(connection: &Connection, copy: u64) -> Answer {
 /// the others repeat it.
 pub fn sync(connection: &mut Connection, fds: Vec<Sent>) -> Answer {
     let write_back = &connection.node.write_back;
-    let mut wanted = match connection.syncing.take() {
-        Some(wanted) => wanted,
-        None => {
-            let one = match fds.first() {
-                None => None,
-                Some(Sent { place, .. }) => match place.mount {
-                    Some(mount) => Some((mount, place.ino)),
-                    None => return refuse(Refusal::NotOnMount),
-                },
-            };
-            write_back.to_sync(connection.peer.uid, one)
-        }
+    let one = match fds.first() {
+        None => connection.syncing_elsewhere.take(),
+        Some(Sent { place, .. }) => match place.mount {
+            Some(mount) => Some((mount, place.ino)),
+            None => return refuse(Refusal::NotOnMount),
+        },
     };
+    if let Some((mount, ino)) = one.filter(|(mount, ino)| !write_back.is_known(*mount, *ino)) {
+        let answer = write_back.sync_elsewhere(mount, ino);
+        connection.syncing_elsewhere = one.filter(|_| answer == Drained::NotYet);
+        return drained(answer);
+    }
+    let syncing = connection.syncing.take();
+    let mut wanted = syncing.unwrap_or_else(|| write_back.to_sync(connection.peer.uid, one));
     let answer = write_back.sync(&mut wanted);
     if answer == Drained::NotYet {
         connection.syncing = Some(wanted);
@@ -83,6 +99,9 @@ pub fn sync(connection: &mut Connection, fds: Vec<Sent>) -> Answer {
 /// says what is meant, the others repeat it.
 pub fn keep(connection: &mut Connection, copy: Option<u64>, second: SecondPlace) -> Answer {
     let write_back = &connection.node.write_back;
+    if let Some(away) = copy.and_then(|copy| write_back.guest_away(copy)) {
+        return drained(write_back.keep_for_guest(&away, second));
+    }
     let mut wanted = match connection.keeping.take() {
         Some(wanted) => wanted,
         None => match write_back.to_keep(connection.peer.uid, copy, second) {

@@ -3,12 +3,16 @@
 use super::closer::Sent;
 use super::session::{Answer, Connection, reply};
 use super::{
-    admin, checkpoints, dirty, health, jobs, layout, loads, miss, open, phases, pins, scratch, shuffle, write,
+    admin, checkpoints, dirty, guest, health, jobs, layout, loads, miss, open, phases, pins, scratch,
+    shuffle, write,
 };
 use crate::jobs::job_state::Size;
 use crate::mounts::admit::{Admitted, NoFile, admit_at, require_writer};
+use crate::write_back::Opening;
 use forebay_store::Reservation;
+use forebay_wire::peer::PeerRequest;
 use forebay_wire::{Refusal, Reply, Request};
+use rustix::fs::OFlags;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -63,14 +67,24 @@ impl Connection {
                 self.stage = None;
                 reply(Reply::Done)
             }
-            Request::Absorb { is_wanted, flags, truncated, job, owner } => {
+            Request::Absorb { is_wanted, flags, truncated, job, owner, guest } => {
+                let opening = Opening { flags: OFlags::from_bits_retain(flags), truncated, guest };
                 self.with_writer(fds, |c, file, _, writing| {
-                    dirty::absorb(c, &file, writing, (owner, job.as_deref()), is_wanted, (flags, truncated))
+                    dirty::absorb(c, &file, writing, (owner, job.as_deref()), is_wanted, opening)
                 })
             }
             Request::SetClass(class) => {
                 self.with_writer(fds, |c, file, _, writing| layout::set_class(c, &file, &writing, &class))
             }
+            Request::GuestOpen { truncated, resumes } => self
+                .with_writer(fds, |c, file, _, writing| guest::open(c, &file, &writing, truncated, resumes)),
+            Request::GuestWrite { offset, len, appends } => {
+                guest::ask(self, &PeerRequest::GuestWrite { offset, len, appends })
+            }
+            Request::GuestRead { offset, len } => guest::ask(self, &PeerRequest::GuestRead { offset, len }),
+            Request::GuestCut(size) => guest::ask(self, &PeerRequest::GuestCut(size)),
+            Request::GuestStat => guest::ask(self, &PeerRequest::GuestStat),
+            Request::GuestClose => guest::ask(self, &PeerRequest::GuestClose),
             Request::CheckpointRule(rule) => checkpoints::set_rule(self, rule),
             Request::CheckpointMarkers(selectors) => checkpoints::wait_for_markers(self, &selectors),
             Request::CheckpointList => checkpoints::list(self),

@@ -1,6 +1,8 @@
 //! What a client has at this agent while it is connected, and what its requests act on.
 
 use super::closer::Closer;
+use super::guest::Guest;
+use super::guest_mount::GuestMounts;
 use super::write_staging::Stage;
 use crate::cache::Cache;
 use crate::cluster::Cluster;
@@ -71,6 +73,8 @@ pub struct Node {
     pub shuffles: Arc<Shuffles>,
     /// Files that the PFS does not have yet.
     pub write_back: Arc<WriteBack>,
+    /// Descriptors for programs that write files of other nodes.
+    pub guest_mounts: GuestMounts,
     /// Rings of the connected clients, by connection.
     pub rings: Mutex<BTreeMap<u64, RingReader>>,
     /// Open connections.
@@ -138,10 +142,14 @@ pub struct Connection {
     pub listing: Option<Share>,
     /// Dirty files that it waits for, each with the passes that had begun before.
     pub syncing: Option<BTreeMap<u64, u64>>,
+    /// A file that it waits for, by mount and inode, and that is dirty on another node perhaps.
+    pub syncing_elsewhere: Option<(usize, u64)>,
     /// Dirty files whose second copies it waits for.
     pub keeping: Option<Wanted>,
     /// A content that comes from another node.
     pub coming: Option<Receiver<std::io::Result<Newest>>>,
+    /// The file of another node that it writes.
+    pub guest: Option<Guest>,
     /// The operator has asked for the agent's end; it comes after the answer.
     pub ends_agent: bool,
 }

@@ -14,6 +14,7 @@
 //! | `clean` | makes one a copy |
 //! | `adopt`, `reopen` | takes over those of an earlier agent |
 //! | `elsewhere`, `newest` | those of other nodes |
+//! | `guests` | those that programs of several nodes write |
 //! | `copies` | makes second copies of files: on other nodes, or in the log on a disk |
 //! | `kept` | keeps second copies of files of other nodes, and takes the files over |
 //! | `sets`, `followed`, `pattern`, `checkpoints`, `marker` | sets of checkpoints that stay, and their markers |
@@ -25,6 +26,7 @@ pub mod copies;
 mod dirty_file;
 pub mod elsewhere;
 mod followed;
+pub mod guests;
 mod kept;
 mod kept_file;
 mod mark;
@@ -59,7 +61,8 @@ use forebay_store::dirty_index::DirtyIndex;
 use forebay_store::dirty_log::DirtyLog;
 use forebay_wire::cluster::DirtyFile;
 use forebay_wire::cluster::SHARED;
-use forebay_wire::{DirtyStatus, MAX_PACKET_BYTES, Refusal};
+use forebay_wire::{DirtyStatus, GuestMode, MAX_PACKET_BYTES, Refusal};
+use guests::Guests;
 use kept_file::Kept;
 use rustix::fs::{OFlags, Uid, fchown, ftruncate};
 use std::collections::{BTreeMap, HashMap};
@@ -116,6 +119,7 @@ pub struct WriteBack {
     log: Option<DirtyLog>,
     claims: Arc<Claims>,
     elsewhere: Elsewhere,
+    guests: Guests,
     /// By mount; held while this agent looks at the times of a file on the PFS and sets them.
     stamping: Vec<Mutex<()>>,
     started: Instant,
@@ -176,6 +180,17 @@ pub struct Opening {
     pub flags: OFlags,
     /// This has emptied the file.
     pub truncated: bool,
+    /// What the program can do if the file is dirty on another node.
+    pub guest: GuestMode,
+}
+
+/// Where what a program writes goes.
+#[derive(Debug)]
+pub enum Taken {
+    /// Into this content.
+    Here(Absorbed),
+    /// The file is dirty on another node, and the program can be a guest there.
+    Elsewhere,
 }
 
 /// The content of a file that a program writes.
@@ -226,6 +241,7 @@ impl WriteBack {
             log,
             claims: elsewhere.claims().clone(),
             elsewhere,
+            guests: Guests::default(),
             stamping: fetch.mounts.iter().map(|_| Mutex::default()).collect(),
             started: fetch.scheduler.started(),
             state: Mutex::default(),
@@ -259,7 +275,7 @@ impl WriteBack {
         pfs: OwnedFd,
         is_wanted: bool,
         opening: Opening,
-    ) -> Result<Absorbed, Refusal> {
+    ) -> Result<Taken, Refusal> {
         let path = opened_path(pfs.as_fd());
         let again = if opening.truncated { pfs.try_clone().ok() } else { None };
         let clean = self.clean_version((file.mount, file.facts.version.ino));
@@ -271,7 +287,8 @@ impl WriteBack {
             absorbed = self.absorb_or_not(uid, &Admitted { facts, ..*file }, pfs, is_wanted, opening);
         }
         match &absorbed {
-            Ok(absorbed) => self.note_opened(uid, job, absorbed.copy),
+            Ok(Taken::Here(absorbed)) => self.note_opened(uid, job, absorbed.copy),
+            Ok(Taken::Elsewhere) => {}
             Err(_) if is_wanted && file.facts.version.size == 0 => {
                 self.note_past((uid, job), (self.mounts[file.mount].label(), file.facts.version.ino, &path));
             }
@@ -309,8 +326,8 @@ impl WriteBack {
         pfs: OwnedFd,
         is_wanted: bool,
         opening: Opening,
-    ) -> Result<Absorbed, Refusal> {
-        let Opening { flags, truncated } = opening;
+    ) -> Result<Taken, Refusal> {
+        let Opening { flags, truncated, guest } = opening;
         let invalid = |why: &str| Refusal::Invalid(why.into());
         if self.index.is_none() {
             return Err(invalid("write-back is not possible on this node"));
@@ -319,6 +336,14 @@ impl WriteBack {
             return Err(Refusal::NotOnMount);
         }
         let key = (file.mount, file.facts.version.ino);
+        let name = self.name_of(file.mount, file.facts.version.ino);
+        let is_dirty_at = |holder: &str| holder != SHARED;
+        if guest == GuestMode::RequestsOnly {
+            let holder = self.claims.holder(&name).ok().flatten().filter(|holder| is_dirty_at(holder));
+            return holder
+                .map(|_| Taken::Elsewhere)
+                .ok_or_else(|| invalid("it is not dirty on another node"));
+        }
         self.disown_other(key, &file.facts, pfs.as_fd());
         if let Some(joined) = self.join_known(uid, key, flags, truncated) {
             match &joined {
@@ -326,12 +351,14 @@ impl WriteBack {
                 Ok(absorbed) if truncated => self.note_emptied(absorbed.copy, &file.facts),
                 _ => {}
             }
-            return joined;
+            return joined.map(Taken::Here);
         }
-        let name = self.name_of(file.mount, file.facts.version.ino);
         let becomes_dirty = is_wanted && file.facts.version.size == 0;
         if !becomes_dirty {
             let holder = self.claims.holder_for_writer(&name, truncated);
+            if is_wanted && matches!(&holder, Ok(Some(holder)) if is_dirty_at(holder)) {
+                return Ok(Taken::Elsewhere);
+            }
             self.call_in_from(holder, &name, truncated);
             return Err(invalid("the file is not empty, or not to be absorbed"));
         }
@@ -340,13 +367,12 @@ impl WriteBack {
             Err(e) => Err(Refusal::Invalid(format!("other nodes would not find what is written: {e}"))),
             Ok(None) if self.take_over_by_name(&name, &claim, (&file.facts, pfs.as_fd()))? => {
                 let joined = self.join_known(uid, key, flags, truncated);
-                joined.unwrap_or_else(|| Err(invalid("the file has just been written")))
+                let joined = joined.unwrap_or_else(|| Err(invalid("the file has just been written")));
+                joined.map(Taken::Here)
             }
-            Ok(None) => self.absorb_new((uid, key), file, pfs, flags),
-            Ok(Some(holder)) => {
-                self.call_in_from(Ok(Some(holder.clone())), &name, truncated);
-                Err(invalid("programs of another node write the file"))
-            }
+            Ok(None) => self.absorb_new((uid, key), file, pfs, flags).map(Taken::Here),
+            Ok(Some(holder)) if is_dirty_at(holder) => Ok(Taken::Elsewhere),
+            Ok(Some(_)) => Err(invalid("programs of several nodes write the file")),
         }
     }
 
@@ -359,6 +385,12 @@ impl WriteBack {
         file.record.second.is_disputed = false;
         // The next agent would compare it once more.
         let _is_tried_again = file.record.store(&self.cache.tier, copy);
+    }
+
+    /// A file is dirty on another node, and the program that has opened it cannot be a guest there.
+    pub fn refuse_guest(&self, file: &Admitted, truncated: bool) {
+        let name = self.name_of(file.mount, file.facts.version.ino);
+        self.call_in_from(self.claims.holder(&name), &name, truncated);
     }
 
     /// Programs here write a file to the PFS: another node that has it dirty does so too.
@@ -671,6 +703,9 @@ impl WriteBack {
 
     /// A writer goes on at the PFS, and waits until that has what was written.
     pub fn call_in(&self, uid: u32, copy: u64) -> Drained {
+        if let Some(away) = self.guest_away(copy) {
+            return self.call_in_for(&away);
+        }
         let mut state = self.state();
         match state.files.get_mut(&copy) {
             Some(dirty) if !dirty.uids.contains(&uid) && !self.shares.is_operator(uid) => {

@@ -30,6 +30,7 @@ mod dirty_elsewhere;
 mod drain;
 mod frozen;
 mod giving_way;
+mod guests;
 mod host;
 mod images;
 mod intercept;

@@ -1,0 +1,384 @@
+//! Programs of several nodes write one file: it is dirty on one of them, and the others are guests
+//! there.
+
+use crate::common::{FOREBAY, SlowFs, text, wait_for};
+use crate::coordinator::Cluster;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What a rank has: the file, its number, and barriers, at which it waits for a line.
+const PROLOGUE: &str = "
+import fcntl, mmap, os, sys
+path, rank = os.environ['FILE'], int(os.environ['RANK'])
+def barrier():
+    print('here', flush=True)
+    assert sys.stdin.readline(), 'the test has ended'
+";
+
+/// Nodes on a file system that takes no writes.
+fn failing(nodes: usize) -> Option<(SlowFs, Cluster)> {
+    let slow = SlowFs::start()?;
+    slow.fault("write=EIO");
+    let cluster = Cluster::start(nodes, &slow.mount(), &[]);
+    let all_know = || (0..nodes).all(|i| cluster.status(i).cluster.view.nodes.len() == nodes);
+    wait_for("all know all", all_know);
+    // A program looks for other nodes in the agent's table, which follows in a moment.
+    std::thread::sleep(Duration::from_millis(300));
+    Some((slow, cluster))
+}
+
+/// A rank of a job.
+struct Rank {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: std::io::BufReader<ChildStdout>,
+}
+
+impl Rank {
+    fn start(cluster: &Cluster, number: usize, options: &[&str], script: &str, file: &Path) -> Self {
+        let mut command = Command::new(FOREBAY);
+        command.args(["run", "--detach", "--write-back"]).arg(file).args(options);
+        command.args(["--", "python3", "-u", "-c", &format!("{PROLOGUE}{script}")]);
+        command.env("FOREBAY_SOCKET", cluster.socket(number)).env("FOREBAY_DEADLINE_MS", "20000");
+        command.env("FILE", file).env("RANK", number.to_string());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Rank { child, stdin, stdout: std::io::BufReader::new(stdout) }
+    }
+
+    /// Waits until it is at its next barrier.
+    #[track_caller]
+    fn arrive(&mut self) {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut self.stdout, &mut line).unwrap();
+        assert_eq!(line, "here\n", "{:?}", self.child.try_wait());
+    }
+
+    fn go_on(&mut self) {
+        // It may have ended.
+        let _ = self.stdin.write_all(b"\n");
+    }
+
+    /// What it has printed since.
+    #[track_caller]
+    fn end(mut self) -> String {
+        drop(self.stdin);
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: {rest}");
+        rest
+    }
+}
+
+/// One rank on each node, which all pass `barriers` together; at each, `between` is called.
+#[track_caller]
+fn run_all(
+    cluster: &Cluster,
+    options: &[&str],
+    script: &str,
+    file: &Path,
+    barriers: usize,
+    mut between: impl FnMut(usize),
+) -> Vec<String> {
+    let nodes = cluster.status(0).cluster.view.nodes.len();
+    let mut ranks: Vec<_> = (0..nodes).map(|n| Rank::start(cluster, n, options, script, file)).collect();
+    for barrier in 0..barriers {
+        ranks.iter_mut().for_each(Rank::arrive);
+        between(barrier);
+        ranks.iter_mut().for_each(Rank::go_on);
+    }
+    ranks.into_iter().map(Rank::end).collect()
+}
+
+fn dirty(cluster: &Cluster, number: usize) -> String {
+    text(&cluster.cli(number, &["dirty", "--json"]).stdout).trim().to_owned()
+}
+
+/// Where the agent of a node has its mount for guests.
+fn mount_of(cluster: &Cluster, number: usize) -> PathBuf {
+    cluster.socket(number).with_file_name("guests").join("0")
+}
+
+/// Unmounts what would keep the directory of the test busy.
+struct Unmounted(Vec<PathBuf>);
+
+impl Unmounted {
+    fn of(cluster: &Cluster, nodes: usize) -> Self {
+        Unmounted((0..nodes).map(|number| mount_of(cluster, number)).collect())
+    }
+}
+
+impl Drop for Unmounted {
+    fn drop(&mut self) {
+        for at in self.0.iter().filter(|at| at.exists()) {
+            let _ = Command::new(FOREBAY).args(["umount", "--lazy"]).arg(at).output();
+        }
+    }
+}
+
+#[track_caller]
+fn sync(cluster: &Cluster, number: usize) {
+    let synced = cluster.cli(number, &["sync", "--quiet"]);
+    assert!(synced.status.success(), "{}", text(&synced.stderr));
+}
+
+/// Rank 0 has created the file; the others have opened it, and are at a barrier.
+const OPEN: &str = "
+if rank == 0:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+barrier()
+if rank != 0:
+    fd = os.open(path, os.O_RDWR)
+";
+
+#[test]
+fn a_file_that_all_nodes_write_is_dirty_on_one_of_them() {
+    let Some((slow, cluster)) = failing(3) else { return };
+    let _unmounted = Unmounted::of(&cluster, 3);
+    let file = slow.at("shared");
+    // Strided, with parts that are no blocks; then each reads what the others have written.
+    let script = format!(
+        "{OPEN}
+for block in range(rank, 240, 3):
+    os.pwrite(fd, bytes([block]) * 10_007, block * 10_007)
+barrier()
+for block in range(240):
+    assert os.pread(fd, 10_007, block * 10_007) == bytes([block]) * 10_007, block
+assert os.fstat(fd).st_size == 240 * 10_007 == os.lseek(fd, 0, os.SEEK_END)
+os.close(fd)"
+    );
+    run_all(&cluster, &[], &script, &file, 2, |_| ());
+    assert_eq!(cluster.sum("absorbed_files_total"), 1);
+    assert!(dirty(&cluster, 0).contains("shared"), "{}", dirty(&cluster, 0));
+    assert_eq!((dirty(&cluster, 1).as_str(), dirty(&cluster, 2).as_str()), ("[]", "[]"));
+    assert_eq!(std::fs::metadata(slow.behind("shared")).unwrap().len(), 0, "the PFS has it");
+    slow.fault("none");
+    // By the name, from any node.
+    let synced = cluster.cli(1, &["sync", "--quiet", file.to_str().unwrap()]);
+    assert!(synced.status.success(), "{}", text(&synced.stderr));
+    let expected: Vec<u8> = (0..240_u8).flat_map(|block| vec![block; 10_007]).collect();
+    assert!(std::fs::read(slow.behind("shared")).unwrap() == expected);
+    assert_eq!(dirty(&cluster, 0), "[]");
+}
+
+#[test]
+fn a_guest_can_do_what_other_writers_can() {
+    let Some((slow, cluster)) = failing(2) else { return };
+    let _unmounted = Unmounted::of(&cluster, 2);
+    let file = slow.at("shared");
+    let script = format!(
+        "{OPEN}
+def seen(what):
+    barrier()
+    assert os.pread(fd, 1 << 20, 0) == what, (rank, os.pread(fd, 1 << 20, 0)[:99])
+    barrier()
+guest = rank == 1
+if guest:
+    os.write(fd, b'begin ')
+    os.write(fd, b'more')
+seen(b'begin more')
+if guest:
+    os.ftruncate(fd, 5)
+seen(b'begin')
+if guest:
+    os.ftruncate(fd, 8)
+seen(b'begin\\0\\0\\0')
+if guest:
+    end = os.open(path, os.O_WRONLY | os.O_APPEND)
+    assert os.write(end, b'end') == 3
+    os.close(end)
+seen(b'begin\\0\\0\\0end')
+if not guest:
+    os.pwrite(fd, b'B', 0)
+seen(b'Begin\\0\\0\\0end')
+if guest:
+    same = os.dup(fd)
+    os.lseek(fd, 5, os.SEEK_SET)
+    os.write(same, b'...')
+    if os.fork() == 0:
+        os.write(fd, b'child')
+        os._exit(0)
+    os.wait()
+    os.write(same, b'!')
+seen(b'Begin...child!')
+if guest:
+    import subprocess
+    subprocess.run(['sh', '-c', 'printf \" by a shell\" >&%d' % fd], pass_fds=[fd], check=True)
+seen(b'Begin...child! by a shell')
+if guest:
+    again = os.open(path, os.O_RDWR | os.O_TRUNC)
+    os.pwrite(again, b'anew', 0)
+    os.close(again)
+seen(b'anew')
+os.close(fd)"
+    );
+    run_all(&cluster, &[], &script, &file, 1 + 2 * 8, |_| ());
+    assert!(dirty(&cluster, 0).contains("shared"), "{}", dirty(&cluster, 0));
+    slow.fault("none");
+    sync(&cluster, 0);
+    assert_eq!(std::fs::read(slow.behind("shared")).unwrap(), b"anew");
+}
+
+#[test]
+fn programs_of_two_nodes_lock_each_other_out() {
+    let Some((slow, cluster)) = failing(2) else { return };
+    let _unmounted = Unmounted::of(&cluster, 2);
+    let file = slow.at("shared");
+    let script = format!(
+        "{OPEN}
+if rank == 0:
+    os.pwrite(fd, bytes(8), 0)
+barrier()
+for _ in range(100):
+    fcntl.lockf(fd, fcntl.LOCK_EX, 8, 0)
+    value = int.from_bytes(os.pread(fd, 8, 0), 'little')
+    os.pwrite(fd, (value + 1).to_bytes(8, 'little'), 0)
+    fcntl.lockf(fd, fcntl.LOCK_UN, 8, 0)
+barrier()
+print(int.from_bytes(os.pread(fd, 8, 0), 'little'))"
+    );
+    let counts = run_all(&cluster, &[], &script, &file, 3, |_| ());
+    assert_eq!(counts, ["200\n", "200\n"]);
+    assert!(dirty(&cluster, 0).contains("shared"));
+    slow.fault("none");
+    sync(&cluster, 0);
+}
+
+/// Each rank writes its parts one by one, so slowly that something can happen meanwhile.
+const SLOWLY: &str = "
+import time
+for block in range(rank, 200, 2):
+    os.pwrite(fd, bytes([block]) * 10_007, block * 10_007)
+    time.sleep(0.02)
+os.close(fd)";
+
+fn strided() -> Vec<u8> {
+    (0..200_u8).flat_map(|block| vec![block; 10_007]).collect()
+}
+
+#[test]
+fn writers_of_all_nodes_go_on_at_the_pfs_if_the_file_is_called_in() {
+    let Some((slow, cluster)) = failing(2) else { return };
+    let _unmounted = Unmounted::of(&cluster, 2);
+    slow.fault("none");
+    let file = slow.at("shared");
+    let between = |_| {
+        // A program that is to write through to the PFS opens the file on the guest's node.
+        let third = file.clone();
+        let mut command = Command::new(FOREBAY);
+        command.args(["run", "--", "sh", "-c"]).env("FOREBAY_SOCKET", cluster.socket(1));
+        command.arg(format!("sleep 0.7; exec 3<>{}; sleep 0.3", third.display()));
+        command.spawn().unwrap();
+    };
+    run_all(&cluster, &[], &format!("{OPEN}{SLOWLY}"), &file, 1, between);
+    assert!(std::fs::read(slow.behind("shared")).unwrap() == strided(), "without a sync");
+    assert_eq!((dirty(&cluster, 0).as_str(), dirty(&cluster, 1).as_str()), ("[]", "[]"));
+    assert_eq!(cluster.sum("absorbed_files_total"), 1);
+}
+
+#[test]
+fn a_guest_that_maps_the_file_goes_on_at_the_pfs() {
+    let Some((slow, cluster)) = failing(2) else { return };
+    let _unmounted = Unmounted::of(&cluster, 2);
+    slow.fault("none");
+    let file = slow.at("shared");
+    let script = format!(
+        "{OPEN}
+os.pwrite(fd, b'rank %d' % rank, rank * 4096)
+barrier()
+if rank == 1:
+    with mmap.mmap(fd, 0) as map:
+        assert map[:6] == b'rank 0'
+        map[4096:4102] = b'mapped'
+barrier()
+assert os.pread(fd, 6, 4096) == b'mapped'"
+    );
+    run_all(&cluster, &[], &script, &file, 3, |_| ());
+    let there = std::fs::read(slow.behind("shared")).unwrap();
+    assert_eq!((&there[..6], &there[4096..]), (&b"rank 0"[..], &b"mapped"[..]));
+}
+
+#[test]
+fn agents_that_are_killed_and_come_back_lose_nothing_of_a_guest() {
+    let Some((slow, mut cluster)) = failing(2) else { return };
+    let _unmounted = Unmounted::of(&cluster, 2);
+    let file = slow.at("shared");
+    let script = format!("{OPEN}{SLOWLY}");
+    let mut ranks: Vec<_> = (0..2).map(|n| Rank::start(&cluster, n, &[], &script, &file)).collect();
+    ranks.iter_mut().for_each(Rank::arrive);
+    ranks.iter_mut().for_each(Rank::go_on);
+    let begun = Instant::now();
+    wait_for("both write", || dirty(&cluster, 0).contains("shared") && begun.elapsed().as_millis() > 400);
+    for killed in [1, 0] {
+        cluster.kill_agent(killed);
+        cluster.start_killed(killed);
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    ranks.into_iter().for_each(|rank| drop(rank.end()));
+    assert!(begun.elapsed().as_millis() > 1500, "the agents were killed after all writes");
+    assert!(dirty(&cluster, 0).contains("shared"), "{}", dirty(&cluster, 0));
+    slow.fault("none");
+    sync(&cluster, 0);
+    assert!(std::fs::read(slow.behind("shared")).unwrap() == strided());
+}
+
+#[test]
+fn a_guest_hears_that_the_node_has_lost_what_it_wrote() {
+    let Some((slow, mut cluster)) = failing(2) else { return };
+    let _unmounted = Unmounted::of(&cluster, 2);
+    let file = slow.at("shared");
+    let script = format!(
+        "{OPEN}
+os.pwrite(fd, b'x' * 5000, rank * 5000)
+barrier()
+for call in lambda: os.pwrite(fd, b'y', 0), lambda: os.pread(fd, 1, 0), lambda: os.pwrite(fd, b'y', 0):
+    try:
+        print(call())
+    except OSError as e:
+        print(e.errno)"
+    );
+    let mut ranks: Vec<_> = (0..2).map(|n| Rank::start(&cluster, n, &[], &script, &file)).collect();
+    ranks.iter_mut().for_each(Rank::arrive);
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.iter_mut().for_each(Rank::arrive);
+    cluster.kill_agent(0);
+    std::fs::remove_dir_all(cluster.tier(0)).unwrap();
+    cluster.start_killed(0);
+    let mut guest = ranks.pop().unwrap();
+    guest.go_on();
+    assert_eq!(guest.end(), "5\n5\n5\n");
+    for mut rank in ranks {
+        let _its_memory_is_lost = rank.child.kill();
+        rank.child.wait().unwrap();
+    }
+}
+
+#[test]
+fn what_a_guest_has_synced_outlives_the_node_of_the_file() {
+    let Some((slow, mut cluster)) = failing(3) else { return };
+    let _unmounted = Unmounted::of(&cluster, 3);
+    let file = slow.at("shared");
+    let script = format!(
+        "{OPEN}
+os.pwrite(fd, bytes([rank]) * 10_007, rank * 10_007)
+barrier()
+if rank == 2:
+    os.fsync(fd)
+barrier()
+os._exit(0)"
+    );
+    run_all(&cluster, &["--copies", "2"], &script, &file, 3, |_| ());
+    assert!(dirty(&cluster, 0).contains("second copy on node"), "{}", dirty(&cluster, 0));
+    cluster.kill_agent(0);
+    std::fs::remove_dir_all(cluster.tier(0)).unwrap();
+    wait_for("the file is taken over", || {
+        cluster.counter(1, "taken_over_total") + cluster.counter(2, "taken_over_total") == 1
+    });
+    slow.fault("none");
+    (1..3).for_each(|node| sync(&cluster, node));
+    let expected: Vec<u8> = (0..3_u8).flat_map(|rank| vec![rank; 10_007]).collect();
+    assert!(std::fs::read(slow.behind("shared")).unwrap() == expected);
+}

@@ -1,0 +1,194 @@
+//! A file that is dirty on another node, as programs of this one write and read it (a *guest*).
+//!
+//! Each call is a request to the agent, which passes it on. The bytes pass through a buffer that
+//! both have mapped. If the agent is started anew, or the other node's, the call is made once more.
+
+use crate::dirty::Absorbed;
+use crate::error::{errno, with_message};
+use crate::session::{Client, NO_AGENT_MAX, NO_AGENT_PAUSE, Session, unexpected};
+use forebay_store::dirty::Words;
+use forebay_wire::{Channel, GUEST_BYTES, GuestId, Reply, Request};
+use rustix::io::{pread, pwrite};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The agent waits for the other node for so long at most, and a little more.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// See the module.
+#[derive(Debug)]
+pub struct GuestFile {
+    session: Arc<Session>,
+    /// The file on the PFS, open for reading and writing.
+    pfs: OwnedFd,
+    words: Arc<Words>,
+    id: GuestId,
+    connection: Mutex<Option<Connection>>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    channel: Channel,
+    buffer: OwnedFd,
+}
+
+/// What an agent says to one that wants to be a guest.
+enum Welcome {
+    Guest(GuestId, OwnedFd, Connection),
+    Left,
+}
+
+impl Client {
+    /// Becomes a guest of the node where a file is dirty; `anew` is from
+    /// [`Client::reopen_to_write`].
+    ///
+    /// # Errors
+    /// The program is to write to the PFS.
+    pub(crate) fn be_guest(
+        &self,
+        anew: BorrowedFd<'_>,
+        truncated: bool,
+    ) -> io::Result<(Absorbed, GuestFile)> {
+        let session = self.session.clone();
+        let Welcome::Guest(id, words, connection) = welcome(&session, anew, truncated, None)? else {
+            return Err(io::Error::other("the file has just gone to the file system"));
+        };
+        let words = Arc::new(Words::received(&words)?);
+        let (pfs, connection) = (anew.try_clone_to_owned()?, Mutex::new(Some(connection)));
+        let absorbed = Absorbed::new(id.number, words.clone());
+        Ok((absorbed, GuestFile { session, pfs, words, id, connection }))
+    }
+}
+
+fn welcome(
+    session: &Session,
+    pfs: BorrowedFd<'_>,
+    truncated: bool,
+    resumes: Option<GuestId>,
+) -> io::Result<Welcome> {
+    let channel = session.connect(false)?;
+    channel.send(&Request::GuestOpen { truncated, resumes }, &[pfs, pfs])?;
+    let answer = channel.recv::<Reply>(Some(Instant::now() + ANSWER))?;
+    let sent: Result<[OwnedFd; 2], _> = answer.fds.try_into();
+    match (answer.message, sent) {
+        (Reply::Guest(id), Ok([words, buffer])) => {
+            Ok(Welcome::Guest(id, words, Connection { channel, buffer }))
+        }
+        (Reply::GuestLeft, _) => Ok(Welcome::Left),
+        (reply, _) => Err(unexpected(&reply)),
+    }
+}
+
+impl GuestFile {
+    /// Writes all of `data`, at most [`GUEST_BYTES`]; `None`: nothing was written, and the file
+    /// goes to the PFS.
+    ///
+    /// # Errors
+    /// Those of the write; the other node is gone, or has lost what was written.
+    pub fn write(&self, data: &[u8], offset: u64, appends: bool) -> io::Result<Option<usize>> {
+        let len = data.len().min(GUEST_BYTES) as u32;
+        let fill = |buffer: &OwnedFd| Ok(pwrite(buffer, &data[..len as usize], 0).map(drop)?);
+        let done = self.ask(&Request::GuestWrite { offset, len, appends }, fill, |_, _| Ok(()))?;
+        Ok(done.map(|(bytes, _)| bytes as usize))
+    }
+
+    /// Reads as much as there is, at most [`GUEST_BYTES`]; `None`: from the PFS.
+    ///
+    /// # Errors
+    /// As [`GuestFile::write`].
+    pub fn read(&self, room: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
+        let len = room.len().min(GUEST_BYTES) as u32;
+        let take = |buffer: &OwnedFd, bytes: u64| {
+            let bytes = bytes.min(u64::from(len)) as usize;
+            Ok(pread(buffer, &mut room[..bytes], 0).map(drop)?)
+        };
+        let done = self.ask(&Request::GuestRead { offset, len }, |_| Ok(()), take)?;
+        Ok(done.map(|(bytes, _)| bytes as usize))
+    }
+
+    /// Cuts or extends it; `None`: on the PFS.
+    ///
+    /// # Errors
+    /// As [`GuestFile::write`].
+    pub fn set_len(&self, size: u64) -> io::Result<Option<()>> {
+        Ok(self.ask(&Request::GuestCut(size), |_| Ok(()), |_, _| Ok(()))?.map(drop))
+    }
+
+    /// Length, blocks of 512 bytes, and time of the last write in nanoseconds since 1970; `None`:
+    /// those of the PFS.
+    ///
+    /// # Errors
+    /// As [`GuestFile::write`].
+    pub fn stat(&self) -> io::Result<Option<(u64, u64, i64)>> {
+        let done = self.ask(&Request::GuestStat, |_| Ok(()), |_, _| Ok(()))?;
+        Ok(done.and_then(|(_, stat)| stat))
+    }
+
+    fn ask(
+        &self,
+        request: &Request,
+        fill: impl Fn(&OwnedFd) -> io::Result<()>,
+        mut take: impl FnMut(&OwnedFd, u64) -> io::Result<()>,
+    ) -> io::Result<Option<(u64, Option<(u64, u64, i64)>)>> {
+        // Twice would be two appends.
+        let is_once = matches!(request, Request::GuestWrite { appends: true, .. });
+        let mut current = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = Instant::now() + NO_AGENT_MAX;
+        loop {
+            let connection = match current.take() {
+                Some(connection) => connection,
+                None => match welcome(&self.session, self.pfs.as_fd(), false, Some(self.id)) {
+                    Ok(Welcome::Guest(_, _, connection)) => connection,
+                    Ok(Welcome::Left) => return self.leave(),
+                    Err(e) if errno(&e) == libc::EIO || Instant::now() >= until => return Err(e),
+                    Err(_) => {
+                        std::thread::sleep(NO_AGENT_PAUSE);
+                        continue;
+                    }
+                },
+            };
+            fill(&connection.buffer)?;
+            let sent = connection.channel.send(request, &[]);
+            match sent.and_then(|()| connection.channel.recv::<Reply>(Some(Instant::now() + ANSWER))) {
+                Ok(answer) => {
+                    let done = match answer.message {
+                        Reply::GuestDone(bytes) => {
+                            take(&connection.buffer, bytes).map(|()| Some((bytes, None)))
+                        }
+                        Reply::DirtyStat { size, blocks, mtime_ns, .. } => {
+                            Ok(Some((0, Some((size, blocks, mtime_ns)))))
+                        }
+                        Reply::GuestLeft => self.leave(),
+                        reply => Err(unexpected(&reply)),
+                    };
+                    *current = Some(connection);
+                    return done;
+                }
+                Err(e) if is_once => {
+                    return Err(with_message(libc::EIO, format!("an append may have been done or not: {e}")));
+                }
+                Err(e) if Instant::now() >= until => return Err(with_message(libc::EIO, e.to_string())),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// All who share the words learn that the file goes to the PFS.
+    fn leave<R>(&self) -> io::Result<Option<R>> {
+        self.words.call_in();
+        Ok(None)
+    }
+}
+
+impl Drop for GuestFile {
+    fn drop(&mut self) {
+        if self.words.closes() > 0
+            && let Some(connection) = self.connection.get_mut().unwrap_or_else(PoisonError::into_inner)
+        {
+            // If it does not arrive, the set of the file counts as not closed.
+            let _ = connection.channel.send(&Request::GuestClose, &[]);
+        }
+    }
+}
