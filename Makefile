@@ -187,6 +187,10 @@ bench-mount-memory: build ## Memory of a mount's process with many open files, a
 bench-write-back: build ## How long a writer waits with write-back, beside the tmpfs and the PFS, as root (ARGS="--pfs DIR")
 	$(PYTHON) bench/write_back.py $(BUILT)/forebay $(ARGS)
 
+.PHONY: bench-shared-file
+bench-shared-file: build ## MPI ranks on two nodes write one file, straight and with write-back, as root (ARGS="--ranks 4")
+	$(PYTHON) bench/shared_file.py $(BUILT)/forebay $(ARGS)
+
 .PHONY: bench-mountain
 bench-mountain: build ## How fast a program reads over the size of its data and its skips: table, CSV and plot in target/mountain, as root; two minutes (ARGS="--capacity-mib 512")
 	$(PYTHON) bench/mountain.py $(BUILT)/forebay $(ARGS)
@@ -232,9 +236,10 @@ chaos: build ## Kills, stops and starves everything while readers check every by
 	$(BUILT)/forebay-chaos run --seconds $$(($(or $(MINUTES),60) * 60)) $(addprefix --pfs ,$(PFS)) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)
 
 .PHONY: chaos-writes
-chaos-writes: build ## Kills programs, agents and nodes while programs write with write-back, then with copies on a second node (as root), and compares every file with what was promised (MINUTES=10 for each, ARGS="--seed 7")
+chaos-writes: build ## Kills programs, agents and nodes while programs write with write-back, then with copies on a second node, then files that nodes share (as root), and compares every file with what was promised (MINUTES=10 for each, ARGS="--seed 7")
 	$(PYTHON) bench/chaos_writes.py $(BUILT)/forebay --minutes $(or $(MINUTES),10) $(ARGS)
 	$(PYTHON) bench/chaos_copies.py $(BUILT)/forebay --minutes $(or $(MINUTES),10) $(ARGS)
+	$(PYTHON) bench/chaos_shared.py $(BUILT)/forebay --minutes $(or $(MINUTES),10) $(ARGS)
 
 .PHONY: abuse
 abuse: build ## Attacks a mount, its agent and its console as an ordinary user, as root, and times the calls of others (MINUTES=60, ARGS="--seed 7")

@@ -186,7 +186,11 @@ impl Agent {
         ));
         let node = Arc::new(Node {
             write_back: Arc::new(write_back),
-            guest_mounts: GuestMounts::new(program, mounts.len()),
+            guest_mounts: GuestMounts::new(
+                program,
+                (config.state_dir.clone(), config.socket()),
+                mounts.len(),
+            ),
             layouts: Layouts::new(mounts.clone(), cache.clone()),
             orders: Orders::new(cache.clone(), mounts.clone(), shares.clone()),
             mounts,

@@ -7,7 +7,7 @@
 //!
 //! If the agent dies, the writer goes on in memory: the next agent finds the content there.
 
-use crate::error::{no_agent, with_message};
+use crate::error::{errno, no_agent, with_message};
 use crate::guest::GuestFile;
 use crate::session::{Client, NO_AGENT_MAX, NO_AGENT_PAUSE, unexpected};
 use forebay_store::dirty::{Begun, Words};
@@ -138,7 +138,12 @@ impl Client {
         is_wanted: bool,
         (flags, truncated): (OFlags, bool),
     ) -> io::Result<(Absorbed, OwnedFd)> {
-        match self.absorb_for(None, self.reopen_to_write(file)?.as_fd(), is_wanted, (flags, truncated))? {
+        match self.absorb_for(
+            (None, 0),
+            self.reopen_to_write(file)?.as_fd(),
+            is_wanted,
+            (flags, truncated),
+        )? {
             (absorbed, Bytes::Here(content)) => Ok((absorbed, content)),
             (_, Bytes::Away(_)) => Err(io::Error::other("programs of another node write the file")),
         }
@@ -157,13 +162,13 @@ impl Client {
     }
 
     /// As [`Client::absorb`], of a file that user `owner` has opened, if that is not this process's
-    /// user; `anew` is from [`Client::reopen_to_write`].
+    /// user, by the thread `caller`; `anew` is from [`Client::reopen_to_write`].
     ///
     /// # Errors
     /// As [`Client::absorb`].
     pub fn absorb_for(
         &self,
-        owner: Option<u32>,
+        (owner, caller): (Option<u32>, u32),
         anew: BorrowedFd<'_>,
         is_wanted: bool,
         (flags, truncated): (OFlags, bool),
@@ -173,7 +178,11 @@ impl Client {
         let fds = [anew, anew];
         let stat = rustix::fs::fstat(anew)?;
         let is_dirty = self.dirty_index().is_some_and(|index| index.may_have(stat.st_dev, stat.st_ino));
-        let limit = self.session.config.deadline;
+        let limit = match is_suspect(&stat) && self.has_other_nodes() {
+            // What another node has of it is waited for: to write beside it would be worse.
+            true => self.session.config.deadline.max(ANSWER),
+            false => self.session.config.deadline,
+        };
         let answer = match is_dirty && is_suspect(&stat) {
             true => self.session.call_about_dirty(&request, &fds, limit)?,
             false => self.session.call_that_waits(&request, &fds, limit)?,
@@ -184,10 +193,21 @@ impl Client {
                 let words = Arc::new(Words::received(&words)?);
                 Ok((Absorbed { copy, words }, Bytes::Here(content)))
             }
-            (Reply::Elsewhere, _) => {
-                let (absorbed, guest) = self.be_guest(anew, truncated)?;
+            (Reply::Elsewhere, _) if guest == GuestMode::RequestsOnly => {
+                let (absorbed, guest) = self.be_guest(anew, (truncated, caller))?;
                 Ok((absorbed, Bytes::Away(guest)))
             }
+            (Reply::Elsewhere, _) => match self.be_guest(anew, (truncated, 0)) {
+                Ok((absorbed, guest)) => Ok((absorbed, Bytes::Away(guest))),
+                Err(e) => {
+                    // Its other writers go on at the PFS, as this one.
+                    let flags = flags.bits();
+                    let request =
+                        Request::Absorb { is_wanted: false, flags, truncated, job: None, owner, guest };
+                    let _ = self.session.call_that_waits(&request, &fds, limit);
+                    Err(e)
+                }
+            },
             (reply, _) => Err(unexpected(&reply)),
         }
     }
@@ -348,6 +368,22 @@ impl Client {
         match is_empty {
             true => Err(no_agent(libc::EIO, "its bytes are in memory, and no agent brings them to the PFS")),
             false => Ok(()),
+        }
+    }
+
+    /// As [`Client::sync_before_rename`], of a file that may be dirty on another node.
+    ///
+    /// # Errors
+    /// That node has newer bytes, and cannot bring them to the PFS.
+    pub fn sync_elsewhere_before_rename(&self, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        if file.is_none() {
+            return Ok(());
+        }
+        match self.wait_for_answer(&Request::DirtySync, file, &mut || true) {
+            // Nobody knows of another node.
+            Ok(Err(e)) if errno(&e) == libc::EAGAIN => Ok(()),
+            Ok(ended) => ended.map(drop),
+            Err(_) => Ok(()),
         }
     }
 

@@ -34,12 +34,6 @@ struct Connection {
     buffer: OwnedFd,
 }
 
-/// What an agent says to one that wants to be a guest.
-enum Welcome {
-    Guest(GuestId, OwnedFd, Connection),
-    Left,
-}
-
 impl Client {
     /// Becomes a guest of the node where a file is dirty; `anew` is from
     /// [`Client::reopen_to_write`].
@@ -49,12 +43,10 @@ impl Client {
     pub(crate) fn be_guest(
         &self,
         anew: BorrowedFd<'_>,
-        truncated: bool,
+        (truncated, caller): (bool, u32),
     ) -> io::Result<(Absorbed, GuestFile)> {
         let session = self.session.clone();
-        let Welcome::Guest(id, words, connection) = welcome(&session, anew, truncated, None)? else {
-            return Err(io::Error::other("the file has just gone to the file system"));
-        };
+        let (id, words, connection) = welcome(&session, anew, (truncated, caller), None)?;
         let words = Arc::new(Words::received(&words)?);
         let (pfs, connection) = (anew.try_clone_to_owned()?, Mutex::new(Some(connection)));
         let absorbed = Absorbed::new(id.number, words.clone());
@@ -65,18 +57,15 @@ impl Client {
 fn welcome(
     session: &Session,
     pfs: BorrowedFd<'_>,
-    truncated: bool,
+    (truncated, caller): (bool, u32),
     resumes: Option<GuestId>,
-) -> io::Result<Welcome> {
+) -> io::Result<(GuestId, OwnedFd, Connection)> {
     let channel = session.connect(false)?;
-    channel.send(&Request::GuestOpen { truncated, resumes }, &[pfs, pfs])?;
+    channel.send(&Request::GuestOpen { truncated, resumes, caller }, &[pfs, pfs])?;
     let answer = channel.recv::<Reply>(Some(Instant::now() + ANSWER))?;
     let sent: Result<[OwnedFd; 2], _> = answer.fds.try_into();
     match (answer.message, sent) {
-        (Reply::Guest(id), Ok([words, buffer])) => {
-            Ok(Welcome::Guest(id, words, Connection { channel, buffer }))
-        }
-        (Reply::GuestLeft, _) => Ok(Welcome::Left),
+        (Reply::Guest(id), Ok([words, buffer])) => Ok((id, words, Connection { channel, buffer })),
         (reply, _) => Err(unexpected(&reply)),
     }
 }
@@ -88,6 +77,10 @@ impl GuestFile {
     /// # Errors
     /// Those of the write; the other node is gone, or has lost what was written.
     pub fn write(&self, data: &[u8], offset: u64, appends: bool) -> io::Result<Option<usize>> {
+        if appends && self.stat()?.is_none() {
+            // Asked first, because an append on a connection that has ended would fail.
+            return Ok(None);
+        }
         let len = data.len().min(GUEST_BYTES) as u32;
         let fill = |buffer: &OwnedFd| Ok(pwrite(buffer, &data[..len as usize], 0).map(drop)?);
         let done = self.ask(&Request::GuestWrite { offset, len, appends }, fill, |_, _| Ok(()))?;
@@ -139,10 +132,10 @@ impl GuestFile {
         loop {
             let connection = match current.take() {
                 Some(connection) => connection,
-                None => match welcome(&self.session, self.pfs.as_fd(), false, Some(self.id)) {
-                    Ok(Welcome::Guest(_, _, connection)) => connection,
-                    Ok(Welcome::Left) => return self.leave(),
-                    Err(e) if errno(&e) == libc::EIO || Instant::now() >= until => return Err(e),
+                None => match welcome(&self.session, self.pfs.as_fd(), (false, 0), Some(self.id.clone())) {
+                    Ok((_, _, connection)) => connection,
+                    Err(e) if errno(&e) == libc::EIO => return Err(e),
+                    Err(e) if Instant::now() >= until => return Err(with_message(libc::EIO, e.to_string())),
                     Err(_) => {
                         std::thread::sleep(NO_AGENT_PAUSE);
                         continue;

@@ -28,7 +28,7 @@ use std::sync::Arc;
 const CAPABILITY: &CStr = c"security.capability";
 
 impl Fs {
-    /// The content of a file that user `uid` has opened with `flags`; `None` if it is the PFS's.
+    /// The content of a file that user `uid` has opened with `flags`, by the thread `caller`; `None` if it is the PFS's.
     /// `is_new`: this has created it. The thread acts as the caller, before and after.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl Fs {
         (node, is_new): (u64, bool),
         flags: i32,
         file: BorrowedFd<'_>,
-        uid: u32,
+        (uid, caller): (u32, u32),
     ) -> Result<Option<Content>, Errno> {
         let empties = flags & libc::O_TRUNC != 0;
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || empties;
@@ -89,7 +89,7 @@ impl Fs {
         let found = self.as_daemon(|| match anew {
             Some(anew) => {
                 let opening = (OFlags::from_bits_retain(flags as u32), empties);
-                match self.client.absorb_for(owner, anew.as_fd(), is_wanted, opening) {
+                match self.client.absorb_for((owner, caller), anew.as_fd(), is_wanted, opening) {
                     Ok((absorbed, bytes)) => {
                         let copy = absorbed.copy();
                         Ok(Some(new((Some(absorbed), copy, bytes), Some(identity))))
@@ -244,6 +244,7 @@ impl Fs {
         if let Some(content) = handle.content()
             && let Some(absorbed) = &content.absorbed
         {
+            content.connect().map_err(|e| number_of(&e))?;
             absorbed.go_on_at_pfs(&self.client).map_err(|e| number_of(&e))?;
             self.leave_content(handle.node, &content);
         }
@@ -280,7 +281,8 @@ impl Fs {
                 let (node, uid) = (request.header.nodeid, request.header.uid);
                 let flags = OFlags::WRONLY | OFlags::CLOEXEC;
                 let open = rustix::fs::open(self_path(file.as_fd()), flags, Mode::empty())?;
-                let Some(content) = self.content_of((node, false), libc::O_WRONLY, open.as_fd(), uid)? else {
+                let Some(content) = self.content_of((node, false), libc::O_WRONLY, open.as_fd(), (uid, 0))?
+                else {
                     return Ok(false);
                 };
                 let opener = self.opener(uid)?;
@@ -334,7 +336,10 @@ impl Fs {
         };
         let is_dirty = |stat: &Statx| is_regular(stat) && self.client.may_be_dirty(identity(stat));
         let replaces = identity(&old) != identity(&new) && (new.stx_size > 0 || is_dirty(&new));
-        if !is_dirty(&old) || !replaces {
+        let now = shown(&old);
+        let is_foreign =
+            is_regular(&old) && self.client.has_other_nodes() && may_be_elsewhere(now.size, now.mtime_ns);
+        if !(is_dirty(&old) || is_foreign) || !replaces {
             return Ok(());
         }
         // Who may not rename it does not wait.
@@ -346,7 +351,11 @@ impl Fs {
         // The PFS may grant this process nothing, or the caller no reads.
         let file = open().or_else(|_| self.as_daemon(open)).ok();
         self.as_daemon(|| {
-            let synced = self.client.sync_before_rename(file.as_ref().map(AsFd::as_fd), old.stx_size == 0);
+            let file = file.as_ref().map(AsFd::as_fd);
+            let synced = match is_dirty(&old) {
+                true => self.client.sync_before_rename(file, old.stx_size == 0),
+                false => self.client.sync_elsewhere_before_rename(file),
+            };
             synced.map_err(|e| number_of(&e))
         })
     }

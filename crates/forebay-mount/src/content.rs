@@ -107,7 +107,19 @@ impl Content {
     /// # Errors
     /// Nothing takes one, nor does the PFS.
     pub fn keep(&self, client: &Client) -> io::Result<()> {
+        self.connect()?;
         self.absorbed.as_ref().map_or(Ok(()), |absorbed| absorbed.keep(client))
+    }
+
+    /// A guest connects again, if the agent was started anew, which learns of it by that.
+    ///
+    /// # Errors
+    /// The other node is gone, or has lost what was written.
+    pub fn connect(&self) -> io::Result<()> {
+        match &self.bytes {
+            Bytes::Here(_) => Ok(()),
+            Bytes::Away(guest) => guest.stat().map(drop),
+        }
     }
 
     /// What is newer than what the PFS has `shown`.

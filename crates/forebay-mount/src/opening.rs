@@ -89,7 +89,8 @@ impl Fs {
             // Whoever opens a file after a close elsewhere learns its size, as from NFS.
             let _ = rustix::fs::statx(&fd, c"", LOOK_AGAIN, StatxFlags::BASIC_STATS);
         }
-        let content = self.content_of((node, false), arg.flags, fd.as_fd(), opener.uid)?;
+        let content =
+            self.content_of((node, false), arg.flags, fd.as_fd(), (opener.uid, request.header.pid))?;
         Ok(Effect::Opened(self.serve(node, arg.flags, (fd, content), opener, out)))
     }
 
@@ -147,7 +148,8 @@ impl Fs {
             // Opening may have truncated it.
             let stat = stat(fd.as_fd())?;
             let node = self.nodes.looked_up(parent, name.to_bytes(), FileId::of(&stat));
-            let content = self.content_of((node, is_new), arg.flags, fd.as_fd(), opener.uid);
+            let content =
+                self.content_of((node, is_new), arg.flags, fd.as_fd(), (opener.uid, request.header.pid));
             // The kernel learns of the node only if it is opened.
             let content = content.inspect_err(|_| self.nodes.forget(node, 1))?;
             return Ok(self.created(node, arg.flags, (fd, content), &stat, opener, out));

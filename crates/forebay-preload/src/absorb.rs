@@ -13,7 +13,7 @@
 
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::AcqRel;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::ffi::OsStr;
 use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -97,6 +97,11 @@ impl HasLeft {
         (at > 0).then_some(HasLeft(at as *mut AtomicBool))
     }
 
+    fn is_true(&self) -> bool {
+        // SAFETY: mapped for as long as this value lives.
+        unsafe { &*self.0 }.load(Acquire)
+    }
+
     fn swap_true(&self) -> bool {
         // SAFETY: mapped for as long as this value lives.
         unsafe { &*self.0 }.swap(true, AcqRel)
@@ -114,6 +119,10 @@ impl Drop for HasLeft {
         unsafe { kernel::sys!(SYS_munmap, self.0, SHARED_BYTES) };
     }
 }
+
+/// The process has taken a lock on a file of the PFS by an [`Entry`]: it is lost when a descriptor of
+/// that file is closed.
+static HAS_LOCKS: AtomicBool = AtomicBool::new(false);
 
 static CLIENT: OnceLock<Client> = OnceLock::new();
 static ENTRIES: Handles<Arc<Entry>> = Handles::new();
@@ -294,14 +303,17 @@ pub fn on_pfs(fd: c_int) -> c_int {
 /// As [`on_pfs`], for a lock, which may be relative to the position.
 #[inline]
 pub fn to_lock(fd: c_int) -> c_int {
-    let file = on_pfs(fd);
-    if file != fd {
+    let Some(entry) = has(fd).then(|| ENTRIES.pin(fd)).flatten() else { return fd };
+    let file = entry.pfs.as_raw_fd();
+    // Another number may have gone on there, with its position.
+    if !entry.has_left.is_true() {
         // SAFETY: no pointers.
         unsafe {
             let position = kernel::sys!(SYS_lseek, fd, 0, libc::SEEK_CUR);
             kernel::sys!(SYS_lseek, file, position, libc::SEEK_SET);
         }
     }
+    HAS_LOCKS.store(true, Release);
     file
 }
 
@@ -345,7 +357,10 @@ fn keep_absorbed(fd: c_int) -> bool {
     }
     let Some(entry) = ENTRIES.pin(fd).map(|entry| Arc::clone(&entry)) else { return true };
     let (Some(absorbed), Some(inside)) = (&entry.absorbed, inside::enter()) else { return true };
-    let kept = inside::guarded(&inside, || Some(absorbed.keep(CLIENT.get()?)));
+    let kept = inside::guarded(&inside, || {
+        connect(fd, absorbed);
+        Some(absorbed.keep(CLIENT.get()?))
+    });
     match kept {
         Some(Err(e)) => {
             // SAFETY: `errno` is the calling thread's.
@@ -353,6 +368,13 @@ fn keep_absorbed(fd: c_int) -> bool {
             false
         }
         _ => true,
+    }
+}
+
+/// An agent that was started anew learns of a guest by any call on its descriptor.
+fn connect(fd: c_int, absorbed: &Absorbed) {
+    if absorbed.is_guest() {
+        let _its_error_comes_with_the_next_call = own_files::stat(fd);
     }
 }
 
@@ -375,7 +397,7 @@ fn begin(fd: c_int, entry: &Arc<Entry>, bytes: u64) -> Result<Target, c_int> {
 }
 
 /// The program goes on at the PFS by `fd`.
-fn leave(fd: c_int, entry: &Entry) {
+fn leave(fd: c_int, entry: &Arc<Entry>) {
     if own_files::identity(fd) != Some(entry.content) {
         return ENTRIES.forget(fd, false);
     }
@@ -387,6 +409,10 @@ fn leave(fd: c_int, entry: &Entry) {
         }
     }
     put_in_place(&entry.pfs, fd);
+    if HAS_LOCKS.load(Acquire) {
+        // The program's locks are to outlive this; they end when it closes its number.
+        core::mem::forget(Arc::clone(entry));
+    }
     ENTRIES.forget(fd, false);
 }
 
@@ -405,13 +431,19 @@ pub fn before_rename(client: &Client, from: &[u8], to: &[u8]) -> Result<(), c_in
     let (Ok(old), Ok(new)) = (stat(from), stat(to)) else { return Ok(()) };
     let identity = |file: &std::fs::Metadata| (file.dev(), file.ino());
     let replaces = identity(&old) != identity(&new) && (new.len() > 0 || is_dirty(identity(&new)));
-    if !is_dirty(identity(&old)) || !replaces {
+    let mtime_ns = old.mtime().saturating_mul(1_000_000_000).saturating_add(old.mtime_nsec());
+    let is_foreign = INDEX.get().is_some_and(DirtyIndex::has_others) && may_be_elsewhere(old.len(), mtime_ns);
+    if !(is_dirty(identity(&old)) || is_foreign) || !replaces {
         return Ok(());
     }
     // One that the program may not read is waited for with all others.
     let open = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = rustix::fs::openat(rustix::fs::CWD, from, open, rustix::fs::Mode::empty()).ok();
-    let synced = client.sync_before_rename(file.as_ref().map(AsFd::as_fd), old.len() == 0);
+    let file = file.as_ref().map(AsFd::as_fd);
+    let synced = match is_dirty(identity(&old)) {
+        true => client.sync_before_rename(file, old.len() == 0),
+        false => client.sync_elsewhere_before_rename(file),
+    };
     synced.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))
 }
 
@@ -424,6 +456,7 @@ pub fn before_sharing(fd: c_int) -> Result<(), c_int> {
         return Ok(());
     }
     let gone_on = inside::guarded(&inside, || {
+        connect(fd, absorbed);
         Some(match absorbed.go_on_at_pfs(CLIENT.get()?) {
             Ok(()) => {
                 leave(fd, &entry);
@@ -452,6 +485,12 @@ pub fn before_read(fd: c_int) {
             let _it_stays_if_that_fails = write_absorbed(fd, 0, || ());
         }
     }
+}
+
+/// Whether any file of this node may be dirty, or of another one.
+#[inline]
+pub fn is_any_dirty_anywhere() -> bool {
+    INDEX.get().is_some_and(|index| index.any() || index.has_others())
 }
 
 /// Whether any file of this node is dirty.

@@ -553,7 +553,7 @@ take_place! {
 
 /// A rename begins, of these names in these directories.
 fn renames(from: (c_int, *const c_char), to: (c_int, *const c_char)) -> Result<(), c_int> {
-    if !absorb::is_any_dirty() || inside::is_inside() || from.1.is_null() || to.1.is_null() {
+    if !absorb::is_any_dirty_anywhere() || inside::is_inside() || from.1.is_null() || to.1.is_null() {
         return Ok(());
     }
     let whole = |(dir, name): (c_int, *const c_char)| {

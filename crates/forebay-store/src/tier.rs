@@ -15,12 +15,12 @@ use crate::full_io::write_all_at;
 use crate::mounting::{TMPFS_MAGIC, backing_name, explain, huge_setting, is_tmpfs_mount, mount_or_resize};
 use crate::{keeper, state};
 use rustix::fs::{
-    AtFlags, CWD, FlockOperation, Mode, OFlags, StatVfs, StatxFlags, flock, fstatfs, fstatvfs, mkdirat,
-    openat, renameat, statat, statx, unlinkat,
+    AtFlags, CWD, FlockOperation, Mode, OFlags, StatVfs, flock, fstatfs, fstatvfs, mkdirat, openat, renameat,
+    statat, unlinkat,
 };
 use rustix::mount::{UnmountFlags, unmount};
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -42,10 +42,14 @@ pub struct Tier {
     state_dir: PathBuf,
     huge_pages: String,
     locks: [OwnedFd; 2],
+    life: u64,
 }
 
 /// What is noted of sets of checkpoints, and what takes its place in a moment.
 const CHECKPOINTS: [&str; 2] = ["checkpoints", "checkpoints.new"];
+
+/// Holds the number of the memory.
+const LIFE: &str = "life";
 
 impl Tier {
     /// Finds or makes the tmpfs and takes possession of it.
@@ -107,8 +111,9 @@ impl Tier {
         // Two state directories may name the same directory on a tmpfs.
         let root_lock = lock_file(&root, Path::new("lock"))?;
         let copies = open_dir(&root, "copies")?;
+        let life = life_of(&root)?;
         let state_dir = state_dir.to_owned();
-        Ok(Tier { copies, root, backing, place, state_dir, huge_pages, locks: [state_lock, root_lock] })
+        Ok(Tier { copies, root, backing, place, state_dir, huge_pages, locks: [state_lock, root_lock], life })
     }
 
     /// Where the tmpfs is, for people.
@@ -128,14 +133,8 @@ impl Tier {
     }
 
     /// A number of this memory: another one has another, also on the same node.
-    ///
-    /// # Errors
-    /// What `statx` returns.
-    pub fn life(&self) -> io::Result<u64> {
-        let stat = statx(&self.copies, c"", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::BTIME)?;
-        let mut hasher = DefaultHasher::new();
-        (stat.stx_dev_minor, stat.stx_ino, stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec).hash(&mut hasher);
-        Ok(hasher.finish())
+    pub fn life(&self) -> u64 {
+        self.life
     }
 
     /// Which backing was taken.
@@ -362,7 +361,7 @@ impl Tier {
             Backing::Namespace => keeper::quit(&self.state_dir)?,
             Backing::Auto | Backing::Directory => {
                 unlinkat(&self.root, "copies", AtFlags::REMOVEDIR)?;
-                for name in CHECKPOINTS {
+                for name in CHECKPOINTS.into_iter().chain([LIFE]) {
                     // Most tiers have none.
                     let _ = unlinkat(&self.root, name, AtFlags::empty());
                 }
@@ -412,6 +411,19 @@ impl Drop for TestDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// The number of the memory below `root`, made by its first agent.
+fn life_of(root: &OwnedFd) -> io::Result<u64> {
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = openat(root, LIFE, flags, Mode::from(0o600))?;
+    let mut bytes = [0; 8];
+    if rustix::io::pread(&file, &mut bytes, 0)? < bytes.len() {
+        // Its keys are random.
+        bytes = RandomState::new().hash_one(0).to_le_bytes();
+        write_all_at(file.as_fd(), &bytes, 0)?;
+    }
+    Ok(u64::from_le_bytes(bytes))
 }
 
 fn copy_name(copy: u64) -> String {

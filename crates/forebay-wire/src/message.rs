@@ -444,6 +444,8 @@ pub enum Request {
         truncated: bool,
         /// This goes on with an earlier connection.
         resumes: Option<GuestId>,
+        /// The thread whose open this is.
+        caller: u32,
     },
     /// Write the first `len` bytes of the buffer, at most [`GUEST_BYTES`]. → [`Reply::GuestDone`],
     /// [`Reply::GuestLeft`] or [`Reply::Failed`]; so for the next three
@@ -486,12 +488,16 @@ pub enum GuestMode {
 }
 
 /// Names a guest to the node of the file, so that a later connection goes on with an earlier one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestId {
     /// Of the guest.
     pub number: u64,
-    /// Of the memory that the file is in.
+    /// The node of the file.
+    pub home: String,
+    /// Number of the memory there that the file is in.
     pub life: u64,
+    /// Number of the dirty file there.
+    pub copy: CopyId,
 }
 
 /// What is to become of the checkpoints of a job.

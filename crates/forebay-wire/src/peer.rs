@@ -119,8 +119,6 @@ pub enum PeerRequest {
         truncated: bool,
         /// They do not wait any longer: both contents are kept.
         gives_up: bool,
-        /// Number of the memory that has what a guest wrote; an error if that is lost.
-        life: Option<u64>,
     },
     /// Blocks of map outputs of an application, sent here. → [`PeerReply::Blocks`] and their bytes,
     /// or [`PeerReply::Failed`] if one of them is not there
@@ -199,15 +197,28 @@ pub enum PeerRequest {
     GuestStat,
     /// The program has closed the file. One way.
     GuestClose,
-    /// Wait until the second place has the file, or the PFS. → [`PeerReply::Fetched`],
-    /// [`PeerReply::NotYet`]; the asker repeats it then; or [`PeerReply::Failed`]
-    KeepDirty {
-        /// Which.
+    /// Wait until the PFS has a file. → [`PeerReply::Fetched`], [`PeerReply::NotYet`]; the asker
+    /// repeats it then; or [`PeerReply::Failed`]; so for the next two
+    SyncDirty(DirtyFile),
+    /// Wait until the second place has what a guest wrote.
+    KeepForGuest {
+        /// The file.
         file: DirtyFile,
-        /// As of [`PeerRequest::CallIn`].
-        life: Option<u64>,
-        /// `None`: the PFS.
-        second: Option<SecondPlace>,
+        /// The memory that it is in.
+        life: u64,
+        /// Its number there.
+        copy: u64,
+        /// The place.
+        second: SecondPlace,
+    },
+    /// A guest goes on at the PFS.
+    CallInForGuest {
+        /// The file.
+        file: DirtyFile,
+        /// As of [`PeerRequest::KeepForGuest`].
+        life: u64,
+        /// As of [`PeerRequest::KeepForGuest`].
+        copy: u64,
     },
 }
 
@@ -224,6 +235,21 @@ pub struct GuestOpening {
     pub truncated: bool,
     /// Of the guest: an earlier connection of the same number ends.
     pub number: u64,
+    /// The number of the file, for a guest that connects again.
+    pub copy: Option<u64>,
+}
+
+/// Whether a program is a guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Welcomed {
+    /// Yes; of the dirty file of this number.
+    Yes(u64),
+    /// The file is not dirty: the PFS has what a guest wrote.
+    NotDirty,
+    /// Not now, or not ever, for this reason; the file is dirty.
+    No(String),
+    /// What a guest wrote is not the file's any more.
+    Lost(String),
 }
 
 /// A dirty file, as the node learns of it that keeps its second copy.
@@ -385,13 +411,15 @@ pub enum PeerReply {
     Guest {
         /// Number of the memory that the file is in: it is lost with that.
         life: u64,
-        /// Why the program is no guest; empty if it is one.
-        refusal: String,
+        /// Whether it is one.
+        welcomed: Welcomed,
     },
     /// So many bytes were written.
     GuestDone(u64),
     /// Nothing was done: the file goes to the PFS.
     GuestLeft,
+    /// Nothing was done: another connection of the guest counts.
+    GuestReplaced,
     /// To [`PeerRequest::GuestStat`].
     GuestStat {
         /// Length in bytes.

@@ -10,10 +10,10 @@ use forebay_wire::cluster::DirtyFile;
 use forebay_wire::link::{Security, Stream};
 use forebay_wire::peer::{
     CHECKED_MAX, Custody, GuestOpening, KeptFile, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Role,
-    Wanted, deadline_ms,
+    Wanted, Welcomed, deadline_ms,
 };
 use forebay_wire::shuffle::Block;
-use forebay_wire::{FileRef, GUEST_BYTES, HpcPhase, NodeInfo, SecondPlace, frame};
+use forebay_wire::{FileRef, GUEST_BYTES, HpcPhase, NodeInfo, frame};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -242,31 +242,19 @@ impl Link {
     pub fn call_in(
         &mut self,
         file: &DirtyFile,
-        (truncated, gives_up): (bool, bool),
-        life: Option<u64>,
+        truncated: bool,
+        gives_up: bool,
         deadline: Instant,
     ) -> io::Result<bool> {
-        self.send(&PeerRequest::CallIn { file: file.clone(), truncated, gives_up, life }, deadline)?;
-        self.is_done_by_now(deadline)
+        self.ask_until_done(&PeerRequest::CallIn { file: file.clone(), truncated, gives_up }, deadline)
     }
 
-    /// Has the peer wait until the second place has a file that is dirty there, or the PFS; whether
-    /// that is done. Asks again while it is not.
+    /// Asks for something that the peer may not have done by now; whether it has.
     ///
     /// # Errors
     /// As [`Link::call_in`].
-    pub fn keep_dirty(
-        &mut self,
-        file: &DirtyFile,
-        life: Option<u64>,
-        second: Option<SecondPlace>,
-        deadline: Instant,
-    ) -> io::Result<bool> {
-        self.send(&PeerRequest::KeepDirty { file: file.clone(), life, second }, deadline)?;
-        self.is_done_by_now(deadline)
-    }
-
-    fn is_done_by_now(&mut self, deadline: Instant) -> io::Result<bool> {
+    pub fn ask_until_done(&mut self, request: &PeerRequest, deadline: Instant) -> io::Result<bool> {
+        self.send(request, deadline)?;
         match self.receive(deadline)? {
             PeerReply::Fetched { .. } => Ok(true),
             PeerReply::NotYet => Ok(false),
@@ -280,15 +268,15 @@ impl Link {
         }
     }
 
-    /// Makes a program of this node a guest at the peer; the number of the peer's memory, and why
-    /// it is none, or nothing.
+    /// Makes a program of this node a guest at the peer; the number of the peer's memory, and what
+    /// came of it.
     ///
     /// # Errors
     /// As [`Link::tell_phases`].
-    pub fn guest(&mut self, opening: GuestOpening, deadline: Instant) -> io::Result<(u64, String)> {
+    pub fn guest(&mut self, opening: GuestOpening, deadline: Instant) -> io::Result<(u64, Welcomed)> {
         self.send(&PeerRequest::Guest(Box::new(opening)), deadline)?;
         match self.receive(deadline)? {
-            PeerReply::Guest { life, refusal } => Ok((life, refusal)),
+            PeerReply::Guest { life, welcomed } => Ok((life, welcomed)),
             other => Err(unexpected(&other)),
         }
     }
@@ -685,6 +673,7 @@ fn no_page(reply: &PeerReply) -> Answer {
         | PeerReply::Guest { .. }
         | PeerReply::GuestDone(_)
         | PeerReply::GuestLeft
+        | PeerReply::GuestReplaced
         | PeerReply::GuestStat { .. }
         | PeerReply::Heard { .. } => Answer::Broken,
     }

@@ -1,38 +1,59 @@
 //! What programs of other nodes do to files that are dirty on this one, by their agents
 //! ([`crate::write_back::guests`]).
 
-use super::server::{HELLO_TIME, Serving};
+use super::server::{HELLO_TIME, Serving, drained};
 use crate::write_back::Drained;
-use crate::write_back::copies::Wanted;
+use crate::write_back::guests::{Guest, Waits, is_replaced};
 use forebay_wire::cluster::DirtyFile;
-use forebay_wire::peer::{GuestOpening, PeerReply};
+use forebay_wire::peer::{GuestOpening, PeerReply, PeerRequest, Welcomed};
 use forebay_wire::{GUEST_BYTES, SecondPlace, frame};
-use std::collections::BTreeMap;
 use std::io;
 
-/// What a question about second copies or passes waits for; the next one goes on with it.
-pub(super) enum Waits {
-    Copy(Wanted),
-    Pass(BTreeMap<u64, u64>),
-}
-
 impl Serving<'_> {
+    /// Answers a request about a file that is dirty here; false if it is another request.
+    pub(super) fn answer_guest(&mut self, request: &PeerRequest) -> io::Result<bool> {
+        let reply = match request {
+            PeerRequest::Guest(opening) => self.welcome(opening),
+            PeerRequest::GuestWrite { offset, len, appends } => self.guest_write(*offset, *len, *appends)?,
+            PeerRequest::GuestRead { offset, len } => return self.guest_read(*offset, *len).map(|()| true),
+            PeerRequest::GuestCut(size) => {
+                let write_back = &self.server.write_back;
+                done_for_guest(self.guest.as_ref().map(|guest| write_back.cut_for(guest, *size)))
+            }
+            PeerRequest::GuestStat => match self.guest.as_ref().map(Guest::stat) {
+                Some(Ok(Some((size, blocks, mtime_ns)))) => PeerReply::GuestStat { size, blocks, mtime_ns },
+                other => done_for_guest(other.map(|done| done.map(|_| None))),
+            },
+            PeerRequest::GuestClose => {
+                self.guest.iter_mut().for_each(Guest::close);
+                return Ok(true);
+            }
+            PeerRequest::SyncDirty(file) => drained(self.sync_dirty(file)),
+            PeerRequest::KeepForGuest { file, life, copy, second } => {
+                drained(self.keep_for_guest((file, *life, *copy), *second))
+            }
+            PeerRequest::CallInForGuest { file, life, copy } => {
+                drained(self.call_in_for_guest((file, *life, *copy)))
+            }
+            _ => return Ok(false),
+        };
+        frame::send(&mut self.stream, &reply)?;
+        Ok(true)
+    }
+
     /// A program of the node at the other end becomes a guest.
-    pub(super) fn welcome(&mut self, opening: &GuestOpening) -> io::Result<()> {
+    fn welcome(&mut self, opening: &GuestOpening) -> PeerReply {
         // An earlier one of this connection has gone.
         self.guest = None;
         let write_back = &self.server.write_back;
-        let refusal = match write_back.welcome(&self.node, opening) {
-            Ok(guest) => {
-                self.guest = Some(guest);
-                String::new()
-            }
+        let welcomed = match write_back.welcome(&self.node, opening) {
+            Ok(guest) => Welcomed::Yes(self.guest.insert(guest).copy()),
             Err(why) => why,
         };
-        frame::send(&mut self.stream, &PeerReply::Guest { life: write_back.life(), refusal })
+        PeerReply::Guest { life: write_back.life(), welcomed }
     }
 
-    pub(super) fn guest_write(&mut self, offset: u64, len: u32, appends: bool) -> io::Result<()> {
+    fn guest_write(&mut self, offset: u64, len: u32, appends: bool) -> io::Result<PeerReply> {
         if len as usize > GUEST_BYTES {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -42,10 +63,10 @@ impl Serving<'_> {
         let write_back = &self.server.write_back;
         let done =
             self.guest.as_ref().map(|guest| write_back.write_for(guest, &self.buffer, offset, appends));
-        frame::send(&mut self.stream, &done_for_guest(done))
+        Ok(done_for_guest(done))
     }
 
-    pub(super) fn guest_read(&mut self, offset: u64, len: u32) -> io::Result<()> {
+    fn guest_read(&mut self, offset: u64, len: u32) -> io::Result<()> {
         self.buffer.resize((len as usize).min(GUEST_BYTES), 0);
         match self.guest.as_ref().map(|guest| guest.read(&mut self.buffer, offset)) {
             Some(Ok(Some(read))) => {
@@ -56,29 +77,35 @@ impl Serving<'_> {
         }
     }
 
-    /// Waits a while until the second place has a file of this node, or the PFS.
-    pub(super) fn keep_dirty(
-        &mut self,
-        file: &DirtyFile,
-        life: Option<u64>,
-        second: Option<SecondPlace>,
-    ) -> Drained {
+    /// Waits a while until the PFS has a file of this node.
+    fn sync_dirty(&mut self, file: &DirtyFile) -> Drained {
         let write_back = &self.server.write_back;
-        if let Err((errno, message)) = write_back.is_same_life(life) {
-            return Drained::Failed(errno, message);
-        }
-        let uid = rustix::process::geteuid().as_raw();
-        let mut waits = match (self.waits.take(), write_back.find(file)) {
+        let waits = match (self.waits.take(), write_back.find(file)) {
             (Some(waits), _) => waits,
             (None, None) => return Drained::Yes,
-            (None, Some((key, copy))) => match second {
-                None => Waits::Pass(write_back.to_sync(uid, Some(key))),
-                Some(second) => match write_back.to_keep(uid, Some(copy), second) {
-                    Ok(wanted) => Waits::Copy(wanted),
-                    Err(refusal) => return Drained::Failed(libc::EIO, refusal.to_string()),
-                },
+            (None, Some(key)) => Waits::Pass(write_back.to_sync(own_uid(), Some(key))),
+        };
+        self.wait(waits)
+    }
+
+    /// Waits a while until the second place has what a guest wrote, by the name and numbers of its
+    /// file.
+    fn keep_for_guest(&mut self, (file, life, copy): (&DirtyFile, u64, u64), second: SecondPlace) -> Drained {
+        let write_back = &self.server.write_back;
+        let waits = match (self.waits.take(), write_back.has_for_guest(file, life, copy)) {
+            (_, Err((errno, message))) => return Drained::Failed(errno, message),
+            (Some(waits), Ok(_)) => waits,
+            (None, Ok(false)) => return Drained::Yes,
+            (None, Ok(true)) => match write_back.to_keep(own_uid(), Some(copy), second) {
+                Ok(wanted) => Waits::Copy(wanted),
+                Err(refusal) => return Drained::Failed(libc::EIO, refusal.to_string()),
             },
         };
+        self.wait(waits)
+    }
+
+    fn wait(&mut self, mut waits: Waits) -> Drained {
+        let write_back = &self.server.write_back;
         let answer = match &mut waits {
             Waits::Copy(wanted) => write_back.wait_for_copies(wanted),
             Waits::Pass(wanted) => write_back.sync(wanted),
@@ -86,22 +113,28 @@ impl Serving<'_> {
         self.waits = (answer == Drained::NotYet).then_some(waits);
         answer
     }
-}
 
-/// The answer to what a peer waits for.
-pub(super) fn drained(drained: Drained) -> PeerReply {
-    match drained {
-        Drained::Yes => PeerReply::Fetched { fetched_bytes: 0 },
-        Drained::NotYet => PeerReply::NotYet,
-        Drained::Failed(errno, message) => PeerReply::Failed { errno, message },
+    /// Calls a guest's file in.
+    fn call_in_for_guest(&self, (file, life, copy): (&DirtyFile, u64, u64)) -> Drained {
+        let write_back = &self.server.write_back;
+        match write_back.has_for_guest(file, life, copy) {
+            Ok(true) => write_back.call_in(own_uid(), copy),
+            Ok(false) => Drained::Yes,
+            Err((errno, message)) => Drained::Failed(errno, message),
+        }
     }
 }
 
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// The answer to a call of a guest; `None`: there is none.
-pub(super) fn done_for_guest(done: Option<io::Result<Option<u64>>>) -> PeerReply {
+fn done_for_guest(done: Option<io::Result<Option<u64>>>) -> PeerReply {
     match done {
         Some(Ok(Some(bytes))) => PeerReply::GuestDone(bytes),
         Some(Ok(None)) => PeerReply::GuestLeft,
+        Some(Err(e)) if is_replaced(&e) => PeerReply::GuestReplaced,
         Some(Err(e)) => {
             PeerReply::Failed { errno: e.raw_os_error().unwrap_or(libc::EIO), message: e.to_string() }
         }

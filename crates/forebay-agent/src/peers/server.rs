@@ -13,7 +13,6 @@
 //! One thread a connection, as for clients, bounded in number and within the budget.
 
 use super::files::OpenFiles;
-use super::guest::{Waits, done_for_guest, drained};
 use crate::cache::entry::Entry;
 use crate::cache::page_fetch::{FetchError, FetchState, PageFetch};
 use crate::cache::{Cache, Lent};
@@ -30,7 +29,7 @@ use crate::prefetch::requests::Requests;
 use crate::shuffle::Shuffles;
 use crate::stop::Stop;
 use crate::user_limits::PfsFile;
-use crate::write_back::guests::Guest;
+use crate::write_back::guests::{Guest, Waits};
 use crate::write_back::{ContentNow, Drained, WriteBack};
 use forebay_policy::fetch_order::Urgency;
 use forebay_policy::machine::Nanos;
@@ -295,7 +294,11 @@ impl<'a> Serving<'a> {
     fn serve(mut self) -> io::Result<()> {
         loop {
             self.stream.set_timeout(Some(if self.guest.is_some() { GUEST_IDLE } else { IDLE }))?;
-            match frame::receive(&mut self.stream)? {
+            let request = frame::receive(&mut self.stream)?;
+            if self.answer_guest(&request)? {
+                continue;
+            }
+            match request {
                 PeerRequest::Page { page, from, wanted, role, deadline_ms } => {
                     let deadline = deadline_of(deadline_ms);
                     self.stream.set_timeout(Some(left(deadline)?))?;
@@ -331,35 +334,9 @@ impl<'a> Serving<'a> {
                     let found = self.server.write_back.content(&file, shown, born_ns);
                     self.dirty(found, known)?;
                 }
-                PeerRequest::CallIn { file, truncated, gives_up, life } => {
-                    let write_back = &self.server.write_back;
-                    let called = match write_back.is_same_life(life) {
-                        Ok(()) => write_back.call_in_by_name(&file, truncated, gives_up),
-                        Err((errno, message)) => Drained::Failed(errno, message),
-                    };
+                PeerRequest::CallIn { file, truncated, gives_up } => {
+                    let called = self.server.write_back.call_in_by_name(&file, truncated, gives_up);
                     frame::send(&mut self.stream, &drained(called))?;
-                }
-                PeerRequest::Guest(opening) => self.welcome(&opening)?,
-                PeerRequest::GuestWrite { offset, len, appends } => self.guest_write(offset, len, appends)?,
-                PeerRequest::GuestRead { offset, len } => self.guest_read(offset, len)?,
-                PeerRequest::GuestCut(size) => {
-                    let write_back = &self.server.write_back;
-                    let done = self.guest.as_ref().map(|guest| write_back.cut_for(guest, size));
-                    frame::send(&mut self.stream, &done_for_guest(done))?;
-                }
-                PeerRequest::GuestStat => {
-                    let reply = match self.guest.as_ref().map(Guest::stat) {
-                        Some(Ok(Some((size, blocks, mtime_ns)))) => {
-                            PeerReply::GuestStat { size, blocks, mtime_ns }
-                        }
-                        other => done_for_guest(other.map(|done| done.map(|_| None))),
-                    };
-                    frame::send(&mut self.stream, &reply)?;
-                }
-                PeerRequest::GuestClose => self.guest.iter_mut().for_each(Guest::close),
-                PeerRequest::KeepDirty { file, life, second } => {
-                    let reply = drained(self.keep_dirty(&file, life, second));
-                    frame::send(&mut self.stream, &reply)?;
                 }
                 PeerRequest::Blocks { token, uid, blocks } => self.blocks(&token, uid, &blocks)?,
                 PeerRequest::Shuffles { token, uid, shuffles } => {
@@ -381,7 +358,7 @@ impl<'a> Serving<'a> {
                 }
                 // To a page that was sent from the buffer, or half of which was sent.
                 PeerRequest::Taken => {}
-                PeerRequest::Hello { .. } => return Err(io::ErrorKind::InvalidData.into()),
+                _ => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
     }
@@ -800,6 +777,15 @@ impl<'a> Serving<'a> {
             Ok(None) => Ok(None),
             Err(AtPeer) => Err(PeerReply::Busy("the page is being asked of another peer here".into())),
         }
+    }
+}
+
+/// The answer to what a peer waits for.
+pub(super) fn drained(drained: Drained) -> PeerReply {
+    match drained {
+        Drained::Yes => PeerReply::Fetched { fetched_bytes: 0 },
+        Drained::NotYet => PeerReply::NotYet,
+        Drained::Failed(errno, message) => PeerReply::Failed { errno, message },
     }
 }
 

@@ -4,13 +4,16 @@ use super::closer::Sent;
 use super::session::{Answer, Connection, refuse, reply};
 use crate::mounts::admit::Admitted;
 use crate::write_back::newest::Newest;
-use crate::write_back::{Drained, Opening, Taken};
+use crate::write_back::{Drained, Opening, Taken, WriteBack};
 use forebay_wire::{GuestMode, Refusal, Reply, SecondPlace};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 const STACK_BYTES: usize = 256 << 10;
+
+/// An agent that was started anew learns of guests by their next call.
+const NO_GUEST: &str = "the guest has to connect again";
 
 /// How long one question is waited for.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -32,8 +35,9 @@ pub fn absorb(
             Some((Reply::Dirty { copy: got.copy, size: got.size }, vec![got.content, got.words]))
         }
         Ok(Taken::Elsewhere) if opening.guest == GuestMode::Descriptor => {
-            let opened = again
-                .and_then(|pfs| connection.node.guest_mounts.open(&connection.node, file, &pfs, &opening));
+            let node = &connection.node;
+            let on = (&*node.write_back, node.mounts[file.mount].root());
+            let opened = again.and_then(|pfs| node.guest_mounts.open(on, file, &pfs, &opening));
             match opened {
                 Ok((copy, content, words)) => Some((Reply::Dirty { copy, size: 0 }, vec![content, words])),
                 Err(e) => {
@@ -67,6 +71,9 @@ fn drained(drained: Drained) -> Answer {
 
 /// A writer goes on at the PFS.
 pub fn call_in(connection: &Connection, copy: u64) -> Answer {
+    if WriteBack::is_guest(copy) && connection.node.write_back.guest_away(copy).is_none() {
+        return refuse(Refusal::Invalid(NO_GUEST.into()));
+    }
     drained(connection.node.write_back.call_in(connection.peer.uid, copy))
 }
 
@@ -99,8 +106,11 @@ pub fn sync(connection: &mut Connection, fds: Vec<Sent>) -> Answer {
 /// says what is meant, the others repeat it.
 pub fn keep(connection: &mut Connection, copy: Option<u64>, second: SecondPlace) -> Answer {
     let write_back = &connection.node.write_back;
-    if let Some(away) = copy.and_then(|copy| write_back.guest_away(copy)) {
-        return drained(write_back.keep_for_guest(&away, second));
+    if let Some(number) = copy.filter(|copy| WriteBack::is_guest(*copy)) {
+        return match write_back.guest_away(number) {
+            Some(away) => drained(write_back.keep_for_guest(&away, second)),
+            None => refuse(Refusal::Invalid(NO_GUEST.into())),
+        };
     }
     let mut wanted = match connection.keeping.take() {
         Some(wanted) => wanted,

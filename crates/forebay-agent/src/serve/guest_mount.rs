@@ -6,11 +6,10 @@
 //! each PFS, in a process of its own that outlives this agent, below the state directory, where
 //! nobody else looks.
 
-use super::session::Node;
 use crate::lock::lock;
 use crate::mounts::admit::Admitted;
 use crate::mounts::opened_path::opened_path;
-use crate::write_back::Opening;
+use crate::write_back::{Opening, WriteBack};
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat, statfs};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -29,14 +28,17 @@ const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 #[derive(Debug)]
 pub struct GuestMounts {
     program: Option<PathBuf>,
-    /// By mount; held while a file is opened.
-    opening: Vec<Mutex<()>>,
+    /// The agent's.
+    state_dir: PathBuf,
+    socket: PathBuf,
+    /// By mount; held while it is mounted.
+    mounting: Vec<Mutex<()>>,
 }
 
 impl GuestMounts {
-    /// No mounts; `program` makes them.
-    pub fn new(program: Option<PathBuf>, mounts: usize) -> Self {
-        GuestMounts { program, opening: (0..mounts).map(|_| Mutex::default()).collect() }
+    /// No mounts; `program` makes them, for the agent with this state directory and socket.
+    pub fn new(program: Option<PathBuf>, (state_dir, socket): (PathBuf, PathBuf), mounts: usize) -> Self {
+        GuestMounts { program, state_dir, socket, mounting: (0..mounts).map(|_| Mutex::default()).collect() }
     }
 
     /// Opens a file that is dirty on another node, and that a program has open as `pfs`: the number
@@ -46,36 +48,40 @@ impl GuestMounts {
     /// The mount cannot be made; the node does not take the program as a guest.
     pub fn open(
         &self,
-        node: &Node,
+        (write_back, root): (&WriteBack, &Path),
         file: &Admitted,
         pfs: &OwnedFd,
         opening: &Opening,
     ) -> io::Result<(u64, OwnedFd, OwnedFd)> {
-        let _one_at_a_time = lock(&self.opening[file.mount]);
-        let root = node.mounts[file.mount].root().canonicalize()?;
+        let root = root.canonicalize()?;
         let path = opened_path(pfs.as_fd());
         let below = Path::new(OsStr::from_bytes(&path)).strip_prefix(&root);
         let below = below.map_err(|_| io::Error::other("its path is not below the mount"))?;
-        let at = self.mount(node, file.mount, &root)?;
-        let (write_back, ino) = (&node.write_back, file.facts.version.ino);
-        let before = write_back.guests_of(file.mount, ino);
-        let flags = opening.flags & (OFlags::RWMODE | OFlags::APPEND) | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let flags = if opening.truncated { flags | OFlags::TRUNC } else { flags };
+        let at = self.mount(file.mount, &root)?;
+        let mut flags =
+            opening.flags & (OFlags::RWMODE | OFlags::APPEND) | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        flags.set(OFlags::TRUNC, opening.truncated);
         let content = openat(CWD, at.join(below), flags, Mode::empty())?;
-        if fstat(&content)?.st_ino != ino {
+        if fstat(&content)?.st_ino != file.facts.version.ino {
             return Err(io::Error::other("another file has its name by now"));
         }
-        let new = write_back.guests_of(file.mount, ino).difference(&before).next().copied();
+        // The mount has told whose open it was.
+        let caller = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         let refused = || io::Error::other("the node that has it refuses");
-        let guest = new.and_then(|number| write_back.guest_away(number)).ok_or_else(refused)?;
+        let guest = write_back.take_guest_of(caller).ok_or_else(refused)?;
         let words = guest.words.fd().ok_or_else(refused)?.try_clone_to_owned()?;
         Ok((guest.id.number, content, words))
     }
 
     /// Mounts the PFS for guests, if it is not; where.
-    fn mount(&self, node: &Node, mount: usize, root: &Path) -> io::Result<PathBuf> {
-        let at = node.config.state_dir.join("guests").join(mount.to_string());
-        if statfs(&at).is_ok_and(|stat| stat.f_type == FUSE_SUPER_MAGIC) {
+    fn mount(&self, mount: usize, root: &Path) -> io::Result<PathBuf> {
+        let at = self.state_dir.join("guests").join(mount.to_string());
+        let is_mounted = || statfs(&at).is_ok_and(|stat| stat.f_type == FUSE_SUPER_MAGIC);
+        if is_mounted() {
+            return Ok(at);
+        }
+        let _one_at_a_time = lock(&self.mounting[mount]);
+        if is_mounted() {
             return Ok(at);
         }
         let no_program = || io::Error::other("this agent does not know its own program");
@@ -86,7 +92,7 @@ impl GuestMounts {
             _ => {}
         }
         let mut command = Command::new(program);
-        command.arg("--socket").arg(node.config.socket()).arg("mount").arg("--for-guests");
+        command.arg("--socket").arg(&self.socket).arg("mount").arg("--for-guests");
         command.arg("--write-back").arg(root).arg(root).arg(&at);
         let output = command.stdin(Stdio::null()).output()?;
         match output.status.success() {

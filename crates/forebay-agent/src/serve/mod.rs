@@ -6,7 +6,7 @@
 //! | `requests` | which file answers which request |
 //! | `open`, `miss`, `write`, `pins` | files of the PFS: opened, read, written through, pinned |
 //! | `dirty` | files that are written back |
-//! | `guest`, `guest_mount` | such files of other nodes |
+//! | `guest`, `guest_connection`, `guest_mount` | such files of other nodes |
 //! | `checkpoints` | sets of such files |
 //! | `layout` | layouts that only a tool of the PFS can set |
 //! | `loads` | the load of a connection |
@@ -24,6 +24,7 @@ pub mod closer;
 pub mod connection;
 pub mod dirty;
 pub mod guest;
+pub mod guest_connection;
 pub mod guest_mount;
 pub mod health;
 pub mod jobs;

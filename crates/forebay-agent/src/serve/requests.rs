@@ -76,8 +76,10 @@ impl Connection {
             Request::SetClass(class) => {
                 self.with_writer(fds, |c, file, _, writing| layout::set_class(c, &file, &writing, &class))
             }
-            Request::GuestOpen { truncated, resumes } => self
-                .with_writer(fds, |c, file, _, writing| guest::open(c, &file, &writing, truncated, resumes)),
+            Request::GuestOpen { truncated, resumes, caller } => self
+                .with_writer(fds, |c, file, _, writing| {
+                    guest::open(c, &file, &writing, (truncated, caller), resumes)
+                }),
             Request::GuestWrite { offset, len, appends } => {
                 guest::ask(self, &PeerRequest::GuestWrite { offset, len, appends })
             }

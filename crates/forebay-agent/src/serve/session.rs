@@ -1,7 +1,7 @@
 //! What a client has at this agent while it is connected, and what its requests act on.
 
 use super::closer::Closer;
-use super::guest::Guest;
+use super::guest_connection::Guest;
 use super::guest_mount::GuestMounts;
 use super::write_staging::Stage;
 use crate::cache::Cache;

@@ -554,6 +554,8 @@ impl WriteBack {
         let why = format!("node {node} has taken the file over; what this node had is kept");
         self.park(dirty, libc::ESTALE, why);
         dirty.record.second.is_fenced = true;
+        // Guests of this node write to it no more.
+        dirty.words.iter().for_each(Words::call_in);
         let _is_tried_again = dirty.record.store(&self.cache.tier, copy);
         self.set_listed(dirty, false);
         let key = (dirty.mount, dirty.record.ino);

@@ -102,8 +102,7 @@ impl Elsewhere {
             let called = self.connect(holder, until).and_then(|mut link| {
                 loop {
                     let is_last = gives_up && Instant::now() + SILENCE_MAX / 10 > until;
-                    if link.call_in(file, (empties, is_last), None, Instant::now() + SILENCE_MAX)? || is_last
-                    {
+                    if link.call_in(file, empties, is_last, Instant::now() + SILENCE_MAX)? || is_last {
                         return Ok(!is_last);
                     }
                     empties = false;

@@ -7,11 +7,14 @@
 //! copies, rooms, sets) is true of this one. If the file is called in, guests go on at the PFS like
 //! its other writers.
 //!
-//! A guest that has lost its connection makes another one. The number of the memory at its home
-//! tells whether what it wrote before is still there; if not, all its calls fail from then on. Of
-//! two connections of one guest the later one counts, so that nothing that is still on its way by
-//! the earlier one comes over newer bytes.
+//! A guest that has lost its connection makes another one, to the same node and the same dirty file,
+//! by its number there. The number of the memory tells whether what it wrote before is still there;
+//! if not, or if another node has taken the file over, all its calls fail from then on. A number
+//! that is not dirty any more in the same memory is on the PFS. Of two connections of one guest the
+//! later one counts, so that nothing that is still on its way by the earlier one comes over newer
+//! bytes.
 
+use super::copies::Wanted;
 use super::dirty_file::Stamp;
 use super::elsewhere::{HOLDER_MAX, HOLDER_PAUSE, SILENCE_MAX};
 use super::reopen::born_ns;
@@ -22,7 +25,7 @@ use forebay_pfs::{FileFacts, Revalidate};
 use forebay_store::dirty::{Begun, Words};
 use forebay_store::{Class, Reservation};
 use forebay_wire::cluster::{DirtyFile, SHARED};
-use forebay_wire::peer::GuestOpening;
+use forebay_wire::peer::{GuestOpening, PeerRequest, Welcomed};
 use forebay_wire::{GUEST_BYTES, GuestId, SecondPlace};
 use rustix::fs::{OFlags, ftruncate};
 use rustix::io::ReadWriteFlags;
@@ -30,6 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -45,6 +49,9 @@ const WELCOME_MAX: Duration = Duration::from_secs(15);
 
 /// How long one question about a second copy or a pass is waited for.
 const KEPT_MAX: Duration = Duration::from_secs(20);
+
+/// Guests of this node's files, at most: each has a connection.
+const GUESTS_MAX: usize = 1024;
 
 /// Numbers of guests are no numbers of copies.
 const GUEST_BIT: u64 = 1 << 63;
@@ -86,21 +93,32 @@ pub struct Away {
     pub id: GuestId,
     /// The file.
     pub file: DirtyFile,
-    /// Where it is dirty.
-    pub home: String,
     uid: u32,
     born_ns: Option<i64>,
     /// What the program shares with this agent.
     pub words: Words,
+    /// The thread that has opened the file.
+    caller: AtomicU32,
     /// Since when the home does not answer.
     silent: Mutex<Option<Instant>>,
+}
+
+/// What a question of another node waits for; the next one goes on with it.
+#[derive(Debug)]
+pub enum Waits {
+    /// Second copies.
+    Copy(Wanted),
+    /// Passes.
+    Pass(BTreeMap<u64, u64>),
 }
 
 /// Why a program is no guest.
 #[derive(Debug)]
 pub enum NoGuest {
-    /// The file is not dirty there any more: the PFS has it.
+    /// Not now; what it wrote, if anything, is at its home.
     Refused(String),
+    /// The PFS has what it wrote.
+    OnPfs,
     /// The home does not answer.
     Silent(io::Error),
     /// What it has written is lost.
@@ -109,10 +127,15 @@ pub enum NoGuest {
 
 impl Guest {
     /// # Errors
-    /// A later connection counts.
+    /// [`is_replaced`]: a later connection counts.
     fn turn(&self) -> io::Result<MutexGuard<'_, u64>> {
         let last = lock(&self.last);
-        if *last == self.own { Ok(last) } else { Err(io::Error::other("the guest has another connection")) }
+        if *last == self.own { Ok(last) } else { Err(io::ErrorKind::ConnectionAborted.into()) }
+    }
+
+    /// Number of the dirty file.
+    pub fn copy(&self) -> u64 {
+        self.copy
     }
 
     /// The program has closed the file.
@@ -153,6 +176,11 @@ impl Guest {
     }
 }
 
+/// Whether a guest's call has failed because a later connection counts.
+pub fn is_replaced(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::ConnectionAborted && e.raw_os_error().is_none()
+}
+
 impl Drop for Guest {
     fn drop(&mut self) {
         if self.is_closed {
@@ -162,57 +190,82 @@ impl Drop for Guest {
 }
 
 impl WriteBack {
-    /// Makes a program of `node` a guest of a file that is dirty here.
-    ///
-    /// # Errors
-    /// Why not; the program goes on at the PFS.
-    pub fn welcome(&self, node: &str, opening: &GuestOpening) -> Result<Guest, String> {
-        let failed = |e: &dyn std::fmt::Display| format!("the tier failed: {e}");
-        let not_here = || "it is not dirty here".to_owned();
-        let mount = self.mounts.iter().position(|mount| mount.label() == opening.file.mount);
-        let key = (mount.ok_or_else(not_here)?, opening.file.ino);
-        let (copy, pfs) = {
-            let mut state = self.state();
-            let (copy, dirty) = state.known(key).ok_or_else(not_here)?;
-            // The number may be another file's by now.
-            let is_other =
-                dirty.record.born_ns.zip(opening.born_ns).is_some_and(|(own, theirs)| own != theirs);
-            if !dirty.is_listed || dirty.is_foreign || is_other {
-                return Err(not_here());
-            }
-            (copy, dirty.pfs.clone())
-        };
+    /// Makes a program of `node` a guest of a file that is dirty here, or says what else.
+    pub fn welcome(&self, node: &str, opening: &GuestOpening) -> Result<Guest, Welcomed> {
+        let (copy, key) = self.find_for(opening)?;
+        let resumes = opening.copy.is_some();
+        let no = |why: &str| Welcomed::No(why.to_owned());
         let room = self.cache.reserve(Class::Clients, GUEST_BYTES as u64);
-        let _room = room.ok_or("no room in the tier")?;
-        let (last, own) = self.take_turn(copy, node, opening.number)?;
-        let flags = OFlags::RDWR;
-        let joined = self.join_known(opening.uid, key, flags, opening.truncated).ok_or_else(not_here)?;
-        let joined = joined.map_err(|refusal| refusal.to_string())?;
-        if let Some(facts) = pfs.and_then(|pfs| FileFacts::of(pfs.as_fd(), Revalidate::Force).ok()) {
-            if facts.version.size > 0 {
-                self.stamp_again(joined.copy);
-            } else if opening.truncated {
-                self.note_emptied(joined.copy, &facts);
-            }
+        // One that was here before has had its room.
+        let existing = || self.cache.budget.reserve_existing(Class::Clients, GUEST_BYTES as u64);
+        let room = room.or_else(|| resumes.then(existing)).ok_or_else(|| no("no room in the tier"))?;
+        let (last, own) = self.take_turn(copy, node, opening)?;
+        let joined = self.join_known(opening.uid, key, OFlags::RDWR, opening.truncated);
+        let joined = joined.ok_or(Welcomed::NotDirty)?.map_err(|refusal| no(&refusal.to_string()))?;
+        if resumes && joined.copy != copy {
+            return Err(Welcomed::NotDirty);
         }
-        let words = Words::received(&joined.words).map_err(|e| failed(&e))?;
+        if !resumes {
+            self.note_opened_elsewhere(joined.copy, opening.truncated);
+        }
+        let words = Words::received(&joined.words).map_err(|e| no(&e.to_string()))?;
         let (copy, uid, content) = (joined.copy, opening.uid, joined.content);
-        Ok(Guest { copy, uid, content, words, last, own, is_closed: false, _room })
+        Ok(Guest { copy, uid, content, words, last, own, is_closed: false, _room: room })
+    }
+
+    /// The dirty file that a guest means, with mount and inode.
+    fn find_for(&self, opening: &GuestOpening) -> Result<(u64, (usize, u64)), Welcomed> {
+        let mut state = self.state();
+        if let Some(copy) = opening.copy {
+            let known =
+                state.files.get(&copy).filter(|dirty| dirty.is_dirty() && dirty.name() == opening.file);
+            let dirty = known.ok_or(Welcomed::NotDirty)?;
+            let key = (dirty.mount, dirty.record.ino);
+            return match dirty.record.second.is_fenced || state.by_inode.get(&key) != Some(&copy) {
+                true => Err(Welcomed::Lost(dirty.error.clone())),
+                false => Ok((copy, key)),
+            };
+        }
+        let mount = self.mounts.iter().position(|mount| mount.label() == opening.file.mount);
+        let key = (mount.ok_or(Welcomed::NotDirty)?, opening.file.ino);
+        let (copy, dirty) = state.known(key).ok_or(Welcomed::NotDirty)?;
+        // The number may be another file's by now.
+        let is_other = dirty.record.born_ns.zip(opening.born_ns).is_some_and(|(own, theirs)| own != theirs);
+        match dirty.is_listed && !dirty.is_foreign && !is_other {
+            true => Ok((copy, key)),
+            false => Err(Welcomed::NotDirty),
+        }
+    }
+
+    /// A program of another node has opened the dirty file `copy`, which may have emptied it.
+    fn note_opened_elsewhere(&self, copy: u64, truncated: bool) {
+        let pfs = self.state().files.get(&copy).and_then(|file| file.pfs.clone());
+        let facts = pfs.and_then(|pfs| FileFacts::of(pfs.as_fd(), Revalidate::Force).ok());
+        match facts {
+            Some(facts) if facts.version.size > 0 => self.stamp_again(copy),
+            Some(facts) if truncated => self.note_emptied(copy, &facts),
+            _ => {}
+        }
     }
 
     /// Ends earlier connections of a guest.
-    fn take_turn(&self, copy: u64, node: &str, number: u64) -> Result<(Arc<Mutex<u64>>, u64), String> {
+    fn take_turn(
+        &self,
+        copy: u64,
+        node: &str,
+        opening: &GuestOpening,
+    ) -> Result<(Arc<Mutex<u64>>, u64), Welcomed> {
+        let number = opening.number;
         let last = {
             let mut here = lock(&self.guests.here);
             here.retain(|known, guest| *known == number || Arc::strong_count(&guest.last) > 1);
-            let of_file = here.values().filter(|guest| guest.copy == copy && guest.node != node);
-            if of_file.map(|guest| &guest.node).collect::<BTreeSet<_>>().len() >= NODES_MAX {
-                return Err(format!("programs of {NODES_MAX} nodes write it already"));
+            let others = here.values().filter(|guest| guest.copy == copy && guest.node != node);
+            let nodes = others.map(|guest| &guest.node).collect::<BTreeSet<_>>().len();
+            if opening.copy.is_none() && (nodes >= NODES_MAX || here.len() >= GUESTS_MAX) {
+                return Err(Welcomed::No("too many programs of other nodes write files of this node".into()));
             }
             let new = || Known { copy, node: node.to_owned(), last: Arc::default() };
-            let known = here.entry(number).or_insert_with(new);
-            known.copy = copy;
-            known.last.clone()
+            here.entry(number).or_insert_with(new).last.clone()
         };
         let own = {
             let mut last = lock(&last);
@@ -273,6 +326,13 @@ impl WriteBack {
                 }
                 Begun::CalledIn => return Ok(None),
                 Begun::NoRoom if self.make_room(guest.uid, guest.copy, bytes).is_ok() => {}
+                // Others store to it by mappings, and cannot go on elsewhere.
+                Begun::NoRoom if guest.words.is_mapped() => {
+                    guest.words.begin_anyway();
+                    let changed = change(guest.content.as_fd());
+                    guest.words.end_write();
+                    return changed.map(Some);
+                }
                 Begun::NoRoom => break,
             }
         }
@@ -281,25 +341,32 @@ impl WriteBack {
 
     /// The number of this node's memory.
     pub fn life(&self) -> u64 {
-        // Where it has none, each is the same.
-        self.cache.tier.life().unwrap_or_default()
+        self.cache.tier.life()
     }
 
-    /// Whether what was written into the memory of this number is still here.
+    /// Whether a guest's file, by its number in the memory `life`, is dirty here; false: the PFS has
+    /// what the guest wrote.
     ///
     /// # Errors
-    /// For the asker.
-    pub fn is_same_life(&self, life: Option<u64>) -> Result<(), (i32, String)> {
-        match life.is_none_or(|life| life == self.life()) {
-            true => Ok(()),
-            false => Err((libc::ESTALE, "the memory that the file was in is lost".into())),
+    /// What it wrote is lost, or is not the file's any more: for the asker.
+    pub fn has_for_guest(&self, file: &DirtyFile, life: u64, copy: u64) -> Result<bool, (i32, String)> {
+        if life != self.life() {
+            return Err((libc::ESTALE, "the memory that the file was in is lost".into()));
         }
+        let state = self.state();
+        let known = state.files.get(&copy).filter(|dirty| dirty.is_dirty() && dirty.name() == *file);
+        let Some(dirty) = known else { return Ok(false) };
+        if dirty.record.second.is_fenced {
+            return Err((libc::ESTALE, dirty.error.clone()));
+        }
+        Ok(true)
     }
 
-    /// Mount, inode and number of a file that is dirty here, by its name.
-    pub fn find(&self, name: &DirtyFile) -> Option<((usize, u64), u64)> {
+    /// Mount and inode of a file that is dirty here, by its name.
+    pub fn find(&self, name: &DirtyFile) -> Option<(usize, u64)> {
         let mount = self.mounts.iter().position(|mount| mount.label() == name.mount)?;
-        self.state().known((mount, name.ino)).map(|(copy, _)| ((mount, name.ino), copy))
+        let key = (mount, name.ino);
+        self.state().by_inode.contains_key(&key).then_some(key)
     }
 
     /// Whether a file is dirty here, or was a moment ago.
@@ -307,16 +374,8 @@ impl WriteBack {
         self.state().by_inode.contains_key(&(mount, ino))
     }
 
-    /// The other node on which a file is dirty that a program of this node has open as `pfs`, and
-    /// the file's name.
-    fn home_of(&self, mount: usize, facts: &FileFacts) -> Option<(String, DirtyFile)> {
-        let file = self.name_of(mount, facts.version.ino);
-        let home = self.claims.holder(&file).ok()??;
-        (home != SHARED).then_some((home, file))
-    }
-
     /// Makes a program of this node, of user `uid`, a guest of the node where a file is dirty. It
-    /// `resumes` another connection, or its open has `truncated` the file.
+    /// `resumes` another connection, or its open, by the thread `caller`, has `truncated` the file.
     ///
     /// # Errors
     /// Why it is none.
@@ -324,35 +383,35 @@ impl WriteBack {
         &self,
         uid: u32,
         (mount, facts, pfs): (usize, &FileFacts, BorrowedFd<'_>),
-        truncated: bool,
+        (truncated, caller): (bool, u32),
         resumes: Option<GuestId>,
-    ) -> Result<(Arc<Away>, Link), NoGuest> {
-        let Some((home, file)) = self.home_of(mount, facts) else {
-            return Err(NoGuest::Refused("it is not dirty on another node".into()));
+    ) -> Result<(Arc<Away>, Option<Link>), NoGuest> {
+        let file = self.name_of(mount, facts.version.ino);
+        let is_resumed = resumes.is_some();
+        let id = match resumes {
+            Some(id) => id,
+            None => match self.claims.holder(&file) {
+                Ok(Some(home)) if home != SHARED => {
+                    GuestId { number: self.new_number(), home, life: 0, copy: 0 }
+                }
+                _ => return Err(NoGuest::OnPfs),
+            },
         };
-        let number = resumes.map_or_else(|| self.new_number(), |id| id.number);
         let words = Words::create().map_err(NoGuest::Silent)?;
         words.set_guest();
-        let mut away = Away {
-            id: GuestId { number, life: resumes.map_or(0, |id| id.life) },
-            file,
-            home,
-            uid,
-            born_ns: born_ns(pfs),
-            words,
-            silent: Mutex::default(),
-        };
-        let (link, life) = match self.connect_as(&away, truncated, Instant::now() + WELCOME_MAX) {
-            Ok(connected) => connected,
-            Err(NoGuest::Refused(why)) if resumes.is_none() => {
-                self.call_in_from(Ok(Some(away.home)), &away.file, truncated);
-                return Err(NoGuest::Refused(why));
+        let (born_ns, caller, silent) = (born_ns(pfs), AtomicU32::new(caller), Mutex::default());
+        let mut away = Away { id, file, uid, born_ns, words, caller, silent };
+        let link = match self.connect_as(&away, truncated) {
+            Ok((link, life, copy)) => {
+                (away.id.life, away.id.copy) = (life, copy);
+                Some(link)
             }
+            // It asks for its file, and hears what has become of it.
+            Err(NoGuest::OnPfs | NoGuest::Refused(_)) if is_resumed => None,
             Err(e) => return Err(e),
         };
-        away.id.life = life;
         let away = Arc::new(away);
-        lock(&self.guests.away).insert(number, away.clone());
+        lock(&self.guests.away).insert(away.id.number, away.clone());
         Ok((away, link))
     }
 
@@ -363,21 +422,27 @@ impl WriteBack {
         hasher.finish() | GUEST_BIT
     }
 
-    /// Connects a guest to its home once more; the number of the memory there.
-    fn connect_as(&self, away: &Away, truncated: bool, limit: Instant) -> Result<(Link, u64), NoGuest> {
+    /// Connects a guest to its home; also the numbers of the memory there and of the file.
+    fn connect_as(&self, away: &Away, truncated: bool) -> Result<(Link, u64, u64), NoGuest> {
         let opening = GuestOpening {
             file: away.file.clone(),
             born_ns: away.born_ns,
             uid: away.uid,
             truncated,
             number: away.id.number,
+            copy: (away.id.copy != 0).then_some(away.id.copy),
         };
-        let mut link = self.elsewhere.connect(&away.home, limit).map_err(NoGuest::Silent)?;
-        let (life, refusal) = link.guest(opening, limit).map_err(NoGuest::Silent)?;
-        match away.id.life {
-            known if known != 0 && known != life => Err(NoGuest::Lost(away.lost())),
-            _ if !refusal.is_empty() => Err(NoGuest::Refused(refusal)),
-            _ => Ok((link, life)),
+        let limit = Instant::now() + SILENCE_MAX;
+        let mut link = self.elsewhere.connect(&away.id.home, limit).map_err(NoGuest::Silent)?;
+        let (life, welcomed) = link.guest(opening, Instant::now() + WELCOME_MAX).map_err(NoGuest::Silent)?;
+        if away.id.life != 0 && away.id.life != life {
+            return Err(NoGuest::Lost(away.lost()));
+        }
+        match welcomed {
+            Welcomed::Yes(copy) => Ok((link, life, copy)),
+            Welcomed::NotDirty => Err(NoGuest::OnPfs),
+            Welcomed::No(why) => Err(NoGuest::Refused(why)),
+            Welcomed::Lost(why) => Err(NoGuest::Lost(why)),
         }
     }
 
@@ -385,10 +450,13 @@ impl WriteBack {
     ///
     /// # Errors
     /// Why it is none any more.
-    pub fn reconnect(&self, away: &Away) -> Result<Link, NoGuest> {
+    pub fn reconnect(&self, away: &Arc<Away>) -> Result<Link, NoGuest> {
         loop {
-            match self.connect_as(away, false, Instant::now() + WELCOME_MAX) {
-                Ok((link, _)) => {
+            if !self.is_current(away) {
+                return Err(NoGuest::Lost("the guest has another connection".into()));
+            }
+            match self.connect_as(away, false) {
+                Ok((link, ..)) => {
                     away.note_answer();
                     return Ok(link);
                 }
@@ -401,16 +469,28 @@ impl WriteBack {
         }
     }
 
-    /// A guest of another node, by its number.
-    pub fn guest_away(&self, number: u64) -> Option<Arc<Away>> {
-        (number & GUEST_BIT != 0).then(|| lock(&self.guests.away).get(&number).cloned())?
+    /// Whether no later connection of a program here has taken a guest's place.
+    fn is_current(&self, away: &Arc<Away>) -> bool {
+        lock(&self.guests.away).get(&away.id.number).is_some_and(|known| Arc::ptr_eq(known, away))
     }
 
-    /// The numbers of the guests that write a file of another node.
-    pub fn guests_of(&self, mount: usize, ino: u64) -> BTreeSet<u64> {
-        let file = self.name_of(mount, ino);
+    /// Whether a number is that of a guest, whoever knows it.
+    pub fn is_guest(number: u64) -> bool {
+        number & GUEST_BIT != 0
+    }
+
+    /// The guest whose file was just opened by a thread, which may open others.
+    pub fn take_guest_of(&self, caller: u32) -> Option<Arc<Away>> {
         let away = lock(&self.guests.away);
-        away.iter().filter(|(_, guest)| guest.file == file).map(|(number, _)| *number).collect()
+        let own = |away: &&Arc<Away>| {
+            away.caller.compare_exchange(caller, 0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        };
+        away.values().find(own).cloned()
+    }
+
+    /// A guest of another node, by its number.
+    pub fn guest_away(&self, number: u64) -> Option<Arc<Away>> {
+        lock(&self.guests.away).get(&number).cloned()
     }
 
     /// A guest has closed its file.
@@ -423,29 +503,30 @@ impl WriteBack {
 
     /// As [`WriteBack::call_in`], of a guest's file.
     pub(super) fn call_in_for(&self, away: &Away) -> Drained {
-        self.ask_home(away, ANSWER, |link, until| {
-            link.call_in(&away.file, (false, false), Some(away.id.life), until)
-        })
+        let (file, life, copy) = (away.file.clone(), away.id.life, away.id.copy);
+        self.ask_home(away, ANSWER, &PeerRequest::CallInForGuest { file, life, copy })
     }
 
     /// Waits until the second place has a guest's file, or the PFS.
     pub fn keep_for_guest(&self, away: &Away, second: SecondPlace) -> Drained {
-        self.ask_home(away, KEPT_MAX, |link, until| {
-            link.keep_dirty(&away.file, Some(away.id.life), Some(second), until)
-        })
+        let (file, life, copy) = (away.file.clone(), away.id.life, away.id.copy);
+        self.ask_home(away, KEPT_MAX, &PeerRequest::KeepForGuest { file, life, copy, second })
     }
 
     /// Waits until the PFS has a file that is dirty on another node, if it is.
     pub fn sync_elsewhere(&self, mount: usize, ino: u64) -> Drained {
         let file = self.name_of(mount, ino);
-        let Ok(Some(home)) = self.claims.holder(&file) else { return Drained::Yes };
-        if home == SHARED {
-            return Drained::Yes;
-        }
-        let asked = self
-            .elsewhere
-            .connect(&home, Instant::now() + SILENCE_MAX)
-            .and_then(|mut link| link.keep_dirty(&file, None, None, Instant::now() + SILENCE_MAX));
+        let home = match self.claims.holder(&file) {
+            Ok(Some(home)) if home != SHARED => home,
+            Ok(_) => return Drained::Yes,
+            Err(e) => {
+                let why = format!("nobody says whether another node has newer bytes: {e}");
+                return Drained::Failed(libc::EAGAIN, why);
+            }
+        };
+        let asked = self.elsewhere.connect(&home, Instant::now() + SILENCE_MAX).and_then(|mut link| {
+            link.ask_until_done(&PeerRequest::SyncDirty(file), Instant::now() + SILENCE_MAX)
+        });
         match asked {
             Ok(true) => Drained::Yes,
             Ok(false) => Drained::NotYet,
@@ -455,18 +536,13 @@ impl WriteBack {
         }
     }
 
-    fn ask_home(
-        &self,
-        away: &Away,
-        patience: Duration,
-        ask: impl Fn(&mut Link, Instant) -> io::Result<bool>,
-    ) -> Drained {
+    fn ask_home(&self, away: &Away, patience: Duration, request: &PeerRequest) -> Drained {
         let until = Instant::now() + patience;
         loop {
-            let asked = self.elsewhere.connect(&away.home, Instant::now() + SILENCE_MAX);
+            let asked = self.elsewhere.connect(&away.id.home, Instant::now() + SILENCE_MAX);
             let asked = asked.map(|mut link| {
                 loop {
-                    match ask(&mut link, Instant::now() + SILENCE_MAX) {
+                    match link.ask_until_done(request, Instant::now() + SILENCE_MAX) {
                         Ok(false) if Instant::now() < until => {}
                         answered => return answered,
                     }
@@ -503,11 +579,11 @@ impl Away {
     }
 
     fn lost(&self) -> String {
-        format!("node {} has lost what was written to the file before", self.home)
+        format!("node {} has lost what was written to the file before", self.id.home)
     }
 
     /// In words, why its calls fail.
     pub fn silence(&self, e: &io::Error) -> String {
-        format!("node {}, which has the newest bytes of the file, does not answer: {e}", self.home)
+        format!("node {}, which has the newest bytes of the file, does not answer: {e}", self.id.home)
     }
 }

@@ -84,7 +84,17 @@ impl WriteBack {
             let is_between = file.is_draining && !file.record.is_draining;
             file.is_dirty() && file.is_listed && !file.is_foreign && !is_between
         };
-        if self.state().files.get_mut(&copy).filter(is_meant).is_none() || futimens(&pfs, &NOW).is_err() {
+        let Ok(facts) = FileFacts::of(pfs.as_fd(), Revalidate::Force) else { return };
+        // Otherwise somebody else has written to it there, which its pass has to find.
+        let is_as_left = |file: &&mut Dirty| {
+            let known = [Some(file.record.left), file.record.leaves].into_iter().flatten();
+            file.is_draining
+                || file.record.is_draining
+                || known.map(|left| left.0).any(|size| size == facts.version.size)
+        };
+        if self.state().files.get_mut(&copy).filter(is_meant).filter(is_as_left).is_none()
+            || futimens(&pfs, &NOW).is_err()
+        {
             return;
         }
         let Ok(facts) = FileFacts::of(pfs.as_fd(), Revalidate::Force) else { return };

@@ -382,3 +382,149 @@ os._exit(0)"
     let expected: Vec<u8> = (0..3_u8).flat_map(|rank| vec![rank; 10_007]).collect();
     assert!(std::fs::read(slow.behind("shared")).unwrap() == expected);
 }
+
+/// Two ranks that have opened the file and written a part each, and are at a barrier.
+fn begun(cluster: &Cluster, options: &[&str], then: &str, file: &Path) -> [Rank; 2] {
+    let script = format!("{OPEN}os.pwrite(fd, b'%d' % rank * 5000, rank * 5000)\nbarrier()\n{then}");
+    let mut ranks = [0, 1].map(|number| Rank::start(cluster, number, options, &script, file));
+    ranks.iter_mut().for_each(Rank::arrive);
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.iter_mut().for_each(Rank::arrive);
+    ranks
+}
+
+#[test]
+fn a_guest_goes_on_without_a_coordinator() {
+    let Some((slow, mut cluster)) = failing(2) else { return };
+    let _unmounted = Unmounted::of(&cluster, 2);
+    let file = slow.at("shared");
+    let then = "os.pwrite(fd, b'more', 10_000 + rank * 4)\nassert os.pread(fd, 4, 0) == b'0000'";
+    let mut ranks = begun(&cluster, &[], then, &file);
+    cluster.stop_coordinator();
+    cluster.kill_agent(1);
+    cluster.start_killed(1);
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(|rank| drop(rank.end()));
+    assert_eq!(std::fs::metadata(slow.behind("shared")).unwrap().len(), 0, "one has written to the PFS");
+    cluster.let_coordinator_go_on();
+    slow.fault("none");
+    sync(&cluster, 0);
+    assert_eq!(std::fs::read(slow.behind("shared")).unwrap()[9_999..], b"1moremore"[..]);
+}
+
+#[test]
+fn an_agent_that_is_started_anew_keeps_what_a_guest_syncs() {
+    let Some((slow, mut cluster)) = failing(3) else { return };
+    let _unmounted = Unmounted::of(&cluster, 3);
+    let file = slow.at("shared");
+    let then = "if rank == 1:\n    os.fsync(fd)\n    os._exit(0)\nbarrier()";
+    let mut ranks = begun(&cluster, &["--copies", "2"], then, &file);
+    cluster.kill_agent(1);
+    cluster.start_killed(1);
+    cluster.wait_members(3);
+    ranks.iter_mut().for_each(Rank::go_on);
+    let [mut home, guest] = ranks;
+    guest.end();
+    home.arrive();
+    assert!(dirty(&cluster, 0).contains("second copy on node"), "{}", dirty(&cluster, 0));
+    let _its_node_is_lost = home.child.kill();
+    home.child.wait().unwrap();
+}
+
+#[test]
+fn what_somebody_writes_beside_guests_is_kept_beside_it() {
+    let Some((slow, mut cluster)) = failing(2) else { return };
+    let _unmounted = Unmounted::of(&cluster, 2);
+    let file = slow.at("shared");
+    let mut ranks = begun(&cluster, &[], "assert os.pread(fd, 4, 0) == b'0000'", &file);
+    slow.fault("none");
+    // Without Forebay; then the guest connects again.
+    std::fs::write(&file, b"of somebody else").unwrap();
+    cluster.kill_agent(1);
+    cluster.start_killed(1);
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(|rank| drop(rank.end()));
+    wait_for("the file is parked", || dirty(&cluster, 0).contains("parked"));
+    assert_eq!(std::fs::read(&file).unwrap(), b"of somebody else");
+    let saved = cluster.socket(0).with_extension("saved");
+    let rescued = cluster.cli(0, &["rescue", "--drop", saved.to_str().unwrap()]);
+    assert!(rescued.status.success(), "{}", text(&rescued.stderr));
+    let mut found = Vec::new();
+    let entries = glob::glob(&format!("{}/**/*shared*", saved.display())).unwrap().flatten();
+    entries.filter(|path| path.is_file()).for_each(|path| found.push(std::fs::read(path).unwrap()));
+    assert_eq!(found, [[[b'0'; 5000], [b'1'; 5000]].concat()]);
+}
+
+#[test]
+fn a_guest_does_not_replace_a_good_file_by_one_that_is_in_memory_only() {
+    let Some((slow, cluster)) = failing(2) else { return };
+    let _unmounted = Unmounted::of(&cluster, 2);
+    let (file, good) = (slow.at("shared"), slow.at("good"));
+    slow.fault("none");
+    std::fs::write(&good, b"good").unwrap();
+    slow.fault("write=EIO");
+    let then = "
+if rank == 1:
+    try:
+        os.rename(path, os.path.dirname(path) + '/good')
+    except OSError as e:
+        print(e.errno)
+barrier()
+if rank == 1:
+    os.rename(path, os.path.dirname(path) + '/good')";
+    let mut ranks = begun(&cluster, &[], then, &file);
+    ranks.iter_mut().for_each(Rank::go_on);
+    let [mut home, mut guest] = ranks;
+    home.arrive();
+    let mut failed = String::new();
+    std::io::BufRead::read_line(&mut guest.stdout, &mut failed).unwrap();
+    assert_eq!(failed, "5\n");
+    guest.arrive();
+    assert_eq!(std::fs::read(&good).unwrap(), b"good");
+    slow.fault("none");
+    guest.go_on();
+    guest.end();
+    home.go_on();
+    home.end();
+    let there = std::fs::read(&good).unwrap();
+    assert!(there == [[b'0'; 5000], [b'1'; 5000]].concat(), "{} bytes", there.len());
+}
+
+#[test]
+fn a_guest_on_a_mount_of_its_own_writes_with_the_others() {
+    let Some((slow, cluster)) = failing(2) else { return };
+    let _unmounted = Unmounted::of(&cluster, 2);
+    let file = slow.at("shared");
+    let at = cluster.socket(1).with_extension("at");
+    std::fs::create_dir(&at).unwrap();
+    let mut mount = cluster.command(1, &["mount", "--write-back"]);
+    let mounted = mount.arg(&file).arg(slow.mount()).arg(&at).output().unwrap();
+    assert!(mounted.status.success(), "{}", text(&mounted.stderr));
+    let script = format!(
+        "{OPEN}os.pwrite(fd, b'home', 0)\nbarrier()\nbarrier()\nassert os.pread(fd, 9, 0) == b'homeguest'"
+    );
+    let mut home = Rank::start(&cluster, 0, &[], &script, &file);
+    home.arrive();
+    home.go_on();
+    home.arrive();
+    let script = "
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+assert os.pread(fd, 9, 0) == b'home', os.pread(fd, 9, 0)
+os.pwrite(fd, b'guest' * 200_000, 4)
+os.ftruncate(fd, 9)
+assert os.fstat(fd).st_size == 9 == os.stat(sys.argv[1]).st_size
+assert os.lseek(fd, 2, os.SEEK_HOLE) == 9";
+    let guest = Command::new("python3").args(["-c", script]).arg(at.join("shared")).output().unwrap();
+    let unmounted = cluster.cli(1, &["umount", at.to_str().unwrap()]);
+    assert!(guest.status.success(), "{}", text(&guest.stderr));
+    assert!(unmounted.status.success(), "{}", text(&unmounted.stderr));
+    home.go_on();
+    home.arrive();
+    home.go_on();
+    home.end();
+    assert!(dirty(&cluster, 0).contains("shared"));
+    slow.fault("none");
+    sync(&cluster, 0);
+    assert_eq!(std::fs::read(slow.behind("shared")).unwrap(), b"homeguest");
+}
