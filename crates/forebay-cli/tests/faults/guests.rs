@@ -394,19 +394,21 @@ fn begun(cluster: &Cluster, options: &[&str], then: &str, file: &Path) -> [Rank;
 }
 
 #[test]
-fn a_guest_goes_on_without_a_coordinator() {
+fn a_guest_waits_for_the_coordinator_that_knows_where_its_file_is() {
     let Some((slow, mut cluster)) = failing(2) else { return };
     let _unmounted = Unmounted::of(&cluster, 2);
     let file = slow.at("shared");
     let then = "os.pwrite(fd, b'more', 10_000 + rank * 4)\nassert os.pread(fd, 4, 0) == b'0000'";
     let mut ranks = begun(&cluster, &[], then, &file);
+    // The guest's agent knows nobody then.
     cluster.stop_coordinator();
     cluster.kill_agent(1);
     cluster.start_killed(1);
     ranks.iter_mut().for_each(Rank::go_on);
+    std::thread::sleep(Duration::from_secs(2));
+    cluster.let_coordinator_go_on();
     ranks.into_iter().for_each(|rank| drop(rank.end()));
     assert_eq!(std::fs::metadata(slow.behind("shared")).unwrap().len(), 0, "one has written to the PFS");
-    cluster.let_coordinator_go_on();
     slow.fault("none");
     sync(&cluster, 0);
     assert_eq!(std::fs::read(slow.behind("shared")).unwrap()[9_999..], b"1moremore"[..]);
@@ -436,14 +438,17 @@ fn what_somebody_writes_beside_guests_is_kept_beside_it() {
     let Some((slow, mut cluster)) = failing(2) else { return };
     let _unmounted = Unmounted::of(&cluster, 2);
     let file = slow.at("shared");
-    let mut ranks = begun(&cluster, &[], "assert os.pread(fd, 4, 0) == b'0000'", &file);
+    let ranks = begun(&cluster, &[], "assert os.pread(fd, 4, 0) == b'0000'", &file);
     slow.fault("none");
     // Without Forebay; then the guest connects again.
     std::fs::write(&file, b"of somebody else").unwrap();
     cluster.kill_agent(1);
     cluster.start_killed(1);
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.into_iter().for_each(|rank| drop(rank.end()));
+    // The one of the home is the last, so that it has the file open as long as the guest.
+    for mut rank in ranks.into_iter().rev() {
+        rank.go_on();
+        rank.end();
+    }
     wait_for("the file is parked", || dirty(&cluster, 0).contains("parked"));
     assert_eq!(std::fs::read(&file).unwrap(), b"of somebody else");
     let saved = cluster.socket(0).with_extension("saved");
