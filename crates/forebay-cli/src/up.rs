@@ -221,6 +221,11 @@ fn find_coordinator(
     config: &ClusterConfig,
     may_start: bool,
 ) -> io::Result<(CoordinatorAddress, Option<Coordinator>)> {
+    if !config.etcd.is_empty() && config.coordinator.is_empty() {
+        let what =
+            "cluster.etcd needs cluster.coordinator here: the list of all candidates, this one included";
+        return Err(io::Error::other(what));
+    }
     let runs_one = config.coordinator.is_empty() || may_start && !config.coordinator_listen.is_empty();
     let coordinator = runs_one.then(|| crate::coordinator::start(config)).transpose()?;
     let address = match &coordinator {

@@ -6,8 +6,8 @@
 //!
 //! A file that several nodes write is dirty on none of them, also while it is empty still.
 //!
-//! Of an elected coordinator, the next one goes on from what this one has stored ([`crate::stored`]),
-//! so it knows of files whose node has died meanwhile.
+//! The next of several candidates goes on from what this one has stored ([`crate::stored`]), so it
+//! knows of files whose node has died meanwhile.
 
 use crate::stored::Held;
 use forebay_policy::machine::Nanos;

@@ -16,8 +16,8 @@
 //! One time is taken for each turn, right after the wait: what passes between two of these moments
 //! is held against nobody, wherever in the loop it has passed.
 //!
-//! A candidate ([`crate::election`]) that does not lead has an empty core that hears nothing. Before
-//! it carries anything out, a leader looks whether its lease lasts; if not, it closes all
+//! A candidate ([`crate::election`]) that does not lead has an empty core that hears nothing.
+//! Before it carries anything out, a leader looks whether its lease lasts; if not, it closes all
 //! connections and is a candidate again. What was decided in that turn is dropped.
 
 use crate::buffers::Buffers;

@@ -210,6 +210,8 @@ fn pause(stop: &Stop, length: Duration) {
 /// A connection on which this agent has been welcomed.
 struct Meeting {
     link: Framed,
+    /// It was elected, and another one may be.
+    is_elected: bool,
     heartbeat: Duration,
     last_heartbeat: Instant,
     last_progress: Instant,
@@ -228,7 +230,7 @@ fn meet(
     let mut link = Framed::new(coordinator_at.connect(address, deadline)?)?;
     let (protocol, term, joined) = (CLUSTER_PROTOCOL, node.cluster.term(), Instant::now());
     link.send(&ToCoordinator::Join { protocol, node: node.describe(), incarnation, attempt, term })?;
-    let heartbeat_ms = loop {
+    let (heartbeat_ms, is_elected) = loop {
         link.flush()?;
         let arrived = link.receive()?;
         match link.next_message::<ToAgent>()? {
@@ -238,7 +240,7 @@ fn meet(
             }
             Some(ToAgent::Welcome { heartbeat_ms, term, .. }) => {
                 node.cluster.joined(address, term)?;
-                break heartbeat_ms;
+                break (heartbeat_ms, term > 0);
             }
             Some(other) => {
                 let what = format!("{other:?} before a welcome");
@@ -271,6 +273,7 @@ fn meet(
     let now = Instant::now();
     Ok(Meeting {
         link,
+        is_elected,
         heartbeat: Duration::from_millis(heartbeat_ms.clamp(10, 60_000).into()),
         last_heartbeat: now,
         last_progress: now,
@@ -301,10 +304,10 @@ impl Meeting {
         loop {
             let now = Instant::now();
             let arrived = self.link.receive()?;
-            self.listen(node, now)?;
+            self.listen(now)?;
             node.phases.scheduler().set_coordinator_silent(self.answers.silence(now) > self.heartbeat);
             while let Some(message) = self.link.next_message::<ToAgent>()? {
-                self.check_leads(node)?;
+                self.check_leads()?;
                 self.hear(node, message);
             }
             if arrived == Arrived::Closed {
@@ -323,9 +326,9 @@ impl Meeting {
 
     /// Gives up a coordinator that has been silent for too long at `now`, before all was taken in
     /// that has come.
-    fn listen(&mut self, node: &Node, now: Instant) -> io::Result<()> {
+    fn listen(&mut self, now: Instant) -> io::Result<()> {
         self.answers.note(now, self.link.received_bytes());
-        let most = if node.config.fails_over() { UNANSWERED_BY_LEADER } else { UNANSWERED_HEARTBEATS };
+        let most = if self.is_elected { UNANSWERED_BY_LEADER } else { UNANSWERED_HEARTBEATS };
         let (silence, limit) = (self.answers.silence(now), self.heartbeat * most);
         if silence <= limit {
             return Ok(());
@@ -338,9 +341,9 @@ impl Meeting {
     }
 
     /// Takes no word of a leader that may have been replaced.
-    fn check_leads(&self, node: &Node) -> io::Result<()> {
+    fn check_leads(&self) -> io::Result<()> {
         let ago = self.answers.led_before(Instant::now());
-        if !node.config.fails_over() || ago <= self.heartbeat * TRUSTED_HEARTBEATS {
+        if !self.is_elected || ago <= self.heartbeat * TRUSTED_HEARTBEATS {
             return Ok(());
         }
         let text = format!(

@@ -1,5 +1,5 @@
-//! Several candidates and a real etcd of three members: whoever leads is killed, stopped or cut off,
-//! and another one leads. Left out where there is no etcd.
+//! Several candidates and a real etcd of three members: whoever leads is killed, stopped or cut
+//! off, and another one leads. Left out where there is no etcd.
 
 use crate::common::{PATIENCE, SlowFs, content, open_dir_in, plain_pfs, text, wait_for};
 use crate::coordinator::{Cluster, Played, Process, start_coordinator_with};
