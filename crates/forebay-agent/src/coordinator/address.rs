@@ -104,9 +104,12 @@ impl Search {
         is_over
     }
 
-    /// The last one was the right one.
-    pub(super) fn found(&mut self) {
+    /// The one at `address` was the right one. When it is lost, the others come before it.
+    pub(super) fn found(&mut self, address: &str) {
         (self.tries, self.named) = (0, None);
+        if let Some(at) = self.candidates.iter().position(|candidate| candidate == address) {
+            self.at = (at + 1) % self.candidates.len();
+        }
     }
 }
 
@@ -125,6 +128,8 @@ mod tests {
         assert_eq!((search.next(), search.is_round_over()), ("a".into(), false));
         search.name(String::new());
         assert_eq!((search.next(), search.is_round_over()), ("b".into(), true));
+        search.found("a");
+        assert_eq!(search.next(), "b", "the one that was lost comes last");
         let mut one = Search::new(vec!["a".into()], 0);
         assert_eq!((one.next(), one.is_round_over()), ("a".into(), true));
     }

@@ -133,7 +133,7 @@ pub fn run(node: &Node, coordinator_at: &CoordinatorAddress) {
                 tracing::info!(coordinator = address, term = node.cluster.term(), "joined the cluster");
                 back_off = BACK_OFF.0;
                 complained.clear();
-                search.found();
+                search.found(&address);
                 let ended = meeting.stay(node);
                 node.link.end();
                 if !node.config.fails_over() {

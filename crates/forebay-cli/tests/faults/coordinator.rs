@@ -61,7 +61,7 @@ impl Process {
     }
 
     /// Ends it by SIGTERM; it must end well.
-    fn end(&mut self) {
+    pub fn end(&mut self) {
         send_signal(self.pid(), libc::SIGTERM);
         wait_for("the process ends", || self.0.try_wait().unwrap().is_some());
         assert!(self.0.wait().unwrap().success());
