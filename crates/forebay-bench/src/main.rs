@@ -10,7 +10,6 @@ mod access;
 mod brake;
 mod console;
 mod decide;
-mod failover;
 mod files;
 mod hadoop;
 mod measure;
@@ -63,7 +62,7 @@ struct Args {
 
 type Group = fn(&Rig) -> Result<Vec<Record>, String>;
 
-const GROUPS: [(&str, Group); 24] = [
+const GROUPS: [(&str, Group); 23] = [
     ("read.cached", read::cached),
     ("read.cold", read::cold),
     ("read.shared", read::shared),
@@ -81,7 +80,6 @@ const GROUPS: [(&str, Group); 24] = [
     ("agent", files::agent),
     ("hit_ratio", others::hit_ratio),
     ("cluster.scale", scale::scale),
-    ("cluster.failover", failover::failover),
     ("cluster.console", console::console),
     ("phases.brake", brake::brake),
     ("decide", decide::decide),
