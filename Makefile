@@ -235,6 +235,10 @@ experiment-burst: build ## MPI jobs that write steps to a shared file system und
 chaos: build ## Kills, stops and starves everything while readers check every byte (MINUTES=60, SEED=7, PFS="ext4 moosefs"; docs/chaos.md)
 	$(BUILT)/forebay-chaos run --seconds $$(($(or $(MINUTES),60) * 60)) $(addprefix --pfs ,$(PFS)) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)
 
+.PHONY: chaos-coordinator
+chaos-coordinator: build ## Kills and stops candidates for the coordinator, members of etcd and agents while programs on other nodes read what is written, as root; needs etcd (KILLS=200, ARGS="--seed 7")
+	$(PYTHON) bench/chaos_coordinator.py $(BUILT)/forebay --minutes 60 --kills $(or $(KILLS),200) $(ARGS)
+
 .PHONY: chaos-writes
 chaos-writes: build ## Kills programs, agents and nodes while programs write with write-back, then with copies on a second node, then files that nodes share (as root), and compares every file with what was promised (MINUTES=10 for each, ARGS="--seed 7")
 	$(PYTHON) bench/chaos_writes.py $(BUILT)/forebay --minutes $(or $(MINUTES),10) $(ARGS)

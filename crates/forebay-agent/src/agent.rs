@@ -138,14 +138,16 @@ impl Agent {
             Control::new(config.memory.clone(), min_bytes, cache.clone(), counters.clone(), looking);
         let control = Arc::new(control);
         let requests = Arc::new(Requests::new(fetch.clone(), stop.clone()));
-        let (jobs, link) = (Arc::new(JobState::default()), Arc::new(Link::new(wake.clone())));
+        let (jobs, link) =
+            (Arc::new(JobState::default()), Arc::new(Link::new(wake.clone(), config.cluster.patience())));
         let questions = Arc::new(TaskQuestions::default());
         let rules = forebay_policy::phases::Config::default();
         let lease = Duration::from_nanos(rules.lease_ns);
         let spread = Arc::new(Spread::new(cluster.clone(), security.clone(), stop.clone(), lease));
         let saying = link.clone();
         let say = Box::new(move |message| saying.say(message, None));
-        let phases = Phases::new(rules, scheduler, counters.clone(), spread, say, config.cluster.access_wait);
+        let (access_wait, fails_over) = (config.cluster.access_wait, config.cluster.fails_over());
+        let phases = Phases::new(rules, scheduler, counters.clone(), spread, say, access_wait, fails_over);
         let phases = Arc::new(phases);
         let claims = Arc::new(Claims::new(link.clone(), cluster.clone()));
         let joining = connection::Node {

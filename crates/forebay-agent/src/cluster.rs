@@ -13,7 +13,7 @@ use crate::lock::lock;
 use forebay_policy::placement::{Member, extent_key, node_number, owners};
 use forebay_wire::{ClusterStatus, ClusterView, NodeInfo};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -42,9 +42,21 @@ pub struct Cluster {
     config: ClusterConfig,
     view: Mutex<Arc<View>>,
     avoided: Mutex<BTreeMap<String, Avoided>>,
-    connected: AtomicBool,
+    coordinator: Mutex<Coordinator>,
     /// Where peers are served, once known.
     address: OnceLock<String>,
+}
+
+/// What is known of the coordinator.
+#[derive(Debug)]
+struct Coordinator {
+    is_connected: bool,
+    /// The last one, of several candidates, and its term.
+    leader: (String, u64),
+    /// When the connection was made, or lost.
+    since: Instant,
+    /// Why there is no connection, by address.
+    problems: BTreeMap<String, String>,
 }
 
 /// A view and what placement needs of it.
@@ -92,7 +104,12 @@ impl Cluster {
             config,
             view: Mutex::default(),
             avoided: Mutex::default(),
-            connected: AtomicBool::new(false),
+            coordinator: Mutex::new(Coordinator {
+                is_connected: false,
+                leader: Default::default(),
+                since: Instant::now(),
+                problems: BTreeMap::new(),
+            }),
             address: OnceLock::new(),
         }
     }
@@ -133,9 +150,39 @@ impl Cluster {
         *view = Arc::new(View::new(cluster));
     }
 
-    /// The coordinator answers, or does not.
-    pub fn set_connected(&self, connected: bool) {
-        self.connected.store(connected, Ordering::Relaxed);
+    /// The latest term of an elected coordinator that was seen; 0: none.
+    pub fn term(&self) -> u64 {
+        lock(&self.coordinator).leader.1
+    }
+
+    /// The coordinator at `address` welcomes this node; `term`: of its election, if it was elected.
+    ///
+    /// # Errors
+    /// A later one has been elected.
+    pub fn joined(&self, address: &str, term: u64) -> io::Result<()> {
+        let mut coordinator = lock(&self.coordinator);
+        let seen = coordinator.leader.1;
+        if term > 0 && term < seen {
+            let why = format!(
+                "it was elected in term {term}, and another one in term {seen} since; if etcd was created anew, restart the agents"
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        if term > 0 {
+            coordinator.leader = (address.to_owned(), term);
+        }
+        coordinator.problems.clear();
+        (coordinator.is_connected, coordinator.since) = (true, Instant::now());
+        Ok(())
+    }
+
+    /// The one at `address` does not answer, or refuses this node.
+    pub fn lost(&self, address: &str, why: &str) {
+        let mut coordinator = lock(&self.coordinator);
+        coordinator.problems.insert(address.to_owned(), why.to_owned());
+        if std::mem::replace(&mut coordinator.is_connected, false) {
+            coordinator.since = Instant::now();
+        }
     }
 
     /// The view now.
@@ -213,10 +260,14 @@ impl Cluster {
     pub fn status(&self) -> ClusterStatus {
         let now = Instant::now();
         let left = |a: &Avoided| a.until.saturating_duration_since(now).as_millis() as u64;
+        let coordinator = lock(&self.coordinator);
         ClusterStatus {
             node: self.config.node.clone(),
-            coordinator: self.config.coordinator.clone(),
-            connected: self.connected.load(Ordering::Relaxed),
+            coordinator: self.config.coordinator.join(", "),
+            connected: coordinator.is_connected,
+            leader: coordinator.leader.clone(),
+            since_ms: coordinator.since.elapsed().as_millis() as u64,
+            problems: coordinator.problems.clone().into_iter().collect(),
             view: self.view().cluster.clone(),
             avoided: lock(&self.avoided).iter().map(|(name, a)| (name.clone(), left(a))).collect(),
         }

@@ -11,7 +11,7 @@ mod mount;
 mod table;
 mod web;
 
-pub use cluster::ClusterConfig;
+pub use cluster::{ClusterConfig, FAIL_OVER_MAX};
 pub use memory::{GAIN, MemoryConfig, PERIOD};
 pub use mount::{MountConfig, PAGE_BYTES, SMALL_PAGE_BYTES};
 pub use table::Key;
@@ -271,7 +271,10 @@ impl Config {
         self.metrics.validate("metrics")?;
         self.console.validate("console")?;
         self.cluster.validate()?;
-        if self.console.listen.is_some() && !self.cluster.coordinator.is_empty() {
+        if self.console.listen.is_some()
+            && !self.cluster.coordinator.is_empty()
+            && self.cluster.etcd.is_empty()
+        {
             return Err("console.listen is for the process of the coordinator, and cluster.coordinator names another: serve the \
                         console there"
                 .into());

@@ -270,8 +270,14 @@ impl Simulated {
             extent_bytes: vec![128 << 20],
             ..NodeInfo::default()
         };
-        link.send(&ToCoordinator::Join { protocol: CLUSTER_PROTOCOL, node, incarnation: 1, attempt: 0 })
-            .map_err(failed)?;
+        link.send(&ToCoordinator::Join {
+            protocol: CLUSTER_PROTOCOL,
+            node,
+            incarnation: 1,
+            attempt: 0,
+            term: 0,
+        })
+        .map_err(failed)?;
         link.flush().map_err(failed)?;
         let (address, view) = (address.to_owned(), ClusterView::default());
         Ok(Simulated { link, next_heartbeat: Instant::now() + HEARTBEAT, view, address, number })

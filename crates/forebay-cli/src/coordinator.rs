@@ -7,6 +7,7 @@ use crate::metrics::Metrics;
 use crate::out::print;
 use crate::web;
 use forebay_agent::{ClusterConfig, Config};
+use forebay_coordinator::etcd::{Endpoint, Place, Tls};
 use forebay_coordinator::members::Timing;
 use forebay_coordinator::{Coordinator, Options, Profile};
 use forebay_wire::link::Security;
@@ -73,7 +74,20 @@ pub fn start(config: &ClusterConfig) -> io::Result<Coordinator> {
         buffers_bytes: config.coordinator_buffers_bytes,
         reports_bytes: config.coordinator_reports_bytes,
         decision_log: config.decision_log.clone(),
+        etcd: etcd(config)?,
     })
+}
+
+/// Where candidates are elected, if there are several.
+fn etcd(config: &ClusterConfig) -> io::Result<Option<Place>> {
+    if config.etcd.is_empty() {
+        return Ok(None);
+    }
+    let endpoints = config.etcd.iter().map(|url| Endpoint::parse(url)).collect::<Result<_, _>>();
+    let endpoints = endpoints.map_err(|e| io::Error::other(format!("cluster.etcd: {e}")))?;
+    let tls = config.etcd_tls.as_deref().map(Tls::load).transpose();
+    let tls = tls.map_err(|e| io::Error::other(format!("cluster.etcd_tls: {e}")))?;
+    Ok(Some(Place { endpoints, tls, prefix: config.etcd_prefix.clone() }))
 }
 
 /// What `cluster.profile` says, if it names a file.

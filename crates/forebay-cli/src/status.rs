@@ -102,8 +102,18 @@ fn cluster(cluster: &ClusterStatus, out: &mut dyn Write) -> io::Result<()> {
         address => format!("at {address}"),
     };
     writeln!(out, "          this node is {}; the coordinator is {coordinator}", cluster.node)?;
+    let seconds = cluster.since_ms / 1000;
     if !cluster.connected {
-        writeln!(out, "          the coordinator does not answer; these were the last known members")?;
+        writeln!(
+            out,
+            "          the coordinator does not answer for {seconds} s; these were the last known members"
+        )?;
+        for (candidate, why) in cluster.problems.iter().filter(|_| cluster.coordinator.contains(',')) {
+            writeln!(out, "          {candidate}: {why}")?;
+        }
+    } else if cluster.leader.1 > 0 {
+        let (leader, term) = &cluster.leader;
+        writeln!(out, "          {leader} leads, in term {term}; connected for {seconds} s")?;
     }
     for (name, ms) in &cluster.avoided {
         writeln!(out, "          {name} does not answer; the agent avoids it for {:.1} s", *ms as f64 / 1e3)?;

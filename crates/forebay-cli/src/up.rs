@@ -39,7 +39,7 @@ pub fn up(global: &Global, args: UpArgs) -> Outcome {
     let (config, given) = configure(global, &args)?;
     if args.foreground {
         let global = global.clone();
-        return serve(config, given, move || configure(&global, &args));
+        return serve(config, given, true, move || configure(&global, &args));
     }
     let socket = config.socket();
     if let Ok(status) = client_of(&socket).admin().status() {
@@ -113,7 +113,7 @@ fn configure(global: &Global, args: &UpArgs) -> Configured {
         if !config.cluster.coordinator.is_empty() {
             return Err(format!(
                 "--console: the console is served by the coordinator, which is {} (cluster.coordinator)",
-                config.cluster.coordinator
+                config.cluster.coordinator.join(", ")
             ));
         }
         config.console.listen_on("console", listen)?;
@@ -212,27 +212,48 @@ pub fn agent(args: &AgentArgs) -> Outcome {
              its own by `forebay up`"
         ));
     }
-    serve(config, given, move || Config::load(path.as_deref()))
+    serve(config, given, false, move || Config::load(path.as_deref()))
 }
 
 /// The way to the coordinator: to another process, or to one started here.
-fn find_coordinator(config: &ClusterConfig) -> io::Result<(CoordinatorAddress, Option<Coordinator>)> {
-    if !config.coordinator.is_empty() {
-        let security = Security::configured(config.tls.as_deref())?;
-        return Ok((CoordinatorAddress::Remote(config.coordinator.clone(), security), None));
+/// `may_start`: also a candidate beside others.
+fn find_coordinator(
+    config: &ClusterConfig,
+    may_start: bool,
+) -> io::Result<(CoordinatorAddress, Option<Coordinator>)> {
+    if !config.etcd.is_empty() && config.coordinator.is_empty() {
+        let what =
+            "cluster.etcd needs cluster.coordinator here: the list of all candidates, this one included";
+        return Err(io::Error::other(what));
     }
-    let coordinator = crate::coordinator::start(config)?;
-    Ok((CoordinatorAddress::Local(Box::new(coordinator.connector())), Some(coordinator)))
+    let runs_one = config.coordinator.is_empty() || may_start && !config.coordinator_listen.is_empty();
+    let coordinator = runs_one.then(|| crate::coordinator::start(config)).transpose()?;
+    let address = match &coordinator {
+        Some(coordinator) if config.coordinator.is_empty() => {
+            CoordinatorAddress::Local(Box::new(coordinator.connector()))
+        }
+        _ => {
+            let security = Security::configured(config.tls.as_deref())?;
+            CoordinatorAddress::Remote(config.coordinator.clone(), security)
+        }
+    };
+    Ok((address, coordinator))
 }
 
 /// Runs the agent in this process until a signal or a request ends it. `again` reads its
-/// configuration once more.
-fn serve(config: Config, given: Vec<Given>, again: impl Fn() -> Configured + Send + 'static) -> Outcome {
+/// configuration once more. `may_start`: also a coordinator beside the candidates that it names.
+fn serve(
+    config: Config,
+    given: Vec<Given>,
+    may_start: bool,
+    again: impl Fn() -> Configured + Send + 'static,
+) -> Outcome {
     let closer = Closer::start().map_err(|e| format!("cannot start the process that closes files: {e}"))?;
     start_log();
     log_limits(&config);
     let program = std::env::current_exe().ok();
-    let (coordinator_at, coordinator) = find_coordinator(&config.cluster).map_err(|e| e.to_string())?;
+    let (coordinator_at, coordinator) =
+        find_coordinator(&config.cluster, may_start).map_err(|e| e.to_string())?;
     let state_dir = config.state_dir.clone();
     // An error means that another agent has it.
     let first = matches!(Tier::reopen(&state_dir), Ok(None));

@@ -182,7 +182,10 @@ fn join(address: &str, number: usize) -> Framed {
         extent_bytes: vec![MIB],
         ..NodeInfo::default()
     };
-    said(&mut link, &ToCoordinator::Join { protocol: CLUSTER_PROTOCOL, node, incarnation: 1, attempt: 0 });
+    said(
+        &mut link,
+        &ToCoordinator::Join { protocol: CLUSTER_PROTOCOL, node, incarnation: 1, attempt: 0, term: 0 },
+    );
     link
 }
 

@@ -6,6 +6,7 @@ use crate::driver::Driver;
 use crate::members::{Joined, Members, Session, Timing};
 use crate::report::{Report, Since, Totals};
 use crate::samples::Samples;
+use crate::stored::{Changes, Stored};
 use forebay_policy::machine::Nanos;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator};
 use forebay_wire::{ClusterView, NodeHealth, NodeStatus, Overview};
@@ -13,11 +14,16 @@ use forebay_wire::{ClusterView, NodeHealth, NodeStatus, Overview};
 /// Reports in one answer, which an agent passes on as one packet.
 const HEALTH_AT_ONCE: usize = 16;
 
+/// Messages that wait until all have reported; whoever says more comes again.
+const HELD_MAX: usize = 1 << 20;
+
 /// What the server is to do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Send this on that connection.
     Send(Session, ToAgent),
+    /// Send this on that connection once what has changed before is stored.
+    SendStored(Session, ToAgent),
     /// Send the view to every member.
     Publish(ClusterView),
     /// Close that connection once what was sent before has gone.
@@ -27,10 +33,14 @@ pub enum Effect {
 /// Everything the coordinator knows.
 #[derive(Debug)]
 pub struct Core {
+    /// Of an elected coordinator; 0: it was not elected.
+    term: u64,
     members: Members,
     driver: Driver,
     samples: Samples,
     dirty: DirtyFiles,
+    /// What is answered when all members of the coordinator before have reported.
+    held: Vec<(Session, ToCoordinator)>,
     expired: u64,
 }
 
@@ -39,12 +49,47 @@ impl Core {
     /// the driver's clock. What jobs report goes to `driver`.
     pub fn new(term: u64, now: Nanos, timing: Timing, driver: Driver) -> Self {
         let (members, samples) = (Members::new(term, now, timing), Samples::default());
-        Core { members, driver, samples, dirty: DirtyFiles::default(), expired: 0 }
+        Core { term: 0, members, driver, samples, dirty: DirtyFiles::default(), held: Vec::new(), expired: 0 }
+    }
+
+    /// Goes on from what the coordinator before has stored.
+    pub fn go_on_from(&mut self, now: Nanos, stored: &Stored) {
+        self.dirty = DirtyFiles::from_stored(now, &stored.dirty);
+        self.members.were(stored.members.clone());
+        self.term = self.members.epoch().term;
+    }
+
+    /// Whether the next coordinator will know of the node; if not, [`Core::take_changes`] has its
+    /// name next.
+    pub fn announce(&mut self, name: &str) -> bool {
+        self.members.announce(name)
+    }
+
+    /// An announced node does not join.
+    pub fn retract(&mut self, name: &str) {
+        self.members.retract(name);
+    }
+
+    /// What is to be stored since the last call.
+    pub fn take_changes(&mut self) -> Changes {
+        Changes { members: self.members.take_names(), dirty: self.dirty.take_changes() }
+    }
+
+    /// Whether the answer needs to know of nodes that may not have reported yet: which files are
+    /// dirty there, and which steps they write.
+    fn has_to_wait(&self, message: &ToCoordinator) -> bool {
+        match message {
+            ToCoordinator::AskAccess { .. } | ToCoordinator::Dirty { .. } | ToCoordinator::Clean { .. } => {
+                true
+            }
+            ToCoordinator::AskDirty { is_emptied, .. } => *is_emptied || !self.dirty.are_stored(),
+            _ => false,
+        }
     }
 
     /// An agent says something.
     pub fn handle(&mut self, now: Nanos, session: Session, message: ToCoordinator, out: &mut Vec<Effect>) {
-        if let ToCoordinator::Join { protocol, node, incarnation, attempt } = message {
+        if let ToCoordinator::Join { protocol, node, incarnation, attempt, .. } = message {
             let name = node.name.clone();
             let joined = match protocol {
                 CLUSTER_PROTOCOL => self.members.join(now, session, node, (incarnation, attempt)),
@@ -54,6 +99,10 @@ impl Core {
             };
             if matches!(joined, Joined::Member { .. }) {
                 self.driver.node_came(now, &name);
+                self.dirty.joined(&name);
+            }
+            if matches!(joined, Joined::Refused(_)) {
+                self.members.retract(&name);
             }
             return self.joined(session, joined, out);
         }
@@ -62,6 +111,13 @@ impl Core {
             // on a new connection.
             return out.push(Effect::Close(session));
         };
+        if !self.members.settle(now) && self.has_to_wait(&message) {
+            match self.held.len() {
+                HELD_MAX.. => out.push(Effect::Close(session)),
+                _ => self.held.push((session, message)),
+            }
+            return;
+        }
         match message {
             ToCoordinator::Heartbeat { weight_bytes, capacity_bytes, resident_bytes, fetched_bytes } => {
                 self.members.heartbeat(now, session, weight_bytes, resident_bytes, fetched_bytes);
@@ -110,17 +166,22 @@ impl Core {
             ToCoordinator::Dirty { ask, file } => {
                 let is_member = |name: &str| self.members.session_of(name).is_some();
                 let (node, before) = self.dirty.claim(now, file, &node, is_member);
-                out.push(Effect::Send(session, ToAgent::Holder { ask, node, before }));
+                out.push(Effect::SendStored(session, ToAgent::Holder { ask, node, before }));
             }
             ToCoordinator::Clean { file, is_shared } => self.dirty.release(now, file, &node, is_shared),
-            ToCoordinator::AllDirty(files) => self.dirty.replace(&node, files),
+            ToCoordinator::AllDirty { files, is_last } => self.dirty.report(&node, files, is_last),
             ToCoordinator::AskDirty { ask, file, is_emptied } => {
                 let is_member = |name: &str| self.members.session_of(name).is_some();
                 if is_emptied && !is_member(self.dirty.holder(&file)) {
                     self.dirty.forget(&file);
                 }
                 let holder = self.dirty.holder(&file).to_owned();
-                out.push(Effect::Send(session, ToAgent::Holder { ask, node: holder, before: String::new() }));
+                let answer = ToAgent::Holder { ask, node: holder, before: String::new() };
+                out.push(if is_emptied {
+                    Effect::SendStored(session, answer)
+                } else {
+                    Effect::Send(session, answer)
+                });
             }
             ToCoordinator::Progress(progress) => self.driver.progress(now, &node, progress),
             ToCoordinator::Join { .. } => {}
@@ -134,7 +195,9 @@ impl Core {
 
     fn joined(&mut self, session: Session, joined: Joined, out: &mut Vec<Effect>) {
         let heartbeat_ms = (self.members.timing().heartbeat_ns / 1_000_000) as u32;
-        let welcome = |refusal| ToAgent::Welcome { protocol: CLUSTER_PROTOCOL, refusal, heartbeat_ms };
+        let (term, leader) = (self.term, String::new());
+        let welcome =
+            |refusal| ToAgent::Welcome { protocol: CLUSTER_PROTOCOL, refusal, heartbeat_ms, term, leader };
         match joined {
             Joined::Member { replaces } => {
                 out.extend(replaces.map(Effect::Close));
@@ -157,6 +220,11 @@ impl Core {
 
     /// Does what is due. Called after every batch of messages and at [`Core::next_deadline`].
     pub fn tick(&mut self, now: Nanos, out: &mut Vec<Effect>) {
+        if self.members.settle(now) {
+            for (session, message) in std::mem::take(&mut self.held) {
+                self.handle(now, session, message, out);
+            }
+        }
         for (name, session) in self.members.expire(now) {
             tracing::warn!(node = name, "sends no heartbeats and is no longer a member");
             self.expired += 1;
@@ -269,7 +337,8 @@ impl Core {
     /// When [`Core::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Nanos> {
         let driver = self.driver.next_deadline().filter(|_| self.members.has_published());
-        self.members.next_deadline().into_iter().chain(driver).min()
+        let held = (!self.held.is_empty()).then(|| self.members.settled_at());
+        self.members.next_deadline().into_iter().chain(driver).chain(held).min()
     }
 }
 
@@ -277,6 +346,7 @@ impl Core {
 mod tests {
     use super::*;
     use forebay_wire::NodeInfo;
+    use forebay_wire::cluster::DirtyFile;
 
     #[test]
     fn heartbeats_are_answered_and_a_connection_that_was_given_up_is_only_closed() {
@@ -290,7 +360,7 @@ mod tests {
         let mut out = Vec::new();
         let join = |attempt| {
             let node = NodeInfo { name: "a".into(), ..NodeInfo::default() };
-            ToCoordinator::Join { protocol: CLUSTER_PROTOCOL, node, incarnation: 1, attempt }
+            ToCoordinator::Join { protocol: CLUSTER_PROTOCOL, node, incarnation: 1, attempt, term: 0 }
         };
         let beat = || ToCoordinator::Heartbeat {
             weight_bytes: 1,
@@ -307,5 +377,116 @@ mod tests {
         core.handle(Nanos(5), 2, beat(), &mut out);
         assert_eq!(std::mem::take(&mut out), [Effect::Close(2), Effect::Close(2)], "no welcome, no answer");
         assert!(core.is_member(1) && core.node_of(2).is_none());
+    }
+
+    fn core(timing: Timing) -> Core {
+        let driver = Driver::new(
+            forebay_policy::stage::Config::default(),
+            forebay_trace::log_files::Recorder::off(),
+            1 << 30,
+            crate::steps::Steps::unscheduled(),
+        );
+        Core::new(7, Nanos(0), timing, driver)
+    }
+
+    fn file(ino: u64) -> DirtyFile {
+        DirtyFile { mount: "pfs".into(), ino }
+    }
+
+    /// Says something, and returns the answers to questions.
+    fn say(core: &mut Core, at_ms: u64, session: Session, message: ToCoordinator) -> Vec<(Session, String)> {
+        let mut out = Vec::new();
+        core.handle(Nanos(at_ms * 1_000_000), session, message, &mut out);
+        core.tick(Nanos(at_ms * 1_000_000), &mut out);
+        answers(&out)
+    }
+
+    fn answers(out: &[Effect]) -> Vec<(Session, String)> {
+        let answer = |effect: &Effect| match effect {
+            Effect::Send(session, message) | Effect::SendStored(session, message) => match message {
+                ToAgent::Holder { node, before, .. } => Some((*session, format!("{node} {before}"))),
+                ToAgent::LetIn { .. } => Some((*session, "let in".into())),
+                _ => None,
+            },
+            _ => None,
+        };
+        out.iter().filter_map(answer).collect()
+    }
+
+    fn join(name: &str) -> ToCoordinator {
+        let node = NodeInfo { name: name.into(), ..NodeInfo::default() };
+        ToCoordinator::Join { protocol: CLUSTER_PROTOCOL, node, incarnation: 1, attempt: 0, term: 0 }
+    }
+
+    fn reads(ino: u64) -> ToCoordinator {
+        ToCoordinator::AskDirty { ask: 1, file: file(ino), is_emptied: false }
+    }
+
+    fn claims(ino: u64) -> ToCoordinator {
+        ToCoordinator::Dirty { ask: 1, file: file(ino) }
+    }
+
+    #[test]
+    fn a_new_coordinator_says_where_a_file_is_dirty_when_all_have_had_time_to_report() {
+        let mut core = core(Timing::DEFAULT);
+        say(&mut core, 0, 1, join("a"));
+        assert_eq!(say(&mut core, 1, 1, reads(1)), []);
+        assert_eq!(
+            say(&mut core, 1, 1, ToCoordinator::AskAccess { hpc: 1, alone_ns: 0, is_observed: false }),
+            []
+        );
+        say(&mut core, 1500, 2, join("b"));
+        say(&mut core, 1500, 2, ToCoordinator::AllDirty { files: vec![file(2)], is_last: false });
+        say(&mut core, 1500, 2, ToCoordinator::AllDirty { files: vec![file(1)], is_last: true });
+        let mut out = Vec::new();
+        assert_eq!(core.next_deadline(), Some(Nanos(2_000_000_000)));
+        core.tick(Nanos(2_000_000_000), &mut out);
+        assert_eq!(answers(&out), [(1, "b ".into()), (1, "let in".into())]);
+        assert_eq!(say(&mut core, 2001, 1, reads(2)), [(1, "b ".into())], "from now on at once");
+        assert_eq!(
+            core.take_changes(),
+            Changes { members: Some(["a", "b"].map(String::from).into()), ..Changes::default() }
+        );
+    }
+
+    #[test]
+    fn an_elected_coordinator_goes_on_from_what_the_last_one_stored_and_waits_for_its_members() {
+        let mut core = core(Timing { grace_ns: 3_000_000_000, ..Timing::DEFAULT });
+        let held = |node: &str| (node.to_owned(), String::new());
+        let stored = Stored {
+            members: ["a", "b"].map(String::from).into(),
+            dirty: [(file(1), held("b")), (file(2), held("gone"))].into(),
+        };
+        core.go_on_from(Nanos(0), &stored);
+        assert!(core.announce("a") && !core.announce("c"), "c has not been one");
+        say(&mut core, 1, 1, join("a"));
+        assert_eq!(say(&mut core, 2, 1, reads(1)), [(1, "b ".into())], "though b has not come yet");
+        assert_eq!(say(&mut core, 3, 1, claims(1)), [], "b may come");
+        let names = core.take_changes().members.unwrap();
+        assert_eq!(names, ["a", "b", "c"].map(String::from).into(), "b may listen to the last one");
+        let came = say(&mut core, 500, 2, join("b"));
+        assert_eq!(came, [(1, "b ".into())], "nobody is missing");
+        assert_eq!(say(&mut core, 501, 1, claims(2)), [(1, "a gone".into())]);
+        assert_eq!(core.take_changes().dirty, [(file(2), Some(("a".into(), "gone".into())))].into());
+        say(&mut core, 502, 1, ToCoordinator::Clean { file: file(2), is_shared: false });
+        say(&mut core, 503, 2, ToCoordinator::Clean { file: file(1), is_shared: true });
+        let changes = core.take_changes().dirty;
+        assert_eq!(changes, [(file(1), Some(held("*"))), (file(2), None)].into());
+    }
+
+    #[test]
+    fn members_that_do_not_come_are_waited_for_until_nobody_may_listen_to_the_last_leader() {
+        let mut core = core(Timing { grace_ns: 3_000_000_000, ..Timing::DEFAULT });
+        let members = ["a", "b"].map(String::from).into();
+        core.go_on_from(Nanos(0), &Stored { members, ..Stored::default() });
+        say(&mut core, 1, 1, join("a"));
+        let asks = ToCoordinator::AskAccess { hpc: 1, alone_ns: 0, is_observed: false };
+        assert_eq!(say(&mut core, 2, 1, asks), []);
+        let mut out = Vec::new();
+        core.tick(Nanos(2_999_999_999), &mut out);
+        assert_eq!(answers(&out), []);
+        core.tick(Nanos(3_000_000_000), &mut out);
+        assert_eq!(answers(&out), [(1, "let in".into())]);
+        assert_eq!(core.take_changes().members, Some([String::from("a")].into()));
     }
 }

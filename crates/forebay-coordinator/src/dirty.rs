@@ -5,11 +5,15 @@
 //! such a file is to hear of that. A node that writes the file takes it over.
 //!
 //! A file that several nodes write is dirty on none of them, also while it is empty still.
+//!
+//! The next of several candidates goes on from what this one has stored ([`crate::stored`]), so it
+//! knows of files whose node has died meanwhile.
 
+use crate::stored::Held;
 use forebay_policy::machine::Nanos;
 use forebay_wire::RECENT;
 use forebay_wire::cluster::{DirtyFile, SHARED};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// After so many more shared files, those whose time is over are forgotten.
 const PRUNED_AT: usize = 1024;
@@ -21,9 +25,47 @@ pub struct DirtyFiles {
     holders: BTreeMap<DirtyFile, (String, String)>,
     /// Files that several nodes write, until when.
     shared: BTreeMap<DirtyFile, Nanos>,
+    /// What nodes have reported that have more to report.
+    reported: BTreeMap<String, Vec<DirtyFile>>,
+    /// Files of which something else is to be stored; `None`: nothing is stored.
+    changed: Option<BTreeSet<DirtyFile>>,
 }
 
 impl DirtyFiles {
+    /// Goes on from what is stored.
+    pub fn from_stored(now: Nanos, stored: &BTreeMap<DirtyFile, (String, String)>) -> Self {
+        let mut files = DirtyFiles { changed: Some(BTreeSet::new()), ..DirtyFiles::default() };
+        for (file, held) in stored {
+            if held.0 == SHARED {
+                files.shared.insert(file.clone(), now + RECENT.as_nanos() as u64);
+            } else {
+                files.holders.insert(file.clone(), held.clone());
+            }
+        }
+        files
+    }
+
+    /// Whether files of nodes are known that have not joined yet.
+    pub fn are_stored(&self) -> bool {
+        self.changed.is_some()
+    }
+
+    /// What is to be stored since the last call.
+    pub fn take_changes(&mut self) -> BTreeMap<DirtyFile, Held> {
+        let changed = self.changed.as_mut().map(std::mem::take).unwrap_or_default();
+        let held = |file: &DirtyFile| {
+            let shared = || self.shared.contains_key(file).then(|| (SHARED.to_owned(), String::new()));
+            self.holders.get(file).cloned().or_else(shared)
+        };
+        changed.into_iter().map(|file| (file.clone(), held(&file))).collect()
+    }
+
+    fn note(&mut self, file: &DirtyFile) {
+        if let Some(changed) = &mut self.changed {
+            changed.insert(file.clone());
+        }
+    }
+
     /// The file is dirty on `node`, unless it is on another already that `is_member`, or
     /// [`SHARED`]; returns the one, and the node that is gone of which it has taken the file over.
     pub fn claim(
@@ -37,11 +79,14 @@ impl DirtyFiles {
             *until = now + RECENT.as_nanos() as u64;
             return (SHARED.to_owned(), String::new());
         }
-        let (holder, before) = self.holders.entry(file).or_insert_with(|| (node.to_owned(), String::new()));
-        if !is_member(holder) {
-            *before = std::mem::replace(holder, node.to_owned());
-        }
-        (holder.clone(), before.clone())
+        let held = match self.holders.get(&file) {
+            Some((holder, before)) if is_member(holder) => return (holder.clone(), before.clone()),
+            Some((gone, _)) => (node.to_owned(), gone.clone()),
+            None => (node.to_owned(), String::new()),
+        };
+        self.note(&file);
+        self.holders.insert(file, held.clone());
+        held
     }
 
     /// The node on which it is dirty, or nothing.
@@ -55,23 +100,57 @@ impl DirtyFiles {
             self.forget(&file);
             if is_shared {
                 if self.shared.len() % PRUNED_AT == PRUNED_AT - 1 {
-                    self.shared.retain(|_, until| *until > now);
+                    self.prune(now);
                 }
                 self.shared.insert(file, now + RECENT.as_nanos() as u64);
             }
         }
     }
 
-    /// What was dirty of it is void.
-    pub fn forget(&mut self, file: &DirtyFile) {
-        self.holders.remove(file);
+    fn prune(&mut self, now: Nanos) {
+        let (lasting, over) =
+            std::mem::take(&mut self.shared).into_iter().partition(|(_, until)| *until > now);
+        self.shared = lasting;
+        let over: BTreeMap<DirtyFile, Nanos> = over;
+        over.keys().for_each(|file| self.note(file));
     }
 
-    /// These files are dirty on `node`, and no others; not those that another node has taken over.
-    pub fn replace(&mut self, node: &str, files: Vec<DirtyFile>) {
-        self.holders.retain(|_, (holder, _)| holder != node);
+    /// What was dirty of it is void.
+    pub fn forget(&mut self, file: &DirtyFile) {
+        if self.holders.remove(file).is_some() {
+            self.note(file);
+        }
+    }
+
+    /// `node` has joined, and reports its files.
+    pub fn joined(&mut self, node: &str) {
+        self.reported.remove(node);
+    }
+
+    /// These files are dirty on `node`, beside those reported before; `is_last`: and no others. Not
+    /// those that another node has taken over.
+    pub fn report(&mut self, node: &str, mut files: Vec<DirtyFile>, is_last: bool) {
+        let mut all = self.reported.remove(node).unwrap_or_default();
+        all.append(&mut files);
+        match is_last {
+            true => self.replace(node, all),
+            false => drop(self.reported.insert(node.to_owned(), all)),
+        }
+    }
+
+    fn replace(&mut self, node: &str, files: Vec<DirtyFile>) {
+        let reported: BTreeSet<&DirtyFile> = files.iter().collect();
+        let is_over = |(file, (holder, _)): &(&DirtyFile, &(String, String))| {
+            holder == node && !reported.contains(file)
+        };
+        let over: Vec<DirtyFile> =
+            self.holders.iter().filter(is_over).map(|(file, _)| file.clone()).collect();
+        over.iter().for_each(|file| self.forget(file));
         for file in files {
-            self.holders.entry(file).or_insert_with(|| (node.to_owned(), String::new()));
+            if !self.holders.contains_key(&file) {
+                self.note(&file);
+                self.holders.insert(file, (node.to_owned(), String::new()));
+            }
         }
     }
 }

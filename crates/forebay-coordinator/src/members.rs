@@ -10,6 +10,9 @@
 //! A connection that breaks does not end a membership: its agent comes back, or falls silent. So a
 //! coordinator's or a network's hiccup moves no extent. And what the coordinator itself has slept
 //! through is held against nobody ([`Members::forgive`]).
+//!
+//! An elected coordinator knows the names of the members before it. When all of them have joined,
+//! none listens to the old one any more, and nothing has to be waited for.
 
 use forebay_policy::machine::Nanos;
 use forebay_wire::{ClusterView, Epoch, Health, NodeInfo};
@@ -100,6 +103,14 @@ pub struct Members {
     published: Option<Nanos>,
     /// Nobody's silence is too long before this. Not after every heartbeat is everybody looked at.
     nobody_silent_before: Nanos,
+    /// Those members of the coordinator before that have not come back; `None`: nobody knows them.
+    missing: Option<BTreeSet<String>>,
+    /// All have come back, or have had the time to.
+    is_settled: bool,
+    /// Nodes that will join.
+    announced: BTreeSet<String>,
+    /// There are other names than those taken last.
+    has_other_names: bool,
 }
 
 impl Members {
@@ -115,7 +126,59 @@ impl Members {
             changed: false,
             published: None,
             nobody_silent_before: Nanos(u64::MAX),
+            missing: None,
+            is_settled: false,
+            announced: BTreeSet::new(),
+            has_other_names: false,
         }
+    }
+
+    /// These were the members of the coordinator before.
+    pub fn were(&mut self, names: BTreeSet<String>) {
+        // Where nobody was, as many may come as at the first start.
+        self.missing = Some(names).filter(|names| !names.is_empty());
+    }
+
+    /// Whether the next coordinator will know of the node: it is a member, or was one. If not, its
+    /// name is among those taken next.
+    pub fn announce(&mut self, name: &str) -> bool {
+        let was_one = self.missing.as_ref().is_some_and(|missing| missing.contains(name));
+        if was_one || self.members.contains_key(name) {
+            return true;
+        }
+        self.announced.insert(name.to_owned());
+        self.has_other_names = true;
+        false
+    }
+
+    /// The names of all who may listen to this coordinator or the one before, if they are others
+    /// than those taken last.
+    pub fn take_names(&mut self) -> Option<BTreeSet<String>> {
+        if !std::mem::take(&mut self.has_other_names) {
+            return None;
+        }
+        let missing = self.missing.iter().flatten();
+        Some(self.members.keys().chain(missing).chain(&self.announced).cloned().collect())
+    }
+
+    /// Whether everybody has come back, or has had the time to. From then on nobody is missed.
+    pub fn settle(&mut self, now: Nanos) -> bool {
+        if !self.is_settled && now >= self.settled_at() {
+            self.is_settled = true;
+            self.has_other_names |= self.missing.take().is_some_and(|missing| !missing.is_empty());
+        }
+        self.is_settled
+    }
+
+    /// When [`Members::settle`] has waited for long enough.
+    pub fn settled_at(&self) -> Nanos {
+        let is_complete = self.is_settled || self.missing.as_ref().is_some_and(BTreeSet::is_empty);
+        self.started + if is_complete { 0 } else { self.timing.grace_ns }
+    }
+
+    /// An announced node does not join.
+    pub fn retract(&mut self, name: &str) {
+        self.has_other_names |= self.announced.remove(name);
     }
 
     /// The times it goes by.
@@ -133,6 +196,10 @@ impl Members {
             return Joined::Refused(why);
         }
         let name = info.name.clone();
+        if let Some(missing) = &mut self.missing {
+            missing.remove(&name);
+        }
+        self.announced.remove(&name);
         let member = Member {
             info,
             incarnation,
@@ -146,6 +213,7 @@ impl Members {
         self.by_session.insert(session, name.clone());
         let old = self.members.insert(name.clone(), member);
         self.changed |= old.as_ref().is_none_or(|o| o.info != self.members[&name].info);
+        self.has_other_names |= old.is_none();
         let replaces = old.map(|o| o.session).filter(|s| *s != session);
         if let Some(replaced) = replaces {
             self.by_session.remove(&replaced);
@@ -220,6 +288,7 @@ impl Members {
         let name = self.by_session.remove(&session)?;
         self.members.remove(&name);
         self.changed = true;
+        self.has_other_names = true;
         Some(name)
     }
 
@@ -237,6 +306,7 @@ impl Members {
             self.by_session.remove(session);
         }
         self.changed |= !gone.is_empty();
+        self.has_other_names |= !gone.is_empty();
         let next = self.members.values().map(|m| m.heard + (limit_ns + 1)).min();
         self.nobody_silent_before = next.unwrap_or(Nanos(u64::MAX));
         gone
@@ -274,6 +344,7 @@ impl Members {
             self.members.remove(name);
             self.by_session.remove(session);
         }
+        self.has_other_names |= !gone.is_empty();
         gone
     }
 
@@ -301,7 +372,7 @@ impl Members {
         let batch_ns = self.timing.batch_ns.saturating_add(grown_ns);
         match self.published {
             Some(last) => last + batch_ns,
-            None => self.started + self.timing.grace_ns,
+            None => self.settled_at(),
         }
     }
 

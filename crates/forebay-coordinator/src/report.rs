@@ -62,6 +62,25 @@ pub struct Totals {
     pub steps: crate::steps::Counts,
     /// Time that this report took, in nanoseconds.
     pub cost_ns: u64,
+    /// Who leads.
+    pub leadership: Leadership,
     /// Sums of the plan log.
     pub counts: Counts,
+}
+
+/// Who leads, of several candidates.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Leadership {
+    /// There are several candidates.
+    pub is_elected: bool,
+    /// This one leads.
+    pub leads: bool,
+    /// Address and term of the leader; empty and 0 if there is none.
+    pub leader: (String, u64),
+    /// When that was noticed, in milliseconds since 1970.
+    pub since_ms: u64,
+    /// Why nobody leads.
+    pub problem: String,
+    /// Times that this candidate was elected.
+    pub elections: u64,
 }

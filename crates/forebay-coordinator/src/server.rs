@@ -15,13 +15,21 @@
 //! read in the wrong order all the same is put right by the number of the connection (`members`).
 //! One time is taken for each turn, right after the wait: what passes between two of these moments
 //! is held against nobody, wherever in the loop it has passed.
+//!
+//! A candidate ([`crate::election`]) that does not lead has an empty core that hears nothing.
+//! Before it carries anything out, a leader looks whether its lease lasts; if not, it closes all
+//! connections and is a candidate again. What was decided in that turn is dropped.
 
 use crate::buffers::Buffers;
 use crate::core::{Core, Effect};
 use crate::driver::Driver;
+use crate::election::{Election, Lead, Standing};
+use crate::etcd::Place;
 use crate::members::{Session, Timing};
-use crate::report::{Report, Since};
+use crate::report::{Leadership, Report, Since};
+use crate::standby::Standby;
 use crate::steps::{self, Steps};
+use crate::stored::Writer;
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::{Config, Division, Rules};
 use forebay_trace::log_files::{FILE_BYTES_MAX, Files, Recorder};
@@ -32,7 +40,7 @@ use forebay_wire::link::{Listener, Security, Stream};
 use forebay_wire::proving::Proving;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -59,6 +67,12 @@ const JOIN_TIME_NS: u64 = 10_000_000_000;
 /// (4 MiB and one update, or one packet of a program and the layouts of its files), so that only
 /// this much is taken before it is counted.
 const DECODED_BYTES_MAX: u64 = 8 * forebay_wire::frame::MAX_FRAME_BYTES as u64;
+
+/// After an election, so long may an agent still listen to the leader before: it gives up one that
+/// does not answer its heartbeats after two seconds, and sends one each second. Nothing that the
+/// last leader may have given to somebody else is given away before all agents have come, or this
+/// has passed.
+const FENCE_NS: u64 = 3_000_000_000;
 
 /// Longest sleep: jobs and members have deadlines of their own, this is for whatever has none.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -97,6 +111,8 @@ pub struct Options {
     pub reports_bytes: u64,
     /// Directory of the decision log, if there is to be one.
     pub decision_log: Option<PathBuf>,
+    /// Where the leader of several candidates is elected; `None`: this is the only coordinator.
+    pub etcd: Option<Place>,
 }
 
 /// A running coordinator. It ends with [`Coordinator::stop`], or with the process.
@@ -118,12 +134,36 @@ struct Inner {
     proving: Proving,
     /// Threads at it, with those whose place was taken and that are ending.
     provers: AtomicUsize,
+    /// Who leads, if it is elected.
+    leadership: Mutex<Leadership>,
 }
 
 impl Inner {
     fn wake(&self) {
         // Full means that a wake-up call is pending already.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn leadership(&self) -> Leadership {
+        self.leadership.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes who leads, and since when.
+    fn note_leadership(&self, standby: &Standby, elected: Option<&Elected>, address: &str) {
+        let mut noted = self.leadership.lock().unwrap_or_else(PoisonError::into_inner);
+        let leader = match (elected, standby.leader().0) {
+            (Some(elected), _) => (address.to_owned(), elected.lead.term),
+            (None, leader) => leader.cloned().unwrap_or_default(),
+        };
+        noted.problem = standby.leader().1.to_owned();
+        if noted.is_elected && noted.leader == leader {
+            return;
+        }
+        noted.is_elected = true;
+        noted.leads = elected.is_some();
+        noted.elections += u64::from(noted.leads);
+        noted.leader = leader;
+        noted.since_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
     }
 
     fn take_in(&self, stream: Stream) {
@@ -146,6 +186,7 @@ impl Coordinator {
             stopping: AtomicBool::new(false),
             proving: Proving::new(PROVERS_MAX),
             provers: AtomicUsize::new(0),
+            leadership: Mutex::default(),
         });
         let address = match &options.listen {
             Some(listen) => Some(start_accepting(&inner, options.security.listen(listen)?)?),
@@ -153,7 +194,16 @@ impl Coordinator {
         };
         let grace_ns = if options.listen.is_some() { options.timing.grace_ns } else { 0 };
         let timing = Timing { grace_ns, ..options.timing };
-        let mut serving = Server::new(inner.clone(), timing, &options)?;
+        let election = match (&options.etcd, address) {
+            (Some(place), Some(address)) => {
+                let calls = inner.clone();
+                let call = Box::new(move || calls.wake());
+                Some(Election::start(place.clone(), address.to_string(), call)?)
+            }
+            (Some(_), None) => return Err(io::Error::other("a candidate needs an address for agents")),
+            (None, _) => None,
+        };
+        let mut serving = Server::new(inner.clone(), timing, options, election)?;
         let thread = std::thread::Builder::new().name("coordinator".into()).spawn(move || serving.run())?;
         Ok(Coordinator { inner, address, thread: Some(thread) })
     }
@@ -289,6 +339,12 @@ fn prove(inner: &Arc<Inner>, listener: &Arc<Listener>, socket: TcpStream) {
     }
 }
 
+/// Of a candidate that does not lead: it hears nothing.
+fn idle_core(timing: Timing) -> Core {
+    let driver = Driver::new(Config::default(), Recorder::off(), 0, Steps::unscheduled());
+    Core::new(0, Nanos(0), timing, driver)
+}
+
 /// The decision log of a coordinator.
 pub(crate) const LOG: Files =
     Files { who: STAGES, prefix: "decisions", bytes_long: FILE_BYTES_MAX / 4, bytes_max: FILE_BYTES_MAX };
@@ -317,8 +373,25 @@ fn recorder(options: &Options, files: Files, setup: &impl Serialize) -> io::Resu
     })
 }
 
+/// Of an elected leader.
+struct Elected {
+    lead: Lead,
+    writer: Writer,
+    /// Joins of nodes whose names are being stored, and answers of which something is.
+    joins: VecDeque<(u64, Session, ToCoordinator)>,
+    answers: VecDeque<(u64, Session, ToAgent)>,
+}
+
 struct Server {
     inner: Arc<Inner>,
+    options: Options,
+    timing: Timing,
+    election: Option<Election>,
+    /// As which this candidate leads, if it does.
+    elected: Option<Elected>,
+    standby: Standby,
+    /// The last term as which it has led.
+    last_term: u64,
     epoll: OwnedFd,
     core: Core,
     agents: BTreeMap<Session, Agent>,
@@ -347,13 +420,26 @@ struct Agent {
 }
 
 impl Server {
-    fn new(inner: Arc<Inner>, timing: Timing, options: &Options) -> io::Result<Self> {
+    fn new(
+        inner: Arc<Inner>,
+        timing: Timing,
+        options: Options,
+        election: Option<Election>,
+    ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &inner.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         let term = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
-        let core = Core::new(term, Nanos(0), timing, driver(options)?);
+        let core = match election {
+            Some(_) => idle_core(timing),
+            None => Core::new(term, Nanos(0), timing, driver(&options)?),
+        };
         Ok(Server {
             inner,
+            timing,
+            election,
+            elected: None,
+            standby: Standby::default(),
+            last_term: 0,
             epoll,
             core,
             agents: BTreeMap::new(),
@@ -363,6 +449,7 @@ impl Server {
             looked_at: Nanos(0),
             turn: Nanos(0),
             buffers: Buffers::new(options.buffers_bytes),
+            options,
             busy_ns: 0,
             buffers_closed: 0,
         })
@@ -391,17 +478,27 @@ impl Server {
                 tracing::warn!(late_ms = late_ns / 1_000_000, "the coordinator was prevented from running");
                 self.core.forgive(self.turn, late_ns);
             }
+            self.follow_election();
             for (session, events) in ready {
                 self.serve(session, events, &mut effects);
             }
             self.take_in();
+            self.take_stored(&mut effects);
             self.core.tick(self.turn, &mut effects);
-            self.carry_out(&mut effects);
+            if self.store() {
+                self.carry_out(&mut effects);
+            }
+            effects.clear();
+            self.refuse_waiting();
             self.drop_strangers();
             self.answer();
             self.busy_ns += self.now().saturating_since(self.turn);
         }
         self.say_nothing_more();
+        // Only now may another one lead.
+        if let Some(election) = &mut self.election {
+            election.stop();
+        }
     }
 
     /// Answers the questions of this process.
@@ -413,6 +510,7 @@ impl Server {
             report.totals.cost_ns = self.now().saturating_since(began);
             let totals = &mut report.totals;
             totals.busy_ns = self.busy_ns;
+            totals.leadership = self.inner.leadership();
             (totals.connections, totals.buffers_bytes) = (self.agents.len(), self.buffers.total_bytes());
             (totals.buffers_bytes_max, totals.buffers_closed) =
                 (self.buffers.most_bytes(), self.buffers_closed);
@@ -433,7 +531,8 @@ impl Server {
         if !self.unread.is_empty() {
             return Duration::ZERO;
         }
-        let due = self.core.next_deadline().map(|at| Duration::from_nanos(at.saturating_since(self.now())));
+        let due = self.core.next_deadline().into_iter().chain(self.standby.next_deadline(self.now())).min();
+        let due = due.map(|at| Duration::from_nanos(at.saturating_since(self.now())));
         due.map_or(SLEEP_MAX, |due| due.min(SLEEP_MAX))
     }
 
@@ -484,6 +583,18 @@ impl Server {
                     let why = format!("the certificate is of {own:?}, which may not join as {:?}", node.name);
                     self.core.refuse(session, why, effects);
                 }
+                ToCoordinator::Join { node, .. }
+                    if self.elected.is_some() && !self.core.announce(&node.name) =>
+                {
+                    if let Some(elected) = &mut self.elected {
+                        elected.joins.push_back((elected.writer.next(), session, message));
+                    }
+                }
+                _ if self.election.is_some() && self.elected.is_none() => {
+                    if !self.standby.hear(now, session, message) {
+                        return Err(io::Error::other("this candidate does not lead"));
+                    }
+                }
                 _ => self.core.handle(now, session, message, effects),
             }
         }
@@ -530,6 +641,12 @@ impl Server {
         for effect in effects.drain(..) {
             match effect {
                 Effect::Send(session, message) => self.send(session, &message),
+                Effect::SendStored(session, message) => match &mut self.elected {
+                    Some(elected) if elected.writer.given() > elected.writer.stored() => {
+                        elected.answers.push_back((elected.writer.given(), session, message));
+                    }
+                    _ => self.send(session, &message),
+                },
                 Effect::Publish(view) => self.publish(&ToAgent::Members(view)),
                 Effect::Close(session) => {
                     if let Some(agent) = self.agents.get_mut(&session) {
@@ -633,6 +750,7 @@ impl Server {
     /// silent for too long.
     fn drop_agent(&mut self, session: Session, why: &str) {
         self.buffers.forget(session);
+        self.standby.forget(session);
         if self.agents.remove(&session).is_some() {
             tracing::debug!(session, why, "connection ended");
         }
@@ -653,5 +771,131 @@ impl Server {
             }
             stays
         });
+    }
+
+    /// Begins to lead, or no longer leads.
+    fn follow_election(&mut self) {
+        let Some(standing) = self.election.as_ref().map(Election::standing) else { return };
+        if let Some(elected) = &self.elected {
+            let is_same = matches!(&standing, Standing::Leads(lead) if lead.term == elected.lead.term);
+            if is_same && elected.may_act() {
+                return;
+            }
+            self.step_down();
+        }
+        match standing {
+            Standing::Leads(lead) if lead.may_act() && lead.term > self.last_term => self.begin_to_lead(lead),
+            Standing::Leads(_) => {}
+            Standing::Waits { leader, problem } => self.standby.set(leader, problem),
+        }
+        let address = self.election.as_ref().map_or("", Election::address);
+        self.inner.note_leadership(&self.standby, self.elected.as_ref(), address);
+    }
+
+    fn begin_to_lead(&mut self, lead: Lead) {
+        self.last_term = lead.term;
+        match self.lead(lead) {
+            Ok(()) => {}
+            Err(e) => {
+                tracing::error!(error = %e, "cannot lead");
+                self.give_up();
+            }
+        }
+    }
+
+    fn lead(&mut self, lead: Lead) -> io::Result<()> {
+        let Some(place) = self.options.etcd.clone() else { return Ok(()) };
+        let now = self.turn;
+        let timing = Timing { grace_ns: FENCE_NS, ..self.timing };
+        self.core = Core::new(lead.term, now, timing, driver(&self.options)?);
+        self.core.go_on_from(now, &lead.stored);
+        let calls = self.inner.clone();
+        let writer = Writer::start(place, lead.term, Box::new(move || calls.wake()))?;
+        let mut elected = Elected { lead, writer, joins: VecDeque::new(), answers: VecDeque::new() };
+        for (session, join) in self.standby.take() {
+            elected.joins.push_back((0, session, join));
+        }
+        self.elected = Some(elected);
+        Ok(())
+    }
+
+    /// No longer leads: nothing more is said to anybody.
+    fn step_down(&mut self) {
+        tracing::warn!(
+            term = self.last_term,
+            agents = self.agents.len(),
+            "steps down and closes all connections"
+        );
+        for session in self.agents.keys().copied().collect::<Vec<_>>() {
+            self.drop_agent(session, "this coordinator no longer leads");
+        }
+        self.unread.clear();
+        self.elected = None;
+        self.core = idle_core(self.timing);
+        self.standby.set(None, String::new());
+        self.give_up();
+    }
+
+    fn give_up(&self) {
+        if let Some(election) = &self.election {
+            election.give_up(self.last_term);
+        }
+    }
+
+    /// What had to be stored first and is by now.
+    fn take_stored(&mut self, effects: &mut Vec<Effect>) {
+        let Some(elected) = &mut self.elected else { return };
+        let stored = elected.writer.stored();
+        let joins = elected.joins.iter().take_while(|(number, ..)| *number <= stored).count();
+        let answers = elected.answers.iter().take_while(|(number, ..)| *number <= stored).count();
+        let answers = elected.answers.drain(..answers);
+        effects.extend(answers.map(|(_, session, message)| Effect::Send(session, message)));
+        for (number, session, join) in elected.joins.drain(..joins).collect::<Vec<_>>() {
+            self.join(number, session, join, effects);
+        }
+    }
+
+    /// A join that was kept, until there was a leader or the name was stored.
+    fn join(&mut self, number: u64, session: Session, join: ToCoordinator, effects: &mut Vec<Effect>) {
+        let ToCoordinator::Join { node, .. } = &join else { return };
+        let (is_there, is_new) = (self.agents.contains_key(&session), number == 0);
+        match &mut self.elected {
+            Some(_) if !is_there => self.core.retract(&node.name),
+            Some(elected) if is_new && !self.core.announce(&node.name) => {
+                elected.joins.push_back((elected.writer.next(), session, join));
+            }
+            _ => self.core.handle(self.turn, session, join, effects),
+        }
+    }
+
+    /// Hands on what is to be stored. `false`: this candidate no longer leads, and what it has
+    /// decided is void.
+    fn store(&mut self) -> bool {
+        let Some(elected) = &mut self.elected else { return true };
+        if !elected.may_act() {
+            self.step_down();
+            return false;
+        }
+        elected.writer.give(self.core.take_changes());
+        true
+    }
+
+    /// Refuses those who have come to a candidate that does not lead.
+    fn refuse_waiting(&mut self) {
+        if self.election.is_none() || self.elected.is_some() {
+            return;
+        }
+        let mut refusals = Vec::new();
+        for (session, refusal) in self.standby.answers(self.turn) {
+            refusals.push(Effect::Send(session, refusal));
+            refusals.push(Effect::Close(session));
+        }
+        self.carry_out(&mut refusals);
+    }
+}
+
+impl Elected {
+    fn may_act(&self) -> bool {
+        self.lead.may_act() && !self.writer.is_over()
     }
 }

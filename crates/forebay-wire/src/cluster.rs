@@ -12,13 +12,14 @@ use forebay_pfs::FileVersion;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const CLUSTER_PROTOCOL: u32 = 14;
+pub const CLUSTER_PROTOCOL: u32 = 15;
 
 /// A version of the membership. Later ones of a coordinator are greater, and those of a later
 /// coordinator, if its clock was not set back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Epoch {
-    /// Start of the coordinator, in milliseconds since 1970.
+    /// Start of the coordinator, in milliseconds since 1970; of one that was elected, the number of
+    /// its election.
     pub term: u64,
     /// Changes of the membership since then.
     pub number: u64,
@@ -278,8 +279,11 @@ pub enum ToCoordinator {
         incarnation: u64,
         /// Counts the connections of that process: of two that are open, the later one is used. A
         /// coordinator that hung finds those of agents which have given up waiting beside those of
-        /// agents which still do.
         attempt: u64,
+        /// The latest term of an elected coordinator that this agent has seen; 0: none. A candidate
+        /// that does not lead names a later leader at once, and otherwise waits for the next
+        /// election before it answers.
+        term: u64,
     },
     /// I am here, once a second. → [`ToAgent::Heard`]
     Heartbeat {
@@ -394,7 +398,13 @@ pub enum ToCoordinator {
     },
     /// What is dirty on this node, before it reports more. At the beginning of each connection:
     /// until then it is what the last one has reported.
-    AllDirty(Vec<DirtyFile>),
+    AllDirty {
+        /// These files, and those of the messages of this kind before.
+        #[serde(deserialize_with = "sequence")]
+        files: Vec<DirtyFile>,
+        /// And no others.
+        is_last: bool,
+    },
     /// On which node is a file dirty? → [`ToAgent::Holder`]
     AskDirty {
         /// Comes back with the answer.
@@ -461,6 +471,11 @@ pub enum ToAgent {
         refusal: String,
         /// Time between heartbeats.
         heartbeat_ms: u32,
+        /// Of an elected coordinator, the number of its election: later ones are greater. 0: it was
+        /// not elected.
+        term: u64,
+        /// With the refusal of a candidate that does not lead: where the leader is, if it is known.
+        leader: String,
     },
     /// The members have changed.
     Members(ClusterView),

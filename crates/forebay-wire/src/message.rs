@@ -1008,6 +1008,12 @@ pub struct ClusterStatus {
     pub coordinator: String,
     /// It answers.
     pub connected: bool,
+    /// The one of several candidates that leads, and its term; empty and 0 if none was elected.
+    pub leader: (String, u64),
+    /// Milliseconds since it answers, or does not.
+    pub since_ms: u64,
+    /// Why there is no connection now, by candidate.
+    pub problems: Vec<(String, String)>,
     /// The last view it gave.
     pub view: ClusterView,
     /// Peers that are not asked for now, and for how many more milliseconds.
@@ -1068,7 +1074,7 @@ mod tests {
         let bytes = postcard::to_stdvec(&mount).unwrap();
         assert_eq!((PROTOCOL, bytes), (21, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
         let status = Status { mounts: vec![mount], ..Status::default() };
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (21, 37));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (21, 41));
         assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (21, vec![11]));
         let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
         assert_eq!((PROTOCOL, facts), (21, vec![1, 2, 6, 8]));

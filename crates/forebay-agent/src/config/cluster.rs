@@ -14,15 +14,27 @@ const REPORTS_BYTES_MIN: u64 = 16 << 20;
 /// Two of the longest messages.
 const BUFFERS_BYTES_MIN: u64 = 2 * MAX_FRAME_BYTES as u64;
 
+/// A coordinator that was lost is waited for so long where another one takes over: an election
+/// takes three seconds, and the new one waits for three more before it answers if a node is gone.
+pub const FAIL_OVER_MAX: Duration = Duration::from_secs(8);
+
 section! {
     /// What an agent has to know to be one of many, validated.
     ClusterConfig, CLUSTER {
-        /// HOST:PORT of the cluster's coordinator. Empty: this agent runs the coordinator in its
-        /// own process.
-        "cluster.coordinator" => coordinator: String = r#""""#, text();
+        /// HOST:PORT of the cluster's coordinator, or a list with those of all candidates
+        /// (docs/cluster.md). Empty: this agent runs the coordinator in its own process.
+        "cluster.coordinator" => coordinator: Vec<String> = r#""""#, texts();
         /// IP:PORT where the coordinator of this process serves other agents. Empty: a cluster of
         /// one, no port is open.
         "cluster.coordinator_listen" => coordinator_listen: String = r#""""#, text();
+        /// URLs of the members of etcd in which the leader of several candidates is elected, such
+        /// as ["http://n1:2379"]. For the process of a candidate. Empty: one coordinator.
+        "cluster.etcd" => etcd: Vec<String> = r#""""#, texts();
+        /// What the keys of this cluster in etcd begin with: another one for each cluster.
+        "cluster.etcd_prefix" => etcd_prefix: String = r#""/forebay/""#, text();
+        /// Directory with ca.pem, which signs the certificates of etcd, and node.pem and node.key
+        /// if etcd asks for a certificate. Needed for https URLs.
+        "cluster.etcd_tls" => etcd_tls: Option<PathBuf> = r#""""#, path();
         /// Limit on the coordinator's send and receive buffers for all agents, in addition to any
         /// tier. Above the limit, the coordinator closes the connection that has been behind for
         /// longest; its agent reconnects.
@@ -116,13 +128,37 @@ impl ClusterConfig {
         self
     }
 
+    /// Whether another coordinator takes over from one that is lost.
+    pub fn fails_over(&self) -> bool {
+        self.coordinator.len() > 1
+    }
+
+    /// How long a coordinator that was lost is waited for.
+    pub fn patience(&self) -> Duration {
+        if self.fails_over() { FAIL_OVER_MAX } else { Duration::ZERO }
+    }
+
+    fn validate_etcd(&self) -> Result<(), String> {
+        if self.etcd.is_empty() {
+            return Ok(());
+        }
+        if self.etcd_prefix.is_empty() {
+            return Err("cluster.etcd_prefix is empty: etcd may have keys of others".into());
+        }
+        if self.etcd.iter().any(|url| url.starts_with("https://")) && self.etcd_tls.is_none() {
+            return Err("cluster.etcd has an https URL, which needs cluster.etcd_tls".into());
+        }
+        Ok(())
+    }
+
     /// Checks what concerns more than one key.
     pub(super) fn validate(&self) -> Result<(), String> {
-        if !self.coordinator.is_empty() && !self.coordinator_listen.is_empty() {
+        if self.etcd.is_empty() && !self.coordinator.is_empty() && !self.coordinator_listen.is_empty() {
             return Err("cluster.coordinator names another process, and cluster.coordinator_listen one in this: give one of \
-                        them"
+                        them, or cluster.etcd for several candidates"
                 .into());
         }
+        self.validate_etcd()?;
         for (key, address) in [("listen", &self.listen), ("coordinator_listen", &self.coordinator_listen)] {
             if address.is_empty() {
                 continue;
@@ -134,9 +170,9 @@ impl ClusterConfig {
                      the certificates"
                 ));
             }
-            if parsed.ip().is_unspecified() && key == "listen" {
+            if parsed.ip().is_unspecified() && (key == "listen" || !self.etcd.is_empty()) {
                 return Err(format!(
-                    "cluster.{key} = {address:?}: give the address peers connect to, not all addresses"
+                    "cluster.{key} = {address:?}: give the address that others connect to, not all addresses"
                 ));
             }
         }

@@ -155,6 +155,15 @@ impl Value<'_> {
         check(self.get("a list of texts in quotes")?).map_err(|e| self.named(e))
     }
 
+    /// A text, or a list of texts; an empty text is an empty list.
+    pub fn texts(&self) -> Result<Vec<String>, String> {
+        let texts = match self.value.get_ref().as_str() {
+            Some(text) => vec![text.to_owned()],
+            None => self.get("a text in quotes, or a list of them")?,
+        };
+        Ok(texts.into_iter().filter(|text| !text.is_empty()).collect())
+    }
+
     pub fn dir(&self) -> Result<PathBuf, String> {
         self.text().map(PathBuf::from)
     }

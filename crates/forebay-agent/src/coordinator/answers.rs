@@ -1,26 +1,48 @@
-//! Whether the coordinator still answers.
+//! Whether the coordinator still answers, and whether it may still lead.
+//!
+//! An elected leader answers a heartbeat only while it leads. So what it says within three
+//! heartbeats of one that it has answered, it says before the next leader gives anything away,
+//! which waits for as long. What comes later may be the words of a leader that was stopped.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Whether the coordinator still answers. The time is an argument.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Answers {
     /// When it was last heard.
     pub heard_at: Instant,
     received_bytes: u64,
     /// The first heartbeat since then.
     asked_at: Option<Instant>,
+    /// When the last heartbeat that is answered was sent, and those that are not.
+    answered: Instant,
+    unanswered: VecDeque<Instant>,
 }
 
 impl Answers {
-    /// Nothing was asked yet.
-    pub fn new(now: Instant) -> Self {
-        Answers { heard_at: now, received_bytes: 0, asked_at: None }
+    /// Nothing was asked yet, but to join, at `joined`.
+    pub fn new(now: Instant, joined: Instant) -> Self {
+        let unanswered = VecDeque::new();
+        Answers { heard_at: now, received_bytes: 0, asked_at: None, answered: joined, unanswered }
     }
 
     /// A heartbeat goes out.
     pub fn ask(&mut self, now: Instant) {
         self.asked_at.get_or_insert(now);
+        self.unanswered.push_back(now);
+    }
+
+    /// The oldest heartbeat is answered.
+    pub fn answer(&mut self) {
+        if let Some(sent) = self.unanswered.pop_front() {
+            self.answered = sent;
+        }
+    }
+
+    /// How long ago it may have ceased to lead.
+    pub fn led_before(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.answered)
     }
 
     /// So many bytes had come when all was taken in that there was at `now`. What arrived while
@@ -46,7 +68,7 @@ mod tests {
     fn only_an_unanswered_heartbeat_counts_as_silence() {
         let start = Instant::now();
         let at = |s: u64| start + Duration::from_secs(s);
-        let mut answers = Answers::new(at(0));
+        let mut answers = Answers::new(at(0), at(0));
         assert_eq!(answers.silence(at(90)), Duration::ZERO, "nothing was asked");
         answers.ask(at(90));
         answers.ask(at(91));
@@ -59,5 +81,23 @@ mod tests {
         answers.ask(at(99));
         answers.note(at(100), 3);
         assert_eq!(answers.silence(at(101)), Duration::from_secs(2));
+    }
+
+    #[test]
+    fn what_a_coordinator_says_counts_from_the_last_heartbeat_that_it_has_answered() {
+        let start = Instant::now();
+        let at = |s: u64| start + Duration::from_secs(s);
+        let mut answers = Answers::new(at(1), at(0));
+        assert_eq!(answers.led_before(at(2)), Duration::from_secs(2), "it led when this agent joined");
+        answers.ask(at(2));
+        answers.ask(at(3));
+        // Other words answer nothing.
+        answers.note(at(3), 9);
+        assert_eq!(answers.led_before(at(4)), Duration::from_secs(4));
+        answers.answer();
+        assert_eq!(answers.led_before(at(4)), Duration::from_secs(2));
+        answers.answer();
+        answers.answer();
+        assert_eq!(answers.led_before(at(4)), Duration::from_secs(1), "nothing more was asked");
     }
 }

@@ -10,8 +10,9 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How long the coordinator's answer is waited for.
-const ANSWER: Duration = Duration::from_secs(2);
+/// How long the coordinator's answer is waited for: longer than a new one waits for all agents to
+/// report before it answers.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// Files in one message, which has a longest length.
 const REPORTED_AT_ONCE: usize = 50_000;
@@ -98,10 +99,11 @@ impl Claims {
     pub fn report_again(&self, then: impl FnOnce(Vec<ToCoordinator>)) {
         let own = lock(&self.own);
         let files: Vec<DirtyFile> = own.keys().cloned().collect();
-        let (first, rest) = files.split_at(files.len().min(REPORTED_AT_ONCE));
-        let all = std::iter::once(ToCoordinator::AllDirty(first.to_vec()));
-        let one = |file: &DirtyFile| ToCoordinator::Dirty { ask: NOBODY, file: file.clone() };
-        then(all.chain(rest.iter().map(one)).collect());
+        let (most, last) = files.split_at(files.len() - files.len() % REPORTED_AT_ONCE);
+        let report =
+            |files: &[DirtyFile], is_last| ToCoordinator::AllDirty { files: files.to_vec(), is_last };
+        let most = most.chunks(REPORTED_AT_ONCE).map(|files| report(files, false));
+        then(most.chain([report(last, true)]).collect());
     }
 
     /// The other node on which the file is dirty, if there is one.
@@ -126,7 +128,7 @@ impl Claims {
         if !self.are_others() {
             return Ok((None, String::new()));
         }
-        let (holder, before) = self.link.ask_dirty(asked, ANSWER)?;
+        let (holder, before) = self.link.ask_dirty(&asked, ANSWER)?;
         let other = Some(holder).filter(|holder| !holder.is_empty() && holder != self.cluster.node());
         Ok((other, before))
     }

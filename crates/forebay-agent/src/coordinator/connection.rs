@@ -20,13 +20,17 @@
 //! Coming back is tried at once, then after twice as long each time up to a second, shifted by
 //! chance so that a thousand agents do not come in step. A new coordinator waits two heartbeats
 //! before its first view, so nobody comes too late.
+//!
+//! Of several candidates, each is tried in turn. One that does not lead names the leader, or keeps
+//! the join until there is one. This agent takes no word of a leader of an earlier term than it has
+//! seen, nor of one that may have ceased to lead ([`Answers::led_before`]).
 
-use super::address::CoordinatorAddress;
+use super::address::{CoordinatorAddress, Search};
 use super::answers::Answers;
 use super::claims::Claims;
 use super::link::{Answer, Link};
 use crate::cluster::Cluster;
-use crate::config::ClusterConfig;
+use crate::config::{ClusterConfig, FAIL_OVER_MAX};
 use crate::counters::Counters;
 use crate::jobs::job_state::JobState;
 use crate::jobs::task_questions::TaskQuestions;
@@ -56,6 +60,13 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 /// an agent itself: to give up early costs a thousand agents a new connection each, to give up late
 /// costs nobody anything.
 const UNANSWERED_HEARTBEATS: u32 = 5;
+
+/// As above, where another candidate leads by then.
+const UNANSWERED_BY_LEADER: u32 = 2;
+
+/// The words of an elected leader count for so many heartbeats after one that it has answered. The
+/// next leader waits for as long.
+const TRUSTED_HEARTBEATS: u32 = 3;
 
 /// Heartbeats since the coordinator was last heard after which requests are dropped: by then the
 /// coordinator has given this node up.
@@ -112,43 +123,79 @@ pub fn run(node: &Node, coordinator_at: &CoordinatorAddress) {
     let incarnation = since_1970.as_nanos() as u64;
     let mut attempt = 0;
     let mut back_off = BACK_OFF.0;
-    let (mut lost_at, mut heartbeat) = (Instant::now(), Duration::from_secs(1));
+    let mut lost = Lost { at: Instant::now(), heartbeat: Duration::from_secs(1) };
     let mut complained = Vec::new();
+    let mut search = Search::new(coordinator_at.candidates(), incarnation as usize / 1000);
     while !node.stop.is_stopping() {
-        match meet(node, coordinator_at, (incarnation, attempt)) {
+        let address = search.next();
+        let was_met = match meet(node, coordinator_at, &address, (incarnation, attempt), &lost) {
             Ok(mut meeting) => {
-                tracing::info!(coordinator = ?coordinator_at, "joined the cluster");
+                tracing::info!(coordinator = address, term = node.cluster.term(), "joined the cluster");
                 back_off = BACK_OFF.0;
                 complained.clear();
+                search.found(&address);
                 let ended = meeting.stay(node);
                 node.link.end();
-                node.phases.coordinator_lost();
-                node.questions.set_connected(false);
-                node.cluster.set_connected(false);
-                (lost_at, heartbeat) = (meeting.answers.heard_at, meeting.heartbeat);
-                match ended {
-                    Ok(()) => return,
-                    Err(e) => {
-                        tracing::warn!(coordinator = ?coordinator_at, error = %e, "lost the coordinator")
-                    }
+                if !node.config.fails_over() {
+                    node.phases.coordinator_lost();
                 }
+                node.questions.set_connected(false);
+                lost = Lost { at: meeting.answers.heard_at, heartbeat: meeting.heartbeat };
+                let Err(e) = ended else { return };
+                node.cluster.lost(&address, &e.to_string());
+                tracing::warn!(coordinator = address, error = %e, "lost the coordinator");
+                true
             }
-            Err(e) => {
+            Err(Unmet { error, leader }) => {
                 // Each reason once: a coordinator that is away for a night must not fill the log.
-                let reason = e.to_string();
-                if complained.len() < COMPLAINTS_MAX && !complained.contains(&reason) {
-                    tracing::warn!(coordinator = ?coordinator_at, error = %e, "cannot join; reads continue, and the agent tries again");
+                let reason = error.to_string();
+                node.cluster.lost(&address, &reason);
+                if leader.is_empty() && complained.len() < COMPLAINTS_MAX && !complained.contains(&reason) {
+                    tracing::warn!(coordinator = address, %error, "cannot join; reads continue, and the agent tries again");
                     complained.push(reason);
                 }
+                search.name(leader);
+                false
             }
+        };
+        lost.go_on(node);
+        attempt += 1;
+        if was_met || search.is_round_over() {
+            pause(&node.stop, back_off);
+            back_off = (back_off * 2).min(BACK_OFF.1);
         }
-        node.phases.scheduler().set_coordinator_silent(lost_at.elapsed() > heartbeat);
-        if lost_at.elapsed() > heartbeat * ORPHANED_HEARTBEATS {
+    }
+}
+
+/// When the coordinator was last heard, and how often it was to be.
+struct Lost {
+    at: Instant,
+    heartbeat: Duration,
+}
+
+impl Lost {
+    /// What ends while there is no coordinator.
+    fn go_on(&self, node: &Node) {
+        let lost = self.at.elapsed();
+        node.phases.scheduler().set_coordinator_silent(lost > self.heartbeat);
+        if lost > self.heartbeat * ORPHANED_HEARTBEATS {
             node.requests.drop_all();
         }
-        attempt += 1;
-        pause(&node.stop, back_off);
-        back_off = (back_off * 2).min(BACK_OFF.1);
+        if lost > FAIL_OVER_MAX {
+            node.phases.coordinator_lost();
+        }
+    }
+}
+
+/// Why an agent was not welcomed, and where the leader is, if that was said.
+struct Unmet {
+    error: io::Error,
+    leader: String,
+}
+
+impl From<io::Error> for Unmet {
+    fn from(error: io::Error) -> Self {
+        Unmet { error, leader: String::new() }
     }
 }
 
@@ -163,6 +210,8 @@ fn pause(stop: &Stop, length: Duration) {
 /// A connection on which this agent has been welcomed.
 struct Meeting {
     link: Framed,
+    /// It was elected, and another one may be.
+    is_elected: bool,
     heartbeat: Duration,
     last_heartbeat: Instant,
     last_progress: Instant,
@@ -173,33 +222,39 @@ struct Meeting {
 fn meet(
     node: &Node,
     coordinator_at: &CoordinatorAddress,
+    address: &str,
     (incarnation, attempt): (u64, u64),
-) -> io::Result<Meeting> {
+    lost: &Lost,
+) -> Result<Meeting, Unmet> {
     let deadline = Instant::now() + CONNECT_TIME;
-    let mut link = Framed::new(coordinator_at.connect(deadline)?)?;
-    let join =
-        ToCoordinator::Join { protocol: CLUSTER_PROTOCOL, node: node.describe(), incarnation, attempt };
-    link.send(&join)?;
-    let heartbeat_ms = loop {
+    let mut link = Framed::new(coordinator_at.connect(address, deadline)?)?;
+    let (protocol, term, joined) = (CLUSTER_PROTOCOL, node.cluster.term(), Instant::now());
+    link.send(&ToCoordinator::Join { protocol, node: node.describe(), incarnation, attempt, term })?;
+    let (heartbeat_ms, is_elected) = loop {
         link.flush()?;
         let arrived = link.receive()?;
         match link.next_message::<ToAgent>()? {
-            Some(ToAgent::Welcome { refusal, .. }) if !refusal.is_empty() => {
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal));
+            Some(ToAgent::Welcome { refusal, leader, .. }) if !refusal.is_empty() => {
+                let error = io::Error::new(io::ErrorKind::PermissionDenied, refusal);
+                return Err(Unmet { error, leader });
             }
-            Some(ToAgent::Welcome { heartbeat_ms, .. }) => break heartbeat_ms,
+            Some(ToAgent::Welcome { heartbeat_ms, term, .. }) => {
+                node.cluster.joined(address, term)?;
+                break (heartbeat_ms, term > 0);
+            }
             Some(other) => {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    format!("{other:?} before a welcome"),
-                ));
+                let what = format!("{other:?} before a welcome");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what).into());
             }
-            None if arrived == Arrived::Closed => return Err(io::ErrorKind::UnexpectedEof.into()),
+            None if arrived == Arrived::Closed => {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
             None => {}
         }
         if Instant::now() >= deadline || node.stop.is_stopping() {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "it connects but does not answer"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "it connects but does not answer").into());
         }
+        lost.go_on(node);
         wait_for(&link, &node.wake, Duration::from_millis(100))?;
     };
     // It does not know them; what is still wanted is ordered anew.
@@ -215,14 +270,14 @@ fn meet(
     });
     node.phases.scheduler().set_coordinator_silent(false);
     node.questions.set_connected(true);
-    node.cluster.set_connected(true);
     let now = Instant::now();
     Ok(Meeting {
         link,
+        is_elected,
         heartbeat: Duration::from_millis(heartbeat_ms.clamp(10, 60_000).into()),
         last_heartbeat: now,
         last_progress: now,
-        answers: Answers::new(now),
+        answers: Answers::new(now, joined),
     })
 }
 
@@ -252,6 +307,7 @@ impl Meeting {
             self.listen(now)?;
             node.phases.scheduler().set_coordinator_silent(self.answers.silence(now) > self.heartbeat);
             while let Some(message) = self.link.next_message::<ToAgent>()? {
+                self.check_leads()?;
                 self.hear(node, message);
             }
             if arrived == Arrived::Closed {
@@ -272,13 +328,27 @@ impl Meeting {
     /// that has come.
     fn listen(&mut self, now: Instant) -> io::Result<()> {
         self.answers.note(now, self.link.received_bytes());
-        let (silence, limit) = (self.answers.silence(now), self.heartbeat * UNANSWERED_HEARTBEATS);
+        let most = if self.is_elected { UNANSWERED_BY_LEADER } else { UNANSWERED_HEARTBEATS };
+        let (silence, limit) = (self.answers.silence(now), self.heartbeat * most);
         if silence <= limit {
             return Ok(());
         }
         let text = format!(
             "it has not answered for {:.1} s: it hangs, or the network loses what is sent",
             silence.as_secs_f64()
+        );
+        Err(io::Error::new(io::ErrorKind::TimedOut, text))
+    }
+
+    /// Takes no word of a leader that may have been replaced.
+    fn check_leads(&self) -> io::Result<()> {
+        let ago = self.answers.led_before(Instant::now());
+        if !self.is_elected || ago <= self.heartbeat * TRUSTED_HEARTBEATS {
+            return Ok(());
+        }
+        let text = format!(
+            "what it says is not heard: it has answered no heartbeat of the last {:.1} s, and may no longer lead",
+            ago.as_secs_f64()
         );
         Err(io::Error::new(io::ErrorKind::TimedOut, text))
     }
@@ -305,8 +375,7 @@ impl Meeting {
             }
             ToAgent::Pause { on } => node.requests.pause_all(on),
             ToAgent::Cancel { requests } => node.requests.cancel(&requests),
-            // Bytes have come; that is all there is to it.
-            ToAgent::Heard => {}
+            ToAgent::Heard => self.answers.answer(),
             ToAgent::Welcome { .. } => tracing::warn!("the coordinator welcomes twice"),
         }
     }

@@ -8,7 +8,7 @@ use forebay_wire::{JobStatus, NodeHealth, Overview, PlanLog};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,12 +19,18 @@ pub struct Link {
     wake: Arc<Wake>,
     /// A question with a long answer has been answered or given up.
     asked: Condvar,
+    /// There is a connection again.
+    began: Condvar,
+    /// A connection that was lost is waited for so long, where another coordinator takes over.
+    patience: Duration,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     /// There is a connection; what is put into the outbox will be sent.
     live: bool,
+    /// When it was lost.
+    lost: Option<Instant>,
     outbox: VecDeque<Said>,
     /// Who waits for the answer to a question.
     asking: BTreeMap<u64, Sender<Answer>>,
@@ -34,7 +40,7 @@ struct State {
 }
 
 /// Why a node asks who has a file dirty.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Asked {
     /// It becomes dirty here if it is nowhere.
     Claims(DirtyFile),
@@ -77,9 +83,12 @@ impl From<ToCoordinator> for Said {
 }
 
 impl Link {
-    /// No connection yet. What is to be sent calls `wake`.
-    pub fn new(wake: Arc<Wake>) -> Self {
-        Link { state: Mutex::default(), wake, asked: Condvar::new() }
+    /// No connection yet. What is to be sent calls `wake`. Questions about dirty files wait for
+    /// `patience` after a connection is lost, until there is another one.
+    pub fn new(wake: Arc<Wake>, patience: Duration) -> Self {
+        let (asking, outbox) = (BTreeMap::new(), VecDeque::new());
+        let state = State { live: false, lost: None, outbox, asking, is_busy: false, next_ask: 0 };
+        Link { state: Mutex::new(state), wake, asked: Condvar::new(), began: Condvar::new(), patience }
     }
 
     /// The jobs that the coordinator knows. One such question at a time: an answer may have several
@@ -132,15 +141,33 @@ impl Link {
     ///
     /// # Errors
     /// As [`Link::ask_jobs`].
-    pub fn ask_dirty(&self, asked: Asked, limit: Duration) -> io::Result<(String, String)> {
-        let question = |ask| match asked {
+    pub fn ask_dirty(&self, asked: &Asked, limit: Duration) -> io::Result<(String, String)> {
+        let question = |ask| match asked.clone() {
             Asked::Claims(file) => ToCoordinator::Dirty { ask, file },
             Asked::Reads(file) => ToCoordinator::AskDirty { ask, file, is_emptied: false },
             Asked::Empties(file) => ToCoordinator::AskDirty { ask, file, is_emptied: true },
         };
-        match self.wait(self.begin_to_ask(lock(&self.state), question)?, Instant::now() + limit)? {
-            Answer::Holder(node, before) => Ok((node, before)),
-            _ => Err(io::ErrorKind::InvalidData.into()),
+        loop {
+            let asked = self.begin_to_ask(self.wait_for_coordinator(), question)?;
+            match self.wait(asked, Instant::now() + limit) {
+                Ok(Answer::Holder(node, before)) => return Ok((node, before)),
+                Ok(_) => return Err(io::ErrorKind::InvalidData.into()),
+                // The connection has ended: the next coordinator is asked, if there is one soon.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionReset && !self.patience.is_zero() => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Waits while a coordinator may still take over from one that was lost.
+    fn wait_for_coordinator(&self) -> MutexGuard<'_, State> {
+        let mut state = lock(&self.state);
+        loop {
+            let left = state.lost.map_or(Duration::ZERO, |lost| self.patience.saturating_sub(lost.elapsed()));
+            if state.live || left.is_zero() {
+                return state;
+            }
+            state = self.began.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -179,7 +206,12 @@ impl Link {
     fn wait(&self, (ask, answered): (u64, Receiver<Answer>), until: Instant) -> io::Result<Answer> {
         let answer = answered.recv_timeout(until.saturating_duration_since(Instant::now()));
         lock(&self.state).asking.remove(&ask);
-        answer.map_err(|_| late())
+        answer.map_err(|e| match e {
+            RecvTimeoutError::Timeout => late(),
+            RecvTimeoutError::Disconnected => {
+                io::Error::new(io::ErrorKind::ConnectionReset, "the coordinator has not answered: it is lost")
+            }
+        })
     }
 
     /// Sends a message if there is a coordinator.
@@ -197,13 +229,14 @@ impl Link {
         let mut state = lock(&self.state);
         state.outbox.extend(first.into_iter().map(Said::from));
         state.live = true;
+        self.began.notify_all();
     }
 
     /// From now on nothing can be said. Whoever has asked hears at once that there will be no
     /// answer.
     pub(super) fn end(&self) {
         let mut state = lock(&self.state);
-        state.live = false;
+        (state.live, state.lost) = (false, Some(Instant::now()));
         state.outbox.clear();
         state.asking.clear();
     }

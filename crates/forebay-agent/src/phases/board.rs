@@ -39,6 +39,8 @@ pub type Say = Box<dyn Fn(ToCoordinator) + Send + Sync>;
 
 /// See the module.
 pub struct Phases {
+    /// Another coordinator takes over from one that is lost.
+    fails_over: bool,
     state: Mutex<State>,
     changed: Condvar,
     scheduler: Arc<Scheduler>,
@@ -92,6 +94,7 @@ impl Phases {
         spread: Arc<Spread>,
         say: Say,
         access_wait: Duration,
+        fails_over: bool,
     ) -> Self {
         let state = State {
             board: Board::new(config),
@@ -103,6 +106,7 @@ impl Phases {
             fetched_bytes: 0,
         };
         Phases {
+            fails_over,
             state: Mutex::new(state),
             changed: Condvar::new(),
             scheduler,
@@ -164,7 +168,9 @@ impl Phases {
     /// Asks whether a job may write a step of so many bytes with this deadline; `None`: it was
     /// observed.
     fn ask(&self, state: &mut State, hpc: JobKey, step: Option<(u64, u64)>) -> bool {
-        match state.waits.ask(self.now(), hpc, self.scheduler.is_coordinator_silent()) {
+        // Where another takes over, it is asked instead.
+        let is_silent = !self.fails_over && self.scheduler.is_coordinator_silent();
+        match state.waits.ask(self.now(), hpc, is_silent) {
             Asked::Begin => return true,
             Asked::Wait { is_new: false } => {}
             Asked::Wait { is_new: true } => {

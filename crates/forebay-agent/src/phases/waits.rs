@@ -2,7 +2,9 @@
 //!
 //! The coordinator decides who may. The limits on waiting do not depend on it: a program begins at
 //! once if the coordinator cannot be reached or is silent, and after `cluster.access_wait_s` in any
-//! case. A program that does not ask again has given up.
+//! case. A program that does not ask again has given up. Where another coordinator takes over, the
+//! agent says only after a while that there is none, and each new one is asked anew: what the last
+//! one has granted and nobody has used is void.
 
 use forebay_policy::machine::Nanos;
 use forebay_policy::phases::JobKey;
@@ -25,6 +27,8 @@ struct Waiting {
     since: Nanos,
     asked: Nanos,
     may_begin: bool,
+    /// The coordinator knows.
+    is_known: bool,
 }
 
 /// Answer to a program that asks.
@@ -34,7 +38,7 @@ pub enum Asked {
     Begin,
     /// It may not yet. `is_new`: the coordinator has to be asked.
     Wait {
-        /// It asks for the first time.
+        /// It asks this coordinator for the first time.
         is_new: bool,
     },
 }
@@ -48,7 +52,9 @@ impl Waits {
     /// There is a coordinator, or none: then nobody waits.
     pub fn set_connected(&mut self, is_connected: bool) {
         self.is_connected = is_connected;
-        self.waiting.values_mut().filter(|_| !is_connected).for_each(|waiting| waiting.may_begin = true);
+        for waiting in self.waiting.values_mut() {
+            (waiting.may_begin, waiting.is_known) = (!is_connected, false);
+        }
     }
 
     /// A program asks, perhaps again. `is_silent`: the coordinator does not answer.
@@ -57,13 +63,14 @@ impl Waits {
         if is_new && (is_silent || !self.is_connected) {
             return Asked::Begin;
         }
-        let waiting = self.waiting.entry(job).or_insert(Waiting { since: now, asked: now, may_begin: false });
+        let new = Waiting { since: now, asked: now, may_begin: false, is_known: false };
+        let waiting = self.waiting.entry(job).or_insert(new);
         waiting.asked = now;
         if is_silent || waiting.may_begin || now.saturating_since(waiting.since) >= self.most_ns {
             self.waiting.remove(&job);
             return Asked::Begin;
         }
-        Asked::Wait { is_new }
+        Asked::Wait { is_new: !std::mem::replace(&mut waiting.is_known, true) }
     }
 
     /// The coordinator lets a program begin.
@@ -119,6 +126,19 @@ mod tests {
         assert_eq!(waits.ask(Nanos(0), 4, false), Asked::Wait { is_new: true });
         waits.set_connected(false);
         assert_eq!(waits.ask(Nanos(1), 4, false), Asked::Begin);
+    }
+
+    #[test]
+    fn the_next_coordinator_is_asked_anew_and_what_the_last_one_has_granted_is_void() {
+        let mut waits = Waits::new(WAIT_MAX_NS);
+        waits.set_connected(true);
+        assert_eq!(waits.ask(Nanos(0), 1, false), Asked::Wait { is_new: true });
+        waits.let_in(1);
+        waits.set_connected(true);
+        assert_eq!(waits.ask(Nanos(1), 1, false), Asked::Wait { is_new: true });
+        assert_eq!(waits.ask(Nanos(2), 1, false), Asked::Wait { is_new: false });
+        waits.let_in(1);
+        assert_eq!(waits.ask(Nanos(3), 1, false), Asked::Begin);
     }
 
     #[test]

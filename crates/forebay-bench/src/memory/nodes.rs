@@ -106,7 +106,8 @@ fn heartbeats(capacities: &[Vec<u64>]) -> Result<f64, String> {
             extent_bytes: vec![128 << 20],
             ..NodeInfo::default()
         };
-        let join = ToCoordinator::Join { protocol: CLUSTER_PROTOCOL, node, incarnation: 1, attempt: 0 };
+        let join =
+            ToCoordinator::Join { protocol: CLUSTER_PROTOCOL, node, incarnation: 1, attempt: 0, term: 0 };
         core.handle(Nanos(0), number as u64, join, &mut out);
     }
     core.tick(Nanos(0), &mut out);

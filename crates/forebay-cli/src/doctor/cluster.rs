@@ -6,7 +6,7 @@
 use super::finding::{EXPIRY_WARNING_DAYS, Finding, bad, good, warn};
 use forebay_agent::units::Human;
 use forebay_client::Client;
-use forebay_wire::{Health, NodeHealth, Role};
+use forebay_wire::{ClusterStatus, Health, NodeHealth, Role};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
@@ -39,16 +39,34 @@ type Nodes<'a> = [(&'a NodeHealth, &'a Health, i64)];
 
 /// What is wrong with nodes of the cluster of this agent.
 pub fn findings(client: &Client) -> Vec<Finding> {
+    let cluster = client.admin().status().map(|status| status.cluster).unwrap_or_default();
+    let mut findings: Vec<Finding> = leader(&cluster).into_iter().collect();
     match client.health() {
-        Ok(nodes) => compare(&nodes),
-        Err(e) => {
-            vec![bad(
-                "cluster",
-                e.to_string(),
-                "start the agent, and see that its coordinator runs: `forebay status`",
-            )]
-        }
+        Ok(nodes) => findings.extend(compare(&nodes)),
+        Err(e) => findings.push(bad(
+            "cluster",
+            e.to_string(),
+            "start the agent, and see that its coordinator runs: `forebay status`",
+        )),
     }
+    findings
+}
+
+/// Which of several candidates leads, or why none does.
+fn leader(cluster: &ClusterStatus) -> Option<Finding> {
+    if !cluster.coordinator.contains(',') {
+        return None;
+    }
+    let (leader, term) = &cluster.leader;
+    let seconds = cluster.since_ms / 1000;
+    if cluster.connected {
+        return Some(good("leader", format!("{leader} leads, in term {term}; connected for {seconds} s")));
+    }
+    let why = cluster.problems.iter().map(|(candidate, why)| format!("{candidate}: {why}"));
+    let why = format!("no candidate leads for {seconds} s: {}", why.collect::<Vec<_>>().join("; "));
+    let remedy = "see that a candidate runs, and that most members of etcd do: `etcdctl endpoint status --cluster`; reads \
+                  and writes go on as without a coordinator";
+    Some(bad("leader", why, remedy))
 }
 
 fn compare(all: &[NodeHealth]) -> Vec<Finding> {

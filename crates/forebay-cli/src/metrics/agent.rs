@@ -105,6 +105,13 @@ impl Snapshot {
         let c = &self.status.cluster;
         let is_connected = f64::from(u8::from(c.connected));
         page.gauge("coordinator_connected", "Whether the coordinator answers", is_connected);
+        page.gauge("coordinator_term", "Term of the last elected coordinator; 0: none", c.leader.1 as f64);
+        let changed = c.since_ms as f64 / 1e3;
+        page.gauge(
+            "coordinator_connection_seconds",
+            "Time since the coordinator was joined, or lost",
+            changed,
+        );
         page.gauge("cluster_members", "Nodes that the coordinator knows", c.view.nodes.len() as f64);
         page.gauge("peers_avoided", "Peers that are not asked for now", c.avoided.len() as f64);
         let Some(jobs) = &self.jobs else { return };

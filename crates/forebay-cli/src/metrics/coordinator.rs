@@ -27,6 +27,16 @@ fn process(report: &Report, page: &mut Page) {
         "Time that the coordinator's thread did not wait",
         seconds(t.busy_ns),
     );
+    let l = &t.leadership;
+    if l.is_elected {
+        let leads = f64::from(u8::from(l.leads));
+        page.gauge("coordinator_leads", "Whether this candidate leads", leads);
+        page.gauge("coordinator_leader_term", "Term of the leader that it knows; 0: none", l.leader.1 as f64);
+        let since = l.since_ms as f64 / 1e3;
+        page.gauge("coordinator_leader_since_seconds", "When that changed, since 1970", since);
+        let elections = l.elections as f64;
+        page.counter("coordinator_elections", "Times that this candidate was elected", elections);
+    }
     page.gauge("coordinator_connections", "Open connections of agents", t.connections as f64);
     page.gauge(
         "coordinator_buffers_bytes",

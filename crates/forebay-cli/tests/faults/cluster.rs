@@ -254,7 +254,7 @@ impl Node {
 /// The body of an agent's process: it takes views from its standard input, and ends with it.
 pub fn agent(config: &str) {
     // Nobody is there: the views come from the test.
-    let coordinator_at = CoordinatorAddress::Remote("127.0.0.1:1".into(), Security::Loopback);
+    let coordinator_at = CoordinatorAddress::Remote(vec!["127.0.0.1:1".into()], Security::Loopback);
     let closer = forebay_agent::Closer::absent().unwrap();
     let agent =
         Agent::start(Config::load_file(Path::new(config)).unwrap(), None, coordinator_at, closer).unwrap();

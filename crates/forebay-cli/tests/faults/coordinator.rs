@@ -30,6 +30,10 @@ pub const EXTENT: u64 = MIB;
 pub struct Process(Child);
 
 impl Process {
+    pub fn new(child: Child) -> Self {
+        Process(child)
+    }
+
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
@@ -50,14 +54,14 @@ impl Process {
         stat.rsplit(") ").next()?.chars().next()
     }
 
-    fn kill_9(&mut self) {
+    pub fn kill_9(&mut self) {
         assert!(self.0.try_wait().unwrap().is_none(), "it was dead already");
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
 
     /// Ends it by SIGTERM; it must end well.
-    fn end(&mut self) {
+    pub fn end(&mut self) {
         send_signal(self.pid(), libc::SIGTERM);
         wait_for("the process ends", || self.0.try_wait().unwrap().is_some());
         assert!(self.0.wait().unwrap().success());
@@ -78,6 +82,8 @@ pub struct Cluster {
     dir: TempDir,
     pfs: PathBuf,
     address: String,
+    /// The others, if it is one of several candidates.
+    others: Vec<String>,
     coordinator: Process,
     agents: Vec<Process>,
     /// Environment of the agents.
@@ -102,7 +108,7 @@ impl Cluster {
         let (coordinator, address) = start_coordinator(dir.path(), "127.0.0.1:0");
         let pfs = pfs.to_owned();
         let mut cluster =
-            Cluster { mount, dir, pfs, address, coordinator, agents: Vec::new(), env: Vec::new() };
+            Cluster { mount, dir, pfs, address, others: vec![], coordinator, agents: vec![], env: vec![] };
         cluster.agents.push(cluster.start_agent(0, 128 * MIB));
         cluster.wait_members(1);
         cluster
@@ -180,9 +186,21 @@ impl Cluster {
         pfs: &Path,
         capacities: &[u64],
     ) -> Self {
+        Self::under_one_of((coordinator, address), vec![], dir, agents, pfs, capacities)
+    }
+
+    /// Under one of several candidates; these are the others.
+    pub fn under_one_of(
+        (coordinator, address): (Process, String),
+        others: Vec<String>,
+        dir: TempDir,
+        agents: usize,
+        pfs: &Path,
+        capacities: &[u64],
+    ) -> Self {
         let pfs = pfs.to_owned();
         let mut cluster =
-            Cluster { mount: "", dir, pfs, address, coordinator, agents: Vec::new(), env: Vec::new() };
+            Cluster { mount: "", dir, pfs, address, others, coordinator, agents: vec![], env: vec![] };
         for i in 0..agents {
             let agent = cluster.start_agent(i, *capacities.get(i).unwrap_or(&(128 * MIB)));
             cluster.agents.push(agent);
@@ -195,12 +213,12 @@ impl Cluster {
         let at = |name: &str| self.dir.path().join(format!("{name}{number}"));
         let text = format!(
             "[agent]\nstate_dir = {:?}\n[tier]\ncapacity = \"{capacity}\"\nbacking = \"directory\"\ndirectory = {:?}\n\
-             [cluster]\ncoordinator = {:?}\nlisten = \"127.0.0.1:0\"\nnode = \"n{number}\"\n\
+             [cluster]\ncoordinator = {}\nlisten = \"127.0.0.1:0\"\nnode = \"n{number}\"\n\
              [[mount]]\nlabel = \"pfs\"\nroot = {:?}\npage_size = \"{PAGE}\"\nextent_size = \"{EXTENT}\"\nread_ahead = \"0\"\n\
              fetch_threads = 4\nsettle_ms = 0\nstamps = \"trust\"\n{}",
             at("state"),
             at("tier"),
-            self.address,
+            self.candidates(),
             self.pfs,
             self.mount,
         );
@@ -214,6 +232,19 @@ impl Cluster {
             self.client(number).admin().status().is_ok_and(|s| s.pid == child.id())
         });
         Process(child)
+    }
+
+    /// As in the configuration.
+    fn candidates(&self) -> String {
+        match self.others.is_empty() {
+            true => format!("{:?}", self.address),
+            false => format!("{:?}", [&[self.address.clone()], &self.others[..]].concat()),
+        }
+    }
+
+    /// The coordinator, or the first of the candidates.
+    pub fn coordinator(&mut self) -> &mut Process {
+        &mut self.coordinator
     }
 
     pub fn socket(&self, number: usize) -> PathBuf {
@@ -286,7 +317,7 @@ pub fn start_coordinator(dir: &Path, listen: &str) -> (Process, String) {
     start_coordinator_with(dir, &["--listen", listen])
 }
 
-fn start_coordinator_with(dir: &Path, arguments: &[&str]) -> (Process, String) {
+pub fn start_coordinator_with(dir: &Path, arguments: &[&str]) -> (Process, String) {
     let log = File::options().create(true).append(true).open(dir.join("coordinator.log")).unwrap();
     let mut command = Command::new(FOREBAY);
     command.arg("coordinator").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -502,13 +533,19 @@ impl Played {
         let stream = Security::Loopback.connect(address, Instant::now() + PATIENCE).unwrap();
         let mut played = Played { link: Framed::new(stream).unwrap(), node: node.clone(), answers: 0 };
         let protocol = CLUSTER_PROTOCOL;
-        played.say(&ToCoordinator::Join { protocol, node, incarnation: 1, attempt: 0 });
+        played.say(&ToCoordinator::Join { protocol, node, incarnation: 1, attempt: 0, term: 0 });
         played
     }
 
     pub fn say(&mut self, message: &ToCoordinator) {
         self.link.send(message).unwrap();
         wait_for("it is said", || self.link.flush().unwrap());
+    }
+
+    /// What has come; and whether the connection has ended.
+    pub fn hear_to_the_end(&mut self) -> (Vec<ToAgent>, bool) {
+        let is_over = !self.link.receive().is_ok_and(|arrived| arrived != Arrived::Closed);
+        (std::iter::from_fn(|| self.link.next_message::<ToAgent>().unwrap_or_default()).collect(), is_over)
     }
 
     /// What has come.

@@ -8,13 +8,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Bytes of a file that takes several parts of a pass.
-const BYTES: usize = 9 * MIB as usize + 5;
+pub const BYTES: usize = 9 * MIB as usize + 5;
 
 /// Files that two nodes create at the same time.
 const FILES: usize = 100;
 
 /// A program of node `number` under `forebay run`.
-fn run(cluster: &Cluster, number: usize, options: &[&str], script: &str, file: &Path) -> Child {
+pub fn run(cluster: &Cluster, number: usize, options: &[&str], script: &str, file: &Path) -> Child {
     let mut command = Command::new(FOREBAY);
     command.arg("run").args(options).args(["--", "python3", "-u", "-c", script]);
     command.env("FOREBAY_SOCKET", cluster.socket(number)).env("FOREBAY_DEADLINE_MS", "20000");
@@ -23,14 +23,14 @@ fn run(cluster: &Cluster, number: usize, options: &[&str], script: &str, file: &
 }
 
 #[track_caller]
-fn end(child: Child) -> Vec<u8> {
+pub fn end(child: Child) -> Vec<u8> {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}\n{}", output.status, text(&output.stderr));
     output.stdout
 }
 
 /// Writes a file on node 0, where it becomes dirty; its bytes depend on `start`.
-fn write(cluster: &Cluster, file: &Path, start: u64) {
+pub fn write(cluster: &Cluster, file: &Path, start: u64) {
     let source = cluster.socket(0).with_extension(format!("source{start}"));
     std::fs::write(&source, content(start, 0, BYTES)).unwrap();
     let script = format!("import os; open(os.environ['FILE'], 'wb').write(open({source:?}, 'rb').read())");
@@ -39,7 +39,7 @@ fn write(cluster: &Cluster, file: &Path, start: u64) {
     assert!(is_dirty(cluster, 0), "the PFS takes no writes");
 }
 
-const READ: &str = "
+pub const READ: &str = "
 import os, sys
 with open(os.environ['FILE'], 'rb') as f:
     assert os.fstat(f.fileno()).st_size == f.seek(0, 2), 'length'

@@ -28,6 +28,7 @@ mod copies_on_disk;
 mod crash;
 mod dirty_elsewhere;
 mod drain;
+mod elected;
 mod frozen;
 mod giving_way;
 mod guests;

@@ -37,7 +37,13 @@ impl Coordinator {
             RequestProgress { request: 1, fetched_bytes: 0, resident_bytes: 0, failed_bytes: 0, done: false };
         let mut met =
             Coordinator { link: Framed::new(stream).unwrap(), progress, peer_address: String::new() };
-        met.say(&ToAgent::Welcome { protocol: CLUSTER_PROTOCOL, refusal: String::new(), heartbeat_ms: 1000 });
+        met.say(&ToAgent::Welcome {
+            protocol: CLUSTER_PROTOCOL,
+            refusal: String::new(),
+            heartbeat_ms: 1000,
+            term: 0,
+            leader: String::new(),
+        });
         met
     }
 
