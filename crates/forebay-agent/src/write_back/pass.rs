@@ -260,7 +260,7 @@ impl WriteBack {
             if is_emptied || !is_part_of(pfs, facts.version.size, content, pass.stamp.size)? {
                 return Err(Broken::Conflict);
             }
-        } else if !is_same && !pass.record.is_draining {
+        } else if !is_same && !is_as_left && !pass.record.is_draining {
             return Err(Broken::Conflict);
         }
         // A time that was set before the last write is not the file's any more.
