@@ -264,13 +264,15 @@ impl WriteBack {
             return Err(Broken::Conflict);
         }
         // A time that was set before the last write is not the file's any more.
-        let is_set = is_same && !is_untouched && facts.version.ctime_ns >= pass.stamp.mtime_ns;
+        let is_unchanged = Stamp::of(content).ok() == Some(pass.stamp);
+        let is_set =
+            is_same && !is_untouched && is_unchanged && facts.version.ctime_ns >= pass.stamp.mtime_ns;
         let set_mtime = (is_set && !pass.record.is_draining).then_some(facts.version.mtime_ns);
         let tier = &self.cache.tier;
-        let leaves = Some((pass.stamp.size, pass.stamp.mtime_ns));
+        let leaves = Some((pass.stamp.size, set_mtime.unwrap_or(pass.stamp.mtime_ns)));
         DirtyRecord { is_draining: true, leaves, ..pass.record.clone() }.store(tier, pass.copy)?;
         if let Some(dirty) = self.state().files.get_mut(&pass.copy) {
-            dirty.record.is_draining = true;
+            (dirty.record.is_draining, dirty.record.leaves) = (true, leaves);
         }
         drop(stamping);
         // It is no whole file while it is written; where there are no such attributes, none says
