@@ -16,7 +16,6 @@ Ends with 1 at the first violation, and leaves what there is; also if nodes were
 was taken over.
 """
 
-import errno
 import json
 import os
 import random
@@ -38,17 +37,6 @@ READY_S = 30
 TAKEN_OVER_S = 8
 SYNC_S = 120
 FAST, SLOW = "100MB/s", "300KB/s"
-
-
-def write_for_ever(directory, state, seed, writer):
-    """As long as the file system refuses, a program goes on with the next version."""
-    while True:
-        try:
-            chaos_writes.write_for_ever(directory, state, seed, writer)
-        except OSError as e:
-            if e.errno not in (errno.EIO, errno.ESTALE):
-                raise
-            time.sleep(0.05)
 
 
 class Cluster:
@@ -224,7 +212,7 @@ class Cluster:
 
 def main():
     if sys.argv[1:2] == ["--write"]:
-        write_for_ever(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+        chaos_writes.write_in_spite_of_refusals(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
     args, place, disk = chaos_writes.begin(__doc__)
     cluster, chance = Cluster(args, place, disk), random.Random(args.seed)
     until, rounds, kills, losses, checked, parked = time.monotonic() + 60 * args.minutes, 0, 0, 0, 0, 0
