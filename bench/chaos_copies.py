@@ -51,7 +51,7 @@ class Cluster:
         slow = [self.forebay, "lab", "slowfs", "--backing", disk / "backing", "--mount", self.pfs, "--rate", FAST, "--daemonize"]
         subprocess.run(slow, check=True, stdout=self.log, stderr=self.log)
         self.coordinator = self.start_coordinator("127.0.0.1:0")
-        self.agents, self.programs = {}, {}
+        self.agents, self.programs, self.refusals = {}, {}, 0
         self.states = [place / f"state-{writer}" for writer in range(WRITERS)]
         for path in self.states:
             path.write_bytes(bytes(STATE.size * SLOTS))
@@ -118,10 +118,13 @@ class Cluster:
         process.wait()
 
     def set_rate(self, rate):
-        os.setxattr(self.pfs, "user.forebay.rate", rate.encode())
+        os.setxattr(self.pfs, "user.slowfs.rate", rate.encode())
 
     def set_fault(self, fault):
-        os.setxattr(self.pfs, "user.forebay.fault", fault.encode())
+        os.setxattr(self.pfs, "user.slowfs.fault", fault.encode())
+
+    def refused_writes(self):
+        return json.loads(os.getxattr(self.pfs, "user.slowfs.stats"))["faults"]["write"]
 
     def strike(self, chance):
         what = chance.choices(("agent", "program", "coordinator", "faults"), (4, 4, 1, 1))[0]
@@ -137,6 +140,7 @@ class Cluster:
         elif what == "coordinator":
             self.kill_coordinator()
         else:
+            self.refusals += 1
             self.set_fault("write=EIO")
             time.sleep(chance.uniform(0.1, 1.0))
             self.set_fault("none")
@@ -248,6 +252,8 @@ def main():
             return 1
     if losses and not cluster.taken_over():
         raise SystemExit("chaos: nodes were lost, and no file was taken over: this shows nothing")
+    if cluster.refusals and not cluster.refused_writes():
+        raise SystemExit("chaos: the file system has refused no write: this shows nothing")
     cluster.end()
     shutil.rmtree(place)
     shutil.rmtree(disk)

@@ -116,7 +116,9 @@ def objection(seed, writer, slot, promised, content):
     if content == old and (replaces(slot) or least == 0):
         return None
     if replaces(slot):
-        return None if content == new else "neither the old nor the new file"
+        # A program that was killed, or refused, in its last calls may have replaced it all the same.
+        begun = any(content == body(seed, writer, slot, later) for later in range(done + 1, version + 1))
+        return None if begun else "neither the old nor the new file"
     if content is None:
         return "it is gone" if least else None
     if len(content) < least:
@@ -169,7 +171,7 @@ class Node:
     """An agent, its programs, and what they may rely on."""
 
     def __init__(self, args, place, disk):
-        self.forebay, self.seed = os.path.abspath(args.forebay), args.seed
+        self.forebay, self.seed, self.saved = os.path.abspath(args.forebay), args.seed, disk / "saved"
         self.tier, self.state, self.pfs = place / "tier", place / "state", Path(os.environ["FOREBAY_LAB_PFS"] if args.pfs else disk / "pfs")
         # Below the mount there is none: what is written after it has died goes nowhere.
         self.files = self.pfs / "files"
@@ -272,8 +274,9 @@ class Node:
             time.sleep(1)
         listed = json.loads(subprocess.run([self.forebay, "dirty", "--json"], env=self.env, capture_output=True, text=True, check=True).stdout)
         if all(file["state"] == "parked" for file in listed):
-            with tempfile.TemporaryDirectory() as saved:
-                subprocess.run([self.forebay, "rescue", "--drop", f"{saved}/files"], env=self.env, check=True, stdout=subprocess.DEVNULL)
+            self.saved.mkdir(exist_ok=True)
+            into = self.saved / str(len(list(self.saved.iterdir())))
+            subprocess.run([self.forebay, "rescue", "--drop", into], env=self.env, check=True, stdout=subprocess.DEVNULL)
             return len(listed)
         listed = subprocess.run([self.forebay, "dirty"], env=self.env, capture_output=True, text=True, check=False).stdout
         raise SystemExit(f"chaos: what was written does not reach the PFS: {done.stderr}\n{listed}")
@@ -309,14 +312,15 @@ def begin(about):
     return args, *(Path(tempfile.mkdtemp(dir=parent, prefix="forebay-chaos-")) for parent in ("/dev/shm", "/var/tmp"))
 
 
-@contextlib.contextmanager
-def lab(forebay, pfs, name):
-    """A lab whose first node is for this program."""
+def run_in_lab(forebay, pfs, name, program):
+    """Runs a program on the first node of a lab of its own, which is left there after a violation."""
     subprocess.run([forebay, "lab", "up", "--name", name, "--pfs", pfs, "--nodes", "1", "--store", "3GiB"], check=True, stdout=subprocess.DEVNULL)
-    try:
-        yield [forebay, "lab", "run", "--name", name, "--free", "--"]
-    finally:
+    done = subprocess.run([forebay, "lab", "run", "--name", name, "--free", "--", *program], check=False).returncode
+    if done == 1:
+        print(f"left: the lab {name}; end it with `forebay lab down --name {name}`")
+    else:
         subprocess.run([forebay, "lab", "down", "--name", name], check=True, stdout=subprocess.DEVNULL)
+    return done
 
 
 def main():
@@ -327,8 +331,7 @@ def main():
     if args.pfs and "FOREBAY_LAB_PFS" not in os.environ:
         place.rmdir()
         disk.rmdir()
-        with lab(args.forebay, args.pfs, f"chaos{os.getpid()}") as inside:
-            return subprocess.run([*inside, sys.executable, *sys.argv, "--seed", str(args.seed)], check=False).returncode
+        return run_in_lab(args.forebay, args.pfs, f"chaos{os.getpid()}", [sys.executable, *sys.argv, "--seed", str(args.seed)])
     node, chance = Node(args, place, disk), random.Random(args.seed)
     until, rounds, kills, losses, checked, parked = time.monotonic() + 60 * args.minutes, 0, 0, 0, 0, 0
     node.start_agent()
