@@ -198,6 +198,8 @@ class Cluster:
                 if all(whys):
                     found = ", ".join(f"{why} ({'no' if content is None else len(content)} bytes)" for why, content in zip(whys, contents))
                     wrong.append(f"{name} of node {node}: {found}; version {version}, {written} bytes written, {synced} synced, {done} done, {'lost' if node == lost else 'kept'}")
+            if node == lost:
+                chaos_writes.forget_unsynced(path, state)
         return count, wrong
 
     def taken_over(self):

@@ -13,8 +13,8 @@ compared with what its program had been promised:
 - a file that was replaced: the old one or the new one, whole.
 
 A file may be parked when nobody knows any more what became of it on the PFS: it was replaced
-while no agent was there, or was written anew when the memory was lost. Parked files are counted,
-and do not excuse what is missing on the PFS.
+while no agent was there, or was written anew when the memory was lost. Parked files are counted. In
+the second case what was promised may be what is parked; otherwise it has to be on the PFS.
 
 With --pfs, the file system is that of a lab (as root; docs/lab.md), and its storage servers are
 killed as well, for some seconds each; with --master, so is the master of MooseFS. A call of a
@@ -131,6 +131,12 @@ def objection(seed, writer, slot, promised, content):
 def is_older(seed, writer, slot, version, content):
     """Whether it is the beginning of a version before: the program has emptied the file since, and nothing was promised then."""
     return any(content == body(seed, writer, slot, older)[:len(content)] for older in range(version - 1, 0, -1))
+
+
+def forget_unsynced(path, state):
+    """The memory was lost: no later round may ask for more than was synced by then."""
+    slots = [STATE.unpack_from(state, slot * STATE.size) for slot in range(SLOTS)]
+    path.write_bytes(b"".join(STATE.pack(version, synced, synced, done) for version, _, synced, done in slots))
 
 
 class Servers:
@@ -267,6 +273,7 @@ class Node:
 
     def sync(self):
         """All to the PFS; returns how many files are parked beside what is there."""
+        self.parked = None
         for _ in range(5):
             done = subprocess.run([self.forebay, "sync", "--quiet"], env=self.env, capture_output=True, text=True, timeout=120, check=False)
             if done.returncode == 0:
@@ -275,8 +282,8 @@ class Node:
         listed = json.loads(subprocess.run([self.forebay, "dirty", "--json"], env=self.env, capture_output=True, text=True, check=True).stdout)
         if all(file["state"] == "parked" for file in listed):
             self.saved.mkdir(exist_ok=True)
-            into = self.saved / str(len(list(self.saved.iterdir())))
-            subprocess.run([self.forebay, "rescue", "--drop", into], env=self.env, check=True, stdout=subprocess.DEVNULL)
+            self.parked = self.saved / str(len(list(self.saved.iterdir())))
+            subprocess.run([self.forebay, "rescue", "--drop", self.parked], env=self.env, check=True, stdout=subprocess.DEVNULL)
             return len(listed)
         listed = subprocess.run([self.forebay, "dirty"], env=self.env, capture_output=True, text=True, check=False).stdout
         raise SystemExit(f"chaos: what was written does not reach the PFS: {done.stderr}\n{listed}")
@@ -293,8 +300,14 @@ class Node:
                 count += 1
                 file = self.files / f"{writer}-{slot}"
                 content = file.read_bytes() if file.exists() else None
-                if why := objection(self.seed, writer, slot, (version, synced if is_lost else written, done), content):
+                promised = (version, synced if is_lost else written, done)
+                why = objection(self.seed, writer, slot, promised, content)
+                # Written anew when the memory was lost: both contents are kept.
+                kept = self.parked.glob(f"*-{file.name}") if is_lost and self.parked else ()
+                if why and all(objection(self.seed, writer, slot, promised, other.read_bytes()) for other in kept):
                     wrong.append(f"{file.name}: {why}; version {version}, {written} bytes written, {synced} synced, {done} done, memory {'lost' if is_lost else 'kept'}; {len(content) if content is not None else 'no'} bytes there")
+            if is_lost:
+                forget_unsynced(path, state)
         return count, wrong
 
 
