@@ -116,7 +116,7 @@ def objection(seed, writer, slot, promised, content):
     if content == old and (replaces(slot) or least == 0):
         return None
     if replaces(slot):
-        # A program that was killed, or refused, in its last calls may have replaced it all the same.
+        # A program that was killed or refused in its last calls may have replaced it.
         begun = any(content == body(seed, writer, slot, later) for later in range(done + 1, version + 1))
         return None if begun else "neither the old nor the new file"
     if content is None:
@@ -166,7 +166,7 @@ class Servers:
         again.join()
 
     def start(self, number, node, command):
-        # A master that was killed has to work through its log.
+        # A master that was killed works through its log.
         options = ["-a"] if os.path.basename(command[0]) == "mfsmaster" else []
         again = [self.forebay, "lab", "run", "--node", node, "--free", "--", command[0], *options, *command[1:]]
         started = subprocess.Popen(again, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, start_new_session=True)

@@ -78,7 +78,7 @@ enum Broken {
     Unlinked,
     /// Somebody else has changed it on the PFS.
     Conflict,
-    /// A program has emptied it on the PFS meanwhile.
+    /// A program has emptied it meanwhile, on the PFS or all of it.
     Emptied,
     /// This node has taken the file over.
     Fenced(String),
@@ -251,8 +251,7 @@ impl WriteBack {
         // An empty file has nothing to lose: a program has emptied it, or has set its times. So may
         // it have done after a pass over the same content.
         let is_same = facts.version.size == 0
-            || facts.version.size == size
-                && (is_untouched || is_drained && has_all(pfs, content, size));
+            || facts.version.size == size && (is_untouched || is_drained && has_all(pfs, content, size));
         let second = &pass.record.second;
         // As the PFS was left, nobody else has written it; also if a pass over an earlier content
         // came to its end after the second copy was made.
@@ -307,8 +306,8 @@ impl WriteBack {
                 // phase.
                 let is_gentle = self.scheduler.is_gentle();
                 let bytes = if is_gentle { gentle.min(to - from) } else { to - from };
-                // Its open has not come here yet, and never will if the program is killed now.
-                if shown_bytes(pfs)? < end {
+                // Its open may not have come here yet, and never will if the program is killed now.
+                if shown_bytes(pfs)? < end || has_shrunk(pass) {
                     return Err(Broken::Emptied);
                 }
                 let took = self.write_part(pass, from, bytes, is_gentle)?;
@@ -320,7 +319,7 @@ impl WriteBack {
             }
         }
         match shown_bytes(pfs)? {
-            shown if shown < end => return Err(Broken::Emptied),
+            shown if shown < end || has_shrunk(pass) => return Err(Broken::Emptied),
             shown if shown != pass.stamp.size => ftruncate(pfs, pass.stamp.size)?,
             _ => {}
         }
@@ -626,6 +625,11 @@ fn write_part(pass: &Pass, offset: u64, bytes: u64) -> io::Result<u64> {
         }
     }
     Ok(done)
+}
+
+/// Whether the content is shorter than when the pass began: what would be missing are no holes.
+fn has_shrunk(pass: &Pass) -> bool {
+    Stamp::of(&pass.content).is_ok_and(|now| now.size < pass.stamp.size)
 }
 
 fn shown_bytes(pfs: BorrowedFd<'_>) -> io::Result<u64> {

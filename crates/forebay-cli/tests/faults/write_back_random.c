@@ -3,8 +3,9 @@
  * back, the other one is plain. Results, errno, bytes, lengths and attributes must be the same, and
  * what the PFS has after a `forebay sync`: write_back_random SEED STEPS FOREBAY PFS_DIR PLAIN_DIR.
  *
- * Left out is what docs/semantics.md names as a limit: a descriptor that was opened for reading does
- * not follow a writer that comes later. So those are closed before a file gets its first writer.
+ * Left out is what docs/semantics.md names as limits. A descriptor that was opened for reading
+ * does not follow a later writer, so those are closed before a file gets its first writer. Times
+ * are set on new files only.
  */
 #define _GNU_SOURCE
 #include <errno.h>

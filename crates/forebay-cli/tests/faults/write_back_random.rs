@@ -1,7 +1,7 @@
 //! Random calls on files that are written back, and the same on plain files, at each level of
 //! promise.
 //!
-//! `FOREBAY_RANDOM_STEPS` and `FOREBAY_RANDOM_SEED` make longer runs of it (`make test-write-back`).
+//! `make test-write-back` makes longer runs of it: `FOREBAY_RANDOM_STEPS`, `FOREBAY_RANDOM_SEED`.
 
 use crate::common::{Agent, FOREBAY, Setup, open_dir_in, plain_pfs, text, wait_for};
 use crate::coordinator::Cluster;
