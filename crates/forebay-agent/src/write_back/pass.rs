@@ -45,9 +45,6 @@ const COMPARED_BYTES: usize = 1 << 20;
 /// How often the machine hears what has become of dirty files, if nobody is called.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// A program that has emptied the file is waited for so long.
-const EMPTIED: Duration = Duration::from_millis(20);
-
 /// What a pass works with.
 struct Pass {
     copy: u64,
@@ -78,8 +75,6 @@ enum Broken {
     Unlinked,
     /// Somebody else has changed it on the PFS.
     Conflict,
-    /// A program has emptied it meanwhile, on the PFS or all of it.
-    Emptied,
     /// This node has taken the file over.
     Fenced(String),
     /// The coordinator does not say whether another node has taken it over.
@@ -299,29 +294,22 @@ impl WriteBack {
         {
             let _is_first = pass.layout.set(layout);
         }
-        let (mut gentle, mut end) = (GENTLE_BYTES, 0);
+        let mut gentle = GENTLE_BYTES;
         for (mut from, to) in extents.into_iter().flat_map(|(from, to)| chunks(from, to, PART_BYTES)) {
             while from < to {
                 // What the file system's client has taken and not sent yet is sent during the next
                 // phase.
                 let is_gentle = self.scheduler.is_gentle();
                 let bytes = if is_gentle { gentle.min(to - from) } else { to - from };
-                // Its open may not have come here yet, and never will if the program is killed now.
-                if shown_bytes(pfs)? < end || has_shrunk(pass) {
-                    return Err(Broken::Emptied);
-                }
                 let took = self.write_part(pass, from, bytes, is_gentle)?;
                 if is_gentle {
                     gentle = gentle_bytes(gentle, took.as_nanos() as u64, PART_BYTES);
                 }
                 from += bytes;
-                end = from;
             }
         }
-        match shown_bytes(pfs)? {
-            shown if shown < end || has_shrunk(pass) => return Err(Broken::Emptied),
-            shown if shown != pass.stamp.size => ftruncate(pfs, pass.stamp.size)?,
-            _ => {}
+        if FileFacts::of(pfs, Revalidate::AsStat)?.version.size != pass.stamp.size {
+            ftruncate(pfs, pass.stamp.size)?;
         }
         fsync(pfs)?;
         if self.is_final(pass) {
@@ -340,9 +328,6 @@ impl WriteBack {
         // Who may write a file may not always set its times: then they are those of the pass.
         let _ = futimens(pfs, &only_mtime(mtime_ns));
         let facts = FileFacts::of(pfs, Revalidate::Force)?;
-        if facts.version.size < pass.stamp.size {
-            return Err(Broken::Emptied);
-        }
         if self.is_final(pass) {
             if let Some(Keeper::Disk(number)) = pass.record.second.kept_by {
                 // Before anybody takes the file for whole, and changes it.
@@ -448,7 +433,6 @@ impl WriteBack {
                 }
             }
             Err(Broken::Stopping) => {}
-            Err(Broken::Emptied) => dirty.not_before = now + EMPTIED.as_nanos() as u64,
             Err(Broken::Fenced(node)) => self.fence(&mut state, pass.copy, &node),
             Err(Broken::Unknown) => {
                 dirty.not_before = now + 1_000_000_000;
@@ -625,15 +609,6 @@ fn write_part(pass: &Pass, offset: u64, bytes: u64) -> io::Result<u64> {
         }
     }
     Ok(done)
-}
-
-/// Whether the content is shorter than when the pass began: what would be missing are no holes.
-fn has_shrunk(pass: &Pass) -> bool {
-    Stamp::of(&pass.content).is_ok_and(|now| now.size < pass.stamp.size)
-}
-
-fn shown_bytes(pfs: BorrowedFd<'_>) -> io::Result<u64> {
-    Ok(FileFacts::of(pfs, Revalidate::AsStat)?.version.size)
 }
 
 /// Whether the PFS has this content, as far as it can be read.

@@ -90,23 +90,6 @@ fn a_phase_that_begins_during_a_pass_stops_it_between_two_parts() {
     assert!(is_whole(&slow.behind("out/f"), 40));
 }
 
-/// As by a program that is killed before its open returns.
-#[test]
-fn a_file_that_is_emptied_during_its_pass_is_whole_after_it() {
-    let Some(slow) = SlowFs::start() else { return };
-    let dir = slow.at("out");
-    std::fs::create_dir(&dir).unwrap();
-    let agent = Agent::on(&slow.mount());
-    slow.limit("8MB/s");
-    well(python(&agent, &dir, &["--detach"], &writes("f", 24)).output().unwrap());
-    wait_for("its pass", || agent.counter("drained_bytes") > 0);
-    std::fs::File::options().write(true).truncate(true).open(slow.at("out/f")).unwrap();
-    assert!(agent.counter("drained_bytes") < 20 * MIB, "it was over before");
-    slow.limit("unlimited");
-    sync(&agent);
-    assert!(is_whole(&slow.behind("out/f"), 24));
-}
-
 /// What a client of the file system still holds when a phase begins is sent during the phase.
 #[test]
 fn around_phases_each_part_is_on_the_file_system_before_the_next_one_is_written() {
