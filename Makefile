@@ -72,6 +72,12 @@ test-posix: ## File system tests of other projects, on a PFS and on the same PFS
 	$(CARGO) build --locked
 	$(PYTHON) python/posix $(or $(CARGO_TARGET_DIR),target)/debug/forebay $(if $(LAB),--lab $(LAB)) $(if $(OPS),--ops $(OPS)) $(ARGS)
 
+.PHONY: test-write-back
+test-write-back: ## A million random calls on files that are written back, in memory, with a log and with two copies, and the same on plain files; half an hour (STEPS=100000, SEED=2)
+	$(CARGO) build --lib --bins --locked
+	FOREBAY_RANDOM_STEPS=$(or $(STEPS),1000000) $(if $(filter command line environment,$(origin SEED)),FOREBAY_RANDOM_SEED=$(SEED)) \
+	    $(CARGO) test --locked -p forebay-cli --test faults random_calls_on_files -- --nocapture
+
 .PHONY: test-hand-over
 test-hand-over: ## 100,000 hand-overs of files between mounts on two nodes of a lab, as root: each open after a close must see what was closed (LAB=moosefs, ARGS="--count 1000")
 	$(CARGO) build --locked
@@ -184,7 +190,7 @@ bench-mount-memory: build ## Memory of a mount's process with many open files, a
 	$(PYTHON) bench/mount_memory.py $(BUILT)/forebay $(ARGS)
 
 .PHONY: bench-write-back
-bench-write-back: build ## How long a writer waits with write-back, beside the tmpfs and the PFS, as root (ARGS="--pfs DIR")
+bench-write-back: build ## How long a writer waits with write-back, beside the tmpfs and the PFS, as root (ARGS="--pfs DIR"; ARGS="--restarts --link 1gbit": restarts after the loss of the writer's node)
 	$(PYTHON) bench/write_back.py $(BUILT)/forebay $(ARGS)
 
 .PHONY: bench-shared-file
@@ -240,8 +246,8 @@ chaos-coordinator: build ## Kills and stops candidates for the coordinator, memb
 	$(PYTHON) bench/chaos_coordinator.py $(BUILT)/forebay --minutes 60 --kills $(or $(KILLS),200) $(ARGS)
 
 .PHONY: chaos-writes
-chaos-writes: build ## Kills programs, agents and nodes while programs write with write-back, then with copies on a second node, then files that nodes share (as root), and compares every file with what was promised (MINUTES=10 for each, ARGS="--seed 7")
-	$(PYTHON) bench/chaos_writes.py $(BUILT)/forebay --minutes $(or $(MINUTES),10) $(ARGS)
+chaos-writes: build ## Kills programs, agents and nodes while programs write with write-back, then with copies on a second node, then files that nodes share (as root), and compares every file with what was promised (MINUTES=10 for each, ARGS="--seed 7", LAB=moosefs: on a lab whose servers are killed as well)
+	$(PYTHON) bench/chaos_writes.py $(BUILT)/forebay --minutes $(or $(MINUTES),10) $(if $(LAB),--pfs $(LAB)) $(ARGS)
 	$(PYTHON) bench/chaos_copies.py $(BUILT)/forebay --minutes $(or $(MINUTES),10) $(ARGS)
 	$(PYTHON) bench/chaos_shared.py $(BUILT)/forebay --minutes $(or $(MINUTES),10) $(ARGS)
 

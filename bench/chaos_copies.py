@@ -16,7 +16,6 @@ Ends with 1 at the first violation, and leaves what there is; also if nodes were
 was taken over.
 """
 
-import errno
 import json
 import os
 import random
@@ -40,17 +39,6 @@ SYNC_S = 120
 FAST, SLOW = "100MB/s", "300KB/s"
 
 
-def write_for_ever(directory, state, seed, writer):
-    """As long as the file system refuses, a program goes on with the next version."""
-    while True:
-        try:
-            chaos_writes.write_for_ever(directory, state, seed, writer)
-        except OSError as e:
-            if e.errno not in (errno.EIO, errno.ESTALE):
-                raise
-            time.sleep(0.05)
-
-
 class Cluster:
     """A slow file system, a coordinator, and agents with their programs."""
 
@@ -63,7 +51,7 @@ class Cluster:
         slow = [self.forebay, "lab", "slowfs", "--backing", disk / "backing", "--mount", self.pfs, "--rate", FAST, "--daemonize"]
         subprocess.run(slow, check=True, stdout=self.log, stderr=self.log)
         self.coordinator = self.start_coordinator("127.0.0.1:0")
-        self.agents, self.programs = {}, {}
+        self.agents, self.programs, self.refusals = {}, {}, 0
         self.states = [place / f"state-{writer}" for writer in range(WRITERS)]
         for path in self.states:
             path.write_bytes(bytes(STATE.size * SLOTS))
@@ -130,10 +118,13 @@ class Cluster:
         process.wait()
 
     def set_rate(self, rate):
-        os.setxattr(self.pfs, "user.forebay.rate", rate.encode())
+        os.setxattr(self.pfs, "user.slowfs.rate", rate.encode())
 
     def set_fault(self, fault):
-        os.setxattr(self.pfs, "user.forebay.fault", fault.encode())
+        os.setxattr(self.pfs, "user.slowfs.fault", fault.encode())
+
+    def refused_writes(self):
+        return json.loads(os.getxattr(self.pfs, "user.slowfs.stats"))["faults"]["write"]
 
     def strike(self, chance):
         what = chance.choices(("agent", "program", "coordinator", "faults"), (4, 4, 1, 1))[0]
@@ -149,6 +140,7 @@ class Cluster:
         elif what == "coordinator":
             self.kill_coordinator()
         else:
+            self.refusals += 1
             self.set_fault("write=EIO")
             time.sleep(chance.uniform(0.1, 1.0))
             self.set_fault("none")
@@ -206,6 +198,8 @@ class Cluster:
                 if all(whys):
                     found = ", ".join(f"{why} ({'no' if content is None else len(content)} bytes)" for why, content in zip(whys, contents))
                     wrong.append(f"{name} of node {node}: {found}; version {version}, {written} bytes written, {synced} synced, {done} done, {'lost' if node == lost else 'kept'}")
+            if node == lost:
+                chaos_writes.forget_unsynced(path, state)
         return count, wrong
 
     def taken_over(self):
@@ -224,7 +218,7 @@ class Cluster:
 
 def main():
     if sys.argv[1:2] == ["--write"]:
-        write_for_ever(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+        chaos_writes.write_in_spite_of_refusals(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
     args, place, disk = chaos_writes.begin(__doc__)
     cluster, chance = Cluster(args, place, disk), random.Random(args.seed)
     until, rounds, kills, losses, checked, parked = time.monotonic() + 60 * args.minutes, 0, 0, 0, 0, 0
@@ -260,6 +254,8 @@ def main():
             return 1
     if losses and not cluster.taken_over():
         raise SystemExit("chaos: nodes were lost, and no file was taken over: this shows nothing")
+    if cluster.refusals and not cluster.refused_writes():
+        raise SystemExit("chaos: the file system has refused no write: this shows nothing")
     cluster.end()
     shutil.rmtree(place)
     shutil.rmtree(disk)

@@ -1,6 +1,7 @@
 """Write-back: how long a writer waits, beside the memory that it writes to and the PFS itself.
 
     python3 bench/write_back.py FOREBAY --pfs DIR [--log DIR] [--nodes] [--mib 1024] [--runs 5] [--capacity 4GiB]
+    python3 bench/write_back.py FOREBAY --restarts [--link 1gbit] [--mib 1024] [--runs 5] [--capacity 4GiB]
 
 DIR is on the file system to compare with. One program writes a file by `write` of 1 MiB, in four
 ways that alternate: to a file of the tier's own tmpfs (the limit), to DIR, to DIR under
@@ -11,17 +12,26 @@ fsync and `--copies disk` is timed beside the same to a file in that directory. 
 with `--copies 2` and two agents on this machine is timed beside a bare stream of the same file
 between two processes, by sendfile from a tmpfs: to a reader that drops the bytes, and to one that
 writes them to a tmpfs. Prints medians and ratios.
+
+With --restarts (as root), a program writes the file with `--copies 2`, its node is lost with its
+memory before the PFS has a byte, and the file is read on a third node and on the one with the copy.
+--link gives all connections one link of this rate: a network namespace of its own.
 """
 
 import argparse
+import contextlib
+import ctypes
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+
+CLONE_NEWNET = 0x40000000
 
 WRITER = """
 import os, sys, time
@@ -52,6 +62,9 @@ while got := os.preadv(fd, [buffer], n):
 print(time.perf_counter() - began)
 """
 
+
+# As READER, with the open, which fetches what is dirty on another node.
+OPENED_READER = READER.replace("began, n = time.perf_counter(), 0", "n = 0").replace("fd = os.open", "began = time.perf_counter()\nfd = os.open")
 
 # Sends a file to a reader; both are this script.
 STREAM = """
@@ -97,19 +110,54 @@ def status(forebay: str, env: dict[str, str]) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("forebay")
-    parser.add_argument("--pfs", required=True)
+    parser.add_argument("--pfs")
+    parser.add_argument("--restarts", action="store_true", help="measure restarts after the loss of the writer's node instead")
+    parser.add_argument("--link", help="with --restarts: the rate of the link, as for tc")
     parser.add_argument("--log", help="a directory on a disk, for `tier.log`")
     parser.add_argument("--nodes", action="store_true", help="measure --copies 2 as well")
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--capacity", default="4GiB")
     args = parser.parse_args()
+    if not args.pfs and not args.restarts:
+        parser.error("--pfs or --restarts is needed")
+    if args.link:
+        limit_link(args.link)
     forebay = os.path.abspath(args.forebay)
     found: dict[str, list[float]] = {}
 
     def note(name: str, took: float) -> None:
         found.setdefault(name, []).append(args.mib / took)
 
+    if args.restarts:
+        read = restarts(forebay, args, note)
+        print(f"read from the PFS: {read} bytes, {read / (args.runs * args.mib << 20):.2f} copies")
+    else:
+        one_node(forebay, args, note)
+    rates = {name: statistics.median(all_rates) for name, all_rates in found.items()}
+    for name, rate in rates.items():
+        low, high = min(found[name]), max(found[name])
+        print(f"{name:<34} {rate:8.0f} MiB/s   ({low:.0f} to {high:.0f})")
+    for name, limit in [
+        ("write: write-back", "write: tmpfs"),
+        ("write: write-back", "write: PFS"),
+        ("write: write-back on a mount", "write: write-back"),
+        ("write: write-back on a mount", "write: PFS"),
+        ("pass", "write and fsync: PFS"),
+        ("read after the pass", "read: tmpfs"),
+        ("write and fsync: --copies disk", "write and fsync: disk of the log"),
+        ("fsync: --copies 2", "stream"),
+        ("fsync: --copies 2", "stream to a tmpfs"),
+        ("restart on a third node", "stream"),
+        ("restart on a third node", "stream to a tmpfs"),
+        ("restart on the node with the copy", "open and read: tmpfs"),
+    ]:
+        if name not in rates or limit not in rates:
+            continue
+        print(f"{name} / {limit}: {rates[name] / rates[limit]:.2f}")
+
+
+def one_node(forebay: str, args: argparse.Namespace, note: Callable[[str, float], None]) -> None:
     with tempfile.TemporaryDirectory() as state, tempfile.TemporaryDirectory(dir=args.pfs) as pfs:
         env = {**os.environ, "FOREBAY_SOCKET": f"{state}/agent.sock"}
         up = [forebay, "up", "--pfs", pfs, "--capacity", args.capacity, "--state-dir", state]
@@ -168,67 +216,114 @@ def main() -> None:
             subprocess.run([forebay, "down", "--drop", "--state-dir", state], check=True, stdout=subprocess.DEVNULL)
         if args.nodes:
             two_nodes(forebay, pfs, args, note)
-    rates = {name: statistics.median(all_rates) for name, all_rates in found.items()}
-    for name, rate in rates.items():
-        low, high = min(found[name]), max(found[name])
-        print(f"{name:<34} {rate:8.0f} MiB/s   ({low:.0f} to {high:.0f})")
-    for name, limit in [
-        ("write: write-back", "write: tmpfs"),
-        ("write: write-back", "write: PFS"),
-        ("write: write-back on a mount", "write: write-back"),
-        ("write: write-back on a mount", "write: PFS"),
-        ("pass", "write and fsync: PFS"),
-        ("read after the pass", "read: tmpfs"),
-        ("write and fsync: --copies disk", "write and fsync: disk of the log"),
-        ("fsync: --copies 2", "stream"),
-        ("fsync: --copies 2", "stream to a tmpfs"),
-    ]:
-        if name not in rates:
-            continue
-        print(f"{name} / {limit}: {rates[name] / rates[limit]:.2f}")
 
 
-def two_nodes(forebay: str, pfs: str, args: argparse.Namespace, note: Callable[[str, float], None]) -> None:
-    """Two agents under one coordinator; the second keeps what the first one's programs sync."""
+def limit_link(rate: str) -> None:
+    """From here on, this process has a network of its own, with a loopback of this rate."""
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "cannot make a network namespace")
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    subprocess.run(["tc", "qdisc", "add", "dev", "lo", "root", "tbf", "rate", rate, "burst", "1mb", "latency", "50ms"], check=True)
+
+
+@contextlib.contextmanager
+def cluster(forebay: str, pfs: str, names: str, capacity: str):
+    """Agents of these names under one coordinator: their directory, and their processes by name."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
         coordinator = subprocess.Popen([forebay, "coordinator", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        processes = [coordinator]
+        processes = {"": coordinator}
         try:
             address = coordinator.stdout.readline().split()[-1]
-            for name in "ab":
-                lines = f"[agent]\nstate_dir = '{place}/{name}'\n[tier]\ncapacity = '{args.capacity}'\nbacking = 'directory'\ndirectory = '{place}/tier-{name}'\n"
+            for name in names:
+                lines = f"[agent]\nstate_dir = '{place}/{name}'\n[tier]\ncapacity = '{capacity}'\nbacking = 'directory'\ndirectory = '{place}/tier-{name}'\n"
                 lines += f"[cluster]\nnode = '{name}'\ncoordinator = '{address}'\nlisten = '127.0.0.1:0'\n[[mount]]\nlabel = 'pfs'\nroot = '{pfs}'\n"
                 with open(f"{place}/{name}.toml", "w") as file:
                     file.write(lines)
-                processes.append(subprocess.Popen([forebay, "agent", "--config", f"{place}/{name}.toml"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-            env = {**os.environ, "FOREBAY_SOCKET": f"{place}/a/agent.sock"}
-            until = time.monotonic() + 30
-            while True:
-                shown = subprocess.run([forebay, "status", "--json"], env=env, capture_output=True, text=True, check=False)
-                if shown.returncode == 0 and len(json.loads(shown.stdout)["cluster"]["view"]["nodes"]) == 2:
-                    break
-                if time.monotonic() > until:
-                    raise SystemExit("the two agents do not find each other")
-                time.sleep(0.2)
-            run = [forebay, "run", "--write-back", pfs, "--detach", "--copies", "2", "--"]
-            timed = [sys.executable, "-c", SYNCED]
-            path, mib = f"{pfs}/file", str(args.mib)
-            for _ in range(args.runs):
-                note("fsync: --copies 2", seconds([*run, *timed, path, mib], env))
-                subprocess.run([forebay, "sync", "--quiet"], env=env, check=True, stdout=subprocess.DEVNULL)
-                os.unlink(path)
-                subprocess.run([forebay, "evict", "--all"], env=env, check=True, stdout=subprocess.DEVNULL)
-                source = f"{place}/source"
-                subprocess.run([sys.executable, "-c", WRITER, source, mib, "no"], check=True, stdout=subprocess.DEVNULL)
-                note("stream", seconds([sys.executable, "-c", STREAM, source, "none"], env))
-                note("stream to a tmpfs", seconds([sys.executable, "-c", STREAM, source, f"{place}/target"], env))
-                os.unlink(source)
-            if (missed := status(forebay, env)["counters"]["copies_missed_total"]) > 0:
-                raise SystemExit(f"{missed} second copies were missed")
+                processes[name] = subprocess.Popen([forebay, "agent", "--config", f"{place}/{name}.toml"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            wait_for("the agents find each other", lambda: all(members(forebay, node_env(place, name)) == len(names) for name in names))
+            yield place, processes
         finally:
-            for process in reversed(processes):
+            for process in reversed(processes.values()):
                 process.terminate()
                 process.wait()
+
+
+def node_env(place: str, name: str) -> dict[str, str]:
+    return {**os.environ, "FOREBAY_SOCKET": f"{place}/{name}/agent.sock"}
+
+
+def members(forebay: str, env: dict[str, str]) -> int:
+    shown = subprocess.run([forebay, "status", "--json"], env=env, capture_output=True, text=True, check=False)
+    return len(json.loads(shown.stdout)["cluster"]["view"]["nodes"]) if shown.returncode == 0 else 0
+
+
+def wait_for(what: str, is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not is_so():
+        if time.monotonic() > until:
+            raise SystemExit(f"not in time: {what}")
+        time.sleep(0.1)
+
+
+def note_streams(place: str, mib: str, note: Callable[[str, float], None]) -> None:
+    """The bounds: a bare stream of as many bytes, one that is written to a tmpfs, and a read of that."""
+    source = f"{place}/source"
+    subprocess.run([sys.executable, "-c", WRITER, source, mib, "no"], check=True, stdout=subprocess.DEVNULL)
+    note("stream", seconds([sys.executable, "-c", STREAM, source, "none"], dict(os.environ)))
+    note("stream to a tmpfs", seconds([sys.executable, "-c", STREAM, source, f"{place}/target"], dict(os.environ)))
+    note("open and read: tmpfs", seconds([sys.executable, "-c", OPENED_READER, source], dict(os.environ)))
+    os.unlink(source)
+
+
+def two_nodes(forebay: str, pfs: str, args: argparse.Namespace, note: Callable[[str, float], None]) -> None:
+    """The second node keeps what the first one's programs sync."""
+    with cluster(forebay, pfs, "ab", args.capacity) as (place, _):
+        env = node_env(place, "a")
+        run = [forebay, "run", "--write-back", pfs, "--detach", "--copies", "2", "--"]
+        timed = [sys.executable, "-c", SYNCED]
+        path, mib = f"{pfs}/file", str(args.mib)
+        for _ in range(args.runs):
+            note("fsync: --copies 2", seconds([*run, *timed, path, mib], env))
+            subprocess.run([forebay, "sync", "--quiet"], env=env, check=True, stdout=subprocess.DEVNULL)
+            os.unlink(path)
+            subprocess.run([forebay, "evict", "--all"], env=env, check=True, stdout=subprocess.DEVNULL)
+            note_streams(place, mib, note)
+        if (missed := status(forebay, env)["counters"]["copies_missed_total"]) > 0:
+            raise SystemExit(f"{missed} second copies were missed")
+
+
+def restarts(forebay: str, args: argparse.Namespace, note: Callable[[str, float], None]) -> int:
+    """The writer's node is lost before the PFS has a byte, and programs of the others read its file.
+
+    Returns the bytes that were read from the PFS.
+    """
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as backing, tempfile.TemporaryDirectory() as pfs:
+        subprocess.run([forebay, "lab", "slowfs", "--backing", backing, "--mount", pfs, "--daemonize"], check=True, stdout=subprocess.DEVNULL)
+        try:
+            os.setxattr(pfs, "user.slowfs.fault", b"write=EIO")
+            for _ in range(args.runs):
+                restart(forebay, pfs, args, note)
+            return json.loads(os.getxattr(pfs, "user.slowfs.stats"))["read_bytes"]
+        finally:
+            subprocess.run(["umount", "--lazy", pfs], check=True)
+
+
+def restart(forebay: str, pfs: str, args: argparse.Namespace, note: Callable[[str, float], None]) -> None:
+    path, mib = f"{pfs}/file", str(args.mib)
+    with cluster(forebay, pfs, "abc", args.capacity) as (place, processes):
+        run = [forebay, "run", "--write-back", pfs, "--detach", "--copies", "2", "--"]
+        seconds([*run, sys.executable, "-c", WRITER, path, mib, "no"], node_env(place, "a"))
+        processes["a"].kill()
+        processes["a"].wait()
+        shutil.rmtree(f"{place}/tier-a")
+        taken = lambda name: status(forebay, node_env(place, name))["counters"]["taken_over_total"]
+        wait_for("another node takes the file over", lambda: taken("b") + taken("c") == 1)
+        keeper, third = "bc" if taken("b") else "cb"
+        read = [forebay, "run", "--", sys.executable, "-c", OPENED_READER, path]
+        note("restart on a third node", seconds(read, node_env(place, third)))
+        note("restart on the node with the copy", seconds(read, node_env(place, keeper)))
+        note_streams(place, mib, note)
+    os.unlink(path)
 
 
 if __name__ == "__main__":

@@ -359,6 +359,8 @@ impl Client {
                 true
             };
             match self.wait_for_answer(&Request::DirtySync, file, &mut goes_on) {
+                // The table of dirty files has taken it for another one.
+                Ok(Err(e)) if e.kind() == io::ErrorKind::CrossesDevices => return Ok(()),
                 Ok(ended) => return ended.map(|_| ()),
                 // It has died meanwhile: the next one is waited for as long.
                 Err(_) if has_answered => until = Instant::now() + NO_AGENT_MAX,

@@ -624,6 +624,9 @@ pub(crate) fn unexpected(reply: &Reply) -> io::Error {
         Reply::Refused(refusal @ (Refusal::NoRoom | Refusal::TooMany(_))) => {
             with_message(libc::ENOSPC, refusal.to_string())
         }
+        Reply::Refused(Refusal::NotOnMount) => {
+            io::Error::new(io::ErrorKind::CrossesDevices, Refusal::NotOnMount.to_string())
+        }
         Reply::Refused(refusal) => io::Error::other(refusal.to_string()),
         Reply::Failed { errno, message } => {
             with_message(if *errno > 0 { *errno } else { libc::EIO }, message.as_str())

@@ -498,3 +498,9 @@ pub fn is_any_dirty_anywhere() -> bool {
 pub fn is_any_dirty() -> bool {
     INDEX.get().is_some_and(DirtyIndex::any)
 }
+
+/// How many files of this node have become clean.
+#[inline]
+pub fn cleaned() -> u32 {
+    INDEX.get().map_or(0, DirtyIndex::cleaned)
+}

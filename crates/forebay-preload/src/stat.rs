@@ -65,18 +65,36 @@ impl Attributes for Statx {
     }
 }
 
-/// After a call by a path that returned `result`.
+/// How often a file is looked at that may have become clean in between.
+const LOOKS: usize = 3;
+
+/// Runs a call by a path.
 #[inline]
-fn by_path<A: Attributes>(result: c_int, found: *mut A) -> c_int {
-    if result == 0 && absorb::is_any_dirty() && !inside::is_inside() {
-        // SAFETY: the kernel has just written it.
-        let found = unsafe { &mut *found };
-        let shown = found.shown();
-        if let Some(newest) = found.identity().and_then(|file| crate::tier::newest(file, shown)) {
-            found.set(&newest);
+fn by_path<A: Attributes>(found: *mut A, call: impl Fn() -> c_int) -> c_int {
+    let mut result = 0;
+    for _ in 0..LOOKS {
+        let cleaned = absorb::cleaned();
+        result = call();
+        // What was not on the PFS then, and is not dirty any more, is there by now.
+        if result != 0 || inside::is_inside() || set_newest(found) || absorb::cleaned() == cleaned {
+            break;
         }
     }
     result
+}
+
+/// Whether the file that the kernel has just reported is dirty, and has got its newest attributes.
+#[inline]
+fn set_newest<A: Attributes>(found: *mut A) -> bool {
+    if !absorb::is_any_dirty() {
+        return false;
+    }
+    // SAFETY: the kernel has just written it.
+    let found = unsafe { &mut *found };
+    let shown = found.shown();
+    let newest = found.identity().and_then(|file| crate::tier::newest(file, shown));
+    newest.iter().for_each(|newest| found.set(newest));
+    newest.is_some()
 }
 
 /// Runs a call of a descriptor, on the file of the PFS.
@@ -87,7 +105,12 @@ fn by_descriptor<A: Attributes>(fd: c_int, found: *mut A, call: impl FnOnce(c_in
     let result = call(absorb::on_pfs(fd));
     if result == 0 {
         // SAFETY: the kernel has just written it.
-        unsafe { &mut *found }.set(&newest);
+        let found = unsafe { &mut *found };
+        let shown = found.shown();
+        // A program may have set a time since the last write.
+        let may_be_set = shown.size == 0 && shown.ctime_ns >= newest.mtime_ns;
+        let asked = found.identity().filter(|_| may_be_set).and_then(|file| crate::tier::newest(file, shown));
+        found.set(&asked.unwrap_or(newest));
     }
     result
 }
@@ -100,19 +123,19 @@ fn is_descriptor(path: *const c_char, flags: c_int) -> bool {
 
 take_place! {
     fn stat(path: *const c_char, found: *mut Stat) -> c_int {
-        by_path(next!(stat(path => *const c_char, found => *mut Stat) -> c_int, else -1), found)
+        by_path(found, || next!(stat(path => *const c_char, found => *mut Stat) -> c_int, else -1))
     }
 
     fn stat64(path: *const c_char, found: *mut Stat) -> c_int {
-        by_path(next!(stat64(path => *const c_char, found => *mut Stat) -> c_int, else -1), found)
+        by_path(found, || next!(stat64(path => *const c_char, found => *mut Stat) -> c_int, else -1))
     }
 
     fn lstat(path: *const c_char, found: *mut Stat) -> c_int {
-        by_path(next!(lstat(path => *const c_char, found => *mut Stat) -> c_int, else -1), found)
+        by_path(found, || next!(lstat(path => *const c_char, found => *mut Stat) -> c_int, else -1))
     }
 
     fn lstat64(path: *const c_char, found: *mut Stat) -> c_int {
-        by_path(next!(lstat64(path => *const c_char, found => *mut Stat) -> c_int, else -1), found)
+        by_path(found, || next!(lstat64(path => *const c_char, found => *mut Stat) -> c_int, else -1))
     }
 
     fn fstat(fd: c_int, found: *mut Stat) -> c_int {
@@ -127,14 +150,14 @@ take_place! {
         let call = |dir| next!(
             fstatat(dir => c_int, path => *const c_char, found => *mut Stat, flags => c_int) -> c_int, else -1
         );
-        if is_descriptor(path, flags) { by_descriptor(dir, found, call) } else { by_path(call(dir), found) }
+        if is_descriptor(path, flags) { by_descriptor(dir, found, call) } else { by_path(found, || call(dir)) }
     }
 
     fn fstatat64(dir: c_int, path: *const c_char, found: *mut Stat, flags: c_int) -> c_int {
         let call = |dir| next!(
             fstatat64(dir => c_int, path => *const c_char, found => *mut Stat, flags => c_int) -> c_int, else -1
         );
-        if is_descriptor(path, flags) { by_descriptor(dir, found, call) } else { by_path(call(dir), found) }
+        if is_descriptor(path, flags) { by_descriptor(dir, found, call) } else { by_path(found, || call(dir)) }
     }
 
     fn statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, found: *mut Statx) -> c_int {
@@ -142,7 +165,7 @@ take_place! {
             statx(dir => c_int, path => *const c_char, flags => c_int, mask => c_uint, found => *mut Statx) -> c_int,
             else -1
         );
-        if is_descriptor(path, flags) { by_descriptor(dir, found, call) } else { by_path(call(dir), found) }
+        if is_descriptor(path, flags) { by_descriptor(dir, found, call) } else { by_path(found, || call(dir)) }
     }
 }
 
@@ -153,31 +176,27 @@ mod old {
 
     take_place! {
         fn __xstat(version: c_int, path: *const c_char, found: *mut Stat) -> c_int {
-            let result = next!(
+            by_path(found, || next!(
                 __xstat(version => c_int, path => *const c_char, found => *mut Stat) -> c_int, else -1
-            );
-            by_path(result, found)
+            ))
         }
 
         fn __xstat64(version: c_int, path: *const c_char, found: *mut Stat) -> c_int {
-            let result = next!(
+            by_path(found, || next!(
                 __xstat64(version => c_int, path => *const c_char, found => *mut Stat) -> c_int, else -1
-            );
-            by_path(result, found)
+            ))
         }
 
         fn __lxstat(version: c_int, path: *const c_char, found: *mut Stat) -> c_int {
-            let result = next!(
+            by_path(found, || next!(
                 __lxstat(version => c_int, path => *const c_char, found => *mut Stat) -> c_int, else -1
-            );
-            by_path(result, found)
+            ))
         }
 
         fn __lxstat64(version: c_int, path: *const c_char, found: *mut Stat) -> c_int {
-            let result = next!(
+            by_path(found, || next!(
                 __lxstat64(version => c_int, path => *const c_char, found => *mut Stat) -> c_int, else -1
-            );
-            by_path(result, found)
+            ))
         }
 
         fn __fxstat(version: c_int, fd: c_int, found: *mut Stat) -> c_int {
@@ -197,7 +216,7 @@ mod old {
                 ) -> c_int,
                 else -1
             );
-            if is_descriptor(path, flags) { by_descriptor(dir, found, call) } else { by_path(call(dir), found) }
+            if is_descriptor(path, flags) { by_descriptor(dir, found, call) } else { by_path(found, || call(dir)) }
         }
 
         fn __fxstatat64(version: c_int, dir: c_int, path: *const c_char, found: *mut Stat, flags: c_int) -> c_int {
@@ -207,7 +226,7 @@ mod old {
                 ) -> c_int,
                 else -1
             );
-            if is_descriptor(path, flags) { by_descriptor(dir, found, call) } else { by_path(call(dir), found) }
+            if is_descriptor(path, flags) { by_descriptor(dir, found, call) } else { by_path(found, || call(dir)) }
         }
     }
 }

@@ -47,6 +47,16 @@ fn opened(stream: *mut FILE, mode: *const c_char) -> *mut FILE {
         _ => Access::Write,
     };
     if tier::opened(fd, access) {
+        // SAFETY: as above; nothing has been written to the stream yet.
+        unsafe {
+            if absorb::has(fd)
+                && *mode.cast::<u8>() == b'a'
+                && libc::strchr(mode, c_int::from(b'+')).is_null()
+            {
+                // The C library has looked for the end on the PFS.
+                libc::fseeko(stream, 0, libc::SEEK_END);
+            }
+        }
         return stream;
     }
     // SAFETY: the program has not got it yet.

@@ -15,9 +15,10 @@ use std::sync::{Mutex, PoisonError};
 
 const SLOTS: u64 = 65_536;
 /// Bytes before the first slot. The first word counts all dirty files; the second is 1 while there
-/// are other nodes.
+/// are other nodes; the third counts files that have become clean.
 const HEAD_BYTES: usize = 64;
 const OTHERS_AT: usize = 4;
+const CLEANED_AT: usize = 8;
 const BYTES: usize = HEAD_BYTES + SLOTS as usize * 4;
 
 /// The table.
@@ -92,6 +93,12 @@ impl DirtyIndex {
         self.any() && self.map.half(slot(dev, ino)).load(Acquire) != 0
     }
 
+    /// Files that have become clean. If it has changed since, a file that is not dirty may have
+    /// been.
+    pub fn cleaned(&self) -> u32 {
+        self.map.half(CLEANED_AT).load(Acquire)
+    }
+
     /// Whether other nodes may have dirty files.
     pub fn has_others(&self) -> bool {
         self.map.half(OTHERS_AT).load(Acquire) != 0
@@ -104,6 +111,9 @@ impl DirtyIndex {
 
     /// Agent: one file more, or less.
     pub fn count(&self, dev: u64, ino: u64, is_dirty: bool) {
+        if !is_dirty {
+            self.map.half(CLEANED_AT).fetch_add(1, SeqCst);
+        }
         for at in [slot(dev, ino), 0] {
             match is_dirty {
                 true => self.map.half(at).fetch_add(1, SeqCst),

@@ -24,7 +24,8 @@ use forebay_store::dirty::{DirtyRecord, Keeper, Words};
 use forebay_store::map::Map;
 use forebay_wire::cluster::{DirtyFile, SHARED};
 use rustix::fs::{
-    SeekFrom, Timespec, Timestamps, XattrFlags, fdatasync, fsetxattr, fsync, ftruncate, futimens, seek,
+    CWD, Mode, OFlags, SeekFrom, Timespec, Timestamps, XattrFlags, fdatasync, fsetxattr, fsync, ftruncate,
+    futimens, openat, seek,
 };
 use rustix::io::Errno;
 use std::cell::{Cell, OnceCell};
@@ -239,11 +240,13 @@ impl WriteBack {
             return Err(Broken::Unlinked);
         }
         // It may have been stamped since the pass began.
-        let left = self.state().files.get(&pass.copy).map(|file| file.record.left);
-        let (size, mtime_ns) = left.unwrap_or(pass.record.left);
+        let known = self.state().files.get(&pass.copy).map(|file| (file.record.left, file.is_all_drained()));
+        let ((size, mtime_ns), is_drained) = known.unwrap_or((pass.record.left, false));
         let is_untouched = facts.version.mtime_ns == mtime_ns;
-        // An empty file has nothing to lose: a program has emptied it, or has set its times.
-        let is_same = facts.version.size == 0 || facts.version.size == size && is_untouched;
+        // An empty file has nothing to lose: a program has emptied it, or has set its times. So may
+        // it have done after a pass over the same content.
+        let is_same = facts.version.size == 0
+            || facts.version.size == size && (is_untouched || is_drained && has_all(pfs, content, size));
         let second = &pass.record.second;
         // As the PFS was left, nobody else has written it; also if a pass over an earlier content
         // came to its end after the second copy was made.
@@ -257,20 +260,23 @@ impl WriteBack {
         if second.is_disputed && !is_as_left && !is_cut_off {
             // The node of the file has emptied nothing since it noted what it left there.
             let is_emptied = facts.version.size == 0 && !is_untouched && is_at_node;
-            if is_emptied || !is_part_of(pfs, facts.version.size, content, pass.stamp.size)? {
+            if is_emptied || !is_part_of(pfs, facts.version.size, content, pass.stamp.size, true)? {
                 return Err(Broken::Conflict);
             }
-        } else if !is_same && !pass.record.is_draining {
+        } else if !is_same && !is_as_left && !pass.record.is_draining {
             return Err(Broken::Conflict);
         }
         // A time that was set before the last write is not the file's any more.
-        let is_set = is_same && !is_untouched && facts.version.ctime_ns >= pass.stamp.mtime_ns;
+        let is_unchanged = Stamp::of(content).ok() == Some(pass.stamp);
+        let is_set = is_same
+            && is_unchanged
+            && (is_drained || !is_untouched && facts.version.ctime_ns >= pass.stamp.mtime_ns);
         let set_mtime = (is_set && !pass.record.is_draining).then_some(facts.version.mtime_ns);
         let tier = &self.cache.tier;
-        let leaves = Some((pass.stamp.size, pass.stamp.mtime_ns));
+        let leaves = Some((pass.stamp.size, set_mtime.unwrap_or(pass.stamp.mtime_ns)));
         DirtyRecord { is_draining: true, leaves, ..pass.record.clone() }.store(tier, pass.copy)?;
         if let Some(dirty) = self.state().files.get_mut(&pass.copy) {
-            dirty.record.is_draining = true;
+            (dirty.record.is_draining, dirty.record.leaves) = (true, leaves);
         }
         drop(stamping);
         // It is no whole file while it is written; where there are no such attributes, none says
@@ -605,9 +611,22 @@ fn write_part(pass: &Pass, offset: u64, bytes: u64) -> io::Result<u64> {
     Ok(done)
 }
 
+/// Whether the PFS has this content, as far as it can be read.
+fn has_all(pfs: BorrowedFd<'_>, content: &OwnedFd, size: u64) -> bool {
+    let path = format!("/proc/self/fd/{}", pfs.as_raw_fd());
+    let again = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    again.is_ok_and(|pfs| is_part_of(pfs.as_fd(), size, content, size, false).unwrap_or(false))
+}
+
 /// Whether the PFS has a part of the content, or all of it: what it does not have yet reads as
-/// zeros.
-fn is_part_of(pfs: BorrowedFd<'_>, there: u64, content: &OwnedFd, size: u64) -> io::Result<bool> {
+/// zeros, if `lacks` some.
+fn is_part_of(
+    pfs: BorrowedFd<'_>,
+    there: u64,
+    content: &OwnedFd,
+    size: u64,
+    lacks: bool,
+) -> io::Result<bool> {
     if there > size {
         return Ok(false);
     }
@@ -618,9 +637,8 @@ fn is_part_of(pfs: BorrowedFd<'_>, there: u64, content: &OwnedFd, size: u64) -> 
         fill(pfs, &mut theirs[..bytes], at)?;
         fill(content.as_fd(), &mut ours[..bytes], at)?;
         let mut blocks = theirs[..bytes].chunks(BLOCK_BYTES as usize).zip(ours.chunks(BLOCK_BYTES as usize));
-        if !blocks
-            .all(|(theirs, ours)| theirs == &ours[..theirs.len()] || theirs.iter().all(|byte| *byte == 0))
-        {
+        let is_zero = |block: &[u8]| block.iter().all(|byte| *byte == 0);
+        if !blocks.all(|(theirs, ours)| theirs == &ours[..theirs.len()] || lacks && is_zero(theirs)) {
             return Ok(false);
         }
         at += bytes as u64;

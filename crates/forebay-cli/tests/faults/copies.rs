@@ -86,14 +86,19 @@ fn what_is_closed_outlives_its_node() {
     assert_eq!((dirty(&cluster, 1).trim(), dirty(&cluster, 2).trim()), ("[]", "[]"));
 }
 
-/// Node 0 is lost in the middle of a pass over content 1, after content 2 got its second copy.
-fn lose_in_a_pass(slow: &SlowFs, cluster: &mut Cluster, file: &Path) {
+/// In the middle of a slow pass over content 1, content 2 gets its second copy.
+fn overwrite_in_a_pass(slow: &SlowFs, cluster: &Cluster, file: &Path) {
     slow.fault("none");
     slow.limit("700KB/s");
     end(write(cluster, file, 1));
     wait_for("a part is on the PFS", || std::fs::metadata(slow.behind("ckpt")).unwrap().len() > 4 * MIB);
     end(write_by(cluster, file, 2, "r+b"));
     assert_eq!(cluster.counter(0, "copies_missed_total"), 0, "{}", cluster.log("log0"));
+}
+
+/// Node 0 is lost in the middle of a pass over content 1, after content 2 got its second copy.
+fn lose_in_a_pass(slow: &SlowFs, cluster: &mut Cluster, file: &Path) {
+    overwrite_in_a_pass(slow, cluster, file);
     lose_node(cluster, 0);
     let there = std::fs::read(slow.behind("ckpt")).unwrap();
     assert!(there[..4096] == content(1, 0, 4096)[..], "a pass over content 2 has begun");
@@ -105,6 +110,31 @@ fn a_file_that_is_overwritten_outlives_its_node_in_the_middle_of_a_pass() {
     let Some((slow, mut cluster)) = failing(2, &[]) else { return };
     let file = slow.at("ckpt");
     lose_in_a_pass(&slow, &mut cluster, &file);
+    wait_for("the file is taken over", || cluster.counter(1, "taken_over_total") == 1);
+    let synced = cluster.cli(1, &["sync", "--quiet"]);
+    assert!(synced.status.success(), "{}", text(&synced.stderr));
+    assert!(std::fs::read(&file).unwrap() == content(2, 0, BYTES));
+}
+
+/// Node 1 hears neither that the pass is over nor, since node 0 comes back with an empty memory,
+/// that no other node had the file.
+#[test]
+fn a_file_that_is_overwritten_outlives_its_node_at_the_end_of_a_pass() {
+    let Some((slow, mut cluster)) = failing(2, &[]) else { return };
+    let file = slow.at("ckpt");
+    overwrite_in_a_pass(&slow, &cluster, &file);
+    cluster.stop_agent(1);
+    slow.limit("1GB/s");
+    wait_for("the file has the time of content 1", || {
+        let shown = std::fs::metadata(slow.behind("ckpt")).unwrap();
+        let age = shown.modified().unwrap().elapsed().unwrap_or_default();
+        shown.len() == BYTES as u64 && age > Duration::from_secs(3)
+    });
+    lose_node(&mut cluster, 0);
+    let there = std::fs::read(slow.behind("ckpt")).unwrap();
+    assert!(there[..4096] == content(1, 0, 4096)[..], "a pass over content 2 has begun");
+    cluster.let_agent_go_on(1);
+    cluster.start_killed(0);
     wait_for("the file is taken over", || cluster.counter(1, "taken_over_total") == 1);
     let synced = cluster.cli(1, &["sync", "--quiet"]);
     assert!(synced.status.success(), "{}", text(&synced.stderr));

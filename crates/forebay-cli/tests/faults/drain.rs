@@ -90,6 +90,28 @@ fn a_phase_that_begins_during_a_pass_stops_it_between_two_parts() {
     assert!(is_whole(&slow.behind("out/f"), 40));
 }
 
+/// What a client of the file system still holds when a phase begins is sent during the phase.
+#[test]
+fn around_phases_each_part_is_on_the_file_system_before_the_next_one_is_written() {
+    const FILE_MIB: u64 = 24;
+    let Some(slow) = SlowFs::start() else { return };
+    let dir = slow.at("out");
+    std::fs::create_dir(&dir).unwrap();
+    let agent = Agent::on(&slow.mount());
+    let syncs_of = |name: &str| {
+        let before = slow.stats().syncs;
+        well(python(&agent, &dir, &[], &writes(name, FILE_MIB)).output().unwrap());
+        wait_for("the file to be closed", || agent.used("dirty") == 0);
+        assert!(is_whole(&slow.behind(&format!("out/{name}")), FILE_MIB));
+        slow.stats().syncs - before
+    };
+    let without_phases = syncs_of("before");
+    phase_of_another(&agent).kill_9();
+    let around_phases = syncs_of("after");
+    let parts = FILE_MIB / 4;
+    assert!(around_phases >= without_phases + parts, "{around_phases} and {without_phases} syncs");
+}
+
 #[test]
 fn a_program_that_waits_for_its_file_in_its_own_phase_gets_it() {
     let pfs = plain_pfs();

@@ -70,6 +70,7 @@ mod unmounted;
 mod verify;
 mod wire;
 mod write_back;
+mod write_back_random;
 mod writers;
 
 /// Not a test: the body of the client processes, see `common::Helper`.

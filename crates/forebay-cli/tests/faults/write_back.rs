@@ -436,6 +436,60 @@ with open(p, 'wb') as f:
 }
 
 #[test]
+fn a_time_that_is_set_between_two_passes_stays() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let script = "
+import os, sys
+f = open(os.path.join(os.environ['DIR'], 'f'), 'wb')
+f.write(b'x' * 5000)
+f.flush()
+print('written')
+sys.stdin.readline()
+os.utime(f.fileno(), (1_000_000_000, 1_000_000_001))
+print('set')
+sys.stdin.readline()";
+    let mut program = Started::new(python(&agent, pfs.path(), &[], script));
+    program.expect("written");
+    sync(&agent);
+    assert_eq!(std::fs::metadata(pfs.path().join("f")).unwrap().len(), 5000, "there was no pass");
+    program.say();
+    program.expect("set");
+    for _ in 0..2 {
+        sync(&agent);
+        assert_eq!(std::fs::metadata(pfs.path().join("f")).unwrap().mtime(), 1_000_000_001);
+    }
+    program.end();
+    assert_eq!(std::fs::metadata(pfs.path().join("f")).unwrap().mtime(), 1_000_000_001);
+}
+
+#[test]
+fn a_stream_that_appends_to_a_dirty_file_is_at_its_end() {
+    let Some((slow, dir)) = failing() else { return };
+    let agent = Agent::on(&slow.mount());
+    let program = agent.dir().join("append");
+    let source = program.with_extension("c");
+    let main = r#"
+#include <stdio.h>
+int main(int n, char **a)
+{
+    FILE *f = fopen(a[1], "a");
+    long at = ftell(f);
+    fputs("line\n", f);
+    fclose(f);
+    printf("%ld\n", at);
+}"#;
+    std::fs::write(&source, main).unwrap();
+    assert!(Command::new("cc").arg(&source).arg("-o").arg(&program).status().unwrap().success());
+    for at in ["0", "5", "10"] {
+        let file = dir.join("lines");
+        let words = [program.to_str().unwrap(), file.to_str().unwrap()];
+        let said = well(run(&agent, &dir, &["--detach"], &words).output().unwrap());
+        assert_eq!(said.trim_end(), at);
+    }
+}
+
+#[test]
 fn a_checkpoint_is_read_from_memory_after_its_pass() {
     let Some(slow) = SlowFs::start() else { return };
     let agent = Agent::on(&slow.mount());
