@@ -162,9 +162,14 @@ impl Cluster {
     pub fn joined(&self, address: &str, term: u64) -> io::Result<()> {
         let mut coordinator = lock(&self.coordinator);
         let seen = coordinator.leader.1;
-        if term > 0 && term < seen {
+        if term < seen {
+            let how = if term == 0 {
+                "it was not elected".into()
+            } else {
+                format!("it was elected in term {term}")
+            };
             let why = format!(
-                "it was elected in term {term}, and another one in term {seen} since; if etcd was created anew, restart the agents"
+                "{how}, and another one in term {seen}; if cluster.etcd was changed, or etcd created anew, restart the agents"
             );
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }

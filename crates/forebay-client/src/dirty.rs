@@ -383,7 +383,7 @@ impl Client {
         }
         match self.wait_for_answer(&Request::DirtySync, file, &mut || true) {
             // Nobody knows of another node.
-            Ok(Err(e)) if errno(&e) == libc::EAGAIN => Ok(()),
+            Ok(Err(e)) if errno(&e) == libc::EAGAIN || e.kind() == io::ErrorKind::CrossesDevices => Ok(()),
             Ok(ended) => ended.map(drop),
             Err(_) => Ok(()),
         }

@@ -54,7 +54,7 @@ impl Core {
 
     /// Goes on from what the coordinator before has stored.
     pub fn go_on_from(&mut self, now: Nanos, stored: &Stored) {
-        self.dirty = DirtyFiles::from_stored(now, &stored.dirty);
+        self.dirty = DirtyFiles::from_stored(now, &stored.dirty, !stored.members.is_empty());
         self.members.were(stored.members.clone());
         self.term = self.members.epoch().term;
     }
@@ -111,7 +111,8 @@ impl Core {
             // on a new connection.
             return out.push(Effect::Close(session));
         };
-        if !self.members.settle(now) && self.has_to_wait(&message) {
+        // What waits already comes first.
+        if (!self.members.settle(now) || !self.held.is_empty()) && self.has_to_wait(&message) {
             match self.held.len() {
                 HELD_MAX.. => out.push(Effect::Close(session)),
                 _ => self.held.push((session, message)),

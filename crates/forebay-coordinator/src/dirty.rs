@@ -29,12 +29,18 @@ pub struct DirtyFiles {
     reported: BTreeMap<String, Vec<DirtyFile>>,
     /// Files of which something else is to be stored; `None`: nothing is stored.
     changed: Option<BTreeSet<DirtyFile>>,
+    /// What a coordinator before has stored is known.
+    has_earlier: bool,
 }
 
 impl DirtyFiles {
     /// Goes on from what is stored.
-    pub fn from_stored(now: Nanos, stored: &BTreeMap<DirtyFile, (String, String)>) -> Self {
-        let mut files = DirtyFiles { changed: Some(BTreeSet::new()), ..DirtyFiles::default() };
+    pub fn from_stored(
+        now: Nanos,
+        stored: &BTreeMap<DirtyFile, (String, String)>,
+        has_earlier: bool,
+    ) -> Self {
+        let mut files = DirtyFiles { changed: Some(BTreeSet::new()), has_earlier, ..DirtyFiles::default() };
         for (file, held) in stored {
             if held.0 == SHARED {
                 files.shared.insert(file.clone(), now + RECENT.as_nanos() as u64);
@@ -47,7 +53,7 @@ impl DirtyFiles {
 
     /// Whether files of nodes are known that have not joined yet.
     pub fn are_stored(&self) -> bool {
-        self.changed.is_some()
+        self.has_earlier
     }
 
     /// What is to be stored since the last call.

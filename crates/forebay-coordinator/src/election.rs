@@ -189,7 +189,7 @@ impl Shared {
     }
 
     fn lead(&self, etcd: &mut Etcd, lease: &mut Lease, term: u64) -> io::Result<()> {
-        let stored = Arc::new(stored::load(etcd, ASK, |etcd| lease.renew_if_due(etcd))?);
+        let stored = Arc::new(stored::load(etcd, ASK, |etcd| lease.renew_if_due(etcd, term))?);
         tracing::info!(term, address = self.address, "leads the cluster");
         self.stand(Standing::Leads(Lead { term, until_ns: lease.until_ns.clone(), stored }));
         while !self.stopping.load(Ordering::Acquire) && self.given_up.load(Ordering::Acquire) < term {
@@ -197,10 +197,10 @@ impl Shared {
                 tracing::warn!(term, "no longer leads: the lease could not be renewed");
                 break;
             }
-            self.pause(match lease.renew_if_due(etcd) {
+            self.pause(match lease.renew_if_due(etcd, term) {
                 Ok(()) => RENEW_AGAIN.max(lease.due_in().min(LOOK_EVERY)),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                    tracing::warn!(term, "no longer leads: the lease has ended");
+                    tracing::warn!(term, "no longer leads: {e}");
                     break;
                 }
                 Err(_) => RENEW_AGAIN,
@@ -238,7 +238,9 @@ impl Lease {
         RENEW_EVERY.saturating_sub(self.renewed.elapsed())
     }
 
-    fn renew_if_due(&mut self, etcd: &mut Etcd) -> io::Result<()> {
+    /// Renews it for the leader of `term`. Somebody may have removed the leader's key: then another
+    /// candidate leads, whatever the lease says.
+    fn renew_if_due(&mut self, etcd: &mut Etcd, term: u64) -> io::Result<()> {
         if !self.due_in().is_zero() {
             return Ok(());
         }
@@ -248,6 +250,14 @@ impl Lease {
             // One that came too late to go on is not believed: agents may have left.
             _ if !self.may_act() => Ok(()),
             seconds => {
+                let key = etcd.get(LEADER, Instant::now() + ASK)?;
+                if key.is_none_or(|key| key.created != term) {
+                    let why = "the key of the leader is gone from etcd";
+                    return Err(io::Error::new(io::ErrorKind::NotFound, why));
+                }
+                if !self.may_act() {
+                    return Ok(());
+                }
                 self.extend(asked_ns, seconds);
                 self.renewed = began;
                 Ok(())

@@ -30,6 +30,9 @@ const COUNTER: &str = "stored";
 /// Longest time for one attempt to store something.
 const ATTEMPT: Duration = Duration::from_millis(1300);
 
+/// An etcd that takes no changes for longer is reported.
+const TELL_AFTER: Duration = Duration::from_secs(3);
+
 /// Pause after an attempt that failed.
 const AGAIN: Duration = Duration::from_millis(50);
 
@@ -214,6 +217,7 @@ impl Shared {
     fn store(&self, etcd: &mut Etcd, term: u64, count: u64, operations: &[Change]) -> bool {
         // Compared as texts.
         let count = format!("{term:020}.{count:020}");
+        let mut began = Some(Instant::now());
         while !self.is_over.load(Ordering::Acquire) {
             match etcd.change_if((LEADER, term), (COUNTER, &count), operations, Instant::now() + ATTEMPT) {
                 Ok(true) => return true,
@@ -222,7 +226,9 @@ impl Shared {
                     (self.call)();
                 }
                 Err(e) => {
-                    tracing::debug!(error = %e, "cannot store changes in etcd now");
+                    if began.take_if(|began| began.elapsed() > TELL_AFTER).is_some() {
+                        tracing::warn!(error = %e, "etcd takes no changes; new files go to the PFS, and nodes cannot join");
+                    }
                     std::thread::sleep(AGAIN);
                 }
             }

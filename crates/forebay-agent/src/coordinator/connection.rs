@@ -271,11 +271,13 @@ fn meet(
     node.phases.scheduler().set_coordinator_silent(false);
     node.questions.set_connected(true);
     let now = Instant::now();
+    let heartbeat = Duration::from_millis(heartbeat_ms.clamp(10, 60_000).into());
     Ok(Meeting {
         link,
         is_elected,
-        heartbeat: Duration::from_millis(heartbeat_ms.clamp(10, 60_000).into()),
-        last_heartbeat: now,
+        heartbeat,
+        // The first one at once: a join may have waited for long.
+        last_heartbeat: now.checked_sub(heartbeat).unwrap_or(now),
         last_progress: now,
         answers: Answers::new(now, joined),
     })

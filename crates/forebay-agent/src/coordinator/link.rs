@@ -87,7 +87,9 @@ impl Link {
     /// `patience` after a connection is lost, until there is another one.
     pub fn new(wake: Arc<Wake>, patience: Duration) -> Self {
         let (asking, outbox) = (BTreeMap::new(), VecDeque::new());
-        let state = State { live: false, lost: None, outbox, asking, is_busy: false, next_ask: 0 };
+        // One that has just started waits as well.
+        let lost = (!patience.is_zero()).then(Instant::now);
+        let state = State { live: false, lost, outbox, asking, is_busy: false, next_ask: 0 };
         Link { state: Mutex::new(state), wake, asked: Condvar::new(), began: Condvar::new(), patience }
     }
 

@@ -59,6 +59,8 @@ impl Endpoint {
         };
         let address = rest.strip_suffix('/').unwrap_or(rest);
         match address.rsplit_once(':') {
+            // Such an address would be shown to everybody, with the password.
+            _ if address.contains('@') => Err("an address of etcd with a user: use cluster.etcd_tls".into()),
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
                 Ok(Endpoint { address: address.to_owned(), is_tls })
             }
@@ -172,6 +174,8 @@ impl Connection {
         .into_bytes();
         request.extend_from_slice(body);
         self.socket.set_write_timeout(Some(left(deadline)?))?;
+        // The first write of a TLS connection reads as well.
+        self.socket.set_read_timeout(Some(left(deadline)?))?;
         self.stream.get_mut().write_all(&request)?;
         self.stream.get_mut().flush()?;
         let head = self.line(deadline)?;

@@ -188,11 +188,20 @@ impl Etcd {
                 { "target": "VALUE", "key": counter, "value": STANDARD.encode(count), "result": "LESS" },
             ],
             "success": changes.iter().chain([&counts]).map(operation).collect::<Vec<_>>(),
-            "failure": [{ "request_range": { "key": name } }],
+            "failure": [{ "request_range": { "key": name } }, { "request_range": { "key": counter } }],
         });
         let answer = self.call("/v3/kv/txn", &question, deadline)?;
-        let found = || self.entries(&answer["responses"][0]["response_range"]).pop();
-        Ok(answer["succeeded"] == true || found().is_some_and(|entry| entry.created == created))
+        if answer["succeeded"] == true {
+            return Ok(true);
+        }
+        let found = |number: usize| self.entries(&answer["responses"][number]["response_range"]).pop();
+        if found(0).is_none_or(|entry| entry.created != created) {
+            return Ok(false);
+        }
+        match found(1).is_some_and(|entry| entry.value.as_str() >= count) {
+            true => Ok(true),
+            false => Err(io::Error::other("the counter of changes is gone from etcd")),
+        }
     }
 
     fn encoded(&self, key: &str) -> String {
