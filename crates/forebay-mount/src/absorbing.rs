@@ -28,8 +28,9 @@ use std::sync::Arc;
 const CAPABILITY: &CStr = c"security.capability";
 
 impl Fs {
-    /// The content of a file that user `uid` has opened with `flags`, by the thread `caller`; `None` if it is the PFS's.
-    /// `is_new`: this has created it. The thread acts as the caller, before and after.
+    /// The content of a file that user `uid` has opened with `flags`, by the thread `caller`;
+    /// `None` if it is the PFS's. `is_new`: this has created it. The thread acts as the caller,
+    /// before and after.
     ///
     /// # Errors
     /// Another node has newer bytes, or the agent, and they cannot be had.

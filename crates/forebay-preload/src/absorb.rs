@@ -120,8 +120,8 @@ impl Drop for HasLeft {
     }
 }
 
-/// The process has taken a lock on a file of the PFS by an [`Entry`]: it is lost when a descriptor of
-/// that file is closed.
+/// The process has taken a lock on a file of the PFS by an [`Entry`]: it is lost when a descriptor
+/// of that file is closed.
 static HAS_LOCKS: AtomicBool = AtomicBool::new(false);
 
 static CLIENT: OnceLock<Client> = OnceLock::new();

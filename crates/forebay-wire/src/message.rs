@@ -316,8 +316,8 @@ pub enum Request {
         job: Option<String>,
         /// The user for whom an operator's mount has opened it, if that is not the sender.
         owner: Option<u32>,
-        /// If the file is dirty on another node. → [`Reply::Elsewhere`], if the sender can deal with
-        /// that
+        /// What the sender can do if the file is dirty on another node. → [`Reply::Elsewhere`],
+        /// perhaps
         guest: GuestMode,
     },
     /// A write of `bytes` to a dirty file of this user needs room. → [`Reply::Done`] or
@@ -436,9 +436,9 @@ pub enum Request {
     CheckpointMarkers(Vec<String>),
     /// The rules of this user, or all for the operator, with their sets. → [`Reply::Checkpoints`]
     CheckpointList,
-    /// Writes and reads of this connection go to a file that is dirty on another node. With the file
-    /// twice, as [`Request::StageCommit`]. → [`Reply::Guest`] with the words, and the buffer that
-    /// the bytes pass through; [`Reply::Refused`]; or [`Reply::Failed`]
+    /// Writes and reads of this connection go to a file that is dirty on another node. With the
+    /// file twice, as [`Request::StageCommit`]. → [`Reply::Guest`] with the words, and the buffer
+    /// that the bytes pass through; [`Reply::Refused`]; or [`Reply::Failed`]
     GuestOpen {
         /// The program has truncated the file by its open.
         truncated: bool,

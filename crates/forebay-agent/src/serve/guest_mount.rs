@@ -2,8 +2,8 @@
 //!
 //! A program can do anything with the descriptor that it has opened: pass it on, map it, read by
 //! `io_uring`. So one whose file is dirty on another node gets a descriptor of a mount of its own
-//! (`forebay mount`), by which the kernel makes requests of whatever it does. There is one mount for
-//! each PFS, in a process of its own that outlives this agent, below the state directory, where
+//! (`forebay mount`), by which the kernel makes requests of whatever it does. There is one mount
+//! for each PFS, in a process of its own that outlives this agent, below the state directory, where
 //! nobody else looks.
 
 use crate::lock::lock;

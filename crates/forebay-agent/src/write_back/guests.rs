@@ -7,12 +7,12 @@
 //! copies, rooms, sets) is true of this one. If the file is called in, guests go on at the PFS like
 //! its other writers.
 //!
-//! A guest that has lost its connection makes another one, to the same node and the same dirty file,
-//! by its number there. The number of the memory tells whether what it wrote before is still there;
-//! if not, or if another node has taken the file over, all its calls fail from then on. A number
-//! that is not dirty any more in the same memory is on the PFS. Of two connections of one guest the
-//! later one counts, so that nothing that is still on its way by the earlier one comes over newer
-//! bytes.
+//! A guest that has lost its connection makes another one, to the same node and the same dirty
+//! file, by its number there. The number of the memory tells whether what it wrote before is still
+//! there; if not, or if another node has taken the file over, all its calls fail from then on. A
+//! number that is not dirty any more in the same memory is on the PFS. Of two connections of one
+//! guest the later one counts, so that nothing that is still on its way by the earlier one comes
+//! over newer bytes.
 
 use super::copies::Wanted;
 use super::dirty_file::Stamp;
@@ -344,8 +344,8 @@ impl WriteBack {
         self.cache.tier.life()
     }
 
-    /// Whether a guest's file, by its number in the memory `life`, is dirty here; false: the PFS has
-    /// what the guest wrote.
+    /// Whether a guest's file, by its number in the memory `life`, is dirty here; false: the PFS
+    /// has what the guest wrote.
     ///
     /// # Errors
     /// What it wrote is lost, or is not the file's any more: for the asker.
