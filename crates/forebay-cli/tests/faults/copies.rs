@@ -122,7 +122,7 @@ fn a_file_that_is_overwritten_outlives_its_node_in_the_middle_of_a_pass() {
 fn a_file_that_is_overwritten_outlives_its_node_at_the_end_of_a_pass() {
     // The next pass begins a moment after this one, so it may come too early.
     let mut tries = 0..5;
-    let (slow, mut cluster, file) = loop {
+    let (_slow, mut cluster, file) = loop {
         assert!(tries.next().is_some(), "a pass over content 2 has begun each time");
         let Some((slow, mut cluster)) = failing(2, &[]) else { return };
         let file = slow.at("ckpt");
