@@ -97,7 +97,10 @@ fn the_example_configurations_fit_together() {
     );
     assert_eq!((n2.coordinator.join(" ").as_str(), n2.coordinator_listen.as_str()), ("", "10.0.0.2:9000"));
     for other in [&n1, &n3] {
-        assert_eq!((other.coordinator.join(" ").as_str(), other.coordinator_listen.as_str()), ("10.0.0.2:9000", ""));
+        assert_eq!(
+            (other.coordinator.join(" ").as_str(), other.coordinator_listen.as_str()),
+            ("10.0.0.2:9000", "")
+        );
         assert_eq!(other.tls.as_deref(), Some(Path::new("/etc/forebay")));
     }
     // Nodes that come later find the coordinator where the others do.

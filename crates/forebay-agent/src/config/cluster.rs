@@ -18,6 +18,9 @@ const BUFFERS_BYTES_MIN: u64 = 2 * MAX_FRAME_BYTES as u64;
 /// takes three seconds, and the new one waits for three more before it answers if a node is gone.
 pub const FAIL_OVER_MAX: Duration = Duration::from_secs(8);
 
+/// How long one that may be starting anew is waited for.
+const RESTART_MAX: Duration = Duration::from_secs(5);
+
 section! {
     /// What an agent has to know to be one of many, validated.
     ClusterConfig, CLUSTER {
@@ -135,7 +138,10 @@ impl ClusterConfig {
 
     /// How long a coordinator that was lost is waited for.
     pub fn patience(&self) -> Duration {
-        if self.fails_over() { FAIL_OVER_MAX } else { Duration::ZERO }
+        match self.fails_over() {
+            true => FAIL_OVER_MAX,
+            false => RESTART_MAX,
+        }
     }
 
     fn validate_etcd(&self) -> Result<(), String> {

@@ -308,8 +308,10 @@ impl WriteBack {
                 from += bytes;
             }
         }
-        if FileFacts::of(pfs, Revalidate::AsStat)?.version.size != pass.stamp.size {
-            ftruncate(pfs, pass.stamp.size)?;
+        // What a program has cut off meanwhile is no hole of the content.
+        let size = pass.stamp.size.min(Stamp::of(content)?.size);
+        if FileFacts::of(pfs, Revalidate::AsStat)?.version.size != size {
+            ftruncate(pfs, size)?;
         }
         fsync(pfs)?;
         if self.is_final(pass) {
@@ -618,8 +620,9 @@ fn has_all(pfs: BorrowedFd<'_>, content: &OwnedFd, size: u64) -> bool {
     again.is_ok_and(|pfs| is_part_of(pfs.as_fd(), size, content, size, false).unwrap_or(false))
 }
 
-/// Whether the PFS has a part of the content, or all of it: what it does not have yet reads as
-/// zeros, if `lacks` some.
+/// Whether the PFS has a part of the content, or all of it. If it `lacks` some, what it does not
+/// have yet reads as zeros, and so does what a pass has left behind its end that was over a longer
+/// content at its beginning.
 fn is_part_of(
     pfs: BorrowedFd<'_>,
     there: u64,
@@ -627,18 +630,26 @@ fn is_part_of(
     size: u64,
     lacks: bool,
 ) -> io::Result<bool> {
-    if there > size {
+    if there > size && !lacks {
         return Ok(false);
     }
+    let is_zero = |block: &[u8]| block.iter().all(|byte| *byte == 0);
     let (mut theirs, mut ours) = (vec![0; COMPARED_BYTES], vec![0; COMPARED_BYTES]);
-    let mut at = 0;
-    while at < there {
-        let bytes = (there - at).min(COMPARED_BYTES as u64) as usize;
+    let (mut at, both) = (0, there.min(size));
+    while at < both {
+        let bytes = (both - at).min(COMPARED_BYTES as u64) as usize;
         fill(pfs, &mut theirs[..bytes], at)?;
         fill(content.as_fd(), &mut ours[..bytes], at)?;
         let mut blocks = theirs[..bytes].chunks(BLOCK_BYTES as usize).zip(ours.chunks(BLOCK_BYTES as usize));
-        let is_zero = |block: &[u8]| block.iter().all(|byte| *byte == 0);
         if !blocks.all(|(theirs, ours)| theirs == &ours[..theirs.len()] || lacks && is_zero(theirs)) {
+            return Ok(false);
+        }
+        at += bytes as u64;
+    }
+    while at < there {
+        let bytes = (there - at).min(COMPARED_BYTES as u64) as usize;
+        fill(pfs, &mut theirs[..bytes], at)?;
+        if !is_zero(&theirs[..bytes]) {
             return Ok(false);
         }
         at += bytes as u64;
