@@ -149,6 +149,11 @@ impl Client {
         }
     }
 
+    fn be_guest(&self, anew: BorrowedFd<'_>, how: (bool, u32)) -> io::Result<(Absorbed, Bytes)> {
+        let (guest, copy, words) = GuestFile::open(self.session.clone(), anew, how)?;
+        Ok((Absorbed { copy, words }, Bytes::Away(guest)))
+    }
+
     /// Opens a file once more, as [`Client::absorb_for`] wants it: the agent writes at any offset,
     /// also where the program only appends, and checks the attributes; and it must not move the
     /// program's position.
@@ -183,7 +188,9 @@ impl Client {
             true => self.session.config.deadline.max(ANSWER),
             false => self.session.config.deadline,
         };
-        let answer = match is_dirty && is_suspect(&stat) {
+        // So is an agent that starts anew, if the file may be dirty somewhere.
+        let may_be = is_dirty || is_wanted && self.has_other_nodes();
+        let answer = match may_be && is_suspect(&stat) {
             true => self.session.call_about_dirty(&request, &fds, limit)?,
             false => self.session.call_that_waits(&request, &fds, limit)?,
         };
@@ -194,11 +201,10 @@ impl Client {
                 Ok((Absorbed { copy, words }, Bytes::Here(content)))
             }
             (Reply::Elsewhere, _) if guest == GuestMode::RequestsOnly => {
-                let (absorbed, guest) = self.be_guest(anew, (truncated, caller))?;
-                Ok((absorbed, Bytes::Away(guest)))
+                self.be_guest(anew, (truncated, caller))
             }
             (Reply::Elsewhere, _) => match self.be_guest(anew, (truncated, 0)) {
-                Ok((absorbed, guest)) => Ok((absorbed, Bytes::Away(guest))),
+                Ok(taken) => Ok(taken),
                 Err(e) => {
                     // Its other writers go on at the PFS, as this one.
                     let flags = flags.bits();
@@ -498,10 +504,6 @@ impl Client {
 }
 
 impl Absorbed {
-    pub(crate) fn new(copy: u64, words: Arc<Words>) -> Self {
-        Absorbed { copy, words }
-    }
-
     /// Whether the file is dirty on another node.
     pub fn is_guest(&self) -> bool {
         self.words.is_guest()

@@ -3,9 +3,8 @@
 //! Each call is a request to the agent, which passes it on. The bytes pass through a buffer that
 //! both have mapped. If the agent is started anew, or the other node's, the call is made once more.
 
-use crate::dirty::Absorbed;
 use crate::error::{errno, with_message};
-use crate::session::{Client, NO_AGENT_MAX, NO_AGENT_PAUSE, Session, unexpected};
+use crate::session::{NO_AGENT_MAX, NO_AGENT_PAUSE, Session, unexpected};
 use forebay_store::dirty::Words;
 use forebay_wire::{Channel, GUEST_BYTES, GuestId, Reply, Request};
 use rustix::io::{pread, pwrite};
@@ -34,26 +33,6 @@ struct Connection {
     buffer: OwnedFd,
 }
 
-impl Client {
-    /// Becomes a guest of the node where a file is dirty; `anew` is from
-    /// [`Client::reopen_to_write`].
-    ///
-    /// # Errors
-    /// The program is to write to the PFS.
-    pub(crate) fn be_guest(
-        &self,
-        anew: BorrowedFd<'_>,
-        (truncated, caller): (bool, u32),
-    ) -> io::Result<(Absorbed, GuestFile)> {
-        let session = self.session.clone();
-        let (id, words, connection) = welcome(&session, anew, (truncated, caller), None)?;
-        let words = Arc::new(Words::received(&words)?);
-        let (pfs, connection) = (anew.try_clone_to_owned()?, Mutex::new(Some(connection)));
-        let absorbed = Absorbed::new(id.number, words.clone());
-        Ok((absorbed, GuestFile { session, pfs, words, id, connection }))
-    }
-}
-
 fn welcome(
     session: &Session,
     pfs: BorrowedFd<'_>,
@@ -71,6 +50,23 @@ fn welcome(
 }
 
 impl GuestFile {
+    /// Makes this program a guest of the node where a file is dirty, which is open as `anew` for
+    /// reading and writing; also the guest's number, and the words.
+    ///
+    /// # Errors
+    /// The program is to write to the PFS.
+    pub(crate) fn open(
+        session: Arc<Session>,
+        anew: BorrowedFd<'_>,
+        (truncated, caller): (bool, u32),
+    ) -> io::Result<(Self, u64, Arc<Words>)> {
+        let (id, words, connection) = welcome(&session, anew, (truncated, caller), None)?;
+        let words = Arc::new(Words::received(&words)?);
+        let (pfs, number) = (anew.try_clone_to_owned()?, id.number);
+        let connection = Mutex::new(Some(connection));
+        Ok((GuestFile { session, pfs, words: words.clone(), id, connection }, number, words))
+    }
+
     /// Writes all of `data`, at most [`GUEST_BYTES`]; `None`: nothing was written, and the file
     /// goes to the PFS.
     ///

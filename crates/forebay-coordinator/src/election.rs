@@ -13,16 +13,13 @@
 //! key; a watch would be a second kind of connection.
 
 use crate::etcd::{Etcd, Place};
-use crate::stored::{self, Stored};
+use crate::stored::{self, LEADER, Stored};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// The key below the prefix; its value is the leader's address.
-pub const LEADER: &str = "leader";
 
 /// Asked of etcd: its least, with its default election timeout of a second.
 const LEASE_S: u64 = 2;

@@ -14,7 +14,6 @@
 //! An answer that depends on a change waits until the change is stored ([`Writer`]). The changes
 //! that come while a transaction is under way go with the next one.
 
-use crate::election::LEADER;
 use crate::etcd::{CHANGES_MAX, Change, Etcd, Place};
 use forebay_wire::cluster::DirtyFile;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +25,9 @@ use std::time::{Duration, Instant};
 const MEMBERS: &str = "members";
 const DIRTY: &str = "dirty/";
 const COUNTER: &str = "stored";
+
+/// The key below the prefix; its value is the leader's address.
+pub const LEADER: &str = "leader";
 
 /// Longest time for one attempt to store something.
 const ATTEMPT: Duration = Duration::from_millis(1300);

@@ -2,7 +2,8 @@
 
 use crate::fetch::peer_link::Link;
 use crate::write_back::WriteBack;
-use crate::write_back::guests::{Away, NoGuest};
+use crate::write_back::guest_tables::Away;
+use crate::write_back::guests::NoGuest;
 use forebay_wire::peer::{PeerReply, PeerRequest};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -16,7 +16,8 @@
 
 use super::copies::Wanted;
 use super::dirty_file::Stamp;
-use super::elsewhere::{HOLDER_MAX, HOLDER_PAUSE, SILENCE_MAX};
+use super::elsewhere::{HOLDER_PAUSE, SILENCE_MAX};
+use super::guest_tables::{Away, Known};
 use super::reopen::born_ns;
 use super::{ANSWER, Drained, WriteBack};
 use crate::fetch::peer_link::Link;
@@ -56,22 +57,6 @@ const GUESTS_MAX: usize = 1024;
 /// Numbers of guests are no numbers of copies.
 const GUEST_BIT: u64 = 1 << 63;
 
-/// Guests of this node's files, and of files of other nodes.
-#[derive(Debug, Default)]
-pub struct Guests {
-    here: Mutex<BTreeMap<u64, Known>>,
-    away: Mutex<BTreeMap<u64, Arc<Away>>>,
-}
-
-/// A guest of other nodes, as its connections have it in common.
-#[derive(Debug)]
-struct Known {
-    copy: u64,
-    node: String,
-    /// The number of its last connection. Held while a call is under way.
-    last: Arc<Mutex<u64>>,
-}
-
 /// One connection of a guest of another node.
 #[derive(Debug)]
 pub struct Guest {
@@ -84,23 +69,6 @@ pub struct Guest {
     is_closed: bool,
     /// The buffer of its connection.
     _room: Reservation,
-}
-
-/// A program of this node that is a guest of another one.
-#[derive(Debug)]
-pub struct Away {
-    /// Its names.
-    pub id: GuestId,
-    /// The file.
-    pub file: DirtyFile,
-    uid: u32,
-    born_ns: Option<i64>,
-    /// What the program shares with this agent.
-    pub words: Words,
-    /// The thread that has opened the file.
-    caller: AtomicU32,
-    /// Since when the home does not answer.
-    silent: Mutex<Option<Instant>>,
 }
 
 /// What a question of another node waits for; the next one goes on with it.
@@ -565,25 +533,5 @@ impl WriteBack {
                 _ => std::thread::sleep(HOLDER_PAUSE),
             }
         }
-    }
-}
-
-impl Away {
-    fn note_answer(&self) {
-        *lock(&self.silent) = None;
-    }
-
-    /// Whether the home has been silent for so long that it counts as gone.
-    fn is_given_up(&self) -> bool {
-        lock(&self.silent).get_or_insert_with(Instant::now).elapsed() > HOLDER_MAX
-    }
-
-    fn lost(&self) -> String {
-        format!("node {} has lost what was written to the file before", self.id.home)
-    }
-
-    /// In words, why its calls fail.
-    pub fn silence(&self, e: &io::Error) -> String {
-        format!("node {}, which has the newest bytes of the file, does not answer: {e}", self.id.home)
     }
 }

@@ -14,7 +14,7 @@
 //! | `clean` | makes one a copy |
 //! | `adopt`, `reopen` | takes over those of an earlier agent |
 //! | `elsewhere`, `newest` | those of other nodes |
-//! | `guests` | those that programs of several nodes write |
+//! | `guests`, `guest_tables` | those that programs of several nodes write |
 //! | `copies` | makes second copies of files: on other nodes, or in the log on a disk |
 //! | `kept` | keeps second copies of files of other nodes, and takes the files over |
 //! | `sets`, `followed`, `pattern`, `checkpoints`, `marker` | sets of checkpoints that stay, and their markers |
@@ -26,6 +26,7 @@ pub mod copies;
 mod dirty_file;
 pub mod elsewhere;
 mod followed;
+pub mod guest_tables;
 pub mod guests;
 mod kept;
 mod kept_file;
@@ -62,7 +63,7 @@ use forebay_store::dirty_log::DirtyLog;
 use forebay_wire::cluster::DirtyFile;
 use forebay_wire::cluster::SHARED;
 use forebay_wire::{DirtyStatus, GuestMode, MAX_PACKET_BYTES, Refusal};
-use guests::Guests;
+use guest_tables::Guests;
 use kept_file::Kept;
 use rustix::fs::{OFlags, Uid, fchown, ftruncate};
 use std::collections::{BTreeMap, HashMap};

@@ -1,0 +1,68 @@
+//! Guests, as this node knows them: those of its files, and its programs that are guests of other
+//! nodes ([`super::guests`]).
+
+use super::elsewhere::HOLDER_MAX;
+use crate::lock::lock;
+use forebay_store::dirty::Words;
+use forebay_wire::GuestId;
+use forebay_wire::cluster::DirtyFile;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// Guests of this node's files, and of files of other nodes.
+#[derive(Debug, Default)]
+pub struct Guests {
+    pub(super) here: Mutex<BTreeMap<u64, Known>>,
+    pub(super) away: Mutex<BTreeMap<u64, Arc<Away>>>,
+}
+
+/// A guest of other nodes, as its connections have it in common.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) copy: u64,
+    pub(super) node: String,
+    /// The number of its last connection. Held while a call is under way.
+    pub(super) last: Arc<Mutex<u64>>,
+}
+
+/// A program of this node that is a guest of another one.
+#[derive(Debug)]
+pub struct Away {
+    /// Its names.
+    pub id: GuestId,
+    /// The file.
+    pub file: DirtyFile,
+    pub(super) uid: u32,
+    pub(super) born_ns: Option<i64>,
+    /// What the program shares with this agent.
+    pub words: Words,
+    /// The thread that has opened the file.
+    pub(super) caller: AtomicU32,
+    /// Since when the home does not answer.
+    pub(super) silent: Mutex<Option<Instant>>,
+}
+
+impl Away {
+    /// It has answered.
+    pub(super) fn note_answer(&self) {
+        *lock(&self.silent) = None;
+    }
+
+    /// Whether the home has been silent for so long that it counts as gone.
+    pub(super) fn is_given_up(&self) -> bool {
+        lock(&self.silent).get_or_insert_with(Instant::now).elapsed() > HOLDER_MAX
+    }
+
+    /// In words, that its memory is another one.
+    pub(super) fn lost(&self) -> String {
+        format!("node {} has lost what was written to the file before", self.id.home)
+    }
+
+    /// In words, why its calls fail.
+    pub fn silence(&self, e: &io::Error) -> String {
+        format!("node {}, which has the newest bytes of the file, does not answer: {e}", self.id.home)
+    }
+}
