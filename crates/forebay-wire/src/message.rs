@@ -493,7 +493,7 @@ pub struct GuestId {
     /// Of the guest.
     pub number: u64,
     /// The node of the file.
-    pub home: String,
+    pub holder: String,
     /// Number of the memory there that the file is in.
     pub life: u64,
     /// Number of the dirty file there.

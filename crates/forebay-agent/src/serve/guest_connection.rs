@@ -80,7 +80,7 @@ impl Guest {
                 }
                 Err(e) if is_once => return Err(format!("an append may have been done or not: {e}")),
                 Err(e) if Instant::now() >= until => return Err(self.away.silence(&e)),
-                Err(e) => tracing::debug!(error = %e, home = self.away.id.home, "a guest connects again"),
+                Err(e) => tracing::debug!(error = %e, holder = self.away.id.holder, "a guest connects again"),
             }
         }
     }

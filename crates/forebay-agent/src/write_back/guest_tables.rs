@@ -41,7 +41,7 @@ pub struct Away {
     pub words: Words,
     /// The thread that has opened the file.
     pub(super) caller: AtomicU32,
-    /// Since when the home does not answer.
+    /// Since when the holder does not answer.
     pub(super) silent: Mutex<Option<Instant>>,
 }
 
@@ -51,18 +51,18 @@ impl Away {
         *lock(&self.silent) = None;
     }
 
-    /// Whether the home has been silent for so long that it counts as gone.
+    /// Whether the holder has been silent for so long that it counts as gone.
     pub(super) fn is_given_up(&self) -> bool {
         lock(&self.silent).get_or_insert_with(Instant::now).elapsed() > HOLDER_MAX
     }
 
     /// In words, that its memory is another one.
     pub(super) fn lost(&self) -> String {
-        format!("node {} has lost what was written to the file before", self.id.home)
+        format!("node {} has lost what was written to the file before", self.id.holder)
     }
 
     /// In words, why its calls fail.
     pub fn silence(&self, e: &io::Error) -> String {
-        format!("node {}, which has the newest bytes of the file, does not answer: {e}", self.id.home)
+        format!("node {}, which has the newest bytes of the file, does not answer: {e}", self.id.holder)
     }
 }

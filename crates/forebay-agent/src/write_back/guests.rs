@@ -1,11 +1,11 @@
-//! Programs of several nodes that write one file: all of it is dirty on one of them, its *home*,
+//! Programs of several nodes that write one file: all of it is dirty on one of them, its *holder*,
 //! and those of the other nodes are *guests* there.
 //!
-//! A guest writes and reads by requests, which pass through its own agent to that of the home
-//! (`serve/guest.rs`). There they are calls on the same content that the home's own programs write,
-//! so the kernel of one node orders all of them, and what is true of a dirty file (passes, second
-//! copies, rooms, sets) is true of this one. If the file is called in, guests go on at the PFS like
-//! its other writers.
+//! A guest writes and reads by requests, which pass through its own agent to that of the holder
+//! (`serve/guest.rs`). There they are calls on the same content that the holder's own programs
+//! write, so the kernel of one node orders all of them, and what is true of a dirty file (passes,
+//! second copies, rooms, sets) is true of this one. If the file is called in, guests go on at the
+//! PFS like its other writers.
 //!
 //! A guest that has lost its connection makes another one, to the same node and the same dirty
 //! file, by its number there. The number of the memory tells whether what it wrote before is still
@@ -83,11 +83,11 @@ pub enum Waits {
 /// Why a program is no guest.
 #[derive(Debug)]
 pub enum NoGuest {
-    /// Not now; what it wrote, if anything, is at its home.
+    /// Not now; what it wrote, if anything, is at its holder.
     Refused(String),
     /// The PFS has what it wrote.
     OnPfs,
-    /// The home does not answer.
+    /// The holder does not answer.
     Silent(io::Error),
     /// What it has written is lost.
     Lost(String),
@@ -359,8 +359,8 @@ impl WriteBack {
         let id = match resumes {
             Some(id) => id,
             None => match self.claims.holder(&file) {
-                Ok(Some(home)) if home != SHARED => {
-                    GuestId { number: self.new_number(), home, life: 0, copy: 0 }
+                Ok(Some(holder)) if holder != SHARED => {
+                    GuestId { number: self.new_number(), holder, life: 0, copy: 0 }
                 }
                 _ => return Err(NoGuest::OnPfs),
             },
@@ -390,7 +390,7 @@ impl WriteBack {
         hasher.finish() | GUEST_BIT
     }
 
-    /// Connects a guest to its home; also the numbers of the memory there and of the file.
+    /// Connects a guest to its holder; also the numbers of the memory there and of the file.
     fn connect_as(&self, away: &Away, truncated: bool) -> Result<(Link, u64, u64), NoGuest> {
         let opening = GuestOpening {
             file: away.file.clone(),
@@ -401,7 +401,7 @@ impl WriteBack {
             copy: (away.id.copy != 0).then_some(away.id.copy),
         };
         let limit = Instant::now() + SILENCE_MAX;
-        let mut link = self.elsewhere.connect(&away.id.home, limit).map_err(NoGuest::Silent)?;
+        let mut link = self.elsewhere.connect(&away.id.holder, limit).map_err(NoGuest::Silent)?;
         let (life, welcomed) = link.guest(opening, Instant::now() + WELCOME_MAX).map_err(NoGuest::Silent)?;
         if away.id.life != 0 && away.id.life != life {
             return Err(NoGuest::Lost(away.lost()));
@@ -414,7 +414,7 @@ impl WriteBack {
         }
     }
 
-    /// As long as the home may come back, connects a guest to it again.
+    /// As long as the holder may come back, connects a guest to it again.
     ///
     /// # Errors
     /// Why it is none any more.
@@ -472,42 +472,42 @@ impl WriteBack {
     /// As [`WriteBack::call_in`], of a guest's file.
     pub(super) fn call_in_for(&self, away: &Away) -> Drained {
         let (file, life, copy) = (away.file.clone(), away.id.life, away.id.copy);
-        self.ask_home(away, ANSWER, &PeerRequest::CallInForGuest { file, life, copy })
+        self.ask_holder(away, ANSWER, &PeerRequest::CallInForGuest { file, life, copy })
     }
 
     /// Waits until the second place has a guest's file, or the PFS.
     pub fn keep_for_guest(&self, away: &Away, second: SecondPlace) -> Drained {
         let (file, life, copy) = (away.file.clone(), away.id.life, away.id.copy);
-        self.ask_home(away, KEPT_MAX, &PeerRequest::KeepForGuest { file, life, copy, second })
+        self.ask_holder(away, KEPT_MAX, &PeerRequest::KeepForGuest { file, life, copy, second })
     }
 
     /// Waits until the PFS has a file that is dirty on another node, if it is.
     pub fn sync_elsewhere(&self, mount: usize, ino: u64) -> Drained {
         let file = self.name_of(mount, ino);
-        let home = match self.claims.holder(&file) {
-            Ok(Some(home)) if home != SHARED => home,
+        let holder = match self.claims.holder(&file) {
+            Ok(Some(holder)) if holder != SHARED => holder,
             Ok(_) => return Drained::Yes,
             Err(e) => {
                 let why = format!("nobody says whether another node has newer bytes: {e}");
                 return Drained::Failed(libc::EAGAIN, why);
             }
         };
-        let asked = self.elsewhere.connect(&home, Instant::now() + SILENCE_MAX).and_then(|mut link| {
+        let asked = self.elsewhere.connect(&holder, Instant::now() + SILENCE_MAX).and_then(|mut link| {
             link.ask_until_done(&PeerRequest::SyncDirty(file), Instant::now() + SILENCE_MAX)
         });
         match asked {
             Ok(true) => Drained::Yes,
             Ok(false) => Drained::NotYet,
             Err(e) => {
-                Drained::Failed(libc::EIO, format!("node {home} has newer bytes than the file system: {e}"))
+                Drained::Failed(libc::EIO, format!("node {holder} has newer bytes than the file system: {e}"))
             }
         }
     }
 
-    fn ask_home(&self, away: &Away, patience: Duration, request: &PeerRequest) -> Drained {
+    fn ask_holder(&self, away: &Away, patience: Duration, request: &PeerRequest) -> Drained {
         let until = Instant::now() + patience;
         loop {
-            let asked = self.elsewhere.connect(&away.id.home, Instant::now() + SILENCE_MAX);
+            let asked = self.elsewhere.connect(&away.id.holder, Instant::now() + SILENCE_MAX);
             let asked = asked.map(|mut link| {
                 loop {
                     match link.ask_until_done(request, Instant::now() + SILENCE_MAX) {
@@ -524,7 +524,7 @@ impl WriteBack {
                 Ok(Err(e)) if e.kind() == io::ErrorKind::StaleNetworkFileHandle => {
                     return Drained::Failed(libc::EIO, away.lost());
                 }
-                // The home has answered that it cannot.
+                // The holder has answered that it cannot.
                 Ok(Err(e)) if e.get_ref().is_some() => return Drained::Failed(libc::EIO, e.to_string()),
                 Ok(Err(e)) | Err(e) if away.is_given_up() || self.stop.is_stopping() => {
                     return Drained::Failed(libc::EIO, away.silence(&e));

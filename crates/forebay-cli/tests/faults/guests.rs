@@ -425,12 +425,12 @@ fn an_agent_that_is_started_anew_keeps_what_a_guest_syncs() {
     cluster.start_killed(1);
     cluster.wait_members(3);
     ranks.iter_mut().for_each(Rank::go_on);
-    let [mut home, guest] = ranks;
+    let [mut holder, guest] = ranks;
     guest.end();
-    home.arrive();
+    holder.arrive();
     assert!(dirty(&cluster, 0).contains("second copy on node"), "{}", dirty(&cluster, 0));
-    let _its_node_is_lost = home.child.kill();
-    home.child.wait().unwrap();
+    let _its_node_is_lost = holder.child.kill();
+    holder.child.wait().unwrap();
 }
 
 #[test]
@@ -444,7 +444,7 @@ fn what_somebody_writes_beside_guests_is_kept_beside_it() {
     std::fs::write(&file, b"of somebody else").unwrap();
     cluster.kill_agent(1);
     cluster.start_killed(1);
-    // The one of the home is the last, so that it has the file open as long as the guest.
+    // The one of the holder is the last, so that it has the file open as long as the guest.
     for mut rank in ranks.into_iter().rev() {
         rank.go_on();
         rank.end();
@@ -479,8 +479,8 @@ if rank == 1:
     os.rename(path, os.path.dirname(path) + '/good')";
     let mut ranks = begun(&cluster, &[], then, &file);
     ranks.iter_mut().for_each(Rank::go_on);
-    let [mut home, mut guest] = ranks;
-    home.arrive();
+    let [mut holder, mut guest] = ranks;
+    holder.arrive();
     let mut failed = String::new();
     std::io::BufRead::read_line(&mut guest.stdout, &mut failed).unwrap();
     assert_eq!(failed, "5\n");
@@ -489,8 +489,8 @@ if rank == 1:
     slow.fault("none");
     guest.go_on();
     guest.end();
-    home.go_on();
-    home.end();
+    holder.go_on();
+    holder.end();
     let there = std::fs::read(&good).unwrap();
     assert!(there == [[b'0'; 5000], [b'1'; 5000]].concat(), "{} bytes", there.len());
 }
@@ -506,30 +506,30 @@ fn a_guest_on_a_mount_of_its_own_writes_with_the_others() {
     let mounted = mount.arg(&file).arg(slow.mount()).arg(&at).output().unwrap();
     assert!(mounted.status.success(), "{}", text(&mounted.stderr));
     let script = format!(
-        "{OPEN}os.pwrite(fd, b'home', 0)\nbarrier()\nbarrier()\nassert os.pread(fd, 9, 0) == b'homeguest'"
+        "{OPEN}os.pwrite(fd, b'first', 0)\nbarrier()\nbarrier()\nassert os.pread(fd, 10, 0) == b'firstguest'"
     );
-    let mut home = Rank::start(&cluster, 0, &[], &script, &file);
-    home.arrive();
-    home.go_on();
-    home.arrive();
+    let mut holder = Rank::start(&cluster, 0, &[], &script, &file);
+    holder.arrive();
+    holder.go_on();
+    holder.arrive();
     let script = "
 import os, sys
 fd = os.open(sys.argv[1], os.O_RDWR)
-assert os.pread(fd, 9, 0) == b'home', os.pread(fd, 9, 0)
-os.pwrite(fd, b'guest' * 200_000, 4)
-os.ftruncate(fd, 9)
-assert os.fstat(fd).st_size == 9 == os.stat(sys.argv[1]).st_size
-assert os.lseek(fd, 2, os.SEEK_HOLE) == 9";
+assert os.pread(fd, 9, 0) == b'first', os.pread(fd, 9, 0)
+os.pwrite(fd, b'guest' * 200_000, 5)
+os.ftruncate(fd, 10)
+assert os.fstat(fd).st_size == 10 == os.stat(sys.argv[1]).st_size
+assert os.lseek(fd, 2, os.SEEK_HOLE) == 10";
     let guest = Command::new("python3").args(["-c", script]).arg(at.join("shared")).output().unwrap();
     let unmounted = cluster.cli(1, &["umount", at.to_str().unwrap()]);
     assert!(guest.status.success(), "{}", text(&guest.stderr));
     assert!(unmounted.status.success(), "{}", text(&unmounted.stderr));
-    home.go_on();
-    home.arrive();
-    home.go_on();
-    home.end();
+    holder.go_on();
+    holder.arrive();
+    holder.go_on();
+    holder.end();
     assert!(dirty(&cluster, 0).contains("shared"));
     slow.fault("none");
     sync(&cluster, 0);
-    assert_eq!(std::fs::read(slow.behind("shared")).unwrap(), b"homeguest");
+    assert_eq!(std::fs::read(slow.behind("shared")).unwrap(), b"firstguest");
 }
