@@ -27,6 +27,12 @@ pub struct GuestFile {
     connection: Mutex<Option<Connection>>,
 }
 
+/// Length, blocks of 512 bytes, and time of the last write in nanoseconds since 1970.
+type Facts = (u64, u64, i64);
+
+/// Bytes that were written or read; facts that were asked for.
+type Done = (u64, Option<Facts>);
+
 #[derive(Debug)]
 struct Connection {
     channel: Channel,
@@ -120,7 +126,7 @@ impl GuestFile {
         request: &Request,
         fill: impl Fn(&OwnedFd) -> io::Result<()>,
         mut take: impl FnMut(&OwnedFd, u64) -> io::Result<()>,
-    ) -> io::Result<Option<(u64, Option<(u64, u64, i64)>)>> {
+    ) -> io::Result<Option<Done>> {
         // Twice would be two appends.
         let is_once = matches!(request, Request::GuestWrite { appends: true, .. });
         let mut current = self.connection.lock().unwrap_or_else(PoisonError::into_inner);

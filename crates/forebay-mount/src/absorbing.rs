@@ -63,7 +63,8 @@ impl Fs {
         let is_wanted = writes && self.is_to_be_absorbed(node);
         let is_empty = now.size == 0 || is_full_again;
         let is_known = !is_new && (is_dirty || is_foreign || is_full_again);
-        if !is_known && !(is_wanted && is_empty) {
+        let is_meant = is_known || is_wanted && is_empty;
+        if !is_meant {
             return Ok(None);
         }
         let anew = match writes {
