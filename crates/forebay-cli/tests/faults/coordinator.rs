@@ -238,7 +238,7 @@ impl Cluster {
     fn candidates(&self) -> String {
         match self.others.is_empty() {
             true => format!("{:?}", self.address),
-            false => format!("{:?}", [&[self.address.clone()], &self.others[..]].concat()),
+            false => format!("{:?}", [std::slice::from_ref(&self.address), &self.others[..]].concat()),
         }
     }
 

@@ -265,15 +265,17 @@ fn writers_of_all_nodes_go_on_at_the_pfs_if_the_file_is_called_in() {
     let _unmounted = Unmounted::of(&cluster, 2);
     slow.fault("none");
     let file = slow.at("shared");
+    let mut strangers = Vec::new();
     let between = |_| {
         // A program that is to write through to the PFS opens the file on the guest's node.
         let third = file.clone();
         let mut command = Command::new(FOREBAY);
         command.args(["run", "--", "sh", "-c"]).env("FOREBAY_SOCKET", cluster.socket(1));
         command.arg(format!("sleep 0.7; exec 3<>{}; sleep 0.3", third.display()));
-        command.spawn().unwrap();
+        strangers.push(command.spawn().unwrap());
     };
     run_all(&cluster, &[], &format!("{OPEN}{SLOWLY}"), &file, 1, between);
+    strangers.iter_mut().for_each(|stranger| assert!(stranger.wait().unwrap().success()));
     assert!(std::fs::read(slow.behind("shared")).unwrap() == strided(), "without a sync");
     assert_eq!((dirty(&cluster, 0).as_str(), dirty(&cluster, 1).as_str()), ("[]", "[]"));
     assert_eq!(cluster.sum("absorbed_files_total"), 1);
