@@ -74,7 +74,7 @@ class Link:
     def copy(self, source, sink):
         try:
             while data := source.recv(1 << 16):
-                # What is cut arrives nowhere, and nobody is told.
+                # A cut drops bytes without closing the connection.
                 if not self.is_cut:
                     sink.sendall(data)
         except OSError:

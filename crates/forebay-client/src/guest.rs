@@ -1,12 +1,13 @@
 //! A file that is dirty on another node, as programs of this one write and read it (a *guest*).
 //!
-//! Each call is a request to the agent, which passes it on. The bytes pass through a buffer that
-//! both have mapped. If the agent is started anew, or the other node's, the call is made once more.
+//! Each call is a request to the agent, which passes it on. The bytes pass through a file in memory
+//! that both have open. If the agent is started anew, or the other node's, the call is made once
+//! more.
 
 use crate::error::{errno, with_message};
 use crate::session::{NO_AGENT_MAX, NO_AGENT_PAUSE, Session, unexpected};
 use forebay_store::dirty::Words;
-use forebay_wire::{Channel, GUEST_BYTES, GuestId, Reply, Request};
+use forebay_wire::{Channel, GUEST_BYTES, GuestCall, GuestId, Reply, Request};
 use rustix::io::{pread, pwrite};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -85,7 +86,7 @@ impl GuestFile {
         }
         let len = data.len().min(GUEST_BYTES) as u32;
         let fill = |buffer: &OwnedFd| Ok(pwrite(buffer, &data[..len as usize], 0).map(drop)?);
-        let done = self.ask(&Request::GuestWrite { offset, len, appends }, fill, |_, _| Ok(()))?;
+        let done = self.ask(GuestCall::Write { offset, len, appends }, fill, |_, _| Ok(()))?;
         Ok(done.map(|(bytes, _)| bytes as usize))
     }
 
@@ -99,7 +100,7 @@ impl GuestFile {
             let bytes = bytes.min(u64::from(len)) as usize;
             Ok(pread(buffer, &mut room[..bytes], 0).map(drop)?)
         };
-        let done = self.ask(&Request::GuestRead { offset, len }, |_| Ok(()), take)?;
+        let done = self.ask(GuestCall::Read { offset, len }, |_| Ok(()), take)?;
         Ok(done.map(|(bytes, _)| bytes as usize))
     }
 
@@ -108,7 +109,7 @@ impl GuestFile {
     /// # Errors
     /// As [`GuestFile::write`].
     pub fn set_len(&self, size: u64) -> io::Result<Option<()>> {
-        Ok(self.ask(&Request::GuestCut(size), |_| Ok(()), |_, _| Ok(()))?.map(drop))
+        Ok(self.ask(GuestCall::Cut(size), |_| Ok(()), |_, _| Ok(()))?.map(drop))
     }
 
     /// Length, blocks of 512 bytes, and time of the last write in nanoseconds since 1970; `None`:
@@ -117,18 +118,18 @@ impl GuestFile {
     /// # Errors
     /// As [`GuestFile::write`].
     pub fn stat(&self) -> io::Result<Option<(u64, u64, i64)>> {
-        let done = self.ask(&Request::GuestStat, |_| Ok(()), |_, _| Ok(()))?;
+        let done = self.ask(GuestCall::Stat, |_| Ok(()), |_, _| Ok(()))?;
         Ok(done.and_then(|(_, stat)| stat))
     }
 
     fn ask(
         &self,
-        request: &Request,
+        call: GuestCall,
         fill: impl Fn(&OwnedFd) -> io::Result<()>,
         mut take: impl FnMut(&OwnedFd, u64) -> io::Result<()>,
     ) -> io::Result<Option<Done>> {
         // Twice would be two appends.
-        let is_once = matches!(request, Request::GuestWrite { appends: true, .. });
+        let is_once = matches!(call, GuestCall::Write { appends: true, .. });
         let mut current = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let until = Instant::now() + NO_AGENT_MAX;
         loop {
@@ -145,7 +146,7 @@ impl GuestFile {
                 },
             };
             fill(&connection.buffer)?;
-            let sent = connection.channel.send(request, &[]);
+            let sent = connection.channel.send(&Request::GuestCall(call), &[]);
             match sent.and_then(|()| connection.channel.recv::<Reply>(Some(Instant::now() + ANSWER))) {
                 Ok(answer) => {
                     let done = match answer.message {
@@ -183,7 +184,7 @@ impl Drop for GuestFile {
             && let Some(connection) = self.connection.get_mut().unwrap_or_else(PoisonError::into_inner)
         {
             // If it does not arrive, the set of the file counts as not closed.
-            let _ = connection.channel.send(&Request::GuestClose, &[]);
+            let _ = connection.channel.send(&Request::GuestCall(GuestCall::Close), &[]);
         }
     }
 }

@@ -31,7 +31,7 @@ pub struct Content {
     asked: Mutex<Instant>,
     /// A write has cleared the bits for set-user-ID programs.
     has_cleared_bits: AtomicBool,
-    /// It is the program's close that counts: not where another library tells of that.
+    /// Its end is the program's close; false if the program's library reports that itself.
     notes_closes: bool,
     /// What the descriptor takes of the user's share.
     _share: Option<Share>,
@@ -59,7 +59,7 @@ impl Content {
         }
     }
 
-    /// The library of its program tells when it is closed.
+    /// For a program whose library reports its close.
     pub fn closed_by_program(mut self) -> Self {
         self.notes_closes = false;
         self

@@ -295,8 +295,8 @@ fn is_taken(to: c_int) -> bool {
 }
 
 /// Which number a call of `fcntl` means: locks are those of the file on the PFS, where programs of
-/// other nodes see them. The library is told before the lock is there, because from then on no
-/// descriptor of the file may be closed.
+/// other nodes see them. This is noted before the lock is there, because from then on no descriptor
+/// of the file may be closed.
 #[inline]
 fn before_fcntl(fd: c_int, command: c_int) -> c_int {
     match command {

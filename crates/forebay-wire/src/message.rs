@@ -447,32 +447,39 @@ pub enum Request {
         /// The thread whose open this is.
         caller: u32,
     },
-    /// Write the first `len` bytes of the buffer, at most [`GUEST_BYTES`]. → [`Reply::GuestDone`],
-    /// [`Reply::GuestLeft`] or [`Reply::Failed`]; so for the next three
-    GuestWrite {
+    /// A call on the file of [`Request::GuestOpen`]; its bytes are at the beginning of the buffer.
+    /// → [`Reply::GuestDone`], [`Reply::DirtyStat`], [`Reply::GuestLeft`] or [`Reply::Failed`]
+    GuestCall(GuestCall),
+}
+
+/// What a program does to a file that is dirty on another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GuestCall {
+    /// Write.
+    Write {
         /// Where.
         offset: u64,
-        /// How many bytes.
+        /// How many bytes, at most [`GUEST_BYTES`].
         len: u32,
         /// At the end of the file instead.
         appends: bool,
     },
-    /// Read into the buffer, as [`Request::GuestWrite`].
-    GuestRead {
+    /// Read.
+    Read {
         /// From where.
         offset: u64,
-        /// How many bytes at most.
+        /// How many bytes at most, and at most [`GUEST_BYTES`].
         len: u32,
     },
     /// Cut or extend it to so many bytes.
-    GuestCut(u64),
-    /// Its length and times. → [`Reply::DirtyStat`], or as [`Request::GuestWrite`]
-    GuestStat,
+    Cut(u64),
+    /// Ask for its length and times.
+    Stat,
     /// The program has closed the file. One way.
-    GuestClose,
+    Close,
 }
 
-/// Bytes of a [`Request::GuestWrite`] or [`Request::GuestRead`], at most.
+/// Bytes that one [`GuestCall`] writes or reads, at most.
 pub const GUEST_BYTES: usize = 256 << 10;
 
 /// Whether a program can write a file that is dirty on another node.

@@ -20,7 +20,7 @@
 
 use crate::cluster::{DirtyFile, FileRef};
 use crate::hpc::HpcPhase;
-use crate::message::SecondPlace;
+use crate::message::{GuestCall, SecondPlace};
 use crate::shuffle::Block;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -173,30 +173,10 @@ pub enum PeerRequest {
     /// A program of the asking node writes a file that is dirty at the other node, by this
     /// connection. → [`PeerReply::Guest`]
     Guest(Box<GuestOpening>),
-    /// Write the `len` bytes that follow, at most [`GUEST_BYTES`](crate::GUEST_BYTES). →
-    /// [`PeerReply::GuestDone`], [`PeerReply::GuestLeft`] or [`PeerReply::Failed`]; so for the next
-    /// three
-    GuestWrite {
-        /// Where.
-        offset: u64,
-        /// How many bytes.
-        len: u32,
-        /// At the end of the file instead.
-        appends: bool,
-    },
-    /// Read. → [`PeerReply::Piece`] and its bytes, or as above
-    GuestRead {
-        /// From where.
-        offset: u64,
-        /// How many bytes at most.
-        len: u32,
-    },
-    /// Cut or extend it to so many bytes.
-    GuestCut(u64),
-    /// Its length and times. → [`PeerReply::GuestStat`], or as above
-    GuestStat,
-    /// The program has closed the file. One way.
-    GuestClose,
+    /// A call of a guest; the bytes that it writes follow. → [`PeerReply::GuestDone`],
+    /// [`PeerReply::Piece`] with the bytes that are read, [`PeerReply::GuestStat`],
+    /// [`PeerReply::GuestLeft`], [`PeerReply::GuestReplaced`] or [`PeerReply::Failed`]
+    GuestCall(GuestCall),
     /// Wait until the PFS has a file. → [`PeerReply::Fetched`], [`PeerReply::NotYet`]; the asker
     /// repeats it then; or [`PeerReply::Failed`]; so for the next two
     SyncDirty(DirtyFile),

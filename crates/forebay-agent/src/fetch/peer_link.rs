@@ -13,7 +13,7 @@ use forebay_wire::peer::{
     Wanted, Welcomed, deadline_ms,
 };
 use forebay_wire::shuffle::Block;
-use forebay_wire::{FileRef, GUEST_BYTES, HpcPhase, NodeInfo, frame};
+use forebay_wire::{FileRef, GUEST_BYTES, GuestCall, HpcPhase, NodeInfo, frame};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -281,23 +281,22 @@ impl Link {
         }
     }
 
-    /// Asks for something of a guest. What it writes is the beginning of `buffer`; what it reads
+    /// Makes a call of a guest. What it writes is the beginning of `buffer`; what it reads
     /// comes there. Each part goes within `patience`.
     ///
     /// # Errors
     /// As [`Link::tell_phases`].
-    pub fn ask_as_guest(
+    pub fn call_as_guest(
         &mut self,
-        request: &PeerRequest,
+        call: GuestCall,
         buffer: &OwnedFd,
         patience: Duration,
     ) -> io::Result<PeerReply> {
-        self.send(request, Instant::now() + patience)?;
-        if let PeerRequest::GuestWrite { len, .. } = request {
-            self.send_content(buffer, 0, u64::from(*len), patience)?;
-        }
-        if *request == PeerRequest::GuestClose {
-            return Ok(PeerReply::GuestDone(0));
+        self.send(&PeerRequest::GuestCall(call), Instant::now() + patience)?;
+        match call {
+            GuestCall::Write { len, .. } => self.send_content(buffer, 0, u64::from(len), patience)?,
+            GuestCall::Close => return Ok(PeerReply::GuestDone(0)),
+            GuestCall::Read { .. } | GuestCall::Cut(_) | GuestCall::Stat => {}
         }
         match self.receive(Instant::now() + patience)? {
             PeerReply::Piece { len } if len <= GUEST_BYTES as u64 => {

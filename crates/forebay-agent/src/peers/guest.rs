@@ -6,7 +6,7 @@ use crate::write_back::Drained;
 use crate::write_back::guests::{Guest, Waits, is_replaced};
 use forebay_wire::cluster::DirtyFile;
 use forebay_wire::peer::{GuestOpening, PeerReply, PeerRequest, Welcomed};
-use forebay_wire::{GUEST_BYTES, SecondPlace, frame};
+use forebay_wire::{GUEST_BYTES, GuestCall, SecondPlace, frame};
 use std::io;
 
 impl Serving<'_> {
@@ -14,20 +14,10 @@ impl Serving<'_> {
     pub(super) fn answer_guest(&mut self, request: &PeerRequest) -> io::Result<bool> {
         let reply = match request {
             PeerRequest::Guest(opening) => self.welcome(opening),
-            PeerRequest::GuestWrite { offset, len, appends } => self.guest_write(*offset, *len, *appends)?,
-            PeerRequest::GuestRead { offset, len } => return self.guest_read(*offset, *len).map(|()| true),
-            PeerRequest::GuestCut(size) => {
-                let write_back = &self.server.write_back;
-                done_for_guest(self.guest.as_ref().map(|guest| write_back.cut_for(guest, *size)))
-            }
-            PeerRequest::GuestStat => match self.guest.as_ref().map(Guest::stat) {
-                Some(Ok(Some((size, blocks, mtime_ns)))) => PeerReply::GuestStat { size, blocks, mtime_ns },
-                other => done_for_guest(other.map(|done| done.map(|_| None))),
+            PeerRequest::GuestCall(call) => match self.call(*call)? {
+                Some(reply) => reply,
+                None => return Ok(true),
             },
-            PeerRequest::GuestClose => {
-                self.guest.iter_mut().for_each(Guest::close);
-                return Ok(true);
-            }
             PeerRequest::SyncDirty(file) => drained(self.sync_dirty(file)),
             PeerRequest::KeepForGuest { file, life, copy, second } => {
                 drained(self.keep_for_guest((file, *life, *copy), *second))
@@ -51,6 +41,26 @@ impl Serving<'_> {
             Err(why) => why,
         };
         PeerReply::Guest { life: write_back.life(), welcomed }
+    }
+
+    /// A guest's call; `None`: it is answered, or has no answer.
+    fn call(&mut self, call: GuestCall) -> io::Result<Option<PeerReply>> {
+        let write_back = &self.server.write_back;
+        Ok(Some(match call {
+            GuestCall::Write { offset, len, appends } => self.guest_write(offset, len, appends)?,
+            GuestCall::Read { offset, len } => return self.guest_read(offset, len).map(|()| None),
+            GuestCall::Cut(size) => {
+                done_for_guest(self.guest.as_ref().map(|guest| write_back.cut_for(guest, size)))
+            }
+            GuestCall::Stat => match self.guest.as_ref().map(Guest::stat) {
+                Some(Ok(Some((size, blocks, mtime_ns)))) => PeerReply::GuestStat { size, blocks, mtime_ns },
+                other => done_for_guest(other.map(|done| done.map(|_| None))),
+            },
+            GuestCall::Close => {
+                self.guest.iter_mut().for_each(Guest::close);
+                return Ok(None);
+            }
+        }))
     }
 
     fn guest_write(&mut self, offset: u64, len: u32, appends: bool) -> io::Result<PeerReply> {

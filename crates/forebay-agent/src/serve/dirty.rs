@@ -29,7 +29,7 @@ pub fn absorb(
 ) -> Answer {
     let sender = connection.peer.uid;
     let owner = owner.filter(|_| connection.node.shares.is_operator(sender)).unwrap_or(sender);
-    let again = pfs.try_clone();
+    let again = connection.node.cluster.has_others().then(|| pfs.try_clone());
     match connection.node.write_back.absorb((owner, job), file, pfs, is_wanted, opening) {
         Ok(Taken::Here(got)) => {
             Some((Reply::Dirty { copy: got.copy, size: got.size }, vec![got.content, got.words]))
@@ -37,6 +37,7 @@ pub fn absorb(
         Ok(Taken::Elsewhere) if opening.guest == GuestMode::Descriptor => {
             let node = &connection.node;
             let on = (&*node.write_back, node.mounts[file.mount].root());
+            let again = again.unwrap_or_else(|| Err(std::io::ErrorKind::NotFound.into()));
             let opened = again.and_then(|pfs| node.guest_mounts.open(on, file, &pfs, &opening));
             match opened {
                 Ok((copy, content, words)) => Some((Reply::Dirty { copy, size: 0 }, vec![content, words])),

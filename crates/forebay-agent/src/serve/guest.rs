@@ -5,9 +5,10 @@ use super::guest_connection::Guest;
 use super::session::{Answer, Connection, refuse, reply};
 use crate::mounts::admit::Admitted;
 use crate::write_back::guests::NoGuest;
+use forebay_store::Class;
 use forebay_store::dirty::guest_buffer;
-use forebay_wire::peer::{PeerReply, PeerRequest};
-use forebay_wire::{GUEST_BYTES, GuestId, Refusal, Reply};
+use forebay_wire::peer::PeerReply;
+use forebay_wire::{GUEST_BYTES, GuestCall, GuestId, Refusal, Reply};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// The program becomes a guest of the node where the file is dirty.
@@ -24,11 +25,16 @@ pub fn open(
         Ok(buffers) => buffers,
         Err(e) => return invalid(&e),
     };
+    // One that goes on has had its room.
+    let (cache, bytes) = (&connection.node.cache, GUEST_BYTES as u64);
+    let existing = || cache.budget.reserve_existing(Class::Clients, bytes);
+    let room = cache.reserve(Class::Clients, bytes).or_else(|| resumes.is_some().then(existing));
+    let Some(room) = room else { return refuse(Refusal::NoRoom) };
     let (opened, is_resumed) = ((file.mount, &file.facts, pfs.as_fd()), resumes.is_some());
     match write_back.become_guest(connection.peer.uid, opened, (truncated, caller), resumes) {
         Ok((away, link)) => {
             let (id, words) = (away.id.clone(), away.words.fd().and_then(|fd| fd.try_clone_to_owned().ok()));
-            connection.guest = Some(Guest::new(write_back, away, link, buffer));
+            connection.guest = Some(Guest::new(write_back, away, link, (buffer, room)));
             let Some(words) = words else { return invalid(&"no descriptors left") };
             Some((Reply::Guest(id), vec![words, shared]))
         }
@@ -45,20 +51,21 @@ fn failed(errno: i32, message: String) -> Answer {
 }
 
 /// One of the guest's calls.
-pub fn ask(connection: &mut Connection, request: &PeerRequest) -> Answer {
+pub fn call(connection: &mut Connection, call: GuestCall) -> Answer {
     let Some(guest) = &mut connection.guest else {
         return refuse(Refusal::Invalid("not a guest".into()));
     };
-    if let PeerRequest::GuestWrite { len, .. } | PeerRequest::GuestRead { len, .. } = request
-        && *len as usize > GUEST_BYTES
-    {
-        return refuse(Refusal::Invalid(format!("at most {GUEST_BYTES} bytes at a time")));
+    match call {
+        GuestCall::Write { len, .. } | GuestCall::Read { len, .. } if len as usize > GUEST_BYTES => {
+            return refuse(Refusal::Invalid(format!("at most {GUEST_BYTES} bytes at a time")));
+        }
+        GuestCall::Close => {
+            guest.close();
+            return None;
+        }
+        _ => {}
     }
-    if *request == PeerRequest::GuestClose {
-        guest.close();
-        return None;
-    }
-    match guest.ask(request) {
+    match guest.call(call) {
         Ok(PeerReply::GuestDone(bytes)) => reply(Reply::GuestDone(bytes)),
         Ok(PeerReply::GuestLeft) => reply(Reply::GuestLeft),
         Ok(PeerReply::GuestStat { size, blocks, mtime_ns }) => {

@@ -4,7 +4,9 @@ use crate::fetch::peer_link::Link;
 use crate::write_back::WriteBack;
 use crate::write_back::guest_tables::Away;
 use crate::write_back::guests::NoGuest;
-use forebay_wire::peer::{PeerReply, PeerRequest};
+use forebay_store::Reservation;
+use forebay_wire::GuestCall;
+use forebay_wire::peer::PeerReply;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,6 +27,8 @@ pub struct Guest {
     buffer: OwnedFd,
     /// Why its calls fail.
     broken: Option<String>,
+    /// Of the buffer.
+    _room: Reservation,
 }
 
 impl Drop for Guest {
@@ -35,24 +39,28 @@ impl Drop for Guest {
 
 impl Guest {
     /// One that has this `link`, or makes one when it is needed.
-    pub fn new(write_back: Arc<WriteBack>, away: Arc<Away>, link: Option<Link>, buffer: OwnedFd) -> Self {
-        Guest { write_back, away, link, buffer, broken: None }
+    pub fn new(
+        write_back: Arc<WriteBack>,
+        away: Arc<Away>,
+        link: Option<Link>,
+        (buffer, room): (OwnedFd, Reservation),
+    ) -> Self {
+        Guest { write_back, away, link, buffer, broken: None, _room: room }
     }
 
     /// The program has closed the file.
     pub fn close(&mut self) {
-        let request = PeerRequest::GuestClose;
         // If it does not arrive, the set of the file counts as not closed.
-        let _ = self.link.as_mut().map(|link| link.ask_as_guest(&request, &self.buffer, PATIENCE));
+        let _ = self.link.as_mut().map(|link| link.call_as_guest(GuestCall::Close, &self.buffer, PATIENCE));
     }
 
-    /// Asks the other node, which may be starting anew.
+    /// Makes a call on the other node, which may be starting anew.
     ///
     /// # Errors
     /// Why it fails.
-    pub fn ask(&mut self, request: &PeerRequest) -> Result<PeerReply, String> {
+    pub fn call(&mut self, call: GuestCall) -> Result<PeerReply, String> {
         // Twice would be two appends.
-        let is_once = matches!(request, PeerRequest::GuestWrite { appends: true, .. });
+        let is_once = matches!(call, GuestCall::Write { appends: true, .. });
         // The program waits a little longer.
         let until = Instant::now() + ANSWER_MAX;
         loop {
@@ -72,8 +80,8 @@ impl Guest {
                     }
                 },
             };
-            match link.ask_as_guest(request, &self.buffer, PATIENCE) {
-                Ok(PeerReply::GuestReplaced) => {}
+            match link.call_as_guest(call, &self.buffer, PATIENCE) {
+                Ok(PeerReply::GuestReplaced) if Instant::now() < until => {}
                 Ok(answer) => {
                     self.link = Some(link);
                     return Ok(answer);

@@ -18,11 +18,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// `f_type` of FUSE file systems.
 const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
+
+/// A mount is ready in so long, or is given up.
+const START_MAX: Duration = Duration::from_secs(8);
+const LOOK: Duration = Duration::from_millis(5);
 
 /// See the module.
 #[derive(Debug)]
@@ -94,10 +99,25 @@ impl GuestMounts {
         let mut command = Command::new(program);
         command.arg("--socket").arg(&self.socket).arg("mount").arg("--for-guests");
         command.arg("--write-back").arg(root).arg(root).arg(&at);
-        let output = command.stdin(Stdio::null()).output()?;
-        match output.status.success() {
-            true => Ok(at),
-            false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+        let started = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        wait_for_start(started).map(|()| at)
+    }
+}
+
+/// Waits until a mount is ready, which a PFS that hangs may keep from it.
+fn wait_for_start(mut started: Child) -> io::Result<()> {
+    let until = Instant::now() + START_MAX;
+    while started.try_wait()?.is_none() {
+        if Instant::now() >= until {
+            started.kill()?;
+            started.wait()?;
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "its mount is not ready in time"));
         }
+        std::thread::sleep(LOOK);
+    }
+    let output = started.wait_with_output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
     }
 }

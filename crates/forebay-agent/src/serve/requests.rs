@@ -10,7 +10,6 @@ use crate::jobs::job_state::Size;
 use crate::mounts::admit::{Admitted, NoFile, admit_at, require_writer};
 use crate::write_back::Opening;
 use forebay_store::Reservation;
-use forebay_wire::peer::PeerRequest;
 use forebay_wire::{Refusal, Reply, Request};
 use rustix::fs::OFlags;
 use std::os::fd::{AsFd, OwnedFd};
@@ -80,13 +79,7 @@ impl Connection {
                 .with_writer(fds, |c, file, _, writing| {
                     guest::open(c, &file, &writing, (truncated, caller), resumes)
                 }),
-            Request::GuestWrite { offset, len, appends } => {
-                guest::ask(self, &PeerRequest::GuestWrite { offset, len, appends })
-            }
-            Request::GuestRead { offset, len } => guest::ask(self, &PeerRequest::GuestRead { offset, len }),
-            Request::GuestCut(size) => guest::ask(self, &PeerRequest::GuestCut(size)),
-            Request::GuestStat => guest::ask(self, &PeerRequest::GuestStat),
-            Request::GuestClose => guest::ask(self, &PeerRequest::GuestClose),
+            Request::GuestCall(call) => guest::call(self, call),
             Request::CheckpointRule(rule) => checkpoints::set_rule(self, rule),
             Request::CheckpointMarkers(selectors) => checkpoints::wait_for_markers(self, &selectors),
             Request::CheckpointList => checkpoints::list(self),

@@ -8,11 +8,10 @@
 //! PFS like its other writers.
 //!
 //! A guest that has lost its connection makes another one, to the same node and the same dirty
-//! file, by its number there. The number of the memory tells whether what it wrote before is still
-//! there; if not, or if another node has taken the file over, all its calls fail from then on. A
-//! number that is not dirty any more in the same memory is on the PFS. Of two connections of one
-//! guest the later one counts, so that nothing that is still on its way by the earlier one comes
-//! over newer bytes.
+//! file, by its number there. If the memory has another number by then, what the guest wrote is
+//! lost; then, or if another node has taken the file over, all its calls fail. A file that is not
+//! dirty any more in the same memory is on the PFS. Of two connections of one guest the later one
+//! counts, so that nothing that is still on its way by the earlier one comes over newer bytes.
 
 use super::copies::Wanted;
 use super::dirty_file::Stamp;
@@ -357,6 +356,10 @@ impl WriteBack {
         let file = self.name_of(mount, facts.version.ino);
         let is_resumed = resumes.is_some();
         let id = match resumes {
+            // A program may make one up, and must not get the place of another user's.
+            Some(id) if !self.may_resume(uid, id.number) => {
+                return Err(NoGuest::Lost("the guest is another user's".into()));
+            }
             Some(id) => id,
             None => match self.claims.holder(&file) {
                 Ok(Some(holder)) if holder != SHARED => {
@@ -381,6 +384,10 @@ impl WriteBack {
         let away = Arc::new(away);
         lock(&self.guests.away).insert(away.id.number, away.clone());
         Ok((away, link))
+    }
+
+    fn may_resume(&self, uid: u32, number: u64) -> bool {
+        Self::is_guest(number) && self.guest_away(number).is_none_or(|away| away.uid == uid)
     }
 
     fn new_number(&self) -> u64 {

@@ -4,6 +4,7 @@
 use crate::common::{FOREBAY, SlowFs, text, wait_for};
 use crate::coordinator::Cluster;
 use std::io::{Read as _, Write as _};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -534,4 +535,35 @@ assert os.lseek(fd, 2, os.SEEK_HOLE) == 10";
     slow.fault("none");
     sync(&cluster, 0);
     assert_eq!(std::fs::read(slow.behind("shared")).unwrap(), b"firstguest");
+}
+
+#[test]
+fn a_program_that_makes_up_the_number_of_a_guest_gets_no_place() {
+    use forebay_wire::{Channel, GuestId, Hello, MAGIC, PROTOCOL, Reply, Request, Welcome};
+    let Some((slow, cluster)) = failing(2) else { return };
+    let _unmounted = Unmounted::of(&cluster, 2);
+    let file = slow.at("shared");
+    let ranks = begun(&cluster, &[], "", &file);
+    let open = std::fs::File::options().read(true).write(true).open(&file).unwrap();
+    // Node 0 has a dirty file of this number: calls about it would go elsewhere.
+    let listed: serde_json::Value = serde_json::from_str(&dirty(&cluster, 0)).unwrap();
+    let number = listed[0]["number"].as_u64().unwrap();
+    let channel = Channel::connect(&cluster.socket(0)).unwrap();
+    channel.send(&Hello { magic: MAGIC, protocol: PROTOCOL, want_ring: false }, &[]).unwrap();
+    assert!(channel.recv::<Welcome>(None).unwrap().message.protocol_fits);
+    let id = GuestId { number, holder: "n1".into(), life: 0, copy: 0 };
+    let request = Request::GuestOpen { truncated: false, resumes: Some(id), caller: 0 };
+    channel.send(&request, &[open.as_fd(), open.as_fd()]).unwrap();
+    let answer = channel.recv::<Reply>(None).unwrap().message;
+    assert!(
+        matches!(&answer, Reply::Failed { message, .. } if message.contains("another user's")),
+        "{answer:?}"
+    );
+    for mut rank in ranks {
+        rank.go_on();
+        rank.end();
+    }
+    assert!(dirty(&cluster, 0).contains("shared"));
+    slow.fault("none");
+    sync(&cluster, 0);
 }
