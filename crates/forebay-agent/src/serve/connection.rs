@@ -20,6 +20,7 @@ use forebay_wire::{Channel, Hello, MAGIC, MAX_PACKET_BYTES, PROTOCOL, Refusal, R
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -140,7 +141,7 @@ impl Clients {
             hpc: false,
             listing: None,
             syncing: None,
-            syncing_elsewhere: None,
+            syncing_elsewhere: BTreeSet::new(),
             keeping: None,
             coming: None,
             guest: None,

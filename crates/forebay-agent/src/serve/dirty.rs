@@ -78,27 +78,28 @@ pub fn call_in(connection: &Connection, copy: u64) -> Answer {
     drained(connection.node.write_back.call_in(connection.peer.uid, copy))
 }
 
-/// Waits until the PFS has one file, or all of the user's. The first question says what is meant,
-/// the others repeat it.
+/// Waits until the PFS has one file, or all that the user's programs have written on this node.
+/// The first question says what is meant, the others repeat it.
 pub fn sync(connection: &mut Connection, fds: Vec<Sent>) -> Answer {
-    let write_back = &connection.node.write_back;
+    let (write_back, uid) = (connection.node.write_back.clone(), connection.peer.uid);
     let one = match fds.first() {
-        None => connection.syncing_elsewhere.take(),
+        None => None,
         Some(Sent { place, .. }) => match place.mount {
             Some(mount) => Some((mount, place.ino)),
             None => return refuse(Refusal::NotOnMount),
         },
     };
-    if let Some((mount, ino)) = one.filter(|(mount, ino)| !write_back.is_known(*mount, *ino)) {
-        let answer = write_back.sync_elsewhere(mount, ino);
-        connection.syncing_elsewhere = one.filter(|_| answer == Drained::NotYet);
-        return drained(answer);
-    }
-    let syncing = connection.syncing.take();
-    let mut wanted = syncing.unwrap_or_else(|| write_back.to_sync(connection.peer.uid, one));
-    let answer = write_back.sync(&mut wanted);
+    let mut elsewhere = std::mem::take(&mut connection.syncing_elsewhere);
+    let mut here = connection.syncing.take().unwrap_or_else(|| {
+        elsewhere = write_back.to_sync_elsewhere(uid, one);
+        write_back.to_sync(uid, one)
+    });
+    let answer = match write_back.sync(&mut here) {
+        Drained::Yes => write_back.sync_elsewhere(&mut elsewhere),
+        other => other,
+    };
     if answer == Drained::NotYet {
-        connection.syncing = Some(wanted);
+        (connection.syncing, connection.syncing_elsewhere) = (Some(here), elsewhere);
     }
     drained(answer)
 }

@@ -28,8 +28,9 @@ use crate::write_back::copies::Wanted;
 use crate::write_back::newest::Newest;
 use forebay_store::ring::RingReader;
 use forebay_wire::channel::Peer;
+use forebay_wire::cluster::DirtyFile;
 use forebay_wire::{Refusal, Reply};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::Receiver;
@@ -142,8 +143,8 @@ pub struct Connection {
     pub listing: Option<Share>,
     /// Dirty files that it waits for, each with the passes that had begun before.
     pub syncing: Option<BTreeMap<u64, u64>>,
-    /// A file that it waits for, by mount and inode, and that is dirty on another node perhaps.
-    pub syncing_elsewhere: Option<(usize, u64)>,
+    /// Files that it waits for, and that are dirty on other nodes perhaps.
+    pub syncing_elsewhere: BTreeSet<DirtyFile>,
     /// Dirty files whose second copies it waits for.
     pub keeping: Option<Wanted>,
     /// A content that comes from another node.

@@ -6,17 +6,46 @@ use crate::lock::lock;
 use forebay_store::dirty::Words;
 use forebay_wire::GuestId;
 use forebay_wire::cluster::DirtyFile;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
+
+/// Files of other nodes that a node remembers because its programs have been guests there.
+const REMEMBERED_MAX: usize = 4096;
 
 /// Guests of this node's files, and of files of other nodes.
 #[derive(Debug, Default)]
 pub struct Guests {
     pub(super) here: Mutex<BTreeMap<u64, Known>>,
     pub(super) away: Mutex<BTreeMap<u64, Arc<Away>>>,
+    /// Files that may be dirty on another node with bytes that programs of a user wrote here.
+    written: Mutex<BTreeSet<(u32, DirtyFile)>>,
+}
+
+impl Guests {
+    /// A program of user `uid` is about to write to a file of another node.
+    pub(super) fn note(&self, uid: u32, file: &DirtyFile) {
+        let mut written = lock(&self.written);
+        if written.len() >= REMEMBERED_MAX && !written.contains(&(uid, file.clone())) {
+            written.pop_first();
+        }
+        written.insert((uid, file.clone()));
+    }
+
+    /// Files that programs of a user have written so, or all.
+    pub(super) fn written(&self, is_for: impl Fn(u32) -> bool) -> BTreeSet<DirtyFile> {
+        lock(&self.written).iter().filter(|(uid, _)| is_for(*uid)).map(|(_, file)| file.clone()).collect()
+    }
+
+    /// The PFS has the file. It is remembered for as long as it has guests.
+    pub(super) fn forget(&self, file: &DirtyFile) {
+        let away = lock(&self.away);
+        if away.values().all(|guest| guest.file != *file) {
+            lock(&self.written).retain(|(_, other)| other != file);
+        }
+    }
 }
 
 /// A guest of other nodes, as its connections have it in common.

@@ -382,6 +382,7 @@ impl WriteBack {
             Err(e) => return Err(e),
         };
         let away = Arc::new(away);
+        self.guests.note(uid, &away.file);
         lock(&self.guests.away).insert(away.id.number, away.clone());
         Ok((away, link))
     }
@@ -488,10 +489,34 @@ impl WriteBack {
         self.ask_holder(away, KEPT_MAX, &PeerRequest::KeepForGuest { file, life, copy, second })
     }
 
-    /// Waits until the PFS has a file that is dirty on another node, if it is.
-    pub fn sync_elsewhere(&self, mount: usize, ino: u64) -> Drained {
-        let file = self.name_of(mount, ino);
-        let holder = match self.claims.holder(&file) {
+    /// What [`WriteBack::sync_elsewhere`] waits for: one file, by mount and inode, unless it is
+    /// dirty here; or what programs of the user have written as guests.
+    pub fn to_sync_elsewhere(&self, uid: u32, file: Option<(usize, u64)>) -> BTreeSet<DirtyFile> {
+        match file {
+            Some((mount, ino)) if self.is_known(mount, ino) => BTreeSet::new(),
+            Some((mount, ino)) => BTreeSet::from([self.name_of(mount, ino)]),
+            None => self.guests.written(|user| user == uid || self.shares.is_operator(uid)),
+        }
+    }
+
+    /// Waits until the PFS has files that are dirty on other nodes, and takes out what is done.
+    pub fn sync_elsewhere(&self, wanted: &mut BTreeSet<DirtyFile>) -> Drained {
+        let limit = Instant::now() + ANSWER;
+        while let Some(file) = wanted.first() {
+            match self.sync_one_elsewhere(file) {
+                Drained::Yes => self.guests.forget(file),
+                other => return other,
+            }
+            wanted.pop_first();
+            if Instant::now() >= limit && !wanted.is_empty() {
+                return Drained::NotYet;
+            }
+        }
+        Drained::Yes
+    }
+
+    fn sync_one_elsewhere(&self, file: &DirtyFile) -> Drained {
+        let holder = match self.claims.holder(file) {
             Ok(Some(holder)) if holder != SHARED => holder,
             Ok(_) => return Drained::Yes,
             Err(e) => {
@@ -500,7 +525,7 @@ impl WriteBack {
             }
         };
         let asked = self.elsewhere.connect(&holder, Instant::now() + SILENCE_MAX).and_then(|mut link| {
-            link.ask_until_done(&PeerRequest::SyncDirty(file), Instant::now() + SILENCE_MAX)
+            link.ask_until_done(&PeerRequest::SyncDirty(file.clone()), Instant::now() + SILENCE_MAX)
         });
         match asked {
             Ok(true) => Drained::Yes,

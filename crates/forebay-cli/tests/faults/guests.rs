@@ -567,3 +567,30 @@ fn a_program_that_makes_up_the_number_of_a_guest_gets_no_place() {
     slow.fault("none");
     sync(&cluster, 0);
 }
+
+/// `forebay run` and `forebay sync` on the node of a guest.
+#[test]
+fn a_run_waits_for_what_its_program_has_written_as_a_guest() {
+    let Some((slow, cluster)) = failing(2) else { return };
+    let _unmounted = Unmounted::of(&cluster, 2);
+    let (file, bytes) = (slow.at("shared"), 2 << 20);
+    let write = |rank: usize, options: &[&str], script: &str| {
+        let mut command = Command::new(FOREBAY);
+        command.args(["run", "--write-back"]).arg(&file).args(options).args(["--", "python3", "-c", script]);
+        let output = command.env("FOREBAY_SOCKET", cluster.socket(rank)).env("FILE", &file).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    };
+    write(0, &["--detach"], "import os; open(os.environ['FILE'], 'wb').write(b'first')");
+    slow.fault("none");
+    slow.limit("1MB/s");
+    for byte in [b'a', b'b'] {
+        let script = format!("import os; open(os.environ['FILE'], 'r+b').write(bytes([{byte}]) * {bytes})");
+        let is_synced = byte == b'b';
+        write(1, if is_synced { &["--detach"] } else { &[] }, &script);
+        if is_synced {
+            sync(&cluster, 1);
+        }
+        let there = std::fs::read(slow.behind("shared")).unwrap();
+        assert!(there == vec![byte; bytes], "{} bytes, the last of them {:?}", there.len(), there.last());
+    }
+}
