@@ -84,7 +84,13 @@ impl WriteBack {
     /// Waits until the markers of these rules are written. Returns whether they are.
     pub fn wait_for_markers(&self, uid: u32, selectors: &[String]) -> bool {
         let limit = Instant::now() + ANSWER;
-        while lock(&self.checkpoints).sets.awaits_markers(uid, selectors) {
+        let is_awaited = || {
+            let checkpoints = lock(&self.checkpoints);
+            let is_meant = |of: &(u32, String)| of.0 == uid && selectors.contains(&of.1);
+            checkpoints.sets.awaits_markers(uid, selectors)
+                || checkpoints.being_marked.as_ref().is_some_and(is_meant)
+        };
+        while is_awaited() {
             if Instant::now() >= limit || self.stop.wait(Duration::from_millis(20)) {
                 return false;
             }
@@ -231,9 +237,12 @@ impl WriteBack {
         for due in due {
             let _marking = lock(&self.marking);
             // Whoever writes one of its files from now on waits for the marker, and removes it.
-            if !lock(&self.checkpoints).sets.begins_marker(due.set, &due.directory.join(&due.name)) {
+            let mut checkpoints = lock(&self.checkpoints);
+            if !checkpoints.sets.begins_marker(due.set, &due.directory.join(&due.name)) {
                 continue;
             }
+            checkpoints.being_marked = Some((due.owner.0, due.selector.clone()));
+            drop(checkpoints);
             let result = self.write_marker(&due).map_err(|e| e.to_string());
             if let Err(why) = &result {
                 let path = due.directory.join(&due.name);
@@ -243,7 +252,7 @@ impl WriteBack {
                 add(&self.counters.markers_written_total, 1);
             }
             let mut checkpoints = self.change_sets();
-            checkpoints.is_urgent = true;
+            (checkpoints.is_urgent, checkpoints.being_marked) = (true, None);
             if let Err(why) = result {
                 checkpoints.sets.marked(due.set, Err(why));
             }

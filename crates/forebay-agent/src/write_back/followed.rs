@@ -20,6 +20,8 @@ pub struct Checkpoints {
     pub(super) noted_at: Option<Instant>,
     /// No marker is tried before.
     pub(super) not_before: Option<Instant>,
+    /// User and selector of the rule whose marker is being written.
+    pub(super) being_marked: Option<(u32, String)>,
     /// Files whose names may change, by their copies: programs write under names that are not
     /// final, of files or of directories. Descriptors that are good for nothing else.
     pub(super) named: BTreeMap<u64, OwnedFd>,

@@ -133,7 +133,9 @@ fn a_marker_comes_when_the_file_system_has_all_files_and_goes_before_one_is_writ
     let Some(slow) = SlowFs::start() else { return };
     let dir = slow.at("out");
     std::fs::create_dir(&dir).unwrap();
-    let agent = agent_on(&slow.mount());
+    // Both files of a set are written within the pause, on a busy machine as well.
+    let setup = Setup { checkpoint_gap_ms: 4 * GAP_MS, ..Setup::new(&slow.mount()) };
+    let agent = Agent::start(setup);
     slow.fault("write=EIO");
     let script = "
 import os
