@@ -168,7 +168,8 @@ impl WriteBack {
                         }
                         dirty.awaited_until = now + AWAITED.as_nanos() as u64;
                     }
-                    let has_failed = is_missed && dirty.failures > 0 && !dirty.is_draining;
+                    is_news |= is_missed && dirty.try_again(begun.1);
+                    let has_failed = is_missed && dirty.has_failed_since(begun.1);
                     if has_failed || dirty.phase == Phase::Parked {
                         let path = String::from_utf8_lossy(&dirty.record.path);
                         let why = format!("{path}: there is no second copy, and: {}", dirty.error);

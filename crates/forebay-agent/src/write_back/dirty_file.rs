@@ -203,6 +203,22 @@ impl Dirty {
         now < self.awaited_until
     }
 
+    /// Whether a pass has failed that began after `begun` others had, or no other one comes.
+    pub fn has_failed_since(&self, begun: u64) -> bool {
+        let is_last = self.passes.0 > begun || self.phase == Phase::Parked;
+        self.failures > 0 && !self.is_draining && is_last
+    }
+
+    /// Whoever waits for the file began to wait during the pass that has failed: there is another
+    /// one at once. Returns whether that is so.
+    pub fn try_again(&mut self, begun: u64) -> bool {
+        let is_early = self.failures > 0 && !self.is_draining && !self.has_failed_since(begun);
+        if is_early {
+            (self.failures, self.not_before) = (0, Nanos(0));
+        }
+        is_early
+    }
+
     /// Whether the last pass has written all that is there.
     pub fn is_all_drained(&self) -> bool {
         self.drained.is_some_and(|(stamp, _)| Stamp::of(&self.content).ok() == Some(stamp))

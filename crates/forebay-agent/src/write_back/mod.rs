@@ -802,9 +802,9 @@ impl WriteBack {
             let (mut failed, mut is_news) = (None, false);
             wanted.retain(|copy, begun| match state.files.get_mut(copy) {
                 Some(dirty) if dirty.is_dirty() && dirty.is_listed && dirty.passes.1 <= *begun => {
-                    is_news |= !dirty.is_awaited(now);
+                    is_news |= !dirty.is_awaited(now) | dirty.try_again(*begun);
                     dirty.awaited_until = now + AWAITED.as_nanos() as u64;
-                    if dirty.failures > 0 && !dirty.is_draining {
+                    if dirty.has_failed_since(*begun) {
                         let path = String::from_utf8_lossy(&dirty.record.path);
                         failed = Some(Drained::Failed(dirty.errno, format!("{path}: {}", dirty.error)));
                     }
