@@ -45,7 +45,7 @@ pub fn console(rig: &Rig) -> Result<Vec<Record>, String> {
     for job in 1..=JOBS {
         swarm.say(job as usize, &ToCoordinator::Job { job, uid: 1000, updates: updates(job) })?;
     }
-    run(&mut swarm, watch / 4)?;
+    swarm.run(watch / 4)?;
     let alone = cores(&coordinator, &mut swarm, watch)?;
     let stop = AtomicBool::new(false);
     let (watched, polled) = std::thread::scope(|scope| {
@@ -103,18 +103,9 @@ fn updates(job: u64) -> Vec<JobUpdate> {
     updates
 }
 
-fn run(swarm: &mut Swarm, time: Duration) -> Result<(), String> {
-    let started = Instant::now();
-    while started.elapsed() < time {
-        swarm.turn()?;
-        std::thread::sleep(TURN);
-    }
-    Ok(())
-}
-
 fn cores(coordinator: &Coordinator, swarm: &mut Swarm, time: Duration) -> Result<f64, String> {
     let (started, before) = (Instant::now(), coordinator.cpu_seconds()?);
-    run(swarm, time)?;
+    swarm.run(time)?;
     Ok((coordinator.cpu_seconds()? - before) / started.elapsed().as_secs_f64())
 }
 

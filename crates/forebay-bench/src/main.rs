@@ -10,6 +10,7 @@ mod access;
 mod brake;
 mod console;
 mod decide;
+mod failover;
 mod files;
 mod hadoop;
 mod measure;
@@ -62,7 +63,7 @@ struct Args {
 
 type Group = fn(&Rig) -> Result<Vec<Record>, String>;
 
-const GROUPS: [(&str, Group); 23] = [
+const GROUPS: [(&str, Group); 24] = [
     ("read.cached", read::cached),
     ("read.cold", read::cold),
     ("read.shared", read::shared),
@@ -80,6 +81,7 @@ const GROUPS: [(&str, Group); 23] = [
     ("agent", files::agent),
     ("hit_ratio", others::hit_ratio),
     ("cluster.scale", scale::scale),
+    ("cluster.failover", failover::failover),
     ("cluster.console", console::console),
     ("phases.brake", brake::brake),
     ("decide", decide::decide),

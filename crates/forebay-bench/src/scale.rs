@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-const AGENTS: usize = 1000;
+pub(crate) const AGENTS: usize = 1000;
 
 /// How long the coordinator's processor time is watched.
 const WATCH: Duration = Duration::from_secs(30);
@@ -52,10 +52,7 @@ pub fn scale(rig: &Rig) -> Result<Vec<Record>, String> {
     let started = Instant::now();
     let cpu_before = coordinator.cpu_seconds()?;
     let watch = if rig.quick { WATCH / 10 } else { WATCH };
-    while started.elapsed() < watch {
-        swarm.turn()?;
-        std::thread::sleep(TURN);
-    }
+    swarm.run(watch)?;
     let cores = (coordinator.cpu_seconds()? - cpu_before) / started.elapsed().as_secs_f64();
 
     let started = Instant::now();
@@ -88,6 +85,11 @@ pub fn scale(rig: &Rig) -> Result<Vec<Record>, String> {
             "extents whose owner changes when one of n equal nodes joins; reference: 1/n",
         ),
     ])
+}
+
+/// Name of the agent with this number.
+pub(crate) fn node_name(number: usize) -> String {
+    format!("node-{number:04}")
 }
 
 /// The share of extents that have another owner in `after`.
@@ -141,6 +143,11 @@ impl Coordinator {
         Ok(ns as f64 / 1e9)
     }
 
+    /// It ends without a word, with `SIGKILL`.
+    pub(crate) fn kill(&mut self) -> Result<(), String> {
+        self.child.kill().and_then(|()| self.child.wait().map(drop)).map_err(|e| e.to_string())
+    }
+
     pub(crate) fn end(&mut self) -> Result<(), String> {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).map_err(|e| e.to_string())?;
@@ -161,12 +168,17 @@ impl Drop for Coordinator {
 pub(crate) struct Swarm {
     agents: Vec<Simulated>,
     last_turn: Option<Instant>,
+    /// How each proves who it is; without any, all do as processes of the same user.
+    pub(crate) security: Vec<Security>,
+    /// Term of the last coordinator they knew.
+    term: u64,
 }
 
 struct Simulated {
     link: Framed,
     next_heartbeat: Instant,
     view: ClusterView,
+    term: u64,
     address: String,
     number: usize,
 }
@@ -176,12 +188,13 @@ impl Swarm {
     /// the others come.
     pub(crate) fn join_all(&mut self, address: &str, count: usize) -> Result<(), String> {
         let (send, joined) = channel();
+        let (security, term) = (self.security.clone(), self.term);
         std::thread::scope(|scope| {
             for first in 0..JOINERS {
-                let send = send.clone();
+                let (send, security) = (send.clone(), &security);
                 scope.spawn(move || {
                     for number in (first..count).step_by(JOINERS) {
-                        if send.send(Simulated::join(address, number)).is_err() {
+                        if send.send(Simulated::join(address, number, security.get(number), term)).is_err() {
                             return;
                         }
                     }
@@ -202,8 +215,19 @@ impl Swarm {
     }
 
     fn join(&mut self, address: &str, number: usize) -> Result<(), String> {
-        self.agents.push(Simulated::join(address, number)?);
+        self.agents.push(Simulated::join(address, number, self.security.get(number), self.term)?);
         self.turn()
+    }
+
+    /// All lose their coordinator, and remember its term.
+    pub(crate) fn lose_all(&mut self) {
+        self.term = self.agents.iter().map(|agent| agent.term).max().unwrap_or(0);
+        self.agents.clear();
+    }
+
+    /// Whether all are with a coordinator of a later term than the one that they have lost.
+    pub(crate) fn all_are_with_the_next(&self) -> bool {
+        self.agents.iter().all(|agent| agent.term > self.term)
     }
 
     /// The agent with this number says something.
@@ -229,8 +253,19 @@ impl Swarm {
             // One that a busy machine has kept from beating was thrown out; as a real one, it comes
             // back.
             if agent.turn(now).is_err() {
-                *agent = Simulated::join(&agent.address, agent.number)?;
+                let security = self.security.get(agent.number);
+                *agent = Simulated::join(&agent.address, agent.number, security, self.term)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Nothing else happens for some time.
+    pub(crate) fn run(&mut self, time: Duration) -> Result<(), String> {
+        let started = Instant::now();
+        while started.elapsed() < time {
+            self.turn()?;
+            std::thread::sleep(TURN);
         }
         Ok(())
     }
@@ -257,12 +292,13 @@ impl Swarm {
 }
 
 impl Simulated {
-    fn join(address: &str, number: usize) -> Result<Self, String> {
+    fn join(address: &str, number: usize, security: Option<&Security>, term: u64) -> Result<Self, String> {
         let failed = |e: std::io::Error| format!("agent {number}: {e}");
-        let stream = Security::Loopback.connect(address, Instant::now() + PATIENCE).map_err(failed)?;
+        let security = security.unwrap_or(&Security::Loopback);
+        let stream = security.connect(address, Instant::now() + PATIENCE).map_err(failed)?;
         let mut link = Framed::new(stream).map_err(failed)?;
         let node = NodeInfo {
-            name: format!("node-{number:04}"),
+            name: node_name(number),
             host: format!("node-{number:04}.cluster"),
             address: format!("127.0.0.1:{}", 20_000 + number),
             capacity_bytes: 64 << 30,
@@ -275,12 +311,12 @@ impl Simulated {
             node,
             incarnation: 1,
             attempt: 0,
-            term: 0,
+            term,
         })
         .map_err(failed)?;
         link.flush().map_err(failed)?;
         let (address, view) = (address.to_owned(), ClusterView::default());
-        Ok(Simulated { link, next_heartbeat: Instant::now() + HEARTBEAT, view, address, number })
+        Ok(Simulated { link, next_heartbeat: Instant::now() + HEARTBEAT, view, term: 0, address, number })
     }
 
     fn turn(&mut self, now: Instant) -> std::io::Result<()> {
@@ -291,6 +327,7 @@ impl Simulated {
                 ToAgent::Welcome { refusal, .. } if !refusal.is_empty() => {
                     return Err(std::io::Error::other(refusal));
                 }
+                ToAgent::Welcome { term, .. } => self.term = term,
                 _ => {}
             }
         }
