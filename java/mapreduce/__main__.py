@@ -1,6 +1,6 @@
 """Hadoop's MapReduce on YARN, straight from a slow parallel file system and through Forebay: right results, and what it takes.
 
-    java/test-mapreduce [--size 100] [--rate 5] [--modes straight,forebay,mapped]
+    java/test-mapreduce [--size 100] [--rate 5] [--modes straight,forebay,mapped] [--shuffle only]
 
 Run by java/test-mapreduce, which builds and fetches what is missing. Figures also go to target/mapreduce.json. Without FUSE, or with
 FOREBAY_SKIP_FUSE=1, a plain directory stands for the PFS: results are checked all the same, and the times mean nothing.
@@ -21,6 +21,7 @@ sys.path.insert(0, str(REPOSITORY / "python/demo"))
 import jobs  # noqa: E402
 import lab  # noqa: E402
 import loopback  # noqa: E402
+import shuffle  # noqa: E402
 import yarn  # noqa: E402
 
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")).resolve()
@@ -35,6 +36,7 @@ def arguments():
     parser.add_argument("--rate", type=float, default=5, metavar="MB/s", help=f"of each of the {SERVERS} servers of the PFS (default: %(default)s)")
     parser.add_argument("--files", type=int, default=4, help="maps that write (default: %(default)s)")
     parser.add_argument("--modes", default="straight,forebay,mapped", help="some of %(default)s; mapped runs without TestDFSIO")
+    parser.add_argument("--shuffle", choices=("yes", "no", "only"), default="yes", help="the shuffle through the tier as well, or only that (default: %(default)s)")
     args = parser.parse_args()
     unknown = set(args.modes.split(",")) - set(jobs.TITLES)
     if unknown:
@@ -78,7 +80,10 @@ def measure(args, place):
         # The first job finds daemons that have compiled nothing yet, which is no matter of its file
         # system.
         jobs.warm_up(cluster)
-        for mode in args.modes.split(","):
+        if args.shuffle != "no":
+            print("shuffle through the tier:", flush=True)
+            shuffle.run(cluster, backing, lambda text: print(text, flush=True))
+        for mode in args.modes.split(",") if args.shuffle != "only" else ():
             print(f"{jobs.TITLES[mode]}:", flush=True)
             cluster.forget()
             run = jobs.Run(cluster, mode, backing, args.size * MB, args.files, lambda text: print(text, flush=True))
@@ -105,6 +110,9 @@ def table(rows):
 
 
 def report(rows, output):
+    if not rows:
+        print("\nall results are right")
+        return
     print("\n" + table(rows))
     records = [
         {

@@ -190,12 +190,20 @@ class Cluster(loopback.Cluster):
 
     def run(self, name, command, options, jar=True):
         """Runs a MapReduce program as `hadoop jar` would, on the first node; `jar`: whether Forebay's is in the class paths. Gives a Job."""
+        return self.ended(name, self.begin(name, command, options, jar))
+
+    def begin(self, name, command, options, jar=True):
+        """As `run`; gives the process of the client."""
         if not jar:
             options = {"mapreduce.application.classpath": f"{self.lib}/*"} | options
         program, *arguments = command
         generic = [part for key, value in options.items() for part in ("-D", f"{key}={value}")]
         log = self.place / f"{name}.log"
-        process = self.spawn(self.java(self.place / "conf", *program.split(), *generic, *arguments, jar=jar), log, self.java_environment(self.nodes[0]))
+        return self.spawn(self.java(self.place / "conf", *program.split(), *generic, *arguments, jar=jar), log, self.java_environment(self.nodes[0]))
+
+    def ended(self, name, process):
+        """Waits for the end of a program; gives a Job."""
+        log = self.place / f"{name}.log"
         try:
             code = process.wait(JOB_S)
         except subprocess.TimeoutExpired:

@@ -94,7 +94,9 @@ impl Agent {
         let security = Security::configured(config.cluster.tls.as_deref())?;
         let counters = Arc::new(Counters::default());
         let cache = Arc::new(open_cache(&config, program.clone(), counters.clone())?);
-        let shares = Arc::new(Shares::new(cache.budget.clone(), config.connections_max));
+        let spill = config.spill.as_deref().map(|path| open_spill(path, config.spill_fill)).transpose()?;
+        let spill_bytes = spill.as_ref().map_or(Ok(0), Spill::most_bytes)?;
+        let shares = Arc::new(Shares::new(cache.budget.clone(), config.connections_max, spill_bytes));
         adopt(&cache, &mounts, &shares, &counters)?;
         let wake = Arc::new(Wake::new()?);
         let looking = Arc::new(Wake::new()?);
@@ -184,7 +186,7 @@ impl Agent {
             (cache.clone(), shares.clone(), counters.clone()),
             (cluster.clone(), security.clone()),
             stop.clone(),
-            config.spill.as_deref().map(|path| open_spill(path, config.spill_fill)).transpose()?,
+            spill,
         ));
         let node = Arc::new(Node {
             write_back: Arc::new(write_back),

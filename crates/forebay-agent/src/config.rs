@@ -68,9 +68,9 @@ section! {
         /// outlive a restart of the node (`--copies disk`). Empty: their programs wait for the file
         /// system instead.
         "tier.log" => log: Option<PathBuf> = r#""""#, path();
-        /// Directory on a local disk for map outputs of Spark for which memory is short, in files
-        /// without a name. Empty: Spark writes such outputs itself, and they end with its
-        /// executors.
+        /// Directory on a local disk for map outputs of Spark and MapReduce for which memory is
+        /// short, in files without a name. Empty: the frameworks write such outputs themselves,
+        /// and Spark's end with its executors.
         "tier.spill" => spill: Option<PathBuf> = r#""""#, path();
         /// The agent spills no more once this share of the disk is in use, by whatever files:
         /// others need the rest.

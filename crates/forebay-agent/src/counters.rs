@@ -130,6 +130,10 @@ counters! {
     shuffle_spills_failed_total,
     /// Applications whose map outputs were removed because the node of their driver did not answer.
     shuffle_origins_lost_total,
+    /// Bytes of second copies of map outputs that this node has sent to others.
+    shuffle_copied_bytes,
+    /// Map outputs of which no other node took a second copy.
+    shuffle_copies_missed_total,
     /// Second copies of such files that this node has sent to others.
     copies_sent_total,
     /// Bytes of them.

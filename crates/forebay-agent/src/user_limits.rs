@@ -50,6 +50,8 @@ pub enum Kind {
     Mapped,
     /// Bytes of announced orders.
     Orders,
+    /// Bytes of map outputs on the disk.
+    Spilled,
 }
 
 /// How much one user and all ordinary users may have, and the words for it.
@@ -76,6 +78,7 @@ impl Bounds {
             Kind::Held => (capacity / 2, capacity / 4 * 3),
             Kind::Mapped => (capacity / 8, capacity / 4),
             Kind::Orders => (capacity / 16, capacity / 8),
+            Kind::Spilled => (shares.spill_bytes / 2, shares.spill_bytes / 4 * 3),
         };
         let (what, remedy) = match kind {
             Kind::Connections => ("connections", "close some, or raise agent.connections_max"),
@@ -97,6 +100,10 @@ impl Bounds {
                 "bytes of announced orders",
                 "announce fewer epochs at a time, or larger parts, or raise tier.capacity",
             ),
+            Kind::Spilled => (
+                "bytes of spilled map outputs",
+                "wait for shuffles to end, or raise tier.spill_fill",
+            ),
         };
         Bounds {
             own,
@@ -105,7 +112,13 @@ impl Bounds {
             remedy,
             is_bytes: matches!(
                 kind,
-                Kind::Answers | Kind::Fetching | Kind::Ahead | Kind::Held | Kind::Mapped | Kind::Orders
+                Kind::Answers
+                    | Kind::Fetching
+                    | Kind::Ahead
+                    | Kind::Held
+                    | Kind::Mapped
+                    | Kind::Orders
+                    | Kind::Spilled
             ),
         }
     }
@@ -216,15 +229,18 @@ pub struct Shares {
     ledger: Ledger,
     budget: Budget,
     connections_max: usize,
+    /// Bytes that map outputs may take on the disk.
+    spill_bytes: u64,
     /// The user of this program.
     agent_uid: u32,
 }
 
 impl Shares {
-    /// Nobody holds anything. The shares are parts of `budget`, and of `connections_max`.
-    pub fn new(budget: Budget, connections_max: usize) -> Self {
+    /// Nobody holds anything. The shares are parts of `budget`, of `connections_max`, and of the
+    /// `spill_bytes` of a disk.
+    pub fn new(budget: Budget, connections_max: usize, spill_bytes: u64) -> Self {
         let agent_uid = rustix::process::geteuid().as_raw();
-        Shares { ledger: Ledger::default(), budget, connections_max, agent_uid }
+        Shares { ledger: Ledger::default(), budget, connections_max, spill_bytes, agent_uid }
     }
 
     /// True if a program of user `uid` may do what only the operator may.

@@ -1,7 +1,8 @@
-//! Map outputs of Spark in the tier: written by map tasks, read by reducers of any node.
+//! Map outputs of Spark and MapReduce in the tier: written by map tasks, read by reducers of any node.
 //!
-//! The driver begins an application ([`Client::begin_shuffles`]) and hands its name to the
-//! executors, which join it. A [`MapOutput`] is written to memory of this node's agent, which keeps
+//! A driver begins an application ([`Client::begin_shuffles`]) and hands its name to the executors,
+//! which join it. The tasks of a MapReduce job join one that lives as long as the job's master
+//! ([`Client::join_job`]). A [`MapOutput`] is written to memory of this node's agent, which keeps
 //! it when this process dies. What has no room is refused with `ENOSPC`, and the caller writes
 //! elsewhere; what is read and not there is an error.
 //!
@@ -46,6 +47,8 @@ pub struct MapOutput {
     shuffles: Arc<Shuffles>,
     file: OwnedFd,
     copy: u64,
+    /// The shuffle and the map task's attempt.
+    output: (u32, u64),
     name: Vec<u8>,
     len: u64,
     room: u64,
@@ -78,6 +81,23 @@ impl Client {
         let channel = self.session.connect_to_agent()?;
         let answer = ask(&channel, &Request::ShuffleJoin(app), ANSWER_TIME)?.message;
         self.shuffles_of(answer, None)
+    }
+
+    /// Takes part in the job `token` of MapReduce, which lives as long as its master listens at
+    /// `port` of the node that has one of the names or addresses `hosts`.
+    ///
+    /// # Errors
+    /// No agent on this node or on the master's, or the master does not listen there.
+    pub fn join_job(&self, token: &str, hosts: Vec<String>, port: u16) -> io::Result<Arc<Shuffles>> {
+        let channel = self.session.connect_to_agent()?;
+        let mut why = with_message(libc::ENOENT, format!("no node of the cluster is {}", hosts.join(", ")));
+        for origin in nodes(ask(&channel, &Request::NodesAt { hosts, keepers: false }, ANSWER_TIME)?.message)? {
+            match self.join_shuffles(App { token: token.to_owned(), origin, master_port: Some(port) }) {
+                Ok(shuffles) => return Ok(shuffles),
+                Err(e) => why = e,
+            }
+        }
+        Err(why)
     }
 
     fn shuffles_of(&self, answer: Reply, driver: Option<Mutex<Channel>>) -> io::Result<Arc<Shuffles>> {
@@ -139,6 +159,15 @@ impl Shuffles {
         }
     }
 
+    /// Nodes of the host with these names or addresses, and with `keepers` those that may have
+    /// second copies of what was written there.
+    ///
+    /// # Errors
+    /// The agent does not answer.
+    pub fn nodes_at(&self, hosts: Vec<String>, keepers: bool) -> io::Result<Vec<String>> {
+        nodes(self.call(&Request::NodesAt { hosts, keepers }, ANSWER_TIME)?.message)
+    }
+
     /// Begins the output of a map task.
     ///
     /// # Errors
@@ -158,6 +187,7 @@ impl Shuffles {
                 shuffles: self.clone(),
                 file,
                 copy,
+                output: (shuffle, map),
                 name,
                 len: 0,
                 room: 0,
@@ -167,15 +197,16 @@ impl Shuffles {
         }
     }
 
-    /// Blocks of map outputs on `node`, at most [`forebay_wire::shuffle::BLOCKS_MAX`].
+    /// Blocks of map outputs that each of `nodes` has, at most
+    /// [`forebay_wire::shuffle::BLOCKS_MAX`].
     ///
     /// # Errors
-    /// `ENOENT`: one of them is not there. The node or the agent does not answer.
-    pub fn fetch(&self, node: &str, blocks: Vec<Block>) -> io::Result<Fetched> {
+    /// `ENOENT`: one of them is not there. The nodes or the agent do not answer.
+    pub fn fetch(&self, nodes: Vec<String>, blocks: Vec<Block>) -> io::Result<Fetched> {
         let wanted = blocks.len();
         let request = Request::ShuffleFetch {
             app: self.app.clone(),
-            node: node.to_owned(),
+            nodes,
             blocks,
             deadline_ms: FETCH_TIME.as_millis() as u32,
         };
@@ -209,6 +240,13 @@ impl Shuffles {
         };
         lock(&self.idle).push(channel);
         Ok(answer)
+    }
+}
+
+fn nodes(reply: Reply) -> io::Result<Vec<String>> {
+    match reply {
+        Reply::Nodes(names) => Ok(names),
+        reply => Err(unexpected(&reply)),
     }
 }
 
@@ -286,6 +324,17 @@ impl MapOutput {
         Ok(())
     }
 
+    /// Has a second node keep a copy of the output, which is committed; the name of that node.
+    ///
+    /// # Errors
+    /// `ENOSPC`: none takes it; the output is on this node only.
+    pub fn copy(&self) -> io::Result<String> {
+        let (shuffle, map) = self.output;
+        let token = self.shuffles.app.token.clone();
+        let answer = self.shuffles.call(&Request::ShuffleCopy { token, shuffle, map }, FETCH_TIME)?.message;
+        nodes(answer)?.pop().ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
     fn reserve(&mut self, bytes: u64) -> io::Result<()> {
         let request = Request::ScratchReserve { copy: self.copy, bytes };
         done(self.shuffles.call(&request, ANSWER_TIME)?.message)?;
@@ -308,6 +357,11 @@ impl Fetched {
     /// Length of block `number` in bytes.
     pub fn len_of(&self, number: usize) -> Option<u64> {
         self.places.get(number).map(|place| place.len)
+    }
+
+    /// Bytes of the partitions of block `number`, of which it may be a part.
+    pub fn total_of(&self, number: usize) -> Option<u64> {
+        self.places.get(number).map(|place| place.total)
     }
 
     /// Reads from block `number`.

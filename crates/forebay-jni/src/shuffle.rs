@@ -1,4 +1,5 @@
-//! Map outputs: what the shuffle manager in Java (`io.forebay.spark`) writes and reads.
+//! Map outputs: what the shuffles in Java (`io.forebay.spark`, `io.forebay.mapreduce`) write and
+//! read.
 //!
 //! Bytes are copied between a Java array and the tier's memory in place: neither waits for
 //! anything, so the JVM can lend its array meanwhile.
@@ -44,12 +45,60 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_shuffleOpen(
 ) -> jlong {
     let body = |jni: &Jni| {
         let client = CLIENTS.get(client)?;
-        let app = App { token: text(jni, token)?, origin: text(jni, origin)? };
+        let app = App { token: text(jni, token)?, origin: text(jni, origin)?, master_port: None };
         let begins = app.token.is_empty();
         Ok(APPS.put(if begins { client.begin_shuffles()? } else { client.join_shuffles(app)? }))
     };
     // SAFETY: what the JVM has passed.
     unsafe { Jni::run(env, class, 0, body) }
+}
+
+/// Names, one a line.
+fn lines(jni: &Jni, bytes: jbyteArray) -> Outcome<Vec<String>> {
+    Ok(text(jni, bytes)?.lines().map(str::to_owned).collect())
+}
+
+/// Joins a job of MapReduce whose master listens at a port of a host with these names, one a line.
+///
+/// # Safety
+/// Called by the JVM.
+#[unsafe(no_mangle)]
+pub unsafe extern "system" fn Java_io_forebay_core_Native_shuffleJoinJob(
+    env: *mut JNIEnv,
+    class: jclass,
+    client: jlong,
+    token: jbyteArray,
+    hosts: jbyteArray,
+    port: jint,
+) -> jlong {
+    let body = |jni: &Jni| {
+        let client = CLIENTS.get(client)?;
+        let port =
+            u16::try_from(port).map_err(|_| Failure::Told(libc::EINVAL, format!("{port} is no port")))?;
+        Ok(APPS.put(client.join_job(&text(jni, token)?, lines(jni, hosts)?, port)?))
+    };
+    // SAFETY: what the JVM has passed.
+    unsafe { Jni::run(env, class, 0, body) }
+}
+
+/// The nodes of a host by its names, one a line, and of second copies; one a line.
+///
+/// # Safety
+/// Called by the JVM.
+#[unsafe(no_mangle)]
+pub unsafe extern "system" fn Java_io_forebay_core_Native_shuffleNodesAt(
+    env: *mut JNIEnv,
+    class: jclass,
+    app: jlong,
+    hosts: jbyteArray,
+    keepers: jboolean,
+) -> jbyteArray {
+    let body = |jni: &Jni| {
+        let nodes = APPS.get(app)?.nodes_at(lines(jni, hosts)?, keepers)?;
+        jni.new_bytes(nodes.join("\n").as_bytes())
+    };
+    // SAFETY: what the JVM has passed.
+    unsafe { Jni::run(env, class, null_mut(), body) }
 }
 
 /// Token, origin, and this node.
@@ -228,6 +277,24 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_outputCommit(
     unsafe { Jni::run(env, class, (), body) }
 }
 
+/// Has a second node keep a copy of a committed output; the name of the node.
+///
+/// # Safety
+/// Called by the JVM.
+#[unsafe(no_mangle)]
+pub unsafe extern "system" fn Java_io_forebay_core_Native_outputCopy(
+    env: *mut JNIEnv,
+    class: jclass,
+    output: jlong,
+) -> jbyteArray {
+    let body = |jni: &Jni| {
+        let node = with_output(output, |output| output.copy())??;
+        jni.new_bytes(node.as_bytes())
+    };
+    // SAFETY: what the JVM has passed.
+    unsafe { Jni::run(env, class, null_mut(), body) }
+}
+
 /// Closes an output; removes it if it is not committed.
 ///
 /// # Safety
@@ -246,8 +313,8 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_outputClose(
     unsafe { Jni::run(env, class, (), body) }
 }
 
-/// Fetches blocks of outputs on a node. Each is four numbers of eight bytes: shuffle, map, first
-/// partition, and one after the last.
+/// Fetches blocks of outputs on nodes, whose names are one a line. Each block is six numbers of
+/// eight bytes: shuffle, map, first partition, one after the last, bytes to leave out, most bytes.
 ///
 /// # Safety
 /// Called by the JVM.
@@ -256,15 +323,21 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_blocksFetch(
     env: *mut JNIEnv,
     class: jclass,
     app: jlong,
-    node: jbyteArray,
+    nodes: jbyteArray,
     blocks: jbyteArray,
 ) -> jlong {
     let body = |jni: &Jni| {
         let numbers: Vec<u64> = numbers(&jni.bytes(blocks)?).collect();
-        let block =
-            |n: &[u64]| Block { shuffle: n[0] as u32, map: n[1], first: n[2] as u32, end: n[3] as u32 };
-        let blocks = numbers.chunks_exact(4).map(block).collect();
-        Ok(FETCHED.put(APPS.get(app)?.fetch(&text(jni, node)?, blocks)?))
+        let block = |n: &[u64]| Block {
+            shuffle: n[0] as u32,
+            map: n[1],
+            first: n[2] as u32,
+            end: n[3] as u32,
+            from: n[4],
+            most: n[5],
+        };
+        let blocks = numbers.chunks_exact(6).map(block).collect();
+        Ok(FETCHED.put(APPS.get(app)?.fetch(lines(jni, nodes)?, blocks)?))
     };
     // SAFETY: what the JVM has passed.
     unsafe { Jni::run(env, class, 0, body) }
@@ -284,6 +357,25 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_blockSize(
     let body = |_: &Jni| {
         let len = FETCHED.get(blocks)?.len_of(number as usize);
         len.map(|len| len as jlong).ok_or_else(|| Failure::Told(libc::EINVAL, format!("no block {number}")))
+    };
+    // SAFETY: what the JVM has passed.
+    unsafe { Jni::run(env, class, -1, body) }
+}
+
+/// Bytes of the partitions of a fetched block, of which it may be a part.
+///
+/// # Safety
+/// Called by the JVM.
+#[unsafe(no_mangle)]
+pub unsafe extern "system" fn Java_io_forebay_core_Native_blockTotal(
+    env: *mut JNIEnv,
+    class: jclass,
+    blocks: jlong,
+    number: jint,
+) -> jlong {
+    let body = |_: &Jni| {
+        let total = FETCHED.get(blocks)?.total_of(number as usize);
+        total.map(|len| len as jlong).ok_or_else(|| Failure::Told(libc::EINVAL, format!("no block {number}")))
     };
     // SAFETY: what the JVM has passed.
     unsafe { Jni::run(env, class, -1, body) }

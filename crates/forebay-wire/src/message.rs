@@ -16,7 +16,7 @@ use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 21;
+pub const PROTOCOL: u32 = 22;
 
 /// A file that was written longer ago is whole on the PFS. The clocks of servers and nodes may
 /// differ by a minute.
@@ -386,8 +386,25 @@ pub enum Request {
     /// [`Reply::ShuffleApp`]
     ShuffleBegin,
     /// A process of the application runs on this node. → [`Reply::ShuffleApp`], or
-    /// [`Reply::Failed`] if the application has ended
+    /// [`Reply::Failed`] if the application has ended, or its master does not listen
     ShuffleJoin(App),
+    /// The nodes of a host. → [`Reply::Nodes`]
+    NodesAt {
+        /// Its names and IP addresses.
+        hosts: Vec<String>,
+        /// Also those that may have second copies of map outputs that were written there.
+        keepers: bool,
+    },
+    /// Send a committed map output of this node to a second one. → [`Reply::Nodes`] with that, or
+    /// [`Reply::Failed`] if none takes it
+    ShuffleCopy {
+        /// Of the application.
+        token: String,
+        /// The shuffle.
+        shuffle: u32,
+        /// The map task's attempt.
+        map: u64,
+    },
     /// The application of this connection has a shuffle (`true`), or not any more: then all nodes
     /// remove its outputs. → [`Reply::Done`]
     ShuffleLives {
@@ -403,14 +420,14 @@ pub enum Request {
         /// The shuffle.
         shuffle: u32,
     },
-    /// Blocks of map outputs on a node, at most [`crate::shuffle::BLOCKS_MAX`]. →
+    /// Blocks of map outputs, at most [`crate::shuffle::BLOCKS_MAX`]. →
     /// [`Reply::ShuffleBlocks`] with files, open for reading, or [`Reply::Failed`] if one of them
     /// is not there
     ShuffleFetch {
         /// The application.
         app: App,
-        /// The node that has them.
-        node: String,
+        /// The nodes that have them: all of them each.
+        nodes: Vec<String>,
         /// The blocks.
         blocks: Vec<Block>,
         /// The agent answers at the latest after this many milliseconds.
@@ -678,6 +695,8 @@ pub enum Reply {
         /// This node.
         node: String,
     },
+    /// Names of nodes.
+    Nodes(Vec<String>),
     /// To [`Request::ShuffleFetch`]: where each block is.
     ShuffleBlocks(Vec<BlockPlace>),
     /// To [`Request::CheckpointList`].

@@ -21,12 +21,12 @@
 use crate::cluster::{DirtyFile, FileRef};
 use crate::hpc::HpcPhase;
 use crate::message::{GuestCall, SecondPlace};
-use crate::shuffle::Block;
+use crate::shuffle::{App, Block};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Number of this protocol.
-pub const PEER_PROTOCOL: u32 = 12;
+pub const PEER_PROTOCOL: u32 = 13;
 
 /// Pages that are asked about in one [`PeerRequest::Check`].
 pub const CHECKED_MAX: usize = 1 << 16;
@@ -130,15 +130,29 @@ pub enum PeerRequest {
         /// The blocks, at most [`crate::shuffle::BLOCKS_MAX`].
         blocks: Vec<Block>,
     },
-    /// Whether an application whose driver runs on the other node lives, and which of these
-    /// shuffles it has. → [`PeerReply::Shuffles`]
+    /// Whether an application whose driver or master runs on the other node lives, and which of
+    /// these shuffles it has. → [`PeerReply::Shuffles`]
     Shuffles {
         /// The application.
-        token: String,
+        app: App,
         /// Its user.
         uid: u32,
         /// Shuffles with outputs on the asking node.
         shuffles: Vec<u32>,
+    },
+    /// Keep a second copy of a map output. → [`PeerReply::Fetched`]: the asker sends its bytes, and
+    /// gets [`PeerReply::Fetched`] once the copy is whole; or [`PeerReply::Refused`]
+    KeepOutput {
+        /// The application.
+        app: App,
+        /// Its user.
+        uid: u32,
+        /// The shuffle.
+        shuffle: u32,
+        /// The map task's attempt.
+        map: u64,
+        /// Bytes, with its index.
+        bytes: u64,
     },
     /// Keep a second copy of a file that is dirty at the asking node, in place of an earlier one. →
     /// [`PeerReply::Fetched`]: the asker sends the bytes of the ranges, and gets
@@ -375,8 +389,8 @@ pub enum PeerReply {
     },
     /// To [`PeerRequest::Blocks`]. The blocks follow, in order, as raw bytes.
     Blocks {
-        /// Bytes of each.
-        lengths: Vec<u64>,
+        /// Bytes of each, and of the partitions that they are a part of.
+        lengths: Vec<(u64, u64)>,
     },
     /// To [`PeerRequest::Shuffles`].
     Shuffles {

@@ -25,11 +25,14 @@ pub const BLOCKS_MAX: usize = 64;
 pub struct App {
     /// Names it among all applications; nobody can guess it.
     pub token: String,
-    /// The node of its driver, whose agent knows whether it lives.
+    /// The node of its driver or master, whose agent knows whether it lives.
     pub origin: String,
+    /// The TCP port at which its master listens on that node as long as the application lives.
+    /// `None`: it lives as long as a connection of its driver.
+    pub master_port: Option<u16>,
 }
 
-/// Adjacent partitions of one map output.
+/// Adjacent partitions of one map output, or a part of their bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     /// The shuffle.
@@ -40,6 +43,10 @@ pub struct Block {
     pub first: u32,
     /// One after the last.
     pub end: u32,
+    /// Bytes of them to leave out at the start.
+    pub from: u64,
+    /// Most bytes to answer with.
+    pub most: u64,
 }
 
 /// Where a block is: `len` bytes from `offset` of the file of number `file` in the packet.
@@ -51,12 +58,20 @@ pub struct BlockPlace {
     pub offset: u64,
     /// Bytes.
     pub len: u64,
+    /// Bytes of the partitions, of which these are a part.
+    pub total: u64,
 }
 
 impl Block {
     /// Name of the output's file within its application.
     pub fn output_name(&self) -> Vec<u8> {
         output_name(self.shuffle, self.map)
+    }
+
+    /// Of the partitions, which are there in their file, the bytes that are asked for.
+    pub fn part_of(&self, partitions: &Range<u64>) -> Range<u64> {
+        let from = partitions.start.saturating_add(self.from).min(partitions.end);
+        from..from.saturating_add(self.most).min(partitions.end)
     }
 }
 
@@ -153,6 +168,15 @@ mod tests {
             let found = locate(output(bytes), 0, 1);
             assert_eq!(found.unwrap_err().kind(), io::ErrorKind::NotFound, "{} bytes", bytes.len());
         }
+    }
+
+    #[test]
+    fn a_part_of_a_block_ends_with_it() {
+        let block = |from, most| Block { shuffle: 0, map: 0, first: 0, end: 1, from, most };
+        assert_eq!(block(0, u64::MAX).part_of(&(10..30)), 10..30);
+        assert_eq!(block(5, 8).part_of(&(10..30)), 15..23);
+        assert_eq!(block(15, 8).part_of(&(10..30)), 25..30);
+        assert_eq!(block(u64::MAX, 8).part_of(&(10..30)), 30..30);
     }
 
     #[test]

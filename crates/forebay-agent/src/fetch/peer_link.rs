@@ -12,7 +12,7 @@ use forebay_wire::peer::{
     CHECKED_MAX, Custody, GuestOpening, KeptFile, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Role,
     Wanted, Welcomed, deadline_ms,
 };
-use forebay_wire::shuffle::Block;
+use forebay_wire::shuffle::{App, Block};
 use forebay_wire::{FileRef, GUEST_BYTES, GuestCall, HpcPhase, NodeInfo, frame};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::io::{self, Read};
@@ -307,7 +307,7 @@ impl Link {
         }
     }
 
-    /// Asks for blocks of map outputs; the bytes of each. They follow, by [`Link::content`].
+    /// Asks for blocks of map outputs; the bytes of each, and of its partitions. They follow, by [`Link::content`].
     ///
     /// # Errors
     /// As [`Link::tell_phases`]; `NotFound`: one of them is not there.
@@ -317,7 +317,7 @@ impl Link {
         uid: u32,
         blocks: &[Block],
         deadline: Instant,
-    ) -> io::Result<Vec<u64>> {
+    ) -> io::Result<Vec<(u64, u64)>> {
         let request = PeerRequest::Blocks { token: token.to_owned(), uid, blocks: blocks.to_vec() };
         self.send(&request, deadline)?;
         match self.receive(deadline)? {
@@ -350,6 +350,27 @@ impl Link {
         for (from, to) in ranges {
             self.send_content(content, from, to, patience)?;
         }
+        self.is_done(patience)
+    }
+
+    /// Has the peer keep a second copy of a map output, whose bytes are in `content`, as
+    /// [`Link::keep`] does for dirty files.
+    ///
+    /// # Errors
+    /// As [`Link::tell_phases`].
+    pub fn keep_output(
+        &mut self,
+        (app, uid): (&App, u32),
+        (shuffle, map): (u32, u64),
+        (content, bytes): (&OwnedFd, u64),
+        patience: Duration,
+    ) -> io::Result<Result<(), String>> {
+        let request = PeerRequest::KeepOutput { app: app.clone(), uid, shuffle, map, bytes };
+        self.send(&request, Instant::now() + patience)?;
+        if let Err(why) = self.is_done(patience)? {
+            return Ok(Err(why));
+        }
+        self.send_content(content, 0, bytes, patience)?;
         self.is_done(patience)
     }
 
@@ -393,12 +414,12 @@ impl Link {
     /// As [`Link::tell_phases`].
     pub fn shuffles(
         &mut self,
-        token: &str,
+        app: &App,
         uid: u32,
         shuffles: &[u32],
         deadline: Instant,
     ) -> io::Result<(bool, Vec<u32>)> {
-        let request = PeerRequest::Shuffles { token: token.to_owned(), uid, shuffles: shuffles.to_vec() };
+        let request = PeerRequest::Shuffles { app: app.clone(), uid, shuffles: shuffles.to_vec() };
         self.send(&request, deadline)?;
         match self.receive(deadline)? {
             PeerReply::Shuffles { lives, removed } => Ok((lives, removed)),

@@ -66,6 +66,8 @@ pub struct Scratch {
     pub room: Held,
     /// Of its user's share.
     pub descriptors: Share,
+    /// Of its user's share of the disk, if it is there.
+    pub on_disk: Option<Share>,
 }
 
 impl Jobs {

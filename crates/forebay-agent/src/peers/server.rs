@@ -42,7 +42,7 @@ use forebay_wire::peer::{
     CHECKED_MAX, KeptFile, PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Role, Wanted,
 };
 use forebay_wire::proving::{Place, Proving};
-use forebay_wire::shuffle::Block;
+use forebay_wire::shuffle::{App, Block};
 use forebay_wire::{FileRef, Refusal, frame};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use std::io;
@@ -339,9 +339,12 @@ impl<'a> Serving<'a> {
                     frame::send(&mut self.stream, &drained(called))?;
                 }
                 PeerRequest::Blocks { token, uid, blocks } => self.blocks(&token, uid, &blocks)?,
-                PeerRequest::Shuffles { token, uid, shuffles } => {
-                    let (lives, removed) = self.server.shuffles.asked(uid, &token, &shuffles);
+                PeerRequest::Shuffles { app, uid, shuffles } => {
+                    let (lives, removed) = self.server.shuffles.asked(uid, &app, &shuffles)?;
                     frame::send(&mut self.stream, &PeerReply::Shuffles { lives, removed })?;
+                }
+                PeerRequest::KeepOutput { app, uid, shuffle, map, bytes } => {
+                    self.keep_output((&app, uid), (shuffle, map), bytes)?;
                 }
                 PeerRequest::Keep(kept) => self.keep(&kept)?,
                 PeerRequest::Release { file, generation } => {
@@ -405,6 +408,37 @@ impl<'a> Serving<'a> {
         frame::send(&mut self.stream, &reply)
     }
 
+    /// Takes in the second copy of a map output.
+    fn keep_output(
+        &mut self,
+        (app, uid): (&App, u32),
+        output: (u32, u64),
+        bytes: u64,
+    ) -> io::Result<()> {
+        let shuffles = &self.server.shuffles;
+        let coming = match shuffles.begin_copy(uid, app, bytes) {
+            Ok(coming) => coming,
+            Err(why) => return frame::send(&mut self.stream, &PeerReply::Refused(why)),
+        };
+        let done = || PeerReply::Fetched { fetched_bytes: 0 };
+        frame::send(&mut self.stream, &done())?;
+        self.stream.set_timeout(Some(HELLO_TIME))?;
+        let file = coming.file.for_writing()?;
+        self.buffer.resize(COPY_BUFFER_BYTES, 0);
+        let mut at = 0;
+        while at < bytes {
+            let part = &mut self.buffer[..(bytes - at).min(COPY_BUFFER_BYTES as u64) as usize];
+            io::Read::read_exact(&mut self.stream, part)?;
+            let mut written = 0;
+            while written < part.len() {
+                written += rustix::io::pwrite(&file, &part[written..], at + written as u64)?;
+            }
+            at += part.len() as u64;
+        }
+        let ended = shuffles.end_copy(uid, &app.token, output, coming);
+        frame::send(&mut self.stream, &ended.map_or_else(PeerReply::Refused, |()| done()))
+    }
+
     /// Sends the content of a dirty file as it is now.
     fn dirty(&mut self, found: Option<ContentNow>, known: Option<(u64, i64)>) -> io::Result<()> {
         let Some(ContentNow { size, mtime_ns, is_settled, content }) = found else {
@@ -425,9 +459,9 @@ impl<'a> Serving<'a> {
                 return frame::send(&mut self.stream, &PeerReply::Failed { errno, message: e.to_string() });
             }
         };
-        let lengths = found.iter().map(|(_, range)| range.end - range.start).collect();
+        let lengths = found.iter().map(|(_, part, total)| (part.end - part.start, *total)).collect();
         frame::send(&mut self.stream, &PeerReply::Blocks { lengths })?;
-        for (file, range) in found {
+        for (file, range, _) in found {
             add(&self.server.counters.shuffle_to_peers_bytes, range.end - range.start);
             self.send_range(&file, range)?;
         }

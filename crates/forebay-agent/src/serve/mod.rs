@@ -11,7 +11,7 @@
 //! | `layout` | layouts that only a tool of the PFS can set |
 //! | `loads` | the load of a connection |
 //! | `scratch` | memory-only files |
-//! | `shuffle` | map outputs of Spark |
+//! | `shuffle` | map outputs |
 //! | `jobs` | what jobs report |
 //! | `phases` | what HPC jobs report of their I/O phases |
 //! | `admin` | what operators and the command line request |

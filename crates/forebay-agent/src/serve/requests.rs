@@ -105,8 +105,12 @@ impl Connection {
             Request::ShuffleJoin(app) => shuffle::join(self, app),
             Request::ShuffleLives { shuffle, lives } => shuffle::set_lives(self, shuffle, lives),
             Request::ShuffleRemove { token, shuffle } => shuffle::remove(self, &token, shuffle),
-            Request::ShuffleFetch { app, node, blocks, deadline_ms } => {
-                shuffle::fetch(self, &app, &node, &blocks, deadline_ms)
+            Request::NodesAt { hosts, keepers } => {
+                reply(Reply::Nodes(self.node.shuffles.nodes_at(&hosts, keepers)))
+            }
+            Request::ShuffleCopy { token, shuffle, map } => shuffle::copy(self, &token, (shuffle, map)),
+            Request::ShuffleFetch { app, nodes, blocks, deadline_ms } => {
+                shuffle::fetch(self, &app, &nodes, &blocks, deadline_ms)
             }
             Request::List { after } => admin::list(self, after),
             Request::Status => reply(Reply::Status(Box::new(admin::status(&self.node)))),

@@ -93,7 +93,7 @@ fn failed(errno: i32, what: &str, name: &[u8]) -> Answer {
 const FREEING_MAX: Duration = Duration::from_secs(20);
 
 /// Room for memory-only files. If there is none, images that no run has used for long go first,
-/// then map outputs of Spark go to the disk.
+/// then map outputs go to the disk.
 fn hold(connection: &Connection, bytes: u64) -> Result<Held, Refusal> {
     let node = &connection.node;
     let uid = connection.peer.uid;
@@ -135,7 +135,7 @@ pub fn create(connection: &Connection, token: &str, name: Vec<u8>, exclusive: bo
         if exclusive && job.files.contains_key(&name) {
             return failed(libc::EEXIST, "exists already", &name);
         }
-        if let Some(replaced) = job.files.insert(name, Scratch { copy, file, room, descriptors }) {
+        if let Some(replaced) = job.files.insert(name, Scratch { copy, file, room, descriptors, on_disk: None }) {
             node.memory_files.give_up(uid, replaced);
         }
         Some((Reply::Scratch { copy, size: 0 }, vec![sent]))

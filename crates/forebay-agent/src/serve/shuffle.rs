@@ -5,6 +5,7 @@ use super::scratch::new_token;
 use super::session::{Answer, Connection, refuse, reply};
 use forebay_wire::shuffle::{App, Block};
 use forebay_wire::{Refusal, Reply};
+use std::io;
 use std::time::{Duration, Instant};
 
 /// No request makes its connection's thread wait for longer.
@@ -61,17 +62,33 @@ pub fn remove(connection: &Connection, token: &str, shuffle: u32) -> Answer {
     reply(Reply::Done)
 }
 
+/// Sends a map output to a second node.
+pub fn copy(connection: &Connection, token: &str, output: (u32, u64)) -> Answer {
+    match connection.node.shuffles.copy(connection.peer.uid, token, output) {
+        Ok(node) => reply(Reply::Nodes(vec![node])),
+        Err(e) => failed(errno_of(&e), e.to_string()),
+    }
+}
+
+fn errno_of(e: &io::Error) -> i32 {
+    match e.kind() {
+        io::ErrorKind::NotFound => libc::ENOENT,
+        io::ErrorKind::StorageFull => libc::ENOSPC,
+        _ => e.raw_os_error().unwrap_or(libc::EIO),
+    }
+}
+
 /// Finds blocks here, or fetches them from another node.
-pub fn fetch(connection: &Connection, app: &App, node: &str, blocks: &[Block], deadline_ms: u32) -> Answer {
+pub fn fetch(
+    connection: &Connection,
+    app: &App,
+    nodes: &[String],
+    blocks: &[Block],
+    deadline_ms: u32,
+) -> Answer {
     let deadline = Instant::now() + Duration::from_millis(deadline_ms.into()).min(DEADLINE_MAX);
-    match connection.node.shuffles.fetch(connection.peer.uid, app, node, blocks, deadline) {
+    match connection.node.shuffles.fetch(connection.peer.uid, app, nodes, blocks, deadline) {
         Ok((files, places)) => Some((Reply::ShuffleBlocks(places), files)),
-        Err(e) => {
-            let errno = match e.kind() {
-                std::io::ErrorKind::NotFound => libc::ENOENT,
-                _ => e.raw_os_error().unwrap_or(libc::EIO),
-            };
-            failed(errno, e.to_string())
-        }
+        Err(e) => failed(errno_of(&e), e.to_string()),
     }
 }

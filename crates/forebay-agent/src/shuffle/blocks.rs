@@ -24,15 +24,50 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// after this.
 const ROOM_PAUSE: Duration = Duration::from_millis(10);
 
+/// A node that may have second copies is asked when the one before has not answered for so long.
+const OTHER_COPY_AFTER: Duration = Duration::from_secs(5);
+
+/// A block of this node: its file, the bytes in it, and those of its partitions.
+pub type Here = (OwnedFd, Range<u64>, u64);
+
 /// Files, and where in them the blocks are.
 pub type Found = (Vec<OwnedFd>, Vec<BlockPlace>);
 
 impl Shuffles {
-    /// Blocks of an application of user `uid` on `node`.
+    /// Blocks of an application of user `uid`, from the first of `nodes` that has them all. Nodes
+    /// that failed lately come last.
     ///
     /// # Errors
-    /// One of them is not there, the node does not answer, or the tier has no room for them.
+    /// As of the first that failed: one of the blocks is not there, the node does not answer, or
+    /// the tier has no room for them.
     pub fn fetch(
+        &self,
+        uid: u32,
+        app: &App,
+        nodes: &[String],
+        blocks: &[Block],
+        deadline: Instant,
+    ) -> io::Result<Found> {
+        let mut nodes: Vec<_> = nodes.iter().collect();
+        nodes.sort_by_key(|node| self.cluster.is_avoided(node));
+        let mut failed = None;
+        for (number, node) in nodes.iter().enumerate() {
+            let is_last = number + 1 == nodes.len();
+            let until = if is_last { deadline } else { deadline.min(Instant::now() + OTHER_COPY_AFTER) };
+            match self.fetch_from(uid, app, node, blocks, until) {
+                Ok(found) => return Ok(found),
+                Err(e) => {
+                    if !is_last && e.kind() != io::ErrorKind::NotFound {
+                        self.cluster.avoid(node);
+                    }
+                    failed.get_or_insert(e);
+                }
+            }
+        }
+        Err(failed.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "their node is gone")))
+    }
+
+    fn fetch_from(
         &self,
         uid: u32,
         app: &App,
@@ -47,13 +82,14 @@ impl Shuffles {
         add(&self.counters.shuffle_blocks_total, blocks.len() as u64);
         if node == self.node() {
             let found = self.blocks_here(uid, &app.token, blocks)?;
-            let place = |(number, (_, range)): (usize, &(OwnedFd, Range<u64>))| BlockPlace {
+            let place = |(number, (_, part, total)): (usize, &Here)| BlockPlace {
                 file: number as u32,
-                offset: range.start,
-                len: range.end - range.start,
+                offset: part.start,
+                len: part.end - part.start,
+                total: *total,
             };
             let places = found.iter().enumerate().map(place).collect();
-            return Ok((found.into_iter().map(|(file, _)| file).collect(), places));
+            return Ok((found.into_iter().map(|(file, ..)| file).collect(), places));
         }
         self.at_peer(node, deadline, |link| {
             let lengths = link.blocks(&app.token, uid, blocks, deadline)?;
@@ -63,7 +99,7 @@ impl Shuffles {
                     "not as many blocks as were asked for",
                 ));
             }
-            let total = lengths.iter().sum();
+            let total = lengths.iter().map(|(len, _)| len).sum();
             let scratch = self.room_for(uid, total, deadline)?;
             link.content(&scratch.file.for_writing()?, total, SILENCE_MAX)?;
             let (file, _) = scratch.file.for_reading()?;
@@ -71,16 +107,17 @@ impl Shuffles {
             self.files.give_up(uid, scratch);
             add(&self.counters.shuffle_from_peers_bytes, total);
             let mut offset = 0;
-            let places = lengths.iter().map(|&len| {
+            let places = lengths.iter().map(|&(len, total)| {
                 offset += len;
-                BlockPlace { file: 0, offset: offset - len, len }
+                BlockPlace { file: 0, offset: offset - len, len, total }
             });
             Ok((vec![file], places.collect()))
         })
         .map_err(|e| io::Error::new(e.kind(), format!("map outputs on node {node}: {e}")))
     }
 
-    /// Files of this node's blocks, open for reading, and where in them the blocks are.
+    /// Files of this node's blocks, open for reading, where in them the blocks are, and the bytes
+    /// of the partitions that they are a part of.
     ///
     /// # Errors
     /// `NotFound`: one of them is not here.
@@ -89,9 +126,9 @@ impl Shuffles {
         uid: u32,
         token: &str,
         blocks: &[Block],
-    ) -> io::Result<Vec<(OwnedFd, Range<u64>)>> {
+    ) -> io::Result<Vec<Here>> {
         let absent = |block: &Block, why: &str| {
-            let Block { shuffle, map, first, end } = block;
+            let Block { shuffle, map, first, end, .. } = block;
             let node = self.node();
             let what = format!("partitions {first} to {end} of map output {map} of shuffle {shuffle}");
             io::Error::new(io::ErrorKind::NotFound, format!("{what} are not on node {node}: {why}"))
@@ -113,20 +150,22 @@ impl Shuffles {
                 io::ErrorKind::NotFound => absent(block, &e.to_string()),
                 _ => e,
             })?;
-            Ok((file, range))
+            Ok((file, block.part_of(&range), range.end - range.start))
         });
         located.collect()
     }
 
-    fn room_for(&self, uid: u32, bytes: u64, deadline: Instant) -> io::Result<Scratch> {
+    pub(super) fn room_for(&self, uid: u32, bytes: u64, deadline: Instant) -> io::Result<Scratch> {
         let (cache, shares) = (&self.cache, &self.shares);
         let room = loop {
             let held =
                 cache.hold(shares, uid, Class::Scratch, blocks_bytes(bytes).saturating_add(FILE_BYTES));
             if held.is_err()
-                && let Some(Ok(file)) = self.spill.as_ref().map(|spill| spill.file(bytes))
+                && let Some(spill) = &self.spill
+                && let Ok(share) = self.share_of_disk(uid, bytes)
+                && let Ok(file) = spill.file(bytes)
             {
-                return Ok(self.on_disk(uid, cache.next_copy(), file));
+                return Ok(self.on_disk(uid, cache.next_copy(), file, share));
             }
             match held {
                 Ok(room) => break room,
@@ -146,6 +185,6 @@ impl Shuffles {
         if !file.set_room(room.bytes() - FILE_BYTES)? {
             return Err(io::Error::other("the room of a file cannot be set"));
         }
-        Ok(Scratch { copy: cache.next_copy(), file, room, descriptors })
+        Ok(Scratch { copy: cache.next_copy(), file, room, descriptors, on_disk: None })
     }
 }

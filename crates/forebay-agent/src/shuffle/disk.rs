@@ -35,6 +35,15 @@ impl Spill {
         Ok(spill)
     }
 
+    /// Bytes that the disk may be filled with, whoever fills it.
+    ///
+    /// # Errors
+    /// What the kernel returns.
+    pub fn most_bytes(&self) -> io::Result<u64> {
+        let disk = fstatvfs(&self.directory)?;
+        Ok((disk.f_blocks as f64 * self.fill) as u64 * disk.f_frsize)
+    }
+
     fn unnamed(&self) -> io::Result<OwnedFd> {
         // Nobody who gets a descriptor can give it a name.
         let flags = OFlags::TMPFILE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;

@@ -1,7 +1,8 @@
-//! Map outputs of Spark applications: memory-only files that outlive the process that wrote them.
+//! Map outputs of Spark and MapReduce: memory-only files that outlive the process that wrote them.
 //!
-//! An application begins at the agent of its driver's node, its *origin*, and lives as long as that
-//! connection. Its outputs are memory-only files under its token
+//! An application of Spark begins at the agent of its driver's node, its *origin*, and lives as
+//! long as that connection. The origin of a MapReduce job is the node of its master, and it lives
+//! as long as the master listens for its tasks. Its outputs are memory-only files under its token
 //! ([`crate::jobs::scratch_files`]), on whatever node an executor of it wrote them. Every other
 //! agent that has some asks the origin every [`CHECK`] whether the application lives, and which
 //! shuffles it has removed. One question settles every end: a driver that is killed, executors that
@@ -11,11 +12,15 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `blocks` | finds blocks here, and fetches those of other nodes |
+//! | `copies` | second copies, on other nodes |
 //! | `disk` | where spilled outputs are |
+//! | `listeners` | whether the master of a MapReduce job lives |
 //! | `spill` | moves outputs to a local disk when others need their memory |
 
 mod blocks;
+mod copies;
 mod disk;
+mod listeners;
 mod spill;
 
 pub use disk::Spill;
@@ -78,10 +83,18 @@ pub struct Shuffles {
 struct Application {
     uid: u32,
     origin: String,
+    /// As of [`App::master_port`].
+    master_port: Option<u16>,
     /// Shuffles that are not removed yet; known at its origin only.
     shuffles: BTreeSet<u32>,
     /// When its origin last said that it lives.
     heard: Instant,
+}
+
+impl Application {
+    fn as_named(&self, token: &str) -> App {
+        App { token: token.to_owned(), origin: self.origin.clone(), master_port: self.master_port }
+    }
 }
 
 impl Shuffles {
@@ -107,7 +120,7 @@ impl Shuffles {
     /// # Errors
     /// The user has too many.
     pub fn begin(&self, uid: u32, token: String) -> Result<App, String> {
-        let app = App { token, origin: self.node().to_owned() };
+        let app = App { token, origin: self.node().to_owned(), master_port: None };
         self.admit(uid, &app)?;
         Ok(app)
     }
@@ -115,27 +128,46 @@ impl Shuffles {
     /// A process of an application runs here.
     ///
     /// # Errors
-    /// The application has ended, is another user's, or the user has too many.
+    /// The application has ended, is another user's, its master cannot be watched, or the user has
+    /// too many.
     pub fn join(&self, uid: u32, app: &App) -> Result<(), String> {
-        match lock(&self.apps).get(&app.token) {
-            Some(known) if known.uid == uid => return Ok(()),
-            Some(_) => return Err("the application is another user's".into()),
-            None if app.origin == self.node() || lock(&self.ended).contains(&app.token) => {
+        let known = |application: &Application| (application.uid, application.as_named(&app.token));
+        let known = lock(&self.apps).get(&app.token).map(known);
+        match known {
+            Some((owner, _)) if owner != uid => return Err("the application is another user's".into()),
+            Some((_, known)) if app.master_port.is_none() || known == *app => return Ok(()),
+            None if app.master_port.is_none()
+                && (app.origin == self.node() || lock(&self.ended).contains(&app.token)) =>
+            {
                 return Err("the application has ended".into());
             }
-            None => {}
+            // A job, or the next attempt of its master.
+            Some(_) | None => {}
+        }
+        if app.master_port.is_some() {
+            match self.ask_origin(app, uid, &[]) {
+                Ok((true, _)) => {}
+                Ok((false, _)) => {
+                    return Err(format!("no master of this job listens on node {}", app.origin));
+                }
+                Err(e) => return Err(format!("node {} of the job's master: {e}", app.origin)),
+            }
         }
         self.admit(uid, app)
     }
 
     fn admit(&self, uid: u32, app: &App) -> Result<(), String> {
         let mut apps = lock(&self.apps);
+        if let Some(known) = apps.get_mut(&app.token) {
+            (known.origin, known.master_port) = (app.origin.clone(), app.master_port);
+            return Ok(());
+        }
         if apps.values().filter(|known| known.uid == uid).count() >= USER_APPS_MAX {
             return Err(format!("this user has {USER_APPS_MAX} applications at this agent already"));
         }
-        let application =
-            Application { uid, origin: app.origin.clone(), shuffles: BTreeSet::new(), heard: Instant::now() };
-        apps.entry(app.token.clone()).or_insert(application);
+        let App { token, origin, master_port } = app.clone();
+        let (shuffles, heard) = (BTreeSet::new(), Instant::now());
+        apps.insert(token, Application { uid, origin, master_port, shuffles, heard });
         let job = Job { uid, files: BTreeMap::new() };
         lock(&self.files.by_token).entry(app.token.clone()).or_insert(job);
         Ok(())
@@ -183,12 +215,26 @@ impl Shuffles {
 
     /// For another node: whether an application lives whose origin is here, and which of `shuffles`
     /// it has removed.
-    pub fn asked(&self, uid: u32, token: &str, shuffles: &[u32]) -> (bool, Vec<u32>) {
+    ///
+    /// # Errors
+    /// The kernel does not show its sockets.
+    pub fn asked(&self, uid: u32, app: &App, shuffles: &[u32]) -> io::Result<(bool, Vec<u32>)> {
+        if let Some(port) = app.master_port {
+            return Ok((listeners::listens(uid, port)?, Vec::new()));
+        }
         let apps = lock(&self.apps);
-        match apps.get(token).filter(|app| app.uid == uid && app.origin == self.node()) {
+        Ok(match apps.get(&app.token).filter(|app| app.uid == uid && app.origin == self.node()) {
             Some(app) => (true, shuffles.iter().copied().filter(|s| !app.shuffles.contains(s)).collect()),
             None => (false, Vec::new()),
+        })
+    }
+
+    fn ask_origin(&self, app: &App, uid: u32, shuffles: &[u32]) -> io::Result<(bool, Vec<u32>)> {
+        if app.origin == self.node() {
+            return self.asked(uid, app, shuffles);
         }
+        let deadline = Instant::now() + ASK_TIME;
+        self.at_peer(&app.origin, deadline, |link| link.shuffles(app, uid, shuffles, deadline))
     }
 
     /// Asks the origins of applications that have outputs here, until the agent ends.
@@ -196,10 +242,10 @@ impl Shuffles {
         while !self.stop.wait(CHECK) {
             let others: Vec<_> = lock(&self.apps)
                 .iter()
-                .filter(|(_, app)| app.origin != self.node())
-                .map(|(token, app)| (token.clone(), app.uid, app.origin.clone()))
+                .filter(|(_, app)| app.origin != self.node() || app.master_port.is_some())
+                .map(|(token, app)| (app.as_named(token), app.uid))
                 .collect();
-            others.iter().for_each(|(token, uid, origin)| self.check(token, *uid, origin));
+            others.iter().for_each(|(app, uid)| self.check(app, *uid));
             self.remove_late();
         }
     }
@@ -209,7 +255,7 @@ impl Shuffles {
     fn remove_late(&self) {
         let own: Vec<_> = lock(&self.apps)
             .iter()
-            .filter(|(_, app)| app.origin == self.node())
+            .filter(|(_, app)| app.origin == self.node() && app.master_port.is_none())
             .map(|(token, app)| (token.clone(), app.shuffles.clone()))
             .collect();
         for (token, alive) in own {
@@ -225,11 +271,10 @@ impl Shuffles {
         files.filter_map(|name| shuffle_of(name)).collect()
     }
 
-    fn check(&self, token: &str, uid: u32, origin: &str) {
-        let deadline = Instant::now() + ASK_TIME;
+    fn check(&self, app: &App, uid: u32) {
+        let App { token, origin, .. } = app;
         let shuffles: Vec<u32> = self.shuffles_of(token).into_iter().collect();
-        let answer = self.at_peer(origin, deadline, |link| link.shuffles(token, uid, &shuffles, deadline));
-        match answer {
+        match self.ask_origin(app, uid, &shuffles) {
             Ok((true, removed)) => {
                 removed.into_iter().for_each(|shuffle| self.remove(token, shuffle));
                 if let Some(app) = lock(&self.apps).get_mut(token) {

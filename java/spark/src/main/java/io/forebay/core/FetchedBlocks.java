@@ -13,6 +13,11 @@ public final class FetchedBlocks implements AutoCloseable {
     return Native.blockSize(handle, number);
   }
 
+  /** Bytes of the partitions of a block, of which it may be a part. */
+  public long total(int number) throws ForebayException {
+    return Native.blockTotal(handle, number);
+  }
+
   /** Reads from a block; the number of bytes, 0 at its end. */
   public int read(int number, long offset, byte[] array, int start, int length) throws ForebayException {
     return Native.blockRead(handle, number, offset, array, start, length);

@@ -167,7 +167,22 @@ public final class ForebayClient implements AutoCloseable {
 
   /** Takes part in an application that a driver has begun, by its token and origin. */
   public ForebayShuffles joinShuffles(String token, String origin) throws IOException {
-    long app = Native.shuffleOpen(handle, bytes(token), bytes(origin));
+    return named(Native.shuffleOpen(handle, bytes(token), bytes(origin)));
+  }
+
+  /**
+   * Takes part in a job of MapReduce, whose map outputs agents keep as long as its master listens.
+   * Fails without an agent here and on the master's node.
+   *
+   * @param token of the job; nobody else can guess it
+   * @param hosts names and addresses of the master's node
+   * @param port at which it listens
+   */
+  public ForebayShuffles joinJob(String token, List<String> hosts, int port) throws IOException {
+    return named(Native.shuffleJoinJob(handle, bytes(token), bytes(String.join("\n", hosts)), port));
+  }
+
+  private static ForebayShuffles named(long app) throws IOException {
     DataInputStream names = decode(Native.shuffleNames(app));
     return new ForebayShuffles(app, text(names), text(names), text(names));
   }

@@ -1,24 +1,33 @@
 package io.forebay.core;
 
 import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.util.List;
 
 /**
  * The map outputs of one application in the tier. Made by {@link ForebayClient#beginShuffles} at
  * the driver, which ends the application by closing it or dying, and by {@link
- * ForebayClient#joinShuffles} at executors, whose end changes nothing.
+ * ForebayClient#joinShuffles} at executors or {@link ForebayClient#joinJob} in tasks, whose end
+ * changes nothing.
  */
 public final class ForebayShuffles implements AutoCloseable {
   /** Most blocks of one request. */
   public static final int BLOCKS_MAX = 64;
 
   /**
-   * Adjacent partitions of one map output.
+   * Adjacent partitions of one map output, or a part of their bytes.
    *
    * @param map the map task's attempt
    * @param end one after the last partition
+   * @param from bytes to leave out at the start
+   * @param most most bytes to fetch
    */
-  public record Block(int shuffle, long map, int first, int end) {}
+  public record Block(int shuffle, long map, int first, int end, long from, long most) {
+    /** All of their bytes. */
+    public Block(int shuffle, long map, int first, int end) {
+      this(shuffle, map, first, end, 0, Long.MAX_VALUE);
+    }
+  }
 
   private final long handle;
   private final String token;
@@ -68,15 +77,24 @@ public final class ForebayShuffles implements AutoCloseable {
   }
 
   /**
-   * Blocks of outputs on a node, at most {@link #BLOCKS_MAX}. Fails with {@link
-   * ForebayException#ENOENT} if one of them is not there.
+   * Nodes of the host with these names or addresses; with {@code keepers} also those that may have
+   * second copies of what was written there.
    */
-  public FetchedBlocks fetch(String fromNode, List<Block> blocks) throws ForebayException {
-    ByteBuffer request = ByteBuffer.allocate(blocks.size() * 4 * Long.BYTES);
+  public List<String> nodesAt(List<String> hosts, boolean keepers) throws ForebayException {
+    String nodes = new String(Native.shuffleNodesAt(handle, ForebayClient.bytes(String.join("\n", hosts)), keepers), StandardCharsets.UTF_8);
+    return nodes.lines().toList();
+  }
+
+  /**
+   * Blocks of outputs, at most {@link #BLOCKS_MAX}, from the first of the nodes that has them all.
+   * Fails with {@link ForebayException#ENOENT} if one of them is not there.
+   */
+  public FetchedBlocks fetch(List<String> fromNodes, List<Block> blocks) throws ForebayException {
+    ByteBuffer request = ByteBuffer.allocate(blocks.size() * 6 * Long.BYTES);
     for (Block block : blocks) {
-      request.putLong(block.shuffle).putLong(block.map).putLong(block.first).putLong(block.end);
+      request.putLong(block.shuffle).putLong(block.map).putLong(block.first).putLong(block.end).putLong(block.from).putLong(block.most);
     }
-    return new FetchedBlocks(Native.blocksFetch(handle, ForebayClient.bytes(fromNode), request.array()));
+    return new FetchedBlocks(Native.blocksFetch(handle, ForebayClient.bytes(String.join("\n", fromNodes)), request.array()));
   }
 
   @Override

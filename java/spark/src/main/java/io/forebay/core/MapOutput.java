@@ -1,6 +1,7 @@
 package io.forebay.core;
 
 import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 
 /** A map output that is being written; closing it removes it unless it is committed. */
 public final class MapOutput implements AutoCloseable {
@@ -25,6 +26,14 @@ public final class MapOutput implements AutoCloseable {
     ByteBuffer lengths = ByteBuffer.allocate(partitionBytes.length * Long.BYTES);
     lengths.asLongBuffer().put(partitionBytes);
     Native.outputCommit(handle, lengths.array());
+  }
+
+  /**
+   * Has a second node keep a copy of the output, which is committed; the name of that node. Fails
+   * if none takes it: the output is on this node only then.
+   */
+  public String copy() throws ForebayException {
+    return new String(Native.outputCopy(handle), StandardCharsets.UTF_8);
   }
 
   @Override

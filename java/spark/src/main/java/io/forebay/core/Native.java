@@ -79,6 +79,10 @@ final class Native {
 
   static native long shuffleOpen(long client, byte[] token, byte[] origin) throws ForebayException;
 
+  static native long shuffleJoinJob(long client, byte[] token, byte[] hosts, int port) throws ForebayException;
+
+  static native byte[] shuffleNodesAt(long app, byte[] hosts, boolean keepers) throws ForebayException;
+
   static native byte[] shuffleNames(long app) throws ForebayException;
 
   static native void shuffleLives(long app, int shuffle, boolean lives) throws ForebayException;
@@ -97,11 +101,15 @@ final class Native {
 
   static native void outputCommit(long output, byte[] lengths) throws ForebayException;
 
+  static native byte[] outputCopy(long output) throws ForebayException;
+
   static native void outputClose(long output);
 
-  static native long blocksFetch(long app, byte[] node, byte[] blocks) throws ForebayException;
+  static native long blocksFetch(long app, byte[] nodes, byte[] blocks) throws ForebayException;
 
   static native long blockSize(long blocks, int number) throws ForebayException;
+
+  static native long blockTotal(long blocks, int number) throws ForebayException;
 
   static native int blockRead(long blocks, int number, long offset, byte[] array, int start, int length) throws ForebayException;
 

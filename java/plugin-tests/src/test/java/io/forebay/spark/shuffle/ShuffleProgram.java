@@ -110,6 +110,7 @@ public final class ShuffleProgram {
   /** Two jobs on one shuffle, with whatever the test does in between. */
   private static void twice(JavaSparkContext spark, AtomicInteger mapTasks, JavaRDDLike<?, ?> shuffled) throws Exception {
     say("first", digest(shuffled.collect()));
+    say("reliable", spark.sc().shuffleDriverComponents().supportsReliableStorage());
     JavaRDD<Long> processes = spark.parallelize(IntStream.range(0, 20).boxed().toList(), 20).map(i -> {
       Thread.sleep(50);
       return ProcessHandle.current().pid();

@@ -124,6 +124,70 @@ public class ShuffleTest {
     nodes.awaitNothingLeft();
   }
 
+  private static Map<String, String> twoCopies() {
+    return with(TwoNodes.tier(), ForebayShuffleManager.COPIES, "2");
+  }
+
+  /** A node is lost between two jobs on one shuffle; the program, which has ended the second. */
+  private TwoNodes.Program afterTheLossOfANode(Map<String, String> settings) throws Exception {
+    start("256MiB");
+    TwoNodes.Program program = nodes.run("twice", settings);
+    List<Long> executors = processes(program.says("executors"));
+    assertTrue(nodes.outputs(1) > 0);
+    nodes.lose(1);
+    executors.forEach(ShuffleTest::killExecutor);
+    program.goOn();
+    program.says("again");
+    assertEquals(program.says("first"), program.says("second"));
+    return program;
+  }
+
+  @Test
+  public void noMapTaskRunsAgainWhenANodeIsLostAndOutputsHaveTwoCopies() throws Exception {
+    TwoNodes.Program program = afterTheLossOfANode(twoCopies());
+    assertEquals("true", program.says("reliable"));
+    assertEquals("map tasks that ran again", "0", program.says("again"));
+    program.goOn();
+    program.saysAll();
+    TwoNodes.until("an end of all map outputs", () -> nodes.outputs(0) == 0);
+  }
+
+  @Test
+  public void mapTasksRunAgainWhenANodeIsLostAndOutputsHaveOneCopy() throws Exception {
+    TwoNodes.Program program = afterTheLossOfANode(TwoNodes.tier());
+    assertEquals("false", program.says("reliable"));
+    assertTrue("map tasks that ran again", Integer.parseInt(program.says("again")) > 0);
+    assertTrue(program.log(), program.log().contains("FetchFailed"));
+    program.goOn();
+    program.saysAll();
+  }
+
+  @Test
+  public void secondCopiesGoWithTheirApplication() throws Exception {
+    start("256MiB");
+    TwoNodes.Program program = nodes.run("twice", twoCopies());
+    program.says("executors");
+    assertEquals(2 * Long.parseLong(program.says("maps")), nodes.outputs(0) + nodes.outputs(1));
+    assertNotEquals(0, nodes.number(0, "shuffle_copied_bytes"));
+    program.process.destroyForcibly().waitFor();
+    nodes.awaitNothingLeft();
+  }
+
+  @Test
+  public void outputsThatNoOtherNodeTakesHaveOneCopy() throws Exception {
+    start("256MiB");
+    nodes.lose(1);
+    TwoNodes.Program program = nodes.run("twice", twoCopies());
+    program.says("executors");
+    assertEquals(Long.parseLong(program.says("maps")), nodes.outputs(0));
+    assertNotEquals(0, nodes.number(0, "shuffle_copies_missed_total"));
+    program.goOn();
+    assertEquals("0", program.says("again"));
+    assertEquals(program.says("first"), program.says("second"));
+    program.goOn();
+    program.saysAll();
+  }
+
   @Test
   public void nothingIsLeftOfADriverThatIsKilled() throws Exception {
     start("256MiB");
@@ -147,8 +211,15 @@ public class ShuffleTest {
     program.saysAll();
   }
 
+  private static long sizeOf(ForebayShuffles at, List<String> nodes, Block block) throws ForebayException {
+    try (FetchedBlocks found = at.fetch(nodes, List.of(block))) {
+      assertEquals(block.first() == 0 ? 3 : 2, found.total(0));
+      return found.size(0);
+    }
+  }
+
   private static void assertAbsent(ForebayShuffles at, String node, Block block) {
-    ForebayException absent = assertThrows(ForebayException.class, () -> at.fetch(node, List.of(new Block(0, 5, 0, 1), block)));
+    ForebayException absent = assertThrows(ForebayException.class, () -> at.fetch(List.of(node), List.of(new Block(0, 5, 0, 1), block)));
     assertEquals(absent.getMessage(), ForebayException.ENOENT, absent.errno());
   }
 
@@ -173,7 +244,7 @@ public class ShuffleTest {
       output.commit(new long[] {1, 0, 2});
       output.close();
       for (ForebayShuffles at : List.of(a, b)) {
-        try (FetchedBlocks found = at.fetch("b", List.of(new Block(0, 5, 1, 3), new Block(0, 5, 1, 2), new Block(0, 5, 0, 1)))) {
+        try (FetchedBlocks found = at.fetch(List.of("b"), List.of(new Block(0, 5, 1, 3), new Block(0, 5, 1, 2), new Block(0, 5, 0, 1)))) {
           byte[] read = new byte[3];
           assertEquals(2, found.read(0, 0, read, 0, 3));
           assertEquals(0, found.size(1));
@@ -184,7 +255,9 @@ public class ShuffleTest {
         assertAbsent(at, "b", new Block(0, 5, 2, 4));
         assertAbsent(at, "b", new Block(1, 5, 0, 1));
         assertAbsent(at, "a", new Block(0, 5, 0, 1));
-        assertThrows(ForebayException.class, () -> at.fetch("c", List.of(new Block(0, 5, 0, 1))));
+        assertEquals(2, sizeOf(at, List.of("gone", "b"), new Block(0, 5, 1, 3)));
+        assertEquals("a part", 1, sizeOf(at, List.of("b"), new Block(0, 5, 0, 3, 2, 9)));
+        assertThrows(ForebayException.class, () -> at.fetch(List.of("c"), List.of(new Block(0, 5, 0, 1))));
       }
       a.setLives(0, false);
       nodes.awaitNothingLeft();

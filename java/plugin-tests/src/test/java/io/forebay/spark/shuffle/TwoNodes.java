@@ -127,6 +127,16 @@ final class TwoNodes {
     agents[node].destroyForcibly().waitFor();
   }
 
+  /** The node is gone: its agent with its memory, and new executors are on the other one. */
+  void lose(int node) throws Exception {
+    kill(node);
+    for (int executor = 0; executor < EXECUTORS_MAX; executor++) {
+      Path link = directory.resolve("executor-" + executor);
+      Files.delete(link);
+      Files.createSymbolicLink(link, socket(1 - node));
+    }
+  }
+
   private static void run(String... command) throws Exception {
     assertEquals(String.join(" ", command), 0, new ProcessBuilder(command).inheritIO().start().waitFor());
   }

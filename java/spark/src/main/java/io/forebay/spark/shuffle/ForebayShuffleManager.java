@@ -35,6 +35,9 @@ public final class ForebayShuffleManager extends SortShuffleManager {
   /** Set by the driver for the executors; Spark hides the values of such names in its pages. */
   static final String APPLICATION = "spark.forebay.shuffle.token";
 
+  /** Nodes that have an output when its task ends: 1 or 2. */
+  static final String COPIES = "spark.forebay.shuffle.copies";
+
   private static final String SHUFFLE_IO = "spark.shuffle.sort.io.plugin.class";
   private static final String PUSH = "spark.shuffle.push.enabled";
 
@@ -51,7 +54,16 @@ public final class ForebayShuffleManager extends SortShuffleManager {
     this.shuffles = isDriver ? begin(conf) : join(conf);
   }
 
+  static int copies(SparkConf conf) {
+    int copies = conf.getInt(COPIES, 1);
+    if (copies < 1 || copies > 2) {
+      throw new IllegalArgumentException(COPIES + " = " + copies + ": map outputs can be on 1 node or on 2");
+    }
+    return copies;
+  }
+
   private static SparkConf withShuffleIO(SparkConf conf) {
+    copies(conf);
     String given = conf.get(SHUFFLE_IO, TierShuffleIO.class.getName());
     if (!given.equals(TierShuffleIO.class.getName())) {
       throw new IllegalArgumentException("spark.shuffle.manager = " + ForebayShuffleManager.class.getName() + " needs its own " + SHUFFLE_IO
@@ -116,7 +128,7 @@ public final class ForebayShuffleManager extends SortShuffleManager {
   @Override
   public <K, V> ShuffleWriter<K, V> getWriter(ShuffleHandle handle, long mapId, TaskContext context, ShuffleWriteMetricsReporter metrics) {
     ShuffleWriter<K, V> writer = super.getWriter(handle, mapId, context, metrics);
-    return shuffles == null ? writer : new TierShuffleWriter<>(writer, shuffles.node());
+    return shuffles == null ? writer : new TierShuffleWriter<>(writer);
   }
 
   @Override

@@ -1,5 +1,7 @@
 package io.forebay.spark.shuffle;
 
+import java.util.List;
+import java.util.regex.Pattern;
 import org.apache.spark.storage.BlockId;
 import org.apache.spark.storage.BlockManagerId;
 import scala.Tuple2;
@@ -9,24 +11,26 @@ import scala.collection.Iterator;
 import scala.collection.Seq;
 
 /**
- * How a map output's location says that it is in the tier of a node.
+ * How a map output's location says that it is in the tier of a node, or of two.
  *
- * <p>The name of the node stands where Spark has an executor's. No executor is called so: Spark
+ * <p>The names of the nodes stand where Spark has an executor's. No executor is called so: Spark
  * keeps the output when an executor ends, and drops all of a node's outputs when a fetch of one has
  * failed. The host stays the executor's, since Spark prefers it for reducers.
  */
 final class TierAddress {
   private static final String PREFIX = "forebay-";
+  /** Between nodes; in no name of one. */
+  private static final String BETWEEN = "|";
 
   private TierAddress() {}
 
-  static BlockManagerId of(String node, BlockManagerId writer) {
-    return BlockManagerId.apply(PREFIX + node, writer.host(), writer.port(), writer.topologyInfo());
+  static BlockManagerId of(List<String> nodes, BlockManagerId writer) {
+    return BlockManagerId.apply(PREFIX + String.join(BETWEEN, nodes), writer.host(), writer.port(), writer.topologyInfo());
   }
 
-  /** The node of an output in the tier; null for an executor's. */
-  static String node(String executorId) {
-    return executorId.startsWith(PREFIX) ? executorId.substring(PREFIX.length()) : null;
+  /** The nodes of an output in the tier; none for an executor's. */
+  static List<String> nodes(String executorId) {
+    return executorId.startsWith(PREFIX) ? List.of(executorId.substring(PREFIX.length()).split(Pattern.quote(BETWEEN))) : List.of();
   }
 
   /**
@@ -49,7 +53,7 @@ final class TierAddress {
     public Tuple2<BlockManagerId, Seq<Tuple3<BlockId, Object, Object>>> next() {
       Tuple2<BlockManagerId, Seq<Tuple3<BlockId, Object, Object>>> next = all.next();
       BlockManagerId at = next._1();
-      if (node(at.executorId()) == null) {
+      if (nodes(at.executorId()).isEmpty()) {
         return next;
       }
       return new Tuple2<>(BlockManagerId.apply(at.executorId(), at.executorId() + ".tier", at.port(), at.topologyInfo()), next._2());

@@ -8,6 +8,7 @@ import java.io.IOException;
 import java.lang.reflect.Field;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
@@ -65,22 +66,24 @@ final class TierBlockClient extends BlockStoreClient {
 
   @Override
   public void fetchBlocks(String host, int port, String executorId, String[] ids, BlockFetchingListener listener, DownloadFileManager files) {
-    String node = TierAddress.node(executorId);
-    if (node == null) {
+    List<String> nodes = TierAddress.nodes(executorId);
+    if (nodes.isEmpty()) {
       own.fetchBlocks(host, port, executorId, ids, listener, files);
-    } else if (node.equals(shuffles.node())) {
-      fetch(node, ids, listener);
+    } else if (nodes.equals(List.of(shuffles.node()))) {
+      fetch(nodes, ids, listener);
     } else {
-      waiting.execute(() -> fetch(node, ids, listener));
+      // This node first, if it has a copy.
+      List<String> nearest = nodes.stream().sorted(Comparator.comparing(node -> !node.equals(shuffles.node()))).toList();
+      waiting.execute(() -> fetch(nearest, ids, listener));
     }
   }
 
-  private void fetch(String node, String[] ids, BlockFetchingListener listener) {
+  private void fetch(List<String> nodes, String[] ids, BlockFetchingListener listener) {
     for (int from = 0; from < ids.length; from += ForebayShuffles.BLOCKS_MAX) {
       String[] some = Arrays.copyOfRange(ids, from, Math.min(ids.length, from + ForebayShuffles.BLOCKS_MAX));
       List<ManagedBuffer> buffers = new ArrayList<>();
       try {
-        FetchedBlocks fetched = shuffles.fetch(node, Arrays.stream(some).map(TierBlockClient::parse).toList());
+        FetchedBlocks fetched = shuffles.fetch(nodes, Arrays.stream(some).map(TierBlockClient::parse).toList());
         buffers = TierBuffer.of(fetched, some.length);
       } catch (ForebayException | RuntimeException e) {
         for (String id : some) {
@@ -109,7 +112,7 @@ final class TierBlockClient extends BlockStoreClient {
   /** The tier keeps no checksums of Spark's by which to tell a bad disk from a bad network. */
   @Override
   public Cause diagnoseCorruption(String host, int port, String executorId, int shuffle, long map, int reduce, long checksum, String algorithm) {
-    return TierAddress.node(executorId) == null
+    return TierAddress.nodes(executorId).isEmpty()
         ? own.diagnoseCorruption(host, port, executorId, shuffle, map, reduce, checksum, algorithm)
         : Cause.UNKNOWN_ISSUE;
   }

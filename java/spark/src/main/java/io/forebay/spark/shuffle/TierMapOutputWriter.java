@@ -5,6 +5,7 @@ import io.forebay.core.ForebayShuffles;
 import io.forebay.core.MapOutput;
 import java.io.IOException;
 import java.io.OutputStream;
+import java.util.List;
 import org.apache.spark.shuffle.api.ShuffleExecutorComponents;
 import org.apache.spark.shuffle.api.ShuffleMapOutputWriter;
 import org.apache.spark.shuffle.api.ShufflePartitionWriter;
@@ -22,6 +23,8 @@ final class TierMapOutputWriter implements ShuffleMapOutputWriter {
   /** A partition's stream is written in records of any size; a call into the agent's file costs. */
   private static final int BUFFER_BYTES = 64 << 10;
 
+  private final ForebayShuffles shuffles;
+  private final int copies;
   private final ShuffleExecutorComponents own;
   private final int shuffle;
   private final long map;
@@ -35,7 +38,10 @@ final class TierMapOutputWriter implements ShuffleMapOutputWriter {
   private OutputStream ownStream;
   private boolean hasCopied;
 
-  TierMapOutputWriter(ForebayShuffles shuffles, ShuffleExecutorComponents own, int shuffle, long map, int partitions) throws IOException {
+  TierMapOutputWriter(ForebayShuffles shuffles, int copies, ShuffleExecutorComponents own, int shuffle, long map, int partitions)
+      throws IOException {
+    this.shuffles = shuffles;
+    this.copies = copies;
     this.own = own;
     this.shuffle = shuffle;
     this.map = map;
@@ -61,7 +67,7 @@ final class TierMapOutputWriter implements ShuffleMapOutputWriter {
     if (output != null) {
       try {
         output.commit(lengths);
-        TierShuffleWriter.committed();
+        TierShuffleWriter.committed(copied());
         output.close();
         return MapOutputCommitMessage.of(lengths);
       } catch (ForebayException e) {
@@ -70,6 +76,19 @@ final class TierMapOutputWriter implements ShuffleMapOutputWriter {
       }
     }
     return ownWriter.commitAllPartitions(checksums);
+  }
+
+  /** The nodes that have the output, once as many have it as should and can. */
+  private List<String> copied() {
+    if (copies < 2) {
+      return List.of(shuffles.node());
+    }
+    try {
+      return List.of(shuffles.node(), output.copy());
+    } catch (ForebayException e) {
+      LOG.warn("Forebay: map output {} of shuffle {} has one copy: {}", map, shuffle, e.toString());
+      return List.of(shuffles.node());
+    }
   }
 
   @Override

@@ -15,31 +15,59 @@ import org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO;
 /** Where Spark's writers put their bytes: into the tier, or where they always do. */
 public final class TierShuffleIO implements ShuffleDataIO {
   private final ShuffleDataIO own;
+  private final int copies;
 
   /** Made by Spark. */
   public TierShuffleIO(SparkConf conf) {
     own = new LocalDiskShuffleDataIO(conf);
+    copies = ForebayShuffleManager.copies(conf);
   }
 
-  /**
-   * Spark's own. That outputs are stored reliably, as Spark calls it, would be wrong: they are lost
-   * with their node.
-   */
   @Override
   public ShuffleDriverComponents driver() {
-    return own.driver();
+    return new Driver(own.driver(), copies);
   }
 
   @Override
   public ShuffleExecutorComponents executor() {
-    return new Executor(own.executor());
+    return new Executor(own.executor(), copies);
+  }
+
+  private record Driver(ShuffleDriverComponents own, int copies) implements ShuffleDriverComponents {
+    @Override
+    public Map<String, String> initializeApplication() {
+      return own.initializeApplication();
+    }
+
+    @Override
+    public void cleanupApplication() {
+      own.cleanupApplication();
+    }
+
+    @Override
+    public void registerShuffle(int shuffleId) {
+      own.registerShuffle(shuffleId);
+    }
+
+    @Override
+    public void removeShuffle(int shuffleId, boolean blocking) {
+      own.removeShuffle(shuffleId, blocking);
+    }
+
+    /** Whether outputs outlive a node. With one copy they are lost with it. */
+    @Override
+    public boolean supportsReliableStorage() {
+      return copies > 1 && ForebayShuffleManager.current() != null;
+    }
   }
 
   private static final class Executor implements ShuffleExecutorComponents {
     private final ShuffleExecutorComponents own;
+    private final int copies;
 
-    Executor(ShuffleExecutorComponents own) {
+    Executor(ShuffleExecutorComponents own, int copies) {
       this.own = own;
+      this.copies = copies;
     }
 
     @Override
@@ -52,7 +80,7 @@ public final class TierShuffleIO implements ShuffleDataIO {
       ForebayShuffles shuffles = ForebayShuffleManager.current();
       return shuffles == null
           ? own.createMapOutputWriter(shuffleId, mapTaskId, numPartitions)
-          : new TierMapOutputWriter(shuffles, own, shuffleId, mapTaskId, numPartitions);
+          : new TierMapOutputWriter(shuffles, copies, own, shuffleId, mapTaskId, numPartitions);
     }
 
     /** Spark would move its one spill file in place of an output; into the tier it is copied. */

@@ -1,6 +1,7 @@
 package io.forebay.spark.shuffle;
 
 import java.io.IOException;
+import java.util.List;
 import org.apache.spark.scheduler.MapStatus;
 import org.apache.spark.shuffle.ShuffleWriter;
 import scala.Option;
@@ -13,17 +14,16 @@ final class TierShuffleWriter<K, V> extends ShuffleWriter<K, V> {
   private static final ThreadLocal<TierShuffleWriter<?, ?>> WRITING = new ThreadLocal<>();
 
   private final ShuffleWriter<K, V> writer;
-  private final String node;
-  private boolean isInTier;
+  /** Where the output is; empty until it is in the tier. */
+  private List<String> nodes = List.of();
 
-  TierShuffleWriter(ShuffleWriter<K, V> writer, String node) {
+  TierShuffleWriter(ShuffleWriter<K, V> writer) {
     this.writer = writer;
-    this.node = node;
   }
 
-  /** The output that this thread writes is in the tier. */
-  static void committed() {
-    WRITING.get().isInTier = true;
+  /** The output that this thread writes is in the tier of these nodes. */
+  static void committed(List<String> nodes) {
+    WRITING.get().nodes = nodes;
   }
 
   @Override
@@ -39,8 +39,8 @@ final class TierShuffleWriter<K, V> extends ShuffleWriter<K, V> {
   @Override
   public Option<MapStatus> stop(boolean success) {
     Option<MapStatus> status = writer.stop(success);
-    if (isInTier && status.isDefined()) {
-      status.get().updateLocation(TierAddress.of(node, status.get().location()));
+    if (!nodes.isEmpty() && status.isDefined()) {
+      status.get().updateLocation(TierAddress.of(nodes, status.get().location()));
     }
     return status;
   }
