@@ -100,10 +100,9 @@ impl Bounds {
                 "bytes of announced orders",
                 "announce fewer epochs at a time, or larger parts, or raise tier.capacity",
             ),
-            Kind::Spilled => (
-                "bytes of spilled map outputs",
-                "wait for shuffles to end, or raise tier.spill_fill",
-            ),
+            Kind::Spilled => {
+                ("bytes of spilled map outputs", "wait for shuffles to end, or raise tier.spill_fill")
+            }
         };
         Bounds {
             own,

@@ -1,4 +1,5 @@
-//! Map outputs of Spark and MapReduce in the tier: written by map tasks, read by reducers of any node.
+//! Map outputs of Spark and MapReduce in the tier: written by map tasks, read by reducers of any
+//! node.
 //!
 //! A driver begins an application ([`Client::begin_shuffles`]) and hands its name to the executors,
 //! which join it. The tasks of a MapReduce job join one that lives as long as the job's master
@@ -91,7 +92,8 @@ impl Client {
     pub fn join_job(&self, token: &str, hosts: Vec<String>, port: u16) -> io::Result<Arc<Shuffles>> {
         let channel = self.session.connect_to_agent()?;
         let mut why = with_message(libc::ENOENT, format!("no node of the cluster is {}", hosts.join(", ")));
-        for origin in nodes(ask(&channel, &Request::NodesAt { hosts, keepers: false }, ANSWER_TIME)?.message)? {
+        for origin in nodes(ask(&channel, &Request::NodesAt { hosts, keepers: false }, ANSWER_TIME)?.message)?
+        {
             match self.join_shuffles(App { token: token.to_owned(), origin, master_port: Some(port) }) {
                 Ok(shuffles) => return Ok(shuffles),
                 Err(e) => why = e,

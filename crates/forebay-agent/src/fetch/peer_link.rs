@@ -307,7 +307,8 @@ impl Link {
         }
     }
 
-    /// Asks for blocks of map outputs; the bytes of each, and of its partitions. They follow, by [`Link::content`].
+    /// Asks for blocks of map outputs; the bytes of each, and of its partitions. They follow, by
+    /// [`Link::content`].
     ///
     /// # Errors
     /// As [`Link::tell_phases`]; `NotFound`: one of them is not there.

@@ -409,12 +409,7 @@ impl<'a> Serving<'a> {
     }
 
     /// Takes in the second copy of a map output.
-    fn keep_output(
-        &mut self,
-        (app, uid): (&App, u32),
-        output: (u32, u64),
-        bytes: u64,
-    ) -> io::Result<()> {
+    fn keep_output(&mut self, (app, uid): (&App, u32), output: (u32, u64), bytes: u64) -> io::Result<()> {
         let shuffles = &self.server.shuffles;
         let coming = match shuffles.begin_copy(uid, app, bytes) {
             Ok(coming) => coming,

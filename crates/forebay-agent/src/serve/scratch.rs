@@ -135,7 +135,9 @@ pub fn create(connection: &Connection, token: &str, name: Vec<u8>, exclusive: bo
         if exclusive && job.files.contains_key(&name) {
             return failed(libc::EEXIST, "exists already", &name);
         }
-        if let Some(replaced) = job.files.insert(name, Scratch { copy, file, room, descriptors, on_disk: None }) {
+        if let Some(replaced) =
+            job.files.insert(name, Scratch { copy, file, room, descriptors, on_disk: None })
+        {
             node.memory_files.give_up(uid, replaced);
         }
         Some((Reply::Scratch { copy, size: 0 }, vec![sent]))

@@ -121,12 +121,7 @@ impl Shuffles {
     ///
     /// # Errors
     /// `NotFound`: one of them is not here.
-    pub fn blocks_here(
-        &self,
-        uid: u32,
-        token: &str,
-        blocks: &[Block],
-    ) -> io::Result<Vec<Here>> {
+    pub fn blocks_here(&self, uid: u32, token: &str, blocks: &[Block]) -> io::Result<Vec<Here>> {
         let absent = |block: &Block, why: &str| {
             let Block { shuffle, map, first, end, .. } = block;
             let node = self.node();

@@ -37,8 +37,7 @@ impl Shuffles {
             let ip = node.address.rsplit_once(':').map(|(ip, _)| ip.trim_matches(['[', ']']));
             hosts.iter().any(|host| node.host.eq_ignore_ascii_case(host) || ip == Some(host))
         };
-        let mut found: Vec<String> =
-            nodes.iter().filter(is_here).map(|node| node.name.clone()).collect();
+        let mut found: Vec<String> = nodes.iter().filter(is_here).map(|node| node.name.clone()).collect();
         if keepers {
             let more = match found.first() {
                 Some(writer) => keepers_of(nodes, writer).take(KEEPERS_MAX).collect::<Vec<_>>(),
@@ -126,8 +125,7 @@ fn keepers_of<'a>(nodes: &'a [NodeInfo], writer: &str) -> impl Iterator<Item = &
     let after = nodes.partition_point(|node| node.name.as_str() <= writer);
     let host = nodes.iter().find(|node| node.name == writer).map(|node| node.host.clone());
     let ring: Vec<_> = nodes[after..].iter().chain(&nodes[..after]).collect();
-    let (near, far): (Vec<_>, Vec<_>) =
-        ring.into_iter().partition(|node| Some(&node.host) == host.as_ref());
+    let (near, far): (Vec<_>, Vec<_>) = ring.into_iter().partition(|node| Some(&node.host) == host.as_ref());
     let writer = writer.to_owned();
     far.into_iter().chain(near).filter(move |node| node.name != writer && !node.address.is_empty())
 }

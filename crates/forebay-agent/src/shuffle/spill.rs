@@ -129,7 +129,9 @@ impl Shuffles {
         let apps = lock(&self.apps);
         let jobs = lock(&self.files.by_token);
         let mut outputs = Vec::new();
-        for (token, job) in jobs.iter().filter(|(token, job)| apps.contains_key(*token) && !except.contains(&job.uid)) {
+        for (token, job) in
+            jobs.iter().filter(|(token, job)| apps.contains_key(*token) && !except.contains(&job.uid))
+        {
             for (name, output) in job.files.iter().filter(|(_, output)| !output.file.is_on_disk()) {
                 if let Some(shuffle) = shuffle_of(name).filter(|_| uid.is_none_or(|uid| job.uid == uid)) {
                     let order = (shuffle, Reverse(output.file.size()));
@@ -216,7 +218,13 @@ mod tests {
     }
 
     /// An output with one partition of these bytes; without its index if it is not committed.
-    fn output(shuffles: &Shuffles, (token, uid): (&str, u32), (shuffle, map): (u32, u64), bytes: &[u8], commits: bool) {
+    fn output(
+        shuffles: &Shuffles,
+        (token, uid): (&str, u32),
+        (shuffle, map): (u32, u64),
+        bytes: &[u8],
+        commits: bool,
+    ) {
         let index = if commits { index(&[bytes.len() as u64]) } else { Vec::new() };
         let whole = (bytes.len() + index.len()) as u64;
         let scratch = shuffles.room_for(uid, whole, Instant::now()).unwrap();
@@ -248,10 +256,15 @@ mod tests {
         }
         let mut seen = Vec::new();
         while shuffles.spill_one(Some(UID)) {
-            seen.extend(spilled(&shuffles).into_iter().filter(|name| !seen.contains(name)).collect::<Vec<_>>());
+            seen.extend(
+                spilled(&shuffles).into_iter().filter(|name| !seen.contains(name)).collect::<Vec<_>>(),
+            );
         }
         assert_eq!(seen, ["a shuffle 1 2", "a shuffle 1 1", "a shuffle 2 1"]);
-        assert_eq!(shuffles.counters.shuffle_spills_failed_total.load(std::sync::atomic::Ordering::Relaxed), 0);
+        assert_eq!(
+            shuffles.counters.shuffle_spills_failed_total.load(std::sync::atomic::Ordering::Relaxed),
+            0
+        );
     }
 
     #[test]

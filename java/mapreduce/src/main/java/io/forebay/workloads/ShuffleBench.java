@@ -23,9 +23,9 @@ import org.apache.hadoop.mapreduce.TaskCounter;
 import org.apache.hadoop.mapreduce.lib.output.NullOutputFormat;
 
 /**
- * Shuffles records that compress badly by MapReduce in this JVM, for java/shuffle-bench.py: for each
- * line {@code BYTES REDUCERS} on stdin it runs a job and prints its milliseconds. System properties
- * are the job's configuration.
+ * Shuffles records that compress badly by MapReduce in this JVM, for java/shuffle-bench.py: for
+ * each line {@code BYTES REDUCERS} on stdin it runs a job and prints its milliseconds. System
+ * properties are the job's configuration.
  */
 public final class ShuffleBench {
   private static final int RECORD_BYTES = 1000;

@@ -38,7 +38,6 @@ public class PlacementTest {
   }
 
   @Test
-  @SuppressWarnings("unchecked")
   public void reducersPreferTheHostOfMostOfTheirBytes() throws Exception {
     SparkConf conf = new SparkConf().setMaster("local[1]").setAppName("placement").set("spark.ui.enabled", "false").set("spark.driver.host", "localhost");
     try (JavaSparkContext spark = new JavaSparkContext(conf)) {
@@ -49,7 +48,7 @@ public class PlacementTest {
       tracker.registerMapOutput(shuffle.shuffleId(), 0, status(tier("a", "host-a"), new long[] {90 * MB, 5 * MB}, 0));
       tracker.registerMapOutput(shuffle.shuffleId(), 1, status(tier("b", "host-b"), new long[] {4 * MB, 80 * MB}, 1));
       for (int reducer = 0; reducer < 2; reducer++) {
-        List<String> hosts = List.of((String) reduced.preferredLocations(reduced.partitions()[reducer]).head());
+        List<String> hosts = List.of(reduced.preferredLocations(reduced.partitions()[reducer]).head());
         assertEquals(List.of(reducer == 0 ? "host-a" : "host-b"), hosts);
         assertEquals(1, reduced.preferredLocations(reduced.partitions()[reducer]).size());
       }
