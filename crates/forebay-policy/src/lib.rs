@@ -24,6 +24,7 @@ pub mod placement;
 pub mod planner;
 pub mod preferred_nodes;
 pub mod readahead;
+pub mod ship;
 pub mod spread;
 pub mod stage;
 pub mod token_bucket;
