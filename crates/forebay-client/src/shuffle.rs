@@ -92,7 +92,8 @@ impl Client {
     pub fn join_job(&self, token: &str, hosts: Vec<String>, port: u16) -> io::Result<Arc<Shuffles>> {
         let channel = self.session.connect_to_agent()?;
         let mut why = with_message(libc::ENOENT, format!("no node of the cluster is {}", hosts.join(", ")));
-        for origin in nodes(ask(&channel, &Request::NodesAt { hosts, keepers: false }, ANSWER_TIME)?.message)?
+        for origin in
+            nodes(ask(&channel, &Request::NodesAt { hosts, with_second: false }, ANSWER_TIME)?.message)?
         {
             match self.join_shuffles(App { token: token.to_owned(), origin, master_port: Some(port) }) {
                 Ok(shuffles) => return Ok(shuffles),
@@ -161,13 +162,13 @@ impl Shuffles {
         }
     }
 
-    /// Nodes of the host with these names or addresses, and with `keepers` those that may have
+    /// Nodes of the host with these names or addresses, and with `with_second` those that may have
     /// second copies of what was written there.
     ///
     /// # Errors
     /// The agent does not answer.
-    pub fn nodes_at(&self, hosts: Vec<String>, keepers: bool) -> io::Result<Vec<String>> {
-        nodes(self.call(&Request::NodesAt { hosts, keepers }, ANSWER_TIME)?.message)
+    pub fn nodes_at(&self, hosts: Vec<String>, with_second: bool) -> io::Result<Vec<String>> {
+        nodes(self.call(&Request::NodesAt { hosts, with_second }, ANSWER_TIME)?.message)
     }
 
     /// Begins the output of a map task.

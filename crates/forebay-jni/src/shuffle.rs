@@ -91,10 +91,10 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_shuffleNodesAt(
     class: jclass,
     app: jlong,
     hosts: jbyteArray,
-    keepers: jboolean,
+    with_second: jboolean,
 ) -> jbyteArray {
     let body = |jni: &Jni| {
-        let nodes = APPS.get(app)?.nodes_at(lines(jni, hosts)?, keepers)?;
+        let nodes = APPS.get(app)?.nodes_at(lines(jni, hosts)?, with_second)?;
         jni.new_bytes(nodes.join("\n").as_bytes())
     };
     // SAFETY: what the JVM has passed.

@@ -393,7 +393,7 @@ pub enum Request {
         /// Its names and IP addresses.
         hosts: Vec<String>,
         /// Also those that may have second copies of map outputs that were written there.
-        keepers: bool,
+        with_second: bool,
     },
     /// Send a committed map output of this node to a second one. → [`Reply::Nodes`] with that, or
     /// [`Reply::Failed`] if none takes it

@@ -16,7 +16,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 /// Nodes that are asked to keep a copy, or for one.
-const KEEPERS_MAX: usize = 3;
+const SECOND_NODES_MAX: usize = 3;
 
 /// Without progress for so long, a node does not take a copy.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -25,9 +25,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 const ROOM_MAX: Duration = Duration::from_secs(3);
 
 impl Shuffles {
-    /// Names of the nodes of these host names or IP addresses. With `keepers` also of those that
-    /// may keep second copies of what was written there: of all, if nobody is there any more.
-    pub fn nodes_at(&self, hosts: &[String], keepers: bool) -> Vec<String> {
+    /// Names of the nodes of these host names or IP addresses. `with_second`: also of those that
+    /// may keep second copies of what was written there; of all, if nobody is there any more.
+    pub fn nodes_at(&self, hosts: &[String], with_second: bool) -> Vec<String> {
         let view = self.cluster.view();
         let nodes = &view.cluster.nodes;
         if nodes.is_empty() && !self.cluster.has_others() {
@@ -38,9 +38,9 @@ impl Shuffles {
             hosts.iter().any(|host| node.host.eq_ignore_ascii_case(host) || ip == Some(host))
         };
         let mut found: Vec<String> = nodes.iter().filter(is_here).map(|node| node.name.clone()).collect();
-        if keepers {
+        if with_second {
             let more = match found.first() {
-                Some(writer) => keepers_of(nodes, writer).take(KEEPERS_MAX).collect::<Vec<_>>(),
+                Some(writer) => second_nodes(nodes, writer).take(SECOND_NODES_MAX).collect::<Vec<_>>(),
                 None => nodes.iter().collect(),
             };
             let names = more.into_iter().map(|node| node.name.clone());
@@ -63,7 +63,7 @@ impl Shuffles {
         let view = self.cluster.view();
         let mut why = "the cluster has no other node that serves peers".to_owned();
         let can = |node: &&NodeInfo| !self.cluster.is_avoided(&node.name);
-        for node in keepers_of(&view.cluster.nodes, self.node()).filter(can).take(KEEPERS_MAX) {
+        for node in second_nodes(&view.cluster.nodes, self.node()).filter(can).take(SECOND_NODES_MAX) {
             let sent = self.at_peer(&node.name, Instant::now() + SILENCE_MAX, |link| {
                 link.keep_output((&app, uid), (shuffle, map), (&file, bytes), SILENCE_MAX)
             });
@@ -121,7 +121,7 @@ impl Shuffles {
 }
 
 /// Nodes that may keep copies of what `writer` has, the next one first, those on its host last.
-fn keepers_of<'a>(nodes: &'a [NodeInfo], writer: &str) -> impl Iterator<Item = &'a NodeInfo> {
+fn second_nodes<'a>(nodes: &'a [NodeInfo], writer: &str) -> impl Iterator<Item = &'a NodeInfo> {
     let after = nodes.partition_point(|node| node.name.as_str() <= writer);
     let host = nodes.iter().find(|node| node.name == writer).map(|node| node.host.clone());
     let ring: Vec<_> = nodes[after..].iter().chain(&nodes[..after]).collect();
@@ -141,9 +141,9 @@ mod tests {
     #[test]
     fn a_copy_goes_to_the_next_node_on_another_host() {
         let nodes = [node("a", "x"), node("b", "x"), node("c", "y"), node("d", "z")];
-        let of = |writer| keepers_of(&nodes, writer).map(|node| node.name.as_str()).collect::<String>();
+        let of = |writer| second_nodes(&nodes, writer).map(|node| node.name.as_str()).collect::<String>();
         assert_eq!((of("a"), of("b"), of("c")), ("cdb".into(), "cda".into(), "dab".to_owned()));
         assert_eq!(of("d"), "abc", "the ring is closed");
-        assert_eq!(keepers_of(&nodes[..1], "a").count(), 0);
+        assert_eq!(second_nodes(&nodes[..1], "a").count(), 0);
     }
 }

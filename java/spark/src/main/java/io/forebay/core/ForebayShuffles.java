@@ -77,11 +77,11 @@ public final class ForebayShuffles implements AutoCloseable {
   }
 
   /**
-   * Nodes of the host with these names or addresses; with {@code keepers} also those that may have
+   * Nodes of the host with these names or addresses; {@code withSecond}: also those that may have
    * second copies of what was written there.
    */
-  public List<String> nodesAt(List<String> hosts, boolean keepers) throws ForebayException {
-    String nodes = new String(Native.shuffleNodesAt(handle, ForebayClient.bytes(String.join("\n", hosts)), keepers), StandardCharsets.UTF_8);
+  public List<String> nodesAt(List<String> hosts, boolean withSecond) throws ForebayException {
+    String nodes = new String(Native.shuffleNodesAt(handle, ForebayClient.bytes(String.join("\n", hosts)), withSecond), StandardCharsets.UTF_8);
     return nodes.lines().toList();
   }
 

@@ -81,7 +81,7 @@ final class Native {
 
   static native long shuffleJoinJob(long client, byte[] token, byte[] hosts, int port) throws ForebayException;
 
-  static native byte[] shuffleNodesAt(long app, byte[] hosts, boolean keepers) throws ForebayException;
+  static native byte[] shuffleNodesAt(long app, byte[] hosts, boolean withSecond) throws ForebayException;
 
   static native byte[] shuffleNames(long app) throws ForebayException;
 
