@@ -539,10 +539,11 @@ fn a_node_whose_tier_gives_way_is_run_and_replayed() {
 #[test]
 fn policies_are_compared_on_random_systems() {
     let runs = Runs::new();
-    let all: [(&str, Vec<&str>); 4] = [
+    let all: [(&str, Vec<&str>); 5] = [
         ("planners", forebay_policy::planner::POLICIES.iter().map(|p| p.0).collect()),
         ("access", forebay_policy::burst::access::POLICIES.iter().map(|p| p.0).collect()),
         ("memory", forebay_policy::memory::POLICIES.iter().map(|p| p.0).collect()),
+        ("shipping", forebay_policy::ship::POLICIES.iter().map(|p| p.0).collect()),
         ("waste", forebay_sim::waste::STRATEGIES.iter().map(|s| s.name).collect()),
     ];
     for (what, policies) in all {
@@ -558,6 +559,19 @@ fn policies_are_compared_on_random_systems() {
         assert!(error.contains("no policy is called 'best'"), "{error}");
         runs.refused(&format!("sim random {what} --count 0"));
     }
+}
+
+/// One job runs beside its data and the other on the nodes; the trace has the reasons.
+#[test]
+fn shipped_stages_are_recorded_and_replayed() {
+    let runs = Runs::new();
+    let out = runs.ok("sim run {s}/shipping.toml --timeline {d}/s --trace {d}/t --result {d}/j");
+    assert!(out.contains("servers") && out.contains("nodes+"), "{out}");
+    let result: Value = serde_json::from_str(&runs.read("j")).unwrap();
+    let why = result["cluster"]["jobs"][0]["placed"][0][1].as_str().expect("a reason");
+    assert!(why.contains("storage servers: ") && runs.read("t").contains(why), "{why}");
+    assert!(runs.read("s").contains("server 7"));
+    runs.replays();
 }
 
 /// All parts at once, compared, recorded and replayed.

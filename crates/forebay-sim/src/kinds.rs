@@ -38,7 +38,7 @@ pub fn policies(file: &File) -> Vec<String> {
 }
 
 /// Sets the policy: the planner's, the memory law, or that of access, or `ALLOCATION/ACCESS`. In a
-/// world, the planner's, or `PLANNER/DRAIN` or `PLANNER/DRAIN/ACCESS`.
+/// world, the planner's, or `PLANNER/DRAIN` or `PLANNER/DRAIN/ACCESS`. That of shipping is a key.
 ///
 /// # Errors
 /// If the file has a value where a table of policies is needed.

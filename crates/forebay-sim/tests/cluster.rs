@@ -1,7 +1,7 @@
 //! Tasks of Spark jobs before a file system of several servers: by hand, and what holds in every
 //! run.
 
-use forebay_sim::cluster::{JobSpec, Outcome, Placement, Setup, simulate};
+use forebay_sim::cluster::{JobSpec, Outcome, Placement, Setup, Shuffle, simulate};
 use forebay_sim::trace::Trace;
 use proptest::prelude::*;
 
@@ -27,6 +27,8 @@ fn setup(policy: &str, files: u64) -> Setup {
         read_ahead_bytes: MIB / 8,
         write_bytes: MIB,
         streams: false,
+        shuffle: Shuffle::Fetch,
+        shipping: None,
         jobs: vec![JobSpec {
             name: "job".into(),
             input_bytes: files * 4 * MIB,
@@ -37,6 +39,9 @@ fn setup(policy: &str, files: u64) -> Setup {
             servers: None,
             starts_ns: 0,
             output_bytes: 0,
+            spilled_bytes: 0,
+            result_bytes: 0,
+            reduce: None,
         }],
         seed: 1,
         horizon_ns: None,

@@ -94,6 +94,26 @@ fn two_jobs_of_one_name_are_refused() {
     }
 }
 
+/// Stages without room for them, and parts that no run could move.
+#[test]
+fn stages_that_cannot_be_are_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let one = CLUSTER.rsplit_once("[[job]]").expect("there are two").0;
+    let spilled = run(dir.path(), &format!("{one}spilled_bytes = 1\n")).expect_err("nothing shuffles");
+    assert_eq!(
+        spilled,
+        "job[0].spilled_bytes = 1: reduce_tasks is needed: only map tasks before those spill"
+    );
+    let many = one.replacen("task_cpu_s = 1", "task_cpu_s = 1\nsplit_bytes = 2\nreduce_tasks = 60000", 1);
+    let parts = run(dir.path(), &many).expect_err("too many parts");
+    assert!(parts.contains("30000000000 parts would go from map to reduce tasks"), "{parts}");
+    let stripes = one.replacen("servers = 1,", "servers = 1, stripe_bytes = 1,", 1) + "output_bytes = 90000000\n";
+    let stripes = run(dir.path(), &stripes).expect_err("too many stripes");
+    assert!(stripes.contains("would write 90000000 stripes"), "{stripes}");
+    let disks = run(dir.path(), &format!("{one}[shipping]\nslots = 1\n")).expect_err("no disks");
+    assert!(disks.starts_with("shipping.disk_bytes_per_s = (missing)"), "{disks}");
+}
+
 /// A million jobs, a million seconds apart, start over 30,000 years.
 #[test]
 fn jobs_that_start_after_the_end_of_the_clock_are_refused() {

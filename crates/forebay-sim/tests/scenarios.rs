@@ -114,6 +114,33 @@ rest_s = 2
 count = 3
 ";
 
+const SHIPPING: &str = "
+kind = 'cluster'
+[cluster]
+nodes = 2
+slots = 2
+tier_bytes = 100000000
+extent_bytes = 4000000
+[pfs]
+servers = 3
+server_bytes_per_s = 10000000
+stripe_bytes = 4000000
+[shipping]
+slots = 2
+disk_bytes_per_s = 20000000
+[[job]]
+name = 'sort'
+input_bytes = 40000000
+file_bytes = 10000000
+task_cpu_s = 0.5
+reduce_tasks = 4
+reduce_cpu_s = 0.5
+spilled_bytes = 40000000
+shuffled_bytes = 40000000
+output_bytes = 40000000
+result_bytes = 100000
+";
+
 const WORLD: &str = "
 kind = 'world'
 horizon_s = 400
@@ -179,7 +206,7 @@ for_s = 5
 ";
 
 /// Keys of each kind, and some that no kind has.
-const KEYS: [(&str, &[&str]); 5] = [
+const KEYS: [(&str, &[&str]); 6] = [
     (
         COLOCATION,
         &[
@@ -274,6 +301,31 @@ const KEYS: [(&str, &[&str]); 5] = [
             "job.0.first_task_cpu_s",
             "job.0.starts_s",
             "job.0.servers",
+        ],
+    ),
+    (
+        SHIPPING,
+        &[
+            "cluster.nodes",
+            "cluster.shuffle",
+            "planner.policy",
+            "pfs.servers",
+            "pfs.stripe_bytes",
+            "pfs.placement",
+            "pfs.layout_known",
+            "pfs.write_bytes",
+            "shipping.policy",
+            "shipping.slots",
+            "shipping.cpu_times",
+            "shipping.io_share",
+            "shipping.disk_bytes_per_s",
+            "job.0.input_bytes",
+            "job.0.output_bytes",
+            "job.0.spilled_bytes",
+            "job.0.result_bytes",
+            "job.0.reduce_tasks",
+            "job.0.shuffled_bytes",
+            "job.0.reduce_cpu_s",
         ],
     ),
     (
@@ -404,6 +456,11 @@ fn value() -> impl Strategy<Value = String> {
         "exponential",
         "in-turn",
         "random",
+        "fetch",
+        "files",
+        "never",
+        "always",
+        "estimate",
         "step#1",
         "memory",
         "cluster",

@@ -6,10 +6,10 @@
 //! tasks that is left. The resource that is busy longest says when the stage would end, and the
 //! side where it ends first gets it. A tie goes to the compute nodes.
 //!
-//! | | disks | links | slots |
+//! | | disks | links | slots, for each task |
 //! | --- | --- | --- | --- |
-//! | compute nodes | all bytes that are read and written | the same | read or compute, then write |
-//! | storage servers | the same, at the share that tasks may take | bytes of other servers, and the result | the same, on the cores there |
+//! | compute nodes | all bytes that are read and written | the same | read and compute, then write |
+//! | storage servers | the same, at the share that tasks may take | bytes of other servers, and the result | the same, then send the result |
 
 #[cfg(test)]
 mod tests;
@@ -136,29 +136,44 @@ impl Config {
     /// the servers.
     fn busy(&self, side: Side, work: &Work, busy: f64) -> Busy {
         let free = (1.0 - busy).clamp(LEAST, 1.0);
-        let link = self.link_bytes_per_s * free;
-        let servers = f64::from(self.servers);
-        let (read, write) = (work.busiest_bytes as f64, work.write_bytes as f64 / servers);
-        let (disk, crosses, times, hosts, slots) = match side {
+        let (disk, link) = (self.disk_bytes_per_s * free, self.link_bytes_per_s * free);
+        let (servers, tasks) = (f64::from(self.servers), work.tasks.max(1));
+        let [read, write, result] =
+            [work.read_bytes, work.write_bytes, work.result_bytes].map(|bytes| bytes as f64 / servers);
+        let busiest = work.busiest_bytes as f64;
+        let (hosts, slots) = match side {
+            Side::Compute => (self.nodes, self.node_slots),
+            Side::Storage => (self.servers, self.server_slots),
+        };
+        let slots = (hosts * slots).max(1);
+        // A task finds its share of the others at the server that it comes to.
+        let queue = 1.0 + f64::from(tasks.min(slots) - 1) / servers;
+        let far = disk.min(link) / queue;
+        let each = |bytes_of_a_server: f64| bytes_of_a_server * servers / f64::from(tasks);
+        let (disks, links, times, read_s, write_s) = match side {
             Side::Compute => {
-                (self.disk_bytes_per_s * free, read + write, 1.0, self.nodes, self.node_slots)
+                let all = busiest + write;
+                (all / disk, all / link, 1.0, each(read) / far, each(write) / far)
             }
             Side::Storage => {
-                let result = work.result_bytes as f64 / servers;
-                let written = if work.writes_local { 0.0 } else { write * (1.0 - 1.0 / servers) };
-                let crosses = read * (1.0 - work.local) + written + result;
-                let disk = self.disk_bytes_per_s * free.min(self.io_share);
-                (disk, crosses, self.cpu_times, self.servers, self.server_slots)
+                let own = self.disk_bytes_per_s * free.min(self.io_share);
+                let local = work.local;
+                // Servers that are done take tasks of others.
+                let disks = ((busiest + write) / disk).max((local * read + write) / own);
+                let (written, write_s) = match work.writes_local {
+                    true => (0.0, each(write) / own),
+                    false => (write * (1.0 - 1.0 / servers), each(write) / far),
+                };
+                let links = (busiest * (1.0 - local) + written + result) / link;
+                let read_s = each(read) * (local / own + (1.0 - local) / far);
+                (disks, links, self.cpu_times, read_s, write_s + each(result) / link)
             }
         };
-        let each = |bytes: u64| bytes as f64 / f64::from(work.tasks.max(1));
-        // A task reads from one server at a time, while it computes, and then writes.
-        let task_rate = if crosses > 0.0 { disk.min(link) } else { disk };
         let cpu_s = work.task_cpu_ns as f64 * 1e-9 * times;
-        let task_s = cpu_s.max(each(work.read_bytes) / task_rate) + each(work.write_bytes) / task_rate;
-        let waves = work.tasks.div_ceil((hosts * slots).max(1));
-        let mut of = [(read + write) / disk, crosses / link, 0.0, 0.0];
-        of[if side == Side::Storage { SERVERS } else { NODES }] = f64::from(waves) * task_s;
+        // A task computes what it has read while it reads on.
+        let slot_s = f64::from(tasks.div_ceil(slots)) * (cpu_s.max(read_s) + write_s);
+        let mut of = [disks, links, 0.0, 0.0];
+        of[if side == Side::Storage { SERVERS } else { NODES }] = slot_s;
         of
     }
 }

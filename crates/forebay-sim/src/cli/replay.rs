@@ -15,6 +15,7 @@ use forebay_policy::drain::Drain;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::memory::node::NodeMemory;
 use forebay_policy::node::{self, Node};
+use forebay_policy::ship::Ship;
 use forebay_policy::stage::Stages;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -256,12 +257,12 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Machines> {
         Scenario::Memory(setup) => vec![replayed(MEMORY, memory::controller(&setup)?)],
         Scenario::Cluster(setup) => {
             nodes = Some(setup.node_config());
-            vec![replayed(STAGES, Stages::new(setup.stages()))]
+            of_cluster(&setup)
         }
         Scenario::BurstBuffer(setup) => of_buffers(&setup)?,
         Scenario::World(setup) => {
             nodes = Some(setup.cluster.node_config());
-            let mut machines = vec![replayed(STAGES, Stages::new(setup.cluster.stages()))];
+            let mut machines = of_cluster(&setup.cluster);
             machines.extend(setup.buffers.as_ref().map(of_buffers).transpose()?.into_iter().flatten());
             for node in 0..setup.cluster.nodes {
                 let Some(memory) = setup.memory_of(node) else { break };
@@ -278,6 +279,12 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Machines> {
 fn node_machine(who: &str, config: Option<&node::Config>) -> Option<Box<dyn Replay>> {
     let config = config.filter(|_| who.strip_prefix(NODE).is_some_and(|node| node.starts_with('/')))?;
     Some(replayed(who, Node::new(config)))
+}
+
+/// The machines of nodes and servers.
+fn of_cluster(setup: &cluster::Setup) -> Vec<Box<dyn Replay>> {
+    let ship = setup.ship_config().map(|config| replayed(cluster::SHIP, Ship::new(config)));
+    [replayed(STAGES, Stages::new(setup.stages()))].into_iter().chain(ship).collect()
 }
 
 /// The machines of burst buffers.

@@ -1,12 +1,15 @@
 //! Nodes that run the tasks of Spark jobs before a parallel file system of several servers.
 //!
 //! The world models what a cluster does by itself. The stage machine of `forebay_policy::stage`
-//! decides which node fetches what, and when, with the rules that it has live.
+//! decides which node fetches what, and when, with the rules that it has live. Where the servers run
+//! tasks, the machine of `forebay_policy::ship` decides which stages do.
 //!
 //! | file | what it models |
 //! | --- | --- |
 //! | `world` | a run, and the conversation with the machine |
-//! | `world/tasks` | slots that take tasks, which read and compute |
+//! | `world/tasks` | slots that take tasks, which read, compute and write |
+//! | `world/shuffle` | what map tasks leave to reduce tasks |
+//! | `world/ship` | stages that run on the storage servers |
 //! | `world/pending` | the order in which they take them |
 //! | `world/fetch` | what nodes fetch into the tier |
 //! | `world/room`, `world/faults` | tiers that change, and nodes that fail |
@@ -14,15 +17,15 @@
 //! | `view` | a run for people |
 
 use forebay_model::rng::Rng;
-use forebay_policy::{node, planner, stage};
+use forebay_policy::{node, planner, ship, stage};
 use forebay_trace::NODE;
 use serde::{Deserialize, Serialize};
 
 pub mod view;
 mod world;
 
-pub use world::simulate;
 pub(crate) use world::{Cluster, Happening};
+pub use world::{SHIP, simulate};
 
 /// How files lie on servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +37,45 @@ pub enum Placement {
     Random,
 }
 
-/// A job with one stage that reads files.
+/// How reduce tasks get what map tasks have written for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shuffle {
+    /// The node of a map task reads its output and sends it when the task has ended; that of the
+    /// reduce task writes it down, and the task reads it from there.
+    #[default]
+    Fetch,
+    /// Reduce tasks read the files of the map tasks.
+    Files,
+}
+
+/// The second stage of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reduce {
+    /// Its tasks.
+    pub tasks: u32,
+    /// Bytes that map tasks leave to it.
+    pub bytes: u64,
+    /// For how long a core computes a task, in ns.
+    pub task_cpu_ns: u64,
+}
+
+/// Storage servers that run tasks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Shipping {
+    /// Name of the policy that says which stages run there.
+    pub policy: String,
+    /// Tasks at a time on each server.
+    pub slots: u32,
+    /// How long a core there computes what a node's core computes in 1.
+    pub cpu_times: f64,
+    /// Part of a server's disk that its tasks may take: what isolates the file system from them.
+    pub io_share: f64,
+    /// Bandwidth of each server's disk, which tasks there read without the link.
+    pub disk_bytes_per_s: f64,
+}
+
+/// A job that reads files: with one stage, or with a second one that gets what the first leaves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
     /// For people.
@@ -58,15 +99,31 @@ pub struct JobSpec {
     /// to what it read.
     #[serde(default, skip_serializing_if = "is_none")]
     pub output_bytes: u64,
+    /// Bytes that its first tasks write, and read again, before they write what they leave.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub spilled_bytes: u64,
+    /// Bytes that its last tasks send to the compute nodes.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub result_bytes: u64,
+    /// The second stage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reduce: Option<Reduce>,
 }
 
 impl JobSpec {
-    /// Bytes that the task writes which reads `len` bytes of a file from `offset` on.
-    fn output_of(&self, (file, offset, len): (u32, u64, u64)) -> u64 {
-        let up_to =
-            |input: u64| u128::from(self.output_bytes) * u128::from(input) / u128::from(self.input_bytes);
+    /// The part of `bytes` that is due to the task which reads `len` bytes of a file from `offset`
+    /// on.
+    fn part_of(&self, bytes: u64, (file, offset, len): (u32, u64, u64)) -> u64 {
+        let up_to = |input: u64| u128::from(bytes) * u128::from(input) / u128::from(self.input_bytes);
         let before = u64::from(file) * self.file_bytes + offset;
         (up_to(before + len) - up_to(before)) as u64
+    }
+
+    /// Bytes that it writes in all, and sends: each piece of them is an event.
+    pub fn written_bytes(&self) -> f64 {
+        let shuffled = self.reduce.map_or(0, |reduce| reduce.bytes) as f64;
+        let others = [self.output_bytes, self.spilled_bytes, self.spilled_bytes, self.result_bytes];
+        others.into_iter().map(|bytes| bytes as f64).sum::<f64>() + 2.0 * shuffled
     }
 
     /// Files of its input.
@@ -99,6 +156,10 @@ fn usual_write_bytes() -> u64 {
 
 fn is_usual(write_bytes: &u64) -> bool {
     *write_bytes == WRITE_BYTES
+}
+
+fn is_usual_shuffle(shuffle: &Shuffle) -> bool {
+    *shuffle == Shuffle::default()
 }
 
 fn is_none(bytes: &u64) -> bool {
@@ -142,6 +203,12 @@ pub struct Setup {
     /// Whether the client reads ahead by itself: nodes fetch adjacent pages that readers want one
     /// after the other, by one descriptor.
     pub streams: bool,
+    /// How reduce tasks get their input.
+    #[serde(default, skip_serializing_if = "is_usual_shuffle")]
+    pub shuffle: Shuffle,
+    /// Servers that run tasks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shipping: Option<Shipping>,
     /// Jobs.
     pub jobs: Vec<JobSpec>,
     /// Seed of all that is drawn.
@@ -166,9 +233,49 @@ impl Setup {
         }
     }
 
+    /// What the machine is built from that says where stages run, if servers run tasks.
+    pub(crate) fn ship_config(&self) -> Option<ship::Config> {
+        let shipping = self.shipping.as_ref()?;
+        Some(ship::Config {
+            fixed: ship::POLICIES.iter().find(|(name, _)| *name == shipping.policy)?.1,
+            nodes: self.nodes,
+            node_slots: self.slots,
+            servers: self.servers,
+            server_slots: shipping.slots,
+            cpu_times: shipping.cpu_times,
+            io_share: shipping.io_share,
+            disk_bytes_per_s: shipping.disk_bytes_per_s,
+            link_bytes_per_s: self.server_bytes_per_s,
+        })
+    }
+
     /// The name of a node's machine in a trace, which is a new one after each failure.
     pub(crate) fn fetcher_name(node: usize, failures: u32) -> String {
         if failures == 0 { format!("{NODE}/{node}") } else { format!("{NODE}/{node}+{failures}") }
+    }
+
+    /// The server that a host is: nodes have the first numbers, and servers those after them.
+    pub(crate) fn server_of(&self, host: usize) -> Option<usize> {
+        host.checked_sub(self.nodes as usize)
+    }
+
+    /// The host of each slot: by turns, so that the first tasks are spread.
+    pub(crate) fn hosts_of_slots(&self) -> Vec<usize> {
+        let (nodes, servers) = (self.nodes as usize, self.servers as usize);
+        let server_slots = self.shipping.as_ref().map_or(0, |shipping| shipping.slots);
+        let of_nodes = (0..self.slots).flat_map(|_| 0..nodes);
+        of_nodes.chain((0..server_slots).flat_map(|_| nodes..nodes + servers)).collect()
+    }
+
+    /// A host for people.
+    pub(crate) fn host_name(&self, host: usize) -> String {
+        self.server_of(host).map_or_else(|| format!("node {host}"), |server| format!("server {server}"))
+    }
+
+    /// What a server serves per second, if nothing else is the limit.
+    pub fn serves_bytes_per_s(&self) -> f64 {
+        let disk = self.shipping.as_ref().map_or(f64::INFINITY, |shipping| shipping.disk_bytes_per_s);
+        self.server_bytes_per_s.min(disk)
     }
 
     /// Whether tasks read past the tier: those of a planner under which it holds nothing.
@@ -225,6 +332,20 @@ pub struct JobOutcome {
     pub died: u32,
     /// When each task ran: the slot, its begin and its end, in ns.
     pub ran: Vec<(usize, u64, u64)>,
+    /// Where its stages ran, and why there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub placed: Vec<(ship::Side, String)>,
+}
+
+impl JobOutcome {
+    /// Where its stages ran, for people; empty if servers run no tasks.
+    pub fn sides(&self) -> String {
+        let side = |(side, _): &(ship::Side, String)| match side {
+            ship::Side::Compute => "nodes",
+            ship::Side::Storage => "servers",
+        };
+        self.placed.iter().map(side).collect::<Vec<_>>().join("+")
+    }
 }
 
 fn is_zero(count: &u32) -> bool {
@@ -244,6 +365,12 @@ pub struct Outcome {
     /// Bytes that tiers have evicted or lost.
     #[serde(skip_serializing_if = "is_none")]
     pub evicted_bytes: u64,
+    /// Bytes that went over links of servers, where these run tasks,
+    #[serde(skip_serializing_if = "is_none")]
+    pub link_bytes: u64,
+    /// and requests that their disks had.
+    #[serde(skip_serializing_if = "is_none")]
+    pub disk_requests: u64,
     /// What the busiest server needs to send all that the jobs read, in ns.
     pub bound_ns: u64,
     /// Requests that the machine made.

@@ -6,8 +6,8 @@ use crate::figure::Figure;
 use crate::plot::timeline::{Span, Timeline};
 
 /// Names of the columns of [`rows`].
-pub const COLUMNS: [&str; 8] =
-    ["policy", "seed", "name", "map_s", "pfs_alone_s", "pfs_mb", "tasks", "tasks_local"];
+pub const COLUMNS: [&str; 9] =
+    ["policy", "seed", "name", "map_s", "pfs_alone_s", "pfs_mb", "tasks", "tasks_local", "sides"];
 
 /// One row per job; one that the horizon cut has no map time. The bytes that the file system served
 /// are those of all jobs.
@@ -22,6 +22,7 @@ pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
             format!("{:.3}", outcome.served_bytes as f64 * 1e-6),
             job.tasks.to_string(),
             job.local.to_string(),
+            job.sides(),
         ]
     };
     outcome.jobs.iter().map(row).collect()
@@ -41,8 +42,7 @@ pub fn records(outcome: &Outcome) -> Vec<Vec<String>> {
 /// What each slot runs, between two moments (seconds).
 pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f64)) -> Figure {
     let s = |ns: u64| ns as f64 * 1e-9;
-    let slots = setup.nodes * setup.slots;
-    let rows = (0..slots).map(|slot| format!("node {}", slot % setup.nodes)).collect();
+    let rows = setup.hosts_of_slots().into_iter().map(|host| setup.host_name(host)).collect();
     let span = |tip: &str, &(row, from, to): &(usize, u64, u64)| Span {
         row,
         from_s: s(from),

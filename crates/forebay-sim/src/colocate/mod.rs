@@ -49,6 +49,13 @@ pub struct HpcSpec {
     pub arrivals: Arrivals,
 }
 
+impl HpcSpec {
+    /// Part of the time that its phases take.
+    pub fn busy(&self) -> f64 {
+        self.io_ns as f64 / (self.io_ns + self.compute_ns).max(1) as f64
+    }
+}
+
 /// A Big Data job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {

@@ -9,6 +9,7 @@
 //! | [`steps`] | steps that jobs write to shared burst buffers | access policies |
 //! | [`allocations`] | the same, of jobs that request their nodes | allocation policies |
 //! | [`loads`] | memory that compute needs on a node | memory laws |
+//! | [`ships`] | storage servers that run tasks of jobs | which stages run there |
 //! | [`platforms`] | nodes that fail, and jobs that share a PFS | periods and order of checkpoints |
 
 pub mod allocations;
@@ -17,6 +18,7 @@ pub mod clusters;
 pub mod deadline_bound;
 pub mod loads;
 pub mod platforms;
+pub mod ships;
 mod step_bound;
 pub mod steps;
 

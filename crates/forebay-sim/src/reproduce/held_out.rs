@@ -12,7 +12,7 @@ use crate::parallel::{in_parallel, threads};
 use crate::random::clusters::{self, Against, Made};
 use crate::random::platforms;
 use crate::random::steps::{self, Kind};
-use crate::random::{bound, deadline_bound, loads};
+use crate::random::{bound, deadline_bound, loads, ships};
 use crate::report::{Record, Report, number};
 
 /// Seed of the report.
@@ -21,6 +21,7 @@ const CLUSTERS: usize = 40;
 const WORKLOADS: usize = 40;
 const LOADS: usize = 20;
 const PLATFORMS: usize = 20;
+const SYSTEMS: usize = 200;
 /// The waste of platform time, in multiples of the bound, and the failures of a run.
 const WASTE_OF_BOUND: f64 = 1.1;
 const FAILURES: u32 = 300;
@@ -38,7 +39,7 @@ const ACCESS_PERCENT: f64 = -33.0;
 pub fn run(report: &mut Report) -> Result<()> {
     report.heading(2, "Held-out random systems");
     report.text(&format!(
-        "{CLUSTERS} clusters, {WORKLOADS} workloads of each kind, {LOADS} loads and {PLATFORMS} platforms of seed {SEED}, on which no constant was chosen; \
+        "{CLUSTERS} clusters, {WORKLOADS} workloads of each kind, {LOADS} loads, {PLATFORMS} platforms and {SYSTEMS} systems whose servers run tasks, of seed {SEED}, on which no constant was chosen; \
          `forebay sim random` runs more of them. Changes are geometric means of ratios."
     ));
     report.records(study(SEED)?);
@@ -54,6 +55,7 @@ pub fn study(seed: u64) -> Result<Vec<Record>> {
     records.extend(access(seed)?);
     records.push(memory(seed)?);
     records.extend(waste(seed)?);
+    records.extend(shipping(seed)?);
     Ok(records)
 }
 
@@ -212,4 +214,19 @@ fn waste(seed: u64) -> Result<Vec<Record>> {
             .note(format!("above it on {above} platforms")))
     };
     ["memory", "disk", "two-copies"].into_iter().map(record).collect()
+}
+
+fn shipping(seed: u64) -> Result<Vec<Record>> {
+    let made = |policy: &str| all(SYSTEMS, |number| ships::run(seed, number, policy));
+    let (ours, never, always) = (made("estimate")?, made("never")?, made("always")?);
+    let better = never.iter().zip(&always).map(|(a, b)| ships::better(a, b)).collect();
+    let against = |(name, others): (&str, Vec<ships::Made>)| {
+        let ratios: Vec<f64> = ours.iter().zip(&others).map(|(a, b)| a.sum_s / b.sum_s).collect();
+        let worse = ratios.iter().filter(|ratio| **ratio > 1.0 + 1e-6).count();
+        let worst = 100.0 * (ratios.iter().copied().fold(0.0, f64::max) - 1.0);
+        let change = Estimate::change_percent(&ratios);
+        let record = lower(format!("held-out/shipping/{name}"), &change, "% sum of job times against it");
+        record.note(format!("longer on {worse} of {SYSTEMS}, by {} % at most", number(worst)))
+    };
+    Ok([("never", never), ("always", always), ("better", better)].into_iter().map(against).collect())
 }

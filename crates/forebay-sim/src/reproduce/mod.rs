@@ -13,6 +13,7 @@ pub mod held_out;
 mod io_sets;
 pub mod printed;
 pub mod tls;
+mod vas;
 
 use std::path::Path;
 
@@ -49,6 +50,7 @@ pub const PARTS: &[Part] = &[
     },
     Part { name: "tls", about: "two-level storage: crossovers and the storage mountain", run: tls::run },
     Part { name: "dynims", about: "memory for compute first: stability, a burst, noise", run: dynims::run },
+    Part { name: "vas", about: "analytics on storage servers: locality, shuffle, isolation", run: vas::run },
     Part { name: "held-out", about: "our policies on random systems of a seed", run: held_out::run },
 ];
 

@@ -1,10 +1,10 @@
 //! Scenarios of kind `cluster`.
 
-use forebay_policy::planner;
+use forebay_policy::{planner, ship};
 
 use super::reader::Section;
 use super::{MAX_GB, MAX_S, Names, horizon_ns, ns};
-use crate::cluster::{JobSpec, Placement, Setup, WRITE_BYTES};
+use crate::cluster::{JobSpec, Placement, Reduce, Setup, Shipping, Shuffle, WRITE_BYTES};
 use crate::error::Result;
 
 /// An upper bound that only catches slips of the pen.
@@ -13,6 +13,9 @@ const MAX_BYTES: u64 = (MAX_GB * 1e9) as u64;
 const MAX_PAGE_BYTES: u64 = 64 << 20;
 /// Each costs memory.
 const MAX_TASKS: u64 = 1_000_000;
+const MAX_REDUCE_TASKS: u64 = 65_536;
+/// Each part that goes from a map to a reduce task is three events.
+const MAX_PARTS: u64 = 20_000_000;
 
 /// Reads the whole file.
 pub fn read(root: &Section<'_>) -> Result<Setup> {
@@ -53,6 +56,11 @@ pub fn nodes(root: &Section<'_>) -> Result<Setup> {
         read_ahead_bytes: pfs.whole("read_ahead_bytes", 4096, MAX_BYTES, Some(128 << 10))?,
         write_bytes: pfs.whole("write_bytes", 4096, MAX_BYTES, Some(WRITE_BYTES))?,
         streams: pfs.flag("streams", false)?,
+        shuffle: match cluster.choice("shuffle", &["fetch", "files"], Some("fetch"))?.as_str() {
+            "files" => Shuffle::Files,
+            _ => Shuffle::Fetch,
+        },
+        shipping: root.section("shipping")?.map(|s| shipping(&s)).transpose()?,
         jobs: Vec::new(),
         seed,
         horizon_ns: None,
@@ -60,6 +68,29 @@ pub fn nodes(root: &Section<'_>) -> Result<Setup> {
     cluster.done()?;
     pfs.done()?;
     Ok(setup)
+}
+
+/// Servers that run tasks.
+fn shipping(s: &Section<'_>) -> Result<Shipping> {
+    let shipping = Shipping {
+        policy: s.policy(ship::POLICIES, "estimate")?,
+        slots: s.whole("slots", 1, 1024, None)? as u32,
+        cpu_times: s.number("cpu_times", 0.01, 100.0, Some(1.0))?,
+        io_share: s.number("io_share", 0.01, 1.0, Some(1.0))?,
+        disk_bytes_per_s: s.number("disk_bytes_per_s", 1.0, MAX_BYTES as f64, None)?,
+    };
+    s.done()?;
+    Ok(shipping)
+}
+
+/// The second stage of a job, if it has one.
+fn reduce(s: &Section<'_>) -> Result<Option<Reduce>> {
+    let reduce = Reduce {
+        tasks: s.whole("reduce_tasks", 0, MAX_REDUCE_TASKS, Some(0))? as u32,
+        bytes: s.whole("shuffled_bytes", 0, MAX_BYTES, Some(0))?,
+        task_cpu_ns: ns(s.number("reduce_cpu_s", 0.0, MAX_S, Some(0.0))?),
+    };
+    Ok((reduce.tasks > 0).then_some(reduce))
 }
 
 /// The jobs that the file has.
@@ -85,9 +116,26 @@ fn job(s: &Section<'_>, setup: &Setup) -> Result<JobSpec> {
         servers: None,
         starts_ns: ns(s.number("starts_s", 0.0, MAX_S, Some(0.0))?),
         output_bytes: s.whole("output_bytes", 0, MAX_BYTES, Some(0))?,
+        spilled_bytes: s.whole("spilled_bytes", 0, MAX_BYTES, Some(0))?,
+        result_bytes: s.whole("result_bytes", 0, MAX_BYTES, Some(0))?,
+        reduce: reduce(s)?,
     };
+    if spec.reduce.is_none() && s.has("spilled_bytes") {
+        return Err(s.error("spilled_bytes", "reduce_tasks is needed: only map tasks before those spill"));
+    }
     let least_bytes = spec.split_bytes.min(spec.file_bytes).min(setup.stripe_bytes);
     let tasks = spec.input_bytes / least_bytes;
+    let parts = tasks.saturating_mul(spec.reduce.map_or(0, |reduce| reduce.tasks.into()));
+    if parts > MAX_PARTS {
+        let problem =
+            format!("{parts} parts would go from map to reduce tasks and at most {MAX_PARTS} are allowed");
+        return Err(s.error("reduce_tasks", problem));
+    }
+    let stripes = spec.written_bytes() / setup.stripe_bytes as f64;
+    if stripes > MAX_PARTS as f64 {
+        let problem = format!("its tasks would write {stripes} stripes and at most {MAX_PARTS} are allowed");
+        return Err(s.error("output_bytes", problem));
+    }
     if tasks > MAX_TASKS {
         let problem = format!("it has {tasks} files, splits or stripes and at most {MAX_TASKS} are allowed");
         return Err(s.error("input_bytes", problem));

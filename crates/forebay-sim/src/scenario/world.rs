@@ -6,6 +6,7 @@ use super::reader::Section;
 use super::{GB, MAX_GB, MAX_S, Names, for_ns, horizon_ns, ns};
 use super::{burst_buffer, cluster_of_nodes, colocation, memory_of_a_node};
 use crate::burst::{self, DrainSetup};
+use crate::cluster::JobSpec;
 use crate::colocate::HpcSpec;
 use crate::error::Result;
 use crate::memory;
@@ -96,7 +97,7 @@ fn bounded(root: &Section<'_>, setup: &Setup) -> Result<()> {
     let sums = [
         ("hpc", setup.hpc.iter().map(of_hpc).sum::<f64>()),
         ("checkpoint", checkpoints.map(of_steps).sum()),
-        ("job", setup.cluster.jobs.iter().map(|spec| spec.output_bytes as f64).sum()),
+        ("job", setup.cluster.jobs.iter().map(JobSpec::written_bytes).sum()),
     ];
     let most = MAX_BYTES.min(MAX_PIECES * setup.cluster.write_bytes as f64);
     match sums.into_iter().find(|(_, bytes)| *bytes > most) {

@@ -30,7 +30,7 @@ impl Together<'_> {
         for node in 0..round.nodes {
             let from = part(round.from, round.nodes, node);
             let to = part(round.from + round.bytes, round.nodes, node);
-            there_at = there_at.max(self.cluster.pfs.write(now, round.drain + node, (from, to)));
+            there_at = there_at.max(self.cluster.pfs.write_in_turn(now, round.drain + node, (from, to)));
         }
         there_at
     }

@@ -81,6 +81,7 @@ impl Together<'_> {
             first_in_ns: if spec.io_first { 0 } else { spec.compute_ns },
         };
         queue.at(first, Happening::PhaseBegins(h));
+        self.cluster.others_busy += spec.busy();
         self.tell_hpc(now, h, joins, queue);
     }
 
@@ -145,6 +146,7 @@ impl Together<'_> {
             let at = spec.arrivals.next(now, hpc.begun, spec.compute_ns, &mut hpc.rng);
             queue.at(at, Happening::PhaseBegins(h));
         } else {
+            self.cluster.others_busy -= spec.busy();
             self.tell_hpc(now, h, HpcUpdate::Leaves, queue);
         }
     }

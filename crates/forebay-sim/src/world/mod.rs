@@ -80,7 +80,7 @@ pub struct Setup {
 impl Setup {
     /// Bandwidth of all servers together, in bytes per second.
     pub fn pfs_bytes_per_s(&self) -> f64 {
-        self.cluster.server_bytes_per_s * f64::from(self.cluster.servers)
+        self.cluster.serves_bytes_per_s() * f64::from(self.cluster.servers)
     }
 
     /// Bytes of an I/O phase that would take so long with all servers to itself.

@@ -13,7 +13,7 @@ use crate::report::number;
 const GB: f64 = 1e9;
 
 /// Names of the columns of [`rows`].
-pub const COLUMNS: [&str; 18] = [
+pub const COLUMNS: [&str; 19] = [
     "policy",
     "drain",
     "access",
@@ -32,6 +32,7 @@ pub const COLUMNS: [&str; 18] = [
     "read_gb",
     "written_gb",
     "evicted_gb",
+    "sides",
 ];
 /// The first of them that are measures.
 const MEASURES: usize = 6;
@@ -57,7 +58,7 @@ pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
     let job = |job: &Tasks| {
         let map_s = if job.tasks_left == 0 { exact(job.map_ns as f64 * 1e-9) } else { String::new() };
         let tasks = job.tasks.to_string();
-        row("job", &job.name, [("map_s", map_s), ("tasks", tasks), ("", String::new())])
+        row("job", &job.name, [("map_s", map_s), ("tasks", tasks), ("sides", job.sides())])
     };
     let hpc = |hpc: &HpcOutcome| {
         let slowdown = exact(100.0 * hpc.slowdown());
@@ -198,9 +199,9 @@ pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f
         }
     }
     let jobs = &outcome.cluster.jobs;
-    let slots = if jobs.is_empty() { 0 } else { (setup.cluster.nodes * setup.cluster.slots) as usize };
-    for slot in 0..slots {
-        rows.row(format!("node {}", slot % setup.cluster.nodes as usize));
+    let hosts = if jobs.is_empty() { Vec::new() } else { setup.cluster.hosts_of_slots() };
+    for (slot, host) in hosts.into_iter().enumerate() {
+        rows.row(setup.cluster.host_name(host));
         for job in jobs {
             for &(_, from, to) in job.ran.iter().filter(|ran| ran.0 == slot) {
                 rows.span(TASK, (from, to), job.name.clone());

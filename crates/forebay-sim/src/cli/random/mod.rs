@@ -14,6 +14,7 @@ mod access;
 mod allocation;
 mod memory;
 mod planners;
+mod shipping;
 mod waste;
 
 /// Options of `random`.
@@ -34,6 +35,8 @@ enum What {
     Allocation(allocation::AllocationArgs),
     /// Memory laws, on random loads of a node; compared with a law that knows the future
     Memory(memory::MemoryArgs),
+    /// Which stages run on the storage servers, on systems with jobs of one or two stages
+    Shipping(shipping::ShippingArgs),
     /// Strategies for checkpoints, on platforms whose nodes fail; compared with the least waste
     Waste(waste::WasteArgs),
 }
@@ -73,6 +76,7 @@ pub fn random(args: &RandomArgs, out: &mut Output<'_>) -> Result<()> {
         What::Access(a) => access::access(a, out),
         What::Allocation(a) => allocation::allocation(a, out),
         What::Memory(a) => memory::memory(a, out),
+        What::Shipping(a) => shipping::shipping(a, out),
         What::Waste(a) => waste::waste(a, out),
     }
 }

@@ -58,7 +58,7 @@ impl Cluster<'_> {
         let nodes = nodes.filter(|(_, faults)| **faults == 0).map(|(node, _)| node).collect();
         self.tell(now, Event::Members { nodes }, queue);
         for j in 0..self.jobs.len() {
-            if self.jobs[j].left > 0 && Nanos(self.setup.jobs[j].starts_ns) < now {
+            if self.jobs[j].is_told && Nanos(self.setup.jobs[j].starts_ns) < now {
                 let slots = JobUpdate::Slots { slots: self.hosts() };
                 self.tell_job(now, j, vec![slots], queue);
             }

@@ -6,17 +6,20 @@ mod page;
 mod pending;
 mod pfs;
 mod room;
+mod ship;
+mod shuffle;
 mod tasks;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use forebay_policy::machine::Nanos;
 use forebay_policy::placement::{Member, extent_key, node_number};
 use forebay_policy::preferred_nodes::{Candidate, PreferredNodes};
+use forebay_policy::ship::{Ship, Side};
 use forebay_policy::stage::Stages;
 use forebay_policy::stage::event::{Action, Event, File, JobUpdate, Layout, Node, Part, Split};
 
-use super::{JobOutcome, JobSpec, Outcome, Setup};
+use super::{JobOutcome, Outcome, Setup};
 use crate::driver::{Driver, Record};
 use crate::error::{Error, Result};
 use crate::event_loop::{Limits, RunStats, Stop, World, run};
@@ -26,6 +29,7 @@ use fetch::Tier;
 use page::Page;
 use pending::Pending;
 use pfs::Pfs;
+use shuffle::Share;
 use tasks::{Job, Run, Slot};
 
 const STAGE: u32 = 1;
@@ -41,6 +45,8 @@ pub enum Happening {
     Computed(Run),
     /// The servers have some of what this task writes.
     Wrote(Run),
+    /// A part of what a map task leaves has come a step further.
+    Shuffled(Share),
     /// The slot may take a task of another node by now.
     Looks(usize),
     /// A window of this page has come.
@@ -55,6 +61,10 @@ pub struct Cluster<'a> {
     setup: &'a Setup,
     record: &'a Record<'a>,
     stages: Driver<Stages>,
+    /// Says where stages run, if servers run tasks.
+    ship: Option<Driver<Ship>>,
+    /// Part of the time in which servers serve others than these jobs.
+    pub others_busy: f64,
     pub pfs: Pfs<'a>,
     tier: Tier,
     jobs: Vec<Job>,
@@ -66,6 +76,9 @@ pub struct Cluster<'a> {
     /// Bytes that tasks have written.
     output_bytes: u64,
 }
+
+/// The name of a machine of this setup that says where stages run.
+pub const SHIP: &str = "ship";
 
 fn name(node: usize) -> String {
     format!("node-{node:04}")
@@ -105,24 +118,17 @@ fn inode(job: usize, file: u32) -> u64 {
 impl<'a> Cluster<'a> {
     /// Nothing runs.
     pub fn new(setup: &'a Setup, record: &'a Record<'a>) -> Self {
-        let job = |spec: &JobSpec| Job {
-            splits: spec.splits(),
-            pending: Pending::default(),
-            asking: BTreeMap::new(),
-            left: spec.splits().len() as u32,
-            done: JobOutcome { name: spec.name.clone(), ..JobOutcome::default() },
-        };
-        // By turns, so that the first tasks are spread.
-        let slots = (0..setup.slots).flat_map(|_| 0..setup.nodes as usize);
         Cluster {
             setup,
             record,
             stages: Driver::new(STAGES, Stages::new(setup.stages())),
             pfs: Pfs::new(setup),
+            ship: setup.ship_config().map(|config| Driver::new(SHIP, Ship::new(config))),
+            others_busy: 0.0,
             tier: Tier::new(setup),
-            jobs: setup.jobs.iter().map(job).collect(),
-            slots: slots.map(Slot::of).collect(),
-            faults_on: vec![0; setup.nodes as usize],
+            jobs: setup.jobs.iter().map(Job::of).collect(),
+            slots: setup.hosts_of_slots().into_iter().map(Slot::of).collect(),
+            faults_on: vec![0; (setup.nodes + setup.servers) as usize],
             reports: VecDeque::new(),
             output_bytes: 0,
         }
@@ -151,12 +157,15 @@ impl<'a> Cluster<'a> {
             )));
         }
         let evicted_bytes = self.evicted_bytes();
-        let bound_s = self.pfs.busiest_bytes() as f64 / self.setup.server_bytes_per_s;
+        let bound_s = self.pfs.busiest_bytes() as f64 / self.setup.serves_bytes_per_s();
+        let runs_tasks = self.setup.shipping.is_some();
         Ok(Outcome {
             jobs: self.jobs.into_iter().map(|job| JobOutcome { tasks_left: job.left, ..job.done }).collect(),
             served_bytes: self.pfs.served_bytes,
             output_bytes: self.output_bytes,
             evicted_bytes,
+            link_bytes: if runs_tasks { self.pfs.link_bytes } else { 0 },
+            disk_requests: self.pfs.disk_requests,
             bound_ns: (bound_s * 1e9) as u64,
             requests: self.tier.asked,
             events: stats.events,
@@ -176,7 +185,9 @@ impl<'a> Cluster<'a> {
         updates: Vec<JobUpdate>,
         queue: &mut impl Agenda<Happening>,
     ) {
-        self.tell(now, Event::Job { job: j as u64, updates }, queue);
+        if self.jobs[j].is_told {
+            self.tell(now, Event::Job { job: j as u64, updates }, queue);
+        }
     }
 
     fn obey(&mut self, now: Nanos, actions: Vec<Action>, queue: &mut impl Agenda<Happening>) {
@@ -199,6 +210,18 @@ impl<'a> Cluster<'a> {
     }
 
     fn job_starts(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
+        self.place_stage(now, j);
+        if self.jobs[j].side == Side::Storage {
+            self.jobs[j].pending = Pending::new(self.preferred_servers(j));
+        } else {
+            self.job_starts_on_nodes(now, j, queue);
+        }
+        (0..self.slots.len()).for_each(|slot| self.take_task(now, slot, queue));
+    }
+
+    /// The stage machine hears of a job, which then takes nodes.
+    fn job_starts_on_nodes(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
+        self.jobs[j].is_told = true;
         let spec = &self.setup.jobs[j];
         let preferred_nodes = self.preferred_nodes(j);
         let file = |file: u32| File { mount: MOUNT.into(), ino: inode(j, file), bytes: spec.bytes_of(file) };
@@ -226,7 +249,6 @@ impl<'a> Cluster<'a> {
         updates.push(JobUpdate::StageReady { stage: STAGE });
         self.jobs[j].pending = Pending::new(preferred_nodes);
         self.tell_job(now, j, updates, queue);
-        (0..self.slots.len()).for_each(|slot| self.take_task(now, slot, queue));
     }
 
     /// Nodes that are up, and their slots.
@@ -262,6 +284,7 @@ impl Cluster<'_> {
             Happening::Computed(run) if self.lives(run) => self.computed(now, run.slot, queue),
             Happening::Wrote(run) if self.lives(run) => self.wrote(now, run.slot, queue),
             Happening::WindowCame(_) | Happening::Computed(_) | Happening::Wrote(_) => {}
+            Happening::Shuffled(part) => self.shuffled(now, part, queue),
             Happening::Looks(slot) => self.take_task(now, slot, queue),
             Happening::PageGrows(page) => self.page_grows(now, page, queue),
             Happening::NodeWakes(node) => self.node_wakes(now, node, queue),

@@ -1,14 +1,16 @@
 //! The servers of the file system, and what its client on a node reads ahead of a reader.
 //!
 //! A server sends what it was asked for in that order, at the speed of its link. So when a request
-//! will have come is known when it is made.
+//! will have come is known when it is made. Where servers run tasks, a request takes the disk as
+//! well, at the same time, and one of a task on the server itself takes nothing but the disk, at no
+//! more than the share that tasks may take of it.
 //!
 //! A client reads ahead as Linux does for whoever reads on (`mm/readahead.c`): in windows, of which
 //! the next is requested when the reader comes to one that was read ahead, or when the first has
 //! come. So a reader has two windows under way, and computes meanwhile. Clients with a cache of
 //! their own do the same with larger windows. Here none is requested beyond the reader's range.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use forebay_policy::machine::Nanos;
 
@@ -19,18 +21,53 @@ pub struct Pfs<'a> {
     setup: &'a Setup,
     /// The server of each stripe of each file of each job.
     servers_of: Vec<Vec<Vec<u32>>>,
+    /// When the link of each server has sent what it has to,
     free_at: Vec<Nanos>,
+    /// when its disk has,
+    disk_free_at: Vec<Nanos>,
+    /// and when its tasks have taken so long that they may go on.
+    share_free_at: Vec<Nanos>,
     /// Bytes that servers were asked for.
     pub served_bytes: u64,
     /// Bytes that servers were sent.
     pub written_bytes: u64,
+    /// Bytes that went over links.
+    pub link_bytes: u64,
+    /// Requests that disks had, each of at most what a client reads ahead.
+    pub disk_requests: u64,
+}
+
+/// What somebody reads or writes.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    /// A file of a job's input.
+    Input(usize, u32),
+    /// A file on one server.
+    On(usize),
+    /// A file whose stripes lie in turn on servers from this one on.
+    From(u64),
+    /// Parts of files, one after the other: up to where each goes, and its server.
+    Parts(Vec<(u64, usize)>),
+}
+
+impl Default for Source {
+    fn default() -> Self {
+        Source::From(0)
+    }
+}
+
+/// Something takes so many bytes after what it takes already; when it is done.
+fn take(free_at: &mut Nanos, now: Nanos, bytes: u64, bytes_per_s: f64) -> Nanos {
+    *free_at = (*free_at).max(now) + (bytes as f64 / bytes_per_s * 1e9) as u64;
+    *free_at
 }
 
 /// Who reads a range of a file in sequence.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    job: usize,
-    file: u32,
+    source: Source,
+    /// The server that it is on, if it is on one.
+    on: Option<usize>,
     /// It has taken all up to here.
     at: u64,
     /// It was requested up to here; of all up to there.
@@ -51,7 +88,17 @@ impl<'a> Pfs<'a> {
     pub fn new(setup: &'a Setup) -> Self {
         let servers_of = (0..setup.jobs.len()).map(|job| setup.servers_of(job)).collect();
         let free_at = vec![Nanos(0); setup.servers as usize];
-        Pfs { setup, servers_of, free_at, served_bytes: 0, written_bytes: 0 }
+        Pfs {
+            setup,
+            servers_of,
+            disk_free_at: free_at.clone(),
+            share_free_at: free_at.clone(),
+            free_at,
+            served_bytes: 0,
+            written_bytes: 0,
+            link_bytes: 0,
+            disk_requests: 0,
+        }
     }
 
     /// The servers of the stripes of each file of a job.
@@ -59,44 +106,110 @@ impl<'a> Pfs<'a> {
         &self.servers_of[job]
     }
 
-    /// Bytes of what the jobs read on the server that has most of them.
-    pub fn busiest_bytes(&self) -> u64 {
-        let mut bytes = vec![0; self.free_at.len()];
-        for (spec, files) in self.setup.jobs.iter().zip(&self.servers_of) {
-            for (file, servers) in (0..).zip(files) {
-                for (stripe, server) in servers.iter().enumerate() {
-                    let left = spec.bytes_of(file).saturating_sub(stripe as u64 * self.setup.stripe_bytes);
-                    bytes[*server as usize] += left.min(self.setup.stripe_bytes);
-                }
+    /// Bytes of a job's input on each server.
+    pub fn bytes_on_servers(&self, job: usize) -> Vec<u64> {
+        let (spec, mut bytes) = (&self.setup.jobs[job], vec![0; self.free_at.len()]);
+        for (file, servers) in (0..).zip(&self.servers_of[job]) {
+            for (stripe, server) in servers.iter().enumerate() {
+                let left = spec.bytes_of(file).saturating_sub(stripe as u64 * self.setup.stripe_bytes);
+                bytes[*server as usize] += left.min(self.setup.stripe_bytes);
             }
         }
-        bytes.into_iter().max().unwrap_or(0)
+        bytes
     }
 
-    /// Requests a range of a file; when all of it will be there.
-    fn request(&mut self, now: Nanos, job: usize, file: u32, range: (u64, u64)) -> Nanos {
-        let (mut at, end) = range;
-        let mut there_at = now;
-        self.served_bytes += end - at;
+    /// Bytes of what the jobs read on the server that has most of them.
+    pub fn busiest_bytes(&self) -> u64 {
+        let jobs: Vec<Vec<u64>> = (0..self.servers_of.len()).map(|job| self.bytes_on_servers(job)).collect();
+        let on = |server: usize| jobs.iter().map(|bytes| bytes[server]).sum();
+        (0..self.free_at.len()).map(on).max().unwrap_or(0)
+    }
+
+    /// The server that has most of a range of a file, and how much that is.
+    pub fn home(&self, job: usize, (file, offset, len): (u32, u64, u64)) -> (usize, u64) {
+        let source = Source::Input(job, file);
+        let mut bytes = BTreeMap::new();
+        for (server, part) in self.parts(&source, (offset, offset + len)) {
+            *bytes.entry(server).or_default() += part;
+        }
+        // The first of those that have as much.
+        let most = |a: (usize, u64), b: (usize, u64)| if b.1 > a.1 { b } else { a };
+        bytes.into_iter().fold((0, 0), most)
+    }
+
+    /// The server of the byte `at` of a source, and up to where it has that.
+    fn part(&self, source: &Source, at: u64) -> (usize, u64) {
+        let stripe = at / self.setup.stripe_bytes;
+        let end = (stripe + 1).saturating_mul(self.setup.stripe_bytes);
+        match source {
+            Source::Input(job, file) => {
+                (self.servers_of[*job][*file as usize][stripe as usize] as usize, end)
+            }
+            Source::On(server) => (*server, u64::MAX),
+            Source::From(first) => ((first.wrapping_add(stripe) % self.servers()) as usize, end),
+            Source::Parts(parts) => {
+                let (end, server) = parts[parts.partition_point(|(end, _)| *end <= at)];
+                (server, end)
+            }
+        }
+    }
+
+    /// The servers of a range of a source, and the bytes there.
+    pub(super) fn parts(&self, source: &Source, (mut at, end): (u64, u64)) -> Vec<(usize, u64)> {
+        let mut parts = Vec::new();
         while at < end {
-            let stripe = at / self.setup.stripe_bytes;
-            let next = (stripe + 1).saturating_mul(self.setup.stripe_bytes).min(end);
-            let server = self.servers_of[job][file as usize][stripe as usize] as usize;
-            there_at = there_at.max(self.serve(now, server, next - at));
-            at = next;
+            let (server, next) = self.part(source, at);
+            parts.push((server, next.min(end) - at));
+            at = next.min(end);
+        }
+        parts
+    }
+
+    /// Requests these bytes of servers for a task on a server or elsewhere; when all will be there.
+    pub fn read(&mut self, now: Nanos, parts: &[(usize, u64)], on: Option<usize>) -> Nanos {
+        let mut there_at = now;
+        for &(server, bytes) in parts {
+            self.served_bytes += bytes;
+            there_at = there_at.max(self.serve(now, server, bytes, on));
         }
         there_at
     }
 
+    /// Sends servers these bytes from a task on a server or elsewhere; when all is there.
+    pub fn write(&mut self, now: Nanos, parts: &[(usize, u64)], on: Option<usize>) -> Nanos {
+        let mut there_at = now;
+        for &(server, bytes) in parts {
+            self.written_bytes += bytes;
+            there_at = there_at.max(self.serve(now, server, bytes, on));
+        }
+        there_at
+    }
+
+    /// A server sends somebody what it does not have to read; when it is there.
+    pub fn send(&mut self, now: Nanos, server: usize, bytes: u64) -> Nanos {
+        self.link_bytes += bytes;
+        take(&mut self.free_at[server], now, bytes, self.setup.server_bytes_per_s)
+    }
+
     /// A server is asked for, or sent, so many bytes; when it is done.
-    fn serve(&mut self, now: Nanos, server: usize, bytes: u64) -> Nanos {
-        self.free_at[server] = self.free_at[server].max(now) + self.serve_ns(bytes);
-        self.free_at[server]
+    fn serve(&mut self, now: Nanos, server: usize, bytes: u64, on: Option<usize>) -> Nanos {
+        let mut done_at = now;
+        let is_local = on == Some(server);
+        if let Some(shipping) = &self.setup.shipping {
+            let disk = shipping.disk_bytes_per_s;
+            self.disk_requests += bytes.div_ceil(self.setup.read_ahead_bytes);
+            done_at = take(&mut self.disk_free_at[server], now, bytes, disk);
+            if is_local {
+                let share = shipping.io_share * disk;
+                done_at = done_at.max(take(&mut self.share_free_at[server], now, bytes, share));
+            }
+        }
+        if is_local { done_at } else { done_at.max(self.send(now, server, bytes)) }
     }
 
     /// How long a server takes for so many bytes.
     pub fn serve_ns(&self, bytes: u64) -> u64 {
-        (bytes as f64 / self.setup.server_bytes_per_s * 1e9) as u64
+        (bytes as f64 / self.setup.serves_bytes_per_s() * 1e9) as u64
     }
 
     /// Servers.
@@ -106,29 +219,44 @@ impl<'a> Pfs<'a> {
 
     /// Sends one server so many bytes; when it has them. Servers are counted in turn.
     pub fn write_to(&mut self, now: Nanos, server: u64, bytes: u64) -> Nanos {
-        self.written_bytes += bytes;
-        self.serve(now, (server % self.servers()) as usize, bytes)
+        let server = (server % self.servers()) as usize;
+        self.write(now, &[(server, bytes)], None)
     }
 
     /// Sends a range of a file whose stripes lie in turn on servers from `first` on; when all of it
     /// is there.
-    pub fn write(&mut self, now: Nanos, first: u64, range: (u64, u64)) -> Nanos {
-        let (mut at, end) = range;
-        let mut there_at = now;
-        while at < end {
-            let stripe = at / self.setup.stripe_bytes;
-            let next = (stripe + 1).saturating_mul(self.setup.stripe_bytes).min(end);
-            there_at = there_at.max(self.write_to(now, first.wrapping_add(stripe), next - at));
-            at = next;
-        }
-        there_at
+    pub fn write_in_turn(&mut self, now: Nanos, first: u64, range: (u64, u64)) -> Nanos {
+        let parts = self.parts(&Source::From(first), range);
+        self.write(now, &parts, None)
     }
 }
 
 impl Reader {
     /// Opens a range of a file of a job, of which it has `window_bytes` requested at a time.
-    pub fn new((job, file): (usize, u32), (from, end): (u64, u64), window_bytes: u64) -> Self {
-        Reader { job, file, at: from, requested: from, end, window_bytes, windows: VecDeque::new() }
+    pub fn new((job, file): (usize, u32), (at, end): (u64, u64), window_bytes: u64) -> Self {
+        let source = Source::Input(job, file);
+        Reader { source, on: None, at, requested: at, end, window_bytes, windows: VecDeque::new() }
+    }
+
+    /// Opens parts of files: the server and the bytes of each.
+    pub fn of_parts(parts: &[(usize, u64)], window_bytes: u64) -> Self {
+        let mut end = 0;
+        let up_to = |&(server, bytes): &(usize, u64)| {
+            end += bytes;
+            (end, server)
+        };
+        let source = Source::Parts(parts.iter().map(up_to).collect());
+        Reader { source, end, window_bytes, ..Reader::default() }
+    }
+
+    /// The same on a server.
+    pub fn on(self, on: Option<usize>) -> Self {
+        Reader { on, ..self }
+    }
+
+    /// Bytes of its range.
+    pub fn bytes(&self) -> u64 {
+        self.end - self.at
     }
 
     /// Has the next window requested, unless two are; when it will be there.
@@ -137,7 +265,8 @@ impl Reader {
             return None;
         }
         let next = self.requested.saturating_add(self.window_bytes).min(self.end);
-        let there_at = pfs.request(now, self.job, self.file, (self.requested, next));
+        let parts = pfs.parts(&self.source, (self.requested, next));
+        let there_at = pfs.read(now, &parts, self.on);
         self.windows.push_back(Window { bytes: next - self.requested, there_at });
         self.requested = next;
         Some(there_at)

@@ -1,17 +1,19 @@
-//! Tasks: slots take them, read their input past the tier or through it, and compute it.
+//! Tasks: slots take them, read their input past the tier or through it, compute it, and write.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use forebay_policy::fetch_order::Urgency;
 use forebay_policy::machine::Nanos;
 use forebay_policy::readahead::{Readahead, ReadaheadConfig};
+use forebay_policy::ship::Side;
 use forebay_policy::stage::event::JobUpdate;
 
 use super::page::Waiter;
 use super::pending::Pending;
-use super::pfs::Reader;
+use super::pfs::{Reader, Source};
+use super::shuffle::Left;
 use super::{Cluster, Happening, STAGE, name};
-use crate::cluster::{JobOutcome, Setup};
+use crate::cluster::{JobOutcome, JobSpec, Setup};
 use crate::queue::Agenda;
 
 /// What a stream of the client core has ahead at first.
@@ -24,8 +26,39 @@ pub(super) struct Job {
     pub pending: Pending,
     /// Slots of tasks that have asked and may not read yet.
     pub asking: BTreeMap<u32, usize>,
+    /// Tasks that have not ended, of both stages.
     pub left: u32,
+    /// Whether the stage machine knows it: while its map tasks run on nodes.
+    pub is_told: bool,
+    /// Where its stage runs, and whether that is the second.
+    pub side: Side,
+    pub is_reducing: bool,
+    /// What its map tasks have left, and the parts of that which are on their way.
+    pub left_by_maps: Vec<Left>,
+    pub parts_left: u64,
+    /// What came to each reduce task and was written down: servers, and bytes.
+    pub spilled: Vec<Vec<(usize, u64)>>,
     pub done: JobOutcome,
+}
+
+impl Job {
+    /// It has not begun.
+    pub fn of(spec: &JobSpec) -> Self {
+        let splits = spec.splits();
+        Job {
+            left: splits.len() as u32 + spec.reduce.map_or(0, |reduce| reduce.tasks),
+            splits,
+            pending: Pending::default(),
+            asking: BTreeMap::new(),
+            is_told: false,
+            side: Side::default(),
+            is_reducing: false,
+            left_by_maps: Vec::new(),
+            parts_left: 0,
+            spilled: vec![Vec::new(); spec.reduce.map_or(0, |reduce| reduce.tasks as usize)],
+            done: JobOutcome { name: spec.name.clone(), ..JobOutcome::default() },
+        }
+    }
 }
 
 /// A task on a slot, among all that the slot has run.
@@ -43,20 +76,34 @@ struct Running {
     preferred_node: Option<usize>,
     since: Nanos,
     input: Input,
-    /// For how long it computes all of a split.
+    /// For how long it computes so many bytes.
     cpu_ns: u64,
+    cpu_bytes: u64,
     /// Bytes that it computes now.
     computing: Option<u64>,
-    output: Output,
+    /// What it does then, one after the other.
+    output: VecDeque<Output>,
 }
 
-/// What a task writes when it has computed.
-#[derive(Clone, Copy, Debug, Default)]
+/// A file that a task writes or reads again when it has computed, or a result that it sends.
+#[derive(Clone, Debug)]
 struct Output {
+    kind: Kind,
+    place: Source,
     bytes: u64,
     sent: u64,
-    /// Bytes that servers have.
+    /// Bytes that servers have, or the task, or the compute nodes.
     there: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Write,
+    Reread,
+    /// It writes that for reduce tasks.
+    Leave,
+    /// It sends that to the compute nodes.
+    Send,
 }
 
 /// As a client of a file system does, a task has the next piece of its output on its way before the
@@ -106,9 +153,10 @@ impl Slot {
 }
 
 impl Input {
-    fn of(setup: &Setup, job: usize, (file, offset, len): (u32, u64, u64)) -> Self {
-        if setup.reads_past_tier() {
-            return Input::Past(Reader::new((job, file), (offset, offset + len), setup.read_ahead_bytes));
+    fn of(setup: &Setup, job: usize, (file, offset, len): (u32, u64, u64), on: Option<usize>) -> Self {
+        if on.is_some() || setup.reads_past_tier() {
+            let reader = Reader::new((job, file), (offset, offset + len), setup.read_ahead_bytes);
+            return Input::Past(reader.on(on));
         }
         let mut config = ReadaheadConfig::for_page(setup.page_bytes as u32);
         config.first_window_bytes = config.first_window_bytes.max(FIRST_WINDOW_BYTES);
@@ -125,9 +173,9 @@ impl Cluster<'_> {
         if !self.is_up(node) {
             return;
         }
-        let wait_ns = self.setup.locality_wait_ns;
+        let (wait_ns, side) = (self.setup.locality_wait_ns, self.side_of(node));
         let first = |of: &dyn Fn(usize, &Pending) -> Option<u32>| {
-            let mut jobs = self.jobs.iter().enumerate();
+            let mut jobs = self.jobs.iter().enumerate().filter(|(_, job)| job.side == side);
             jobs.find_map(|(j, job)| Some((j, of(j, &job.pending)?)))
         };
         // A slot waits for tasks of its own node from the moment on in which there are any.
@@ -144,19 +192,11 @@ impl Cluster<'_> {
             return;
         };
         let preferred_node = self.jobs[j].pending.start(task);
-        self.jobs[j].done.local += u32::from(preferred_node == Some(node));
-        let input = Input::of(self.setup, j, self.jobs[j].splits[task as usize]);
-        let is_first = self.slots[slot].ran.insert(j);
-        let spec = &self.setup.jobs[j];
-        let cpu_ns = spec.first_task_cpu_ns.filter(|_| is_first).unwrap_or(spec.task_cpu_ns);
-        let output =
-            Output { bytes: spec.output_of(self.jobs[j].splits[task as usize]), ..Output::default() };
-        let running =
-            Running { job: j, task, preferred_node, since: now, input, cpu_ns, computing: None, output };
+        let running = self.task(now, slot, (j, task), preferred_node);
         self.slots[slot].number += 1;
         self.slots[slot].running = Some(running);
         let mut updates = vec![JobUpdate::TaskStarted { stage: STAGE, task, host: name(node) }];
-        let asks = self.setup.tasks_ask();
+        let asks = self.setup.tasks_ask() && self.jobs[j].is_told;
         if asks {
             self.jobs[j].asking.insert(task, slot);
             updates.push(JobUpdate::TaskAsks { stage: STAGE, partition: task });
@@ -165,6 +205,77 @@ impl Cluster<'_> {
         if !asks {
             self.begin_to_read(now, slot, queue);
         }
+    }
+
+    /// A task of the stage that a job is in, on a slot.
+    fn task(
+        &mut self,
+        now: Nanos,
+        slot: usize,
+        (j, task): (usize, u32),
+        preferred_node: Option<usize>,
+    ) -> Running {
+        let (node, spec) = (self.slots[slot].node, &self.setup.jobs[j]);
+        let on = self.setup.server_of(node);
+        let output = self.output(node, j, task);
+        let (input, cpu_ns, cpu_bytes) = match spec.reduce.filter(|_| self.jobs[j].is_reducing) {
+            Some(reduce) => {
+                let parts = self.parts_of_reducer(j, task);
+                let reader = Reader::of_parts(&parts, self.setup.read_ahead_bytes).on(on);
+                let bytes = reader.bytes();
+                (Input::Past(reader), reduce.task_cpu_ns, bytes)
+            }
+            None => {
+                let split = self.jobs[j].splits[task as usize];
+                let is_local = match on {
+                    Some(server) => self.pfs.home(j, split).0 == server,
+                    None => preferred_node == Some(node),
+                };
+                self.jobs[j].done.local += u32::from(is_local);
+                let is_first = self.slots[slot].ran.insert(j);
+                let cpu_ns = spec.first_task_cpu_ns.filter(|_| is_first).unwrap_or(spec.task_cpu_ns);
+                (Input::of(self.setup, j, split, on), cpu_ns, spec.split_bytes)
+            }
+        };
+        let times = self.setup.shipping.as_ref().filter(|_| on.is_some()).map_or(1.0, |s| s.cpu_times);
+        Running {
+            job: j,
+            task,
+            preferred_node,
+            since: now,
+            input,
+            cpu_ns: (cpu_ns as f64 * times) as u64,
+            cpu_bytes,
+            computing: None,
+            output,
+        }
+    }
+
+    /// What a task on a host does when it has computed. A map task of a job with a second stage
+    /// writes what it leaves, after it has written and read again what does not fit in memory.
+    fn output(&self, host: usize, j: usize, task: u32) -> VecDeque<Output> {
+        let (spec, job) = (&self.setup.jobs[j], &self.jobs[j]);
+        let due = |bytes: u64| match spec.reduce.filter(|_| job.is_reducing) {
+            Some(reduce) => {
+                let up_to = |task: u32| u128::from(bytes) * u128::from(task) / u128::from(reduce.tasks);
+                (up_to(task + 1) - up_to(task)) as u64
+            }
+            None => spec.part_of(bytes, job.splits[task as usize]),
+        };
+        let first = j as u64 + u64::from(task);
+        let files = match spec.reduce {
+            Some(reduce) if !job.is_reducing => {
+                let spilled = spec.spilled_bytes;
+                vec![(Kind::Write, spilled), (Kind::Reread, spilled), (Kind::Leave, reduce.bytes)]
+            }
+            _ => vec![(Kind::Write, spec.output_bytes), (Kind::Send, spec.result_bytes)],
+        };
+        let files = files.into_iter().filter(|(kind, bytes)| *bytes > 0 || *kind == Kind::Leave);
+        let file = |(kind, bytes)| {
+            let (place, bytes) = (self.place(host, first), due(bytes));
+            Output { kind, place, bytes, sent: 0, there: 0 }
+        };
+        files.map(file).collect()
     }
 
     /// A task that has asked may read.
@@ -177,6 +288,10 @@ impl Cluster<'_> {
     }
 
     fn begin_to_read(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
+        let nothing = |task: &Running| matches!(&task.input, Input::Past(reader) if reader.is_done());
+        if self.slots[slot].running.as_ref().is_some_and(nothing) {
+            return self.write_on(now, slot, queue);
+        }
         self.read_on(now, slot, queue);
         self.go_on(now, slot, queue);
     }
@@ -244,7 +359,7 @@ impl Cluster<'_> {
             rooms.touch((task.job, *file, *at / page_bytes));
         }
         task.computing = Some(bytes);
-        let share = bytes as f64 / self.setup.jobs[task.job].split_bytes as f64;
+        let share = bytes as f64 / task.cpu_bytes as f64;
         queue.after((share * task.cpu_ns as f64) as u64, Happening::Computed(run));
     }
 
@@ -269,29 +384,48 @@ impl Cluster<'_> {
         self.go_on(now, slot, queue);
     }
 
-    /// The task of a slot writes what it has computed, and ends when all of that is there. Each
-    /// task has a file of its own.
+    /// The task of a slot goes on with what it does when it has computed, and ends when all of that
+    /// is there. Each task has files of its own.
     fn write_on(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
         let run = self.run_on(slot);
+        let on = self.setup.server_of(self.slots[slot].node);
         let Some(task) = self.slots[slot].running.as_mut() else { return };
-        let (output, piece_bytes) = (&mut task.output, self.setup.write_bytes);
-        if output.there == output.bytes {
-            return self.task_ends(now, slot, queue);
+        let piece_bytes = self.setup.write_bytes;
+        while let Some(output) = task.output.front_mut() {
+            while output.sent < output.bytes && output.sent - output.there < PIECES_SENT_MAX * piece_bytes {
+                let end = (output.sent + piece_bytes).min(output.bytes);
+                let parts = self.pfs.parts(&output.place, (output.sent, end));
+                let there_at = match (output.kind, on) {
+                    (Kind::Reread, _) => self.pfs.read(now, &parts, on),
+                    (Kind::Send, Some(server)) => self.pfs.send(now, server, end - output.sent),
+                    (Kind::Send, None) => now,
+                    (Kind::Write | Kind::Leave, _) => self.pfs.write(now, &parts, on),
+                };
+                queue.at(there_at, Happening::Wrote(run));
+                output.sent = end;
+            }
+            if output.there < output.bytes {
+                return;
+            }
+            let left = task.output.pop_front().filter(|output| output.kind == Kind::Leave);
+            if let Some(Output { place, bytes, .. }) = left {
+                let (j, host) = (task.job, self.slots[slot].node);
+                self.map_left(now, j, (host, place, bytes), queue);
+                break;
+            }
         }
-        while output.sent < output.bytes && output.sent - output.there < PIECES_SENT_MAX * piece_bytes {
-            let end = (output.sent + piece_bytes).min(output.bytes);
-            let first = task.job as u64 + u64::from(task.task);
-            queue.at(self.pfs.write(now, first, (output.sent, end)), Happening::Wrote(run));
-            output.sent = end;
-        }
+        self.task_ends(now, slot, queue);
     }
 
     /// Servers have the first piece that the task of a slot has under way.
     pub fn wrote(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
         let Some(task) = self.slots[slot].running.as_mut() else { return };
-        let there = (task.output.there + self.setup.write_bytes).min(task.output.sent);
-        self.output_bytes += there - task.output.there;
-        task.output.there = there;
+        let Some(output) = task.output.front_mut() else { return };
+        let there = (output.there + self.setup.write_bytes).min(output.sent);
+        if matches!(output.kind, Kind::Write | Kind::Leave) {
+            self.output_bytes += there - output.there;
+        }
+        output.there = there;
         self.write_on(now, slot, queue);
     }
 
@@ -304,11 +438,18 @@ impl Cluster<'_> {
         job.done.ran.push((slot, since.0, now.0));
         let run_ms = now.saturating_since(since) / 1_000_000;
         let mut updates = vec![JobUpdate::TaskEnded { stage: STAGE, task, ok: true, run_ms }];
+        let reduces = self.setup.jobs[j].reduce.map_or(0, |reduce| reduce.tasks);
         if job.left == 0 {
             job.done.map_ns = now.0 - self.setup.jobs[j].starts_ns;
-            updates.push(JobUpdate::End);
         }
+        let ends_here = job.left == if job.is_reducing { 0 } else { reduces };
+        updates.extend(ends_here.then_some(JobUpdate::End));
         self.tell_job(now, j, updates, queue);
+        self.tell_ship(now, j);
+        if ends_here {
+            self.jobs[j].is_told = false;
+            self.reduce_if_all_is_there(now, j, queue);
+        }
         self.take_task(now, slot, queue);
     }
 }
