@@ -10,8 +10,9 @@
 
 use crate::config::ClusterConfig;
 use crate::lock::lock;
+use forebay_pfs::layout::Layout;
 use forebay_policy::placement::{Member, extent_key, node_number, owners};
-use forebay_wire::{ClusterStatus, ClusterView, NodeInfo};
+use forebay_wire::{ClusterStatus, ClusterView, NodeInfo, StorageHosts};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -195,6 +196,27 @@ impl Cluster {
         lock(&self.view).clone()
     }
 
+    /// The table of hosts of storage servers.
+    pub fn storage_hosts(&self) -> StorageHosts {
+        StorageHosts(self.config.storage_hosts.clone())
+    }
+
+    /// Whether storage servers run on this host, as the table says.
+    pub fn is_storage_host(&self) -> bool {
+        self.config.storage_hosts.iter().any(|(_, host)| *host == self.config.host)
+    }
+
+    /// What of a file that lies as `layout` says is on storage servers of this host: the names of
+    /// others are empty. `None` if nothing is.
+    pub fn own_stripes(&self, mut layout: Layout) -> Option<Layout> {
+        let (hosts, view) = (self.storage_hosts(), self.view());
+        let is_own = |server: &str| hosts.host_of(server, &view.cluster.nodes) == Some(&self.config.host);
+        for server in layout.servers.iter_mut().filter(|server| !is_own(server)) {
+            server.clear();
+        }
+        layout.servers.iter().any(|server| !server.is_empty()).then_some(layout)
+    }
+
     /// Where the page at `offset` of the file should come from.
     pub fn owner(&self, mount_label: &str, extent_bytes: u64, ino: u64, offset: u64) -> Owner {
         if self.config.listen.is_empty() {
@@ -315,6 +337,31 @@ mod tests {
 
     fn owners_of(cluster: &Cluster) -> Vec<Owner> {
         (0..64).map(|extent| cluster.owner("pfs", 1 << 20, 7, extent << 20)).collect()
+    }
+
+    #[test]
+    fn own_stripes_are_those_of_servers_of_this_host() {
+        let table = [("OST0001", "a"), ("OST0002", "b")].map(|(name, host)| (name.into(), host.into()));
+        let config = ClusterConfig {
+            node: "a".into(),
+            host: "a".into(),
+            storage_hosts: table.to_vec(),
+            ..ClusterConfig::default()
+        };
+        let cluster = Cluster::new(config);
+        let layout = |servers: &[&str]| Layout {
+            stripe_bytes: 10,
+            servers: servers.iter().map(|name| (*name).to_owned()).collect(),
+            first_server: 1,
+        };
+        let own = cluster.own_stripes(layout(&["OST0001", "OST0002", "OST0003"])).unwrap();
+        assert_eq!(own.servers, ["OST0001", "", ""]);
+        assert_eq!((own.server_of(0), own.server_of(20)), (None, Some("OST0001")));
+        assert_eq!(cluster.own_stripes(layout(&["OST0002"])), None);
+        assert!(cluster.is_storage_host());
+        assert!(
+            !Cluster::new(ClusterConfig { host: "c".into(), ..cluster.config.clone() }).is_storage_host()
+        );
     }
 
     #[test]

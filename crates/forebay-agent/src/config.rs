@@ -8,12 +8,14 @@ mod cluster;
 pub mod layers;
 mod memory;
 mod mount;
+mod ship;
 mod table;
 mod web;
 
 pub use cluster::{ClusterConfig, FAIL_OVER_MAX};
 pub use memory::{GAIN, MemoryConfig, PERIOD};
 pub use mount::{MountConfig, PAGE_BYTES, SMALL_PAGE_BYTES};
+pub use ship::ShipConfig;
 pub use table::Key;
 pub use web::WebConfig;
 
@@ -92,6 +94,9 @@ section! {
         /// The cluster this agent belongs to.
         cluster: ClusterConfig;
         plus
+        /// Which analytics may run on storage servers.
+        ship: ShipConfig;
+        plus
         /// The PFS mounts; at least one.
         mounts: Vec<MountConfig>;
     }
@@ -107,6 +112,7 @@ pub fn keys() -> impl Iterator<Item = &'static Key> {
         .chain(of(memory::MEMORY))
         .chain(web)
         .chain(of(cluster::CLUSTER))
+        .chain(of(ship::SHIP))
         .chain(of(mount::MOUNT))
 }
 
@@ -234,6 +240,7 @@ impl Config {
             ("metrics", DeValue::Table(table)) => read(web::METRICS, &mut self.metrics, at, table),
             ("console", DeValue::Table(table)) => read(web::CONSOLE, &mut self.console, at, table),
             ("cluster", DeValue::Table(table)) => read(cluster::CLUSTER, &mut self.cluster, at, table),
+            ("ship", DeValue::Table(table)) => read(ship::SHIP, &mut self.ship, at, table),
             ("mount", DeValue::Array(mounts)) => mounts.iter().try_for_each(|value| {
                 let table = value.get_ref().as_table().ok_or("mount: write [[mount]] above its keys")?;
                 let (earlier, label) = (&mut self.mounts[..of_earlier], label_of(table));
@@ -247,7 +254,7 @@ impl Config {
                 Err("each PFS is one of several: write [[mount]] in double brackets".to_owned())
             }
             _ => Err(format!(
-                "{name}: the tables are [agent], [tier], [memory], [metrics], [console], [cluster] and [[mount]]"
+                "{name}: the tables are [agent], [tier], [memory], [metrics], [console], [cluster], [ship] and [[mount]]"
             )),
         }
     }

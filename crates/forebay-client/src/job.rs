@@ -201,7 +201,7 @@ impl Client {
         self.with_view(|view| preferred_nodes(view, mount, range, given))
     }
 
-    fn mount_called(&self, label: &str) -> io::Result<MountInfo> {
+    pub(crate) fn mount_called(&self, label: &str) -> io::Result<MountInfo> {
         let mounts = self.session.mounts()?;
         mounts.iter().find(|m| m.label == label).cloned().ok_or_else(|| {
             with_message(libc::ENOENT, format!("no mount is labelled {label:?} at this node's agent"))
@@ -231,7 +231,7 @@ impl Client {
 
     /// A request for the view delays all others, so the client avoids an agent that hangs, as it
     /// is for reads.
-    fn with_view<T>(&self, use_it: impl FnOnce(&ClusterView) -> T) -> io::Result<T> {
+    pub(crate) fn with_view<T>(&self, use_it: impl FnOnce(&ClusterView) -> T) -> io::Result<T> {
         let mut known = lock(&self.session.view.0);
         if !matches!(&*known, Some((at, _)) if at.elapsed() < VIEW_LIFE) {
             let asked = Instant::now();

@@ -37,6 +37,7 @@ pub mod read;
 pub mod session;
 pub mod shuffle;
 mod stamp;
+mod storage;
 mod version_check;
 mod watch;
 pub mod write;

@@ -6,7 +6,7 @@ use crate::handles::Handles;
 use forebay_client::{Client, ClientConfig, Location};
 use forebay_pfs::FileVersion;
 use forebay_wire::FileRef;
-use jni_sys::{JNIEnv, jboolean, jbyteArray, jclass, jlong};
+use jni_sys::{JNIEnv, jboolean, jbyteArray, jclass, jint, jlong};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -155,8 +155,8 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_counters(
     unsafe { Jni::run(env, class, null_mut(), body) }
 }
 
-/// Where `length` bytes of a file from `offset` on are kept, or, if `balanced`, where tasks that
-/// read them should run: how many parts, and for each its offset and length in bytes, how many
+/// Where `length` bytes of a file from `offset` on are kept, or where tasks that read them should
+/// run, as `preferred` says ([`Preferred`]): how many parts, and for each its offset and length in bytes, how many
 /// hosts, and their names. An error without an agent.
 ///
 /// # Safety
@@ -169,16 +169,16 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_locate(
     file: jbyteArray,
     offset: jlong,
     length: jlong,
-    balanced: jboolean,
+    preferred: jint,
 ) -> jbyteArray {
     let body = |jni: &Jni| {
         let file = path(jni, file)?;
         let (offset, length) = (offset_of(offset)?, offset_of(length)?);
         let client = CLIENTS.get(client)?;
-        let parts = if balanced {
-            client.preferred_nodes(&file, offset, length)
-        } else {
-            client.locate(&file, offset, length)
+        let parts = match Preferred::of(preferred) {
+            Preferred::Owner => client.locate(&file, offset, length),
+            Preferred::Balanced => client.preferred_nodes(&file, offset, length),
+            Preferred::Storage => client.storage_nodes(&file, offset, length),
         };
         jni.new_bytes(&encode_locations(&parts.map_err(Failure::about(&file))?))
     };
@@ -186,8 +186,8 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_locate(
     unsafe { Jni::run(env, class, null_mut(), body) }
 }
 
-/// As `locate`, for a file whose inode number and length in bytes are known from a listing: the
-/// file is not touched.
+/// As `locate`, for a file whose path below the root of its mount, inode number and length in bytes
+/// are known from a listing: the file is not touched, unless its PFS must be asked where it lies.
 ///
 /// # Safety
 /// Called by the JVM.
@@ -197,28 +197,46 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_locateListed(
     class: jclass,
     client: jlong,
     mount: jbyteArray,
+    below: jbyteArray,
     inode: jlong,
     size: jlong,
     offset: jlong,
     length: jlong,
-    balanced: jboolean,
+    preferred: jint,
 ) -> jbyteArray {
     let body = |jni: &Jni| {
         let mount = String::from_utf8_lossy(&jni.bytes(mount)?).into_owned();
         // Inode numbers are unsigned, and Java has none that are.
         let version = FileVersion { ino: inode as u64, size: offset_of(size)?, mtime_ns: 0, ctime_ns: 0 };
-        let file = FileRef { mount, path: Vec::new(), version };
+        let file = FileRef { mount, path: jni.bytes(below)?, version };
         let (offset, length) = (offset_of(offset)?, offset_of(length)?);
         let client = CLIENTS.get(client)?;
-        let parts = if balanced {
-            client.preferred_nodes_ref(&file, offset, length)?
-        } else {
-            client.locate_ref(&file, offset, length)?
+        let parts = match Preferred::of(preferred) {
+            Preferred::Owner => client.locate_ref(&file, offset, length),
+            Preferred::Balanced => client.preferred_nodes_ref(&file, offset, length),
+            Preferred::Storage => client.storage_nodes_ref(&file, offset, length),
         };
-        jni.new_bytes(&encode_locations(&parts))
+        jni.new_bytes(&encode_locations(&parts?))
     };
     // SAFETY: what the JVM has passed.
     unsafe { Jni::run(env, class, null_mut(), body) }
+}
+
+/// Which node is named, by the number of Java's enumeration.
+enum Preferred {
+    Owner,
+    Balanced,
+    Storage,
+}
+
+impl Preferred {
+    fn of(number: jint) -> Self {
+        match number {
+            0 => Preferred::Owner,
+            1 => Preferred::Balanced,
+            _ => Preferred::Storage,
+        }
+    }
 }
 
 fn encode_locations(parts: &[Location]) -> Vec<u8> {

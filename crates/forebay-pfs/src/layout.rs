@@ -14,9 +14,12 @@ mod moosefs;
 
 pub use moosefs::{CHUNK_BYTES as MOOSEFS_CHUNK_BYTES, probe_paths, set_class};
 
+use crate::mount::is_moosefs;
 use rustix::fs::fgetxattr;
 use serde::{Deserialize, Serialize};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::Instant;
 
 /// Stripe layout of one file: stripe `i` (of `stripe_bytes`) lives on server `(first_server + i) %
 /// servers.len()`.
@@ -56,6 +59,20 @@ impl Layout {
     }
 }
 
+/// The machine in a server's name, which may go on with a port or a directory:
+/// `10.77.0.14:9422`, `pfs-s2:/data/brick`, `[fd00::1]:9422`.
+pub fn machine(server: &str) -> &str {
+    if let Some((address, _)) = server.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        return address;
+    }
+    match server.split_once(':') {
+        // An address of version 6 without brackets has nothing behind it.
+        Some((_, rest)) if rest.contains(':') && !rest.starts_with('/') => server,
+        Some((machine, _)) => machine,
+        None => server,
+    }
+}
+
 /// Extended attribute in which the lab's slow file system reports its layout, as JSON.
 pub const LAYOUT_XATTR: &str = "user.forebay.layout";
 
@@ -71,6 +88,22 @@ pub fn probe(fd: BorrowedFd<'_>) -> Option<Layout> {
 /// As [`probe`], and asks also those kinds of PFS whose answer costs messages to servers.
 pub fn probe_servers(fd: BorrowedFd<'_>) -> Option<Layout> {
     probe(fd).or_else(|| probe_lustre(fd)).or_else(|| probe_glusterfs(fd))
+}
+
+/// Where the file at `path` lies, of `size` bytes, by whatever its PFS offers; `None` if that is
+/// not known by `deadline`. `open` opens the file, if it has to be open.
+pub fn of_file<F: AsFd>(
+    path: &Path,
+    size: u64,
+    deadline: Instant,
+    open: impl FnOnce() -> Option<F>,
+) -> Option<Layout> {
+    if !is_moosefs(path) {
+        return probe_servers(open()?.as_fd());
+    }
+    // One that ends before the file does was cut off, and would be taken to begin again.
+    let is_whole = |layout: &Layout| layout.servers.len() as u64 >= size.div_ceil(layout.stripe_bytes.max(1));
+    probe_paths(&[path], deadline).pop()?.filter(is_whole)
 }
 
 fn probe_json(fd: BorrowedFd<'_>) -> Option<Layout> {
@@ -114,7 +147,6 @@ fn xattr_of(fd: BorrowedFd<'_>, name: &str, bytes_max: usize) -> Option<Vec<u8>>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     #[test]
     fn stripes_go_round_the_servers() {
@@ -127,6 +159,20 @@ mod tests {
         let servers = |bytes| layout.servers_of(bytes).collect::<Vec<_>>();
         assert_eq!((servers(10), servers(11)), (vec!["b"], vec!["b", "c"]));
         assert_eq!((servers(1000), servers(0)), (vec!["b", "c", "a"], vec!["b", "c", "a"]));
+    }
+
+    #[test]
+    fn a_servers_name_begins_with_its_machine() {
+        for (server, expected) in [
+            ("10.77.0.14:9422", "10.77.0.14"),
+            ("pfs-s2:/data/a:b:c", "pfs-s2"),
+            ("[fd00::1]:9422", "fd00::1"),
+            ("fd00::1", "fd00::1"),
+            ("OST0003", "OST0003"),
+            ("", ""),
+        ] {
+            assert_eq!(machine(server), expected);
+        }
     }
 
     #[test]

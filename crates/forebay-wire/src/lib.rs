@@ -23,6 +23,7 @@ pub mod peer;
 pub mod proving;
 pub mod shuffle;
 mod sock_diag;
+pub mod storage;
 pub mod tls;
 mod tls_stream;
 
@@ -33,3 +34,4 @@ pub use cluster::{
 };
 pub use hpc::{EarlierPhase, HpcJob, HpcPhase, HpcStatus, HpcUpdate, PlanLog, StepStatus};
 pub use message::*;
+pub use storage::StorageHosts;

@@ -12,6 +12,7 @@
 use crate::cluster::{ClusterView, JobStatus, JobUpdate, NodeHealth, Overview};
 use crate::hpc::{HpcJob, HpcStatus, PlanLog};
 use crate::shuffle::{App, Block, BlockPlace};
+use crate::storage::StorageHosts;
 use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
@@ -467,6 +468,8 @@ pub enum Request {
     /// A call on the file of [`Request::GuestOpen`]; its bytes are at the beginning of the buffer.
     /// → [`Reply::GuestDone`], [`Reply::DirtyStat`], [`Reply::GuestLeft`] or [`Reply::Failed`]
     GuestCall(GuestCall),
+    /// The table `cluster.storage_hosts`. → [`Reply::StorageHosts`]
+    StorageHosts,
 }
 
 /// What a program does to a file that is dirty on another node.
@@ -710,6 +713,8 @@ pub enum Reply {
     GuestDone(u64),
     /// Nothing was done: the file goes to the PFS, by [`Request::CallIn`].
     GuestLeft,
+    /// To [`Request::StorageHosts`].
+    StorageHosts(StorageHosts),
 }
 
 /// The sets of checkpoints that a rule has seen.

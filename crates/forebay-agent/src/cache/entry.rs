@@ -88,6 +88,8 @@ pub struct Entry {
     /// After so many bytes the file goes on on another server; 0 if the PFS does not tell, or has
     /// but one. Asked once.
     stripe_bytes: OnceLock<u64>,
+    /// What of the file is on storage servers of this host, if anything is.
+    own_stripes: OnceLock<layout::Layout>,
     /// By what it is read from the PFS.
     pub readers: Readers,
     inner: Mutex<Inner>,
@@ -117,6 +119,7 @@ impl Entry {
             sealed: AtomicBool::new(false),
             metadata_bytes,
             stripe_bytes: OnceLock::new(),
+            own_stripes: OnceLock::new(),
             readers: Readers::default(),
             inner: Mutex::new(inner),
         }
@@ -127,6 +130,17 @@ impl Entry {
     pub fn stripe_bytes(&self, pfs: BorrowedFd<'_>) -> u64 {
         let layout = || layout::probe(pfs).filter(|layout| layout.servers.len() > 1);
         *self.stripe_bytes.get_or_init(|| layout().map_or(0, |layout| layout.stripe_bytes))
+    }
+
+    /// Part of the file is on storage servers of this host: where `layout` names one.
+    pub fn set_own_stripes(&self, layout: layout::Layout) {
+        // One that was told twice lies the same way.
+        let _ = self.own_stripes.set(layout);
+    }
+
+    /// Whether the byte at `offset` is on a storage server of this host.
+    pub fn is_stored_here(&self, offset: u64) -> bool {
+        self.own_stripes.get().is_some_and(|layout| layout.server_of(offset).is_some())
     }
 
     /// Its version was proved to have no write under way.

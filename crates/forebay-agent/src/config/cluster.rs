@@ -55,6 +55,12 @@ section! {
         /// The name that schedulers (Spark, YARN) use for this node; block locations contain it.
         /// Empty: the node's name.
         "cluster.host" => host: String = r#""""#, text();
+        /// On which hosts the storage servers of the PFS run, such as ["OST0000=oss1",
+        /// "10.0.0.14=oss2"]: names of the PFS, as `forebay layout` shows them, with or without
+        /// what follows the first colon, and names of schedulers. Servers with the name or address
+        /// of a member need no entry. For the agents of programs that ask for locations, and for
+        /// those of these hosts, which read their own stripes without their peers.
+        "cluster.storage_hosts" => storage_hosts: Vec<(String, String)> = r#""""#, pairs();
         /// co-located: a compute node that lends memory. dedicated: a node that keeps extents and
         /// runs no tasks.
         "cluster.role" => role: Role = r#""co-located""#, choice();

@@ -10,7 +10,7 @@ const FILE: &str = "forebay.toml";
 const FURTHER: &str = "conf.d";
 
 /// The tables that the environment can name keys of.
-const TABLES: [&str; 6] = ["agent", "tier", "memory", "metrics", "console", "cluster"];
+const TABLES: [&str; 7] = ["agent", "tier", "memory", "metrics", "console", "cluster", "ship"];
 
 /// One layer: TOML text, and where it comes from.
 #[derive(Debug)]

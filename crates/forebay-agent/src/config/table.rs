@@ -164,6 +164,17 @@ impl Value<'_> {
         Ok(texts.into_iter().filter(|text| !text.is_empty()).collect())
     }
 
+    /// Texts of the form `NAME=NAME`.
+    pub fn pairs(&self) -> Result<Vec<(String, String)>, String> {
+        let pair = |text: String| {
+            let (name, other) =
+                text.split_once('=').filter(|(name, other)| !name.is_empty() && !other.is_empty())?;
+            Some((name.to_owned(), other.to_owned()))
+        };
+        let pairs: Option<Vec<_>> = self.texts()?.into_iter().map(pair).collect();
+        pairs.ok_or_else(|| self.refused("a list of texts such as \"OST0000=oss1\""))
+    }
+
     pub fn dir(&self) -> Result<PathBuf, String> {
         self.text().map(PathBuf::from)
     }

@@ -60,6 +60,7 @@ impl Fetch {
         }
         seal(mount, fd, opened, &file.facts).map_err(NoEntry::Unsettled)?;
         let entry = self.entry(file, fd)?;
+        self.owners.learn_own_stripes(&entry, fd);
         entry.seal();
         Ok(entry)
     }

@@ -4,14 +4,23 @@ use crate::cache::entry::{Entry, Task};
 use crate::cluster::{Cluster, Owner};
 use crate::lock::lock;
 use crate::mounts::MountState;
+use crate::mounts::opened_path::opened_path;
 use forebay_pfs::FileVersion;
+use forebay_pfs::layout;
 use forebay_wire::NodeInfo;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A file that a peer would not serve is not asked of it again for so long.
 const DECLINED: Duration = Duration::from_secs(5);
+
+/// How long the tool of a PFS may take to report where a file lies.
+const ASK_TIME: Duration = Duration::from_secs(1);
 
 /// Files remembered as declined; beyond that the memory starts anew.
 const DECLINED_MAX: usize = 4096;
@@ -36,7 +45,14 @@ impl Owners {
         if task.page_fetch.is_kept_from_peers() {
             return None;
         }
-        self.owner_of(&task.entry, task.page_fetch.page)
+        self.source_of(&task.entry, task.page_fetch.page)
+    }
+
+    /// As [`Owners::owner_of`], but none for what a storage server of this host has: it would cross
+    /// the network to its owner and back.
+    pub fn source_of(&self, entry: &Entry, page: u32) -> Option<Arc<NodeInfo>> {
+        let is_here = entry.is_stored_here(u64::from(page) * entry.identity.page_bytes);
+        if is_here { None } else { self.owner_of(entry, page) }
     }
 
     /// The peer that owns a page and would serve it.
@@ -47,6 +63,22 @@ impl Owners {
             Owner::Here => None,
             Owner::Peer(node) if self.has_declined(&node.name, version) => None,
             Owner::Peer(node) => Some(node),
+        }
+    }
+
+    /// Asks the PFS, once for each copy, what of the file a storage server of this host has, if there
+    /// is one. `fd` is the file.
+    pub fn learn_own_stripes(&self, entry: &Entry, fd: BorrowedFd<'_>) {
+        let mount = &self.mounts[entry.mount];
+        if !mount.config.layout || !self.cluster.is_storage_host() {
+            return;
+        }
+        let path = opened_path(fd);
+        let path = Path::new(OsStr::from_bytes(&path));
+        let found =
+            layout::of_file(path, entry.identity.version.size, Instant::now() + ASK_TIME, || Some(fd));
+        if let Some(own) = found.and_then(|layout| self.cluster.own_stripes(layout)) {
+            entry.set_own_stripes(own);
         }
     }
 

@@ -99,11 +99,11 @@ pub fn feed<E: FetchFor>(
         }
         let entry = source.entry.clone();
         let is_resident = fetch.is_resident(&entry, first);
-        let owner = fetch.owners.owner_of(&entry, first);
+        let owner = origin::<E>(fetch, &entry, first);
         let pages_of = first..first + 1;
         let wanted_bytes = vec![wanted_bytes];
         let mut next = Next { entry, pages: pages_of, wanted_bytes, is_resident, owner };
-        while let Some((_, wanted_bytes)) = pages.next_if(|(page, _)| goes_with(fetch, &next, *page)) {
+        while let Some((_, wanted_bytes)) = pages.next_if(|(page, _)| goes_with::<E>(fetch, &next, *page)) {
             next.pages.end += 1;
             next.wanted_bytes.push(wanted_bytes);
         }
@@ -117,15 +117,24 @@ pub fn feed<E: FetchFor>(
     true
 }
 
+/// The peer that a page comes from, or to whose tier it is loaded.
+fn origin<E: FetchFor>(fetch: &Fetch, entry: &Entry, page: u32) -> Option<Arc<NodeInfo>> {
+    // Whoever reads what was loaded asks its owner.
+    if E::URGENCY == Urgency::Load {
+        return fetch.owners.owner_of(entry, page);
+    }
+    fetch.owners.source_of(entry, page)
+}
+
 /// Whether `page` is one read of the PFS with those of `next`.
-fn goes_with(fetch: &Fetch, next: &Next, page: u32) -> bool {
+fn goes_with<E: FetchFor>(fetch: &Fetch, next: &Next, page: u32) -> bool {
     let geometry = next.entry.geometry();
     let ends_read = (u64::from(page) * geometry.page_bytes).is_multiple_of(READ_BYTES);
     page == next.pages.end
         && !ends_read
         && fetch.has_small_pages(&next.entry)
         && fetch.is_resident(&next.entry, page) == next.is_resident
-        && fetch.owners.owner_of(&next.entry, page).map(|owner| owner.name.clone())
+        && origin::<E>(fetch, &next.entry, page).map(|owner| owner.name.clone())
             == next.owner.as_ref().map(|owner| owner.name.clone())
 }
 
@@ -133,7 +142,7 @@ fn send<E: FetchFor>(fetch: &Fetch, fetch_for: &E, source: &mut Source, mut next
     let first = next.pages.start;
     if E::WAITS_LONG {
         next.is_resident = next.pages.clone().all(|page| fetch.is_resident(&next.entry, page));
-        next.owner = fetch.owners.owner_of(&next.entry, first);
+        next.owner = origin::<E>(fetch, &next.entry, first);
     }
     if next.is_resident {
         let watcher = fetch_for.watcher(&next, read);

@@ -118,6 +118,7 @@ impl Connection {
             Request::Memory => reply(Reply::Memory(Box::new(self.node.control.status()))),
             Request::Shutdown => admin::shutdown(self),
             Request::Members => reply(Reply::Members(self.node.cluster.view().cluster.clone())),
+            Request::StorageHosts => reply(Reply::StorageHosts(self.node.cluster.storage_hosts())),
             Request::HpcOpen(job) => phases::open(self, job),
             Request::HpcBegin { bytes, deadline_ns } => phases::begin(self, bytes, deadline_ns),
             Request::HpcProgress { bytes } => {

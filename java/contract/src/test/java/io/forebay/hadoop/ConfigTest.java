@@ -7,6 +7,7 @@ import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
 
 import io.forebay.core.ClientOptions;
+import io.forebay.core.Preferred;
 import io.forebay.core.ReadMode;
 import io.forebay.core.WriteMode;
 import java.lang.reflect.Field;
@@ -37,7 +38,7 @@ public class ConfigTest {
     assertEquals(ClientOptions.DEFAULT, config.client());
     assertEquals(64 << 20, config.mapWindowBytes());
     assertTrue(config.locality());
-    assertFalse(config.balanced());
+    assertEquals(Preferred.OWNER, config.preferred());
     assertNull(config.roots());
   }
 
@@ -45,7 +46,8 @@ public class ConfigTest {
   public void whatIsWrittenIsTaken() {
     assertEquals(ReadMode.PFS_ONLY, with(ForebayConfig.READ_MODE, "bypass").readMode());
     assertEquals(WriteMode.MEMORY_ONLY, with(ForebayConfig.WRITE_MODE, " memory ").writeMode());
-    assertTrue(with(ForebayConfig.LOCATIONS, "balanced").balanced());
+    assertEquals(Preferred.BALANCED, with(ForebayConfig.LOCATIONS, "balanced").preferred());
+    assertEquals(Preferred.STORAGE, with(ForebayConfig.LOCATIONS, "storage").preferred());
     assertEquals(500, with(ForebayConfig.DEADLINE, "500ms").client().deadlineMs());
     assertEquals(10_000, with(ForebayConfig.DEADLINE, "10s").client().deadlineMs());
     assertEquals(0, with(ForebayConfig.READ_AHEAD, "0").client().readAheadBytes());
@@ -68,7 +70,7 @@ public class ConfigTest {
     assertRefused(ForebayConfig.TRUSTED_UID, ForebayConfig::client, "root", "", "-2", "4294967295");
     assertRefused(ForebayConfig.MAP_WINDOW, ForebayConfig::mapWindowBytes, "1 window", "", "-1", "2g");
     assertRefused(ForebayConfig.LOCALITY, ForebayConfig::locality, "maybe", "", "1");
-    assertRefused(ForebayConfig.LOCATIONS, ForebayConfig::balanced, "evenly");
+    assertRefused(ForebayConfig.LOCATIONS, ForebayConfig::preferred, "evenly");
     assertRefused(ForebayConfig.ROOTS, ForebayConfig::roots, "pfs");
   }
 

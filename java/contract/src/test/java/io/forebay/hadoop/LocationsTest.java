@@ -4,6 +4,7 @@ import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
 
 import io.forebay.core.ForebayClient;
+import io.forebay.core.Preferred;
 import java.lang.reflect.Proxy;
 import java.nio.file.Path;
 import java.util.List;
@@ -15,12 +16,12 @@ import org.junit.Test;
 
 /** Which node is named. */
 public class LocationsTest {
-  /** A cluster with these names of owners and these names of balanced preferred nodes. */
+  /** A cluster that names what it is asked for. */
   private static Contents cluster() {
     Class<?>[] contents = {Contents.class};
     return (Contents) Proxy.newProxyInstance(LocationsTest.class.getClassLoader(), contents, (proxy, method, arguments) -> switch (method.getName()) {
       case "mounts" -> List.of(new ForebayClient.Mount("pfs", "/pfs", 1 << 20, 1 << 20));
-      case "locate" -> List.of(new ForebayClient.Location(0, 5, List.of((boolean) arguments[3] ? "balanced" : "owner")));
+      case "locate" -> List.of(new ForebayClient.Location(0, 5, List.of(arguments[3].toString())));
       default -> throw new AssertionError(method.toString());
     });
   }
@@ -28,9 +29,9 @@ public class LocationsTest {
   @Test
   public void theConfigurationDecidesWhichIsAskedFor() throws Exception {
     FileStatus file = new FileStatus(5, false, 1, 1 << 20, 0, new org.apache.hadoop.fs.Path("/pfs/f"));
-    for (boolean balanced : new boolean[] {false, true}) {
-      BlockLocation[] found = new Locations(cluster(), balanced).of("/pfs/f", file, 0, 5);
-      assertArrayEquals(new String[] {balanced ? "balanced" : "owner"}, found[0].getHosts());
+    for (Preferred preferred : Preferred.values()) {
+      BlockLocation[] found = new Locations(cluster(), preferred).of("/pfs/f", file, 0, 5);
+      assertArrayEquals(new String[] {preferred.toString()}, found[0].getHosts());
     }
   }
 
@@ -40,7 +41,7 @@ public class LocationsTest {
     Path path = agent.file("locations/f", new byte[100]);
     org.apache.hadoop.fs.Path name = new org.apache.hadoop.fs.Path("forebay://" + path);
     String host = null;
-    for (String locations : List.of("owner", "balanced")) {
+    for (String locations : List.of("owner", "balanced", "storage")) {
       Configuration conf = agent.configuration();
       conf.set(ForebayConfig.LOCATIONS, locations);
       try (FileSystem fs = FileSystem.newInstance(name.toUri(), conf)) {

@@ -75,20 +75,22 @@ public final class ForebayClient implements AutoCloseable {
    * beyond its end is left out. The hosts are empty while there is no coordinator. Fails without an
    * agent, and for a file that it does not serve.
    *
-   * @param balanced where tasks that read it should run, instead of who owns it: what this client
-   * was told is evened out
+   * @param preferred who owns it, or where tasks that read it should run; blocks of {@link
+   * Preferred#STORAGE} are long stripes, else extents
    */
-  public List<Location> locate(String path, long offset, long length, boolean balanced) throws IOException {
-    return locations(Native.locate(handle, bytes(path), offset, length, balanced));
+  public List<Location> locate(String path, long offset, long length, Preferred preferred) throws IOException {
+    return locations(Native.locate(handle, bytes(path), offset, length, preferred.ordinal()));
   }
 
   /**
    * As {@link #locate}, for a file on a mount of that label whose inode number and length are known
-   * from a listing: the file is not touched, so this is cheap for ten thousand files.
+   * from a listing: the file is not touched, so this is cheap for ten thousand files. With {@link
+   * Preferred#STORAGE} the PFS is asked once for each file, by its path below the root of the
+   * mount.
    */
-  public List<Location> locateListed(String mountLabel, long inode, long size, long offset, long length, boolean balanced)
+  public List<Location> locateListed(String mountLabel, String below, long inode, long size, long offset, long length, Preferred preferred)
       throws IOException {
-    return locations(Native.locateListed(handle, bytes(mountLabel), inode, size, offset, length, balanced));
+    return locations(Native.locateListed(handle, bytes(mountLabel), bytes(below), inode, size, offset, length, preferred.ordinal()));
   }
 
   private static List<Location> locations(byte[] encoded) throws IOException {

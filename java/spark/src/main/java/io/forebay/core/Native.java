@@ -25,9 +25,9 @@ final class Native {
 
   static native byte[] counters(long client) throws ForebayException;
 
-  static native byte[] locate(long client, byte[] path, long offset, long length, boolean balanced) throws ForebayException;
+  static native byte[] locate(long client, byte[] path, long offset, long length, int preferred) throws ForebayException;
 
-  static native byte[] locateListed(long client, byte[] mount, long inode, long size, long offset, long length, boolean balanced)
+  static native byte[] locateListed(long client, byte[] mount, byte[] below, long inode, long size, long offset, long length, int preferred)
       throws ForebayException;
 
   static native long evict(long client, byte[] path) throws ForebayException;

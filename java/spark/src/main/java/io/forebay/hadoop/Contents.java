@@ -2,6 +2,7 @@ package io.forebay.hadoop;
 
 import io.forebay.core.ForebayClient;
 import io.forebay.core.Mapping;
+import io.forebay.core.Preferred;
 import java.io.Closeable;
 import java.io.IOException;
 import java.nio.ByteBuffer;
@@ -61,16 +62,16 @@ interface Contents {
   List<ForebayClient.Mount> mounts() throws IOException;
 
   /**
-   * Where a range of a file is kept, or if {@code balanced} where tasks that read it should run;
-   * null if nobody knows.
+   * Where a range of a file is kept, or where tasks that read it should run; null if nobody knows.
    */
-  List<ForebayClient.Location> locate(String path, long offset, long length, boolean balanced);
+  List<ForebayClient.Location> locate(String path, long offset, long length, Preferred preferred);
 
   /**
    * As {@link #locate}, for a file on a mount whose inode number and length are known: without a
-   * look at the file.
+   * look at the file, unless its layout is needed.
    */
-  List<ForebayClient.Location> locateListed(ForebayClient.Mount mount, long inode, long size, long offset, long length, boolean balanced);
+  List<ForebayClient.Location> locateListed(ForebayClient.Mount mount, String path, long inode, long size, long offset, long length,
+      Preferred preferred);
 
   /** Path and length of the memory-only files of this job, which the PFS does not know. */
   Map<String, Long> memoryOnly() throws IOException;

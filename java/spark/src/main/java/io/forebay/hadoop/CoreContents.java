@@ -5,6 +5,7 @@ import io.forebay.core.ForebayClient;
 import io.forebay.core.ForebayFile;
 import io.forebay.core.ForebayWriter;
 import io.forebay.core.Mapping;
+import io.forebay.core.Preferred;
 import io.forebay.core.ReadMode;
 import io.forebay.core.WriteMode;
 import java.io.IOException;
@@ -69,13 +70,15 @@ final class CoreContents implements Contents {
   }
 
   @Override
-  public List<ForebayClient.Location> locate(String path, long offset, long length, boolean balanced) {
-    return hint(() -> client.locate(path, offset, length, balanced));
+  public List<ForebayClient.Location> locate(String path, long offset, long length, Preferred preferred) {
+    return hint(() -> client.locate(path, offset, length, preferred));
   }
 
   @Override
-  public List<ForebayClient.Location> locateListed(ForebayClient.Mount mount, long inode, long size, long offset, long length, boolean balanced) {
-    return hint(() -> client.locateListed(mount.label(), inode, size, offset, length, balanced));
+  public List<ForebayClient.Location> locateListed(ForebayClient.Mount mount, String path, long inode, long size, long offset, long length,
+      Preferred preferred) {
+    String below = path.substring(mount.root().length()).replaceFirst("^/+", "");
+    return hint(() -> client.locateListed(mount.label(), below, inode, size, offset, length, preferred));
   }
 
   /** A question to the agent about places. */

@@ -2,6 +2,7 @@ package io.forebay.hadoop;
 
 import io.forebay.core.ClientOptions;
 import io.forebay.core.NativeLibrary;
+import io.forebay.core.Preferred;
 import io.forebay.core.ReadMode;
 import io.forebay.core.WriteMode;
 import java.util.ArrayList;
@@ -59,8 +60,9 @@ public final class ForebayConfig {
   public static final String LOCALITY = "fs.forebay.locality";
 
   /**
-   * Which node they name: "owner" (who keeps the extent) or "balanced" (as many for each node; the
-   * Spark plug-in's default).
+   * Which node they name: "owner" (who keeps the extent), "balanced" (as many for each node; the
+   * Spark plug-in's default) or "storage" (the storage server that holds it, if executors may run
+   * there).
    */
   public static final String LOCATIONS = "fs.forebay.locations";
 
@@ -87,7 +89,7 @@ public final class ForebayConfig {
   public void check() {
     client();
     readMode();
-    balanced();
+    preferred();
     mapWindowBytes();
     locality();
     roots();
@@ -168,12 +170,13 @@ public final class ForebayConfig {
     };
   }
 
-  boolean balanced() {
+  Preferred preferred() {
     String locations = conf.getTrimmed(LOCATIONS, "owner");
     return switch (locations) {
-      case "owner" -> false;
-      case "balanced" -> true;
-      default -> throw refused(LOCATIONS, locations, "write owner or balanced");
+      case "owner" -> Preferred.OWNER;
+      case "balanced" -> Preferred.BALANCED;
+      case "storage" -> Preferred.STORAGE;
+      default -> throw refused(LOCATIONS, locations, "write owner, balanced or storage");
     };
   }
 

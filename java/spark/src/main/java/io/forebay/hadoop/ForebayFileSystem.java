@@ -3,6 +3,7 @@ package io.forebay.hadoop;
 import io.forebay.core.ClientOptions;
 import io.forebay.core.ForebayException;
 import io.forebay.core.NativeLibrary;
+import io.forebay.core.Preferred;
 import io.forebay.core.ReadMode;
 import io.forebay.core.WriteMode;
 import java.io.File;
@@ -97,12 +98,12 @@ public class ForebayFileSystem extends FileSystem {
     ForebayConfig config = new ForebayConfig(conf);
     ClientOptions options = config.client();
     ReadMode readMode = config.readMode();
-    boolean balanced = config.balanced();
+    Preferred preferred = config.preferred();
     writeMode = config.writeMode();
     mapWindowBytes = config.mapWindowBytes();
     locality = config.locality();
     contents = contents(options, readMode, writeMode);
-    locations = new Locations(contents, balanced);
+    locations = new Locations(contents, preferred);
     boolean inJob = System.getenv("FOREBAY_JOB") != null && readMode == ReadMode.CACHED;
     memoryOnly = (writeMode == WriteMode.MEMORY_ONLY || inJob) && contents instanceof CoreContents;
   }
@@ -343,7 +344,7 @@ public class ForebayFileSystem extends FileSystem {
   }
 
   private FileStatus status(Path path, Names.Attributes a) {
-    return new ListedStatus(a, getDefaultBlockSize(path), path);
+    return new ListedStatus(a, getDefaultBlockSize(path), path, locality && locations.blocksDiffer() ? this::blockBytes : null);
   }
 
   private FileStatus memoryOnlyStatus(Path path, long length) {
@@ -702,6 +703,10 @@ public class ForebayFileSystem extends FileSystem {
   @Override
   public long getDefaultBlockSize(Path path) {
     return locations.extentBytes(local(path));
+  }
+
+  private long blockBytes(ListedStatus file) {
+    return locations.blockBytes(local(file.getPath()), file);
   }
 
   @Override

@@ -1,5 +1,6 @@
 package io.forebay.hadoop;
 
+import java.util.function.ToLongFunction;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.permission.FsPermission;
@@ -14,10 +15,20 @@ final class ListedStatus extends FileStatus {
   /** Not told to others: 0 there, and they ask by the path. */
   private final transient long inode;
 
-  ListedStatus(Names.Attributes a, long blockBytes, Path path) {
-    super(a.isDirectory() ? 0 : a.size(), a.isDirectory(), 1, blockBytes, a.modifiedMs(), a.accessedMs(), new FsPermission((short) a.permissions()),
+  /** Knows the block size of this file; null if all files of its mount have the same. */
+  private final transient ToLongFunction<ListedStatus> blockBytes;
+
+  ListedStatus(Names.Attributes a, long usualBlockBytes, Path path, ToLongFunction<ListedStatus> blockBytes) {
+    super(a.isDirectory() ? 0 : a.size(), a.isDirectory(), 1, usualBlockBytes, a.modifiedMs(), a.accessedMs(), new FsPermission((short) a.permissions()),
         a.owner(), a.group(), path);
     inode = a.inode();
+    this.blockBytes = blockBytes;
+  }
+
+  /** Asked for when it is needed: the PFS may have to be asked for each file. */
+  @Override
+  public long getBlockSize() {
+    return blockBytes == null || isDirectory() ? super.getBlockSize() : blockBytes.applyAsLong(this);
   }
 
   long inode() {

@@ -1,6 +1,7 @@
 package io.forebay.hadoop;
 
 import io.forebay.core.ForebayClient;
+import io.forebay.core.Preferred;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
@@ -49,12 +50,13 @@ final class PlainContents implements Contents {
   }
 
   @Override
-  public List<ForebayClient.Location> locate(String path, long offset, long length, boolean balanced) {
+  public List<ForebayClient.Location> locate(String path, long offset, long length, Preferred preferred) {
     return null;
   }
 
   @Override
-  public List<ForebayClient.Location> locateListed(ForebayClient.Mount mount, long inode, long size, long offset, long length, boolean balanced) {
+  public List<ForebayClient.Location> locateListed(ForebayClient.Mount mount, String path, long inode, long size, long offset, long length,
+      Preferred preferred) {
     return null;
   }
 
