@@ -87,6 +87,7 @@ impl Cli {
             Command::Agent(args) => &mut args.config,
             Command::Coordinator(args) => &mut args.config,
             Command::Doctor(args) => &mut args.config,
+            Command::Ship(args) => &mut args.config,
             Command::Config(ConfigCommand::Show { config, .. }) => config,
             _ => return,
         };
@@ -149,6 +150,8 @@ pub enum Command {
     Layout(PathsArgs),
     /// Run a program whose reads come from the tier, as a job; with --job, guard its I/O phases
     Run(RunArgs),
+    /// Run a Spark application on the storage servers that hold its input
+    Ship(ShipArgs),
     /// Mount a PFS at a second mount point; files are read from the tier
     Mount(MountArgs),
     /// Unmount a PFS that forebay mount has mounted
@@ -179,6 +182,9 @@ pub enum Command {
     /// Read or write as one process of a measurement (started by `profile`)
     #[command(hide = true)]
     ProfileWorker(ProfileWorkerArgs),
+    /// Run, limit or end a part of an application on a storage server (started by `ship`)
+    #[command(hide = true)]
+    ShipHost(ShipHostArgs),
     /// A program of its own
     #[command(external_subcommand)]
     Beside(Vec<OsString>),
@@ -236,6 +242,58 @@ pub struct ProfileWorkerArgs {
 pub enum WorkerKind {
     Read,
     Write,
+}
+
+#[derive(Debug, Args)]
+pub struct ShipArgs {
+    #[command(subcommand)]
+    pub command: Option<ShipCommand>,
+    /// Configuration file with [ship] and [[mount]], at the same path on the storage servers
+    /// [env: FOREBAY_CONFIG]
+    #[arg(long, value_name = "FILE", global = true)]
+    pub config: Option<PathBuf>,
+    /// One of ship.hosts to use; may be given more than once [default: all]
+    #[arg(long, value_name = "HOST", global = true)]
+    pub host: Vec<String>,
+    /// Write what happens on the storage servers to a file: a line of JSON for each change of the
+    /// limits
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// spark-submit, or a program that takes its options, and its arguments
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ShipCommand {
+    /// End shipped applications on the storage servers at once, whoever has started them
+    Stop {
+        /// Only this one, as its start has named it
+        #[arg(long, value_name = "NAME")]
+        name: Option<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct ShipHostArgs {
+    pub action: HostAction,
+    #[arg(long)]
+    pub name: Option<String>,
+    #[arg(long)]
+    pub host: Option<String>,
+    #[arg(long)]
+    pub master: Option<String>,
+    #[arg(long)]
+    pub spark_home: Option<PathBuf>,
+    #[arg(long)]
+    pub config: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HostAction {
+    Run,
+    Control,
+    Stop,
 }
 
 #[derive(Debug, Args)]

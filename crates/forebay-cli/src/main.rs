@@ -35,6 +35,7 @@ mod profile;
 mod program;
 mod run;
 mod served;
+mod ship;
 mod status;
 mod top;
 mod transfer;
@@ -92,6 +93,8 @@ fn run_command(cli: Cli) -> Outcome {
         Command::Checkpoint(CheckpointCommand::Newest { selector }) => checkpoint::newest(&global, &selector),
         Command::Layout(args) => layout::layout(&global, &args),
         Command::Run(args) => run::run(&global, &args),
+        Command::Ship(args) => ship::ship(&args),
+        Command::ShipHost(args) => ship::host::host(&args),
         Command::Mount(args) => mount::mount(&global, &args),
         Command::Umount(args) => mount::umount(&args),
         Command::Profile(args) => profile::profile(&global, &args),

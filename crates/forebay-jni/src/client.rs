@@ -156,8 +156,8 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_counters(
 }
 
 /// Where `length` bytes of a file from `offset` on are kept, or where tasks that read them should
-/// run, as `preferred` says ([`Preferred`]): how many parts, and for each its offset and length in bytes, how many
-/// hosts, and their names. An error without an agent.
+/// run, as `preferred` says ([`Preferred`]): how many parts, and for each its offset and length in
+/// bytes, how many hosts, and their names. An error without an agent.
 ///
 /// # Safety
 /// Called by the JVM.

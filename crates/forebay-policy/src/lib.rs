@@ -14,6 +14,7 @@ pub mod concurrency_window;
 pub mod drain;
 pub mod eviction;
 pub mod fetch_order;
+pub mod isolation;
 pub mod machine;
 pub mod memory;
 pub mod merge_gap;

@@ -66,8 +66,8 @@ impl Owners {
         }
     }
 
-    /// Asks the PFS, once for each copy, what of the file a storage server of this host has, if there
-    /// is one. `fd` is the file.
+    /// Asks the PFS, once for each copy, what of the file a storage server of this host has, if
+    /// there is one. `fd` is the file.
     pub fn learn_own_stripes(&self, entry: &Entry, fd: BorrowedFd<'_>) {
         let mount = &self.mounts[entry.mount];
         if !mount.config.layout || !self.cluster.is_storage_host() {

@@ -53,6 +53,11 @@ pub fn start(lab: &mut Raising) -> Result<(), LabError> {
         let config = write(&lab.record, node, &text)?;
         lab.start(node, &service(node), forebay(&agents, &["agent", "--config"], &config))?;
     }
+    // On storage servers `forebay ship` starts agents, with this configuration.
+    for node in lab.mounting().iter().filter(|node| !nodes.contains(node)) {
+        let text = agent_configuration(&lab.record, lab.record.node(node)?, &agents)?;
+        write(&lab.record, node, &text)?;
+    }
     for node in &nodes {
         let socket = lab.record.place.own_files(node).join("agent/agent.sock");
         lab.wait_for(&service(node), PATIENCE, || accepts(&socket))?;
@@ -77,7 +82,7 @@ fn make_certificates(record: &Record, agents: &AgentsRecord) -> Result<(), LabEr
     let mut command = Command::new(&agents.program);
     command.arg("init").arg(authority(record)).args(["--cluster", &format!("lab {}", record.place.name)]);
     command.args(["--coordinator", &format!("{HEAD}:{COORDINATOR_PORT}")]);
-    for node in record.nodes.iter().filter(|node| node.role != Role::Server) {
+    for node in record.nodes.iter().filter(|node| node.role == Role::Head || record.mounts_on(node.role)) {
         command.args(["--node", &format!("{}={}:{PEER_PORT}", node.name, node.address)]);
     }
     let failed = |e| LabError::io(format!("cannot run {}", agents.program.display()), e);
@@ -128,11 +133,15 @@ fn agent_configuration(record: &Record, node: &Node, agents: &AgentsRecord) -> R
     );
     text += &format!(
         "[cluster]\ncoordinator = \"{}:{COORDINATOR_PORT}\"\nlisten = \"{}:{PEER_PORT}\"\nnode = \"{name}\"\nhost = \"{name}\"\n\
-         role = \"{role}\"\ntls = \"{}\"\n\n",
+         role = \"{role}\"\ntls = \"{}\"\n{}\n",
         record.node(HEAD)?.address,
         node.address,
-        authority(record).join(name).display()
+        authority(record).join(name).display(),
+        storage_hosts(record)
     );
+    if let Some(limits) = agents.ship {
+        text += &ship_configuration(record, agents, limits);
+    }
     // The default on MooseFS is 30 s, for long overwrites in place. The lab's programs make none
     // that take longer than 3 s.
     text += &format!(
@@ -149,6 +158,32 @@ fn agent_configuration(record: &Record, node: &Node, agents: &AgentsRecord) -> R
         text += "layout = false\n";
     }
     Ok(text)
+}
+
+/// The storage servers by the names that the file systems have for them: their addresses, or their
+/// host names.
+fn storage_hosts(record: &Record) -> String {
+    if !record.ship {
+        return String::new();
+    }
+    let servers = record.nodes.iter().filter(|node| node.role == Role::Server);
+    let pairs: Vec<String> =
+        servers.map(|n| format!("\"{}={}\", \"{}={}\"", n.address, n.name, n.name, n.name)).collect();
+    format!("storage_hosts = [{}]\n", pairs.join(", "))
+}
+
+/// What `forebay ship` may do. All of the lab runs as root.
+fn ship_configuration(record: &Record, agents: &AgentsRecord, (cores, memory_bytes): (usize, u64)) -> String {
+    let servers = record.nodes.iter().filter(|node| node.role == Role::Server);
+    let names: Vec<String> = servers.map(|node| format!("\"{}\"", node.name)).collect();
+    format!(
+        "[ship]\nhosts = [{}]\nlaunch = \"{} lab run --name {} --node {{host}} -- {{command}}\"\ncores = {cores}.0\n\
+         memory = \"{memory_bytes}\"\nuser = \"root\"\nwork_dir = \"{}\"\n\n",
+        names.join(", "),
+        agents.program.display(),
+        record.place.name,
+        record.place.own().join("ship").display()
+    )
 }
 
 /// Waits until every agent sees as many members as there are, which it learns from the coordinator.

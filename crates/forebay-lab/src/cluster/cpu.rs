@@ -169,6 +169,10 @@ pub fn remove(lab: &str) -> Option<String> {
     let gone = wait_until(PATIENCE, || {
         for entry in fs::read_dir(&root).into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                // `forebay ship` has groups of its own below.
+                for below in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+                    let _ = fs::remove_dir(below.path());
+                }
                 let _ = fs::remove_dir(entry.path());
             }
         }

@@ -78,7 +78,7 @@ pub fn raise(lab: &mut Raising) -> Result<(), LabError> {
         PfsKind::Glusterfs => glusterfs::start_servers(lab)?,
         PfsKind::Cephfs => cephfs::start_servers(lab)?,
     }
-    let clients = lab.clients();
+    let clients = lab.mounting();
     for client in &clients {
         let command = match lab.record.pfs {
             PfsKind::Moosefs => moosefs::mount(&lab.record),

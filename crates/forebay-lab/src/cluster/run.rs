@@ -82,7 +82,7 @@ fn command(record: &Record, node: &str, line: &[OsString]) -> Result<Command, La
     command.args(&line[1..]);
     command.env(LAB_VARIABLE, &place.name).env(DIR_VARIABLE, &place.dir).env(NODE_VARIABLE, node);
     command.env(PFS_VARIABLE, place.pfs());
-    if record.agents.is_some() && record.node(node)?.role.is_client() {
+    if record.agents.is_some() && record.mounts_on(record.node(node)?.role) {
         command.env("FOREBAY_SOCKET", place.agent_socket());
     }
     if let Some(spark) = &record.spark {

@@ -34,6 +34,12 @@ impl Raising {
         nodes.map(|node| node.name.clone()).collect()
     }
 
+    /// Names of the nodes that mount the file system.
+    pub fn mounting(&self) -> Vec<String> {
+        let nodes = self.record.nodes.iter().filter(|node| self.record.mounts_on(node.role));
+        nodes.map(|node| node.name.clone()).collect()
+    }
+
     /// Names of the nodes that mount the file system and have an agent.
     pub fn clients(&self) -> Vec<String> {
         let nodes = self.record.nodes.iter().filter(|node: &&Node| node.role.is_client());

@@ -43,6 +43,9 @@ pub struct AgentsRecord {
     /// The coordinator's profile of the file system.
     #[serde(default)]
     pub profile: Option<PathBuf>,
+    /// Cores and bytes of memory of each storage server for `forebay ship`, if it may use them.
+    #[serde(default)]
+    pub ship: Option<(usize, u64)>,
 }
 
 /// Spark of a lab.
@@ -78,6 +81,9 @@ pub struct Record {
     /// Storage of each server.
     #[serde(default)]
     pub store_bytes: u64,
+    /// Whether the storage servers mount the file system too and are configured for `forebay ship`.
+    #[serde(default)]
+    pub ship: bool,
     /// Bandwidth of each server's link, each way unless it is shared; `None`: not limited.
     pub rate_bytes_per_s: Option<u64>,
     /// Whether both directions of a server's link share the bandwidth.
@@ -133,6 +139,11 @@ impl Record {
                 self.place.name
             ))
         })
+    }
+
+    /// Whether nodes of this role mount the file system and are configured for an agent.
+    pub fn mounts_on(&self, role: Role) -> bool {
+        role.is_client() || self.ship && role == Role::Server
     }
 
     /// How the servers' links are limited.

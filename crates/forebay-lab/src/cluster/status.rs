@@ -116,9 +116,8 @@ pub fn look(record: &Record) -> Result<Status, LabError> {
             rates: rates.get(&node.name).copied(),
             since_mark: total.since(mark),
             total,
-            mounted: node
-                .role
-                .is_client()
+            mounted: record
+                .mounts_on(node.role)
                 .then(|| holder.is_ok_and(|holder| space::inside(holder, mounted).unwrap_or(false))),
             services: services(record, &node.name),
         });

@@ -78,6 +78,11 @@ pub struct UpArgs {
     /// Start the parallel file system without agents
     #[arg(long)]
     pub no_agents: bool,
+    /// Mount the file system on the storage servers too, and let `forebay ship` use as many cores
+    /// and as much memory of each of them as --spark-cores and --spark-memory say, and --capacity
+    /// for an agent
+    #[arg(long, conflicts_with = "no_agents")]
+    pub ship: bool,
     /// Start Spark as well, as `forebay lab spark up` does
     #[arg(long)]
     pub spark: bool,
@@ -116,6 +121,7 @@ pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
         pfs: args.pfs,
         stripe_bytes: args.stripe,
         store_bytes,
+        ship: args.ship,
         rate_bytes_per_s: args.rate.bytes_per_s,
         shared_links: args.shared_links,
         cpu_millis: args.cpu_millis(),
@@ -158,6 +164,13 @@ impl UpArgs {
         )
     }
 
+    /// Cores and memory of a storage server that `forebay ship` may use. Half of the memory is for
+    /// executors.
+    fn ship(&self) -> (usize, u64) {
+        let spark = &self.spark_args;
+        (spark.spark_cores, (2 * spark.spark_memory).max(2 * self.capacity))
+    }
+
     /// Whether the user has asked for limits of cores.
     fn cores_asked(&self) -> bool {
         [self.cpus, self.writer_cpus, self.server_cpus].iter().any(Option::is_some)
@@ -173,7 +186,8 @@ impl UpArgs {
         };
         let profile = self.profile.as_ref().map(absolute).transpose()?;
         let (capacity_bytes, extent_bytes) = (self.capacity, self.extent_size);
-        Ok(Some(AgentsRecord { program: program()?, capacity_bytes, extent_bytes, profile }))
+        let ship = self.ship.then(|| self.ship());
+        Ok(Some(AgentsRecord { program: program()?, capacity_bytes, extent_bytes, profile, ship }))
     }
 }
 

@@ -6,6 +6,6 @@ public enum Preferred {
   OWNER,
   /** The owner or the next of its ranking, so that all nodes are named equally often. */
   BALANCED,
-  /** The host of the storage server that holds the block; where none is known, as {@link #BALANCED}. */
+  /** The host of the storage server that holds the block, or as {@link #BALANCED}. */
   STORAGE
 }

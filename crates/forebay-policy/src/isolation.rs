@@ -1,0 +1,279 @@
+//! Isolation: how much of a storage server analytics may use beside the storage daemon.
+//!
+//! The daemon's clients come first. The machine hears how the daemon fares, and answers with the
+//! share of the configured limits that analytics may use. When the daemon waits for processors or
+//! its disks are slow, the share halves with each sample, down to the floor. After a calm time it
+//! grows slowly. It starts at the floor, and it returns there when no sample comes: what
+//! nobody can observe may be overloaded.
+//!
+//! Source: VAS, section 3.1. The paper isolates by virtual machines of fixed size.
+
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::{Machine, Nanos};
+
+/// What the machine is told.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Event {
+    /// The last period.
+    Sample(Sample),
+    /// The storage daemon cannot be observed: it does not run, or nobody may look.
+    Unreadable,
+}
+
+/// A storage server in one period.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// How long the period was.
+    pub period_ns: u64,
+    /// Time of all threads of the storage daemon on processors.
+    pub ran_ns: u64,
+    /// Time for which they could have run and waited for a processor.
+    pub waited_ns: u64,
+    /// Time for which some of them were stalled by I/O, where the kernel counts it for the daemon
+    /// alone.
+    pub stalled_ns: u64,
+    /// Requests that the slowest of the daemon's disks has completed.
+    pub disk_requests: u64,
+    /// Sum of the times that these requests took.
+    pub disk_time_ns: u64,
+    /// Mean number of requests at that disk.
+    pub disk_queue: f64,
+}
+
+/// What it decides.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Action {
+    /// Part of the configured limits that analytics may use from now on, above 0, at most 1.
+    pub share: f64,
+    /// Why it changed.
+    pub why: Reason,
+}
+
+/// Why the share changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The daemon waits for processors.
+    Processors,
+    /// Its disks are slow, or it is stalled by I/O.
+    Disks,
+    /// Nobody knows how it fares.
+    Unknown,
+    /// It has been calm for a while.
+    Calm,
+}
+
+/// Configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    /// The least share, above 0, at most 1.
+    pub floor: f64,
+    /// The daemon waits if it waits for more than this part of the time in which it could run.
+    pub waits: f64,
+    /// A disk is slow if its requests take longer in the mean.
+    pub disk_slow_ns: u64,
+    /// A disk is slow if more requests are at it in the mean.
+    pub disk_queue: f64,
+    /// The daemon is stalled if it is so for more than this part of the period.
+    pub stalls: f64,
+    /// The share grows after so long without load.
+    pub calm_ns: u64,
+    /// And by so much in a second.
+    pub rise_per_s: f64,
+    /// Without a sample for so long, the share is the floor.
+    pub patience_ns: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            floor: 0.1,
+            waits: 0.2,
+            disk_slow_ns: 20_000_000,
+            disk_queue: 32.0,
+            stalls: 0.1,
+            calm_ns: 2_000_000_000,
+            rise_per_s: 0.05,
+            patience_ns: 2_000_000_000,
+        }
+    }
+}
+
+/// A daemon that could run for less than this part of the period is idle: one wait among few
+/// moments says nothing.
+const BUSY: f64 = 0.01;
+
+/// So few requests say nothing about a disk.
+const DISK_REQUESTS_MIN: u64 = 4;
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub struct Isolation {
+    config: Config,
+    share: f64,
+    /// When the daemon was last loaded, or unknown, or the first event came.
+    loaded_at: Option<Nanos>,
+    heard_at: Option<Nanos>,
+}
+
+impl Isolation {
+    /// At the floor.
+    pub fn new(config: Config) -> Self {
+        Isolation { config, share: config.floor, loaded_at: None, heard_at: None }
+    }
+
+    fn load_in(&self, sample: &Sample) -> Option<Reason> {
+        let (period, config) = (sample.period_ns as f64, &self.config);
+        let could_run = sample.ran_ns.saturating_add(sample.waited_ns) as f64;
+        if could_run > BUSY * period && sample.waited_ns as f64 > config.waits * could_run {
+            return Some(Reason::Processors);
+        }
+        let mean_ns = sample.disk_time_ns.checked_div(sample.disk_requests).unwrap_or(0);
+        let is_slow = sample.disk_requests >= DISK_REQUESTS_MIN && mean_ns > config.disk_slow_ns;
+        let is_stalled = sample.stalled_ns as f64 > config.stalls * period;
+        (is_slow || is_stalled || sample.disk_queue > config.disk_queue).then_some(Reason::Disks)
+    }
+
+    fn set(&mut self, share: f64, why: Reason, out: &mut Vec<Action>) {
+        let share = share.clamp(self.config.floor, 1.0);
+        if share != self.share {
+            self.share = share;
+            out.push(Action { share, why });
+        }
+    }
+}
+
+impl Machine for Isolation {
+    type Event = Event;
+    type Action = Action;
+    /// The share.
+    type Snapshot = f64;
+
+    fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
+        let elapsed_ns = self.heard_at.map_or(0, |at| now.saturating_since(at));
+        self.heard_at = Some(now);
+        let load = match event {
+            Event::Sample(sample) => self.load_in(&sample),
+            Event::Unreadable => Some(Reason::Unknown),
+        };
+        let loaded_at = *self.loaded_at.get_or_insert(now);
+        match load {
+            Some(why) => {
+                self.loaded_at = Some(now);
+                let share = if why == Reason::Unknown { self.config.floor } else { self.share / 2.0 };
+                self.set(share, why, out);
+            }
+            None if now.saturating_since(loaded_at) >= self.config.calm_ns => {
+                let rise = self.config.rise_per_s * elapsed_ns as f64 / 1e9;
+                self.set(self.share + rise, Reason::Calm, out);
+            }
+            None => {}
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        let at_floor = self.share <= self.config.floor;
+        self.heard_at.filter(|_| !at_floor).map(|at| at + self.config.patience_ns)
+    }
+
+    fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Action>) {
+        if self.next_deadline().is_some_and(|deadline| now >= deadline) {
+            self.loaded_at = Some(now);
+            self.set(self.config.floor, Reason::Unknown, out);
+        }
+    }
+
+    fn snapshot(&self) -> f64 {
+        self.share
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PERIOD_NS: u64 = 250_000_000;
+
+    fn calm() -> Sample {
+        Sample { period_ns: PERIOD_NS, ran_ns: 100_000_000, waited_ns: 1_000_000, ..Sample::default() }
+    }
+
+    /// Tells `sample` for `periods`; the actions.
+    fn tell(machine: &mut Isolation, now: &mut u64, sample: Sample, periods: u64) -> Vec<Action> {
+        let mut out = Vec::new();
+        for _ in 0..periods {
+            *now += PERIOD_NS;
+            machine.handle(Nanos(*now), Event::Sample(sample), &mut out);
+        }
+        out
+    }
+
+    fn at_full() -> (Isolation, u64) {
+        let (mut machine, mut now) = (Isolation::new(Config::default()), 0);
+        tell(&mut machine, &mut now, calm(), 100);
+        assert_eq!(machine.snapshot(), 1.0);
+        (machine, now)
+    }
+
+    #[test]
+    fn the_share_starts_at_the_floor_and_grows_slowly_after_a_calm_time() {
+        let (mut machine, mut now) = (Isolation::new(Config::default()), 0);
+        // The first event begins the calm time, and eight periods are two seconds.
+        assert_eq!(tell(&mut machine, &mut now, calm(), 8), []);
+        let out = tell(&mut machine, &mut now, calm(), 4);
+        assert_eq!(out.len(), 4);
+        assert!((out[3].share - 0.15).abs() < 1e-9 && out[3].why == Reason::Calm, "{out:?}");
+    }
+
+    #[test]
+    fn load_halves_the_share_at_once_and_the_calm_time_begins_anew() {
+        let (mut machine, mut now) = at_full();
+        let waits = Sample { waited_ns: 50_000_000, ..calm() };
+        let out = tell(&mut machine, &mut now, waits, 5);
+        let shares: Vec<f64> = out.iter().map(|action| action.share).collect();
+        assert_eq!(shares, [0.5, 0.25, 0.125, 0.1]);
+        assert!(out.iter().all(|action| action.why == Reason::Processors));
+        assert_eq!(tell(&mut machine, &mut now, calm(), 7), []);
+        assert_eq!(tell(&mut machine, &mut now, calm(), 1).len(), 1);
+    }
+
+    #[test]
+    fn each_sign_of_slow_disks_counts_and_few_requests_do_not() {
+        let slow = Sample { disk_requests: 10, disk_time_ns: 210_000_000, ..calm() };
+        let few = Sample { disk_requests: 3, disk_time_ns: 900_000_000, ..calm() };
+        let signs = [
+            (slow, Some(Reason::Disks)),
+            (Sample { disk_queue: 33.0, ..calm() }, Some(Reason::Disks)),
+            (Sample { stalled_ns: 26_000_000, ..calm() }, Some(Reason::Disks)),
+            (few, None),
+            (Sample { ran_ns: 0, waited_ns: 2_000_000, ..calm() }, None),
+        ];
+        for (sample, why) in signs {
+            let (mut machine, mut now) = at_full();
+            let out = tell(&mut machine, &mut now, sample, 1);
+            assert_eq!(out.first().map(|action| action.why), why, "{sample:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_observed_is_at_the_floor() {
+        let (mut machine, now) = at_full();
+        let mut out = Vec::new();
+        machine.handle(Nanos(now + 1), Event::Unreadable, &mut out);
+        assert_eq!(out, [Action { share: 0.1, why: Reason::Unknown }]);
+
+        let (mut machine, now) = at_full();
+        let deadline = machine.next_deadline().unwrap();
+        assert_eq!(deadline, Nanos(now + 2_000_000_000));
+        let mut out = Vec::new();
+        machine.on_deadline(Nanos(deadline.0 - 1), &mut out);
+        assert_eq!(out, []);
+        machine.on_deadline(deadline, &mut out);
+        assert_eq!(out, [Action { share: 0.1, why: Reason::Unknown }]);
+        assert_eq!(machine.next_deadline(), None, "it cannot fall any further");
+    }
+}
