@@ -237,6 +237,10 @@ experiment-checkpoint: build ## Checkpoints straight and with write-back, beside
 experiment-burst: build ## MPI jobs that write steps to a shared file system under each order of cluster.access, as root; the simulator; about 25 minutes (ARGS=--quick: two minutes; docs/interference.md)
 	$(PYTHON) python/burst $(ARGS)
 
+.PHONY: experiment-shipping
+experiment-shipping: build ## Spark on storage servers and on compute nodes, beside a client of the file system, in the lab, as root; about an hour (ARGS=--quick: some minutes; docs/shipping.md)
+	$(PYTHON) python/shipping $(ARGS)
+
 .PHONY: chaos
 chaos: build ## Kills, stops and starves everything while readers check every byte (MINUTES=60, SEED=7, PFS="ext4 moosefs"; docs/chaos.md)
 	$(BUILT)/forebay-chaos run --seconds $$(($(or $(MINUTES),60) * 60)) $(addprefix --pfs ,$(PFS)) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 /// How long master and workers may take to start: virtual machines on servers whose processors are
 /// busy.
-const START_TIME: Duration = Duration::from_secs(180);
+const START_TIME: Duration = Duration::from_secs(300);
 
 /// How long the guards may take to end everything.
 const END_TIME: Duration = Duration::from_secs(30);
@@ -41,7 +41,7 @@ const MASTER_HEAP: &str = "512m";
 
 /// A task waits so long for a slot at its stripe. Longer than Spark's default: elsewhere its input
 /// crosses the network, which shipping is to avoid.
-const LOCALITY_WAIT: &str = "10s";
+const LOCALITY_WAIT: &str = "60s";
 
 /// Tasks that run at a time on a storage server.
 fn slots(ship: &ShipConfig) -> u64 {

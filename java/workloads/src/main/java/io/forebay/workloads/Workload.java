@@ -18,7 +18,7 @@ import scala.Tuple2;
 
 /**
  * WordCount and Sort, as HiBench has them: one stage that reads and maps (whose time is the map
- * time), one that reduces.
+ * time), one that reduces. And a scan with a selective filter, which has the first stage only.
  */
 public enum Workload {
   WORDCOUNT {
@@ -49,7 +49,18 @@ public enum Workload {
       return words.groupBy("word").count().toJavaRDD().map(row -> Digest.of(row.getString(0), row.getLong(1)))
           .fold(Digest.NOTHING, Digest::plus);
     }
+  },
+
+  FILTER_SQL {
+    @Override
+    Digest run(SparkSession session, JavaSparkContext spark, String input, int reducers) {
+      Dataset<Row> lines = session.read().text(input).where(col("value").startsWith(RARE));
+      return lines.toJavaRDD().map(row -> Digest.of(row.getString(0), 1)).fold(Digest.NOTHING, Digest::plus);
+    }
   };
+
+  /** A few lines of a thousand begin with it. */
+  private static final String RARE = "zuz";
 
   abstract Digest run(SparkSession session, JavaSparkContext spark, String input, int reducers);
 

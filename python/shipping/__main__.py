@@ -1,0 +1,83 @@
+"""Measures Spark on the storage servers of a parallel file system, in the lab, beside the same jobs on compute nodes.
+
+    python3 python/shipping [--quick] [--way NAME ...] [--workload NAME ...] [--repeats N]
+
+It needs root, Java 17 and Maven; the lab installs its own packages. It leaves `shipping.json`, `shipping.md` and a plot in
+`target/experiment-shipping`. Each run stays in the JSON and is not measured again with the same sizes; --fresh measures all runs again.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[1]
+sys.path.insert(1, str(REPOSITORY / "python/demo"))
+
+import experiment  # noqa: E402
+import sparkhome  # noqa: E402
+from steps import step  # noqa: E402
+
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
+VENV = TARGET / "venv"
+READY = "FOREBAY_EXPERIMENT_READY"
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="python3 python/shipping", description="Spark on storage servers, in the lab.")
+    parser.add_argument("--way", action="append", choices=list(experiment.WAYS), default=[], help="how tasks run; several times for several [default: all]")
+    parser.add_argument("--workload", action="append", choices=experiment.WORKLOADS, default=[], help="the Spark job [default: all]")
+    parser.add_argument("--repeats", type=int, metavar="N", help="runs of each, in interleaved order [default: 3]")
+    parser.add_argument("--quick", action="store_true", help="little data, once each; fails unless all of it happened")
+    parser.add_argument("--fresh", action="store_true", help="measure all runs again")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="directory of the results [default: target/experiment-shipping]")
+    args = parser.parse_args()
+    args.repeats = args.repeats or (1 if args.quick else 3)
+    args.output = (args.output or TARGET / ("experiment-shipping" + "-quick" * args.quick)).resolve()
+    return args
+
+
+def prepare():
+    """Builds missing parts. Returns the program `forebay` and the Python interpreter to continue with."""
+    if os.geteuid() != 0:
+        raise SystemExit("experiment: the lab needs root")
+    program = Path(os.environ.get("FOREBAY_BIN", TARGET / "release/forebay"))
+    if "FOREBAY_BIN" not in os.environ:
+        step("experiment", "building the program", ["cargo", "build", "--release", "--locked"])
+    python = VENV / "bin/python"
+    if not python.exists():
+        step("experiment", "creating an environment", [sys.executable, "-m", "venv", str(VENV)])
+    requirements = str(REPOSITORY / "python/requirements-demo.txt")
+    step("experiment", "installing numpy and matplotlib", [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements])
+    sparkhome.need(TARGET.resolve())
+    step("experiment", "packing the native library", ["java/pack-native", str(program.parent / "libforebay_jni.so")])
+    step("experiment", "building the jar", ["mvn", "--quiet", "--batch-mode", "--file", "java/pom.xml", "-Dstyle.color=never", "--projects", "spark,workloads", "-DskipTests", "package"])
+    shutil.copy(TARGET / "java/spark/forebay-spark.jar", TARGET / "forebay-spark.jar")
+    return program, python
+
+
+def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    args = arguments()
+    os.chdir(REPOSITORY)
+    if os.environ.get(READY) != "1":
+        try:
+            program, python = prepare()
+        except sparkhome.SparkMissing as error:
+            raise SystemExit(f"experiment: {error}") from None
+        os.execve(python, [str(python), *sys.argv], {**os.environ, READY: "1", "FOREBAY_BIN": str(program)})
+    sizes = experiment.Sizes()
+    try:
+        return experiment.run(args, Path(os.environ["FOREBAY_BIN"]), TARGET.resolve(), replace(sizes, **experiment.QUICK) if args.quick else sizes)
+    except KeyboardInterrupt:
+        print("experiment: stopped; what has been measured stays", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
