@@ -296,6 +296,9 @@ install: ## Programs, C library, completions, man pages and systemd unit below P
 	install -d $(ROOT)/share/forebay/slurm
 	for file in forebay-job prolog epilog task-prolog burst_buffer.lua burst_buffer.conf slurm.sh; do sed $(PLACES) packaging/slurm/$$file > $(ROOT)/share/forebay/slurm/$$file || exit 1; done
 	cd $(ROOT)/share/forebay/slurm && chmod 755 forebay-job prolog epilog task-prolog
+	install -d $(ROOT)/share/forebay/batch
+	for file in forebay-batch pbs-prologue pbs-epilogue flux-prolog flux-epilog batch.sh; do sed $(PLACES) packaging/batch/$$file > $(ROOT)/share/forebay/batch/$$file || exit 1; done
+	cd $(ROOT)/share/forebay/batch && chmod 755 forebay-batch pbs-prologue pbs-epilogue flux-prolog flux-epilog
 	install -D -m 644 LICENSE $(ROOT)/share/doc/forebay/LICENSE
 	install -d $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/site-functions
 	install -d $(ROOT)/share/fish/vendor_completions.d $(ROOT)/share/man/man1
