@@ -1,5 +1,6 @@
 //! Start, housekeeping and end of an agent: builds its rooms, each from those that it needs.
 
+use crate::audit::Audit;
 use crate::cache::Cache;
 use crate::cluster::Cluster;
 use crate::config::Config;
@@ -34,6 +35,7 @@ use crate::serve::health;
 use crate::serve::session::Node;
 use crate::shuffle::{Shuffles, Spill};
 use crate::stop::{Stop, Wake};
+use crate::traffic::jobs::Traffic;
 use crate::user_limits::{Kind, Shares};
 use crate::write_back::WriteBack;
 use crate::write_back::copies;
@@ -43,6 +45,7 @@ use forebay_store::dirty_log::DirtyLog;
 use forebay_store::tier::TierOptions;
 use forebay_store::{Budget, Class, Tier};
 use forebay_wire::SecondPlace;
+use forebay_wire::cluster::ToCoordinator;
 use forebay_wire::link::Security;
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
@@ -134,6 +137,7 @@ impl Agent {
             pfs,
             peers: Arc::new(peers),
             scheduler: scheduler.clone(),
+            traffic: Arc::new(Traffic::new(mounts.iter().map(|m| m.label().to_owned()).collect())),
         });
         let min_bytes = config.memory.min.of(memory::usable_bytes());
         let control =
@@ -165,6 +169,7 @@ impl Agent {
             phases: phases.clone(),
             link: link.clone(),
             claims: claims.clone(),
+            traffic: fetch.traffic.clone(),
             stop: stop.clone(),
             wake,
         };
@@ -213,6 +218,7 @@ impl Agent {
             rings: Mutex::default(),
             connections: AtomicUsize::new(0),
             closer,
+            audit: Audit::new(config.audit_log()),
             stop,
             started: Instant::now(),
             config,
@@ -476,6 +482,11 @@ fn keep_house(node: &Node, peers: &PeerServer) {
         node.fetch.owners.keep_house();
         node.fetch.peers.keep_house();
         node.fetch.scheduler.tick();
+        if let Some(moved) = node.fetch.traffic.tick() {
+            node.link.say(ToCoordinator::Traffic(moved), None);
+        }
         peers.keep_house();
+        node.audit.keep_house(false);
     }
+    node.audit.keep_house(true);
 }

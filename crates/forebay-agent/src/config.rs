@@ -47,6 +47,10 @@ section! {
         /// directory with the host's name; about 5 kB a second on a quiet node, and some hundred
         /// bytes for each page that is fetched. Empty: no record.
         "agent.decision_log" => decision_log: Option<PathBuf> = r#""""#, path();
+        /// File for the audit log: who has executed which administrative command, when, and what
+        /// came of it. At most 1 MiB, and the file before it with the ending .1. Empty: audit.log
+        /// in the state directory.
+        "agent.audit_log" => audit_log: Option<PathBuf> = r#""""#, path();
         /// The budget for everything the agent uses, including the cached pages: a size, or a share
         /// of the node's memory or control group limit, whichever is smaller. A quarter leaves
         /// compute its memory.
@@ -332,6 +336,11 @@ impl Config {
             return Err(format!("{}; raise the limit or lower the capacity", more(limit, "tier.limit =")));
         }
         Ok((capacity, limit))
+    }
+
+    /// Path of the audit log.
+    pub fn audit_log(&self) -> PathBuf {
+        self.audit_log.clone().unwrap_or_else(|| self.state_dir.join("audit.log"))
     }
 
     /// Path of the agent's socket.

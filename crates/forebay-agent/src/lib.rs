@@ -16,14 +16,16 @@
 //! | `cache` | cached versions and their pages, pins, and eviction |
 //! | `cluster` | the members, and who owns which extent |
 //! | `user_limits` | what one user may hold |
+//! | `traffic` | what jobs move from and to the PFS, and their rate limits |
 //! | `mounts` | the PFS mounts: which files they serve, and whether a version is settled |
-//! | `config`, `counters`, `decision_log`, `stop`, `lock`, `units`, `memory` | what all rooms use |
+//! | `config`, `counters`, `audit`, `decision_log`, `stop`, `lock`, `units`, `memory` | what all rooms use |
 //!
 //! The table is in order: a room imports rooms below it and none above. A read that misses goes
 //! through `serve/connection`, `serve/miss`, `fetch`, `cache`. What is cached, and what of it is
 //! evicted first, is decided by the policy crate.
 
 pub mod agent;
+pub mod audit;
 pub mod cache;
 pub mod cluster;
 pub mod config;
@@ -43,6 +45,7 @@ pub mod scheduler;
 pub mod serve;
 pub mod shuffle;
 pub mod stop;
+pub mod traffic;
 pub mod units;
 pub mod user_limits;
 pub mod write_back;

@@ -413,6 +413,11 @@ impl<T> Scheduler<T> {
         }
     }
 
+    /// Whether a pass over this dirty file is under way.
+    pub fn is_passing(&self, file: FileId) -> bool {
+        lock(&self.state).machine.is_passing(file)
+    }
+
     /// Where each dirty file stands.
     pub fn dirty_files(&self) -> BTreeMap<FileId, Outlook> {
         lock(&self.state).machine.dirty_files()

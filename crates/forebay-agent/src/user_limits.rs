@@ -8,6 +8,7 @@
 
 use crate::lock::lock;
 use crate::mounts::MountState;
+use crate::traffic::account::Account;
 use crate::units::Human;
 use forebay_store::Budget;
 use forebay_wire::Refusal;
@@ -270,7 +271,8 @@ impl Shares {
     /// The user has too many.
     pub fn keep_file(&self, uid: u32, fd: OwnedFd) -> Result<PfsFile, Refusal> {
         let share = self.share(Kind::Descriptors, uid, 1)?;
-        Ok(PfsFile { fd: Arc::new(fd), _descriptor: Some(Arc::new(share)), _under_way: None })
+        let descriptor = Some(Arc::new(share));
+        Ok(PfsFile { fd: Arc::new(fd), account: None, _descriptor: descriptor, _under_way: None })
     }
 }
 
@@ -279,20 +281,34 @@ impl Shares {
 #[derive(Debug)]
 pub struct PfsFile {
     fd: Arc<OwnedFd>,
+    /// The job that it is read for.
+    account: Option<Arc<Account>>,
     _descriptor: Option<Arc<Share>>,
     _under_way: Option<Share>,
 }
 
 impl PfsFile {
+    /// The same open file, read for a job.
+    pub fn of_job(&self, account: Arc<Account>) -> Self {
+        let (fd, descriptor) = (self.fd.clone(), self._descriptor.clone());
+        PfsFile { fd, account: Some(account), _descriptor: descriptor, _under_way: None }
+    }
+
+    /// The job that it is read for.
+    pub fn account(&self) -> Option<&Arc<Account>> {
+        self.account.as_ref()
+    }
+
     /// The same open file, for pages under way that take `share`.
     pub fn with(&self, share: Share) -> Self {
-        let (fd, descriptor) = (self.fd.clone(), self._descriptor.clone());
-        PfsFile { fd, _descriptor: descriptor, _under_way: Some(share) }
+        let (fd, account) = (self.fd.clone(), self.account.clone());
+        PfsFile { fd, account, _descriptor: self._descriptor.clone(), _under_way: Some(share) }
     }
 
     /// The same open file, while no page of it is under way.
     pub fn kept(&self) -> Self {
-        PfsFile { fd: self.fd.clone(), _descriptor: self._descriptor.clone(), _under_way: None }
+        let (fd, account) = (self.fd.clone(), self.account.clone());
+        PfsFile { fd, account, _descriptor: self._descriptor.clone(), _under_way: None }
     }
 
     /// Whether both are one open file.
@@ -324,7 +340,7 @@ impl PfsFile {
 /// A file that the agent has opened itself.
 impl From<OwnedFd> for PfsFile {
     fn from(fd: OwnedFd) -> Self {
-        PfsFile { fd: Arc::new(fd), _descriptor: None, _under_way: None }
+        PfsFile { fd: Arc::new(fd), account: None, _descriptor: None, _under_way: None }
     }
 }
 

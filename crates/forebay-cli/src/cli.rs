@@ -88,6 +88,7 @@ impl Cli {
             Command::Coordinator(args) => &mut args.config,
             Command::Doctor(args) => &mut args.config,
             Command::Ship(args) => &mut args.config,
+            Command::Bundle(args) => &mut args.config,
             Command::Config(ConfigCommand::Show { config, .. }) => config,
             _ => return,
         };
@@ -109,7 +110,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Show analytics jobs: their stages, waves and prefetches; and HPC jobs with their I/O phases
     Jobs(JobsArgs),
-    /// Show nodes, jobs, I/O phases and the latest decisions on one page, again every second
+    /// Show nodes, jobs, I/O phases, who uses which server and the latest decisions on one page,
+    /// again every second
     Top(TopArgs),
     /// Explain what was planned
     #[command(subcommand)]
@@ -122,6 +124,9 @@ pub enum Command {
     Load(LoadArgs),
     /// Release the memory of files, or of all files that are not pinned
     Evict(EvictArgs),
+    /// Limit the rate at which a job reads and writes the file systems, on all nodes; or list the
+    /// limits
+    Limit(LimitArgs),
     /// Keep files in the tier once they are there
     Pin(PathsArgs),
     /// Unpin files, so that they can be evicted. For deleted files, use the path that ls shows
@@ -162,6 +167,10 @@ pub enum Command {
     Init(InitArgs),
     /// Check this machine for problems, and name the remedies
     Doctor(DoctorArgs),
+    /// Show or change what the running agent or coordinator logs
+    Log(LogArgs),
+    /// Collect what helps others to find a problem into one file, without names of files and users
+    Bundle(BundleArgs),
     /// Check or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -455,6 +464,45 @@ pub struct EvictArgs {
     /// All files that are not pinned
     #[arg(long, conflicts_with = "paths")]
     pub all: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct LimitArgs {
+    /// Name of the job, as of `forebay run --job`; or the number of a batch job
+    pub job: Option<String>,
+    /// Bytes a second of the job on all nodes together, such as 200MB/s; none lifts the limit
+    #[arg(value_name = "RATE", value_parser = parse_rate)]
+    pub rate: Option<u64>,
+    /// Number of the user whose job it is [default: yours; for the operator, any user]
+    #[arg(long, value_name = "UID", requires = "rate")]
+    pub user: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// error, warn, info, debug, trace or off; or a whole filter, such as info,forebay_agent=debug
+    pub level: Option<String>,
+    /// Only this module, such as `fetch` or `forebay_agent::fetch`
+    pub module: Option<String>,
+    /// Of the coordinator, instead of this node's agent
+    #[arg(long)]
+    pub coordinator: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BundleArgs {
+    /// File to write [default: forebay-bundle-HOST.tar.gz]
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Configuration file of the agent [env: FOREBAY_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Also what the coordinator and the other agents report
+    #[arg(long)]
+    pub cluster: bool,
+    /// Leave names of files and users as they are
+    #[arg(long)]
+    pub names: bool,
 }
 
 #[derive(Debug, Args)]

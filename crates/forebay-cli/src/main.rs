@@ -6,6 +6,7 @@
 
 mod beside;
 mod broadcast;
+mod bundle;
 mod checkpoint;
 mod cli;
 mod console;
@@ -20,9 +21,11 @@ mod global;
 mod init;
 mod jobs;
 mod layout;
+mod limit;
 mod load;
 mod loadable;
 mod log;
+mod logging;
 mod ls;
 mod memory;
 mod metrics;
@@ -38,6 +41,7 @@ mod served;
 mod ship;
 mod status;
 mod top;
+mod traffic;
 mod transfer;
 mod up;
 mod verify;
@@ -76,6 +80,9 @@ fn run_command(cli: Cli) -> Outcome {
         Command::Load(args) if !args.nodes.is_empty() => broadcast::load(&global, &args),
         Command::Load(args) => load::load(&global, &args),
         Command::Evict(args) => evict::evict(&global, &args),
+        Command::Limit(args) => limit::limit(&global, &args),
+        Command::Log(args) => logging::log(&global, &args),
+        Command::Bundle(args) => bundle::bundle(&global, &args),
         Command::Pin(args) => evict::pin(&global, &args, true),
         Command::Unpin(args) => evict::pin(&global, &args, false),
         Command::Capacity(args) => evict::capacity(&global, &args),

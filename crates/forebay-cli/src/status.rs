@@ -3,6 +3,7 @@
 use crate::Outcome;
 use crate::cli::{Global, StatusArgs};
 use crate::out::{name, no_agent, object, print};
+use crate::traffic;
 use forebay_agent::units::Human;
 use forebay_wire::{ClusterStatus, NodeInfo, Role, Status};
 use std::io::{self, Write};
@@ -78,6 +79,9 @@ fn write(s: &Status, counters: bool, out: &mut dyn Write) -> io::Result<()> {
         }
         let kept = if mount.cached { "" } else { "NOT CACHED: " };
         writeln!(out, "          {kept}{}", mount.stamps)?;
+    }
+    for line in traffic::table(&s.traffic) {
+        writeln!(out, "{line}")?;
     }
     if counters {
         for (name, value) in &s.counters {

@@ -1,5 +1,5 @@
-//! `top`: one page of the cluster in the terminal: nodes, I/O phases, jobs, and the latest
-//! decisions with their reasons.
+//! `top`: one page of the cluster in the terminal: nodes, I/O phases, jobs, what they move on which
+//! server, and the latest decisions with their reasons.
 //!
 //! It asks the agent, as any program does, and the agent asks the coordinator. The page is plain
 //! text that replaces the previous one; one line counts the rows that do not fit.
@@ -7,6 +7,7 @@
 use crate::Outcome;
 use crate::cli::{Global, TopArgs};
 use crate::out::{is_hostile, no_agent, print};
+use crate::traffic;
 use forebay_agent::units::Human;
 use forebay_client::Client;
 use forebay_wire::hpc::{PhaseEntry, PlanEntry};
@@ -85,9 +86,10 @@ fn render(picture: &Picture, size: Size) -> String {
     let nodes = nodes(&picture.overview.nodes);
     let phases = phases(picture);
     let jobs = jobs(&picture.jobs);
+    let traffic = traffic::table(&picture.overview.traffic);
     let for_nodes = (room / 2).max(room.saturating_sub(phases.len() + jobs.len() + 3));
     let mut left = room;
-    for (part, most) in [(nodes, for_nodes), (phases, room / 4), (jobs, room / 4)] {
+    for (part, most) in [(nodes, for_nodes), (phases, room / 4), (jobs, room / 4), (traffic, room / 4)] {
         let shown = fit(part, most.max(3).min(left));
         left = left.saturating_sub(shown.len());
         lines.extend(shown);

@@ -1,7 +1,7 @@
 //! Queries and changes the state of an agent; unlike reads, these calls fail without one.
 
 use crate::session::{Client, unexpected};
-use forebay_wire::{CachedFile, MemoryStatus, Reply, Request, Status};
+use forebay_wire::{CachedFile, Limit, MemoryStatus, Reply, Request, Status};
 use rustix::fs::{Mode, OFlags, open};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -142,5 +142,49 @@ impl Admin<'_> {
     /// No agent; not the operator.
     pub fn shutdown(&self) -> io::Result<()> {
         Self::done(self.ask(&Request::Shutdown, &[])?)
+    }
+
+    /// Limits the rate of jobs, or lifts that; of `user`, or without one of the sender, or of any
+    /// user if the operator asks.
+    ///
+    /// # Errors
+    /// No agent; another user's jobs; too many limits; or this node alone keeps it for now.
+    pub fn set_limit(&self, job: &str, user: Option<u32>, rate_bytes_per_s: Option<u64>) -> io::Result<()> {
+        Self::done(self.ask(&Request::SetLimit { job: job.into(), user, rate_bytes_per_s }, &[])?)
+    }
+
+    /// The rate limits; those of other users' jobs only for the operator.
+    ///
+    /// # Errors
+    /// No agent.
+    pub fn limits(&self) -> io::Result<Vec<Limit>> {
+        match self.ask(&Request::Limits, &[])? {
+            Reply::Limits(limits) => Ok(limits),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// Changes what the agent or the coordinator logs; an empty filter only asks. Returns the
+    /// filter in force.
+    ///
+    /// # Errors
+    /// No agent; not the operator; no filter.
+    pub fn set_log(&self, filter: &str, at_coordinator: bool) -> io::Result<String> {
+        Self::text(self.ask(&Request::SetLog { filter: filter.into(), at_coordinator }, &[])?)
+    }
+
+    /// The latest lines of the agent's log.
+    ///
+    /// # Errors
+    /// No agent; not the operator.
+    pub fn last_log(&self) -> io::Result<String> {
+        Self::text(self.ask(&Request::LastLog, &[])?)
+    }
+
+    fn text(reply: Reply) -> io::Result<String> {
+        match reply {
+            Reply::Text(text) => Ok(text),
+            reply => Err(unexpected(&reply)),
+        }
     }
 }

@@ -753,12 +753,16 @@ impl Tiered {
             deadline_ms: deadline.as_millis().min(u128::from(u32::MAX)) as u32,
             ahead: advised.take_all_but((offset / self.page_bytes) as u32),
         };
-        match session.call(&request, &[self.to_read()], deadline + GRACE) {
-            Ok(answer) => self.take_answer(session, path, answer),
-            Err(_) => {
-                self.advise(Advice::Normal);
-                Ok(Got::ReadPfs)
-            }
+        loop {
+            return match session.call(&request, &[self.to_read()], deadline + GRACE) {
+                // The job has moved as much as it may: the page comes later.
+                Ok(Received { message: Reply::Waits, .. }) => continue,
+                Ok(answer) => self.take_answer(session, path, answer),
+                Err(_) => {
+                    self.advise(Advice::Normal);
+                    Ok(Got::ReadPfs)
+                }
+            };
         }
     }
 
@@ -774,12 +778,7 @@ impl Tiered {
         session.tell(&Request::Missed { version: self.proof.facts.version, page, bytes }, &[self.to_read()]);
     }
 
-    fn take_answer(
-        &self,
-        session: &Session,
-        path: &Path,
-        answer: forebay_wire::Received<Reply>,
-    ) -> io::Result<Got> {
+    fn take_answer(&self, session: &Session, path: &Path, answer: Received<Reply>) -> io::Result<Got> {
         match answer.message {
             Reply::Ready { copy, page_bytes } if page_bytes == self.page_bytes => {
                 if let Ok(shared) = <[OwnedFd; 2]>::try_from(answer.fds) {
@@ -823,6 +822,7 @@ impl Tiered {
             true => buffer.len().min((self.page_bytes - offset % self.page_bytes) as usize),
             false => buffer.len(),
         };
+        session.pace(want as u64);
         let started = Instant::now();
         let got = read_full(self.to_read(), &mut buffer[..want], offset)?;
         let proof = self.proof.after_direct_read(self.pfs.as_fd(), started.elapsed(), got < want)?;

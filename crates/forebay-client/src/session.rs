@@ -63,6 +63,8 @@ pub struct ClientConfig {
     pub guest: GuestMode,
     /// Name of the program's job, as of `forebay run --job`.
     pub job_name: Option<String>,
+    /// Number of the batch job that the program runs in: its job, if it has no name.
+    pub batch_job: Option<String>,
     /// Say nothing on stderr.
     pub quiet: bool,
     /// Watch open files by inotify, of which a user has few instances. Without a watch, a handle
@@ -83,6 +85,7 @@ impl Default for ClientConfig {
             second: None,
             guest: GuestMode::default(),
             job_name: None,
+            batch_job: None,
             quiet: false,
             watches: true,
             place: std::convert::identity,
@@ -93,7 +96,8 @@ impl Default for ClientConfig {
 impl ClientConfig {
     /// From the environment: `FOREBAY_SOCKET` (a path, or `none`), `FOREBAY_DEADLINE_MS`,
     /// `FOREBAY_TRUST_UID`, `FOREBAY_TRUST_AGENT`, `FOREBAY_COPIES`, `FOREBAY_JOB_NAME`,
-    /// `FOREBAY_QUIET=1`. Without `FOREBAY_SOCKET` the usual places are looked at: `/run/forebay`,
+    /// `FOREBAY_QUIET=1`, and `SLURM_JOB_ID`, `PBS_JOBID` or `FLUX_JOB_ID`.
+    /// Without `FOREBAY_SOCKET` the usual places are looked at: `/run/forebay`,
     /// `$XDG_RUNTIME_DIR/forebay`, `/tmp/forebay-UID`. A set-user-ID program, whose environment is
     /// its caller's, ignores all of them.
     pub fn from_env() -> Self {
@@ -112,6 +116,8 @@ impl ClientConfig {
         config.second = variable("FOREBAY_COPIES").and_then(|text| second_place(text.to_str()?));
         let name = variable("FOREBAY_JOB_NAME").and_then(|name| name.into_string().ok());
         config.job_name = name.filter(|name| !name.is_empty());
+        let batch_job = |name: &str| variable(name)?.into_string().ok().filter(|id| !id.is_empty());
+        config.batch_job = ["SLURM_JOB_ID", "PBS_JOBID", "FLUX_JOB_ID"].into_iter().find_map(batch_job);
         config.quiet = variable("FOREBAY_QUIET").is_some_and(|v| v == "1");
         config
     }
@@ -189,6 +195,17 @@ impl Client {
     /// Closes the connections that are not in use. The next request makes new ones.
     pub fn disconnect(&self) {
         self.session.forget();
+    }
+
+    /// Whether the job of this process has a rate limit.
+    pub fn is_limited(&self) -> bool {
+        self.session.ring().is_some_and(|ring| ring.is_limited())
+    }
+
+    /// Waits until this process may read or write `bytes` of a PFS by itself: at once, unless its
+    /// job has a rate limit.
+    pub fn pace(&self, bytes: u64) {
+        self.session.pace(bytes);
     }
 
     /// The agent's socket.
@@ -334,6 +351,9 @@ impl Session {
         let welcome = channel.recv::<Welcome>(Some(deadline))?;
         if !welcome.message.protocol_fits {
             return Err(io::Error::other(welcome.message.message));
+        }
+        if let Some(job) = self.config.job_name.as_ref().or(self.config.batch_job.as_ref()) {
+            channel.send(&Request::SetJob(job.clone()), &[])?;
         }
         if let Some(fd) = welcome.fds.first() {
             let ring = RingWriter::new(fd.as_fd())?;
@@ -581,6 +601,18 @@ impl Session {
     /// Tells the agent that a page is in use.
     pub(crate) fn ring(&self) -> Option<Arc<RingWriter>> {
         self.ring.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until this process may read or write `bytes` of a PFS by itself: at once, unless its
+    /// job has a rate limit.
+    pub(crate) fn pace(&self, bytes: u64) {
+        while self.ring().is_some_and(|ring| ring.is_limited()) {
+            match self.call(&Request::MayPass { bytes }, &[], self.config.deadline) {
+                Ok(Received { message: Reply::Waits, .. }) => {}
+                // Without an agent nobody limits.
+                Ok(_) | Err(_) => return,
+            }
+        }
     }
 
     /// The token of the job this process belongs to: from `FOREBAY_JOB`, or begun here.

@@ -97,7 +97,7 @@ pub struct FileWriter {
 
 #[derive(Debug)]
 enum Sink {
-    Pfs { file: OwnedFd, tier: Option<Box<TierWriter>> },
+    Pfs { file: OwnedFd, tier: Option<Box<TierWriter>>, client: Client },
     Scratch { file: OwnedFd, copy: u64, reserved: u64, client: Client },
     Back { content: OwnedFd, absorbed: Absorbed, pfs: OwnedFd, client: Client },
 }
@@ -156,7 +156,7 @@ impl Client {
         let keep = mode == WriteMode::Through && !options.append;
         let tier =
             if keep { TierWriter::begin(&self.session, path, file.as_fd()).map(Box::new) } else { None };
-        Ok((Sink::Pfs { file, tier }, position))
+        Ok((Sink::Pfs { file, tier, client: self.clone() }, position))
     }
 
     fn create_scratch(&self, path: &Path, options: &WriteOptions) -> io::Result<Sink> {
@@ -320,10 +320,11 @@ impl FileWriter {
         let at = (!self.append).then_some(self.position);
         self.go_on_where_there_is_room(data.len() as u64)?;
         let sent = match &mut self.sink {
-            Sink::Pfs { file, tier } => {
+            Sink::Pfs { file, tier, client } => {
                 if let Some(tier) = tier {
                     tier.before_write(file.as_fd());
                 }
+                client.pace(data.len() as u64);
                 let sent = write_some(file.as_fd(), data, at)?;
                 if let Some(tier) = tier {
                     tier.after_write(file.as_fd(), &data[..sent], self.position);
@@ -358,8 +359,8 @@ impl FileWriter {
     }
 
     fn leave_tier(&mut self) -> io::Result<()> {
-        if let Sink::Back { pfs, .. } = &self.sink {
-            self.sink = Sink::Pfs { file: pfs.try_clone()?, tier: None };
+        if let Sink::Back { pfs, client, .. } = &self.sink {
+            self.sink = Sink::Pfs { file: pfs.try_clone()?, tier: None, client: client.clone() };
         }
         Ok(())
     }
@@ -377,7 +378,7 @@ impl FileWriter {
             self.leave_tier()?;
         }
         match &mut self.sink {
-            Sink::Pfs { file, tier } => {
+            Sink::Pfs { file, tier, .. } => {
                 *tier = None;
                 Ok(rustix::io::fcntl_dupfd_cloexec(file, 0)?)
             }
@@ -423,7 +424,7 @@ impl FileWriter {
         }
         let sent = self.send_gathered();
         match &mut self.sink {
-            Sink::Pfs { file, tier } => {
+            Sink::Pfs { file, tier, .. } => {
                 if let Some(tier) = tier.take().filter(|_| sent.is_ok()) {
                     tier.commit(&self.path, file.as_fd(), self.position);
                 }

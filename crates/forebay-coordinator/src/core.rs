@@ -3,6 +3,7 @@
 
 use crate::dirty::DirtyFiles;
 use crate::driver::Driver;
+use crate::limits::Limits;
 use crate::members::{Joined, Members, Session, Timing};
 use crate::report::{Report, Since, Totals};
 use crate::samples::Samples;
@@ -39,6 +40,7 @@ pub struct Core {
     driver: Driver,
     samples: Samples,
     dirty: DirtyFiles,
+    limits: Limits,
     /// What is answered when all members of the coordinator before have reported.
     held: Vec<(Session, ToCoordinator)>,
     expired: u64,
@@ -49,7 +51,16 @@ impl Core {
     /// the driver's clock. What jobs report goes to `driver`.
     pub fn new(term: u64, now: Nanos, timing: Timing, driver: Driver) -> Self {
         let (members, samples) = (Members::new(term, now, timing), Samples::default());
-        Core { term: 0, members, driver, samples, dirty: DirtyFiles::default(), held: Vec::new(), expired: 0 }
+        Core {
+            term: 0,
+            members,
+            driver,
+            samples,
+            dirty: DirtyFiles::default(),
+            limits: Limits::default(),
+            held: Vec::new(),
+            expired: 0,
+        }
     }
 
     /// Goes on from what the coordinator before has stored.
@@ -99,6 +110,7 @@ impl Core {
             };
             if matches!(joined, Joined::Member { .. }) {
                 self.driver.node_came(now, &name);
+                self.limits.forget(&name);
                 self.dirty.joined(&name);
             }
             if matches!(joined, Joined::Refused(_)) {
@@ -126,7 +138,29 @@ impl Core {
                 self.driver.heartbeat(now, &node);
                 out.push(Effect::Send(session, ToAgent::Heard));
             }
+            ToCoordinator::Limits(limits) => {
+                let changed = self.limits.merge(limits);
+                if !changed.is_empty() {
+                    let told = || ToAgent::Limits(changed.clone());
+                    let names = self.members.members().map(|member| member.info.name.as_str());
+                    let sessions = names.filter_map(|name| self.members.session_of(name));
+                    out.extend(sessions.map(|session| Effect::Send(session, told())));
+                    self.divide_limits(out);
+                }
+            }
+            ToCoordinator::Traffic(moved) => {
+                self.limits.report(&node, moved);
+                self.divide_limits(out);
+            }
+            ToCoordinator::SetLog { ask, filter, by } => {
+                if !filter.is_empty() {
+                    tracing::info!(node, user = by, filter, "what is logged changes");
+                }
+                let filter = forebay_trace::log_control::set(&filter);
+                out.push(Effect::Send(session, ToAgent::Logs { ask, filter }));
+            }
             ToCoordinator::Leave => {
+                self.limits.forget(&node);
                 self.members.leave(session);
                 self.driver.node_went(now, &node);
                 out.push(Effect::Close(session));
@@ -189,6 +223,14 @@ impl Core {
         }
     }
 
+    /// Tells nodes their shares of rate limits, as far as these have changed.
+    fn divide_limits(&mut self, out: &mut Vec<Effect>) {
+        for (node, shares) in self.limits.divide() {
+            let session = self.members.session_of(&node);
+            out.extend(session.map(|session| Effect::Send(session, ToAgent::LimitShares(shares))));
+        }
+    }
+
     /// A node may not join, for a reason that only the server can see.
     pub fn refuse(&mut self, session: Session, why: String, out: &mut Vec<Effect>) {
         self.joined(session, Joined::Refused(why), out);
@@ -203,6 +245,10 @@ impl Core {
             Joined::Member { replaces } => {
                 out.extend(replaces.map(Effect::Close));
                 out.push(Effect::Send(session, welcome(String::new())));
+                let limits = self.limits.all();
+                if !limits.is_empty() {
+                    out.push(Effect::Send(session, ToAgent::Limits(limits)));
+                }
                 if self.members.has_published() {
                     // It may be the only one who missed the last view; what has changed since comes
                     // with the next.
@@ -229,11 +275,13 @@ impl Core {
         for (name, session) in self.members.expire(now) {
             tracing::warn!(node = name, "sends no heartbeats and is no longer a member");
             self.expired += 1;
+            self.limits.forget(&name);
             self.driver.node_went(now, &name);
             out.push(Effect::Close(session));
         }
         for (name, session) in self.members.outvote(now) {
             tracing::warn!(node = name, "has another mount.extent_size than most nodes, and is not a member");
+            self.limits.forget(&name);
             self.driver.node_went(now, &name);
             out.push(Effect::Close(session));
         }
@@ -280,6 +328,7 @@ impl Core {
             nodes,
             sample: self.samples.latest(),
             steps: self.driver.steps().status(now),
+            traffic: self.limits.traffic(),
         }
     }
 

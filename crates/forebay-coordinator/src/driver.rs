@@ -16,7 +16,7 @@ use forebay_policy::stage::{Config, Stages};
 use forebay_trace::log_files::Recorder;
 use forebay_wire::cluster::{PrefetchRequest, RequestProgress, ToAgent};
 use forebay_wire::hpc::{PlanEntry, PlanLog};
-use forebay_wire::{ClusterView, FileRef, HpcUpdate, JobStatus, JobUpdate, Sample};
+use forebay_wire::{ClusterView, FileRef, HpcUpdate, JobName, JobStatus, JobUpdate, Sample};
 use std::collections::BTreeMap;
 
 /// See [`Driver::capacity`].
@@ -490,10 +490,21 @@ impl Driver {
                 }
                 Action::Fetch { request, node, job, threads, rate_bytes_per_s, priority, parts, .. } => {
                     let ahead = priority == Priority::Ahead;
-                    let files = self.jobs.get(&job).map_or(&[][..], |job| &job.files);
+                    let of = self.jobs.get(&job);
+                    let files = of.map_or(&[][..], |job| &job.files);
+                    let job_name =
+                        of.map(|job| JobName { user: job.uid, job: job.name.clone() }).unwrap_or_default();
                     let (files, parts) = translate::named(files, &parts);
                     self.log.requested(request, job, &node);
-                    let request = PrefetchRequest { request, threads, rate_bytes_per_s, ahead, files, parts };
+                    let request = PrefetchRequest {
+                        request,
+                        threads,
+                        rate_bytes_per_s,
+                        ahead,
+                        job: job_name,
+                        files,
+                        parts,
+                    };
                     (node, ToAgent::Fetch(request))
                 }
                 Action::Adjust { request, node, threads, rate_bytes_per_s, .. } => {

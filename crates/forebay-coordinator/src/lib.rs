@@ -19,6 +19,7 @@ pub mod driver;
 pub mod election;
 pub mod etcd;
 mod hpc;
+mod limits;
 pub mod members;
 mod note;
 pub mod plan_log;

@@ -46,7 +46,10 @@ impl Fs {
         self.register_with_tier(&handle);
         let n = match handle.served.read(buffer, arg.offset) {
             Some(n) => n,
-            None => handle.with_flags(arg.flags, || read_through(&handle, buffer, arg.offset))?,
+            None => {
+                self.client.pace(buffer.len() as u64);
+                handle.with_flags(arg.flags, || read_through(&handle, buffer, arg.offset))?
+            }
         };
         out.has_data(n);
         Ok(Effect::Nothing)
@@ -72,6 +75,10 @@ impl Fs {
                 Ok(Some(0)) => break,
                 Ok(Some(n)) => done += n,
                 Ok(None) => {
+                    if self.client.is_limited() {
+                        self.callers.act_as_daemon();
+                        self.client.pace(rest.len() as u64);
+                    }
                     let opener = handle.writer.as_deref().filter(|_| from_cache);
                     self.callers.act_as_writer(&request.header, opener, kill);
                     let written = write_all(rest, offset, |data, offset| {

@@ -48,6 +48,25 @@ impl Layout {
         (0..stripes).map(move |i| self.servers[(self.first_server % count + i) % count].as_str())
     }
 
+    /// The servers of `len` bytes from `offset` on, each with its bytes there; an empty name stands
+    /// for one that is not known.
+    pub fn bytes_by_server(&self, offset: u64, len: u64) -> Vec<(&str, u64)> {
+        let mut parts: Vec<(&str, u64)> = Vec::new();
+        let (mut at, end) = (offset, offset.saturating_add(len));
+        while at < end {
+            let to_end = self.stripe_bytes - at.checked_rem(self.stripe_bytes).unwrap_or(0);
+            let is_last = self.stripe_bytes == 0 || parts.len() >= self.servers.len().max(1);
+            let bytes = if is_last { end - at } else { to_end.min(end - at) };
+            let server = self.server_of(at).unwrap_or_default();
+            match parts.iter_mut().find(|part| part.0 == server) {
+                Some(part) => part.1 += bytes,
+                None => parts.push((server, bytes)),
+            }
+            at += bytes;
+        }
+        parts
+    }
+
     /// The server that holds the byte at `offset`, or `None` if the layout names no server.
     pub fn server_of(&self, offset: u64) -> Option<&str> {
         let count = self.servers.len() as u64;
@@ -173,6 +192,19 @@ mod tests {
         ] {
             assert_eq!(machine(server), expected);
         }
+    }
+
+    #[test]
+    fn bytes_are_counted_for_their_servers() {
+        let servers = ["a", "b", "c"].map(String::from).to_vec();
+        let layout = Layout { stripe_bytes: 10, servers, first_server: 0 };
+        assert_eq!(layout.bytes_by_server(5, 10), [("a", 5), ("b", 5)]);
+        assert_eq!(layout.bytes_by_server(20, 1), [("c", 1)]);
+        let all = layout.bytes_by_server(0, 1000);
+        assert_eq!(all.iter().map(|(_, bytes)| bytes).sum::<u64>(), 1000);
+        assert_eq!(all.len(), 3);
+        let unknown = Layout { stripe_bytes: 0, servers: Vec::new(), first_server: 0 };
+        assert_eq!(unknown.bytes_by_server(3, 4), [("", 4)]);
     }
 
     #[test]

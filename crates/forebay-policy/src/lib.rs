@@ -15,6 +15,7 @@ pub mod drain;
 pub mod eviction;
 pub mod fetch_order;
 pub mod isolation;
+pub mod job_limits;
 pub mod machine;
 pub mod memory;
 pub mod merge_gap;

@@ -107,7 +107,8 @@ fn stages_that_cannot_be_are_refused() {
     let many = one.replacen("task_cpu_s = 1", "task_cpu_s = 1\nsplit_bytes = 2\nreduce_tasks = 60000", 1);
     let parts = run(dir.path(), &many).expect_err("too many parts");
     assert!(parts.contains("30000000000 parts would go from map to reduce tasks"), "{parts}");
-    let stripes = one.replacen("servers = 1,", "servers = 1, stripe_bytes = 1,", 1) + "output_bytes = 90000000\n";
+    let stripes =
+        one.replacen("servers = 1,", "servers = 1, stripe_bytes = 1,", 1) + "output_bytes = 90000000\n";
     let stripes = run(dir.path(), &stripes).expect_err("too many stripes");
     assert!(stripes.contains("would write 90000000 stripes"), "{stripes}");
     let disks = run(dir.path(), &format!("{one}[shipping]\nslots = 1\n")).expect_err("no disks");

@@ -58,6 +58,9 @@ pub struct DirtyRecord {
     pub leaves: Option<(u64, i64)>,
     /// The second copy of it.
     pub second: SecondCopy,
+    /// Name of the job that writes it, behind the rest: a record of an earlier version has none.
+    #[serde(skip)]
+    pub job: String,
 }
 
 /// Where the second copy of a dirty file is.
@@ -90,7 +93,8 @@ impl DirtyRecord {
     /// # Errors
     /// `ENOSPC`: the tmpfs is full.
     pub fn store(&self, tier: &Tier, copy: u64) -> io::Result<()> {
-        let bytes = postcard::to_stdvec(self).map_err(io::Error::other)?;
+        let mut bytes = postcard::to_stdvec(self).map_err(io::Error::other)?;
+        bytes.extend_from_slice(self.job.as_bytes());
         tier.replace_dirty_record(copy, |file| write_all_at(file, &bytes, 0))
     }
 
@@ -106,7 +110,9 @@ impl DirtyRecord {
         }
         let mut bytes = vec![0; len as usize];
         read_exact_at(file.as_fd(), &mut bytes, 0)?;
-        postcard::from_bytes(&bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+        let record = postcard::take_from_bytes(&bytes);
+        let (record, job) = record.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+        Ok(DirtyRecord { job: String::from_utf8_lossy(job).into_owned(), ..record })
     }
 }
 
@@ -265,6 +271,7 @@ pub(crate) fn record_for_tests() -> DirtyRecord {
         is_draining: false,
         leaves: Some((9, 4)),
         second: SecondCopy::default(),
+        job: String::new(),
     }
 }
 
@@ -295,7 +302,7 @@ mod tests {
         tier.create_copy(1).unwrap();
         tier.create_copy(2).unwrap();
         record.store(&tier, 2).unwrap();
-        let newer = DirtyRecord { left: (9, 9), ..record };
+        let newer = DirtyRecord { left: (9, 9), job: "climate".into(), ..record };
         newer.store(&tier, 2).unwrap();
         tier.create_copy(3).unwrap();
         newer.store(&tier, 3).unwrap();

@@ -17,6 +17,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
+/// Where the agent says that the process's job has a rate limit, in the head.
+const LIMITED_AT: usize = 64;
+
 /// Slots of the ring. 4096 pages of 2 MiB are 8 GiB of reading between two drains.
 pub const RING_SLOTS: u64 = 4096;
 
@@ -77,6 +80,12 @@ impl RingWriter {
         Ok(RingWriter { map: Map::new(fd, 0, RING_BYTES, true)? })
     }
 
+    /// Whether the job of this process has a rate limit: it asks before it reads or writes the PFS
+    /// by itself.
+    pub fn is_limited(&self) -> bool {
+        self.map.word(LIMITED_AT).load(Ordering::Relaxed) != 0
+    }
+
     /// Tells that the page with `key` is in use.
     pub fn touch(&self, key: u64) {
         let slot = self.map.word(0).fetch_add(1, Ordering::Relaxed) % RING_SLOTS;
@@ -98,8 +107,16 @@ impl RingReader {
     /// # Errors
     /// `mmap` failed.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
-        let map = Map::new(fd.as_fd(), 0, RING_BYTES, false)?;
+        let map = Map::new(fd.as_fd(), 0, RING_BYTES, true)?;
         Ok(RingReader { map, fd, seen: 0 })
+    }
+
+    /// Says whether the job of the client has a rate limit.
+    pub fn set_limited(&self, is_limited: bool) {
+        let word = self.map.word(LIMITED_AT);
+        if (word.load(Ordering::Relaxed) != 0) != is_limited {
+            word.store(u64::from(is_limited), Ordering::Relaxed);
+        }
     }
 
     /// The memory, to send to the client.
@@ -165,6 +182,10 @@ mod tests {
         let writer = RingWriter::new(reader.fd()).unwrap();
         let mut keys = Vec::new();
         writer.touch(page_key(1, 2));
+        reader.set_limited(true);
+        assert!(writer.is_limited());
+        reader.set_limited(false);
+        assert!(!writer.is_limited());
         writer.touch(page_key(1, 3));
         reader.drain(&mut keys);
         assert_eq!(keys.iter().map(|k| split_key(*k)).collect::<Vec<_>>(), [(1, 2), (1, 3)]);

@@ -15,6 +15,7 @@
 //! A run writes the same bytes every time: keys have a fixed order, numbers their shortest exact
 //! form, and no line depends on the computer.
 
+pub mod log_control;
 pub mod log_files;
 
 use std::io::{self, Write};

@@ -8,11 +8,12 @@
 
 use crate::counted::{block_bytes, sequence};
 use crate::hpc::{HpcPhase, HpcUpdate, PlanLog, StepStatus};
+use crate::traffic::{JobName, JobTraffic, Limit};
 use forebay_pfs::FileVersion;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const CLUSTER_PROTOCOL: u32 = 15;
+pub const CLUSTER_PROTOCOL: u32 = 16;
 
 /// A version of the membership. Later ones of a coordinator are greater, and those of a later
 /// coordinator, if its clock was not set back.
@@ -414,6 +415,20 @@ pub enum ToCoordinator {
         /// It has been emptied: what a node has that is gone is void.
         is_emptied: bool,
     },
+    /// Rate limits, as far as this node knows them: when one is set here, and all of them at the
+    /// beginning of each connection.
+    Limits(#[serde(deserialize_with = "sequence")] Vec<Limit>),
+    /// What jobs move on this node, once a second while any does, and once more after that.
+    Traffic(#[serde(deserialize_with = "sequence")] Vec<JobTraffic>),
+    /// The operator changes what the coordinator logs. → [`ToAgent::Logs`]
+    SetLog {
+        /// Comes back with the answer.
+        ask: u64,
+        /// Empty: only ask.
+        filter: String,
+        /// Who.
+        by: u32,
+    },
 }
 
 /// In place of a node's name: several nodes write the file, to the PFS.
@@ -454,6 +469,8 @@ pub struct PrefetchRequest {
     pub rate_bytes_per_s: u64,
     /// It is of no wave that a planner wants by now: pages of requests that are go first.
     pub ahead: bool,
+    /// The job that will read it.
+    pub job: JobName,
     /// What, in the order in which it will be read.
     pub files: Vec<FileRef>,
     /// Parts of those files.
@@ -567,6 +584,17 @@ pub enum ToAgent {
         /// none, or another node has had it since.
         before: String,
     },
+    /// Rate limits that are new or were lifted; after a welcome, all.
+    Limits(Vec<Limit>),
+    /// This node's shares of the rates of limited jobs: all of them.
+    LimitShares(Vec<(JobName, u64)>),
+    /// Answer to [`ToCoordinator::SetLog`].
+    Logs {
+        /// The question's.
+        ask: u64,
+        /// What is logged now, or why that cannot be changed.
+        filter: Result<String, String>,
+    },
 }
 
 /// What an agent reports of its node, for comparison with others.
@@ -641,6 +669,9 @@ pub struct Overview {
     /// most.
     #[serde(deserialize_with = "sequence")]
     pub steps: Vec<StepStatus>,
+    /// What jobs move on all nodes, those that move most first.
+    #[serde(deserialize_with = "sequence")]
+    pub traffic: Vec<JobTraffic>,
 }
 
 /// A member as people see it.

@@ -26,6 +26,7 @@ mod sock_diag;
 pub mod storage;
 pub mod tls;
 mod tls_stream;
+pub mod traffic;
 
 pub use channel::{Channel, MAX_FDS, MAX_PACKET_BYTES, Received};
 pub use cluster::{
@@ -35,3 +36,4 @@ pub use cluster::{
 pub use hpc::{EarlierPhase, HpcJob, HpcPhase, HpcStatus, HpcUpdate, PlanLog, StepStatus};
 pub use message::*;
 pub use storage::StorageHosts;
+pub use traffic::{JobName, JobTraffic, Limit, ServerTraffic};

@@ -13,6 +13,7 @@ use crate::cluster::{ClusterView, JobStatus, JobUpdate, NodeHealth, Overview};
 use crate::hpc::{HpcJob, HpcStatus, PlanLog};
 use crate::shuffle::{App, Block, BlockPlace};
 use crate::storage::StorageHosts;
+use crate::traffic::{JobTraffic, Limit};
 use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
@@ -470,6 +471,36 @@ pub enum Request {
     GuestCall(GuestCall),
     /// The table `cluster.storage_hosts`. → [`Reply::StorageHosts`]
     StorageHosts,
+    /// This connection's program is of the job of this name. One way.
+    SetJob(String),
+    /// Limit the rate of jobs, on all nodes. A user may do so for own jobs, and the operator for
+    /// all. → [`Reply::Done`], [`Reply::Refused`], or [`Reply::Failed`] if only this node knows it
+    SetLimit {
+        /// Name of the jobs.
+        job: String,
+        /// Their user; `None`: the sender, or of the operator any user.
+        user: Option<u32>,
+        /// The rate of each such job; `None`: no limit.
+        rate_bytes_per_s: Option<u64>,
+    },
+    /// The rate limits. → [`Reply::Limits`]
+    Limits,
+    /// The program is about to read or write so many bytes of a PFS by itself, and its job has a
+    /// rate limit. → [`Reply::Done`], or [`Reply::Waits`] after a while; it asks again then.
+    MayPass {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Change what is logged, here or by the coordinator. Operator only. → [`Reply::Text`] with
+    /// what is logged now, [`Reply::Refused`] or [`Reply::Failed`]
+    SetLog {
+        /// A level, or modules with their levels; empty: only ask.
+        filter: String,
+        /// By the coordinator.
+        at_coordinator: bool,
+    },
+    /// The latest lines of the log. Operator only. → [`Reply::Text`] or [`Reply::Refused`]
+    LastLog,
 }
 
 /// What a program does to a file that is dirty on another node.
@@ -715,6 +746,10 @@ pub enum Reply {
     GuestLeft,
     /// To [`Request::StorageHosts`].
     StorageHosts(StorageHosts),
+    /// To [`Request::Limits`].
+    Limits(Vec<Limit>),
+    /// To [`Request::SetLog`] and [`Request::LastLog`].
+    Text(String),
 }
 
 /// The sets of checkpoints that a rule has seen.
@@ -957,6 +992,8 @@ pub struct Status {
     pub counters: Vec<(String, u64)>,
     /// The mounts.
     pub mounts: Vec<MountStatus>,
+    /// What jobs move on this node, those that move most first.
+    pub traffic: Vec<JobTraffic>,
 }
 
 /// How an agent's tier gives way to compute.
@@ -1103,16 +1140,16 @@ mod tests {
             stamps: "s".into(),
         };
         let bytes = postcard::to_stdvec(&mount).unwrap();
-        assert_eq!((PROTOCOL, bytes), (21, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
+        assert_eq!((PROTOCOL, bytes), (22, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
         let status = Status { mounts: vec![mount], ..Status::default() };
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (21, 41));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (21, vec![11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (22, 42));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (22, vec![11]));
         let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
-        assert_eq!((PROTOCOL, facts), (21, vec![1, 2, 6, 8]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (21, vec![0; 11]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (21, vec![0; 9]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (21, vec![0; 6]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (21, vec![0; 13]));
+        assert_eq!((PROTOCOL, facts), (22, vec![1, 2, 6, 8]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (22, vec![0; 12]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (22, vec![0; 9]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (22, vec![0; 6]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (22, vec![0; 13]));
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::cluster::{DirtyFile, FileRef};
 use crate::hpc::HpcPhase;
 use crate::message::{GuestCall, SecondPlace};
 use crate::shuffle::{App, Block};
+use crate::traffic::JobName;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -55,6 +56,8 @@ pub enum PeerRequest {
         wanted: Wanted,
         /// Whom the asker takes the other side for.
         role: Role,
+        /// The job that it is for.
+        job: JobName,
         /// The asker believes nothing that is complete only after so many milliseconds.
         deadline_ms: u32,
     },
@@ -68,6 +71,8 @@ pub enum PeerRequest {
         /// The reason for the request.
         wanted: Wanted,
         /// As of [`PeerRequest::Page`].
+        job: JobName,
+        /// As of [`PeerRequest::Page`].
         deadline_ms: u32,
     },
     /// The pieces have been taken, or will not be: the owner may let go of the pages. One way.
@@ -77,6 +82,8 @@ pub enum PeerRequest {
     Fetch {
         /// The page.
         page: PageRef,
+        /// As of [`PeerRequest::Page`].
+        job: JobName,
         /// Answer within so many milliseconds.
         deadline_ms: u32,
     },

@@ -7,7 +7,7 @@
 use super::page_fetch::PageFetch;
 use crate::lock::lock;
 use crate::user_limits::{PfsFile, Share};
-use forebay_pfs::layout;
+use forebay_pfs::layout::{self, Layout};
 use forebay_policy::fetch_order::Urgency;
 use forebay_store::copy::{CopyFile, CopyIdentity, Geometry};
 use forebay_store::ring::page_key;
@@ -61,6 +61,10 @@ impl Readers {
     }
 }
 
+/// Shorter files are not asked where they lie: what jobs move of them counts as of an unknown
+/// server.
+const LAYOUT_BYTES_MIN: u64 = 1 << 20;
+
 /// A file, whatever its version: index of its mount, and inode.
 pub type FileId = (usize, u64);
 
@@ -90,6 +94,8 @@ pub struct Entry {
     stripe_bytes: OnceLock<u64>,
     /// What of the file is on storage servers of this host, if anything is.
     own_stripes: OnceLock<layout::Layout>,
+    /// Where it lies, if that was asked and the PFS tells.
+    servers: OnceLock<Option<Box<Layout>>>,
     /// By what it is read from the PFS.
     pub readers: Readers,
     inner: Mutex<Inner>,
@@ -120,6 +126,7 @@ impl Entry {
             metadata_bytes,
             stripe_bytes: OnceLock::new(),
             own_stripes: OnceLock::new(),
+            servers: OnceLock::new(),
             readers: Readers::default(),
             inner: Mutex::new(inner),
         }
@@ -141,6 +148,15 @@ impl Entry {
     /// Whether the byte at `offset` is on a storage server of this host.
     pub fn is_stored_here(&self, offset: u64) -> bool {
         self.own_stripes.get().is_some_and(|layout| layout.server_of(offset).is_some())
+    }
+
+    /// Where the file lies, which `pfs` is open on. Asked once, and not of a small file: a server
+    /// would be asked for each.
+    pub fn layout(&self, pfs: BorrowedFd<'_>) -> Option<&Layout> {
+        if self.identity.version.size < LAYOUT_BYTES_MIN {
+            return None;
+        }
+        self.servers.get_or_init(|| layout::probe_servers(pfs).map(Box::new)).as_deref()
     }
 
     /// Its version was proved to have no write under way.

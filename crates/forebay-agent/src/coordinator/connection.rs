@@ -39,6 +39,7 @@ use crate::mounts::MountState;
 use crate::phases::board::Phases;
 use crate::prefetch::requests::Requests;
 use crate::stop::{Stop, Wake};
+use crate::traffic::jobs::Traffic;
 use forebay_store::Budget;
 use forebay_wire::NodeInfo;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator};
@@ -109,6 +110,8 @@ pub struct Node {
     pub phases: Arc<Phases>,
     /// The dirty files of this node.
     pub claims: Arc<Claims>,
+    /// The jobs and their rate limits.
+    pub traffic: Arc<Traffic>,
     /// What others have to say.
     pub link: Arc<Link>,
     /// The agent's end.
@@ -257,11 +260,14 @@ fn meet(
         lost.go_on(node);
         wait_for(&link, &node.wake, Duration::from_millis(100))?;
     };
+    // It divides them anew.
+    node.traffic.set_shares(Vec::new());
     // It does not know them; what is still wanted is ordered anew.
     node.requests.drop_all();
     node.phases.tell_again(|hpc| {
         node.jobs.tell_again(|mut reported| {
             reported.extend(hpc);
+            reported.push(ToCoordinator::Limits(node.traffic.known()));
             node.claims.report_again(|dirty| {
                 reported.extend(dirty);
                 node.link.begin(reported);
@@ -357,7 +363,13 @@ impl Meeting {
 
     fn hear(&mut self, node: &Node, message: ToAgent) {
         match message {
-            ToAgent::Members(view) => node.cluster.update(view),
+            ToAgent::Members(view) => {
+                node.traffic.set_members(view.nodes.len());
+                node.cluster.update(view);
+            }
+            ToAgent::Limits(limits) => node.traffic.merge(limits),
+            ToAgent::LimitShares(shares) => node.traffic.set_shares(shares),
+            ToAgent::Logs { ask, filter } => node.link.answer(ask, Answer::Logs(filter)),
             ToAgent::Jobs { ask, jobs } => node.link.answer(ask, Answer::Jobs(jobs)),
             ToAgent::Plans { ask, log } => node.link.answer(ask, Answer::Plans(log)),
             ToAgent::Overview { ask, overview } => node.link.answer(ask, Answer::Overview(overview)),

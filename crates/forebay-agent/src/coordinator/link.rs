@@ -63,6 +63,8 @@ pub enum Answer {
     Health(Vec<NodeHealth>),
     /// The node that has a file dirty, or nothing; and the one that had it, and is gone.
     Holder(String, String),
+    /// What the coordinator logs now, or why that cannot be changed.
+    Logs(Result<String, String>),
 }
 
 /// What is released when a message has been sent, or is not sent: a coordinator that reads slowly
@@ -136,6 +138,22 @@ impl Link {
             Answer::Health(nodes) => Ok(nodes),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
+    }
+
+    /// Changes what the coordinator logs, by the word of user `by`.
+    ///
+    /// # Errors
+    /// As [`Link::ask_jobs`].
+    pub fn ask_log(&self, filter: String, by: u32, limit: Duration) -> io::Result<Result<String, String>> {
+        match self.ask(limit, |ask| ToCoordinator::SetLog { ask, filter, by })? {
+            Answer::Logs(set) => Ok(set),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Whether there is a coordinator.
+    pub fn is_live(&self) -> bool {
+        lock(&self.state).live
     }
 
     /// The node on which a file is dirty, or nothing; of a claim, also the node that is gone on

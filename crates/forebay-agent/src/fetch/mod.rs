@@ -32,6 +32,7 @@ use crate::cache::page_fetch::{FetchError, PageFetch, Watched, Watcher};
 use crate::counters::Counters;
 use crate::mounts::MountState;
 use crate::scheduler::Scheduler;
+use crate::traffic::jobs::Traffic;
 use crate::user_limits::PfsFile;
 use completions::Completions;
 use forebay_policy::fetch_order::Urgency;
@@ -65,6 +66,8 @@ pub struct Fetch {
     pub peers: Arc<Peers>,
     /// What is fetched from the PFS, and when.
     pub scheduler: Arc<Scheduler>,
+    /// For which jobs, and how fast.
+    pub traffic: Arc<Traffic>,
 }
 
 /// A page that is on its way.

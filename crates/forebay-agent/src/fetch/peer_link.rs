@@ -13,7 +13,7 @@ use forebay_wire::peer::{
     Wanted, Welcomed, deadline_ms,
 };
 use forebay_wire::shuffle::{App, Block};
-use forebay_wire::{FileRef, GUEST_BYTES, GuestCall, HpcPhase, NodeInfo, frame};
+use forebay_wire::{FileRef, GUEST_BYTES, GuestCall, HpcPhase, JobName, NodeInfo, frame};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -115,6 +115,11 @@ fn answer_of(e: &io::Error) -> Answer {
 
 fn unexpected(reply: &PeerReply) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{reply:?} in answer to a guest"))
+}
+
+/// The job that a page is fetched for.
+pub fn job_of(task: &Task) -> JobName {
+    task.pfs.account().map(|account| account.name.clone()).unwrap_or_default()
 }
 
 /// As the owner is told.
@@ -494,7 +499,8 @@ impl Link {
         deadline: Instant,
     ) -> Answer {
         let (from, deadline_ms) = (begun.done(), remaining_ms(deadline));
-        let request = PeerRequest::Page { page: page.clone(), from, wanted, role, deadline_ms };
+        let job = job_of(task);
+        let request = PeerRequest::Page { page: page.clone(), from, wanted, role, job, deadline_ms };
         if let Err(e) = self.send(&request, deadline) {
             return answer_of(&e);
         }
@@ -524,7 +530,7 @@ impl Link {
     pub fn pages(
         &mut self,
         (counters, first): (&Counters, &PageRef),
-        wanted: Wanted,
+        (wanted, job): (Wanted, JobName),
         file: &CopyFile,
         range: Range<u64>,
         deadline: Instant,
@@ -532,7 +538,7 @@ impl Link {
         let (page_bytes, most) = (first.page_bytes, range.end - range.start);
         let count = most.div_ceil(page_bytes) as u32;
         let deadline_ms = remaining_ms(deadline);
-        let request = PeerRequest::Pages { first: first.clone(), count, wanted, deadline_ms };
+        let request = PeerRequest::Pages { first: first.clone(), count, wanted, job, deadline_ms };
         let len = match self.send(&request, deadline).and_then(|()| self.receive(deadline)) {
             Ok(PeerReply::Piece { len }) => len,
             Ok(other) => return no_page(&other),
@@ -635,8 +641,8 @@ impl Link {
     }
 
     /// Has the page fetched into the peer's tier.
-    pub fn fetch(&mut self, page: &PageRef, deadline: Instant) -> Answer {
-        let request = PeerRequest::Fetch { page: page.clone(), deadline_ms: remaining_ms(deadline) };
+    pub fn fetch(&mut self, page: &PageRef, job: JobName, deadline: Instant) -> Answer {
+        let request = PeerRequest::Fetch { page: page.clone(), job, deadline_ms: remaining_ms(deadline) };
         match self.send(&request, deadline).and_then(|()| self.receive(deadline)) {
             Ok(PeerReply::Fetched { fetched_bytes }) => Answer::Done(fetched_bytes),
             Ok(other) => no_page(&other),

@@ -5,7 +5,7 @@
 //! again, or read from the PFS, as with a page by itself. Each page keeps its own fetch and its
 //! own room.
 
-use super::peer_link::{Answer, Link};
+use super::peer_link::{Answer, Link, job_of};
 use super::peers::{Asked, Onward, Peer, Peers, wanted};
 use super::pfs::goes_with;
 use super::run::Run;
@@ -94,9 +94,10 @@ impl Peer {
         // One page that a reader waits for is in a hurry, and those around it are not.
         let of_pages = run.each(|task| wanted(task.urgency, task.page_fetch.is_demanded()));
         let page = peers.page_ref(&first.entry, &first.pfs, first.page_fetch.page);
-        let range = offset..offset + len as u64;
+        let (range, job) = (offset..offset + len as u64, job_of(first));
         let answer = self.with_link(peers, node, (number, link), &page.file.version, |link, deadline| {
             add(&peers.counters.peer_requests_total, 1);
+            let reason = (reason, job.clone());
             link.pages((&peers.counters, &page), reason, run.file(), range.clone(), deadline)
         });
         run.trim(&peers.cache);

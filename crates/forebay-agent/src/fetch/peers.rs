@@ -440,7 +440,9 @@ impl Peer {
         let Some(node) = self.node(peers) else { return place.of.fetch_here(place.page) };
         let page = peers.page_ref(place.of.entry(), place.of.pfs(), place.page);
         let link = (number, link);
-        match self.with_link(peers, &node, link, &page.file.version, |link, d| link.fetch(&page, d)) {
+        let job = place.of.pfs().account().map(|account| account.name.clone()).unwrap_or_default();
+        let fetch = |link: &mut Link, deadline| link.fetch(&page, job.clone(), deadline);
+        match self.with_link(peers, &node, link, &page.file.version, fetch) {
             Answer::Done(fetched_bytes) => {
                 add(&peers.counters.pages_placed_total, 1);
                 place.of.page_placed(place.page, &self.name, place.begun || fetched_bytes > 0);

@@ -16,6 +16,7 @@ use crate::counters::{Counters, add};
 use crate::lock::lock;
 use crate::mounts::MountState;
 use crate::scheduler::Scheduler;
+use crate::traffic::account::Way;
 use forebay_pfs::FileFacts;
 use forebay_pfs::layout::MOOSEFS_CHUNK_BYTES;
 use forebay_pfs::read::reopen;
@@ -450,6 +451,10 @@ impl Pfs {
         // One that is divided among servers says little about one that is not.
         if stripe_bytes == 0 {
             lock(&self.waiting[task.entry.mount].cost).observe(got as u64, began.elapsed().as_nanos() as u64);
+        }
+        if let Some(account) = task.pfs.account() {
+            let layout = mount.config.layout.then(|| task.entry.layout(pfs.as_fd())).flatten();
+            account.moved(task.entry.mount, layout, Way::Read, (offset, got as u64), began.elapsed());
         }
         mount.fetched_bytes.fetch_add(got as u64, Ordering::Relaxed);
         add(&self.counters.fetched_bytes, got as u64);

@@ -10,6 +10,7 @@ use crate::cache::page_fetch::{FetchState, PageFetch, Watcher};
 use crate::counters::add;
 use forebay_policy::fetch_order::Urgency;
 use forebay_store::State;
+use forebay_wire::JobName;
 use forebay_wire::peer::{PageRef, PeerReply, RUN_BYTES_MAX, Wanted};
 use std::io;
 use std::ops::RangeInclusive;
@@ -53,13 +54,13 @@ impl Serving<'_> {
     /// Sends adjacent pages; the inner error is what is to be said instead.
     pub(super) fn pages(
         &mut self,
-        first: &PageRef,
+        (first, job): (&PageRef, &JobName),
         count: u32,
         wanted: Wanted,
         deadline: Instant,
     ) -> io::Result<Result<(), PeerReply>> {
         let (urgency, patience) = hurry(wanted, deadline);
-        let found = self.find_run(first, count, urgency, patience);
+        let found = self.find_run((first, job), count, urgency, patience);
         let (found, count) = match found.and_then(|found| found.wait(patience).map(|count| (found, count))) {
             Ok(found) => found,
             Err(reply) => return Ok(Err(reply)),
@@ -90,7 +91,7 @@ impl Serving<'_> {
     /// Finds the pages, or puts them on their way; waits until `until` for their file to be opened.
     fn find_run(
         &self,
-        first: &PageRef,
+        (first, job): (&PageRef, &JobName),
         count: u32,
         urgency: Urgency,
         until: Instant,
@@ -112,7 +113,7 @@ impl Serving<'_> {
         let on_its_way = known.as_ref().is_some_and(|entry| {
             numbers.clone().all(|page| entry.is_being_fetched(page) || is_here(entry, page))
         });
-        let pfs = server.files.open(&first.file, until)?;
+        let pfs = self.open_for(&first.file, job, until)?;
         // Kept until all of them have come.
         let leave = match urgency {
             Urgency::Plan if !on_its_way => {

@@ -43,7 +43,7 @@ use forebay_wire::peer::{
 };
 use forebay_wire::proving::{Place, Proving};
 use forebay_wire::shuffle::{App, Block};
-use forebay_wire::{FileRef, Refusal, frame};
+use forebay_wire::{FileRef, JobName, Refusal, frame};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use std::io;
 use std::net::TcpStream;
@@ -299,24 +299,24 @@ impl<'a> Serving<'a> {
                 continue;
             }
             match request {
-                PeerRequest::Page { page, from, wanted, role, deadline_ms } => {
+                PeerRequest::Page { page, from, wanted, role, job, deadline_ms } => {
                     let deadline = deadline_of(deadline_ms);
                     self.stream.set_timeout(Some(left(deadline)?))?;
-                    if let Err(refusal) = self.page(&page, from, (wanted, role), deadline)? {
+                    if let Err(refusal) = self.page((&page, &job), from, (wanted, role), deadline)? {
                         frame::send(&mut self.stream, &refusal)?;
                     }
                 }
-                PeerRequest::Pages { first, count, wanted, deadline_ms } => {
+                PeerRequest::Pages { first, count, wanted, job, deadline_ms } => {
                     let deadline = deadline_of(deadline_ms);
                     self.stream.set_timeout(Some(left(deadline)?))?;
-                    if let Err(refusal) = self.pages(&first, count, wanted, deadline)? {
+                    if let Err(refusal) = self.pages((&first, &job), count, wanted, deadline)? {
                         frame::send(&mut self.stream, &refusal)?;
                     }
                 }
-                PeerRequest::Fetch { page, deadline_ms } => {
+                PeerRequest::Fetch { page, job, deadline_ms } => {
                     let deadline = deadline_of(deadline_ms);
                     self.stream.set_timeout(Some(left(deadline)?))?;
-                    let reply = self.fetch(&page, deadline).unwrap_or_else(|reply| reply);
+                    let reply = self.fetch(&page, &job, deadline).unwrap_or_else(|reply| reply);
                     frame::send(&mut self.stream, &reply)?;
                 }
                 PeerRequest::Check { file, page_bytes, pages } => {
@@ -483,7 +483,7 @@ impl<'a> Serving<'a> {
     /// Sends a page; the inner error is what is to be said instead of the next piece.
     fn page(
         &mut self,
-        page: &PageRef,
+        (page, job): (&PageRef, &JobName),
         mut from: u64,
         (wanted, role): (Wanted, Role),
         deadline: Instant,
@@ -491,7 +491,7 @@ impl<'a> Serving<'a> {
         let (found, patience) = match role {
             Role::Owner => {
                 let (urgency, patience) = hurry(wanted, deadline);
-                (self.find(page, urgency, patience), patience)
+                (self.find(page, job, urgency, patience), patience)
             }
             // The owner has told all of them to wait.
             Role::Relay => (self.passed_on(page), patience(deadline)),
@@ -652,9 +652,9 @@ impl<'a> Serving<'a> {
     }
 
     /// Fetches a page into this tier.
-    fn fetch(&self, page: &PageRef, deadline: Instant) -> Result<PeerReply, PeerReply> {
+    fn fetch(&self, page: &PageRef, job: &JobName, deadline: Instant) -> Result<PeerReply, PeerReply> {
         let until = patience(deadline).min(Instant::now() + PATIENCE_AHEAD);
-        let (entry, page_fetch, mine) = match self.find(page, Urgency::Load, until)? {
+        let (entry, page_fetch, mine) = match self.find(page, job, Urgency::Load, until)? {
             Found::Whole(_) => return Ok(PeerReply::Fetched { fetched_bytes: 0 }),
             Found::Coming(entry, page_fetch, mine) => (entry, page_fetch, mine),
         };
@@ -732,7 +732,13 @@ impl<'a> Serving<'a> {
     }
 
     /// Finds the page or puts it on its way; waits until `until` for its file to be opened.
-    fn find(&self, page: &PageRef, urgency: Urgency, until: Instant) -> Result<Found, PeerReply> {
+    fn find(
+        &self,
+        page: &PageRef,
+        job: &JobName,
+        urgency: Urgency,
+        until: Instant,
+    ) -> Result<Found, PeerReply> {
         let (server, page_bytes) = (self.server, page.page_bytes);
         let mount = self.mount_of(page, page.page)?;
         let known = server.cache.find_version(mount, &page.file.version);
@@ -743,7 +749,7 @@ impl<'a> Serving<'a> {
         {
             return Ok(Found::Whole(entry));
         }
-        let pfs = server.files.open(&page.file, until)?;
+        let pfs = self.open_for(&page.file, job, until)?;
         let leave = match urgency {
             Urgency::Plan if !on_its_way => {
                 let leave = server.requests.pass(mount, Instant::now() + PATIENCE_AHEAD);
@@ -763,6 +769,17 @@ impl<'a> Serving<'a> {
             }
         }
         Err(PeerReply::Busy("the copy is being removed".into()))
+    }
+
+    /// A file, to be read for a job of the asking node. The job's limit is that node's to keep.
+    pub(super) fn open_for(
+        &self,
+        file: &FileRef,
+        job: &JobName,
+        until: Instant,
+    ) -> Result<Arc<PfsFile>, PeerReply> {
+        let account = self.server.fetch.traffic.account(job.user, &job.job);
+        Ok(Arc::new(self.server.files.open(file, until)?.of_job(account)))
     }
 
     pub(super) fn entry(

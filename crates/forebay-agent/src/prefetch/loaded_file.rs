@@ -18,9 +18,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 /// How often what has gone from other nodes is fetched again before the file is given up.
 const AGAIN_MAX: u32 = 3;
+
+/// A load whose job has moved as much as it may looks so often whether it was cancelled.
+const HELD_LOOK: Duration = Duration::from_secs(1);
 
 /// What is loaded of a file.
 #[derive(Debug)]
@@ -137,6 +141,14 @@ impl FetchFor for Arc<FileLoad> {
     fn wait_to_read(&self, next: &Next) -> Option<ReadId> {
         if lock(&self.failure).is_some() {
             return None;
+        }
+        let is_over = || self.job.is_cancelled();
+        if let Some(account) = self.pfs.account() {
+            while !account.take(next.fetch_bytes(), Instant::now() + HELD_LOOK, is_over) {
+                if is_over() {
+                    return None;
+                }
+            }
         }
         let (scheduler, by) = (&self.fetch.scheduler, By::Load(self.job.id()));
         let read = scheduler.wait_to_read(by, next.mount(), next.fetch_bytes(), false, None)?;

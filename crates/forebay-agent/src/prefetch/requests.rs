@@ -25,6 +25,8 @@ use crate::mounts::by_path::{ByPath, NoPath, open_by_path};
 use crate::mounts::seal::Unsettled;
 use crate::scheduler::{Permit, Scheduler};
 use crate::stop::Stop;
+use crate::traffic::account::Account;
+use crate::user_limits::PfsFile;
 use forebay_pfs::lease::Opened;
 use forebay_policy::fetch_order::Urgency;
 use forebay_policy::merge_gap::{self, goes_on};
@@ -39,6 +41,9 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+/// A feeder whose job has moved as much as it may looks so often whether its request is over.
+const HELD_LOOK: Duration = Duration::from_secs(1);
 
 /// Requests at a time; each has a thread while it is fed. A stage of a job has a few.
 const REQUESTS_MAX: usize = 256;
@@ -127,8 +132,9 @@ impl Requests {
         drop(state);
         let all: u64 = request.parts.iter().map(|p| p.len).sum();
         let requests = self.clone();
+        let account = self.fetch.traffic.account(request.job.user, &request.job.job);
         let spawned = accepted.then(|| {
-            let feed = move || Feeder { requests, ticket }.feed(&request);
+            let feed = move || Feeder { requests, ticket, account }.feed(&request);
             std::thread::Builder::new().name("request".into()).stack_size(STACK_BYTES).spawn(feed)
         });
         if !matches!(spawned, Some(Ok(_))) {
@@ -309,6 +315,8 @@ impl Watcher for RequestedPages {
 struct Feeder {
     requests: Arc<Requests>,
     ticket: Ticket,
+    /// Of the job that will read them.
+    account: Arc<Account>,
 }
 
 /// A file of a request, open.
@@ -382,7 +390,8 @@ impl Feeder {
         // stops what it has begun: megabytes for each open file. Advice: no harm if it is not
         // taken.
         let _ = fadvise(&opened, 0, None, Advice::Random);
-        let source = Source { entry, pfs: Arc::new(opened.into()) };
+        let pfs = PfsFile::from(opened).of_job(self.account.clone());
+        let source = Source { entry, pfs: Arc::new(pfs) };
         Some(File { feeder: self, number, source, failed_before: self.failed_bytes() })
     }
 
@@ -462,7 +471,13 @@ impl FetchFor for RequestedFile<'_> {
     const URGENCY: Urgency = Urgency::Plan;
 
     fn wait_to_read(&self, next: &Next) -> Option<ReadId> {
-        let Feeder { requests, ticket } = self.feeder;
+        let Feeder { requests, ticket, account } = self.feeder;
+        let is_over = || !requests.is_live(*ticket) || requests.stop.is_stopping();
+        while !account.take(next.fetch_bytes(), Instant::now() + HELD_LOOK, is_over) {
+            if is_over() {
+                return None;
+            }
+        }
         let is_short = requests.fetch.has_small_pages(&next.entry);
         let (by, bytes) = (By::Request(ticket.serial), next.fetch_bytes());
         requests.scheduler().wait_to_read(by, next.mount(), bytes, is_short, None)

@@ -19,6 +19,14 @@ fn not_allowed() -> Answer {
 
 /// Releases one file.
 pub fn evict_file(connection: &Connection, file: Admitted) -> Answer {
+    let answer = evict_one(connection, file);
+    if let Some((Reply::Evicted { bytes, .. }, _)) = &answer {
+        connection.node.audit.note_evicted(connection.peer, *bytes);
+    }
+    answer
+}
+
+fn evict_one(connection: &Connection, file: Admitted) -> Answer {
     let node = &connection.node;
     node.cache.release_unmapped();
     match node.cache.find(file.mount, &file.facts) {
@@ -117,6 +125,7 @@ pub fn status(node: &Node) -> Status {
         cluster: node.cluster.status(),
         counters,
         mounts: mounts.map(|(number, mount)| mount.status(node.fetch.pfs.load(number))).collect(),
+        traffic: node.fetch.traffic.status(),
     }
 }
 

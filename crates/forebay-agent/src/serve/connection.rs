@@ -7,7 +7,7 @@
 
 use super::closer::{Sent, USER_MAX};
 use super::jobs::room_for_reported;
-use super::session::{Connection, Node, reply};
+use super::session::{Connection, Node, Ring, reply};
 use crate::counters::add;
 use crate::jobs::job_state::Size;
 use crate::lock::lock;
@@ -127,12 +127,13 @@ impl Clients {
         channel.set_send_timeout(SEND_TIME)?;
         let (peer, groups) = (channel.peer()?, channel.groups()?);
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
-        greet(&self.node, &channel, id)?;
+        greet(&self.node, &channel, (id, peer.uid))?;
         let connection = Connection {
             node: self.node.clone(),
             id,
             peer,
             groups,
+            account: self.node.fetch.traffic.account(peer.uid, ""),
             load: None,
             stage: None,
             job: None,
@@ -190,7 +191,7 @@ impl Drop for Counted {
 }
 
 /// Exchanges the first packets, and hands out the ring.
-fn greet(node: &Node, channel: &Channel, id: u64) -> io::Result<()> {
+fn greet(node: &Node, channel: &Channel, (id, uid): (u64, u32)) -> io::Result<()> {
     let mut packet = [0u8; HELLO_BYTES_MAX];
     // No descriptor is taken before it is known who sends it and why.
     let limits = Limits { deadline: Some(Instant::now() + HELLO_TIME), fds: 0 };
@@ -211,7 +212,7 @@ fn greet(node: &Node, channel: &Channel, id: u64) -> io::Result<()> {
         channel.send(&Welcome { protocol: PROTOCOL, protocol_fits: false, message }, &[])?;
         return Err(io::Error::other("another protocol"));
     }
-    let ring = if hello.want_ring { make_ring(node, id) } else { None };
+    let ring = if hello.want_ring { make_ring(node, (id, uid)) } else { None };
     let welcome = Welcome { protocol: PROTOCOL, protocol_fits: true, message: String::new() };
     match ring {
         None => channel.send(&welcome, &[]),
@@ -228,10 +229,11 @@ fn refuse_garbage(node: &Node) -> io::Result<()> {
 }
 
 /// A client without a ring is served all the same; its pages just age faster.
-fn make_ring(node: &Node, id: u64) -> Option<OwnedFd> {
+fn make_ring(node: &Node, (id, uid): (u64, u32)) -> Option<OwnedFd> {
     let reader = RingReader::new(ring::create().ok()?).ok()?;
     let fd = reader.fd().try_clone_to_owned().ok()?;
-    lock(&node.rings).insert(id, reader);
+    let account = node.fetch.traffic.account(uid, "");
+    lock(&node.rings).insert(id, Ring { reader, account });
     Some(fd)
 }
 

@@ -5,6 +5,7 @@ use super::session::{Answer, Connection, refuse, reply};
 use crate::mounts::admit::Admitted;
 use crate::write_back::newest::Newest;
 use crate::write_back::{Drained, Opening, Taken, WriteBack};
+use forebay_wire::traffic::is_job_name;
 use forebay_wire::{GuestMode, Refusal, Reply, SecondPlace};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -30,7 +31,12 @@ pub fn absorb(
     let sender = connection.peer.uid;
     let owner = owner.filter(|_| connection.node.shares.is_operator(sender)).unwrap_or(sender);
     let again = connection.node.cluster.has_others().then(|| pfs.try_clone());
-    match connection.node.write_back.absorb((owner, job), file, pfs, is_wanted, opening) {
+    // An operator's mount says for whom it has opened the file, and perhaps for which job.
+    let account = match job.filter(|job| is_job_name(job)) {
+        None if owner == sender => connection.account.clone(),
+        job => connection.node.fetch.traffic.account(owner, job.unwrap_or_default()),
+    };
+    match connection.node.write_back.absorb((job, account), file, pfs, is_wanted, opening) {
         Ok(Taken::Here(got)) => {
             Some((Reply::Dirty { copy: got.copy, size: got.size }, vec![got.content, got.words]))
         }

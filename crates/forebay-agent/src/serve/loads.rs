@@ -33,7 +33,10 @@ pub fn files(connection: &Connection, first_index: u64, fds: Vec<Sent>) -> Answe
     let Some(job) = &connection.load else {
         return reply(Reply::Refused(Refusal::Invalid("no load was begun".into())));
     };
-    let keep = |sent: Sent| connection.node.shares.keep_file(connection.peer.uid, sent.fd);
+    let keep = |sent: Sent| {
+        let kept = connection.node.shares.keep_file(connection.peer.uid, sent.fd)?;
+        Ok::<_, Refusal>(kept.of_job(connection.account.clone()))
+    };
     match fds.into_iter().map(keep).collect() {
         Ok(files) => match job.add(first_index, files) {
             true => reply(Reply::Done),

@@ -17,7 +17,7 @@ use forebay_wire::{PageRun, Refusal, Reply};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Most pages one prefetch may ask for; a window of 64 MiB in pages of 64 KiB.
 const PREFETCH_PAGES_MAX: u64 = 1024;
@@ -33,6 +33,9 @@ fn most_pages(page_bytes: u64) -> u64 {
 /// A share of the capacity, one in four, that pages fetched ahead and not yet read may take in one
 /// request.
 const AHEAD_SHARE: u64 = 4;
+
+/// A reader whose job has moved as much as it may hears so within this time, and asks again.
+const HELD_MAX: Duration = Duration::from_secs(1);
 
 /// What a fetch asks for.
 pub struct Wanted {
@@ -95,6 +98,10 @@ pub fn fetch(connection: &Connection, file: Admitted, fd: OwnedFd, wanted: &Want
         match fetch_and_wait(connection, &entry, &pfs, wanted, ahead.as_ref()) {
             Outcome::Ready => return ready(connection, &entry, wanted.copy),
             Outcome::Gone => {}
+            Outcome::Held => {
+                node.cache.drop_if_empty(&entry);
+                return reply(Reply::Waits);
+            }
             Outcome::Late => return reply(Reply::TimedOut),
             Outcome::Failed(e) => return failed(&file, e),
         }
@@ -105,7 +112,8 @@ pub fn fetch(connection: &Connection, file: Admitted, fd: OwnedFd, wanted: &Want
 /// Keeps a client's file for as long as pages of it are under way.
 fn keep_file(connection: &Connection, file: &Admitted, fd: OwnedFd) -> Result<PfsFile, Refusal> {
     let node = &connection.node;
-    Ok(node.shares.keep_file(connection.peer.uid, fd)?.for_fetching(&node.mounts[file.mount]))
+    let kept = node.shares.keep_file(connection.peer.uid, fd)?.of_job(connection.account.clone());
+    Ok(kept.for_fetching(&node.mounts[file.mount]))
 }
 
 /// Pages to fetch for which nobody waits.
@@ -156,7 +164,9 @@ impl<'a> Ahead<'a> {
         let run = |run: &PageRun| run.first_page..run.first_page.saturating_add(run.pages);
         let pages = self.runs.iter().flat_map(run).take(self.count);
         let absent = |page: &u32| u64::from(*page) < in_file && copy.word(*page).state == State::Absent;
-        for pages in adjacent(pages.filter(absent)) {
+        let pages: Vec<u32> = pages.filter(absent).collect();
+        let afforded = connection.account.afford(pages.len(), entry.geometry().page_bytes);
+        for pages in adjacent(pages.into_iter().take(afforded)) {
             if connection.node.fetch.request_run(entry, pages, &self.pfs, Urgency::Ahead, None).is_none() {
                 return;
             }
@@ -183,6 +193,8 @@ fn entry_for(connection: &Connection, file: &Admitted, pfs: &Arc<PfsFile>) -> Re
 enum Outcome {
     Ready,
     Gone,
+    /// By the rate limit of the job.
+    Held,
     Late,
     Failed(FetchError),
 }
@@ -202,8 +214,16 @@ fn fetch_and_wait(
     let last = ((end - 1) / geometry.page_bytes) as u32;
     let Ok(file) = connection.node.cache.file(entry) else { return Outcome::Gone };
     let needed = |page: u32| (end - u64::from(page) * geometry.page_bytes).min(geometry.page_len(page));
+    let missing: Vec<u32> = (first..=last).filter(|page| !file.word(*page).covers(needed(*page))).collect();
+    // Whoever joins a fetch that is under way moves nothing.
+    let moved = missing.iter().filter(|page| !entry.is_being_fetched(**page));
+    let bytes = moved.map(|page| geometry.page_len(*page)).sum();
+    let left = wanted.deadline.saturating_duration_since(Instant::now());
+    if !connection.account.take(bytes, Instant::now() + HELD_MAX.min(left / 2), || false) {
+        return Outcome::Held;
+    }
     let mut page_fetches = Vec::new();
-    for pages in adjacent((first..=last).filter(|page| !file.word(*page).covers(needed(*page)))) {
+    for pages in adjacent(missing.into_iter()) {
         match connection.node.fetch.request_run(entry, pages, pfs, Urgency::Demand, None) {
             Some(run) => {
                 page_fetches.extend(run.into_iter().map(|page_fetch| (needed(page_fetch.page), page_fetch)))
@@ -336,7 +356,7 @@ fn start_refill(
         return false;
     };
     let Ok(entry) = entry_for(connection, file, &pfs) else { return false };
-    if u64::from(page) >= entry.geometry().pages() {
+    if u64::from(page) >= entry.geometry().pages() || connection.account.afford(1, page_bytes) == 0 {
         node.cache.drop_if_empty(&entry);
         return false;
     }

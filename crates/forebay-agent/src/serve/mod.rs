@@ -14,6 +14,7 @@
 //! | `shuffle` | map outputs |
 //! | `jobs` | what jobs report |
 //! | `phases` | what HPC jobs report of their I/O phases |
+//! | `traffic` | jobs and their rate limits; the log |
 //! | `admin` | what operators and the command line request |
 //! | `session`, `write_staging` | what a client has here while it is connected |
 //! | `closer` | closes descriptors that may hang |
@@ -38,5 +39,6 @@ pub mod requests;
 pub mod scratch;
 pub mod session;
 pub mod shuffle;
+pub mod traffic;
 pub mod write;
 pub mod write_staging;

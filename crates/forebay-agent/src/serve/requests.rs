@@ -4,7 +4,7 @@ use super::closer::Sent;
 use super::session::{Answer, Connection, reply};
 use super::{
     admin, checkpoints, dirty, guest, health, jobs, layout, loads, miss, open, phases, pins, scratch,
-    shuffle, write,
+    shuffle, traffic, write,
 };
 use crate::jobs::job_state::Size;
 use crate::mounts::admit::{Admitted, NoFile, admit_at, require_writer};
@@ -15,10 +15,53 @@ use rustix::fs::OFlags;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+/// An administrative command, for the audit log. Evictions of single files are noted
+/// together.
+fn administrative(request: &Request) -> Option<String> {
+    Some(match request {
+        Request::EvictAll => "evict --all".to_owned(),
+        Request::SetCapacity { bytes } => format!("capacity {bytes}"),
+        Request::Shutdown => "down".to_owned(),
+        Request::UnpinCopy(copy) => format!("unpin copy {copy}"),
+        Request::DirtyExport(copy) => format!("rescue --number {copy}"),
+        Request::DirtyDrop(copy) => format!("rescue --number {copy} --drop"),
+        Request::SetLimit { job, user, rate_bytes_per_s } => {
+            let rate = rate_bytes_per_s.map_or("none".to_owned(), |rate| format!("{rate}B/s"));
+            let user = user.map_or(String::new(), |user| format!(" --user {user}"));
+            format!("limit {job} {rate}{user}")
+        }
+        Request::SetLog { filter, at_coordinator } if !filter.is_empty() => {
+            format!("log {filter}{}", if *at_coordinator { " --coordinator" } else { "" })
+        }
+        _ => return None,
+    })
+}
+
 impl Connection {
     /// Answers a request; for what it reports about a job, `reported` is its size and the room for
     /// it.
     pub fn answer(
+        &mut self,
+        request: Request,
+        fds: Vec<Sent>,
+        reported: Option<(Size, Reservation)>,
+    ) -> Answer {
+        let command = administrative(&request);
+        let answer = self.dispatch(request, fds, reported);
+        if let Some(command) = command {
+            let result = match &answer {
+                Some((Reply::Refused(refusal), _)) => format!("refused: {refusal}"),
+                Some((Reply::Failed { message, .. }, _)) => format!("failed: {message}"),
+                Some((Reply::Evicted { bytes, .. }, _)) => format!("done, {bytes} bytes released"),
+                _ => "done".to_owned(),
+            };
+            let by = (self.peer, self.node.shares.is_operator(self.peer.uid));
+            self.node.audit.note(by, &command, &result);
+        }
+        answer
+    }
+
+    fn dispatch(
         &mut self,
         request: Request,
         mut fds: Vec<Sent>,
@@ -47,6 +90,17 @@ impl Connection {
             Request::PinFile(on) => self.with_file(fds, |c, file, fd| pins::pin_file(c, file, &fd, on)),
             Request::UnpinCopy(copy) => pins::unpin_copy(self, copy),
             Request::EvictFile => self.with_file(fds, |c, file, _| admin::evict_file(c, file)),
+            Request::SetJob(job) => {
+                traffic::set_job(self, &job);
+                None
+            }
+            Request::SetLimit { job, user, rate_bytes_per_s } => {
+                traffic::set_limit(self, job, user, rate_bytes_per_s)
+            }
+            Request::Limits => traffic::limits(self),
+            Request::MayPass { bytes } => traffic::may_pass(self, bytes),
+            Request::SetLog { filter, at_coordinator } => traffic::set_log(self, filter, at_coordinator),
+            Request::LastLog => traffic::last_log(self),
             Request::EvictAll => admin::evict_all(self),
             Request::LoadBegin { rate_bytes_per_s } => loads::begin(self, rate_bytes_per_s),
             Request::LoadFiles { first_index } => loads::files(self, first_index, fds),

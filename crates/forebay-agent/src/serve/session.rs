@@ -4,6 +4,7 @@ use super::closer::Closer;
 use super::guest_connection::Guest;
 use super::guest_mount::GuestMounts;
 use super::write_staging::Stage;
+use crate::audit::Audit;
 use crate::cache::Cache;
 use crate::cluster::Cluster;
 use crate::config::Config;
@@ -22,6 +23,7 @@ use crate::phases::board::Phases;
 use crate::prefetch::load::LoadJob;
 use crate::shuffle::Shuffles;
 use crate::stop::Stop;
+use crate::traffic::account::Account;
 use crate::user_limits::{Share, Shares};
 use crate::write_back::WriteBack;
 use crate::write_back::copies::Wanted;
@@ -77,11 +79,13 @@ pub struct Node {
     /// Descriptors for programs that write files of other nodes.
     pub guest_mounts: GuestMounts,
     /// Rings of the connected clients, by connection.
-    pub rings: Mutex<BTreeMap<u64, RingReader>>,
+    pub rings: Mutex<BTreeMap<u64, Ring>>,
     /// Open connections.
     pub connections: AtomicUsize,
     /// Closes what is not of a mount.
     pub closer: Closer,
+    /// Administrative commands.
+    pub audit: Audit,
     /// The agent's end.
     pub stop: Arc<Stop>,
     /// When it started.
@@ -92,8 +96,9 @@ impl Node {
     /// Takes the touches of pages from the clients' rings. Called when there is time.
     pub fn drain_rings(&self) {
         let mut keys = Vec::new();
-        for ring in lock(&self.rings).values_mut() {
-            ring.drain(&mut keys);
+        for Ring { reader, account } in lock(&self.rings).values_mut() {
+            reader.drain(&mut keys);
+            reader.set_limited(account.is_limited());
         }
         self.touch(&keys);
     }
@@ -117,6 +122,15 @@ impl Node {
     }
 }
 
+/// The ring of a process, and the job that it is of.
+#[derive(Debug)]
+pub struct Ring {
+    /// What it has touched.
+    pub reader: RingReader,
+    /// Its job.
+    pub account: Arc<Account>,
+}
+
 /// State of one connection.
 pub struct Connection {
     /// What its requests act on.
@@ -127,6 +141,8 @@ pub struct Connection {
     pub peer: Peer,
     /// Its groups, the first one first.
     pub groups: Vec<u32>,
+    /// Of its job.
+    pub account: Arc<Account>,
     /// The load begun on it.
     pub load: Option<Arc<LoadJob>>,
     /// The file being written through.
@@ -185,9 +201,9 @@ impl Drop for Connection {
         // What it has used last is not lost with it: many programs are gone before the ring is
         // looked at.
         let ring = lock(&self.node.rings).remove(&self.id);
-        if let Some(mut ring) = ring {
+        if let Some(Ring { mut reader, .. }) = ring {
             let mut keys = Vec::new();
-            ring.drain(&mut keys);
+            reader.drain(&mut keys);
             self.node.touch(&keys);
         }
     }

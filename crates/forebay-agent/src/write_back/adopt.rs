@@ -115,7 +115,8 @@ impl WriteBack {
         let room = self.cache.hold_existing(&self.shares, uid, Class::Dirty, bytes);
         let descriptors = self.shares.share_existing(Kind::Descriptors, uid, FILE_DESCRIPTORS);
         let place = (record, mount.unwrap_or(0));
-        let mut dirty = Dirty::new(copy, place, content, (room, descriptors), self.now());
+        let account = self.traffic.account(uid, &place.0.job);
+        let mut dirty = Dirty::new(copy, place, content, (room, descriptors, account), self.now());
         if mount.is_none() {
             self.park(&mut dirty, libc::ENOENT, format!("no mount `{label}` is served any more"));
         }

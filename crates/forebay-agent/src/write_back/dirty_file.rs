@@ -1,6 +1,7 @@
 //! One dirty file as the agent keeps it.
 
 use crate::cache::held::Held;
+use crate::traffic::account::Account;
 use crate::user_limits::Share;
 use forebay_pfs::FileFacts;
 use forebay_policy::drain::Outlook;
@@ -146,6 +147,8 @@ pub struct Dirty {
     pub copying: Copying,
     /// Programs find it by its inode: the PFS does not have the newest of it.
     pub is_listed: bool,
+    /// Of the job that writes it.
+    pub account: Arc<Account>,
 }
 
 impl Dirty {
@@ -154,7 +157,7 @@ impl Dirty {
         copy: u64,
         (record, mount): (DirtyRecord, usize),
         content: OwnedFd,
-        (room, descriptors): (Held, Share),
+        (room, descriptors, account): (Held, Share, Arc<Account>),
         now: Nanos,
     ) -> Self {
         Dirty {
@@ -184,6 +187,7 @@ impl Dirty {
             error: String::new(),
             copying: Copying::default(),
             is_listed: false,
+            account,
             record,
         }
     }

@@ -180,6 +180,7 @@ impl WriteBack {
                 kept_for: Some(from.to_owned()),
                 ..SecondCopy::default()
             },
+            job: String::new(),
         };
         record.store(&self.cache.tier, copy)?;
         let content = self.cache.tier.open_dirty(copy, OFlags::RDONLY)?;
@@ -421,7 +422,8 @@ impl WriteBack {
         );
         let ino = record.ino;
         let place = (record, mount);
-        let mut dirty = Dirty::new(copy, place, content, (room, descriptors), self.now());
+        let account = self.traffic.account(place.0.uid, &place.0.job);
+        let mut dirty = Dirty::new(copy, place, content, (room, descriptors, account), self.now());
         self.set_listed(&mut dirty, true);
         state.by_inode.insert((dirty.mount, ino), copy);
         state.files.insert(copy, dirty);

@@ -48,6 +48,8 @@ use crate::mounts::admit::Admitted;
 use crate::mounts::opened_path::opened_path;
 use crate::scheduler::Scheduler;
 use crate::stop::Stop;
+use crate::traffic::account::Account;
+use crate::traffic::jobs::Traffic;
 use crate::user_limits::{Kind, Shares};
 use dirty_file::{Dirty, Phase, Stamp};
 use elsewhere::Elsewhere;
@@ -114,6 +116,7 @@ pub struct WriteBack {
     shares: Arc<Shares>,
     counters: Arc<Counters>,
     scheduler: Arc<Scheduler>,
+    traffic: Arc<Traffic>,
     stop: Arc<Stop>,
     index: Option<DirtyIndex>,
     /// Second copies on a disk of this node.
@@ -237,6 +240,7 @@ impl WriteBack {
             shares,
             counters: fetch.counters.clone(),
             scheduler: fetch.scheduler.clone(),
+            traffic: fetch.traffic.clone(),
             stop,
             index: index.ok(),
             log,
@@ -263,29 +267,30 @@ impl WriteBack {
         lock(&self.state)
     }
 
-    /// A program of user `uid`, of a job perhaps, has opened an empty file for writing, or one that
-    /// is dirty. `pfs` is the file, open for writing at any offset. What it writes goes to the
-    /// content that it gets. A file that is not dirty stays so unless that `is_wanted`.
+    /// A program, of a job perhaps, has opened an empty file for writing, or one that is dirty. It
+    /// writes for `account`. `pfs` is the file, open for writing at any offset. What it writes goes
+    /// to the content that it gets. A file that is not dirty stays so unless that `is_wanted`.
     ///
     /// # Errors
     /// It is to write to the PFS: no room, no agent of its own, a file that is not empty.
     pub fn absorb(
         &self,
-        (uid, job): (u32, Option<&str>),
+        (job, account): (Option<&str>, Arc<Account>),
         file: &Admitted,
         pfs: OwnedFd,
         is_wanted: bool,
         opening: Opening,
     ) -> Result<Taken, Refusal> {
+        let uid = account.name.user;
         let path = opened_path(pfs.as_fd());
         let again = if opening.truncated { pfs.try_clone().ok() } else { None };
         let clean = self.clean_version((file.mount, file.facts.version.ino));
-        let mut absorbed = self.absorb_or_not(uid, file, pfs, is_wanted, opening);
+        let mut absorbed = self.absorb_or_not(&account, file, pfs, is_wanted, opening);
         if absorbed.is_err()
             && let Some(pfs) = again
             && let Some(facts) = self.empty_again(file.mount, pfs.as_fd(), clean)
         {
-            absorbed = self.absorb_or_not(uid, &Admitted { facts, ..*file }, pfs, is_wanted, opening);
+            absorbed = self.absorb_or_not(&account, &Admitted { facts, ..*file }, pfs, is_wanted, opening);
         }
         match &absorbed {
             Ok(Taken::Here(absorbed)) => self.note_opened(uid, job, absorbed.copy),
@@ -322,13 +327,14 @@ impl WriteBack {
 
     fn absorb_or_not(
         &self,
-        uid: u32,
+        account: &Arc<Account>,
         file: &Admitted,
         pfs: OwnedFd,
         is_wanted: bool,
         opening: Opening,
     ) -> Result<Taken, Refusal> {
         let Opening { flags, truncated, guest } = opening;
+        let uid = account.name.user;
         let invalid = |why: &str| Refusal::Invalid(why.into());
         if self.index.is_none() {
             return Err(invalid("write-back is not possible on this node"));
@@ -371,7 +377,7 @@ impl WriteBack {
                 let joined = joined.unwrap_or_else(|| Err(invalid("the file has just been written")));
                 joined.map(Taken::Here)
             }
-            Ok(None) => self.absorb_new((uid, key), file, pfs, flags).map(Taken::Here),
+            Ok(None) => self.absorb_new((account, key), file, pfs, flags).map(Taken::Here),
             Ok(Some(holder)) if is_dirty_at(holder) => Ok(Taken::Elsewhere),
             Ok(Some(_)) => Err(invalid("programs of several nodes write the file")),
         }
@@ -404,11 +410,12 @@ impl WriteBack {
     /// Absorbs a file that is empty and claimed.
     fn absorb_new(
         &self,
-        (uid, key): (u32, (usize, u64)),
+        (account, key): (&Arc<Account>, (usize, u64)),
         file: &Admitted,
         pfs: OwnedFd,
         flags: OFlags,
     ) -> Result<Absorbed, Refusal> {
+        let uid = account.name.user;
         let invalid = |why: &str| Refusal::Invalid(why.into());
         let room = self.hold(uid, FILE_BYTES + LEAST_AHEAD_BYTES)?;
         let descriptors = self.shares.share(Kind::Descriptors, uid, FILE_DESCRIPTORS)?;
@@ -425,6 +432,7 @@ impl WriteBack {
             is_draining: false,
             leaves: None,
             second: SecondCopy::default(),
+            job: account.name.job.clone(),
         };
         let tier = &self.cache.tier;
         let made = tier.create_copy(copy).and_then(|content| {
@@ -442,7 +450,8 @@ impl WriteBack {
             Refusal::NoRoom
         })?;
         let pfs = Arc::new(pfs);
-        let mut dirty = Dirty::new(copy, (record, file.mount), content, (room, descriptors), self.now());
+        let takes = (room, descriptors, account.clone());
+        let mut dirty = Dirty::new(copy, (record, file.mount), content, takes, self.now());
         (dirty.pfs, dirty.words, dirty.phase) = (Some(pfs.clone()), Some(words), Phase::Open);
         let absorbed = self.join(copy, &mut dirty, uid, flags, false).inspect_err(|_| self.unlink(copy))?;
         let mut state = loop {

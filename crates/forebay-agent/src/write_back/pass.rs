@@ -12,6 +12,7 @@ use super::reopen::reopen;
 use super::{State, WRITE_MAX, WriteBack};
 use crate::counters::{Counters, add};
 use crate::lock::lock;
+use crate::traffic::account::{Account, Way};
 use forebay_pfs::layout::{Layout, probe_servers};
 use forebay_pfs::lease::{Opened, Writers, writers};
 use forebay_pfs::{FileFacts, Revalidate};
@@ -65,6 +66,8 @@ struct Pass {
     layout: OnceCell<Layout>,
     /// The server of the last part.
     server: Cell<Option<Server>>,
+    /// Of the job that has written it.
+    account: Arc<Account>,
 }
 
 /// Why a pass has ended early.
@@ -350,6 +353,12 @@ impl WriteBack {
     /// that took.
     fn write_part(&self, pass: &Pass, offset: u64, bytes: u64, synced: bool) -> Result<Duration, Broken> {
         let copy = pass.copy;
+        let is_over = || self.stop.is_stopping() || !self.scheduler.is_passing(copy);
+        while !pass.account.take(bytes, Instant::now() + LOOK, is_over) {
+            if is_over() {
+                return Err(Broken::Stopping);
+            }
+        }
         pass.server.set(server_name(pass, offset).map(number_of));
         let forced = self.scheduler.wait_to_write(copy, bytes, pass.server.get());
         let forced = forced.ok_or(Broken::Stopping)?;
@@ -365,6 +374,7 @@ impl WriteBack {
             written = Err(e.into());
         }
         let done = written.as_ref().map_or(0, |_| bytes);
+        pass.account.moved(pass.mount, pass.layout.get(), Way::Write, (offset, done), begun.elapsed());
         self.scheduler.tell_drain(Event::Written { file: copy, bytes: done });
         let name = || server_name(pass, offset).map_or(String::new(), |name| format!(", on server {name}"));
         let written = written.map_err(|e| Broken::Io(e, name()))?;
@@ -516,6 +526,7 @@ fn facts(file: &Dirty, now: Nanos) -> File {
         is_ready: file.not_before <= now && (is_awaited || !is_open) && is_ready(file, now),
         is_awaited,
         wants_room: is_awaited && (file.is_called_in() || file.copying.missed_until.is_some()),
+        limited_job: file.account.limited(),
     }
 }
 
@@ -564,6 +575,7 @@ fn begin(state: &mut State, copy: u64, now: Nanos) -> Option<Pass> {
         is_called_in: dirty.is_called_in(),
         layout: OnceCell::new(),
         server: Cell::new(None),
+        account: dirty.account.clone(),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::page::Page;
 use forebay_agent::counters::HELP;
-use forebay_wire::{JobStatus, MemoryStatus, Status};
+use forebay_wire::{JobStatus, MemoryStatus, ServerTraffic, Status};
 
 /// Values of a status that are not counters although they stand among them, with their help.
 const GAUGES: &[(&str, &str)] = &[
@@ -32,6 +32,7 @@ impl Snapshot {
         self.agent(page);
         self.memory(page);
         self.mounts(page);
+        self.traffic(page);
         self.cluster(page);
         for (name, value) in &self.status.counters {
             match GAUGES.iter().find(|gauge| gauge.0 == name) {
@@ -98,6 +99,47 @@ impl Snapshot {
             for mount in &self.status.mounts {
                 page.sample(&sample, &[("mount", &mount.label)], of(mount));
             }
+        }
+    }
+
+    /// What jobs move on each server; as many rows as a status has.
+    fn traffic(&self, page: &mut Page) {
+        type Of = fn(&ServerTraffic) -> f64;
+        let families: [(&str, &str, Of); 4] = [
+            ("job_read_bytes", "Bytes that the agent has read from the PFS for a job", |s| {
+                s.read_bytes as f64
+            }),
+            ("job_written_bytes", "Bytes that it has written there", |s| s.written_bytes as f64),
+            ("job_calls", "Reads and writes of the PFS for a job", |s| s.calls as f64),
+            ("job_waited_seconds", "Time that these have taken, added up", |s| s.waited_ms as f64 / 1e3),
+        ];
+        for (name, help, of) in families {
+            page.family(name, "counter", help);
+            for job in &self.status.traffic {
+                let user = job.job.user.to_string();
+                for server in &job.servers {
+                    let labels = [
+                        ("user", user.as_str()),
+                        ("job", &job.job.job),
+                        ("mount", &server.mount),
+                        ("server", &server.server),
+                    ];
+                    page.sample(&format!("{name}_total"), &labels, of(server));
+                }
+            }
+        }
+        let limited = || self.status.traffic.iter().filter(|job| job.limit_bytes_per_s.is_some());
+        page.family("job_limit_bytes_per_second", "gauge", "Rate limit of a job, of all nodes together");
+        for job in limited() {
+            let labels = [("user", job.job.user.to_string()), ("job", job.job.job.clone())];
+            let labels = labels.each_ref().map(|(name, value)| (*name, value.as_str()));
+            page.sample("job_limit_bytes_per_second", &labels, job.limit_bytes_per_s.unwrap_or(0) as f64);
+        }
+        page.family("job_held_seconds", "counter", "Time that requests of a job have waited for its limit");
+        for job in self.status.traffic.iter().filter(|job| job.held_ms > 0) {
+            let labels = [("user", job.job.user.to_string()), ("job", job.job.job.clone())];
+            let labels = labels.each_ref().map(|(name, value)| (*name, value.as_str()));
+            page.sample("job_held_seconds_total", &labels, job.held_ms as f64 / 1e3);
         }
     }
 

@@ -38,6 +38,14 @@ impl Metrics {
         Metrics { agent: socket.map(client), coordinator }
     }
 
+    /// All metrics as text.
+    ///
+    /// # Errors
+    /// The agent or the coordinator does not answer.
+    pub fn text(&self) -> io::Result<String> {
+        self.page(Format::Plain)
+    }
+
     fn page(&self, format: Format) -> io::Result<String> {
         let mut page = Page::new(format);
         if let Some(client) = &self.agent {

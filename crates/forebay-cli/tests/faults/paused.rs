@@ -9,7 +9,7 @@ use forebay_wire::cluster::{
 use forebay_wire::framed::{Arrived, Framed};
 use forebay_wire::link::{Listener, Security};
 use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Role, Wanted};
-use forebay_wire::{FileRef, frame};
+use forebay_wire::{FileRef, JobName, frame};
 use std::io::Read;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -110,6 +110,7 @@ fn pages_of_a_paused_request_stop_in_their_middle() {
         threads: 2,
         rate_bytes_per_s: 0,
         ahead: false,
+        job: JobName::default(),
         files: vec![file],
         parts,
     };
@@ -189,6 +190,7 @@ impl Asked {
                 from: 0,
                 wanted: Wanted::Plan,
                 role: Role::Owner,
+                job: JobName::default(),
                 deadline_ms: 1_000,
             };
             frame::send(&mut socket, &request).unwrap();

@@ -6,7 +6,7 @@ use crate::common::{MIB, PAGE, assert_content, pfs_with, wait_for};
 use forebay_client::Client;
 use forebay_pfs::{FileFacts, Revalidate};
 use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Role, Wanted};
-use forebay_wire::{FileRef, frame};
+use forebay_wire::{FileRef, JobName, frame};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -130,7 +130,14 @@ fn page_of(path: &Path, page: u32) -> PageRef {
 fn ask(socket: &mut TcpStream, page: PageRef, deadline_ms: u32) {
     frame::send(
         socket,
-        &PeerRequest::Page { page, from: 0, wanted: Wanted::Now, role: Role::Owner, deadline_ms },
+        &PeerRequest::Page {
+            page,
+            from: 0,
+            wanted: Wanted::Now,
+            role: Role::Owner,
+            job: JobName::default(),
+            deadline_ms,
+        },
     )
     .unwrap();
 }
@@ -230,7 +237,8 @@ fn small_page_of(path: &Path, page: u32) -> PageRef {
 }
 
 fn ask_for_run(socket: &mut TcpStream, first: PageRef, count: u32, deadline_ms: u32) -> PeerReply {
-    let request = PeerRequest::Pages { first, count, wanted: Wanted::Now, deadline_ms };
+    let request =
+        PeerRequest::Pages { first, count, wanted: Wanted::Now, job: JobName::default(), deadline_ms };
     frame::send(socket, &request).unwrap();
     frame::receive::<PeerReply>(socket).unwrap()
 }

@@ -58,6 +58,9 @@ pub struct File {
     pub is_awaited: bool,
     /// A writer waits, because there is no room for what it writes.
     pub wants_room: bool,
+    /// The job that it is of, if that has a rate limit: its chunks wait before they are offered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limited_job: Option<u64>,
 }
 
 /// What the machine hears.

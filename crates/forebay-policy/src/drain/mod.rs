@@ -17,6 +17,9 @@
 //!
 //! **Servers.** A chunk goes to a server that has no other chunk of this drain, if there is one.
 //! Passes that wait for a server that hangs do not keep others from beginning.
+//!
+//! **Jobs with a rate limit.** Their passes wait for their rate. So a job has one at a time, all of
+//! them have half of the passes, and none keeps the pass of another job from going on.
 
 mod bursts;
 mod chunks;
@@ -186,7 +189,9 @@ impl Drain {
                 if let (Some(pass), Some(mount)) = (&mut known.pass, self.mounts.get_mut(&known.facts.mount))
                 {
                     pass.written += bytes;
-                    mount.written += bytes;
+                    if known.facts.limited_job.is_none() {
+                        mount.written += bytes;
+                    }
                 }
             }
             Event::Ended { file, full } => {
@@ -284,7 +289,14 @@ impl Drain {
     /// The file whose pass begins next.
     fn next(&self, mount: &Mount) -> Option<FileId> {
         let of = |class| mount.waiting.range((class, Nanos(0), 0)..=(class, Nanos(u64::MAX), u64::MAX));
-        let may_go = |id: &FileId| self.may_go(&self.files[id].facts).is_ok();
+        let limited = || self.passes(mount).filter_map(|(_, facts, _)| facts.limited_job);
+        let may_begin = |job: u64| {
+            limited().count() < (self.config.passes / 2).max(1) && limited().all(|other| other != job)
+        };
+        let may_go = |id: &FileId| {
+            let facts = &self.files[id].facts;
+            facts.limited_job.is_none_or(may_begin) && self.may_go(facts).is_ok()
+        };
         let firsts = CLASSES.into_iter().filter_map(|class| of(class).map(|rank| rank.2).find(may_go));
         let first = firsts.map(|id| self.rank(id)).min()?;
         // One pass is kept for whoever comes to wait.
@@ -312,6 +324,7 @@ impl Drain {
     /// Whether a pass keeps no other one from going on: it hangs, or waits for what may take long.
     fn is_stuck(&self, mount: &Mount, facts: &File, pass: &Pass) -> bool {
         match pass.state {
+            _ if facts.limited_job.is_some() => true,
             State::Between { since } | State::Writes { since, .. } => {
                 self.now.saturating_since(since) >= HANGS_NS
             }
@@ -400,7 +413,7 @@ impl Drain {
     /// Time passes.
     fn go_on(&mut self, now: Nanos) {
         let is_busy = |mount: &Mount| {
-            self.passes(mount).any(|(_, facts, pass)| {
+            self.passes(mount).filter(|(_, facts, _)| facts.limited_job.is_none()).any(|(_, facts, pass)| {
                 !matches!(pass.state, State::Offers { .. }) || self.may_go(facts).is_ok()
             })
         };

@@ -14,6 +14,7 @@ fn file(since_s: u64) -> File {
         is_ready: true,
         is_awaited: false,
         wants_room: false,
+        limited_job: None,
     }
 }
 
@@ -315,4 +316,19 @@ proptest! {
             prop_assert!(took_ns <= most_ns + S, "file {} took {} s", id, took_ns / S);
         }
     }
+}
+
+#[test]
+fn a_job_with_a_rate_limit_has_one_pass_and_keeps_no_other_job_from_writing() {
+    let mut drain = drain();
+    let limited = |job| File { limited_job: Some(job), ..file(1) };
+    assert_eq!(tell(&mut drain, 1, dirty(1, limited(5))), [begin(1)]);
+    assert_eq!(tell(&mut drain, 1, dirty(2, limited(5))), [], "its second file waits for the first");
+    assert_eq!(tell(&mut drain, 1, dirty(3, limited(6))), [begin(3)]);
+    assert_eq!(tell(&mut drain, 1, dirty(4, limited(7))), [], "half of the passes are for other jobs");
+    // Both wait for their rate, and offer nothing.
+    assert_eq!(tell(&mut drain, 2, dirty(8, file(2))), [begin(8)]);
+    assert_eq!(tell(&mut drain, 2, offer(8, None)), [send(8)]);
+    assert_eq!(tell(&mut drain, 9, offer(1, None)), [send(1)]);
+    assert_eq!(tell(&mut drain, 9, Event::Ended { file: 1, full: None }), [begin(2)]);
 }

@@ -391,6 +391,7 @@ fn brakes_pauses_and_phases_hold_dirty_files() {
         is_ready: true,
         is_awaited: true,
         wants_room: false,
+        limited_job: None,
     };
     let begins = |event: Event| {
         let mut node = Driven::new();

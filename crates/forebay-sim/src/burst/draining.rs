@@ -84,6 +84,7 @@ impl Draining {
             is_ready: true,
             is_awaited: wants_room,
             wants_room,
+            limited_job: None,
         })
     }
 

@@ -49,6 +49,7 @@ if (token !== '') {
 function empty() {
     return {
         now: 0, term: 0, revision: 0, nodes: [], jobs: [], plans: new Map(), phases: new Map(), samples: [], requests: 0,
+        traffic: [],
     };
 }
 let live = empty();
@@ -66,6 +67,7 @@ function merge(model, report) {
     model.revision = report.revision;
     model.nodes = overview.nodes;
     model.requests = overview.requests;
+    model.traffic = overview.traffic;
     model.jobs = report.jobs;
     report.plans.forEach(([number, plan]) => model.plans.set(number, plan));
     report.phases.forEach(([number, phase]) => model.phases.set(number, phase));
@@ -396,11 +398,31 @@ function tables(v) {
     fill('phases', ['Job', 'State', '#Began', '#Deadline', '#Took', '#Progress', '#Prefetched meanwhile'], phases.map((p) => phaseRow(p, now)));
     const jobs = model.jobs.filter((job) => job.began_ms <= now).reverse().slice(0, DECISIONS_SHOWN);
     fill('jobs', ['Job', 'Planner', 'State', '#Tasks', '#Running', '#Input', '#Prefetched', '#Waves'], jobs.map((job) => jobRow(job, now)));
+    fill('servers', ['Server', 'Job', 'User', '#Reads', '#Writes', '#Share', '#Waits a second', '#Limit'], trafficRows(recorded === null ? model.traffic : []));
     const plans = [...model.plans.values()].filter((plan) => plan.at_ms <= now).reverse().slice(0, DECISIONS_SHOWN);
     fill('decisions', ['#At', 'Wave', 'Planner', 'Action', 'Reason', '#Came'], plans.map((plan) => [
         seconds(plan.at_ms), `${plan.job} ${plan.stage}.${plan.task}`, plan.planner, plan.action, plan.reason,
         plan.came_in_ms !== null && plan.at_ms + (recorded === null ? 0 : plan.came_in_ms) <= now ? bytes(plan.came_bytes) : '-',
     ]));
+}
+/** Who moves how much on which server, the busiest server first. */
+function trafficRows(traffic) {
+    const rate = (s) => s.read_bytes_per_s + s.written_bytes_per_s;
+    const sums = new Map();
+    const rows = traffic.flatMap((job) => job.servers.map((s) => ({ job, s, place: `${s.mount} ${s.server}`.trim() })));
+    rows.forEach(({ s, place }) => sums.set(place, (sums.get(place) ?? 0) + rate(s)));
+    const sum = (place) => sums.get(place) ?? 0;
+    rows.sort((a, b) => sum(b.place) - sum(a.place) || a.place.localeCompare(b.place) || rate(b.s) - rate(a.s));
+    return rows.slice(0, DECISIONS_SHOWN).map(({ job, s, place }) => [
+        place,
+        job.job.job === '' ? '-' : job.job.job,
+        `${job.job.user}`,
+        `${bytes(s.read_bytes_per_s)}/s`,
+        `${bytes(s.written_bytes_per_s)}/s`,
+        sum(place) === 0 ? '-' : `${Math.round((rate(s) * 100) / sum(place))} %`,
+        `${s.waited_ms_per_s} ms`,
+        { text: job.limit_bytes_per_s === null ? '-' : `${bytes(job.limit_bytes_per_s)}/s`, late: job.held > 0 },
+    ]);
 }
 function phaseRow(phase, now) {
     const state = phaseState(phase, now);

@@ -76,6 +76,23 @@ interface Phase {
   left_ms: number | null;
 }
 
+interface ServerTraffic {
+  mount: string;
+  server: string;
+  read_bytes: number;
+  written_bytes: number;
+  read_bytes_per_s: number;
+  written_bytes_per_s: number;
+  waited_ms_per_s: number;
+}
+
+interface JobTraffic {
+  job: { user: number; job: string };
+  limit_bytes_per_s: number | null;
+  held: number;
+  servers: ServerTraffic[];
+}
+
 interface Report {
   revision: number;
   overview: {
@@ -84,6 +101,7 @@ interface Report {
     nodes: NodeStatus[];
     requests: number;
     sample: Sample;
+    traffic: JobTraffic[];
   };
   jobs: Job[];
   plans: [number, Plan][];
@@ -102,6 +120,7 @@ interface Model {
   phases: Map<number, Phase>;
   samples: Sample[];
   requests: number;
+  traffic: JobTraffic[];
 }
 
 /** Milliseconds between two requests. */
@@ -154,6 +173,7 @@ if (token !== '') {
 function empty(): Model {
   return {
     now: 0, term: 0, revision: 0, nodes: [], jobs: [], plans: new Map(), phases: new Map(), samples: [], requests: 0,
+    traffic: [],
   };
 }
 
@@ -173,6 +193,7 @@ function merge(model: Model, report: Report): Model {
   model.revision = report.revision;
   model.nodes = overview.nodes;
   model.requests = overview.requests;
+  model.traffic = overview.traffic;
   model.jobs = report.jobs;
   report.plans.forEach(([number, plan]) => model.plans.set(number, plan));
   report.phases.forEach(([number, phase]) => model.phases.set(number, phase));
@@ -538,11 +559,32 @@ function tables(v: View): void {
   fill('phases', ['Job', 'State', '#Began', '#Deadline', '#Took', '#Progress', '#Prefetched meanwhile'], phases.map((p) => phaseRow(p, now)));
   const jobs = model.jobs.filter((job) => job.began_ms <= now).reverse().slice(0, DECISIONS_SHOWN);
   fill('jobs', ['Job', 'Planner', 'State', '#Tasks', '#Running', '#Input', '#Prefetched', '#Waves'], jobs.map((job) => jobRow(job, now)));
+  fill('servers', ['Server', 'Job', 'User', '#Reads', '#Writes', '#Share', '#Waits a second', '#Limit'], trafficRows(recorded === null ? model.traffic : []));
   const plans = [...model.plans.values()].filter((plan) => plan.at_ms <= now).reverse().slice(0, DECISIONS_SHOWN);
   fill('decisions', ['#At', 'Wave', 'Planner', 'Action', 'Reason', '#Came'], plans.map((plan) => [
     seconds(plan.at_ms), `${plan.job} ${plan.stage}.${plan.task}`, plan.planner, plan.action, plan.reason,
     plan.came_in_ms !== null && plan.at_ms + (recorded === null ? 0 : plan.came_in_ms) <= now ? bytes(plan.came_bytes) : '-',
   ]));
+}
+
+/** Who moves how much on which server, the busiest server first. */
+function trafficRows(traffic: JobTraffic[]): (string | Cell)[][] {
+  const rate = (s: ServerTraffic) => s.read_bytes_per_s + s.written_bytes_per_s;
+  const sums = new Map<string, number>();
+  const rows = traffic.flatMap((job) => job.servers.map((s) => ({ job, s, place: `${s.mount} ${s.server}`.trim() })));
+  rows.forEach(({ s, place }) => sums.set(place, (sums.get(place) ?? 0) + rate(s)));
+  const sum = (place: string) => sums.get(place) ?? 0;
+  rows.sort((a, b) => sum(b.place) - sum(a.place) || a.place.localeCompare(b.place) || rate(b.s) - rate(a.s));
+  return rows.slice(0, DECISIONS_SHOWN).map(({ job, s, place }) => [
+    place,
+    job.job.job === '' ? '-' : job.job.job,
+    `${job.job.user}`,
+    `${bytes(s.read_bytes_per_s)}/s`,
+    `${bytes(s.written_bytes_per_s)}/s`,
+    sum(place) === 0 ? '-' : `${Math.round((rate(s) * 100) / sum(place))} %`,
+    `${s.waited_ms_per_s} ms`,
+    { text: job.limit_bytes_per_s === null ? '-' : `${bytes(job.limit_bytes_per_s)}/s`, late: job.held > 0 },
+  ]);
 }
 
 function phaseRow(phase: Phase, now: number): (string | Cell)[] {

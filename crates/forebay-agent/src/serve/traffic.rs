@@ -1,0 +1,99 @@
+//! Jobs by their traffic, and their rate limits; and the log of this process.
+
+use super::session::{Answer, Connection, refuse, reply};
+use crate::lock::lock;
+use forebay_trace::log_control;
+use forebay_wire::cluster::ToCoordinator;
+use forebay_wire::traffic::is_job_name;
+use forebay_wire::{Refusal, Reply};
+use std::time::{Duration, Instant};
+
+/// A program whose job has moved as much as it may hears so within this time.
+const HELD_MAX: Duration = Duration::from_millis(500);
+
+/// Longest wait for the coordinator.
+const ASK_TIME: Duration = Duration::from_secs(5);
+
+/// Longest filter of a log, in bytes.
+const FILTER_BYTES_MAX: usize = 1024;
+
+/// The program is of this job. A name that no job may have is none.
+pub fn set_job(connection: &mut Connection, job: &str) {
+    if !is_job_name(job) {
+        return;
+    }
+    let account = connection.node.fetch.traffic.account(connection.peer.uid, job);
+    if let Some(ring) = lock(&connection.node.rings).get_mut(&connection.id) {
+        ring.account = account.clone();
+        ring.reader.set_limited(account.is_limited());
+    }
+    connection.account = account;
+}
+
+/// Limits jobs, here and on all other nodes.
+pub fn set_limit(connection: &Connection, job: String, user: Option<u32>, rate: Option<u64>) -> Answer {
+    let (node, uid) = (&connection.node, connection.peer.uid);
+    let by = (uid, node.shares.is_operator(uid));
+    match node.fetch.traffic.set(by, job, user, rate) {
+        Err(refusal) => refuse(refusal),
+        Ok(_) if !node.link.is_live() => reply(Reply::Failed {
+            errno: libc::EAGAIN,
+            message:
+                "the coordinator does not answer: this node alone keeps the limit, and the others do so when \
+                      it answers again"
+                    .into(),
+        }),
+        Ok(limit) => {
+            node.link.say(ToCoordinator::Limits(vec![limit]), None);
+            reply(Reply::Done)
+        }
+    }
+}
+
+/// The limits that the user may see.
+pub fn limits(connection: &Connection) -> Answer {
+    let (node, uid) = (&connection.node, connection.peer.uid);
+    reply(Reply::Limits(node.fetch.traffic.in_force(uid, node.shares.is_operator(uid))))
+}
+
+/// The program reads or writes a PFS by itself.
+pub fn may_pass(connection: &Connection, bytes: u64) -> Answer {
+    let is_over = || connection.node.stop.is_stopping();
+    match connection.account.take(bytes, Instant::now() + HELD_MAX, is_over) {
+        true => reply(Reply::Done),
+        false => reply(Reply::Waits),
+    }
+}
+
+/// Changes what this process, or the coordinator, logs.
+pub fn set_log(connection: &Connection, filter: String, at_coordinator: bool) -> Answer {
+    let (node, uid) = (&connection.node, connection.peer.uid);
+    if !node.shares.is_operator(uid) {
+        return refuse(Refusal::NotAllowed);
+    }
+    if filter.len() > FILTER_BYTES_MAX {
+        return refuse(Refusal::Invalid(format!("a filter has at most {FILTER_BYTES_MAX} bytes")));
+    }
+    let set = match at_coordinator {
+        true => match node.link.ask_log(filter, uid, ASK_TIME) {
+            Ok(set) => set,
+            Err(e) => {
+                let message = format!("cannot ask the coordinator: {e}");
+                return reply(Reply::Failed { errno: libc::EAGAIN, message });
+            }
+        },
+        false => log_control::set(&filter),
+    };
+    match set {
+        Ok(filter) => reply(Reply::Text(filter)),
+        Err(why) => refuse(Refusal::Invalid(why)),
+    }
+}
+
+/// The latest lines of the log.
+pub fn last_log(connection: &Connection) -> Answer {
+    match connection.node.shares.is_operator(connection.peer.uid) {
+        true => reply(Reply::Text(log_control::latest())),
+        false => refuse(Refusal::NotAllowed),
+    }
+}

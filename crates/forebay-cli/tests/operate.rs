@@ -1,0 +1,453 @@
+//! What operators and users do to jobs and daemons that run: rate limits hold on the node and in
+//! the cluster, and end when they are lifted; who moves how much can be seen; a support bundle has
+//! neither names nor keys; what is logged changes without a restart; and administrative commands
+//! are in the audit log.
+//!
+//! Limits are checked by the least time that they allow: that holds on a slow machine, too.
+
+#![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
+
+mod kit;
+
+use kit::{Daemon, FOREBAY, MIB, Node, PATIENCE, Random, forebay, succeeded, text, wait_for, wait_or};
+use serde_json::Value;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const JOB: &str = "climate";
+
+/// Another user than root, whom no system has.
+const USER: u32 = 54_321;
+
+fn make(path: &Path, bytes: u64) -> PathBuf {
+    let mut random = Random(bytes);
+    let content: Vec<u8> = (0..bytes / 8).flat_map(|_| random.next().to_le_bytes()).collect();
+    std::fs::write(path, content).unwrap();
+    path.to_owned()
+}
+
+fn json(command: &mut Command) -> Value {
+    serde_json::from_str(&succeeded(command)).unwrap()
+}
+
+fn of_job(mut command: Command) -> Command {
+    command.env("FOREBAY_JOB_NAME", JOB);
+    command
+}
+
+fn time_of(command: &mut Command) -> Duration {
+    let began = Instant::now();
+    let out = command.stdout(Stdio::null()).output().unwrap();
+    assert!(out.status.success(), "{command:?}: {}", text(&out.stderr));
+    began.elapsed()
+}
+
+/// What a status says of the job.
+fn traffic(node: &Node, job: &str) -> Option<Value> {
+    let status = json(&mut node.forebay(&["--json", "status"]));
+    status["traffic"].as_array().unwrap().iter().find(|row| row["job"]["job"] == job).cloned()
+}
+
+#[test]
+fn a_limit_holds_for_reads_and_writes_of_its_job_alone() {
+    let node = Node::start(&["--capacity", "256MiB"]);
+    let file = |name: &str| make(&node.pfs().join(name), 16 * MIB);
+    let (first, second, third) = (file("a"), file("b"), file("c"));
+    let limits = succeeded(&mut node.forebay(&["limit", JOB, "8MiB/s"]));
+    assert!(limits.contains(JOB) && limits.contains("8.0 MiB/s"), "{limits}");
+    // Two seconds, less what a read may take ahead of the rate.
+    let least = Duration::from_millis(1500);
+    let cat = |file: &Path| {
+        let mut cat = node.forebay(&["cat"]);
+        cat.arg(file);
+        cat
+    };
+    let read = time_of(&mut of_job(cat(&first)));
+    assert!(read >= least, "{read:?}");
+    let free = time_of(&mut cat(&second));
+    assert!(free < read, "another job took {free:?}, the limited one {read:?}");
+    let mut through = of_job(node.forebay(&["cp", "--write", "through"]));
+    let written = time_of(through.arg(&second).arg(node.pfs().join("through")));
+    assert!(written >= least, "{written:?}");
+    let mut back = of_job(node.forebay(&["cp", "--write", "back"]));
+    succeeded(back.arg(&second).arg(node.pfs().join("back")));
+    let drained = time_of(&mut node.forebay(&["sync"]));
+    assert!(drained >= least, "{drained:?}");
+    assert_eq!(std::fs::read(node.pfs().join("back")).unwrap(), std::fs::read(&second).unwrap());
+    let load = time_of(&mut of_job({
+        let mut load = node.forebay(&["load", "--quiet"]);
+        load.arg(&third);
+        load
+    }));
+    assert!(load >= least, "{load:?}");
+    let row = traffic(&node, JOB).unwrap();
+    assert_eq!(row["limit_bytes_per_s"], 8 * MIB);
+    assert!(row["held_ms"].as_u64().unwrap() > 1000, "{row}");
+    let bytes = |field: &str| -> u64 {
+        row["servers"].as_array().unwrap().iter().map(|server| server[field].as_u64().unwrap()).sum()
+    };
+    assert!(bytes("read_bytes") >= 16 * MIB && bytes("written_bytes") >= 16 * MIB, "{row}");
+    let top = succeeded(&mut node.forebay(&["top", "--once"]));
+    assert!(top.contains("SERVER") && top.contains(JOB), "{top}");
+}
+
+#[test]
+fn a_limit_that_is_lifted_lets_a_job_go_on_at_once() {
+    let node = Node::start(&["--capacity", "256MiB"]);
+    let file = make(&node.pfs().join("a"), 64 * MIB);
+    succeeded(&mut node.forebay(&["limit", JOB, "64KiB/s"]));
+    let mut cat = of_job(node.forebay(&["cat"]));
+    let mut cat = kit::Process(cat.arg(&file).stdout(Stdio::null()).spawn().unwrap());
+    wait_for("it waits for its rate", || {
+        traffic(&node, JOB).is_some_and(|row| row["held"].as_u64() > Some(0))
+    });
+    assert_eq!(cat.0.try_wait().unwrap(), None);
+    let lifted = Instant::now();
+    let said = succeeded(&mut node.forebay(&["limit", JOB, "none"]));
+    assert!(said.contains("has no rate limit"), "{said}");
+    wait_for("it ends", || cat.0.try_wait().unwrap().is_some_and(|status| status.success()));
+    // At its limit it would have taken a quarter of an hour.
+    assert!(lifted.elapsed() < PATIENCE);
+}
+
+#[test]
+fn only_the_operator_and_the_jobs_own_user_may_limit_it() {
+    let node = Node::start(&["--capacity", "64MiB"]);
+    let as_user = |args: &[&str]| -> (bool, String) {
+        let mut command = node.forebay(args);
+        command.env("FOREBAY_TRUST_UID", "0").uid(USER).gid(USER);
+        let out = command.output().unwrap();
+        (out.status.success(), text(&out.stdout) + &text(&out.stderr))
+    };
+    for dir in [node.dir().to_owned(), node.dir().join("state")] {
+        std::fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let (done, said) = as_user(&["limit", JOB, "1MB/s", "--user", "0"]);
+    assert!(!done && said.contains("only the agent's own user or root"), "{said}");
+    let (done, said) = as_user(&["limit", JOB, "1MB/s"]);
+    assert!(done && said.contains(&format!("user {USER}")), "{said}");
+    succeeded(&mut node.forebay(&["limit", JOB, "2MB/s", "--user", &USER.to_string()]));
+    let (done, said) = as_user(&["limit", JOB, "none"]);
+    assert!(done && said.contains("the operator"), "the user cannot lift it: {said}");
+    assert_eq!(json(&mut node.forebay(&["--json", "limit"])).as_array().unwrap().len(), 1);
+    for bad in ["", "a\nb"] {
+        assert!(!node.forebay(&["limit", bad, "1MB/s"]).output().unwrap().status.success(), "{bad:?}");
+    }
+    let (done, _) = as_user(&["evict", "--all"]);
+    assert!(!done);
+    let audit = std::fs::read_to_string(node.dir().join("state/audit.log")).unwrap();
+    let lines: Vec<Value> = audit.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let has = |uid: u32, command: &str, result: &str| {
+        lines.iter().any(|line| {
+            line["uid"] == uid
+                && line["command"] == command
+                && line["result"].as_str().unwrap().starts_with(result)
+                && line["time_s"].as_f64().unwrap() > 1.6e9
+        })
+    };
+    assert!(has(USER, "limit climate 1000000B/s --user 0", "refused"), "{audit}");
+    assert!(
+        has(USER, "limit climate 1000000B/s", "done") && has(USER, "limit climate none", "done"),
+        "{audit}"
+    );
+    assert!(has(0, &format!("limit climate 2000000B/s --user {USER}"), "done"), "{audit}");
+    assert!(has(USER, "evict --all", "refused"), "{audit}");
+}
+
+/// Two agents of one PFS, and their coordinator.
+struct Cluster {
+    dir: tempfile::TempDir,
+    coordinator: Daemon,
+    agents: Vec<Daemon>,
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let dir = tempfile::Builder::new().prefix("forebay-test-").tempdir_in("/dev/shm").unwrap();
+        let pfs = tempfile::Builder::new().prefix("forebay-pfs-").tempdir().unwrap().keep();
+        std::os::unix::fs::symlink(&pfs, dir.path().join("pfs")).unwrap();
+        let config = "[cluster]\nnode = \"head\"\ncoordinator_listen = \"127.0.0.1:0\"\n";
+        let at = dir.path().join("head");
+        let coordinator = Daemon::start(Command::new(FOREBAY), "coordinator", &at, config);
+        let mut cluster = Cluster { dir, coordinator, agents: Vec::new() };
+        for name in ["a", "b"] {
+            let agent = cluster.agent(name);
+            cluster.agents.push(agent);
+        }
+        for agent in &cluster.agents {
+            agent.wait_for("the cluster is there", |agent| agent.members() == 2);
+        }
+        cluster
+    }
+
+    fn pfs(&self) -> PathBuf {
+        std::fs::read_link(self.dir.path().join("pfs")).unwrap()
+    }
+
+    fn agent(&self, name: &str) -> Daemon {
+        let dir = self.dir.path().join(name);
+        std::fs::create_dir_all(dir.join("tier")).unwrap();
+        let coordinator = self.coordinator.address_after("coordinator listens on");
+        let config = format!(
+            "[agent]\nstate_dir = {:?}\n[tier]\nbacking = \"directory\"\ndirectory = {:?}\ncapacity = \"48MiB\"\n\
+             [cluster]\nnode = \"{name}\"\ncoordinator = \"{coordinator}\"\nlisten = \"127.0.0.1:0\"\n\
+             [[mount]]\nlabel = \"pfs\"\nroot = {:?}\n",
+            dir.join("state"),
+            dir.join("tier"),
+            self.pfs(),
+        );
+        Daemon::start(Command::new(FOREBAY), "agent", &dir, &config)
+    }
+
+    fn forebay(&self, agent: usize, args: &[&str]) -> Command {
+        let mut command = forebay(args);
+        command.env("FOREBAY_SOCKET", self.agents[agent].socket());
+        command
+    }
+
+    fn limits(&self, agent: usize) -> Vec<Value> {
+        let out = self.forebay(agent, &["--json", "limit"]).output().unwrap();
+        serde_json::from_slice::<Value>(&out.stdout)
+            .ok()
+            .and_then(|v| v.as_array().cloned())
+            .unwrap_or_default()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(self.pfs());
+    }
+}
+
+#[test]
+fn a_limit_is_the_same_on_all_nodes_and_outlives_an_agent() {
+    let mut cluster = Cluster::start();
+    succeeded(&mut cluster.forebay(0, &["limit", JOB, "4MiB/s"]));
+    wait_for("the other node hears of it", || cluster.limits(1).len() == 1);
+    let files: Vec<_> = (0..2).map(|n| make(&cluster.pfs().join(format!("f{n}")), 12 * MIB)).collect();
+    let began = Instant::now();
+    let mut reading: Vec<Child> = (0..2)
+        .map(|n| of_job(cluster.forebay(n, &["cat"])).arg(&files[n]).stdout(Stdio::null()).spawn().unwrap())
+        .collect();
+    wait_or(
+        "both nodes report the job",
+        || {
+            let top = json(&mut cluster.forebay(0, &["--json", "top"]));
+            let rows = top["overview"]["traffic"].as_array().unwrap().clone();
+            rows.iter().any(|row| row["job"]["job"] == JOB && row["limit_bytes_per_s"] == 4 * MIB)
+        },
+        || cluster.coordinator.log(),
+    );
+    for cat in &mut reading {
+        assert!(cat.wait().unwrap().success());
+    }
+    // 24 MiB at 4 MiB/s take six seconds, less what begins before nodes have heard of each other.
+    assert!(began.elapsed() > Duration::from_secs(4), "{:?}", began.elapsed());
+    // It comes back without a word of its own, and knows the limit.
+    cluster.agents.pop();
+    let again = cluster.agent("b");
+    cluster.agents.push(again);
+    wait_for("the limit is known again", || cluster.limits(1).len() == 1);
+    succeeded(&mut cluster.forebay(1, &["limit", JOB, "none"]));
+    wait_for("it is lifted on the other node", || cluster.limits(0).is_empty());
+    // The coordinator's log is changed through an agent.
+    let said = succeeded(&mut cluster.forebay(0, &["log", "debug", "--coordinator"]));
+    assert_eq!(said.trim(), "debug");
+    cluster.coordinator.wait_for("it says so", |daemon| daemon.log().contains("what is logged has changed"));
+}
+
+#[test]
+fn what_is_logged_changes_while_the_agent_runs() {
+    let node = Node::start(&["--capacity", "64MiB"]);
+    let log = |args: &[&str]| succeeded(&mut node.forebay(&[&["log"], args].concat())).trim().to_owned();
+    assert_eq!(log(&[]), "info");
+    assert!(!node.log().contains("DEBUG"));
+    assert_eq!(log(&["debug", "serve"]), "forebay_agent::serve=debug,info");
+    let connect = || drop(node.forebay(&["status"]).output().unwrap());
+    wait_for("debug messages come", || {
+        connect();
+        node.log().contains("DEBUG forebay_agent::serve")
+    });
+    assert_eq!(log(&["warn"]), "warn");
+    let out = node.forebay(&["log", "loud"]).output().unwrap();
+    assert!(!out.status.success() && text(&out.stderr).contains("no level"), "{}", text(&out.stderr));
+    let audit = std::fs::read_to_string(node.dir().join("state/audit.log")).unwrap();
+    assert!(audit.contains("log warn") && audit.contains("refused"), "{audit}");
+}
+
+#[test]
+fn a_bundle_has_the_parts_and_no_names_and_no_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    let (token, secret) = ("0123456789abcdef-token", "Unpublished Result");
+    std::fs::write(dir.path().join("token"), token).unwrap();
+    std::fs::set_permissions(dir.path().join("token"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
+        .unwrap();
+    let config = dir.path().join("config.toml");
+    std::fs::write(
+        &config,
+        format!(
+            "[metrics]\nlisten = \"127.0.0.1:0\"\ntoken_file = {:?}\n[tier]\ncapacity = \"64MiB\"\n",
+            dir.path().join("token")
+        ),
+    )
+    .unwrap();
+    let node = Node::start(&["--config", config.to_str().unwrap()]);
+    let file = make(&node.pfs().join(format!("{secret}.dat")), MIB);
+    wait_for("something is cached", || {
+        succeeded(node.forebay(&["load", "--quiet"]).arg(&file));
+        node.client().admin().status().unwrap().files > 0
+    });
+    // Its name comes into the log.
+    succeeded(&mut node.forebay(&["log", "trace"]));
+    succeeded(node.forebay(&["cat"]).arg(&file));
+    let path = dir.path().join("bundle.tar.gz");
+    let mut bundle = node.forebay(&["bundle", "--cluster", "--config", config.to_str().unwrap(), "--output"]);
+    let said = succeeded(bundle.arg(&path));
+    assert!(said.contains("names of files and users are replaced"), "{said}");
+    let read = |path: &Path| -> Vec<(String, String)> {
+        let into = tempfile::tempdir().unwrap();
+        succeeded(Command::new("tar").arg("xzf").arg(path).arg("-C").arg(into.path()));
+        let entries = std::fs::read_dir(into.path().join("forebay-bundle")).unwrap();
+        let part = |entry: std::io::Result<std::fs::DirEntry>| {
+            let entry = entry.unwrap();
+            (entry.file_name().into_string().unwrap(), std::fs::read_to_string(entry.path()).unwrap())
+        };
+        entries.map(part).collect()
+    };
+    let parts = read(&path);
+    for (name, content) in &parts {
+        for hidden in ["Unpublished", "Result.dat", token, "PRIVATE KEY", &node.pfs().display().to_string()] {
+            assert!(!content.contains(hidden), "{name} has {hidden}:\n{content}");
+        }
+    }
+    let part = |wanted: &str| -> &str {
+        let found = parts.iter().find(|(name, _)| name == wanted);
+        found.map_or_else(|| panic!("no {wanted}: {said}"), |(_, content)| content)
+    };
+    assert!(
+        part("version.txt").contains(env!("CARGO_PKG_VERSION")) && part("kernel.txt").contains("MemTotal")
+    );
+    let status: Value = serde_json::from_str(part("status.json")).unwrap();
+    assert_eq!(status["mounts"][0]["root"], "(root of pfs)");
+    assert!(part("config.json").contains("metrics.token_file") && part("doctor.json").contains("huge pages"));
+    assert!(
+        part("metrics.txt").contains("forebay_job_read_bytes_total{user=\"0\""),
+        "{}",
+        part("metrics.txt")
+    );
+    assert!(
+        part("log.txt").contains("what is logged has changed") && part("audit.txt").contains("log trace")
+    );
+    assert!(part("mounts.txt").contains("other proc") && part("cluster-nodes.json").contains("capacity"));
+    // Nobody answers: the bundle says so, and has the rest.
+    let mut without = forebay(&["--socket", "/nowhere/agent.sock", "bundle", "--names", "--output"]);
+    let alone = dir.path().join("alone.tar.gz");
+    let said = succeeded(without.arg(&alone));
+    assert!(said.contains("without status.json: forebay status: "), "{said}");
+    let parts = read(&alone);
+    let failed = parts.iter().find(|(name, _)| name == "status.json.failed").unwrap();
+    assert!(failed.1.contains("no agent at /nowhere/agent.sock"), "{}", failed.1);
+    assert!(parts.iter().any(|(name, _)| name == "kernel.txt"));
+}
+
+/// A script of `packaging/batch`, with the places filled in.
+fn installed(node: &Node, at: &Path) -> PathBuf {
+    let batch = at.join("share/forebay/batch");
+    std::fs::create_dir_all(&batch).unwrap();
+    std::fs::create_dir_all(at.join("bin")).unwrap();
+    std::fs::create_dir_all(at.join("etc/forebay")).unwrap();
+    std::os::unix::fs::symlink(FOREBAY, at.join("bin/forebay")).unwrap();
+    std::fs::write(at.join("etc/forebay/batch.sh"), "JOB_RATE=3MB/s DRAIN_S=30 AWAY_S=1\n").unwrap();
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/batch");
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let text = std::fs::read_to_string(entry.path()).unwrap();
+        let text = text.replace("@PREFIX@", at.to_str().unwrap());
+        let text = text.replace("@SYSCONFDIR@", at.join("etc").to_str().unwrap());
+        let to = batch.join(entry.file_name());
+        std::fs::write(&to, text).unwrap();
+        std::fs::set_permissions(&to, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    assert!(node.socket().exists());
+    batch
+}
+
+#[test]
+fn the_scripts_of_pbs_and_flux_limit_a_job_and_wait_for_what_it_wrote() {
+    let node = Node::start(&["--capacity", "128MiB"]);
+    let dir = tempfile::tempdir().unwrap();
+    let batch = installed(&node, dir.path());
+    let script = |name: &str, socket: &Path| {
+        let mut script = Command::new(batch.join(name));
+        script.env("FOREBAY_SOCKET", socket).env("FLUX_JOB_ID", "ƒabc").env("FLUX_JOB_USERID", "0");
+        if name.starts_with("pbs") {
+            script.args(["4711.head", "root", "root", "climate"]);
+        }
+        script
+    };
+    let file = make(&dir.path().join("made"), MIB);
+    for (begin, end, job) in
+        [("pbs-prologue", "pbs-epilogue", "4711.head"), ("flux-prolog", "flux-epilog", "ƒabc")]
+    {
+        succeeded(&mut script(begin, &node.socket()));
+        let limits = json(&mut node.forebay(&["--json", "limit"]));
+        assert_eq!((&limits[0]["job"], &limits[0]["rate_bytes_per_s"]), (&job.into(), &3_000_000.into()));
+        let written = node.pfs().join(job);
+        succeeded(node.forebay(&["cp", "--write", "back"]).arg(&file).arg(&written));
+        succeeded(&mut script(end, &node.socket()));
+        assert_eq!(json(&mut node.forebay(&["--json", "limit"])), Value::Array(Vec::new()));
+        assert_eq!(json(&mut node.forebay(&["--json", "dirty"])), Value::Array(Vec::new()));
+        assert_eq!(std::fs::read(&written).unwrap().len() as u64, MIB);
+        let out = script(end, Path::new("/nowhere/agent.sock")).output().unwrap();
+        assert!(out.status.success() && text(&out.stderr).contains("no agent answers"), "{out:?}");
+    }
+}
+
+#[test]
+fn the_manifests_for_kubernetes_fit_together_and_run_commands_that_exist() {
+    let render = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/kubernetes/render");
+    let bad = Command::new(&render).args(["image", "relative"]).output().unwrap();
+    assert!(!bad.status.success() && text(&bad.stderr).contains("absolute path"), "{bad:?}");
+    let rendered = succeeded(Command::new(&render).args(["r/forebay:1", "/lustre"]));
+    assert!(
+        !rendered.contains("@PFS@") && !rendered.contains("@IMAGE@") && !rendered.contains("@NAMESPACE@")
+    );
+    let mut to_json = Command::new("python3");
+    to_json
+        .args(["-c", "import json, sys, yaml; json.dump(list(yaml.safe_load_all(sys.stdin)), sys.stdout)"]);
+    to_json.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut python = to_json.spawn().unwrap();
+    std::io::Write::write_all(&mut python.stdin.take().unwrap(), rendered.as_bytes()).unwrap();
+    let out = python.wait_with_output().unwrap();
+    if text(&out.stderr).contains("No module named 'yaml'") {
+        return eprintln!("left out: no PyYAML");
+    }
+    let all: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let kinds: Vec<&str> = all.as_array().unwrap().iter().map(|one| one["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["Namespace", "DaemonSet"]);
+    let set = &all[1];
+    assert_eq!(set["metadata"]["namespace"], all[0]["metadata"]["name"]);
+    let labels = &set["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(&set["spec"]["selector"]["matchLabels"], labels);
+    let pod = &set["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    assert_eq!(container["image"], "r/forebay:1");
+    let names = |list: &Value| -> std::collections::BTreeSet<String> {
+        list.as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&container["volumeMounts"]), names(&pod["volumes"]));
+    for mount in container["volumeMounts"].as_array().unwrap() {
+        let volumes = pod["volumes"].as_array().unwrap();
+        let volume = volumes.iter().find(|volume| volume["name"] == mount["name"]).unwrap();
+        assert_eq!(volume["hostPath"]["path"], mount["mountPath"], "programs of the node use the same paths");
+    }
+    for command in [&container["command"], &container["readinessProbe"]["exec"]["command"]] {
+        let words: Vec<&str> =
+            command.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+        assert_eq!(words[0], "/usr/bin/forebay", "where the image has it");
+        succeeded(&mut forebay(&[&words[1..], &["--help"]].concat()));
+    }
+}

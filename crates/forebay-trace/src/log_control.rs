@@ -1,0 +1,39 @@
+//! What this process logs, and how that is changed while it runs.
+//!
+//! The program that starts a daemon installs the log, since it alone knows where messages go; an
+//! agent or coordinator changes it when it is told to.
+
+use std::sync::OnceLock;
+
+/// What the program offers.
+#[derive(Clone, Copy, Debug)]
+pub struct LogControl {
+    /// Logs by this filter from now on; an empty one changes nothing. Returns the filter in force.
+    pub set: fn(&str) -> Result<String, String>,
+    /// The latest lines.
+    pub latest: fn() -> String,
+}
+
+static CONTROL: OnceLock<LogControl> = OnceLock::new();
+
+/// Called once, before the first thread.
+pub fn install(control: LogControl) {
+    // A second one would be of a second log, which no program has.
+    let _is_first = CONTROL.set(control);
+}
+
+/// Changes what is logged; an empty filter only asks.
+///
+/// # Errors
+/// It is no filter, or this process has no log.
+pub fn set(filter: &str) -> Result<String, String> {
+    match CONTROL.get() {
+        Some(control) => (control.set)(filter),
+        None => Err("this process has no log".into()),
+    }
+}
+
+/// The latest lines of the log.
+pub fn latest() -> String {
+    CONTROL.get().map(|control| (control.latest)()).unwrap_or_default()
+}
