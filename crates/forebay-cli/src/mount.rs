@@ -197,7 +197,7 @@ fn unmount_after_agent(agent: Client, at: PathBuf) -> Result<(), String> {
         let mut seen = Instant::now();
         while seen.elapsed() < AGENT_AWAY_MAX {
             std::thread::sleep(LOOK_FOR_AGENT);
-            if agent.mount_roots().is_ok() {
+            if agent.admin().status().is_ok() {
                 seen = Instant::now();
             }
         }

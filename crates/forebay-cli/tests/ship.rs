@@ -48,9 +48,9 @@ impl Part {
         let guard =
             guard.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut part = Part { directory, name, guard };
-        let is_up = || part.cores() >= Some(0.2) && !part.workers().is_empty();
+        let is_up = |part: &Part| part.cores() >= Some(0.2) && !part.workers().is_empty();
         let began = Instant::now();
-        while !is_up() {
+        while !is_up(&part) {
             if let Some(status) = part.guard.try_wait().unwrap() {
                 let said = std::io::read_to_string(part.guard.stderr.take().unwrap()).unwrap();
                 assert!(std::env::var_os("FOREBAY_REQUIRE_LAB").is_none(), "{status}: {said}");

@@ -63,7 +63,7 @@ impl Shuffles {
         let view = self.cluster.view();
         let mut why = "the cluster has no other node that serves peers".to_owned();
         let can = |node: &&NodeInfo| !self.cluster.is_avoided(&node.name);
-        for node in second_nodes(&view.cluster.nodes, self.node()).filter(can).take(SECOND_NODES_MAX) {
+        for node in second_nodes(&view.cluster.nodes, self.node()).take(SECOND_NODES_MAX).filter(can) {
             let sent = self.at_peer(&node.name, Instant::now() + SILENCE_MAX, |link| {
                 link.keep_output((&app, uid), (shuffle, map), (&file, bytes), SILENCE_MAX)
             });

@@ -28,7 +28,7 @@ import org.slf4j.LoggerFactory;
  * A job's map outputs in the tier, as its tasks find them without a word of the job's client.
  *
  * <p>The secret of the job's shuffle, which only its tasks and YARN have, names the job at the
- * agents. The job lives as long as its master listens for its tasks. A job of LocalJobRunner lives
+ * agents, with its ID. The job lives as long as its master listens for its tasks. A job of LocalJobRunner lives
  * in this JVM, as long as its thread.
  */
 final class JobOutputs {
@@ -99,16 +99,17 @@ final class JobOutputs {
         ? List.of(master.getHostName())
         : List.of(master.getHostName(), master.getAddress().getHostAddress());
     try (ForebayClient client = client(conf)) {
-      return client.joinJob(token(task.getShuffleSecret().getEncoded()), hosts, master.getPort());
+      return client.joinJob(token(task), hosts, master.getPort());
     }
   }
 
-  /** Of the secret, which it does not reveal. */
-  private static String token(byte[] secret) throws IOException {
+  /** Of the secret, which it does not reveal, and of the job: several may have one secret. */
+  private static String token(Task task) throws IOException {
     try {
       MessageDigest digest = MessageDigest.getInstance("SHA-256");
       digest.update("forebay shuffle".getBytes(StandardCharsets.UTF_8));
-      return HexFormat.of().formatHex(Arrays.copyOf(digest.digest(secret), 16));
+      digest.update(task.getJobID().toString().getBytes(StandardCharsets.UTF_8));
+      return HexFormat.of().formatHex(Arrays.copyOf(digest.digest(task.getShuffleSecret().getEncoded()), 16));
     } catch (GeneralSecurityException e) {
       throw new IOException(e);
     }

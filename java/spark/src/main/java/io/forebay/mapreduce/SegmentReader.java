@@ -85,14 +85,23 @@ final class SegmentReader implements AutoCloseable {
   private void fetch(List<Segment> segments) {
     List<Block> blocks = segments.stream()
         .map(segment -> MapEvents.block(segment.output.attempt(), reducer, segment.ordered, windowBytes)).toList();
+    List<byte[]> windows = new ArrayList<>();
     try (FetchedBlocks fetched = shuffles.fetch(segments.get(0).output.nodes(), blocks)) {
       for (int i = 0; i < segments.size(); i++) {
-        segments.get(i).deliver(MapEvents.bytesOf(fetched, i, blocks.get(i), segments.get(i).output.length()), null);
+        windows.add(MapEvents.bytesOf(fetched, i, blocks.get(i), segments.get(i).output.length()));
       }
     } catch (IOException | RuntimeException e) {
-      for (Segment segment : segments) {
+      if (segments.size() > 1) {
+        // Their second copies may be on different nodes.
+        segments.forEach(segment -> fetch(List.of(segment)));
+      } else {
+        Segment segment = segments.get(0);
         segment.deliver(null, new IOException("the output of " + segment.output.attempt() + " is lost: " + e, e));
       }
+      return;
+    }
+    for (int i = 0; i < segments.size(); i++) {
+      segments.get(i).deliver(windows.get(i), null);
     }
   }
 

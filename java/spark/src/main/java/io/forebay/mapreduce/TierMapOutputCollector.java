@@ -116,8 +116,9 @@ public final class TierMapOutputCollector<K, V> implements MapOutputCollector<K,
     }
   }
 
+  /** Several threads of a mapper may call it, as they may with Hadoop's own. */
   @Override
-  public void collect(K key, V value, int partition) throws IOException, InterruptedException {
+  public synchronized void collect(K key, V value, int partition) throws IOException, InterruptedException {
     if (own != null) {
       own.collect(key, value, partition);
       return;
