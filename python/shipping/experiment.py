@@ -138,8 +138,8 @@ def calls(cluster):
     return total
 
 
-def measure(cluster, way, workload, data, repeat):
-    """One cold run beside the client."""
+def measure(cluster, way, workload, data, repeat, calls_per_byte):
+    """One cold run beside the client; `calls_per_byte`: what the storage daemons call for a byte of the client."""
     cluster.drop_pages()
     cluster.lab("mark", check=True)
     before, limits = calls(cluster), []
@@ -154,7 +154,9 @@ def measure(cluster, way, workload, data, repeat):
         bandwidth = client.stop()
     nodes = {node["name"]: node["since_mark"] for node in cluster.status()["nodes"]}
     servers = [traffic for name, traffic in nodes.items() if name.startswith("pfs-s")]
+    # The client's own bytes are not the job's.
     client_bytes = nodes[CLIENT]["received_bytes"]
+    sent, received = sum(one["sent_bytes"] for one in servers) - client_bytes, sum(one["received_bytes"] for one in servers)
     maps = [task for task in done["tasks"] if task["ok"] and task["read_bytes"]]
     return {
         "way": way,
@@ -164,22 +166,27 @@ def measure(cluster, way, workload, data, repeat):
         "job_s": (done["ended_ms"] - done["began_ms"]) / 1e3,
         "map_s": (max(task["ended_ms"] for task in maps) - min(task["began_ms"] for task in maps)) / 1e3,
         "tasks": len(maps),
-        "local": sum(task["locality"] in ("NODE_LOCAL", "PROCESS_LOCAL") for task in maps) / len(maps),
+        "local": sum(task["locality"] == "NODE_LOCAL" for task in maps) / len(maps),
         "result": done["result"],
-        # The client's own bytes are not the job's.
         "network_bytes": sum(node["sent_bytes"] for node in nodes.values()) - client_bytes,
-        "busiest_server_bytes": max(max(one["sent_bytes"], one["received_bytes"]) for one in servers),
-        "daemon_calls": calls(cluster) - before,
+        # Of each server, in the direction that carries more.
+        "server_bytes": max(sent, received) / len(servers),
+        "daemon_calls": max(0, calls(cluster) - before - calls_per_byte * client_bytes),
         "client_bytes_per_s": bandwidth,
         "shares": [event["share"] for event in limits],
     }
 
 
 def alone(cluster):
+    """The client without a job: its bandwidth, and the calls of the storage daemons for each of its bytes."""
     cluster.drop_pages()
+    cluster.lab("mark", check=True)
+    before = calls(cluster)
     client = Client(cluster, cluster.place / "alone")
     time.sleep(cluster.sizes.client_s)
-    return client.stop()
+    bandwidth = client.stop()
+    received = next(node for node in cluster.status()["nodes"] if node["name"] == CLIENT)["since_mark"]["received_bytes"]
+    return {"bytes_per_s": bandwidth, "calls_per_byte": (calls(cluster) - before) / max(1, received)}
 
 
 def run(args, program, target, sizes):
@@ -204,7 +211,7 @@ def run(args, program, target, sizes):
                 for repeat, workload, way in missing:
                     print(f"experiment: {workload}, {way}, run {repeat + 1} of {args.repeats}", flush=True)
                     found["alone"].append(alone(cluster))
-                    found["runs"][f"{repeat}/{workload}/{way}"] = measure(cluster, way, workload, placed, repeat)
+                    found["runs"][f"{repeat}/{workload}/{way}"] = measure(cluster, way, workload, placed, repeat, found["alone"][-1]["calls_per_byte"])
                     results.write_text(json.dumps(found, indent=1))
     except lab.LabError as error:
         print(f"experiment: {error}", file=sys.stderr)

@@ -16,13 +16,13 @@ def rows(runs):
     groups = {}
     for run in runs:
         groups.setdefault((run["workload"], run["way"]), []).append(run)
-    numbers = ("job_s", "map_s", "local", "network_bytes", "busiest_server_bytes", "daemon_calls", "client_bytes_per_s")
+    numbers = ("job_s", "map_s", "local", "network_bytes", "server_bytes", "daemon_calls", "client_bytes_per_s")
     return {key: {name: statistics.median(run[name] for run in group) for name in numbers} for key, group in groups.items()}
 
 
 def bound_s(row, sizes):
-    """What the links need at least: the bytes of the busiest server at its rate."""
-    return row["busiest_server_bytes"] / (sizes["rate"] * MB)
+    """What the links of the servers need at least for the bytes of the job, evenly spread."""
+    return row["server_bytes"] / (sizes["rate"] * MB)
 
 
 def check(runs):
@@ -41,7 +41,7 @@ def check(runs):
 
 def write(directory, found, runs):
     """Writes shipping.md and shipping.png; returns the problems."""
-    sizes, table, alone = found["sizes"], rows(runs), statistics.median(found["alone"])
+    sizes, table, alone = found["sizes"], rows(runs), statistics.median(one["bytes_per_s"] for one in found["alone"])
     lines = [
         f"{sizes['servers']} storage servers with links of {sizes['rate']:g} MB/s, {sizes['nodes']} compute nodes with {sizes['cpus']:g} cores each, "
         f"{sizes['files'] * sizes['file_bytes'] / MB:.0f} MB of input, medians. A client on a node of its own reads a file meanwhile; alone it gets {alone / MB:.1f} MB/s.",
@@ -57,9 +57,9 @@ def write(directory, found, runs):
         )
     lines += [
         "",
-        "- bound of the links: the time that the busiest server's link needs for all of its bytes, those of the client included. Share: of the job's time.",
+        "- bound of the links: the time that the links of the servers need for the bytes of the job, if they are spread evenly. Share: of the job's time.",
         "- network: bytes that all nodes have sent, without those for the client.",
-        "- calls of the daemons: read and write calls of the storage daemons, also for the client. The lab's servers keep their data in memory, so there are no requests to disks.",
+        "- calls of the daemons: read and write calls of the storage daemons, without those for the client (its bytes times the calls for a byte when it is alone). The lab's servers keep their data in memory, so there are no requests to disks.",
         "- client: its bandwidth compared with the median alone.",
     ]
     problems = check(runs)
