@@ -41,13 +41,13 @@ fn ready(ship: &mut Ship, stage: StageId, work: Work) -> (Side, String) {
     (*side, why.clone())
 }
 
-/// Each server has 800 MB: 8 s of its disk, 16 s of its link.
+/// Each server has 800 MB: 8 s of its disk, and 16 s of its link, at which 80 tasks queue up.
 #[test]
 fn scans_go_to_the_data_and_computation_to_the_cores() {
     let (side, why) = ready(&mut Ship::new(config()), 1, work(0.1));
     assert_eq!(
         (side, why.as_str()),
-        (Side::Storage, "compute nodes: 16.0 s (links); storage servers: 8.0 s (disks)")
+        (Side::Storage, "compute nodes: 17.8 s (slots of the nodes); storage servers: 8.0 s (disks)")
     );
     let (side, why) = ready(&mut Ship::new(config()), 1, work(20.0));
     assert_eq!(side, Side::Compute);

@@ -1,6 +1,6 @@
-//! Analytics shipping: Xu, Goldstone, Liu, Chen, Neitzel and Yu, *Exploiting Analytics Shipping with
-//! Virtualized MapReduce on HPC Backend Storage Servers*, TPDS 2016. Ten storage servers that run
-//! MapReduce, with and without locality, and two shuffles.
+//! Analytics shipping: Xu, Goldstone, Liu, Chen, Neitzel and Yu, *Exploiting Analytics Shipping
+//! with Virtualized MapReduce on HPC Backend Storage Servers*, TPDS 2016. Ten storage servers that
+//! run MapReduce, with and without locality, and two shuffles.
 //!
 //! The paper prints neither compute times nor bandwidths of disks. Tasks compute nothing here, so
 //! each time is that of the I/O, and its changes do not depend on the disks' bandwidth. The data
