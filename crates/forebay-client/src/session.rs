@@ -199,7 +199,7 @@ impl Client {
 
     /// Whether the job of this process has a rate limit.
     pub fn is_limited(&self) -> bool {
-        self.session.ring().is_some_and(|ring| ring.is_limited())
+        self.session.is_limited()
     }
 
     /// Waits until this process may read or write `bytes` of a PFS by itself: at once, unless its
@@ -606,13 +606,23 @@ impl Session {
     /// Waits until this process may read or write `bytes` of a PFS by itself: at once, unless its
     /// job has a rate limit.
     pub(crate) fn pace(&self, bytes: u64) {
-        while self.ring().is_some_and(|ring| ring.is_limited()) {
+        while self.is_limited() {
             match self.call(&Request::MayPass { bytes }, &[], self.config.deadline) {
                 Ok(Received { message: Reply::Waits, .. }) => {}
                 // Without an agent nobody limits.
                 Ok(_) | Err(_) => return,
             }
         }
+    }
+
+    /// Whether the job of this process has a rate limit. The agent says so by the ring.
+    fn is_limited(&self) -> bool {
+        let has_name = self.config.job_name.is_some() || self.config.batch_job.is_some();
+        if has_name && self.ring().is_none() {
+            // Without an agent nobody limits.
+            let _ = self.unless_left_alone(|| self.anchor());
+        }
+        has_name && self.ring().is_some_and(|ring| ring.is_limited())
     }
 
     /// The token of the job this process belongs to: from `FOREBAY_JOB`, or begun here.

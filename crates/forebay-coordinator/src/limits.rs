@@ -1,7 +1,7 @@
 //! What jobs move on all nodes, and how their rate limits are divided among the nodes.
 //!
 //! Each node reports once a second what its jobs move, while any does. The nodes on which a limited
-//! job moves something share its limit ([`forebay_policy::job_limits`]).
+//! job pays for something share its limit ([`forebay_policy::job_limits`]).
 
 use forebay_policy::job_limits::{Demand, Rule, Rules, shares};
 use forebay_wire::traffic::{SERVERS_SHOWN_MAX, most_active};
@@ -61,7 +61,8 @@ impl Limits {
         let mut wanted: BTreeMap<&JobName, Vec<(&String, Demand)>> = BTreeMap::new();
         for (node, jobs) in &self.moved {
             for job in jobs {
-                let demand = Demand { bytes_per_s: job.bytes_per_s(), is_held: job.was_held || job.held > 0 };
+                let is_held = job.was_held || job.held > 0;
+                let demand = Demand { bytes_per_s: job.paid_bytes_per_s, is_held };
                 if demand != Demand::default() {
                     wanted.entry(&job.job).or_default().push((node, demand));
                 }
@@ -117,9 +118,10 @@ mod tests {
         JobName { user: 7, job: "climate".into() }
     }
 
-    fn moving(read_bytes_per_s: u64, was_held: bool) -> Vec<JobTraffic> {
-        let server = ServerTraffic { read_bytes: 9, read_bytes_per_s, ..ServerTraffic::default() };
-        vec![JobTraffic { job: name(), was_held, servers: vec![server], ..JobTraffic::default() }]
+    fn moving(paid_bytes_per_s: u64, was_held: bool) -> Vec<JobTraffic> {
+        let server = ServerTraffic { read_bytes: 9, read_bytes_per_s: 5, ..ServerTraffic::default() };
+        let servers = vec![server];
+        vec![JobTraffic { job: name(), paid_bytes_per_s, was_held, servers, ..JobTraffic::default() }]
     }
 
     fn limit(rate: u64, set_ms: u64) -> Limit {

@@ -36,6 +36,9 @@ pub struct JobTraffic {
     pub job: JobName,
     /// Its rate limit for all nodes together.
     pub limit_bytes_per_s: Option<u64>,
+    /// Bytes that the limit has let go in the last second. A node pays for the pages that other
+    /// nodes read for it, and these do not.
+    pub paid_bytes_per_s: u64,
     /// Time that its requests have waited for the limit, in milliseconds.
     pub held_ms: u64,
     /// It has kept requests waiting in the last second.
@@ -84,6 +87,7 @@ impl JobTraffic {
     /// Adds what another node reports of the same job.
     pub fn add(&mut self, other: &JobTraffic) {
         self.limit_bytes_per_s = self.limit_bytes_per_s.or(other.limit_bytes_per_s);
+        self.paid_bytes_per_s += other.paid_bytes_per_s;
         self.held_ms += other.held_ms;
         self.was_held |= other.was_held;
         self.held += other.held;

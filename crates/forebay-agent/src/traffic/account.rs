@@ -44,6 +44,10 @@ pub struct Account {
     /// Requests that wait for the limit.
     held: AtomicU32,
     held_ns: AtomicU64,
+    /// Bytes that the limit has let go, and the same at the last look and in the second before.
+    paid_bytes: AtomicU64,
+    paid_before: AtomicU64,
+    paid_last: AtomicU64,
     /// Some have waited since the last look, and in the second before that.
     was_held: AtomicBool,
     held_last: AtomicBool,
@@ -101,6 +105,9 @@ impl Account {
             is_limited: AtomicBool::new(false),
             held: AtomicU32::new(0),
             held_ns: AtomicU64::new(0),
+            paid_bytes: AtomicU64::new(0),
+            paid_before: AtomicU64::new(0),
+            paid_last: AtomicU64::new(0),
             was_held: AtomicBool::new(false),
             held_last: AtomicBool::new(false),
             servers: Mutex::default(),
@@ -171,6 +178,9 @@ impl Account {
             pace = waited.unwrap_or_else(PoisonError::into_inner).0;
         };
         drop(pace);
+        if granted {
+            self.paid_bytes.fetch_add(bytes, Relaxed);
+        }
         if is_waiting {
             self.held.fetch_sub(1, Relaxed);
             self.held_ns.fetch_add(began.elapsed().as_nanos() as u64, Relaxed);
@@ -187,6 +197,7 @@ impl Account {
         let now = self.now();
         let Some(bucket) = &mut pace.bucket else { return units };
         let afforded = (0..units).take_while(|_| bucket.take(now, unit_bytes) == 0).count();
+        self.paid_bytes.fetch_add(afforded as u64 * unit_bytes, Relaxed);
         if afforded < units {
             self.was_held.store(true, Relaxed);
         }
@@ -225,7 +236,10 @@ impl Account {
         let moves = servers.values().any(|moved| moved.last.read_bytes + moved.last.written_bytes > 0);
         let is_held = self.was_held.swap(self.held.load(Relaxed) > 0, Relaxed);
         self.held_last.store(is_held, Relaxed);
-        moves || is_held
+        let paid = self.paid_bytes.load(Relaxed);
+        let paid_s = (paid - self.paid_before.swap(paid, Relaxed)) as f64 / passed.as_secs_f64().max(1e-3);
+        self.paid_last.store(paid_s as u64, Relaxed);
+        moves || is_held || paid_s > 0.0
     }
 
     /// As people and the coordinator see it; `labels` are those of the mounts.
@@ -245,6 +259,7 @@ impl Account {
         JobTraffic {
             job: self.name.clone(),
             limit_bytes_per_s: lock(&self.pace).limit,
+            paid_bytes_per_s: self.paid_last.load(Relaxed),
             held_ms: ms(self.held_ns.load(Relaxed)),
             held: self.held.load(Relaxed),
             was_held: self.held_last.load(Relaxed),

@@ -1094,6 +1094,7 @@ mod tests {
             is_draining: false,
             leaves: None,
             second: forebay_store::dirty::SecondCopy::default(),
+            job: String::new(),
         };
         assert!(is_same_file(&record, &facts, file.as_fd()));
         std::thread::sleep(SETTLED);
