@@ -61,8 +61,8 @@ pub struct Slice {
 struct Mounts {
     /// Where version 2 is mounted, if it has the controllers.
     v2: Option<PathBuf>,
-    /// Controllers of version 1, and the outermost group in each, or that of this process if it has a
-    /// quota of processors.
+    /// Controllers of version 1, and the outermost group in each, or that of this process if it has
+    /// a quota of processors.
     v1: Vec<(String, PathBuf)>,
 }
 

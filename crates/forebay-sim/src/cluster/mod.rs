@@ -1,8 +1,8 @@
 //! Nodes that run the tasks of Spark jobs before a parallel file system of several servers.
 //!
 //! The world models what a cluster does by itself. The stage machine of `forebay_policy::stage`
-//! decides which node fetches what, and when, with the rules that it has live. Where the servers run
-//! tasks, the machine of `forebay_policy::ship` decides which stages do.
+//! decides which node fetches what, and when, with the rules that it has live. Where the servers
+//! run tasks, the machine of `forebay_policy::ship` decides which stages do.
 //!
 //! | file | what it models |
 //! | --- | --- |

@@ -27,9 +27,9 @@ import org.slf4j.LoggerFactory;
 /**
  * A job's map outputs in the tier, as its tasks find them without a word of the job's client.
  *
- * <p>The secret of the job's shuffle, which only its tasks and YARN have, names the job at the
- * agents, with its ID. The job lives as long as its master listens for its tasks. A job of LocalJobRunner lives
- * in this JVM, as long as its thread.
+ * <p>The secret of the job's shuffle, which only its tasks and YARN have, and the job's ID name the
+ * job at the agents. The job lives as long as its master listens for its tasks. A job of
+ * LocalJobRunner lives in this JVM, as long as its thread.
  */
 final class JobOutputs {
   /** Nodes that have an output when its task ends: 1 or 2. */
