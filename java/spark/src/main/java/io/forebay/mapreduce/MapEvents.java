@@ -18,6 +18,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
+import org.apache.hadoop.mapred.JobConf;
 import org.apache.hadoop.mapred.MapOutputFile;
 import org.apache.hadoop.mapred.MapTaskCompletionEventsUpdate;
 import org.apache.hadoop.mapred.RawKeyValueIterator;
@@ -27,6 +28,7 @@ import org.apache.hadoop.mapred.TaskAttemptID;
 import org.apache.hadoop.mapred.TaskCompletionEvent;
 import org.apache.hadoop.mapred.TaskCompletionEvent.Status;
 import org.apache.hadoop.mapred.TaskUmbilicalProtocol;
+import org.apache.hadoop.mapreduce.MRJobConfig;
 import org.apache.hadoop.mapreduce.task.reduce.MapHost;
 import org.apache.hadoop.mapreduce.task.reduce.MapOutput;
 import org.apache.hadoop.mapreduce.task.reduce.MergeManager;
@@ -92,7 +94,11 @@ final class MapEvents<K, V> implements InvocationHandler {
     ShuffleConsumerPlugin.Context<K, V> c = context;
     TaskUmbilicalProtocol umbilical = (TaskUmbilicalProtocol) Proxy.newProxyInstance(TaskUmbilicalProtocol.class.getClassLoader(),
         new Class<?>[] {TaskUmbilicalProtocol.class}, this);
-    return new ShuffleConsumerPlugin.Context<>(c.getReduceId(), c.getJobConf(), c.getLocalFS(), umbilical, c.getLocalDirAllocator(), c.getReporter(),
+    JobConf job = new JobConf(c.getJobConf());
+    // The master hears of each failed fetch: outputs that are lost with an agent fail at once and
+    // always, and Hadoop would report every tenth time.
+    job.setInt(MRJobConfig.SHUFFLE_FETCH_FAILURES, 1);
+    return new ShuffleConsumerPlugin.Context<>(c.getReduceId(), job, c.getLocalFS(), umbilical, c.getLocalDirAllocator(), c.getReporter(),
         c.getCodec(), c.getCombinerClass(), c.getCombineCollector(), c.getSpilledRecordsCounter(), c.getReduceCombineInputCounter(),
         c.getShuffledMapsCounter(), c.getReduceShuffleBytes(), c.getFailedShuffleCounter(), c.getMergedMapOutputsCounter(), c.getStatus(),
         c.getCopyPhase(), c.getMergePhase(), c.getReduceTask(), c.getMapOutputFile(), localFiles);

@@ -24,6 +24,9 @@ import org.apache.hadoop.mapreduce.task.reduce.Shuffle;
  * <p>Without an agent it is Hadoop's own shuffle.
  */
 public final class TierShuffle<K, V> implements ShuffleConsumerPlugin<K, V> {
+  /** In the message of Hadoop's scheduler of fetches. */
+  private static final String NO_PROGRESS = "MAX_FAILED_UNIQUE_FETCHES";
+
   private ShuffleConsumerPlugin.Context<K, V> context;
   private ForebayShuffles shuffles;
   private MapEvents<K, V> events;
@@ -48,7 +51,7 @@ public final class TierShuffle<K, V> implements ShuffleConsumerPlugin<K, V> {
     own.init(events.filtered());
   }
 
-  /** Asks before each output that Hadoop copies. */
+  /** Asks before each output that Hadoop copies, and waits for map tasks that run again. */
   private static final class Watched<K, V> extends Shuffle<K, V> {
     private final MapEvents<K, V> events;
 
@@ -60,6 +63,20 @@ public final class TierShuffle<K, V> implements ShuffleConsumerPlugin<K, V> {
     @SuppressWarnings({"unchecked", "rawtypes"})
     protected MergeManager<K, V> createMergeManager(ShuffleConsumerPlugin.Context context) {
       return events.watched(super.createMergeManager(context));
+    }
+
+    /**
+     * Hadoop gives a reduce task up whose fetches fail and that makes no progress. Here those in
+     * the tier count for none, so the few that are left may all be lost. Each may still fail thirty
+     * times only.
+     */
+    @Override
+    public synchronized void reportException(Throwable failure) {
+      if (String.valueOf(failure.getMessage()).contains(NO_PROGRESS)) {
+        JobOutputs.LOG.info("Forebay: waits for map tasks whose outputs are lost");
+      } else {
+        super.reportException(failure);
+      }
     }
   }
 
