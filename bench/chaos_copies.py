@@ -206,9 +206,15 @@ class Cluster:
         """Second copies that have taken the place of their files, by the agents' logs."""
         return (self.disk / "agents.log").read_text(errors="replace").count("took over a file")
 
+    def guest_mount(self, node):
+        """Where the programs of a node are guests of other nodes, if they are."""
+        return self.place / node / "guests" / "0"
+
     def end(self):
         for writer in list(self.programs):
             self.kill_program(writer)
+        for node in NODES:
+            subprocess.run(["umount", "--lazy", self.guest_mount(node)], check=False, stderr=subprocess.DEVNULL)
         for node in list(self.agents):
             self.kill_agent(node)
         self.coordinator.kill()

@@ -83,9 +83,6 @@ class Cluster(chaos_copies.Cluster):
         env = {**self.env(NODES[writer]), "FOREBAY_DEADLINE_MS": "20000"}
         self.programs[writer] = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, start_new_session=True)
 
-    def guest_mount(self, node):
-        return self.place / node / "guests" / "0"
-
     def kill_mount(self, node):
         subprocess.run(["pkill", "-9", "-f", "--", f"--for-guests.* {self.guest_mount(node)}$"], check=False)
 
@@ -143,11 +140,6 @@ class Cluster(chaos_copies.Cluster):
 
     def guests(self):
         return sum(self.guest_mount(node).exists() for node in NODES)
-
-    def end(self):
-        for node in NODES:
-            subprocess.run(["umount", "--lazy", self.guest_mount(node)], check=False, stderr=subprocess.DEVNULL)
-        super().end()
 
 
 def main():

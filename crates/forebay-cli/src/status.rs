@@ -80,8 +80,9 @@ fn write(s: &Status, counters: bool, out: &mut dyn Write) -> io::Result<()> {
         let kept = if mount.cached { "" } else { "NOT CACHED: " };
         writeln!(out, "          {kept}{}", mount.stamps)?;
     }
-    for line in traffic::table(&s.traffic) {
-        writeln!(out, "{line}")?;
+    // With one job there is nothing to compare.
+    if s.traffic.len() > 1 {
+        traffic::table(&s.traffic).iter().try_for_each(|line| writeln!(out, "{line}"))?;
     }
     if counters {
         for (name, value) in &s.counters {

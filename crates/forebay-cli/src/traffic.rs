@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(lines.len(), 4, "{lines:?}");
         assert!(lines[1].starts_with("pfs s1") && lines[1].contains("fast") && lines[1].contains("75 %"));
         assert!(lines[2].starts_with("pfs s1") && lines[2].contains("slow") && lines[2].contains("25 %"));
-        assert!(lines[2].ends_with("1.0 MiB/s") && lines[3].contains("100 %"), "{lines:?}");
+        assert!(lines[2].ends_with("1.00 MiB/s") && lines[3].contains("100 %"), "{lines:?}");
         assert!(table(&[]).is_empty());
     }
 }

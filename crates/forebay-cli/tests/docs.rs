@@ -339,8 +339,8 @@ fn every_command_shown_is_understood() {
     for (path, text) in documents() {
         for mut words in commands(&text) {
             checked += 1;
-            // What `run` runs takes its own arguments.
-            let at = words.iter().position(|w| w == "run").map_or(words.len(), |at| at + 1);
+            // What `run` and `ship` run takes its own arguments.
+            let at = words.iter().position(|w| w == "run" || w == "ship").map_or(words.len(), |at| at + 1);
             words.truncate(at);
             let mut command = Command::new(FOREBAY);
             command.args(&words).arg("--help").env_remove("FOREBAY_SOCKET").env_remove("FOREBAY_CONFIG");

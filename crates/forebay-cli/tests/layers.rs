@@ -316,8 +316,8 @@ fn agents_and_simulated_nodes_fetch_as_the_node_machine_decides() {
         "short_request_threads",
         "short_reads",
     ];
-    // A limit on how often programs may report, which is no fetch.
-    let permitted = ("phases/pace.rs", "token_bucket");
+    // Limits on how often programs may report, and on the rate of a job, which choose no fetch.
+    let permitted = (["phases/pace.rs", "traffic/account.rs"], "token_bucket");
     for directory in ["forebay-agent/src", "forebay-sim/src/cluster", "forebay-sim/src/world"] {
         let (package, below) = directory.split_once('/').unwrap();
         let sources = sources(&packages[package].directory.join(below));
@@ -325,7 +325,7 @@ fn agents_and_simulated_nodes_fetch_as_the_node_machine_decides() {
         assert!(below == "src/world" || sources.iter().any(drives), "{directory} drives no node machine");
         for (path, text) in &sources {
             for word in decides {
-                let may = path.ends_with(permitted.0) && word == permitted.1;
+                let may = permitted.0.iter().any(|end| path.ends_with(end)) && word == permitted.1;
                 let line = text.lines().find(|line| names(without_comment(line), word));
                 assert!(may || line.is_none(), "{}: {word} in {line:?}", path.display());
             }

@@ -171,6 +171,8 @@ fn one_command_ends_it_at_once() {
     let stopped = Command::new(env!("CARGO_BIN_EXE_forebay")).args(stop).output().unwrap();
     assert!(stopped.status.success());
     assert!(String::from_utf8_lossy(&stopped.stdout).contains(&format!("ended {}", part.name)));
+    // To wait would close its standard input, which ends it in order.
+    let _input = part.guard.stdin.take();
     assert_eq!(part.guard.wait().unwrap().code(), Some(1), "it tells the submitter");
     part.assert_gone(&workers);
 }

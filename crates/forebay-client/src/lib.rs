@@ -28,6 +28,7 @@ pub mod guest;
 pub mod hpc;
 pub mod image;
 pub mod job;
+mod known_storage;
 pub mod layout;
 pub mod load;
 mod lock;

@@ -231,7 +231,7 @@ pub(crate) struct Session {
     /// The members as they were a moment ago.
     pub(crate) view: crate::cluster_view::KnownView,
     pub(crate) preferred_nodes: crate::cluster_view::GivenPreferred,
-    pub(crate) storage: crate::storage::KnownStorage,
+    pub(crate) storage: crate::known_storage::KnownStorage,
     /// What may be dirty, and whether there are other nodes.
     pub(crate) dirty: OnceLock<Option<DirtyIndex>>,
     /// What this node does to the files that are open.
@@ -264,7 +264,7 @@ impl Session {
             job: Mutex::new(None),
             view: crate::cluster_view::KnownView::default(),
             preferred_nodes: crate::cluster_view::GivenPreferred::default(),
-            storage: crate::storage::KnownStorage::default(),
+            storage: crate::known_storage::KnownStorage::default(),
             dirty: OnceLock::new(),
             watches,
         }

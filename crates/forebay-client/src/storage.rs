@@ -17,7 +17,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The shortest stripe that is a block by itself: a task that reads less costs more to start than
@@ -32,16 +32,6 @@ const LAYOUT_LIFE: Duration = Duration::from_secs(30);
 
 /// Answers that are remembered; beyond that the memory starts anew.
 const LAYOUTS_MAX: usize = 16_384;
-
-/// Layouts of files by mount, inode and size, and when the PFS was asked.
-type Layouts = BTreeMap<(String, u64, u64), (Instant, Option<Arc<Layout>>)>;
-
-/// What a client knows of storage servers.
-#[derive(Debug, Default)]
-pub(crate) struct KnownStorage {
-    hosts: Mutex<Option<(Instant, Arc<StorageHosts>)>>,
-    layouts: Mutex<Layouts>,
-}
 
 impl Client {
     /// Where tasks that read `len` bytes from `offset` of the file at `path` should run, block by

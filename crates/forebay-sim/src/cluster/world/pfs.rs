@@ -126,7 +126,7 @@ impl<'a> Pfs<'a> {
     }
 
     /// The server that has most of a range of a file, and how much that is.
-    pub fn home(&self, job: usize, (file, offset, len): (u32, u64, u64)) -> (usize, u64) {
+    pub fn server_with_most(&self, job: usize, (file, offset, len): (u32, u64, u64)) -> (usize, u64) {
         let source = Source::Input(job, file);
         let mut bytes = BTreeMap::new();
         for (server, part) in self.parts(&source, (offset, offset + len)) {

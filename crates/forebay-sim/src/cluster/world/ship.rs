@@ -52,14 +52,14 @@ impl Cluster<'_> {
             };
         }
         let splits = &self.jobs[j].splits;
-        let at_home: u64 = splits.iter().map(|split| self.pfs.home(j, *split).1).sum();
+        let at_server: u64 = splits.iter().map(|split| self.pfs.server_with_most(j, *split).1).sum();
         let leaves = spec.reduce.map_or(spec.output_bytes, |reduce| reduce.bytes);
         Work {
             tasks: splits.len() as u32,
             task_cpu_ns: spec.task_cpu_ns,
             read_bytes: spec.input_bytes,
             busiest_bytes: self.pfs.bytes_on_servers(j).into_iter().max().unwrap_or(0),
-            local: if known { at_home as f64 / spec.input_bytes as f64 } else { 1.0 / servers },
+            local: if known { at_server as f64 / spec.input_bytes as f64 } else { 1.0 / servers },
             write_bytes: 2 * spec.spilled_bytes + leaves,
             writes_local: known,
             result_bytes: if spec.reduce.is_none() { result_bytes } else { 0 },
@@ -70,7 +70,9 @@ impl Cluster<'_> {
     /// the file system tells where these lie.
     pub(super) fn preferred_servers(&self, j: usize) -> Vec<Option<usize>> {
         let server = |split: &(u32, u64, u64)| {
-            self.setup.layout_known.then(|| self.setup.nodes as usize + self.pfs.home(j, *split).0)
+            self.setup
+                .layout_known
+                .then(|| self.setup.nodes as usize + self.pfs.server_with_most(j, *split).0)
         };
         self.jobs[j].splits.iter().map(server).collect()
     }

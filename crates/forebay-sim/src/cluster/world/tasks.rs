@@ -228,7 +228,7 @@ impl Cluster<'_> {
             None => {
                 let split = self.jobs[j].splits[task as usize];
                 let is_local = match on {
-                    Some(server) => self.pfs.home(j, split).0 == server,
+                    Some(server) => self.pfs.server_with_most(j, split).0 == server,
                     None => preferred_node == Some(node),
                 };
                 self.jobs[j].done.local += u32::from(is_local);
