@@ -218,13 +218,13 @@ impl Slice {
     pub fn limit(&self, limits: &Limits, share: f64) -> Result<(), String> {
         let quota_us = ((share * limits.cores * PERIOD_US as f64) as u64).max(QUOTA_MIN_US);
         let rate = ((share * limits.io_rate_bytes_per_s as f64) as u64).max(1);
-        let disks = limits.disks.iter().filter(|_| limits.io_rate_bytes_per_s > 0);
+        let mut disks = limits.disks.iter().filter(|_| limits.io_rate_bytes_per_s > 0);
         if self.version == 2 {
             let group = &self.groups[0];
             write(&group.join("cpu.max"), &format!("{quota_us} {PERIOD_US}"))?;
-            return disks
-                .map(|disk| write_if_there(&group.join("io.max"), &format!("{disk} rbps={rate} wbps={rate}")))
-                .collect();
+            return disks.try_for_each(|disk| {
+                write_if_there(&group.join("io.max"), &format!("{disk} rbps={rate} wbps={rate}"))
+            });
         }
         self.write_v1("cpu.cfs_period_us", &PERIOD_US.to_string())?;
         self.write_v1("cpu.cfs_quota_us", &quota_us.to_string())?;
