@@ -173,6 +173,6 @@ fn one_command_ends_it_at_once() {
     assert!(String::from_utf8_lossy(&stopped.stdout).contains(&format!("ended {}", part.name)));
     // To wait would close its standard input, which ends it in order.
     let _input = part.guard.stdin.take();
-    assert_eq!(part.guard.wait().unwrap().code(), Some(1), "it tells the submitter");
+    assert_eq!(part.guard.wait().unwrap().code(), Some(1), "the submitter hears of it");
     part.assert_gone(&workers);
 }

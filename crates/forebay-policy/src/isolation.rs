@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, Nanos};
 
-/// What the machine is told.
+/// What the machine learns.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Event {

@@ -1,7 +1,7 @@
 //! What this process logs, and how that is changed while it runs.
 //!
 //! The program that starts a daemon installs the log, since it alone knows where messages go; an
-//! agent or coordinator changes it when it is told to.
+//! agent or coordinator changes it on request.
 
 use std::sync::OnceLock;
 

@@ -94,7 +94,7 @@ pub struct Entry {
     stripe_bytes: OnceLock<u64>,
     /// What of the file is on storage servers of this host, if anything is.
     own_stripes: OnceLock<layout::Layout>,
-    /// Where it lies, if that was asked and the PFS tells.
+    /// Its servers, if that was asked and the PFS reports them.
     servers: OnceLock<Option<Box<Layout>>>,
     /// By what it is read from the PFS.
     pub readers: Readers,
@@ -141,7 +141,7 @@ impl Entry {
 
     /// Part of the file is on storage servers of this host: where `layout` names one.
     pub fn set_own_stripes(&self, layout: layout::Layout) {
-        // One that was told twice lies the same way.
+        // A second answer is the same one.
         let _ = self.own_stripes.set(layout);
     }
 

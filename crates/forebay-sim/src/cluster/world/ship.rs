@@ -67,7 +67,7 @@ impl Cluster<'_> {
     }
 
     /// The servers that are to run the map tasks of a job: those that have most of their splits, if
-    /// the file system tells where these lie.
+    /// the file system reports where these are.
     pub(super) fn preferred_servers(&self, j: usize) -> Vec<Option<usize>> {
         let server = |split: &(u32, u64, u64)| {
             self.setup

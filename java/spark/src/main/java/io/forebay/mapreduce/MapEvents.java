@@ -41,7 +41,7 @@ import org.apache.hadoop.mapreduce.task.reduce.ShuffleClientMetrics;
  * <p>Hadoop's shuffle asks the job's master for them through this class. An output that is in the
  * tier is remembered here; any other is passed on, and Hadoop fetches it from its node manager. A
  * lost one is neither here nor there: Hadoop's fetch fails, and it reports that, so that the map
- * task runs again. Once all outputs are known, Hadoop is told that no more come of those in the
+ * task runs again. Once all outputs are known, Hadoop hears that no more come of those in the
  * tier, as it is of map tasks that may fail.
  *
  * <p>Each output counts once, however often its map task ran: Hadoop may not finish a copy of one
