@@ -148,7 +148,8 @@ impl Admin<'_> {
     /// user if the operator asks.
     ///
     /// # Errors
-    /// No agent; another user's jobs; too many limits; or no coordinator answers, and only this node has it.
+    /// No agent; another user's jobs; too many limits; or no coordinator answers, and only this
+    /// node has it.
     pub fn set_limit(&self, job: &str, user: Option<u32>, rate_bytes_per_s: Option<u64>) -> io::Result<()> {
         Self::done(self.ask(&Request::SetLimit { job: job.into(), user, rate_bytes_per_s }, &[])?)
     }
