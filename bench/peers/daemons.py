@@ -17,6 +17,7 @@ import time
 
 PR_SET_PDEATHSIG = 1
 STOP_SECONDS = 15
+KILL_SECONDS = 60
 LOG_TAIL_BYTES = 2000
 
 
@@ -71,11 +72,11 @@ class Daemon(contextlib.AbstractContextManager):
 
     def stop(self):
         """Ends the whole group: SIGTERM, then SIGKILL after STOP_SECONDS."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(timeout=STOP_SECONDS)
+                self.process.wait(timeout=seconds)
                 break
         # The leader is gone; whatever it left in the group has no one to end it.
         with contextlib.suppress(ProcessLookupError):

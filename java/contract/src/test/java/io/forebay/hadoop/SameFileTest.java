@@ -128,6 +128,8 @@ public class SameFileTest {
   public void hadoopsCommandsKeepTheFile() throws Exception {
     Configuration conf = agent.configuration();
     conf.set("fs.file.impl", ForebayLocalFileSystem.class.getName());
+    // Not the one that another test's programs have opened in this JVM.
+    conf.setBoolean("fs.file.impl.disable.cache", true);
     FsShell shell = new FsShell(conf);
     Path file = forebay("file");
     for (java.nio.file.Path name : names()) {
