@@ -171,9 +171,10 @@ class Cluster:
                     self.cli(node, "sync", "--quiet")
                 continue
             for node, files in listed.items():
-                parked = sum(file["state"] == "parked" for file in files)
+                parked = [file for file in files if file["state"] == "parked"]
                 if parked:
-                    count += parked
+                    count += len(parked)
+                    print(f"parked on {node}:", *(f"{file['path']}: {file['error']}" for file in parked), sep="\n  ", flush=True)
                     done = self.cli(node, "rescue", "--drop", saved / f"{node}-{count}")
                     if done.returncode:
                         raise SystemExit(f"chaos: what is parked cannot be saved: {done.stderr}")

@@ -12,12 +12,15 @@ const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 /// State of a socket that listens, as the tables have it.
 const LISTENS: &str = "0A";
 
+/// The kernel may leave out a socket while those before it in its table come and go.
+const LOOKS: usize = 3;
+
 /// Whether a process of user `uid` listens at TCP port `port` of this node.
 ///
 /// # Errors
 /// The kernel does not show its sockets.
 pub fn listens(uid: u32, port: u16) -> io::Result<bool> {
-    for table in TABLES {
+    for table in std::iter::repeat_n(TABLES, LOOKS).flatten() {
         match std::fs::read_to_string(table) {
             Ok(sockets) if is_in(&sockets, uid, port) => return Ok(true),
             // A kernel without IPv6.

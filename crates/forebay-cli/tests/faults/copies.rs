@@ -60,6 +60,12 @@ fn dirty(cluster: &Cluster, number: usize) -> String {
     text(&cluster.cli(number, &["dirty", "--json"]).stdout)
 }
 
+#[track_caller]
+fn sync(cluster: &Cluster, number: usize) {
+    let output = cluster.cli(number, &["sync", "--quiet"]);
+    assert!(output.status.success(), "{}\n{}", text(&output.stderr), dirty(cluster, number));
+}
+
 fn lose_node(cluster: &mut Cluster, number: usize) {
     cluster.kill_agent(number);
     std::fs::remove_dir_all(cluster.tier(number)).unwrap();
@@ -176,7 +182,7 @@ fn a_node_that_comes_back_does_not_overwrite_what_is_newer() {
     cluster.kill_agent(0);
     wait_for("the file is taken over", || cluster.counter(1, "taken_over_total") == 1);
     slow.fault("none");
-    assert!(cluster.cli(1, &["sync", "--quiet"]).status.success());
+    sync(&cluster, 1);
     assert!(std::fs::read(&file).unwrap() == content(1, 0, BYTES));
     let newer = content(2, 0, BYTES);
     std::fs::write(&file, &newer).unwrap();
@@ -197,7 +203,7 @@ fn an_agent_that_is_started_anew_keeps_its_files() {
     wait_for("it is back", || cluster.status(1).cluster.view.nodes.len() == 2);
     end(write(&cluster, &file, 2));
     slow.fault("none");
-    assert!(cluster.cli(0, &["sync", "--quiet"]).status.success());
+    sync(&cluster, 0);
     assert!(std::fs::read(&file).unwrap() == content(2, 0, BYTES));
     assert_eq!(cluster.counter(1, "taken_over_total"), 0);
 }
@@ -214,7 +220,7 @@ fn a_node_that_comes_back_before_the_file_is_drained_is_fenced() {
     let read = end(run(&cluster, 0, &[], READ, &file));
     assert!(read == content(1, 0, BYTES), "{} bytes", read.len());
     slow.fault("none");
-    assert!(cluster.cli(1, &["sync", "--quiet"]).status.success());
+    sync(&cluster, 1);
     assert!(std::fs::read(&file).unwrap() == content(1, 0, BYTES));
 }
 
@@ -227,7 +233,7 @@ fn the_copy_is_released_when_the_pfs_has_the_file() {
     assert!(dirty(&cluster, 1).contains("second copy of a file of node n0"), "{}", dirty(&cluster, 1));
     assert!(dirty(&cluster, 0).contains("second copy on node n1"), "{}", dirty(&cluster, 0));
     slow.fault("none");
-    assert!(cluster.cli(0, &["sync", "--quiet"]).status.success());
+    sync(&cluster, 0);
     wait_for("the copy is released", || cluster.used(1, "dirty") == 0);
     assert_eq!(cluster.counter(1, "taken_over_total"), 0);
 }

@@ -6,10 +6,13 @@ import io.forebay.hadoop.ForebayConfig;
 import java.io.IOException;
 import java.lang.reflect.Field;
 import java.lang.reflect.Proxy;
+import java.net.InetAddress;
 import java.net.InetSocketAddress;
+import java.net.UnknownHostException;
 import java.nio.charset.StandardCharsets;
 import java.security.GeneralSecurityException;
 import java.security.MessageDigest;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HexFormat;
@@ -21,6 +24,7 @@ import org.apache.hadoop.mapred.Task;
 import org.apache.hadoop.mapred.TaskUmbilicalProtocol;
 import org.apache.hadoop.mapreduce.MRJobConfig;
 import org.apache.hadoop.mapreduce.TaskAttemptID;
+import org.apache.hadoop.yarn.api.ApplicationConstants;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -78,12 +82,36 @@ final class JobOutputs {
         throw new IOException(MRJobConfig.MR_ENCRYPTED_INTERMEDIATE_DATA + " = true encrypts files, which the tier has none of");
       }
       ForebayShuffles joined = umbilical instanceof Thread job ? ofLocal(conf, job) : ofMaster(conf, task, umbilical);
+      if (task.isMapTask()) {
+        checkIsFound(joined);
+      }
       LOG.info("Forebay: {} uses the tier of node {}", task.getTaskID(), joined.node());
       return joined;
     } catch (IOException | LinkageError e) {
       LOG.warn("Forebay: {} uses Hadoop's own shuffle: {}", task.getTaskID(), e.toString());
       return null;
     }
+  }
+
+  /** Reduce tasks know a map task's node manager only, and look for the agent of its host. */
+  private static void checkIsFound(ForebayShuffles joined) throws IOException {
+    String host = System.getenv(ApplicationConstants.Environment.NM_HOST.name());
+    if (host != null && !joined.nodesAt(names(host), false).contains(joined.node())) {
+      throw new IOException("no address of node " + joined.node() + " is one of its node manager, " + host);
+    }
+  }
+
+  /** A host's name and addresses. */
+  static List<String> names(String host) {
+    List<String> names = new ArrayList<>(List.of(host));
+    try {
+      for (InetAddress address : InetAddress.getAllByName(host)) {
+        names.add(address.getHostAddress());
+      }
+    } catch (UnknownHostException e) {
+      LOG.debug("Forebay: the addresses of {}", host, e);
+    }
+    return names;
   }
 
   private static ForebayClient client(JobConf conf) throws IOException {

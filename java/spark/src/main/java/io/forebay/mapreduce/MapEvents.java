@@ -44,12 +44,17 @@ import org.apache.hadoop.mapreduce.task.reduce.ShuffleClientMetrics;
  * task runs again. Once all outputs are known, Hadoop hears that no more come of those in the
  * tier, as it is of map tasks that may fail.
  *
+ * <p>Hadoop asks in one thread. Threads that end copies look at what was found and copied only,
+ * and never wait for a node that is asked.
+ *
  * <p>Each output counts once, however often its map task ran: Hadoop may not finish a copy of one
  * that has come to the tier meanwhile, and the tier is not asked for one that Hadoop has copied.
  */
 final class MapEvents<K, V> implements InvocationHandler {
   /** Bytes of each segment that are fetched when it is looked for: all of a tiny one. */
   private static final int HEAD_BYTES = 4 << 10;
+  /** How often a node is asked that does not answer, each time with the agent's deadline. */
+  private static final int LOOKS = 3;
 
   /** An output in the tier. */
   record Found(TaskAttemptID attempt, List<String> nodes, long length, byte[] head) {}
@@ -64,9 +69,9 @@ final class MapEvents<K, V> implements InvocationHandler {
   private final List<TaskCompletionEvent> given = new ArrayList<>();
   /** Events of the master's that were seen. */
   private int seen;
-  /** By number of the map task. */
-  private final Map<Integer, Found> found = new LinkedHashMap<>();
   private final Map<Integer, TaskAttemptID> passedOn = new HashMap<>();
+  /** By number of the map task; with `this` locked, as {@code copied}. */
+  private final Map<Integer, Found> found = new LinkedHashMap<>();
   private final Set<Integer> copied = new TreeSet<>();
   /** Of the found ones, those that Hadoop does not wait for any more: they are not taken back. */
   private final Set<Integer> told = new TreeSet<>();
@@ -83,7 +88,7 @@ final class MapEvents<K, V> implements InvocationHandler {
     if (files != null) {
       List<TaskAttemptID> attempts = List.copyOf(files.keySet());
       look(attempts, List.of(shuffles.node()));
-      found.values().forEach(output -> localFiles.remove(output.attempt));
+      inTier().forEach(output -> localFiles.remove(output.attempt));
       localFiles.keySet().forEach(attempt -> passedOn.put(attempt.getTaskID().getId(), attempt));
       tellIfAllAreKnown();
     }
@@ -104,7 +109,7 @@ final class MapEvents<K, V> implements InvocationHandler {
         c.getCopyPhase(), c.getMergePhase(), c.getReduceTask(), c.getMapOutputFile(), localFiles);
   }
 
-  /** The outputs in the tier, once Hadoop's shuffle has ended. */
+  /** The outputs in the tier, all of them once Hadoop's shuffle has ended. */
   synchronized List<Found> inTier() {
     return List.copyOf(found.values());
   }
@@ -122,7 +127,7 @@ final class MapEvents<K, V> implements InvocationHandler {
     }
   }
 
-  private synchronized MapTaskCompletionEventsUpdate events(int from, int most) throws IOException {
+  private MapTaskCompletionEventsUpdate events(int from, int most) throws IOException {
     if (localFiles == null) {
       poll(most);
     }
@@ -158,8 +163,8 @@ final class MapEvents<K, V> implements InvocationHandler {
         case SUCCEEDED -> ended.put(attempt, event);
         case FAILED, KILLED, OBSOLETE -> {
           ended.remove(attempt);
-          if (found.containsKey(map) && found.get(map).attempt.equals(attempt) && !told.contains(map)) {
-            found.remove(map);
+          if (!told.contains(map) && forgot(map, attempt)) {
+            JobOutputs.LOG.debug("Forebay: {} is lost before it was read", attempt);
           } else if (passedOn.remove(map, attempt)) {
             given.add(event);
           }
@@ -171,16 +176,37 @@ final class MapEvents<K, V> implements InvocationHandler {
       }
     }
     Map<List<String>, List<TaskAttemptID>> byNodes = new LinkedHashMap<>();
-    ended.values().stream().filter(event -> !copied.contains(event.getTaskAttemptId().getTaskID().getId()))
+    ended.values().stream().filter(event -> !isCopied(event.getTaskAttemptId().getTaskID().getId()))
         .forEach(event -> byNodes.computeIfAbsent(nodesOf(event), at -> new ArrayList<>()).add(event.getTaskAttemptId()));
     byNodes.forEach((at, attempts) -> look(attempts, at));
     ended.forEach((attempt, event) -> {
       int map = attempt.getTaskID().getId();
-      if (!found.containsKey(map)) {
+      if (!isFound(map)) {
         passedOn.put(map, attempt);
         given.add(event);
       }
     });
+  }
+
+  private synchronized boolean forgot(int map, TaskAttemptID attempt) {
+    Found output = found.get(map);
+    return output != null && output.attempt.equals(attempt) && found.remove(map) != null;
+  }
+
+  private synchronized boolean isFound(int map) {
+    return found.containsKey(map);
+  }
+
+  private synchronized boolean isCopied(int map) {
+    return copied.contains(map);
+  }
+
+  /** False if Hadoop has copied an output of this map task meanwhile. */
+  private synchronized boolean isNew(int map, Found output) {
+    if (!copied.contains(map)) {
+      found.put(map, output);
+    }
+    return !copied.contains(map);
   }
 
   /** The nodes that may have an output; none if Forebay does not know the host. */
@@ -189,7 +215,7 @@ final class MapEvents<K, V> implements InvocationHandler {
     List<String> known = nodes.getOrDefault(host, List.of());
     if (known.isEmpty()) {
       try {
-        known = shuffles.nodesAt(List.of(host), hasCopies);
+        known = shuffles.nodesAt(JobOutputs.names(host), hasCopies);
         nodes.put(host, known);
       } catch (ForebayException e) {
         JobOutputs.LOG.warn("Forebay: the nodes of {}: {}", host, e.toString());
@@ -207,20 +233,32 @@ final class MapEvents<K, V> implements InvocationHandler {
     }
   }
 
-  /** False if one of them is not there. */
+  /** False if one of them is not there, or no node answers for long. */
   private boolean lookForAll(List<TaskAttemptID> attempts, List<String> at) {
+    for (int tries = 1;; tries++) {
+      try {
+        return findAll(attempts, at);
+      } catch (IOException e) {
+        boolean isLost = tries == LOOKS || e instanceof ForebayException f && f.errno() == ForebayException.ENOENT;
+        JobOutputs.LOG.info("Forebay: {}: {}", isLost ? "not in the tier" : "looks again", e.toString());
+        if (isLost) {
+          return false;
+        }
+      }
+    }
+  }
+
+  private boolean findAll(List<TaskAttemptID> attempts, List<String> at) throws IOException {
     List<Block> blocks = attempts.stream().map(attempt -> block(attempt, reducer, 0, HEAD_BYTES)).toList();
     try (FetchedBlocks fetched = shuffles.fetch(at, blocks)) {
       for (int i = 0; i < attempts.size(); i++) {
         byte[] head = bytesOf(fetched, i, blocks.get(i), -1);
         int map = attempts.get(i).getTaskID().getId();
-        found.put(map, new Found(attempts.get(i), at, fetched.total(i), head));
-        passedOn.remove(map);
+        if (isNew(map, new Found(attempts.get(i), at, fetched.total(i), head))) {
+          passedOn.remove(map);
+        }
       }
       return true;
-    } catch (IOException e) {
-      JobOutputs.LOG.info("Forebay: not in the tier: {}", e.toString());
-      return false;
     }
   }
 
@@ -248,14 +286,16 @@ final class MapEvents<K, V> implements InvocationHandler {
 
   /** If no map task is missing, Hadoop need not wait for those in the tier. */
   private void tellIfAllAreKnown() {
-    if (found.size() + passedOn.size() < maps) {
+    List<Found> outputs = inTier();
+    if (outputs.size() + passedOn.size() < maps) {
       return;
     }
-    found.forEach((map, output) -> {
+    for (Found output : outputs) {
+      int map = output.attempt.getTaskID().getId();
       if (told.add(map)) {
         given.add(new TaskCompletionEvent(0, output.attempt, map, true, Status.TIPFAILED, ""));
       }
-    });
+    }
   }
 
   /** Hadoop's manager, asked before each copy counts. */

@@ -7,6 +7,7 @@ import java.util.List;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.io.DataInputBuffer;
+import org.apache.hadoop.io.RawComparator;
 import org.apache.hadoop.mapred.IFile;
 import org.apache.hadoop.mapred.JobConf;
 import org.apache.hadoop.mapred.Merger;
@@ -87,8 +88,18 @@ public final class TierShuffle<K, V> implements ShuffleConsumerPlugin<K, V> {
     if (found.isEmpty()) {
       return copied;
     }
-    merged = new MergeAhead(merge(copied, found));
+    RawKeyValueIterator all = merge(copied, found);
+    merged = canMergeAhead() ? new MergeAhead(all) : all;
     return merged;
+  }
+
+  /**
+   * Hadoop may use one comparator to merge and to group, and those that are not its own may keep
+   * what they compare in fields.
+   */
+  private boolean canMergeAhead() {
+    RawComparator<?> sorts = context.getJobConf().getOutputKeyComparator();
+    return sorts != context.getJobConf().getOutputValueGroupingComparator() || sorts.getClass().getName().startsWith("org.apache.hadoop.io.");
   }
 
   @SuppressWarnings("unchecked")
