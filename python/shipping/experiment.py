@@ -28,13 +28,15 @@ class Way:
     ship: dict | None = None
 
 
-UNISOLATED = {"FOREBAY_SHIP_FLOOR": "100%", "FOREBAY_SHIP_CPU_WEIGHT": "100"}
+# As many cores as a compute node has; and a weight with which a JVM starts on a machine whose every thread competes.
+LIMITED = {"FOREBAY_SHIP_CORES": "0.4", "FOREBAY_SHIP_CPU_WEIGHT": "100"}
+UNISOLATED = {**LIMITED, "FOREBAY_SHIP_FLOOR": "100%"}
 WAYS = {
     "naive": Way(planner="naive-bb"),
     "tier": Way(planner="no-action"),
     "shipped, no limits": Way(ship=UNISOLATED),
-    "shipped": Way(ship={}),
-    "shipped, tier shuffle": Way(ship={"FOREBAY_SHIP_SHUFFLE": "tier"}),
+    "shipped": Way(ship=LIMITED),
+    "shipped, tier shuffle": Way(ship={**LIMITED, "FOREBAY_SHIP_SHUFFLE": "tier"}),
 }
 
 
@@ -96,7 +98,7 @@ class Cluster(labcluster.Cluster):
         if done.returncode or not result.exists():
             raise lab.LabError(f"the shipped job failed with exit code {done.returncode}: {log.read_text(errors='replace')[-2000:]}")
         events = [json.loads(line) for line in record.read_text().splitlines()]
-        return json.loads(result.read_text()), [event for event in events if event["event"] == "limit"]
+        return json.loads(result.read_text()), [event for event in events if event.get("event") == "limit"]
 
     def drop_pages(self):
         """Also those of the storage servers, which mount the file system too."""
@@ -203,6 +205,7 @@ def run(args, program, target, sizes):
     data = text.write(args.output / "input", sizes.files * sizes.file_bytes, sizes.file_bytes, lambda _: None)
     wanted = [(r, w, y) for r in range(args.repeats) for w in args.workload or WORKLOADS for y in args.way or WAYS]
     missing = [one for one in wanted if "/".join(map(str, one)) not in found["runs"]]
+    failed = []
     try:
         if missing:
             with Cluster(program, target, args.output, sizes) as cluster:
@@ -211,13 +214,20 @@ def run(args, program, target, sizes):
                 for repeat, workload, way in missing:
                     print(f"experiment: {workload}, {way}, run {repeat + 1} of {args.repeats}", flush=True)
                     found["alone"].append(alone(cluster))
-                    found["runs"][f"{repeat}/{workload}/{way}"] = measure(cluster, way, workload, placed, repeat, found["alone"][-1]["calls_per_byte"])
+                    try:
+                        found["runs"][f"{repeat}/{workload}/{way}"] = measure(cluster, way, workload, placed, repeat, found["alone"][-1]["calls_per_byte"])
+                    except (lab.LabError, subprocess.TimeoutExpired) as error:
+                        failed.append(f"{workload}, {way}, run {repeat + 1}: {error}")
                     results.write_text(json.dumps(found, indent=1))
     except lab.LabError as error:
-        print(f"experiment: {error}", file=sys.stderr)
+        failed.append(str(error))
+    for failure in failed:
+        print(f"experiment: {failure}", file=sys.stderr)
+    there = [found["runs"][name] for one in wanted if (name := "/".join(map(str, one))) in found["runs"]]
+    if not there:
         return 1
-    problems = report.write(args.output, found, [found["runs"]["/".join(map(str, one))] for one in wanted])
+    problems = report.write(args.output, found, there) + failed
     print((args.output / "shipping.md").read_text())
     for problem in problems:
         print(f"experiment: {problem}", file=sys.stderr)
-    return 1 if problems and args.quick else 0
+    return 1 if failed or problems and args.quick else 0

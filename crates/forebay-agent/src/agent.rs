@@ -2,6 +2,7 @@
 
 use crate::audit::Audit;
 use crate::cache::Cache;
+use crate::cache::disk::{self, Disk};
 use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::coordinator::address::CoordinatorAddress;
@@ -97,6 +98,15 @@ impl Agent {
         let security = Security::configured(config.cluster.tls.as_deref())?;
         let counters = Arc::new(Counters::default());
         let cache = Arc::new(open_cache(&config, program.clone(), counters.clone())?);
+        forebay_store::disk_level::note(&config.state_dir, config.disk.as_deref())?;
+        if let Some(path) = &config.disk {
+            cache.set_disk(Arc::new(open_disk(
+                path,
+                config.disk_capacity_bytes,
+                &cache.budget,
+                counters.clone(),
+            )?));
+        }
         let spill = config.spill.as_deref().map(|path| open_spill(path, config.spill_fill)).transpose()?;
         let spill_bytes = spill.as_ref().map_or(Ok(0), Spill::most_bytes)?;
         let shares = Arc::new(Shares::new(cache.budget.clone(), config.connections_max, spill_bytes));
@@ -365,18 +375,24 @@ fn raise_file_limit() {
 }
 
 fn open_log(path: &Path) -> io::Result<DirtyLog> {
-    DirtyLog::open(path).map_err(|e| {
-        let why = match e.kind() {
-            io::ErrorKind::WouldBlock => "another agent uses it".to_owned(),
-            _ => e.to_string(),
-        };
-        io::Error::new(e.kind(), format!("tier.log = {}: {why}", path.display()))
-    })
+    DirtyLog::open(path).map_err(|e| named("tier.log", path, e))
+}
+
+/// The error of a directory of the configuration.
+fn named(key: &str, path: &Path, e: io::Error) -> io::Error {
+    let why = match e.kind() {
+        io::ErrorKind::WouldBlock => "another agent uses it".to_owned(),
+        _ => e.to_string(),
+    };
+    io::Error::new(e.kind(), format!("{key} = {}: {why}", path.display()))
+}
+
+fn open_disk(path: &Path, bytes: u64, budget: &Budget, counters: Arc<Counters>) -> io::Result<Disk> {
+    Disk::open(path, bytes, budget, counters).map_err(|e| named("tier.disk", path, e))
 }
 
 fn open_spill(path: &Path, fill: f64) -> io::Result<Spill> {
-    Spill::open(path, fill)
-        .map_err(|e| io::Error::new(e.kind(), format!("tier.spill = {}: {e}", path.display())))
+    Spill::open(path, fill).map_err(|e| named("tier.spill", path, e))
 }
 
 fn listen_on(path: &Path, mode: u32) -> io::Result<OwnedFd> {
@@ -414,6 +430,15 @@ fn spawn_workers(node: &Arc<Node>) -> io::Result<Vec<JoinHandle<()>>> {
         }
     }
     let write_back = node.write_back.clone();
+    for number in 0..disk::READERS {
+        let (cache, stop) = (node.cache.clone(), node.stop.clone());
+        let Some(disk) = cache.disk().cloned() else { break };
+        if number == 0 {
+            let (disk, stop) = (disk.clone(), stop.clone());
+            threads.push(spawn("disk-write", move || disk.write_down(&stop))?);
+        }
+        threads.push(spawn(&format!("disk-read-{number}"), move || disk.serve(&stop))?);
+    }
     threads.push(spawn("write-back", move || write_back.keep_house())?);
     // Without a log, one says so to programs.
     let to_disk = node.config.log.as_ref().map_or(1, |_| copies::SENDERS);
@@ -475,6 +500,7 @@ fn keep_house(node: &Node, peers: &PeerServer) {
         node.cache.release_unmapped();
         for (number, mount) in node.mounts.iter().enumerate().filter(|(_, mount)| mount.must_forget()) {
             node.cache.forget_mount(number);
+            node.cache.disk().iter().for_each(|disk| disk.clear_after(|| ()));
             mount.has_forgotten();
         }
         node.cache.sweep_stale();

@@ -18,6 +18,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// A file that is longer is full.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
+/// The rest of a longer command is left out: an ordinary user could fill the log.
+const COMMAND_CHARS_MAX: usize = 300;
+
 /// Lines of ordinary users in a period.
 const LINES_MAX: u32 = 60;
 
@@ -67,7 +70,8 @@ impl Audit {
                 return;
             }
         }
-        self.write_line(by, command, result);
+        let command: String = command.chars().take(COMMAND_CHARS_MAX).collect();
+        self.write_line(by, &command, result);
     }
 
     /// Notes that a program has evicted a file.

@@ -54,6 +54,18 @@ counters! {
     pages_from_relays_total,
     /// Bytes received from peers.
     from_peers_bytes,
+    /// Pages that were read from the disk level instead of the PFS.
+    pages_from_disk_total,
+    /// Bytes read from the disk level.
+    from_disk_bytes,
+    /// Evicted pages that were written to the disk level.
+    pages_to_disk_total,
+    /// Bytes written to the disk level.
+    to_disk_bytes,
+    /// Evicted pages for which the disk level was too slow.
+    disk_missed_total,
+    /// Failed reads and writes of the disk level, and damaged pages.
+    disk_failed_total,
     /// Pages sent to peers.
     pages_to_peers_total,
     /// Bytes sent to peers.

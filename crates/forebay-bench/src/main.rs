@@ -10,6 +10,7 @@ mod access;
 mod brake;
 mod console;
 mod decide;
+mod disk;
 mod failover;
 mod files;
 mod hadoop;
@@ -63,10 +64,11 @@ struct Args {
 
 type Group = fn(&Rig) -> Result<Vec<Record>, String>;
 
-const GROUPS: [(&str, Group); 24] = [
+const GROUPS: [(&str, Group); 25] = [
     ("read.cached", read::cached),
     ("read.cold", read::cold),
     ("read.shared", read::shared),
+    ("read.disk", disk::disk),
     ("peer.page", peer::page),
     ("peer.cold", peer::cold),
     ("read.python", others::python),

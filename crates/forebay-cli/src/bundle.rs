@@ -29,13 +29,15 @@ pub fn bundle(global: &Global, args: &BundleArgs) -> Outcome {
     let path = args.output.clone().unwrap_or_else(usual);
     let failed = |e: io::Error| format!("cannot write {}: {e}", path.display());
     // Before the collection, which takes its time. Of its owner only: with --names it has names.
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+    let new = path.with_file_name(format!(".forebay-bundle-{}.new", std::process::id()));
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
     let file = file.map_err(failed)?;
     let cleaner = (!args.names).then(|| Cleaner::new(&global.client()));
     let clean = |text: String| cleaner.as_ref().map_or_else(|| text.clone(), |cleaner| cleaner.clean(&text));
     let cleaned = |part: Part| Part { content: part.content.map(clean).map_err(clean), ..part };
     let parts: Vec<Part> = parts::collect(global, args).into_iter().map(cleaned).collect();
-    write(file, &parts).map_err(failed)?;
+    let written = write(file, &parts).and_then(|()| std::fs::rename(&new, &path));
+    written.inspect_err(|_| _ = std::fs::remove_file(&new)).map_err(failed)?;
     let missing: Vec<&Part> = parts.iter().filter(|part| part.content.is_err()).collect();
     let json = serde_json::json!({
         "file": path,

@@ -150,7 +150,6 @@ impl Core {
             }
             ToCoordinator::Traffic(moved) => {
                 self.limits.report(&node, moved);
-                self.divide_limits(out);
             }
             ToCoordinator::SetLog { ask, filter, by } => {
                 if !filter.is_empty() {
@@ -208,7 +207,7 @@ impl Core {
             ToCoordinator::AskDirty { ask, file, is_emptied } => {
                 let is_member = |name: &str| self.members.session_of(name).is_some();
                 if is_emptied && !is_member(self.dirty.holder(&file)) {
-                    self.dirty.forget(&file);
+                    self.dirty.empty(&file);
                 }
                 let holder = self.dirty.holder(&file).to_owned();
                 let answer = ToAgent::Holder { ask, node: holder, before: String::new() };
@@ -224,6 +223,7 @@ impl Core {
     }
 
     /// Tells nodes their shares of rate limits, as far as these have changed.
+    /// Not at each report: each node makes one a second.
     fn divide_limits(&mut self, out: &mut Vec<Effect>) {
         for (node, shares) in self.limits.divide() {
             let session = self.members.session_of(&node);
@@ -284,6 +284,9 @@ impl Core {
             self.limits.forget(&name);
             self.driver.node_went(now, &name);
             out.push(Effect::Close(session));
+        }
+        if self.limits.is_due(now) {
+            self.divide_limits(out);
         }
         if let Some(view) = self.members.publish(now) {
             tracing::info!(epoch = %view.epoch, members = view.nodes.len(), "new view");

@@ -4,6 +4,9 @@
 //! What was dirty on a node that is gone stays so, because nobody else has the bytes: who opens
 //! such a file is to hear of that. A node that writes the file takes it over.
 //!
+//! When such a file is clean again, it is still known from which node it was taken: what that node
+//! has of it is older, if it comes back.
+//!
 //! A file that several nodes write is dirty on none of them, also while it is empty still.
 //!
 //! The next of several candidates goes on from what this one has stored ([`crate::stored`]), so it
@@ -21,7 +24,8 @@ const PRUNED_AT: usize = 1024;
 /// See the module.
 #[derive(Debug, Default)]
 pub struct DirtyFiles {
-    /// By file, the node, and the one that is gone from which it has the file.
+    /// By file, the node, and the one that is gone from which it has the file; without a node, the
+    /// file is not dirty any more.
     holders: BTreeMap<DirtyFile, (String, String)>,
     /// Files that several nodes write, until when.
     shared: BTreeMap<DirtyFile, Nanos>,
@@ -74,6 +78,7 @@ impl DirtyFiles {
 
     /// The file is dirty on `node`, unless it is on another already that `is_member`, or
     /// [`SHARED`]; returns the one, and the node that is gone of which it has taken the file over.
+    /// If that is the node itself, another one has had the file meanwhile.
     pub fn claim(
         &mut self,
         now: Nanos,
@@ -87,6 +92,7 @@ impl DirtyFiles {
         }
         let held = match self.holders.get(&file) {
             Some((holder, before)) if is_member(holder) => return (holder.clone(), before.clone()),
+            Some((nobody, before)) if nobody.is_empty() => (node.to_owned(), before.clone()),
             Some((gone, _)) => (node.to_owned(), gone.clone()),
             None => (node.to_owned(), String::new()),
         };
@@ -103,7 +109,12 @@ impl DirtyFiles {
     /// It is not dirty on `node` any more; `is_shared`: because several nodes write it.
     pub fn release(&mut self, now: Nanos, file: DirtyFile, node: &str, is_shared: bool) {
         if self.holder(&file) == node {
+            let before = self.holders.get(&file).map(|(_, before)| before.clone());
             self.forget(&file);
+            let before = before.filter(|before| !before.is_empty() && before != node);
+            if let Some(before) = before {
+                self.holders.insert(file.clone(), (String::new(), before));
+            }
             if is_shared {
                 if self.shared.len() % PRUNED_AT == PRUNED_AT - 1 {
                     self.prune(now);
@@ -121,8 +132,15 @@ impl DirtyFiles {
         over.keys().for_each(|file| self.note(file));
     }
 
-    /// What was dirty of it is void.
-    pub fn forget(&mut self, file: &DirtyFile) {
+    /// A program has emptied it: what a node has that is gone is void.
+    pub fn empty(&mut self, file: &DirtyFile) {
+        if let Some((holder, _)) = self.holders.get(file).filter(|(holder, _)| !holder.is_empty()).cloned() {
+            self.note(file);
+            self.holders.insert(file.clone(), (String::new(), holder));
+        }
+    }
+
+    fn forget(&mut self, file: &DirtyFile) {
         if self.holders.remove(file).is_some() {
             self.note(file);
         }
@@ -146,17 +164,20 @@ impl DirtyFiles {
 
     fn replace(&mut self, node: &str, files: Vec<DirtyFile>) {
         let reported: BTreeSet<&DirtyFile> = files.iter().collect();
-        let is_over = |(file, (holder, _)): &(&DirtyFile, &(String, String))| {
-            holder == node && !reported.contains(file)
+        let is_over = |(file, (holder, before)): &(&DirtyFile, &(String, String))| {
+            (holder == node || holder.is_empty() && before == node) && !reported.contains(file)
         };
         let over: Vec<DirtyFile> =
             self.holders.iter().filter(is_over).map(|(file, _)| file.clone()).collect();
         over.iter().for_each(|file| self.forget(file));
         for file in files {
-            if !self.holders.contains_key(&file) {
-                self.note(&file);
-                self.holders.insert(file, (node.to_owned(), String::new()));
-            }
+            let before = match self.holders.get(&file) {
+                None => String::new(),
+                Some((nobody, before)) if nobody.is_empty() && before != node => before.clone(),
+                Some(_) => continue,
+            };
+            self.note(&file);
+            self.holders.insert(file, (node.to_owned(), before));
         }
     }
 }
@@ -183,6 +204,36 @@ mod tests {
         assert_eq!(dirty.claim(now, file(2), "b", |_| true), by("b"));
         dirty.replace("b", vec![file(3)]);
         assert_eq!((dirty.holder(&file(2)), dirty.holder(&file(3))), ("", "b"));
+    }
+
+    #[test]
+    fn a_node_that_comes_back_hears_that_another_one_has_had_its_file() {
+        let file = |ino| DirtyFile { mount: "pfs".into(), ino };
+        let (mut dirty, now) = (DirtyFiles::default(), Nanos(0));
+        let claim = |dirty: &mut DirtyFiles, ino, node: &str, members: &[&str]| {
+            dirty.claim(now, file(ino), node, |node| members.contains(&node))
+        };
+        for ino in [1, 2, 3] {
+            claim(&mut dirty, ino, "a", &["a", "b"]);
+        }
+        claim(&mut dirty, 1, "b", &["b"]);
+        dirty.release(now, file(1), "b", false);
+        dirty.empty(&file(2));
+        assert_eq!([dirty.holder(&file(1)), dirty.holder(&file(2)), dirty.holder(&file(3))], ["", "", "a"]);
+        dirty.replace("a", vec![file(1), file(2), file(3)]);
+        let own = |before: &str| ("a".to_owned(), before.to_owned());
+        assert_eq!(claim(&mut dirty, 1, "a", &["a", "b"]), own("a"));
+        assert_eq!(claim(&mut dirty, 2, "a", &["a", "b"]), own("a"));
+        assert_eq!(claim(&mut dirty, 3, "a", &["a", "b"]), own(""));
+        for ino in [1, 2, 3] {
+            dirty.release(now, file(ino), "a", false);
+        }
+        assert!(dirty.holders.is_empty(), "{:?}", dirty.holders);
+        claim(&mut dirty, 4, "a", &["a"]);
+        claim(&mut dirty, 4, "b", &["b"]);
+        dirty.release(now, file(4), "b", false);
+        dirty.replace("a", vec![]);
+        assert!(dirty.holders.is_empty(), "a has lost its memory: {:?}", dirty.holders);
     }
 
     #[test]

@@ -4,9 +4,13 @@
 //! job pays for something share its limit ([`forebay_policy::job_limits`]).
 
 use forebay_policy::job_limits::{Demand, Rule, Rules, shares};
+use forebay_policy::machine::Nanos;
 use forebay_wire::traffic::{SERVERS_SHOWN_MAX, most_active};
 use forebay_wire::{JobName, JobTraffic, Limit};
 use std::collections::BTreeMap;
+
+/// How often the limits are divided.
+const EVERY_NS: u64 = 1_000_000_000;
 
 /// A node hears of shares that differ by more than one part in so many.
 const CHANGE_PARTS: u64 = 16;
@@ -22,6 +26,8 @@ pub struct Limits {
     moved: BTreeMap<String, Vec<JobTraffic>>,
     /// By node, as last told.
     told: BTreeMap<String, Shares>,
+    /// When they were divided last.
+    divided: Nanos,
 }
 
 fn rule_of(limit: Limit) -> Rule {
@@ -54,6 +60,15 @@ impl Limits {
     pub fn forget(&mut self, node: &str) {
         self.moved.remove(node);
         self.told.remove(node);
+    }
+
+    /// Whether the limits are to be divided anew: once a second, if there are any or were.
+    pub fn is_due(&mut self, now: Nanos) -> bool {
+        let is_due = now.saturating_since(self.divided) >= EVERY_NS;
+        if is_due {
+            self.divided = now;
+        }
+        is_due && (self.rules.in_force().next().is_some() || self.told.values().any(|told| !told.is_empty()))
     }
 
     /// Divides the limits; returns the shares of the nodes that have to hear of them.

@@ -168,7 +168,9 @@ impl Machine for Isolation {
                 self.set(share, why, out);
             }
             None if now.saturating_since(loaded_at) >= self.config.calm_ns => {
-                let rise = self.config.rise_per_s * elapsed_ns as f64 / 1e9;
+                // After a gap nobody knows what was.
+                let known_ns = elapsed_ns.min(self.config.patience_ns);
+                let rise = self.config.rise_per_s * known_ns as f64 / 1e9;
                 self.set(self.share + rise, Reason::Calm, out);
             }
             None => {}

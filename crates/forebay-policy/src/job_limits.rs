@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-/// Rules of all users together; each node keeps all of them.
+/// Rules of all users together, half of which are left to operators; each node keeps all of them.
 pub const RULES_MAX: usize = 1024;
 
 /// Rules that one ordinary user may have.
@@ -64,6 +64,11 @@ impl Rules {
                 *known = rule;
             }
             return is_later;
+        }
+        // An operator's must always find room.
+        let of_users = || self.0.iter().filter(|known| !known.is_operators).count();
+        if !rule.is_operators && of_users() >= RULES_MAX / 2 {
+            return false;
         }
         if self.0.len() >= RULES_MAX {
             let lifted = self.0.iter().enumerate().filter(|(_, known)| known.rate_bytes_per_s.is_none());

@@ -11,6 +11,7 @@ mod arena;
 pub mod bandwidth;
 pub mod burst;
 pub mod concurrency_window;
+pub mod disk_level;
 pub mod drain;
 pub mod eviction;
 pub mod fetch_order;

@@ -83,6 +83,13 @@ impl TokenBucket {
         self.rate_bytes_per_s = rate_bytes_per_s;
     }
 
+    /// Changes the burst from `now` on; what is more than the new one is lost.
+    pub fn set_burst(&mut self, now: Nanos, burst_bytes: u64) {
+        self.settle(now);
+        self.burst_bytes = burst_bytes.max(1);
+        self.level = self.level.min(self.full());
+    }
+
     /// The rate in force.
     pub fn rate_bytes_per_s(&self) -> u64 {
         self.rate_bytes_per_s

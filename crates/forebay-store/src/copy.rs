@@ -17,7 +17,7 @@
 //!
 //! Pages are written with `pwrite`, for which a full tmpfs is an error and no signal.
 
-use crate::full_io::write_all_at;
+use crate::full_io::{read_exact_at, write_all_at};
 use crate::tier::{HUGE_PAGE_BYTES, Tier};
 use crate::word::{State, Word};
 use crate::{BLOCK_BYTES, blocks_bytes};
@@ -193,6 +193,14 @@ impl CopyFile {
             }
         }
         Ok(())
+    }
+
+    /// The bytes of a withdrawn page, before its memory is released.
+    ///
+    /// # Errors
+    /// What `pread` on the tmpfs returns.
+    pub fn read_withdrawn(&self, page: u32, buffer: &mut [u8]) -> io::Result<()> {
+        read_exact_at(self.file.as_fd(), buffer, u64::from(page) * self.geometry.page_bytes)
     }
 
     /// Stores bytes of the file at `offset` without telling readers.

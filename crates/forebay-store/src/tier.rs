@@ -345,12 +345,13 @@ impl Tier {
     }
 
     /// Gives up the tmpfs and all that is in it: unmounts it, ends its keeper, or empties the
-    /// directory.
+    /// directory. The disk level goes with it.
     ///
     /// # Errors
     /// What the unmount returns; clients that still have copies open keep their memory until they
     /// close.
     pub fn destroy(self) -> io::Result<()> {
+        crate::disk_level::drop_noted(&self.state_dir)?;
         let (copies, dirty) = self.list()?;
         for copy in copies.into_iter().chain(dirty) {
             self.forget_dirty(copy)?;

@@ -33,8 +33,8 @@ struct Chosen {
 /// What is evicted at a time of what is over the capacity.
 const SETTLE_STEP_BYTES: u64 = 64 << 20;
 
-/// A page that readers do not see any more.
-type Withdrawn = (Arc<Entry>, u32);
+/// A page that readers do not see any more, and whether the disk level may have it.
+type Withdrawn = (Arc<Entry>, u32, bool);
 
 impl Cache {
     /// Evicts until the budget holds no more than its capacity, or nothing more can go: planned
@@ -70,6 +70,12 @@ impl Cache {
     /// Releases at least `want` bytes of pages and copies if there are as many that may go.
     pub fn evict(&self, want: u64) -> Freed {
         self.evict_sparing(want, 0)
+    }
+
+    /// As [`Cache::evict`], of all that may go; the disk level is empty then.
+    pub fn evict_all(&self) -> Freed {
+        let evict = || self.evict(u64::MAX);
+        self.disk().map_or_else(evict, |disk| disk.clear_after(evict))
     }
 
     /// As [`Cache::evict`], but not what the load `load` has loaded.
@@ -114,7 +120,7 @@ impl Cache {
             let pages = self.withdraw_in(&entry, &mut index, first..end);
             let bytes: u64 = pages.iter().map(|page| blocks_bytes(geometry.page_len(*page))).sum();
             covered += bytes;
-            chosen.victims.extend(pages.into_iter().map(|page| (entry.clone(), page)));
+            chosen.victims.extend(pages.into_iter().map(|page| (entry.clone(), page, false)));
             pages_left -= end - first;
             if resident_bytes <= bytes {
                 covered += entry.metadata_bytes;
@@ -135,13 +141,7 @@ impl Cache {
         chosen
     }
 
-    fn withdraw_by_policy(
-        &self,
-        index: &mut Index,
-        want: u64,
-        load: u64,
-        victims: &mut Vec<(Arc<Entry>, u32)>,
-    ) {
+    fn withdraw_by_policy(&self, index: &mut Index, want: u64, load: u64, victims: &mut Vec<Withdrawn>) {
         let Index { policy, by_copy, page_pins, .. } = index;
         let bound = want.min(VICTIMS_PER_ROUND * (2 << 20));
         let mut may_go = |key: u64| {
@@ -155,8 +155,10 @@ impl Cache {
             let Some(entry) = by_copy.get(&copy) else { continue };
             match self.file(entry) {
                 Ok(file) => {
+                    // Its owner has a page of another node.
+                    let is_own = !file.word(page).remote;
                     if file.withdraw(page) {
-                        victims.push((entry.clone(), page));
+                        victims.push((entry.clone(), page, is_own));
                     }
                 }
                 Err(e) => {
@@ -184,9 +186,18 @@ impl Cache {
 
     /// Punches withdrawn pages, and removes copies that have none left. Returns the bytes that left
     /// the budget.
-    fn release(&self, victims: &[(Arc<Entry>, u32)], freed: &mut Freed) -> u64 {
+    fn release(&self, victims: &[Withdrawn], freed: &mut Freed) -> u64 {
+        if let Some(disk) = self.disk() {
+            for (entry, page, _) in
+                victims.iter().filter(|(entry, _, may_stay)| *may_stay && entry.is_sealed())
+            {
+                if let Ok(file) = self.file(entry) {
+                    disk.take(entry, &file, *page);
+                }
+            }
+        }
         let mut sorted: Vec<_> = victims.iter().collect();
-        sorted.sort_by_key(|(entry, page)| (entry.copy(), *page));
+        sorted.sort_by_key(|(entry, page, _)| (entry.copy(), *page));
         let mut released = 0;
         let mut at = 0;
         while at < sorted.len() {
@@ -194,7 +205,7 @@ impl Cache {
             let run = sorted[at..]
                 .iter()
                 .enumerate()
-                .take_while(|(i, (e, page))| Arc::ptr_eq(e, entry) && *page == first + *i as u32)
+                .take_while(|(i, (e, page, _))| Arc::ptr_eq(e, entry) && *page == first + *i as u32)
                 .count();
             released += self.punch(entry, first, run as u32, freed);
             at += run;
@@ -277,7 +288,7 @@ impl Cache {
         while first < pages && entry.resident_bytes.load(Ordering::Relaxed) > 0 {
             let end = first.saturating_add(PAGES_PER_ROUND).min(pages);
             let withdrawn = self.withdraw_in(entry, &mut self.index(), first..end);
-            let victims: Vec<_> = withdrawn.into_iter().map(|page| (entry.clone(), page)).collect();
+            let victims: Vec<_> = withdrawn.into_iter().map(|page| (entry.clone(), page, false)).collect();
             self.release(&victims, &mut freed);
             first = end;
         }

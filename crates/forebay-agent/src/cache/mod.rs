@@ -9,6 +9,7 @@
 //! | `page_fetch` | the fetch of one page, and who waits for it |
 //! | `fill` | a page on its way into the tier |
 //! | `evict` | gives memory back |
+//! | `disk` | what is evicted goes to a disk, if there is a directory for it |
 //! | `pins`, `held` | what may not be evicted, and whose it is |
 //! | `announced` | when its pages are read next, as jobs have announced |
 //! | `adopt` | takes over the copies of an earlier agent |
@@ -26,11 +27,12 @@ use std::io;
 use std::ops::{Bound, Range};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 mod adopt;
 pub mod announced;
+pub mod disk;
 pub mod entry;
 mod evict;
 pub mod fill;
@@ -71,6 +73,7 @@ pub struct Cache {
     metadata: Mutex<Reservation>,
     open_files: Mutex<VecDeque<Weak<Entry>>>,
     open_files_max: usize,
+    disk: OnceLock<Arc<disk::Disk>>,
     next_copy: AtomicU64,
     /// A small page may take a huge page of the tmpfs, see [`Cache::trim`].
     needs_trim: bool,
@@ -183,8 +186,20 @@ impl Cache {
             index: Mutex::new(index),
             open_files: Mutex::new(VecDeque::new()),
             open_files_max,
+            disk: OnceLock::new(),
             next_copy: AtomicU64::new(1),
         }
+    }
+
+    /// What is evicted goes there from now on.
+    pub fn set_disk(&self, disk: Arc<disk::Disk>) {
+        // There is one directory.
+        let _ = self.disk.set(disk);
+    }
+
+    /// The level below, if there is one.
+    pub fn disk(&self) -> Option<&Arc<disk::Disk>> {
+        self.disk.get()
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {

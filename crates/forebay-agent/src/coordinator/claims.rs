@@ -4,7 +4,7 @@
 use super::link::{Asked, Link};
 use crate::cluster::Cluster;
 use crate::lock::lock;
-use forebay_wire::cluster::{DirtyFile, ToCoordinator};
+use forebay_wire::cluster::{DirtyFile, SHARED, ToCoordinator};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -38,6 +38,14 @@ pub struct Claim<'a> {
     pub holder: io::Result<Option<String>>,
     /// The node that is gone on which it was dirty until now; empty if there was none.
     pub before: String,
+}
+
+impl Claim<'_> {
+    /// Other nodes have written the file since this one has had it, which was gone.
+    pub fn was_taken(&self) -> bool {
+        let is_shared = self.holder.as_ref().is_ok_and(|holder| holder.as_deref() == Some(SHARED));
+        is_shared || self.before == self.claims.cluster.node()
+    }
 }
 
 impl Drop for Claim<'_> {

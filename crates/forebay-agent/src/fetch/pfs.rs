@@ -165,7 +165,7 @@ impl Pfs {
             }
             let begun = match page_fetch.take_begun() {
                 Some(begun) => Ok(Some(begun)),
-                None => Begun::begin(&self.cache, &alone),
+                None => self.begin(&alone),
             };
             match begun {
                 Ok(Some(begun)) if run.takes(&begun, page_fetch.page) => run.add(alone, begun),
@@ -283,6 +283,26 @@ impl Pfs {
         is_in_order.then(|| Pages { file: task.entry.copy(), range: task.page_fetch.page..end })
     }
 
+    /// Takes a page to be fetched; `None` if it is there, also if the disk level has had it.
+    fn begin(&self, task: &Task) -> Result<Option<Begun>, FetchError> {
+        let Some(mut begun) = Begun::begin(&self.cache, task)? else { return Ok(None) };
+        let (entry, page) = (&task.entry, task.page_fetch.page);
+        let from_disk =
+            self.cache.disk().and_then(|disk| disk.read(entry, page, self.page_time(entry.mount)));
+        let Some(data) = from_disk else { return Ok(Some(begun)) };
+        match begun.file().write_at(&data, u64::from(page) * entry.geometry().page_bytes) {
+            Ok(()) => {
+                begun.show(task, data.len() as u64);
+                begun.land(&self.cache, task, fill_of(task.urgency));
+                Ok(None)
+            }
+            Err(e) => {
+                begun.abandon(&self.cache, task);
+                Err(tier_failed(e))
+            }
+        }
+    }
+
     /// Fetches one page into the tier. Returns the bytes read from the PFS, 0 if the page was
     /// there; `None` if the brake has stopped it, and it was handed over.
     fn fetch_page(
@@ -293,7 +313,7 @@ impl Pfs {
     ) -> Result<Option<u64>, FetchError> {
         let begun = match task.page_fetch.take_begun() {
             Some(begun) => Some(begun),
-            None => Begun::begin(&self.cache, task)?,
+            None => self.begin(task)?,
         };
         let Some(begun) = begun else { return Ok(Some(0)) };
         self.fill_begun(task, begun, Some(thread), buffer)

@@ -30,7 +30,10 @@ fn evict_one(connection: &Connection, file: Admitted) -> Answer {
     let node = &connection.node;
     node.cache.release_unmapped();
     match node.cache.find(file.mount, &file.facts) {
-        Some(entry) if !entry.pinned.load(Ordering::Relaxed) => evicted(node.cache.evict_entry(&entry)),
+        Some(entry) if !entry.pinned.load(Ordering::Relaxed) => {
+            node.cache.disk().iter().for_each(|disk| disk.forget(&entry));
+            evicted(node.cache.evict_entry(&entry))
+        }
         Some(_) => reply(Reply::Refused(Refusal::Invalid("the file is pinned; unpin it first".into()))),
         None => evicted(Freed::default()),
     }
@@ -45,7 +48,7 @@ pub fn evict_all(connection: &Connection) -> Answer {
     node.cache.unplan(None);
     node.cache.release_unmapped();
     node.memory_files.give_up_images(Duration::ZERO);
-    evicted(node.cache.evict(u64::MAX))
+    evicted(node.cache.evict_all())
 }
 
 /// Lists cached files; names of other users' files are for the operator only.

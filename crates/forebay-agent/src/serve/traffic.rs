@@ -43,8 +43,10 @@ pub fn set_limit(connection: &Connection, job: String, user: Option<u32>, rate: 
                       it answers again"
                     .into(),
         }),
-        Ok(limit) => {
-            node.link.say(ToCoordinator::Limits(vec![limit]), None);
+        Ok(limits) => {
+            if !limits.is_empty() {
+                node.link.say(ToCoordinator::Limits(limits), None);
+            }
             reply(Reply::Done)
         }
     }

@@ -94,6 +94,21 @@ impl Moved {
     }
 }
 
+fn burst_of(share: u64) -> u64 {
+    (share / BURST_PART).max(BURST_BYTES_MIN)
+}
+
+/// Lets `bytes` go once nothing is owed, whatever their number, and returns 0; or the time to wait.
+/// Else small requests of a job would take what a large one waits for, for ever.
+fn grant(bucket: &mut TokenBucket, now: Nanos, bytes: u64) -> u64 {
+    let wait_ns = bucket.take(now, bytes.min(1));
+    if wait_ns == 0 {
+        // Owed from now on.
+        let _ = bucket.reserve(now, bytes.saturating_sub(1));
+    }
+    wait_ns
+}
+
 impl Account {
     /// Of a job without traffic and without a limit.
     pub(super) fn new(name: JobName, number: u64) -> Self {
@@ -127,9 +142,12 @@ impl Account {
         match &mut pace.bucket {
             _ if limit.is_none() => pace.bucket = None,
             // What is in debt stays so.
-            Some(bucket) => bucket.set_rate(now, share),
+            Some(bucket) => {
+                bucket.set_rate(now, share);
+                bucket.set_burst(now, burst_of(share));
+            }
             None => {
-                let burst = (share / BURST_PART).max(BURST_BYTES_MIN);
+                let burst = burst_of(share);
                 let mut bucket = TokenBucket::new(now, share, burst);
                 // A new limit begins without a burst.
                 bucket.take(now, burst);
@@ -153,7 +171,7 @@ impl Account {
 
     /// Waits until the job may move `bytes`; `false` if that is not before `until`, or `is_over`.
     pub fn take(&self, bytes: u64, until: Instant, is_over: impl Fn() -> bool) -> bool {
-        if !self.is_limited() {
+        if !self.is_limited() || bytes == 0 {
             return true;
         }
         let began = Instant::now();
@@ -161,7 +179,7 @@ impl Account {
         let mut is_waiting = false;
         let granted = loop {
             let now = self.now();
-            let wait_ns = pace.bucket.as_mut().map_or(0, |bucket| bucket.take(now, bytes));
+            let wait_ns = pace.bucket.as_mut().map_or(0, |bucket| grant(bucket, now, bytes));
             if wait_ns == 0 {
                 break true;
             }
@@ -196,7 +214,7 @@ impl Account {
         let mut pace = lock(&self.pace);
         let now = self.now();
         let Some(bucket) = &mut pace.bucket else { return units };
-        let afforded = (0..units).take_while(|_| bucket.take(now, unit_bytes) == 0).count();
+        let afforded = (0..units).take_while(|_| grant(bucket, now, unit_bytes) == 0).count();
         self.paid_bytes.fetch_add(afforded as u64 * unit_bytes, Relaxed);
         if afforded < units {
             self.was_held.store(true, Relaxed);

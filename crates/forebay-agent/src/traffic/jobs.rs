@@ -109,7 +109,9 @@ impl Traffic {
         known.account.clone()
     }
 
-    /// Sets a limit by the word of user `by`. Returns it as other nodes are to hear it.
+    /// Sets a limit by the word of user `by`. Returns what other nodes are to hear: nothing if it is
+    /// in force already, as on the second node of a job. An operator who lifts a user's limit lifts
+    /// that user's own as well.
     ///
     /// # Errors
     /// Another user's job, a name that cannot be, or too many limits.
@@ -119,7 +121,7 @@ impl Traffic {
         job: String,
         user: Option<u32>,
         rate_bytes_per_s: Option<u64>,
-    ) -> Result<Limit, Refusal> {
+    ) -> Result<Vec<Limit>, Refusal> {
         if !is_job_name(&job) {
             return Err(Refusal::Invalid(format!(
                 "the name of a job has 1 to {JOB_NAME_BYTES_MAX} bytes, and no control characters"
@@ -139,6 +141,15 @@ impl Traffic {
                 "rate limits of one user: {USER_RULES_MAX} are there; lift some with `forebay limit JOB none`"
             )));
         }
+        let is_same = |known: &&Rule| known.is_operators == is_operator && is_known(known);
+        if rate_bytes_per_s.is_some()
+            && limits.rules.in_force().filter(is_same).any(|known| known.rate_bytes_per_s == rate_bytes_per_s)
+        {
+            return Ok(Vec::new());
+        }
+        let own_of_user =
+            limits.rules.in_force().find(|known| !known.is_operators && is_known(known)).cloned();
+        let own_of_user = own_of_user.filter(|_| is_operator && rate_bytes_per_s.is_none());
         let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
         rule.set_ms = limits.rules.time_for(&rule, now_ms);
         if !limits.rules.merge(rule.clone()) {
@@ -146,9 +157,16 @@ impl Traffic {
                 "rate limits in this cluster; lift some with `forebay limit JOB none`".into(),
             ));
         }
+        let mut said = vec![limit_of(&rule)];
+        if let Some(mut own) = own_of_user {
+            own.set_ms = limits.rules.time_for(&own, now_ms);
+            own.rate_bytes_per_s = None;
+            limits.rules.merge(own.clone());
+            said.push(limit_of(&own));
+        }
         drop(limits);
         self.apply();
-        Ok(limit_of(&rule))
+        Ok(said)
     }
 
     /// Takes in limits that another node, or the coordinator, knows.
@@ -241,7 +259,12 @@ impl Traffic {
 mod tests {
     use super::*;
 
-    fn limit(traffic: &Traffic, by: u32, user: Option<u32>, rate: Option<u64>) -> Result<Limit, Refusal> {
+    fn limit(
+        traffic: &Traffic,
+        by: u32,
+        user: Option<u32>,
+        rate: Option<u64>,
+    ) -> Result<Vec<Limit>, Refusal> {
         traffic.set((by, by == 0), "climate".into(), user, rate)
     }
 
@@ -259,6 +282,10 @@ mod tests {
         assert_eq!(traffic.in_force(8, false).len(), 1);
         limit(&traffic, 0, None, None).unwrap();
         assert_eq!((own.is_limited(), other.is_limited(), traffic.known().len()), (false, false, 2));
+        assert_eq!(limit(&traffic, 7, None, Some(9)).unwrap().len(), 1);
+        assert_eq!(limit(&traffic, 7, None, Some(9)).unwrap().len(), 0, "it is in force");
+        assert_eq!(limit(&traffic, 0, Some(7), None).unwrap().len(), 2, "the user's own goes as well");
+        assert!(!own.is_limited());
         for name in ["", "a\nb", &"x".repeat(JOB_NAME_BYTES_MAX + 1)] {
             assert!(traffic.set((0, true), name.into(), None, Some(1)).is_err());
         }

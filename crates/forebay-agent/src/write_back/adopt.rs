@@ -120,7 +120,8 @@ impl WriteBack {
         if mount.is_none() {
             self.park(&mut dirty, libc::ENOENT, format!("no mount `{label}` is served any more"));
         }
-        dirty.copying.is_unconfirmed = is_kept || dirty.record.second.is_disputed;
+        // While this node was away another one may have written the file.
+        dirty.copying.is_unconfirmed = true;
         dirty.record.second.is_disputed |= is_kept;
         let mut state = self.state();
         if is_fenced {

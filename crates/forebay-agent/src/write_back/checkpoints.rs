@@ -130,7 +130,7 @@ impl WriteBack {
         for (label, path, owner) in withdrawn {
             let mount = self.mounts.iter().find(|mount| mount.label() == label);
             if let Some(Err(e)) = mount.map(|mount| marker::remove(mount.root(), &path, owner)) {
-                tracing::warn!(path = %path.display(), error = %e, "a marker cannot be removed, and a file that it names is written again");
+                tracing::warn!(path = ?path, error = %e, "a marker cannot be removed, and a file that it names is written again");
             }
         }
     }
@@ -246,7 +246,7 @@ impl WriteBack {
             let result = self.write_marker(&due).map_err(|e| e.to_string());
             if let Err(why) = &result {
                 let path = due.directory.join(&due.name);
-                tracing::warn!(path = %path.display(), "a marker cannot be written: {why}");
+                tracing::warn!(path = ?path, "a marker cannot be written: {why}");
                 lock(&self.checkpoints).not_before = Some(Instant::now() + MARKER_PAUSE);
             } else {
                 add(&self.counters.markers_written_total, 1);

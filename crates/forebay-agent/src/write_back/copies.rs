@@ -322,7 +322,7 @@ impl WriteBack {
                 SecondPlace::Disk if self.log.is_none() => "tier.log is not set, so there is no second copy",
                 SecondPlace::Disk => "the log takes no second copy",
             };
-            tracing::warn!(path = %path, "{why}; its writers wait for the file system");
+            tracing::warn!(path = ?path, "{why}; its writers wait for the file system");
         }
         dirty.copying.missed_until = Some(now + AGAIN.as_nanos() as u64);
         self.changed.notify_all();

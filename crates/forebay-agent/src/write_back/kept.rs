@@ -432,7 +432,7 @@ impl WriteBack {
         true
     }
 
-    /// Asks about files of an earlier agent that have second copies.
+    /// Asks about files of an earlier agent.
     fn confirm_adopted(&self) {
         let unconfirmed: Vec<(u64, DirtyFile)> = {
             let state = self.state();
@@ -445,6 +445,10 @@ impl WriteBack {
             let mut state = self.state();
             let Some(dirty) = state.files.get_mut(&copy) else { continue };
             dirty.copying.is_unconfirmed = false;
+            if claim.was_taken() && !dirty.record.second.is_disputed {
+                dirty.record.second.is_disputed = true;
+                let _is_tried_again = dirty.record.store(&self.cache.tier, copy);
+            }
             if let Some(node) = holder.as_ref().filter(|node| *node != SHARED) {
                 self.fence(&mut state, copy, node);
             }

@@ -220,12 +220,17 @@ impl WriteBack {
     /// Writes the content. Returns the mtime that a program has set, if one has.
     fn make_pass(&self, pass: &Pass) -> Result<Option<i64>, Broken> {
         let is_at_node = matches!(pass.record.second.kept_by, Some(Keeper::Node(_)));
-        let mut is_from_gone = false;
-        if is_at_node || pass.record.second.is_disputed {
+        let (mut is_from_gone, mut was_taken) = (false, false);
+        let of_earlier_agent =
+            self.state().files.get(&pass.copy).is_some_and(|file| file.copying.is_unconfirmed);
+        if is_at_node || pass.record.second.is_disputed || of_earlier_agent {
             let file = file_of(&pass.record);
             let claim = self.claims.claim(&file);
             match claim.holder.as_ref().map(Option::as_deref) {
-                Ok(None | Some(SHARED)) => is_from_gone = !claim.before.is_empty(),
+                Ok(None | Some(SHARED)) => {
+                    was_taken = of_earlier_agent && claim.was_taken();
+                    is_from_gone = !claim.before.is_empty() && !claim.was_taken();
+                }
                 Ok(Some(node)) => return Err(Broken::Fenced(node.to_owned())),
                 Err(_) => return Err(Broken::Unknown),
             }
@@ -260,7 +265,7 @@ impl WriteBack {
         let is_as_left = shown == (size, mtime_ns) || pass.record.leaves.is_some_and(is_left_by_pass);
         // No other node can have had it since a pass of its own was cut off.
         let is_cut_off = pass.record.is_draining && is_from_gone;
-        if second.is_disputed && !is_as_left && !is_cut_off {
+        if (second.is_disputed || was_taken) && !is_as_left && !is_cut_off {
             // The node of the file has emptied nothing since it noted what it left there.
             let is_emptied = facts.version.size == 0 && !is_untouched && is_at_node;
             if is_emptied || !is_part_of(pfs, facts.version.size, content, pass.stamp.size, true)? {
@@ -485,7 +490,7 @@ impl WriteBack {
 
     pub(super) fn park(&self, dirty: &mut Dirty, errno: i32, why: String) {
         let path = String::from_utf8_lossy(&dirty.record.path);
-        tracing::error!(path = %path, "cannot be written to the file system: {why}; `forebay rescue` saves it");
+        tracing::error!(path = ?path, "cannot be written to the file system: {why}; `forebay rescue` saves it");
         dirty.phase = Phase::Parked;
         dirty.failures = dirty.failures.max(1);
         (dirty.errno, dirty.error) = (errno, why);

@@ -138,8 +138,9 @@ impl Cleaner {
         }
         let mut text = text.to_owned();
         for name in &self.names {
+            // Whole words only: a file may be called `bytes`.
             if text.contains(name.as_str()) {
-                text = text.replace(name.as_str(), &self.pseudonym("path", name));
+                text = replace_word(&text, name, &self.pseudonym("path", name));
             }
         }
         let mut text = self.clean_paths(&text);

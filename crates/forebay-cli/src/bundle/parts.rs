@@ -92,6 +92,17 @@ fn within(body: impl FnOnce() -> Result<String, String> + Send + 'static) -> Res
     ended.recv_timeout(PART_TIME).map_err(late)?
 }
 
+/// All that comes, of which the beginning is kept: who writes is not to wait.
+fn read(from: Option<impl Read>) -> String {
+    let mut bytes = Vec::new();
+    if let Some(mut from) = from {
+        // What has come before an error is shown.
+        let _ = from.by_ref().take(PART_BYTES_MAX).read_to_end(&mut bytes);
+        let _ = std::io::copy(&mut from, &mut std::io::sink());
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// What a command of this program prints: one that ends by itself harms no other part.
 fn run(global: &Global, words: &[String]) -> Result<String, String> {
     let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
@@ -102,18 +113,14 @@ fn run(global: &Global, words: &[String]) -> Result<String, String> {
     }
     let shown = words.join(" ");
     let mut child = command.spawn().map_err(|e| format!("cannot run forebay {shown}: {e}"))?;
-    let read = |from: Option<&mut dyn Read>| {
-        let mut bytes = Vec::new();
-        // What has come before an error is shown.
-        let _ = from.map(|from| from.take(PART_BYTES_MAX).read_to_end(&mut bytes));
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
-    let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
+    let (out, err) = (child.stdout.take(), child.stderr.take());
     let (done, ended) = channel();
     let reader = std::thread::Builder::new().name("part".into()).spawn(move || {
-        let text = read(out.as_mut().map(|out| out as &mut dyn Read));
-        let said = read(err.as_mut().map(|err| err as &mut dyn Read));
-        let _ = done.send((text, said));
+        let texts = std::thread::scope(|threads| {
+            let said = threads.spawn(|| read(err));
+            (read(out), said.join().unwrap_or_default())
+        });
+        let _ = done.send(texts);
     });
     reader.map_err(|e| format!("no thread: {e}"))?;
     match ended.recv_timeout(PART_TIME) {

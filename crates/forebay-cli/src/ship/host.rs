@@ -55,6 +55,7 @@ pub fn host(args: &ShipHostArgs) -> Outcome {
         limits: limits(&config.ship)?,
         directory: config.ship.work_dir.join(name),
         config,
+        has_started_agent: AtomicBool::new(false),
     };
     match args.action {
         HostAction::Control => place.control(),
@@ -130,6 +131,8 @@ struct Place {
     /// Its local files.
     directory: PathBuf,
     config: Config,
+    /// Then it ends with the group, and its memory with it.
+    has_started_agent: AtomicBool,
 }
 
 impl Place {
@@ -152,11 +155,26 @@ impl Place {
     /// Ends the group and removes the local files.
     fn remove(&self) -> Result<(), String> {
         self.slice.end(GRACE)?;
+        if self.has_started_agent.load(Ordering::Relaxed) {
+            self.drop_tier();
+        }
         match std::fs::remove_dir_all(&self.directory) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
                 Err(format!("cannot remove {}: {e}; remove it by hand", self.directory.display()))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// An agent that ends leaves its tier in memory for the next one, and there is none.
+    fn drop_tier(&self) {
+        let dropped = std::env::current_exe().and_then(|own| {
+            let mut command = Command::new(own);
+            command.args(["down", "--drop", "--state-dir"]).arg(&self.config.state_dir);
+            command.stdin(Stdio::null()).stdout(Stdio::null()).status()
+        });
+        if !dropped.is_ok_and(|status| status.success()) {
+            eprintln!("forebay: the agent's memory stays: `forebay down --drop` releases it");
         }
     }
 
@@ -223,6 +241,7 @@ impl Place {
         let mut command = Command::new(own);
         command.arg("agent").args(args.config.iter().flat_map(|config| [Path::new("--config"), config]));
         let mut agent = self.start_inside(command, "agent")?;
+        self.has_started_agent.store(true, Ordering::Relaxed);
         let began = Instant::now();
         while began.elapsed() < AGENT_TIME && !ended.has_come() {
             if client.admin().status().is_ok() {

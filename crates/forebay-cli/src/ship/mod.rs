@@ -339,7 +339,8 @@ impl Application<'_> {
                     self.master_url()
                 ));
             }
-            std::thread::sleep(LOOK);
+            // Each question takes the master's time.
+            std::thread::sleep(10 * LOOK);
         }
         Ok(())
     }
@@ -388,6 +389,10 @@ impl Application<'_> {
             ("spark.driver.host", self.address.clone()),
             ("spark.executor.cores", slots(ship).to_string()),
             ("spark.executor.memory", format!("{}m", heap_mib(ship))),
+            // Tasks wait for the executors of all servers, each of which has data.
+            ("spark.cores.max", (slots(ship) * self.hosts.len() as u64).to_string()),
+            ("spark.scheduler.minRegisteredResourcesRatio", "1.0".into()),
+            ("spark.scheduler.maxRegisteredResourcesWaitingTime", "300s".into()),
             ("spark.executor.extraClassPath", jar.clone()),
             ("spark.driver.extraClassPath", jar),
             ("spark.plugins", "io.forebay.spark.ForebayPlugin".into()),

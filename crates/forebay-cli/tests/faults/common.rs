@@ -137,6 +137,8 @@ pub struct Setup {
     pub stamps: &'static str,
     /// `mount.probe_dir`.
     pub probe_dir: Option<PathBuf>,
+    /// More lines of the table `tier`.
+    pub tier: String,
     pub more: String,
 }
 
@@ -156,6 +158,7 @@ impl Setup {
             checkpoint_gap_ms: 5000,
             stamps: "measure",
             probe_dir: None,
+            tier: String::new(),
             more: String::new(),
         }
     }
@@ -180,6 +183,7 @@ impl Setup {
         if let Some(log) = &self.log {
             text += &format!("log = {log:?}\n");
         }
+        text += &self.tier;
         for (label, root) in &self.mounts {
             text += &format!(
                 "[[mount]]\nlabel = {label:?}\nroot = {root:?}\npage_size = \"{}\"\nread_ahead = \"{}\"\nfetch_threads = 4\nsettle_ms = {}\nmap_rest_ms = {}\nstamps = {:?}\n",

@@ -27,6 +27,7 @@ mod copies;
 mod copies_on_disk;
 mod crash;
 mod dirty_elsewhere;
+mod disk_level;
 mod drain;
 mod elected;
 mod frozen;

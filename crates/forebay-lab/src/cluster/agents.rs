@@ -178,6 +178,7 @@ fn ship_configuration(record: &Record, agents: &AgentsRecord, (cores, memory_byt
     let names: Vec<String> = servers.map(|node| format!("\"{}\"", node.name)).collect();
     format!(
         "[ship]\nhosts = [{}]\nlaunch = \"{} lab run --name {} --node {{host}} -- {{command}}\"\ncores = {cores}.0\n\
+         floor = \"50%\"\n\
          memory = \"{memory_bytes}\"\nuser = \"root\"\nwork_dir = \"{}\"\n\n",
         names.join(", "),
         agents.program.display(),

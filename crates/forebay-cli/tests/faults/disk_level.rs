@@ -1,0 +1,154 @@
+//! Pages that the memory has no room for come back from a disk, and never as anything but what the
+//! file system has.
+
+use crate::common::{Agent, MIB, Setup, SlowFs, assert_content, make_file, open_dir_in, read_all, wait_for};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+const FILES: u64 = 6;
+const FILE_BYTES: u64 = 16 * MIB;
+
+/// An agent whose memory holds a third of the files on its PFS, and whose disk holds all.
+struct Node {
+    agent: Agent,
+    pfs: SlowFs,
+    disk: TempDir,
+}
+
+impl Node {
+    fn start(capacity: &str) -> Option<Self> {
+        let pfs = SlowFs::start()?;
+        (0..FILES).for_each(|file| make_file(&pfs.behind(&name(file)), file, FILE_BYTES));
+        // A disk that is slower than the PFS would not be read.
+        pfs.limit("60MB/s");
+        let disk = open_dir_in("/var/tmp");
+        let tier = format!("disk = {:?}\ndisk_capacity = {capacity:?}\n", disk.path().join("pages"));
+        let agent = Agent::start(Setup { tier, ..Setup::new(&pfs.mount()).capacity(56 * MIB) });
+        Some(Node { agent, pfs, disk })
+    }
+
+    fn read(&self, file: u64) {
+        self.read_as(file, file);
+    }
+
+    /// Reads a file, which must have content `seed`.
+    fn read_as(&self, file: u64, seed: u64) {
+        let opened = self.agent.client().open(&self.pfs.at(&name(file))).unwrap();
+        assert_content(&read_all(&opened).unwrap(), seed, 0);
+    }
+
+    /// Reads all files, one after the other; what is evicted meanwhile is on the disk then.
+    fn read_all_files(&self) {
+        (0..FILES).for_each(|file| {
+            self.read(file);
+            self.settle();
+        });
+    }
+
+    /// Waits until nothing is written to the disk any more.
+    fn settle(&self) {
+        let mut before = self.agent.counter("pages_to_disk_total");
+        wait_for("the disk has what was evicted", || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let now = self.agent.counter("pages_to_disk_total");
+            std::mem::replace(&mut before, now) == now
+        });
+    }
+
+    fn segments(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.disk.path().join("pages")).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+fn name(file: u64) -> String {
+    format!("file{file}")
+}
+
+/// Damages each block of 64 KiB of a file.
+fn damage(path: &Path) {
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    for at in (5000..file.metadata().unwrap().len()).step_by(64 << 10) {
+        file.write_all_at(b"damaged", at).unwrap();
+    }
+}
+
+#[test]
+fn what_the_memory_gives_up_is_read_from_the_disk() {
+    let Some(node) = Node::start("1GiB") else { return };
+    node.read_all_files();
+    let fetched = node.agent.counter("fetched_bytes");
+    assert!(fetched >= FILES * FILE_BYTES, "{fetched}");
+    assert!(node.agent.counter("to_disk_bytes") >= 2 * FILE_BYTES, "{}", node.agent.log());
+    node.read_all_files();
+    let from_disk = node.agent.counter("from_disk_bytes");
+    assert!(from_disk >= FILE_BYTES, "{from_disk}\n{}", node.agent.log());
+    let again = node.agent.counter("fetched_bytes") - fetched;
+    assert!(again < from_disk, "{again} bytes were read from the PFS again, {from_disk} from the disk");
+    // What an operator evicts is gone.
+    assert!(node.agent.cli(&["evict", "--all"]).status.success());
+    assert!(node.segments().is_empty());
+    let from_disk = node.agent.counter("from_disk_bytes");
+    node.read(0);
+    assert_eq!(node.agent.counter("from_disk_bytes"), from_disk);
+}
+
+#[test]
+fn the_disk_outlives_the_memory_and_damage_is_noticed() {
+    let Some(mut node) = Node::start("1GiB") else { return };
+    node.read_all_files();
+    // As a restart of the node.
+    node.agent.kill_9();
+    std::fs::remove_dir_all(node.agent.dir().join("tier")).unwrap();
+    node.agent.restart();
+    wait_for("the disk level is adopted", || node.agent.log().contains("adopted the disk level"));
+    node.read_all_files();
+    assert!(node.agent.counter("from_disk_bytes") > 0, "{}", node.agent.log());
+    node.segments().iter().for_each(|segment| damage(segment));
+    node.read_all_files();
+    assert!(node.agent.counter("disk_failed_total") > 0, "no damage was seen");
+    // Another version of a file is another file.
+    make_file(&node.pfs.behind(&name(0)), 77, FILE_BYTES);
+    node.read_as(0, 77);
+    assert!(node.agent.cli(&["down", "--drop"]).status.success());
+    assert!(node.segments().is_empty(), "a dropped cache is on the disk");
+}
+
+#[test]
+fn a_disk_that_is_full_or_gone_costs_nobody_a_read() {
+    let Some(node) = Node::start("16MiB") else { return };
+    for _ in 0..2 {
+        node.read_all_files();
+    }
+    let bytes: u64 = node.segments().iter().map(|segment| segment.metadata().unwrap().len()).sum();
+    assert!(bytes <= 16 * MIB, "{bytes} bytes on the disk");
+    assert!(node.agent.counter("to_disk_bytes") > 16 * MIB, "the oldest have not gone");
+    std::fs::remove_dir_all(node.disk.path().join("pages")).unwrap();
+    node.read_all_files();
+}
+
+#[test]
+fn pages_of_an_agent_that_is_killed_again_and_again_are_right() {
+    let Some(mut node) = Node::start("64MiB") else { return };
+    for round in 0..6 {
+        let (socket, mount) = (node.agent.socket(), node.pfs.mount());
+        let reader = std::thread::spawn(move || {
+            let config =
+                forebay_client::ClientConfig { socket: Some(socket), quiet: true, ..Default::default() };
+            let client = forebay_client::Client::new(config);
+            for file in (0..FILES).cycle().take(9) {
+                let opened = client.open(&mount.join(name(file))).unwrap();
+                assert_content(&read_all(&opened).unwrap(), file, 0);
+            }
+        });
+        wait_for("pages go to the disk", || node.agent.counter("pages_to_disk_total") > 20);
+        node.agent.kill_9();
+        if round % 2 == 0 {
+            std::fs::remove_dir_all(node.agent.dir().join("tier")).unwrap();
+        }
+        node.agent.restart();
+        reader.join().unwrap();
+    }
+    node.read_all_files();
+}
