@@ -155,7 +155,7 @@ mod tests {
             (2, &"capacity 5\n".into(), &7.into())
         );
         let long = "x".repeat(64 << 10);
-        (0..40).for_each(|_| audit.note((by, true), &long, "done"));
+        (0..5000).for_each(|_| audit.note((by, true), &long, "done"));
         let sizes: Vec<u64> = std::fs::read_dir(dir.path())
             .unwrap()
             .map(|entry| entry.unwrap().metadata().unwrap().len())

@@ -90,9 +90,10 @@ impl Core {
     /// dirty there, and which steps they write.
     fn has_to_wait(&self, message: &ToCoordinator) -> bool {
         match message {
-            ToCoordinator::AskAccess { .. } | ToCoordinator::Dirty { .. } | ToCoordinator::Clean { .. } => {
-                true
-            }
+            ToCoordinator::AskAccess { .. }
+            | ToCoordinator::Dirty { .. }
+            | ToCoordinator::Written(_)
+            | ToCoordinator::Clean { .. } => true,
             ToCoordinator::AskDirty { is_emptied, .. } => *is_emptied || !self.dirty.are_stored(),
             _ => false,
         }
@@ -204,6 +205,9 @@ impl Core {
             }
             ToCoordinator::Clean { file, is_shared } => self.dirty.release(now, file, &node, is_shared),
             ToCoordinator::AllDirty { files, is_last } => self.dirty.report(&node, files, is_last),
+            ToCoordinator::Written(file) => {
+                self.dirty.written(&file, |name| self.members.session_of(name).is_some());
+            }
             ToCoordinator::AskDirty { ask, file, is_emptied } => {
                 let is_member = |name: &str| self.members.session_of(name).is_some();
                 if is_emptied && !is_member(self.dirty.holder(&file)) {
@@ -524,7 +528,11 @@ mod tests {
         say(&mut core, 502, 1, ToCoordinator::Clean { file: file(2), is_shared: false });
         say(&mut core, 503, 2, ToCoordinator::Clean { file: file(1), is_shared: true });
         let changes = core.take_changes().dirty;
-        assert_eq!(changes, [(file(1), Some(held("*"))), (file(2), None)].into());
+        assert_eq!(
+            changes,
+            [(file(1), Some(held("*"))), (file(2), Some((String::new(), "!gone".into())))].into(),
+            "gone may come back"
+        );
     }
 
     #[test]

@@ -18,6 +18,22 @@ use forebay_wire::RECENT;
 use forebay_wire::cluster::{DirtyFile, SHARED};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Before the name of a node that is gone: what it has of the file is void, since others have
+/// written or emptied the file.
+const VOID: &str = "!";
+
+fn without_void(before: &str) -> &str {
+    before.strip_prefix(VOID).unwrap_or(before)
+}
+
+/// What `node` is to know of the node before.
+fn before_for(node: &str, before: &str) -> String {
+    match before.strip_prefix(VOID) {
+        Some(other) if other != node => String::new(),
+        _ => without_void(before).to_owned(),
+    }
+}
+
 /// After so many more shared files, those whose time is over are forgotten.
 const PRUNED_AT: usize = 1024;
 
@@ -91,14 +107,16 @@ impl DirtyFiles {
             return (SHARED.to_owned(), String::new());
         }
         let held = match self.holders.get(&file) {
-            Some((holder, before)) if is_member(holder) => return (holder.clone(), before.clone()),
             Some((nobody, before)) if nobody.is_empty() => (node.to_owned(), before.clone()),
+            Some((holder, before)) if is_member(holder) => return (holder.clone(), before_for(node, before)),
+            Some((gone, before)) if without_void(before) == gone => (node.to_owned(), before.clone()),
             Some((gone, _)) => (node.to_owned(), gone.clone()),
             None => (node.to_owned(), String::new()),
         };
         self.note(&file);
-        self.holders.insert(file, held.clone());
-        held
+        let before = before_for(node, &held.1);
+        self.holders.insert(file, held);
+        (node.to_owned(), before)
     }
 
     /// The node on which it is dirty, or nothing.
@@ -109,11 +127,10 @@ impl DirtyFiles {
     /// It is not dirty on `node` any more; `is_shared`: because several nodes write it.
     pub fn release(&mut self, now: Nanos, file: DirtyFile, node: &str, is_shared: bool) {
         if self.holder(&file) == node {
-            let before = self.holders.get(&file).map(|(_, before)| before.clone());
+            let before = self.holders.get(&file).map(|(_, before)| without_void(before).to_owned());
             self.forget(&file);
-            let before = before.filter(|before| !before.is_empty() && before != node);
-            if let Some(before) = before {
-                self.holders.insert(file.clone(), (String::new(), before));
+            if let Some(before) = before.filter(|before| !before.is_empty() && before != node) {
+                self.holders.insert(file.clone(), (String::new(), format!("{VOID}{before}")));
             }
             if is_shared {
                 if self.shared.len() % PRUNED_AT == PRUNED_AT - 1 {
@@ -136,7 +153,18 @@ impl DirtyFiles {
     pub fn empty(&mut self, file: &DirtyFile) {
         if let Some((holder, _)) = self.holders.get(file).filter(|(holder, _)| !holder.is_empty()).cloned() {
             self.note(file);
-            self.holders.insert(file.clone(), (String::new(), holder));
+            self.holders.insert(file.clone(), (String::new(), format!("{VOID}{holder}")));
+        }
+    }
+
+    /// A program writes it to the PFS: what a node has that is gone is older, if it comes back.
+    pub fn written(&mut self, file: &DirtyFile, is_member: impl Fn(&str) -> bool) {
+        if let Some((holder, _)) = self.holders.get(file).filter(|(holder, _)| !holder.is_empty()).cloned()
+            && !is_member(&holder)
+        {
+            self.note(file);
+            let void = format!("{VOID}{holder}");
+            self.holders.insert(file.clone(), (holder, void));
         }
     }
 
@@ -165,7 +193,7 @@ impl DirtyFiles {
     fn replace(&mut self, node: &str, files: Vec<DirtyFile>) {
         let reported: BTreeSet<&DirtyFile> = files.iter().collect();
         let is_over = |(file, (holder, before)): &(&DirtyFile, &(String, String))| {
-            (holder == node || holder.is_empty() && before == node) && !reported.contains(file)
+            (holder == node || holder.is_empty() && without_void(before) == node) && !reported.contains(file)
         };
         let over: Vec<DirtyFile> =
             self.holders.iter().filter(is_over).map(|(file, _)| file.clone()).collect();
@@ -173,7 +201,7 @@ impl DirtyFiles {
         for file in files {
             let before = match self.holders.get(&file) {
                 None => String::new(),
-                Some((nobody, before)) if nobody.is_empty() && before != node => before.clone(),
+                Some((nobody, before)) if nobody.is_empty() && without_void(before) != node => before.clone(),
                 Some(_) => continue,
             };
             self.note(&file);
@@ -229,6 +257,28 @@ mod tests {
             dirty.release(now, file(ino), "a", false);
         }
         assert!(dirty.holders.is_empty(), "{:?}", dirty.holders);
+        claim(&mut dirty, 6, "a", &["a"]);
+        dirty.written(&file(6), |_| true);
+        assert_eq!(claim(&mut dirty, 6, "a", &["a"]), own(""));
+        dirty.written(&file(6), |_| false);
+        assert_eq!(dirty.holder(&file(6)), "a");
+        assert_eq!(claim(&mut dirty, 6, "a", &["a"]), own("a"));
+        assert_eq!(
+            claim(&mut dirty, 6, "b", &["b"]),
+            ("b".into(), String::new()),
+            "it has newer bytes than a"
+        );
+        dirty.release(now, file(6), "b", false);
+        dirty.release(now, file(6), "a", false);
+        assert_eq!(claim(&mut dirty, 6, "a", &["a"]), own("a"));
+        dirty.release(now, file(6), "a", false);
+        claim(&mut dirty, 5, "a", &["a"]);
+        dirty.empty(&file(5));
+        assert_eq!(claim(&mut dirty, 5, "b", &["b"]), ("b".into(), String::new()), "nothing of a counts");
+        assert_eq!(claim(&mut dirty, 5, "b", &["b"]), ("b".into(), String::new()), "once more");
+        dirty.release(now, file(5), "b", false);
+        assert_eq!(claim(&mut dirty, 5, "a", &["a"]), own("a"));
+        dirty.release(now, file(5), "a", false);
         claim(&mut dirty, 4, "a", &["a"]);
         claim(&mut dirty, 4, "b", &["b"]);
         dirty.release(now, file(4), "b", false);

@@ -66,12 +66,11 @@ impl Rules {
             return is_later;
         }
         // An operator's must always find room.
-        let of_users = || self.0.iter().filter(|known| !known.is_operators).count();
-        if !rule.is_operators && of_users() >= RULES_MAX / 2 {
-            return false;
-        }
-        if self.0.len() >= RULES_MAX {
-            let lifted = self.0.iter().enumerate().filter(|(_, known)| known.rate_bytes_per_s.is_none());
+        let of_users = self.0.iter().filter(|known| !known.is_operators).count();
+        if self.0.len() >= RULES_MAX || !rule.is_operators && of_users >= RULES_MAX / 2 {
+            let may_go =
+                |known: &Rule| known.rate_bytes_per_s.is_none() && (rule.is_operators || !known.is_operators);
+            let lifted = self.0.iter().enumerate().filter(|(_, known)| may_go(known));
             let Some((first, _)) = lifted.min_by_key(|(_, known)| known.set_ms) else { return false };
             self.0.swap_remove(first);
         }
@@ -175,10 +174,15 @@ mod tests {
     #[test]
     fn rules_are_bounded_and_one_that_was_lifted_makes_room() {
         let mut rules = Rules::default();
-        for number in 0..RULES_MAX {
-            assert!(rules.merge(rule("a", Some(number as u32), Some(1), 1)));
+        let by_operator = |user| Rule { is_operators: true, ..rule("a", Some(user), Some(1), 1) };
+        for number in 0..RULES_MAX as u32 / 2 {
+            assert!(rules.merge(rule("a", Some(number), Some(1), 1)));
         }
-        assert!(!rules.merge(rule("b", None, Some(1), 2)));
+        assert!(!rules.merge(rule("b", Some(9), Some(1), 2)), "the other half is the operators'");
+        for number in 0..RULES_MAX as u32 / 2 {
+            assert!(rules.merge(by_operator(number)));
+        }
+        assert!(!rules.merge(by_operator(u32::MAX)));
         assert!(rules.merge(rule("a", Some(3), None, 2)) && rules.merge(rule("b", None, Some(1), 2)));
         assert_eq!((rules.all().len(), rules.rate_of(3, "b")), (RULES_MAX, Some(1)));
     }

@@ -429,6 +429,8 @@ pub enum ToCoordinator {
         /// Who.
         by: u32,
     },
+    /// A program writes the file to the PFS: what a node has that is gone is older.
+    Written(DirtyFile),
 }
 
 /// In place of a node's name: several nodes write the file, to the PFS.

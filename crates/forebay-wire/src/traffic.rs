@@ -117,9 +117,8 @@ impl ServerTraffic {
 /// The jobs and servers that move most now, and then those that have moved most: so many rows.
 pub fn most_active(mut jobs: Vec<JobTraffic>, rows: usize) -> Vec<JobTraffic> {
     // The coordinator divides a limit by what it hears.
-    let rank =
-        |job: &JobTraffic| (job.limit_bytes_per_s.is_some() && job.paid_bytes_per_s > 0, job.bytes_per_s());
-    jobs.sort_by_key(|job| std::cmp::Reverse((rank(job), job.held, job.bytes())));
+    let pays = |job: &JobTraffic| job.limit_bytes_per_s.is_some() && job.paid_bytes_per_s > 0;
+    jobs.sort_by_key(|job| std::cmp::Reverse((pays(job), job.bytes_per_s(), job.held, job.bytes())));
     let mut left = rows;
     for job in &mut jobs {
         job.servers.sort_by_key(|s| {
@@ -128,7 +127,7 @@ pub fn most_active(mut jobs: Vec<JobTraffic>, rows: usize) -> Vec<JobTraffic> {
         job.servers.truncate(left);
         left -= job.servers.len();
     }
-    jobs.retain(|job| !job.servers.is_empty() || job.held_ms > 0 || job.limit_bytes_per_s.is_some());
+    jobs.retain(|job| !job.servers.is_empty() || job.held_ms > 0 || pays(job));
     jobs.truncate(rows);
     jobs
 }

@@ -43,8 +43,18 @@ impl WriteBack {
         let mut until = Instant::now() + HOLDER_MAX;
         let mut refusals = 0;
         loop {
+            let holder = self.claims.holder(&file);
+            // What is here says that another node has had the file.
+            if holder.is_err()
+                && self.is_taken(mount, ino)
+                && Instant::now() < until
+                && !self.stop.is_stopping()
+            {
+                std::thread::sleep(HOLDER_PAUSE);
+                continue;
+            }
             // Without its coordinator the cluster is as many nodes that know nothing of each other.
-            let Ok(Some(holder)) = self.claims.holder(&file) else {
+            let Ok(Some(holder)) = holder else {
                 // This node may have taken it over.
                 let facts = FileFacts::of(pfs.as_fd(), Revalidate::Force)?;
                 let own = self.open(mount, &facts, pfs.as_fd());
@@ -55,7 +65,10 @@ impl WriteBack {
                 Ok(Fetched::Content(size, content)) => return Ok(Newest::Content(size, content)),
                 // It has become clean, or was stamped anew; or somebody has changed it on the PFS.
                 Ok(Fetched::Refused) if refusals == REFUSALS_MAX => return Ok(Newest::Pfs),
-                Ok(Fetched::Refused) => refusals += 1,
+                Ok(Fetched::Refused) => {
+                    tracing::debug!(holder, ino, "a file is not dirty where the coordinator says it is");
+                    refusals += 1;
+                }
                 Ok(Fetched::NoRoom) => {
                     // The reader waits for the PFS instead.
                     self.elsewhere.call_in(&holder, &file, false, HOLDER_MAX, false);
@@ -69,6 +82,13 @@ impl WriteBack {
             }
             std::thread::sleep(HOLDER_PAUSE);
         }
+    }
+
+    /// Whether another node has taken over a file of this one.
+    fn is_taken(&self, mount: usize, ino: u64) -> bool {
+        let is_it =
+            |file: &Dirty| file.mount == mount && file.record.ino == ino && file.record.second.is_fenced;
+        self.state().files.values().any(is_it)
     }
 
     /// Stamps the dirty file `copy` on the PFS again, which has an older content, or a part of it:

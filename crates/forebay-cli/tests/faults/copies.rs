@@ -218,7 +218,13 @@ fn a_node_that_comes_back_before_the_file_is_drained_is_fenced() {
     cluster.start_killed(0);
     wait_for("it is fenced", || dirty(&cluster, 0).contains("node n1 has taken the file over"));
     let read = end(run(&cluster, 0, &[], READ, &file));
-    assert!(read == content(1, 0, BYTES), "{} bytes", read.len());
+    assert!(
+        read == content(1, 0, BYTES),
+        "{} bytes\n{}\n{}",
+        read.len(),
+        cluster.log("log0"),
+        dirty(&cluster, 1)
+    );
     slow.fault("none");
     sync(&cluster, 1);
     assert!(std::fs::read(&file).unwrap() == content(1, 0, BYTES));

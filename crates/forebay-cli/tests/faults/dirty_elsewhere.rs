@@ -187,3 +187,37 @@ fn what_is_dirty_on_a_node_whose_agent_is_down_is_never_taken_for_empty() {
     assert!(!read.status.success(), "{} bytes", read.stdout.len());
     assert!(text(&read.stderr).contains("node n0 has newer bytes"), "{}", text(&read.stderr));
 }
+
+/// A pass has written a part; then its node is away, and another one writes the file.
+#[test]
+fn a_node_that_was_away_in_a_pass_does_not_overwrite_what_was_written_meanwhile() {
+    let Some((slow, mut cluster)) = failing() else { return };
+    for (round, flags) in ["os.O_WRONLY | os.O_TRUNC", "os.O_WRONLY"].into_iter().enumerate() {
+        let name = format!("ckpt{round}");
+        let (file, behind) = (slow.at(&name), slow.behind(&name));
+        write(&cluster, &file, 1);
+        slow.limit("1MB/s");
+        slow.fault("none");
+        wait_for("a part is on the PFS", || behind.metadata().unwrap().len() >= MIB);
+        cluster.kill_agent(0);
+        slow.limit("1GB/s");
+        assert!(behind.metadata().unwrap().len() < BYTES as u64, "the pass has ended");
+        wait_for("node 0 is missing", || cluster.status(1).cluster.view.nodes.len() == 1);
+        let newer = content(2, 0, BYTES);
+        let source = cluster.socket(1).with_extension("newer");
+        std::fs::write(&source, &newer).unwrap();
+        let script = format!(
+            "import os; os.write(os.open(os.environ['FILE'], {flags}), open({source:?}, 'rb').read())"
+        );
+        end(run(&cluster, 1, &["--write-back", file.to_str().unwrap()], &script, &file));
+        assert!(std::fs::read(&file).unwrap() == newer, "{flags}");
+        cluster.start_killed(0);
+        wait_for("both are there", || cluster.status(1).cluster.view.nodes.len() == 2);
+        let parked = || text(&cluster.cli(0, &["dirty", "--json"]).stdout).contains("parked");
+        wait_for("the older content is parked", || parked() || std::fs::read(&file).unwrap() != newer);
+        assert!(std::fs::read(&file).unwrap() == newer, "{flags}");
+        let saved = cluster.socket(0).with_extension(format!("saved{round}"));
+        assert!(cluster.cli(0, &["rescue", "--drop", saved.to_str().unwrap()]).status.success());
+        slow.fault("write=EIO");
+    }
+}
