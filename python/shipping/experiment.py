@@ -28,7 +28,7 @@ class Way:
     ship: dict | None = None
 
 
-# As many cores as a compute node has; and a weight with which a JVM starts on a machine whose every thread competes.
+# As many cores as a compute node has, and a weight with which a JVM starts where all compete.
 LIMITED = {"FOREBAY_SHIP_CORES": "0.4", "FOREBAY_SHIP_CPU_WEIGHT": "100"}
 UNISOLATED = {**LIMITED, "FOREBAY_SHIP_FLOOR": "100%"}
 WAYS = {

@@ -74,9 +74,10 @@ section! {
         /// outlive a restart of the node (`--copies disk`). Empty: their programs wait for the file
         /// system instead.
         "tier.log" => log: Option<PathBuf> = r#""""#, path();
-        /// Directory on a disk of this node, NVMe if there is one, for pages that the tier has no room
-        /// for any more. They are read from there instead of the file system, as long as the disk is
-        /// the faster one, also after a restart of the node. Empty: what is evicted is gone.
+        /// Directory on a disk of this node, NVMe if there is one, for pages that the tier has no
+        /// room for any more. They are read from there instead of the file system, as long as the
+        /// disk is the faster one, also after a restart of the node. Empty: what is evicted is
+        /// gone.
         "tier.disk" => disk: Option<PathBuf> = r#""""#, path();
         /// What may be in it at most. The oldest pages go first.
         "tier.disk_capacity" => disk_capacity_bytes: u64 = r#""64GiB""#, bytes(16<<20..=1<<50);

@@ -35,7 +35,7 @@ pub fn disk(rig: &Rig) -> Result<Vec<Record>, String> {
     let client = agent.client();
     let read = |file: usize| -> Result<f64, String> {
         let began = Instant::now();
-        let file = client.open(&slow.mount().join(name(file))).map_err(|e| e.to_string())?;
+        let file = client.open(slow.mount().join(name(file))).map_err(|e| e.to_string())?;
         let (mut buffer, mut at) = (vec![0; READ_BYTES], 0);
         while at < file_bytes {
             let n = file.read_at(&mut buffer, at).map_err(|e| e.to_string())?;

@@ -194,8 +194,8 @@ impl Speed {
         if self.bytes > 0.0 { (self.ns / self.bytes * bytes as f64) as u64 } else { 0 }
     }
 
-    /// Whether `bytes` are to be read from the disk, which the PFS sends in `pfs_ns`; 0: that is not
-    /// known.
+    /// Whether `bytes` are to be read from the disk, which the PFS sends in `pfs_ns`; 0: that is
+    /// not known.
     pub fn is_worth(&mut self, bytes: u64, pfs_ns: u64) -> bool {
         if pfs_ns == 0 || self.time_ns(bytes) <= pfs_ns {
             return true;

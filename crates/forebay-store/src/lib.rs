@@ -4,7 +4,8 @@
 //! version with its residency map, `word` is one entry of that map, `budget` counts every byte the
 //! agent uses, `ring` and `staging` are the memory that a client shares with the agent. `dirty` is
 //! a file that programs write before the PFS has it, `dirty_index` shows programs which there are,
-//! and `dirty_log` keeps them on a disk. `disk_level` keeps evicted pages there. What to fetch, keep or release is decided elsewhere.
+//! and `dirty_log` keeps them on a disk. `disk_level` keeps evicted pages there. What to fetch,
+//! keep or release is decided elsewhere.
 
 pub mod bounded;
 pub mod budget;

@@ -109,9 +109,9 @@ impl Traffic {
         known.account.clone()
     }
 
-    /// Sets a limit by the word of user `by`. Returns what other nodes are to hear: nothing if it is
-    /// in force already, as on the second node of a job. An operator who lifts a user's limit lifts
-    /// that user's own as well.
+    /// Sets a limit by the word of user `by`. Returns what other nodes are to hear: nothing if it
+    /// is in force already, as on the second node of a job. An operator who lifts a user's limit
+    /// lifts that user's own as well.
     ///
     /// # Errors
     /// Another user's job, a name that cannot be, or too many limits.

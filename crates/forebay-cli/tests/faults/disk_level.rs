@@ -34,7 +34,7 @@ impl Node {
 
     /// Reads a file, which must have content `seed`.
     fn read_as(&self, file: u64, seed: u64) {
-        let opened = self.agent.client().open(&self.pfs.at(&name(file))).unwrap();
+        let opened = self.agent.client().open(self.pfs.at(&name(file))).unwrap();
         assert_content(&read_all(&opened).unwrap(), seed, 0);
     }
 
@@ -138,7 +138,7 @@ fn pages_of_an_agent_that_is_killed_again_and_again_are_right() {
                 forebay_client::ClientConfig { socket: Some(socket), quiet: true, ..Default::default() };
             let client = forebay_client::Client::new(config);
             for file in (0..FILES).cycle().take(9) {
-                let opened = client.open(&mount.join(name(file))).unwrap();
+                let opened = client.open(mount.join(name(file))).unwrap();
                 assert_content(&read_all(&opened).unwrap(), file, 0);
             }
         });
