@@ -205,9 +205,7 @@ impl Core {
             }
             ToCoordinator::Clean { file, is_shared } => self.dirty.release(now, file, &node, is_shared),
             ToCoordinator::AllDirty { files, is_last } => self.dirty.report(&node, files, is_last),
-            ToCoordinator::Written(file) => {
-                self.dirty.written(&file, |name| self.members.session_of(name).is_some());
-            }
+            ToCoordinator::Written(file) => self.dirty.written(&file, &node),
             ToCoordinator::AskDirty { ask, file, is_emptied } => {
                 let is_member = |name: &str| self.members.session_of(name).is_some();
                 if is_emptied && !is_member(self.dirty.holder(&file)) {

@@ -157,10 +157,12 @@ impl DirtyFiles {
         }
     }
 
-    /// A program writes it to the PFS: what a node has that is gone is older, if it comes back.
-    pub fn written(&mut self, file: &DirtyFile, is_member: impl Fn(&str) -> bool) {
-        if let Some((holder, _)) = self.holders.get(file).filter(|(holder, _)| !holder.is_empty()).cloned()
-            && !is_member(&holder)
+    /// Programs of `node` write it to the PFS beside the node that has it: that is to compare what
+    /// it has, should its agent have started anew.
+    pub fn written(&mut self, file: &DirtyFile, node: &str) {
+        if let Some((holder, _)) = self.holders.get(file).cloned()
+            && !holder.is_empty()
+            && holder != node
         {
             self.note(file);
             let void = format!("{VOID}{holder}");
@@ -258,9 +260,9 @@ mod tests {
         }
         assert!(dirty.holders.is_empty(), "{:?}", dirty.holders);
         claim(&mut dirty, 6, "a", &["a"]);
-        dirty.written(&file(6), |_| true);
+        dirty.written(&file(6), "a");
         assert_eq!(claim(&mut dirty, 6, "a", &["a"]), own(""));
-        dirty.written(&file(6), |_| false);
+        dirty.written(&file(6), "b");
         assert_eq!(dirty.holder(&file(6)), "a");
         assert_eq!(claim(&mut dirty, 6, "a", &["a"]), own("a"));
         assert_eq!(

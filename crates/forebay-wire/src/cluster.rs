@@ -429,7 +429,7 @@ pub enum ToCoordinator {
         /// Who.
         by: u32,
     },
-    /// A program writes the file to the PFS: what a node has that is gone is older.
+    /// Programs write the file to the PFS beside the node that has it dirty, which does not answer.
     Written(DirtyFile),
 }
 

@@ -122,15 +122,18 @@ impl Claims {
         self.ask(Asked::Reads(file.clone())).map(|(holder, _)| holder)
     }
 
-    /// As [`Claims::holder`], for a program that writes the file to the PFS: what a node has that
-    /// is gone is older then, and void if the program has `emptied` it.
+    /// Programs here write the file to the PFS, though another node has it dirty, which does not
+    /// answer.
+    pub fn note_written(&self, file: &DirtyFile) {
+        self.link.say(ToCoordinator::Written(file.clone()), None);
+    }
+
+    /// As [`Claims::holder`], for a program that writes the file to the PFS, and has `emptied` it:
+    /// then what a node has that is gone is void.
     ///
     /// # Errors
     /// The coordinator does not answer.
     pub fn holder_for_writer(&self, file: &DirtyFile, emptied: bool) -> io::Result<Option<String>> {
-        if !emptied && self.are_others() {
-            self.link.say(ToCoordinator::Written(file.clone()), None);
-        }
         let asked = if emptied { Asked::Empties(file.clone()) } else { Asked::Reads(file.clone()) };
         self.ask(asked).map(|(holder, _)| holder)
     }

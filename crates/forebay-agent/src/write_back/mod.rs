@@ -400,10 +400,14 @@ impl WriteBack {
         self.call_in_from(self.claims.holder(&name), &name, truncated);
     }
 
-    /// Programs here write a file to the PFS: another node that has it dirty does so too.
+    /// Programs here write a file to the PFS: another node that has it dirty does so too, or will
+    /// hear that what it has is older.
     fn call_in_from(&self, holder: io::Result<Option<String>>, name: &DirtyFile, truncated: bool) {
         if let Ok(Some(holder)) = holder.as_ref().map(|node| node.as_ref().filter(|node| *node != SHARED)) {
-            self.elsewhere.call_in(holder, name, truncated, CALLED_IN_MAX, true);
+            let is_called_in = self.elsewhere.call_in(holder, name, truncated, CALLED_IN_MAX, true);
+            if !is_called_in {
+                self.claims.note_written(name);
+            }
         }
     }
 
