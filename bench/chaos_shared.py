@@ -140,7 +140,8 @@ class Cluster(chaos_copies.Cluster):
         return all(any(found[i : i + 1] == part[i : i + 1] for part in parts) for i in range(0, len(found), 997))
 
     def guests(self):
-        return sum(self.guest_mount(node).exists() for node in NODES)
+        mounts = Path("/proc/mounts").read_text()
+        return sum(f" {self.guest_mount(node)} " in mounts for node in NODES)
 
 
 def main():
