@@ -103,7 +103,10 @@ def write_in_spite_of_refusals(directory, state_path, seed, writer):
         except OSError as e:
             if e.errno not in REFUSALS:
                 for fd in Path("/proc/self/fdinfo").iterdir():
-                    print(f"descriptor {fd.name}: {os.readlink(f'/proc/self/fd/{fd.name}')}, {fd.read_text().split()}", file=sys.stderr)
+                    # That of this loop is closed by now.
+                    with contextlib.suppress(FileNotFoundError):
+                        to = os.readlink(f"/proc/self/fd/{fd.name}")
+                        print(f"descriptor {fd.name}: {to}, {fd.read_text().split()}", file=sys.stderr)
                 raise
             time.sleep(0.05)
 

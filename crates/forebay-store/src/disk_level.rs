@@ -143,12 +143,14 @@ impl Segments {
         Ok(numbers)
     }
 
-    fn file(&self, segment: u32) -> io::Result<Arc<OwnedFd>> {
+    /// Its file; only who writes makes one: a reader may come after it was removed.
+    fn file(&self, segment: u32, is_made: bool) -> io::Result<Arc<OwnedFd>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = open.get(&segment) {
             return Ok(file.clone());
         }
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let made = if is_made { OFlags::CREATE } else { OFlags::empty() };
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | made;
         let open_with = |flags| openat(&self.dir, name_of(segment), flags, Mode::from(0o600));
         let file = match open_with(flags | OFlags::DIRECT) {
             Err(Errno::INVAL) => open_with(flags)?,
@@ -184,7 +186,7 @@ impl Segments {
         block[HEAD_BYTES..HEAD_BYTES + text.len()].copy_from_slice(&text);
         bytes[..data.len()].copy_from_slice(data);
         bytes[data.len()..].fill(0);
-        write_all_at(self.file(segment)?.as_fd(), record, offset)
+        write_all_at(self.file(segment, true)?.as_fd(), record, offset)
     }
 
     /// Reads the page at `offset`, which must be `name` with `len` bytes.
@@ -198,7 +200,7 @@ impl Segments {
         buffer: &'a mut Aligned,
     ) -> io::Result<&'a [u8]> {
         let record = buffer.slice(record_bytes(len) as usize);
-        read_exact_at(self.file(segment)?.as_fd(), record, offset)?;
+        read_exact_at(self.file(segment, false)?.as_fd(), record, offset)?;
         let (block, bytes) = record.split_at(BLOCK_BYTES as usize);
         let bytes = &bytes[..len as usize];
         let is_it = |header: &Header| header.name == *name && header.len == len;
@@ -214,7 +216,7 @@ impl Segments {
     /// # Errors
     /// What the disk returns.
     pub fn pages(&self, segment: u32, mut found: impl FnMut(PageName, u64, u64)) -> io::Result<()> {
-        let file = self.file(segment)?;
+        let file = self.file(segment, false)?;
         let size = fstat(&file)?.st_size as u64;
         let (mut buffer, mut offset) = (Aligned::default(), 0);
         while offset + BLOCK_BYTES <= size {
@@ -229,6 +231,14 @@ impl Segments {
             offset = end;
         }
         Ok(())
+    }
+
+    /// Bytes of a segment.
+    ///
+    /// # Errors
+    /// What the disk returns.
+    pub fn bytes(&self, segment: u32) -> io::Result<u64> {
+        Ok(fstat(&self.file(segment, false)?)?.st_size as u64)
     }
 
     /// Removes a segment.
@@ -300,7 +310,9 @@ mod tests {
         let expected: Vec<_> = pages.iter().map(|(n, data, at)| (n.page, *at, data.len() as u64)).collect();
         assert_eq!(found, expected);
         segments.remove(3).unwrap();
-        assert!(segments.numbers().unwrap().is_empty());
+        let (name, data, at) = &pages[0];
+        let gone = segments.read((3, *at), (name, data.len() as u64), &mut buffer).unwrap_err();
+        assert_eq!((gone.kind(), segments.numbers().unwrap().len()), (io::ErrorKind::NotFound, 0));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -38,6 +38,9 @@ const PAGES_MAX: u64 = 4 << 20;
 
 /// Threads that read.
 pub const READERS: usize = 4;
+
+/// Pages in the memory of its threads: a buffer and an answer of each reader, and the writer's.
+const PAGES_OF_THREADS: u64 = 2 * READERS as u64 + 1;
 
 /// A read that takes longer has failed.
 const READ_MAX: Duration = Duration::from_secs(2);
@@ -79,8 +82,10 @@ pub struct Disk {
     queue_bytes: u64,
     queued: Condvar,
     wanted: (SyncSender<Wanted>, Mutex<Receiver<Wanted>>),
-    /// Its entries, and the queue.
+    /// Its entries, the queue, and what its threads work with.
     memory: Mutex<Reservation>,
+    /// Bytes of the longest page so far.
+    longest: AtomicU64,
     budget: Budget,
     /// Until when it is left alone.
     rests_until: Mutex<Option<Instant>>,
@@ -117,9 +122,13 @@ impl Disk {
         let segment_bytes = (capacity_bytes / SEGMENTS).clamp(SEGMENT_BYTES.0, SEGMENT_BYTES.1);
         let segments_max = (capacity_bytes / segment_bytes).max(1) as usize;
         let mut ring = Ring::new(segments_max, segment_bytes, PAGES_MAX as usize);
-        for too_many in ring.adopt(&segments.numbers()?) {
-            segments.remove(too_many)?;
-        }
+        // Longer ones are of an agent with a larger capacity.
+        let (kept, mut gone): (Vec<u32>, Vec<u32>) = segments
+            .numbers()?
+            .into_iter()
+            .partition(|number| segments.bytes(*number).is_ok_and(|bytes| bytes <= segment_bytes));
+        gone.extend(ring.adopt(&kept));
+        gone.into_iter().try_for_each(|segment| segments.remove(segment))?;
         let wanted = sync_channel(READERS);
         let queue_bytes = (budget.capacity_bytes() / QUEUE_PARTS).min(QUEUE_BYTES_MAX);
         Ok(Disk {
@@ -131,6 +140,7 @@ impl Disk {
             queued: Condvar::new(),
             wanted: (wanted.0, Mutex::new(wanted.1)),
             memory: Mutex::new(budget.reserve_existing(Class::Buffers, queue_bytes)),
+            longest: AtomicU64::new(0),
             budget: budget.clone(),
             rests_until: Mutex::new(None),
             writing: Mutex::new(()),
@@ -221,6 +231,7 @@ impl Disk {
         written?;
         let mut ring = lock(&self.ring);
         ring.landed(key, place);
+        self.longest.fetch_max(len, Relaxed);
         self.count_memory(ring.len());
         drop(ring);
         add(&self.counters.pages_to_disk_total, 1);
@@ -233,7 +244,8 @@ impl Disk {
     fn adopt(&self, stop: &Stop) {
         let Ok(numbers) = self.segments.numbers() else { return };
         for number in numbers.into_iter().rev() {
-            let found = self.segments.pages(number, |name, offset, _| {
+            let found = self.segments.pages(number, |name, offset, len| {
+                self.longest.fetch_max(len, Relaxed);
                 let mut ring = lock(&self.ring);
                 let key = key_of(&name);
                 if ring.find(key).is_none() && ring.len() < PAGES_MAX as usize {
@@ -255,7 +267,9 @@ impl Disk {
     }
 
     fn count_memory(&self, pages: usize) {
-        let wanted = self.queue_bytes + pages as u64 * PAGE_ENTRY_BYTES;
+        let wanted = self.queue_bytes
+            + pages as u64 * PAGE_ENTRY_BYTES
+            + PAGES_OF_THREADS * self.longest.load(Relaxed);
         let mut memory = lock(&self.memory);
         let has = memory.bytes();
         if wanted > has {

@@ -44,7 +44,7 @@ impl Claim<'_> {
     /// Other nodes have written the file since this one has had it, which was gone.
     pub fn was_taken(&self) -> bool {
         let is_shared = self.holder.as_ref().is_ok_and(|holder| holder.as_deref() == Some(SHARED));
-        is_shared || self.before == self.claims.cluster.node()
+        is_shared || !self.before.is_empty() && self.before == self.claims.cluster.node()
     }
 }
 

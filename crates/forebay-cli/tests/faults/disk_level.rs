@@ -116,7 +116,7 @@ fn the_disk_outlives_the_memory_and_damage_is_noticed() {
 }
 
 #[test]
-fn a_disk_that_is_full_or_gone_costs_nobody_a_read() {
+fn a_small_or_removed_directory_costs_nobody_a_read() {
     let Some(node) = Node::start("16MiB") else { return };
     for _ in 0..2 {
         node.read_all_files();
@@ -126,6 +126,7 @@ fn a_disk_that_is_full_or_gone_costs_nobody_a_read() {
     assert!(node.agent.counter("to_disk_bytes") > 16 * MIB, "the oldest have not gone");
     std::fs::remove_dir_all(node.disk.path().join("pages")).unwrap();
     node.read_all_files();
+    assert!(node.agent.counter("disk_failed_total") > 0, "nobody has missed the directory");
 }
 
 #[test]
