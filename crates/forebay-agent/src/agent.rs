@@ -313,6 +313,9 @@ impl Agent {
         }
         // Else the locks go last, after the ports: who has the locks can listen.
         if !self.node.closer.is_alive() {
+            self.node.cache.disk().iter().for_each(|disk| disk.release());
+            self.node.write_back.release_log();
+            // Last: who has the tier takes the directories as well.
             self.node.cache.tier.release();
         }
         Ok(())

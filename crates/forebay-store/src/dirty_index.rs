@@ -47,10 +47,11 @@ fn slot(dev: u64, ino: u64) -> usize {
 impl DirtyIndex {
     /// Makes the table, or takes over that of an earlier agent, whose dirty files stay in it until
     /// [`DirtyIndex::forget_earlier`]: programs wait for an agent that is being started anew.
+    /// `has_others`: other nodes may have dirty files, too.
     ///
     /// # Errors
     /// The file cannot be made or mapped.
-    pub fn create(path: &Path) -> io::Result<Self> {
+    pub fn create(path: &Path, has_others: bool) -> io::Result<Self> {
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = openat(CWD, path, flags, Mode::from(0o644))?;
         fchmod(&file, Mode::from(0o644))?;
@@ -58,7 +59,7 @@ impl DirtyIndex {
             ftruncate(&file, BYTES as u64)?;
         }
         let map = Map::new(file.as_fd(), 0, BYTES, true)?;
-        map.half(OTHERS_AT).store(0, SeqCst);
+        map.half(OTHERS_AT).store(has_others.into(), SeqCst);
         let left = counts().map(|at| map.half(at).load(SeqCst)).collect();
         Ok(DirtyIndex { map, left: Mutex::new(left) })
     }
@@ -104,11 +105,6 @@ impl DirtyIndex {
         self.map.half(OTHERS_AT).load(Acquire) != 0
     }
 
-    /// Agent: there are other nodes, or not.
-    pub fn set_others(&self, are_there: bool) {
-        self.map.half(OTHERS_AT).store(are_there.into(), SeqCst);
-    }
-
     /// Agent: one file more, or less.
     pub fn count(&self, dev: u64, ino: u64, is_dirty: bool) {
         if !is_dirty {
@@ -132,15 +128,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = path_beside(&dir.path().join("agent.sock"));
         assert!(DirtyIndex::open(&path).is_none());
-        let agent = DirtyIndex::create(&path).unwrap();
+        let agent = DirtyIndex::create(&path, false).unwrap();
         let program = DirtyIndex::open(&path).unwrap();
         agent.count(1, 2, true);
         agent.count(1, 2, true);
         agent.count(1, 2, false);
         assert!(program.may_have(1, 2) && !program.may_have(1, 3));
         // One that dies while it starts changes nothing.
-        DirtyIndex::create(&path).unwrap().count(1, 2, true);
-        let next = DirtyIndex::create(&path).unwrap();
+        DirtyIndex::create(&path, false).unwrap().count(1, 2, true);
+        let next = DirtyIndex::create(&path, false).unwrap();
         next.count(1, 3, true);
         assert!(program.may_have(1, 2), "the file is not dirty while agents change");
         next.forget_earlier();

@@ -78,6 +78,12 @@ impl DirtyLog {
         Ok(log)
     }
 
+    /// Lets another agent have the directory, for a process about to end.
+    pub fn release(&self) {
+        // If it fails the lock goes with the process.
+        let _ = flock(&self.dir, FlockOperation::Unlock);
+    }
+
     fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.dir)? {

@@ -128,6 +128,12 @@ impl Segments {
         Ok(Segments { dir, open: Mutex::default() })
     }
 
+    /// Lets another agent have the directory, for a process about to end.
+    pub fn release(&self) {
+        // If it fails the lock goes with the process.
+        let _ = flock(&self.dir, FlockOperation::Unlock);
+    }
+
     /// Numbers of the segments that are there, oldest first.
     ///
     /// # Errors

@@ -149,6 +149,11 @@ impl Disk {
         })
     }
 
+    /// Lets another agent have the directory, for a process about to end.
+    pub fn release(&self) {
+        self.segments.release();
+    }
+
     fn rests(&self) -> bool {
         lock(&self.rests_until).is_some_and(|until| Instant::now() < until)
     }

@@ -231,7 +231,7 @@ impl WriteBack {
         (index, log, checkpoint_gap): (&Path, Option<DirtyLog>, Duration),
         elsewhere: Elsewhere,
     ) -> Self {
-        let index = DirtyIndex::create(index).inspect_err(|e| {
+        let index = DirtyIndex::create(index, elsewhere.claims().are_others()).inspect_err(|e| {
             tracing::warn!(path = %index.display(), error = %e, "no write-back: programs could not see what is dirty");
         });
         WriteBack {
@@ -257,6 +257,11 @@ impl WriteBack {
             marking: Mutex::default(),
             log_removals: Mutex::default(),
         }
+    }
+
+    /// Lets another agent have the log, for a process about to end.
+    pub fn release_log(&self) {
+        self.log.iter().for_each(DirtyLog::release);
     }
 
     fn now(&self) -> Nanos {
@@ -980,9 +985,6 @@ impl WriteBack {
         let mut pause = LOOK_AT_REST;
         while !self.stop.wait(pause) {
             self.elsewhere.keep_house();
-            if let Some(index) = &self.index {
-                index.set_others(self.claims.are_others());
-            }
             pause = if self.look() { LOOK_AT_OPEN } else { LOOK_AT_REST };
         }
     }

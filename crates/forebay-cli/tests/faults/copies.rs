@@ -51,8 +51,6 @@ fn failing(nodes: usize, capacities: &[u64]) -> Option<(SlowFs, Cluster)> {
     let cluster = Cluster::start(nodes, &slow.mount(), capacities);
     let all_know = || (0..nodes).all(|i| cluster.status(i).cluster.view.nodes.len() == nodes);
     wait_for("all know all", all_know);
-    // A program looks for other nodes in the agent's table, which follows in a moment.
-    std::thread::sleep(Duration::from_millis(300));
     Some((slow, cluster))
 }
 

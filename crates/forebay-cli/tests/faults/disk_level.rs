@@ -1,7 +1,9 @@
 //! Pages that the memory has no room for come back from a disk, and never as anything but what the
 //! file system has.
 
-use crate::common::{Agent, MIB, Setup, SlowFs, assert_content, make_file, open_dir_in, read_all, wait_for};
+use crate::common::{
+    Agent, MIB, Setup, SlowFs, assert_content, make_file, open_dir_in, read_all, text, wait_for,
+};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -111,7 +113,8 @@ fn the_disk_outlives_the_memory_and_damage_is_noticed() {
     // Another version of a file is another file.
     make_file(&node.pfs.behind(&name(0)), 77, FILE_BYTES);
     node.read_as(0, 77);
-    assert!(node.agent.cli(&["down", "--drop"]).status.success());
+    let down = node.agent.cli(&["down", "--drop"]);
+    assert!(down.status.success(), "{}", text(&down.stderr));
     assert!(node.segments().is_empty(), "a dropped cache is on the disk");
 }
 

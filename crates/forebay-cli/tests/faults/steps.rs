@@ -298,10 +298,13 @@ fn no_step_waits_for_longer_than_its_node_allows() {
     let mut late = writer(&two.cluster, 1, "late", two.pfs.path(), 1000);
     late.say("begin");
     late.expect("asks");
-    two.wait_until_waits("late");
     late.expect("begun");
     assert!(two.is_in_phase(0), "they meet");
     wait_for("both write", || two.steps().iter().filter(|step| step.writes).count() == 2);
+    let mut cluster = two.cluster;
+    drop(two.writers);
+    let decided = cluster.end_and_replay_of("steps");
+    assert!(decided.contains("\"because\":\"begun\""), "it has not waited");
 }
 
 /// Another user's jobs have a short step waiting whenever one ends. A long one waits for its
