@@ -225,6 +225,11 @@ impl Swarm {
         self.agents.clear();
     }
 
+    /// Whether one is with a coordinator of a later term than the one that they have lost.
+    pub(crate) fn any_is_with_the_next(&self) -> bool {
+        self.agents.iter().any(|agent| agent.term > self.term)
+    }
+
     /// Whether all are with a coordinator of a later term than the one that they have lost.
     pub(crate) fn all_are_with_the_next(&self) -> bool {
         self.agents.iter().all(|agent| agent.term > self.term)

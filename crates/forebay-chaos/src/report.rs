@@ -46,12 +46,12 @@ impl Totals {
     }
 
     /// The table at the end.
-    pub fn table(&self, faults: &BTreeMap<String, u64>, kills: u64) -> String {
+    pub fn table(&self, faults: &BTreeMap<String, u64>, kills: u64, from_disk: u64) -> String {
         let mut text = String::new();
         let mut section = |title: &str, rows: Vec<(String, u64)>| {
             let _ = writeln!(text, "{title}");
             for (what, count) in rows {
-                let _ = writeln!(text, "  {what:<34} {count:>12}");
+                let _ = writeln!(text, "  {what:<38} {count:>12}");
             }
         };
         let own = |map: &BTreeMap<String, u64>| map.iter().map(|(k, v)| (k.clone(), *v)).collect::<Vec<_>>();
@@ -68,6 +68,7 @@ impl Totals {
                 ("files opened".into(), self.handles),
                 ("reads verified".into(), v.reads),
                 ("reads of the tier".into(), v.tier_reads),
+                ("pages read from disk levels, at least".into(), from_disk),
                 ("MiB verified".into(), v.bytes >> 20),
                 ("reads beside a change".into(), v.torn),
                 ("ESTALE, rightly".into(), v.stale),

@@ -157,6 +157,9 @@ fn judge(plan: &Plan<'_>, troupe: &Troupe, checked: &Troupe) -> io::Result<Outco
 fn verify(stage: &mut Stage, outcome: &mut Outcome) {
     let root = stage.root().to_string_lossy().into_owned();
     for number in 0..NODES {
+        if let Ok(status) = stage.status(number) {
+            stage.note_from_disk(number, &status);
+        }
         match stage.cli(number, &["verify", "--recursive", &root]) {
             Ok(out) if out.status.success() => {}
             Ok(out) => outcome.trouble.push(format!(

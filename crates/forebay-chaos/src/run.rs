@@ -245,7 +245,8 @@ impl Chaos {
     }
 
     fn finish(mut self) -> io::Result<bool> {
-        let table = self.totals.table(&self.faults.happened, self.faults.kills);
+        let from_disk = self.stage.from_disk();
+        let table = self.totals.table(&self.faults.happened, self.faults.kills, from_disk);
         self.say(&table)?;
         let mut well = self.totals.bad() == 0;
         let possible = self.stage.possible();
@@ -258,6 +259,10 @@ impl Chaos {
         // A tier that keeps nothing shows no wrong byte either.
         if self.totals.verified.tier_reads == 0 {
             self.say("no read returned bytes of the tier: this run shows nothing about it")?;
+            well = false;
+        }
+        if from_disk == 0 && !self.args.short {
+            self.say("no page was read from a disk level: this run shows nothing about it")?;
             well = false;
         }
         let seed = self.seed;

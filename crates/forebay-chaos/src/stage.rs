@@ -6,6 +6,7 @@ use crate::test_place::{Lab, Pfs, Place, run};
 use forebay_client::{Client, ClientConfig};
 use forebay_wire::Status;
 use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,9 @@ const PAGE_SIZE: &str = "64KiB";
 
 /// Of each agent. Less than the files take together, so that there is always something to evict.
 pub const CAPACITY_MIB: u64 = 72;
+
+/// Of each agent's disk level: what is evicted goes through all of it in a round.
+const DISK_MIB: u64 = 48;
 
 /// An agent that is not ready by then never will be.
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -50,6 +54,8 @@ pub struct Node {
     own_tmpfs: bool,
     /// The node has a mount by `forebay mount`.
     has_mount: bool,
+    /// Pages that its agents had read from the disk level when they were last asked, by process.
+    from_disk: BTreeMap<u32, u64>,
 }
 
 /// All of it. Dropping it ends and removes all.
@@ -207,7 +213,16 @@ impl Stage {
         let cgroup =
             PathBuf::from(format!("/sys/fs/cgroup/memory/forebay-chaos-{}-{number}", std::process::id()));
         let cgroup = std::fs::create_dir(&cgroup).is_ok().then_some(cgroup);
-        Ok(Node { dir, agent: None, busy: false, cgroup, oom_kills: 0, own_tmpfs, has_mount: false })
+        Ok(Node {
+            dir,
+            agent: None,
+            busy: false,
+            cgroup,
+            oom_kills: 0,
+            own_tmpfs,
+            has_mount: false,
+            from_disk: BTreeMap::new(),
+        })
     }
 
     fn config(&self, number: u32) -> String {
@@ -217,12 +232,14 @@ impl Stage {
         format!(
             "[agent]\nstate_dir = {:?}\n\
              [tier]\ncapacity = \"{CAPACITY_MIB}MiB\"\nbacking = \"directory\"\ndirectory = {:?}\n\
+             disk = {:?}\ndisk_capacity = \"{DISK_MIB}MiB\"\n\
              [memory]\npolicy = \"{law}\"\n\
              [cluster]\n{}peer_deadline_ms = 500\n\
              [[mount]]\nlabel = \"pfs\"\nroot = {:?}\npage_size = \"{PAGE_SIZE}\"\nextent_size = \"1MiB\"\n\
              fetch_threads = 4\nrandom_fill_percent = 20\n{}",
             dir.join("state"),
             dir.join("tier"),
+            dir.join("level"),
             self.place.cluster(number),
             self.root(),
             self.place.mount_options(self.setup.pfs),
@@ -267,6 +284,19 @@ impl Stage {
 
     pub fn status(&self, number: u32) -> io::Result<Status> {
         self.client(number).admin().status()
+    }
+
+    /// Notes what the agent has read from its disk level.
+    pub fn note_from_disk(&mut self, number: u32, status: &Status) {
+        let counter = |name: &str| status.counters.iter().find(|c| c.0 == name).map_or(0, |c| c.1);
+        let pages = counter("pages_from_disk_total");
+        self.nodes[number as usize].from_disk.insert(status.pid, pages);
+    }
+
+    /// Pages that agents have read from disk levels, at least: those that were killed since they
+    /// were last asked have read more.
+    pub fn from_disk(&self) -> u64 {
+        self.nodes.iter().flat_map(|node| node.from_disk.values()).sum()
     }
 
     pub fn agent_pid(&self, number: u32) -> u32 {

@@ -38,15 +38,7 @@ impl Part {
         );
         fs::write(directory.path().join("forebay.toml"), config).unwrap();
         let name = format!("{test}{}", std::process::id());
-        let mut guard = Command::new(env!("CARGO_BIN_EXE_forebay"));
-        guard.args(["ship-host", "run", "--name", &name, "--host", "here", "--master", "spark://here:1"]);
-        guard
-            .arg("--spark-home")
-            .arg(directory.path())
-            .arg("--config")
-            .arg(directory.path().join("forebay.toml"));
-        let guard =
-            guard.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let guard = command(directory.path(), &name).spawn().unwrap();
         let mut part = Part { directory, name, guard };
         let is_up = |part: &Part| part.cores() >= Some(0.2) && !part.workers().is_empty();
         let began = Instant::now();
@@ -111,6 +103,15 @@ impl Part {
     }
 }
 
+/// The guard of an application, with the configuration in `directory`.
+fn command(directory: &Path, name: &str) -> Command {
+    let mut guard = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    guard.args(["ship-host", "run", "--name", name, "--host", "here", "--master", "spark://here:1"]);
+    guard.arg("--spark-home").arg(directory).arg("--config").arg(directory.join("forebay.toml"));
+    guard.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    guard
+}
+
 /// One that its parent has not waited for yet.
 fn is_zombie(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
@@ -161,6 +162,28 @@ fn everything_goes_when_the_submitter_has_ended() {
     drop(part.guard.stdin.take());
     assert!(part.guard.wait().unwrap().success());
     part.assert_gone(&workers);
+}
+
+#[test]
+fn a_second_application_is_refused_and_the_first_goes_on() {
+    let Some(part) = Part::start("first") else { return };
+    let second = command(part.directory.path(), &format!("second{}", std::process::id()));
+    let refused = { second }.output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("another application runs on here"), "{said}");
+    assert!(!part.workers().is_empty());
+}
+
+#[test]
+fn a_submitter_that_reads_nothing_does_not_stop_the_limits() {
+    let Some(part) = Part::start("unread") else { return };
+    // It is full after an event or two.
+    let pipe = part.guard.stdout.as_ref().unwrap();
+    assert_eq!(rustix::pipe::fcntl_setpipe_size(pipe, 4096).unwrap(), 4096);
+    part.wait_for("the limits grow", |part| part.cores().is_some_and(|cores| cores > 0.4));
+    kill(part.controller().unwrap());
+    part.wait_for("the limits are at the floor", |part| part.cores() == Some(0.2));
 }
 
 #[test]

@@ -12,7 +12,9 @@
 //! Files that other programs of this node have written so, or of another node, are read and written
 //! in the same way, whatever the patterns are.
 
+use crate::abi::InHeader;
 use crate::content::{Content, identity, is_regular, shown};
+use crate::credentials::is_dying;
 use crate::fs::{Fs, Located, number_of, self_path, stat};
 use crate::handles::Handle;
 use crate::request::Request;
@@ -320,13 +322,23 @@ impl Fs {
         stat
     }
 
+    /// After a wait for the agent or the PFS: a program that was killed meanwhile has its answer, and
+    /// others that came after it rely on its call having no effect any more.
+    ///
+    /// # Errors
+    /// `EINTR`.
+    pub fn refuse_to_the_dead(caller: &InHeader) -> Result<(), Errno> {
+        if is_dying(caller.pid) { Err(Errno::INTR) } else { Ok(()) }
+    }
+
     /// Before a file gets a name that may be another's: see [`Client::sync_before_rename`]. The
     /// thread acts as the caller.
     ///
     /// # Errors
-    /// The PFS does not take it.
+    /// The PFS does not take it; the caller has died.
     pub fn wait_for_pass(
         &self,
+        caller: &InHeader,
         (from, name): (BorrowedFd<'_>, &CStr),
         (to, new_name): (BorrowedFd<'_>, &CStr),
     ) -> Result<(), Errno> {
@@ -358,7 +370,8 @@ impl Fs {
                 true => self.client.sync_before_rename(file, old.stx_size == 0),
                 false => self.client.sync_elsewhere_before_rename(file),
             };
-            synced.map_err(|e| number_of(&e))
+            synced.map_err(|e| number_of(&e))?;
+            Self::refuse_to_the_dead(caller)
         })
     }
 }

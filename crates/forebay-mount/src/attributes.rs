@@ -5,6 +5,7 @@ use crate::abi::{
     FATTR_UID, GETATTR_FH, GetattrIn, GetxattrIn, GetxattrOut, SetattrIn, SetxattrIn, StatfsOut, StatxAttr,
     StatxIn, StatxOut, SxTime,
 };
+use crate::content::identity;
 use crate::fs::{Done, Effect, Fs, Located, Out, last_error, self_path, stat};
 use crate::request::Request;
 use rustix::fs::{
@@ -101,6 +102,13 @@ impl Fs {
                 self.nodes.handles(node).iter().for_each(|handle| handle.served.leave());
             }
             done?;
+        }
+        if let Some(mtime_ns) = mtime_to_set(&arg)
+            && self.client.any_may_be_dirty()
+            && let Ok(stat) = stat(file.as_fd())
+            && self.client.may_be_dirty(identity(&stat))
+        {
+            self.as_daemon(|| self.client.note_times(identity(&stat), mtime_ns));
         }
         set_times(file.as_fd(), &arg)?;
         if arg.valid & FATTR_MTIME != 0 {
@@ -243,6 +251,15 @@ fn set_size(file: &Located, by_handle: bool, size: u64) -> Result<(), Errno> {
             // SAFETY: a C string.
             if unsafe { libc::truncate(path.as_ptr(), size) } == 0 { Ok(()) } else { Err(last_error()) }
         }
+    }
+}
+
+/// The time of the last write that is to be set, nanoseconds since 1970, or now.
+fn mtime_to_set(arg: &SetattrIn) -> Option<Option<i64>> {
+    match (arg.valid & FATTR_MTIME, arg.valid & FATTR_MTIME_NOW) {
+        (0, _) => None,
+        (_, 0) => Some(Some(arg.mtime.saturating_mul(1_000_000_000).saturating_add(arg.mtimensec.into()))),
+        _ => Some(None),
     }
 }
 

@@ -71,10 +71,14 @@ impl Fs {
             let (rest, offset) = (&data[done..], arg.offset + done as u64);
             let to_content =
                 |content: &Content| content.write(rest, offset, appends).map_err(|e| number_of(&e));
+            let was_in_memory = handle.content().is_some();
             match self.write_to_content(&handle, (rest.len() as u64, kill), to_content) {
                 Ok(Some(0)) => break,
                 Ok(Some(n)) => done += n,
                 Ok(None) => {
+                    if was_in_memory && !from_cache {
+                        Self::refuse_to_the_dead(&request.header)?;
+                    }
                     if self.client.is_limited() {
                         self.callers.act_as_daemon();
                         self.client.pace(rest.len() as u64);

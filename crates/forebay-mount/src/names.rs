@@ -160,7 +160,7 @@ impl Fs {
         self.callers.act_as_caller(&request.header)?;
         let (from, to) = (self.locate(from_node)?, self.locate(to_node)?);
         if flags & NOREPLACE == 0 {
-            self.wait_for_pass((from.as_fd(), from_name), (to.as_fd(), to_name))?;
+            self.wait_for_pass(&request.header, (from.as_fd(), from_name), (to.as_fd(), to_name))?;
         }
         let moved = self.stat_name(from.as_fd(), from_name).ok().map(|stat| FileId::of(&stat));
         let replaced = match flags & EXCHANGE {

@@ -11,6 +11,7 @@ use std::fs::{File, OpenOptions};
 use std::hash::BuildHasher;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -29,6 +30,12 @@ const WAITS: [Duration; 4] = [
 ];
 
 const BLOCK: usize = 4096;
+
+/// A probe of that age is not in use: its agent was killed.
+const LEFT: Duration = Duration::from_secs(3600);
+
+/// So many entries of a directory are looked at for probes that were left.
+const ENTRIES_MAX: usize = 10_000;
 
 /// What can be done to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +76,7 @@ pub enum Stamps {
 /// # Errors
 /// The file cannot be created, written or read.
 pub fn measure(dir: &Path, seen_in: &Path, how: Revalidate) -> io::Result<Stamps> {
+    remove_left(dir, LEFT);
     let probe = Probe::create(dir, seen_in)?;
     let (mut within, mut ctime) = (Duration::ZERO, true);
     for change in [Change::Overwrite, Change::Append] {
@@ -78,6 +86,23 @@ pub fn measure(dir: &Path, seen_in: &Path, how: Revalidate) -> io::Result<Stamps
         }
     }
     Ok(Stamps::Follow { within, ctime })
+}
+
+/// Removes this user's probes that are so old.
+fn remove_left(dir: &Path, age: Duration) {
+    let own = rustix::process::geteuid().as_raw();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten().take(ENTRIES_MAX) {
+        let is_old = |meta: std::fs::Metadata| {
+            let changed = meta.modified().ok().and_then(|at| at.elapsed().ok());
+            meta.is_file() && meta.uid() == own && changed.is_some_and(|passed| passed >= age)
+        };
+        if entry.file_name().as_bytes().starts_with(PROBE_PREFIX.as_bytes())
+            && entry.metadata().is_ok_and(is_old)
+        {
+            // Another agent may have done it.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// A small file that is removed at the end.
@@ -154,7 +179,8 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        // What is left behind at worst is a hidden file of a few blocks.
+        // What is left behind at worst is a hidden file of a few blocks, which a later measurement
+        // removes.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -170,6 +196,12 @@ mod tests {
         let quick = |within| within <= WAITS[1];
         assert!(matches!(found, Stamps::Follow { within, ctime: true } if quick(within)), "{found:?}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        let left = [PROBE_PREFIX.to_owned() + "1", "data".to_owned()].map(|name| dir.path().join(name));
+        left.iter().for_each(|path| std::fs::write(path, b"x").unwrap());
+        remove_left(dir.path(), LEFT);
+        assert!(left[0].exists(), "it may be in use");
+        remove_left(dir.path(), Duration::ZERO);
+        assert_eq!(left.map(|path| path.exists()), [false, true]);
         assert!(measure(&dir.path().join("none"), dir.path(), Revalidate::Force).is_err());
     }
 }

@@ -510,8 +510,6 @@ macro_rules! means_the_file {
 means_the_file! {
     fn fchmod(fd: c_int, mode: mode_t) -> c_int;
     fn fchown(fd: c_int, user: c_uint, group: c_uint) -> c_int;
-    fn futimens(fd: c_int, times: *const libc::timespec) -> c_int;
-    fn futimes(fd: c_int, times: *const libc::timeval) -> c_int;
     fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int) -> c_int;
     fn fremovexattr(fd: c_int, name: *const c_char) -> c_int;
     fn fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, bytes: size_t) -> ssize_t;

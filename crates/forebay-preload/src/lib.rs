@@ -73,6 +73,8 @@ mod stdio;
 #[cfg(not(test))]
 mod tier;
 #[cfg(not(test))]
+mod times;
+#[cfg(not(test))]
 mod unserved;
 
 /// Runs when the library is loaded, before `main`.

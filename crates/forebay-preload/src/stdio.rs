@@ -49,11 +49,11 @@ fn opened(stream: *mut FILE, mode: *const c_char) -> *mut FILE {
     if tier::opened(fd, access) {
         // SAFETY: as above; nothing has been written to the stream yet.
         unsafe {
-            if absorb::has(fd)
+            if absorb::may_matter(access)
                 && *mode.cast::<u8>() == b'a'
                 && libc::strchr(mode, c_int::from(b'+')).is_null()
             {
-                // The C library has looked for the end on the PFS.
+                // The C library has looked for the end on the PFS, before a pass may have ended there.
                 libc::fseeko(stream, 0, libc::SEEK_END);
             }
         }

@@ -595,6 +595,20 @@ pub fn before_rename(from: &[u8], to: &[u8]) -> Result<(), c_int> {
     guarded(&inside, || Some(absorb::before_rename(CLIENT.get()?, from, to))).unwrap_or(Ok(()))
 }
 
+/// Before the times of a dirty file are set; see [`Client::note_times`].
+#[cold]
+pub fn before_times(identity: (u64, u64), mtime_ns: Option<i64>) {
+    if !inside::is_owner() || is_on_signal_stack() {
+        return;
+    }
+    if let Some(inside) = inside::enter() {
+        guarded(&inside, || {
+            CLIENT.get()?.note_times(identity, mtime_ns);
+            Some(())
+        });
+    }
+}
+
 /// A call has found no free descriptor: frees this library's, if it has any. True if the call may
 /// be tried again.
 pub fn make_room() -> bool {

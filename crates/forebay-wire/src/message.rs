@@ -501,6 +501,16 @@ pub enum Request {
     },
     /// The latest lines of the log. Operator only. → [`Reply::Text`] or [`Reply::Refused`]
     LastLog,
+    /// A program is about to set the times of a dirty file on the PFS. → [`Reply::Done`] or
+    /// [`Reply::Refused`]
+    DirtyTimes {
+        /// Device of its PFS on this node.
+        dev: u64,
+        /// Its inode there.
+        ino: u64,
+        /// That of the last write, nanoseconds since 1970; `None`: now.
+        mtime_ns: Option<i64>,
+    },
 }
 
 /// What a program does to a file that is dirty on another node.

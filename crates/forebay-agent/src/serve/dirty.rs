@@ -182,6 +182,14 @@ pub fn stat(connection: &Connection, dev: u64, ino: u64) -> Answer {
     }
 }
 
+/// A program sets the times of a file on the PFS.
+pub fn note_times(connection: &Connection, (dev, ino): (u64, u64), mtime_ns: Option<i64>) -> Answer {
+    match connection.node.write_back.note_times(connection.peer.uid, (dev, ino), mtime_ns) {
+        true => reply(Reply::Done),
+        false => refuse(Refusal::Invalid("not dirty".into())),
+    }
+}
+
 /// Lists dirty files.
 pub fn list(connection: &Connection, after: u64) -> Answer {
     let (files, more) = connection.node.write_back.list(connection.peer.uid, after);

@@ -142,6 +142,7 @@ impl Connection {
             Request::DirtySync => dirty::sync(self, fds),
             Request::DirtyKeep { copy, second } => dirty::keep(self, copy, second),
             Request::DirtyStat { dev, ino } => dirty::stat(self, dev, ino),
+            Request::DirtyTimes { dev, ino, mtime_ns } => dirty::note_times(self, (dev, ino), mtime_ns),
             Request::OpenNewest if fds.is_empty() => dirty::wait_for_newest(self),
             Request::OpenNewest => self.with_file(fds, |c, file, fd| dirty::open_newest(c, &file, fd)),
             Request::DirtyList { after } => dirty::list(self, after),

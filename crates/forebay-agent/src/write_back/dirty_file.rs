@@ -129,6 +129,9 @@ pub struct Dirty {
     /// The content that the last pass has written, and whether nobody could write to it from the
     /// beginning of that pass on: stores by mappings move no time stamp.
     pub drained: Option<(Stamp, bool)>,
+    /// A program of this node has set its time of the last write on the PFS to this one,
+    /// nanoseconds since 1970, and how far from it the PFS may show it.
+    pub time_set: Option<(i64, u64)>,
     /// Until when somebody waits for it: who waits asks again each second.
     pub awaited_until: Nanos,
     /// When it was closed, or became awaited.
@@ -178,6 +181,7 @@ impl Dirty {
             drained_bytes: 0,
             passes: (0, 0),
             drained: None,
+            time_set: None,
             awaited_until: Nanos(0),
             since: now,
             opened: now,
@@ -226,6 +230,11 @@ impl Dirty {
     /// Whether the last pass has written all that is there.
     pub fn is_all_drained(&self) -> bool {
         self.drained.is_some_and(|(stamp, _)| Stamp::of(&self.content).ok() == Some(stamp))
+    }
+
+    /// Whether the PFS shows this time because a program of this node has set it.
+    pub fn is_time_set(&self, shown_ns: i64) -> bool {
+        self.time_set.is_some_and(|(set_ns, within_ns)| shown_ns.abs_diff(set_ns) <= within_ns)
     }
 
     /// Whether the second copy is what is there.

@@ -73,7 +73,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
+
+/// A time that a program sets is shown within so much by file systems that keep whole seconds; the
+/// clock of the PFS, which says what now is, may differ by so much from that of this node.
+const SET_WITHIN_NS: u64 = 1_000_000_000;
+const NOW_WITHIN_NS: u64 = 5_000_000_000;
 
 /// What a dirty file costs beside its bytes: two inodes, their names, the words, this record.
 const FILE_BYTES: u64 = 16 << 10;
@@ -705,12 +710,33 @@ impl WriteBack {
         self.call_in(rustix::process::geteuid().as_raw(), copy)
     }
 
+    fn copy_of(&self, state: &State, (dev, ino): (u64, u64)) -> Option<u64> {
+        let mut known = (0..self.mounts.len()).filter_map(|mount| state.by_inode.get(&(mount, ino)));
+        known.find(|copy| state.files.get(copy).is_some_and(|file| file.dev == dev)).copied()
+    }
+
+    /// A program of user `uid` sets the times of a file on the PFS; false if it is not dirty here,
+    /// or another user's.
+    pub fn note_times(&self, uid: u32, identity: (u64, u64), mtime_ns: Option<i64>) -> bool {
+        let mut state = self.state();
+        let copy = self.copy_of(&state, identity);
+        let Some(dirty) = copy.and_then(|copy| state.files.get_mut(&copy)) else { return false };
+        if !self.is_for(uid, dirty) && !dirty.uids.contains(&uid) {
+            return false;
+        }
+        let now = || SystemTime::UNIX_EPOCH.elapsed().map_or(0, |passed| passed.as_nanos() as i64);
+        dirty.time_set = Some(match mtime_ns {
+            Some(ns) => (ns, SET_WITHIN_NS),
+            None => (now(), NOW_WITHIN_NS),
+        });
+        true
+    }
+
     /// Length, blocks of 512 bytes, and time of the last write of a dirty file, and the mtime that
     /// its last pass has left on the PFS.
     pub fn stat(&self, dev: u64, ino: u64) -> Option<(u64, u64, i64, i64)> {
         let state = self.state();
-        let mut known = (0..self.mounts.len()).filter_map(|mount| state.by_inode.get(&(mount, ino)));
-        let dirty = known.find_map(|copy| state.files.get(copy).filter(|file| file.dev == dev))?;
+        let dirty = state.files.get(&self.copy_of(&state, (dev, ino))?)?;
         let stamp = Stamp::of(&dirty.content).ok().filter(|_| dirty.is_listed)?;
         Some((stamp.size, stamp.bytes / 512, stamp.mtime_ns, dirty.record.left.1))
     }

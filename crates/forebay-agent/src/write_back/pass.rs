@@ -248,13 +248,18 @@ impl WriteBack {
             return Err(Broken::Unlinked);
         }
         // It may have been stamped since the pass began.
-        let known = self.state().files.get(&pass.copy).map(|file| (file.record.left, file.is_all_drained()));
-        let ((size, mtime_ns), is_drained) = known.unwrap_or((pass.record.left, false));
+        let known = self.state().files.get(&pass.copy).map(|file| {
+            let is_time = file.is_time_set(facts.version.mtime_ns);
+            (file.record.left, file.is_all_drained(), is_time)
+        });
+        let ((size, mtime_ns), is_drained, is_time) = known.unwrap_or((pass.record.left, false, false));
         let is_untouched = facts.version.mtime_ns == mtime_ns;
         // An empty file has nothing to lose: a program has emptied it, or has set its times. So may
-        // it have done after a pass over the same content.
+        // it have done after a pass over the same content. After a pass over an earlier one it has
+        // said so.
         let is_same = facts.version.size == 0
-            || facts.version.size == size && (is_untouched || is_drained && has_all(pfs, content, size));
+            || facts.version.size == size
+                && (is_untouched || is_time || is_drained && has_all(pfs, content, size));
         let second = &pass.record.second;
         // As the PFS was left, nobody else has written it; also if a pass over an earlier content
         // came to its end after the second copy was made.

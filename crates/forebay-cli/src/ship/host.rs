@@ -16,6 +16,9 @@ use forebay_agent::config::ShipConfig;
 use forebay_client::{Client, ClientConfig};
 use forebay_policy::isolation::{self, Action, Isolation};
 use forebay_policy::machine::{Machine, Nanos};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -94,25 +97,34 @@ fn is_of(group: &str, name: &str) -> bool {
     group.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Reports an event to the submitter, which may be gone.
-fn tell(event: &serde_json::Value) {
-    let _ = writeln!(io::stdout(), "{event}").and_then(|()| io::stdout().flush());
+/// Reports an event to the submitter, which may be gone. One that does not read misses it: the
+/// limits move all the same.
+fn report(event: &serde_json::Value) {
+    let out = io::stdout();
+    let mut ready = [PollFd::new(&out, PollFlags::OUT)];
+    // A pipe that can be written to has room for a line.
+    if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
+        let _ = writeln!(out.lock(), "{event}").and_then(|()| out.lock().flush());
+    }
 }
 
-/// Whether standard input has ended, or a signal has come.
+/// Whether standard input has ended or been silent for too long, or a signal has come.
 struct Ended(Arc<AtomicBool>);
 
 impl Ended {
-    fn watch() -> Result<Self, String> {
+    fn watch(silence: Option<Duration>) -> Result<Self, String> {
         let ended = Arc::new(AtomicBool::new(false));
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
             signal_hook::flag::register(signal, ended.clone()).map_err(|e| e.to_string())?;
         }
         let of_input = ended.clone();
         let read = move || {
-            let mut some = [0; 64];
+            let (mut some, input) = ([0; 64], io::stdin());
+            let limit = silence.map(|silence| Timespec { tv_sec: silence.as_secs() as i64, tv_nsec: 0 });
             // A read that fails is an end as well.
-            while matches!(io::stdin().lock().read(&mut some), Ok(bytes) if bytes > 0) {}
+            while poll(&mut [PollFd::new(&input, PollFlags::IN)], limit.as_ref()).is_ok_and(|count| count > 0)
+                && matches!(input.lock().read(&mut some), Ok(bytes) if bytes > 0)
+            {}
             of_input.store(true, Ordering::Relaxed);
         };
         std::thread::Builder::new().name("input".into()).spawn(read).map_err(|e| e.to_string())?;
@@ -137,8 +149,9 @@ struct Place {
 
 impl Place {
     fn guard(&self, args: &ShipHostArgs) -> Outcome {
-        let ended = Ended::watch()?;
+        let ended = Ended::watch(Some(super::SILENCE))?;
         let ship = &self.config.ship;
+        let _one = self.only_one(args)?;
         if Watch::new(&ship.daemons, &ship.disks).look() == Some(isolation::Event::Unreadable) {
             let (host, names) = (args.host.as_deref().unwrap_or("here"), ship.daemons.join(", "));
             eprintln!("forebay: {host}: none of {names} runs (ship.daemons): analytics stay at ship.floor");
@@ -150,6 +163,23 @@ impl Place {
             self.slice.create(&self.limits, self.config.ship.floor).and_then(|()| self.follow(args, &ended));
         let removed = self.remove();
         outcome.and(removed).map(|()| ExitCode::SUCCESS)
+    }
+
+    /// The limits are for all analytics on this server, and so is the agent: a second application
+    /// has to wait. The lock is held until this process ends.
+    fn only_one(&self, args: &ShipHostArgs) -> Result<File, String> {
+        let path = self.config.ship.work_dir.join(format!("{}.lock", args.host.as_deref().unwrap_or("host")));
+        let failed = |e: io::Error| format!("cannot lock {}: {e}", path.display());
+        std::fs::create_dir_all(&self.config.ship.work_dir).map_err(failed)?;
+        let lock = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(lock),
+            Err(Errno::WOULDBLOCK) => Err(format!(
+                "another application runs on {}: wait for its end, or use other servers (--host)",
+                args.host.as_deref().unwrap_or("this server")
+            )),
+            Err(e) => Err(failed(e.into())),
+        }
     }
 
     /// Ends the group and removes the local files.
@@ -171,9 +201,11 @@ impl Place {
         let dropped = std::env::current_exe().and_then(|own| {
             let mut command = Command::new(own);
             command.args(["down", "--drop", "--state-dir"]).arg(&self.config.state_dir);
-            command.stdin(Stdio::null()).stdout(Stdio::null()).status()
+            command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()
         });
-        if !dropped.is_ok_and(|status| status.success()) {
+        let dropped =
+            dropped.ok().and_then(|mut child| super::wait_until(&mut child, Instant::now() + AGENT_TIME));
+        if !dropped.is_some_and(|status| status.success()) {
             eprintln!("forebay: the agent's memory stays: `forebay down --drop` releases it");
         }
     }
@@ -197,13 +229,13 @@ impl Place {
     ) -> Result<(), String> {
         self.start_agent(args, ended)?;
         let mut worker = self.start_worker(args)?;
-        tell(&serde_json::json!({ "event": "started", "cores": self.limits.cores }));
+        report(&serde_json::json!({ "event": "started", "cores": self.limits.cores }));
         let mut died = Instant::now();
         while !ended.has_come() {
             if let Some(Ok(Some(status))) = controller.as_mut().map(Child::try_wait) {
                 // What it had raised is lowered before anything else.
                 self.slice.limit(&self.limits, self.config.ship.floor)?;
-                tell(&serde_json::json!({ "event": "controller", "status": status.to_string() }));
+                report(&serde_json::json!({ "event": "controller", "status": status.to_string() }));
                 (*controller, died) = (None, Instant::now());
             }
             if controller.is_none() && died.elapsed() >= RESTART {
@@ -245,7 +277,7 @@ impl Place {
         let began = Instant::now();
         while began.elapsed() < AGENT_TIME && !ended.has_come() {
             if client.admin().status().is_ok() {
-                tell(&serde_json::json!({ "event": "agent" }));
+                report(&serde_json::json!({ "event": "agent" }));
                 return Ok(());
             }
             if let Ok(Some(status)) = agent.try_wait() {
@@ -317,10 +349,11 @@ impl Place {
 
     /// Moves the limits until the guard ends, and the group with it.
     fn control(&self) -> Outcome {
-        let ended = Ended::watch()?;
+        // Its guard says nothing.
+        let ended = Ended::watch(None)?;
         let ship = &self.config.ship;
         if !is_counted() {
-            tell(&serde_json::json!({ "event": "blind", "why": "the kernel has no /proc/self/schedstat" }));
+            report(&serde_json::json!({ "event": "blind", "why": "the kernel has no /proc/self/schedstat" }));
         }
         let mut machine = Isolation::new(isolation::Config {
             floor: ship.floor,
@@ -340,7 +373,7 @@ impl Place {
                     self.slice.limit(&self.limits, action.share)?;
                     let unix_ms = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |at| at.as_millis());
                     let cores = action.share * self.limits.cores;
-                    tell(&serde_json::json!({
+                    report(&serde_json::json!({
                         "event": "limit", "unix_ms": unix_ms as u64, "share": action.share, "cores": cores,
                         "why": action.why, "heard": event,
                     }));

@@ -17,7 +17,7 @@ use forebay_pfs::layout::MOOSEFS_CHUNK_BYTES;
 use forebay_pfs::mount::is_moosefs;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -32,6 +32,10 @@ const START_TIME: Duration = Duration::from_secs(300);
 
 /// How long the guards may take to end everything.
 const END_TIME: Duration = Duration::from_secs(30);
+
+/// How often guards hear that this node is alive, and after which silence they end everything.
+const SAY_ALIVE: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_secs(120);
 
 /// Between two looks at the processes.
 const LOOK: Duration = Duration::from_millis(50);
@@ -110,15 +114,29 @@ fn stop(args: &ShipArgs, ship: &ShipConfig, hosts: &[String], name: Option<&str>
         let child = command.stdin(Stdio::null()).spawn();
         children.push((host, child.map_err(|e| format!("cannot run {:?}: {e}", command.get_program()))?));
     }
-    let mut failed = Vec::new();
+    let (mut failed, until) = (Vec::new(), Instant::now() + END_TIME);
     for (host, mut child) in children {
-        match child.wait() {
-            Ok(status) if status.success() => {}
-            Ok(status) => failed.push(format!("{host}: {status}")),
-            Err(e) => failed.push(format!("{host}: {e}")),
+        match wait_until(&mut child, until) {
+            Some(status) if status.success() => {}
+            Some(status) => failed.push(format!("{host}: {status}")),
+            None => failed.push(format!("{host} has not answered within {} s", END_TIME.as_secs())),
         }
     }
     if failed.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(format!("ship stop: {}", failed.join("; "))) }
+}
+
+/// Waits for a child; one that runs on is killed, and gives `None`.
+fn wait_until(child: &mut Child, until: Instant) -> Option<ExitStatus> {
+    loop {
+        match child.try_wait() {
+            Ok(None) if Instant::now() < until => std::thread::sleep(LOOK),
+            Ok(Some(status)) => return Some(status),
+            _ => break,
+        }
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    None
 }
 
 fn config_words(config: Option<&Path>) -> Result<Vec<String>, String> {
@@ -199,6 +217,15 @@ impl Signals {
             signal => Err(format!("ended by signal {signal}")),
         }
     }
+
+    /// As [`Signals::check`], while the program runs: what is typed at a terminal is for the
+    /// program. Spark's shell ends a job by it.
+    fn check_beside_program(&self) -> Result<(), String> {
+        match self.0.load(Ordering::Relaxed) as i32 {
+            libc::SIGINT if io::stdin().is_terminal() => Ok(()),
+            _ => self.check(),
+        }
+    }
 }
 
 /// A guard, by its launcher.
@@ -233,11 +260,11 @@ impl Application<'_> {
         let ended = end_all(guards);
         let _ = master.kill();
         let _ = master.wait();
-        match (outcome, ended) {
-            (Ok(code), Ok(())) => Ok(code),
-            (Err(why), _) => Err(why),
-            (_, Err(why)) => Err(why),
+        // The program's result is what the caller waits for.
+        if let Err(why) = ended {
+            eprintln!("forebay: {why}");
         }
+        outcome
     }
 
     fn run_on(
@@ -322,7 +349,9 @@ impl Application<'_> {
         count: u64,
     ) -> Result<(), String> {
         let began = Instant::now();
+        let mut said = began;
         while self.workers() != Some(count) {
+            say_alive(guards, &mut said);
             signals.check()?;
             check(guards)?;
             if let Ok(Some(status)) = master.try_wait() {
@@ -362,11 +391,13 @@ impl Application<'_> {
         command.args(self.options()).args(&line[1..]).env("SPARK_HOME", &self.home).env_remove("MASTER");
         let mut program =
             start(&mut command).map_err(|e| format!("cannot run {}: {e}", line[0].to_string_lossy()))?;
+        let mut said = Instant::now();
         loop {
             if let Some(status) = program.try_wait().map_err(|e| e.to_string())? {
                 return Ok(code_of(status));
             }
-            if let Err(why) = signals.check().and_then(|()| check(guards)) {
+            say_alive(guards, &mut said);
+            if let Err(why) = signals.check_beside_program().and_then(|()| check(guards)) {
                 // SAFETY: a plain system call on a child that was not waited for.
                 unsafe { libc::kill(program.id() as i32, libc::SIGTERM) };
                 let began = Instant::now();
@@ -433,6 +464,17 @@ fn of_host(host: &str, line: &str) -> serde_json::Value {
     event
 }
 
+/// Now and then says to the guards that this node is alive: one that dies closes no connection.
+fn say_alive(guards: &mut [Guard], said: &mut Instant) {
+    if said.elapsed() >= SAY_ALIVE {
+        *said = Instant::now();
+        for input in guards.iter_mut().filter_map(|guard| guard.input.as_mut()) {
+            // Whether a guard has ended is looked at elsewhere.
+            let _ = input.write_all(b".").and_then(|()| input.flush());
+        }
+    }
+}
+
 /// Whether all guards run.
 fn check(guards: &mut [Guard]) -> Result<(), String> {
     for guard in guards {
@@ -449,15 +491,9 @@ fn check(guards: &mut [Guard]) -> Result<(), String> {
 /// Has the guards end everything on their servers, and waits for them.
 fn end_all(mut guards: Vec<Guard>) -> Result<(), String> {
     guards.iter_mut().for_each(|guard| drop(guard.input.take()));
-    let began = Instant::now();
-    let mut left = Vec::new();
+    let (mut left, until) = (Vec::new(), Instant::now() + END_TIME);
     for guard in &mut guards {
-        while began.elapsed() < END_TIME && matches!(guard.child.try_wait(), Ok(None)) {
-            std::thread::sleep(LOOK);
-        }
-        if matches!(guard.child.try_wait(), Ok(None)) {
-            let _ = guard.child.kill();
-            let _ = guard.child.wait();
+        if wait_until(&mut guard.child, until).is_none() {
             left.push(guard.host.clone());
         }
     }

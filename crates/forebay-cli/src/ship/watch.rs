@@ -44,12 +44,16 @@ struct Disk {
     time_ms: u64,
     /// Number of requests times the time that they were there.
     queue_ms: u64,
+    /// Requests that are there now.
+    waiting: u64,
 }
 
 impl Watch {
     /// Of the daemon whose processes have one of these names.
     pub fn new(names: &[String], disks: &[String]) -> Self {
-        let disks = disks.iter().filter_map(|disk| Some(Path::new(disk).file_name()?.to_str()?.to_owned()));
+        // Of a volume, `/dev/mapper` has a link to the disk that is counted.
+        let device = |disk: &String| fs::canonicalize(disk).unwrap_or_else(|_| disk.into());
+        let disks = disks.iter().filter_map(|disk| Some(device(disk).file_name()?.to_str()?.to_owned()));
         Watch {
             names: names.iter().map(|name| name.chars().take(15).collect()).collect(),
             disks: disks.collect(),
@@ -118,10 +122,16 @@ fn sample(old: &Counted, new: &Counted, period: Duration) -> Sample {
             requests: disk.requests.saturating_sub(before.requests),
             time_ms: disk.time_ms.saturating_sub(before.time_ms),
             queue_ms: disk.queue_ms.saturating_sub(before.queue_ms),
+            waiting: disk.waiting,
         }
     };
+    let period_ms = period.as_millis() as u64;
     let slowest = new.disks.iter().map(|(name, disk)| grown(name, disk));
-    if let Some(disk) = slowest.max_by_key(|disk| (disk.queue_ms, disk.time_ms)) {
+    if let Some(disk) = slowest.max_by_key(|disk| (disk.queue_ms, disk.waiting, disk.time_ms)) {
+        // A disk that hangs completes nothing, and what it is late with is not counted yet.
+        let hangs = disk.requests == 0 && disk.waiting > 0;
+        let late = Disk { requests: 1, time_ms: period_ms, queue_ms: disk.waiting * period_ms, ..disk };
+        let disk = if hangs { late } else { disk };
         sample.disk_requests = disk.requests;
         sample.disk_time_ns = disk.time_ms * 1_000_000;
         sample.disk_queue = disk.queue_ms as f64 / (period.as_secs_f64() * 1e3).max(1.0);
@@ -170,7 +180,8 @@ fn parse_disks(text: &str, is_watched: impl Fn(&str) -> bool) -> BTreeMap<String
         let name = words.next()?.to_owned();
         let numbers: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
         let at = |index: usize| numbers.get(index).copied();
-        let disk = Disk { requests: at(0)? + at(4)?, time_ms: at(3)? + at(7)?, queue_ms: at(10)? };
+        let disk =
+            Disk { requests: at(0)? + at(4)?, time_ms: at(3)? + at(7)?, queue_ms: at(10)?, waiting: at(8)? };
         is_watched(&name).then_some((name, disk))
     };
     text.lines().filter_map(of_line).collect()
@@ -192,8 +203,8 @@ mod tests {
             stalls: [(PathBuf::from("/g"), waited)].into(),
             disks: [("sda".to_owned(), disk)].into(),
         };
-        let old = counted(100, 10, Disk { requests: 5, time_ms: 50, queue_ms: 500 });
-        let mut new = counted(400, 40, Disk { requests: 15, time_ms: 150, queue_ms: 1500 });
+        let old = counted(100, 10, Disk { requests: 5, time_ms: 50, queue_ms: 500, waiting: 2 });
+        let mut new = counted(400, 40, Disk { requests: 15, time_ms: 150, queue_ms: 1500, waiting: 2 });
         new.threads.insert((2, 3), (1000, 100));
         let sample = sample(&old, &new, Duration::from_millis(250));
         let expected = Sample {
@@ -209,11 +220,19 @@ mod tests {
     }
 
     #[test]
+    fn a_disk_that_hangs_is_slow() {
+        let hung = Disk { requests: 5, time_ms: 50, queue_ms: 500, waiting: 3 };
+        let counted = Counted { disks: [("sda".to_owned(), hung)].into(), ..Counted::default() };
+        let sample = sample(&counted, &counted, Duration::from_millis(250));
+        assert_eq!((sample.disk_requests, sample.disk_time_ns, sample.disk_queue), (1, 250_000_000, 3.0));
+    }
+
+    #[test]
     fn the_kernels_tables_are_read() {
         let text = " 254 0 vda 119015 10468 5949802 189499 65740 63224 25088504 119768 3 23964 312569 12483 32 39\n\
                     \x20  7 0 loop0 0 0 0 0 0 0 0 0 0 0 0\n   8 0 cut 1 2\n";
         let disks = parse_disks(text, |name| name != "loop0");
-        let vda = Disk { requests: 184_755, time_ms: 309_267, queue_ms: 312_569 };
+        let vda = Disk { requests: 184_755, time_ms: 309_267, queue_ms: 312_569, waiting: 3 };
         assert_eq!(disks, [("vda".to_owned(), vda)].into());
         let pressure = "some avg10=0.00 avg60=0.12 avg300=0.00 total=1234\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=9\n";
         assert_eq!((parse_pressure(pressure), parse_pressure("")), (Some(1234), None));

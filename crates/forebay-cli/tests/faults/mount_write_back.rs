@@ -1,9 +1,12 @@
 //! Files that programs write on a mount are written to the tier first, whatever the programs call.
 
-use crate::common::{Agent, BASE, FOREBAY, MIB, OTHER_UID, Setup, content, make_file, text, wait_for};
+use crate::common::{
+    Agent, BASE, FOREBAY, MIB, OTHER_UID, Setup, SlowFs, content, make_file, text, wait_for,
+};
 use crate::mount::{Mount, pfs_to_mount, skips};
 use crate::write_back::{
-    Started, WAYS, WRITES, blocks, dirty, failing, hanging, listing, occupy_passes, sync, well,
+    SETS_TIMES, Started, WAYS, WRITES, blocks, dirty, failing, hanging, listing, occupy_passes, sync,
+    times_are_no_change_of_somebody_else, well,
 };
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -246,6 +249,45 @@ except OSError as e: print(e.errno)";
     slow.fault("none");
     std::fs::rename(mount.at.join("out/state.tmp"), mount.at.join("out/state")).unwrap();
     assert_eq!(std::fs::read(dir.join("state")).unwrap(), b"better");
+}
+
+#[test]
+fn times_that_a_program_on_a_mount_sets_between_passes_are_no_change_of_somebody_else() {
+    let Some((pfs, dir)) = pfs_with_dir().filter(|_| !skips()) else { return };
+    let agent = Agent::on(pfs.path());
+    let mount = mount(&agent, pfs.path(), "out", &[]);
+    let command = python(&mount.at.join("out"), SETS_TIMES);
+    times_are_no_change_of_somebody_else(&agent, command, &dir.join("timed"));
+}
+
+/// Otherwise it would be renamed some time later, with what the next program has put there.
+#[test]
+fn a_program_that_is_killed_while_its_rename_waits_has_renamed_nothing() {
+    let Some(slow) = SlowFs::start().filter(|_| !skips()) else { return };
+    std::fs::create_dir(slow.at("out")).unwrap();
+    std::fs::write(slow.behind("out/state"), b"good").unwrap();
+    let agent = Agent::on(&slow.mount());
+    let mount = mount(&agent, &slow.mount(), "out", &[]);
+    slow.limit("300KB/s");
+    let script = "
+import os
+d = os.environ['DIR']
+with open(os.path.join(d, 'state.tmp'), 'wb') as f: f.write(b'first' * 300_000)
+print('renames')
+os.rename(os.path.join(d, 'state.tmp'), os.path.join(d, 'state'))
+print('renamed')";
+    let mut program = Started::new(python(&mount.at.join("out"), script));
+    program.expect("renames");
+    wait_for("the pass has begun", || std::fs::metadata(slow.behind("out/state.tmp")).unwrap().len() > 0);
+    program.child.kill().unwrap();
+    program.child.wait().unwrap();
+    assert_eq!(dirty(&agent).len(), 1, "the pass is over");
+    slow.limit("1GB/s");
+    sync(&agent);
+    // A rename that still waited would come now.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert_eq!(std::fs::read(slow.behind("out/state")).unwrap(), b"good");
+    assert_eq!(std::fs::metadata(slow.behind("out/state.tmp")).unwrap().len(), 1_500_000);
 }
 
 #[test]

@@ -463,6 +463,48 @@ sys.stdin.readline()";
     assert_eq!(std::fs::metadata(pfs.path().join("f")).unwrap().mtime(), 1_000_000_001);
 }
 
+/// Sets times by each way after a pass, and then writes.
+pub const SETS_TIMES: &str = "
+import os, subprocess, sys
+path = os.path.join(os.environ['DIR'], 'timed')
+f = open(path, 'wb', buffering=0)
+ways = [lambda: os.utime(f.fileno(), (10**9, 10**9 + 1)), lambda: os.utime(path, (10**9, 10**9 + 2)), lambda: os.utime(path), lambda: os.utime(path, (10**9, 10**9 + 3))]
+for way in ways:
+    f.write(b'x' * 5000)
+    print('written')
+    sys.stdin.readline()
+    way()
+    print('set')
+    sys.stdin.readline()
+f.write(b'end')
+os.utime(path, (10**9, 10**9 + 4))
+f.close()";
+
+/// Runs [`SETS_TIMES`], which begins by `command`, and looks what the PFS has of its file.
+pub fn times_are_no_change_of_somebody_else(agent: &Agent, command: Command, file: &Path) {
+    let mut program = Started::new(command);
+    for way in 1..=4 {
+        program.expect("written");
+        sync(agent);
+        assert_eq!(std::fs::metadata(file).unwrap().len(), 5000 * way, "there was no pass");
+        program.say();
+        program.expect("set");
+        program.say();
+    }
+    program.end();
+    sync(agent);
+    let there = std::fs::metadata(file).unwrap();
+    assert_eq!((there.len(), there.mtime()), (20_003, 1_000_000_004));
+}
+
+#[test]
+fn times_that_a_program_sets_between_passes_are_no_change_of_somebody_else() {
+    let pfs = plain_pfs();
+    let agent = Agent::on(pfs.path());
+    let command = python(&agent, pfs.path(), &[], SETS_TIMES);
+    times_are_no_change_of_somebody_else(&agent, command, &pfs.path().join("timed"));
+}
+
 #[test]
 fn a_stream_that_appends_to_a_dirty_file_is_at_its_end() {
     let Some((slow, dir)) = failing() else { return };
