@@ -128,32 +128,35 @@ def kill(process, what):
 
 
 class Cluster:
-    """Candidates and agents on one slow file system."""
+    """Candidates, or one coordinator, and agents on one slow file system."""
 
-    def __init__(self, args, place):
+    rate = "2MB/s"
+
+    def __init__(self, args, place, candidates=3):
         self.forebay, self.place = os.path.abspath(args.forebay), place
-        self.etcd = Etcd(place)
-        self.ports = free_ports(3)
-        self.candidates, self.agents = [None] * 3, [None] * NODES
+        self.etcd = Etcd(place) if candidates > 1 else None
+        self.ports = free_ports(candidates)
+        self.candidates, self.agents = [None] * candidates, [None] * NODES
         (place / "backing").mkdir()
         self.pfs = place / "pfs"
         self.pfs.mkdir()
         lab = Path(self.forebay).parent / "forebay-lab"
         log = open(place / "pfs.log", "ab")
-        self.slow = subprocess.Popen([lab, "slowfs", "--backing", place / "backing", "--mount", self.pfs, "--rate", "2MB/s"], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.slow = subprocess.Popen([lab, "slowfs", "--backing", place / "backing", "--mount", self.pfs, "--rate", self.rate], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         until = time.monotonic() + READY_S
         while not os.path.ismount(self.pfs):
             if self.slow.poll() is not None or time.monotonic() > until:
                 raise SystemExit("chaos: no slow file system; see pfs.log")
             time.sleep(0.05)
-        for number in range(3):
+        for number in range(candidates):
             self.start_candidate(number)
         for number in range(NODES):
             self.start_agent(number)
 
     def start_candidate(self, number):
         config = self.place / f"candidate{number}.toml"
-        config.write_text(f"[cluster]\ncoordinator_listen = '127.0.0.1:{self.ports[number]}'\nnode = 'c{number}'\netcd = {json.dumps(self.etcd.urls())}\n")
+        etcd = f"node = 'c{number}'\netcd = {json.dumps(self.etcd.urls())}\n" if self.etcd else ""
+        config.write_text(f"[cluster]\ncoordinator_listen = '127.0.0.1:{self.ports[number]}'\n{etcd}")
         log = open(self.place / f"candidate{number}.log", "ab")
         command = [self.forebay, "coordinator", "--config", config]
         self.candidates[number] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -166,7 +169,8 @@ class Cluster:
 
     def start_agent(self, number):
         config, state = self.place / f"agent{number}.toml", self.place / f"state{number}"
-        candidates = json.dumps([f"127.0.0.1:{port}" for port in self.ports])
+        addresses = [f"127.0.0.1:{port}" for port in self.ports]
+        candidates = json.dumps(addresses if self.etcd else addresses[0])
         config.write_text(
             f"[agent]\nstate_dir = '{state}'\n[tier]\ncapacity = '96MiB'\nbacking = 'directory'\ndirectory = '{self.place}/tier{number}'\n"
             f"[cluster]\ncoordinator = {candidates}\nlisten = '127.0.0.1:0'\nnode = 'n{number}'\n"
@@ -199,7 +203,7 @@ class Cluster:
         raise Violation(f"no leader of a term from {after} on: {known}")
 
     def end(self):
-        for process in (*self.agents, *self.candidates, *self.etcd.members):
+        for process in filter(None, (*self.agents, *self.candidates, *(self.etcd.members if self.etcd else ()))):
             process.kill()
             process.wait()
         subprocess.run(["umount", "--lazy", self.pfs], check=False)

@@ -89,6 +89,17 @@ impl Copying {
     }
 }
 
+/// A time of the last write that a program has set on the PFS, or is about to.
+#[derive(Clone, Copy, Debug)]
+pub struct TimeSet {
+    /// Nanoseconds since 1970.
+    pub ns: i64,
+    /// How far from it the PFS may show it.
+    pub within_ns: u64,
+    /// The content at that time: a later write has another time.
+    pub stamp: Option<Stamp>,
+}
+
 /// A dirty file. Its number is that of the copy that it may become.
 #[derive(Debug)]
 pub struct Dirty {
@@ -129,9 +140,8 @@ pub struct Dirty {
     /// The content that the last pass has written, and whether nobody could write to it from the
     /// beginning of that pass on: stores by mappings move no time stamp.
     pub drained: Option<(Stamp, bool)>,
-    /// A program of this node has set its time of the last write on the PFS to this one,
-    /// nanoseconds since 1970, and how far from it the PFS may show it.
-    pub time_set: Option<(i64, u64)>,
+    /// What a program of this node has last set its time of the last write to, on the PFS.
+    pub time_set: Option<TimeSet>,
     /// Until when somebody waits for it: who waits asks again each second.
     pub awaited_until: Nanos,
     /// When it was closed, or became awaited.
@@ -232,9 +242,9 @@ impl Dirty {
         self.drained.is_some_and(|(stamp, _)| Stamp::of(&self.content).ok() == Some(stamp))
     }
 
-    /// Whether the PFS shows this time because a program of this node has set it.
-    pub fn is_time_set(&self, shown_ns: i64) -> bool {
-        self.time_set.is_some_and(|(set_ns, within_ns)| shown_ns.abs_diff(set_ns) <= within_ns)
+    /// The time that a program of this node has set, if that is what the PFS shows.
+    pub fn time_set(&self, shown_ns: i64) -> Option<TimeSet> {
+        self.time_set.filter(|set| shown_ns.abs_diff(set.ns) <= set.within_ns)
     }
 
     /// Whether the second copy is what is there.

@@ -51,7 +51,7 @@ use crate::stop::Stop;
 use crate::traffic::account::Account;
 use crate::traffic::jobs::Traffic;
 use crate::user_limits::{Kind, Shares};
-use dirty_file::{Dirty, Phase, Stamp};
+use dirty_file::{Dirty, Phase, Stamp, TimeSet};
 use elsewhere::Elsewhere;
 use followed::Checkpoints;
 use forebay_pfs::lease::{Opened, Writers, writers};
@@ -725,10 +725,10 @@ impl WriteBack {
             return false;
         }
         let now = || SystemTime::UNIX_EPOCH.elapsed().map_or(0, |passed| passed.as_nanos() as i64);
-        dirty.time_set = Some(match mtime_ns {
-            Some(ns) => (ns, SET_WITHIN_NS),
-            None => (now(), NOW_WITHIN_NS),
-        });
+        let (ns, within_ns) = mtime_ns.map_or_else(|| (now(), NOW_WITHIN_NS), |ns| (ns, SET_WITHIN_NS));
+        // Who asks a kernel since 6.13 for it makes the next write have a time of its own.
+        let stamp = Stamp::of(&dirty.content).ok();
+        dirty.time_set = Some(TimeSet { ns, within_ns, stamp });
         true
     }
 

@@ -248,18 +248,19 @@ impl WriteBack {
             return Err(Broken::Unlinked);
         }
         // It may have been stamped since the pass began.
-        let known = self.state().files.get(&pass.copy).map(|file| {
-            let is_time = file.is_time_set(facts.version.mtime_ns);
-            (file.record.left, file.is_all_drained(), is_time)
-        });
-        let ((size, mtime_ns), is_drained, is_time) = known.unwrap_or((pass.record.left, false, false));
+        let known = self
+            .state()
+            .files
+            .get(&pass.copy)
+            .map(|file| (file.record.left, file.is_all_drained(), file.time_set(facts.version.mtime_ns)));
+        let ((size, mtime_ns), is_drained, time_set) = known.unwrap_or((pass.record.left, false, None));
         let is_untouched = facts.version.mtime_ns == mtime_ns;
         // An empty file has nothing to lose: a program has emptied it, or has set its times. So may
         // it have done after a pass over the same content. After a pass over an earlier one it has
         // said so.
         let is_same = facts.version.size == 0
             || facts.version.size == size
-                && (is_untouched || is_time || is_drained && has_all(pfs, content, size));
+                && (is_untouched || time_set.is_some() || is_drained && has_all(pfs, content, size));
         let second = &pass.record.second;
         // As the PFS was left, nobody else has written it; also if a pass over an earlier content
         // came to its end after the second copy was made.
@@ -281,9 +282,11 @@ impl WriteBack {
         }
         // A time that was set before the last write is not the file's any more.
         let is_unchanged = Stamp::of(content).ok() == Some(pass.stamp);
-        let is_set = is_same
-            && is_unchanged
-            && (is_drained || !is_untouched && facts.version.ctime_ns >= pass.stamp.mtime_ns);
+        let is_after_last_write = match time_set {
+            Some(set) => set.stamp == Some(pass.stamp),
+            None => is_drained || !is_untouched && facts.version.ctime_ns >= pass.stamp.mtime_ns,
+        };
+        let is_set = is_same && is_unchanged && is_after_last_write;
         let set_mtime = (is_set && !pass.record.is_draining).then_some(facts.version.mtime_ns);
         let tier = &self.cache.tier;
         let leaves = Some((pass.stamp.size, set_mtime.unwrap_or(pass.stamp.mtime_ns)));
