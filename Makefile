@@ -245,6 +245,10 @@ experiment-shipping: build ## Spark on storage servers and on compute nodes, bes
 chaos: build ## Kills, stops and starves everything while readers check every byte (MINUTES=60, SEED=7, PFS="ext4 moosefs"; docs/chaos.md)
 	$(BUILT)/forebay-chaos run --seconds $$(($(or $(MINUTES),60) * 60)) $(addprefix --pfs ,$(PFS)) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)
 
+.PHONY: test-upgrade
+test-upgrade: build java ## Replaces all programs of a cluster by another version's and then back, while Spark, MPI and readers work, as root; needs OpenMPI with mpi4py, and Spark of `make demo` (OLD=DIR/debug/forebay, with that version's jar in DIR; ARGS="--candidates 3" needs etcd)
+	$(PYTHON) bench/rolling_upgrade.py $(or $(OLD),$(BUILT)/forebay) $(BUILT)/forebay $(ARGS)
+
 .PHONY: chaos-coordinator
 chaos-coordinator: build ## Kills and stops candidates for the coordinator, members of etcd and agents while programs on other nodes read what is written, as root; needs etcd (KILLS=200, ARGS="--seed 7")
 	$(PYTHON) bench/chaos_coordinator.py $(BUILT)/forebay --minutes 60 --kills $(or $(KILLS),200) $(ARGS)
