@@ -50,11 +50,11 @@ while not os.path.exists(stop):
     rounds += 1
     with open(note, 'w') as file:
         file.write(str(rounds))
-    time.sleep(0.05)
+    time.sleep(0.3)
 """
 
 MPI = """
-import hashlib, os, sys
+import hashlib, os, sys, time
 from mpi4py import MPI
 world = MPI.COMM_WORLD
 directory, stop, note = sys.argv[1], sys.argv[2], sys.argv[3]
@@ -74,6 +74,7 @@ while not world.bcast(os.path.exists(stop) if world.rank == 0 else None):
     with open(f'{note}.{world.rank}', 'a') as file:
         file.write(f'{name} {version}\\n')
     world.Barrier()
+    time.sleep(0.1)
 """
 
 SPARK = """
@@ -174,7 +175,10 @@ class Program:
 class Load:
     """The programs of one version's users."""
 
+    all = []
+
     def __init__(self, args, cluster, name, nodes, with_spark):
+        Load.all.append(self)
         self.cluster, self.name, self.place = cluster, name, cluster.place
         self.stop, self.programs, pfs = self.place / f"{name}.stop", [], cluster.pfs
         self.notes = {}
@@ -213,6 +217,13 @@ class Load:
         for program in self.programs:
             program.finish()
 
+    def kill(self):
+        self.stop.touch()
+        for program in self.programs:
+            # Of mpirun, its ranks end by themselves.
+            program.process.terminate()
+            program.process.wait()
+
     def compare(self):
         """How many of its files are on the file system as they were closed."""
         last = dict(line.split() for line in self.closed_lines())
@@ -231,10 +242,6 @@ def make_files(pfs):
     for number in range(TEXT_FILES):
         lines = (f"word{(number * TEXT_LINES + i) % 977} line{i % 13}" for i in range(TEXT_LINES))
         (pfs / "text" / f"part-{number}").write_text("\n".join(lines) + "\n")
-
-
-# Loads that have ended; their files are compared at the end.
-compared = []
 
 
 def settle(load, seconds):
@@ -261,10 +268,9 @@ def roll(args, cluster, load, version, program):
         reads, files, _ = short.counts()
         if not all(reads) or not files:
             raise Violation(f"programs of {version} have read or written nothing on node {number}: {reads}, {files}")
-        compared.append(short)
         print(f"agent {number} is {version}; since then {[b - a for a, b in zip(before[0], load.counts()[0])]} rounds of reads, {load.counts()[1] - before[1]} files written by programs that began under old", flush=True)
     until = time.monotonic() + READY_S
-    while not all(known["connected"] and len(known["view"]["nodes"]) == NODES for known in map(cluster.status, range(NODES))):
+    while not all(known and known["connected"] and len(known["view"]["nodes"]) == NODES for known in map(cluster.status, range(NODES))):
         if time.monotonic() > until:
             raise Violation("not all agents are members again")
         time.sleep(0.1)
@@ -300,7 +306,7 @@ def upgrade(args, cluster):
     load.finish()
     for node in range(NODES):
         subprocess.run([cluster.agent_programs[node], "sync", "--quiet"], env=cluster.env(node), timeout=120, check=True)
-    files = sum(one.compare() for one in (load, fresh, *compared))
+    files = sum(one.compare() for one in Load.all)
     reads, written, rounds = load.counts()
     print(f"all was replaced and went back: {sum(reads)} rounds of reads, {written} files written, {rounds} rounds of Spark, {rounds - upgraded} of them after the upgrade; "
           f"no call has failed, {files} files compared")
@@ -323,6 +329,8 @@ def main():
         print(f"{e}\nleft: {place}")
         return 1
     finally:
+        for load in Load.all:
+            load.kill()
         cluster.end()
     shutil.rmtree(place)
     return 0

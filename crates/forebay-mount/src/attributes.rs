@@ -95,6 +95,9 @@ impl Fs {
         if arg.valid & FATTR_SIZE != 0 {
             let by_handle = arg.valid & FATTR_FH != 0;
             let is_done = self.set_size_of_content(request, &file, by_handle, arg.size)?;
+            if !is_done && self.client.any_may_be_dirty() {
+                Self::refuse_to_the_dead(&request.header)?;
+            }
             let done = if is_done { Ok(()) } else { set_size(&file, by_handle, arg.size) };
             // Afterwards: a reader that opened the file meanwhile may have registered its old
             // content. A program that may not truncate the file changes nothing for its readers.
@@ -107,8 +110,10 @@ impl Fs {
             && self.client.any_may_be_dirty()
             && let Ok(stat) = stat(file.as_fd())
             && self.client.may_be_dirty(identity(&stat))
+            && [0, stat.stx_uid].contains(&request.header.uid)
         {
             self.as_daemon(|| self.client.note_times(identity(&stat), mtime_ns));
+            Self::refuse_to_the_dead(&request.header)?;
         }
         set_times(file.as_fd(), &arg)?;
         if arg.valid & FATTR_MTIME != 0 {

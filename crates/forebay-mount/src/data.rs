@@ -148,12 +148,16 @@ impl Fs {
             let file = content.file().ok_or(Errno::OPNOTSUPP)?;
             rustix::fs::fallocate(file, flags, arg.offset, arg.length).map(Some)
         };
+        let was_in_memory = handle.content().is_some();
         match self.write_to_content(&handle, (bytes, request.header.uid != 0), change) {
             Ok(Some(())) => return Ok(Effect::Nothing),
             // The memory cannot do it, and the PFS may.
             Err(Errno::OPNOTSUPP) => self.go_on_at_pfs(&handle)?,
             Ok(None) => {}
             Err(e) => return Err(e),
+        }
+        if was_in_memory {
+            Self::refuse_to_the_dead(&request.header)?;
         }
         self.callers.act_as_caller(&request.header)?;
         rustix::fs::fallocate(handle.as_fd(), flags, arg.offset, arg.length)?;
@@ -210,9 +214,13 @@ impl Fs {
             rustix::fs::copy_file_range(source, Some(&mut off_in), to, Some(&mut off_out), len)
         };
         let to_content = |content: &Content| copy(content.file().ok_or(Errno::XDEV)?).map(Some);
+        let was_in_memory = to.content().is_some();
         let n = match self.write_to_content(&to, (len as u64, request.header.uid != 0), to_content)? {
             Some(n) => n,
             None => {
+                if was_in_memory {
+                    Self::refuse_to_the_dead(&request.header)?;
+                }
                 self.callers.act_as_writer(&request.header, None, true);
                 let n = copy(to.as_fd())?;
                 to.wrote(arg.off_out, n as u64);

@@ -49,12 +49,16 @@ fn opened(stream: *mut FILE, mode: *const c_char) -> *mut FILE {
     if tier::opened(fd, access) {
         // SAFETY: as above; nothing has been written to the stream yet.
         unsafe {
-            if absorb::may_matter(access)
+            if fd >= 0
+                && absorb::may_matter(access)
                 && *mode.cast::<u8>() == b'a'
                 && libc::strchr(mode, c_int::from(b'+')).is_null()
             {
                 // The C library has looked for the end on the PFS, before a pass may have ended there.
+                let errno = *libc::__errno_location();
+                // A pipe has no end.
                 libc::fseeko(stream, 0, libc::SEEK_END);
+                *libc::__errno_location() = errno;
             }
         }
         return stream;

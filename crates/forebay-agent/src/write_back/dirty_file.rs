@@ -10,7 +10,7 @@ use forebay_store::dirty::{DirtyRecord, Keeper, Words};
 use forebay_wire::cluster::DirtyFile;
 use forebay_wire::{DirtyState, DirtyStatus, SecondPlace};
 use rustix::fs::fstat;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -89,6 +89,15 @@ impl Copying {
     }
 }
 
+/// File systems that keep whole seconds show a time so far from what was set.
+const WHOLE_SECOND_NS: u64 = 1_000_000_000;
+
+/// The clock of the PFS may differ by so much from that of this node, the call included.
+const CLOCKS_WITHIN_NS: u64 = 5_000_000_000;
+
+/// Of a file, so many times that were set are known.
+const TIMES_SET_MAX: usize = 4;
+
 /// A time of the last write that a program has set on the PFS, or is about to.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeSet {
@@ -96,6 +105,8 @@ pub struct TimeSet {
     pub ns: i64,
     /// How far from it the PFS may show it.
     pub within_ns: u64,
+    /// When that was, by this node's clock.
+    pub at_ns: i64,
     /// The content at that time: a later write has another time.
     pub stamp: Option<Stamp>,
 }
@@ -140,8 +151,9 @@ pub struct Dirty {
     /// The content that the last pass has written, and whether nobody could write to it from the
     /// beginning of that pass on: stores by mappings move no time stamp.
     pub drained: Option<(Stamp, bool)>,
-    /// What a program of this node has last set its time of the last write to, on the PFS.
-    pub time_set: Option<TimeSet>,
+    /// What programs of this node have set its time of the last write to on the PFS, or are about
+    /// to: the last few, since a call may fail, and two may come in another order.
+    pub times_set: VecDeque<TimeSet>,
     /// Until when somebody waits for it: who waits asks again each second.
     pub awaited_until: Nanos,
     /// When it was closed, or became awaited.
@@ -191,7 +203,7 @@ impl Dirty {
             drained_bytes: 0,
             passes: (0, 0),
             drained: None,
-            time_set: None,
+            times_set: VecDeque::new(),
             awaited_until: Nanos(0),
             since: now,
             opened: now,
@@ -242,9 +254,26 @@ impl Dirty {
         self.drained.is_some_and(|(stamp, _)| Stamp::of(&self.content).ok() == Some(stamp))
     }
 
-    /// The time that a program of this node has set, if that is what the PFS shows.
-    pub fn time_set(&self, shown_ns: i64) -> Option<TimeSet> {
-        self.time_set.filter(|set| shown_ns.abs_diff(set.ns) <= set.within_ns)
+    /// The time that a program of this node has set, if that is what the PFS shows as the times of
+    /// the last write and of the last change, if that is known: whoever writes to the file later
+    /// changes it later.
+    pub fn time_set(&self, mtime_ns: i64, ctime_ns: Option<i64>) -> Option<TimeSet> {
+        let is_it = |set: &&TimeSet| {
+            mtime_ns.abs_diff(set.ns) <= set.within_ns
+                && ctime_ns.is_none_or(|ctime_ns| ctime_ns.abs_diff(set.at_ns) <= CLOCKS_WITHIN_NS)
+        };
+        self.times_set.iter().rev().find(is_it).copied()
+    }
+
+    /// A program is about to set it: to this time, or to now.
+    pub fn note_time_set(&mut self, mtime_ns: Option<i64>, at_ns: i64) {
+        let (ns, within_ns) = mtime_ns.map_or((at_ns, CLOCKS_WITHIN_NS), |ns| (ns, WHOLE_SECOND_NS));
+        // Who asks a kernel since 6.13 for it makes the next write have a time of its own.
+        let stamp = Stamp::of(&self.content).ok();
+        self.times_set.push_back(TimeSet { ns, within_ns, at_ns, stamp });
+        if self.times_set.len() > TIMES_SET_MAX {
+            self.times_set.pop_front();
+        }
     }
 
     /// Whether the second copy is what is there.

@@ -51,7 +51,7 @@ use crate::stop::Stop;
 use crate::traffic::account::Account;
 use crate::traffic::jobs::Traffic;
 use crate::user_limits::{Kind, Shares};
-use dirty_file::{Dirty, Phase, Stamp, TimeSet};
+use dirty_file::{Dirty, Phase, Stamp};
 use elsewhere::Elsewhere;
 use followed::Checkpoints;
 use forebay_pfs::lease::{Opened, Writers, writers};
@@ -73,12 +73,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
-
-/// A time that a program sets is shown within so much by file systems that keep whole seconds; the
-/// clock of the PFS, which says what now is, may differ by so much from that of this node.
-const SET_WITHIN_NS: u64 = 1_000_000_000;
-const NOW_WITHIN_NS: u64 = 5_000_000_000;
+use std::time::{Duration, Instant};
 
 /// What a dirty file costs beside its bytes: two inodes, their names, the words, this record.
 const FILE_BYTES: u64 = 16 << 10;
@@ -642,16 +637,27 @@ impl WriteBack {
     pub fn open(&self, mount: usize, facts: &FileFacts, pfs: BorrowedFd<'_>) -> Option<(u64, u64, OwnedFd)> {
         self.disown_other((mount, facts.version.ino), facts, pfs);
         let shown = (facts.version.size, facts.version.mtime_ns);
-        let (copy, content) = self.open_as(mount, facts.version.ino, shown)?;
+        let ctime_ns = Some(facts.version.ctime_ns);
+        let (copy, content) = self.open_as(mount, facts.version.ino, (shown, ctime_ns))?;
         Some((copy, Stamp::of(&content).ok()?.size, content))
     }
 
-    fn open_as(&self, mount: usize, ino: u64, shown: (u64, i64)) -> Option<(u64, OwnedFd)> {
+    /// If the PFS shows this length and mtime, and this ctime, if that is known.
+    fn open_as(
+        &self,
+        mount: usize,
+        ino: u64,
+        (shown, ctime_ns): ((u64, i64), Option<i64>),
+    ) -> Option<(u64, OwnedFd)> {
         let state = self.state();
         let copy = *state.by_inode.get(&(mount, ino))?;
         let dirty = state.files.get(&copy).filter(|file| file.is_listed && !file.is_foreign)?;
-        let is_own =
-            dirty.is_draining || dirty.record.is_draining || shown == dirty.record.left || shown.0 == 0;
+        let has_time_set = || shown.0 == dirty.record.left.0 && dirty.time_set(shown.1, ctime_ns).is_some();
+        let is_own = dirty.is_draining
+            || dirty.record.is_draining
+            || shown == dirty.record.left
+            || shown.0 == 0
+            || has_time_set();
         if !is_own {
             return None;
         }
@@ -663,7 +669,7 @@ impl WriteBack {
     /// and this time of birth.
     pub fn content(&self, name: &DirtyFile, shown: (u64, i64), born_ns: Option<i64>) -> Option<ContentNow> {
         let mount = self.mounts.iter().position(|mount| mount.label() == name.mount)?;
-        let (copy, content) = self.open_as(mount, name.ino, shown)?;
+        let (copy, content) = self.open_as(mount, name.ino, (shown, None))?;
         let stamp = Stamp::of(&content).ok()?;
         let state = self.state();
         let dirty = state.files.get(&copy)?;
@@ -721,14 +727,16 @@ impl WriteBack {
         let mut state = self.state();
         let copy = self.copy_of(&state, identity);
         let Some(dirty) = copy.and_then(|copy| state.files.get_mut(&copy)) else { return false };
-        if !self.is_for(uid, dirty) && !dirty.uids.contains(&uid) {
+        // Another user may set it to now at most.
+        let owner = || Some(rustix::fs::fstat(dirty.pfs.as_ref()?).ok()?.st_uid);
+        let is_allowed = match mtime_ns {
+            Some(_) => self.shares.is_operator(uid) || owner() == Some(uid),
+            None => self.is_for(uid, dirty) || dirty.uids.contains(&uid),
+        };
+        if !is_allowed {
             return false;
         }
-        let now = || SystemTime::UNIX_EPOCH.elapsed().map_or(0, |passed| passed.as_nanos() as i64);
-        let (ns, within_ns) = mtime_ns.map_or_else(|| (now(), NOW_WITHIN_NS), |ns| (ns, SET_WITHIN_NS));
-        // Who asks a kernel since 6.13 for it makes the next write have a time of its own.
-        let stamp = Stamp::of(&dirty.content).ok();
-        dirty.time_set = Some(TimeSet { ns, within_ns, stamp });
+        dirty.note_time_set(mtime_ns, crate::mounts::wall_clock_ns());
         true
     }
 

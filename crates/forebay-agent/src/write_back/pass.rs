@@ -248,11 +248,13 @@ impl WriteBack {
             return Err(Broken::Unlinked);
         }
         // It may have been stamped since the pass began.
-        let known = self
-            .state()
-            .files
-            .get(&pass.copy)
-            .map(|file| (file.record.left, file.is_all_drained(), file.time_set(facts.version.mtime_ns)));
+        let known = self.state().files.get(&pass.copy).map(|file| {
+            (
+                file.record.left,
+                file.is_all_drained(),
+                file.time_set(facts.version.mtime_ns, Some(facts.version.ctime_ns)),
+            )
+        });
         let ((size, mtime_ns), is_drained, time_set) = known.unwrap_or((pass.record.left, false, None));
         let is_untouched = facts.version.mtime_ns == mtime_ns;
         // An empty file has nothing to lose: a program has emptied it, or has set its times. So may
@@ -342,7 +344,13 @@ impl WriteBack {
     /// Gives the file its times, and its mark.
     fn finish(&self, pass: &Pass, set_mtime: Option<i64>) -> Result<FileFacts, Broken> {
         let pfs = pass.pfs.as_ref().ok_or(Broken::Stopping)?.as_fd();
-        let mtime_ns = set_mtime.unwrap_or(pass.stamp.mtime_ns);
+        // One that a program has set during the pass, which stays if it wrote nothing after.
+        let set_meanwhile = || {
+            let state = self.state();
+            let set = *state.files.get(&pass.copy)?.times_set.back()?;
+            (set.stamp == Some(pass.stamp)).then_some(set.ns)
+        };
+        let mtime_ns = set_meanwhile().or(set_mtime).unwrap_or(pass.stamp.mtime_ns);
         // Who may write a file may not always set its times: then they are those of the pass.
         let _ = futimens(pfs, &only_mtime(mtime_ns));
         let facts = FileFacts::of(pfs, Revalidate::Force)?;

@@ -120,11 +120,15 @@ impl Ended {
         let of_input = ended.clone();
         let read = move || {
             let (mut some, input) = ([0; 64], io::stdin());
-            let limit = silence.map(|silence| Timespec { tv_sec: silence.as_secs() as i64, tv_nsec: 0 });
+            let silence = silence.map(|silence| Timespec { tv_sec: silence.as_secs() as i64, tv_nsec: 0 });
+            // A submitter of an earlier version says nothing at all.
+            let mut limit = None;
             // A read that fails is an end as well.
             while poll(&mut [PollFd::new(&input, PollFlags::IN)], limit.as_ref()).is_ok_and(|count| count > 0)
                 && matches!(input.lock().read(&mut some), Ok(bytes) if bytes > 0)
-            {}
+            {
+                limit = silence;
+            }
             of_input.store(true, Ordering::Relaxed);
         };
         std::thread::Builder::new().name("input".into()).spawn(read).map_err(|e| e.to_string())?;
@@ -204,7 +208,7 @@ impl Place {
             command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()
         });
         let dropped =
-            dropped.ok().and_then(|mut child| super::wait_until(&mut child, Instant::now() + AGENT_TIME));
+            dropped.ok().and_then(|mut child| super::wait_until(&mut child, Instant::now() + 4 * GRACE));
         if !dropped.is_some_and(|status| status.success()) {
             eprintln!("forebay: the agent's memory stays: `forebay down --drop` releases it");
         }

@@ -33,9 +33,10 @@ const START_TIME: Duration = Duration::from_secs(300);
 /// How long the guards may take to end everything.
 const END_TIME: Duration = Duration::from_secs(30);
 
-/// How often guards hear that this node is alive, and after which silence they end everything.
+/// How often guards hear that this node is alive, and after which silence they end everything: a
+/// program that is suspended says nothing either.
 const SAY_ALIVE: Duration = Duration::from_secs(5);
-const SILENCE: Duration = Duration::from_secs(120);
+const SILENCE: Duration = Duration::from_secs(600);
 
 /// Between two looks at the processes.
 const LOOK: Duration = Duration::from_millis(50);

@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// New processes of the daemon are looked for so often.
 const LOOK: Duration = Duration::from_secs(2);
 
+/// A disk that hangs counts as one with so many requests: fewer say nothing about a disk.
+const HANGING_MIN: u64 = 4;
+
 /// A daemon and its disks.
 #[derive(Debug)]
 pub struct Watch {
@@ -116,22 +119,25 @@ fn sample(old: &Counted, new: &Counted, period: Duration) -> Sample {
         let grown = old.stalls.get(group).map_or(0, |before| stall_us.saturating_sub(*before));
         sample.stalled_ns = sample.stalled_ns.max(grown * 1000);
     }
+    let period_ms = period.as_millis() as u64;
     let grown = |name: &String, disk: &Disk| {
         let before = old.disks.get(name).copied().unwrap_or(*disk);
+        let requests = disk.requests.saturating_sub(before.requests);
+        let waiting = before.waiting.min(disk.waiting);
+        if requests == 0 && waiting > 0 {
+            // It hangs: it completes nothing, and what it is late with is not counted yet.
+            let (requests, time_ms) = (waiting.max(HANGING_MIN), waiting.max(HANGING_MIN) * period_ms);
+            return Disk { requests, time_ms, queue_ms: waiting * period_ms, waiting };
+        }
         Disk {
-            requests: disk.requests.saturating_sub(before.requests),
+            requests,
             time_ms: disk.time_ms.saturating_sub(before.time_ms),
             queue_ms: disk.queue_ms.saturating_sub(before.queue_ms),
-            waiting: disk.waiting,
+            waiting,
         }
     };
-    let period_ms = period.as_millis() as u64;
     let slowest = new.disks.iter().map(|(name, disk)| grown(name, disk));
-    if let Some(disk) = slowest.max_by_key(|disk| (disk.queue_ms, disk.waiting, disk.time_ms)) {
-        // A disk that hangs completes nothing, and what it is late with is not counted yet.
-        let hangs = disk.requests == 0 && disk.waiting > 0;
-        let late = Disk { requests: 1, time_ms: period_ms, queue_ms: disk.waiting * period_ms, ..disk };
-        let disk = if hangs { late } else { disk };
+    if let Some(disk) = slowest.max_by_key(|disk| (disk.queue_ms, disk.time_ms)) {
         sample.disk_requests = disk.requests;
         sample.disk_time_ns = disk.time_ms * 1_000_000;
         sample.disk_queue = disk.queue_ms as f64 / (period.as_secs_f64() * 1e3).max(1.0);
@@ -195,6 +201,8 @@ pub fn is_counted() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_policy::isolation::{Config, Isolation, Reason};
+    use forebay_policy::machine::{Machine, Nanos};
 
     #[test]
     fn a_sample_is_what_the_counters_have_grown_by() {
@@ -222,9 +230,22 @@ mod tests {
     #[test]
     fn a_disk_that_hangs_is_slow() {
         let hung = Disk { requests: 5, time_ms: 50, queue_ms: 500, waiting: 3 };
-        let counted = Counted { disks: [("sda".to_owned(), hung)].into(), ..Counted::default() };
-        let sample = sample(&counted, &counted, Duration::from_millis(250));
-        assert_eq!((sample.disk_requests, sample.disk_time_ns, sample.disk_queue), (1, 250_000_000, 3.0));
+        let busy = Disk { requests: 7, time_ms: 70, queue_ms: 700, waiting: 0 };
+        let new = Disk { requests: 9, time_ms: 80, queue_ms: 701, waiting: 1 };
+        let disks = |busy| [("sda".to_owned(), hung), ("sdb".to_owned(), busy)].into();
+        let (before, now) = (
+            Counted { disks: disks(busy), ..Counted::default() },
+            Counted { disks: disks(new), ..Counted::default() },
+        );
+        let sample = sample(&before, &now, Duration::from_millis(250));
+        assert_eq!(sample.disk_queue, 3.0);
+        let (mut machine, mut actions) = (Isolation::new(Config::default()), Vec::new());
+        let calm = Sample { period_ns: 250_000_000, ran_ns: 100_000_000, ..Sample::default() };
+        for turn in 0..20 {
+            machine.handle(Nanos(turn * calm.period_ns), Event::Sample(calm), &mut actions);
+        }
+        machine.handle(Nanos(20 * calm.period_ns), Event::Sample(sample), &mut actions);
+        assert_eq!(actions.last().map(|action| action.why), Some(Reason::Disks), "{actions:?}");
     }
 
     #[test]

@@ -1,0 +1,164 @@
+"""Phases of an HPC job beside loads on other nodes, while candidates for the coordinator, members of etcd and links are killed.
+
+    python3 bench/chaos_deadlines.py FOREBAY [--minutes 20] [--seed N] [--kills 200]
+
+Needs root, etcd and FUSE. On a slow file system a program on one node writes 128 MB, and again after two seconds,
+in a phase that it declares with an allowance of 5 %. On two other nodes the same files are loaded
+into the tier and evicted again and again. The phases are timed alone, beside loads of which nobody
+declares anything, beside loads, and beside loads while the faults of chaos_coordinator.py happen to
+the candidates and to etcd.
+
+Prints for each how many phases took at most 5 % longer than the median alone. Ends with 1 if loads
+do not disturb phases that are not declared (then this shows nothing), or if fewer are in time under
+faults than 95 %.
+"""
+
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import chaos_coordinator
+import chaos_writes
+
+SOURCES = Path(__file__).resolve().parents[1] / "python/src"
+PHASE_BYTES = 128 << 20
+BIG_FILES, BIG_BYTES = 6, 8 << 20
+ALONE, CONTROL, BESIDE = 8, 5, 15
+ALLOWANCE = 0.05
+FAULTS = [fault for fault in chaos_coordinator.FAULTS if fault != "kill agent"]
+
+PHASES = f"""
+import contextlib, os, sys, time
+sys.path.insert(0, {str(SOURCES)!r})
+import forebay
+path, stop, note, declares = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4] == 'declared'
+fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+job = forebay.HpcJob('simulation', qos={ALLOWANCE}, io=4.0, compute=2.0) if declares else None
+while not os.path.exists(stop):
+    time.sleep(2)
+    began = time.monotonic()
+    with job.phase(bytes={PHASE_BYTES}) if job else contextlib.nullcontext() as phase:
+        begun = time.monotonic()
+        for at in range(0, {PHASE_BYTES}, 1 << 18):
+            os.pwrite(fd, bytes(1 << 18), at)
+            if job:
+                phase.progress(at + (1 << 18))
+        os.fsync(fd)
+        ended = time.monotonic()
+    with open(note, 'a') as file:
+        file.write(f'{{ended - begun:.6f}}\\n')
+"""
+
+
+class Cluster(chaos_coordinator.Cluster):
+    rate = "8MB/s"
+
+
+class Phases:
+    """The HPC program, until it is stopped."""
+
+    def __init__(self, cluster, name, declares=True):
+        self.stop, self.note = cluster.place / f"{name}.stop", cluster.place / f"{name}.phases"
+        command = [sys.executable, "-c", PHASES, cluster.pfs / "phases", self.stop, self.note, "declared" if declares else "plain"]
+        self.log = open(cluster.place / f"{name}.log", "ab")
+        self.process = subprocess.Popen(command, env=cluster.env(2), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+
+    def times(self):
+        if self.process.poll() is not None:
+            raise SystemExit(f"chaos: the HPC program has ended with {self.process.returncode}; see {self.log.name}")
+        return [float(line) for line in self.note.read_text().split()] if self.note.exists() else []
+
+    def wait(self, count):
+        while len(self.times()) < count:
+            time.sleep(0.1)
+        return self.end()
+
+    def end(self):
+        times = self.times()
+        self.stop.touch()
+        self.process.wait()
+        return times
+
+
+class Loads:
+    """Loads the files on two nodes and evicts them, until it is stopped."""
+
+    def __init__(self, cluster):
+        self.cluster, self.stopping, self.rounds = cluster, threading.Event(), [0, 0]
+        self.threads = [threading.Thread(target=self.run, args=(node,), daemon=True) for node in range(2)]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self, node):
+        while not self.stopping.is_set():
+            for command in (["load", self.cluster.pfs / "big"], ["evict", "--all"]):
+                subprocess.run([self.cluster.forebay, *command], env=self.cluster.env(node), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+            self.rounds[node] += 1
+
+    def end(self):
+        self.stopping.set()
+        for thread in self.threads:
+            thread.join()
+
+
+def in_time(times, alone):
+    return sum(seconds <= alone * (1 + ALLOWANCE) for seconds in times)
+
+
+def report(what, times, alone):
+    print(f"{what}: {in_time(times, alone)} of {len(times)} phases in time, median {statistics.median(times):.3f} s, longest {max(times):.3f} s", flush=True)
+
+
+def measure(args, cluster):
+    (cluster.pfs / "big").mkdir()
+    for number in range(BIG_FILES):
+        (cluster.place / "backing/big" / f"file{number}").write_bytes(os.urandom(BIG_BYTES))
+    chance = random.Random(args.seed)
+    leader, term, _ = cluster.wait_for_leader(1)
+    times = Phases(cluster, "alone").wait(ALONE)
+    alone = statistics.median(times)
+    report("alone", times, alone)
+    loads = Loads(cluster)
+    control = Phases(cluster, "control", declares=False).wait(CONTROL)
+    report("beside loads, not declared", control, alone)
+    report("beside loads", Phases(cluster, "beside").wait(BESIDE), alone)
+    phases, kills, until, slowest = Phases(cluster, "faults"), 0, time.monotonic() + 60 * args.minutes, 0
+    rounds = sum(loads.rounds)
+    while time.monotonic() < until and kills < (args.kills or 200):
+        time.sleep(chance.uniform(0.1, 2.0))
+        many, is_other = chaos_coordinator.disturb(cluster, chance.choice(FAULTS), leader, chance)
+        kills += many
+        leader, term, seconds = cluster.wait_for_leader(term + is_other)
+        slowest = max(slowest, seconds)
+    times = phases.end()
+    loads.end()
+    report(f"beside loads, {kills} kills, {sum(loads.rounds) - rounds} rounds of loads, longest wait for a leader {slowest:.1f} s", times, alone)
+    if in_time(control, alone) * 2 > len(control):
+        raise chaos_coordinator.Violation("loads do not disturb this file system: this has shown nothing")
+    if in_time(times, alone) < 0.95 * len(times):
+        raise chaos_coordinator.Violation("too few phases were in time")
+
+
+def main():
+    args, place, disk = chaos_writes.begin(__doc__)
+    cluster = Cluster(args, place)
+    try:
+        measure(args, cluster)
+    except chaos_coordinator.Violation as e:
+        print(f"{e}\nleft: {place}")
+        return 1
+    finally:
+        cluster.end()
+    shutil.rmtree(place)
+    shutil.rmtree(disk)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
