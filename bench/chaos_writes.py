@@ -264,6 +264,9 @@ class Node:
         until = time.monotonic() + GOES_ON_S
         while hanging := [writer for writer, state in before.items() if self.states[writer].read_bytes() == state]:
             if time.monotonic() > until:
+                logs = (self.pfs.parent / "log").glob("mount-*.log") if self.servers else []
+                if any("Chunk lost" in log.read_text(errors="replace") for log in logs):
+                    raise SystemExit(f"chaos: MooseFS has lost a chunk by the kills of its servers, and programs {hanging} wait for it; without Forebay they would as well")
                 raise SystemExit(f"chaos: programs {hanging} do not go on, although all servers are there")
             time.sleep(0.05)
 
