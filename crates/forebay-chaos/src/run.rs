@@ -245,7 +245,7 @@ impl Chaos {
     }
 
     fn finish(mut self) -> io::Result<bool> {
-        let from_disk = self.stage.from_disk();
+        let from_disk = self.stage.pages_from_disk();
         let table = self.totals.table(&self.faults.happened, self.faults.kills, from_disk);
         self.say(&table)?;
         let mut well = self.totals.bad() == 0;

@@ -295,7 +295,7 @@ impl Stage {
 
     /// Pages that agents have read from disk levels, at least: those that were killed since they
     /// were last asked have read more.
-    pub fn from_disk(&self) -> u64 {
+    pub fn pages_from_disk(&self) -> u64 {
         self.nodes.iter().flat_map(|node| node.from_disk.values()).sum()
     }
 

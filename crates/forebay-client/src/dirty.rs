@@ -324,8 +324,8 @@ impl Client {
         }
     }
 
-    /// A program is about to set the times of a dirty file: that of its last write to `mtime_ns`, or
-    /// to now. Without an agent that hears it, the file may count as changed by somebody else.
+    /// A program is about to set the times of a dirty file: that of its last write to `mtime_ns`,
+    /// or to now. Without an agent that hears it, the file may count as changed by somebody else.
     pub fn note_times(&self, (dev, ino): (u64, u64), mtime_ns: Option<i64>) {
         let request = Request::DirtyTimes { dev, ino, mtime_ns };
         let _ = self.session.call_about_dirty(&request, &[], self.session.config.deadline);

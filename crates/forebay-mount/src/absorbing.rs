@@ -322,8 +322,8 @@ impl Fs {
         stat
     }
 
-    /// After a wait for the agent or the PFS: a program that was killed meanwhile has its answer, and
-    /// others that came after it rely on its call having no effect any more.
+    /// After a wait for the agent or the PFS: a program that was killed meanwhile has its answer,
+    /// and others that came after it rely on its call having no effect any more.
     ///
     /// # Errors
     /// `EINTR`.

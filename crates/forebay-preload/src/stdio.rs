@@ -54,7 +54,7 @@ fn opened(stream: *mut FILE, mode: *const c_char) -> *mut FILE {
                 && *mode.cast::<u8>() == b'a'
                 && libc::strchr(mode, c_int::from(b'+')).is_null()
             {
-                // The C library has looked for the end on the PFS, before a pass may have ended there.
+                // The C library has looked for the end on the PFS, maybe before the end of a pass.
                 let errno = *libc::__errno_location();
                 // A pipe has no end.
                 libc::fseeko(stream, 0, libc::SEEK_END);

@@ -1,5 +1,5 @@
-//! The functions that set a file's times, which are the PFS's. Of a dirty file the agent hears of it
-//! before: it takes another time on the PFS for a write of another program otherwise.
+//! The functions that set a file's times, which are the PFS's. Of a dirty file the agent hears of
+//! it before: it takes another time on the PFS for a write of another program otherwise.
 
 use core::ffi::{c_char, c_int};
 
