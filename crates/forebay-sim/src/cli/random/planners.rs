@@ -46,6 +46,8 @@ const COLUMNS: [&str; 18] = [
     "in_time_bound_percent",
     "in_time_reached_percent",
 ];
+/// The row of the best of the others.
+const BEST: &str = "best-in-time";
 const ROW_COLUMNS: [&str; 7] =
     ["number", "policy", "hpc_jobs", "jobs", "map_s", "deadlines_missed", "missed_beside_fetch"];
 
@@ -87,6 +89,18 @@ struct Cluster {
     least_s: [f64; 2],
 }
 
+impl Cluster {
+    /// Of the others that keep as many deadlines, and make as few phases late that they fetch
+    /// beside, the one with the least map times.
+    fn best_in_time(&self) -> Option<&Made> {
+        let (own, others) = self.made.split_first()?;
+        let in_time = others
+            .iter()
+            .filter(|other| other.missed <= own.missed && other.missed_beside <= own.missed_beside);
+        in_time.min_by(|a, b| a.sum_s().total_cmp(&b.sum_s()))
+    }
+}
+
 /// One row for each cluster and policy.
 fn rows(family: &Family, policy: &str, others: &[String], clusters: &[Cluster]) -> Vec<Vec<String>> {
     let policies: Vec<&str> = [policy].into_iter().chain(others.iter().map(String::as_str)).collect();
@@ -109,16 +123,19 @@ fn rows(family: &Family, policy: &str, others: &[String], clusters: &[Cluster]) 
 }
 
 fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &mut Output<'_>) -> Result<()> {
-    let row = |name: &str, of: usize, middle: Vec<String>| {
-        let sum = |value: &dyn Fn(&Made) -> f64| clusters.iter().map(|c| value(&c.made[of])).sum::<f64>();
+    let row_of = |name: &str, made: Vec<(&Cluster, &Made)>, middle: Vec<String>| {
+        let sum = |value: &dyn Fn(&Made) -> f64| made.iter().map(|(_, made)| value(made)).sum::<f64>();
         let mut row = vec![name.to_owned(), format!("{:.0}", sum(&Made::sum_s))];
         row.extend(middle);
         row.push(sum(&|made| made.missed as f64).to_string());
         row.push(sum(&|made| made.missed_beside as f64).to_string());
         row.push(sum(&|made| made.phases as f64).to_string());
-        let stretches = clusters.iter().map(|c| c.made[of].stretch(&c.shares_s));
+        let stretches = made.iter().map(|(cluster, made)| made.stretch(&cluster.shares_s));
         row.push(format!("{:.2}", stretches.fold(0.0, f64::max)));
         row
+    };
+    let row = |name: &str, of: usize, middle: Vec<String>| {
+        row_of(name, clusters.iter().map(|c| (c, &c.made[of])).collect(), middle)
     };
     let mut rows = vec![[row(&args.policy, 0, vec!["-".into(); 8]), vec!["-".into(); 4]].concat()];
     let mut worst = Vec::new();
@@ -141,6 +158,12 @@ fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &m
             )
         }));
     }
+    let best: Vec<(&Cluster, &Made)> = clusters.iter().filter_map(|c| Some((c, c.best_in_time()?))).collect();
+    if !best.is_empty() {
+        let mut against = Against::default();
+        best.iter().for_each(|(c, made)| against.add(c.number, &c.made[0], made));
+        rows.push([row_of(BEST, best, cells(&against)), vec!["-".into(); 4]].concat());
+    }
     args.systems.summarize(&COLUMNS, &rows)?;
     table(out, &COLUMNS, &rows)?;
     if out.json {
@@ -158,6 +181,12 @@ fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &m
     say(
         out,
         "in_time_: the same for planners with which every phase is in time beside which bytes are moved",
+    )?;
+    say(
+        out,
+        &format!(
+            "{BEST}: the best of them in each cluster that misses no more deadlines than {policy}, in all and beside a fetch; only clusters that have one"
+        ),
     )?;
     say(out, TEST)?;
     worst.iter().try_for_each(|line| say(out, line))
