@@ -118,8 +118,9 @@ def run(options, cluster):
         print(f"slurm: kills that struck: {', '.join(f'{kind} {count}' for kind, count in killer.struck.items())}", flush=True)
         problems += [f"no kill of {kind} struck: this shows nothing" for kind, count in killer.struck.items() if not count]
     problems += [f"job {job.number} ({job.kind}) has not ended after {options.limit_s} s: {cluster.job(job.number)}" for job in waiting]
+    launched = cluster.launched()
     for job in jobs:
-        if job.number in ends and (why := maker.verdict(job, ends[job.number], options.smoke)):
+        if job.number in ends and (why := maker.verdict(job, ends[job.number], options.smoke, job.number in launched)):
             problems.append(f"job {job.number} ({job.kind}): {why}")
     with_cause = [job for job in jobs if job.cause]
     print(f"slurm: {len(ends)} jobs ended in {time.monotonic() - started:.0f} s, {len(with_cause)} of them with an error that names its cause", flush=True)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -222,6 +223,11 @@ class Cluster:
             if done.returncode == 0 or not any(word in done.stderr for word in ["Unable to contact", "timed out", "Connection refused", "reset by peer", "Zero Bytes", "socket error"]):
                 return (int(done.stdout) if done.returncode == 0 else None), done.stderr
             time.sleep(1)
+
+    def launched(self):
+        """Numbers of the jobs whose script a node has got."""
+        logs = (path.read_text(errors="replace") for path in (self.top / "log").glob("slurmd.*"))
+        return {int(number) for log in logs for number in re.findall(r"Launching batch job (\d+) ", log)}
 
     def job(self, number):
         """The fields of `scontrol show job`."""

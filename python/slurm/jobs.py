@@ -105,10 +105,13 @@ class Maker:
         refusal = str(path) if kind in ("missing", "secret") else ""
         return Job(kind, script, place, outputs={} if refusal else {place / name: source for name in names}, refusal=refusal, keeps=keeps)
 
-    def verdict(self, job, fields, was_calm):
-        """Why the job has come neither to the right data nor to an error that names its cause; empty if it has."""
+    def verdict(self, job, fields, was_calm, was_launched):
+        """Why the job has come neither to the right data nor to an error that names its cause; empty if it has. `was_launched`: a node has got its script."""
         state, reason = fields.get("JobState", "unknown"), fields.get("Reason", "")
         said = fields.get("AdminComment", "")
+        if job.refusal and not was_calm and CAUSE.search(said):
+            job.cause = said.strip()
+            return ""
         if job.refusal:
             return "" if job.refusal in reason and "burst_buffer/lua" in reason else f"its reason does not name {job.refusal}: {reason!r}"
         wrong = [path.name for path, source in job.outputs.items() if not path.exists() or path.read_bytes() != self.contents[source]]
@@ -122,6 +125,8 @@ class Maker:
         if not wrong:
             return ""
         causes = [text for text in (said, reason, printed) if CAUSE.search(NO_CAUSE.sub("", text))]
+        if state == "TIMEOUT" and not was_launched and not was_calm:
+            causes.append("TIMEOUT by Slurm: slurmctld was killed while it launched the job, and no node has got it")
         if causes:
             job.cause = causes[0].strip()
             return ""

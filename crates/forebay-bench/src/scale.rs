@@ -178,6 +178,7 @@ struct Simulated {
     link: Framed,
     next_heartbeat: Instant,
     view: ClusterView,
+    is_welcome: bool,
     term: u64,
     address: String,
     number: usize,
@@ -287,6 +288,10 @@ impl Swarm {
         Ok(())
     }
 
+    pub(crate) fn any_knows(&self, count: usize) -> bool {
+        self.agents.iter().any(|a| a.view.nodes.len() == count)
+    }
+
     pub(crate) fn all_know(&self, count: usize) -> bool {
         self.agents.iter().all(|a| a.view.nodes.len() == count)
     }
@@ -321,7 +326,15 @@ impl Simulated {
         .map_err(failed)?;
         link.flush().map_err(failed)?;
         let (address, view) = (address.to_owned(), ClusterView::default());
-        Ok(Simulated { link, next_heartbeat: Instant::now() + HEARTBEAT, view, term: 0, address, number })
+        Ok(Simulated {
+            link,
+            next_heartbeat: Instant::now() + HEARTBEAT,
+            view,
+            is_welcome: false,
+            term: 0,
+            address,
+            number,
+        })
     }
 
     fn turn(&mut self, now: Instant) -> std::io::Result<()> {
@@ -332,11 +345,12 @@ impl Simulated {
                 ToAgent::Welcome { refusal, .. } if !refusal.is_empty() => {
                     return Err(std::io::Error::other(refusal));
                 }
-                ToAgent::Welcome { term, .. } => self.term = term,
+                ToAgent::Welcome { term, .. } => (self.is_welcome, self.term) = (true, term),
                 _ => {}
             }
         }
-        if now >= self.next_heartbeat {
+        // A candidate keeps the joins of those who say nothing more until there is a leader.
+        if self.is_welcome && now >= self.next_heartbeat {
             self.next_heartbeat += HEARTBEAT;
             let (resident_bytes, fetched_bytes) = (1 << 30, 1 << 30);
             self.link.send(&ToCoordinator::Heartbeat {

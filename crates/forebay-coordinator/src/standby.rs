@@ -10,8 +10,9 @@ use forebay_policy::machine::Nanos;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator};
 use std::collections::BTreeMap;
 
-/// A join is kept for so long, which is longer than an election takes.
-const KEPT_NS: u64 = 3_000_000_000;
+/// A join is kept for so long: longer than an election takes, where all agents prove themselves
+/// meanwhile, and less than an agent waits for its welcome.
+const KEPT_NS: u64 = 4_500_000_000;
 
 /// How often joins that are kept are looked at.
 const LOOK_NS: u64 = 100_000_000;
