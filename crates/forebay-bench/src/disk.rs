@@ -1,6 +1,6 @@
 //! What a file costs that the memory has given up: read from the disk level, beside the device.
 //!
-//! Three files of half the tier's memory each are read in turn, so that each has left the memory
+//! Files of half the tier's memory each are read in turn, so that most of each has left the memory
 //! when its turn comes, from a slow file system. The reference reads the level's own files past the
 //! page cache, with as many threads as the agent has.
 
@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-const FILES: usize = 3;
+const FILES: usize = 8;
 const THREADS: usize = 4;
 const READ_BYTES: usize = 2 << 20;
 
