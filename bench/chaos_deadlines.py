@@ -9,7 +9,7 @@ are timed alone, beside loads of which nobody declares anything, beside loads, a
 the faults of chaos_coordinator.py happen to the candidates and to etcd.
 
 Ends with 1 if loads do not disturb phases that are not declared (then this shows nothing), or if
-phases take longer under faults than without by more than 5 % in the median.
+fewer than 95 % of the phases under faults take at most 5 % longer than alone.
 """
 
 import os
@@ -28,7 +28,7 @@ import chaos_writes
 SOURCES = Path(__file__).resolve().parents[1] / "python/src"
 PHASE_BYTES = 128 << 20
 BIG_FILES, BIG_BYTES = 6, 8 << 20
-ALONE, CONTROL, BESIDE = 8, 5, 15
+ALONE, CONTROL, BESIDE = 8, 4, 10
 ALLOWANCE = 0.05
 FAULTS = [fault for fault in chaos_coordinator.FAULTS if fault != "kill agent"]
 
@@ -37,17 +37,18 @@ import contextlib, os, sys, time
 sys.path.insert(0, {str(SOURCES)!r})
 import forebay
 path, stop, note, declares = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4] == 'declared'
-fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+# Progress of bytes that are only buffered says nothing.
+fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DSYNC)
 job = forebay.HpcJob('simulation', qos={ALLOWANCE}, io=4.0, compute=2.0) if declares else None
 while not os.path.exists(stop):
     time.sleep(2)
     began = time.monotonic()
     with job.phase(bytes={PHASE_BYTES}) if job else contextlib.nullcontext() as phase:
         begun = time.monotonic()
-        for at in range(0, {PHASE_BYTES}, 1 << 18):
-            os.pwrite(fd, bytes(1 << 18), at)
+        for at in range(0, {PHASE_BYTES}, 1 << 22):
+            os.pwrite(fd, bytes(1 << 22), at)
             if job:
-                phase.progress(at + (1 << 18))
+                phase.progress(at + (1 << 22))
         os.fsync(fd)
         ended = time.monotonic()
     with open(note, 'a') as file:
@@ -126,8 +127,7 @@ def measure(args, cluster):
     loads = Loads(cluster)
     control = Phases(cluster, "control", declares=False).wait(CONTROL)
     report("beside loads, not declared", control, alone)
-    beside = Phases(cluster, "beside").wait(BESIDE)
-    report("beside loads", beside, alone)
+    report("beside loads", Phases(cluster, "beside").wait(BESIDE), alone)
     phases, kills, until, slowest = Phases(cluster, "faults"), 0, time.monotonic() + 60 * args.minutes, 0
     rounds = sum(loads.rounds)
     while time.monotonic() < until and kills < (args.kills or 200):
@@ -141,8 +141,8 @@ def measure(args, cluster):
     report(f"beside loads, {kills} kills, {sum(loads.rounds) - rounds} rounds of loads, longest wait for a leader {slowest:.1f} s", times, alone)
     if in_time(control, alone) * 2 > len(control):
         raise chaos_coordinator.Violation("loads do not disturb this file system: this has shown nothing")
-    if statistics.median(times) > statistics.median(beside) * (1 + ALLOWANCE):
-        raise chaos_coordinator.Violation("phases take longer under faults")
+    if in_time(times, alone) < 0.95 * len(times):
+        raise chaos_coordinator.Violation("too few phases were in time")
 
 
 def main():
