@@ -362,11 +362,11 @@ def chaos(args, cluster):
         raise Violation("too few reads, or too many errors: this has shown nothing")
 
 
-def main():
-    args, place, disk = chaos_writes.begin(__doc__)
-    cluster = Cluster(args, place)
+def main(about=__doc__, make=Cluster, run=chaos):
+    args, place, disk = chaos_writes.begin(about)
+    cluster = make(args, place)
     try:
-        chaos(args, cluster)
+        run(args, cluster)
     except Violation as e:
         print(f"{e}\nleft: {place}")
         return 1

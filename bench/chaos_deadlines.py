@@ -17,7 +17,6 @@ phases take longer under faults than without by more than 5 % in the median.
 
 import os
 import random
-import shutil
 import statistics
 import subprocess
 import sys
@@ -26,7 +25,6 @@ import time
 from pathlib import Path
 
 import chaos_coordinator
-import chaos_writes
 
 SOURCES = Path(__file__).resolve().parents[1] / "python/src"
 PHASE_BYTES = 128 << 20
@@ -62,6 +60,16 @@ while not os.path.exists(stop):
 class Cluster(chaos_coordinator.Cluster):
     rate = "8MB/s"
 
+    def __init__(self, args, place):
+        super().__init__(args, place)
+        self.programs = []
+
+    def end(self):
+        for program in self.programs:
+            program.kill()
+            program.wait()
+        super().end()
+
 
 class Phases:
     """The HPC program, until it is stopped."""
@@ -71,6 +79,7 @@ class Phases:
         command = [sys.executable, "-c", PHASES, cluster.pfs / "phases", self.stop, self.note, "declared" if declares else "plain"]
         self.log = open(cluster.place / f"{name}.log", "ab")
         self.process = subprocess.Popen(command, env=cluster.env(2), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        cluster.programs.append(self.process)
 
     def times(self):
         if self.process.poll() is not None:
@@ -149,20 +158,5 @@ def measure(args, cluster):
         raise chaos_coordinator.Violation("phases take longer under faults")
 
 
-def main():
-    args, place, disk = chaos_writes.begin(__doc__)
-    cluster = Cluster(args, place)
-    try:
-        measure(args, cluster)
-    except chaos_coordinator.Violation as e:
-        print(f"{e}\nleft: {place}")
-        return 1
-    finally:
-        cluster.end()
-    shutil.rmtree(place)
-    shutil.rmtree(disk)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(chaos_coordinator.main(__doc__, Cluster, measure))

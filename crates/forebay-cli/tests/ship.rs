@@ -178,10 +178,10 @@ fn a_second_application_is_refused_and_the_first_goes_on() {
 #[test]
 fn a_submitter_that_reads_nothing_does_not_stop_the_limits() {
     let Some(part) = Part::start("unread") else { return };
-    // It is full after an event or two.
+    // It holds fewer events than the limits have steps to there.
     let pipe = part.guard.stdout.as_ref().unwrap();
     assert_eq!(rustix::pipe::fcntl_setpipe_size(pipe, 4096).unwrap(), 4096);
-    part.wait_for("the limits grow", |part| part.cores().is_some_and(|cores| cores > 0.4));
+    part.wait_for("the limits grow", |part| part.cores().is_some_and(|cores| cores > 0.6));
     kill(part.controller().unwrap());
     part.wait_for("the limits are at the floor", |part| part.cores() == Some(0.2));
 }
