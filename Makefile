@@ -93,13 +93,14 @@ test-preload: ## The part of test-posix with the test suites of Python, GNU tar 
 	$(MAKE) test-posix ARGS="--only python,tar,coreutils --ways run $(ARGS)"
 
 .PHONY: dist
-dist: ## Packages in target/dist, from the profile `dist`: tarball, deb, rpm, OCI image, SBOM, licences, SHA256SUMS (BUILT=DIR packs what is built there)
-	$(if $(BUILT_IS_GIVEN),,$(MAKE) build PROFILE=$(DIST_PROFILE))
-	$(PYTHON) packaging/dist/build --built $(if $(BUILT_IS_GIVEN),$(BUILT),$(TARGET)/$(DIST_PROFILE)) --out $(TARGET)/dist
+dist: ## The release in target/packages, from the profile `dist`: tarball, deb, rpm, OCI image, chart, wheel, jar, SBOM, licences, SHA256SUMS (BUILT=DIR packs what is built there, without wheel and jar)
+	$(if $(BUILT_IS_GIVEN),,$(MAKE) java PROFILE=$(DIST_PROFILE))
+	$(if $(BUILT_IS_GIVEN),,$(PYTHON) packaging/wheel/build --profile $(DIST_PROFILE))
+	$(PYTHON) packaging/dist/build --out $(TARGET)/packages $(if $(BUILT_IS_GIVEN),--built $(BUILT),--built $(TARGET)/$(DIST_PROFILE) --jar target/forebay-spark.jar --wheel "$$(ls -t $(TARGET)/wheels/*.whl | head -n 1)")
 
 .PHONY: test-dist
-test-dist: ## Installs, upgrades and removes the packages of target/dist in clean root file systems, as root; debootstrap downloads Debian the first time
-	packaging/dist/test $(TARGET)/dist
+test-dist: ## Installs, upgrades, downgrades and removes the packages of target/packages in clean root file systems, as root; debootstrap downloads Debian the first time (OLD=DIR: from the packages of another version there)
+	packaging/dist/test $(TARGET)/packages $(OLD)
 
 .PHONY: wheel
 wheel: ## The Python wheel with the program and its library, in target/wheels
@@ -295,7 +296,7 @@ install: ## Programs, C library, completions, man pages and systemd unit below P
 	ln -sf libforebay.so.$(ABI) $(LIB)/libforebay.so
 	install -d $(LIB)/pkgconfig $(ROOT)/lib/systemd/system
 	sed $(PLACES) packaging/forebay.pc.in > $(LIB)/pkgconfig/forebay.pc
-	sed $(PLACES) packaging/forebay.service.in > $(ROOT)/lib/systemd/system/forebay.service
+	for unit in forebay forebay-coordinator; do sed $(PLACES) packaging/$$unit.service.in > $(ROOT)/lib/systemd/system/$$unit.service || exit 1; done
 	install -D -m 644 packaging/forebay.toml $(ROOT)/share/doc/forebay/forebay.toml
 	install -d $(ROOT)/share/forebay/slurm
 	for file in forebay-job prolog epilog task-prolog burst_buffer.lua burst_buffer.conf slurm.sh; do sed $(PLACES) packaging/slurm/$$file > $(ROOT)/share/forebay/slurm/$$file || exit 1; done
@@ -303,6 +304,7 @@ install: ## Programs, C library, completions, man pages and systemd unit below P
 	install -d $(ROOT)/share/forebay/batch
 	for file in forebay-batch pbs-prologue pbs-epilogue flux-prolog flux-epilog batch.sh; do sed $(PLACES) packaging/batch/$$file > $(ROOT)/share/forebay/batch/$$file || exit 1; done
 	cd $(ROOT)/share/forebay/batch && chmod 755 forebay-batch pbs-prologue pbs-epilogue flux-prolog flux-epilog
+	for file in Chart.yaml values.yaml values.schema.json templates/daemonset.yaml templates/NOTES.txt; do install -D -m 644 packaging/kubernetes/forebay/$$file $(ROOT)/share/forebay/kubernetes/forebay/$$file || exit 1; done
 	install -D -m 644 LICENSE $(ROOT)/share/doc/forebay/LICENSE
 	install -d $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/site-functions
 	install -d $(ROOT)/share/fish/vendor_completions.d $(ROOT)/share/man/man1

@@ -231,6 +231,7 @@ impl Agent {
             audit: Audit::new(config.audit_log()),
             stop,
             started: Instant::now(),
+            security: security.clone(),
             config,
         });
         // Most file systems have been measured by now or are in a moment; others are while this
@@ -251,7 +252,7 @@ impl Agent {
         let board = (phases, node.stop.clone());
         threads.push(spawn("phases", move || board.0.run(&board.1))?);
         let reporting = node.clone();
-        threads.push(spawn("health", move || health::report(&reporting, &security))?);
+        threads.push(spawn("health", move || health::report(&reporting))?);
         // Last: whoever joins is asked for pages.
         threads.push(spawn("link", move || connection::run(&joining, &coordinator_at))?);
         Ok(Agent { node, socket, threads })
@@ -262,10 +263,17 @@ impl Agent {
         self.node.stop.clone()
     }
 
-    /// Sets the most that its tier may have, also when it is elsewhere; in bytes.
-    pub fn capacity_setter(&self) -> impl Fn(u64) -> Result<(), String> + Send + use<> {
+    /// What has a configuration take effect that was read again, as far as a running agent can
+    /// change: the capacity, and when the tier gives way to compute. Returns the capacity in bytes.
+    pub fn reconfigurer(&self) -> impl Fn(&Config) -> Result<u64, String> + Send + use<> {
         let node = self.node.clone();
-        move |bytes| change_capacity(&node, bytes).map(|_freed| ())
+        move |config| {
+            let usable = memory::usable_bytes();
+            let (capacity, _) = config.sizes(usable)?;
+            change_capacity(&node, capacity)?;
+            node.control.reconfigure(&config.memory, config.memory.min.of(usable));
+            Ok(capacity)
+        }
     }
 
     /// The members as this agent knows them.

@@ -6,6 +6,7 @@ use crate::console::Console;
 use crate::metrics::Metrics;
 use crate::out::print;
 use crate::web;
+use forebay_agent::config::layers::waiting;
 use forebay_agent::{ClusterConfig, Config};
 use forebay_coordinator::etcd::{Endpoint, Place, Tls};
 use forebay_coordinator::members::Timing;
@@ -17,7 +18,7 @@ use std::process::ExitCode;
 
 /// Runs the coordinator until a signal ends it.
 pub fn coordinator(global: &Global, args: &CoordinatorArgs) -> Outcome {
-    let (mut config, _) = Config::load(args.config.as_deref())?;
+    let (mut config, given) = Config::load(args.config.as_deref())?;
     if let Some(listen) = &args.listen {
         config.cluster.coordinator_listen = listen.clone();
     }
@@ -30,7 +31,7 @@ pub fn coordinator(global: &Global, args: &CoordinatorArgs) -> Outcome {
         );
     }
     crate::log::start_log();
-    let mut signals = signal_hook::iterator::Signals::new([libc::SIGTERM, libc::SIGINT])
+    let mut signals = signal_hook::iterator::Signals::new([libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
         .map_err(|e| format!("cannot handle signals: {e}"))?;
     let coordinator = start(&config.cluster).map_err(|e| e.to_string())?;
     serve_web(&config, None, Some(&coordinator))?;
@@ -38,7 +39,18 @@ pub fn coordinator(global: &Global, args: &CoordinatorArgs) -> Outcome {
         let json = serde_json::json!({ "coordinator": address });
         print(global, &json, |out| writeln!(out, "coordinator listens on {address}"))?;
     }
-    signals.forever().next();
+    for signal in signals.forever() {
+        if signal != libc::SIGHUP {
+            break;
+        }
+        match Config::load(args.config.as_deref()) {
+            Ok((_, now)) => {
+                let later = waiting(&given, &now, &[]).join(", ");
+                tracing::info!(at_the_next_start = later, "the configuration is read again");
+            }
+            Err(e) => tracing::error!("the configuration is not changed: {e}"),
+        }
+    }
     coordinator.stop();
     tracing::info!("coordinator has ended");
     Ok(ExitCode::SUCCESS)

@@ -9,7 +9,7 @@ use crate::cli::{AgentArgs, DownArgs, Global, UpArgs};
 use crate::log::start_log;
 use crate::out::{no_agent, print};
 use forebay_agent::Closer;
-use forebay_agent::config::layers::Given;
+use forebay_agent::config::layers::{Given, waiting};
 use forebay_agent::config::{self, Key, PAGE_BYTES, default_state_dir};
 use forebay_agent::memory;
 use forebay_agent::units::Human;
@@ -240,6 +240,9 @@ fn find_coordinator(
     Ok((address, coordinator))
 }
 
+/// Keys that a running agent takes from its configuration at SIGHUP.
+const LIVE: [&str; 4] = ["tier.capacity", "memory.target", "memory.min", "memory.watch"];
+
 /// Runs the agent in this process until a signal or a request ends it. `again` reads its
 /// configuration once more. `may_start`: also a coordinator beside the candidates that it names.
 fn serve(
@@ -275,20 +278,17 @@ fn serve(
     let stop = agent.stop();
     let mut signals = signal_hook::iterator::Signals::new([libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
         .map_err(|e| format!("cannot handle signals: {e}"))?;
-    let set_capacity = agent.capacity_setter();
+    let reconfigure = agent.reconfigurer();
     std::thread::spawn(move || {
         for signal in signals.forever() {
             if signal != libc::SIGHUP {
                 return stop.stop();
             }
-            let reloaded = again().and_then(|(config, now)| {
-                let (capacity, _) = config.sizes(memory::usable_bytes())?;
-                set_capacity(capacity)?;
-                Ok((capacity, now))
-            });
+            let reloaded = again()
+                .and_then(|(config, now)| reconfigure(&config).map(|capacity_bytes| (capacity_bytes, now)));
             match reloaded {
                 Ok((capacity_bytes, now)) => {
-                    let later = waiting(&given, &now).join(", ");
+                    let later = waiting(&given, &now, &LIVE).join(", ");
                     tracing::info!(
                         capacity_bytes,
                         at_the_next_start = later,
@@ -305,28 +305,6 @@ fn serve(
     }
     tracing::info!("agent has ended");
     Ok(ExitCode::SUCCESS)
-}
-
-/// The keys that differ, but for what a running agent changes.
-fn waiting(before: &[Given], now: &[Given]) -> Vec<String> {
-    let only_in =
-        |these: &[Given], those: &[Given]| -> Vec<String> {
-            let has = |one: &Given| {
-                those.iter().any(|other| {
-                    (&other.mount, &other.key, &other.value) == (&one.mount, &one.key, &one.value)
-                })
-            };
-            let new = these.iter().filter(|one| one.key != "tier.capacity" && !has(one));
-            new.map(|one| {
-                if one.mount.is_empty() { one.key.clone() } else { format!("{} of {}", one.key, one.mount) }
-            })
-            .collect()
-        };
-    let mut keys = only_in(now, before);
-    keys.extend(only_in(before, now));
-    keys.sort();
-    keys.dedup();
-    keys
 }
 
 /// Releases the memory file system of an agent that could not start. One that was there before
@@ -360,7 +338,9 @@ pub fn down(global: &Global, args: &DownArgs) -> Outcome {
     let named = args.state_dir.as_ref().filter(|_| global.socket.is_none());
     let client = named.map_or_else(|| global.client(), |dir| client_of(&dir.join("agent.sock")));
     let mut kept = String::new();
-    let ended = match client.admin().status() {
+    let status = client.admin().status();
+    let of_another_protocol = status.as_ref().err().and_then(|_| client.agent_of_another_protocol());
+    let ended = match status {
         Ok(status) => {
             if args.drop {
                 client.sync_dirty(None, || true).map_err(|e| {
@@ -377,6 +357,10 @@ pub fn down(global: &Global, args: &DownArgs) -> Outcome {
                 );
             }
             Some(status.pid)
+        }
+        Err(_) if of_another_protocol.is_some() => {
+            kept = "the cache stays for the next agent of the same version".to_owned();
+            of_another_protocol.map(end_by_signal).transpose()?
         }
         Err(e) if args.drop => {
             tracing::debug!(error = %e, "no agent to end");
@@ -412,6 +396,16 @@ fn agents_of_others(client: &Client) -> String {
         true => String::new(),
         false => format!("\nother agents of this machine: {}; name one with --socket", others.join(", ")),
     }
+}
+
+/// Ends an agent that takes no requests of this version, as a service manager does.
+fn end_by_signal(pid: i32) -> Result<u32, String> {
+    let failed =
+        |e: &dyn std::fmt::Display| format!("cannot end agent {pid}, which is of another version: {e}");
+    let process = rustix::process::Pid::from_raw(pid).ok_or_else(|| failed(&"no such process"))?;
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).map_err(|e| failed(&e))?;
+    wait_gone(pid.unsigned_abs())?;
+    Ok(pid.unsigned_abs())
 }
 
 fn wait_gone(pid: u32) -> Result<(), String> {

@@ -19,7 +19,10 @@ use std::time::Duration;
 fn node() -> (Node, String, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("config.toml");
-    std::fs::write(&config, "[metrics]\nlisten = \"127.0.0.1:0\"\n[tier]\ncapacity = \"64MiB\"\n").unwrap();
+    let certificates = directory.path().join("certificates");
+    succeeded(forebay(&["init"]).arg(&certificates).args(["--node", "n1=127.0.0.1"]));
+    let text = "[metrics]\nlisten = \"127.0.0.1:0\"\n[tier]\ncapacity = \"64MiB\"\n";
+    std::fs::write(&config, format!("{text}[cluster]\ntls = {:?}\n", certificates.join("n1"))).unwrap();
     let node = Node::start(&["--config", config.to_str().unwrap()]);
     let mut address = None;
     wait_for("metrics are served", || {
@@ -195,6 +198,15 @@ fn alert_rules_and_dashboard_name_metrics_that_exist() {
     }
 }
 
+#[test]
+fn alerts_fire_when_they_should_and_not_before() {
+    let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/metrics/alerts.test.yml");
+    match Command::new("promtool").args(["test", "rules", rules]).output() {
+        Ok(out) => assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr)),
+        Err(_) => eprintln!("left out: no promtool here (package prometheus)"),
+    }
+}
+
 /// What a Python client that trusts `ca` sees: the status and the body, or that it was refused.
 fn over_tls(address: &str, ca: &Path, token: &str) -> String {
     const CLIENT: &str = "
@@ -250,6 +262,16 @@ fn a_coordinator_of_its_own_serves_over_tls_to_who_has_the_token() {
     let _ = plain.read_to_end(&mut got);
     assert!(!String::from_utf8_lossy(&got).contains("forebay_"), "{got:?}");
     assert!(over_tls(&address, &ca, token).starts_with("200 "));
+
+    // A new token counts at once. A new configuration is looked at, and ends nothing.
+    std::fs::write(&token_file, "fedcba9876543210fedcba9876543210\n").unwrap();
+    assert!(over_tls(&address, &ca, token).starts_with("401 "));
+    std::fs::write(dir.path().join("config.toml"), config.clone() + "access_wait_s = 7\n").unwrap();
+    succeeded(Command::new("kill").args(["-HUP", &coordinator.pid().to_string()]));
+    coordinator.wait_for("it names what waits", |coordinator| {
+        coordinator.log().contains("at_the_next_start=\"cluster.access_wait_s\"")
+    });
+    assert!(over_tls(&address, &ca, "fedcba9876543210fedcba9876543210").starts_with("200 "));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Not a whole number of pages or extents.
 const FILE_BYTES: usize = (12 << 20) + 777;
@@ -151,9 +151,21 @@ fn read(agent: &Daemon, path: &Path) {
     });
 }
 
-/// Bytes that tell their place.
+/// Bytes that name their place.
 fn content() -> Vec<u8> {
     (0..FILE_BYTES as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+/// The same of a version of the file.
+fn version(number: u8) -> Vec<u8> {
+    content().into_iter().map(|byte| byte ^ number).collect()
+}
+
+/// How long a node is cut off: longer than its membership and its tokens last, or what
+/// `FOREBAY_PARTITION_S` says; `FOREBAY_PARTITION_S=3600` for an hour.
+fn apart_for() -> Duration {
+    let given = std::env::var("FOREBAY_PARTITION_S").ok().map(|s| s.parse().unwrap());
+    Duration::from_secs(given.unwrap_or(20))
 }
 
 /// What runs on a net. In this order all of it ends.
@@ -288,4 +300,57 @@ fn a_phase_brakes_the_other_node_while_the_coordinator_is_cut_off_and_is_known_t
     writer.phase_end().unwrap();
     wait_for("the load goes on", || load.poll(Duration::from_millis(50)).unwrap().idle);
     assert!(load.failures().is_empty(), "{:?}", load.failures());
+}
+
+#[test]
+fn a_node_that_is_cut_off_for_long_costs_nobody_a_wrong_byte() {
+    let Some(cluster) = Cluster::start() else { return };
+    cluster.read_by_way_of_each_other();
+    let written = |node: &str| cluster.dir.path().join("pfs").join(format!("written-{node}"));
+    let write = |agent: &Daemon, node: &str, bytes: &[u8]| {
+        let source = cluster.dir.path().join(format!("source-{node}"));
+        fs::write(&source, bytes).unwrap();
+        let mut run = forebay(&["run", "--write-back", "written-*", "--", "cp"]);
+        succeeded(run.arg(source).arg(written(node)).env("FOREBAY_SOCKET", agent.socket()));
+    };
+    let reads = |agent: &Daemon, path: &Path, bytes: &[u8]| {
+        let mut got = vec![0; bytes.len()];
+        assert_eq!(agent.client().open(path).unwrap().read_at(&mut got, 0).unwrap(), bytes.len());
+        assert!(got == bytes, "other bytes than the last version of {}:\n{}", path.display(), agent.log());
+    };
+
+    cluster.net.port(&["b", "down"]);
+    wait_for("the coordinator has forgotten b", || cluster.a.members() == 1);
+    let (begin, mut rounds) = (Instant::now(), 0_u8);
+    while begin.elapsed() < apart_for() {
+        rounds = rounds.checked_add(1).unwrap_or(1);
+        let bytes = version(rounds);
+        fs::write(cluster.file(), &bytes).unwrap();
+        for (agent, node) in cluster.agents().into_iter().zip(["a", "b"]) {
+            reads(agent, &cluster.file(), &bytes);
+            write(agent, node, &bytes);
+            reads(agent, &written(node), &bytes);
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    assert!(!is_connected(&cluster.b) && cluster.a.members() == 1, "b was not cut off");
+
+    cluster.net.port(&["b", "up"]);
+    let is_well = |agent: &Daemon| is_connected(agent) && agent.members() == 2 && avoids(agent) == 0;
+    cluster.wait_for("both know both", is_well);
+    // What one has written last, the other one reads, whether it is on the file system yet or not.
+    let bytes = version(rounds);
+    for agent in cluster.agents() {
+        reads(agent, &written("a"), &bytes);
+        reads(agent, &written("b"), &bytes);
+    }
+    fs::write(cluster.file(), content()).unwrap();
+    cluster.read_by_way_of_each_other();
+    for node in ["a", "b"] {
+        wait_for("the file system has it", || fs::read(written(node)).is_ok_and(|got| got == bytes));
+    }
+    for agent in cluster.agents() {
+        let dirty = succeeded(forebay(&["dirty", "--json"]).env("FOREBAY_SOCKET", agent.socket()));
+        assert!(!dirty.contains("parked"), "{dirty}\n{}", agent.log());
+    }
 }

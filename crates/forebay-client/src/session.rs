@@ -212,6 +212,14 @@ impl Client {
     pub fn socket(&self) -> Option<&Path> {
         self.session.config.socket.as_deref()
     }
+
+    /// Process of the agent, if it speaks another protocol than this library does: it takes no
+    /// requests, so only a signal ends it.
+    pub fn agent_of_another_protocol(&self) -> Option<i32> {
+        let (channel, welcome) = self.session.greet(false, self.session.config.deadline).ok()?;
+        let agent = channel.peer().ok()?.pid;
+        (!welcome.message.protocol_fits && agent > 0).then_some(agent)
+    }
 }
 
 #[derive(Debug)]
@@ -342,13 +350,18 @@ impl Session {
         self.connect_within(want_ring, self.config.deadline)
     }
 
-    fn connect_within(&self, want_ring: bool, limit: Duration) -> io::Result<Channel> {
+    fn greet(&self, want_ring: bool, limit: Duration) -> io::Result<(Channel, Received<Welcome>)> {
         let socket = self.config.socket.as_deref().ok_or(io::ErrorKind::NotFound)?;
         let deadline = Instant::now() + limit;
         let channel = Channel::connect_within(socket, limit)?.moved(self.config.place);
         self.check_trust(channel.peer()?)?;
         channel.send(&Hello { magic: MAGIC, protocol: PROTOCOL, want_ring }, &[])?;
         let welcome = channel.recv::<Welcome>(Some(deadline))?;
+        Ok((channel, welcome))
+    }
+
+    fn connect_within(&self, want_ring: bool, limit: Duration) -> io::Result<Channel> {
+        let (channel, welcome) = self.greet(want_ring, limit)?;
         if !welcome.message.protocol_fits {
             return Err(io::Error::other(welcome.message.message));
         }

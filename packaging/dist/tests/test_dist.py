@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import tempfile
 import tomllib
 import unittest
 from pathlib import Path
+from xml.etree import ElementTree
 
 HERE = Path(__file__).resolve().parents[1]
 REPOSITORY = HERE.parents[1]
@@ -27,7 +29,8 @@ def said(*command):
 
 def build(built, out, **environment):
     """Makes the packages."""
-    command = [sys.executable, HERE / "build", "--built", built, "--out", out]
+    wheel, jar = built / "forebay-0.0-py3-none-any.whl", built / "forebay-spark.jar"
+    command = [sys.executable, HERE / "build", "--built", built, "--out", out, "--wheel", wheel, "--jar", jar]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, **environment})
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -50,6 +53,8 @@ class Packages(unittest.TestCase):
         for name in ["forebay", "forebay-sim", "forebay-lab", "libforebay.so", "libforebay_preload.so"]:
             shutil.copy("/bin/true", built / name)
         (built / "libforebay.a").write_bytes(b"!<arch>\n")
+        for name in ["forebay-0.0-py3-none-any.whl", "forebay-spark.jar"]:
+            (built / name).write_bytes(name.encode())
         cls.out, cls.again = work / "one", work / "elsewhere/two"
         build(built, cls.out, SOURCE_DATE_EPOCH="1700000000")
         # What differs from machine to machine must not be in the packages.
@@ -64,9 +69,31 @@ class Packages(unittest.TestCase):
     def test_two_builds_are_the_same_byte_for_byte(self):
         names = sorted(path.name for path in self.out.iterdir())
         self.assertEqual(names, sorted(path.name for path in self.again.iterdir()))
-        self.assertEqual(len(names), 9, names)
+        self.assertEqual(len(names), 13, names)
         for name in names:
             self.assertEqual((self.out / name).read_bytes(), (self.again / name).read_bytes(), name)
+
+    def test_all_parts_have_the_version_of_the_workspace(self):
+        parts = {
+            "python/pyproject.toml": r'^version = "(.*)"$',
+            "python/src/forebay/__init__.py": r'^__version__ = "(.*)"$',
+            "packaging/kubernetes/forebay/Chart.yaml": r'^(?:appV|v)ersion: "?([^"\n]*)"?$',
+            **{str(pom.relative_to(REPOSITORY)): r"<artifactId>forebay-java</artifactId>\s*<version>(.*)</version>" for pom in REPOSITORY.glob("java/**/pom.xml")},
+        }
+        self.assertGreater(len(parts), 8)
+        for part, pattern in parts.items():
+            found = re.findall(pattern, (REPOSITORY / part).read_text(), re.MULTILINE)
+            self.assertEqual(set(found), {self.version}, part)
+
+    def test_the_chart_and_the_pom_have_this_version(self):
+        with tarfile.open(self.only("forebay-chart-*.tgz")) as tar:
+            names = {entry.name for entry in tar if entry.isfile()}
+            described = tar.extractfile("forebay/Chart.yaml").read().decode()
+        self.assertLessEqual({"forebay/values.yaml", "forebay/values.schema.json", "forebay/templates/daemonset.yaml"}, names)
+        self.assertEqual(described.count(f'ersion: "{self.version}"'), 2)
+        pom = ElementTree.fromstring(self.only("*.pom").read_text())
+        self.assertEqual(pom.findtext("{*}version"), self.version)
+        self.assertEqual(self.only("*.jar").name, f"forebay-spark-{self.version}.jar")
 
     def test_every_file_is_in_the_sums(self):
         lines = (self.out / "SHA256SUMS").read_text().splitlines()
@@ -79,6 +106,7 @@ class Packages(unittest.TestCase):
         files = {line.split()[5]: line for line in said("dpkg-deb", "--contents", deb).splitlines()}
         for name in ["usr/bin/forebay", "usr/bin/forebay-sim", "usr/bin/forebay-lab", "usr/sbin/mount.fuse.forebay", "usr/lib/forebay/libforebay_preload.so",
                      "usr/lib/systemd/system/forebay.service", "usr/share/bash-completion/completions/forebay", "usr/share/man/man1/forebay-sim.1.gz", "usr/share/forebay/slurm/forebay-job",
+                     "usr/lib/systemd/system/forebay-coordinator.service", "usr/share/forebay/kubernetes/forebay/Chart.yaml", "etc/forebay/conf.d/",
                      "etc/forebay/forebay.toml"]:
             self.assertIn(f"./{name}", files)
         self.assertFalse([line for line in files.values() if not line.split()[1] == "root/root"])

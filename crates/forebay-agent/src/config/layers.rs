@@ -36,6 +36,28 @@ pub struct Given {
     pub origin: String,
 }
 
+/// The keys that differ between two configurations, but for `live`, which take effect at once.
+pub fn waiting(before: &[Given], now: &[Given], live: &[&str]) -> Vec<String> {
+    let only_in =
+        |these: &[Given], those: &[Given]| -> Vec<String> {
+            let has = |one: &Given| {
+                those.iter().any(|other| {
+                    (&other.mount, &other.key, &other.value) == (&one.mount, &one.key, &one.value)
+                })
+            };
+            let new = these.iter().filter(|one| !live.contains(&one.key.as_str()) && !has(one));
+            new.map(|one| {
+                if one.mount.is_empty() { one.key.clone() } else { format!("{} of {}", one.key, one.mount) }
+            })
+            .collect()
+        };
+    let mut keys = only_in(now, before);
+    keys.extend(only_in(before, now));
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
 /// Where this user's configuration is if none is named: `/etc/forebay` for root, else
 /// `$XDG_CONFIG_HOME/forebay` or `~/.config/forebay`.
 pub fn standard_dir() -> Option<PathBuf> {

@@ -39,7 +39,7 @@ use forebay_wire::{MemoryPlace, MemoryStatus};
 use history::History;
 pub use recorded::Recorded;
 use sources::Sources;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use watched::Watched;
@@ -54,8 +54,9 @@ const LOOK_AT_MOST: Duration = Duration::from_micros(500);
 /// The controller; shared by its thread and those who ask or tell it something.
 #[derive(Debug)]
 pub struct Control {
-    config: MemoryConfig,
-    min_bytes: u64,
+    /// And the least that the tier keeps, in bytes.
+    config: Mutex<(MemoryConfig, u64)>,
+    is_new: AtomicBool,
     cache: Arc<Cache>,
     counters: Arc<Counters>,
     wake: Arc<Wake>,
@@ -84,7 +85,20 @@ impl Control {
         wake: Arc<Wake>,
     ) -> Self {
         let weight_bytes = AtomicU64::new(cache.budget.most_bytes());
-        Control { config, min_bytes, cache, counters, wake, weight_bytes, seen: Mutex::default() }
+        let (config, is_new) = (Mutex::new((config, min_bytes)), AtomicBool::new(false));
+        Control { config, is_new, cache, counters, wake, weight_bytes, seen: Mutex::default() }
+    }
+
+    /// Changes target, least size and watched groups; the law stays.
+    pub fn reconfigure(&self, config: &MemoryConfig, min_bytes: u64) {
+        let mut now = lock(&self.config);
+        *now = (MemoryConfig { policy: now.0.policy.clone(), ..config.clone() }, min_bytes);
+        self.is_new.store(true, Ordering::Release);
+        self.wake.call();
+    }
+
+    fn min_bytes(&self) -> u64 {
+        lock(&self.config).1
     }
 
     /// Sets the most that the tier may have, which it has at once. The controller then takes from
@@ -108,11 +122,12 @@ impl Control {
 
     /// The last minutes, for people.
     pub fn status(&self) -> MemoryStatus {
+        let (config, min_bytes) = lock(&self.config).clone();
         let seen = lock(&self.seen);
         MemoryStatus {
-            policy: self.config.policy.clone(),
-            target_per_10000: (self.config.target * 10_000.0).round() as u32,
-            min_bytes: self.min_bytes.min(self.max_bytes()),
+            policy: config.policy,
+            target_per_10000: (config.target * 10_000.0).round() as u32,
+            min_bytes: min_bytes.min(self.max_bytes()),
             max_bytes: self.max_bytes(),
             capacity_bytes: self.cache.budget.capacity_bytes(),
             tier_bytes: self.cache.budget.used_bytes(),
@@ -146,7 +161,8 @@ impl Control {
             Err(e) => return tracing::error!("there is no memory controller, the capacity stays: {e}"),
         };
         let started = Instant::now();
-        let mut sources = Sources::new(&self.config.watch, &calls);
+        let mut watch = lock(&self.config).0.watch.clone();
+        let mut sources = Sources::new(&watch, &calls);
         machine.moved(Nanos(0), sources.names());
         let mut buffer = Box::new([0; BUFFER_BYTES]);
         let mut weight = Weight::new(self.max_bytes());
@@ -155,10 +171,17 @@ impl Control {
             let looked = Instant::now();
             let now = Nanos(looked.duration_since(started).as_nanos() as u64);
             let max_bytes = self.max_bytes();
+            if self.is_new.swap(false, Ordering::AcqRel) {
+                let config = lock(&self.config).0.clone();
+                machine.configure(&config);
+                watch = config.watch;
+                sources = Sources::new(&watch, &calls);
+                machine.moved(now, sources.names());
+            }
             let searches = self.look(now, (pressed, max_bytes), &mut machine, &mut sources, &mut buffer);
             let after = self.carry_out((now, max_bytes), &machine, &mut sources, &calls);
             if searches && looked.duration_since(searched) >= SEARCH {
-                if sources.search(&self.config.watch, &calls) {
+                if sources.search(&watch, &calls) {
                     machine.moved(now, sources.names());
                 }
                 searched = looked;
@@ -190,7 +213,7 @@ impl Control {
         machine.hear(
             now,
             Event::Look {
-                min_bytes: self.min_bytes.min(max_bytes),
+                min_bytes: self.min_bytes().min(max_bytes),
                 max_bytes,
                 capacity_bytes: budget.capacity_bytes(),
                 tier_bytes: budget.used_bytes(),

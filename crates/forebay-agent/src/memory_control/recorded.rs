@@ -49,6 +49,19 @@ impl Recorded {
         Ok(Recorded { config: built_from, machine, recorder, names, decided })
     }
 
+    /// Goes on under another target. Its log continues in another file, as the target is part of
+    /// its beginning.
+    pub fn configure(&mut self, config: &MemoryConfig) {
+        let built_from = Config { target: config.target, ..self.config.clone() };
+        match NodeMemory::new(built_from.clone()) {
+            Ok(machine) => (self.config, self.machine) = (built_from, machine),
+            Err(e) => return tracing::error!("the memory controller goes on as before: {e}"),
+        }
+        if let Err(e) = self.recorder.begin(&self.config) {
+            tracing::warn!("the memory controller records no more: {e}");
+        }
+    }
+
     /// The places are these now, and all laws begin anew.
     pub fn moved(&mut self, now: Nanos, names: Vec<String>) {
         self.names = names;

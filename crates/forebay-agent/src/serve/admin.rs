@@ -8,6 +8,7 @@ use forebay_store::budget::CLASSES;
 use forebay_wire::{CachedFile, MAX_PACKET_BYTES, Refusal, Reply, Status};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use std::time::SystemTime;
 
 fn evicted(freed: Freed) -> Answer {
     reply(Reply::Evicted { bytes: freed.bytes, pages: freed.pages })
@@ -98,6 +99,11 @@ pub fn status(node: &Node) -> Status {
     counters.push(("closes_waiting".into(), node.closer.waiting(None) as u64));
     let (dirty_files, dirty_bytes) = node.write_back.totals();
     counters.extend([("dirty_files".into(), dirty_files), ("dirty_bytes".into(), dirty_bytes)]);
+    let (parked_files, oldest) = node.write_back.neglected();
+    counters
+        .extend([("parked_files".into(), parked_files), ("oldest_dirty_seconds".into(), oldest.as_secs())]);
+    let ends = node.security.expires().and_then(|ends| ends.duration_since(SystemTime::UNIX_EPOCH).ok());
+    counters.extend(ends.map(|ends| ("certificate_expires_timestamp_seconds".into(), ends.as_secs())));
     counters.push(("held_files".into(), node.cache.mapped_files()));
     if let Ok((free, total)) = node.cache.tier.free_and_total_bytes() {
         counters.push(("tmpfs_free_bytes".into(), free));

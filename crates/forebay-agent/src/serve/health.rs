@@ -4,7 +4,6 @@ use super::jobs::question_of;
 use super::session::{Answer, Connection, Node, reply};
 use crate::mounts::wall_clock_ns;
 use forebay_wire::cluster::ToCoordinator;
-use forebay_wire::link::Security;
 use forebay_wire::{Health, Reply};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
@@ -15,14 +14,14 @@ const EVERY: Duration = Duration::from_secs(5);
 const ASK_TIME: Duration = Duration::from_secs(5);
 
 /// Reports until the agent ends.
-pub fn report(node: &Node, security: &Security) {
+pub fn report(node: &Node) {
     while !node.stop.is_stopping() {
-        node.link.say(ToCoordinator::Health(Box::new(health(node, security))), None);
+        node.link.say(ToCoordinator::Health(Box::new(health(node))), None);
         node.stop.wait(EVERY);
     }
 }
 
-fn health(node: &Node, security: &Security) -> Health {
+fn health(node: &Node) -> Health {
     let mounts = node.mounts.iter().enumerate().map(|(number, mount)| {
         let status = mount.status(node.fetch.pfs.load(number));
         (status.label, status.mounted, status.cached, status.fetch_errors, status.slowest_ms)
@@ -38,7 +37,7 @@ fn health(node: &Node, security: &Security) -> Health {
         memory_problems: node.control.problems(),
         mounts: mounts.collect(),
         avoided: avoided.map(|(peer, _)| peer).collect(),
-        certificate_days: security.expires().map(days_until),
+        certificate_days: node.security.expires().map(days_until),
         open_files_max: rustix::process::getrlimit(rustix::process::Resource::Nofile)
             .current
             .unwrap_or(u64::MAX),

@@ -31,6 +31,7 @@ use crate::write_back::newest::Newest;
 use forebay_store::ring::RingReader;
 use forebay_wire::channel::Peer;
 use forebay_wire::cluster::DirtyFile;
+use forebay_wire::link::Security;
 use forebay_wire::{Refusal, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -44,6 +45,8 @@ use std::time::Instant;
 pub struct Node {
     /// The configuration.
     pub config: Config,
+    /// How its peers know it.
+    pub security: Security,
     /// The mounts, in the order of the configuration.
     pub mounts: Arc<[MountState]>,
     /// Cached versions.

@@ -15,9 +15,9 @@ use forebay_wire::proving::Proving;
 use forebay_wire::tls::{PublicIdentity, read_secret};
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest wait for a handshake, for the next request, and for an answer to be taken.
@@ -70,10 +70,33 @@ pub trait Service: Send + Sync + 'static {
     fn answer(&self, request: &Request) -> Response;
 }
 
+/// A token in a file, which is read again for each request: a new one needs no restart.
+struct Token {
+    file: PathBuf,
+    /// What was read last.
+    text: Mutex<String>,
+}
+
+impl Token {
+    fn read(file: &Path) -> Result<Self, String> {
+        Ok(Token { file: file.to_owned(), text: Mutex::new(read_token(file)?) })
+    }
+
+    /// Whether `given` is what the file has now, or had before it could not be read.
+    fn is(&self, given: &str) -> bool {
+        let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
+        match read_token(&self.file) {
+            Ok(now) => *text = now,
+            Err(error) => tracing::warn!("the token of before stays in use: {error}"),
+        }
+        is_same(given, &text)
+    }
+}
+
 struct Server<S> {
     service: S,
     identity: Option<PublicIdentity>,
-    token: Option<String>,
+    token: Option<Token>,
     places: Proving,
     open: AtomicUsize,
 }
@@ -88,7 +111,7 @@ pub fn start<S: Service>(config: &WebConfig, service: S) -> Result<Option<Socket
     let failed = |e: io::Error| format!("{table}.listen = \"{listen}\": {e}");
     let identity = config.tls.as_deref().map(PublicIdentity::load).transpose();
     let identity = identity.map_err(|e| format!("{table}.tls: {e}"))?;
-    let token = config.token_file.as_deref().map(read_token).transpose();
+    let token = config.token_file.as_deref().map(Token::read).transpose();
     let token = token.map_err(|e| format!("{table}.token_file: {e}"))?;
     let listener = TcpListener::bind(listen).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
@@ -167,7 +190,7 @@ impl<S: Service> Server<S> {
         if !["GET", "HEAD"].contains(&request.method.as_str()) {
             return Response::text("405 Method Not Allowed", "only GET is answered");
         }
-        let has = |token: &str| request.bearer.as_deref().is_some_and(|given| is_same(given, token));
+        let has = |token: &Token| request.bearer.as_deref().is_some_and(|given| token.is(given));
         match &self.token {
             Some(token) if self.service.needs_token(&request.path) && !has(token) => {
                 return Response::text(

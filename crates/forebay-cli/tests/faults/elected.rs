@@ -1,7 +1,7 @@
 //! Several candidates and a real etcd of three members: whoever leads is killed, stopped or cut
 //! off, and another one leads. Left out where there is no etcd.
 
-use crate::common::{PATIENCE, SlowFs, content, open_dir_in, plain_pfs, text, wait_for};
+use crate::common::{FOREBAY, PATIENCE, SlowFs, content, open_dir_in, plain_pfs, text, wait_for};
 use crate::coordinator::{Cluster, Played, Process, start_coordinator_with};
 use crate::dirty_elsewhere::{BYTES, READ, end, run, write};
 use forebay_wire::NodeInfo;
@@ -21,12 +21,15 @@ struct Etcd {
     dir: tempfile::TempDir,
     /// Of each member, for clients and for the others.
     ports: Vec<(u16, u16)>,
+    /// Directory with what members show to clients, of whom they ask for a certificate; plain HTTP
+    /// without it.
+    tls: Option<PathBuf>,
     members: Vec<Process>,
 }
 
 impl Etcd {
     /// `None` where there is no etcd.
-    fn start() -> Option<Self> {
+    fn start(tls: Option<PathBuf>) -> Option<Self> {
         let has = |program: &str| Command::new(program).arg("version").output().is_ok();
         if !has("etcd") || !has("etcdctl") {
             eprintln!("left out: no etcd here (packages etcd-server, etcd-client)");
@@ -37,7 +40,7 @@ impl Etcd {
         let port = |socket: &TcpListener| socket.local_addr().unwrap().port();
         let ports = sockets.iter().map(|(clients, peers)| (port(clients), port(peers))).collect();
         drop(sockets);
-        let mut etcd = Etcd { dir: open_dir_in("/dev/shm"), ports, members: Vec::new() };
+        let mut etcd = Etcd { dir: open_dir_in("/dev/shm"), ports, tls, members: Vec::new() };
         etcd.start_all();
         Some(etcd)
     }
@@ -48,6 +51,10 @@ impl Etcd {
 
     fn start_member(&self, number: usize) -> Process {
         let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let client_url = |port: u16| match self.tls {
+            None => url(port),
+            Some(_) => format!("https://127.0.0.1:{port}"),
+        };
         let peers = self.ports.iter().enumerate().map(|(i, (_, peers))| format!("m{i}={}", url(*peers)));
         let (clients, own) = self.ports[number];
         let at = |name: &str| self.dir.path().join(format!("{name}{number}"));
@@ -55,14 +62,21 @@ impl Etcd {
         let mut command = Command::new("etcd");
         command.args(["--name", &format!("m{number}"), "--data-dir"]).arg(at("data"));
         command.args(["--initial-cluster", &peers.collect::<Vec<_>>().join(",")]);
-        command.args(["--listen-client-urls", &url(clients), "--advertise-client-urls", &url(clients)]);
+        let clients = client_url(clients);
+        command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
+        if let Some(dir) = &self.tls {
+            let file = |name: &str| dir.join(name).display().to_string();
+            command.args(["--client-cert-auth", "--trusted-ca-file", &file("ca.pem")]);
+            command.args(["--cert-file", &file("node.pem"), "--key-file", &file("node.key")]);
+        }
         command.args(["--listen-peer-urls", &url(own), "--initial-advertise-peer-urls", &url(own)]);
         command.args(["--heartbeat-interval", "100", "--election-timeout", "1000"]);
         Process::new(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap())
     }
 
     fn urls(&self) -> Vec<String> {
-        self.ports.iter().map(|(clients, _)| format!("http://127.0.0.1:{clients}")).collect()
+        let scheme_and_host = if self.tls.is_some() { "https://localhost" } else { "http://127.0.0.1" };
+        self.ports.iter().map(|(clients, _)| format!("{scheme_and_host}:{clients}")).collect()
     }
 
     /// The member that leads etcd itself.
@@ -95,10 +109,14 @@ impl Rig {
 
     /// `more`: addresses at which agents look for a candidate as well.
     fn start_with(agents: usize, pfs: &Path, more: Vec<String>) -> Option<Self> {
-        let etcd = Etcd::start()?;
+        Self::start_by(Etcd::start(None)?, agents, pfs, more, "")
+    }
+
+    /// `lines`: of candidates' tables `[cluster]`.
+    fn start_by(etcd: Etcd, agents: usize, pfs: &Path, more: Vec<String>, lines: &str) -> Option<Self> {
         let dir = open_dir_in("/dev/shm");
         let config = dir.path().join("candidate.toml");
-        std::fs::write(&config, format!("[cluster]\netcd = {:?}\n", etcd.urls())).unwrap();
+        std::fs::write(&config, format!("[cluster]\netcd = {:?}\n{lines}", etcd.urls())).unwrap();
         let mut candidates: Vec<_> =
             (0..CANDIDATES).map(|_| start_candidate(dir.path(), &config, "127.0.0.1:0")).collect();
         let addresses: Vec<String> = candidates.iter().map(|(_, address)| address.clone()).collect();
@@ -288,4 +306,43 @@ fn coordinators_are_upgraded_one_after_the_other_and_an_earlier_term_is_refused(
         rig.cluster.log("log0").contains("it was elected in term 1, and another one in term")
     });
     assert!(!rig.cluster.status(0).cluster.connected);
+}
+
+/// Certificates of a new CA for members of etcd and for candidates.
+fn etcd_certificates(at: &Path) {
+    let mut init = Command::new(FOREBAY);
+    let nodes = ["--node", "localhost=127.0.0.1", "--node", "candidate=127.0.0.1"];
+    assert!(init.arg("init").arg(at).args(nodes).output().unwrap().status.success());
+}
+
+#[test]
+fn candidates_and_etcd_prove_who_they_are_and_take_new_certificates_as_they_run() {
+    let pfs = plain_pfs();
+    let dir = open_dir_in("/dev/shm");
+    let [old, new] = ["old", "new"].map(|name| dir.path().join(name));
+    etcd_certificates(&old);
+    etcd_certificates(&new);
+    let in_use = dir.path().join("in-use");
+    let take = |from: &Path| {
+        std::fs::create_dir_all(&in_use).unwrap();
+        for file in ["node.key", "node.pem", "ca.pem"] {
+            std::fs::copy(from.join("candidate").join(file), in_use.join(file)).unwrap();
+        }
+    };
+    take(&old);
+    let Some(etcd) = Etcd::start(Some(old.join("localhost"))) else { return };
+    let lines = format!("etcd_tls = {in_use:?}\n");
+    let Some(mut rig) = Rig::start_by(etcd, 1, pfs.path(), Vec::new(), &lines) else { return };
+    let (_, term) = rig.leader_of(0).unwrap();
+
+    // The members show certificates of another CA, and ask for them.
+    rig.etcd.tls = Some(new.join("localhost"));
+    rig.etcd.members.iter_mut().for_each(Process::kill_9);
+    rig.etcd.start_all();
+    let problems = || rig.cluster.status(0).cluster.problems;
+    wait_for("nobody leads", || {
+        problems().iter().any(|(_, why)| why.contains("etcd does not answer") && why.contains("certificate"))
+    });
+    take(&new);
+    rig.wait_for_leader(0, term);
 }

@@ -351,6 +351,13 @@ fn a_configuration_of_several_files_is_shown_with_its_origins_and_reloaded_by_a_
     reload();
     wait_for("the capacity changes", || capacity() == 96 * MIB);
     wait_for("it says what waits", || log().contains("at_the_next_start=\"tier.eviction\""));
+    set("96MiB", "eviction = \"lru\"\n[memory]\ntarget = \"80%\"\nmin = \"48MiB\"\n");
+    reload();
+    let memory = || serde_json::from_str::<serde_json::Value>(&forebay(&["--json", "memory"])).unwrap();
+    wait_for("the memory controller changes", || {
+        let memory = memory();
+        memory["target_per_10000"] == 8000 && memory["min_bytes"] == 48 * MIB
+    });
     set("lots", "");
     reload();
     wait_for("an error changes nothing", || log().contains("\"lots\" is not a size"));

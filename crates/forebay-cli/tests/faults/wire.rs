@@ -114,3 +114,28 @@ fn an_agent_of_another_protocol_is_reported_once_and_the_file_is_read() {
     let said = text(&out.stderr);
     assert!(said.contains("protocol 99") && said.lines().count() == 1, "{said}");
 }
+
+#[test]
+fn an_agent_of_another_protocol_is_ended_by_down() {
+    let dir = plain_pfs();
+    let socket = dir.path().join("agent.sock");
+    let greets = "import socket, sys\n\
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
+        listener.bind(sys.argv[1])\n\
+        listener.listen()\n\
+        while True:\n    \
+            peer = listener.accept()[0]\n    \
+            peer.recv(100)\n    \
+            peer.send(bytes([99, 0, 2]) + b'no')\n";
+    let mut other = std::process::Command::new("python3").args(["-c", greets]).arg(&socket).spawn().unwrap();
+    wait_for("it listens", || {
+        std::os::unix::net::UnixStream::connect(&socket)
+            .is_err_and(|e| e.raw_os_error() == Some(libc::EPROTOTYPE))
+    });
+    let mut down = std::process::Command::new(FOREBAY);
+    let out = down.arg("down").env("FOREBAY_SOCKET", &socket).output().unwrap();
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert!(text(&out.stdout).contains(&format!("agent {} has ended", other.id())), "{}", text(&out.stdout));
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(other.wait().unwrap().signal(), Some(libc::SIGTERM));
+}

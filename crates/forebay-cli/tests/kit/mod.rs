@@ -74,7 +74,7 @@ impl Drop for Process {
 /// An agent or a coordinator by itself, and its directory.
 pub struct Daemon {
     dir: PathBuf,
-    _process: Process,
+    process: Process,
 }
 
 impl Daemon {
@@ -86,11 +86,15 @@ impl Daemon {
         program.args([role, "--config"]).arg(dir.join("config.toml"));
         program.stdin(Stdio::null()).stdout(File::create(dir.join("out")).unwrap());
         program.stderr(File::create(dir.join("log")).unwrap());
-        Daemon { dir: dir.to_owned(), _process: Process(program.spawn().unwrap()) }
+        Daemon { dir: dir.to_owned(), process: Process(program.spawn().unwrap()) }
     }
 
     pub fn socket(&self) -> PathBuf {
         self.dir.join("state/agent.sock")
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.0.id()
     }
 
     pub fn client(&self) -> Client {

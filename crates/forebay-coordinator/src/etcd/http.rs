@@ -11,8 +11,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest answer: a page of stored files is far below it.
@@ -30,9 +30,16 @@ pub struct Endpoint {
     is_tls: bool,
 }
 
-/// How members of etcd are verified, and what this side shows them.
+/// How members of etcd are verified, and what this side shows them. The files are read again for
+/// each connection, so certificates are renewed without a restart.
 #[derive(Clone)]
-pub struct Tls(Arc<ClientConfig>);
+pub struct Tls(Arc<Held>);
+
+struct Held {
+    directory: PathBuf,
+    /// What was read last.
+    config: Mutex<Arc<ClientConfig>>,
+}
 
 /// See the module.
 pub struct Connection {
@@ -93,6 +100,22 @@ impl Tls {
     /// # Errors
     /// Names the file and what is wrong with it.
     pub fn load(directory: &Path) -> io::Result<Self> {
+        let config = Mutex::new(Self::read(directory)?);
+        Ok(Tls(Arc::new(Held { directory: directory.to_owned(), config })))
+    }
+
+    /// What the files say now, or said before they could not be read.
+    fn config(&self) -> Arc<ClientConfig> {
+        let Held { directory, config } = &*self.0;
+        let mut config = config.lock().unwrap_or_else(PoisonError::into_inner);
+        match Self::read(directory) {
+            Ok(now) => *config = now,
+            Err(error) => tracing::warn!(%error, "cluster.etcd_tls: the certificates of before stay in use"),
+        }
+        config.clone()
+    }
+
+    fn read(directory: &Path) -> io::Result<Arc<ClientConfig>> {
         let mut roots = RootCertStore::empty();
         for certificate in certificates(&directory.join(CA_FILE))? {
             roots.add(certificate).map_err(io::Error::other)?;
@@ -111,7 +134,7 @@ impl Tls {
                 config.with_client_auth_cert(certificates(&own)?, key).map_err(|e| in_file(&own, &e))?
             }
         };
-        Ok(Tls(Arc::new(config)))
+        Ok(Arc::new(config))
     }
 }
 
@@ -151,9 +174,9 @@ impl Connection {
         let plain = socket.try_clone()?;
         let stream: Box<dyn Duplex> = match tls.filter(|_| endpoint.is_tls) {
             None => Box::new(plain),
-            Some(Tls(config)) => {
+            Some(tls) => {
                 let name = ServerName::try_from(endpoint.host().to_owned()).map_err(io::Error::other)?;
-                let session = ClientConnection::new(config.clone(), name).map_err(io::Error::other)?;
+                let session = ClientConnection::new(tls.config(), name).map_err(io::Error::other)?;
                 Box::new(StreamOwned::new(session, plain))
             }
         };
