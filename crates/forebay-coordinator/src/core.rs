@@ -337,7 +337,7 @@ impl Core {
         }
     }
 
-    /// Some nodes after the one named `after`.
+    /// Some nodes after the one named `after`, also those that went without a word.
     fn health(&self, now: Nanos, after: &str) -> Vec<NodeHealth> {
         let node = |member: &crate::members::Member| {
             let info = &member.info;
@@ -349,8 +349,17 @@ impl Core {
                 health: member.health.clone(),
             }
         };
-        let following = self.members.members().filter(|member| member.info.name.as_str() > after);
-        following.take(HEALTH_AT_ONCE).map(node).collect()
+        let lost = self.members.lost(now).map(|(name, role, heard)| NodeHealth {
+            name: name.clone(),
+            role,
+            silent_ms: now.saturating_since(heard) / 1_000_000,
+            ..NodeHealth::default()
+        });
+        let mut following: Vec<_> = self.members.members().map(node).chain(lost).collect();
+        following.retain(|node| node.name.as_str() > after);
+        following.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        following.truncate(HEALTH_AT_ONCE);
+        following
     }
 
     /// What has changed since `since`. The server adds what it alone knows.

@@ -15,7 +15,7 @@
 //! none listens to the old one any more, and nothing has to be waited for.
 
 use forebay_policy::machine::Nanos;
-use forebay_wire::{ClusterView, Epoch, Health, NodeInfo};
+use forebay_wire::{ClusterView, Epoch, Health, NodeInfo, Role};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Names one connection of an agent.
@@ -111,7 +111,14 @@ pub struct Members {
     announced: BTreeSet<String>,
     /// There are other names than those taken last.
     has_other_names: bool,
+    /// Members that went without a word and have not come back: what they are for, and when they
+    /// were last heard.
+    lost: BTreeMap<String, (Role, Nanos)>,
 }
+
+/// For so long a node that went without a word is missed, and so many are.
+const LOST_NS: u64 = 24 * 3600 * 1_000_000_000;
+const LOST_MAX: usize = 1000;
 
 impl Members {
     /// No members. `term` is the coordinator's start in milliseconds since 1970, `now` the same
@@ -130,7 +137,14 @@ impl Members {
             is_settled: false,
             announced: BTreeSet::new(),
             has_other_names: false,
+            lost: BTreeMap::new(),
         }
+    }
+
+    /// Members that went without a word within the last day, by name.
+    pub fn lost(&self, now: Nanos) -> impl Iterator<Item = (&String, Role, Nanos)> {
+        let lost = self.lost.iter().map(|(name, (role, heard))| (name, *role, *heard));
+        lost.filter(move |(.., heard)| now.saturating_since(*heard) < LOST_NS)
     }
 
     /// These were the members of the coordinator before.
@@ -200,6 +214,7 @@ impl Members {
             missing.remove(&name);
         }
         self.announced.remove(&name);
+        self.lost.remove(&name);
         let member = Member {
             info,
             incarnation,
@@ -301,8 +316,11 @@ impl Members {
         let limit_ns = self.timing.silence_ns();
         let silent = self.members.iter().filter(|(_, m)| now.saturating_since(m.heard) > limit_ns);
         let gone: Vec<_> = silent.map(|(name, m)| (name.clone(), m.session)).collect();
+        self.lost.retain(|_, (_, heard)| now.saturating_since(*heard) < LOST_NS);
         for (name, session) in &gone {
-            self.members.remove(name);
+            if let Some(member) = self.members.remove(name).filter(|_| self.lost.len() < LOST_MAX) {
+                self.lost.insert(name.clone(), (member.info.role, member.heard));
+            }
             self.by_session.remove(session);
         }
         self.changed |= !gone.is_empty();

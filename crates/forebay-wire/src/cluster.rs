@@ -13,7 +13,7 @@ use forebay_pfs::FileVersion;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const CLUSTER_PROTOCOL: u32 = 16;
+pub const CLUSTER_PROTOCOL: u32 = 17;
 
 /// A version of the membership. Later ones of a coordinator are greater, and those of a later
 /// coordinator, if its clock was not set back.
@@ -634,6 +634,10 @@ pub struct Health {
     pub oldest_dirty_ms: u64,
     /// Second copies that no other place has taken, since the agent's start.
     pub copies_missed: u64,
+    /// Why passes over dirty files fail, with the servers where they lie if the PFS names them, and
+    /// for how many files: the most frequent reasons.
+    #[serde(deserialize_with = "sequence")]
+    pub failing: Vec<(String, u64)>,
 }
 
 /// How a node is, as the coordinator knows it.

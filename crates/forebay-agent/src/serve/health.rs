@@ -44,6 +44,7 @@ fn health(node: &Node) -> Health {
         to_peers_bytes: node.counters.to_peers_bytes.load(Ordering::Relaxed),
         parked_files,
         oldest_dirty_ms: oldest.as_millis() as u64,
+        failing: node.write_back.failing(),
         copies_missed: node.counters.copies_missed_total.load(Ordering::Relaxed),
     }
 }

@@ -932,6 +932,19 @@ impl WriteBack {
         (parked as u64, Duration::from_nanos(waiting.max().unwrap_or(0)))
     }
 
+    /// Why passes fail, and for how many files each; the most frequent reasons.
+    pub fn failing(&self) -> Vec<(String, u64)> {
+        const REASONS_MAX: usize = 3;
+        let mut reasons = BTreeMap::<String, u64>::new();
+        for file in self.state().files.values().filter(|file| file.failures > 0) {
+            *reasons.entry(file.error.clone()).or_default() += 1;
+        }
+        let mut reasons: Vec<_> = reasons.into_iter().collect();
+        reasons.sort_by_key(|reason| std::cmp::Reverse(reason.1));
+        reasons.truncate(REASONS_MAX);
+        reasons
+    }
+
     /// The content of a dirty file, and its length, for who may have it.
     pub fn export(&self, uid: u32, copy: u64) -> Option<(u64, OwnedFd)> {
         let state = self.state();

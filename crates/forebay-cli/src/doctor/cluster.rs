@@ -70,14 +70,15 @@ fn leader(cluster: &ClusterStatus) -> Option<Finding> {
 }
 
 fn compare(all: &[NodeHealth]) -> Vec<Finding> {
+    let (silent, all): (Vec<_>, Vec<_>) = all.iter().partition(|node| node.silent_ms > SILENT_MS);
     let mut findings =
         vec![good("cluster", format!("{} nodes: {}", all.len(), names(all.iter().map(|n| &n.name))))];
-    let silent = all.iter().filter(|node| node.silent_ms > SILENT_MS).map(|node| &node.name);
     findings.extend(about(
         "silent",
-        silent,
-        "have not been heard for two seconds",
-        "see whether the agent runs there, and its network; after three seconds the others read from the PFS in its place",
+        silent.iter().map(|node| format!("{} (for {} s)", node.name, node.silent_ms / 1000)),
+        "have not been heard",
+        "see whether the agent runs there, and its network; the others read from the PFS in its place. A node that you \
+         took out without `forebay down` is missed for a day",
     ));
     let mute = all.iter().filter(|node| node.health.is_none()).map(|node| &node.name);
     findings.extend(about(
@@ -87,7 +88,7 @@ fn compare(all: &[NodeHealth]) -> Vec<Finding> {
         "ask again in ten seconds; an agent that was started just now has not yet",
     ));
     let nodes: Vec<_> = all
-        .iter()
+        .into_iter()
         .filter_map(|node| node.health.as_ref().map(|(clock, health)| (node, &**health, *clock)))
         .collect();
     findings.extend(differs(
@@ -105,6 +106,14 @@ fn compare(all: &[NodeHealth]) -> Vec<Finding> {
         |_, health| health.huge_pages.clone(),
         "`forebay doctor` on the node that differs says what its kernel allows",
     ));
+    if !nodes.is_empty() && nodes.iter().all(|(_, health, _)| health.huge_pages == "never") {
+        let found = format!("{}: no node has huge pages", names(nodes.iter().map(|(node, ..)| &node.name)));
+        findings.push(warn(
+            "huge pages",
+            found,
+            "reads from memory reach about half of the bandwidth: `forebay doctor` on a node says what its kernel allows",
+        ));
+    }
     findings.extend(certificates(&nodes));
     findings.extend(peers(&nodes));
     findings.extend(written(&nodes));
@@ -325,6 +334,21 @@ fn written(nodes: &Nodes<'_>) -> Vec<Finding> {
             "`forebay dirty` there says why, `forebay rescue` saves them",
         ));
     }
+    let mut failing = BTreeMap::<&str, (u64, Vec<&str>)>::new();
+    for (node, health, _) in nodes.iter().filter(|(_, health, _)| health.parked_files == 0) {
+        for (why, files) in &health.failing {
+            let one = failing.entry(why).or_default();
+            one.0 += files;
+            one.1.push(&node.name);
+        }
+    }
+    for (why, (files, by)) in failing {
+        findings.push(warn(
+            "dirty files",
+            format!("{}: the PFS does not take {files} of them now: {why}", names(by)),
+            "free space or quota there, or see that its server runs; the agents try again, and `forebay dirty` names the files",
+        ));
+    }
     findings.extend(about(
         "dirty files",
         named(nodes, |health| health.oldest_dirty_ms > OLD_DIRTY_MS),
@@ -379,7 +403,7 @@ mod tests {
     #[test]
     fn each_fault_is_found_alone_and_names_its_node() {
         type Fault = fn(&mut NodeHealth, &mut Health);
-        let faults: [(&str, Fault); 19] = [
+        let faults: [(&str, Fault); 20] = [
             ("silent", |node, _| node.silent_ms = 3000),
             ("version", |_, health| health.version = "2".into()),
             ("placement", |node, _| node.extents[0].1 = 1 << 20),
@@ -397,6 +421,7 @@ mod tests {
             ("hot owner", |_, health| health.to_peers_bytes = 100 << 30),
             ("dirty files", |_, health| health.parked_files = 1),
             ("dirty files", |_, health| health.oldest_dirty_ms = 3_600_000),
+            ("dirty files", |_, health| health.failing.push(("No space left on device; on oss3".into(), 2))),
             ("copies", |_, health| health.copies_missed = 1),
             ("open files", |_, health| health.open_files_max = 1024),
         ];
@@ -410,6 +435,16 @@ mod tests {
             assert!(found[1].what == what && found[1].level != Level::Good, "{number}: {found:?}");
             assert!(found[1].found.contains("n3") && !found[1].found.contains("n2"), "{number}: {found:?}");
         }
+    }
+
+    #[test]
+    fn huge_pages_that_no_node_has_are_one_finding() {
+        let mut nodes = cluster();
+        for node in &mut nodes {
+            node.health.as_mut().unwrap().1.huge_pages = "never".into();
+        }
+        let found = compare(&nodes);
+        assert!(found.len() == 2 && found[1].what == "huge pages", "{found:?}");
     }
 
     #[test]

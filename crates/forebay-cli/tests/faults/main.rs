@@ -28,6 +28,7 @@ mod copies_on_disk;
 mod crash;
 mod dirty_elsewhere;
 mod disk_level;
+mod doctor_cluster;
 mod drain;
 mod elected;
 mod frozen;
