@@ -6,7 +6,10 @@
 mod cluster;
 mod finding;
 
-use self::finding::{EXPIRY_WARNING_DAYS, Finding, Level, bad, good, warn};
+pub use self::cluster::problems_of;
+pub use self::finding::Finding;
+
+use self::finding::{EXPIRY_WARNING_DAYS, Level, bad, good, warn};
 use crate::Outcome;
 use crate::cli::{DoctorArgs, Global};
 use crate::out::print;

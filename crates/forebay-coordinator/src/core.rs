@@ -5,7 +5,7 @@ use crate::dirty::DirtyFiles;
 use crate::driver::Driver;
 use crate::limits::Limits;
 use crate::members::{Joined, Members, Session, Timing};
-use crate::report::{Report, Since, Totals};
+use crate::report::{NodeReport, Report, Since, Totals};
 use crate::samples::Samples;
 use crate::stored::{Changes, Stored};
 use forebay_policy::machine::Nanos;
@@ -339,27 +339,23 @@ impl Core {
 
     /// Some nodes after the one named `after`, also those that went without a word.
     fn health(&self, now: Nanos, after: &str) -> Vec<NodeHealth> {
-        let node = |member: &crate::members::Member| {
-            let info = &member.info;
-            NodeHealth {
-                name: info.name.clone(),
-                role: info.role,
-                extents: info.mounts.iter().cloned().zip(info.extent_bytes.iter().copied()).collect(),
-                silent_ms: now.saturating_since(member.heard) / 1_000_000,
-                health: member.health.clone(),
-            }
-        };
         let lost = self.members.lost(now).map(|(name, role, heard)| NodeHealth {
             name: name.clone(),
             role,
             silent_ms: now.saturating_since(heard) / 1_000_000,
             ..NodeHealth::default()
         });
-        let mut following: Vec<_> = self.members.members().map(node).chain(lost).collect();
+        let here = self.members.members().map(|member| health_of(now, member));
+        let mut following: Vec<_> = here.chain(lost).collect();
         following.retain(|node| node.name.as_str() > after);
         following.sort_unstable_by(|one, other| one.name.cmp(&other.name));
         following.truncate(HEALTH_AT_ONCE);
         following
+    }
+
+    fn node(&self, now: Nanos, name: &str) -> Option<NodeReport> {
+        let member = self.members.members().find(|member| member.info.name == name)?;
+        Some(NodeReport { health: health_of(now, member), traffic: self.limits.traffic_of(name) })
     }
 
     /// What has changed since `since`. The server adds what it alone knows.
@@ -378,8 +374,9 @@ impl Core {
             ..Totals::default()
         };
         let samples = self.samples.since(since.sample_ms);
+        let node = since.node.and_then(|name| self.node(now, &name));
         let (revision, jobs) = (log.revision(), self.driver.status());
-        Report { revision, overview, jobs, plans, phases, samples, totals }
+        Report { revision, overview, jobs, plans, phases, samples, node, totals }
     }
 
     /// The coordinator itself did not run for `ns`.
@@ -403,6 +400,17 @@ impl Core {
         let driver = self.driver.next_deadline().filter(|_| self.members.has_published());
         let held = (!self.held.is_empty()).then(|| self.members.settled_at());
         self.members.next_deadline().into_iter().chain(driver).chain(held).min()
+    }
+}
+
+fn health_of(now: Nanos, member: &crate::members::Member) -> NodeHealth {
+    let info = &member.info;
+    NodeHealth {
+        name: info.name.clone(),
+        role: info.role,
+        extents: info.mounts.iter().cloned().zip(info.extent_bytes.iter().copied()).collect(),
+        silent_ms: now.saturating_since(member.heard) / 1_000_000,
+        health: member.health.clone(),
     }
 }
 

@@ -103,6 +103,11 @@ impl Limits {
         to_tell
     }
 
+    /// What jobs move on one node, as it reported last.
+    pub fn traffic_of(&self, node: &str) -> Vec<JobTraffic> {
+        self.moved.get(node).cloned().unwrap_or_default()
+    }
+
     /// What jobs move on all nodes, those that move most first.
     pub fn traffic(&self) -> Vec<JobTraffic> {
         let mut jobs: BTreeMap<&JobName, JobTraffic> = BTreeMap::new();

@@ -3,16 +3,18 @@
 
 use crate::plan_log::{Counts, Numbered};
 use forebay_wire::hpc::{PhaseEntry, PlanEntry};
-use forebay_wire::{JobStatus, Overview, Sample};
+use forebay_wire::{JobStatus, JobTraffic, NodeHealth, Overview, Sample};
 use serde::Serialize;
 
 /// Which part of the past a question is about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Since {
     /// Revision of the plan log that is known; 0: none.
     pub revision: u64,
     /// Time of the latest sample that is known; `None`: none.
     pub sample_ms: Option<u64>,
+    /// The node whose [`NodeReport`] the answer has; `None`: none.
+    pub node: Option<String>,
 }
 
 /// See the module. Times are milliseconds since the coordinator's start.
@@ -30,9 +32,20 @@ pub struct Report {
     pub phases: Vec<Numbered<PhaseEntry>>,
     /// Samples since the last known.
     pub samples: Vec<Sample>,
+    /// What the question asked of one node; `None` if that is not a member.
+    pub node: Option<NodeReport>,
     /// Sums, for metrics.
     #[serde(skip)]
     pub totals: Totals,
+}
+
+/// What the page of one node shows beside the overview.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct NodeReport {
+    /// What its agent reported last.
+    pub health: NodeHealth,
+    /// What jobs move on this node alone, those that move most first.
+    pub traffic: Vec<JobTraffic>,
 }
 
 /// What metrics count.

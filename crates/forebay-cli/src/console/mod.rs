@@ -8,12 +8,15 @@
 //! | --- | --- |
 //! | `/`, `/console.js`, `/console.css` | the page |
 //! | `/api/live?revision=N&sample=MS` | a [`Report`](forebay_coordinator::report::Report) |
+//! | the same with `&node=NAME` | in addition, what is known of that node and what is wrong with it |
 //! | `/api/recorded` | the files of the decision log |
 //! | `/api/recorded/NAME` | a report of one of them, with all of its past |
 
+use crate::doctor::{Finding, problems_of};
 use crate::web::{Request, Response, Service};
-use forebay_coordinator::report::Since;
+use forebay_coordinator::report::{Report, Since};
 use forebay_coordinator::{Reports, recorded};
+use serde::Serialize;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -68,6 +71,15 @@ fn too_many() -> io::Error {
     io::Error::new(io::ErrorKind::WouldBlock, "too many pages are open; ask again in a minute")
 }
 
+/// The answer to a live page.
+#[derive(Serialize)]
+struct Live {
+    #[serde(flatten)]
+    report: Report,
+    /// What is wrong with the node that the page has asked for.
+    findings: Vec<Finding>,
+}
+
 /// A recorded run: its file's name and length, and the answer.
 struct Run {
     name: String,
@@ -95,8 +107,10 @@ impl Console {
         std::thread::sleep(rest);
         let report = self.reports.ask(since, ASK_TIME)?;
         let began = Instant::now();
-        let body = serde_json::to_vec(&report).map_err(io::Error::from)?;
-        *turn = Instant::now() + (Duration::from_nanos(report.totals.cost_ns) + began.elapsed()) * REST;
+        let findings = report.node.as_ref().map_or_else(Vec::new, |node| problems_of(&node.health));
+        let live = Live { report, findings };
+        let body = serde_json::to_vec(&live).map_err(io::Error::from)?;
+        *turn = Instant::now() + (Duration::from_nanos(live.report.totals.cost_ns) + began.elapsed()) * REST;
         Ok(body)
     }
 
@@ -169,6 +183,7 @@ impl Service for Console {
                 self.live(Since {
                     revision: request.number("revision").unwrap_or(0),
                     sample_ms: request.number("sample"),
+                    node: request.text("node"),
                 })
                 .map(Arc::new),
             ),

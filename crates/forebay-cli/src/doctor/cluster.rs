@@ -3,7 +3,7 @@
 //! Each finding names the nodes that it is about. What all nodes share is no finding: it may be
 //! meant so, and `doctor` on one of them says what it costs.
 
-use super::finding::{EXPIRY_WARNING_DAYS, Finding, bad, good, warn};
+use super::finding::{EXPIRY_WARNING_DAYS, Finding, Level, bad, good, warn};
 use forebay_agent::units::Human;
 use forebay_client::Client;
 use forebay_wire::{ClusterStatus, Health, NodeHealth, Role};
@@ -67,6 +67,13 @@ fn leader(cluster: &ClusterStatus) -> Option<Finding> {
     let remedy = "see that a candidate runs, and that most members of etcd do: `etcdctl endpoint status --cluster`; reads \
                   and writes go on as without a coordinator";
     Some(bad("leader", why, remedy))
+}
+
+/// What is wrong with one node by itself, without a comparison with others.
+pub fn problems_of(node: &NodeHealth) -> Vec<Finding> {
+    let mut findings = compare(std::slice::from_ref(node));
+    findings.retain(|finding| finding.level != Level::Good);
+    findings
 }
 
 fn compare(all: &[NodeHealth]) -> Vec<Finding> {

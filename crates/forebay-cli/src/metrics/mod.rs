@@ -54,7 +54,7 @@ impl Metrics {
         }
         if let Some(coordinator) = &self.coordinator {
             // Metrics have no use for single entries of the plan log.
-            let since = Since { revision: u64::MAX, sample_ms: Some(u64::MAX) };
+            let since = Since { revision: u64::MAX, sample_ms: Some(u64::MAX), node: None };
             coordinator::write(&coordinator.ask(since, ASK_TIME)?, &mut page);
         }
         Ok(page.end())

@@ -91,8 +91,23 @@ impl Request {
 
     /// A number of the query.
     pub fn number(&self, name: &str) -> Option<u64> {
+        self.value(name)?.parse().ok()
+    }
+
+    /// A text of the query, percent-decoded; `None` if it is not UTF-8.
+    pub fn text(&self, name: &str) -> Option<String> {
+        let mut parts = self.value(name)?.split('%');
+        let mut bytes = parts.next()?.as_bytes().to_vec();
+        for part in parts {
+            bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
+            bytes.extend_from_slice(&part.as_bytes()[2..]);
+        }
+        String::from_utf8(bytes).ok()
+    }
+
+    fn value(&self, name: &str) -> Option<&str> {
         let mut pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
-        pairs.find(|(key, _)| *key == name).and_then(|(_, value)| value.parse().ok())
+        pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
     /// Whether the host is an IP address or `localhost`, or is not named.
@@ -120,6 +135,9 @@ mod tests {
         assert_eq!((request.number("sample"), request.number("y")), (Some(77), None));
         assert_eq!((request.bearer.as_deref(), request.accept.as_str()), (Some("t0k"), "a/b"));
         assert!(request.keep_alive && request.is_for_an_address());
+        let named = |query| Request::parse(&format!("GET /?node={query} HTTP/1.1\r\n\r\n")).text("node");
+        assert_eq!(named("a%20%C3%A4%26b").as_deref(), Some("a ä&b"));
+        assert!(["%", "%C", "%ä", "%FF"].into_iter().all(|query| named(query).is_none()));
         let other = Request::parse("POST / HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 3\r\n\r\n");
         assert!(!other.keep_alive && !other.is_for_an_address());
         for (host, is) in [

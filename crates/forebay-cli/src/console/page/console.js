@@ -25,6 +25,9 @@ const ACTIONS = {
     search: '#2a9d9a',
     wait: '#8d8d8d',
 };
+const PHASE_HEAD = ['Job', 'State', '#Began', '#Deadline', '#Took', '#Progress', '#Prefetched meanwhile'];
+const SERVER_HEAD = ['Server', 'Job', 'User', '#Reads', '#Writes', '#Share', '#Waits a second', '#Moved', '#Limit'];
+const DECISION_HEAD = ['#At', 'Wave', 'Planner', 'Action', 'Reason', '#Came'];
 const PHASES = { running: '#3b7dd8', kept: '#3f9b45', late: '#d03a34' };
 const TASKS = ['#7a8ba3', '#a4b1c4'];
 function element(id) {
@@ -38,18 +41,44 @@ const canvas = element('timeline');
 const slider = element('slider');
 const source = element('source');
 const windowSelect = element('window');
-const hash = new URLSearchParams(location.hash.slice(1));
-const token = hash.get('token') ?? sessionStorage.getItem('token') ?? '';
-if (token !== '') {
-    // Kept for this tab, and no longer in the address bar, where others could read it.
-    sessionStorage.setItem('token', token);
-    hash.delete('token');
-    history.replaceState(null, '', `${location.pathname}#${hash.toString()}`);
+let token = sessionStorage.getItem('token') ?? '';
+let hash = readHash();
+let route = readRoute();
+function readHash() {
+    const found = new URLSearchParams(location.hash.slice(1));
+    const given = found.get('token');
+    if (given !== null) {
+        // Kept for this tab, and no longer in the address bar, where others could read it.
+        token = given;
+        sessionStorage.setItem('token', given);
+        found.delete('token');
+        history.replaceState(null, '', `${location.pathname}#${found.toString()}`);
+    }
+    return found;
+}
+function readRoute() {
+    const kind = ['node', 'job'].find((known) => hash.get(known)) ?? null;
+    return { kind, name: kind === null ? '' : (hash.get(kind) ?? '') };
+}
+/** The address of a page of the run that is shown. */
+function link(kind, name = '') {
+    const next = new URLSearchParams();
+    if (source.value !== '') {
+        next.set('run', source.value);
+    }
+    if (kind !== null) {
+        next.set(kind, name);
+    }
+    return `#${next.toString()}`;
+}
+/** The text of a cell that leads to the page of a node or of a job; a job may have no name. */
+function linked(kind, name, text = name) {
+    return name === '' ? { text: '-' } : { text, href: link(kind, name) };
 }
 function empty() {
     return {
         now: 0, term: 0, revision: 0, nodes: [], jobs: [], plans: new Map(), phases: new Map(), samples: [], requests: 0,
-        traffic: [],
+        steps: [], traffic: [], node: { name: '', report: null, findings: [] },
     };
 }
 let live = empty();
@@ -67,6 +96,7 @@ function merge(model, report) {
     model.revision = report.revision;
     model.nodes = overview.nodes;
     model.requests = overview.requests;
+    model.steps = overview.steps;
     model.traffic = overview.traffic;
     model.jobs = report.jobs;
     report.plans.forEach(([number, plan]) => model.plans.set(number, plan));
@@ -85,8 +115,12 @@ async function ask(path) {
     const headers = token === '' ? {} : { Authorization: `Bearer ${token}` };
     const answer = await fetch(path, { headers, cache: 'no-store' });
     if (!answer.ok) {
-        throw new Error(answer.status === 401 ? 'open this page with #token=TOKEN' : (await answer.text()).trim());
+        const isRefused = answer.status === 401;
+        element('login').hidden = !isRefused;
+        const refusal = token === '' ? 'a token is needed' : 'the token is wrong';
+        throw new Error(isRefused ? refusal : (await answer.text()).trim());
     }
+    element('login').hidden = true;
     return answer.json();
 }
 function say(kind, text) {
@@ -104,7 +138,9 @@ async function poll() {
         if (recorded === null) {
             const last = live.samples.at(-1);
             const query = last === undefined ? '' : `&sample=${last.at_ms}`;
-            const report = (await ask(`api/live?revision=${live.revision}${query}`));
+            const name = route.kind === 'node' ? route.name : '';
+            const node = name === '' ? '' : `&node=${encodeURIComponent(name)}`;
+            const report = (await ask(`api/live?revision=${live.revision}${query}${node}`));
             if (recorded !== null) {
                 // A recorded run was chosen meanwhile.
                 setTimeout(() => void poll(), next);
@@ -116,6 +152,7 @@ async function poll() {
                 // The answer continues another coordinator's past: request everything.
                 live = { ...empty(), term: live.term };
             }
+            live.node = { name, report: report.node, findings: report.findings };
             forget(live);
             say('live', 'live');
             updates += 1;
@@ -276,11 +313,17 @@ const PHASE_ROW = 26;
 const JOB_ROW = 48;
 const CURVE_ROW = 70;
 function draw(v) {
+    canvas.hidden = route.kind === 'node';
+    element('legend').hidden = canvas.hidden;
+    if (canvas.hidden) {
+        return;
+    }
+    const isMeant = (name) => route.kind !== 'job' || name === route.name;
     const inWindow = (from, to) => to >= v.from && from <= v.now;
-    const phases = [...v.model.phases.values()].filter((p) => inWindow(p.at_ms, p.at_ms + (p.observed_ms ?? Infinity)));
+    const phases = [...v.model.phases.values()].filter((p) => isMeant(p.name) && inWindow(p.at_ms, p.at_ms + (p.observed_ms ?? Infinity)));
     const hpc = [...new Set(phases.map((p) => p.name))].sort().slice(0, LANES_MAX);
     const isShown = (job) => job.began_ms <= v.now && (!job.ended || inWindow(job.began_ms, jobEnd(job)));
-    const jobs = v.model.jobs.filter(isShown).slice(-LANES_MAX);
+    const jobs = v.model.jobs.filter((job) => isMeant(job.name) && isShown(job)).slice(-LANES_MAX);
     timeline.begin(hpc.length * PHASE_ROW + jobs.length * JOB_ROW + 2 * CURVE_ROW + 20);
     for (const name of hpc) {
         timeline.label(name, 17);
@@ -355,6 +398,20 @@ function drawJob(v, job, plans) {
     }
     timeline.next(JOB_ROW);
 }
+/** Shows a text or a link. Names come from users: they are only ever texts. */
+function put(cell, text, href) {
+    const old = cell.firstElementChild;
+    if (cell.textContent === text && (old?.getAttribute('href') ?? undefined) === href) {
+        return;
+    }
+    cell.textContent = href === undefined ? text : '';
+    if (href !== undefined) {
+        const anchor = document.createElement('a');
+        anchor.href = href;
+        anchor.textContent = text;
+        cell.append(anchor);
+    }
+}
 /** Replaces rows whose text has changed. A heading that begins with `#` is right-aligned. */
 function fill(id, head, rows) {
     const table = element(id);
@@ -378,11 +435,9 @@ function fill(id, head, rows) {
     rows.forEach((cells, number) => {
         const row = body.rows[number] ?? body.insertRow();
         cells.forEach((of, i) => {
-            const { text, late = false } = typeof of === 'string' ? { text: of } : of;
+            const { text, late = false, href } = typeof of === 'string' ? { text: of } : of;
             const cell = row.cells[i] ?? row.insertCell();
-            if (cell.textContent !== text) {
-                cell.textContent = text;
-            }
+            put(cell, text, href);
             if (cell.classList.contains('late') !== late) {
                 cell.classList.toggle('late', late);
             }
@@ -395,32 +450,45 @@ function fill(id, head, rows) {
 function tables(v) {
     const { model, now } = v;
     const phases = [...model.phases.values()].filter((p) => p.at_ms <= now).reverse().slice(0, DECISIONS_SHOWN);
-    fill('phases', ['Job', 'State', '#Began', '#Deadline', '#Took', '#Progress', '#Prefetched meanwhile'], phases.map((p) => phaseRow(p, now)));
+    fill('phases', PHASE_HEAD, phases.map((p) => phaseRow(p, now)));
     const jobs = model.jobs.filter((job) => job.began_ms <= now).reverse().slice(0, DECISIONS_SHOWN);
     fill('jobs', ['Job', 'Planner', 'State', '#Tasks', '#Running', '#Input', '#Prefetched', '#Waves'], jobs.map((job) => jobRow(job, now)));
-    fill('servers', ['Server', 'Job', 'User', '#Reads', '#Writes', '#Share', '#Waits a second', '#Limit'], trafficRows(recorded === null ? model.traffic : []));
+    fill('servers', SERVER_HEAD, trafficRows(recorded === null ? model.traffic : []));
     const plans = [...model.plans.values()].filter((plan) => plan.at_ms <= now).reverse().slice(0, DECISIONS_SHOWN);
-    fill('decisions', ['#At', 'Wave', 'Planner', 'Action', 'Reason', '#Came'], plans.map((plan) => [
-        seconds(plan.at_ms), `${plan.job} ${plan.stage}.${plan.task}`, plan.planner, plan.action, plan.reason,
-        plan.came_in_ms !== null && plan.at_ms + (recorded === null ? 0 : plan.came_in_ms) <= now ? bytes(plan.came_bytes) : '-',
-    ]));
+    fill('decisions', DECISION_HEAD, plans.map((plan) => decisionRow(plan, now)));
 }
-/** Who moves how much on which server, the busiest server first. */
-function trafficRows(traffic) {
-    const rate = (s) => s.read_bytes_per_s + s.written_bytes_per_s;
+function decisionRow(plan, now) {
+    const hasCome = plan.came_in_ms !== null && plan.at_ms + (recorded === null ? 0 : plan.came_in_ms) <= now;
+    return [
+        seconds(plan.at_ms), linked('job', plan.job, `${plan.job} ${plan.stage}.${plan.task}`), plan.planner, plan.action,
+        plan.reason, hasCome ? bytes(plan.came_bytes) : '-',
+    ];
+}
+function rate(s) {
+    return s.read_bytes_per_s + s.written_bytes_per_s;
+}
+function rates(servers) {
+    const sum = (of) => bytes(servers.reduce((all, s) => all + of(s), 0));
+    return `${sum((s) => s.read_bytes_per_s)}/s read, ${sum((s) => s.written_bytes_per_s)}/s written`;
+}
+/** Who moves how much on which server, the busiest first; with a job, only on its servers. */
+function trafficRows(traffic, of = null) {
     const sums = new Map();
     const rows = traffic.flatMap((job) => job.servers.map((s) => ({ job, s, place: `${s.mount} ${s.server}`.trim() })));
     rows.forEach(({ s, place }) => sums.set(place, (sums.get(place) ?? 0) + rate(s)));
     const sum = (place) => sums.get(place) ?? 0;
-    rows.sort((a, b) => sum(b.place) - sum(a.place) || a.place.localeCompare(b.place) || rate(b.s) - rate(a.s));
-    return rows.slice(0, DECISIONS_SHOWN).map(({ job, s, place }) => [
+    const own = new Set(rows.filter(({ job }) => job.job.job === of).map(({ place }) => place));
+    const shown = of === null ? rows : rows.filter(({ place }) => own.has(place));
+    shown.sort((a, b) => sum(b.place) - sum(a.place) || a.place.localeCompare(b.place) || rate(b.s) - rate(a.s));
+    return shown.slice(0, DECISIONS_SHOWN).map(({ job, s, place }) => [
         place,
-        job.job.job === '' ? '-' : job.job.job,
+        job.job.job === of ? 'this job' : linked('job', job.job.job),
         `${job.job.user}`,
         `${bytes(s.read_bytes_per_s)}/s`,
         `${bytes(s.written_bytes_per_s)}/s`,
         sum(place) === 0 ? '-' : `${Math.round((rate(s) * 100) / sum(place))} %`,
         `${s.waited_ms_per_s} ms`,
+        bytes(s.read_bytes + s.written_bytes),
         { text: job.limit_bytes_per_s === null ? '-' : `${bytes(job.limit_bytes_per_s)}/s`, late: job.held > 0 },
     ]);
 }
@@ -431,7 +499,7 @@ function phaseRow(phase, now) {
     const isKnown = !ended && recorded === null && phase.left_ms !== null && phase.alone_ms !== null && phase.alone_ms > 0;
     const share = isKnown ? 1 - (phase.left_ms ?? 0) / (phase.alone_ms ?? 1) : 0;
     return [
-        phase.name,
+        linked('job', phase.name),
         { text: words[state], late: state === 'late' },
         seconds(phase.at_ms),
         phase.deadline_ms === null ? '-' : `+${seconds(phase.deadline_ms)}`,
@@ -449,20 +517,158 @@ function jobRow(job, now) {
     const over = (wave) => wave.compute_ended_ms !== null && job.began_ms + wave.compute_ended_ms <= now;
     const done = recorded === null ? sum((stage) => stage.tasks_done) : total((wave) => (over(wave) ? wave.tasks : 0));
     return [
-        job.name, job.planner, ended ? 'ended' : 'running', `${done}/${sum((stage) => stage.tasks)}`,
+        linked('job', job.name), job.planner, ended ? 'ended' : 'running', `${done}/${sum((stage) => stage.tasks)}`,
         recorded === null ? String(sum((stage) => stage.tasks_running)) : '-',
         bytes(total((wave) => wave.bytes)), bytes(total((wave) => wave.fetched_bytes)), String(waves.length),
     ];
 }
+function free(node) {
+    return Math.max(0, node.capacity_bytes - node.resident_bytes);
+}
+function nodeState(node) {
+    return node.silent_ms > 2000 ? { text: `silent for ${seconds(node.silent_ms)}`, late: true } : { text: 'up' };
+}
 function nodes(model) {
     const isLive = recorded === null;
-    fill('nodes', ['Node', 'Role', '#Tier', '#Cached', '#From PFS', '#Requests', 'State'], model.nodes.map((node) => !isLive ? [
+    const isByFree = element('order').value === 'free';
+    const sorted = isByFree ? [...model.nodes].sort((a, b) => free(a) - free(b)) : model.nodes;
+    fill('nodes', ['Node', 'Role', '#Tier', '#Cached', '#Free', '#From PFS', '#Requests', 'State'], sorted.map((node) => !isLive ? [
         // A recorded run has no more about single nodes.
-        node.name, '-', bytes(node.capacity_bytes), '-', '-', '-', '-',
+        linked('node', node.name), '-', bytes(node.capacity_bytes), '-', '-', '-', '-', '-',
     ] : [
-        node.name, node.role, bytes(node.capacity_bytes), bytes(node.resident_bytes), bytes(node.fetched_bytes), String(node.requests),
-        node.silent_ms > 2000 ? { text: `silent for ${seconds(node.silent_ms)}`, late: true } : 'up',
+        linked('node', node.name), node.role, bytes(node.capacity_bytes), bytes(node.resident_bytes), bytes(free(node)),
+        bytes(node.fetched_bytes), String(node.requests), nodeState(node),
     ]));
+}
+/** The page of the node; false if it is not a member. */
+function nodePage(model) {
+    const node = model.nodes.find((known) => known.name === route.name);
+    if (node === undefined) {
+        return false;
+    }
+    const { report, findings } = model.node;
+    const health = report?.health.health?.[1];
+    const traffic = report?.traffic ?? [];
+    const facts = recorded !== null ? [['Tier', bytes(node.capacity_bytes)], ['More', 'a recorded run has no more about single nodes']] : [
+        ['State', nodeState(node)],
+        ['Role', node.role],
+        ['Version', health?.version ?? 'not reported yet'],
+        ['Tier', `${bytes(node.resident_bytes)} cached of ${bytes(node.capacity_bytes)}, ${bytes(free(node))} free`],
+        ...health === undefined ? [] : [
+            ['Tier at most', `${bytes(health.capacity_max_bytes)}; huge pages: ${health.huge_pages}`],
+            ['Sent to other nodes', bytes(health.to_peers_bytes)],
+            ['Files to write', `the oldest waits for ${seconds(health.oldest_dirty_ms)}, parked: ${health.parked_files}`],
+        ],
+        ['Read from the PFS', bytes(node.fetched_bytes)],
+        ['Jobs move now', rates(traffic.flatMap((job) => job.servers))],
+        ['Prefetch requests', String(node.requests)],
+        ['Hits, unwritten bytes', 'run forebay status --counters and forebay dirty on the node'],
+    ];
+    fill('node-facts', ['What', 'Value'], facts);
+    fill('node-problems', ['What', 'Found', 'Remedy'], findings.map((f) => [{ text: f.what, late: f.level === 'bad' }, f.found, f.remedy]));
+    const extents = new Map(report?.health.extents ?? []);
+    fill('node-mounts', ['Mount', 'State', '#Extent', '#Failed reads', '#Oldest fetch'], (health?.mounts ?? []).map(([label, isMounted, isCached, failed, wait]) => [
+        label,
+        { text: !isMounted ? 'not mounted' : isCached ? 'cached' : 'not cached', late: !isMounted || !isCached },
+        bytes(extents.get(label) ?? 0), { text: String(failed), late: failed > 0 }, seconds(wait),
+    ]));
+    fill('node-jobs', SERVER_HEAD, trafficRows(traffic));
+    return true;
+}
+/** The page of all jobs of this name; false if the coordinator knows none. */
+function jobPage(v) {
+    const { model, now } = v;
+    const { name } = route;
+    const phases = [...model.phases.values()].filter((p) => p.name === name && p.at_ms <= now).reverse();
+    const jobs = model.jobs.filter((job) => job.name === name && job.began_ms <= now).reverse();
+    const traffic = recorded === null ? model.traffic : [];
+    const own = traffic.filter((job) => job.job.job === name);
+    const steps = recorded === null ? model.steps.filter((step) => step.name === name) : [];
+    const isAbout = (plan) => plan.at_ms <= now && (plan.job === name || plan.phases.some((phase) => phase.name === name));
+    const plans = [...model.plans.values()].filter(isAbout).reverse();
+    if (phases.length + jobs.length + own.length + steps.length + plans.length === 0) {
+        return false;
+    }
+    fill('job-facts', ['What', 'Value'], [
+        ...jobs.slice(0, 1).map((job) => {
+            const [, planner, state, tasks] = jobRow(job, now);
+            return ['Spark application', `${state}, ${tasks} tasks done, planner ${planner}`];
+        }),
+        ...phases.slice(0, 1).map((phase) => ['Latest I/O phase', phaseRow(phase, now)[1]]),
+        ...steps.flatMap((step) => stepRows(step, model.steps)),
+        ...own.flatMap(ownRows),
+    ]);
+    // The traffic of a Spark application counts under its ID: a limit of its name has no effect.
+    const isOther = jobs.length > 0 && own.length === 0;
+    const text = isPlain(name) && !isOther ? `forebay limit ${quoted(name)} 200MB/s` : '';
+    element('limit').hidden = text === '' || recorded !== null;
+    if (element('command').textContent !== text) {
+        element('command').textContent = text;
+        element('copy').textContent = 'Copy';
+    }
+    fill('job-servers', SERVER_HEAD, trafficRows(traffic, name));
+    fill('job-waves', ['Wave', '#Tasks', '#Input', '#Cached before', '#Prefetched', '#Given up', '#Prefetch', '#Tasks ran'], jobs.flatMap(waveRows).slice(0, DECISIONS_SHOWN));
+    fill('job-phases', PHASE_HEAD, phases.slice(0, DECISIONS_SHOWN).map((phase) => phaseRow(phase, now)));
+    fill('job-decisions', DECISION_HEAD, plans.slice(0, DECISIONS_SHOWN).map((plan) => decisionRow(plan, now)));
+    return true;
+}
+function stepRows(step, all) {
+    const waiting = all.filter((other) => other.waits_for.includes(`${step.name} of user ${step.user}`));
+    const waits = step.waits_for.length === 0 ? '' : ` for ${step.waits_for.join(', ')}`;
+    return [
+        ['Step', `${step.writes ? 'writes' : 'waits'} since ${seconds(step.since_ms)}${waits}`],
+        ...waiting.map((other) => ['Waits for this job', linked('job', other.name)]),
+    ];
+}
+/** Traffic and limit of a job of one user. */
+function ownRows(job) {
+    const limit = job.limit_bytes_per_s === null ? 'no limit' : `limit ${bytes(job.limit_bytes_per_s)}/s, requests waiting for it: ${job.held}, for ${seconds(job.held_ms)} so far`;
+    return [
+        [`User ${job.job.user} moves now`, rates(job.servers)],
+        [`User ${job.job.user} may move`, { text: limit, late: job.held > 0 }],
+    ];
+}
+/** The latest first. */
+function waveRows(job) {
+    const span = (from, to) => from === null ? '-' : `${seconds(from)} to ${to === null ? '...' : seconds(to)}`;
+    return job.stages.flatMap((stage) => stage.waves.map((wave, number) => [
+        `${stage.stage}.${number}`, `${wave.tasks_done}/${wave.tasks}`, bytes(wave.bytes), bytes(wave.resident_bytes),
+        bytes(wave.fetched_bytes), { text: bytes(wave.failed_bytes), late: wave.failed_bytes > 0 },
+        span(wave.prefetch_began_ms, wave.prefetch_ended_ms), span(wave.compute_began_ms, wave.compute_ended_ms),
+    ])).reverse();
+}
+/** No control characters, which a limit may not have, and no invisible ones, which mislead. */
+function isPlain(name) {
+    return !/[\p{Cc}\p{Cf}]/u.test(name);
+}
+/** One word of a POSIX shell. */
+function quoted(name) {
+    const word = /^[\w.,:@%+=/-]+$/.test(name) ? name : `'${name.replaceAll("'", "'\\''")}'`;
+    return name.startsWith('-') ? `-- ${word}` : word;
+}
+/** Shows the part of the page that the route names, and its title. */
+function pages(v) {
+    if (route.kind === 'node' && recorded === null && v.model.node.name !== route.name) {
+        // The previous page stays until the next answer, which is about this node.
+        return;
+    }
+    const isKnown = route.kind === null || (route.kind === 'node' ? nodePage(v.model) : jobPage(v));
+    element('overview').hidden = route.kind !== null;
+    element('node-page').hidden = route.kind !== 'node' || !isKnown;
+    element('job-page').hidden = route.kind !== 'job' || !isKnown;
+    element('trail').hidden = route.kind === null;
+    element('unknown').hidden = isKnown;
+    element('back').href = link(null);
+    const subject = route.kind === null ? '' : `${route.kind === 'node' ? 'Node' : 'Job'} ${route.name}`;
+    element('subject').textContent = subject;
+    element('unknown').textContent = route.kind === 'node'
+        ? `No node of this name is a member now. Its agent has stopped, or has been silent for more than three seconds: run forebay status there, or see its log.`
+        : `The coordinator knows no job of this name. It has not begun, or it ended some time ago, or the coordinator has restarted since.`;
+    document.title = subject === '' ? 'Forebay' : `${subject} - Forebay`;
+    if (route.kind === null) {
+        tables(v);
+        nodes(v.model);
+    }
 }
 function sums(v) {
     const sample = v.model.samples.filter((s) => s.at_ms <= v.now).at(-1);
@@ -472,6 +678,10 @@ function sums(v) {
 }
 let tablesDue = 0;
 function show() {
+    if (recorded === null && updates === 0) {
+        // Nothing is known yet, so nothing is unknown either.
+        return;
+    }
     const v = view();
     draw(v);
     sums(v);
@@ -479,8 +689,7 @@ function show() {
     const now = performance.now();
     if (now >= tablesDue || recorded !== null) {
         tablesDue = now + 200;
-        tables(v);
-        nodes(v.model);
+        pages(v);
     }
     if (document.documentElement.dataset.paintMs === undefined) {
         document.documentElement.dataset.paintMs = performance.now().toFixed(0);
@@ -506,6 +715,7 @@ function legend() {
 }
 async function files() {
     const found = (await ask('api/recorded'));
+    source.length = 1;
     for (const { name, bytes: length } of found) {
         const option = document.createElement('option');
         option.value = name;
@@ -554,7 +764,52 @@ function step() {
     seek();
     setTimeout(step, 100);
 }
-source.addEventListener('change', () => void choose(source.value, 1));
+/** The address has changed: by a link, the browser's buttons or by hand. */
+async function follow() {
+    const before = token;
+    hash = readHash();
+    route = readRoute();
+    if (token !== before) {
+        await openRun();
+    }
+    const run = hash.get('run') ?? '';
+    if (run !== source.value) {
+        source.value = run;
+        await choose(run, Number(hash.get('at') ?? '1'));
+    }
+    showNow();
+}
+function showNow() {
+    tablesDue = 0;
+    show();
+}
+async function copy() {
+    const button = element('copy');
+    getSelection()?.selectAllChildren(element('command'));
+    try {
+        await navigator.clipboard.writeText(element('command').textContent ?? '');
+        button.textContent = 'Copied';
+    }
+    catch {
+        // Browsers give the clipboard only to pages over TLS or from this machine.
+        button.textContent = 'Selected: press Ctrl-C';
+    }
+}
+window.addEventListener('hashchange', () => void follow());
+// A row must not move between the press and the release of a button on it.
+document.addEventListener('pointerdown', () => (tablesDue = performance.now() + 600));
+element('copy').addEventListener('click', () => void copy());
+element('order').addEventListener('change', showNow);
+element('login').addEventListener('submit', (event) => {
+    event.preventDefault();
+    token = element('token').value.trim();
+    sessionStorage.setItem('token', token);
+    void openRun();
+});
+source.addEventListener('change', () => {
+    history.replaceState(null, '', link(route.kind, route.name));
+    void choose(source.value, 1);
+});
 slider.addEventListener('input', seek);
 windowSelect.addEventListener('change', show);
 window.addEventListener('resize', show);
@@ -566,9 +821,8 @@ element('play').addEventListener('click', () => {
     element('play').textContent = playing ? 'Stop' : 'Play';
     step();
 });
-async function begin() {
-    legend();
-    void poll();
+/** Lists the recorded runs, and shows the one that the address names. */
+async function openRun() {
     try {
         await files();
     }
@@ -581,4 +835,6 @@ async function begin() {
         await choose(name, Number(hash.get('at') ?? '1'));
     }
 }
-void begin();
+legend();
+void poll();
+void openRun();
