@@ -5,13 +5,6 @@ use forebay_wire::cluster::{FileLayout, StageStatus, WaveStatus};
 use forebay_wire::{ClusterView, FileRef, HpcJob, HpcUpdate, JobStatus, JobUpdate, NodeInfo, Part, Split};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Shortest time of an HPC job that counts: shorter ones make a forecast of thousands of phases,
-/// and no prefetch fits between them.
-const SHORTEST_NS: u64 = 1_000_000;
-
-/// A phase of which nobody knows what it takes alone: ten minutes, and nothing in hand.
-const UNKNOWN_NS: u64 = 600_000_000_000;
-
 /// The members as the machine knows them.
 pub fn nodes_of(view: &ClusterView) -> Vec<Node> {
     let mounts: BTreeSet<&String> = view.nodes.iter().flat_map(|n| &n.mounts).collect();
@@ -74,27 +67,15 @@ pub fn period_ns(job: &HpcJob) -> u64 {
 /// `update` for the machine.
 pub fn hpc_update(update: HpcUpdate) -> event::HpcUpdate {
     match update {
-        HpcUpdate::Joins(job) => {
-            let allowance = f64::from(job.allowance_permille) / 1000.0;
-            // Jobs report when they begin to compute.
-            let (first_in_ns, phases, weight) = (job.compute_ns, job.phases, job.weight);
-            let (io_ns, compute_ns) = (job.io_ns.max(SHORTEST_NS), job.compute_ns.max(SHORTEST_NS));
-            event::HpcUpdate::Joins { io_ns, compute_ns, phases, allowance, weight, first_in_ns }
-        }
-        HpcUpdate::PhaseBegins { alone_ns: 0, deadline_ns, .. } => {
-            let lasts_ns = if deadline_ns > 0 { deadline_ns } else { UNKNOWN_NS };
-            event::HpcUpdate::PhaseBeginsUntil { alone_ns: lasts_ns, deadline_ns: lasts_ns }
-        }
-        HpcUpdate::PhaseBegins { alone_ns, deadline_ns: 0, .. } => {
-            event::HpcUpdate::PhaseBegins { alone_ns: alone_ns.max(SHORTEST_NS) }
+        HpcUpdate::Joins(HpcJob { io_ns, compute_ns, phases, allowance_permille, weight, .. }) => {
+            event::HpcUpdate::joins(io_ns, compute_ns, phases, allowance_permille, weight)
         }
         HpcUpdate::PhaseBegins { alone_ns, deadline_ns, .. } => {
-            event::HpcUpdate::PhaseBeginsUntil { alone_ns: alone_ns.max(SHORTEST_NS), deadline_ns }
+            event::HpcUpdate::begins(alone_ns, deadline_ns)
         }
         HpcUpdate::PhaseLeft { left_ns } => event::HpcUpdate::PhaseLeft { left_ns },
         HpcUpdate::Expects { in_ns, io_ns, compute_ns, phases } => {
-            let (io_ns, compute_ns) = (io_ns.max(SHORTEST_NS), compute_ns.max(SHORTEST_NS));
-            event::HpcUpdate::Expects { in_ns, io_ns, compute_ns, phases }
+            event::HpcUpdate::expects(in_ns, io_ns, compute_ns, phases)
         }
         HpcUpdate::PhaseEnds => event::HpcUpdate::PhaseEnds,
         HpcUpdate::Leaves => event::HpcUpdate::Leaves,

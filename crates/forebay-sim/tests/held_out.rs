@@ -56,7 +56,7 @@ fn no_policy_is_below_the_bounds() {
             }
         }
     }
-    let family = clusters::Family { seed: 5, allowance: 0.3, bandwidth: "fair-share".into() };
+    let family = clusters::Family::new(5, 0.3);
     let mut in_time = 0;
     for number in 0..40 {
         let setup = family.cluster(number, "eley");

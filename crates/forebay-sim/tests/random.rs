@@ -6,7 +6,7 @@ use forebay_sim::random::clusters::{Against, Family, Made, equal_shares_s};
 use forebay_sim::trace::Trace;
 
 fn family(seed: u64) -> Family {
-    Family { seed, allowance: 0.05, bandwidth: "fair-share".into() }
+    Family::new(seed, 0.05)
 }
 
 fn made(family: &Family, number: u64, policy: &str) -> Made {

@@ -115,6 +115,24 @@ fn stages_that_cannot_be_are_refused() {
     assert!(disks.starts_with("shipping.disk_bytes_per_s = (missing)"), "{disks}");
 }
 
+#[test]
+fn what_planners_know_is_one_of_three() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let knows =
+        |what: &str| COLOCATION.replacen("phases = 2", &format!("phases = 2\nknowledge = '{what}'"), 1);
+    let default = run(dir.path(), COLOCATION).expect("it runs");
+    assert_eq!(run(dir.path(), &knows("declared")).expect("it runs"), default);
+    run(dir.path(), &knows("predicted")).expect("it runs");
+    let refusal = run(dir.path(), &knows("guessed")).expect_err("no such knowledge");
+    assert_eq!(refusal, "hpc[0].knowledge = \"guessed\": one of declared, predicted, true is needed");
+    let refusal = run(dir.path(), &knows("true'\nearlier = '3")).expect_err("nothing is predicted");
+    assert!(refusal.starts_with("hpc[0].earlier = \"3\": knowledge = \"predicted\" is needed"), "{refusal}");
+    let world = CLUSTER.replacen("'cluster'", "'world'", 1)
+        + "[[hpc]]\nname = 'x'\ncompute_s = 1\nio_s = 1\nknowledge = 'true'\n";
+    let refusal = run(dir.path(), &world).expect_err("only declared");
+    assert!(refusal.starts_with("hpc[0].knowledge = \"true\": declared is needed"), "{refusal}");
+}
+
 /// A million jobs, a million seconds apart, start over 30,000 years.
 #[test]
 fn jobs_that_start_after_the_end_of_the_clock_are_refused() {

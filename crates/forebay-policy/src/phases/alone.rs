@@ -1,7 +1,9 @@
 //! What a job's phases take without interference, learnt from those that ran undisturbed.
 //!
 //! Interference only slows a phase down. So a phase beside prefetches, or beside the phase of
-//! another job, counts only if it was faster than what is known.
+//! another job, counts only if it was faster than what is known. What is known from disturbed
+//! phases alone is a bound, as the job is at least as fast, until the first undisturbed phase
+//! replaces it.
 
 /// Weight of a new phase.
 const WEIGHT: f64 = 0.3;
@@ -22,6 +24,8 @@ pub struct Alone {
     length_ns: Option<f64>,
     disturbed: u32,
     fastest: Option<f64>,
+    /// What is known was learnt from disturbed phases alone.
+    is_bound: bool,
 }
 
 impl Alone {
@@ -34,13 +38,20 @@ impl Alone {
         let seen = if bytes > 0 { bytes as f64 / ns as f64 } else { 1.0 / ns as f64 };
         let known = if bytes > 0 { self.rate } else { self.length_ns.map(|length| 1.0 / length) };
         let taken = match known {
+            Some(_) if is_undisturbed && self.is_bound => {
+                self.is_bound = false;
+                Some(seen)
+            }
+            Some(known) if self.is_bound => Some(known.max(seen)),
             Some(known) if is_undisturbed || seen > known => Some(known + WEIGHT * (seen - known)),
             Some(_) => None,
             None if is_undisturbed => Some(seen),
             None => {
                 self.disturbed += 1;
                 self.fastest = Some(self.fastest.map_or(seen, |fastest| fastest.max(seen)));
-                self.fastest.filter(|_| self.disturbed >= DISTURBED_MAX)
+                let taken = self.fastest.filter(|_| self.disturbed >= DISTURBED_MAX);
+                self.is_bound |= taken.is_some();
+                taken
             }
         };
         if let Some(taken) = taken {
@@ -59,6 +70,11 @@ impl Alone {
             bytes => bytes as f64 / self.rate?,
         };
         Some(((ns + 0.5) as u64).clamp(SHORTEST_NS, super::LONGEST_NS))
+    }
+
+    /// Whether phases may be shorter alone than what is known.
+    pub fn is_bound(&self) -> bool {
+        self.is_bound
     }
 
     /// Bytes a second alone; 0 if nothing is known.
@@ -95,6 +111,10 @@ mod tests {
             assert_eq!(alone.time_ns(60 * S).is_some(), known.is_some());
         }
         assert_eq!(alone.rate_bytes_per_s(), 30 * S);
+        alone.observe(40 * S, S, false);
+        assert_eq!((alone.rate_bytes_per_s(), alone.is_bound()), (40 * S, true));
+        alone.observe(60 * S, S, true);
+        assert_eq!((alone.rate_bytes_per_s(), alone.is_bound()), (60 * S, false));
     }
 
     #[test]

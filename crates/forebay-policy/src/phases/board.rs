@@ -4,6 +4,8 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use serde::{Deserialize, Serialize};
+
 use super::allowance::Allowance;
 use super::doubt::Doubts;
 use super::job::{Job, Phase};
@@ -69,7 +71,8 @@ impl Default for Config {
 }
 
 /// What the board hears.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Event {
     /// A program opens a job; [`Board::may_open`] was asked.
     Opens(JobKey, Declared),
@@ -127,7 +130,7 @@ pub enum Event {
 }
 
 /// A phase of another node, as that sees it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemotePhase {
     /// Name of the job.
     pub name: String,
@@ -144,7 +147,8 @@ pub struct RemotePhase {
 }
 
 /// What the coordinator is told of a job.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Told {
     /// It is there.
     Joins(Declared),
@@ -178,7 +182,8 @@ pub enum Told {
 }
 
 /// What the board decides.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Action {
     /// Prefetches, loads and read-ahead on this node stop, or may go on.
     Brake(bool),

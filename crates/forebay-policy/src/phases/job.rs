@@ -4,6 +4,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::bursts::Burst;
 use super::predict::{BELIEVED, Predictor, WINDOW};
 use super::{Alone, BYTES_MAX, LONGEST_NS, Line};
@@ -32,7 +34,7 @@ const CLOCK_NS: u64 = 2 * LONGEST_NS;
 const MISSED_MAX: u8 = 3;
 
 /// What a program declares of its job.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Declared {
     /// For people; programs of one user that declare the same name are one job.
     pub name: String,
@@ -123,7 +125,7 @@ impl Declared {
 }
 
 /// What is expected of the next phases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expected {
     /// When the next begins.
     pub next_at: Nanos,
@@ -244,11 +246,15 @@ impl Job {
     pub fn line(&self, now: Nanos, bytes: u64, deadline_ns: u64) -> Line {
         let bytes = bytes.min(BYTES_MAX);
         let declared = Some(self.declared.io_ns).filter(|ns| *ns > 0);
-        let known = self.alone.time_ns(bytes).or(declared);
+        let learnt = self.alone.time_ns(bytes);
+        // A bound promises nothing: prefetches beside the phase would hide what it takes alone.
+        let is_bound = self.alone.is_bound() && declared.is_none();
+        let known = if self.alone.is_bound() { declared.or(learnt) } else { learnt.or(declared) };
         let given = Some(deadline_ns.min(LONGEST_NS)).filter(|ns| *ns > 0);
         // A deadline says what the phase takes alone, if nothing else does.
         let alone_ns = known.or(given.map(|ns| self.declared.alone_of(ns)));
-        let lasts_ns = given.or(alone_ns.map(|ns| self.declared.allowed_ns(ns)));
+        let allowed_ns = |ns| if is_bound { ns } else { self.declared.allowed_ns(ns) };
+        let lasts_ns = given.or(alone_ns.map(allowed_ns));
         Line::new(now, bytes, alone_ns, lasts_ns.map(|ns| now + ns), self.reports)
     }
 }

@@ -85,6 +85,27 @@ fn the_first_phase_of_an_unknown_job_has_the_file_system_to_itself_and_teaches_t
 }
 
 #[test]
+fn a_bound_of_the_time_alone_gives_no_slack_until_an_undisturbed_phase_replaces_it() {
+    let mut board = board(0);
+    let mut phase = |begins, lasts, is_disturbed| {
+        let out = hear(&mut board, begins, begin(1000 * S, 0));
+        if is_disturbed {
+            hear(&mut board, begins, Event::UnderWay);
+        }
+        hear(&mut board, begins + lasts, Event::Ends(1));
+        out[0].clone()
+    };
+    let begins = |alone_ns, deadline_ns| {
+        Action::Tell(1, Told::Begins { bytes: 1000 * S, alone_ns, deadline_ns, is_observed: false })
+    };
+    for number in 0..3 {
+        assert_eq!(phase(10 * number * S, 2 * S, true), begins(0, 0));
+    }
+    assert_eq!(phase(40 * S, S, false), begins(2 * S, 2 * S));
+    assert_eq!(phase(50 * S, S, false), begins(S, 1050 * MS));
+}
+
+#[test]
 fn a_phase_that_never_ends_is_cut_off_named_and_doubted_until_one_ends() {
     let mut board = board(S);
     hear(&mut board, 0, begin(100, 2 * S));

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use forebay_model::profile::Setting;
 
 use crate::machine::Nanos;
+use crate::phases::Told;
 use crate::planner;
 /// What [`Action::Decided`] carries, for drivers that show it.
 pub use crate::planner::{ActionKind, Decision, PlannedStep};
@@ -243,6 +244,61 @@ pub enum HpcUpdate {
     PhaseEnds,
     /// The job is gone.
     Leaves,
+}
+
+/// Shortest time of an HPC job that counts, in ns: shorter ones make a forecast of thousands of
+/// phases, and no prefetch fits between them.
+const SHORTEST_NS: u64 = 1_000_000;
+
+/// A phase of which nobody knows what it takes alone, in ns: ten minutes, and nothing in hand.
+const UNKNOWN_NS: u64 = 600_000_000_000;
+
+/// What boards of nodes report, in which 0 is an unknown time.
+impl HpcUpdate {
+    /// A job is there; it reports that when it begins to compute. The allowance is in thousandths.
+    pub fn joins(io_ns: u64, compute_ns: u64, phases: u32, allowance_permille: u32, weight: u32) -> Self {
+        HpcUpdate::Joins {
+            io_ns: io_ns.max(SHORTEST_NS),
+            compute_ns: compute_ns.max(SHORTEST_NS),
+            phases,
+            allowance: f64::from(allowance_permille) / 1000.0,
+            weight,
+            first_in_ns: compute_ns,
+        }
+    }
+
+    /// A phase begins: its I/O time alone and the time to its deadline, in ns.
+    pub fn begins(alone_ns: u64, deadline_ns: u64) -> Self {
+        match (alone_ns, deadline_ns) {
+            (0, 0) => HpcUpdate::PhaseBeginsUntil { alone_ns: UNKNOWN_NS, deadline_ns: UNKNOWN_NS },
+            (0, lasts_ns) => HpcUpdate::PhaseBeginsUntil { alone_ns: lasts_ns, deadline_ns: lasts_ns },
+            (alone_ns, 0) => HpcUpdate::PhaseBegins { alone_ns: alone_ns.max(SHORTEST_NS) },
+            _ => HpcUpdate::PhaseBeginsUntil { alone_ns: alone_ns.max(SHORTEST_NS), deadline_ns },
+        }
+    }
+
+    /// The next phases are expected so; see [`HpcUpdate::Expects`].
+    pub fn expects(in_ns: u64, io_ns: u64, compute_ns: u64, phases: u32) -> Self {
+        let (io_ns, compute_ns) = (io_ns.max(SHORTEST_NS), compute_ns.max(SHORTEST_NS));
+        HpcUpdate::Expects { in_ns, io_ns, compute_ns, phases }
+    }
+}
+
+impl From<Told> for HpcUpdate {
+    fn from(told: Told) -> Self {
+        match told {
+            Told::Joins(d) => {
+                HpcUpdate::joins(d.io_ns, d.compute_ns, d.phases, d.allowance_permille, d.weight)
+            }
+            Told::Expects { in_ns, expected: e } => {
+                HpcUpdate::expects(in_ns, e.io_ns, e.compute_ns, e.phases)
+            }
+            Told::Begins { alone_ns, deadline_ns, .. } => HpcUpdate::begins(alone_ns, deadline_ns),
+            Told::Left { left_ns } => HpcUpdate::PhaseLeft { left_ns },
+            Told::Ends => HpcUpdate::PhaseEnds,
+            Told::Leaves => HpcUpdate::Leaves,
+        }
+    }
 }
 
 /// What the machine hears.

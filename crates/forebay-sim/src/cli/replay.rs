@@ -25,7 +25,7 @@ use super::{Output, ReplayArgs, say};
 use crate::error::{Error, Result};
 use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, MEMORY, Scenario, WORLD};
 use crate::trace::{ACCESS, LAWS, NODE, SCHEMA, STAGES, VERSION};
-use crate::{burst, cluster, colocate, memory, world};
+use crate::{burst, cluster, colocate, knowledge, memory, world};
 
 #[derive(Deserialize)]
 struct Header {
@@ -252,7 +252,11 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Machines> {
     let machines = match scenario(kind, setup, lines)? {
         Scenario::Colocation(setup) => {
             let divider = bandwidth::policy(&setup.bandwidth).map_err(Error::Usage)?;
-            vec![replayed(STAGES, Stages::new(setup.stages()?)), replayed("bandwidth", Divider::new(divider))]
+            vec![
+                replayed(STAGES, Stages::new(setup.stages()?)),
+                replayed("bandwidth", Divider::new(divider)),
+                replayed(knowledge::PHASES, knowledge::board()),
+            ]
         }
         Scenario::Memory(setup) => vec![replayed(MEMORY, memory::controller(&setup)?)],
         Scenario::Cluster(setup) => {

@@ -13,6 +13,7 @@ use forebay_policy::stage::{self, Rules, SPLIT_WORK_MAX};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::knowledge::Knowledge;
 
 mod bound;
 mod outcome;
@@ -47,9 +48,17 @@ pub struct HpcSpec {
     pub io_first: bool,
     /// When its phases begin.
     pub arrivals: Arrivals,
+    /// What planners know of them. Older records do not know of it.
+    #[serde(default, skip_serializing_if = "Knowledge::is_default")]
+    pub knowledge: Knowledge,
 }
 
 impl HpcSpec {
+    /// I/O time of phase `number` (from 0) alone, in ns.
+    pub fn io_of(&self, number: u32) -> u64 {
+        self.arrivals.io_ns(number).unwrap_or(self.io_ns)
+    }
+
     /// Part of the time that its phases take.
     pub fn busy(&self) -> f64 {
         self.io_ns as f64 / (self.io_ns + self.compute_ns).max(1) as f64

@@ -24,6 +24,7 @@ use super::{between, by_order};
 use crate::colocate::{Arrivals, FetchSpan, HpcSpec, JobSpec, Outcome, PhaseOutcome, Setup, simulate};
 use crate::error::Result;
 use crate::estimate::Estimate;
+use crate::knowledge::Knowledge;
 use crate::trace::Trace;
 
 const GB: f64 = 1e9;
@@ -41,6 +42,10 @@ pub struct Family {
     pub allowance: f64,
     /// How phases divide the file system.
     pub bandwidth: String,
+    /// Each compute time differs from the mean by up to this part, evenly: 0.11 for 11 %.
+    pub period_error: f64,
+    /// What planners know of phases.
+    pub knowledge: Knowledge,
 }
 
 fn ns(seconds: f64) -> u64 {
@@ -48,6 +53,12 @@ fn ns(seconds: f64) -> u64 {
 }
 
 impl Family {
+    /// Clusters whose phases come as declared and share the file system fairly.
+    pub fn new(seed: u64, allowance: f64) -> Self {
+        let (bandwidth, knowledge) = ("fair-share".into(), Knowledge::default());
+        Family { seed, allowance, bandwidth, period_error: 0.0, knowledge }
+    }
+
     /// Cluster `number` under `policy`.
     pub fn cluster(&self, number: u64, policy: &str) -> Setup {
         let mut rng = Rng::new(self.seed).fork(number);
@@ -117,7 +128,11 @@ impl Family {
             processes: 1 << rng.below(3),
             starts_ns: ns(between(rng, 0.0, 100.0)),
             io_first: false,
-            arrivals: Arrivals::Periodic,
+            arrivals: match self.period_error {
+                0.0 => Arrivals::Periodic,
+                spread => Arrivals::Jittered { spread },
+            },
+            knowledge: self.knowledge,
         }
     }
 }

@@ -170,6 +170,7 @@ fn alone_s(setup: &Setup, supply: &Supply, job: &JobSpec) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::knowledge::Knowledge;
 
     #[test]
     fn bytes_come_after_the_last_phase_that_takes_them() {
@@ -196,6 +197,7 @@ mod tests {
             starts_ns: 0,
             io_first: false,
             arrivals: Arrivals::Periodic,
+            knowledge: Knowledge::default(),
         };
         let all = [hpc(90, 10), hpc(1000, 7)];
         assert!((ends_by_s(&all, 0, 0) - 101.0).abs() < 1e-9);

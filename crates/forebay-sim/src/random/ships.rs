@@ -24,6 +24,7 @@ use crate::arrivals::Arrivals;
 use crate::cluster::{self, JobSpec, Placement, Reduce, Shipping, Shuffle};
 use crate::colocate::HpcSpec;
 use crate::error::Result;
+use crate::knowledge::Knowledge;
 use crate::trace::Trace;
 use crate::world::{Setup, simulate};
 
@@ -103,6 +104,7 @@ pub fn system(seed: u64, number: u64, policy: &str) -> Setup {
             starts_ns: 0,
             io_first: false,
             arrivals: Arrivals::Periodic,
+            knowledge: Knowledge::default(),
         }
     });
     let seed = rng.next_u64();

@@ -84,7 +84,7 @@ fn never(id: String, unit: &str, count: usize) -> Record {
 }
 
 fn planners(seed: u64) -> Result<Vec<Record>> {
-    let family = clusters::Family { seed, allowance: 0.05, bandwidth: "fair-share".into() };
+    let family = clusters::Family::new(seed, 0.05);
     let made = |policy: &str| all(CLUSTERS, |number| Made::of(&family.cluster(number, policy)));
     let ours = made("forebay")?;
     let mut records = Vec::new();

@@ -8,6 +8,7 @@ use super::eley::system;
 use crate::colocate::{Arrivals, HpcSpec, Outcome, Setup, simulate};
 use crate::error::Result;
 use crate::estimate::{Difference, Estimate};
+use crate::knowledge::Knowledge;
 use crate::plot::bars::Bars;
 use crate::report::{Record, Report};
 use crate::trace::Trace;
@@ -43,6 +44,7 @@ fn setup(policy: &str, seed: u64) -> Setup {
             starts_ns: (rng.unit() * period_s * 1e9) as u64,
             io_first: false,
             arrivals: Arrivals::Jittered { spread: 0.25 },
+            knowledge: Knowledge::default(),
         });
     }
     setup

@@ -10,6 +10,7 @@ use crate::cluster::{self, JobOutcome, JobSpec, Outcome, Placement, Reduce, Setu
 use crate::colocate::HpcSpec;
 use crate::error::Result;
 use crate::estimate::Estimate;
+use crate::knowledge::Knowledge;
 use crate::parallel::{in_parallel, threads};
 use crate::report::{Record, Report, number};
 use crate::trace::Trace;
@@ -272,6 +273,7 @@ fn shipped(spec: JobSpec, io_share: f64) -> Result<world::Outcome> {
         starts_ns: 0,
         io_first: false,
         arrivals: Arrivals::Periodic,
+        knowledge: Knowledge::default(),
     }];
     let (buffers, memory, horizon_ns) = (None, None, None);
     let setup = world::Setup { cluster, buffers, hpc, memory, faults: Vec::new(), seed: 0, horizon_ns };

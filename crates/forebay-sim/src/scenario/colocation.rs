@@ -2,6 +2,7 @@
 
 use forebay_model::profile::Profile;
 use forebay_policy::bandwidth;
+use forebay_policy::phases::EARLIER_MAX;
 use forebay_policy::planner::{self, Config};
 
 use super::darshan::{self, Moved};
@@ -11,6 +12,7 @@ use super::{GB, MAX_GB, MAX_S, Names, arrivals, for_ns, horizon_ns, ns};
 use crate::arrivals::Arrivals;
 use crate::colocate::{HpcSpec, JobSpec, MemoryChange, NODES_MAX, NodeFault, Setup};
 use crate::error::{Error, Result};
+use crate::knowledge::Knowledge;
 
 /// As many as there may be phases; each costs memory.
 const MAX_WAVES: f64 = 1e4;
@@ -107,10 +109,21 @@ pub fn hpc(s: &Section<'_>, pfs_bytes_per_s: f64, names: &mut Names) -> Result<H
         starts_ns: ns(s.number("starts_s", 0.0, MAX_S, Some(0.0))?),
         io_first: habit.io_first,
         arrivals: habit.arrivals,
+        knowledge: knowledge(s)?,
     };
     s.done()?;
     names.add(s, "name", &spec.name)?;
     Ok(spec)
+}
+
+/// What planners know of the job's phases.
+fn knowledge(s: &Section<'_>) -> Result<Knowledge> {
+    let text = s.choice("knowledge", &Knowledge::ALL.map(|k| k.0), Some(Knowledge::ALL[0].0))?;
+    let knowledge = Knowledge::called(&text).unwrap_or_default();
+    match (s.has("earlier"), knowledge.is_predicted()) {
+        (true, false) => Err(s.error("earlier", "knowledge = \"predicted\" is needed with it")),
+        _ => Ok(knowledge.with_earlier(s.whole("earlier", 0, EARLIER_MAX as u64, Some(0))? as u32)),
+    }
 }
 
 fn habit(s: &Section<'_>, pfs_bytes_per_s: f64) -> Result<Habit> {

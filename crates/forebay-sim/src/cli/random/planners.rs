@@ -1,12 +1,14 @@
 //! Planners on random clusters: one against each of the others.
 
 use clap::Args;
+use forebay_policy::phases::EARLIER_MAX;
 use forebay_policy::planner;
 
 use super::super::{Output, say, table};
 use super::{Systems, TEST};
 use crate::error::Result;
 use crate::estimate::Estimate;
+use crate::knowledge::Knowledge;
 use crate::random::clusters::{Against, Family, Made, equal_shares_s};
 use crate::random::{bound, deadline_bound};
 
@@ -24,6 +26,16 @@ pub struct PlannersArgs {
     /// How HPC phases divide the file system
     #[arg(long, default_value = "fair-share")]
     bandwidth: String,
+    /// Each compute time between phases differs from its mean by up to this part, in percent
+    #[arg(long, default_value_t = 0.0, value_parser = share)]
+    period_error: f64,
+    /// What planners know of coming phases: the means as declared, what is predicted from earlier
+    /// ones, or when the next begins; but for `declared`, also how that compares with `true`
+    #[arg(long, default_value = "declared", value_parser = knowledge)]
+    knowledge: Knowledge,
+    /// With `predicted`: so many phases of an earlier run of each HPC job are known
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=EARLIER_MAX as i64))]
+    earlier: u32,
 }
 
 const COLUMNS: [&str; 18] = [
@@ -46,6 +58,8 @@ const COLUMNS: [&str; 18] = [
     "in_time_bound_percent",
     "in_time_reached_percent",
 ];
+/// How that compares with true knowledge.
+const TRUE_COLUMNS: [&str; 3] = ["true_change_percent", "of_true_percent", "kept_of_true_percent"];
 /// The row of the best of the others.
 const BEST: &str = "best-in-time";
 const ROW_COLUMNS: [&str; 7] =
@@ -59,6 +73,15 @@ fn percent(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
+fn share(text: &str) -> std::result::Result<f64, String> {
+    percent(text).ok().filter(|percent| *percent <= 100.0).ok_or_else(|| "from 0 to 100".into())
+}
+
+fn knowledge(text: &str) -> std::result::Result<Knowledge, String> {
+    let names = Knowledge::ALL.map(|k| k.0).join(", ");
+    Knowledge::called(text).ok_or_else(|| format!("one of {names} is needed"))
+}
+
 pub fn planners(args: &PlannersArgs, out: &mut Output<'_>) -> Result<()> {
     let names: Vec<&str> = planner::POLICIES.iter().map(|p| p.0).collect();
     let policies = args.systems.policies(&names)?;
@@ -66,15 +89,31 @@ pub fn planners(args: &PlannersArgs, out: &mut Output<'_>) -> Result<()> {
     let family = family(args);
     // The policy in question comes first.
     let of = |number: u64| -> Result<Cluster> {
-        let policies = [&args.policy].into_iter().chain(&others);
-        let made = policies.map(|policy| Made::of(&family.cluster(number, policy))).collect::<Result<_>>()?;
+        let made_by = |family: &Family| {
+            let policies = [&args.policy].into_iter().chain(&others);
+            policies.map(|policy| Made::of(&family.cluster(number, policy))).collect::<Result<Vec<_>>>()
+        };
+        let made = made_by(&family)?;
+        let true_family = Family { knowledge: Knowledge::True, ..family.clone() };
+        let made_if_true = if args.is_uncertain() { made_by(&true_family)? } else { Vec::new() };
         let cluster = family.cluster(number, &args.policy);
         let least_s = [bound::map_s(&cluster), deadline_bound::map_s(&cluster)];
-        Ok(Cluster { number, made, shares_s: equal_shares_s(&cluster)?, least_s })
+        Ok(Cluster { number, made, made_if_true, shares_s: equal_shares_s(&cluster)?, least_s })
     };
     let clusters = args.systems.run(of)?;
     args.systems.write(&ROW_COLUMNS, || rows(&family, &args.policy, &others, &clusters))?;
     summary(args, &others, &clusters, out)
+}
+
+impl PlannersArgs {
+    /// Whether planners expect phases otherwise than they come.
+    fn is_uncertain(&self) -> bool {
+        match self.knowledge {
+            Knowledge::Declared => self.period_error > 0.0,
+            Knowledge::Predicted { .. } => true,
+            Knowledge::True => false,
+        }
+    }
 }
 
 /// A cluster.
@@ -82,6 +121,8 @@ struct Cluster {
     number: u64,
     /// What each policy made of it.
     made: Vec<Made>,
+    /// The same with true knowledge, if that makes a difference.
+    made_if_true: Vec<Made>,
     /// Map times on equal shares.
     shares_s: Vec<f64>,
     /// No planner has a smaller sum of map times, and none with which every phase is in time beside
@@ -137,7 +178,12 @@ fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &m
     let row = |name: &str, of: usize, middle: Vec<String>| {
         row_of(name, clusters.iter().map(|c| (c, &c.made[of])).collect(), middle)
     };
-    let mut rows = vec![[row(&args.policy, 0, vec!["-".into(); 8]), vec!["-".into(); 4]].concat()];
+    let if_true = |of: usize, change: Option<f64>| match args.is_uncertain() {
+        true => true_cells(clusters, of, change).to_vec(),
+        false => Vec::new(),
+    };
+    let ours = row(&args.policy, 0, vec!["-".into(); 8]);
+    let mut rows = vec![[ours, vec!["-".into(); 4], if_true(0, None)].concat()];
     let mut worst = Vec::new();
     for (o, other) in others.iter().enumerate() {
         let mut against = Against::default();
@@ -149,12 +195,17 @@ fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &m
             [format!("{bound:.2}"), format!("{reached:.1}")]
         };
         let bounds = [of_bound(0), of_bound(1)].concat();
-        rows.push([row(other, o + 1, cells(&against)), bounds].concat());
+        let change = against.change_percent().mean;
+        rows.push([row(other, o + 1, cells(&against)), bounds, if_true(o + 1, Some(change))].concat());
         worst.extend(against.slower_for_nothing.first().and(against.worst_for_nothing).map(|(_, number)| {
-            let PlannersArgs { policy, allowance_percent, bandwidth, systems } = args;
+            let PlannersArgs { policy, allowance_percent, bandwidth, period_error, knowledge, earlier, systems } = args;
             let seed = systems.seed;
+            let phases = match (*period_error > 0.0, knowledge.is_default()) {
+                (false, true) => String::new(),
+                _ => format!(" --period-error {period_error} --knowledge {} --earlier {earlier}", knowledge.name()),
+            };
             format!(
-                "worst against {other} without fewer missed deadlines: forebay sim random planners --policy {policy} --policies {other} --seed {seed} --allowance-percent {allowance_percent} --bandwidth {bandwidth} --first {number} --count 1"
+                "worst against {other} without fewer missed deadlines: forebay sim random planners --policy {policy} --policies {other} --seed {seed} --allowance-percent {allowance_percent} --bandwidth {bandwidth}{phases} --first {number} --count 1"
             )
         }));
     }
@@ -162,10 +213,12 @@ fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &m
     if !best.is_empty() {
         let mut against = Against::default();
         best.iter().for_each(|(c, made)| against.add(c.number, &c.made[0], made));
-        rows.push([row_of(BEST, best, cells(&against)), vec!["-".into(); 4]].concat());
+        let rest = vec!["-".into(); rows[0].len() - 14];
+        rows.push([row_of(BEST, best, cells(&against)), rest].concat());
     }
-    args.systems.summarize(&COLUMNS, &rows)?;
-    table(out, &COLUMNS, &rows)?;
+    let columns = [&COLUMNS[..], if args.is_uncertain() { &TRUE_COLUMNS } else { &[] }].concat();
+    args.systems.summarize(&columns, &rows)?;
+    table(out, &columns, &rows)?;
     if out.json {
         return Ok(());
     }
@@ -188,8 +241,31 @@ fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &m
             "{BEST}: the best of them in each cluster that misses no more deadlines than {policy}, in all and beside a fetch; only clusters that have one"
         ),
     )?;
+    if args.is_uncertain() {
+        say(
+            out,
+            "true_change_percent: the change if both know when phases begin; of_true_percent: the change in percent of that; kept_of_true_percent: deadlines kept, in percent of those that the same policy keeps then",
+        )?;
+    }
     say(out, TEST)?;
     worst.iter().try_for_each(|line| say(out, line))
+}
+
+/// What policy `of` makes with true knowledge, against which `change` is that of the policy in
+/// question.
+fn true_cells(clusters: &[Cluster], of: usize, change: Option<f64>) -> [String; 3] {
+    let kept = |made: &dyn Fn(&Cluster) -> &Made| -> usize {
+        clusters.iter().map(made).map(|made| made.phases - made.missed).sum()
+    };
+    let kept = 100.0 * kept(&|c| &c.made[of]) as f64 / kept(&|c| &c.made_if_true[of]) as f64;
+    let mut against = Against::default();
+    clusters.iter().for_each(|c| against.add(c.number, &c.made_if_true[0], &c.made_if_true[of]));
+    let if_true = against.change_percent().mean;
+    let [if_true, share] = match change {
+        Some(change) => [format!("{if_true:.2}"), format!("{:.1}", 100.0 * change / if_true)],
+        None => ["-".into(), "-".into()],
+    };
+    [if_true, share, format!("{kept:.2}")]
 }
 
 /// The middle columns of a policy's row.
@@ -214,5 +290,7 @@ fn family(args: &PlannersArgs) -> Family {
         seed: args.systems.seed,
         allowance: args.allowance_percent / 100.0,
         bandwidth: args.bandwidth.clone(),
+        period_error: args.period_error / 100.0,
+        knowledge: args.knowledge.with_earlier(args.earlier),
     }
 }

@@ -9,6 +9,7 @@ use forebay_model::profile::Setting;
 use forebay_model::rng::Rng;
 use forebay_policy::bandwidth::{self, Divider};
 use forebay_policy::machine::Nanos;
+use forebay_policy::phases;
 use forebay_policy::planner::{ActionKind, Decision};
 use forebay_policy::stage::Stages;
 use forebay_policy::stage::event::{Action, Event, File, HpcUpdate, JobUpdate, Part, Split};
@@ -19,6 +20,7 @@ use super::{HpcSpec, JobSpec, NodeFault, Setup};
 use crate::driver::{Driver, Record};
 use crate::error::{Error, Result};
 use crate::event_loop::{Limits, RunStats, Stop, World, run};
+use crate::knowledge::{Knowledge, Observer, REPORT_NS, Updates, opens};
 use crate::pace::Paces;
 use crate::queue::EventQueue;
 use crate::trace::{STAGES, Trace};
@@ -28,12 +30,16 @@ use tier::{Of, Tier, fetched};
 const STAGE: u32 = 0;
 /// Where tasks run: not on the nodes of the tier.
 const HOST: &str = "compute";
+/// Number of the first stream of random numbers of earlier runs; those of jobs have lower ones.
+const EARLIER: u64 = 1 << 32;
 
 /// What happens by itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Happening {
     HpcStarts(usize),
     PhaseBegins(usize),
+    /// The phase of this number (from 1) reports its progress.
+    PhaseReports(usize, u32),
     JobStarts(usize),
     ComputeEnds(usize),
     Memory(u64),
@@ -41,6 +47,7 @@ pub(super) enum Happening {
     NodeReturns(u16),
     MachineWakes,
     DividerWakes,
+    ObserverWakes,
 }
 
 /// Notes in the trace, when a phase, a wave or a job is over or a node comes or goes: facts, not
@@ -95,6 +102,9 @@ pub(super) struct Colocation<'a> {
     pub record: &'a Record<'a>,
     stages: Driver<Stages>,
     divider: Driver<Divider>,
+    observer: Observer,
+    /// Bytes that have been read from the file system, as the observer was last told.
+    beside_bytes: f64,
     pub flows: Paces,
     pub hpc: Vec<Hpc>,
     pub jobs: Vec<Job>,
@@ -189,6 +199,8 @@ impl<'a> Colocation<'a> {
             record,
             stages,
             divider,
+            observer: Observer::new(),
+            beside_bytes: 0.0,
             flows: Paces::new(),
             hpc: setup.hpc.iter().enumerate().map(hpc).collect(),
             jobs: setup.jobs.iter().map(job).collect(),
@@ -296,46 +308,121 @@ impl<'a> Colocation<'a> {
         let hpc = &mut self.hpc[h];
         let (io_first, compute_ns) = (hpc.spec.io_first, hpc.spec.compute_ns);
         let first = hpc.spec.arrivals.first(now, io_first, compute_ns, &mut hpc.rng);
+        queue.at(first, Happening::PhaseBegins(h));
         let spec = &self.hpc[h].spec;
-        // The machine is told what a profile would say, not what was drawn.
+        let (io_ns, first_in_ns) = match spec.knowledge {
+            Knowledge::Predicted { .. } => {
+                let mut rng = Rng::new(self.setup.seed).fork(EARLIER + h as u64);
+                let opens = opens(h, spec, &mut rng, |io_ns| self.phase_bytes(io_ns));
+                return self.observe(now, opens, queue);
+            }
+            // What a profile would say, not what was drawn.
+            Knowledge::Declared => (spec.io_ns, if spec.io_first { 0 } else { spec.compute_ns }),
+            Knowledge::True => (spec.io_of(0), first.saturating_since(now)),
+        };
         let joins = HpcUpdate::Joins {
-            io_ns: spec.io_ns,
+            io_ns,
             compute_ns: spec.compute_ns,
             phases: spec.phases,
             allowance: spec.allowance,
             weight: spec.processes,
-            first_in_ns: if spec.io_first { 0 } else { spec.compute_ns },
+            first_in_ns,
         };
-        queue.at(first, Happening::PhaseBegins(h));
         self.tell_hpc(now, h, joins, queue);
+    }
+
+    /// The observer hears of an event, and the machine what it makes of that.
+    fn observe(&mut self, now: Nanos, event: phases::Event, queue: &mut EventQueue<Happening>) {
+        let updates = self.observer.tell(now, event, self.record);
+        self.observed(now, updates, queue);
+    }
+
+    fn observed(&mut self, now: Nanos, updates: Updates, queue: &mut EventQueue<Happening>) {
+        updates.into_iter().for_each(|(h, update)| self.tell_hpc(now, h, update, queue));
+        self.observer.arm(queue, Happening::ObserverWakes);
+    }
+
+    /// The observer hears what was read beside phases since the last time.
+    fn report_read(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
+        let bytes = (self.read_bytes(now) - self.beside_bytes) as u64;
+        self.beside_bytes += bytes as f64;
+        if bytes > 0 {
+            self.observe(now, phases::Event::Beside { bytes }, queue);
+        }
+    }
+
+    /// The observer hears how far the phase of job `h` is, of which so much I/O time alone is left.
+    fn report_phase(&mut self, now: Nanos, h: usize, left_ns: f64, queue: &mut EventQueue<Happening>) {
+        let Some(phase) = self.hpc[h].phase else { return };
+        self.report_read(now, queue);
+        let done = 1.0 - left_ns / phase.alone_ns as f64;
+        let bytes = (self.phase_bytes(phase.alone_ns) as f64 * done) as u64;
+        self.observe(now, phases::Event::Progress { job: h as u64, bytes }, queue);
+    }
+
+    fn phase_reports(&mut self, now: Nanos, h: usize, number: u32, queue: &mut EventQueue<Happening>) {
+        let Some(left_ns) = self.flows.left(now, h as u64).filter(|_| self.hpc[h].begun == number) else {
+            return;
+        };
+        self.report_phase(now, h, left_ns, queue);
+        queue.after(REPORT_NS, Happening::PhaseReports(h, number));
+    }
+
+    /// What a phase moves that takes so long alone.
+    fn phase_bytes(&self, alone_ns: u64) -> u64 {
+        ((alone_ns as f64 * 1e-9 * self.setup.planner.pfs_bytes_per_s) as u64).max(1)
     }
 
     fn phase_begins(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
         let hpc = &mut self.hpc[h];
-        let alone_ns = hpc.spec.arrivals.io_ns(hpc.begun).unwrap_or(hpc.spec.io_ns);
+        let alone_ns = hpc.spec.io_of(hpc.begun);
         let deadline = now + (alone_ns as f64 * (1.0 + hpc.spec.allowance)) as u64;
         hpc.begun += 1;
         hpc.phase = Some(PhaseOutcome { begin_ns: now.0, end_ns: now.0, alone_ns, deadline_ns: deadline.0 });
+        let (begun, knowledge) = (hpc.begun, hpc.spec.knowledge);
         let (weight, period_ns) = (f64::from(hpc.spec.processes), alone_ns + hpc.spec.compute_ns);
         self.flows.start(now, h as u64, alone_ns as f64);
         self.divide(now, bandwidth::Event::PhaseBegins { hpc: h as u32, weight, period_ns }, queue);
-        self.tell_hpc(now, h, HpcUpdate::PhaseBegins { alone_ns }, queue);
+        if knowledge.is_predicted() {
+            self.report_read(now, queue);
+            let begins =
+                phases::Event::Begins { job: h as u64, bytes: self.phase_bytes(alone_ns), deadline_ns: 0 };
+            self.observe(now, begins, queue);
+            queue.after(REPORT_NS, Happening::PhaseReports(h, begun));
+        } else {
+            self.tell_hpc(now, h, HpcUpdate::PhaseBegins { alone_ns }, queue);
+        }
     }
 
     fn phase_ends(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
+        let knowledge = self.hpc[h].spec.knowledge;
+        if knowledge.is_predicted() {
+            self.report_phase(now, h, 0.0, queue);
+        }
         let Some(mut phase) = self.hpc[h].phase.take() else { return };
         phase.end_ns = now.0;
         self.hpc[h].done.phases.push(phase);
         let note = Note::Phase { late: phase.missed(), slowdown: phase.slowdown() };
         self.record.note(now, &format!("hpc/{h}"), &note);
         self.divide(now, bandwidth::Event::PhaseEnds { hpc: h as u32 }, queue);
-        self.tell_hpc(now, h, HpcUpdate::PhaseEnds, queue);
-        if self.hpc[h].begun < self.hpc[h].spec.phases {
-            let hpc = &mut self.hpc[h];
-            let at = hpc.spec.arrivals.next(now, hpc.begun, hpc.spec.compute_ns, &mut hpc.rng);
-            queue.at(at, Happening::PhaseBegins(h));
-        } else {
-            self.tell_hpc(now, h, HpcUpdate::Leaves, queue);
+        match knowledge {
+            Knowledge::Predicted { .. } => self.observe(now, phases::Event::Ends(h as u64), queue),
+            _ => self.tell_hpc(now, h, HpcUpdate::PhaseEnds, queue),
+        }
+        let hpc = &mut self.hpc[h];
+        let phases = hpc.spec.phases - hpc.begun;
+        if phases == 0 {
+            return match knowledge {
+                Knowledge::Predicted { .. } => self.observe(now, phases::Event::Closes(h as u64), queue),
+                _ => self.tell_hpc(now, h, HpcUpdate::Leaves, queue),
+            };
+        }
+        let at = hpc.spec.arrivals.next(now, hpc.begun, hpc.spec.compute_ns, &mut hpc.rng);
+        queue.at(at, Happening::PhaseBegins(h));
+        if knowledge == Knowledge::True {
+            let (in_ns, io_ns) = (at.saturating_since(now), hpc.spec.io_of(hpc.begun));
+            let expects = HpcUpdate::Expects { in_ns, io_ns, compute_ns: hpc.spec.compute_ns, phases };
+            self.tell_hpc(now, h, expects, queue);
         }
     }
 
@@ -424,6 +511,7 @@ impl World for Colocation<'_> {
         match event {
             Happening::HpcStarts(h) => self.hpc_starts(now, h, queue),
             Happening::PhaseBegins(h) => self.phase_begins(now, h, queue),
+            Happening::PhaseReports(h, number) => self.phase_reports(now, h, number, queue),
             Happening::JobStarts(j) => self.job_starts(now, j, queue),
             Happening::ComputeEnds(j) => self.compute_ends(now, j, queue),
             Happening::Memory(bytes) => {
@@ -441,6 +529,10 @@ impl World for Colocation<'_> {
             }
             Happening::DividerWakes => {
                 self.divider.wake(now, self.record);
+            }
+            Happening::ObserverWakes => {
+                let updates = self.observer.wake(now, self.record);
+                self.observed(now, updates, queue);
             }
         }
     }

@@ -71,6 +71,8 @@ pub struct Tier {
     spans: Vec<FetchSpan>,
     peak_bytes: u64,
     overbooked_bytes: u64,
+    /// Bytes that were read from the file system, as far as they are booked.
+    read_bytes: f64,
     speeds: Vec<f64>,
 }
 
@@ -129,6 +131,7 @@ impl Colocation<'_> {
         let left = self.flows.left(now, flow(of)).unwrap_or(0.0);
         let moved = (fetch.left - left).max(0.0);
         fetch.left = left;
+        self.tier.read_bytes += moved;
         self.jobs[of.0].left[of.1 as usize] = left;
         if fetch.setting.is_none() {
             self.jobs[of.0].done.waves[of.1 as usize].direct_bytes += moved;
@@ -195,6 +198,13 @@ impl Colocation<'_> {
         let moving = self.tier.moving.iter().filter(|(_, fetch)| fetch.setting.is_some());
         let moved = moving.map(|(of, f)| f.left - self.flows.left(now, flow(*of)).unwrap_or(0.0));
         (came + moved.sum::<f64>(), self.tier.unheld.values().map(|(_, bytes)| bytes).sum())
+    }
+
+    /// Bytes that were read from the file system so far.
+    pub fn read_bytes(&self, now: Nanos) -> f64 {
+        let moving = self.tier.moving.iter();
+        let moved = moving.map(|(of, f)| f.left - self.flows.left(now, flow(*of)).unwrap_or(0.0));
+        self.tier.read_bytes + moved.map(|bytes| bytes.max(0.0)).sum::<f64>()
     }
 
     /// To be called before anything is freed. A fetch may not fetch more than there was memory

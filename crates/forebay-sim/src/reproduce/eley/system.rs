@@ -24,6 +24,7 @@ use forebay_model::profile::{Curve, Profile, Separable, Setting};
 use forebay_policy::planner::{Config, DirectStrain};
 
 use crate::colocate::{Arrivals, HpcSpec, JobSpec, Setup};
+use crate::knowledge::Knowledge;
 
 /// Bytes in a gigabyte, as the paper counts.
 pub const GB: f64 = 1e9;
@@ -116,6 +117,7 @@ pub fn cell(policy: &str, hpc: usize, app: usize, allowance: f64) -> Setup {
             starts_ns: 0,
             io_first: false,
             arrivals: Arrivals::Periodic,
+            knowledge: Knowledge::default(),
         }],
         jobs: vec![JobSpec {
             name: format!("application {}", app + 1),
