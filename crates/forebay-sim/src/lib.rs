@@ -14,7 +14,7 @@
 //! | [`driver`] | drives one policy machine and records what it was told and what it decided |
 //! | [`trace`] | the record of a run: JSON lines with a schema version |
 //! | [`arrivals`] | when the next phase of a job begins |
-//! | [`knowledge`] | what planners know of that |
+//! | [`colocate::knowledge`] | what planners know of the phases of HPC jobs |
 //! | [`broadcast`] | many nodes that read one file at the same time |
 //! | [`burst`] | jobs that write their steps to shared burst buffer nodes |
 //! | [`cluster`] | nodes that run Spark's tasks before a file system of several servers |
@@ -51,7 +51,6 @@ pub mod estimate;
 pub mod event_loop;
 pub mod figure;
 pub mod kinds;
-pub mod knowledge;
 pub mod maxmin;
 pub mod memory;
 pub mod pace;

@@ -3,8 +3,8 @@
 
 use clap::Parser;
 use forebay_sim::cli::{SimArgs, sim};
+use forebay_sim::colocate::knowledge::Knowledge;
 use forebay_sim::colocate::{Arrivals, Outcome, Setup, simulate};
-use forebay_sim::knowledge::Knowledge;
 use forebay_sim::random::clusters::{Family, Made};
 use forebay_sim::reproduce::eley::system::cell;
 use forebay_sim::trace::{SharedBuffer, Trace};

@@ -22,10 +22,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Output, ReplayArgs, say};
+use crate::colocate::knowledge;
 use crate::error::{Error, Result};
 use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, MEMORY, Scenario, WORLD};
 use crate::trace::{ACCESS, LAWS, NODE, SCHEMA, STAGES, VERSION};
-use crate::{burst, cluster, colocate, knowledge, memory, world};
+use crate::{burst, cluster, colocate, memory, world};
 
 #[derive(Deserialize)]
 struct Header {

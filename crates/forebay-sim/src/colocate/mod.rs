@@ -13,9 +13,10 @@ use forebay_policy::stage::{self, Rules, SPLIT_WORK_MAX};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::knowledge::Knowledge;
+use knowledge::Knowledge;
 
 mod bound;
+pub mod knowledge;
 mod outcome;
 pub mod view;
 mod world;

@@ -21,10 +21,10 @@ use forebay_model::rng::Rng;
 use forebay_policy::planner::{Config, DirectStrain};
 
 use super::{between, by_order};
+use crate::colocate::knowledge::Knowledge;
 use crate::colocate::{Arrivals, FetchSpan, HpcSpec, JobSpec, Outcome, PhaseOutcome, Setup, simulate};
 use crate::error::Result;
 use crate::estimate::Estimate;
-use crate::knowledge::Knowledge;
 use crate::trace::Trace;
 
 const GB: f64 = 1e9;

@@ -170,7 +170,7 @@ fn alone_s(setup: &Setup, supply: &Supply, job: &JobSpec) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::knowledge::Knowledge;
+    use crate::colocate::knowledge::Knowledge;
 
     #[test]
     fn bytes_come_after_the_last_phase_that_takes_them() {

@@ -23,8 +23,8 @@ use super::{between, by_order};
 use crate::arrivals::Arrivals;
 use crate::cluster::{self, JobSpec, Placement, Reduce, Shipping, Shuffle};
 use crate::colocate::HpcSpec;
+use crate::colocate::knowledge::Knowledge;
 use crate::error::Result;
-use crate::knowledge::Knowledge;
 use crate::trace::Trace;
 use crate::world::{Setup, simulate};
 

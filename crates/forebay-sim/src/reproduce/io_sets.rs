@@ -5,10 +5,10 @@
 use forebay_model::rng::Rng;
 
 use super::eley::system;
+use crate::colocate::knowledge::Knowledge;
 use crate::colocate::{Arrivals, HpcSpec, Outcome, Setup, simulate};
 use crate::error::Result;
 use crate::estimate::{Difference, Estimate};
-use crate::knowledge::Knowledge;
 use crate::plot::bars::Bars;
 use crate::report::{Record, Report};
 use crate::trace::Trace;

@@ -8,9 +8,9 @@
 
 use crate::cluster::{self, JobOutcome, JobSpec, Outcome, Placement, Reduce, Setup, Shipping, Shuffle};
 use crate::colocate::HpcSpec;
+use crate::colocate::knowledge::Knowledge;
 use crate::error::Result;
 use crate::estimate::Estimate;
-use crate::knowledge::Knowledge;
 use crate::parallel::{in_parallel, threads};
 use crate::report::{Record, Report, number};
 use crate::trace::Trace;

@@ -6,9 +6,9 @@ use forebay_policy::planner;
 
 use super::super::{Output, say, table};
 use super::{Systems, TEST};
+use crate::colocate::knowledge::Knowledge;
 use crate::error::Result;
 use crate::estimate::Estimate;
-use crate::knowledge::Knowledge;
 use crate::random::clusters::{Against, Family, Made, equal_shares_s};
 use crate::random::{bound, deadline_bound};
 

@@ -23,8 +23,8 @@ use forebay_model::forecast::Division;
 use forebay_model::profile::{Curve, Profile, Separable, Setting};
 use forebay_policy::planner::{Config, DirectStrain};
 
+use crate::colocate::knowledge::Knowledge;
 use crate::colocate::{Arrivals, HpcSpec, JobSpec, Setup};
-use crate::knowledge::Knowledge;
 
 /// Bytes in a gigabyte, as the paper counts.
 pub const GB: f64 = 1e9;
