@@ -30,7 +30,7 @@ impl Recorded {
     }
 
     /// Compares with what was recorded for `number`.
-    fn is_as_recorded(self, kind: &str, number: u32) {
+    fn compare_with_recorded(self, kind: &str, number: u32) {
         let name = format!("tests/recorded/{kind}-{number}.txt");
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(&name);
         if std::env::var_os("FOREBAY_RECORD").is_some() && !path.exists() {
@@ -82,7 +82,7 @@ fn messages_of_clients() {
         .add("HpcJobs", &Reply::HpcJobs(vec![HpcStatus::default()]))
         .add("Text", &Reply::Text("t".into()))
         .add("status", &Status::default())
-        .is_as_recorded("client", PROTOCOL);
+        .compare_with_recorded("client", PROTOCOL);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn messages_of_agents_and_coordinators() {
         .add("Holder", &ToAgent::Holder { ask: 1, node: "n".into(), before: "b".into() })
         .add("Limits", &ToAgent::Limits(Vec::new()))
         .add("Logs", &ToAgent::Logs { ask: 1, filter: Ok("info".into()) })
-        .is_as_recorded("cluster", CLUSTER_PROTOCOL);
+        .compare_with_recorded("cluster", CLUSTER_PROTOCOL);
 }
 
 #[test]
@@ -152,5 +152,5 @@ fn messages_of_peers() {
         .add("Welcome", &PeerReply::Welcome { protocol: PEER_PROTOCOL, refusal: "r".into() })
         .add("Missing", &PeerReply::NotYet)
         .add("Refused", &PeerReply::Refused("r".into()))
-        .is_as_recorded("peer", PEER_PROTOCOL);
+        .compare_with_recorded("peer", PEER_PROTOCOL);
 }

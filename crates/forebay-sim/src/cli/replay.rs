@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Output, ReplayArgs, say};
-use crate::colocate::knowledge;
+use crate::colocate::observer;
 use crate::error::{Error, Result};
 use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, MEMORY, Scenario, WORLD};
 use crate::trace::{ACCESS, LAWS, NODE, SCHEMA, STAGES, VERSION};
@@ -256,7 +256,7 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Machines> {
             vec![
                 replayed(STAGES, Stages::new(setup.stages()?)),
                 replayed("bandwidth", Divider::new(divider)),
-                replayed(knowledge::PHASES, knowledge::board()),
+                replayed(observer::PHASES, observer::board()),
             ]
         }
         Scenario::Memory(setup) => vec![replayed(MEMORY, memory::controller(&setup)?)],

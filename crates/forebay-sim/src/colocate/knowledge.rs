@@ -1,30 +1,6 @@
 //! What planners know of the coming I/O phases of an HPC job.
-//!
-//! A phase that begins is reported when it begins, whatever is known of the future. For jobs whose
-//! phases are predicted the product decides what planners hear: the board of an agent
-//! ([`forebay_policy::phases`]) learns lengths and periods from what the phases have moved so far.
-//! Nodes obey planners at once here, so the board's brake has nothing to add and is not modelled.
 
-use forebay_model::rng::Rng;
-use forebay_policy::machine::Nanos;
-use forebay_policy::phases::bursts::Burst;
-use forebay_policy::phases::{Action, Board, Config, Declared, Event};
-use forebay_policy::stage::event::HpcUpdate;
 use serde::{Deserialize, Serialize};
-
-use crate::colocate::HpcSpec;
-use crate::driver::{Driver, Record};
-use crate::queue::Agenda;
-
-/// Name of the board in a trace.
-pub const PHASES: &str = "phases";
-
-/// A phase whose job is predicted reports its progress this often, in ns. Agents do so more often;
-/// the board cuts phases off that report nothing for 2 s and last long.
-pub const REPORT_NS: u64 = 1_000_000_000;
-
-/// The board repeats what it tells other nodes after a third of it. There are none.
-const LEASE_NS: u64 = 3_600_000_000_000;
 
 /// What is known of the phases of a job that have not begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,73 +54,4 @@ impl Knowledge {
     pub fn is_default(&self) -> bool {
         *self == Knowledge::default()
     }
-}
-
-/// The board of the jobs whose phases are predicted.
-pub struct Observer(Driver<Board>);
-
-/// What planners are told, and of which job.
-pub type Updates = Vec<(usize, HpcUpdate)>;
-
-impl Observer {
-    /// Nothing observed yet.
-    pub fn new() -> Self {
-        Observer(Driver::new(PHASES, board()))
-    }
-
-    /// The board hears of an event.
-    pub fn tell(&mut self, now: Nanos, event: Event, record: &Record<'_>) -> Updates {
-        updates(self.0.tell(now, event, record))
-    }
-
-    /// As [`Driver::wake`].
-    pub fn wake(&mut self, now: Nanos, record: &Record<'_>) -> Updates {
-        updates(self.0.wake(now, record))
-    }
-
-    /// As [`Driver::arm`].
-    pub fn arm<E>(&mut self, queue: &mut impl Agenda<E>, event: E) {
-        self.0.arm(queue, event);
-    }
-}
-
-impl Default for Observer {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// A board that knows nothing.
-pub fn board() -> Board {
-    Board::new(Config { lease_ns: LEASE_NS, ..Config::default() })
-}
-
-fn updates(actions: Vec<Action>) -> Updates {
-    let told = actions.into_iter().filter_map(|action| match action {
-        Action::Tell(job, told) => Some((job as usize, told.into())),
-        Action::Brake(_) | Action::Spread | Action::CutOff { .. } => None,
-    });
-    told.collect()
-}
-
-/// Job `h` joins the board: each is of a user of its own. Of an earlier run, each phase took what
-/// it takes alone and moved `bytes_of` that.
-pub fn opens(h: usize, spec: &HpcSpec, rng: &mut Rng, bytes_of: impl Fn(u64) -> u64) -> Event {
-    let count = if let Knowledge::Predicted { earlier } = spec.knowledge { earlier } else { 0 };
-    let mut ended = Nanos(0);
-    let mut earlier = |number: u32| {
-        let (start, io_ns) = (spec.arrivals.next(ended, number, spec.compute_ns, rng), spec.io_of(number));
-        ended = start + io_ns;
-        Burst { start_ns: start.0, end_ns: ended.0, bytes: bytes_of(io_ns) }
-    };
-    let declared = Declared {
-        name: spec.name.clone(),
-        user: h as u32,
-        // Rounded down, but for what is rounding already.
-        allowance_permille: (spec.allowance * 1000.0 + 1e-6) as u32,
-        weight: spec.processes,
-        earlier: (0..count).map(&mut earlier).collect(),
-        ..Declared::default()
-    };
-    Event::Opens(h as u64, declared)
 }

@@ -17,6 +17,7 @@ use knowledge::Knowledge;
 
 mod bound;
 pub mod knowledge;
+pub mod observer;
 mod outcome;
 pub mod view;
 mod world;

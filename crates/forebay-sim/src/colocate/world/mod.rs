@@ -17,7 +17,8 @@ use serde::Serialize;
 
 use super::outcome::{DownSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, Unfinished, WaveOutcome};
 use super::{HpcSpec, JobSpec, NodeFault, Setup};
-use crate::colocate::knowledge::{Knowledge, Observer, REPORT_NS, Updates, opens};
+use crate::colocate::knowledge::Knowledge;
+use crate::colocate::observer::{Observer, REPORT_NS, Updates, opens};
 use crate::driver::{Driver, Record};
 use crate::error::{Error, Result};
 use crate::event_loop::{Limits, RunStats, Stop, World, run};
