@@ -1,7 +1,8 @@
 //! Sizes, rates and durations as people write them.
 //!
 //! One table of units serves sizes and rates: powers of ten (`kB`, `MB`, `GB`, `TB`) and of two
-//! (`KiB` ... `TiB`). A bare number is bytes, or seconds. Case matters only where it must not: `mb`
+//! (`KiB` ... `TiB`; `K`, `M` and `G` for short). What the agent's configuration accepts means the
+//! same here. A bare number is bytes, or seconds. Case matters only where it must not: `mb`
 //! is accepted as `MB`, but nothing is ever read as bits. Numbers may have a fraction (`0.2ms`,
 //! `1.5GiB`).
 
@@ -15,6 +16,9 @@ pub struct Rate {
 const SIZE_UNITS: &[(&str, u64)] = &[
     ("", 1),
     ("b", 1),
+    ("k", 1 << 10),
+    ("m", 1 << 20),
+    ("g", 1 << 30),
     ("kb", 1_000),
     ("mb", 1_000_000),
     ("gb", 1_000_000_000),

@@ -2,7 +2,7 @@
 //! file system has.
 
 use crate::common::{
-    Agent, MIB, Setup, SlowFs, assert_content, make_file, open_dir_in, read_all, text, wait_for,
+    Agent, MIB, Setup, SlowFs, assert_content, make_file, open_dir_in, read_all, text, used, wait_for,
 };
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -155,4 +155,42 @@ fn pages_of_an_agent_that_is_killed_again_and_again_are_right() {
         reader.join().unwrap();
     }
     node.read_all_files();
+}
+
+/// Pages of `agent` that were not in the memory, of the same reads: most of a few pages, some of any.
+fn misses(agent: &Agent, path: &Path) -> u64 {
+    let opened = agent.client().open(path).unwrap();
+    let (page, pages) = (64 << 10, FILES * FILE_BYTES / (64 << 10));
+    let mut buffer = vec![0; page as usize];
+    let mut random = 7_u64;
+    for read in 0..6_000_u64 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let any = (random >> 33) % pages;
+        let at = if read % 4 == 0 { any } else { any % (pages / 5) };
+        assert_eq!(opened.read_at(&mut buffer, at * page).unwrap(), buffer.len());
+    }
+    agent.counter("fetched_bytes") + agent.counter("from_disk_bytes")
+}
+
+#[test]
+fn the_memory_serves_as_many_reads_with_a_disk_below_it_but_for_what_the_disk_takes() {
+    let Some(pfs) = SlowFs::start() else { return };
+    let path = pfs.at("data");
+    make_file(&path, 1, FILES * FILE_BYTES);
+    let disk = open_dir_in("/var/tmp");
+    let with_disk = format!("disk = {:?}\ndisk_capacity = \"1GiB\"\n", disk.path().join("pages"));
+    // Bytes that were missing, and bytes of buffers.
+    let of = |tier: &str, capacity: u64| {
+        let setup = Setup { tier: tier.into(), page: 64 << 10, read_ahead: 0, ..Setup::new(&pfs.mount()) };
+        let agent = Agent::start(setup.capacity(capacity));
+        let buffers = used(&agent.status(), "buffers");
+        (misses(&agent, &path), buffers)
+    };
+    let capacity = 56 * MIB;
+    let (without, own) = of("", capacity);
+    assert!(without > FILES * FILE_BYTES / 2, "nothing was evicted: {without}");
+    let (_, buffers) = of(&with_disk, capacity);
+    assert!((1..=capacity / 16 + 4 * MIB).contains(&(buffers - own)), "the disk takes {}", buffers - own);
+    let (with, _) = of(&with_disk, capacity + buffers - own);
+    assert!(with as f64 <= without as f64 * 1.05, "{with} bytes were missing with a disk, {without} without");
 }
