@@ -54,8 +54,10 @@ pub fn disk(rig: &Rig) -> Result<Vec<Record>, String> {
     }
     let (mut pairs, mut from_disk) = (Vec::new(), 0);
     for run in 0..rig.runs {
-        drop(agent);
+        agent.restart_node();
         agent = start()?;
+        // It finds the pages of before in the background.
+        std::thread::sleep(Duration::from_secs(2));
         pairs.push((read(&agent, run % 2)?, device(&level, file_bytes)?));
         let status = agent.client().admin().status().map_err(|e| e.to_string())?;
         from_disk +=
