@@ -1,0 +1,1 @@
+//! Exact decisions in small cases, and what holds under random loads.
