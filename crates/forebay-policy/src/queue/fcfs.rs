@@ -32,10 +32,14 @@ pub fn begin(
     let mut placement = Placement::new();
     for (looked_at, &i) in order.iter().enumerate() {
         let demand = &waiting[i].demand;
-        if profile.earliest(now, demand, &mut placement) == now {
+        let start = profile.earliest(now, demand, &mut placement);
+        if start == now {
             profile.take(now, demand, &placement);
             decision.begin.push((i, placement.clone()));
-        } else if !passes {
+            continue;
+        }
+        decision.look_again(start);
+        if !passes {
             return looked_at;
         }
     }

@@ -152,6 +152,15 @@ pub struct Decision {
     pub begin: Vec<(usize, Placement)>,
     /// The job with a reservation, and when it begins at the latest if all estimates hold.
     pub promise: Option<(JobId, Nanos)>,
+    /// When another job may begin, even if nothing is released until then.
+    pub next: Option<Nanos>,
+}
+
+impl Decision {
+    /// A job may begin at `at`.
+    pub(crate) fn look_again(&mut self, at: Nanos) {
+        self.next = Some(self.next.map_or(at, |next| next.min(at)));
+    }
 }
 
 /// Who begins: the part that differs between policies.
@@ -231,6 +240,7 @@ pub struct Queue {
     waiting: Vec<Waiting>,
     held: BTreeMap<JobId, Held>,
     promise: Option<(JobId, Nanos)>,
+    next: Option<Nanos>,
 }
 
 impl Queue {
@@ -244,7 +254,14 @@ impl Queue {
         let make = make.ok_or_else(|| {
             format!("no queue policy is called '{}'; there are {}", config.policy, names.join(", "))
         })?;
-        Ok(Queue { policy: make(), config, waiting: Vec::new(), held: BTreeMap::new(), promise: None })
+        Ok(Queue {
+            policy: make(),
+            config,
+            waiting: Vec::new(),
+            held: BTreeMap::new(),
+            promise: None,
+            next: None,
+        })
     }
 
     fn advance(&mut self, job: JobId, stage: Stage) {
@@ -297,6 +314,9 @@ impl Queue {
         let profile = self.profile(now, out);
         let mut decision = self.policy.decide(now, &self.waiting, profile);
         self.promise = decision.promise;
+        // A stage-in begins before its nodes are free. Without one, each start is at a release.
+        let stages_in = self.waiting.iter().any(|waiting| waiting.demand.stage_in_ns > 0);
+        self.next = decision.next.filter(|_| stages_in);
         decision.begin.sort_unstable_by_key(|begun| begun.0);
         for (index, shares) in decision.begin.into_iter().rev() {
             let Waiting { job, demand, .. } = self.waiting.remove(index);
@@ -332,6 +352,14 @@ impl Machine for Queue {
                 self.held.remove(&job);
             }
         }
+        self.decide(now, out);
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.next
+    }
+
+    fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Action>) {
         self.decide(now, out);
     }
 

@@ -36,15 +36,15 @@ impl Plan {
         Plan { alpha, rng: Rng::new(SEED), scratch: Profile::default() }
     }
 
-    /// The objective of the plan that `order` makes, in seconds^alpha. `begins` hears of each job
-    /// that begins now.
-    fn score(
+    /// The objective of the plan that `order` makes, in seconds^alpha. `starts` hears of the
+    /// start of each job, and where its shares go.
+    pub(super) fn score(
         &mut self,
         now: Nanos,
         waiting: &[Waiting],
         order: &[usize],
         profile: &Profile,
-        mut begins: impl FnMut(usize, &Placement),
+        mut starts: impl FnMut(usize, Nanos, &Placement),
     ) -> f64 {
         self.scratch.copy(profile);
         let mut placement = Placement::new();
@@ -55,9 +55,7 @@ impl Plan {
             self.scratch.take(start, demand, &placement);
             let waits_s = start.saturating_since(*submitted) as f64 * 1e-9;
             sum += (0..self.alpha).fold(1.0, |power, _| power * waits_s);
-            if start == now {
-                begins(i, &placement);
-            }
+            starts(i, start, &placement);
         }
         sum
     }
@@ -69,7 +67,7 @@ impl Plan {
         let mut order: Vec<usize> = (0..waiting.len()).collect();
         let orders = if order.len() <= ALL_ORDERS { permutations(&mut order) } else { seeds(waiting) };
         for order in orders {
-            let score = self.score(now, waiting, &order, profile, |_, _| {});
+            let score = self.score(now, waiting, &order, profile, |_, _, _| {});
             worst = worst.max(score);
             if score < best.1 {
                 best = (order, score);
@@ -95,7 +93,7 @@ impl Plan {
                 let n = order.len() as u64;
                 let (a, b) = (self.rng.below(n) as usize, self.rng.below(n) as usize);
                 order.swap(a, b);
-                let score = self.score(now, waiting, &order, profile, |_, _| {});
+                let score = self.score(now, waiting, &order, profile, |_, _, _| {});
                 if score < best.1 {
                     *best = (order.clone(), score);
                 }
@@ -115,12 +113,18 @@ impl Policy for Plan {
         let mut decision = Decision::default();
         let mut placement = Placement::new();
         // No plan lets a job begin now that does not fit now.
-        if !waiting.iter().any(|w| profile.earliest(now, &w.demand, &mut placement) == now) {
-            return decision;
+        let starts = waiting.iter().map(|w| profile.earliest(now, &w.demand, &mut placement));
+        match starts.min() {
+            Some(first) if first == now => {}
+            first => {
+                decision.next = first;
+                return decision;
+            }
         }
         let (order, _) = self.search(now, waiting, &profile);
-        self.score(now, waiting, &order, &profile, |i, placement| {
-            decision.begin.push((i, placement.clone()));
+        self.score(now, waiting, &order, &profile, |i, start, placement| match start == now {
+            true => decision.begin.push((i, placement.clone())),
+            false => decision.look_again(start),
         });
         decision
     }

@@ -6,6 +6,9 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
+/// Beyond all numbers of a log; 300 years, in seconds.
+const MAX: f64 = 1e10;
+
 /// What a log says of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Logged {
@@ -36,9 +39,9 @@ pub fn read(path: &Path) -> Result<Vec<Logged>> {
             continue;
         }
         let fields: Option<Vec<f64>> = line.split_whitespace().map(|field| field.parse().ok()).collect();
-        let fields = fields.filter(|f| f.len() >= 10 && f.iter().all(|v| v.is_finite()));
+        let fields = fields.filter(|f| f.len() >= 10 && f.iter().all(|v| v.abs() < MAX));
         let Some(f) = fields else {
-            let problem = "a job in the Standard Workload Format has 18 numbers".into();
+            let problem = "a job in the Standard Workload Format has 18 numbers, each below 1e10".into();
             return Err(Error::Trace { file: path.into(), line: i + 1, problem });
         };
         let nodes = if f[7] > 0.0 { f[7] } else { f[4] };

@@ -58,19 +58,21 @@ pub struct Buffers {
 pub struct Shape {
     /// How many jobs.
     pub jobs: u32,
-    /// From one submission to the next, in seconds.
+    /// From one submission to the next, up to a factor.
     pub interarrival_s: Vec<f64>,
-    /// Run time, in seconds.
-    pub run_s: Vec<f64>,
-    /// Estimate by run time.
-    pub estimate: Vec<f64>,
+    /// The factor is such that jobs would keep this part of the nodes busy while they arrive.
+    pub load: f64,
+    /// Estimate, in seconds.
+    pub estimate_s: Vec<f64>,
+    /// Run time by estimate.
+    pub accuracy: Vec<f64>,
     /// (nodes, weight).
     pub nodes: Vec<(u16, f64)>,
 }
 
 impl Shape {
-    /// Jobs as a log would have them.
-    pub fn draw(&self, seed: u64) -> Vec<Logged> {
+    /// Jobs as a log of a system with so many nodes would have them.
+    pub fn draw(&self, nodes: u32, seed: u64) -> Vec<Logged> {
         let mut rng = Rng::new(seed);
         let weights: f64 = self.nodes.iter().map(|n| n.1).sum();
         let mut submit_s = 0.0;
@@ -81,17 +83,23 @@ impl Shape {
                 left -= weight;
                 left < 0.0
             });
-            let run_s = quantile(&self.run_s, rng.unit()).max(1.0);
+            let estimate_s = quantile(&self.estimate_s, rng.unit()).max(1.0);
             Logged {
                 number: number.into(),
                 submit_s,
-                run_s,
+                run_s: (estimate_s * quantile(&self.accuracy, rng.unit())).max(1.0),
                 nodes: size.or(self.nodes.last()).map_or(1, |n| n.0.into()),
-                estimate_s: run_s * quantile(&self.estimate, rng.unit()),
+                estimate_s,
                 kib_per_node: 0.0,
             }
         };
-        (1..=self.jobs).map(&mut job).collect()
+        let mut jobs: Vec<Logged> = (1..=self.jobs).map(&mut job).collect();
+        let work_s: f64 = jobs.iter().map(|job| job.run_s * f64::from(job.nodes)).sum();
+        if submit_s > 0.0 {
+            let factor = work_s / (f64::from(nodes) * self.load) / submit_s;
+            jobs.iter_mut().for_each(|job| job.submit_s *= factor);
+        }
+        jobs
     }
 }
 

@@ -22,6 +22,8 @@ enum Event {
     Computed(usize),
     /// The estimate is over.
     Late(usize),
+    /// The machine's deadline has come.
+    Wake,
 }
 
 /// What a job waits for.
@@ -69,7 +71,9 @@ struct Batch<'a> {
 pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     let mut network = MaxMin::new();
     network.add_resource(setup.pfs_bytes_per_s);
-    (0..setup.buffers).for_each(|_| drop(network.add_resource(setup.buffer_bytes_per_s)));
+    for _ in 0..setup.buffers {
+        network.add_resource(setup.buffer_bytes_per_s);
+    }
     let mut queue = EventQueue::new();
     setup.jobs.iter().enumerate().for_each(|(i, job)| queue.at(Nanos(job.submit_ns), Event::Submits(i)));
     let machine = Queue::new(setup.config()).map_err(Error::Usage)?;
@@ -128,7 +132,13 @@ impl Job {
 
 impl Batch<'_> {
     fn tell(&mut self, now: Nanos, event: Told, queue: &mut EventQueue<Event>) {
-        for action in self.driver.tell(now, event, &self.record) {
+        let actions = self.driver.tell(now, event, &self.record);
+        self.act(now, actions, queue);
+    }
+
+    fn act(&mut self, now: Nanos, actions: Vec<Action>, queue: &mut EventQueue<Event>) {
+        self.driver.arm(queue, Event::Wake);
+        for action in actions {
             match action {
                 Action::Begin { job, shares } => {
                     let job = job as usize;
@@ -199,7 +209,8 @@ impl Batch<'_> {
             At::Compute => {
                 self.jobs[job].at = At::StageOut;
                 self.transfer(now, job, spec.stage_out_bytes as f64, true, false);
-                if !self.setup.holds_nodes {
+                // Who has nothing to move any more releases nodes and room at once.
+                if !self.setup.holds_nodes && self.jobs[job].moves + self.jobs[job].drains > 0 {
                     self.release_nodes(now, job, queue);
                 }
                 self.end_if_done(now, job, queue);
@@ -234,7 +245,7 @@ impl Batch<'_> {
         let state = &mut self.jobs[job];
         state.end = now;
         state.at = At::Over;
-        if state.ran < state.run || self.setup.holds_nodes || state.killed {
+        if state.ran <= state.run || self.setup.holds_nodes || state.killed {
             state.ran = now;
         }
         self.tell(now, Told::Ends { job: job as u64 }, queue);
@@ -270,6 +281,10 @@ impl World for Batch<'_> {
                 }
             }
             Event::Computed(_) => {}
+            Event::Wake => {
+                let actions = self.driver.wake(now, &self.record);
+                self.act(now, actions, queue);
+            }
         }
     }
 

@@ -86,7 +86,7 @@ fn logged(root: &Section<'_>, setup: &Setup) -> Result<Option<Vec<Logged>>> {
             log.done()?;
             all.into_iter().skip(skip).take(jobs).collect()
         }
-        (None, Some(generate)) => shape(&generate)?.draw(setup.seed),
+        (None, Some(generate)) => shape(&generate)?.draw(setup.nodes, setup.seed),
         (None, None) => return Ok(None),
     };
     Ok(Some(logged.into_iter().filter(|job| job.nodes <= setup.nodes).collect()))
@@ -108,8 +108,9 @@ fn shape(s: &Section<'_>) -> Result<Shape> {
     let shape = Shape {
         jobs: s.whole("jobs", 1, MAX_JOBS, None)? as u32,
         interarrival_s: quantiles("interarrival_s", 0.0, MAX_S)?,
-        run_s: quantiles("run_s", 0.0, MAX_S)?,
-        estimate: quantiles("estimate", 0.01, MAX_S)?,
+        load: s.number("load", 0.01, 10.0, None)?,
+        estimate_s: quantiles("estimate_s", 1.0, MAX_S)?,
+        accuracy: quantiles("accuracy", 0.0, 1.0)?,
         nodes: nodes
             .ok_or_else(|| s.error("nodes", "a list of [nodes, weight] pairs is needed, both positive"))?,
     };
