@@ -20,8 +20,10 @@ enum Event {
     Submits(usize),
     /// A phase of computing is over.
     Computed(usize),
-    /// The estimate is over.
+    /// The estimate is over. What ends at the same moment still ends first.
     Late(usize),
+    /// The job is killed if it still has its nodes.
+    Kill(usize),
     /// The machine's deadline has come.
     Wake,
 }
@@ -273,7 +275,8 @@ impl World for Batch<'_> {
                 self.tell(now, Told::Submits { job: job as u64, demand }, queue);
             }
             Event::Computed(job) if self.jobs[job].at == At::Compute => self.advance(now, job, queue),
-            Event::Late(job) => {
+            Event::Late(job) => queue.after(0, Event::Kill(job)),
+            Event::Kill(job) => {
                 let at = self.jobs[job].at;
                 let has_nodes = at != At::Over && (at != At::StageOut || self.setup.holds_nodes);
                 if has_nodes {
