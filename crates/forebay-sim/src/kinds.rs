@@ -6,13 +6,13 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use forebay_policy::burst::access;
-use forebay_policy::{memory as laws, planner};
+use forebay_policy::{memory as laws, planner, queue};
 
 use crate::error::{Error, Result};
 use crate::figure::Figure;
-use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, File, MEMORY, Scenario, WORLD};
+use crate::scenario::{BATCH, BURST_BUFFER, CLUSTER, COLOCATION, File, MEMORY, Scenario, WORLD};
 use crate::trace::Trace;
-use crate::{burst, cluster, colocate, memory, world};
+use crate::{batch, burst, cluster, colocate, memory, world};
 
 /// What a run amounted to.
 pub enum Done {
@@ -24,6 +24,8 @@ pub enum Done {
     Cluster(cluster::Outcome),
     /// Of kind `memory`.
     Memory(memory::Outcome),
+    /// Of kind `batch`.
+    Batch(batch::Outcome),
     /// Of kind `world`.
     World(Box<world::Outcome>),
 }
@@ -32,6 +34,7 @@ pub enum Done {
 pub fn policies(file: &File) -> Vec<String> {
     match file.kind() {
         BURST_BUFFER => access::POLICIES.iter().map(|p| p.0.to_string()).collect(),
+        BATCH => queue::POLICIES.iter().map(|p| p.0.to_string()).collect(),
         MEMORY => laws::POLICIES.iter().map(|p| p.0.to_string()).collect(),
         _ => planner::POLICIES.iter().map(|p| p.0.to_string()).collect(),
     }
@@ -45,6 +48,7 @@ pub fn policies(file: &File) -> Vec<String> {
 pub fn set_policy(file: &mut File, policy: &str) -> Result<()> {
     match file.kind() {
         BURST_BUFFER => {}
+        BATCH => return file.set("queue.policy", policy),
         MEMORY => return file.set("memory.policy", policy),
         WORLD => {
             let keys = ["planner.policy", "drain.policy", "access.policy"];
@@ -71,6 +75,7 @@ impl Scenario {
             Scenario::BurstBuffer(_) => &burst::view::COLUMNS,
             Scenario::Cluster(_) => &cluster::view::COLUMNS,
             Scenario::Memory(_) => &memory::view::COLUMNS,
+            Scenario::Batch(_) => &batch::view::COLUMNS,
             Scenario::World(_) => &world::view::COLUMNS,
         }
     }
@@ -82,6 +87,7 @@ impl Scenario {
             Scenario::BurstBuffer(setup) => setup.seed,
             Scenario::Cluster(setup) => setup.seed,
             Scenario::Memory(setup) => setup.seed,
+            Scenario::Batch(setup) => setup.seed,
             Scenario::World(setup) => setup.seed,
         }
     }
@@ -93,6 +99,7 @@ impl Scenario {
             Scenario::BurstBuffer(setup) => Trace::to(out, BURST_BUFFER, setup),
             Scenario::Cluster(setup) => Trace::to(out, CLUSTER, setup),
             Scenario::Memory(setup) => Trace::to(out, MEMORY, setup),
+            Scenario::Batch(setup) => Trace::to(out, BATCH, setup),
             Scenario::World(setup) => Trace::to(out, WORLD, setup),
         }
     }
@@ -107,6 +114,7 @@ impl Scenario {
             Scenario::BurstBuffer(setup) => burst::simulate(setup, trace).map(Done::BurstBuffer),
             Scenario::Cluster(setup) => cluster::simulate(setup, trace).map(Done::Cluster),
             Scenario::Memory(setup) => memory::simulate(setup, trace).map(Done::Memory),
+            Scenario::Batch(setup) => batch::simulate(setup, trace).map(Done::Batch),
             Scenario::World(setup) => world::simulate(setup, trace).map(Box::new).map(Done::World),
         }
     }
@@ -131,6 +139,7 @@ impl Scenario {
             (Scenario::BurstBuffer(setup), Done::BurstBuffer(outcome)) => burst::view::rows(setup, outcome),
             (Scenario::Cluster(setup), Done::Cluster(outcome)) => cluster::view::rows(setup, outcome),
             (Scenario::Memory(setup), Done::Memory(outcome)) => memory::view::rows(setup, outcome),
+            (Scenario::Batch(setup), Done::Batch(outcome)) => batch::view::rows(setup, outcome),
             (Scenario::World(setup), Done::World(outcome)) => world::view::rows(setup, outcome),
             _ => unreachable!("a scenario of one kind was run as another"),
         }
@@ -151,6 +160,10 @@ impl Scenario {
             (Scenario::Memory(setup), Done::Memory(outcome)) => {
                 let title = format!("{name} ({})", setup.policy);
                 memory::view::timeline(setup, outcome, &title, window_s)
+            }
+            (Scenario::Batch(setup), Done::Batch(outcome)) => {
+                let title = format!("{name} ({})", setup.policy);
+                batch::view::timeline(setup, outcome, &title, window_s)
             }
             (Scenario::World(setup), Done::World(outcome)) => {
                 let title = format!("{name} ({})", setup.cluster.policy);
@@ -176,6 +189,7 @@ impl Done {
             Done::BurstBuffer(outcome) => serde_json::to_string_pretty(outcome),
             Done::Cluster(outcome) => serde_json::to_string_pretty(outcome),
             Done::Memory(outcome) => serde_json::to_string_pretty(outcome),
+            Done::Batch(outcome) => serde_json::to_string_pretty(outcome),
             Done::World(outcome) => serde_json::to_string_pretty(outcome),
         };
         Ok(json.map_err(std::io::Error::from)? + "\n")
@@ -188,6 +202,7 @@ impl Done {
             Done::BurstBuffer(outcome) => (&burst::view::RECORDS, burst::view::records(outcome)),
             Done::Cluster(outcome) => (&cluster::view::RECORDS, cluster::view::records(outcome)),
             Done::Memory(outcome) => (&memory::view::RECORDS, memory::view::records(outcome)),
+            Done::Batch(outcome) => (&batch::view::RECORDS, batch::view::records(outcome)),
             Done::World(outcome) => (&world::view::RECORDS, world::view::records(outcome)),
         }
     }
@@ -198,6 +213,7 @@ impl Done {
             Done::Colocation(o) => format!("{} events, {} decisions", o.events, o.decisions.len()),
             Done::Cluster(o) => format!("{} events, {} requests", o.events, o.requests),
             Done::Memory(o) => format!("{} samples, {} resizes", o.samples, o.resizes.len()),
+            Done::Batch(o) => format!("{} events, {} jobs", o.events, o.jobs.len()),
             Done::World(o) => {
                 let drains = o.buffers.as_ref().map_or(0, |buffers| buffers.drains.len());
                 format!("{} events, {} requests, {drains} steps drained", o.events, o.cluster.requests)
@@ -225,7 +241,7 @@ impl Done {
                 let (tasks, steps, phases) = (u.tasks, u.steps, u.phases);
                 format!("{tasks} tasks, {steps} steps, {gb:.3} GB to drain, {phases} I/O phases")
             }),
-            Done::Memory(_) => None,
+            Done::Memory(_) | Done::Batch(_) => None,
         }
     }
 
@@ -235,6 +251,7 @@ impl Done {
             Done::BurstBuffer(o) => o.end_s(),
             Done::Cluster(o) => o.end_s(),
             Done::Memory(o) => o.end_s,
+            Done::Batch(o) => o.end_s,
             Done::World(o) => o.end_s(),
         }
     }

@@ -15,6 +15,7 @@
 //! | [`trace`] | the record of a run: JSON lines with a schema version |
 //! | [`arrivals`] | when the next phase of a job begins |
 //! | [`colocate::knowledge`] | what planners know of the phases of HPC jobs |
+//! | [`batch`] | a batch queue: who gets nodes and room in burst buffers, and when |
 //! | [`broadcast`] | many nodes that read one file at the same time |
 //! | [`burst`] | jobs that write their steps to shared burst buffer nodes |
 //! | [`cluster`] | nodes that run Spark's tasks before a file system of several servers |
@@ -38,6 +39,7 @@
 //! which its tests do against queueing theory.
 
 pub mod arrivals;
+pub mod batch;
 pub mod broadcast;
 pub mod burst;
 pub mod cancel;

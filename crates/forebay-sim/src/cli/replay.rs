@@ -15,6 +15,7 @@ use forebay_policy::drain::Drain;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::memory::node::NodeMemory;
 use forebay_policy::node::{self, Node};
+use forebay_policy::queue::Queue;
 use forebay_policy::ship::Ship;
 use forebay_policy::stage::Stages;
 use serde::de::DeserializeOwned;
@@ -24,9 +25,9 @@ use serde_json::Value;
 use super::{Output, ReplayArgs, say};
 use crate::colocate::observer;
 use crate::error::{Error, Result};
-use crate::scenario::{BURST_BUFFER, CLUSTER, COLOCATION, MEMORY, Scenario, WORLD};
+use crate::scenario::{BATCH, BURST_BUFFER, CLUSTER, COLOCATION, MEMORY, Scenario, WORLD};
 use crate::trace::{ACCESS, LAWS, NODE, SCHEMA, STAGES, VERSION};
-use crate::{burst, cluster, colocate, memory, world};
+use crate::{batch, burst, cluster, colocate, memory, world};
 
 #[derive(Deserialize)]
 struct Header {
@@ -145,13 +146,17 @@ fn scenario(kind: &str, setup: Value, lines: &Lines) -> Result<Scenario> {
             let setup: memory::Setup = serde_json::from_value(setup).map_err(not_one)?;
             Ok(Scenario::Memory(Box::new(setup)))
         }
+        BATCH => {
+            let setup: batch::Setup = serde_json::from_value(setup).map_err(not_one)?;
+            Ok(Scenario::Batch(Box::new(setup)))
+        }
         WORLD => {
             let setup: world::Setup = serde_json::from_value(setup).map_err(not_one)?;
             Ok(Scenario::World(Box::new(setup)))
         }
         other => {
             let known = format!(
-                "{COLOCATION}, {BURST_BUFFER}, {CLUSTER}, {MEMORY}, {WORLD}, {STAGES}, {ACCESS}, {NODE} and {LAWS} can be replayed"
+                "{COLOCATION}, {BURST_BUFFER}, {CLUSTER}, {MEMORY}, {BATCH}, {WORLD}, {STAGES}, {ACCESS}, {NODE} and {LAWS} can be replayed"
             );
             Err(lines.bad(format!("this is a run of kind '{other}'; {known}")))
         }
@@ -258,6 +263,9 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Machines> {
                 replayed("bandwidth", Divider::new(divider)),
                 replayed(observer::PHASES, observer::board()),
             ]
+        }
+        Scenario::Batch(setup) => {
+            vec![replayed(BATCH, Queue::new(setup.config()).map_err(Error::Usage)?)]
         }
         Scenario::Memory(setup) => vec![replayed(MEMORY, memory::controller(&setup)?)],
         Scenario::Cluster(setup) => {

@@ -3,6 +3,7 @@
 //! One file per paper; each adds its part to a [`Report`]. A part is listed in [`PARTS`] and
 //! nowhere else.
 
+pub mod batch;
 pub mod bb;
 pub mod cooperative;
 pub mod dynims;
@@ -48,6 +49,7 @@ pub const PARTS: &[Part] = &[
         about: "nodes that fail: seven strategies for checkpoints, their bound, and ours",
         run: cooperative::run,
     },
+    Part { name: "batch", about: "batch queues with burst buffers: EASY and plans", run: batch::run },
     Part { name: "tls", about: "two-level storage: crossovers and the storage mountain", run: tls::run },
     Part { name: "dynims", about: "memory for compute first: stability, a burst, noise", run: dynims::run },
     Part { name: "vas", about: "analytics on storage servers: locality, shuffle, isolation", run: vas::run },

@@ -14,8 +14,9 @@ use toml::{Table, Value};
 
 use crate::arrivals::Arrivals;
 use crate::error::{Error, Result};
-use crate::{burst, cluster, colocate, memory};
+use crate::{batch, burst, cluster, colocate, memory};
 
+mod batch_queue;
 mod broadcast_of_a_file;
 mod burst_buffer;
 mod cluster_of_nodes;
@@ -45,6 +46,8 @@ pub const BURST_BUFFER: &str = "burst-buffer";
 pub const CLUSTER: &str = "cluster";
 /// Name of the kind with a node whose tier gives way to compute.
 pub const MEMORY: &str = memory::KIND;
+/// Name of the kind with a batch queue.
+pub const BATCH: &str = batch::KIND;
 /// Name of the kind with all of these at once.
 pub const WORLD: &str = "world";
 
@@ -59,6 +62,8 @@ pub enum Scenario {
     Cluster(Box<cluster::Setup>),
     /// A node whose tier gives way to compute.
     Memory(Box<memory::Setup>),
+    /// A batch queue.
+    Batch(Box<batch::Setup>),
     /// All of these at once.
     World(Box<crate::world::Setup>),
 }
@@ -207,11 +212,12 @@ impl File {
     pub fn scenario(&self) -> Result<Scenario> {
         let root = Section::root(&self.path, &self.table);
         match root
-            .choice("kind", &[COLOCATION, BURST_BUFFER, CLUSTER, MEMORY, WORLD], Some(COLOCATION))?
+            .choice("kind", &[COLOCATION, BURST_BUFFER, CLUSTER, MEMORY, BATCH, WORLD], Some(COLOCATION))?
             .as_str()
         {
             CLUSTER => Ok(Scenario::Cluster(Box::new(cluster_of_nodes::read(&root)?))),
             WORLD => Ok(Scenario::World(Box::new(world::read(&root)?))),
+            BATCH => Ok(Scenario::Batch(Box::new(batch_queue::read(&root)?))),
             MEMORY => Ok(Scenario::Memory(Box::new(memory_of_a_node::read(&root)?))),
             BURST_BUFFER => Ok(Scenario::BurstBuffer(Box::new(burst_buffer::read(&root)?))),
             _ => Ok(Scenario::Colocation(Box::new(colocation::read(&root)?))),
