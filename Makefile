@@ -31,6 +31,11 @@ ROOT     = $(DESTDIR)$(PREFIX)
 LIB      = $(DESTDIR)$(LIBDIR)
 PLACES   = -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@SYSCONFDIR@|$(SYSCONFDIR)|' -e 's|@VERSION@|$(VERSION)|'
 
+# The jar, with the native library in a directory.
+define JAR
+java/pack-native $(1)/libforebay_jni.so && mvn --quiet --batch-mode --file java/pom.xml -Dstyle.color=never --projects spark,workloads -DskipTests package && cp target/java/spark/forebay-spark.jar target/forebay-spark.jar
+endef
+
 .PHONY: help
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,7 +99,8 @@ test-preload: ## The part of test-posix with the test suites of Python, GNU tar 
 
 .PHONY: dist
 dist: ## The release in target/packages, from the profile `dist`: tarball, deb, rpm, OCI image, chart, wheel, jar, SBOM, licences, SHA256SUMS (BUILT=DIR packs what is built there, without wheel and jar)
-	$(if $(BUILT_IS_GIVEN),,$(MAKE) java PROFILE=$(DIST_PROFILE))
+	$(if $(BUILT_IS_GIVEN),,$(CARGO) build --profile $(DIST_PROFILE) --locked $(addprefix --package forebay-,cli capi preload jni))
+	$(if $(BUILT_IS_GIVEN),,$(call JAR,$(TARGET)/$(DIST_PROFILE)))
 	$(if $(BUILT_IS_GIVEN),,$(PYTHON) packaging/wheel/build --profile $(DIST_PROFILE))
 	$(PYTHON) packaging/dist/build --out $(TARGET)/packages $(if $(BUILT_IS_GIVEN),--built $(BUILT),--built $(TARGET)/$(DIST_PROFILE) --jar target/forebay-spark.jar --wheel "$$(ls -t $(TARGET)/wheels/*.whl | head -n 1)")
 
@@ -112,9 +118,7 @@ test-wheel: wheel ## Test the wheel in a separate environment, with h5py, netCDF
 
 .PHONY: java
 java: build ## The jar for Spark and Hadoop with its native library: target/forebay-spark.jar; and WordCount and Sort to try it
-	java/pack-native $(BUILT)/libforebay_jni.so
-	mvn --quiet --batch-mode --file java/pom.xml -Dstyle.color=never --projects spark,workloads package
-	cp target/java/spark/forebay-spark.jar target/forebay-spark.jar
+	$(call JAR,$(BUILT))
 
 .PHONY: test-java
 test-java: ## Tests of the jar: Hadoop's contract tests and our own
