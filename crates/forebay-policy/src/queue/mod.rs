@@ -240,6 +240,8 @@ pub struct Queue {
     waiting: Vec<Waiting>,
     held: BTreeMap<JobId, Held>,
     promise: Option<(JobId, Nanos)>,
+    /// When it decides next. It hears all events of a moment before it decides: a job that ends
+    /// with another is not late.
     next: Option<Nanos>,
 }
 
@@ -337,7 +339,7 @@ impl Machine for Queue {
     type Action = Action;
     type Snapshot = Snapshot;
 
-    fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
+    fn handle(&mut self, now: Nanos, event: Event, _out: &mut Vec<Action>) {
         match event {
             Event::Submits { job, demand } => {
                 assert!(self.config.fits(&demand), "job {job} can never begin: {demand:?}");
@@ -352,7 +354,7 @@ impl Machine for Queue {
                 self.held.remove(&job);
             }
         }
-        self.decide(now, out);
+        self.next = Some(now);
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
