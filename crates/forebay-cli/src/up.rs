@@ -253,6 +253,9 @@ fn serve(
 ) -> Outcome {
     let closer = Closer::start().map_err(|e| format!("cannot start the process that closes files: {e}"))?;
     start_log();
+    // First: a reload while the agent starts must not end it.
+    let mut signals = signal_hook::iterator::Signals::new([libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
+        .map_err(|e| format!("cannot handle signals: {e}"))?;
     log_limits(&config);
     let program = std::env::current_exe().ok();
     let (coordinator_at, coordinator) =
@@ -276,8 +279,6 @@ fn serve(
     let socket = agent.config().socket();
     crate::coordinator::serve_web(agent.config(), Some(socket), coordinator.as_ref())?;
     let stop = agent.stop();
-    let mut signals = signal_hook::iterator::Signals::new([libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
-        .map_err(|e| format!("cannot handle signals: {e}"))?;
     let reconfigure = agent.reconfigurer();
     std::thread::spawn(move || {
         for signal in signals.forever() {
@@ -357,6 +358,12 @@ pub fn down(global: &Global, args: &DownArgs) -> Outcome {
                 );
             }
             Some(status.pid)
+        }
+        Err(e) if of_another_protocol.is_some() && args.drop => {
+            return Err(format!(
+                "{e}; `forebay down` ends that agent and leaves its cache and what is not written yet to the next one, \
+                 which `--drop` then ends"
+            ));
         }
         Err(_) if of_another_protocol.is_some() => {
             kept = "the cache stays for the next agent of the same version".to_owned();

@@ -179,7 +179,11 @@ impl Members {
     pub fn settle(&mut self, now: Nanos) -> bool {
         if !self.is_settled && now >= self.settled_at() {
             self.is_settled = true;
-            self.has_other_names |= self.missing.take().is_some_and(|missing| !missing.is_empty());
+            let missing = self.missing.take().unwrap_or_default();
+            self.has_other_names |= !missing.is_empty();
+            // What they are for, only they know.
+            let missing = missing.into_iter().map(|name| (name, (Role::default(), self.started)));
+            self.lost.extend(missing.take(LOST_MAX));
         }
         self.is_settled
     }

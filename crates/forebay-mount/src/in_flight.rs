@@ -51,8 +51,7 @@ impl InFlight {
     /// This thread begins to work on a request of `caller`: true if it is not answered yet.
     pub fn begin(&self, unique: u64, caller: u32, waits_for_lock: bool) -> bool {
         thread_local! {
-            // SAFETY: no pointers.
-            static NUMBER: libc::pid_t = unsafe { libc::gettid() };
+            static NUMBER: libc::pid_t = rustix::thread::gettid().as_raw_pid();
         }
         let thread = Some(NUMBER.with(|number| *number));
         let mut requests = lock(&self.requests);

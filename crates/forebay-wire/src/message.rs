@@ -18,7 +18,7 @@ use forebay_pfs::{FileFacts, FileVersion};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 22;
+pub const PROTOCOL: u32 = 23;
 
 /// A file that was written longer ago is whole on the PFS. The clocks of servers and nodes may
 /// differ by a minute.
@@ -1150,16 +1150,16 @@ mod tests {
             stamps: "s".into(),
         };
         let bytes = postcard::to_stdvec(&mount).unwrap();
-        assert_eq!((PROTOCOL, bytes), (22, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
+        assert_eq!((PROTOCOL, bytes), (23, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
         let status = Status { mounts: vec![mount], ..Status::default() };
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (22, 42));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (22, vec![11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (23, 42));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (23, vec![11]));
         let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
-        assert_eq!((PROTOCOL, facts), (22, vec![1, 2, 6, 8]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (22, vec![0; 12]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (22, vec![0; 9]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (22, vec![0; 6]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (22, vec![0; 13]));
+        assert_eq!((PROTOCOL, facts), (23, vec![1, 2, 6, 8]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (23, vec![0; 12]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (23, vec![0; 9]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (23, vec![0; 6]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (23, vec![0; 13]));
     }
 
     #[test]

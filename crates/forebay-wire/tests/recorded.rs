@@ -10,14 +10,42 @@ use forebay_pfs::FileVersion;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, DirtyFile, FileRef, Health, ToAgent, ToCoordinator};
 use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Role, Wanted};
 use forebay_wire::{
-    Hello, HpcJob, HpcPhase, HpcStatus, JobName, LoadProgress, MAGIC, NodeInfo, Overview, PROTOCOL, PageRun,
-    Refusal, Reply, Request, Status, Welcome,
+    Hello, HpcJob, HpcPhase, HpcStatus, JobName, LoadProgress, MAGIC, NodeHealth, NodeInfo, Overview,
+    PROTOCOL, PageRun, Refusal, Reply, Request, Status, Welcome,
 };
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
 
 const VERSION: FileVersion = FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 };
+
+/// A node with a value in each field.
+fn node() -> NodeHealth {
+    let health = Health {
+        version: "v".into(),
+        clock_ns: 1,
+        capacity_max_bytes: 2,
+        capacity_bytes: 3,
+        huge_pages: "h".into(),
+        memory_problems: vec!["m".into()],
+        mounts: vec![("l".into(), true, false, 4, 5)],
+        avoided: vec!["a".into()],
+        certificate_days: Some(6),
+        open_files_max: 7,
+        to_peers_bytes: 8,
+        parked_files: 9,
+        oldest_dirty_ms: 10,
+        copies_missed: 11,
+        failing: vec![("f".into(), 12)],
+    };
+    NodeHealth {
+        name: "n".into(),
+        role: forebay_wire::Role::Dedicated,
+        extents: vec![("l".into(), 13)],
+        silent_ms: 14,
+        health: Some((15, Box::new(health))),
+    }
+}
 
 struct Recorded(String);
 
@@ -81,6 +109,7 @@ fn messages_of_clients() {
         .add("Overview", &Reply::Overview(Box::<Overview>::default()))
         .add("HpcJobs", &Reply::HpcJobs(vec![HpcStatus::default()]))
         .add("Text", &Reply::Text("t".into()))
+        .add("Health", &Reply::Health(vec![node()]))
         .add("status", &Status::default())
         .compare_with_recorded("client", PROTOCOL);
 }
@@ -110,7 +139,7 @@ fn messages_of_agents_and_coordinators() {
         )
         .add("Leave", &ToCoordinator::Leave)
         .add("Dirty", &ToCoordinator::Dirty { ask: 1, file: file() })
-        .add("Health", &ToCoordinator::Health(Box::<Health>::default()))
+        .add("Health", &ToCoordinator::Health(node().health.unwrap().1))
         .add(
             "Welcome",
             &ToAgent::Welcome {

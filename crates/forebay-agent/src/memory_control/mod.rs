@@ -92,8 +92,10 @@ impl Control {
     /// Changes target, least size and watched groups; the law stays.
     pub fn reconfigure(&self, config: &MemoryConfig, min_bytes: u64) {
         let mut now = lock(&self.config);
+        // The laws forget what they have learnt under another target.
+        let is_new = now.0.target != config.target || now.0.watch != config.watch;
         *now = (MemoryConfig { policy: now.0.policy.clone(), ..config.clone() }, min_bytes);
-        self.is_new.store(true, Ordering::Release);
+        self.is_new.fetch_or(is_new, Ordering::AcqRel);
         self.wake.call();
     }
 

@@ -113,7 +113,7 @@ fn compare(all: &[NodeHealth]) -> Vec<Finding> {
         |_, health| health.huge_pages.clone(),
         "`forebay doctor` on the node that differs says what its kernel allows",
     ));
-    if !nodes.is_empty() && nodes.iter().all(|(_, health, _)| health.huge_pages == "never") {
+    if nodes.len() > 1 && nodes.iter().all(|(_, health, _)| health.huge_pages == "never") {
         let found = format!("{}: no node has huge pages", names(nodes.iter().map(|(node, ..)| &node.name)));
         findings.push(warn(
             "huge pages",

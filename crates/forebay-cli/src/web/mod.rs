@@ -82,12 +82,17 @@ impl Token {
         Ok(Token { file: file.to_owned(), text: Mutex::new(read_token(file)?) })
     }
 
-    /// Whether `given` is what the file has now, or had before it could not be read.
+    /// Whether `given` is what the file has now, or had before it could not be read. No token is
+    /// right while the file is gone.
     fn is(&self, given: &str) -> bool {
+        if !self.file.try_exists().unwrap_or(true) {
+            return false;
+        }
+        let now = read_token(&self.file);
         let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
-        match read_token(&self.file) {
+        match now {
             Ok(now) => *text = now,
-            Err(error) => tracing::warn!("the token of before stays in use: {error}"),
+            Err(error) => tracing::debug!("the token of before stays in use: {error}"),
         }
         is_same(given, &text)
     }

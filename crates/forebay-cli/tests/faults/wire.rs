@@ -132,8 +132,15 @@ fn an_agent_of_another_protocol_is_ended_by_down() {
         std::os::unix::net::UnixStream::connect(&socket)
             .is_err_and(|e| e.raw_os_error() == Some(libc::EPROTOTYPE))
     });
-    let mut down = std::process::Command::new(FOREBAY);
-    let out = down.arg("down").env("FOREBAY_SOCKET", &socket).output().unwrap();
+    let down = |arguments: &[&str]| {
+        let mut down = std::process::Command::new(FOREBAY);
+        down.arg("down").args(arguments).env("FOREBAY_SOCKET", &socket).output().unwrap()
+    };
+    // Nobody can ask it whether it has files that are not written yet.
+    let out = down(&["--drop"]);
+    assert!(!out.status.success() && text(&out.stderr).contains("`forebay down` ends that agent"), "{out:?}");
+    assert!(other.try_wait().unwrap().is_none(), "it has been ended");
+    let out = down(&[]);
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert!(text(&out.stdout).contains(&format!("agent {} has ended", other.id())), "{}", text(&out.stdout));
     use std::os::unix::process::ExitStatusExt;
