@@ -31,6 +31,9 @@ ROOT     = $(DESTDIR)$(PREFIX)
 LIB      = $(DESTDIR)$(LIBDIR)
 PLACES   = -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@SYSCONFDIR@|$(SYSCONFDIR)|' -e 's|@VERSION@|$(VERSION)|'
 
+# What packages contain.
+SHIPPED := $(addprefix --package forebay-,cli capi preload jni)
+
 # The jar, with the native library in a directory.
 define JAR
 java/pack-native $(1)/libforebay_jni.so && mvn --quiet --batch-mode --file java/pom.xml -Dstyle.color=never --projects spark,workloads -DskipTests package && cp target/java/spark/forebay-spark.jar target/forebay-spark.jar
@@ -99,10 +102,21 @@ test-preload: ## The part of test-posix with the test suites of Python, GNU tar 
 
 .PHONY: dist
 dist: ## The release in target/packages, from the profile `dist`: tarball, deb, rpm, OCI image, chart, wheel, jar, SBOM, licences, SHA256SUMS (BUILT=DIR packs what is built there, without wheel and jar)
-	$(if $(BUILT_IS_GIVEN),,$(CARGO) build --profile $(DIST_PROFILE) --locked $(addprefix --package forebay-,cli capi preload jni))
+	$(if $(BUILT_IS_GIVEN),,$(CARGO) build --profile $(DIST_PROFILE) --locked $(SHIPPED))
 	$(if $(BUILT_IS_GIVEN),,$(call JAR,$(TARGET)/$(DIST_PROFILE)))
 	$(if $(BUILT_IS_GIVEN),,$(PYTHON) packaging/wheel/build --profile $(DIST_PROFILE))
 	$(PYTHON) packaging/dist/build --out $(TARGET)/packages $(if $(BUILT_IS_GIVEN),--built $(BUILT),--built $(TARGET)/$(DIST_PROFILE) --jar target/forebay-spark.jar --wheel "$$(ls -t $(TARGET)/wheels/*.whl | head -n 1)")
+
+# The oldest glibc for which `make dist-old-glibc` builds.
+GLIBC   ?= 2.28
+OLD_GLIBC := $(TARGET)/$(shell uname -m)-unknown-linux-gnu/$(DIST_PROFILE)
+
+.PHONY: dist-old-glibc
+dist-old-glibc: ## The same for systems with an old glibc, without wheel and jar, in target/packages: RHEL 8, Ubuntu 20.04; Zig's linker comes from PyPI the first time (GLIBC=2.28)
+	test -x $(TARGET)/zig/bin/cargo-zigbuild || { $(PYTHON) -m venv $(TARGET)/zig && $(TARGET)/zig/bin/pip install --quiet --disable-pip-version-check ziglang==0.17.1 cargo-zigbuild==0.24.1; }
+	PATH=$(abspath $(TARGET)/zig/bin):$$PATH $(CARGO) zigbuild --target $(shell uname -m)-unknown-linux-gnu.$(GLIBC) --profile $(DIST_PROFILE) --locked $(SHIPPED)
+	packaging/dist/oldest-glibc $(GLIBC) $(OLD_GLIBC)/forebay $(OLD_GLIBC)/libforebay.so $(OLD_GLIBC)/libforebay_preload.so
+	$(PYTHON) packaging/dist/build --out $(TARGET)/packages --built $(OLD_GLIBC)
 
 .PHONY: test-dist
 test-dist: ## Installs, upgrades, downgrades and removes the packages of target/packages in clean root file systems, as root; debootstrap downloads Debian the first time (OLD=DIR: from the packages of another version there)
