@@ -285,6 +285,7 @@ fn the_simulated_worlds_reach_planners_through_the_stage_machine_only() {
         ("cluster/world/room.rs", "eviction", "an agent chooses the pages to evict"),
         ("cluster/world/fetch.rs", "Plan", "an agent fetches for a request: an urgency"),
         ("cluster/world/faults.rs", "Plan", "the same"),
+        ("colocate/observer.rs", "Board", "an agent's board of phases reports what the coordinator hears"),
         ("cluster/mod.rs", "placement", "of stripes on servers of the file system, in a setup"),
     ];
     for world in ["colocate", "cluster", "world"] {

@@ -172,17 +172,13 @@ pub trait Policy: Send {
 /// Makes a policy.
 pub type MakePolicy = fn() -> Box<dyn Policy>;
 
-fn easy(reserves_room: bool, shortest_first: bool) -> Box<dyn Policy> {
-    Box::new(easy::Easy { reserves_room, shortest_first })
-}
-
 /// Every policy: its name and how to make it.
 pub const POLICIES: &[(&str, MakePolicy)] = &[
     ("fcfs", || Box::new(fcfs::Fcfs { passes: false })),
     ("filler", || Box::new(fcfs::Fcfs { passes: true })),
-    ("fcfs-easy", || easy(false, false)),
-    ("fcfs-bb", || easy(true, false)),
-    ("sjf-bb", || easy(true, true)),
+    ("fcfs-easy", || Box::new(easy::Easy { reserves_room: false, shortest_first: false })),
+    ("fcfs-bb", || Box::new(easy::Easy { reserves_room: true, shortest_first: false })),
+    ("sjf-bb", || Box::new(easy::Easy { reserves_room: true, shortest_first: true })),
     ("plan-1", || Box::new(plan::Plan::new(1))),
     ("plan-2", || Box::new(plan::Plan::new(2))),
     ("plan-3", || Box::new(plan::Plan::new(3))),
