@@ -30,6 +30,7 @@ const ONE_WITH_THEIR_FILE: &[(&str, &str, &str)] = &[
     ("forebay-policy", "eviction", TABLE),
     ("forebay-policy", "memory", TABLE),
     ("forebay-policy", "planner", TABLE),
+    ("forebay-policy", "queue", TABLE),
     ("forebay-pfs", "layout", TABLE),
     ("forebay-sim", "scenario", TABLE),
     ("forebay-sim", "cli", COMMANDS),
