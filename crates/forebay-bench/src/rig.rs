@@ -158,7 +158,7 @@ impl AgentProcess {
         Client::new(ClientConfig { socket: Some(self.socket()), quiet: true, ..ClientConfig::default() })
     }
 
-    /// Kills it and takes its memory away, as a restart of the node does: what it has on disks stays.
+    /// Kills it and takes its memory away, as a restart of the node does. What is on disks stays.
     pub fn restart_node(mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,4 +1,4 @@
-//! What sites depend on stays: configuration, commands, metrics and the C interface of each released
+//! What sites depend on stays: configuration, commands, metrics and C interface of each released
 //! version, as `interfaces/VERSION` recorded them, are still there (docs/stability.md).
 //!
 //! `FOREBAY_RECORD=1` records what the version of the workspace lacks. A release commits it.

@@ -157,7 +157,7 @@ fn pages_of_an_agent_that_is_killed_again_and_again_are_right() {
     node.read_all_files();
 }
 
-/// Pages of `agent` that were not in the memory, of the same reads: most of a few pages, some of any.
+/// Bytes that were not in the memory of `agent`, of the same reads: most of a few pages.
 fn misses(agent: &Agent, path: &Path) -> u64 {
     let opened = agent.client().open(path).unwrap();
     let (page, pages) = (64 << 10, FILES * FILE_BYTES / (64 << 10));

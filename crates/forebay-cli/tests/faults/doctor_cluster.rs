@@ -19,7 +19,7 @@ fn findings_of(socket: &Path) -> Vec<String> {
     let line = |one: &serde_json::Value| {
         format!("{}: {}", one["what"].as_str().unwrap(), one["found"].as_str().unwrap())
     };
-    // What is so here: the tiers are in /dev/shm, which has small pages, and a directory plays the PFS.
+    // What is so here: tiers in /dev/shm have small pages, and a directory plays the PFS.
     let of_the_rig = ["n0, n1, n2: no node has huge pages", "is not a mount point but a directory"];
     found.map(line).filter(|line| !of_the_rig.iter().any(|known| line.contains(known))).collect()
 }
