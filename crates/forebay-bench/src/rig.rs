@@ -158,14 +158,6 @@ impl AgentProcess {
         Client::new(ClientConfig { socket: Some(self.socket()), quiet: true, ..ClientConfig::default() })
     }
 
-    /// Kills it and takes its memory away, as a restart of the node does. What is on disks stays.
-    pub fn restart_node(mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = unmount(self.state_dir.join("tier"), UnmountFlags::DETACH);
-        std::mem::forget(self);
-    }
-
     /// Its process.
     pub fn id(&self) -> u32 {
         self.child.id()
