@@ -31,7 +31,10 @@ fn versions() -> Vec<PathBuf> {
 fn has_what_was_recorded(file: &str, now: &BTreeSet<String>) {
     let current = Path::new(AT).join(env!("CARGO_PKG_VERSION")).join(file);
     if std::env::var_os("FOREBAY_RECORD").is_some() {
-        fs::write(&current, now.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+        // What stands there stays: it may have been released.
+        let before = fs::read_to_string(&current).unwrap_or_default();
+        let all: BTreeSet<&str> = before.lines().chain(now.iter().map(String::as_str)).collect();
+        fs::write(&current, all.into_iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
     }
     for version in versions() {
         let recorded = fs::read_to_string(version.join(file)).unwrap();

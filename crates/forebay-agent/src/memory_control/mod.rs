@@ -177,7 +177,7 @@ impl Control {
                 let config = lock(&self.config).0.clone();
                 machine.configure(&config);
                 watch = config.watch;
-                sources = Sources::new(&watch, &calls);
+                sources.search(&watch, &calls);
                 machine.moved(now, sources.names());
             }
             let searches = self.look(now, (pressed, max_bytes), &mut machine, &mut sources, &mut buffer);

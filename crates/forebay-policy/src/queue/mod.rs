@@ -67,7 +67,7 @@ impl Demand {
     }
 }
 
-/// What the machine is told.
+/// What the machine hears.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Event {

@@ -23,13 +23,13 @@ pub const PHASES: &str = "phases";
 /// the board cuts phases off that report nothing for 2 s and last long.
 pub const REPORT_NS: u64 = 1_000_000_000;
 
-/// The board repeats what it tells other nodes after a third of it. There are none.
+/// The board repeats its report to other nodes after a third of it. Here it has no other nodes.
 const LEASE_NS: u64 = 3_600_000_000_000;
 
 /// The board of the jobs whose phases are predicted.
 pub struct Observer(Driver<Board>);
 
-/// What planners are told, and of which job.
+/// Reports to planners, each with the number of its job.
 pub type Updates = Vec<(usize, HpcUpdate)>;
 
 impl Observer {
