@@ -1,13 +1,14 @@
 """Real Slurm with Forebay's hooks: jobs with #FB directives, while daemons are killed.
 
-    python3 python/slurm target/debug/forebay [--smoke] [--jobs 100] [--seed 1]
+    python3 python/slurm target/debug/forebay [--smoke] [--jobs 100] [--seed 1] [--candidates 3]
 
 A cluster of one controller and three nodes starts on this machine, below target/slurm. Jobs of an
 ordinary user stage in, write to the tier and stage out, some with tiers of their own; some cannot
 start. Meanwhile slurmctld, slurmd, agents and the coordinator are killed and start again. Another
 epilog empties /dev/shm after each job. It fails if a job ends neither with the right data nor with
 an error that names its cause, if a node is drained, if something of a job is left in a tier, or if
-no kill of some kind struck.
+no kill of some kind struck. With --candidates, etcd elects the coordinator, and its members are
+killed too.
 
 With --smoke, one job of each kind runs, and nothing is killed.
 """
@@ -58,6 +59,7 @@ def arguments():
     parser.add_argument("--jobs", type=int, default=100, help="[default: %(default)s]")
     parser.add_argument("--nodes", type=int, default=3, help="[default: %(default)s]")
     parser.add_argument("--seed", type=int, default=1, help="of jobs and kills [default: %(default)s]")
+    parser.add_argument("--candidates", type=int, default=1, help="for the coordinator, elected in etcd if there are several [default: %(default)s]")
     parser.add_argument("--limit-s", type=int, default=1500, help="for all jobs [default: %(default)s]")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -69,7 +71,7 @@ def main():
     if not options.inside:
         if os.geteuid() != 0:
             sys.exit("slurm: run it as root: it makes namespaces, and Slurm's daemons become other users")
-        if why := supply.packages(PACKAGES):
+        if why := supply.packages(PACKAGES | ({"etcd": "etcd-server"} if options.candidates > 1 else {})):
             sys.exit(f"slurm: {why}")
         shutil.rmtree(top, ignore_errors=True)
         done = subprocess.run([*ALONE, sys.executable, str(HERE), *sys.argv[1:], "--inside"], check=False)
@@ -77,7 +79,7 @@ def main():
         if done.returncode == 0:
             shutil.rmtree(top)
         sys.exit(done.returncode)
-    cluster = Cluster(options.forebay.resolve(), top, options.nodes, 6 if options.smoke else 60)
+    cluster = Cluster(options.forebay.resolve(), top, options.nodes, 6 if options.smoke else 60, options.candidates)
     try:
         cluster.start()
         problems = run(options, cluster)

@@ -19,6 +19,9 @@ AS_USER = ["setpriv", f"--reuid={USER}", "--regid=nogroup", "--clear-groups"]
 CPUS = 4
 # The start of a job takes less.
 QUIET_S = 0.5
+ETCD_MEMBERS = 3
+# In ms.
+ETCD_TIMES = ["--heartbeat-interval", "100", "--election-timeout", "500"]
 
 SLURM_CONF = """
 ClusterName=forebay
@@ -87,7 +90,7 @@ class Daemon:
 class Cluster:
     """The cluster. Its agent `ctl` is the controller's; the others are those of the nodes."""
 
-    def __init__(self, forebay, top, nodes, drain_s):
+    def __init__(self, forebay, top, nodes, drain_s, candidates=1):
         self.top, self.pfs, self.share = top, top / "pfs", top / "usr/share/forebay/slurm"
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
         for name in ["slurm/state", "log", "pfs/in", "pfs/out", "epilog.d", "etc/forebay", "state"]:
@@ -102,10 +105,10 @@ class Cluster:
         install = ["make", "--no-print-directory", "install", f"PREFIX={top}/usr", f"SYSCONFDIR={top}/etc", f"BUILT={forebay.parent}"]
         subprocess.run(install, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
         self.program = top / "usr/bin/forebay"
-        self.ports = iter(free_ports(3 + nodes))
-        self.coordinator = f"127.0.0.1:{next(self.ports)}"
+        self.ports = iter(free_ports(2 + nodes + candidates + 2 * ETCD_MEMBERS))
+        self.coordinators = [f"127.0.0.1:{next(self.ports)}" for _ in range(candidates)]
         self.configure(drain_s)
-        self.daemons = [self.forebay_daemon("coordinator", "coordinator", "coordinator", "--listen", self.coordinator)]
+        self.daemons = [*self.candidates()] if candidates > 1 else [self.forebay_daemon("coordinator", "coordinator", "coordinator", "--listen", self.coordinators[0])]
         for number, name in enumerate(["ctl", *self.nodes]):
             self.daemons.append(self.agent(name, f"127.0.0.{10 + number}"))
         self.daemons.append(Daemon("slurmctld", "slurmctld", ["slurmctld", "-D"], self.env, top / "log/slurmctld.out"))
@@ -129,11 +132,24 @@ class Cluster:
         settings = trace + f'TIER_MAX=128MiB AWAY_S=30 STAGE_IN_S=120 DRAIN_S={drain_s} STAGE_OUT_S=120 STATE={self.top}/state/$NODE\nFOREBAY_SOCKET={self.top}/agent.${{SLURMD_NODENAME:-ctl}}/agent.sock\nFOREBAY_CONFIG={self.top}/ctl.toml\n'
         (self.top / "etc/forebay/slurm.sh").write_text(settings)
 
+    def candidates(self):
+        """Members of etcd, and the candidates that it elects the leader of."""
+        urls = [[f"http://127.0.0.1:{next(self.ports)}" for _ in ("clients", "peers")] for _ in range(ETCD_MEMBERS)]
+        members = ",".join(f"m{number}={peers}" for number, (_, peers) in enumerate(urls))
+        for number, (clients, peers) in enumerate(urls):
+            command = ["etcd", "--name", f"m{number}", "--data-dir", self.top / f"etcd.{number}", "--initial-cluster", members, *ETCD_TIMES]
+            command += ["--listen-client-urls", clients, "--advertise-client-urls", clients, "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers]
+            yield Daemon("member of etcd", f"member {number} of etcd", command, self.env, self.top / f"log/etcd.{number}")
+        for number, address in enumerate(self.coordinators):
+            config = self.top / f"candidate{number}.toml"
+            config.write_text(f'[cluster]\ncoordinator_listen = "{address}"\nnode = "c{number}"\netcd = {json.dumps([clients for clients, _ in urls])}\n')
+            yield self.forebay_daemon("coordinator", f"candidate {number}", "coordinator", "--config", config)
+
     def agent(self, name, address):
         """The system's agent of a node."""
         config = self.top / f"{name}.toml"
         text = f'[agent]\nstate_dir = "{self.top}/agent.{name}"\n[tier]\ncapacity = "256MiB"\nlimit = "256MiB"\n[memory]\npolicy = "static"\n'
-        text += f'[cluster]\ncoordinator = "{self.coordinator}"\nlisten = "{address}:0"\nnode = "{name}"\n'
+        text += f'[cluster]\ncoordinator = {json.dumps(self.coordinators)}\nlisten = "{address}:0"\nnode = "{name}"\n'
         text += f'[[mount]]\nlabel = "pfs"\nroot = "{self.pfs}"\nfetch_threads = 2\n'
         config.write_text(text)
         return self.forebay_daemon("agent", f"agent of {name}", "agent", "--config", config)

@@ -9,7 +9,7 @@ import time
 
 # How often each kind is killed. After the death of slurmctld, Slurm defers jobs that are staged in
 # by a minute. Agents of jobs start again by themselves.
-WEIGHTS = {"slurmctld": 1, "slurmd": 5, "agent": 7, "coordinator": 4, "agent of a job": 4}
+WEIGHTS = {"slurmctld": 1, "slurmd": 5, "agent": 7, "coordinator": 4, "member of etcd": 2, "agent of a job": 4}
 PAUSE_S = (0.2, 1.2)
 AWAY_S = (0.1, 1.0)
 
@@ -20,15 +20,17 @@ class Killer(threading.Thread):
     def __init__(self, cluster, seed, is_busy):
         super().__init__(daemon=True)
         self.cluster, self.random, self.is_busy = cluster, random.Random(seed), is_busy
-        self.struck = dict.fromkeys(WEIGHTS, 0)
+        kinds = {"agent of a job", *(daemon.kind for daemon in cluster.daemons)}
+        self.weights = {kind: weight for kind, weight in WEIGHTS.items() if kind in kinds}
+        self.struck = dict.fromkeys(self.weights, 0)
         self.stopping = threading.Event()
 
     def run(self):
         # Each kind once, soon.
-        first = list(WEIGHTS)
+        first = list(self.weights)
         self.random.shuffle(first)
         while not self.stopping.wait(self.random.uniform(*PAUSE_S)):
-            kind = first.pop() if first else self.random.choices(list(WEIGHTS), WEIGHTS.values())[0]
+            kind = first.pop() if first else self.random.choices(list(self.weights), self.weights.values())[0]
             self.struck[kind] += self.kill(kind) and self.is_busy()
 
     def kill(self, kind):
