@@ -105,7 +105,7 @@ fn a_pin_that_an_agent_had_no_time_to_note_is_released_and_a_users_own_stays() {
     program.kill_9();
     agent.kill_9();
     // It notes sets once a second, so it may know none of this one.
-    std::fs::remove_file(agent.state_dir().join("tier/checkpoints")).unwrap();
+    std::fs::remove_file(agent.dir().join("tier/checkpoints")).unwrap();
     agent.restart();
     assert_eq!(agent.status().pinned_bytes, MIB);
     assert_eq!(std::fs::read(pfs.path().join("0.a")).unwrap(), vec![1; 1 << 20]);

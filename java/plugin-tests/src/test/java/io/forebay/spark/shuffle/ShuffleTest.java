@@ -23,6 +23,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import java.util.TreeMap;
+import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 import org.junit.After;
 import org.junit.Test;
@@ -320,14 +321,16 @@ public class ShuffleTest {
     TwoNodes.Program program = nodes.run("repeats", patient, results.toString());
     Map<String, Integer> struck = new TreeMap<>();
     int known = 0;
+    long until = System.nanoTime() + TimeUnit.SECONDS.toNanos(60 + 10L * kills);
     while (struck.values().stream().mapToInt(Integer::intValue).sum() < kills) {
+      assertTrue("so few faults happened: " + struck, System.nanoTime() < until);
       Thread.sleep(200 + dice.nextInt(1000));
       if (!program.process.isAlive()) {
         assertTrue(program.log(), program.log().contains("Exception"));
         struck.merge("driver that had ended", 1, Integer::sum);
         program = nodes.run("repeats", patient, results.toString());
       }
-      List<ProcessHandle> executors = program.process.descendants().filter(process -> process.info().commandLine().orElse("").contains("ExecutorBackend")).toList();
+      List<ProcessHandle> executors = program.process.descendants().filter(process -> process.info().command().orElse("").endsWith("java")).toList();
       int what = dice.nextInt(12);
       if (executors.isEmpty()) {
         continue;
