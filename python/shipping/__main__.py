@@ -1,6 +1,6 @@
 """Measures Spark on the storage servers of a parallel file system, in the lab, beside the same jobs on compute nodes.
 
-    python3 python/shipping [--quick] [--way NAME ...] [--workload NAME ...] [--repeats N]
+    python3 python/shipping [--quick] [--way NAME ...] [--workload NAME ...] [--repeats N] [--rate MB/S]
 
 It needs root, Java 17 and Maven; the lab installs its own packages. It leaves `shipping.json`, `shipping.md` and a plot in
 `target/experiment-shipping`. Each run stays in the JSON and is not measured again with the same sizes; --fresh measures all runs again.
@@ -32,12 +32,14 @@ def arguments():
     parser.add_argument("--way", action="append", choices=list(experiment.WAYS), default=[], help="how tasks run; several times for several [default: all]")
     parser.add_argument("--workload", action="append", choices=experiment.WORKLOADS, default=[], help="the Spark job [default: all]")
     parser.add_argument("--repeats", type=int, metavar="N", help="runs of each, in interleaved order [default: 3]")
+    parser.add_argument("--rate", type=float, metavar="MB/S", help="of the link of each storage server; 2 and less bind with the default sizes [default: 80]")
     parser.add_argument("--quick", action="store_true", help="little data, once each; fails unless all of it happened")
     parser.add_argument("--fresh", action="store_true", help="measure all runs again")
     parser.add_argument("--output", type=Path, metavar="DIR", help="directory of the results [default: target/experiment-shipping]")
     args = parser.parse_args()
     args.repeats = args.repeats or (1 if args.quick else 3)
-    args.output = (args.output or TARGET / ("experiment-shipping" + "-quick" * args.quick)).resolve()
+    # Each size has results of its own.
+    args.output = (args.output or TARGET / ("experiment-shipping" + "-quick" * args.quick + (f"-{args.rate:g}" if args.rate else ""))).resolve()
     return args
 
 
@@ -71,9 +73,9 @@ def main():
         except sparkhome.SparkMissing as error:
             raise SystemExit(f"experiment: {error}") from None
         os.execve(python, [str(python), *sys.argv], {**os.environ, READY: "1", "FOREBAY_BIN": str(program)})
-    sizes = experiment.Sizes()
+    sizes = replace(experiment.Sizes(), **experiment.QUICK) if args.quick else experiment.Sizes()
     try:
-        return experiment.run(args, Path(os.environ["FOREBAY_BIN"]), TARGET.resolve(), replace(sizes, **experiment.QUICK) if args.quick else sizes)
+        return experiment.run(args, Path(os.environ["FOREBAY_BIN"]), TARGET.resolve(), replace(sizes, rate=args.rate or sizes.rate))
     except KeyboardInterrupt:
         print("experiment: stopped; what has been measured stays", file=sys.stderr)
         return 130

@@ -20,6 +20,12 @@ def rows(runs):
     return {key: {name: statistics.median(run[name] for run in group) for name in numbers} for key, group in groups.items()}
 
 
+def spread(runs, workload, way, name, scale):
+    """The least and the greatest of several runs, for the table."""
+    values = [scale(run[name]) for run in runs if (run["workload"], run["way"]) == (workload, way)]
+    return f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else ""
+
+
 def bound_s(row, sizes):
     """What the links of the servers need at least for the bytes of the job, evenly spread."""
     return row["server_bytes"] / (sizes["rate"] * MB)
@@ -44,7 +50,7 @@ def write(directory, found, runs):
     sizes, table, alone = found["sizes"], rows(runs), statistics.median(one["bytes_per_s"] for one in found["alone"])
     lines = [
         f"{sizes['servers']} storage servers with links of {sizes['rate']:g} MB/s, {sizes['nodes']} compute nodes with {sizes['cpus']:g} cores each, "
-        f"{sizes['files'] * sizes['file_bytes'] / MB:.0f} MB of input, medians. A client on a node of its own reads a file meanwhile; alone it gets {alone / MB:.1f} MB/s.",
+        f"{sizes['files'] * sizes['file_bytes'] / MB:.0f} MB of input, medians (and spreads). A client on a node of its own reads a file meanwhile; alone it gets {alone / MB:.1f} MB/s.",
         "",
         "| workload | way | job | map stage | local tasks | network | bound of the links | share of the bound | calls of the daemons | client |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -52,8 +58,8 @@ def write(directory, found, runs):
     for (workload, way), row in table.items():
         bound = bound_s(row, sizes)
         lines.append(
-            f"| {workload} | {way} | {row['job_s']:.1f} s | {row['map_s']:.1f} s | {100 * row['local']:.0f} % | {row['network_bytes'] / MB:.0f} MB | {bound:.1f} s "
-            f"| {100 * bound / row['job_s']:.0f} % | {row['daemon_calls']:.0f} | {100 * (row['client_bytes_per_s'] / alone - 1):+.0f} % |"
+            f"| {workload} | {way} | {row['job_s']:.1f} s{spread(runs, workload, way, 'job_s', float)} | {row['map_s']:.1f} s | {100 * row['local']:.0f} % | {row['network_bytes'] / MB:.0f} MB | {bound:.1f} s "
+            f"| {100 * bound / row['job_s']:.0f} % | {row['daemon_calls']:.0f} | {100 * (row['client_bytes_per_s'] / alone - 1):+.0f} %{spread(runs, workload, way, 'client_bytes_per_s', lambda rate: 100 * (rate / alone - 1))} |"
         )
     lines += [
         "",

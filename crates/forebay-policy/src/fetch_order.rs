@@ -6,7 +6,7 @@
 //! ahead by itself, a page that a reader wants waits for the page before it in its file
 //! ([`precedes`]): read in order and by one descriptor, pages come as fast as the client reads
 //! ahead, and a client drops what it has read ahead when another place is read
-//! (`docs/decisions/0065-readers-pages-in-the-order-of-the-file.md`).
+//! (`docs/decisions/0016-opportunistic-prefetch.md`).
 
 use crate::stage::event::{Priority, RequestId};
 use serde::{Deserialize, Serialize};

@@ -33,7 +33,7 @@ mod map_locks;
 mod record;
 mod stream;
 
-pub use record::{CopyIdentity, FLAG_PINNED, Geometry};
+pub use record::{CopyIdentity, FLAG_HELD, FLAG_PINNED, Geometry};
 
 /// The agent's end of a copy.
 #[derive(Debug)]
@@ -270,7 +270,7 @@ impl CopyFile {
         }
     }
 
-    /// The flags ([`FLAG_PINNED`]).
+    /// The flags ([`FLAG_PINNED`], [`FLAG_HELD`]).
     pub fn flags(&self) -> u32 {
         self.record.flags().load(Ordering::Relaxed)
     }

@@ -10,7 +10,7 @@ use super::mapped::{Mapped, MappedKey};
 use super::{Cache, Index};
 use crate::user_limits::Share;
 use forebay_store::State;
-use forebay_store::copy::{CopyFile, FLAG_PINNED};
+use forebay_store::copy::{CopyFile, FLAG_HELD, FLAG_PINNED};
 use forebay_store::ring::split_key;
 use forebay_wire::Refusal;
 use std::collections::{BTreeSet, HashMap};
@@ -128,6 +128,26 @@ impl Cache {
         Ok(())
     }
 
+    /// Pins a file of a checkpoint.
+    ///
+    /// # Errors
+    /// See [`NoPin`].
+    pub fn hold_entry(&self, entry: &Arc<Entry>, share: Share) -> Result<(), NoPin> {
+        // First, so that no crash leaves a pin that nobody releases.
+        self.file(entry).map_err(NoPin::Tier)?.set_flag(FLAG_HELD, true);
+        self.pin_entry(entry, share)
+    }
+
+    /// Pinned files of checkpoints.
+    pub fn held(&self) -> Vec<Arc<Entry>> {
+        let index = self.index();
+        let pinned = index.by_copy.values().filter(|entry| entry.pinned.load(Ordering::Relaxed));
+        let pinned: Vec<_> = pinned.cloned().collect();
+        drop(index);
+        let is_held = |entry: &Arc<Entry>| self.file(entry).is_ok_and(|file| file.flags() & FLAG_HELD != 0);
+        pinned.into_iter().filter(is_held).collect()
+    }
+
     /// Unpins a whole file.
     ///
     /// # Errors
@@ -137,7 +157,7 @@ impl Cache {
         let mut index = self.index();
         if entry.pinned.swap(false, Ordering::Relaxed) {
             index.pinned_bytes -= entry.geometry().size;
-            file.set_flag(FLAG_PINNED, false);
+            file.set_flag(FLAG_PINNED | FLAG_HELD, false);
             entry.forget_pin();
         }
         Ok(())

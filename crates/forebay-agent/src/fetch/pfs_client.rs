@@ -3,7 +3,7 @@
 //! Where it does, adjacent pages that readers want are fetched one after the other, by one
 //! descriptor ([`super::thread_queue`]). Side by side they would come no sooner: the client drops
 //! what it has read ahead whenever another place is read.
-//! `docs/decisions/0065-readers-pages-in-the-order-of-the-file.md` has the measurements.
+//! `docs/decisions/0016-opportunistic-prefetch.md` has the measurements.
 
 use forebay_pfs::mount::is_moosefs;
 use std::path::Path;

@@ -40,30 +40,27 @@ impl WriteBack {
         (wall_clock_ns(), self.checkpoint_gap.as_nanos() as i64)
     }
 
-    /// Takes up what an earlier agent has noted.
+    /// Takes up what an earlier agent has noted. It may have died before it noted a pin: what no
+    /// set holds is not pinned any more.
     pub fn adopt_checkpoints(&self) -> io::Result<()> {
         let noted = self.cache.tier.load_checkpoints()?;
-        match serde_json::from_slice(&noted) {
-            Ok(sets) => {
-                let released = {
-                    let mut checkpoints = self.change_sets();
-                    checkpoints.sets = sets;
-                    // It may have died before it noted a pin.
-                    let is_pinned = |copy: &u64| {
-                        let entry = self.cache.by_copy(*copy);
-                        entry.is_some_and(|entry| entry.pinned.load(Ordering::Relaxed))
-                    };
-                    let pinned: Vec<u64> = checkpoints.sets.held_copies().filter(is_pinned).collect();
-                    pinned.into_iter().for_each(|copy| checkpoints.sets.pinned(copy));
-                    checkpoints.sets.adopt()
-                };
-                self.unpin(&released);
-            }
-            Err(e) if !noted.is_empty() => {
+        let sets = serde_json::from_slice(&noted).unwrap_or_else(|e| {
+            if !noted.is_empty() {
                 tracing::warn!(error = %e, "what an earlier agent has noted of checkpoints cannot be read");
             }
-            Err(_) => {}
-        }
+            Default::default()
+        });
+        let pinned: BTreeSet<u64> = self.cache.held().iter().map(|entry| entry.copy()).collect();
+        let released = {
+            let mut checkpoints = self.change_sets();
+            checkpoints.sets = sets;
+            let held: BTreeSet<u64> = checkpoints.sets.held_copies().collect();
+            pinned.intersection(&held).for_each(|copy| checkpoints.sets.pinned(*copy));
+            let mut released = checkpoints.sets.adopt();
+            released.extend(pinned.difference(&held));
+            released
+        };
+        self.unpin(&released);
         Ok(())
     }
 
@@ -192,7 +189,7 @@ impl WriteBack {
                 }
             }
         };
-        match self.cache.pin_entry(entry, share) {
+        match self.cache.hold_entry(entry, share) {
             Ok(()) => self.change_sets().sets.pinned(entry.copy()),
             Err(e) => tracing::info!(uid, error = ?e, "a file of a checkpoint is cached, but may be evicted"),
         }

@@ -94,6 +94,24 @@ fn the_newest_whole_sets_stay_in_the_tier_and_a_restart_reads_them_there() {
 }
 
 #[test]
+fn a_pin_that_an_agent_had_no_time_to_note_is_released_and_a_users_own_stays() {
+    let pfs = plain_pfs();
+    let mut agent = agent_on(pfs.path());
+    std::fs::write(pfs.path().join("own"), content(7, 0, MIB as usize)).unwrap();
+    well(agent.cli(&["load", "--pin", pfs.path().join("own").to_str().unwrap()]));
+    let mut program = Started::new(python(&agent, pfs.path(), &["--keep", "1", "--detach"], CHECKPOINTS));
+    program.expect("wrote 0");
+    wait_for("the pins of the set", || agent.status().pinned_bytes == 3 * MIB);
+    program.kill_9();
+    agent.kill_9();
+    // It notes sets once a second, so it may know none of this one.
+    std::fs::remove_file(agent.state_dir().join("tier/checkpoints")).unwrap();
+    agent.restart();
+    assert_eq!(agent.status().pinned_bytes, MIB);
+    assert_eq!(std::fs::read(pfs.path().join("0.a")).unwrap(), vec![1; 1 << 20]);
+}
+
+#[test]
 fn a_set_that_was_cut_off_is_shown_and_does_not_take_the_place_of_a_good_one() {
     let pfs = plain_pfs();
     let agent = agent_on(pfs.path());

@@ -30,6 +30,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"fb-copy4");
 
 /// The operator wants the whole file kept.
 pub const FLAG_PINNED: u32 = 1;
+/// It is pinned for a checkpoint, until that is released.
+pub const FLAG_HELD: u32 = 2;
 /// Byte offset of the flags in the header.
 const FLAGS_AT: usize = 72;
 /// Byte offset of the user who has pinned the file.

@@ -1,11 +1,17 @@
 package io.forebay.spark.shuffle;
 
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 import java.util.Random;
+import java.util.TreeMap;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 import org.apache.spark.HashPartitioner;
 import org.apache.spark.api.java.JavaPairRDD;
 import org.apache.spark.api.java.JavaRDD;
@@ -49,6 +55,8 @@ public final class ShuffleProgram {
         case "twice" -> twice(spark, mapTasks, numbers(spark, 80_000).reduceByKey(Integer::sum, REDUCERS));
         case "large" -> large(spark, mapTasks);
         case "removed" -> removed(spark);
+        case "tiny" -> tiny(spark);
+        case "repeats" -> repeats(spark, Path.of(args[1]));
         default -> throw new IllegalArgumentException(args[0]);
       }
     } catch (Throwable e) {
@@ -78,8 +86,11 @@ public final class ShuffleProgram {
   private static JavaPairRDD<Integer, Integer> numbers(JavaSparkContext spark, int count) {
     List<Integer> seeds = IntStream.range(0, MAPS).boxed().toList();
     int each = count / MAPS;
-    return spark.parallelize(seeds, MAPS).flatMapToPair(seed -> IntStream.range(0, each)
-        .mapToObj(i -> new Tuple2<>(i % 3 == 0 ? 7 : (seed * 31 + i * 17) % 9973, seed * each + i)).iterator());
+    return spark.parallelize(seeds, MAPS).flatMapToPair(seed -> pairs(seed, each).iterator());
+  }
+
+  private static Stream<Tuple2<Integer, Integer>> pairs(int seed, int each) {
+    return IntStream.range(0, each).mapToObj(i -> new Tuple2<>(i % 3 == 0 ? 7 : (seed * 31 + i * 17) % 9973, seed * each + i));
   }
 
   private static int digest(List<?> lines) {
@@ -140,6 +151,38 @@ public final class ShuffleProgram {
 
   private static JavaPairRDD<Integer, Long> sums(JavaPairRDD<Integer, byte[]> records) {
     return records.mapToPair(record -> new Tuple2<>(record._1(), (long) Arrays.hashCode(record._2())));
+  }
+
+  /** A hundred thousand blocks of a few bytes. */
+  private static void tiny(JavaSparkContext spark) {
+    int maps = 320;
+    int reducers = 320;
+    List<Integer> seeds = IntStream.range(0, maps).boxed().toList();
+    JavaPairRDD<Integer, Integer> records = spark.parallelize(seeds, maps)
+        .flatMapToPair(seed -> IntStream.range(0, reducers).mapToObj(i -> new Tuple2<>(i, seed * reducers + i)).iterator());
+    List<Tuple2<Integer, Long>> sums = records.mapValues(Integer::longValue).partitionBy(new HashPartitioner(reducers)).reduceByKey(Long::sum).collect();
+    say("right", sums.size() == reducers && sums.stream()
+        .allMatch(sum -> sum._2() == IntStream.range(0, maps).mapToLong(seed -> (long) seed * reducers + sum._1()).sum()));
+  }
+
+  /** Jobs until it is killed; a line for each in {@code results}: right, wrong, or failed and why. */
+  private static void repeats(JavaSparkContext spark, Path results) throws Exception {
+    Map<Integer, Long> expected = new TreeMap<>();
+    for (int seed = 0; seed < MAPS; seed++) {
+      pairs(seed, 5000).forEach(pair -> expected.merge(pair._1(), (long) pair._2(), Long::sum));
+    }
+    for (int job = 0; !spark.sc().isStopped(); job++) {
+      int factor = job;
+      String result;
+      try {
+        List<Tuple2<Integer, Long>> sums = numbers(spark, 5000 * MAPS).mapValues(value -> (long) value * factor).reduceByKey(Long::sum, REDUCERS).collect();
+        result = sums.size() == expected.size() && sums.stream().allMatch(sum -> sum._2() == factor * expected.get(sum._1())) ? "right" : "wrong";
+      } catch (Exception e) {
+        // Scala does not declare what it throws.
+        result = "failed " + String.valueOf(e.getMessage()).lines().findFirst().orElse("");
+      }
+      Files.writeString(results, result + "\n", StandardOpenOption.CREATE, StandardOpenOption.APPEND);
+    }
   }
 
   /** Shuffles that nobody refers to any more. */

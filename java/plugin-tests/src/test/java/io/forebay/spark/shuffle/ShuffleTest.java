@@ -14,10 +14,16 @@ import io.forebay.core.ForebayException;
 import io.forebay.core.ForebayShuffles;
 import io.forebay.core.ForebayShuffles.Block;
 import io.forebay.core.MapOutput;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Random;
+import java.util.TreeMap;
+import java.util.stream.Collectors;
 import org.junit.After;
 import org.junit.Test;
 
@@ -280,6 +286,91 @@ public class ShuffleTest {
   }
 
   /** All map outputs are at the agents; executors are killed, and no map task runs again. */
+  @Test
+  public void aHundredThousandTinyBlocksAreReadRight() throws Exception {
+    start("256MiB");
+    assertEquals("true", nodes.run("tiny", TwoNodes.tier()).saysAll().get("right"));
+    assertTrue("blocks", nodes.number(0, "shuffle_blocks_total") + nodes.number(1, "shuffle_blocks_total") > 1000);
+    nodes.awaitNothingLeft();
+  }
+
+  @Test
+  public void twoApplicationsAtATimeDoNotMixTheirShuffles() throws Exception {
+    start("256MiB");
+    Map<String, String> own = ofSparksOwnShuffle();
+    TwoNodes.Program one = nodes.run("results", with(ADAPTIVE, TwoNodes.tier()));
+    TwoNodes.Program other = nodes.run("results", with(ADAPTIVE, TwoNodes.tier()));
+    // Neither has ended when the other begins to shuffle.
+    other.says("sort");
+    assertTrue(one.process.isAlive());
+    assertEquals(own, one.saysAll());
+    assertEquals(own, other.saysAll());
+    nodes.awaitNothingLeft();
+  }
+
+  /** As many kills as {@code -Dforebay.kills} says; a thousand take most of an hour. */
+  @Test
+  public void jobsAreRightOrSayWhyTheyFailedWhileExecutorsAgentsAndDriversAreKilled() throws Exception {
+    int kills = Integer.getInteger("forebay.kills", 10);
+    Random dice = new Random(Long.getLong("forebay.seed", 1));
+    start("256MiB");
+    // Spark gives up a task after four failures, and an application after ten executors.
+    Map<String, String> patient = with(TwoNodes.tier(), "spark.task.maxFailures", "100", "spark.deploy.maxExecutorRetries", "-1");
+    Path results = nodes.directory.resolve("results");
+    TwoNodes.Program program = nodes.run("repeats", patient, results.toString());
+    Map<String, Integer> struck = new TreeMap<>();
+    int known = 0;
+    while (struck.values().stream().mapToInt(Integer::intValue).sum() < kills) {
+      Thread.sleep(200 + dice.nextInt(1000));
+      if (!program.process.isAlive()) {
+        assertTrue(program.log(), program.log().contains("Exception"));
+        struck.merge("driver that had ended", 1, Integer::sum);
+        program = nodes.run("repeats", patient, results.toString());
+      }
+      List<ProcessHandle> executors = program.process.descendants().filter(process -> process.info().commandLine().orElse("").contains("ExecutorBackend")).toList();
+      int what = dice.nextInt(12);
+      if (executors.isEmpty()) {
+        continue;
+      } else if (what < 6) {
+        killExecutor(executors.get(dice.nextInt(executors.size())).pid());
+        struck.merge("executor", 1, Integer::sum);
+      } else if (what < 11) {
+        int node = dice.nextInt(2);
+        nodes.kill(node);
+        Thread.sleep(dice.nextInt(500));
+        nodes.start(node);
+        struck.merge("agent", 1, Integer::sum);
+      } else if (lines(results).size() > known + 2) {
+        known = lines(results).size();
+        program.process.destroyForcibly().waitFor();
+        executors.forEach(ProcessHandle::destroyForcibly);
+        program = nodes.run("repeats", patient, results.toString());
+        struck.merge("driver", 1, Integer::sum);
+      }
+    }
+    // Left alone, the next job but one is right.
+    int before = lines(results).size();
+    TwoNodes.until("jobs after the kills", () -> lines(results).size() > before + 1);
+    List<String> all = lines(results);
+    assertEquals("right", all.get(before + 1));
+    program.process.destroyForcibly().waitFor();
+    long right = all.stream().filter("right"::equals).count();
+    Map<String, Long> failed = all.stream().filter(line -> line.startsWith("failed ")).collect(Collectors.groupingBy(line -> line.replaceAll("[0-9]+", "N"), TreeMap::new, Collectors.counting()));
+    System.out.println("shuffle under kills: " + struck + "; " + right + " jobs right, failed: " + failed);
+    assertEquals(all.toString(), all.size(), right + failed.values().stream().mapToLong(Long::longValue).sum());
+    assertTrue("jobs that failed without a cause", failed.keySet().stream().noneMatch("failed "::equals));
+    assertTrue("jobs that were right", right > 0 && nodes.number(0, "shuffle_blocks_total") + nodes.number(1, "shuffle_blocks_total") > 0);
+    nodes.awaitNothingLeft();
+  }
+
+  private static List<String> lines(Path file) {
+    try {
+      return Files.exists(file) ? Files.readAllLines(file) : List.of();
+    } catch (IOException e) {
+      throw new IllegalStateException(e);
+    }
+  }
+
   private void executorsAreKilled(TwoNodes.Program program) throws Exception {
     List<Long> executors = processes(program.says("executors"));
     assertEquals(2, executors.size());

@@ -33,7 +33,7 @@ final class TwoNodes {
 
   private static final long PATIENCE_S = 60;
   /** Executors that a program may have had in all. */
-  private static final int EXECUTORS_MAX = 40;
+  private static final int EXECUTORS_MAX = 1000;
 
   final Path directory;
   private final Process[] agents = new Process[2];
@@ -198,14 +198,16 @@ final class TwoNodes {
   }
 
   /** Starts {@link ShuffleProgram} with two executors. */
-  Program run(String what, Map<String, String> settings) throws IOException {
+  Program run(String what, Map<String, String> settings, String... arguments) throws IOException {
     Map<String, String> all = new LinkedHashMap<>();
     all.put("spark.master", "local-cluster[2,1,512]");
     all.put("spark.executor.memory", "512m");
     all.put("spark.local.dir", directory.toString());
     all.put("spark.worker.cleanup.enabled", "true");
     all.putAll(settings);
-    return start(all, ShuffleProgram.class.getName(), what);
+    List<String> whole = new ArrayList<>(List.of(ShuffleProgram.class.getName(), what));
+    whole.addAll(List.of(arguments));
+    return start(all, whole.toArray(new String[0]));
   }
 
   /** Starts a program whose Spark has executors on both nodes. */
