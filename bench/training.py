@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Epochs over shuffled files on a slow file system, larger than the memory: the page cache, the tier, and the tier with a known order.
 
-    python3 bench/training.py BINARY [--files 2000] [--size 65536] [--share 0.25] [--epochs 4] [--repeat 1]
+    python3 bench/training.py BINARY [--files 2000] [--size 65536] [--share 0.25] [--epochs 3] [--repeat 1]
 
 Needs root, FUSE and the package `forebay` on the path. Each mode gets a new mount of the slow file system and the same memory: the
 page cache by a control group, the tier by its capacity. A reader reads each file and then computes, for `--pace` times as long as

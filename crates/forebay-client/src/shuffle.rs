@@ -14,10 +14,12 @@ use crate::error::with_message;
 use crate::session::{Client, lock, unexpected};
 use forebay_wire::shuffle::{App, Block, BlockPlace, index, output_name};
 use forebay_wire::{Channel, Received, Refusal, Reply, Request};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{pread, pwrite};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// Blocks of another node come within this time, or the reducer counts them as lost. A peer that is
@@ -26,6 +28,9 @@ const FETCH_TIME: Duration = Duration::from_secs(60);
 
 /// An agent that answers from memory and is only slow is waited for this long.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
+
+/// So often a driver looks whether its agent has restarted. The other nodes wait much longer.
+const FOLLOWED_EVERY: Duration = Duration::from_millis(200);
 
 /// The room of an output grows by its own size, within these bounds: few requests for large ones,
 /// little held in vain by small ones.
@@ -37,9 +42,17 @@ pub struct Shuffles {
     client: Client,
     app: App,
     node: String,
-    /// At the driver: the connection whose end ends the application.
-    driver: Option<Mutex<Channel>>,
+    driver: Option<Mutex<Driver>>,
     idle: Mutex<Vec<Channel>>,
+}
+
+/// What the driver's process has of its application.
+#[derive(Debug)]
+struct Driver {
+    /// Its end ends the application.
+    channel: Channel,
+    /// Shuffles that are not removed yet.
+    shuffles: BTreeSet<u32>,
 }
 
 /// The output of a map task that is being written; removed unless it is committed.
@@ -71,7 +84,10 @@ impl Client {
     pub fn begin_shuffles(&self) -> io::Result<Arc<Shuffles>> {
         let channel = self.session.connect_to_agent()?;
         let answer = ask(&channel, &Request::ShuffleBegin, ANSWER_TIME)?.message;
-        self.shuffles_of(answer, Some(Mutex::new(channel)))
+        let begun = self.shuffles_of(answer, Some(Driver { channel, shuffles: BTreeSet::new() }))?;
+        let driver = Arc::downgrade(&begun);
+        std::thread::Builder::new().name("forebay-shuffles".into()).spawn(move || follow_agent(&driver))?;
+        Ok(begun)
     }
 
     /// Takes part in an application that a driver has begun.
@@ -103,14 +119,33 @@ impl Client {
         Err(why)
     }
 
-    fn shuffles_of(&self, answer: Reply, driver: Option<Mutex<Channel>>) -> io::Result<Arc<Shuffles>> {
+    fn shuffles_of(&self, answer: Reply, driver: Option<Driver>) -> io::Result<Arc<Shuffles>> {
         match answer {
             Reply::ShuffleApp { app, node } => {
+                let driver = driver.map(Mutex::new);
                 Ok(Arc::new(Shuffles { client: self.clone(), app, node, driver, idle: Mutex::default() }))
             }
             reply => Err(unexpected(&reply)),
         }
     }
+}
+
+/// Takes the application up again if the driver's agent restarts, as long as the driver has it.
+fn follow_agent(shuffles: &Weak<Shuffles>) {
+    loop {
+        std::thread::sleep(FOLLOWED_EVERY);
+        let Some(shuffles) = shuffles.upgrade() else { return };
+        // An agent that is not back yet, or refuses for now, is asked again.
+        let _next_time = shuffles.resume();
+    }
+}
+
+/// Whether the agent has closed the connection, or has died.
+fn has_hung_up(channel: &Channel) -> bool {
+    let mut polled = [PollFd::new(channel, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
+        && polled[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR)
 }
 
 fn ask(channel: &Channel, request: &Request, limit: Duration) -> io::Result<Received<Reply>> {
@@ -129,15 +164,40 @@ impl Shuffles {
         &self.node
     }
 
-    /// Tells, at the driver, that the application has a shuffle or has removed it.
+    /// Tells, at the driver, that the application has a shuffle or has removed it. An agent that is
+    /// away hears of it when it is back.
     ///
     /// # Errors
-    /// The agent is gone, and the application with it.
+    /// The agent does not answer, or refuses.
     pub fn set_lives(&self, shuffle: u32, lives: bool) -> io::Result<()> {
         let Some(driver) = &self.driver else {
             return Err(with_message(libc::EINVAL, "only the driver registers shuffles"));
         };
-        done(ask(&lock(driver), &Request::ShuffleLives { shuffle, lives }, ANSWER_TIME)?.message)
+        let mut driver = lock(driver);
+        let _was_known =
+            if lives { driver.shuffles.insert(shuffle) } else { driver.shuffles.remove(&shuffle) };
+        match ask(&driver.channel, &Request::ShuffleLives { shuffle, lives }, ANSWER_TIME) {
+            Ok(answer) => done(answer.message),
+            Err(_) if has_hung_up(&driver.channel) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// At the driver: goes on at an agent that has taken the place of the one it began at.
+    fn resume(&self) -> io::Result<()> {
+        let Some(driver) = &self.driver else { return Ok(()) };
+        let mut driver = lock(driver);
+        if !has_hung_up(&driver.channel) {
+            return Ok(());
+        }
+        let channel = self.client.session.connect_to_agent()?;
+        let shuffles = driver.shuffles.iter().copied().collect();
+        let request = Request::ShuffleResume { app: self.app.clone(), shuffles };
+        match ask(&channel, &request, ANSWER_TIME)?.message {
+            Reply::ShuffleApp { .. } => driver.channel = channel,
+            reply => return Err(unexpected(&reply)),
+        }
+        Ok(())
     }
 
     /// Removes the outputs of a shuffle on this node.

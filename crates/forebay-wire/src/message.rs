@@ -511,6 +511,14 @@ pub enum Request {
         /// That of the last write, nanoseconds since 1970; `None`: now.
         mtime_ns: Option<i64>,
     },
+    /// The agent of the driver's node has restarted: the application of [`Request::ShuffleBegin`]
+    /// goes on, until this connection ends. → [`Reply::ShuffleApp`] or [`Reply::Failed`]
+    ShuffleResume {
+        /// The application.
+        app: App,
+        /// The shuffles that it has.
+        shuffles: Vec<u32>,
+    },
 }
 
 /// What a program does to a file that is dirty on another node.

@@ -340,8 +340,11 @@ impl<'a> Serving<'a> {
                 }
                 PeerRequest::Blocks { token, uid, blocks } => self.blocks(&token, uid, &blocks)?,
                 PeerRequest::Shuffles { app, uid, shuffles } => {
-                    let (lives, removed) = self.server.shuffles.asked(uid, &app, &shuffles)?;
-                    frame::send(&mut self.stream, &PeerReply::Shuffles { lives, removed })?;
+                    let answer = match self.server.shuffles.asked(uid, &app, &shuffles) {
+                        Ok((lives, removed)) => PeerReply::Shuffles { lives, removed },
+                        Err(e) => PeerReply::Refused(e.to_string()),
+                    };
+                    frame::send(&mut self.stream, &answer)?;
                 }
                 PeerRequest::KeepOutput { app, uid, shuffle, map, bytes } => {
                     self.keep_output((&app, uid), (shuffle, map), bytes)?;

@@ -157,6 +157,7 @@ impl Connection {
             Request::ImageKeep { job, name, tree } => scratch::keep_image(self, &job, &name, tree),
             Request::ImageOpen { tree } => scratch::open_image(self, &tree),
             Request::ShuffleBegin => shuffle::begin(self),
+            Request::ShuffleResume { app, shuffles } => shuffle::resume(self, app, shuffles),
             Request::ShuffleJoin(app) => shuffle::join(self, app),
             Request::ShuffleLives { shuffle, lives } => shuffle::set_lives(self, shuffle, lives),
             Request::ShuffleRemove { token, shuffle } => shuffle::remove(self, &token, shuffle),

@@ -193,7 +193,7 @@ impl Drop for Connection {
             load.cancel();
         }
         if let Some(job) = self.job.take() {
-            self.node.shuffles.end(&job);
+            self.node.shuffles.driver_left(&job);
         }
         if self.tells {
             self.node.end_job(self.id);

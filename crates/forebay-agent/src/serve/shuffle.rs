@@ -33,6 +33,21 @@ pub fn begin(connection: &mut Connection) -> Answer {
     }
 }
 
+/// An application that has begun at an earlier agent goes on, by this connection.
+pub fn resume(connection: &mut Connection, app: App, alive: Vec<u32>) -> Answer {
+    if connection.job.is_some() {
+        return refuse(Refusal::Invalid("this connection has begun a job already".into()));
+    }
+    let shuffles = &connection.node.shuffles;
+    match shuffles.resume(connection.peer.uid, &app, alive) {
+        Ok(()) => {
+            connection.job = Some(app.token.clone());
+            reply(Reply::ShuffleApp { app, node: shuffles.node().to_owned() })
+        }
+        Err(why) => failed(libc::ENOENT, why),
+    }
+}
+
 /// A process of an application runs on this node.
 pub fn join(connection: &Connection, app: App) -> Answer {
     let shuffles = &connection.node.shuffles;

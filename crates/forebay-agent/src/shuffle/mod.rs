@@ -7,7 +7,8 @@
 //! agent that has some asks the origin every [`CHECK`] whether the application lives, and which
 //! shuffles it has removed. One question settles every end: a driver that is killed, executors that
 //! are all gone, and a shuffle that is removed while no executor runs here. An origin that does not
-//! answer within [`GRACE`] ends the application here. The coordinator takes no part.
+//! answer within [`GRACE`], or does not know the application, ends it here. If the origin's agent
+//! restarts, the driver takes its application up again. The coordinator takes no part.
 //!
 //! | file | what it does |
 //! | --- | --- |
@@ -43,8 +44,8 @@ use std::time::{Duration, Instant};
 /// So often an origin is asked. An output that nobody needs any more stays for so long.
 const CHECK: Duration = Duration::from_secs(2);
 
-/// An origin that does not answer for so long has lost its node, or its agent and so the
-/// application.
+/// An origin that does not answer for so long has lost its node; one that has not heard of the
+/// application after a restart has lost the driver.
 const GRACE: Duration = Duration::from_secs(60);
 
 /// An origin answers such a question from memory.
@@ -125,6 +126,27 @@ impl Shuffles {
         Ok(app)
     }
 
+    /// An application whose driver runs here, and began at an earlier agent, goes on with the
+    /// shuffles `alive`.
+    ///
+    /// # Errors
+    /// It has ended or begun elsewhere, or the user has too many.
+    pub fn resume(&self, uid: u32, app: &App, alive: Vec<u32>) -> Result<(), String> {
+        let is_known = lock(&self.apps).contains_key(&app.token);
+        if is_known || app.origin != self.node() || app.master_port.is_some() || self.has_ended(&app.token) {
+            return Err(format!("the application has ended, or is not of node {}", self.node()));
+        }
+        self.admit(uid, app)?;
+        if let Some(app) = lock(&self.apps).get_mut(&app.token) {
+            app.shuffles.extend(alive);
+        }
+        Ok(())
+    }
+
+    fn has_ended(&self, token: &str) -> bool {
+        lock(&self.ended).iter().any(|ended| ended == token)
+    }
+
     /// A process of an application runs here.
     ///
     /// # Errors
@@ -136,10 +158,13 @@ impl Shuffles {
         match known {
             Some((owner, _)) if owner != uid => return Err("the application is another user's".into()),
             Some((_, known)) if app.master_port.is_none() || known == *app => return Ok(()),
-            None if app.master_port.is_none()
-                && (app.origin == self.node() || lock(&self.ended).contains(&app.token)) =>
-            {
+            None if app.master_port.is_none() && self.has_ended(&app.token) => {
                 return Err("the application has ended".into());
+            }
+            None if app.master_port.is_none() && app.origin == self.node() => {
+                return Err(
+                    "this agent has started anew, and the driver has not taken its application up".into()
+                );
             }
             // A job, or the next attempt of its master.
             Some(_) | None => {}
@@ -202,6 +227,14 @@ impl Shuffles {
         }
     }
 
+    /// The connection of the application's driver has ended, and the application with it: unless
+    /// this agent is about to end, which closes all connections. The next one takes it up.
+    pub fn driver_left(&self, token: &str) {
+        if !self.stop.is_stopping() {
+            self.end(token);
+        }
+    }
+
     /// The application has ended: its outputs go.
     pub fn end(&self, token: &str) {
         lock(&self.apps).remove(token);
@@ -217,7 +250,7 @@ impl Shuffles {
     /// it has removed.
     ///
     /// # Errors
-    /// The kernel does not show its sockets.
+    /// The kernel does not show its sockets, or this agent has started after the application.
     pub fn asked(&self, uid: u32, app: &App, shuffles: &[u32]) -> io::Result<(bool, Vec<u32>)> {
         if let Some(port) = app.master_port {
             return Ok((listeners::listens(uid, port)?, Vec::new()));
@@ -225,7 +258,8 @@ impl Shuffles {
         let apps = lock(&self.apps);
         Ok(match apps.get(&app.token).filter(|app| app.uid == uid && app.origin == self.node()) {
             Some(app) => (true, shuffles.iter().copied().filter(|s| !app.shuffles.contains(s)).collect()),
-            None => (false, Vec::new()),
+            None if self.has_ended(&app.token) => (false, Vec::new()),
+            None => return Err(io::Error::other("the agent has started anew, and knows nothing of it")),
         })
     }
 

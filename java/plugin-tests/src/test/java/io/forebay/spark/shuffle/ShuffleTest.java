@@ -2,6 +2,7 @@ package io.forebay.spark.shuffle;
 
 import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertNotEquals;
 import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
@@ -126,6 +127,27 @@ public class ShuffleTest {
     assertTrue("map tasks that ran again", Integer.parseInt(program.says("again")) > 0);
     assertEquals(program.says("first"), program.says("second"));
     assertTrue(program.log(), program.log().contains("FetchFailed"));
+    program.goOn();
+    program.saysAll();
+    nodes.awaitNothingLeft();
+  }
+
+  @Test
+  public void anApplicationGoesOnWhenTheAgentOfItsDriverRestarts() throws Exception {
+    start("256MiB");
+    TwoNodes.Program program = nodes.run("twice", TwoNodes.tier());
+    program.says("executors");
+    long kept = nodes.outputs(1);
+    assertTrue(nodes.outputs(0) > 0 && kept > 0);
+    nodes.kill(0);
+    // The other node asks twice meanwhile.
+    Thread.sleep(5000);
+    nodes.start(0);
+    program.goOn();
+    int again = Integer.parseInt(program.says("again"));
+    assertEquals(program.says("first"), program.says("second"));
+    assertTrue(again + " map tasks ran again", again > 0 && again < Integer.parseInt(program.says("maps")));
+    assertFalse(program.log(), program.log().contains("the application has ended"));
     program.goOn();
     program.saysAll();
     nodes.awaitNothingLeft();
@@ -312,11 +334,12 @@ public class ShuffleTest {
   /** As many kills as {@code -Dforebay.kills} says; a thousand take most of an hour. */
   @Test
   public void jobsAreRightOrSayWhyTheyFailedWhileExecutorsAgentsAndDriversAreKilled() throws Exception {
-    int kills = Integer.getInteger("forebay.kills", 10);
+    int kills = Integer.getInteger("forebay.kills", 6);
     Random dice = new Random(Long.getLong("forebay.seed", 1));
     start("256MiB");
     // Spark gives up a task after four failures, and an application after ten executors.
-    Map<String, String> patient = with(TwoNodes.tier(), "spark.task.maxFailures", "100", "spark.deploy.maxExecutorRetries", "-1");
+    Map<String, String> patient = with(TwoNodes.tier(), "spark.task.maxFailures", "100", "spark.deploy.maxExecutorRetries", "-1",
+        "spark.shuffle.io.maxRetries", "15");
     Path results = nodes.directory.resolve("results");
     TwoNodes.Program program = nodes.run("repeats", patient, results.toString());
     Map<String, Integer> struck = new TreeMap<>();
@@ -324,7 +347,13 @@ public class ShuffleTest {
     long until = System.nanoTime() + TimeUnit.SECONDS.toNanos(60 + 10L * kills);
     while (struck.values().stream().mapToInt(Integer::intValue).sum() < kills) {
       assertTrue("so few faults happened: " + struck, System.nanoTime() < until);
-      Thread.sleep(200 + dice.nextInt(1000));
+      // New executors need seconds; without them every job would be under kills from its first task
+      // on, and only time would be tested.
+      int done = lines(results).size();
+      for (int waited = 0; dice.nextInt(4) != 0 && waited < 100 && lines(results).size() == done; waited++) {
+        Thread.sleep(100);
+      }
+      Thread.sleep(dice.nextInt(500));
       if (!program.process.isAlive()) {
         assertTrue(program.log(), program.log().contains("Exception"));
         struck.merge("driver that had ended", 1, Integer::sum);
