@@ -563,8 +563,13 @@ mod tests {
         let other = NodeInfo { extent_bytes: vec![64 << 20], ..node("b") };
         let refused = m.join(at(0), 2, other.clone(), (1, 0));
         assert!(matches!(refused, Joined::Refused(why) if why.contains("mount.extent_size")));
+        let missed = |m: &Members| {
+            m.lost(at(0)).map(|(name, lost)| (name.clone(), lost.extents.clone())).collect::<Vec<_>>()
+        };
+        assert_eq!(missed(&m), [("b".to_owned(), extents(&other))]);
         m.leave(1);
         assert_eq!(m.join(at(0), 2, other, (1, 0)), Joined::Member { replaces: None });
+        assert_eq!(missed(&m), []);
     }
 
     #[test]
