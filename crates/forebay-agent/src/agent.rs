@@ -4,7 +4,7 @@ use crate::audit::Audit;
 use crate::cache::Cache;
 use crate::cache::disk::{self, Disk};
 use crate::cluster::Cluster;
-use crate::config::Config;
+use crate::config::{Config, Live};
 use crate::coordinator::address::CoordinatorAddress;
 use crate::coordinator::claims::Claims;
 use crate::coordinator::connection;
@@ -107,9 +107,10 @@ impl Agent {
                 counters.clone(),
             )?));
         }
-        let spill = config.spill.as_deref().map(|path| open_spill(path, config.spill_fill)).transpose()?;
-        let spill_bytes = spill.as_ref().map_or(Ok(0), Spill::most_bytes)?;
-        let shares = Arc::new(Shares::new(cache.budget.clone(), config.connections_max, spill_bytes));
+        let live = Arc::new(Live::new(config.clone()));
+        let spill = config.spill.as_deref().map(|path| open_spill(path, live.clone())).transpose()?;
+        let disk_bytes = spill.as_ref().map_or(Ok(0), Spill::disk_bytes)?;
+        let shares = Arc::new(Shares::new(cache.budget.clone(), live.clone(), disk_bytes));
         adopt(&cache, &mounts, &shares, &counters)?;
         let wake = Arc::new(Wake::new()?);
         let looking = Arc::new(Wake::new()?);
@@ -128,7 +129,6 @@ impl Agent {
         let decisions = decisions.as_deref();
         let scheduler = Arc::new(Scheduler::new(scheduler, decisions, wake.clone())?);
         let pfs = Arc::new(Pfs::new(completions.clone(), scheduler.clone()));
-        let deadline = config.cluster.peer_deadline;
         let owners = Arc::new(Owners::new(mounts.clone(), cluster.clone()));
         let peers = Peers::new(
             pfs.clone(),
@@ -136,7 +136,7 @@ impl Agent {
             owners.clone(),
             cluster.clone(),
             security.clone(),
-            deadline,
+            live.clone(),
         );
         let fetch = Arc::new(Fetch {
             mounts: mounts.clone(),
@@ -162,8 +162,8 @@ impl Agent {
         let spread = Arc::new(Spread::new(cluster.clone(), security.clone(), stop.clone(), lease));
         let saying = link.clone();
         let say = Box::new(move |message| saying.say(message, None));
-        let (access_wait, fails_over) = (config.cluster.access_wait, config.cluster.fails_over());
-        let phases = Phases::new(rules, scheduler, counters.clone(), spread, say, access_wait, fails_over);
+        let fails_over = config.cluster.fails_over();
+        let phases = Phases::new(rules, scheduler, counters.clone(), spread, say, live.clone(), fails_over);
         let phases = Arc::new(phases);
         let claims = Arc::new(Claims::new(link.clone(), cluster.clone()));
         let joining = connection::Node {
@@ -186,13 +186,8 @@ impl Agent {
         let index = forebay_store::dirty_index::path_beside(&config.socket());
         let elsewhere = Elsewhere::new(claims, cluster.clone(), security.clone());
         let log = config.log.as_deref().map(open_log).transpose()?;
-        let write_back = WriteBack::new(
-            &fetch,
-            shares.clone(),
-            stop.clone(),
-            (&index, log, config.checkpoint_gap),
-            elsewhere,
-        );
+        let write_back =
+            WriteBack::new(&fetch, shares.clone(), stop.clone(), (&index, log, live.clone()), elsewhere);
         write_back.adopt()?;
         write_back.adopt_checkpoints()?;
         let memory_files = Arc::new(Jobs::default());
@@ -233,6 +228,7 @@ impl Agent {
             started: Instant::now(),
             security: security.clone(),
             config,
+            live,
         });
         // Most file systems have been measured by now or are in a moment; others are while this
         // agent serves.
@@ -263,8 +259,8 @@ impl Agent {
         self.node.stop.clone()
     }
 
-    /// What has a configuration take effect that was read again, as far as a running agent can
-    /// change: the capacity, and when the tier gives way to compute. Returns the capacity in bytes.
+    /// What has a configuration take effect that was read again: its keys of
+    /// [`LIVE`](crate::config::reload::LIVE). Returns the capacity in bytes.
     pub fn reconfigurer(&self) -> impl Fn(&Config) -> Result<u64, String> + Send + use<> {
         let node = self.node.clone();
         move |config| {
@@ -272,6 +268,11 @@ impl Agent {
             let (capacity, _) = config.sizes(usable)?;
             change_capacity(&node, capacity)?;
             node.control.reconfigure(&config.memory, config.memory.min.of(usable));
+            node.audit.reopen(config.audit_log());
+            for mount in &*node.mounts {
+                config.mounts.iter().filter(|c| c.label == mount.label()).for_each(|c| mount.reconfigure(c));
+            }
+            node.live.set(config.clone());
             Ok(capacity)
         }
     }
@@ -402,8 +403,8 @@ fn open_disk(path: &Path, bytes: u64, budget: &Budget, counters: Arc<Counters>) 
     Disk::open(path, bytes, budget, counters).map_err(|e| named("tier.disk", path, e))
 }
 
-fn open_spill(path: &Path, fill: f64) -> io::Result<Spill> {
-    Spill::open(path, fill).map_err(|e| named("tier.spill", path, e))
+fn open_spill(path: &Path, live: Arc<Live<Config>>) -> io::Result<Spill> {
+    Spill::open(path, live).map_err(|e| named("tier.spill", path, e))
 }
 
 fn listen_on(path: &Path, mode: u32) -> io::Result<OwnedFd> {

@@ -29,9 +29,16 @@ const PERIOD: Duration = Duration::from_secs(60);
 /// See the module.
 #[derive(Debug)]
 pub struct Audit {
-    path: PathBuf,
-    open: Mutex<Option<(File, u64)>>,
+    log: Mutex<Log>,
     period: Mutex<Period>,
+}
+
+/// The file, which is opened when there is something to write.
+#[derive(Debug)]
+struct Log {
+    path: PathBuf,
+    /// With its length.
+    open: Option<(File, u64)>,
 }
 
 /// What has happened since the last period has ended.
@@ -58,7 +65,12 @@ impl Audit {
     /// Into this file, which is made when there is something to write.
     pub fn new(path: PathBuf) -> Self {
         let period = Period { began: Instant::now(), lines: 0, evicted: BTreeMap::new() };
-        Audit { path, open: Mutex::default(), period: Mutex::new(period) }
+        Audit { log: Mutex::new(Log { path, open: None }), period: Mutex::new(period) }
+    }
+
+    /// Into this file from now on, which is opened anew: somebody may have moved the one before.
+    pub fn reopen(&self, path: PathBuf) {
+        *lock(&self.log) = Log { path, open: None };
     }
 
     /// Notes a command of a program.
@@ -105,16 +117,18 @@ impl Audit {
     fn write_line(&self, by: Peer, command: &str, result: &str) {
         let time_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let line = Line { time_s: (time_s * 1e3).round() / 1e3, uid: by.uid, pid: by.pid, command, result };
-        let written = serde_json::to_vec(&line).map_err(io::Error::from).and_then(|line| self.write(line));
+        let mut log = lock(&self.log);
+        let written = serde_json::to_vec(&line).map_err(io::Error::from).and_then(|line| log.write(line));
         if let Err(e) = written {
-            tracing::warn!(path = %self.path.display(), error = %e, uid = by.uid, command, result, "no audit log");
+            tracing::warn!(path = %log.path.display(), error = %e, uid = by.uid, command, result, "no audit log");
         }
     }
+}
 
-    fn write(&self, mut line: Vec<u8>) -> io::Result<()> {
+impl Log {
+    fn write(&mut self, mut line: Vec<u8>) -> io::Result<()> {
         line.push(b'\n');
-        let mut open = lock(&self.open);
-        let (file, bytes) = match open.take() {
+        let (file, bytes) = match self.open.take() {
             Some((file, bytes)) if bytes < FILE_BYTES_MAX => (file, bytes),
             Some(_) => {
                 let mut full = self.path.clone().into_os_string();
@@ -124,7 +138,7 @@ impl Audit {
             }
             None => self.open()?,
         };
-        let (file, _) = open.insert((file, bytes + line.len() as u64));
+        let (file, _) = self.open.insert((file, bytes + line.len() as u64));
         file.write_all(&line)
     }
 

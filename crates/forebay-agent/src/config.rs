@@ -8,6 +8,7 @@ mod cluster;
 pub mod layers;
 mod memory;
 mod mount;
+pub mod reload;
 mod ship;
 mod table;
 mod web;
@@ -15,6 +16,7 @@ mod web;
 pub use cluster::{ClusterConfig, FAIL_OVER_MAX};
 pub use memory::{GAIN, MemoryConfig, PERIOD};
 pub use mount::{MountConfig, PAGE_BYTES, SMALL_PAGE_BYTES};
+pub use reload::Live;
 pub use ship::ShipConfig;
 pub use table::Key;
 pub use web::WebConfig;
@@ -358,7 +360,11 @@ impl Config {
 
 /// The reference as a TOML file: every key with its reason and default, commented out.
 pub fn reference_toml() -> String {
-    let mut out = String::from("# Every key of Forebay's configuration, with its default and its reason.\n");
+    let mut out =
+        String::from("# Every key of Forebay's configuration, with its default and its reason.\n#\n");
+    for line in reload::in_words() {
+        wrap(&line, 100).iter().for_each(|line| out.push_str(&format!("# {line}\n")));
+    }
     let mut table = "";
     for key in keys() {
         let (in_table, name) = key.name.split_once('.').unwrap_or(("", key.name));

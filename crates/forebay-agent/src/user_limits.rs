@@ -6,6 +6,7 @@
 //! operator. This ledger does not limit the operator; the budget, the connections and the kernel
 //! do.
 
+use crate::config::{Config, Live};
 use crate::lock::lock;
 use crate::mounts::MountState;
 use crate::traffic::account::Account;
@@ -67,7 +68,8 @@ struct Bounds {
 impl Bounds {
     fn of(shares: &Shares, kind: Kind) -> Self {
         let capacity = shares.budget.most_bytes();
-        let connections = shares.connections_max as u64;
+        let connections = shares.live.get(|config| config.connections_max as u64);
+        let spill = shares.live.get(|config| (shares.disk_bytes as f64 * config.spill_fill) as u64);
         let descriptors = descriptors_max();
         let (own, all) = match kind {
             Kind::Connections | Kind::Loads => (connections.div_ceil(2), connections),
@@ -79,7 +81,7 @@ impl Bounds {
             Kind::Held => (capacity / 2, capacity / 4 * 3),
             Kind::Mapped => (capacity / 8, capacity / 4),
             Kind::Orders => (capacity / 16, capacity / 8),
-            Kind::Spilled => (shares.spill_bytes / 2, shares.spill_bytes / 4 * 3),
+            Kind::Spilled => (spill / 2, spill / 4 * 3),
         };
         let (what, remedy) = match kind {
             Kind::Connections => ("connections", "close some, or raise agent.connections_max"),
@@ -228,19 +230,19 @@ impl Drop for Share {
 pub struct Shares {
     ledger: Ledger,
     budget: Budget,
-    connections_max: usize,
-    /// Bytes that map outputs may take on the disk.
-    spill_bytes: u64,
+    live: Arc<Live<Config>>,
+    /// Size of the disk for map outputs.
+    disk_bytes: u64,
     /// The user of this program.
     agent_uid: u32,
 }
 
 impl Shares {
-    /// Nobody holds anything. The shares are parts of `budget`, of `connections_max`, and of the
-    /// `spill_bytes` of a disk.
-    pub fn new(budget: Budget, connections_max: usize, spill_bytes: u64) -> Self {
+    /// Nobody holds anything. The shares are parts of `budget`, of `agent.connections_max`, and of
+    /// `tier.spill_fill` of a disk of `disk_bytes`.
+    pub fn new(budget: Budget, live: Arc<Live<Config>>, disk_bytes: u64) -> Self {
         let agent_uid = rustix::process::geteuid().as_raw();
-        Shares { ledger: Ledger::default(), budget, connections_max, spill_bytes, agent_uid }
+        Shares { ledger: Ledger::default(), budget, live, disk_bytes, agent_uid }
     }
 
     /// True if a program of user `uid` may do what only the operator may.

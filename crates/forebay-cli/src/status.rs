@@ -113,7 +113,7 @@ fn cluster(cluster: &ClusterStatus, out: &mut dyn Write) -> io::Result<()> {
             out,
             "          the coordinator does not answer for {seconds} s; these were the last known members"
         )?;
-        for (candidate, why) in cluster.problems.iter().filter(|_| cluster.coordinator.contains(',')) {
+        for (candidate, why) in &cluster.problems {
             writeln!(out, "          {candidate}: {why}")?;
         }
     } else if cluster.leader.1 > 0 {

@@ -10,6 +10,7 @@ use crate::log::start_log;
 use crate::out::{no_agent, print};
 use forebay_agent::Closer;
 use forebay_agent::config::layers::{Given, waiting};
+use forebay_agent::config::reload::{ACCESS_WAIT, LIVE};
 use forebay_agent::config::{self, Key, PAGE_BYTES, default_state_dir};
 use forebay_agent::memory;
 use forebay_agent::units::Human;
@@ -240,9 +241,6 @@ fn find_coordinator(
     Ok((address, coordinator))
 }
 
-/// Keys that a running agent takes from its configuration at SIGHUP.
-const LIVE: [&str; 4] = ["tier.capacity", "memory.target", "memory.min", "memory.watch"];
-
 /// Runs the agent in this process until a signal or a request ends it. `again` reads its
 /// configuration once more. `may_start`: also a coordinator beside the candidates that it names.
 fn serve(
@@ -280,6 +278,8 @@ fn serve(
     crate::coordinator::serve_web(agent.config(), Some(socket), coordinator.as_ref())?;
     let stop = agent.stop();
     let reconfigure = agent.reconfigurer();
+    let runs_coordinator = coordinator.is_some();
+    let live: Vec<&str> = LIVE.into_iter().filter(|key| !(runs_coordinator && *key == ACCESS_WAIT)).collect();
     std::thread::spawn(move || {
         for signal in signals.forever() {
             if signal != libc::SIGHUP {
@@ -289,7 +289,7 @@ fn serve(
                 .and_then(|(config, now)| reconfigure(&config).map(|capacity_bytes| (capacity_bytes, now)));
             match reloaded {
                 Ok((capacity_bytes, now)) => {
-                    let later = waiting(&given, &now, &LIVE).join(", ");
+                    let later = waiting(&given, &now, &live).join(", ");
                     tracing::info!(
                         capacity_bytes,
                         at_the_next_start = later,

@@ -4,7 +4,7 @@
 use crate::dirty::DirtyFiles;
 use crate::driver::Driver;
 use crate::limits::Limits;
-use crate::members::{Joined, Members, Session, Timing};
+use crate::members::{self, Joined, Members, Session, Timing};
 use crate::report::{NodeReport, Report, Since, Totals};
 use crate::samples::Samples;
 use crate::stored::{Changes, Stored};
@@ -339,10 +339,11 @@ impl Core {
 
     /// Some nodes after the one named `after`, also those that went without a word.
     fn health(&self, now: Nanos, after: &str) -> Vec<NodeHealth> {
-        let lost = self.members.lost(now).map(|(name, role, heard)| NodeHealth {
+        let lost = self.members.lost(now).map(|(name, lost)| NodeHealth {
             name: name.clone(),
-            role,
-            silent_ms: now.saturating_since(heard) / 1_000_000,
+            role: lost.role,
+            extents: lost.extents.clone(),
+            silent_ms: now.saturating_since(lost.heard) / 1_000_000,
             ..NodeHealth::default()
         });
         let here = self.members.members().map(|member| health_of(now, member));
@@ -408,7 +409,7 @@ fn health_of(now: Nanos, member: &crate::members::Member) -> NodeHealth {
     NodeHealth {
         name: info.name.clone(),
         role: info.role,
-        extents: info.mounts.iter().cloned().zip(info.extent_bytes.iter().copied()).collect(),
+        extents: members::extents(info),
         silent_ms: now.saturating_since(member.heard) / 1_000_000,
         health: member.health.clone(),
     }

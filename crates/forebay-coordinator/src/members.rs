@@ -111,12 +111,22 @@ pub struct Members {
     announced: BTreeSet<String>,
     /// There are other names than those taken last.
     has_other_names: bool,
-    /// Members that went without a word and have not come back: what they are for, and when they
-    /// were last heard.
-    lost: BTreeMap<String, (Role, Nanos)>,
+    /// Nodes that are missed, by name.
+    lost: BTreeMap<String, Lost>,
 }
 
-/// For so long a node that went without a word is missed, and so many are.
+/// A member that went without a word and has not come back, or a node that may not join.
+#[derive(Clone, Debug)]
+pub struct Lost {
+    /// What it is for.
+    pub role: Role,
+    /// When it was last heard.
+    pub heard: Nanos,
+    /// Its mounts and units of placement, if others have other ones.
+    pub extents: Vec<(String, u64)>,
+}
+
+/// For so long such a node is missed, and so many are.
 const LOST_NS: u64 = 24 * 3600 * 1_000_000_000;
 const LOST_MAX: usize = 1000;
 
@@ -141,10 +151,9 @@ impl Members {
         }
     }
 
-    /// Members that went without a word within the last day, by name.
-    pub fn lost(&self, now: Nanos) -> impl Iterator<Item = (&String, Role, Nanos)> {
-        let lost = self.lost.iter().map(|(name, (role, heard))| (name, *role, *heard));
-        lost.filter(move |(.., heard)| now.saturating_since(*heard) < LOST_NS)
+    /// Nodes that were lost within the last day, by name.
+    pub fn lost(&self, now: Nanos) -> impl Iterator<Item = (&String, &Lost)> {
+        self.lost.iter().filter(move |(_, lost)| now.saturating_since(lost.heard) < LOST_NS)
     }
 
     /// These were the members of the coordinator before.
@@ -182,7 +191,8 @@ impl Members {
             let missing = self.missing.take().unwrap_or_default();
             self.has_other_names |= !missing.is_empty();
             // What they are for, only they know.
-            let missing = missing.into_iter().map(|name| (name, (Role::default(), self.started)));
+            let lost = Lost { role: Role::default(), heard: self.started, extents: Vec::new() };
+            let missing = missing.into_iter().map(|name| (name, lost.clone()));
             self.lost.extend(missing.take(LOST_MAX));
         }
         self.is_settled
@@ -210,7 +220,7 @@ impl Members {
         if known.is_some_and(|known| known.0 == incarnation.0 && known > incarnation) {
             return Joined::Superseded;
         }
-        if let Err(why) = self.may_join(&info, incarnation) {
+        if let Err(why) = self.may_join(now, &info, incarnation) {
             return Joined::Refused(why);
         }
         let name = info.name.clone();
@@ -240,7 +250,16 @@ impl Members {
         Joined::Member { replaces }
     }
 
-    fn may_join(&self, info: &NodeInfo, incarnation: Incarnation) -> Result<(), String> {
+    /// A node is refused for its extents: it is no member, and people look for it.
+    fn miss_refused(&mut self, now: Nanos, info: &NodeInfo) {
+        let has_room = self.lost.len() < LOST_MAX || self.lost.contains_key(&info.name);
+        if has_room && !self.members.contains_key(&info.name) {
+            let lost = Lost { role: info.role, heard: now, extents: extents(info) };
+            self.lost.insert(info.name.clone(), lost);
+        }
+    }
+
+    fn may_join(&mut self, now: Nanos, info: &NodeInfo, incarnation: Incarnation) -> Result<(), String> {
         if info.name.is_empty() || info.mounts.len() != info.extent_bytes.len() {
             return Err("the node's description does not match this protocol".into());
         }
@@ -260,12 +279,14 @@ impl Members {
         for (mount, bytes) in info.mounts.iter().zip(&info.extent_bytes) {
             let mut others = self.members.values().filter(|m| m.info.name != info.name);
             if let Some(other) = others.find(|o| extent_bytes(&o.info, mount).is_some_and(|b| b != *bytes)) {
-                return Err(format!(
+                let why = format!(
                     "mount {mount:?} has extents of {bytes} bytes here and of {} at {:?}; mount.extent_size must be the same on \
                      every node",
                     extent_bytes(&other.info, mount).unwrap_or_default(),
                     other.info.name
-                ));
+                );
+                self.miss_refused(now, info);
+                return Err(why);
             }
         }
         Ok(())
@@ -320,10 +341,11 @@ impl Members {
         let limit_ns = self.timing.silence_ns();
         let silent = self.members.iter().filter(|(_, m)| now.saturating_since(m.heard) > limit_ns);
         let gone: Vec<_> = silent.map(|(name, m)| (name.clone(), m.session)).collect();
-        self.lost.retain(|_, (_, heard)| now.saturating_since(*heard) < LOST_NS);
+        self.lost.retain(|_, lost| now.saturating_since(lost.heard) < LOST_NS);
         for (name, session) in &gone {
             if let Some(member) = self.members.remove(name).filter(|_| self.lost.len() < LOST_MAX) {
-                self.lost.insert(name.clone(), (member.info.role, member.heard));
+                let lost = Lost { role: member.info.role, heard: member.heard, extents: Vec::new() };
+                self.lost.insert(name.clone(), lost);
             }
             self.by_session.remove(session);
         }
@@ -442,6 +464,11 @@ impl Members {
     }
 }
 
+/// The mounts of a node, and its units of placement there in bytes.
+pub fn extents(info: &NodeInfo) -> Vec<(String, u64)> {
+    info.mounts.iter().cloned().zip(info.extent_bytes.iter().copied()).collect()
+}
+
 /// Unit of placement of the mount labelled `mount` at that node.
 pub fn extent_bytes(info: &NodeInfo, mount: &str) -> Option<u64> {
     let at = info.mounts.iter().position(|m| m == mount)?;
@@ -536,8 +563,13 @@ mod tests {
         let other = NodeInfo { extent_bytes: vec![64 << 20], ..node("b") };
         let refused = m.join(at(0), 2, other.clone(), (1, 0));
         assert!(matches!(refused, Joined::Refused(why) if why.contains("mount.extent_size")));
+        let missed = |m: &Members| {
+            m.lost(at(0)).map(|(name, lost)| (name.clone(), lost.extents.clone())).collect::<Vec<_>>()
+        };
+        assert_eq!(missed(&m), [("b".to_owned(), extents(&other))]);
         m.leave(1);
         assert_eq!(m.join(at(0), 2, other, (1, 0)), Joined::Member { replaces: None });
+        assert_eq!(missed(&m), []);
     }
 
     #[test]

@@ -27,6 +27,7 @@ use crate::cache::Cache;
 use crate::cache::entry::{Entry, Task};
 use crate::cache::page_fetch::{Begun, FetchError, Watcher};
 use crate::cluster::Cluster;
+use crate::config::{Config, Live};
 use crate::counters::{Counters, add};
 use crate::lock::lock;
 use crate::mounts::MountState;
@@ -80,7 +81,7 @@ pub struct Peers {
     cluster: Arc<Cluster>,
     security: Security,
     /// A peer answers within so long, or is avoided.
-    deadline: Duration,
+    live: Arc<Live<Config>>,
     peers: Mutex<BTreeMap<String, Arc<Peer>>>,
     /// Connections to nodes that pass pages on, the oldest first, by number of the node.
     relays: Mutex<VecDeque<(u64, Link)>>,
@@ -161,14 +162,14 @@ fn path_below(mount: &MountState, fd: &OwnedFd) -> Vec<u8> {
 }
 
 impl Peers {
-    /// Nobody was asked yet. Peers are to answer within `deadline`.
+    /// Nobody was asked yet.
     pub fn new(
         pfs: Arc<Pfs>,
         completions: Arc<Completions>,
         owners: Arc<Owners>,
         cluster: Arc<Cluster>,
         security: Security,
-        deadline: Duration,
+        live: Arc<Live<Config>>,
     ) -> Self {
         Peers {
             mounts: completions.mounts.clone(),
@@ -179,10 +180,15 @@ impl Peers {
             owners,
             cluster,
             security,
-            deadline,
+            live,
             peers: Mutex::default(),
             relays: Mutex::default(),
         }
+    }
+
+    /// When a peer that is asked now has to have answered.
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.live.get(|config| config.cluster.peer_deadline)
     }
 
     /// Queues a page that `node` owns, and those behind it.
@@ -247,15 +253,11 @@ impl Peers {
     pub fn keep_house(self: &Arc<Self>) {
         for node in self.cluster.to_greet() {
             let (peers, name) = (self.clone(), node.name.clone());
-            let body = move || match Link::connect(
-                &peers.security,
-                peers.cluster.node(),
-                &node,
-                Instant::now() + peers.deadline,
-            ) {
-                Ok(_) => peers.cluster.believe(&node.name),
-                Err(_) => peers.cluster.avoid(&node.name),
-            };
+            let body =
+                move || match Link::connect(&peers.security, peers.cluster.node(), &node, peers.deadline()) {
+                    Ok(_) => peers.cluster.believe(&node.name),
+                    Err(_) => peers.cluster.avoid(&node.name),
+                };
             let greeting = std::thread::Builder::new().name("greet".into()).stack_size(STACK_BYTES);
             if greeting.spawn(body).is_err() {
                 self.cluster.avoid(&name);
@@ -486,7 +488,7 @@ impl Peer {
     ) -> Answer {
         // Before the request: what the owner promises to keep in place until the deadline it keeps
         // for longer than this.
-        let deadline = Instant::now() + peers.deadline;
+        let deadline = peers.deadline();
         loop {
             let fresh = link.is_none();
             let answer = match self.linked(peers, node, (number, &mut *link), deadline) {
@@ -610,7 +612,7 @@ impl Peers {
     /// Requests a page from a node that its owner has named. That this fails says nothing about the
     /// node: it may have evicted the page, or waits for another one.
     fn relay(&self, number: u64, task: &Task, page: &PageRef, wanted: Wanted, begun: &mut Begun) -> Answer {
-        let deadline = Instant::now() + self.deadline;
+        let deadline = self.deadline();
         let kept = {
             let mut relays = lock(&self.relays);
             relays.iter().position(|(of, _)| *of == number).and_then(|at| relays.remove(at))

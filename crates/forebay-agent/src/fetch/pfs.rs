@@ -263,7 +263,7 @@ impl Pfs {
     /// The gap between two parts of a file over which one read is cheaper than two, in bytes.
     pub fn merge_gap_bytes(&self, mount: usize) -> u64 {
         let measured = || lock(&self.waiting[mount].cost).gap_bytes();
-        self.mounts[mount].config.merge_gap_bytes.unwrap_or_else(measured)
+        self.mounts[mount].live.get(|config| config.merge_gap_bytes).unwrap_or_else(measured)
     }
 
     /// Completions all that waits. Called at the end of the agent.

@@ -227,7 +227,7 @@ mod tests {
         let budget = Budget::new(64 << 20);
         let cache = Cache::new(tier.unwrap(), budget.clone(), EvictionKind::default(), 100, Arc::default());
         let mounts = Arc::new([MountState::new(MountConfig::new("pfs", dir)).unwrap()]);
-        Orders::new(Arc::new(cache), mounts, Arc::new(Shares::new(budget, 100, 0)))
+        Orders::new(Arc::new(cache), mounts, Arc::new(Shares::new(budget, Arc::default(), 0)))
     }
 
     fn file(mount: &str, ino: u64) -> FileRef {

@@ -13,7 +13,7 @@ pub mod opened_path;
 pub mod seal;
 pub mod stamps;
 
-use crate::config::MountConfig;
+use crate::config::{Live, MountConfig};
 use forebay_pfs::mount::{is_ceph_fuse, is_local, is_moosefs, is_mount_point, unchanging_type};
 use forebay_pfs::read::{PageCache, Reader, reopen_direct};
 use forebay_pfs::{FileFacts, Mount};
@@ -44,8 +44,10 @@ const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
 /// One mount and its fetches.
 #[derive(Debug)]
 pub struct MountState {
-    /// Its configuration.
+    /// Its configuration at the start.
     pub config: MountConfig,
+    /// The one that was read last.
+    pub live: Live<MountConfig>,
     /// Reads it.
     pub reader: Reader,
     /// Bytes read from it.
@@ -113,6 +115,7 @@ impl MountState {
             settle_ns: AtomicI64::new(SETTLE_MOOSEFS_NS),
             stamps: StampCheck::new(&config),
             root: probed.root,
+            live: Live::new(config.clone()),
             config,
         })
     }
@@ -240,16 +243,28 @@ impl MountState {
     fn found(&self, mount: u64) {
         if !self.stamps.is_present(mount) {
             // First: whoever finds the number known must find this known too.
-            self.reader.set_page_cache(page_cache_of(&self.root, self.config.keep_page_cache));
+            self.apply_live();
             self.is_local.store(is_local(&self.root), Release);
             // Files of two images may have equal numbers, lengths and times and yet differ.
             let is_unchanging = unchanging_type(&self.root).is_some();
             self.must_forget.store(is_unchanging, Release);
             self.is_unchanging.store(is_unchanging, Release);
-            let settle_ns = self.config.settle_ns.unwrap_or_else(|| default_settle_ns(&self.root));
-            self.settle_ns.store(settle_ns, Release);
             self.stamps.found(mount);
         }
+    }
+
+    /// Takes a configuration that was read again.
+    pub fn reconfigure(&self, config: &MountConfig) {
+        self.live.set(config.clone());
+        self.apply_live();
+    }
+
+    /// What depends on the configuration and on what is mounted there now.
+    fn apply_live(&self) {
+        let (keep, settle_ns) = self.live.get(|config| (config.keep_page_cache, config.settle_ns));
+        self.reader.set_page_cache(page_cache_of(&self.root, keep));
+        let settle_ns = settle_ns.unwrap_or_else(|| default_settle_ns(&self.root));
+        self.settle_ns.store(settle_ns, Release);
     }
 
     /// The descriptor to fetch the file by, for one that has been admitted. Where reads bypass
@@ -292,7 +307,7 @@ impl MountState {
     /// of one of the file.
     pub fn has_rested(&self, facts: &FileFacts) -> bool {
         let age_ns = wall_clock_ns().saturating_sub(facts.changed_ns(self.stamps.change_stamp()));
-        age_ns >= self.config.map_rest_ns.max(self.settling_ns(facts, false))
+        age_ns >= self.live.get(|config| config.map_rest_ns).max(self.settling_ns(facts, false))
     }
 
     /// The longest that [`MountState::settles_in`] returns, unless the change lies in the future.
@@ -432,5 +447,32 @@ mod tests {
             mount.has_device(0);
             assert_eq!(mount.settle_ns.load(Relaxed), wanted);
         }
+    }
+
+    #[test]
+    fn a_configuration_that_is_read_again_takes_effect() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, b"one").unwrap();
+        let facts = FileFacts::of(std::fs::File::open(&path).unwrap().as_fd(), Revalidate::Force).unwrap();
+        let config = |settle_ns, map_rest_ns, keep_page_cache| MountConfig {
+            settle_ns: Some(settle_ns),
+            map_rest_ns,
+            keep_page_cache,
+            stamp_granularity_ns: 0,
+            ..MountConfig::new("pfs", dir.path())
+        };
+        let hour = 3_600_000_000_000;
+        let mount = MountState::new(config(hour, 0, false)).unwrap();
+        mount.has_device(0);
+        let is_now = || (mount.has_rested(&facts), mount.reader.page_cache());
+        assert_eq!(is_now(), (false, PageCache::Drop));
+        mount.reconfigure(&config(0, hour, true));
+        assert_eq!(is_now(), (false, PageCache::Keep));
+        mount.reconfigure(&config(0, 0, true));
+        assert_eq!(is_now(), (true, PageCache::Keep));
+        // It is mounted anew.
+        mount.found(7);
+        assert_eq!(is_now(), (true, PageCache::Keep));
     }
 }

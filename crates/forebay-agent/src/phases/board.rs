@@ -5,6 +5,7 @@ use super::pace::{Pace, Seldom};
 use super::spread::{Spread, is_under_way};
 use super::waits::{Asked, Waits};
 use super::words;
+use crate::config::{self, Live};
 use crate::counters::{Counters, add};
 use crate::lock::lock;
 use crate::scheduler::Scheduler;
@@ -39,6 +40,7 @@ pub type Say = Box<dyn Fn(ToCoordinator) + Send + Sync>;
 
 /// See the module.
 pub struct Phases {
+    live: Arc<Live<config::Config>>,
     /// Another coordinator takes over from one that is lost.
     fails_over: bool,
     state: Mutex<State>,
@@ -93,19 +95,20 @@ impl Phases {
         counters: Arc<Counters>,
         spread: Arc<Spread>,
         say: Say,
-        access_wait: Duration,
+        live: Arc<Live<config::Config>>,
         fails_over: bool,
     ) -> Self {
         let state = State {
             board: Board::new(config),
             observed: BTreeMap::new(),
-            waits: Waits::new(access_wait.as_nanos() as u64),
+            waits: Waits::default(),
             held: BTreeMap::new(),
             paces: BTreeMap::new(),
             writes_to: BTreeMap::new(),
             fetched_bytes: 0,
         };
         Phases {
+            live,
             fails_over,
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -170,6 +173,7 @@ impl Phases {
     fn ask(&self, state: &mut State, hpc: JobKey, step: Option<(u64, u64)>) -> bool {
         // Where another takes over, it is asked instead.
         let is_silent = !self.fails_over && self.scheduler.is_coordinator_silent();
+        state.waits.most_ns = self.live.get(|config| config.cluster.access_wait.as_nanos() as u64);
         match state.waits.ask(self.now(), hpc, is_silent) {
             Asked::Begin => return true,
             Asked::Wait { is_new: false } => {}

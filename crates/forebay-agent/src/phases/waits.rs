@@ -14,12 +14,12 @@ use std::collections::BTreeMap;
 const ASKS_NS: u64 = 3_000_000_000;
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Waits {
     waiting: BTreeMap<JobKey, Waiting>,
     is_connected: bool,
-    /// No program waits for longer, in ns.
-    most_ns: u64,
+    /// No program waits for longer, in ns. To be set before a program asks.
+    pub most_ns: u64,
 }
 
 #[derive(Debug)]
@@ -44,11 +44,6 @@ pub enum Asked {
 }
 
 impl Waits {
-    /// Nobody waits for longer than `most_ns`.
-    pub fn new(most_ns: u64) -> Self {
-        Waits { waiting: BTreeMap::new(), is_connected: false, most_ns }
-    }
-
     /// There is a coordinator, or none: then nobody waits.
     pub fn set_connected(&mut self, is_connected: bool) {
         self.is_connected = is_connected;
@@ -109,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_program_waits_until_it_is_let_in_and_never_without_a_coordinator_or_for_longer_than_the_limit() {
-        let mut waits = Waits::new(WAIT_MAX_NS);
+        let mut waits = Waits { most_ns: WAIT_MAX_NS, ..Waits::default() };
         assert_eq!(waits.ask(Nanos(0), 1, false), Asked::Begin, "nobody could let it in");
         waits.set_connected(true);
         assert_eq!(waits.ask(Nanos(0), 1, true), Asked::Begin);
@@ -130,7 +125,7 @@ mod tests {
 
     #[test]
     fn the_next_coordinator_is_asked_anew_and_what_the_last_one_has_granted_is_void() {
-        let mut waits = Waits::new(WAIT_MAX_NS);
+        let mut waits = Waits { most_ns: WAIT_MAX_NS, ..Waits::default() };
         waits.set_connected(true);
         assert_eq!(waits.ask(Nanos(0), 1, false), Asked::Wait { is_new: true });
         waits.let_in(1);
@@ -143,7 +138,7 @@ mod tests {
 
     #[test]
     fn who_does_not_ask_again_has_given_up() {
-        let mut waits = Waits::new(WAIT_MAX_NS);
+        let mut waits = Waits { most_ns: WAIT_MAX_NS, ..Waits::default() };
         waits.set_connected(true);
         waits.ask(Nanos(0), 1, false);
         waits.ask(Nanos(0), 2, false);

@@ -93,7 +93,8 @@ impl Clients {
         let (node, channel) = (&self.node, Channel::from_socket(socket));
         let Ok(peer) = channel.peer() else { return };
         let operator = node.shares.is_operator(peer.uid);
-        let bound = node.config.connections_max + if operator { OPERATOR_CONNECTIONS } else { 0 };
+        let bound =
+            node.live.get(|config| config.connections_max) + if operator { OPERATOR_CONNECTIONS } else { 0 };
         let counted = Counted::new(node);
         let share = node.shares.share(Kind::Connections, peer.uid, 1);
         let (Ok(share), true) = (share, counted.all <= bound) else {

@@ -7,7 +7,7 @@ use super::write_staging::Stage;
 use crate::audit::Audit;
 use crate::cache::Cache;
 use crate::cluster::Cluster;
-use crate::config::Config;
+use crate::config::{Config, Live};
 use crate::coordinator::link::Link;
 use crate::counters::{Counters, add};
 use crate::fetch::Fetch;
@@ -43,8 +43,10 @@ use std::time::Instant;
 /// What requests act on.
 #[derive(Debug)]
 pub struct Node {
-    /// The configuration.
+    /// The configuration at the start.
     pub config: Config,
+    /// The one that was read last.
+    pub live: Arc<Live<Config>>,
     /// How its peers know it.
     pub security: Security,
     /// The mounts, in the order of the configuration.

@@ -1,5 +1,6 @@
 //! The disk to which map outputs are spilled: files without a name, in a share of it.
 
+use crate::config::{Config, Live};
 use crate::lock::lock;
 use forebay_store::bounded::BoundedFile;
 use rustix::fs::{Advice, FallocateFlags, Mode, OFlags, fadvise, fallocate, fstatvfs, open, openat};
@@ -8,14 +9,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// Where outputs are spilled to.
 #[derive(Debug)]
 pub struct Spill {
     directory: OwnedFd,
-    /// Up to this share the disk may be filled.
-    fill: f64,
+    live: Arc<Live<Config>>,
     /// One output at a time: the disk is the bottleneck.
     pub(super) one: Mutex<()>,
     /// One file at a time gets room.
@@ -23,25 +23,25 @@ pub struct Spill {
 }
 
 impl Spill {
-    /// Spills into `directory` until its disk is full up to the share `fill`.
+    /// Spills into `directory` until its disk is full up to the share `tier.spill_fill`.
     ///
     /// # Errors
     /// It is no directory for files without a name.
-    pub fn open(directory: &Path, fill: f64) -> io::Result<Self> {
+    pub fn open(directory: &Path, live: Arc<Live<Config>>) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let opened = open(directory, flags, Mode::empty())?;
-        let spill = Spill { directory: opened, fill, one: Mutex::default(), making: Mutex::default() };
+        let spill = Spill { directory: opened, live, one: Mutex::default(), making: Mutex::default() };
         spill.unnamed()?;
         Ok(spill)
     }
 
-    /// Bytes that the disk may be filled with, whoever fills it.
+    /// Size of the disk in bytes.
     ///
     /// # Errors
     /// What the kernel returns.
-    pub fn most_bytes(&self) -> io::Result<u64> {
+    pub fn disk_bytes(&self) -> io::Result<u64> {
         let disk = fstatvfs(&self.directory)?;
-        Ok((disk.f_blocks as f64 * self.fill) as u64 * disk.f_frsize)
+        Ok(disk.f_blocks * disk.f_frsize)
     }
 
     fn unnamed(&self) -> io::Result<OwnedFd> {
@@ -54,7 +54,7 @@ impl Spill {
     pub(super) fn file(&self, bytes: u64) -> io::Result<BoundedFile> {
         let _room_is_seen_by_the_next = lock(&self.making);
         let disk = fstatvfs(&self.directory)?;
-        let keep_free = (disk.f_blocks as f64 * (1.0 - self.fill)) as u64;
+        let keep_free = (disk.f_blocks as f64 * (1.0 - self.live.get(|config| config.spill_fill))) as u64;
         if disk.f_bavail.saturating_sub(keep_free) < bytes.div_ceil(disk.f_frsize) {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -76,5 +76,21 @@ impl Spill {
         to.sync_data()?;
         fadvise(&to, 0, None, Advice::DontNeed)?;
         Ok(spilled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_disk_is_filled_as_far_as_the_configuration_says_that_was_read_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let filled = |spill_fill| Config { spill_fill, ..Config::default() };
+        let live = Arc::new(Live::new(filled(1.0)));
+        let spill = Spill::open(dir.path(), live.clone()).unwrap();
+        assert!(spill.file(1).is_ok());
+        live.set(filled(0.0));
+        assert_eq!(spill.file(1).err().unwrap().kind(), io::ErrorKind::StorageFull);
     }
 }

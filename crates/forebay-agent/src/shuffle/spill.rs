@@ -173,7 +173,7 @@ mod tests {
     use super::*;
     use crate::cache::Cache;
     use crate::cluster::Cluster;
-    use crate::config::ClusterConfig;
+    use crate::config::{ClusterConfig, Config, Live};
     use crate::jobs::scratch_files::Jobs;
     use crate::stop::{Stop, Wake};
     use crate::user_limits::Shares;
@@ -203,14 +203,15 @@ mod tests {
         });
         let budget = Budget::new(CAPACITY_BYTES);
         let cache = Cache::new(tier.unwrap(), budget.clone(), EvictionKind::default(), 100, Arc::default());
-        let shares = Arc::new(Shares::new(budget, 100, spill_bytes));
+        let live = Arc::new(Live::new(Config { spill_fill: 1.0, ..Config::default() }));
+        let shares = Arc::new(Shares::new(budget, live.clone(), spill_bytes));
         let stop = Stop::new([Arc::new(Wake::new().unwrap()), Arc::new(Wake::new().unwrap())]);
         let shuffles = Shuffles::new(
             Arc::new(Jobs::default()),
             (Arc::new(cache), shares, Arc::default()),
             (Arc::new(Cluster::new(ClusterConfig::default())), Security::Loopback),
             Arc::new(stop),
-            Some(Spill::open(dir, 1.0).unwrap()),
+            Some(Spill::open(dir, live).unwrap()),
         );
         shuffles.begin(UID, "a".into()).unwrap();
         shuffles.begin(OTHER, "b".into()).unwrap();

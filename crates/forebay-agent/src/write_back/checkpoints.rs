@@ -37,7 +37,7 @@ impl WriteBack {
     }
 
     fn gap(&self) -> (i64, i64) {
-        (wall_clock_ns(), self.checkpoint_gap.as_nanos() as i64)
+        (wall_clock_ns(), self.live.get(|config| config.checkpoint_gap.as_nanos() as i64))
     }
 
     /// Takes up what an earlier agent has noted. It may have died before it noted a pin: what no

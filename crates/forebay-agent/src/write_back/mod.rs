@@ -39,6 +39,7 @@ mod reopen;
 pub mod sets;
 
 use crate::cache::Cache;
+use crate::config::{Config, Live};
 use crate::coordinator::claims::Claims;
 use crate::counters::{Counters, add};
 use crate::fetch::Fetch;
@@ -133,7 +134,7 @@ pub struct WriteBack {
     releases: Mutex<Vec<(String, DirtyFile, u64)>>,
     /// Sets of checkpoints. Locked after the state, not before.
     checkpoints: Mutex<Checkpoints>,
-    checkpoint_gap: Duration,
+    live: Arc<Live<Config>>,
     /// Held while a marker is written or removed.
     marking: Mutex<()>,
     /// Files of the log that are not needed any more.
@@ -222,13 +223,12 @@ pub enum Drained {
 }
 
 impl WriteBack {
-    /// Nothing is dirty. Programs look into the table at `index`; `log` takes second copies. A
-    /// pause longer than `checkpoint_gap` ends a set of checkpoints.
+    /// Nothing is dirty. Programs look into the table at `index`; `log` takes second copies.
     pub fn new(
         fetch: &Fetch,
         shares: Arc<Shares>,
         stop: Arc<Stop>,
-        (index, log, checkpoint_gap): (&Path, Option<DirtyLog>, Duration),
+        (index, log, live): (&Path, Option<DirtyLog>, Arc<Live<Config>>),
         elsewhere: Elsewhere,
     ) -> Self {
         let index = DirtyIndex::create(index, elsewhere.claims().are_others()).inspect_err(|e| {
@@ -253,7 +253,7 @@ impl WriteBack {
             changed: Condvar::new(),
             releases: Mutex::default(),
             checkpoints: Mutex::default(),
-            checkpoint_gap,
+            live,
             marking: Mutex::default(),
             log_removals: Mutex::default(),
         }

@@ -45,7 +45,8 @@ pub fn findings(client: &Client) -> Vec<Finding> {
         Ok(nodes) => findings.extend(compare(&nodes)),
         Err(e) => findings.push(bad(
             "cluster",
-            e.to_string(),
+            // Why the coordinator does not take the node, for instance.
+            cluster.problems.iter().fold(e.to_string(), |text, (at, why)| format!("{text}; {at}: {why}")),
             "start the agent, and see that its coordinator runs: `forebay status`",
         )),
     }
@@ -77,9 +78,11 @@ pub fn problems_of(node: &NodeHealth) -> Vec<Finding> {
 }
 
 fn compare(all: &[NodeHealth]) -> Vec<Finding> {
+    let placement = placement(all);
     let (silent, all): (Vec<_>, Vec<_>) = all.iter().partition(|node| node.silent_ms > SILENT_MS);
     let mut findings =
         vec![good("cluster", format!("{} nodes: {}", all.len(), names(all.iter().map(|n| &n.name))))];
+    findings.extend(placement);
     findings.extend(about(
         "silent",
         silent.iter().map(|node| format!("{} (for {} s)", node.name, node.silent_ms / 1000)),
@@ -100,8 +103,7 @@ fn compare(all: &[NodeHealth]) -> Vec<Finding> {
         .collect();
     findings.extend(differs(
         "version",
-        &nodes,
-        |_, health| health.version.clone(),
+        nodes.iter().map(|(node, health, _)| (&*node.name, health.version.clone())),
         "install one version on all nodes, and restart their agents one after the other; caches stay",
     ));
     findings.extend(clocks(&nodes));
@@ -109,8 +111,7 @@ fn compare(all: &[NodeHealth]) -> Vec<Finding> {
     findings.extend(memory(&nodes));
     findings.extend(differs(
         "huge pages",
-        &nodes,
-        |_, health| health.huge_pages.clone(),
+        nodes.iter().map(|(node, health, _)| (&*node.name, health.huge_pages.clone())),
         "`forebay doctor` on the node that differs says what its kernel allows",
     ));
     if nodes.len() > 1 && nodes.iter().all(|(_, health, _)| health.huge_pages == "never") {
@@ -161,15 +162,14 @@ fn named<'a>(
 }
 
 /// A warning, if a value is not the same on all nodes: it names those that differ from most.
-fn differs(
+fn differs<'a>(
     what: &'static str,
-    nodes: &Nodes<'_>,
-    value: impl Fn(&NodeHealth, &Health) -> String,
+    values: impl Iterator<Item = (&'a str, String)>,
     remedy: &str,
 ) -> Option<Finding> {
     let mut by_value = BTreeMap::<String, Vec<&str>>::new();
-    for (node, health, _) in nodes {
-        by_value.entry(value(node, health)).or_default().push(&node.name);
+    for (node, value) in values {
+        by_value.entry(value).or_default().push(node);
     }
     let usual = by_value.iter().max_by_key(|(_, nodes)| nodes.len())?.0.clone();
     let others: Vec<String> = by_value
@@ -199,6 +199,24 @@ fn clocks(nodes: &Nodes<'_>) -> Option<Finding> {
     )
 }
 
+/// The coordinator refuses a node with other extents than the members have, and names it here.
+fn placement(all: &[NodeHealth]) -> Vec<Finding> {
+    let mut labels: Vec<&String> =
+        all.iter().flat_map(|node| &node.extents).map(|(label, _)| label).collect();
+    labels.sort_unstable();
+    labels.dedup();
+    let of = |label: &String| {
+        let extents = all.iter().flat_map(|node| node.extents.iter().map(|extent| (&*node.name, extent)));
+        let of_mount = extents.filter(|(_, (mount, _))| mount == label);
+        let values = of_mount
+            .map(|(node, (_, bytes))| (node, format!("extents of {} on mount {label:?}", Human(*bytes))));
+        let remedy = "give the mount the same mount.extent_size on all nodes; a node with another one is no member, \
+                      and exchanges no pages";
+        differs("placement", values, remedy)
+    };
+    labels.into_iter().filter_map(of).collect()
+}
+
 fn mounts(nodes: &Nodes<'_>) -> Vec<Finding> {
     let mut labels: Vec<&str> =
         nodes.iter().flat_map(|(_, health, _)| &health.mounts).map(|m| m.0.as_str()).collect();
@@ -206,14 +224,6 @@ fn mounts(nodes: &Nodes<'_>) -> Vec<Finding> {
     labels.dedup();
     let mut findings = Vec::new();
     for label in labels {
-        let extent = |node: &NodeHealth| node.extents.iter().find(|(name, _)| name == label).map(|e| e.1);
-        let with_it: Vec<_> = nodes.iter().copied().filter(|(node, ..)| extent(node).is_some()).collect();
-        findings.extend(differs(
-            "placement",
-            &with_it,
-            |node, _| format!("extents of {} on mount {label:?}", Human(extent(node).unwrap_or(0))),
-            "give the mount the same mount.extent on all nodes, else they look for pages at the wrong ones",
-        ));
         let of = |health: &Health| health.mounts.iter().find(|mount| mount.0 == label).cloned();
         let with = |is_meant: fn(&(String, bool, bool, u64, u64)) -> bool| {
             named(nodes, move |health| of(health).is_some_and(|mount| is_meant(&mount)))

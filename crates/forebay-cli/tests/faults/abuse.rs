@@ -139,7 +139,9 @@ pub fn end_stages(socket: &str) {
 #[test]
 fn a_user_takes_half_of_the_connections_at_most() {
     let (pfs, path) = pfs_with("f", 1, MIB);
-    let agent = Agent::start(Setup { more: "connections_max = 16\n".into(), ..Setup::new(pfs.path()) });
+    let setup = |most| Setup { more: format!("connections_max = {most}\n"), ..Setup::new(pfs.path()) };
+    let mut agent = Agent::start(setup(4));
+    agent.reload(setup(16));
     verify_once(&agent.client(), &path, 1, 0);
     let mut crowd = as_user(&agent, OTHER_UID, "crowd", &[agent.socket().to_str().unwrap()]);
     let let_in: usize = crowd.expect("let in").parse().unwrap();

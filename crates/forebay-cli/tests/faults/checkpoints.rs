@@ -196,6 +196,23 @@ for name in ('rank0', 'rank1'):
 }
 
 #[test]
+fn a_set_ends_after_the_pause_that_the_agent_has_read_last() {
+    let pfs = plain_pfs();
+    let setup = |gap_ms| Setup { checkpoint_gap_ms: gap_ms, ..Setup::new(pfs.path()) };
+    let mut agent = Agent::start(setup(3_600_000));
+    let mut program = Started::new(python(&agent, pfs.path(), &["--keep", "1", "--detach"], CHECKPOINTS));
+    for number in 0..3 {
+        program.expect(&format!("wrote {number}"));
+        program.say();
+    }
+    program.expect("wrote 3");
+    assert_eq!(stand(&agent).len(), 1, "a pause has ended the set");
+    agent.reload(setup(GAP_MS));
+    wait_for("the set to be whole", || stand(&agent) == [whole(true, 8)]);
+    program.kill_9();
+}
+
+#[test]
 fn old_sets_give_way_to_new_files_and_the_newest_stays() {
     let pfs = plain_pfs();
     let setup = Setup { checkpoint_gap_ms: GAP_MS, ..Setup::new(pfs.path()) };

@@ -296,6 +296,16 @@ impl Agent {
         old
     }
 
+    /// Has it read another setup, of which it takes what a running agent can.
+    pub fn reload(&mut self, setup: Setup) {
+        std::fs::write(self.dir.path().join("config.toml"), setup.toml(self.dir.path())).unwrap();
+        let reloads = |log: &str| log.matches("the configuration is read again").count();
+        let before = reloads(&self.log());
+        send_signal(self.pid(), libc::SIGHUP);
+        wait_for("the configuration is read again", || reloads(&self.log()) > before);
+        self.setup = setup;
+    }
+
     /// Starts it again with the same setup.
     pub fn restart(&mut self) {
         self.child.wait().unwrap();

@@ -86,8 +86,19 @@ pub struct Cluster {
     others: Vec<String>,
     coordinator: Process,
     agents: Vec<Process>,
-    /// Environment of the agents.
-    env: Vec<(String, PathBuf)>,
+    /// Of the agents that are started.
+    change: Change,
+}
+
+/// What is different about an agent that is started again.
+#[derive(Default)]
+pub struct Change {
+    /// More of its environment.
+    pub env: Vec<(String, PathBuf)>,
+    /// Text of its configuration, and what stands in its place.
+    pub text: Option<(String, String)>,
+    /// Its program.
+    pub program: Option<PathBuf>,
 }
 
 impl Cluster {
@@ -107,8 +118,16 @@ impl Cluster {
         let dir = open_dir_in("/dev/shm");
         let (coordinator, address) = start_coordinator(dir.path(), "127.0.0.1:0");
         let pfs = pfs.to_owned();
-        let mut cluster =
-            Cluster { mount, dir, pfs, address, others: vec![], coordinator, agents: vec![], env: vec![] };
+        let mut cluster = Cluster {
+            mount,
+            dir,
+            pfs,
+            address,
+            others: vec![],
+            coordinator,
+            agents: vec![],
+            change: Change::default(),
+        };
         cluster.agents.push(cluster.start_agent(0, 128 * MIB));
         cluster.wait_members(1);
         cluster
@@ -140,10 +159,33 @@ impl Cluster {
 
     /// Kills an agent, and starts it with more in its environment.
     pub fn start_again(&mut self, number: usize, env: Vec<(String, PathBuf)>) {
+        self.start_changed(number, Change { env, ..Change::default() });
+    }
+
+    /// Kills an agent, and starts it with this change.
+    pub fn start_changed(&mut self, number: usize, change: Change) {
         self.agents[number].kill_9();
-        self.env = env;
+        self.start_ended(number, change);
+    }
+
+    /// Starts an agent that has ended, with this change.
+    pub fn start_ended(&mut self, number: usize, change: Change) {
+        self.change = change;
         self.start_killed(number);
-        self.env = Vec::new();
+        self.change = Change::default();
+    }
+
+    /// Has an agent read its configuration again, with other text in the place of one.
+    pub fn reload(&self, number: usize, from: &str, to: &str) {
+        let path = self.dir.path().join(format!("config{number}"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{text}");
+        std::fs::write(path, text.replace(from, to)).unwrap();
+        send_signal(self.agents[number].pid(), libc::SIGHUP);
+        let log = format!("log{number}");
+        wait_for("the configuration is read again", || {
+            self.log(&log).contains("the configuration is read again")
+        });
     }
 
     /// Starts an agent that was killed.
@@ -199,8 +241,16 @@ impl Cluster {
         capacities: &[u64],
     ) -> Self {
         let pfs = pfs.to_owned();
-        let mut cluster =
-            Cluster { mount: "", dir, pfs, address, others, coordinator, agents: vec![], env: vec![] };
+        let mut cluster = Cluster {
+            mount: "",
+            dir,
+            pfs,
+            address,
+            others,
+            coordinator,
+            agents: vec![],
+            change: Change::default(),
+        };
         for i in 0..agents {
             let agent = cluster.start_agent(i, *capacities.get(i).unwrap_or(&(128 * MIB)));
             cluster.agents.push(agent);
@@ -211,7 +261,7 @@ impl Cluster {
 
     fn start_agent(&self, number: usize, capacity: u64) -> Process {
         let at = |name: &str| self.dir.path().join(format!("{name}{number}"));
-        let text = format!(
+        let mut text = format!(
             "[agent]\nstate_dir = {:?}\n[tier]\ncapacity = \"{capacity}\"\nbacking = \"directory\"\ndirectory = {:?}\n\
              [cluster]\ncoordinator = {}\nlisten = \"127.0.0.1:0\"\nnode = \"n{number}\"\n\
              [[mount]]\nlabel = \"pfs\"\nroot = {:?}\npage_size = \"{PAGE}\"\nextent_size = \"{EXTENT}\"\nread_ahead = \"0\"\n\
@@ -222,11 +272,15 @@ impl Cluster {
             self.pfs,
             self.mount,
         );
+        if let Some((from, to)) = &self.change.text {
+            assert!(text.contains(from), "{text}");
+            text = text.replace(from, to);
+        }
         std::fs::write(at("config"), text).unwrap();
         let log = File::options().create(true).append(true).open(at("log")).unwrap();
-        let mut command = Command::new(FOREBAY);
+        let mut command = Command::new(self.change.program.as_deref().unwrap_or(Path::new(FOREBAY)));
         command.args(["agent", "--config"]).arg(at("config")).stdin(Stdio::null()).stdout(Stdio::null());
-        command.envs(self.env.iter().map(|(key, value)| (key, value)));
+        command.envs(self.change.env.iter().map(|(key, value)| (key, value)));
         let child = command.stderr(log).env_remove("FOREBAY_SOCKET").spawn().unwrap();
         wait_for("the agent answers", || {
             self.client(number).admin().status().is_ok_and(|s| s.pid == child.id())
@@ -327,6 +381,22 @@ pub fn start_coordinator_with(dir: &Path, arguments: &[&str]) -> (Process, Strin
     let address = line.trim().rsplit(' ').next().unwrap().to_owned();
     assert!(address.starts_with("127.0.0.1:"), "{line:?}");
     (Process(child), address)
+}
+
+#[test]
+fn a_peer_is_waited_for_as_long_as_the_agent_has_read_last() {
+    let (pfs, table) = (plain_pfs(), "[cluster]\n");
+    let path = pfs.path().join("data");
+    make_file(&path, SEED, 16 * EXTENT);
+    let mut cluster = Cluster::start(2, pfs.path(), &[]);
+    let text = Some((table.to_owned(), format!("{table}peer_deadline_ms = 600000\n")));
+    cluster.start_changed(0, Change { text, ..Change::default() });
+    cluster.wait_members(2);
+    cluster.stop_agent(1);
+    cluster.reload(0, "peer_deadline_ms = 600000", "peer_deadline_ms = 100");
+    crate::roles::verify_once(&cluster.client(0), &path, SEED, 0);
+    assert!(cluster.counter(0, "peer_late_total") > 0, "nobody was waited for");
+    cluster.let_agent_go_on(1);
 }
 
 /// Begins a job with one stage whose tasks read `path` extent by extent, on nodes of two slots.

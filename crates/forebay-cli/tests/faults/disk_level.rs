@@ -2,7 +2,7 @@
 //! file system has.
 
 use crate::common::{
-    Agent, MIB, Setup, SlowFs, assert_content, make_file, open_dir_in, read_all, text, used, wait_for,
+    Agent, MIB, PAGE, Setup, SlowFs, assert_content, make_file, open_dir_in, read_all, text, used, wait_for,
 };
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -132,10 +132,15 @@ fn a_small_or_removed_directory_costs_nobody_a_read() {
     assert!(node.agent.counter("disk_failed_total") > 0, "nobody has missed the directory");
 }
 
+/// Another number of kills may be given.
+const KILLS: &str = "FOREBAY_DISK_KILLS";
+
 #[test]
 fn pages_of_an_agent_that_is_killed_again_and_again_are_right() {
     let Some(mut node) = Node::start("64MiB") else { return };
-    for round in 0..6 {
+    let kills: u64 = std::env::var(KILLS).map_or(6, |kills| kills.parse().unwrap());
+    let (mut pages, mut from_disk) = (0, 0);
+    for round in 0..kills {
         let (socket, mount) = (node.agent.socket(), node.pfs.mount());
         let reader = std::thread::spawn(move || {
             let config =
@@ -145,16 +150,20 @@ fn pages_of_an_agent_that_is_killed_again_and_again_are_right() {
                 let opened = client.open(mount.join(name(file))).unwrap();
                 assert_content(&read_all(&opened).unwrap(), file, 0);
             }
+            9 * FILE_BYTES / PAGE
         });
         wait_for("pages go to the disk", || node.agent.counter("pages_to_disk_total") > 20);
+        from_disk += node.agent.counter("from_disk_bytes") / PAGE;
         node.agent.kill_9();
         if round % 2 == 0 {
             std::fs::remove_dir_all(node.agent.dir().join("tier")).unwrap();
         }
         node.agent.restart();
-        reader.join().unwrap();
+        pages += reader.join().unwrap();
     }
     node.read_all_files();
+    pages += FILES * FILE_BYTES / PAGE;
+    println!("{kills} kills, {pages} pages read and right, of these at least {from_disk} from the disk");
 }
 
 /// Bytes that were not in the memory of `agent`, of the same reads: most of a few pages.

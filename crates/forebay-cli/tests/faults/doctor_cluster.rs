@@ -1,14 +1,22 @@
 //! `doctor --cluster` finds real faults, each by name and with its node, and nothing before them.
 
-use crate::common::{FOREBAY, MIB, PATIENCE, SlowFs, content, open_dir_in, plain_pfs, text, wait_for};
-use crate::coordinator::Cluster;
+use crate::common::{FOREBAY, MIB, PATIENCE, SlowFs, content, open_dir_in, plain_pfs, text};
+use crate::coordinator::{Change, Cluster, EXTENT};
 use crate::dirty_elsewhere::write;
+use crate::unmounted::Mounted;
+use forebay_lab::memory_group::MemoryGroup;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Where Debian has it (package faketime).
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+
+/// Waits go on by the true clock.
+fn at_another_time(apart: &str) -> [(&str, &str); 3] {
+    [("LD_PRELOAD", FAKETIME), ("FAKETIME", apart), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")]
+}
 
 /// What is not well, by `doctor --cluster` of this agent: one line each.
 fn findings_of(socket: &Path) -> Vec<String> {
@@ -19,9 +27,8 @@ fn findings_of(socket: &Path) -> Vec<String> {
     let line = |one: &serde_json::Value| {
         format!("{}: {}", one["what"].as_str().unwrap(), one["found"].as_str().unwrap())
     };
-    // What is so here: tiers in /dev/shm have small pages, and a directory plays the PFS.
-    let of_the_rig = ["n0, n1, n2: no node has huge pages", "is not a mount point but a directory"];
-    found.map(line).filter(|line| !of_the_rig.iter().any(|known| line.contains(known))).collect()
+    // What is so here: a directory plays the PFS.
+    found.map(line).filter(|line| !line.contains("is not a mount point but a directory")).collect()
 }
 
 fn findings(cluster: &Cluster) -> Vec<String> {
@@ -31,9 +38,14 @@ fn findings(cluster: &Cluster) -> Vec<String> {
 /// Waits until the findings are what they should be.
 #[track_caller]
 fn wait_until(cluster: &Cluster, what: &str, is_so: impl Fn(&[String]) -> bool) {
+    wait_until_of(what, || findings(cluster), is_so);
+}
+
+#[track_caller]
+fn wait_until_of(what: &str, findings: impl Fn() -> Vec<String>, is_so: impl Fn(&[String]) -> bool) {
     let begin = Instant::now();
     loop {
-        let found = findings(cluster);
+        let found = findings();
         if is_so(&found) {
             return;
         }
@@ -53,13 +65,39 @@ fn all_is_well(cluster: &Cluster) {
     wait_until(cluster, "nothing is to be found", <[String]>::is_empty);
 }
 
-/// Restarts node 2 with a variable, and as it was after its fault was found.
+/// Restarts node 2 with a change, and as it was after its fault was found.
 #[track_caller]
-fn with(cluster: &mut Cluster, variable: &str, value: &str, what: &str, words: &str) {
-    cluster.start_again(2, vec![(variable.to_owned(), PathBuf::from(value))]);
+fn with(cluster: &mut Cluster, change: Change, what: &str, words: &str) {
+    cluster.start_changed(2, change);
     is_found(cluster, what, words);
     cluster.start_again(2, Vec::new());
     all_is_well(cluster);
+}
+
+fn env(variables: &[(&str, &str)]) -> Change {
+    let env = variables.iter().map(|(name, value)| ((*name).to_owned(), PathBuf::from(value)));
+    Change { env: env.collect(), ..Change::default() }
+}
+
+fn text_of(from: &str, to: &str) -> Change {
+    Change { text: Some((from.to_owned(), to.to_owned())), ..Change::default() }
+}
+
+/// This program with another version in it, of the same length. The compiler may have made machine
+/// code of it, whose parts have four bytes.
+fn program_of_another_version(dir: &Path) -> PathBuf {
+    let version = &env!("CARGO_PKG_VERSION").as_bytes()[..4];
+    let digit = version.iter().rposition(u8::is_ascii_digit).unwrap();
+    let mut bytes = std::fs::read(FOREBAY).unwrap();
+    for at in 0..bytes.len() - version.len() {
+        if bytes[at..].starts_with(version) {
+            bytes[at + digit] = if version[digit] == b'9' { b'8' } else { b'9' };
+        }
+    }
+    let program = dir.join("forebay");
+    std::fs::write(&program, bytes).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    program
 }
 
 #[test]
@@ -69,14 +107,17 @@ fn faults_of_nodes_are_found_and_a_healthy_cluster_has_none() {
     let mut cluster = Cluster::start(3, pfs.path(), &[]);
     all_is_well(&cluster);
 
-    with(&mut cluster, "FOREBAY_TIER_CAPACITY", "48MiB", "capacity", "n2: tier.capacity is far from");
+    let small = env(&[("FOREBAY_TIER_CAPACITY", "48MiB")]);
+    with(&mut cluster, small, "capacity", "n2: tier.capacity is far from");
+    let other = text_of(&format!("extent_size = \"{EXTENT}\""), "extent_size = \"8MiB\"");
+    with(&mut cluster, other, "placement", "n2 has extents of 8.00 MiB on mount \"pfs\"");
+    let other = text_of("label = \"pfs\"", "label = \"other\"");
+    with(&mut cluster, other, "mount", "n2: mount \"pfs\" is not configured");
+    let dir = tempfile::tempdir().unwrap();
+    let other = Change { program: Some(program_of_another_version(dir.path())), ..Change::default() };
+    with(&mut cluster, other, "version", "n2 has ");
     if Path::new(FAKETIME).exists() {
-        // Waits go on by the true clock.
-        let env = [("LD_PRELOAD", FAKETIME), ("FAKETIME", "+60s"), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")];
-        cluster.start_again(2, env.map(|(name, value)| (name.to_owned(), PathBuf::from(value))).into());
-        is_found(&cluster, "clock", "n2 by +");
-        cluster.start_again(2, Vec::new());
-        all_is_well(&cluster);
+        with(&mut cluster, env(&at_another_time("+60s")), "clock", "n2 by +");
     }
 
     let pid = cluster.status(2).pid;
@@ -103,6 +144,62 @@ fn faults_of_nodes_are_found_and_a_healthy_cluster_has_none() {
 
     cluster.kill_coordinator();
     is_found(&cluster, "cluster", "coordinator");
+}
+
+#[test]
+fn a_tier_that_has_given_way_to_programs_is_found() {
+    const LIMIT: u64 = 256 * MIB;
+    let group = match MemoryGroup::new("doctor", LIMIT) {
+        Ok(group) => group,
+        Err(e) => return eprintln!("left out: no memory controller can be used here: {e}"),
+    };
+    let pfs = plain_pfs();
+    let mut cluster = Cluster::start(3, pfs.path(), &[]);
+    let name = group.directory.file_name().unwrap().to_string_lossy();
+    cluster.start_changed(2, env(&[("FOREBAY_MEMORY_WATCH", &format!("[\"/{name}\"]"))]));
+    all_is_well(&cluster);
+    // A tmpfs counts against the group of the program that has written to it.
+    let (dir, mut program) = (tempfile::tempdir_in("/dev/shm").unwrap(), group.run(Path::new("dd")));
+    let taken = dir.path().join("taken");
+    program
+        .args(["if=/dev/zero", "bs=1M", "count=200", "status=none"])
+        .arg(format!("of={}", taken.display()));
+    assert!(program.status().unwrap().success());
+    is_found(&cluster, "memory", "n2: programs need the memory");
+    std::fs::remove_file(taken).unwrap();
+    all_is_well(&cluster);
+}
+
+/// Only root may mount a tier.
+#[test]
+fn a_node_with_other_huge_pages_is_found() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("left out: not root");
+    }
+    let pfs = plain_pfs();
+    let mut cluster = Cluster::start(3, pfs.path(), &[]);
+    all_is_well(&cluster);
+    let drop_tier = |cluster: &Cluster| {
+        let down = cluster.cli(2, &["down", "--drop"]);
+        assert!(down.status.success(), "{}", text(&down.stderr));
+    };
+    drop_tier(&cluster);
+    cluster.start_ended(2, env(&[("FOREBAY_TIER_BACKING", "mount"), ("FOREBAY_TIER_DIRECTORY", "")]));
+    is_found(&cluster, "huge pages", "n2 has within_size, others as its tmpfs");
+    drop_tier(&cluster);
+    cluster.start_ended(2, Change::default());
+    all_is_well(&cluster);
+}
+
+#[test]
+fn a_file_system_that_was_unmounted_is_found() {
+    let pfs = Mounted::new();
+    let cluster = Cluster::start(3, &pfs.root(), &[]);
+    all_is_well(&cluster);
+    assert!(pfs.unmount());
+    is_found(&cluster, "mount", "n0, n1, n2: nothing is mounted where mount \"pfs\" is to be");
+    pfs.mount();
+    all_is_well(&cluster);
 }
 
 #[test]
@@ -146,19 +243,34 @@ fn faults_of_the_file_system_are_found() {
 }
 
 #[test]
-fn a_certificate_that_ends_soon_is_found() {
+fn a_certificate_that_ends_soon_or_has_ended_is_found() {
     let (dir, pfs) = (open_dir_in("/dev/shm"), plain_pfs());
     let at = |name: &str| dir.path().join(name);
-    let forebay = |arguments: &[&str]| {
+    let forebay = |arguments: &[&str], env: &[(&str, &str)]| {
         let mut command = Command::new(FOREBAY);
-        command.args(arguments).env("FOREBAY_SOCKET", at("state/agent.sock"));
+        command.args(arguments).env("FOREBAY_SOCKET", at("state/agent.sock")).envs(env.iter().copied());
         let out = command.env("FOREBAY_CLUSTER_TLS", at("tls/n1")).output().unwrap();
         assert!(out.status.success(), "{arguments:?}: {}", text(&out.stderr));
     };
-    forebay(&["init", at("tls").to_str().unwrap(), "--node", "n1=127.0.0.1", "--days", "3"]);
-    forebay(&["up", "--pfs", pfs.path().to_str().unwrap(), "--capacity", "64MiB"]);
-    wait_for("the certificate", || {
-        findings_of(&at("state/agent.sock")).iter().any(|line| line.starts_with("certificate: "))
-    });
-    forebay(&["down", "--drop"]);
+    let is_found = |env: &[(&str, &str)], words: &str, then: &dyn Fn()| {
+        forebay(&["init", at("tls").to_str().unwrap(), "--node", "n1=127.0.0.1", "--days", "3"], &[]);
+        forebay(&["up", "--pfs", pfs.path().to_str().unwrap(), "--capacity", "64MiB"], env);
+        then();
+        let findings = || findings_of(&at("state/agent.sock"));
+        wait_until_of(words, findings, |found| {
+            found.iter().any(|line| line.starts_with("certificate: ") && line.contains(words))
+        });
+        forebay(&["down", "--drop"], &[]);
+        std::fs::remove_dir_all(at("tls")).unwrap();
+    };
+    is_found(&[], "it is valid for less than", &|| ());
+    if Path::new(FAKETIME).exists() {
+        // No agent starts with one that has expired: the time comes while it runs.
+        let clock = at("clock");
+        std::fs::write(&clock, "+0d").unwrap();
+        let mut env = at_another_time("+0d").to_vec();
+        env[1] = ("FAKETIME_TIMESTAMP_FILE", clock.to_str().unwrap());
+        env.push(("FAKETIME_NO_CACHE", "1"));
+        is_found(&env, "it has expired", &|| std::fs::write(&clock, "+4d").unwrap());
+    }
 }

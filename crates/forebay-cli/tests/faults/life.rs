@@ -358,6 +358,20 @@ fn a_configuration_of_several_files_is_shown_with_its_origins_and_reloaded_by_a_
         let memory = memory();
         memory["target_per_10000"] == 8000 && memory["min_bytes"] == 48 * MIB
     });
+    // As logrotate does; and another file.
+    let has_capacity = |file: &str| {
+        forebay(&["capacity", "96MiB"]);
+        std::fs::read_to_string(at(file)).is_ok_and(|log| log.contains("capacity"))
+    };
+    assert!(has_capacity("state/audit.log"));
+    std::fs::rename(at("state/audit.log"), at("moved.log")).unwrap();
+    assert!(!has_capacity("state/audit.log"), "it writes to the file that it has open");
+    reload();
+    wait_for("commands are in the new file", || has_capacity("state/audit.log"));
+    set("96MiB", &format!("[agent]\naudit_log = {:?}\n", at("other.log")));
+    reload();
+    wait_for("commands are in the other file", || has_capacity("other.log"));
+    assert!(!log().contains("agent.audit_log"), "it waits for nothing: {}", log());
     set("lots", "");
     reload();
     wait_for("an error changes nothing", || log().contains("\"lots\" is not a size"));

@@ -294,7 +294,7 @@ fn nobody_waits_once_the_coordinator_is_dead_or_hangs() {
 fn no_step_waits_for_longer_than_its_node_allows() {
     let mut two = Two::start_with("sys-fcfs", [600_000, 1000]);
     two.begins(0);
-    two.cluster.start_again(1, vec![("FOREBAY_CLUSTER_ACCESS_WAIT_S".into(), "1".into())]);
+    two.cluster.reload(1, "[cluster]\n", "[cluster]\naccess_wait_s = 1\n");
     let mut late = writer(&two.cluster, 1, "late", two.pfs.path(), 1000);
     late.say("begin");
     late.expect("asks");

@@ -9,28 +9,28 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 /// A memory file system of its own that stands for the PFS.
-struct Mounted {
+pub struct Mounted {
     dir: TempDir,
 }
 
 impl Mounted {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let mounted = Mounted { dir: open_dir_in("/tmp") };
         std::fs::create_dir(mounted.root()).unwrap();
         mounted.mount();
         mounted
     }
 
-    fn root(&self) -> PathBuf {
+    pub fn root(&self) -> PathBuf {
         self.dir.path().join("pfs")
     }
 
-    fn mount(&self) {
+    pub fn mount(&self) {
         let mut command = Command::new("mount");
         assert!(command.args(["-t", "tmpfs", "none"]).arg(self.root()).status().unwrap().success());
     }
 
-    fn unmount(&self) -> bool {
+    pub fn unmount(&self) -> bool {
         Command::new("umount").arg("-l").arg(self.root()).stderr(Stdio::null()).status().unwrap().success()
     }
 }
