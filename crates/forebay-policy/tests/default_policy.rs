@@ -12,6 +12,11 @@ fn hit_ratio(kind: EvictionKind, trace: &Trace, heard: f64) -> f64 {
     replay(&mut *kind.build(trace.capacity_bytes), trace, heard).hit_ratio
 }
 
+fn default_lru_lfu(trace: &Trace, heard: f64) -> [f64; 3] {
+    let of = |kind| hit_ratio(kind, trace, heard);
+    [of(EvictionKind::default()), of(EvictionKind::Lru), support::lfu(trace, heard).hit_ratio]
+}
+
 fn traces(family: &str, scale: f64) -> Vec<Trace> {
     let traces: Vec<Trace> =
         all_traces(scale, 0).into_iter().filter(|trace| trace.family == family).collect();
@@ -21,8 +26,7 @@ fn traces(family: &str, scale: f64) -> Vec<Trace> {
 
 fn beats_lru_and_lfu(family: &str, scale: f64, heard: f64) {
     for trace in traces(family, scale) {
-        let [default, lru, lfu] = [EvictionKind::default(), EvictionKind::Lru, EvictionKind::Lfu]
-            .map(|kind| hit_ratio(kind, &trace, heard));
+        let [default, lru, lfu] = default_lru_lfu(&trace, heard);
         let bound = belady(&trace).hit_ratio;
         assert!(default >= lru && default >= lfu, "{}: {default} against LRU {lru}, LFU {lfu}", trace.name);
         assert!(lru <= bound && lfu <= bound && default <= bound, "{}: above Belady's {bound}", trace.name);
@@ -42,8 +46,7 @@ fn scans_over_zipf() {
 #[test]
 fn shuffled_epochs() {
     for trace in all_traces(0.25, 0).into_iter().filter(|trace| trace.family == "shuffled") {
-        let [default, lru, lfu] = [EvictionKind::default(), EvictionKind::Lru, EvictionKind::Lfu]
-            .map(|kind| hit_ratio(kind, &trace, 1.0));
+        let [default, lru, lfu] = default_lru_lfu(&trace, 1.0);
         assert!(default >= lru && default >= lfu, "{}: {default} against LRU {lru}, LFU {lfu}", trace.name);
     }
 }
@@ -73,8 +76,7 @@ fn job_changes() {
     let jobs: Vec<Trace> = all_traces(0.1, 0).into_iter().filter(|trace| trace.family == "jobs").collect();
     assert_eq!(jobs.len(), 5);
     for trace in jobs {
-        let [default, lru, lfu] = [EvictionKind::default(), EvictionKind::Lru, EvictionKind::Lfu]
-            .map(|kind| hit_ratio(kind, &trace, 1.0));
+        let [default, lru, lfu] = default_lru_lfu(&trace, 1.0);
         assert!(
             default > 0.8 * lru && default > lfu,
             "{}: {default} against LRU {lru}, LFU {lfu}",
@@ -90,8 +92,7 @@ fn moving_popularity() {
     let moving = all_traces(0.25, 0).into_iter().filter(|trace| matches!(trace.family, "drift" | "recency"));
     let mut count = 0;
     for trace in moving {
-        let [default, lru, lfu] = [EvictionKind::default(), EvictionKind::Lru, EvictionKind::Lfu]
-            .map(|kind| hit_ratio(kind, &trace, 1.0));
+        let [default, lru, lfu] = default_lru_lfu(&trace, 1.0);
         assert!(default > 0.85 * lru, "{}: {default} against LRU {lru}", trace.name);
         assert!(lfu < 0.7 * lru, "{}: LFU {lfu} does not collapse against LRU {lru}", trace.name);
         count += 1;

@@ -18,7 +18,7 @@
 //! An announced page that may not go is in use for another reason, and becomes an ordinary page
 //! until it is announced again.
 
-use super::{Dump, EvictionKind, EvictionPolicy, Fill, NextUse, PLANNED_SHARE_PERCENT, Victim};
+use super::{Dump, EvictionPolicy, Fill, NextUse, PLANNED_SHARE_PERCENT, Victim};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -120,10 +120,6 @@ impl Announced {
 }
 
 impl EvictionPolicy for Announced {
-    fn kind(&self) -> EvictionKind {
-        self.inner.kind()
-    }
-
     fn insert(&mut self, key: u64, bytes: u32, fill: Fill) {
         if let Some(page) = self.take_out(key) {
             return self.put_in(key, Page { bytes, ..page });

@@ -35,6 +35,7 @@ fn resident_keys(policy: &dyn EvictionPolicy) -> Vec<u64> {
 }
 
 fn check_evict(
+    kind: EvictionKind,
     policy: &mut dyn EvictionPolicy,
     model: &mut BTreeMap<u64, u32>,
     want_bytes: u64,
@@ -61,8 +62,7 @@ fn check_evict(
     prop_assert_eq!(freed_bytes, victims.iter().map(|victim| u64::from(victim.bytes)).sum::<u64>());
     prop_assert!(
         freed_bytes >= want_bytes.min(possible_bytes),
-        "{} gave up at {freed_bytes} of {possible_bytes}",
-        policy.kind()
+        "{kind} gave up at {freed_bytes} of {possible_bytes}"
     );
     prop_assert!(
         victims.is_empty() || before_last_bytes < want_bytes,
@@ -82,7 +82,9 @@ fn run(kind: EvictionKind, ops: &[Op]) -> Result<Dump, TestCaseError> {
             }
             Op::Touch(key) => policy.touch(key),
             Op::Remove(key) => prop_assert_eq!(policy.remove(key), model.remove(&key)),
-            Op::Evict(want_bytes, refused) => check_evict(&mut *policy, &mut model, want_bytes, refused)?,
+            Op::Evict(want_bytes, refused) => {
+                check_evict(kind, &mut *policy, &mut model, want_bytes, refused)?
+            }
             Op::Capacity(bytes) => policy.set_capacity(bytes),
         }
         prop_assert_eq!(policy.len(), model.len());
@@ -109,12 +111,11 @@ proptest! {
 fn names_are_read_back() {
     for &kind in EvictionKind::ALL {
         assert_eq!(kind.name().parse(), Ok(kind));
-        assert_eq!(kind.build(1).kind(), kind);
     }
-    let error = "arc".parse::<EvictionKind>().unwrap_err();
+    let error = "lfu".parse::<EvictionKind>().unwrap_err();
     assert_eq!(
         alloc::string::ToString::to_string(&error),
-        "no eviction policy is called \"arc\"; use one of lru lfu w-lfu"
+        "no eviction policy is called \"lfu\"; use one of lru w-lfu"
     );
 }
 

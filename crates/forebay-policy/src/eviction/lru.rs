@@ -4,7 +4,7 @@
 //! page just before its next use and hits nothing, and one long scan empties it. Kept as the
 //! papers' baseline.
 
-use super::{Dump, EvictionKind, EvictionPolicy, Fill, Victim};
+use super::{Dump, EvictionPolicy, Fill, Victim};
 use crate::arena::{Arena, List};
 use alloc::{vec, vec::Vec};
 
@@ -24,10 +24,6 @@ impl Lru {
 }
 
 impl EvictionPolicy for Lru {
-    fn kind(&self) -> EvictionKind {
-        EvictionKind::Lru
-    }
-
     fn insert(&mut self, key: u64, bytes: u32, _fill: Fill) {
         match self.arena.find(key) {
             Some(slot) => {

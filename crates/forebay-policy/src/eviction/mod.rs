@@ -23,7 +23,6 @@
 mod announced;
 #[cfg(test)]
 mod conformance;
-mod lfu;
 mod lru;
 mod orders;
 mod planned;
@@ -36,7 +35,6 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{fmt, str::FromStr};
 
 pub use announced::Announced;
-pub use lfu::Lfu;
 pub use lru::Lru;
 pub use orders::{FilePart, Orders};
 pub use planned::Planned;
@@ -82,9 +80,6 @@ pub struct Dump {
 
 /// The order in which pages leave the tier.
 pub trait EvictionPolicy: fmt::Debug + Send {
-    /// Which policy this is.
-    fn kind(&self) -> EvictionKind;
-
     /// Takes in a page that is now resident. A key that is known already is touched and takes the
     /// new size.
     fn insert(&mut self, key: u64, bytes: u32, fill: Fill);
@@ -171,8 +166,6 @@ pub trait EvictionPolicy: fmt::Debug + Send {
 pub enum EvictionKind {
     /// Least recently used.
     Lru,
-    /// Least frequently used (DynIMS).
-    Lfu,
     /// W-LFU: exact counts, a window for newcomers and a memory of evicted pages.
     #[default]
     WindowedLfu,
@@ -180,14 +173,12 @@ pub enum EvictionKind {
 
 impl EvictionKind {
     /// Every policy, the simplest first.
-    pub const ALL: &'static [EvictionKind] =
-        &[EvictionKind::Lru, EvictionKind::Lfu, EvictionKind::WindowedLfu];
+    pub const ALL: &'static [EvictionKind] = &[EvictionKind::Lru, EvictionKind::WindowedLfu];
 
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             EvictionKind::Lru => "lru",
-            EvictionKind::Lfu => "lfu",
             EvictionKind::WindowedLfu => "w-lfu",
         }
     }
@@ -202,7 +193,6 @@ impl EvictionKind {
     fn build_bare(self, capacity_bytes: u64) -> Box<dyn EvictionPolicy> {
         match self {
             EvictionKind::Lru => Box::new(Lru::new(capacity_bytes)),
-            EvictionKind::Lfu => Box::new(Lfu::new(capacity_bytes)),
             EvictionKind::WindowedLfu => Box::new(WindowedLfu::new(capacity_bytes)),
         }
     }

@@ -17,7 +17,7 @@
 //! A wrapper around every policy, as for remote pages: what must not go does not depend on the
 //! order of the rest.
 
-use super::{Dump, EvictionKind, EvictionPolicy, Fill, PLANNED_SHARE_PERCENT, Victim};
+use super::{Dump, EvictionPolicy, Fill, PLANNED_SHARE_PERCENT, Victim};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -69,10 +69,6 @@ impl Planned {
 }
 
 impl EvictionPolicy for Planned {
-    fn kind(&self) -> EvictionKind {
-        self.inner.kind()
-    }
-
     fn insert(&mut self, key: u64, bytes: u32, fill: Fill) {
         self.take_out(key);
         self.inner.insert(key, bytes, fill);

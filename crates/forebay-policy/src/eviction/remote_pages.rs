@@ -14,7 +14,7 @@
 //! One wrapper around every policy, rather than a case in each: what "first" means does not depend
 //! on the order of the rest, and the policies stay what their papers say.
 
-use super::{Dump, EvictionKind, EvictionPolicy, Fill, Victim};
+use super::{Dump, EvictionPolicy, Fill, Victim};
 use crate::arena::{Arena, List};
 use alloc::{boxed::Box, vec::Vec};
 
@@ -83,10 +83,6 @@ impl RemotePages {
 }
 
 impl EvictionPolicy for RemotePages {
-    fn kind(&self) -> EvictionKind {
-        self.inner.kind()
-    }
-
     fn insert(&mut self, key: u64, bytes: u32, fill: Fill) {
         if let Some(slot) = self.arena.find(key) {
             let list = if self.arena.at(slot).data { &mut self.read } else { &mut self.unread };

@@ -35,11 +35,6 @@ impl Profile {
         self.room.clone_from(&other.room);
     }
 
-    /// Nodes that are free at `at`.
-    pub fn free_nodes(&self, at: Nanos) -> u32 {
-        self.nodes[self.step(at)]
-    }
-
     /// The step that `at` is in; the first one if it is earlier.
     fn step(&self, at: Nanos) -> usize {
         self.at.partition_point(|begin| *begin <= at).saturating_sub(1)

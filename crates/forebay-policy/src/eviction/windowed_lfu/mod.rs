@@ -46,7 +46,7 @@
 //! weigh sizes.
 
 use crate::arena::{Arena, List};
-use crate::eviction::{Dump, EvictionKind, EvictionPolicy, Fill, Victim};
+use crate::eviction::{Dump, EvictionPolicy, Fill, Victim};
 use alloc::{format, vec, vec::Vec};
 
 mod stale;
@@ -369,10 +369,6 @@ impl WindowedLfu {
 }
 
 impl EvictionPolicy for WindowedLfu {
-    fn kind(&self) -> EvictionKind {
-        EvictionKind::WindowedLfu
-    }
-
     fn insert(&mut self, key: u64, bytes: u32, fill: Fill) {
         let known = self.arena.find(key);
         if let Some(slot) = known.filter(|&slot| !self.place(slot).is_ghost()) {
