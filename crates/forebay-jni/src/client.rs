@@ -6,11 +6,10 @@ use crate::handles::Handles;
 use forebay_client::{Client, ClientConfig, Location};
 use forebay_pfs::FileVersion;
 use forebay_wire::FileRef;
-use jni_sys::{JNIEnv, jboolean, jbyteArray, jclass, jint, jlong};
+use jni_sys::{jboolean, jbyteArray, jint, jlong};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::ptr::null_mut;
 use std::time::Duration;
 
 pub static CLIENTS: Handles<Client> = Handles::new();
@@ -55,146 +54,88 @@ fn configuration(wishes: Wishes) -> ClientConfig {
 
 /// A new client. `socket`: null for the environment's or the usual one, "none" for no agent. Of the
 /// numbers, negative ones stand for the environment's or the default.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_clientNew(
-    env: *mut JNIEnv,
-    class: jclass,
+pub fn client_new(
+    jni: &Jni,
     socket: jbyteArray,
     deadline_ms: jlong,
     read_ahead_bytes: jlong,
     trusted_uid: jlong,
     quiet: jboolean,
-) -> jlong {
-    let body = |jni: &Jni| {
-        let socket = if socket.is_null() { None } else { Some(path(jni, socket)?) };
-        let wishes = Wishes { socket, deadline_ms, read_ahead_bytes, trusted_uid, quiet };
-        Ok(CLIENTS.put(Client::new(configuration(wishes))))
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, 0, body) }
+) -> Outcome<jlong> {
+    let socket = if socket.is_null() { None } else { Some(path(jni, socket)?) };
+    let wishes = Wishes { socket, deadline_ms, read_ahead_bytes, trusted_uid, quiet };
+    Ok(CLIENTS.put(Client::new(configuration(wishes))))
 }
 
 /// Forgets a client; its open files go on.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_clientFree(
-    env: *mut JNIEnv,
-    class: jclass,
-    client: jlong,
-) {
-    let body = |_: &Jni| {
-        CLIENTS.take(client);
-        Ok(())
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, (), body) }
+pub fn client_free(_: &Jni, client: jlong) -> Outcome<()> {
+    CLIENTS.take(client);
+    Ok(())
 }
 
 /// The mounts that the agent serves: how many, and for each its label, root, and the bytes of a
 /// page and of an extent. None without an agent.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_mounts(
-    env: *mut JNIEnv,
-    class: jclass,
-    client: jlong,
-) -> jbyteArray {
-    let body = |jni: &Jni| {
-        let mounts = CLIENTS.get(client)?.mounts();
-        let mut answer = Encoder::default();
-        answer.count(mounts.len());
-        for mount in mounts {
-            answer.bytes(mount.label.as_bytes()).bytes(&mount.root).number(mount.page_bytes);
-            answer.number(mount.extent_bytes);
-        }
-        jni.new_bytes(&answer.finish())
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, null_mut(), body) }
+pub fn mounts(jni: &Jni, client: jlong) -> Outcome<jbyteArray> {
+    let mounts = CLIENTS.get(client)?.mounts();
+    let mut answer = Encoder::default();
+    answer.count(mounts.len());
+    for mount in mounts {
+        answer.bytes(mount.label.as_bytes()).bytes(&mount.root).number(mount.page_bytes);
+        answer.number(mount.extent_bytes);
+    }
+    jni.new_bytes(&answer.finish())
 }
 
 /// What the agent has counted: how many, and for each its name and value. An error without an
 /// agent.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_counters(
-    env: *mut JNIEnv,
-    class: jclass,
-    client: jlong,
-) -> jbyteArray {
-    let body = |jni: &Jni| {
-        let status = CLIENTS.get(client)?.admin().status()?;
-        let state = [
-            ("capacity_bytes", status.capacity_bytes),
-            ("resident_bytes", status.resident_bytes),
-            ("pinned_bytes", status.pinned_bytes),
-            ("files", status.files),
-            ("scratch_files", status.scratch_files),
-            ("connections", status.connections),
-        ];
-        let mut answer = Encoder::default();
-        answer.count(state.len() + status.counters.len());
-        for (name, value) in state {
-            answer.bytes(name.as_bytes()).number(value);
-        }
-        for (name, value) in &status.counters {
-            answer.bytes(name.as_bytes()).number(*value);
-        }
-        jni.new_bytes(&answer.finish())
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, null_mut(), body) }
+pub fn counters(jni: &Jni, client: jlong) -> Outcome<jbyteArray> {
+    let status = CLIENTS.get(client)?.admin().status()?;
+    let state = [
+        ("capacity_bytes", status.capacity_bytes),
+        ("resident_bytes", status.resident_bytes),
+        ("pinned_bytes", status.pinned_bytes),
+        ("files", status.files),
+        ("scratch_files", status.scratch_files),
+        ("connections", status.connections),
+    ];
+    let mut answer = Encoder::default();
+    answer.count(state.len() + status.counters.len());
+    for (name, value) in state {
+        answer.bytes(name.as_bytes()).number(value);
+    }
+    for (name, value) in &status.counters {
+        answer.bytes(name.as_bytes()).number(*value);
+    }
+    jni.new_bytes(&answer.finish())
 }
 
 /// Where `length` bytes of a file from `offset` on are kept, or where tasks that read them should
 /// run, as `preferred` says ([`Preferred`]): how many parts, and for each its offset and length in
 /// bytes, how many hosts, and their names. An error without an agent.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_locate(
-    env: *mut JNIEnv,
-    class: jclass,
+pub fn locate(
+    jni: &Jni,
     client: jlong,
     file: jbyteArray,
     offset: jlong,
     length: jlong,
     preferred: jint,
-) -> jbyteArray {
-    let body = |jni: &Jni| {
-        let file = path(jni, file)?;
-        let (offset, length) = (offset_of(offset)?, offset_of(length)?);
-        let client = CLIENTS.get(client)?;
-        let parts = match Preferred::of(preferred) {
-            Preferred::Owner => client.locate(&file, offset, length),
-            Preferred::Balanced => client.preferred_nodes(&file, offset, length),
-            Preferred::Storage => client.storage_nodes(&file, offset, length),
-        };
-        jni.new_bytes(&encode_locations(&parts.map_err(Failure::about(&file))?))
+) -> Outcome<jbyteArray> {
+    let file = path(jni, file)?;
+    let (offset, length) = (offset_of(offset)?, offset_of(length)?);
+    let client = CLIENTS.get(client)?;
+    let parts = match Preferred::of(preferred) {
+        Preferred::Owner => client.locate(&file, offset, length),
+        Preferred::Balanced => client.preferred_nodes(&file, offset, length),
+        Preferred::Storage => client.storage_nodes(&file, offset, length),
     };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, null_mut(), body) }
+    jni.new_bytes(&encode_locations(&parts.map_err(Failure::about(&file))?))
 }
 
 /// As `locate`, for a file whose path below the root of its mount, inode number and length in bytes
 /// are known from a listing: the file is not touched, unless its PFS must be asked where it lies.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_locateListed(
-    env: *mut JNIEnv,
-    class: jclass,
+#[expect(clippy::too_many_arguments, reason = "as many as the native method has")]
+pub fn locate_listed(
+    jni: &Jni,
     client: jlong,
     mount: jbyteArray,
     below: jbyteArray,
@@ -203,23 +144,19 @@ pub unsafe extern "system" fn Java_io_forebay_core_Native_locateListed(
     offset: jlong,
     length: jlong,
     preferred: jint,
-) -> jbyteArray {
-    let body = |jni: &Jni| {
-        let mount = String::from_utf8_lossy(&jni.bytes(mount)?).into_owned();
-        // Inode numbers are unsigned, and Java has none that are.
-        let version = FileVersion { ino: inode as u64, size: offset_of(size)?, mtime_ns: 0, ctime_ns: 0 };
-        let file = FileRef { mount, path: jni.bytes(below)?, version };
-        let (offset, length) = (offset_of(offset)?, offset_of(length)?);
-        let client = CLIENTS.get(client)?;
-        let parts = match Preferred::of(preferred) {
-            Preferred::Owner => client.locate_ref(&file, offset, length),
-            Preferred::Balanced => client.preferred_nodes_ref(&file, offset, length),
-            Preferred::Storage => client.storage_nodes_ref(&file, offset, length),
-        };
-        jni.new_bytes(&encode_locations(&parts?))
+) -> Outcome<jbyteArray> {
+    let mount = String::from_utf8_lossy(&jni.bytes(mount)?).into_owned();
+    // Inode numbers are unsigned, and Java has none that are.
+    let version = FileVersion { ino: inode as u64, size: offset_of(size)?, mtime_ns: 0, ctime_ns: 0 };
+    let file = FileRef { mount, path: jni.bytes(below)?, version };
+    let (offset, length) = (offset_of(offset)?, offset_of(length)?);
+    let client = CLIENTS.get(client)?;
+    let parts = match Preferred::of(preferred) {
+        Preferred::Owner => client.locate_ref(&file, offset, length),
+        Preferred::Balanced => client.preferred_nodes_ref(&file, offset, length),
+        Preferred::Storage => client.storage_nodes_ref(&file, offset, length),
     };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, null_mut(), body) }
+    jni.new_bytes(&encode_locations(&parts?))
 }
 
 /// Which node is named, by the number of Java's enumeration.
@@ -252,46 +189,21 @@ fn encode_locations(parts: &[Location]) -> Vec<u8> {
 }
 
 /// Releases the memory of one file; returns the bytes.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_evict(
-    env: *mut JNIEnv,
-    class: jclass,
-    client: jlong,
-    file: jbyteArray,
-) -> jlong {
-    let body = |jni: &Jni| {
-        let file = path(jni, file)?;
-        let bytes = CLIENTS.get(client)?.admin().evict(&file).map_err(Failure::about(&file))?;
-        Ok(i64::try_from(bytes).unwrap_or(i64::MAX))
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, 0, body) }
+pub fn evict(jni: &Jni, client: jlong, file: jbyteArray) -> Outcome<jlong> {
+    let file = path(jni, file)?;
+    let bytes = CLIENTS.get(client)?.admin().evict(&file).map_err(Failure::about(&file))?;
+    Ok(i64::try_from(bytes).unwrap_or(i64::MAX))
 }
 
 /// This job's memory-only files: how many, and for each its path and length in bytes.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_memoryOnlyFiles(
-    env: *mut JNIEnv,
-    class: jclass,
-    client: jlong,
-) -> jbyteArray {
-    let body = |jni: &Jni| {
-        let files = CLIENTS.get(client)?.scratch_files()?;
-        let mut answer = Encoder::default();
-        answer.count(files.len());
-        for (file, bytes) in files {
-            answer.bytes(file.as_os_str().as_bytes()).number(bytes);
-        }
-        jni.new_bytes(&answer.finish())
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, null_mut(), body) }
+pub fn memory_only_files(jni: &Jni, client: jlong) -> Outcome<jbyteArray> {
+    let files = CLIENTS.get(client)?.scratch_files()?;
+    let mut answer = Encoder::default();
+    answer.count(files.len());
+    for (file, bytes) in files {
+        answer.bytes(file.as_os_str().as_bytes()).number(bytes);
+    }
+    jni.new_bytes(&answer.finish())
 }
 
 #[cfg(test)]

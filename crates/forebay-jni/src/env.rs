@@ -4,7 +4,7 @@
 //! of the JVM itself (no memory for an array) leave an exception pending in it; the functions here
 //! then say [`Pending`], and the call returns.
 
-use crate::named;
+use forebay_client::errno;
 use jni_sys::{
     JNI_ABORT, JNIEnv, JNINativeInterface__1_4, jarray, jbyteArray, jclass, jlong, jobject, jvalue,
 };
@@ -39,12 +39,50 @@ impl Failure {
 
 impl From<io::Error> for Failure {
     fn from(e: io::Error) -> Self {
-        Failure::Told(forebay_client::errno(&e), e.to_string())
+        Failure::Told(errno(&e), e.to_string())
+    }
+}
+
+/// An error with the file it is about in its words; the core's own messages begin with it already.
+fn named(path: &Path, e: &io::Error) -> (i32, String) {
+    let number = errno(e);
+    // Java puts the words where it likes; the number goes beside them.
+    let text = e.to_string();
+    let text = text.strip_suffix(&format!(" (os error {number})")).unwrap_or(&text).to_owned();
+    match text.starts_with(&*path.to_string_lossy()) {
+        true => (number, text),
+        false => (number, format!("{}: {text}", path.display())),
     }
 }
 
 /// What a native method returns.
 pub type Outcome<T> = Result<T, Failure>;
+
+/// What a native method returns beside an exception. Java never sees it.
+pub trait Ignored {
+    /// Such a value.
+    const IGNORED: Self;
+}
+
+impl Ignored for () {
+    const IGNORED: Self = ();
+}
+
+impl Ignored for bool {
+    const IGNORED: Self = false;
+}
+
+impl Ignored for i32 {
+    const IGNORED: Self = -1;
+}
+
+impl Ignored for i64 {
+    const IGNORED: Self = -1;
+}
+
+impl<T> Ignored for *mut T {
+    const IGNORED: Self = std::ptr::null_mut();
+}
 
 /// The JVM during one native method of `class`.
 pub struct Jni {
@@ -70,16 +108,14 @@ impl Span {
 }
 
 impl Jni {
-    /// Runs the body of a native method. On failure or panic an exception is pending afterwards,
-    /// and `failed` is returned to a caller that will not look at it.
+    /// Runs the body of a native method. On failure or panic an exception is pending afterwards.
     ///
     /// # Safety
     /// `env` and `class` are what the JVM has passed to the native method that calls this, in this
     /// thread.
-    pub unsafe fn run<T>(
+    pub unsafe fn run<T: Ignored>(
         env: *mut JNIEnv,
         class: jclass,
-        failed: T,
         body: impl FnOnce(&Jni) -> Outcome<T>,
     ) -> T {
         let jni = Jni { env, class };
@@ -92,7 +128,7 @@ impl Jni {
             Ok(Err(Failure::Told(errno, words))) => jni.fail(errno, &words),
             Err(panic) => jni.fail(libc::EIO, &format!("a bug in forebay: {}", words_of(panic.as_ref()))),
         }
-        failed
+        T::IGNORED
     }
 
     fn functions(&self) -> &JNINativeInterface__1_4 {
@@ -278,5 +314,14 @@ mod tests {
         for bad in [span(3, 3), span(-1, 2), span(2, -1), span(i32::MAX, i32::MAX)] {
             assert_eq!(bad.within(5), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn an_error_names_its_file_once_and_not_its_number() {
+        let path = Path::new("/pfs/a");
+        let missing = io::Error::from_raw_os_error(libc::ENOENT);
+        assert_eq!(named(path, &missing), (libc::ENOENT, "/pfs/a: No such file or directory".into()));
+        let reported = io::Error::new(io::ErrorKind::TimedOut, "/pfs/a: too late");
+        assert_eq!(named(path, &reported), (libc::ETIMEDOUT, "/pfs/a: too late".into()));
     }
 }

@@ -11,7 +11,7 @@ use crate::env::{Failure, Jni, Outcome};
 use crate::handles::Handles;
 use forebay_client::{Client, Job};
 use forebay_wire::{FileRef, JobUpdate, Part, Split};
-use jni_sys::{JNIEnv, jboolean, jbyteArray, jclass, jint, jlong};
+use jni_sys::{jboolean, jbyteArray, jint, jlong};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -161,88 +161,40 @@ fn name_all(client: &Client, paths: &[&Path]) -> Vec<Option<FileRef>> {
 }
 
 /// Begins a job; `planner` may be empty.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_jobBegin(
-    env: *mut JNIEnv,
-    class: jclass,
-    client: jlong,
-    name: jbyteArray,
-    planner: jbyteArray,
-) -> jlong {
-    let body = |jni: &Jni| {
-        let client = CLIENTS.get(client)?;
-        let text = |array| jni.bytes(array).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        let job = client.begin_job(&text(name)?, &text(planner)?)?;
-        Ok(JOBS.put(ReportedJob { job, client, files: Mutex::default() }))
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, 0, body) }
+pub fn job_begin(jni: &Jni, client: jlong, name: jbyteArray, planner: jbyteArray) -> Outcome<jlong> {
+    let client = CLIENTS.get(client)?;
+    let text = |array| jni.bytes(array).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let job = client.begin_job(&text(name)?, &text(planner)?)?;
+    Ok(JOBS.put(ReportedJob { job, client, files: Mutex::default() }))
 }
 
 /// Tells what `io.forebay.core.JobUpdate` has encoded.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_jobTell(
-    env: *mut JNIEnv,
-    class: jclass,
-    job: jlong,
-    updates: jbyteArray,
-) {
-    let body = |jni: &Jni| {
-        let job = JOBS.get(job)?;
-        let bytes = jni.bytes(updates)?;
-        // Held while telling, so that numbers are told in the order in which they were given.
-        let mut files = job.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let updates = decode(&bytes, &mut files, |paths| name_all(&job.client, paths))?;
-        Ok(job.job.tell(&updates)?)
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, (), body) }
+pub fn job_tell(jni: &Jni, job: jlong, updates: jbyteArray) -> Outcome<()> {
+    let job = JOBS.get(job)?;
+    let bytes = jni.bytes(updates)?;
+    // Held while telling, so that numbers are told in the order in which they were given.
+    let mut files = job.files.lock().unwrap_or_else(PoisonError::into_inner);
+    let updates = decode(&bytes, &mut files, |paths| name_all(&job.client, paths))?;
+    Ok(job.job.tell(&updates)?)
 }
 
 /// Ends a job.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_jobEnd(
-    env: *mut JNIEnv,
-    class: jclass,
-    job: jlong,
-) {
-    let body = |_: &Jni| {
-        JOBS.take(job);
-        Ok(())
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, (), body) }
+pub fn job_end(_: &Jni, job: jlong) -> Outcome<()> {
+    JOBS.take(job);
+    Ok(())
 }
 
 /// Whether a task may read; waits about a second for the answer.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_taskMayRead(
-    env: *mut JNIEnv,
-    class: jclass,
+pub fn task_may_read(
+    jni: &Jni,
     client: jlong,
     job: jbyteArray,
     stage: jint,
     partition: jint,
-) -> jboolean {
-    let body = |jni: &Jni| {
-        let client = CLIENTS.get(client)?;
-        let job = String::from_utf8_lossy(&jni.bytes(job)?).into_owned();
-        Ok(client.task_may_read(&job, stage as u32, partition as u32)?)
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, false, body) }
+) -> Outcome<jboolean> {
+    let client = CLIENTS.get(client)?;
+    let job = String::from_utf8_lossy(&jni.bytes(job)?).into_owned();
+    Ok(client.task_may_read(&job, stage as u32, partition as u32)?)
 }
 
 #[cfg(test)]

@@ -10,11 +10,10 @@ use crate::client::{CLIENTS, offset_of, path};
 use crate::env::{Failure, Jni, Outcome, Span};
 use crate::handles::Handles;
 use forebay_client::{File, MappedRange, ReadMode};
-use jni_sys::{JNIEnv, jbyteArray, jclass, jint, jlong, jobject};
+use jni_sys::{jbyteArray, jint, jlong, jobject};
 use rustix::fs::{FileType, fstat};
 use std::cell::RefCell;
 use std::io;
-use std::ptr::null_mut;
 
 /// Longest piece for which an array is lent by the JVM, and the size of a thread's buffer: copied
 /// in about a tenth of a millisecond.
@@ -49,135 +48,69 @@ fn refuse_directory(file: &File) -> io::Result<()> {
 }
 
 /// Opens a file. `mode`: 0 cached, 1 the tier only, 2 the PFS only.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_open(
-    env: *mut JNIEnv,
-    class: jclass,
-    client: jlong,
-    file: jbyteArray,
-    mode: jint,
-) -> jlong {
-    let body = |jni: &Jni| {
-        let file = path(jni, file)?;
-        let mode = read_mode(mode)?;
-        let open = CLIENTS.get(client)?.open_with(&file, mode).map_err(Failure::about(&file))?;
-        refuse_directory(&open).map_err(Failure::about(&file))?;
-        Ok(FILES.put(open))
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, 0, body) }
+pub fn open(jni: &Jni, client: jlong, file: jbyteArray, mode: jint) -> Outcome<jlong> {
+    let file = path(jni, file)?;
+    let mode = read_mode(mode)?;
+    let open = CLIENTS.get(client)?.open_with(&file, mode).map_err(Failure::about(&file))?;
+    refuse_directory(&open).map_err(Failure::about(&file))?;
+    Ok(FILES.put(open))
 }
 
 /// Closes a file; a read under way in another thread is finished first.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_close(
-    env: *mut JNIEnv,
-    class: jclass,
-    file: jlong,
-) {
-    let body = |_: &Jni| {
-        FILES.take(file);
-        Ok(())
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, (), body) }
+pub fn close(_: &Jni, file: jlong) -> Outcome<()> {
+    FILES.take(file);
+    Ok(())
 }
 
 /// Length of a file in bytes: of the version opened, or without an agent now.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_size(
-    env: *mut JNIEnv,
-    class: jclass,
-    file: jlong,
-) -> jlong {
-    let body = |_: &Jni| {
-        let file = FILES.get(file)?;
-        let size = file.size().map_err(Failure::about(file.path()))?;
-        Ok(i64::try_from(size).unwrap_or(i64::MAX))
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, -1, body) }
+pub fn size(_: &Jni, file: jlong) -> Outcome<jlong> {
+    let file = FILES.get(file)?;
+    let size = file.size().map_err(Failure::about(file.path()))?;
+    Ok(i64::try_from(size).unwrap_or(i64::MAX))
 }
 
 /// Bytes of a file that are in the tier now.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_residentBytes(
-    env: *mut JNIEnv,
-    class: jclass,
-    file: jlong,
-) -> jlong {
-    let body = |_: &Jni| Ok(i64::try_from(FILES.get(file)?.resident_bytes()).unwrap_or(i64::MAX));
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, -1, body) }
+pub fn resident_bytes(_: &Jni, file: jlong) -> Outcome<jlong> {
+    Ok(i64::try_from(FILES.get(file)?.resident_bytes()).unwrap_or(i64::MAX))
 }
 
 /// Reads at `offset` into `length` bytes of a direct buffer from `start` on; returns the bytes
 /// read, fewer only at the end of the file.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_readDirect(
-    env: *mut JNIEnv,
-    class: jclass,
+pub fn read_direct(
+    jni: &Jni,
     file: jlong,
     offset: jlong,
     buffer: jobject,
     start: jint,
     length: jint,
-) -> jint {
-    let body = |jni: &Jni| {
-        let (file, offset) = (FILES.get(file)?, offset_of(offset)?);
-        // SAFETY: used in this call only.
-        let target = unsafe { jni.direct(buffer, Span { start, length }) }?;
-        // Not more than `length`, a jint.
-        Ok(file.read_at(target, offset).map_err(Failure::about(file.path()))? as jint)
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, -1, body) }
+) -> Outcome<jint> {
+    let (file, offset) = (FILES.get(file)?, offset_of(offset)?);
+    // SAFETY: used in this call only.
+    let target = unsafe { jni.direct(buffer, Span { start, length }) }?;
+    // Not more than `length`, a jint.
+    Ok(file.read_at(target, offset).map_err(Failure::about(file.path()))? as jint)
 }
 
 /// As `readDirect`, into an array.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_readArray(
-    env: *mut JNIEnv,
-    class: jclass,
+pub fn read_array(
+    jni: &Jni,
     file: jlong,
     offset: jlong,
     array: jbyteArray,
     start: jint,
     length: jint,
-) -> jint {
-    let body = |jni: &Jni| {
-        let (file, offset) = (FILES.get(file)?, offset_of(offset)?);
-        let mut done = 0;
-        while done < length {
-            let piece = Span { start: start + done, length: (length - done).min(PIECE_BYTES as jint) };
-            let n = read_piece(jni, &file, offset + done as u64, array, piece)?;
-            done += n;
-            if n < piece.length {
-                break;
-            }
+) -> Outcome<jint> {
+    let (file, offset) = (FILES.get(file)?, offset_of(offset)?);
+    let mut done = 0;
+    while done < length {
+        let piece = Span { start: start + done, length: (length - done).min(PIECE_BYTES as jint) };
+        let n = read_piece(jni, &file, offset + done as u64, array, piece)?;
+        done += n;
+        if n < piece.length {
+            break;
         }
-        Ok(done)
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, -1, body) }
+    }
+    Ok(done)
 }
 
 fn read_piece(jni: &Jni, file: &File, offset: u64, array: jbyteArray, piece: Span) -> Outcome<jint> {
@@ -199,118 +132,62 @@ fn read_piece(jni: &Jni, file: &File, offset: u64, array: jbyteArray, piece: Spa
 }
 
 /// As `readDirect`, but only if nobody has to be asked or waited for; -1 otherwise.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_readResidentDirect(
-    env: *mut JNIEnv,
-    class: jclass,
+pub fn read_resident_direct(
+    jni: &Jni,
     file: jlong,
     offset: jlong,
     buffer: jobject,
     start: jint,
     length: jint,
-) -> jint {
-    let body = |jni: &Jni| {
-        let (file, offset) = (FILES.get(file)?, offset_of(offset)?);
-        // SAFETY: used in this call only.
-        let target = unsafe { jni.direct(buffer, Span { start, length }) }?;
-        Ok(file.read_resident(target, offset).map_or(-1, |n| n as jint))
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, -1, body) }
+) -> Outcome<jint> {
+    let (file, offset) = (FILES.get(file)?, offset_of(offset)?);
+    // SAFETY: used in this call only.
+    let target = unsafe { jni.direct(buffer, Span { start, length }) }?;
+    Ok(file.read_resident(target, offset).map_or(-1, |n| n as jint))
 }
 
 /// As `readResidentDirect`, into an array.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_readResidentArray(
-    env: *mut JNIEnv,
-    class: jclass,
+pub fn read_resident_array(
+    jni: &Jni,
     file: jlong,
     offset: jlong,
     array: jbyteArray,
     start: jint,
     length: jint,
-) -> jint {
-    let body = |jni: &Jni| {
-        let (file, offset) = (FILES.get(file)?, offset_of(offset)?);
-        let mut done = 0;
-        while done < length {
-            let piece = Span { start: start + done, length: (length - done).min(PIECE_BYTES as jint) };
-            let at = offset + done as u64;
-            let n = jni.with_array(array, piece, |target| file.read_resident(target, at))?;
-            let Some(n) = n else { return Ok(-1) };
-            done += n as jint;
-            if (n as jint) < piece.length {
-                break;
-            }
+) -> Outcome<jint> {
+    let (file, offset) = (FILES.get(file)?, offset_of(offset)?);
+    let mut done = 0;
+    while done < length {
+        let piece = Span { start: start + done, length: (length - done).min(PIECE_BYTES as jint) };
+        let at = offset + done as u64;
+        let n = jni.with_array(array, piece, |target| file.read_resident(target, at))?;
+        let Some(n) = n else { return Ok(-1) };
+        done += n as jint;
+        if (n as jint) < piece.length {
+            break;
         }
-        Ok(done)
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, -1, body) }
+    }
+    Ok(done)
 }
 
 /// Maps `length` bytes at `offset` out of the tier; 0 if not all of them are resident, or no more
 /// may be held.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_map(
-    env: *mut JNIEnv,
-    class: jclass,
-    file: jlong,
-    offset: jlong,
-    length: jlong,
-) -> jlong {
-    let body = |_: &Jni| {
-        let (file, offset, length) = (FILES.get(file)?, offset_of(offset)?, offset_of(length)?);
-        Ok(file.map(offset, length).map_or(0, |range| MAPPINGS.put(range)))
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, 0, body) }
+pub fn map(_: &Jni, file: jlong, offset: jlong, length: jlong) -> Outcome<jlong> {
+    let (file, offset, length) = (FILES.get(file)?, offset_of(offset)?, offset_of(length)?);
+    Ok(file.map(offset, length).map_or(0, |range| MAPPINGS.put(range)))
 }
 
 /// A direct buffer over a mapping, good until `unmap`.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_mapped(
-    env: *mut JNIEnv,
-    class: jclass,
-    mapping: jlong,
-) -> jobject {
-    let body = |jni: &Jni| {
-        let range = MAPPINGS.get(mapping)?;
-        // SAFETY: the range stays until `unmap`, which `io.forebay.core.Mapping` calls when no
-        // buffer on it is left or its owner has given it back; Java only ever hands it out
-        // read-only.
-        unsafe { jni.new_direct(&range) }
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, null_mut(), body) }
+pub fn mapped(jni: &Jni, mapping: jlong) -> Outcome<jobject> {
+    let range = MAPPINGS.get(mapping)?;
+    // SAFETY: the range stays until `unmap`, which `io.forebay.core.Mapping` calls when no
+    // buffer on it is left or its owner has given it back; Java only ever hands it out
+    // read-only.
+    unsafe { jni.new_direct(&range) }
 }
 
 /// Ends a mapping.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_unmap(
-    env: *mut JNIEnv,
-    class: jclass,
-    mapping: jlong,
-) {
-    let body = |_: &Jni| {
-        MAPPINGS.take(mapping);
-        Ok(())
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, (), body) }
+pub fn unmap(_: &Jni, mapping: jlong) -> Outcome<()> {
+    MAPPINGS.take(mapping);
+    Ok(())
 }

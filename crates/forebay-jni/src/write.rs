@@ -8,7 +8,7 @@ use crate::client::{CLIENTS, path};
 use crate::env::{Failure, Jni, Outcome, Span};
 use crate::handles::Handles;
 use forebay_client::{FileWriter, WriteMode, WriteOptions};
-use jni_sys::{JNIEnv, jboolean, jbyteArray, jclass, jint, jlong};
+use jni_sys::{jboolean, jbyteArray, jint, jlong};
 use std::cell::RefCell;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -51,101 +51,53 @@ impl Open {
 
 /// Opens a file for writing. `mode`: 0 through, 1 bypass, 2 memory-only; `permissions`: bits of a
 /// new file, before the umask of the process.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_create(
-    env: *mut JNIEnv,
-    class: jclass,
+pub fn create(
+    jni: &Jni,
     client: jlong,
     file: jbyteArray,
     mode: jint,
     exclusive: jboolean,
     append: jboolean,
     permissions: jint,
-) -> jlong {
-    let body = |jni: &Jni| {
-        let file = path(jni, file)?;
-        let mode = write_mode(mode)?;
-        let options = WriteOptions { mode, exclusive, append, permissions: permissions as u32 & 0o7777 };
-        let writer = CLIENTS.get(client)?.create_with(&file, options).map_err(Failure::about(&file))?;
-        Ok(WRITERS.put(Open { path: file, append, writer: Mutex::new(Some(writer)) }))
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, 0, body) }
+) -> Outcome<jlong> {
+    let file = path(jni, file)?;
+    let mode = write_mode(mode)?;
+    let options = WriteOptions { mode, exclusive, append, permissions: permissions as u32 & 0o7777 };
+    let writer = CLIENTS.get(client)?.create_with(&file, options).map_err(Failure::about(&file))?;
+    Ok(WRITERS.put(Open { path: file, append, writer: Mutex::new(Some(writer)) }))
 }
 
 /// Writes `length` bytes of an array from `start` on.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_write(
-    env: *mut JNIEnv,
-    class: jclass,
-    writer: jlong,
-    array: jbyteArray,
-    start: jint,
-    length: jint,
-) {
-    let body = |jni: &Jni| {
-        let open = WRITERS.get(writer)?;
-        let most = if open.append { length } else { length.min(PIECE_BYTES as jint) };
-        let mut done = 0;
-        while done < length {
-            let piece = Span { start: start + done, length: (length - done).min(most) };
-            BUFFER.with_borrow_mut(|buffer| {
-                let n = piece.length as usize;
-                if buffer.len() < n {
-                    buffer.resize(n, 0);
-                }
-                jni.copy_out(array, piece, &mut buffer[..n])?;
-                let written = open.with(|writer| writer.write_all(&buffer[..n]));
-                buffer.truncate(PIECE_BYTES);
-                buffer.shrink_to(PIECE_BYTES);
-                written
-            })?;
-            done += piece.length;
-        }
-        Ok(())
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, (), body) }
+pub fn write(jni: &Jni, writer: jlong, array: jbyteArray, start: jint, length: jint) -> Outcome<()> {
+    let open = WRITERS.get(writer)?;
+    let most = if open.append { length } else { length.min(PIECE_BYTES as jint) };
+    let mut done = 0;
+    while done < length {
+        let piece = Span { start: start + done, length: (length - done).min(most) };
+        BUFFER.with_borrow_mut(|buffer| {
+            let n = piece.length as usize;
+            if buffer.len() < n {
+                buffer.resize(n, 0);
+            }
+            jni.copy_out(array, piece, &mut buffer[..n])?;
+            let written = open.with(|writer| writer.write_all(&buffer[..n]));
+            buffer.truncate(PIECE_BYTES);
+            buffer.shrink_to(PIECE_BYTES);
+            written
+        })?;
+        done += piece.length;
+    }
+    Ok(())
 }
 
 /// Sends what is gathered to the PFS; with `durable` also waits until the PFS has made it durable.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_flush(
-    env: *mut JNIEnv,
-    class: jclass,
-    writer: jlong,
-    durable: jboolean,
-) {
-    let body =
-        |_: &Jni| WRITERS.get(writer)?.with(|writer| if durable { writer.sync() } else { writer.flush() });
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, (), body) }
+pub fn flush(_: &Jni, writer: jlong, durable: jboolean) -> Outcome<()> {
+    WRITERS.get(writer)?.with(|writer| if durable { writer.sync() } else { writer.flush() })
 }
 
 /// Writes what is left and closes; a second time does nothing.
-///
-/// # Safety
-/// Called by the JVM.
-#[unsafe(no_mangle)]
-pub unsafe extern "system" fn Java_io_forebay_core_Native_closeWriter(
-    env: *mut JNIEnv,
-    class: jclass,
-    writer: jlong,
-) {
-    let body = |_: &Jni| {
-        let Some(open) = WRITERS.take(writer) else { return Ok(()) };
-        let ended = open.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
-        ended.map_or(Ok(()), FileWriter::close).map_err(Failure::about(&open.path))
-    };
-    // SAFETY: what the JVM has passed.
-    unsafe { Jni::run(env, class, (), body) }
+pub fn close_writer(_: &Jni, writer: jlong) -> Outcome<()> {
+    let Some(open) = WRITERS.take(writer) else { return Ok(()) };
+    let ended = open.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+    ended.map_or(Ok(()), FileWriter::close).map_err(Failure::about(&open.path))
 }
