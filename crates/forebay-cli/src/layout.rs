@@ -6,7 +6,7 @@ use crate::files::for_each_file;
 use crate::out::{name, print};
 use forebay_agent::units::Human;
 use forebay_pfs::layout::{Layout, probe_paths, probe_servers};
-use forebay_pfs::mount::is_moosefs;
+use forebay_pfs::mount::Traits;
 use serde::Serialize;
 use std::convert::Infallible;
 use std::io::{self, Write};
@@ -57,7 +57,7 @@ pub fn layout(global: &Global, args: &PathsArgs) -> Outcome {
 
 fn of_file(path: &Path) -> io::Result<Option<Layout>> {
     let real: PathBuf = path.canonicalize()?;
-    if is_moosefs(&real) {
+    if Traits::of(&real).layout_by_path {
         return Ok(probe_paths(&[&real], Instant::now() + TOOL_TIME).pop().flatten());
     }
     Ok(probe_servers(std::fs::File::open(path)?.as_fd()))

@@ -12,9 +12,9 @@ pub mod hint;
 mod lustre;
 mod moosefs;
 
-pub use moosefs::{CHUNK_BYTES as MOOSEFS_CHUNK_BYTES, probe_paths, set_class};
+pub use moosefs::{probe_paths, set_class};
 
-use crate::mount::is_moosefs;
+use crate::mount::Traits;
 use rustix::fs::fgetxattr;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -117,7 +117,7 @@ pub fn of_file<F: AsFd>(
     deadline: Instant,
     open: impl FnOnce() -> Option<F>,
 ) -> Option<Layout> {
-    if !is_moosefs(path) {
+    if !Traits::of(path).layout_by_path {
         return probe_servers(open()?.as_fd());
     }
     // One that ends before the file does was cut off, and would be taken to begin again.

@@ -49,10 +49,40 @@ pub fn find_mount<'a>(mounts: &'a [Mount], path: &Path) -> Option<(usize, &'a Mo
         .max_by_key(|(_, m)| m.root.components().count())
 }
 
-/// Whether `root` (absolute, symbolic links resolved) lies on MooseFS. The kernel's own table
-/// tells, so a file system that hangs cannot hang us.
-pub fn is_moosefs(root: &Path) -> bool {
-    line_of(root).is_some_and(|line| line.is_moosefs())
+/// What a file system does otherwise than most. Nothing outside this crate asks for its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traits {
+    /// The time stamps of an overwrite appear some time after it, and a close does not wait.
+    pub stamps_late: bool,
+    /// The client reads ahead by itself, and drops that whenever another place is read.
+    pub reads_ahead: bool,
+    /// The servers are asked for the places of files by path; no file has to be open.
+    pub layout_by_path: bool,
+    /// The kernel's page cache may keep old bytes after another node has written.
+    pub keeps_old_pages: bool,
+    /// Files lie in chunks of so many bytes, each on one server.
+    pub chunk_bytes: Option<u64>,
+}
+
+/// A chunk of MooseFS.
+pub(crate) const MOOSEFS_CHUNK_BYTES: u64 = 64 << 20;
+
+impl Traits {
+    /// Of the file system of `path` (absolute, symbolic links resolved). The kernel's own table
+    /// tells, so a file system that hangs cannot hang us.
+    pub fn of(path: &Path) -> Self {
+        match line_of(path) {
+            Some(line) if line.is_moosefs() => Traits {
+                stamps_late: true,
+                reads_ahead: true,
+                layout_by_path: true,
+                keeps_old_pages: false,
+                chunk_bytes: Some(MOOSEFS_CHUNK_BYTES),
+            },
+            Some(line) if line.is_ceph_fuse() => Traits { keeps_old_pages: true, ..Traits::default() },
+            _ => Traits::default(),
+        }
+    }
 }
 
 /// File systems that only this node can write, and where a lease knows every writer of this node.
@@ -145,11 +175,6 @@ pub fn unchanging_type(root: &Path) -> Option<String> {
     let line = line_of(root)?;
     let is_image = UNCHANGING.contains(&line.fs_type.as_slice());
     is_image.then(|| String::from_utf8_lossy(&line.fs_type).into_owned())
-}
-
-/// Whether `root` (absolute, symbolic links resolved) is a mount of CephFS by `ceph-fuse`.
-pub fn is_ceph_fuse(root: &Path) -> bool {
-    line_of(root).is_some_and(|line| line.is_ceph_fuse())
 }
 
 /// File systems that take a layout for a new file, each by its own means.
@@ -373,7 +398,7 @@ mod tests {
         for path in ["/", "/mnt", "/mnt/mfsother", "/mnt/other", "/mnt/mfs/inner", "/mnt/twice", "relative"] {
             assert!(!is(path), "{path}");
         }
-        assert!(!is_moosefs(Path::new("/proc")));
+        assert_eq!(Traits::of(Path::new("/proc")), Traits::default());
     }
 
     #[test]

@@ -18,7 +18,6 @@ use crate::mounts::MountState;
 use crate::scheduler::Scheduler;
 use crate::traffic::account::Way;
 use forebay_pfs::FileFacts;
-use forebay_pfs::layout::MOOSEFS_CHUNK_BYTES;
 use forebay_pfs::read::reopen;
 use forebay_policy::eviction::Fill;
 use forebay_policy::fetch_order::{self, Urgency};
@@ -256,8 +255,8 @@ impl Pfs {
     /// Adjacent pages of a copy that are on one server of the PFS, if its files lie in chunks of
     /// many pages.
     pub fn chunk_pages(&self, entry: &Entry) -> Option<u32> {
-        let is_moosefs = self.waiting[entry.mount].client.reads_ahead();
-        is_moosefs.then(|| (MOOSEFS_CHUNK_BYTES / entry.geometry().page_bytes) as u32)
+        let chunk_bytes = self.waiting[entry.mount].client.traits().chunk_bytes?;
+        Some((chunk_bytes / entry.geometry().page_bytes) as u32)
     }
 
     /// The gap between two parts of a file over which one read is cheaper than two, in bytes.
@@ -277,8 +276,8 @@ impl Pfs {
 
     /// The pages of a task, if they wait for those before them.
     fn pages_of(&self, task: &Task) -> Option<Pages> {
-        let is_in_order =
-            fetch_order::is_in_order(task.urgency) && self.waiting[task.entry.mount].client.reads_ahead();
+        let is_in_order = fetch_order::is_in_order(task.urgency)
+            && self.waiting[task.entry.mount].client.traits().reads_ahead;
         let end = task.page_fetch.page + 1 + task.behind.len() as u32;
         is_in_order.then(|| Pages { file: task.entry.copy(), range: task.page_fetch.page..end })
     }
@@ -407,7 +406,7 @@ impl Pfs {
     /// Where the PFS's client reads ahead, readers go on by the descriptor that has come so far;
     /// all who have a task have shown that they may read the file.
     fn read_chunk(&self, task: &Task, buffer: &mut [u8], offset: u64) -> Result<(), FetchError> {
-        if !self.waiting[task.entry.mount].client.reads_ahead() {
+        if !self.waiting[task.entry.mount].client.traits().reads_ahead {
             return self.read_chunk_by(task, &task.pfs, buffer, offset);
         }
         if matches!(task.urgency, Urgency::Plan | Urgency::Load) {

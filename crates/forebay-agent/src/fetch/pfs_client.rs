@@ -5,7 +5,7 @@
 //! what it has read ahead whenever another place is read.
 //! `docs/decisions/0016-opportunistic-prefetch.md` has the measurements.
 
-use forebay_pfs::mount::is_moosefs;
+use forebay_pfs::mount::Traits;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The client of one mount.
 #[derive(Debug)]
 pub struct PfsClient {
-    reads_ahead: bool,
+    traits: Traits,
     /// What a page has taken of late, in nanoseconds; 0 before the first.
     page_ns: AtomicU64,
 }
@@ -23,12 +23,12 @@ impl PfsClient {
     /// Of the file system that is mounted on `root`. Looked at once: it has to be mounted when the
     /// agent starts.
     pub fn of(root: &Path) -> Self {
-        PfsClient { reads_ahead: is_moosefs(root), page_ns: AtomicU64::new(0) }
+        PfsClient { traits: Traits::of(root), page_ns: AtomicU64::new(0) }
     }
 
-    /// Whether it reads ahead by itself.
-    pub fn reads_ahead(&self) -> bool {
-        self.reads_ahead
+    /// What its file system does otherwise than most.
+    pub fn traits(&self) -> Traits {
+        self.traits
     }
 
     /// What a whole page has taken of late; zero before the first.

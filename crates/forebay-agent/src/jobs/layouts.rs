@@ -17,7 +17,7 @@ use crate::lock::lock;
 use crate::mounts::MountState;
 use crate::mounts::by_path::open_by_path;
 use forebay_pfs::layout::{self, Layout};
-use forebay_pfs::mount::is_moosefs;
+use forebay_pfs::mount::Traits;
 use forebay_store::{Class, Reservation};
 use forebay_wire::{FileLayout, FileRef, JobUpdate};
 use std::collections::{BTreeMap, BTreeSet};
@@ -115,7 +115,7 @@ impl Layouts {
             if asked == 0 {
                 continue;
             }
-            let lie = if is_moosefs(mount.root()) {
+            let lie = if Traits::of(mount.root()).layout_by_path {
                 ask_by_path(mount.root(), &of_mount, |paths| layout::probe_paths(paths, deadline))
             } else {
                 let room = || self.cache.reserve(Class::Clients, STACK_BYTES as u64);

@@ -14,7 +14,7 @@ pub mod seal;
 pub mod stamps;
 
 use crate::config::{Live, MountConfig};
-use forebay_pfs::mount::{is_ceph_fuse, is_local, is_moosefs, is_mount_point, unchanging_type};
+use forebay_pfs::mount::{Traits, is_local, is_mount_point, unchanging_type};
 use forebay_pfs::read::{PageCache, Reader, reopen_direct};
 use forebay_pfs::{FileFacts, Mount};
 use forebay_wire::{MountInfo, MountStatus};
@@ -35,8 +35,9 @@ pub const COARSE: Duration = Duration::from_secs(1);
 /// back a change of stamps.
 pub const SETTLE_NS: i64 = 3_000_000_000;
 
-/// The same on MooseFS, which stamps an overwrite in place when it begins and not again.
-pub const SETTLE_MOOSEFS_NS: i64 = 30_000_000_000;
+/// The same where stamps come late: MooseFS stamps an overwrite in place when it begins and not
+/// again.
+pub const SETTLE_LATE_NS: i64 = 30_000_000_000;
 
 /// Of Linux; `rustix` lacks it.
 const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
@@ -112,7 +113,7 @@ impl MountState {
             is_local: AtomicBool::new(false),
             is_unchanging: AtomicBool::new(false),
             must_forget: AtomicBool::new(false),
-            settle_ns: AtomicI64::new(SETTLE_MOOSEFS_NS),
+            settle_ns: AtomicI64::new(SETTLE_LATE_NS),
             stamps: StampCheck::new(&config),
             root: probed.root,
             live: Live::new(config.clone()),
@@ -347,7 +348,7 @@ fn page_cache_of(root: &Path, keep: bool) -> PageCache {
         // them, and an open keeps what is left: a read through the cache may see old bytes, and
         // leave them there for other programs. Its own cache keeps old bytes as well, and serves
         // them to descriptors that were opened without `O_DIRECT`.
-        false if is_ceph_fuse(root) => PageCache::Bypass,
+        false if Traits::of(root).keeps_old_pages => PageCache::Bypass,
         false => PageCache::Drop,
     }
 }
@@ -355,7 +356,7 @@ fn page_cache_of(root: &Path, keep: bool) -> PageCache {
 /// For how long a file on the file system that is mounted on `root` must be quiet, where nothing is
 /// configured.
 pub fn default_settle_ns(root: &Path) -> i64 {
-    if is_moosefs(root) { SETTLE_MOOSEFS_NS } else { SETTLE_NS }
+    if Traits::of(root).stamps_late { SETTLE_LATE_NS } else { SETTLE_NS }
 }
 
 /// Nanoseconds since 1970, as file systems stamp.
@@ -443,7 +444,7 @@ mod tests {
             let mut config = MountConfig::new("pfs", dir.path());
             config.settle_ns = configured;
             let mount = MountState::new(config).unwrap();
-            assert_eq!(mount.settle_ns.load(Relaxed), SETTLE_MOOSEFS_NS, "the longest until it is known");
+            assert_eq!(mount.settle_ns.load(Relaxed), SETTLE_LATE_NS, "the longest until it is known");
             mount.has_device(0);
             assert_eq!(mount.settle_ns.load(Relaxed), wanted);
         }

@@ -13,8 +13,7 @@ use crate::Outcome;
 use crate::cli::{ShipArgs, ShipCommand};
 use forebay_agent::Config;
 use forebay_agent::config::ShipConfig;
-use forebay_pfs::layout::MOOSEFS_CHUNK_BYTES;
-use forebay_pfs::mount::is_moosefs;
+use forebay_pfs::mount::Traits;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
@@ -444,9 +443,9 @@ impl Application<'_> {
 
     /// Bytes of a split of a DataFrame, which Spark does not take from the block size of files.
     fn split_bytes(&self) -> u64 {
-        let of_mount = |mount: &forebay_agent::MountConfig| match is_moosefs(&mount.root) {
-            true => mount.extent_bytes.min(MOOSEFS_CHUNK_BYTES),
-            false => mount.extent_bytes,
+        let of_mount = |mount: &forebay_agent::MountConfig| {
+            let chunk_bytes = Traits::of(&mount.root).chunk_bytes;
+            chunk_bytes.map_or(mount.extent_bytes, |bytes| mount.extent_bytes.min(bytes))
         };
         self.config.mounts.iter().map(of_mount).min().unwrap_or(128 << 20)
     }

@@ -5,6 +5,7 @@
 //! hang as the PFS does: it has a deadline, is killed then, and nobody waits for its end.
 
 use super::Layout;
+use crate::mount::MOOSEFS_CHUNK_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -13,9 +14,6 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-
-/// Bytes of one chunk, the same for every file.
-pub const CHUNK_BYTES: u64 = 64 << 20;
 
 /// The tool, on the `PATH`.
 const TOOL: &str = "mfsfileinfo";
@@ -181,7 +179,7 @@ fn parse(output: &[u8], paths: &[&Path]) -> Vec<Option<Layout>> {
             current = skipped.map(|skipped| next + skipped);
             if let Some(at) = current {
                 layouts[at] =
-                    Some(Layout { stripe_bytes: CHUNK_BYTES, servers: Vec::new(), first_server: 0 });
+                    Some(Layout { stripe_bytes: MOOSEFS_CHUNK_BYTES, servers: Vec::new(), first_server: 0 });
                 next = at + 1;
             }
         }
