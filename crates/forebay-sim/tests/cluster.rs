@@ -12,6 +12,7 @@ const MIB: u64 = 1 << 20;
 fn setup(policy: &str, files: u64) -> Setup {
     Setup {
         policy: policy.into(),
+        system: None,
         nodes: 2,
         slots: 1,
         tier_bytes: 1 << 30,
@@ -38,6 +39,7 @@ fn setup(policy: &str, files: u64) -> Setup {
             first_task_cpu_ns: None,
             servers: None,
             starts_ns: 0,
+            after: None,
             output_bytes: 0,
             spilled_bytes: 0,
             result_bytes: 0,
