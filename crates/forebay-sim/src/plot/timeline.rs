@@ -107,7 +107,7 @@ impl Timeline<'_> {
         }
         canvas.text(((LEFT + RIGHT) / 2.0, bottom + 36.0), "time (s)", 12.0, Anchor::Middle);
         for (name, edges) in self.rows.iter().zip(tops.windows(2)) {
-            canvas.text((LEFT - 8.0, (edges[0] + edges[1]) / 2.0 + 4.0), name, 12.0, Anchor::End);
+            canvas.text((LEFT - 8.0, (edges[0] + edges[1]) / 2.0 + 4.5), name, 12.0, Anchor::End);
         }
         for level in &self.levels {
             let base = tops[level.row] + GAP / 2.0 + (level.band + 1) as f64 * BAND - 1.0;

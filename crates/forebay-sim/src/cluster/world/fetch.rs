@@ -11,7 +11,7 @@ use forebay_policy::machine::Nanos;
 use forebay_policy::node::{self, By, Node, Pages, ReadId, TaskId};
 use forebay_policy::stage::event::{Event, Part, Priority, RequestId};
 
-use super::page::{Page, Waiter};
+use super::page::{Page, Waiter, page_range};
 use super::pfs::Reader;
 use super::room::Rooms;
 use super::{Cluster, Happening, name};
@@ -422,12 +422,6 @@ impl Cluster<'_> {
         let ended = node::Event::ReadEnded { read, resident_bytes, fetched_bytes, failed_bytes: 0 };
         self.tell_node(now, node, ended, queue);
     }
-}
-
-/// The bytes of its file that a page has.
-pub(super) fn page_range(setup: &Setup, (job, file, number): Page) -> (u64, u64) {
-    let from = number * setup.page_bytes;
-    (from, (from + setup.page_bytes).min(setup.jobs[job].bytes_of(file)))
 }
 
 /// A page, as the machine of a node knows it.

@@ -11,8 +11,7 @@ use forebay_policy::fetch_order::Urgency;
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::event::{Event, RequestId};
 
-use super::fetch::page_range;
-use super::page::{Page, Waiter};
+use super::page::{Page, Waiter, page_range};
 use super::{Cluster, Happening, name};
 use crate::queue::Agenda;
 
