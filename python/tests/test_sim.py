@@ -65,6 +65,13 @@ def refusal(*words, cwd=REPOSITORY):
     return done.stderr.removeprefix("forebay: ").rstrip("\n")
 
 
+def results(path):
+    """The lines of a file of results behind its version and command."""
+    version, command_line, *lines = path.read_text().splitlines(keepends=True)
+    assert version.startswith("# forebay ") and command_line.startswith("# forebay sim run ")
+    return lines
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
 def test_run_gives_the_commands_bytes(scenario, tmp_path):
     files = {name: tmp_path / name for name in ("result", "csv", "records", "trace", "timeline")}
@@ -74,9 +81,9 @@ def test_run_gives_the_commands_bytes(scenario, tmp_path):
     assert run.json == printed == files["result"].read_text()
     assert run.result == json.loads(printed)
     assert (tmp_path / "traced").read_bytes() == files["trace"].read_bytes()
-    assert run.timeline() == (files["timeline"].read_text(), (tmp_path / "timeline.csv").read_text())
+    assert run.timeline() == (files["timeline"].read_text(), "".join(results(tmp_path / "timeline.csv")))
     for name, table in (("csv", run.rows), ("records", run.records)):
-        lines = files[name].read_text().splitlines()
+        lines = [line.rstrip("\n") for line in results(files[name])]
         assert lines[0] == ",".join(table.columns)
         assert len(lines) == 1 + len(table) > 1
     assert json.loads(command("run", scenario, "--seed", 3)) == run.result
@@ -87,7 +94,7 @@ def test_values_are_those_of_the_csv(tmp_path):
     command("run", CHECKPOINTS, "--csv", tmp_path / "rows.csv", "--records", tmp_path / "records.csv")
     run = sim.run(CHECKPOINTS)
     for name, table in (("rows", run.rows), ("records", run.records)):
-        expected = pandas.read_csv(tmp_path / f"{name}.csv")
+        expected = pandas.read_csv(tmp_path / f"{name}.csv", skiprows=2)
         assert pandas.DataFrame(table.to_dict()).equals(expected)
         assert pandas.DataFrame(table.to_records()).equals(expected)
 
@@ -289,8 +296,7 @@ def test_ctrl_c_stops_a_run_of_kind_memory(tmp_path):
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
 def test_records_are_those_of_the_csv(scenario, tmp_path):
     command("run", scenario, "--records", tmp_path / "records.csv")
-    with open(tmp_path / "records.csv", newline="") as file:
-        header, *rows = csv.reader(file)
+    header, *rows = csv.reader(results(tmp_path / "records.csv"))
     records = sim.run(scenario).records.to_dict()
     assert list(records) == header
     for name, cells in zip(header, zip(*rows, strict=True)):

@@ -35,6 +35,17 @@ impl Runs {
         fs::read_to_string(self.at(name)).unwrap()
     }
 
+    /// The columns and rows of a file of results, which begins with the version and a command that
+    /// names the file.
+    #[track_caller]
+    fn rows(&self, name: &str) -> String {
+        let text = self.read(name);
+        let lines: Vec<&str> = text.splitn(3, '\n').collect();
+        assert_eq!(lines[0], format!("# forebay {}", env!("CARGO_PKG_VERSION")), "{name}");
+        assert!(lines[1].starts_with("# forebay sim "), "{name}: {}", lines[1]);
+        lines[2].to_owned()
+    }
+
     fn write(&self, name: &str, text: &str) {
         fs::write(self.at(name), text).unwrap();
     }
@@ -108,7 +119,7 @@ fn a_run_can_be_recorded_and_replayed() {
     assert!(out.contains("application 6") && out.contains("decisions"), "{out}");
     let result: Value = serde_json::from_str(&runs.read("j")).unwrap();
     assert_eq!(result["hpc"][0]["phases"].as_array().unwrap().len(), 10);
-    assert_eq!(runs.read("c").lines().count(), 3);
+    assert_eq!(runs.rows("c").lines().count(), 3);
     assert!(runs.read("s").contains("wave 1"));
     runs.replays();
 }
@@ -342,7 +353,7 @@ fn shared_burst_buffers_can_be_run_and_replayed() {
     assert_eq!(result["jobs"][1]["leases_lost"], 1);
     assert_eq!(result["down"][0]["jobs"], 2);
     assert!(result["holds"].as_array().unwrap().iter().any(|h| h["ended"] == "node_lost"));
-    assert_eq!(runs.read("c").lines().count(), 1 + 5 + 1);
+    assert_eq!(runs.rows("c").lines().count(), 1 + 5 + 1);
     let svg = runs.read("s");
     assert!(svg.contains("the lease ran out") && svg.contains("a node was lost") && svg.contains("node 3"));
     runs.replays();
@@ -383,7 +394,7 @@ fn access_and_allocation_policies_are_compared() {
     let runs = Runs::new();
     runs.ok("sim compare {s}/checkpoints.toml --csv {d}/c");
     let rows = 6 * forebay_policy::burst::access::POLICIES.len();
-    assert_eq!(runs.read("c").lines().count(), 1 + rows);
+    assert_eq!(runs.rows("c").lines().count(), 1 + rows);
     let out = runs.ok("sim compare {s}/checkpoints.toml --policies full/sa-fcfs,striped/sa-sjf");
     assert!(out.contains("full        sa-fcfs") && out.contains("striped     sa-sjf"), "{out}");
 }
@@ -549,7 +560,7 @@ fn policies_are_compared_on_random_systems() {
     for (what, policies) in all {
         let run = |threads| {
             let out = runs.ok(&format!("sim random {what} --count 2 --threads {threads} --csv {{d}}/c"));
-            (out, runs.read("c"))
+            (out, runs.rows("c"))
         };
         let (out, rows) = run(1);
         assert!(policies.iter().all(|policy| *policy == "none" || out.contains(policy)), "{out}");
@@ -580,7 +591,8 @@ fn a_world_can_be_compared_run_and_replayed() {
     let runs = Runs::new();
     let out = runs.ok("sim compare {s}/world.toml --policies no-action/at-once,forebay/yield");
     assert!(out.contains("at-once") && out.contains("yield") && out.contains("word-count"), "{out}");
-    let out = runs.ok("sim run {s}/world.toml --timeline {d}/s --trace {d}/t --result {d}/j --records {d}/r");
+    let files = "--trace {d}/t --result {d}/j --records {d}/r --timeline {d}/s --window 0 130";
+    let out = runs.ok(&format!("sim run {{s}}/world.toml {files}"));
     assert!(out.contains("steps drained"), "{out}");
     let result: Value = serde_json::from_str(&runs.read("j")).unwrap();
     // A node of the cluster and one of the burst buffers fail.
@@ -589,7 +601,58 @@ fn a_world_can_be_compared_run_and_replayed() {
     assert!(bytes("lost_bytes") > 0 && result["cluster"]["evicted_bytes"].as_u64() > Some(0));
     assert_eq!(result["memory"].as_array().unwrap().len(), 8);
     assert_eq!(result["hpc"][0]["phases"].as_array().unwrap().len(), 4);
-    assert!(runs.read("r").starts_with("kind,"));
-    assert!(runs.read("s").contains("climate: drains"));
+    assert!(runs.rows("r").starts_with("kind,"));
+    // The timeline has a line for each node, with tasks, prefetches and memory.
+    let drawn = runs.rows("s.csv");
+    let svg = runs.read("s");
+    assert!(svg.contains("climate: drains"));
+    for kind in ["tasks", "prefetches", "tier may hold", "tier holds"] {
+        let of_kind = |node: u32| drawn.contains(&format!("\nnode {node},{kind},"));
+        assert!((0..8).all(of_kind), "not all nodes have {kind}");
+    }
+    let shown = fs::read_to_string(scenarios().join("../docs/images/world.svg")).unwrap();
+    let renew = "forebay sim run scenarios/world.toml --timeline docs/images/world.svg --window 0 130";
+    assert!(shown == svg, "the guide's picture is not of this run; renew it: {renew}");
     runs.replays();
+}
+
+/// Every study writes its results as CSV, of which the second line is the command that writes the
+/// same file again.
+#[test]
+fn every_file_of_results_names_the_command_that_repeats_it() {
+    let runs = Runs::new();
+    let random = ["planners", "access", "allocation", "shipping", "memory", "waste"];
+    let random = random.map(|what| format!("random {what} --count 1 --csv {{d}}/a --summary {{d}}/b"));
+    let studies = [
+        "run {s}/eley-t2-app6.toml --csv {d}/a --records {d}/b --timeline {d}/s",
+        "compare {s}/eley-t2-app6.toml --policies no-action,forebay --csv {d}/a",
+        "compare {s}/checkpoints.toml --policies none,coflow --seeds 2 --csv {d}/a",
+        "sweep {s}/checkpoints.toml --set seed=1,2 --csv {d}/a",
+        "sweep {s}/checkpoints.toml --set job.0.steps=1,2 --seeds 2 --csv {d}/a",
+        "broadcast {s}/broadcast.toml --set cluster.nodes=4 --set file.mib=64 --csv {d}/a --timeline {d}/s",
+        "random waste --count 2 --csv {d}/a --figure {d}/s",
+        "reproduce tls --out {d}/r",
+    ];
+    let names = ["a", "b", "s.csv", "r/results.csv"];
+    let figures = |runs: &Runs| -> Vec<String> {
+        let files = fs::read_dir(runs.at("r")).into_iter().flatten();
+        let name = |file: std::io::Result<fs::DirEntry>| file.unwrap().file_name().into_string().unwrap();
+        let csv = files.map(name).filter(|name| name.ends_with(".svg.csv"));
+        csv.map(|name| format!("r/{name}")).collect()
+    };
+    for study in studies.into_iter().map(str::to_owned).chain(random) {
+        runs.ok(&format!("sim {study}"));
+        let names: Vec<String> = names.into_iter().map(str::to_owned).chain(figures(&runs)).collect();
+        let written: Vec<&String> = names.iter().filter(|name| runs.at(name).exists()).collect();
+        assert!(!written.is_empty(), "{study} writes nothing");
+        let before: Vec<String> = written.iter().map(|name| runs.read(name)).collect();
+        for (name, before) in written.iter().zip(&before) {
+            assert!(runs.rows(name).lines().count() > 1, "{study}: {name} has no rows");
+            let command = before.lines().nth(1).unwrap().trim_start_matches("# forebay ");
+            fs::remove_file(runs.at(name)).unwrap();
+            runs.ok(command);
+            assert_eq!(runs.read(name), *before, "{study}: {name}");
+        }
+        written.iter().for_each(|name| fs::remove_file(runs.at(name)).unwrap());
+    }
 }

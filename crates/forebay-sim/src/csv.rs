@@ -1,4 +1,51 @@
 //! Tables for spreadsheets and programs.
+//!
+//! Every file of results begins with two lines, each with a `#`: the version of the program, and
+//! the command that writes the file again. The names of the columns follow.
+
+use std::fs;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+
+/// What `forebay sim` runs.
+const PROGRAM: &str = "forebay-sim";
+
+/// Writes rows to a file of results.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write(path: &Path, what: &'static str, header: &[&str], rows: &[Vec<String>]) -> Result<()> {
+    write_text(path, what, &csv(header, rows))
+}
+
+/// The same of rows that are CSV already.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write_text(path: &Path, what: &'static str, rows: &str) -> Result<()> {
+    let text = format!("# forebay {}\n# {}\n{rows}", env!("CARGO_PKG_VERSION"), command());
+    fs::write(path, text).map_err(Error::io(what, path))
+}
+
+/// The command line of this process, as a shell reads it.
+pub fn command() -> String {
+    let mut words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let program = words.next().unwrap_or_default();
+    let is_ours = Path::new(&program).file_name().is_some_and(|name| name == PROGRAM);
+    let program = if is_ours { "forebay sim".into() } else { quoted(&program) };
+    words.fold(program, |line, word| line + " " + &quoted(&word))
+}
+
+/// A word as a shell reads it, in one line.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-+=./,:@%^".contains(c);
+    match word {
+        _ if !word.is_empty() && word.chars().all(is_plain) => word.into(),
+        _ if word.contains(char::is_control) => format!("$'{}'", word.escape_default()),
+        _ => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
 
 /// Rows as CSV; cells are quoted where they have to be.
 pub fn csv(header: &[&str], rows: &[Vec<String>]) -> String {
@@ -21,6 +68,13 @@ pub fn seconds(ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn words_are_quoted_where_a_shell_would_split_or_change_them() {
+        let words = ["sim", "hpc.0.io_s=1,2", "a b", "it's", "", "a\nb", "name#1"];
+        let quoted = words.map(super::quoted);
+        assert_eq!(quoted, ["sim", "hpc.0.io_s=1,2", "'a b'", r"'it'\''s'", "''", r"$'a\nb'", "'name#1'"]);
+    }
+
     #[test]
     fn seconds_are_exact() {
         assert_eq!(super::seconds(90_000_000_000_000_001), "90000000.000000001");

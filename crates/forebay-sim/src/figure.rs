@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::csv;
 use crate::error::{Error, Result};
 
 /// A figure and what it shows.
@@ -23,6 +24,6 @@ impl Figure {
         fs::write(path, &self.svg).map_err(Error::io(what, path))?;
         let mut data = path.as_os_str().to_owned();
         data.push(".csv");
-        fs::write(&data, &self.csv).map_err(Error::io("write the figure's data to", Path::new(&data)))
+        csv::write_text(Path::new(&data), "write the figure's data to", &self.csv)
     }
 }

@@ -25,6 +25,8 @@
 //! | [`world`] | all of these at once, but for the factors of `colocate` |
 //! | [`kinds`] | what commands need to know of the kinds of scenarios |
 //! | [`study`] | many runs of a scenario: policies, values of keys, seeds |
+//! | [`record`] | a record of a run, or of a live daemon, line by line |
+//! | [`site`] | a scenario of a site from what was recorded and measured there |
 //! | [`random`] | random systems, on which policies are compared |
 //! | [`estimate`] | confidence intervals, and whether a difference is significant |
 //! | [`parallel`] | independent runs in several threads |
@@ -60,9 +62,11 @@ pub mod parallel;
 pub mod plot;
 pub mod queue;
 pub mod random;
+pub mod record;
 pub mod report;
 pub mod reproduce;
 pub mod scenario;
+pub mod site;
 pub mod study;
 pub mod table;
 pub mod waste;

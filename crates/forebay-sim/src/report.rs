@@ -1,8 +1,8 @@
 //! A report of a reproduction: prose, tables and figures as Markdown, and every number beside the
 //! printed one as JSON.
 //!
-//! The Markdown is for a reader of the papers; `summary.json` is for machines, with ids that stay
-//! the same so that two versions can be compared.
+//! The Markdown is for a reader of the papers; `summary.json` and `results.csv` are for machines,
+//! with ids that stay the same so that two versions can be compared.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::estimate::Estimate;
 use crate::figure::Figure;
+use crate::table::Table;
 
 /// What a number is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +30,10 @@ pub enum Class {
     /// Nothing: constants were fitted on it, so its agreement shows nothing.
     Fitted,
 }
+
+/// Names of the columns of `results.csv`.
+const COLUMNS: [&str; 12] =
+    ["id", "paper", "ours", "low", "high", "count", "difference", "unit", "target", "met", "class", "note"];
 
 /// How far a number may be from the printed one, in percent of it.
 const PRINT_PERCENT: f64 = 5.0;
@@ -335,7 +340,25 @@ impl Report {
         })
     }
 
-    /// Writes `report.md` and `summary.json`.
+    /// The numbers, a row each.
+    fn results(&self) -> Table {
+        let number = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
+        let row = |r: &Record| {
+            let (low, high, count) = match r.interval {
+                Some((low, high, count)) => (number(Some(low)), number(Some(high)), count.to_string()),
+                None => Default::default(),
+            };
+            let met = r.met.map_or(String::new(), |met| met.to_string());
+            let class = serde_json::to_value(r.class).unwrap_or_default();
+            let class = class.as_str().unwrap_or_default().to_owned();
+            let numbers = [number(r.paper), number(Some(r.ours)), low, high, count, number(r.difference)];
+            let texts = [r.unit.clone(), r.target.clone(), met, class, r.note.clone()];
+            std::iter::once(r.id.clone()).chain(numbers).chain(texts).collect()
+        };
+        Table::new(&COLUMNS, self.records.iter().map(row).collect())
+    }
+
+    /// Writes `report.md`, `summary.json` and `results.csv`.
     ///
     /// # Errors
     /// If a file cannot be written, or two records share an id.
@@ -355,7 +378,8 @@ impl Report {
         if let Ok(text) = json.as_mut() {
             text.push('\n');
         }
-        json.and_then(|text| fs::write(&path, text)).map_err(Error::io("write the summary to", &path))
+        json.and_then(|text| fs::write(&path, text)).map_err(Error::io("write the summary to", &path))?;
+        self.results().write(&self.dir.join("results.csv"))
     }
 }
 

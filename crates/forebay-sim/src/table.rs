@@ -3,9 +3,12 @@
 //! Cells are texts, rounded as they are shown. A column's name says whether they are names or
 //! numbers, so that JSON and Python agree.
 
+use std::path::Path;
+
 use serde_json::{Map, Number, Value};
 
-use crate::csv::csv;
+use crate::csv;
+use crate::error::Result;
 
 /// Columns of names. A job may be called `12`, and is that job, not a number.
 const TEXT_COLUMNS: [&str; 14] = [
@@ -42,8 +45,24 @@ impl Table {
 
     /// As CSV.
     pub fn csv(&self) -> String {
-        let header: Vec<&str> = self.columns.iter().map(String::as_str).collect();
-        csv(&header, &self.rows)
+        csv::csv(&self.header(), &self.rows)
+    }
+
+    /// Writes it to a file of results.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        csv::write(path, "write the rows to", &self.header(), &self.rows)
+    }
+
+    /// As JSON objects, by the names of the columns.
+    pub fn objects(&self) -> Value {
+        objects(&self.header(), &self.rows)
+    }
+
+    fn header(&self) -> Vec<&str> {
+        self.columns.iter().map(String::as_str).collect()
     }
 }
 

@@ -12,6 +12,7 @@ const MIB: u64 = 1 << 20;
 fn setup(policy: &str, files: u64) -> Setup {
     Setup {
         policy: policy.into(),
+        system: None,
         nodes: 2,
         slots: 1,
         tier_bytes: 1 << 30,
@@ -38,6 +39,7 @@ fn setup(policy: &str, files: u64) -> Setup {
             first_task_cpu_ns: None,
             servers: None,
             starts_ns: 0,
+            after: None,
             output_bytes: 0,
             spilled_bytes: 0,
             result_bytes: 0,
@@ -154,6 +156,22 @@ fn a_job_that_starts_late_runs_as_one_that_starts_at_once() {
     setup.jobs[0].starts_ns = 100_000_000_000;
     let late = run(&setup);
     assert_eq!((late.jobs[0].local, late.jobs[0].map_ns), (20, at_once.jobs[0].map_ns));
+}
+
+/// The second stage of an application begins a while after the end of the first.
+#[test]
+fn a_job_after_another_begins_at_its_end() {
+    let mut setup = setup("no-action", 20);
+    let second = JobSpec { name: "second".into(), after: Some(0), ..setup.jobs[0].clone() };
+    setup.jobs.push(JobSpec { starts_ns: 5_000_000_000, ..second });
+    let outcome = run(&setup);
+    let ends_ns = outcome.jobs[0].ran.iter().map(|ran| ran.2).max().expect("tasks");
+    let begins_ns = outcome.jobs[1].ran.iter().map(|ran| ran.1).min().expect("tasks");
+    assert_eq!(begins_ns, ends_ns + 5_000_000_000);
+    // Each page came once, and was either planned or wanted by a reader.
+    let pages: u64 = outcome.activity.fetched.iter().map(|page| u64::from(page.bytes)).sum();
+    assert_eq!(pages, outcome.served_bytes);
+    assert!(outcome.prefetched_bytes > 0 && outcome.prefetched_bytes <= pages);
 }
 
 /// Two nodes run twenty tasks of 2 s one after the other; nine have ended on each before 19 s.

@@ -18,7 +18,9 @@ fn records(dir: &Path, scenario: &str) -> Result<String, String> {
     fs::write(file("a.toml"), scenario).expect("written");
     let args = Args::parse_from(["sim", "run", &file("a.toml"), "--records", &file("r.csv")]);
     sim(&args.sim, false, &mut Vec::new()).map_err(|e| e.to_string())?;
-    Ok(fs::read_to_string(file("r.csv")).expect("written"))
+    let text = fs::read_to_string(file("r.csv")).expect("written");
+    // Behind the version and the command.
+    Ok(text.splitn(3, '\n').nth(2).expect("columns and rows").to_owned())
 }
 
 /// Two processes that read 2 GB, write 6 GB with it, and write 4 GB in a second phase.
@@ -65,6 +67,29 @@ fn phases_of_a_darshan_log_are_those_of_an_hpc_job() {
             "phase,a,1,29.000000000,30.000000000,,,30.050000000",
         ]
     );
+}
+
+/// Phases whose times were recorded one by one.
+#[test]
+fn each_phase_has_its_recorded_times() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let given = |lists: &str| {
+        let job = format!("name = 'a'\nphases = 2\nio_s = 9\ncompute_s = 9\n{lists}");
+        RECORDED_HPC.replace("name = 'a'\ndarshan = 'log.txt'\n", &job)
+    };
+    let lists = "io_each_s = [2, 1]\ncompute_each_s = [10, 17]\n";
+    let got = records(dir.path(), &given(lists)).expect("it runs");
+    let rows: Vec<&str> = got.lines().skip(1).collect();
+    assert_eq!(
+        rows,
+        [
+            "phase,a,0,10.000000000,12.000000000,,,12.100000000",
+            "phase,a,1,29.000000000,30.000000000,,,30.050000000",
+        ]
+    );
+    let error = records(dir.path(), &given("io_each_s = [2, 1]\ncompute_each_s = [10]\n"));
+    let error = error.expect_err("a time is missing");
+    assert!(error.ends_with("a time for each of 2 phases is needed"), "{error}");
 }
 
 /// Both steps have the mean of 6 and 4 GB.

@@ -115,6 +115,15 @@ fn stages_that_cannot_be_are_refused() {
     assert!(disks.starts_with("shipping.disk_bytes_per_s = (missing)"), "{disks}");
 }
 
+/// It waits for the end of a job that is there, and not of itself or of a later one.
+#[test]
+fn a_job_comes_after_one_before_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    run(dir.path(), &format!("{CLUSTER}after = 'first'\n")).expect("it runs");
+    let refusal = run(dir.path(), &format!("{CLUSTER}after = 'second'\n")).expect_err("itself");
+    assert_eq!(refusal, "job[1].after = \"second\": the name of a job before it in the file is needed");
+}
+
 #[test]
 fn what_planners_know_is_one_of_three() {
     let dir = tempfile::tempdir().expect("a directory");

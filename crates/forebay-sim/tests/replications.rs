@@ -112,7 +112,7 @@ fn random_studies_carry_intervals_in_every_output() {
         let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key}: {row}"));
         assert!(number(low) < number(mean), "{row}");
         let csv = std::fs::read_to_string(&file).expect("written");
-        assert!(csv.starts_with("policy,") && csv.contains(&format!("{mean},{low},")), "{csv}");
+        assert!(csv.contains("\npolicy,") && csv.contains(&format!("{mean},{low},")), "{csv}");
     }
 }
 
@@ -131,7 +131,7 @@ fn only_access_policies_are_compared_by_slowdowns() {
             assert_eq!(row.keys().any(|key| key.starts_with("slowdown")), has_slowdowns, "{row:?}");
         }
         let csv = std::fs::read_to_string(&file).expect("written");
-        assert_eq!(csv.lines().next().expect("a header").ends_with(",slowdown"), has_slowdowns, "{csv}");
+        assert_eq!(csv.lines().nth(2).expect("columns").ends_with(",slowdown"), has_slowdowns, "{csv}");
     }
 }
 

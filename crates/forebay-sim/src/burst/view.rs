@@ -145,7 +145,7 @@ pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f
             spans.push(Span { row, from_s: s(d.from_ns), to_s, kind: LOST, tip });
         }
     }
-    Timeline { title, rows, kinds: KINDS.to_vec(), spans, window_s }.figure()
+    Timeline { title, rows, kinds: KINDS.to_vec(), spans, window_s, ..Timeline::default() }.figure()
 }
 
 fn s(ns: u64) -> f64 {

@@ -2,6 +2,7 @@
 
 use super::{Output, table};
 use crate::broadcast::{Outcome, Setup, simulate};
+use crate::csv;
 use crate::error::Result;
 use crate::plot::lines::Lines;
 use crate::scenario::File;
@@ -19,6 +20,9 @@ pub struct BroadcastArgs {
     /// Draw how many nodes have all of the file over time, as SVG; the data are written to FILE.csv
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
+    /// Write the row as CSV
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
 }
 
 fn key_and_value(text: &str) -> std::result::Result<(String, String), String> {
@@ -63,7 +67,11 @@ pub fn broadcast(args: &BroadcastArgs, out: &mut Output<'_>) -> Result<()> {
         };
         lines.figure().write(path, "write the timeline to")?;
     }
-    table(out, &COLUMNS, &[row(&setup, &outcome)])
+    let rows = [row(&setup, &outcome)];
+    if let Some(path) = &args.csv {
+        csv::write(path, "write the row to", &COLUMNS, &rows)?;
+    }
+    table(out, &COLUMNS, &rows)
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use crate::csv::csv;
 use crate::error::{Error, Result};
 use crate::study::MAX_SEEDS;
 use crate::table::{Table, objects};
@@ -20,6 +19,7 @@ mod model;
 mod random;
 mod replay;
 mod run;
+mod site;
 mod sweep;
 
 /// `forebay sim`: what would a policy do to my cluster?
@@ -43,6 +43,8 @@ pub enum SimCommand {
     Random(random::RandomArgs),
     /// Let many nodes read one file at the same time
     Broadcast(broadcast::BroadcastArgs),
+    /// Describe a site by what was recorded and measured there, to ask "what if"
+    Site(site::SiteArgs),
     /// Recompute the papers' tables and figures
     Reproduce(ReproduceArgs),
     /// Drive the policies from a recorded trace and check that they decide the same
@@ -160,6 +162,7 @@ pub fn sim(args: &SimArgs, json: bool, out: &mut dyn Write) -> Result<()> {
         SimCommand::Sweep(a) => sweep::sweep(a, out),
         SimCommand::Random(a) => random::random(a, out),
         SimCommand::Broadcast(a) => broadcast::broadcast(a, out),
+        SimCommand::Site(a) => site::site(a, out),
         SimCommand::Reproduce(a) => reproduce(a, out),
         SimCommand::Replay(a) => replay::replay(a, out),
     }

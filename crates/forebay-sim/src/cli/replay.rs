@@ -5,9 +5,6 @@
 //! difference means that a policy is not a function of what it hears, or has changed since.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
 
 use forebay_policy::bandwidth::{self, Divider};
 use forebay_policy::burst::access;
@@ -25,110 +22,13 @@ use serde_json::Value;
 use super::{Output, ReplayArgs, say};
 use crate::colocate::observer;
 use crate::error::{Error, Result};
+use crate::record::{Line, Lines, open};
 use crate::scenario::{BATCH, BURST_BUFFER, CLUSTER, COLOCATION, MEMORY, Scenario, WORLD};
-use crate::trace::{ACCESS, LAWS, NODE, SCHEMA, STAGES, VERSION};
+use crate::trace::{ACCESS, LAWS, NODE, STAGES};
 use crate::{batch, burst, cluster, colocate, memory, world};
 
-#[derive(Deserialize)]
-struct Header {
-    schema: String,
-    version: u32,
-    /// Missing in traces from before there was a second kind.
-    kind: Option<String>,
-    setup: Value,
-}
-
-/// A line after the header. It has an event, an action, or a note, which no machine hears.
-#[derive(Deserialize)]
-struct Line {
-    /// The line as it stands in the file, and its number, from 1.
-    #[serde(skip)]
-    text: String,
-    #[serde(skip)]
-    number: usize,
-    /// Counts lines.
-    seq: u64,
-    /// The event on which a machine decided.
-    cause: Option<u64>,
-    /// When.
-    t_ns: u64,
-    /// Which machine, or which part of the world.
-    who: String,
-    /// What a machine was told.
-    event: Option<Value>,
-    /// What it decided.
-    action: Option<Value>,
-}
-
-/// The lines after the header, read one at a time: the log of a coordinator may be long.
-struct Lines {
-    path: PathBuf,
-    number: usize,
-    file: BufReader<File>,
-    /// The last line has no end: its writer was killed, or the disk was full.
-    is_cut: bool,
-}
-
-/// No writer makes a longer line.
-const LINE_BYTES_MAX: u64 = 64 << 20;
-
-impl Lines {
-    fn bad(&self, problem: String) -> Error {
-        Error::Trace { file: self.path.clone(), line: self.number, problem }
-    }
-
-    fn next_text(&mut self) -> Result<Option<String>> {
-        let mut text = String::new();
-        let read = (&mut self.file).take(LINE_BYTES_MAX).read_line(&mut text);
-        let bytes = read.map_err(Error::io("read the trace", &self.path))? as u64;
-        self.number += 1;
-        if text.pop() == Some('\n') {
-            return Ok(Some(text));
-        }
-        if bytes == LINE_BYTES_MAX {
-            return Err(self.bad(format!("it has more than {LINE_BYTES_MAX} bytes: not a trace")));
-        }
-        self.is_cut = bytes > 0;
-        Ok(None)
-    }
-}
-
-impl Iterator for Lines {
-    type Item = Result<Line>;
-
-    fn next(&mut self) -> Option<Result<Line>> {
-        let text = match self.next_text() {
-            Ok(text) => text?,
-            Err(e) => return Some(Err(e)),
-        };
-        let line: Line = match serde_json::from_str(&text) {
-            Ok(line) => line,
-            Err(e) => return Some(Err(self.bad(format!("not a line of a trace ({e}); was it cut off?")))),
-        };
-        Some(Ok(Line { text, number: self.number, ..line }))
-    }
-}
-
-/// Opens a trace: its kind, what its machines were built from, and its lines.
-fn open(path: &Path) -> Result<(String, Value, Lines)> {
-    let file = File::open(path).map_err(Error::io("read the trace", path))?;
-    let mut lines = Lines { path: path.into(), number: 0, file: BufReader::new(file), is_cut: false };
-    let Some(first) = lines.next_text()? else { return Err(lines.bad("the trace is empty".into())) };
-    let header: Header = serde_json::from_str(&first).map_err(|e| not_a_header(&lines, e))?;
-    if (header.schema.as_str(), header.version) != (SCHEMA, VERSION) {
-        let found = format!("{} version {}", header.schema, header.version);
-        return Err(lines.bad(format!("this is {found}; {SCHEMA} version {VERSION} can be read")));
-    }
-    Ok((header.kind.unwrap_or_else(|| COLOCATION.into()), header.setup, lines))
-}
-
-fn not_a_header(lines: &Lines, e: serde_json::Error) -> Error {
-    let writers = "`sim run --trace`, or by a daemon with cluster.decision_log or agent.decision_log";
-    lines.bad(format!("not the header of a trace ({e}); was it written by {writers}?"))
-}
-
 fn scenario(kind: &str, setup: Value, lines: &Lines) -> Result<Scenario> {
-    let not_one = |e| not_a_header(lines, e);
+    let not_one = |e| lines.not_a_header(e);
     match kind {
         COLOCATION => {
             let setup: colocate::Setup = serde_json::from_value(setup).map_err(not_one)?;
@@ -239,19 +139,19 @@ type Machines = (Vec<Box<dyn Replay>>, Option<node::Config>);
 
 fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Machines> {
     if kind == NODE {
-        let config: node::Config = serde_json::from_value(setup).map_err(|e| not_a_header(lines, e))?;
+        let config: node::Config = serde_json::from_value(setup).map_err(|e| lines.not_a_header(e))?;
         return Ok((vec![replayed(NODE, Node::new(&config))], None));
     }
     if kind == STAGES {
-        let config = serde_json::from_value(setup).map_err(|e| not_a_header(lines, e))?;
+        let config = serde_json::from_value(setup).map_err(|e| lines.not_a_header(e))?;
         return Ok((vec![replayed(STAGES, Stages::new(config))], None));
     }
     if kind == ACCESS {
-        let setup: access::Setup = serde_json::from_value(setup).map_err(|e| not_a_header(lines, e))?;
+        let setup: access::Setup = serde_json::from_value(setup).map_err(|e| lines.not_a_header(e))?;
         return Ok((vec![replayed(ACCESS, setup.build().map_err(Error::Usage)?)], None));
     }
     if kind == LAWS {
-        let config = serde_json::from_value(setup).map_err(|e| not_a_header(lines, e))?;
+        let config = serde_json::from_value(setup).map_err(|e| lines.not_a_header(e))?;
         return Ok((vec![replayed(LAWS, NodeMemory::new(config).map_err(Error::Usage)?)], None));
     }
     let mut nodes = None;

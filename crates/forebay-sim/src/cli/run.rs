@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::{CompareArgs, Output, RunArgs, csv, say, show, table, write};
+use super::{CompareArgs, Output, RunArgs, say, show, table, write};
+use crate::csv;
 use crate::error::{Error, Result};
 use crate::kinds::{Done, set_policy};
 use crate::parallel::threads;
@@ -38,11 +39,11 @@ pub fn run(args: &RunArgs, out: &mut Output<'_>) -> Result<()> {
     }
     let rows = scenario.rows(&done);
     if let Some(path) = &args.csv {
-        write(path, "write the rows to", &csv(scenario.columns(), &rows))?;
+        csv::write(path, "write the rows to", scenario.columns(), &rows)?;
     }
     if let Some(path) = &args.records {
         let (columns, records) = done.records();
-        write(path, "write the records to", &csv(columns, &records))?;
+        csv::write(path, "write the records to", columns, &records)?;
     }
     if let Some(path) = &args.timeline {
         let figure = scenario.timeline(&done, &file.name(), window_s);
@@ -72,7 +73,7 @@ pub fn compare(args: &CompareArgs, out: &mut Output<'_>) -> Result<()> {
     };
     let rows = study::compare(&file, &args.policies, draw)?;
     if let Some(path) = &args.csv {
-        write(path, "write the rows to", &rows.csv())?;
+        rows.write(path)?;
     }
     show(out, &rows)
 }
@@ -80,7 +81,7 @@ pub fn compare(args: &CompareArgs, out: &mut Output<'_>) -> Result<()> {
 /// Shows settings under several seeds, or writes them `to` a file.
 pub fn replicated(study: &Replicated, to: Option<&Path>, out: &mut Output<'_>) -> Result<()> {
     match to {
-        Some(path) => write(path, "write the rows to", &study.table.csv())?,
+        Some(path) => study.table.write(path)?,
         None => show(out, &study.table)?,
     }
     match (out.json, study.is_random) {

@@ -1,7 +1,7 @@
 //! `sim sweep`: a scenario over a grid of parameters.
 
 use super::run::replicated;
-use super::{Output, SweepArgs, show, write};
+use super::{Output, SweepArgs, show};
 use crate::error::Result;
 use crate::parallel::threads;
 use crate::scenario::File;
@@ -17,7 +17,7 @@ pub fn sweep(args: &SweepArgs, out: &mut Output<'_>) -> Result<()> {
     }
     let rows = study::sweep(&file, &axes, threads)?;
     match &args.csv {
-        Some(path) => write(path, "write the rows to", &rows.csv()),
+        Some(path) => rows.write(path),
         None => show(out, &rows),
     }
 }

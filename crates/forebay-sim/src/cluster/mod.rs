@@ -93,8 +93,11 @@ pub struct JobSpec {
     pub first_task_cpu_ns: Option<u64>,
     /// The server of each stripe of each file; drawn by the placement if it is not given.
     pub servers: Option<Vec<Vec<u32>>>,
-    /// When it begins, in ns from the start.
+    /// When it begins, in ns from the start, or from the end of the job `after`.
     pub starts_ns: u64,
+    /// The number of a job that has to end before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<usize>,
     /// Bytes that its tasks write to the file system after they have computed; each in proportion
     /// to what it read.
     #[serde(default, skip_serializing_if = "is_none")]
@@ -171,6 +174,9 @@ fn is_none(bytes: &u64) -> bool {
 pub struct Setup {
     /// Name of the planner's policy.
     pub policy: String,
+    /// What was measured of the system, from which planners start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system: Option<planner::Config>,
     /// Nodes with a tier and slots.
     pub nodes: u32,
     /// Tasks at a time on each node.
@@ -221,7 +227,8 @@ pub struct Setup {
 impl Setup {
     /// What the stage machine is built from: as live.
     pub fn stages(&self) -> stage::Config {
-        stage::Config { default_planner: self.policy.clone(), ..stage::Config::default() }
+        let (default_planner, system) = (self.policy.clone(), self.system.clone());
+        stage::Config { default_planner, system, ..stage::Config::default() }
     }
 
     /// What the machine of each node is built from: as live.
@@ -352,13 +359,60 @@ fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
+/// A page that a node fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fetched {
+    /// The node.
+    pub node: u32,
+    /// Whether it was for a request of the stage machine, and no reader waited.
+    pub is_planned: bool,
+    /// Its bytes.
+    pub bytes: u32,
+    /// When it was requested, in ns.
+    pub begin_ns: u64,
+    /// When all of it was there, in ns.
+    pub end_ns: u64,
+}
+
+/// What nodes fetched, and what their tiers evicted or lost: node, moment in ns, and bytes. For
+/// timelines; of very many pages the first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Pages in the order in which they came.
+    pub fetched: Vec<Fetched>,
+    /// See the type.
+    pub gone: Vec<(u32, u64, u64)>,
+}
+
+/// So many pages take 32 MB of memory.
+const ACTIVITY_MAX: usize = 1 << 20;
+
+impl Activity {
+    pub(crate) fn came(&mut self, fetched: Fetched) {
+        if self.fetched.len() < ACTIVITY_MAX {
+            self.fetched.push(fetched);
+        }
+    }
+
+    pub(crate) fn gone(&mut self, node: usize, at_ns: u64, bytes: u64) {
+        if self.fetched.len() < ACTIVITY_MAX && bytes > 0 {
+            self.gone.push((node as u32, at_ns, bytes));
+        }
+    }
+}
+
 /// A run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// Jobs in the order of the setup.
     pub jobs: Vec<JobOutcome>,
+    /// What nodes fetched.
+    #[serde(skip)]
+    pub activity: Activity,
     /// Bytes that servers have sent.
     pub served_bytes: u64,
+    /// Bytes that came for requests of the stage machine.
+    pub prefetched_bytes: u64,
     /// Bytes that tasks have written there.
     #[serde(skip_serializing_if = "is_none")]
     pub output_bytes: u64,

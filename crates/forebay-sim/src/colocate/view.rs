@@ -72,7 +72,7 @@ pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f
         }
     }
     let kinds = KINDS[..if nodes.is_empty() { DOWN } else { KINDS.len() }].to_vec();
-    Timeline { title, rows, kinds, spans, window_s }.figure()
+    Timeline { title, rows, kinds, spans, window_s, ..Timeline::default() }.figure()
 }
 
 fn fetch_tip(f: &FetchSpan) -> String {

@@ -67,6 +67,14 @@ impl Canvas {
         );
     }
 
+    /// A filled shape.
+    pub fn area(&mut self, points: &[(f64, f64)], fill: &str, tip: &str) {
+        let list: Vec<String> = points.iter().map(|p| format!("{:.1},{:.1}", p.0, p.1)).collect();
+        let (list, tip) = (list.join(" "), escape(tip));
+        let _ =
+            writeln!(self.body, r#"<polygon points="{list}" fill="{fill}"><title>{tip}</title></polygon>"#);
+    }
+
     pub fn circle(&mut self, at: (f64, f64), radius: f64, fill: &str) {
         let _ =
             writeln!(self.body, r#"<circle cx="{:.2}" cy="{:.2}" r="{radius}" fill="{fill}"/>"#, at.0, at.1);

@@ -62,6 +62,7 @@ pub fn system(seed: u64, number: u64, policy: &str) -> Setup {
     };
     let mut cluster = cluster::Setup {
         policy: "naive-bb".into(),
+        system: None,
         nodes,
         slots,
         tier_bytes: 1,
@@ -133,6 +134,7 @@ fn job(rng: &mut Rng, number: u64, split: u64, all: f64, cores: f64) -> JobSpec 
         first_task_cpu_ns: None,
         servers: None,
         starts_ns: (between(rng, 0.0, 60.0) * S) as u64,
+        after: None,
         output_bytes: output as u64,
         spilled_bytes: 0,
         result_bytes: result as u64,

@@ -52,6 +52,7 @@ impl Scheme {
     fn setup(&self, jobs: Vec<JobSpec>, seed: u64) -> Setup {
         Setup {
             policy: "naive-bb".into(),
+            system: None,
             nodes: 1,
             slots: 1,
             tier_bytes: 1,
@@ -93,6 +94,7 @@ fn reads(gb: u64) -> JobSpec {
         first_task_cpu_ns: None,
         servers: None,
         starts_ns: 0,
+        after: None,
         output_bytes: 0,
         spilled_bytes: 0,
         result_bytes: 0,

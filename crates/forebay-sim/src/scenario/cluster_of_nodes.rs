@@ -3,7 +3,7 @@
 use forebay_policy::{planner, ship};
 
 use super::reader::Section;
-use super::{MAX_GB, MAX_S, Names, horizon_ns, ns};
+use super::{MAX_GB, MAX_S, Names, horizon_ns, ns, profile};
 use crate::cluster::{JobSpec, Placement, Reduce, Setup, Shipping, Shuffle, WRITE_BYTES};
 use crate::error::Result;
 
@@ -31,6 +31,10 @@ pub fn nodes(root: &Section<'_>) -> Result<Setup> {
     let seed = root.whole("seed", 0, i64::MAX as u64, Some(0))?;
     let section = root.optional("planner")?;
     let policy = section.policy(planner::POLICIES, "no-action")?;
+    let system = match section.has("profile") {
+        true => Some(profile::read(&section.beside(&section.text("profile", None)?))?),
+        false => None,
+    };
     section.done()?;
     let cluster = root.need("cluster")?;
     let pfs = root.need("pfs")?;
@@ -41,6 +45,7 @@ pub fn nodes(root: &Section<'_>) -> Result<Setup> {
     };
     let setup = Setup {
         policy,
+        system,
         nodes: cluster.whole("nodes", 1, 4096, None)? as u32,
         slots: cluster.whole("slots", 1, 1024, Some(1))? as u32,
         tier_bytes: bytes(&cluster, "tier_bytes", None)?,
@@ -103,6 +108,16 @@ pub fn add_jobs(root: &Section<'_>, setup: &mut Setup, names: &mut Names) -> Res
     Ok(())
 }
 
+/// The job before it in the file that has to end first.
+fn after(s: &Section<'_>, jobs: &[JobSpec]) -> Result<Option<usize>> {
+    if !s.has("after") {
+        return Ok(None);
+    }
+    let name = s.text("after", None)?;
+    let job = jobs.iter().position(|job| job.name == name);
+    job.map(Some).ok_or_else(|| s.error("after", "the name of a job before it in the file is needed"))
+}
+
 fn job(s: &Section<'_>, setup: &Setup) -> Result<JobSpec> {
     let input_bytes = s.whole("input_bytes", 1, MAX_BYTES, None)?;
     let task_cpu_s = s.number("task_cpu_s", 0.0, MAX_S, None)?;
@@ -115,6 +130,7 @@ fn job(s: &Section<'_>, setup: &Setup) -> Result<JobSpec> {
         first_task_cpu_ns: Some(ns(s.number("first_task_cpu_s", 0.0, MAX_S, Some(task_cpu_s))?)),
         servers: None,
         starts_ns: ns(s.number("starts_s", 0.0, MAX_S, Some(0.0))?),
+        after: after(s, &setup.jobs)?,
         output_bytes: s.whole("output_bytes", 0, MAX_BYTES, Some(0))?,
         spilled_bytes: s.whole("spilled_bytes", 0, MAX_BYTES, Some(0))?,
         result_bytes: s.whole("result_bytes", 0, MAX_BYTES, Some(0))?,

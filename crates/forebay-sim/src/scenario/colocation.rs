@@ -126,19 +126,34 @@ fn knowledge(s: &Section<'_>) -> Result<Knowledge> {
     }
 }
 
+/// Times of each phase, where they were recorded one by one.
+fn each(s: &Section<'_>, phases: u32) -> Result<Arrivals> {
+    let list = |key, least_s| {
+        let times = s.numbers(key, least_s, MAX_S)?;
+        match times.len() == phases as usize {
+            true => Ok(times.into_iter().map(ns).collect()),
+            false => Err(s.error(key, format!("a time for each of {phases} phases is needed"))),
+        }
+    };
+    let (compute_ns, io_ns) = (list("compute_each_s", 0.0)?, list("io_each_s", 1e-6)?);
+    Ok(Arrivals::Recorded { compute_ns, io_ns })
+}
+
 fn habit(s: &Section<'_>, pfs_bytes_per_s: f64) -> Result<Habit> {
     let io_s = match (s.has("io_s"), s.has("io_gb")) {
         (true, true) => return Err(s.error("io_gb", "give either io_s or io_gb")),
         (true, false) => s.number("io_s", 1e-6, MAX_S, None)?,
         _ => s.number("io_gb", 1e-6, MAX_GB, None)? * GB / pfs_bytes_per_s,
     };
+    let phases = s.whole("phases", 1, 1_000_000, Some(10))? as u32;
+    let is_recorded = s.has("io_each_s") || s.has("compute_each_s");
     Ok(Habit {
         compute_ns: ns(s.number("compute_s", 0.0, MAX_S, None)?),
         io_ns: ns(io_s),
-        phases: s.whole("phases", 1, 1_000_000, Some(10))? as u32,
+        phases,
         processes: s.whole("processes", 1, MAX_PROCESSES, Some(1))? as u32,
         io_first: s.flag("io_first", false)?,
-        arrivals: arrivals(s)?,
+        arrivals: if is_recorded { each(s, phases)? } else { arrivals(s)? },
     })
 }
 

@@ -126,18 +126,24 @@ impl<'a> Section<'a> {
         self.choice("policy", &names, Some(default))
     }
 
-    /// A list of numbers from `min` to `max` in ascending order.
-    pub fn ascending(&self, key: &'static str, min: f64, max: f64) -> Result<Vec<f64>> {
+    /// A list of numbers from `min` to `max`.
+    pub fn numbers(&self, key: &'static str, min: f64, max: f64) -> Result<Vec<f64>> {
         let numbers = self.get(key).and_then(Value::as_array).map(|list| {
             list.iter()
                 .map(|v| v.as_float().or(v.as_integer().map(|i| i as f64)))
                 .collect::<Option<Vec<f64>>>()
         });
         match numbers.flatten() {
-            Some(n) if n.iter().all(|v| (min..=max).contains(v)) && n.is_sorted() => Ok(n),
-            _ => Err(self
-                .error(key, format!("a list of numbers from {min} to {max} in ascending order is needed"))),
+            Some(n) if n.iter().all(|v| (min..=max).contains(v)) => Ok(n),
+            _ => Err(self.error(key, format!("a list of numbers from {min} to {max} is needed"))),
         }
+    }
+
+    /// The same in ascending order.
+    pub fn ascending(&self, key: &'static str, min: f64, max: f64) -> Result<Vec<f64>> {
+        let sorted = self.numbers(key, min, max).ok().filter(|numbers| numbers.is_sorted());
+        let needed = || format!("a list of numbers from {min} to {max} in ascending order is needed");
+        sorted.ok_or_else(|| self.error(key, needed()))
     }
 
     /// A list of different whole numbers below `end` in ascending order, if it is there.

@@ -54,7 +54,7 @@ impl Together<'_> {
             node.step(self.record);
             let (capacity_bytes, tier_bytes) = node.tier();
             if tier_bytes != before {
-                self.cluster.limit_tier(number, tier_bytes);
+                self.cluster.limit_tier(now, number, tier_bytes);
             }
             // Each node has its own moment.
             let beats = (now.0 + number as u64 * STEP_NS).is_multiple_of(HEARTBEAT_NS);

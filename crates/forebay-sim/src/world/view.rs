@@ -3,6 +3,7 @@
 use super::{Outcome, Setup};
 use crate::burst::JobOutcome as Checkpoints;
 use crate::cluster::JobOutcome as Tasks;
+use crate::cluster::view as cluster;
 use crate::colocate::HpcOutcome;
 use crate::csv::seconds;
 use crate::figure::Figure;
@@ -142,19 +143,17 @@ pub fn records(outcome: &Outcome) -> Vec<Vec<String>> {
 }
 
 /// Kinds of spans in a timeline, with their colours.
-const KINDS: [(&str, &str); 6] = [
+const KINDS: [(&str, &str); 5] = [
     ("I/O phase", "#0072b2"),
     ("late", "#7a0000"),
     ("waits", "#e69f00"),
     ("writes", "#56b4e9"),
-    ("drains", "#009e73"),
-    ("task", "#999999"),
+    ("drains", "#117733"),
 ];
 const LATE: usize = 1;
 const WAITS: usize = 2;
 const WRITES: usize = 3;
 const DRAINS: usize = 4;
-const TASK: usize = 5;
 
 /// Rows of a timeline, as they are added.
 #[derive(Default)]
@@ -175,7 +174,7 @@ impl Rows {
     }
 }
 
-/// Phases, steps and how they are drained, and what each slot runs, between two moments (seconds).
+/// Phases, steps and how they are drained, and what each node does, between two moments (seconds).
 pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f64)) -> Figure {
     let mut rows = Rows::default();
     for hpc in &outcome.hpc {
@@ -198,16 +197,22 @@ pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f
             }
         }
     }
-    let jobs = &outcome.cluster.jobs;
-    let hosts = if jobs.is_empty() { Vec::new() } else { setup.cluster.hosts_of_slots() };
-    for (slot, host) in hosts.into_iter().enumerate() {
-        rows.row(setup.cluster.host_name(host));
-        for job in jobs {
-            for &(_, from, to) in job.ran.iter().filter(|ran| ran.0 == slot) {
-                rows.span(TASK, (from, to), job.name.clone());
-            }
-        }
+    let Rows { mut names, spans } = rows;
+    let (mut kinds, mut levels) = (KINDS.to_vec(), Vec::new());
+    if setup.buffers.is_none() {
+        // What only burst buffers do.
+        kinds.truncate(WAITS);
     }
-    let Rows { names, spans } = rows;
-    Timeline { title, rows: names, kinds: KINDS.to_vec(), spans, window_s }.figure()
+    if !outcome.cluster.jobs.is_empty() {
+        let capacity = |memory: &memory::Outcome| {
+            memory.points.iter().map(|p| (p.at_s, p.capacity_bytes as f64)).collect()
+        };
+        let capacities: Vec<Vec<(f64, f64)>> = outcome.memory.iter().map(capacity).collect();
+        let (nodes, of_nodes) =
+            cluster::levels(&setup.cluster, &outcome.cluster, &capacities, (names.len(), kinds.len()));
+        names.extend(nodes);
+        levels = of_nodes;
+        kinds.extend(cluster::KINDS);
+    }
+    Timeline { title, rows: names, kinds, spans, levels, window_s }.figure()
 }

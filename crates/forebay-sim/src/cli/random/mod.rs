@@ -1,13 +1,13 @@
 //! `sim random`: policies compared on random systems.
 
-use std::fs;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{Output, csv};
+use super::Output;
+use crate::csv;
 use crate::error::{Error, Result};
 
 mod access;
@@ -114,12 +114,12 @@ impl Systems {
     /// Writes the rows if a file is named.
     fn write(&self, columns: &[&str], rows: impl FnOnce() -> Vec<Vec<String>>) -> Result<()> {
         let Some(path) = &self.csv else { return Ok(()) };
-        fs::write(path, csv(columns, &rows())).map_err(Error::io("write the rows to", path))
+        csv::write(path, "write the rows to", columns, &rows())
     }
 
     /// Writes the table if a file is named for it.
     fn summarize(&self, columns: &[&str], rows: &[Vec<String>]) -> Result<()> {
         let Some(path) = &self.summary else { return Ok(()) };
-        fs::write(path, csv(columns, rows)).map_err(Error::io("write the summary to", path))
+        csv::write(path, "write the summary to", columns, rows)
     }
 }

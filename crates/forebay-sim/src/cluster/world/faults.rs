@@ -24,7 +24,7 @@ impl Cluster<'_> {
         if self.faults_on[node] > 1 {
             return;
         }
-        let waiting = self.tier.lose(self.setup, node);
+        let waiting = self.tier.lose(now, self.setup, node);
         self.tell(now, Event::NodeWent { node: name(node) }, queue);
         self.tell_members(now, queue);
         let its: Vec<usize> = (0..self.slots.len()).filter(|slot| self.slots[*slot].node() == node).collect();
@@ -58,7 +58,7 @@ impl Cluster<'_> {
         let nodes = nodes.filter(|(_, faults)| **faults == 0).map(|(node, _)| node).collect();
         self.tell(now, Event::Members { nodes }, queue);
         for j in 0..self.jobs.len() {
-            if self.jobs[j].is_told && Nanos(self.setup.jobs[j].starts_ns) < now {
+            if self.jobs[j].is_told && self.jobs[j].began < now {
                 let slots = JobUpdate::Slots { slots: self.hosts() };
                 self.tell_job(now, j, vec![slots], queue);
             }

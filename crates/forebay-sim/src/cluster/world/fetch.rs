@@ -11,11 +11,11 @@ use forebay_policy::machine::Nanos;
 use forebay_policy::node::{self, By, Node, Pages, ReadId, TaskId};
 use forebay_policy::stage::event::{Event, Part, Priority, RequestId};
 
-use super::page::{Page, Waiter};
+use super::page::{Page, Waiter, page_range};
 use super::pfs::Reader;
 use super::room::Rooms;
 use super::{Cluster, Happening, name};
-use crate::cluster::Setup;
+use crate::cluster::{Activity, Fetched, Setup};
 use crate::driver::Driver;
 use crate::queue::Agenda;
 
@@ -37,6 +37,7 @@ enum State {
         reader: Reader,
         is_in_order: bool,
         thread: usize,
+        since: Nanos,
     },
     There,
 }
@@ -71,8 +72,11 @@ pub(super) struct Tier {
     serial: u64,
     /// What tiers hold, where that changes.
     pub rooms: Option<Rooms>,
-    /// Requests so far.
+    /// Requests so far,
     pub asked: u64,
+    /// and the bytes that came for them.
+    pub prefetched_bytes: u64,
+    pub activity: Activity,
 }
 
 impl Fetcher {
@@ -117,6 +121,8 @@ impl Tier {
             serial: 0,
             rooms: None,
             asked: 0,
+            prefetched_bytes: 0,
+            activity: Activity::default(),
         }
     }
 
@@ -137,15 +143,17 @@ impl Tier {
 
     /// A node is gone, and comes back empty. Returns who waits for pages that it was to fetch;
     /// nobody fetches those now.
-    pub fn lose(&mut self, setup: &Setup, node: usize) -> Vec<(Page, Waiter)> {
+    pub fn lose(&mut self, now: Nanos, setup: &Setup, node: usize) -> Vec<(Page, Waiter)> {
         self.failures[node] += 1;
         let lost = std::mem::replace(&mut self.nodes[node], Fetcher::new(setup, node, self.failures[node]));
         self.node_of.retain(|_, of| *of != node);
         self.open.retain(|id| self.node_of.contains_key(id));
         if let Some(rooms) = &mut self.rooms {
-            rooms.lose(node).iter().for_each(|page| {
-                self.fetches.remove(page);
-            });
+            for page in rooms.lose(node) {
+                let (from, to) = page_range(setup, page);
+                self.activity.gone(node, now.0, to - from);
+                self.fetches.remove(&page);
+            }
         }
         let is_of_it = |waiter: &Waiter| matches!(waiter, Waiter::Request { node: at, .. } if *at == node);
         self.fetches.values_mut().for_each(|fetch| fetch.waiting.retain(|waiter| !is_of_it(waiter)));
@@ -265,14 +273,14 @@ impl Cluster<'_> {
         reader.request(now, &mut self.pfs);
         reader.come_at().for_each(|at| queue.at(at.max(now), Happening::PageGrows(page)));
         fetch.node = node;
-        fetch.state = State::Fetched { reader, is_in_order, thread };
+        fetch.state = State::Fetched { reader, is_in_order, thread, since: now };
     }
 
     /// A window of a page may have come.
     pub fn page_grows(&mut self, now: Nanos, page: Page, queue: &mut impl Agenda<Happening>) {
         let Some(fetch) = self.tier.fetches.get_mut(&page) else { return };
-        let State::Fetched { reader, is_in_order, thread } = &mut fetch.state else { return };
-        let (node, is_in_order, thread) = (fetch.node, *is_in_order, *thread);
+        let State::Fetched { reader, is_in_order, thread, since } = &mut fetch.state else { return };
+        let (node, is_in_order, thread, since) = (fetch.node, *is_in_order, *thread, *since);
         let (start, end) = page_range(self.setup, page);
         while reader.at() < end && reader.there(now).is_some() {
             let ahead = reader.request(now, &mut self.pfs);
@@ -287,6 +295,13 @@ impl Cluster<'_> {
         let reader = std::mem::take(reader);
         fetch.state = State::There;
         let (urgency, waiting) = (fetch.urgency, std::mem::take(&mut fetch.waiting));
+        self.tier.activity.came(Fetched {
+            node: node as u32,
+            is_planned: urgency >= Urgency::Plan,
+            bytes: (end - start) as u32,
+            begin_ns: since.0,
+            end_ns: now.0,
+        });
         if let Some(rooms) = &mut self.tier.rooms {
             rooms.came(node, page, end - start, urgency, &waiting);
         }
@@ -302,7 +317,7 @@ impl Cluster<'_> {
             }
         }
         // What has come was taken by those who waited for it.
-        self.evict_excess(node);
+        self.evict_excess(now, node);
         self.tell_node(now, node, node::Event::Idle { mount: MOUNT, thread }, queue);
     }
 
@@ -403,15 +418,10 @@ impl Cluster<'_> {
         [resident_bytes, fetched_bytes]: [u64; 2],
         queue: &mut impl Agenda<Happening>,
     ) {
+        self.tier.prefetched_bytes += fetched_bytes;
         let ended = node::Event::ReadEnded { read, resident_bytes, fetched_bytes, failed_bytes: 0 };
         self.tell_node(now, node, ended, queue);
     }
-}
-
-/// The bytes of its file that a page has.
-fn page_range(setup: &Setup, (job, file, number): Page) -> (u64, u64) {
-    let from = number * setup.page_bytes;
-    (from, (from + setup.page_bytes).min(setup.jobs[job].bytes_of(file)))
 }
 
 /// A page, as the machine of a node knows it.

@@ -136,7 +136,7 @@ impl<'a> Cluster<'a> {
 
     /// Schedules what happens by itself.
     pub fn begin(&mut self, queue: &mut impl Agenda<Happening>) {
-        for (j, spec) in self.setup.jobs.iter().enumerate() {
+        for (j, spec) in self.setup.jobs.iter().enumerate().filter(|(_, spec)| spec.after.is_none()) {
             queue.at(Nanos(spec.starts_ns), Happening::JobStarts(j));
         }
         (0..self.setup.nodes as usize).for_each(|node| self.node_begins(Nanos(0), node, queue));
@@ -161,7 +161,9 @@ impl<'a> Cluster<'a> {
         let runs_tasks = self.setup.shipping.is_some();
         Ok(Outcome {
             jobs: self.jobs.into_iter().map(|job| JobOutcome { tasks_left: job.left, ..job.done }).collect(),
+            activity: self.tier.activity,
             served_bytes: self.pfs.served_bytes,
+            prefetched_bytes: self.tier.prefetched_bytes,
             output_bytes: self.output_bytes,
             evicted_bytes,
             link_bytes: if runs_tasks { self.pfs.link_bytes } else { 0 },
@@ -210,6 +212,7 @@ impl<'a> Cluster<'a> {
     }
 
     fn job_starts(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
+        self.jobs[j].began = now;
         self.place_stage(now, j);
         if self.jobs[j].side == Side::Storage {
             self.jobs[j].pending = Pending::new(self.preferred_servers(j));

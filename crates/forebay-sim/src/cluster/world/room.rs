@@ -11,7 +11,7 @@ use forebay_policy::fetch_order::Urgency;
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::event::{Event, RequestId};
 
-use super::page::{Page, Waiter};
+use super::page::{Page, Waiter, page_range};
 use super::{Cluster, Happening, name};
 use crate::queue::Agenda;
 
@@ -149,18 +149,20 @@ impl Cluster<'_> {
     }
 
     /// The tier of a node may hold so much from now on; what is more has to go.
-    pub fn limit_tier(&mut self, node: usize, bytes: u64) {
+    pub fn limit_tier(&mut self, now: Nanos, node: usize, bytes: u64) {
         let Some(rooms) = &mut self.tier.rooms else { return };
         if std::mem::replace(&mut rooms.limits[node], bytes) != bytes {
             rooms.policies[node].set_capacity(bytes);
-            self.evict_excess(node);
+            self.evict_excess(now, node);
         }
     }
 
     /// What a node holds beyond its limit goes.
-    pub(super) fn evict_excess(&mut self, node: usize) {
+    pub(super) fn evict_excess(&mut self, now: Nanos, node: usize) {
         let Some(rooms) = &mut self.tier.rooms else { return };
         for page in rooms.excess(node) {
+            let (from, to) = page_range(self.setup, page);
+            self.tier.activity.gone(node, now.0, to - from);
             self.tier.fetches.remove(&page);
         }
     }

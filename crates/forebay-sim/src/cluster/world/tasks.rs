@@ -23,6 +23,8 @@ const FIRST_WINDOW_BYTES: u64 = 16 << 20;
 pub(super) struct Job {
     /// What each task reads: file, offset, length.
     pub splits: Vec<(u32, u64, u64)>,
+    /// When it began, if it has.
+    pub began: Nanos,
     pub pending: Pending,
     /// Slots of tasks that have asked and may not read yet.
     pub asking: BTreeMap<u32, usize>,
@@ -48,6 +50,7 @@ impl Job {
         Job {
             left: splits.len() as u32 + spec.reduce.map_or(0, |reduce| reduce.tasks),
             splits,
+            began: Nanos(u64::MAX),
             pending: Pending::default(),
             asking: BTreeMap::new(),
             is_told: false,
@@ -179,7 +182,7 @@ impl Cluster<'_> {
             jobs.find_map(|(j, job)| Some((j, of(j, &job.pending)?)))
         };
         // A slot waits for tasks of its own node from the moment on in which there are any.
-        let patient_until = |j: usize| free_since.max(Nanos(self.setup.jobs[j].starts_ns)) + wait_ns;
+        let patient_until = |j: usize| free_since.max(self.jobs[j].began) + wait_ns;
         let own = first(&|_, pending| pending.first_of(Some(node)));
         let any = |j: usize, pending: &Pending| match now >= patient_until(j) {
             true => pending.first(),
@@ -440,8 +443,10 @@ impl Cluster<'_> {
         let mut updates = vec![JobUpdate::TaskEnded { stage: STAGE, task, ok: true, run_ms }];
         let reduces = self.setup.jobs[j].reduce.map_or(0, |reduce| reduce.tasks);
         if job.left == 0 {
-            job.done.map_ns = now.0 - self.setup.jobs[j].starts_ns;
+            job.done.map_ns = now.saturating_since(job.began);
+            self.next_jobs_start(now, j, queue);
         }
+        let job = &self.jobs[j];
         let ends_here = job.left == if job.is_reducing { 0 } else { reduces };
         updates.extend(ends_here.then_some(JobUpdate::End));
         self.tell_job(now, j, updates, queue);
@@ -451,5 +456,11 @@ impl Cluster<'_> {
             self.reduce_if_all_is_there(now, j, queue);
         }
         self.take_task(now, slot, queue);
+    }
+
+    /// Jobs that waited for the end of this one have their begin before them.
+    fn next_jobs_start(&self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
+        let next = self.setup.jobs.iter().enumerate().filter(|(_, spec)| spec.after == Some(j));
+        next.for_each(|(next, spec)| queue.at(now + spec.starts_ns, Happening::JobStarts(next)));
     }
 }
