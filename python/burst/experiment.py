@@ -11,8 +11,8 @@ import workloads
 from workloads import ARRIVALS, CATALYST, PARTIAL, POOL
 
 # What the paper measured on Catalyst, and its fifth case, with the largest first.
-CATALYST_CASES = [("none", False), ("sys-sjf", False), ("sys-fcfs", True), ("coflow", False)]
-ORDERS = ["none", "sa-fcfs", "sys-sjf", "sa-sjf", "coflow"]
+CATALYST_CASES = [("none", False), ("sa-sjf", False), ("sa-fcfs", True), ("coflow", False)]
+ORDERS = ["none", "sa-fcfs", "sa-sjf", "coflow"]
 
 
 class Results:

@@ -34,7 +34,7 @@ def test_steps_are_placed_on_servers_in_turn_and_each_file_is_of_one_job():
 def test_the_simulator_reads_the_scenarios_and_ends_the_papers_jobs_in_the_papers_order(tmp_path):
     path = tmp_path / "scenario.toml"
     caps = {workloads.J24P: 9e6, workloads.J96P: 30e6, workloads.J384P: 32e6}
-    path.write_text(workloads.scenario(workloads.catalyst(False), "sys-sjf", Size.rate, Size.unit_bytes, caps))
+    path.write_text(workloads.scenario(workloads.catalyst(False), "sa-sjf", Size.rate, Size.unit_bytes, caps))
     out = subprocess.run([binary(), "--json", "sim", "run", path], check=True, capture_output=True, text=True).stdout
     ends = {job["name"]: job["steps"][0]["end_ns"] / 1e9 for job in json.loads(out)["jobs"]}
     assert ends["J24p-0"] == pytest.approx(2e6 * 4 / 9e6, rel=0.01)

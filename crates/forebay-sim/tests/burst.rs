@@ -325,7 +325,7 @@ const SHARE: [&str; 3] = ["none", "coflow", "set-10"];
 
 /// Whether one step writes at a time, on whatever nodes.
 fn is_one_at_a_time(name: &str) -> bool {
-    name.starts_with("sys-") || access::BY_STAKES.contains(&name)
+    access::SIMULATED_ONLY.contains(&name)
 }
 
 proptest! {

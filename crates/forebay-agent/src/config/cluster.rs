@@ -1,7 +1,7 @@
 //! The section `[cluster]`: what an agent has to know to be one of many.
 
 use super::table::{self, Entry, Key, default_of, keys, section};
-use forebay_policy::burst::access::{BY_STAKES, POLICIES as ACCESS};
+use forebay_policy::burst::access::{POLICIES as ACCESS, SIMULATED_ONLY};
 use forebay_policy::planner::POLICIES;
 use forebay_wire::Role;
 use forebay_wire::frame::MAX_FRAME_BYTES;
@@ -80,8 +80,8 @@ section! {
         /// learn both from prefetches and phases.
         "cluster.profile" => profile: Option<PathBuf> = r#""""#, path();
         /// In which order the I/O phases of HPC jobs that share write (`forebay run --share`):
-        /// none, sys-fcfs, sys-sjf, sa-fcfs, sa-sjf, coflow or set-10 (docs/interference.md). For
-        /// the coordinator of this process, whose planners also forecast phases so under set-10.
+        /// none, sa-fcfs, sa-sjf, coflow or set-10 (docs/interference.md). For the coordinator of
+        /// this process, whose planners also forecast phases so under set-10.
         "cluster.access" => access: String = r#""none""#, parsed(access);
         /// Longest time, in seconds, for which such a phase waits; then it begins beside the
         /// others. After half of it the phase goes before all others. Up to 86400; 0: none waits.
@@ -113,7 +113,7 @@ fn planner(name: &str) -> Result<String, String> {
 }
 
 fn access(name: &str) -> Result<String, String> {
-    let names: Vec<_> = ACCESS.iter().map(|p| p.0).filter(|name| !BY_STAKES.contains(name)).collect();
+    let names: Vec<_> = ACCESS.iter().map(|p| p.0).filter(|name| !SIMULATED_ONLY.contains(name)).collect();
     match names.contains(&name) {
         true => Ok(name.to_owned()),
         false => Err(format!("{name:?}: the orders are {}", names.join(", "))),
@@ -197,14 +197,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_that_nobody_reports_to_are_refused() {
+    fn orders_for_simulations_only_are_refused() {
         assert_eq!(access("coflow").as_deref(), Ok("coflow"));
-        for name in BY_STAKES.into_iter().chain(["unknown"]) {
+        for name in SIMULATED_ONLY.into_iter().chain(["unknown"]) {
             let why = access(name).unwrap_err();
-            assert!(
-                why.ends_with("the orders are none, sys-fcfs, sys-sjf, sa-fcfs, sa-sjf, coflow, set-10"),
-                "{why}"
-            );
+            assert!(why.ends_with("the orders are none, sa-fcfs, sa-sjf, coflow, set-10"), "{why}");
         }
     }
 }

@@ -130,7 +130,7 @@ fn writer(cluster: &Cluster, node: usize, name: &str, pfs: &Path, io_ms: u64) ->
 
 #[test]
 fn steps_of_writers_that_share_do_not_meet_in_order_of_arrival() {
-    for access in ["set-10", "sys-fcfs"] {
+    for access in ["set-10", "sa-fcfs"] {
         let mut two = Two::start(access);
         two.begins(0);
         two.waits(1);
@@ -153,7 +153,7 @@ fn steps_of_writers_that_share_do_not_meet_in_order_of_arrival() {
 
 #[test]
 fn the_shortest_step_goes_first_under_sjf() {
-    let mut two = Two::start_with("sys-sjf", [1000, 30_000]);
+    let mut two = Two::start_with("sa-sjf", [1000, 30_000]);
     two.begins(0);
     two.waits(1);
     let mut third = two.third(2000);
@@ -188,7 +188,7 @@ fn file_on(pfs: &Path, name: &str, server: &str) {
 
 #[test]
 fn steps_on_other_servers_do_not_wait_where_the_order_knows_servers() {
-    for (access, meet) in [("sa-fcfs", true), ("sys-fcfs", false)] {
+    for (access, meet) in [("sa-fcfs", true), ("set-10", false)] {
         let pfs = plain_pfs();
         let cluster = Cluster::start_with(1, pfs.path(), &format!("access = {access:?}\n"));
         let mut writers = [("a", "x"), ("b", "y"), ("c", "x")].map(|(name, server)| {
@@ -222,7 +222,7 @@ fn steps_on_other_servers_do_not_wait_where_the_order_knows_servers() {
 
 #[test]
 fn a_writer_that_is_killed_in_its_step_or_while_it_waits_holds_up_nobody() {
-    let mut two = Two::start("sys-fcfs");
+    let mut two = Two::start("sa-fcfs");
     two.begins(0);
     two.waits(1);
     let mut third = two.third(1000);
@@ -233,7 +233,7 @@ fn a_writer_that_is_killed_in_its_step_or_while_it_waits_holds_up_nobody() {
 
 #[test]
 fn a_node_that_is_silent_loses_the_tokens_of_its_writers() {
-    let mut two = Two::start_with("sys-fcfs", [600_000, 1000]);
+    let mut two = Two::start_with("sa-fcfs", [600_000, 1000]);
     two.begins(0);
     two.waits(1);
     two.cluster.stop_agent(0);
@@ -244,7 +244,7 @@ fn a_node_that_is_silent_loses_the_tokens_of_its_writers() {
 
 #[test]
 fn a_writer_that_stands_still_while_it_waits_loses_its_place() {
-    let mut two = Two::start("sys-fcfs");
+    let mut two = Two::start("sa-fcfs");
     two.begins(0);
     two.waits(1);
     let mut third = two.third(1000);
@@ -260,7 +260,7 @@ fn a_writer_that_stands_still_while_it_waits_loses_its_place() {
 
 #[test]
 fn a_step_that_never_ends_holds_up_others_for_three_times_what_it_takes() {
-    let mut two = Two::start_with("sys-fcfs", [400, 1000]);
+    let mut two = Two::start_with("sa-fcfs", [400, 1000]);
     two.begins(0);
     two.waits(1);
     two.writers[1].expect("begun");
@@ -271,7 +271,7 @@ fn a_step_that_never_ends_holds_up_others_for_three_times_what_it_takes() {
 
 #[test]
 fn nobody_waits_once_the_coordinator_is_dead_or_hangs() {
-    let mut two = Two::start("sys-fcfs");
+    let mut two = Two::start("sa-fcfs");
     two.begins(0);
     two.waits(1);
     two.cluster.stop_coordinator();
@@ -292,7 +292,7 @@ fn nobody_waits_once_the_coordinator_is_dead_or_hangs() {
 
 #[test]
 fn no_step_waits_for_longer_than_its_node_allows() {
-    let mut two = Two::start_with("sys-fcfs", [600_000, 1000]);
+    let mut two = Two::start_with("sa-fcfs", [600_000, 1000]);
     two.begins(0);
     two.cluster.reload(1, "[cluster]\n", "[cluster]\naccess_wait_s = 1\n");
     let mut late = writer(&two.cluster, 1, "late", two.pfs.path(), 1000);
@@ -312,7 +312,7 @@ fn no_step_waits_for_longer_than_its_node_allows() {
 #[test]
 fn a_user_whose_short_steps_never_cease_does_not_starve_another() {
     let pfs = plain_pfs();
-    let cluster = Cluster::start_with(2, pfs.path(), "access = \"sys-sjf\"\naccess_wait_s = 4\n");
+    let cluster = Cluster::start_with(2, pfs.path(), "access = \"sa-sjf\"\naccess_wait_s = 4\n");
     let mut hoarder = Helper::start_as(&cluster.socket(0), Some(1234), "hoards-steps", &["short"]);
     hoarder.expect("step");
     let mut long = writer(&cluster, 1, "long", pfs.path(), 30_000);
@@ -343,7 +343,7 @@ fn bytes_of(file: &Path) -> u64 {
 
 #[test]
 fn a_program_that_declares_nothing_is_held_at_a_write_until_it_is_let_in() {
-    let mut two = Two::start_with("sys-fcfs", [600_000, 1000]);
+    let mut two = Two::start_with("sa-fcfs", [600_000, 1000]);
     two.begins(0);
     let (file, blocks) = (two.pfs.path().join("unchanged"), 600);
     let Some(mut run) = unchanged(&two.cluster, "unchanged", &file, blocks) else { return };
@@ -362,7 +362,7 @@ fn a_program_that_declares_nothing_is_held_at_a_write_until_it_is_let_in() {
 
 #[test]
 fn a_program_that_is_held_goes_on_when_its_agent_dies() {
-    let mut two = Two::start_with("sys-fcfs", [600_000, 1000]);
+    let mut two = Two::start_with("sa-fcfs", [600_000, 1000]);
     two.begins(1);
     let (file, blocks) = (two.pfs.path().join("unchanged"), 600);
     let Some(mut run) = unchanged(&two.cluster, "unchanged", &file, blocks) else { return };

@@ -222,6 +222,14 @@ impl Made {
     }
 }
 
+/// Of `others` that miss no more deadlines than `own`, the one with the least map times; if
+/// `in_time`, only of those that make no more phases late which they fetch beside.
+pub fn best<'a>(own: &Made, others: impl Iterator<Item = &'a Made>, in_time: bool) -> Option<&'a Made> {
+    let as_many = others.filter(|other| other.missed <= own.missed);
+    let beside = as_many.filter(|other| !in_time || other.missed_beside <= own.missed_beside);
+    beside.min_by(|a, b| a.sum_s().total_cmp(&b.sum_s()))
+}
+
 /// The map time of each job of a cluster on its equal share under the same policy, in seconds.
 ///
 /// # Errors

@@ -329,8 +329,10 @@ pub const POLICIES: &[(&str, MakePolicy)] = &[
     ("waste-rate", |_| Box::new(least_waste::WasteRate)),
 ];
 
-/// Those of them that go by [`Event::Stakes`], which only simulated jobs report.
-pub const BY_STAKES: [&str; 2] = ["least-waste", "waste-rate"];
+/// Those of them that no coordinator offers. Where steps share a server, or their servers are
+/// unknown, `sa-fcfs` and `sa-sjf` do what the first two do, and elsewhere they let more steps
+/// write. The others go by [`Event::Stakes`], which only simulated jobs report.
+pub const SIMULATED_ONLY: [&str; 4] = ["sys-fcfs", "sys-sjf", "least-waste", "waste-rate"];
 
 /// The policy called `name`.
 ///

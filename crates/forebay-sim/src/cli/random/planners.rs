@@ -9,7 +9,7 @@ use super::{Systems, TEST};
 use crate::colocate::knowledge::Knowledge;
 use crate::error::Result;
 use crate::estimate::Estimate;
-use crate::random::clusters::{Against, Family, Made, equal_shares_s};
+use crate::random::clusters::{Against, Family, Made, best, equal_shares_s};
 use crate::random::{bound, deadline_bound};
 
 /// Options of `random planners`.
@@ -135,10 +135,7 @@ impl Cluster {
     /// beside, the one with the least map times.
     fn best_in_time(&self) -> Option<&Made> {
         let (own, others) = self.made.split_first()?;
-        let in_time = others
-            .iter()
-            .filter(|other| other.missed <= own.missed && other.missed_beside <= own.missed_beside);
-        in_time.min_by(|a, b| a.sum_s().total_cmp(&b.sum_s()))
+        best(own, others.iter(), true)
     }
 }
 
@@ -209,12 +206,13 @@ fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &m
             )
         }));
     }
-    let best: Vec<(&Cluster, &Made)> = clusters.iter().filter_map(|c| Some((c, c.best_in_time()?))).collect();
-    if !best.is_empty() {
+    let in_time: Vec<(&Cluster, &Made)> =
+        clusters.iter().filter_map(|c| Some((c, c.best_in_time()?))).collect();
+    if !in_time.is_empty() {
         let mut against = Against::default();
-        best.iter().for_each(|(c, made)| against.add(c.number, &c.made[0], made));
+        in_time.iter().for_each(|(c, made)| against.add(c.number, &c.made[0], made));
         let rest = vec!["-".into(); rows[0].len() - 14];
-        rows.push([row_of(BEST, best, cells(&against)), rest].concat());
+        rows.push([row_of(BEST, in_time, cells(&against)), rest].concat());
     }
     let columns = [&COLUMNS[..], if args.is_uncertain() { &TRUE_COLUMNS } else { &[] }].concat();
     args.systems.summarize(&columns, &rows)?;
