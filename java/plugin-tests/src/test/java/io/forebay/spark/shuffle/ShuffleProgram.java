@@ -165,7 +165,7 @@ public final class ShuffleProgram {
         .allMatch(sum -> sum._2() == IntStream.range(0, maps).mapToLong(seed -> (long) seed * reducers + sum._1()).sum()));
   }
 
-  /** Jobs until it is killed; a line for each in {@code results}: right, wrong, or why it failed. */
+  /** Jobs until it is killed. Each has a line in {@code results}: right, wrong, or failed, why. */
   private static void repeats(JavaSparkContext spark, Path results) throws Exception {
     Map<Integer, Long> expected = new TreeMap<>();
     for (int seed = 0; seed < MAPS; seed++) {
