@@ -22,7 +22,7 @@ def test_the_bound_is_what_the_servers_links_need_and_medians_are_shown(tmp_path
     assert report.bound_s(report.rows(runs)["sort", "naive"], SIZES) == pytest.approx(2.0)
     assert report.write(tmp_path, {"sizes": SIZES, "alone": [{"bytes_per_s": 25e6, "calls_per_byte": 1e-5}]}, runs) == []
     text = (tmp_path / "shipping.md").read_text()
-    assert "| sort | naive | 5.0 s | 2.5 s | 0 % | 640 MB | 2.0 s | 40 % | 10 | -20 % |" in text
+    assert "| sort | naive | 5.0 s (4.0 to 9.0) | 2.5 s | 0 % | 640 MB | 2.0 s | 40 % | 10 | -20 % (-20.0 to -20.0) |" in text
     assert "missed" not in text and (tmp_path / "shipping.png").exists()
 
 
