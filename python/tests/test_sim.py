@@ -68,7 +68,7 @@ def refusal(*words, cwd=REPOSITORY):
 def results(path):
     """The lines of a file of results behind its version and command."""
     version, command_line, *lines = path.read_text().splitlines(keepends=True)
-    assert version.startswith("# forebay ") and command_line.startswith("# forebay sim run ")
+    assert version.startswith("# forebay ") and command_line.startswith(("# forebay sim run ", "# forebay sim --json run "))
     return lines
 
 

@@ -53,6 +53,8 @@ struct Driver {
     channel: Channel,
     /// Shuffles that are not removed yet.
     shuffles: BTreeSet<u32>,
+    /// An agent has said that the application has ended.
+    has_ended: bool,
 }
 
 /// The output of a map task that is being written; removed unless it is committed.
@@ -84,7 +86,8 @@ impl Client {
     pub fn begin_shuffles(&self) -> io::Result<Arc<Shuffles>> {
         let channel = self.session.connect_to_agent()?;
         let answer = ask(&channel, &Request::ShuffleBegin, ANSWER_TIME)?.message;
-        let begun = self.shuffles_of(answer, Some(Driver { channel, shuffles: BTreeSet::new() }))?;
+        let begun =
+            self.shuffles_of(answer, Some(Driver { channel, shuffles: BTreeSet::new(), has_ended: false }))?;
         let driver = Arc::downgrade(&begun);
         std::thread::Builder::new().name("forebay-shuffles".into()).spawn(move || follow_agent(&driver))?;
         Ok(begun)
@@ -178,7 +181,7 @@ impl Shuffles {
             if lives { driver.shuffles.insert(shuffle) } else { driver.shuffles.remove(&shuffle) };
         match ask(&driver.channel, &Request::ShuffleLives { shuffle, lives }, ANSWER_TIME) {
             Ok(answer) => done(answer.message),
-            Err(_) if has_hung_up(&driver.channel) => Ok(()),
+            Err(_) if has_hung_up(&driver.channel) && !driver.has_ended => Ok(()),
             Err(e) => Err(e),
         }
     }
@@ -187,7 +190,7 @@ impl Shuffles {
     fn resume(&self) -> io::Result<()> {
         let Some(driver) = &self.driver else { return Ok(()) };
         let mut driver = lock(driver);
-        if !has_hung_up(&driver.channel) {
+        if driver.has_ended || !has_hung_up(&driver.channel) {
             return Ok(());
         }
         let channel = self.client.session.connect_to_agent()?;
@@ -195,6 +198,7 @@ impl Shuffles {
         let request = Request::ShuffleResume { app: self.app.clone(), shuffles };
         match ask(&channel, &request, ANSWER_TIME)?.message {
             Reply::ShuffleApp { .. } => driver.channel = channel,
+            Reply::Failed { errno: libc::ENOENT, .. } => driver.has_ended = true,
             reply => return Err(unexpected(&reply)),
         }
         Ok(())

@@ -97,11 +97,24 @@ impl Cache {
     }
 
     /// Pins a whole file; `share` is its size in the share of the user who asks. If it is pinned
-    /// already, that pin stays; but the operator's takes the place of a user's, and outlasts it.
+    /// already, that pin stays; but the operator's takes the place of a user's, and outlasts it,
+    /// and a user's that of a checkpoint.
     ///
     /// # Errors
     /// See [`NoPin`].
     pub fn pin_entry(&self, entry: &Arc<Entry>, share: Share) -> Result<(), NoPin> {
+        self.pin_for(entry, share, false)
+    }
+
+    /// Pins a file of a checkpoint, unless it is pinned already.
+    ///
+    /// # Errors
+    /// See [`NoPin`].
+    pub fn hold_entry(&self, entry: &Arc<Entry>, share: Share) -> Result<(), NoPin> {
+        self.pin_for(entry, share, true)
+    }
+
+    fn pin_for(&self, entry: &Arc<Entry>, share: Share, is_checkpoint: bool) -> Result<(), NoPin> {
         let file = self.file(entry).map_err(NoPin::Tier)?;
         let mut index = self.index();
         // Looked at under the lock: what is superseded is evicted, and unpinned for that.
@@ -109,6 +122,9 @@ impl Cache {
             return Err(NoPin::Superseded);
         }
         if entry.pinned.load(Ordering::Relaxed) {
+            if !is_checkpoint {
+                file.set_flag(FLAG_HELD, false);
+            }
             if share.is_of_operator() {
                 file.set_pinned_by(share.uid());
                 entry.set_pin(share);
@@ -123,19 +139,11 @@ impl Cache {
         index.pinned_bytes += size;
         entry.pinned.store(true, Ordering::Relaxed);
         file.set_pinned_by(share.uid());
+        // First, so that no crash leaves a pin that nobody releases.
+        file.set_flag(FLAG_HELD, is_checkpoint);
         file.set_flag(FLAG_PINNED, true);
         entry.set_pin(share);
         Ok(())
-    }
-
-    /// Pins a file of a checkpoint.
-    ///
-    /// # Errors
-    /// See [`NoPin`].
-    pub fn hold_entry(&self, entry: &Arc<Entry>, share: Share) -> Result<(), NoPin> {
-        // First, so that no crash leaves a pin that nobody releases.
-        self.file(entry).map_err(NoPin::Tier)?.set_flag(FLAG_HELD, true);
-        self.pin_entry(entry, share)
     }
 
     /// Pinned files of checkpoints.
@@ -144,8 +152,19 @@ impl Cache {
         let pinned = index.by_copy.values().filter(|entry| entry.pinned.load(Ordering::Relaxed));
         let pinned: Vec<_> = pinned.cloned().collect();
         drop(index);
-        let is_held = |entry: &Arc<Entry>| self.file(entry).is_ok_and(|file| file.flags() & FLAG_HELD != 0);
-        pinned.into_iter().filter(is_held).collect()
+        pinned.into_iter().filter(|entry| self.is_held(entry)).collect()
+    }
+
+    fn is_held(&self, entry: &Arc<Entry>) -> bool {
+        self.file(entry).is_ok_and(|file| file.flags() & FLAG_HELD != 0)
+    }
+
+    /// Unpins a file of a checkpoint, unless somebody else has pinned it since.
+    ///
+    /// # Errors
+    /// The copy cannot be opened.
+    pub fn release_entry(&self, entry: &Arc<Entry>) -> Result<(), NoPin> {
+        if self.is_held(entry) { self.unpin_entry(entry) } else { Ok(()) }
     }
 
     /// Unpins a whole file.

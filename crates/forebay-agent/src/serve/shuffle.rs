@@ -40,11 +40,12 @@ pub fn resume(connection: &mut Connection, app: App, alive: Vec<u32>) -> Answer 
     }
     let shuffles = &connection.node.shuffles;
     match shuffles.resume(connection.peer.uid, &app, alive) {
-        Ok(()) => {
+        Ok(true) => {
             connection.job = Some(app.token.clone());
             reply(Reply::ShuffleApp { app, node: shuffles.node().to_owned() })
         }
-        Err(why) => failed(libc::ENOENT, why),
+        Ok(false) => failed(libc::ENOENT, "the application has ended".into()),
+        Err(why) => failed(libc::EAGAIN, why),
     }
 }
 

@@ -122,25 +122,24 @@ impl Shuffles {
     /// The user has too many.
     pub fn begin(&self, uid: u32, token: String) -> Result<App, String> {
         let app = App { token, origin: self.node().to_owned(), master_port: None };
-        self.admit(uid, &app)?;
+        self.admit(uid, &app, BTreeSet::new())?;
         Ok(app)
     }
 
     /// An application whose driver runs here, and began at an earlier agent, goes on with the
-    /// shuffles `alive`.
+    /// shuffles `alive`; `false`: it has ended.
     ///
     /// # Errors
-    /// It has ended or begun elsewhere, or the user has too many.
-    pub fn resume(&self, uid: u32, app: &App, alive: Vec<u32>) -> Result<(), String> {
-        let is_known = lock(&self.apps).contains_key(&app.token);
-        if is_known || app.origin != self.node() || app.master_port.is_some() || self.has_ended(&app.token) {
-            return Err(format!("the application has ended, or is not of node {}", self.node()));
+    /// It goes on already, or the user has too many.
+    pub fn resume(&self, uid: u32, app: &App, alive: Vec<u32>) -> Result<bool, String> {
+        if app.origin != self.node() || app.master_port.is_some() || self.has_ended(&app.token) {
+            return Ok(false);
         }
-        self.admit(uid, app)?;
-        if let Some(app) = lock(&self.apps).get_mut(&app.token) {
-            app.shuffles.extend(alive);
+        if lock(&self.apps).contains_key(&app.token) {
+            return Err("the application goes on already".into());
         }
-        Ok(())
+        self.admit(uid, app, alive.into_iter().collect())?;
+        Ok(true)
     }
 
     fn has_ended(&self, token: &str) -> bool {
@@ -178,10 +177,10 @@ impl Shuffles {
                 Err(e) => return Err(format!("node {} of the job's master: {e}", app.origin)),
             }
         }
-        self.admit(uid, app)
+        self.admit(uid, app, BTreeSet::new())
     }
 
-    fn admit(&self, uid: u32, app: &App) -> Result<(), String> {
+    fn admit(&self, uid: u32, app: &App, shuffles: BTreeSet<u32>) -> Result<(), String> {
         let mut apps = lock(&self.apps);
         if let Some(known) = apps.get_mut(&app.token) {
             (known.origin, known.master_port) = (app.origin.clone(), app.master_port);
@@ -191,7 +190,7 @@ impl Shuffles {
             return Err(format!("this user has {USER_APPS_MAX} applications at this agent already"));
         }
         let App { token, origin, master_port } = app.clone();
-        let (shuffles, heard) = (BTreeSet::new(), Instant::now());
+        let heard = Instant::now();
         apps.insert(token, Application { uid, origin, master_port, shuffles, heard });
         let job = Job { uid, files: BTreeMap::new() };
         lock(&self.files.by_token).entry(app.token.clone()).or_insert(job);
@@ -235,10 +234,15 @@ impl Shuffles {
         }
     }
 
-    /// The application has ended: its outputs go.
-    pub fn end(&self, token: &str) {
+    /// The outputs of an application go, and it may begin here again.
+    fn forget(&self, token: &str) {
         lock(&self.apps).remove(token);
         self.files.end(token);
+    }
+
+    /// The application has ended: its outputs go.
+    pub fn end(&self, token: &str) {
+        self.forget(token);
         let mut ended = lock(&self.ended);
         if ended.len() >= ENDED_MAX {
             ended.pop_front();
@@ -321,7 +325,8 @@ impl Shuffles {
                 if silent.is_some_and(|silent| silent >= GRACE) {
                     tracing::warn!(origin, error = %e, "the node of an application's driver is gone; its map outputs are removed");
                     add(&self.counters.shuffle_origins_lost_total, 1);
-                    self.end(token);
+                    // The driver may be there, and take it up at an agent that comes back late.
+                    self.forget(token);
                 }
             }
         }

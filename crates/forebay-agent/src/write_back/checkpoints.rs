@@ -44,12 +44,14 @@ impl WriteBack {
     /// set holds is not pinned any more.
     pub fn adopt_checkpoints(&self) -> io::Result<()> {
         let noted = self.cache.tier.load_checkpoints()?;
-        let sets = serde_json::from_slice(&noted).unwrap_or_else(|e| {
-            if !noted.is_empty() {
+        let sets = match serde_json::from_slice(&noted) {
+            Ok(sets) => sets,
+            Err(e) if !noted.is_empty() => {
                 tracing::warn!(error = %e, "what an earlier agent has noted of checkpoints cannot be read");
+                return Ok(());
             }
-            Default::default()
-        });
+            Err(_) => Default::default(),
+        };
         let pinned: BTreeSet<u64> = self.cache.held().iter().map(|entry| entry.copy()).collect();
         let released = {
             let mut checkpoints = self.change_sets();
@@ -208,7 +210,7 @@ impl WriteBack {
     fn unpin(&self, copies: &[u64]) {
         for entry in copies.iter().filter_map(|copy| self.cache.by_copy(*copy)) {
             // It stays in the cache until others need its room.
-            if let Err(e) = self.cache.unpin_entry(&entry) {
+            if let Err(e) = self.cache.release_entry(&entry) {
                 tracing::warn!(copy = entry.copy(), error = ?e, "a released checkpoint stays pinned");
             }
         }

@@ -37,7 +37,8 @@ pub fn table(recorded: &Recorded, described: &Described, outcome: &Outcome) -> T
         .hpc
         .iter()
         .flat_map(|hpc| &hpc.phases)
-        .map(|phase| phase.bytes.filter(|_| phase.end_ns.is_some()));
+        .filter(|phase| phase.end_ns.is_some())
+        .map(|phase| phase.bytes);
     let phases_gb = bytes.sum::<Option<u64>>().filter(|bytes| *bytes > 0).map(|bytes| bytes as f64 * 1e-9);
     let mut row =
         |measure, recorded, simulated| rows.push(cells("pfs", "(all)", measure, recorded, simulated));
