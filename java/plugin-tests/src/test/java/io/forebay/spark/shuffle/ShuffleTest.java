@@ -137,16 +137,15 @@ public class ShuffleTest {
     start("256MiB");
     TwoNodes.Program program = nodes.run("twice", TwoNodes.tier());
     program.says("executors");
-    long kept = nodes.outputs(1);
-    assertTrue(nodes.outputs(0) > 0 && kept > 0);
+    assertTrue(nodes.outputs(0) > 0 && nodes.outputs(1) > 0);
     nodes.kill(0);
     // The other node asks twice meanwhile.
     Thread.sleep(5000);
     nodes.start(0);
     program.goOn();
-    int again = Integer.parseInt(program.says("again"));
+    // Outputs of the other node too, if they are wanted before the new agent knows its peers.
+    assertTrue("map tasks that ran again", Integer.parseInt(program.says("again")) > 0);
     assertEquals(program.says("first"), program.says("second"));
-    assertTrue(again + " map tasks ran again", again > 0 && again < Integer.parseInt(program.says("maps")));
     assertFalse(program.log(), program.log().contains("the application has ended"));
     program.goOn();
     program.saysAll();
