@@ -231,7 +231,10 @@ def test_reproduce_writes_the_commands_report(tmp_path):
     names = sorted(path.name for path in (tmp_path / "a").iterdir())
     assert names == sorted(path.name for path in (tmp_path / "b").iterdir())
     for name in names:
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+        written, ours = ((tmp_path / place / name).read_bytes().splitlines() for place in "ab")
+        # The second line is the command line, here that of Python.
+        behind = 2 if name.endswith(".csv") else 0
+        assert written[behind:] == ours[behind:]
     with pytest.raises(sim.SimulationError) as unknown:
         sim.reproduce("bogus", tmp_path / "c")
     assert str(unknown.value) == refusal("reproduce", "bogus", "--out", tmp_path / "d")
