@@ -168,11 +168,11 @@ pub fn job_begin(jni: &Jni, client: jlong, name: jbyteArray, planner: jbyteArray
     Ok(JOBS.put(ReportedJob { job, client, files: Mutex::default() }))
 }
 
-/// Tells what `io.forebay.core.JobUpdate` has encoded.
+/// Reports what `io.forebay.core.JobUpdate` has encoded.
 pub fn job_tell(jni: &Jni, job: jlong, updates: jbyteArray) -> Outcome<()> {
     let job = JOBS.get(job)?;
     let bytes = jni.bytes(updates)?;
-    // Held while telling, so that numbers are told in the order in which they were given.
+    // Locked during the call, so that reports go out in the order of their numbers.
     let mut files = job.files.lock().unwrap_or_else(PoisonError::into_inner);
     let updates = decode(&bytes, &mut files, |paths| name_all(&job.client, paths))?;
     Ok(job.job.tell(&updates)?)

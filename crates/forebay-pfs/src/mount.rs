@@ -68,8 +68,8 @@ pub struct Traits {
 pub(crate) const MOOSEFS_CHUNK_BYTES: u64 = 64 << 20;
 
 impl Traits {
-    /// Of the file system of `path` (absolute, symbolic links resolved). The kernel's own table
-    /// tells, so a file system that hangs cannot hang us.
+    /// Of the file system of `path` (absolute, symbolic links resolved). It stands in the
+    /// kernel's own table, so a file system that hangs does not hang this call.
     pub fn of(path: &Path) -> Self {
         match line_of(path) {
             Some(line) if line.is_moosefs() => Traits {

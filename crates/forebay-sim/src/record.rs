@@ -38,11 +38,11 @@ pub struct Line {
     pub t_ns: u64,
     /// Which machine, or which part of the world.
     pub who: String,
-    /// What a machine was told.
+    /// An event that the machine received.
     pub event: Option<Value>,
-    /// What it decided.
+    /// The action that it returned.
     pub action: Option<Value>,
-    /// What no machine was told.
+    /// An observation that no machine received.
     pub note: Option<Value>,
 }
 
