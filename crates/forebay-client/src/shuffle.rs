@@ -8,7 +8,9 @@
 //! elsewhere; what is read and not there is an error.
 //!
 //! Requests go by connections of their own: an agent that was late once is not left alone here, as
-//! it is for reads of files, since there is no other place to read a map output from.
+//! it is for reads of files, since there is no other place to read a map output from. For the same
+//! reason reducers wait for an agent that restarts: without it every block would seem lost, and all
+//! map tasks would run again in vain.
 
 use crate::error::with_message;
 use crate::session::{Client, lock, unexpected};
@@ -28,6 +30,12 @@ const FETCH_TIME: Duration = Duration::from_secs(60);
 
 /// An agent that answers from memory and is only slow is waited for this long.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
+
+/// An agent that restarts is back in a second or two. Spark waits as long for its own blocks.
+const AWAY_TIME: Duration = Duration::from_secs(15);
+
+/// So often it is asked meanwhile.
+const AWAY_PAUSE: Duration = Duration::from_millis(100);
 
 /// So often a driver looks whether its agent has restarted. The other nodes wait much longer.
 const FOLLOWED_EVERY: Duration = Duration::from_millis(200);
@@ -93,14 +101,14 @@ impl Client {
         Ok(begun)
     }
 
-    /// Takes part in an application that a driver has begun.
+    /// Takes part in an application that a driver has begun. Waits for an agent that is away.
     ///
     /// # Errors
     /// No agent on this node, or the application has ended.
     pub fn join_shuffles(&self, app: App) -> io::Result<Arc<Shuffles>> {
-        let channel = self.session.connect_to_agent()?;
-        let answer = ask(&channel, &Request::ShuffleJoin(app), ANSWER_TIME)?.message;
-        self.shuffles_of(answer, None)
+        let request = Request::ShuffleJoin(app);
+        let answer = patiently(|| ask(&self.session.connect_to_agent()?, &request, ANSWER_TIME))?;
+        self.shuffles_of(answer.message, None)
     }
 
     /// Takes part in the job `token` of MapReduce, which lives as long as its master listens at
@@ -109,11 +117,15 @@ impl Client {
     /// # Errors
     /// No agent on this node or on the master's, or the master does not listen there.
     pub fn join_job(&self, token: &str, hosts: Vec<String>, port: u16) -> io::Result<Arc<Shuffles>> {
-        let channel = self.session.connect_to_agent()?;
         let mut why = with_message(libc::ENOENT, format!("no node of the cluster is {}", hosts.join(", ")));
-        for origin in
-            nodes(ask(&channel, &Request::NodesAt { hosts, with_second: false }, ANSWER_TIME)?.message)?
-        {
+        let request = Request::NodesAt { hosts, with_second: false };
+        let ask = || ask(&self.session.connect_to_agent()?, &request, ANSWER_TIME);
+        let answer = match ask() {
+            // Where there has been an agent there will be one. Jobs also run where there is none.
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => patiently(ask)?,
+            answer => answer?,
+        };
+        for origin in nodes(answer.message)? {
             match self.join_shuffles(App { token: token.to_owned(), origin, master_port: Some(port) }) {
                 Ok(shuffles) => return Ok(shuffles),
                 Err(e) => why = e,
@@ -154,6 +166,27 @@ fn has_hung_up(channel: &Channel) -> bool {
 fn ask(channel: &Channel, request: &Request, limit: Duration) -> io::Result<Received<Reply>> {
     channel.send(request, &[])?;
     channel.recv_reply(Some(Instant::now() + limit))
+}
+
+/// Asks again while the agent is away, or says that it has not heard yet what it needs to know.
+fn patiently(mut ask: impl FnMut() -> io::Result<Received<Reply>>) -> io::Result<Received<Reply>> {
+    let until = Instant::now() + AWAY_TIME;
+    loop {
+        let answer = ask();
+        let is_away = match &answer {
+            Ok(answer) => matches!(answer.message, Reply::Failed { errno: libc::EAGAIN, .. }),
+            Err(e) => !is_late(e) && e.kind() != io::ErrorKind::PermissionDenied,
+        };
+        if !is_away || Instant::now() > until {
+            return answer;
+        }
+        std::thread::sleep(AWAY_PAUSE);
+    }
+}
+
+/// The agent has the request, and may answer it yet.
+fn is_late(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }
 
 impl Shuffles {
@@ -215,12 +248,14 @@ impl Shuffles {
         )
     }
 
-    /// Whether this node's agent answers; it hears of the application if it has started anew.
+    /// Whether this node's agent answers; it hears of the application if it has started anew. Waits
+    /// for an agent that is away.
     ///
     /// # Errors
     /// It does not.
     pub fn check(&self) -> io::Result<()> {
-        match self.call(&Request::ShuffleJoin(self.app.clone()), ANSWER_TIME)?.message {
+        let request = Request::ShuffleJoin(self.app.clone());
+        match patiently(|| self.call(&request, ANSWER_TIME))?.message {
             Reply::ShuffleApp { .. } => Ok(()),
             reply => Err(unexpected(&reply)),
         }
@@ -265,7 +300,7 @@ impl Shuffles {
     }
 
     /// Blocks of map outputs that each of `nodes` has, at most
-    /// [`forebay_wire::shuffle::BLOCKS_MAX`].
+    /// [`forebay_wire::shuffle::BLOCKS_MAX`]. Waits for an agent that is away.
     ///
     /// # Errors
     /// `ENOENT`: one of them is not there. The nodes or the agent do not answer.
@@ -277,7 +312,7 @@ impl Shuffles {
             blocks,
             deadline_ms: FETCH_TIME.as_millis() as u32,
         };
-        let answer = self.call(&request, FETCH_TIME + ANSWER_TIME)?;
+        let answer = patiently(|| self.call(&request, FETCH_TIME + ANSWER_TIME))?;
         match answer.message {
             Reply::ShuffleBlocks(places)
                 if places.len() == wanted
@@ -296,10 +331,7 @@ impl Shuffles {
         let answered = kept.map(|channel| ask(&channel, request, limit).map(|answer| (answer, channel)));
         let (answer, channel) = match answered {
             Some(Ok(both)) => both,
-            // It may be done yet.
-            Some(Err(e)) if matches!(e.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => {
-                return Err(e);
-            }
+            Some(Err(e)) if is_late(&e) => return Err(e),
             _ => {
                 let channel = self.client.session.connect_to_agent()?;
                 (ask(&channel, request, limit)?, channel)

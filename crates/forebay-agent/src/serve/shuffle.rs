@@ -54,7 +54,7 @@ pub fn join(connection: &Connection, app: App) -> Answer {
     let shuffles = &connection.node.shuffles;
     match shuffles.join(connection.peer.uid, &app) {
         Ok(()) => reply(Reply::ShuffleApp { app, node: shuffles.node().to_owned() }),
-        Err(why) => failed(libc::ENOENT, why),
+        Err(e) => failed(errno_of(&e), e.to_string()),
     }
 }
 
@@ -90,6 +90,7 @@ fn errno_of(e: &io::Error) -> i32 {
     match e.kind() {
         io::ErrorKind::NotFound => libc::ENOENT,
         io::ErrorKind::StorageFull => libc::ENOSPC,
+        io::ErrorKind::ResourceBusy => libc::EAGAIN,
         _ => e.raw_os_error().unwrap_or(libc::EIO),
     }
 }

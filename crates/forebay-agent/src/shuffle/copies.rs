@@ -88,7 +88,7 @@ impl Shuffles {
     /// # Errors
     /// The application has ended, or there is none.
     pub fn begin_copy(&self, uid: u32, app: &App, bytes: u64) -> Result<Scratch, String> {
-        self.join(uid, app)?;
+        self.join(uid, app).map_err(|e| e.to_string())?;
         self.room_for(uid, bytes, Instant::now() + ROOM_MAX).map_err(|e| e.to_string())
     }
 

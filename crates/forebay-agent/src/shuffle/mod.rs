@@ -149,21 +149,23 @@ impl Shuffles {
     /// A process of an application runs here.
     ///
     /// # Errors
-    /// The application has ended, is another user's, its master cannot be watched, or the user has
-    /// too many.
-    pub fn join(&self, uid: u32, app: &App) -> Result<(), String> {
+    /// `NotFound`: the application has ended, is another user's, its master cannot be watched, or
+    /// the user has too many. `ResourceBusy`: its driver, on this node, has not come back yet.
+    pub fn join(&self, uid: u32, app: &App) -> io::Result<()> {
+        let not_found = |why: String| io::Error::new(io::ErrorKind::NotFound, why);
         let known = |application: &Application| (application.uid, application.as_named(&app.token));
         let known = lock(&self.apps).get(&app.token).map(known);
         match known {
-            Some((owner, _)) if owner != uid => return Err("the application is another user's".into()),
+            Some((owner, _)) if owner != uid => {
+                return Err(not_found("the application is another user's".into()));
+            }
             Some((_, known)) if app.master_port.is_none() || known == *app => return Ok(()),
             None if app.master_port.is_none() && self.has_ended(&app.token) => {
-                return Err("the application has ended".into());
+                return Err(not_found("the application has ended".into()));
             }
             None if app.master_port.is_none() && app.origin == self.node() => {
-                return Err(
-                    "this agent has started anew, and the driver has not taken its application up".into()
-                );
+                let why = "this agent has started anew, and the driver has not taken its application up";
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
             }
             // A job, or the next attempt of its master.
             Some(_) | None => {}
@@ -172,12 +174,12 @@ impl Shuffles {
             match self.ask_origin(app, uid, &[]) {
                 Ok((true, _)) => {}
                 Ok((false, _)) => {
-                    return Err(format!("no master of this job listens on node {}", app.origin));
+                    return Err(not_found(format!("no master of this job listens on node {}", app.origin)));
                 }
-                Err(e) => return Err(format!("node {} of the job's master: {e}", app.origin)),
+                Err(e) => return Err(not_found(format!("node {} of the job's master: {e}", app.origin))),
             }
         }
-        self.admit(uid, app, BTreeSet::new())
+        self.admit(uid, app, BTreeSet::new()).map_err(not_found)
     }
 
     fn admit(&self, uid: u32, app: &App, shuffles: BTreeSet<u32>) -> Result<(), String> {
@@ -366,10 +368,10 @@ impl Shuffles {
         let view = self.cluster.view();
         let node = view.cluster.nodes.iter().find(|node| node.name == name);
         let node = node.filter(|node| !node.address.is_empty()).ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::NotConnected,
-                format!("node {name} is not in the cluster, or serves no peers"),
-            )
+            // An agent that has just started knows no node yet.
+            let is_alone = view.cluster.nodes.is_empty();
+            let kind = if is_alone { io::ErrorKind::ResourceBusy } else { io::ErrorKind::NotConnected };
+            io::Error::new(kind, format!("node {name} is not in the cluster, or serves no peers"))
         })?;
         PeerLink::connect(&self.security, self.node(), node, deadline)
     }

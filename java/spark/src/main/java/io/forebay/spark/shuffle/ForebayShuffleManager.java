@@ -4,9 +4,7 @@ import io.forebay.core.ForebayClient;
 import io.forebay.core.ForebayShuffles;
 import io.forebay.hadoop.ForebayConfig;
 import java.io.IOException;
-import java.io.InterruptedIOException;
 import java.io.UncheckedIOException;
-import java.util.concurrent.TimeUnit;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkEnv;
@@ -42,8 +40,6 @@ public final class ForebayShuffleManager extends SortShuffleManager {
 
   private static final String SHUFFLE_IO = "spark.shuffle.sort.io.plugin.class";
   private static final String PUSH = "spark.shuffle.push.enabled";
-  private static final String MAX_RETRIES = "spark.shuffle.io.maxRetries";
-  private static final String RETRY_WAIT = "spark.shuffle.io.retryWait";
 
   private static final Logger LOG = LoggerFactory.getLogger("io.forebay.spark");
 
@@ -99,39 +95,11 @@ public final class ForebayShuffleManager extends SortShuffleManager {
     }
     int at = application.indexOf('@');
     try (ForebayClient client = client(conf)) {
-      return patiently(conf, () -> client.joinShuffles(application.substring(0, at), application.substring(at + 1)));
+      return client.joinShuffles(application.substring(0, at), application.substring(at + 1));
     } catch (IOException | LinkageError e) {
       // Its own outputs could be written Spark's way, but those of others could not be read.
       throw new IllegalStateException("this application's map outputs are in Forebay's tier, and this executor cannot reach them: start an"
           + " agent on every node that runs executors, or unset spark.shuffle.manager", e);
-    }
-  }
-
-  private interface Attempt<T> {
-    T make() throws IOException;
-  }
-
-  /**
-   * Tries again for as long as Spark does for its own blocks. An agent that is restarted is back in
-   * a second, in which a task would fail four times.
-   */
-  private static <T> T patiently(SparkConf conf, Attempt<T> attempt) throws IOException {
-    long waitMs = conf.getInt(MAX_RETRIES, 3) * conf.getTimeAsMs(RETRY_WAIT, "5s");
-    long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(waitMs);
-    while (true) {
-      try {
-        return attempt.make();
-      } catch (IOException e) {
-        if (System.nanoTime() > end) {
-          throw e;
-        }
-      }
-      try {
-        Thread.sleep(100);
-      } catch (InterruptedException e) {
-        Thread.currentThread().interrupt();
-        throw new InterruptedIOException("the task is cancelled while this node's agent is awaited");
-      }
     }
   }
 
@@ -172,10 +140,7 @@ public final class ForebayShuffleManager extends SortShuffleManager {
     }
     try {
       // Without the agent every block would seem lost, and all map tasks would run again in vain.
-      patiently(SparkEnv.get().conf(), () -> {
-        shuffles.check();
-        return null;
-      });
+      shuffles.check();
     } catch (IOException e) {
       throw new UncheckedIOException("this node's agent has map outputs, or fetches them, and does not answer", e);
     }
