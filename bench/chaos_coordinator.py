@@ -362,8 +362,8 @@ def chaos(args, cluster):
         raise Violation("too few reads, or too many errors: this has shown nothing")
 
 
-def main(about=__doc__, make=Cluster, run=chaos):
-    args, place, disk = chaos_writes.begin(about)
+def main(about=__doc__, make=Cluster, run=chaos, more=lambda parser: None):
+    args, place, disk = chaos_writes.begin(about, more)
     cluster = make(args, place)
     try:
         run(args, cluster)

@@ -1,18 +1,20 @@
-"""Phases of an HPC job beside loads on other nodes, while candidates for the coordinator, members of etcd and links are killed.
+"""Phases of an HPC job beside waves or loads on other nodes, while candidates for the coordinator, members of etcd and links are killed.
 
-    python3 bench/chaos_deadlines.py FOREBAY [--minutes 20] [--seed N] [--kills 200]
+    python3 bench/chaos_deadlines.py FOREBAY [--minutes 20] [--seed N] [--kills 200] [--loads]
 
 Needs root, etcd and FUSE. On a slow file system a program on one node writes 128 MB, and again
-after two seconds, in a phase that it declares. On two other nodes the same files are loaded into the
-tier and evicted again and again, which the brake of phases stops while a phase is behind. The phases
-are timed alone, beside loads of which nobody declares anything, beside loads, and beside loads while
-the faults of chaos_coordinator.py happen to the candidates and to etcd.
+after two seconds, in a phase that it declares. On two other nodes an analytics job reads files in
+waves that the planner prefetches, evicts them and begins again; with --loads the files are loaded by
+command instead, which only the brake of phases stops. The phases are timed alone, beside the same of
+which nobody declares anything, beside it, and beside it while the faults of chaos_coordinator.py
+happen to the candidates and to etcd.
 
 On so slow a file system, what the fetch threads of two nodes finish when the brake comes costs a
 phase about 250 ms, of which the brake keeps 100 ms: with or without faults phases end a little late.
 
-Ends with 1 if loads do not disturb phases that are not declared (then this shows nothing), or if
-phases take longer under faults than without by more than 5 % in the median.
+Ends with 1 if phases that are not declared are not disturbed (then this shows nothing), if nothing
+was prefetched under faults, or if phases take longer under faults than without by more than 5 % in
+the median.
 """
 
 import os
@@ -98,6 +100,36 @@ class Phases:
         return times
 
 
+class Waves:
+    """The analytics job on two nodes, until it is stopped; its tasks compute for a second."""
+
+    def __init__(self, cluster):
+        self.cluster, self.stop, self.note = cluster, cluster.place / "waves.stop", cluster.place / "waves"
+        program = Path(cluster.forebay).parent / "examples/waves"
+        sockets = ",".join(str(cluster.socket_of(node)) for node in range(2))
+        files = [cluster.pfs / "big" / f"file{number}" for number in range(BIG_FILES)]
+        self.log = open(cluster.place / "waves.log", "ab")
+        with open(self.note, "wb") as note:
+            self.process = subprocess.Popen([program, "forebay", "1000", self.stop, sockets, *files], stdin=subprocess.DEVNULL, stdout=note, stderr=self.log)
+        cluster.programs.append(self.process)
+
+    def rounds(self):
+        if self.process.poll():
+            raise SystemExit(f"chaos: the analytics job has ended with {self.process.returncode}; see {self.log.name}")
+        return [[int(word) for word in line.split()] for line in self.note.read_text().splitlines()]
+
+    def so_far(self):
+        rounds = self.rounds()
+        if any(read != BIG_FILES * BIG_BYTES for _, read in rounds):
+            raise chaos_coordinator.Violation("a round of the analytics job has not read all of its files")
+        return len(rounds), sum(prefetched for prefetched, _ in rounds)
+
+    def end(self):
+        self.stop.touch()
+        self.process.wait()
+        self.rounds()
+
+
 class Loads:
     """Loads the files on two nodes and evicts them, until it is stopped."""
 
@@ -112,6 +144,9 @@ class Loads:
             for command in (["load", self.cluster.pfs / "big"], ["evict", "--all"]):
                 subprocess.run([self.cluster.forebay, *command], env=self.cluster.env(node), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
             self.rounds[node] += 1
+
+    def so_far(self):
+        return sum(self.rounds), sum(self.rounds) * BIG_FILES * BIG_BYTES
 
     def end(self):
         self.stopping.set()
@@ -136,13 +171,14 @@ def measure(args, cluster):
     times = Phases(cluster, "alone").wait(ALONE)
     alone = statistics.median(times)
     report("alone", times, alone)
-    loads = Loads(cluster)
+    what = "loads" if args.loads else "waves"
+    beside = (Loads if args.loads else Waves)(cluster)
     control = Phases(cluster, "control", declares=False).wait(CONTROL)
-    report("beside loads, not declared", control, alone)
-    beside = Phases(cluster, "beside").wait(BESIDE)
-    report("beside loads", beside, alone)
+    report(f"beside {what}, not declared", control, alone)
+    without = Phases(cluster, "beside").wait(BESIDE)
+    report(f"beside {what}", without, alone)
     phases, kills, until, slowest = Phases(cluster, "faults"), 0, time.monotonic() + 60 * args.minutes, 0
-    rounds = sum(loads.rounds)
+    before = beside.so_far()
     while time.monotonic() < until and kills < (args.kills or 200):
         time.sleep(chance.uniform(0.1, 2.0))
         many, is_other = chaos_coordinator.disturb(cluster, chance.choice(FAULTS), leader, chance)
@@ -150,13 +186,20 @@ def measure(args, cluster):
         leader, term, seconds = cluster.wait_for_leader(term + is_other)
         slowest = max(slowest, seconds)
     times = phases.end()
-    loads.end()
-    report(f"beside loads, {kills} kills, {sum(loads.rounds) - rounds} rounds of loads, longest wait for a leader {slowest:.1f} s", times, alone)
+    rounds, prefetched = (after - earlier for after, earlier in zip(beside.so_far(), before))
+    beside.end()
+    report(f"beside {what}, {kills} kills, {rounds} rounds of them with {prefetched / 1e6:.0f} MB, longest wait for a leader {slowest:.1f} s", times, alone)
     if in_time(control, alone) * 2 > len(control):
-        raise chaos_coordinator.Violation("loads do not disturb this file system: this has shown nothing")
-    if statistics.median(times) > statistics.median(beside) * (1 + ALLOWANCE):
+        raise chaos_coordinator.Violation(f"{what} do not disturb this file system: this has shown nothing")
+    if prefetched == 0:
+        raise chaos_coordinator.Violation("nothing was prefetched under faults")
+    if statistics.median(times) > statistics.median(without) * (1 + ALLOWANCE):
         raise chaos_coordinator.Violation("phases take longer under faults")
 
 
+def add_arguments(parser):
+    parser.add_argument("--loads", action="store_true", help="files are loaded by command in place of waves")
+
+
 if __name__ == "__main__":
-    sys.exit(chaos_coordinator.main(__doc__, Cluster, measure))
+    sys.exit(chaos_coordinator.main(__doc__, Cluster, measure, add_arguments))

@@ -319,8 +319,8 @@ class Node:
         return count, wrong
 
 
-def begin(about):
-    """The options, and two directories: in memory, and on a disk."""
+def begin(about, more=lambda parser: None):
+    """The options, `more` among them, and two directories: in memory, and on a disk."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("forebay")
     parser.add_argument("--minutes", type=float, default=10)
@@ -328,6 +328,7 @@ def begin(about):
     parser.add_argument("--kills", type=int, help="end after so many, whatever the time")
     parser.add_argument("--pfs", help="kill the servers of a lab with this file system as well: moosefs, glusterfs")
     parser.add_argument("--master", action="store_true", help="kill the master of MooseFS as well")
+    more(parser)
     args = parser.parse_args()
     print(f"chaos: seed {args.seed}", flush=True)
     return args, *(Path(tempfile.mkdtemp(dir=parent, prefix="forebay-chaos-")) for parent in ("/dev/shm", "/var/tmp"))

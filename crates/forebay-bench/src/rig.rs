@@ -6,7 +6,7 @@ use forebay_client::{Client, ClientConfig};
 use forebay_lab::fixture::SlowFsProcess;
 use forebay_lab::slowfs::Config;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -46,6 +46,14 @@ pub struct AgentProcess {
     state_dir: PathBuf,
     /// Seconds from the start of the program to its first answer.
     pub start_seconds: f64,
+}
+
+/// A file system on a loop device with a fixed bandwidth; gone when this is dropped.
+pub struct ThrottledDisk {
+    /// Where it is mounted.
+    pub mount: PathBuf,
+    device: String,
+    number: String,
 }
 
 /// A tmpfs mounted like the tier's.
@@ -143,6 +151,55 @@ impl Drop for Rig {
     fn drop(&mut self) {
         // Left behind at worst; the name carries the process.
         let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// What is read and written at most, of the root control group (v1).
+const THROTTLES: [&str; 2] = ["read", "write"];
+
+fn throttle(way: &str, number: &str, bytes_per_s: u64) -> Result<(), String> {
+    let file = format!("/sys/fs/cgroup/blkio/blkio.throttle.{way}_bps_device");
+    let limit = format!("{number} {bytes_per_s}");
+    fs::write(&file, limit).map_err(|e| failed(&format!("write {file}, of control groups v1"), e))
+}
+
+fn command(program: &str, args: &[&OsStr]) -> Result<String, String> {
+    let output = Command::new(program).args(args).output().map_err(|e| failed(program, e))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() {
+        Ok(text(&output.stdout))
+    } else {
+        Err(failed(program, text(&output.stderr)))
+    }
+}
+
+impl ThrottledDisk {
+    /// `bytes` in a file below `dir`, at `bytes_per_s` for reads and for writes; as root.
+    pub fn start(dir: &Path, bytes: u64, bytes_per_s: u64) -> Result<Self, String> {
+        let (image, mount) = (dir.join("disk.img"), dir.join("disk"));
+        let file = fs::File::create(&image).map_err(|e| failed("make a disk's image", e))?;
+        file.set_len(bytes).map_err(|e| failed("make a disk's image", e))?;
+        fs::create_dir_all(&mount).map_err(|e| failed("make a directory", e))?;
+        command("mkfs.ext4", &["-q".as_ref(), image.as_ref()])?;
+        let loop_args = ["--find", "--show", "--direct-io=on"].map(OsStr::new);
+        let device = command("losetup", &[loop_args.as_slice(), &[image.as_ref()]].concat())?;
+        let number = fs::read_to_string(format!("/sys/class/block/{}/dev", device.replace("/dev/", "")));
+        let mut disk = ThrottledDisk { mount, device, number: String::new() };
+        disk.number = number.map_err(|e| failed("find a loop device's number", e))?.trim().to_owned();
+        THROTTLES.iter().try_for_each(|way| throttle(way, &disk.number, bytes_per_s))?;
+        command("mount", &[disk.device.as_ref(), disk.mount.as_ref()])?;
+        Ok(disk)
+    }
+}
+
+impl Drop for ThrottledDisk {
+    fn drop(&mut self) {
+        // What was not done cannot be undone.
+        let _ = command("umount", &[self.mount.as_ref()]);
+        let _ = command("losetup", &["--detach".as_ref(), self.device.as_ref()]);
+        for way in THROTTLES {
+            let _ = throttle(way, &self.number, 0);
+        }
     }
 }
 

@@ -39,6 +39,9 @@ const PAGES_MAX: u64 = 4 << 20;
 /// Threads that read.
 pub const READERS: usize = 4;
 
+/// Pages that wait for one of them: a few turns, after which the PFS is faster.
+const WAITING_MAX: usize = 4 * READERS;
+
 /// Pages in the memory of its threads: a buffer and an answer of each reader, and the writer's.
 const PAGES_OF_THREADS: u64 = 2 * READERS as u64 + 1;
 
@@ -129,7 +132,7 @@ impl Disk {
             .partition(|number| segments.bytes(*number).is_ok_and(|bytes| bytes <= segment_bytes));
         gone.extend(ring.adopt(&kept));
         gone.into_iter().try_for_each(|segment| segments.remove(segment))?;
-        let wanted = sync_channel(READERS);
+        let wanted = sync_channel(WAITING_MAX);
         let queue_bytes = (budget.capacity_bytes() / QUEUE_PARTS).min(QUEUE_BYTES_MAX);
         Ok(Disk {
             segments,
@@ -291,7 +294,12 @@ impl Disk {
             let Ok(Wanted { name, place, len, answer }) = lock(&self.wanted.1).recv_timeout(LOOK) else {
                 continue;
             };
+            let begun = Instant::now();
             let read = self.segments.read((place.segment, place.offset()), (&name, len), &mut buffer);
+            if read.is_ok() {
+                // Without the wait for a thread, as the PFS's time is without that for its threads.
+                lock(&self.speed).observe(len, begun.elapsed().as_nanos() as u64);
+            }
             // Who has asked may have given up.
             let _ = answer.try_send(read.map(<[u8]>::to_vec));
         }
@@ -313,13 +321,11 @@ impl Disk {
             return None;
         }
         drop(speed);
-        let begun = Instant::now();
         let (answer, answered) = sync_channel(1);
-        // All threads are at work: the PFS is asked, which may be faster than to wait.
+        // So many wait that the PFS may be faster.
         self.wanted.0.try_send(Wanted { name, place, len, answer }).ok()?;
         match answered.recv_timeout(READ_MAX) {
             Ok(Ok(data)) => {
-                lock(&self.speed).observe(len, begun.elapsed().as_nanos() as u64);
                 add(&self.counters.pages_from_disk_total, 1);
                 add(&self.counters.from_disk_bytes, len);
                 Some(data)
