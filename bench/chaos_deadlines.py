@@ -2,7 +2,8 @@
 
     python3 bench/chaos_deadlines.py FOREBAY [--minutes 20] [--seed N] [--kills 200] [--loads]
 
-Needs root, etcd and FUSE. On a slow file system a program on one node writes 128 MB, and again
+Needs root, etcd and FUSE, the example `waves` (cargo build --examples) beside FOREBAY, and the module
+of the Python package (python/develop). On a slow file system a program on one node writes 128 MB, and again
 after two seconds, in a phase that it declares. On two other nodes an analytics job reads files in
 waves that the planner prefetches, evicts them and begins again; with --loads the files are loaded by
 command instead, which only the brake of phases stops. The phases are timed alone, beside the same of
