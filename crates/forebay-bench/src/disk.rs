@@ -22,6 +22,9 @@ const READ_BYTES: usize = 2 << 20;
 const PFS_BYTES_PER_S: u64 = 50_000_000;
 const DISK_BYTES_PER_S: u64 = 200_000_000;
 
+/// A pass writes to the disk what earlier ones have not.
+const PASSES_MAX: usize = 6;
+
 /// In which a slow disk writes a 64th of the memory.
 const STEP: Duration = Duration::from_millis(200);
 
@@ -66,7 +69,7 @@ fn level(rig: &Rig, id: &str, level: &Path, memory_bytes: u64, target: Target) -
     // In so many steps: at once is more than the queue takes of pages that are not on the disk yet.
     let give_up_memory = |steps: u64| -> Result<(), String> {
         for step in 1..=steps {
-            let given_up = memory_bytes * 7 / 8 * step / steps;
+            let given_up = memory_bytes / 32 * 31 * step / steps;
             client.admin().set_capacity(memory_bytes - given_up).map_err(|e| e.to_string())?;
             std::thread::sleep(STEP);
         }
@@ -77,9 +80,15 @@ fn level(rig: &Rig, id: &str, level: &Path, memory_bytes: u64, target: Target) -
         let counter = status.counters.iter().find(|(known, _)| known == "from_disk_bytes");
         Ok(counter.map_or(0, |(_, value)| *value))
     };
-    for file in 0..FILES {
-        read(file)?;
-        give_up_memory(64)?;
+    for _ in 0..PASSES_MAX {
+        let before = from_disk()?;
+        for file in 0..FILES {
+            read(file)?;
+            give_up_memory(64)?;
+        }
+        if from_disk()? - before >= FILES * file_bytes {
+            break;
+        }
     }
     let (mut pairs, mut share) = (Vec::new(), 100);
     for run in 0..rig.runs as u64 {

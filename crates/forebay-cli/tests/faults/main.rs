@@ -63,6 +63,7 @@ mod roles;
 mod room;
 mod run;
 mod shares;
+mod shuffles;
 mod site;
 mod spread;
 mod stamps;
