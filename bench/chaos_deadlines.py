@@ -3,8 +3,8 @@
     python3 bench/chaos_deadlines.py FOREBAY [--minutes 20] [--seed N] [--kills 200] [--loads]
 
 Needs root, etcd and FUSE, the example `waves` (cargo build --examples) beside FOREBAY, and the module
-of the Python package (python/develop). On a slow file system a program on one node writes 128 MB, and again
-after two seconds, in a phase that it declares. On two other nodes an analytics job reads files in
+of the Python package (python/develop). On a slow file system a program on one node writes 64 MB, and again
+after six seconds, in a phase that it declares. On two other nodes an analytics job reads files in
 waves that the planner prefetches, evicts them and begins again; with --loads the files are loaded by
 command instead, which only the brake of phases stops. The phases are timed alone, beside the same of
 which nobody declares anything, beside it, and beside it while the faults of chaos_coordinator.py
@@ -30,8 +30,11 @@ from pathlib import Path
 import chaos_coordinator
 
 SOURCES = Path(__file__).resolve().parents[1] / "python/src"
-PHASE_BYTES = 128 << 20
-BIG_FILES, BIG_BYTES = 6, 8 << 20
+PHASE_BYTES = 64 << 20
+# Between two phases.
+COMPUTE_S = 6
+BIG_FILES, BIG_BYTES = 12, 12 << 20
+TASK_MS = 3000
 ALONE, CONTROL, BESIDE = 8, 4, 10
 ALLOWANCE = 0.05
 FAULTS = [fault for fault in chaos_coordinator.FAULTS if fault != "kill agent"]
@@ -43,9 +46,9 @@ import forebay
 path, stop, note, declares = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4] == 'declared'
 # Progress of bytes that are only buffered says nothing.
 fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DSYNC)
-job = forebay.HpcJob('simulation', qos={ALLOWANCE}, io=4.0, compute=2.0) if declares else None
+job = forebay.HpcJob('simulation', qos={ALLOWANCE}, io=8.0, compute={COMPUTE_S}) if declares else None
 while not os.path.exists(stop):
-    time.sleep(2)
+    time.sleep({COMPUTE_S})
     began = time.monotonic()
     with job.phase(bytes={PHASE_BYTES}) if job else contextlib.nullcontext() as phase:
         begun = time.monotonic()
@@ -102,7 +105,7 @@ class Phases:
 
 
 class Waves:
-    """The analytics job on two nodes, until it is stopped; its tasks compute for a second."""
+    """The analytics job on two nodes, until it is stopped."""
 
     def __init__(self, cluster):
         self.cluster, self.stop, self.note = cluster, cluster.place / "waves.stop", cluster.place / "waves"
@@ -111,7 +114,7 @@ class Waves:
         files = [cluster.pfs / "big" / f"file{number}" for number in range(BIG_FILES)]
         self.log = open(cluster.place / "waves.log", "ab")
         with open(self.note, "wb") as note:
-            self.process = subprocess.Popen([program, "forebay", "1000", self.stop, sockets, *files], stdin=subprocess.DEVNULL, stdout=note, stderr=self.log)
+            self.process = subprocess.Popen([program, "forebay", str(TASK_MS), self.stop, sockets, *files], stdin=subprocess.DEVNULL, stdout=note, stderr=self.log)
         cluster.programs.append(self.process)
 
     def rounds(self):

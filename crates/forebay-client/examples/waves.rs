@@ -3,7 +3,8 @@
 //!
 //!     waves PLANNER COMPUTE_MS STOP SOCKET,SOCKET... FILE...
 //!
-//! A file is a task. Node `nI` is the agent of the I-th socket, and runs two tasks at a time. When a
+//! A file is a task, and its node is the next in turn. Node `nI` is the agent of the I-th socket, and
+//! runs two tasks at a time. When a
 //! round has ended, its files are evicted, from the page cache too. Each prints the bytes that came by prefetch and the bytes
 //! read. Ends after the round in which the file STOP appears. What the agents refuse costs
 //! prefetches; a read that fails or ends early is the end.
@@ -25,7 +26,8 @@ struct Round<'a> {
     files: &'a [PathBuf],
     job: Option<Job>,
     compute: Duration,
-    next: Mutex<std::ops::Range<u32>>,
+    /// The next task of each node.
+    next: Mutex<Vec<u32>>,
 }
 
 fn client(socket: &str) -> Client {
@@ -38,11 +40,18 @@ impl Round<'_> {
         let _ = self.job.as_ref().map(|job| job.tell(&[update]));
     }
 
+    fn next_task(&self, node: usize) -> Option<u32> {
+        let mut next = self.next.lock().ok()?;
+        let task = next[node];
+        next[node] += self.clients.len() as u32;
+        ((task as usize) < self.files.len()).then_some(task)
+    }
+
     /// Reads the files of the tasks that one slot runs; bytes.
     fn run_slot(&self, node: usize) -> io::Result<u64> {
         let mut bytes = 0;
         loop {
-            let Some(task) = self.next.lock().ok().and_then(|mut next| next.next()) else { return Ok(bytes) };
+            let Some(task) = self.next_task(node) else { return Ok(bytes) };
             let begun = Instant::now();
             self.report(JobUpdate::TaskStarted { stage: 0, task, host: format!("n{node}") });
             while self.job.is_some() && !self.clients[node].task_may_read(NAME, 0, task).unwrap_or(true) {}
@@ -70,7 +79,7 @@ fn begin(client: &Client, planner: &str, nodes: usize, files: &[PathBuf]) -> io:
     let job = client.begin_job(NAME, planner)?;
     let refs = files.iter().map(|file| client.file_ref(file)).collect::<io::Result<Vec<_>>>()?;
     let part = |file: usize| Part { file: file as u32, offset: 0, len: refs[file].version.size };
-    let split = |file| Split { parts: vec![part(file)], preferred_node: String::new() };
+    let split = |file| Split { parts: vec![part(file)], preferred_node: format!("n{}", file % nodes) };
     let splits = (0..files.len()).map(split).collect();
     job.tell(&[
         JobUpdate::TasksAsk,
@@ -100,7 +109,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let compute = Duration::from_millis(compute_ms.parse()?);
     while !Path::new(stop).exists() {
         let job = begin(&clients[0], planner, clients.len(), &files).ok();
-        let next = Mutex::new(0..files.len() as u32);
+        let next = Mutex::new((0..clients.len() as u32).collect());
         let round = Round { clients: &clients, files: &files, job, compute, next };
         let bytes = std::thread::scope(|scope| {
             let slots = (0..clients.len() * SLOTS as usize).map(|slot| slot / SLOTS as usize);
