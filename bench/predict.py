@@ -8,7 +8,8 @@ period that the trace was made with, or the mean distance of the phases of a rec
 
 Traces: synthetic ones (periods of 2 to 300 s, duty cycles, jitter of 0 to 20 % of each interval,
 phases that vary, phases left out, small writes between), and the logs that come with PyPI's
-darshan, if they have at least five phases whose distances vary by less than a half.
+darshan and, with --ftio, the traces in FTIO's repository, if they have at least five phases whose
+distances vary by less than a half.
 """
 
 import argparse
@@ -59,9 +60,9 @@ def synthetic_traces(seeds):
         yield synthetic("20 s, small writes between", 20, 0.2, 0.2, noise=True, seed=seed)
 
 
-def recorded_traces():
-    """Darshan's sample logs, where they are periodic."""
-    for name, _, _, calls in darshan_traces():
+def recorded_traces(clone):
+    """FTIO's own traces if there is a clone, and Darshan's sample logs, where they are periodic."""
+    for name, _, _, calls in [*(ftio_traces(clone) if clone else []), *darshan_traces()]:
         phases = split(calls)
         distances = [b[0] - a[0] for a, b in zip(phases, phases[1:])]
         if len(phases) > FIRST and statistics.pstdev(distances) < 0.5 * statistics.fmean(distances):
@@ -237,14 +238,14 @@ def main():
     parser.add_argument("--seeds", type=int, default=3, help="traces of each synthetic family")
     parser.add_argument("--json", type=pathlib.Path, help="also write the rows here")
     parser.add_argument("--logs", type=pathlib.Path, help="only write the phases of recorded traces there, as logs")
-    parser.add_argument("--ftio", type=pathlib.Path, help="with --logs: a clone of github.com/tuda-parallel/FTIO")
+    parser.add_argument("--ftio", type=pathlib.Path, help="a clone of github.com/tuda-parallel/FTIO, for its traces")
     options = parser.parse_args()
     if options.logs:
         write_logs(options.logs, [*(ftio_traces(options.ftio) if options.ftio else []), *darshan_traces()])
         return 0
     if not options.program:
         parser.error("the program is needed")
-    rows = measure(options.program, [*synthetic_traces(options.seeds), *recorded_traces()])
+    rows = measure(options.program, [*synthetic_traces(options.seeds), *recorded_traces(options.ftio)])
     worse = show(rows)
     jittered = [row["forebay"] for name, row in rows.items() if "jitter 20%" in name]
     cost_us = max(row["forebay_ns"] for row in rows.values()) / 1e3

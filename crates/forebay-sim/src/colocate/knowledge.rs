@@ -1,9 +1,6 @@
 //! What planners know of the coming I/O phases of an HPC job.
 
-use forebay_policy::stage::event::HpcUpdate;
 use serde::{Deserialize, Serialize};
-
-use super::HpcSpec;
 
 /// What is known of the phases of a job that have not begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,35 +53,5 @@ impl Knowledge {
     /// Whether it is the default, which records leave out.
     pub fn is_default(&self) -> bool {
         *self == Knowledge::default()
-    }
-}
-
-/// What planners hear of the phases to come. `alone_ns` says what a phase takes alone, by its I/O
-/// time in the setup.
-impl HpcSpec {
-    /// When the job begins, and its first phase so many ns later; nothing if phases are predicted.
-    pub fn joins(&self, in_ns: u64, alone_ns: impl Fn(u64) -> u64) -> Option<HpcUpdate> {
-        let (io_ns, first_in_ns) = match self.knowledge {
-            Knowledge::Predicted { .. } => return None,
-            // What a profile would say, not what was drawn.
-            Knowledge::Declared => (self.io_ns, if self.io_first { 0 } else { self.compute_ns }),
-            Knowledge::True => (self.io_of(0), in_ns),
-        };
-        Some(HpcUpdate::Joins {
-            io_ns: alone_ns(io_ns),
-            compute_ns: self.compute_ns,
-            phases: self.phases,
-            allowance: self.allowance,
-            weight: self.processes,
-            first_in_ns,
-        })
-    }
-
-    /// When phase `begun` (from 0) is to begin in so many ns; nothing unless that is known.
-    pub fn expects(&self, begun: u32, in_ns: u64, alone_ns: impl Fn(u64) -> u64) -> Option<HpcUpdate> {
-        let (compute_ns, phases) = (self.compute_ns, self.phases - begun);
-        let io_ns = alone_ns(self.io_of(begun));
-        let is_known = self.knowledge == Knowledge::True;
-        is_known.then_some(HpcUpdate::Expects { in_ns, io_ns, compute_ns, phases })
     }
 }

@@ -1,4 +1,4 @@
-//! The board that observes HPC jobs whose phases are predicted.
+//! What planners hear of HPC jobs, and the board that observes those whose phases are predicted.
 //!
 //! A phase that begins is reported when it begins, whatever is known of the future. For jobs whose
 //! phases are predicted the product decides what planners hear: the board of an agent
@@ -108,4 +108,34 @@ pub fn opens(h: usize, spec: &HpcSpec, rng: &mut Rng, alone: impl Fn(u64) -> (u6
         ..Declared::default()
     };
     Event::Opens(h as u64, declared)
+}
+
+/// What planners hear of the phases to come. `alone_ns` says what a phase takes alone, by its I/O
+/// time in the setup.
+impl HpcSpec {
+    /// When the job begins, and its first phase so many ns later; nothing if phases are predicted.
+    pub fn joins(&self, in_ns: u64, alone_ns: impl Fn(u64) -> u64) -> Option<HpcUpdate> {
+        let (io_ns, first_in_ns) = match self.knowledge {
+            Knowledge::Predicted { .. } => return None,
+            // What a profile would say, not what was drawn.
+            Knowledge::Declared => (self.io_ns, if self.io_first { 0 } else { self.compute_ns }),
+            Knowledge::True => (self.io_of(0), in_ns),
+        };
+        Some(HpcUpdate::Joins {
+            io_ns: alone_ns(io_ns),
+            compute_ns: self.compute_ns,
+            phases: self.phases,
+            allowance: self.allowance,
+            weight: self.processes,
+            first_in_ns,
+        })
+    }
+
+    /// When phase `begun` (from 0) is to begin in so many ns; nothing unless that is known.
+    pub fn expects(&self, begun: u32, in_ns: u64, alone_ns: impl Fn(u64) -> u64) -> Option<HpcUpdate> {
+        let (compute_ns, phases) = (self.compute_ns, self.phases - begun);
+        let io_ns = alone_ns(self.io_of(begun));
+        let is_known = self.knowledge == Knowledge::True;
+        is_known.then_some(HpcUpdate::Expects { in_ns, io_ns, compute_ns, phases })
+    }
 }

@@ -5,10 +5,10 @@
 //! Compute times between phases vary evenly by up to an error, or phases vary as in the traces of
 //! FTIO and Darshan. Of an earlier run nothing is known, or as many phases as counted here.
 
-use super::held_out::{CLUSTERS, all};
 use crate::colocate::knowledge::Knowledge;
 use crate::error::Result;
 use crate::estimate::Estimate;
+use crate::parallel::{in_parallel, threads};
 use crate::random::clusters::{Family, Made};
 use crate::random::rhythm::Rhythm;
 use crate::report::{Record, number};
@@ -20,27 +20,28 @@ const GAIN_PERCENT: f64 = 90.0;
 /// The error in percent at which the gain is judged.
 const JUDGED_PERCENT: u32 = 11;
 
-/// All results of a seed.
+/// All results of a seed, on so many clusters.
 ///
 /// # Errors
 /// If a run does not end.
-pub fn records(seed: u64) -> Result<Vec<Record>> {
+pub fn records(seed: u64, clusters: usize) -> Result<Vec<Record>> {
     let rhythms: Vec<Rhythm> = Rhythm::recorded()?.into_iter().map(|(_, rhythm)| rhythm).collect();
     let mut records = Vec::new();
     for (percent, earlier) in [(0, vec![0]), (JUDGED_PERCENT, vec![0, 24]), (30, vec![0])] {
         let family = Family { period_error: f64::from(percent) / 100.0, ..Family::new(seed, ALLOWANCE) };
-        records.extend(of(&family, &percent.to_string(), percent == JUDGED_PERCENT, &earlier)?);
+        records.extend(of(&family, &percent.to_string(), percent == JUDGED_PERCENT, &earlier, clusters)?);
     }
     let family = Family { rhythms, ..Family::new(seed, ALLOWANCE) };
-    records.extend(of(&family, "traces", false, &[0, 7])?);
+    records.extend(of(&family, "traces", false, &[0, 7], clusters)?);
     Ok(records)
 }
 
 /// With none and with some phases of an earlier run.
-fn of(family: &Family, name: &str, is_judged: bool, earlier: &[u32]) -> Result<Vec<Record>> {
+fn of(family: &Family, name: &str, is_judged: bool, earlier: &[u32], clusters: usize) -> Result<Vec<Record>> {
     let made = |knowledge, policy: &str| {
         let family = Family { knowledge, ..family.clone() };
-        all(CLUSTERS, |number| Made::of(&family.cluster(number, policy)))
+        let run = |number| Made::of(&family.cluster(number as u64, policy));
+        in_parallel(clusters, threads(None), run).into_iter().collect::<Result<Vec<_>>>()
     };
     let if_true = made(Knowledge::True, "forebay")?;
     let others = [("eley", made(Knowledge::True, "eley")?), ("naive-bb", made(Knowledge::True, "naive-bb")?)];

@@ -322,6 +322,8 @@ impl<'a> Colocation<'a> {
     fn observed(&mut self, now: Nanos, updates: Updates, queue: &mut EventQueue<Happening>) {
         updates.into_iter().for_each(|(h, update)| self.tell_hpc(now, h, update, queue));
         self.observer.arm(queue, Happening::ObserverWakes);
+        // A phase that the board does not report moves its bytes all the same.
+        self.set_paces(now);
     }
 
     /// The observer hears what was read beside phases since the last time.
