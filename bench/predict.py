@@ -8,7 +8,8 @@ period that the trace was made with, or the mean distance of the phases of a rec
 
 Traces: synthetic ones (periods of 2 to 300 s, duty cycles, jitter of 0 to 20 % of each interval,
 phases that vary, phases left out, small writes between), and the logs that come with PyPI's
-darshan, if they have at least five phases whose distances vary by less than a half.
+darshan and, with --ftio, the traces in FTIO's repository, if they have at least five phases whose
+distances vary by less than a half.
 """
 
 import argparse
@@ -59,8 +60,51 @@ def synthetic_traces(seeds):
         yield synthetic("20 s, small writes between", 20, 0.2, 0.2, noise=True, seed=seed)
 
 
-def recorded_traces():
-    """Darshan's sample logs with segments, reads and writes apart, where they are periodic."""
+def recorded_traces(clone):
+    """FTIO's own traces if there is a clone, and Darshan's sample logs, where they are periodic."""
+    for name, _, _, calls in [*(ftio_traces(clone) if clone else []), *darshan_traces()]:
+        phases = split(calls)
+        distances = [b[0] - a[0] for a, b in zip(phases, phases[1:])]
+        if len(phases) > FIRST and statistics.pstdev(distances) < 0.5 * statistics.fmean(distances):
+            yield name, statistics.fmean(distances), phases, calls
+        else:
+            print(f"left out: {name}: {len(phases)} phases, not periodic", file=sys.stderr)
+
+
+def ftio_traces(clone):
+    """The traces in FTIO's repository with calls, by names: TMIO's and GekkoFS's."""
+    from ftio.parse.msgpack_reader import convert_to_class
+
+    def of_ranks(groups):
+        calls = {"read": [], "write": []}
+        for group in groups:
+            for kind in calls:
+                bandwidth = group.get(f"{kind}_sync", {}).get("bandwidth", {})
+                columns = (bandwidth.get(key, []) for key in ("t_rank_s", "t_rank_e", "b_rank_avr"))
+                calls[kind] += [(start, end, rate * (end - start)) for start, end, rate in zip(*columns)]
+        return {kind: sorted(of_kind) for kind, of_kind in calls.items() if of_kind}
+
+    examples = clone / "examples"
+    lines = (examples / "tmio/JSONL/8.jsonl").read_text().splitlines()
+    for kind, calls in of_ranks(map(json.loads, lines)).items():
+        yield f"ftio-tmio-8-{kind}s", "examples/tmio/JSONL/8.jsonl", 8, calls
+    import msgpack
+
+    with (examples / "tmio/ior/parallel/384.msgpack").open("rb") as file:
+        objects = [object_ for object_ in msgpack.Unpacker(file) if object_ and "time" not in object_[0]]
+        groups = [group for object_ in objects for group in convert_to_class(object_, object_[0])]
+    for kind, calls in of_ranks(groups).items():
+        yield f"ftio-ior-384-{kind}s", "examples/tmio/ior/parallel/384.msgpack", 384, calls
+    calls, logs = [], sorted((examples / "API/gekkoFs/JSON").glob("*.json"))
+    for log in logs:
+        log = json.loads(log.read_text())
+        columns = (log[key] for key in ("start_t_micro", "end_t_micro", "avg_thruput_mib"))
+        calls += [(start / 1e6, end / 1e6, rate * (1 << 20) * (end - start) / 1e6) for start, end, rate in zip(*columns)]
+    yield "ftio-gekkofs-writes", "examples/API/gekkoFs/JSON", len(logs), sorted(calls)
+
+
+def darshan_traces():
+    """Darshan's sample logs with segments, reads and writes apart: name, source, processes and calls."""
     import darshan
 
     logs = pathlib.Path(darshan.__file__).parent / "examples"
@@ -75,13 +119,24 @@ def recorded_traces():
                 segments = record[f"{kind}_segments"]
                 segments = segments.to_dict("records") if hasattr(segments, "to_dict") else segments
                 calls += [(s["start_time"], s["end_time"], s["length"]) for s in segments]
-            calls.sort()
-            phases = split(calls)
-            distances = [b[0] - a[0] for a, b in zip(phases, phases[1:])]
-            if len(phases) > FIRST and statistics.pstdev(distances) < 0.5 * statistics.fmean(distances):
-                yield f"{path.name}, {kind}s", statistics.fmean(distances), phases, calls
-            else:
-                print(f"left out: {path.name}, {kind}s: {len(phases)} phases, not periodic", file=sys.stderr)
+            yield f"darshan-{path.stem}-{kind}s", path.name, report.metadata["job"]["nprocs"], sorted(calls)
+
+
+def write_logs(directory, traces):
+    """Writes the phases of each trace as darshan-dxt-parser would list them, one segment for each."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, source, processes, calls in traces:
+        phases = split(calls)
+        if len(phases) <= FIRST:
+            print(f"left out: {name}: {len(phases)} phases with pauses of a second", file=sys.stderr)
+            continue
+        kind = "read" if name.endswith("reads") else "write"
+        lines = [f"# Phases of {source} by bench/predict.py", "# darshan log version: 3.41", f"# nprocs: {processes}"]
+        lines.append("# Module Rank Wt/Rd Segment Offset Length Start(s) End(s)")
+        for number, (begin, end) in enumerate(phases):
+            moved = sum(bytes_ for start, _, bytes_ in calls if begin <= start <= end)
+            lines.append(f" X_POSIX 0 {kind} {number} 0 {moved:.0f} {begin:.4f} {end:.4f}")
+        (directory / f"{name}.txt").write_text("\n".join(lines) + "\n")
 
 
 def split(calls, gap=1.0):
@@ -179,11 +234,18 @@ def show(rows):
 def main():
     """Prints the table. Ends with 1 if FTIO is better on a trace, or a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("program", help="the example `predict` of forebay-policy")
+    parser.add_argument("program", nargs="?", help="the example `predict` of forebay-policy")
     parser.add_argument("--seeds", type=int, default=3, help="traces of each synthetic family")
     parser.add_argument("--json", type=pathlib.Path, help="also write the rows here")
+    parser.add_argument("--logs", type=pathlib.Path, help="only write the phases of recorded traces there, as logs")
+    parser.add_argument("--ftio", type=pathlib.Path, help="a clone of github.com/tuda-parallel/FTIO, for its traces")
     options = parser.parse_args()
-    rows = measure(options.program, [*synthetic_traces(options.seeds), *recorded_traces()])
+    if options.logs:
+        write_logs(options.logs, [*(ftio_traces(options.ftio) if options.ftio else []), *darshan_traces()])
+        return 0
+    if not options.program:
+        parser.error("the program is needed")
+    rows = measure(options.program, [*synthetic_traces(options.seeds), *recorded_traces(options.ftio)])
     worse = show(rows)
     jittered = [row["forebay"] for name, row in rows.items() if "jitter 20%" in name]
     cost_us = max(row["forebay_ns"] for row in rows.values()) / 1e3

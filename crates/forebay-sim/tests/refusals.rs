@@ -136,10 +136,13 @@ fn what_planners_know_is_one_of_three() {
     assert_eq!(refusal, "hpc[0].knowledge = \"guessed\": one of declared, predicted, true is needed");
     let refusal = run(dir.path(), &knows("true'\nearlier = '3")).expect_err("nothing is predicted");
     assert!(refusal.starts_with("hpc[0].earlier = \"3\": knowledge = \"predicted\" is needed"), "{refusal}");
-    let world = CLUSTER.replacen("'cluster'", "'world'", 1)
-        + "[[hpc]]\nname = 'x'\ncompute_s = 1\nio_s = 1\nknowledge = 'true'\n";
-    let refusal = run(dir.path(), &world).expect_err("only declared");
-    assert!(refusal.starts_with("hpc[0].knowledge = \"true\": declared is needed"), "{refusal}");
+    let world = |what: &str| {
+        let hpc = format!("[[hpc]]\nname = 'x'\ncompute_s = 1\nio_s = 1\nknowledge = '{what}'\n");
+        CLUSTER.replacen("'cluster'", "'world'", 1) + &hpc
+    };
+    run(dir.path(), &world("predicted'\nearlier = 3 #")).expect("it runs");
+    let refusal = run(dir.path(), &world("guessed")).expect_err("no such knowledge");
+    assert_eq!(refusal, "hpc[0].knowledge = \"guessed\": one of declared, predicted, true is needed");
 }
 
 /// A million jobs, a million seconds apart, start over 30,000 years.

@@ -176,6 +176,7 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Machines> {
         Scenario::World(setup) => {
             nodes = Some(setup.cluster.node_config());
             let mut machines = of_cluster(&setup.cluster);
+            machines.push(replayed(observer::PHASES, observer::board()));
             machines.extend(setup.buffers.as_ref().map(of_buffers).transpose()?.into_iter().flatten());
             for node in 0..setup.cluster.nodes {
                 let Some(memory) = setup.memory_of(node) else { break };

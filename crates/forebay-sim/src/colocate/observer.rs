@@ -1,4 +1,4 @@
-//! The board that observes HPC jobs whose phases are predicted.
+//! What planners hear of HPC jobs, and the board that observes those whose phases are predicted.
 //!
 //! A phase that begins is reported when it begins, whatever is known of the future. For jobs whose
 //! phases are predicted the product decides what planners hear: the board of an agent
@@ -26,8 +26,15 @@ pub const REPORT_NS: u64 = 1_000_000_000;
 /// The board repeats its report to other nodes after a third of it. Here it has no other nodes.
 const LEASE_NS: u64 = 3_600_000_000_000;
 
+/// Number of the first stream of random numbers of earlier runs; those of jobs have lower ones.
+pub const EARLIER: u64 = 1 << 32;
+
 /// The board of the jobs whose phases are predicted.
-pub struct Observer(Driver<Board>);
+pub struct Observer {
+    board: Driver<Board>,
+    /// Bytes that have been read from the file system, as the board was last told.
+    read_bytes: u64,
+}
 
 /// Reports to planners, each with the number of its job.
 pub type Updates = Vec<(usize, HpcUpdate)>;
@@ -35,22 +42,29 @@ pub type Updates = Vec<(usize, HpcUpdate)>;
 impl Observer {
     /// Nothing observed yet.
     pub fn new() -> Self {
-        Observer(Driver::new(PHASES, board()))
+        Observer { board: Driver::new(PHASES, board()), read_bytes: 0 }
     }
 
     /// The board hears of an event.
     pub fn tell(&mut self, now: Nanos, event: Event, record: &Record<'_>) -> Updates {
-        updates(self.0.tell(now, event, record))
+        updates(self.board.tell(now, event, record))
+    }
+
+    /// The board hears what was read beside phases since the last time, of all that ever was.
+    pub fn read(&mut self, now: Nanos, read_bytes: u64, record: &Record<'_>) -> Updates {
+        let bytes = read_bytes.saturating_sub(self.read_bytes);
+        self.read_bytes += bytes;
+        if bytes > 0 { self.tell(now, Event::Beside { bytes }, record) } else { Vec::new() }
     }
 
     /// As [`Driver::wake`].
     pub fn wake(&mut self, now: Nanos, record: &Record<'_>) -> Updates {
-        updates(self.0.wake(now, record))
+        updates(self.board.wake(now, record))
     }
 
     /// As [`Driver::arm`].
     pub fn arm<E>(&mut self, queue: &mut impl Agenda<E>, event: E) {
-        self.0.arm(queue, event);
+        self.board.arm(queue, event);
     }
 }
 
@@ -74,14 +88,15 @@ fn updates(actions: Vec<Action>) -> Updates {
 }
 
 /// Job `h` joins the board: each is of a user of its own. Of an earlier run, each phase took what
-/// it takes alone and moved `bytes_of` that.
-pub fn opens(h: usize, spec: &HpcSpec, rng: &mut Rng, bytes_of: impl Fn(u64) -> u64) -> Event {
+/// it takes `alone`, and moved as many bytes, by its I/O time in the setup.
+pub fn opens(h: usize, spec: &HpcSpec, rng: &mut Rng, alone: impl Fn(u64) -> (u64, u64)) -> Event {
     let count = if let Knowledge::Predicted { earlier } = spec.knowledge { earlier } else { 0 };
     let mut ended = Nanos(0);
     let mut earlier = |number: u32| {
-        let (start, io_ns) = (spec.arrivals.next(ended, number, spec.compute_ns, rng), spec.io_of(number));
-        ended = start + io_ns;
-        Burst { start_ns: start.0, end_ns: ended.0, bytes: bytes_of(io_ns) }
+        let start = spec.arrivals.next(ended, number, spec.compute_ns, rng);
+        let (alone_ns, bytes) = alone(spec.io_of(number));
+        ended = start + alone_ns;
+        Burst { start_ns: start.0, end_ns: ended.0, bytes }
     };
     let declared = Declared {
         name: spec.name.clone(),
@@ -93,4 +108,34 @@ pub fn opens(h: usize, spec: &HpcSpec, rng: &mut Rng, bytes_of: impl Fn(u64) -> 
         ..Declared::default()
     };
     Event::Opens(h as u64, declared)
+}
+
+/// What planners hear of the phases to come. `alone_ns` says what a phase takes alone, by its I/O
+/// time in the setup.
+impl HpcSpec {
+    /// When the job begins, and its first phase so many ns later; nothing if phases are predicted.
+    pub fn joins(&self, in_ns: u64, alone_ns: impl Fn(u64) -> u64) -> Option<HpcUpdate> {
+        let (io_ns, first_in_ns) = match self.knowledge {
+            Knowledge::Predicted { .. } => return None,
+            // What a profile would say, not what was drawn.
+            Knowledge::Declared => (self.io_ns, if self.io_first { 0 } else { self.compute_ns }),
+            Knowledge::True => (self.io_of(0), in_ns),
+        };
+        Some(HpcUpdate::Joins {
+            io_ns: alone_ns(io_ns),
+            compute_ns: self.compute_ns,
+            phases: self.phases,
+            allowance: self.allowance,
+            weight: self.processes,
+            first_in_ns,
+        })
+    }
+
+    /// When phase `begun` (from 0) is to begin in so many ns; nothing unless that is known.
+    pub fn expects(&self, begun: u32, in_ns: u64, alone_ns: impl Fn(u64) -> u64) -> Option<HpcUpdate> {
+        let (compute_ns, phases) = (self.compute_ns, self.phases - begun);
+        let io_ns = alone_ns(self.io_of(begun));
+        let is_known = self.knowledge == Knowledge::True;
+        is_known.then_some(HpcUpdate::Expects { in_ns, io_ns, compute_ns, phases })
+    }
 }

@@ -20,6 +20,7 @@ use forebay_model::profile::{Curve, Profile, Separable, Setting};
 use forebay_model::rng::Rng;
 use forebay_policy::planner::{Config, DirectStrain};
 
+use super::rhythm::Rhythm;
 use super::{between, by_order};
 use crate::colocate::knowledge::Knowledge;
 use crate::colocate::{Arrivals, FetchSpan, HpcSpec, JobSpec, Outcome, PhaseOutcome, Setup, simulate};
@@ -44,6 +45,8 @@ pub struct Family {
     pub bandwidth: String,
     /// Each compute time differs from the mean by up to this part, evenly: 0.11 for 11 %.
     pub period_error: f64,
+    /// Their phases vary as those of these recorded jobs instead, one after the other.
+    pub rhythms: Vec<Rhythm>,
     /// What planners know of phases.
     pub knowledge: Knowledge,
 }
@@ -56,7 +59,7 @@ impl Family {
     /// Clusters whose phases come as declared and share the file system fairly.
     pub fn new(seed: u64, allowance: f64) -> Self {
         let (bandwidth, knowledge) = ("fair-share".into(), Knowledge::default());
-        Family { seed, allowance, bandwidth, period_error: 0.0, knowledge }
+        Family { seed, allowance, bandwidth, period_error: 0.0, rhythms: Vec::new(), knowledge }
     }
 
     /// Cluster `number` under `policy`.
@@ -73,7 +76,15 @@ impl Family {
         let load = between(&mut rng, 0.1, 0.6);
         let parts: Vec<f64> = (0..1 + rng.below(4)).map(|_| between(&mut rng, 0.5, 1.5)).collect();
         let all: f64 = parts.iter().sum();
-        let hpc = (0..).zip(&parts).map(|(i, part)| self.hpc(&mut rng, i, load * part / all)).collect();
+        let hpc = |(i, part)| {
+            let mut spec = self.hpc(&mut rng, i, load * part / all);
+            if let Some(rhythm) = self.rhythms.get((number + i) as usize % self.rhythms.len().max(1)) {
+                (spec.phases, spec.arrivals) =
+                    (rhythm.phases(), rhythm.arrivals(spec.compute_ns, spec.io_ns));
+            }
+            spec
+        };
+        let hpc = (0..).zip(&parts).map(hpc).collect();
         let jobs: Vec<JobSpec> = (0..1 + rng.below(4)).map(|i| job(&mut rng, i)).collect();
         let two_waves: u64 = jobs.iter().map(|job| 2 * job.wave_bytes).sum();
         let ram_bytes = (two_waves as f64 * between(&mut rng, 1.0, 3.0)).ceil() as u64;

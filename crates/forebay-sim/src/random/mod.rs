@@ -6,6 +6,7 @@
 //! | module | what is random | what is compared |
 //! | --- | --- | --- |
 //! | [`clusters`] | HPC jobs beside Big Data jobs | planners |
+//! | [`rhythm`] | the same, with the rhythm of recorded jobs | planners |
 //! | [`steps`] | steps that jobs write to shared burst buffers | access policies |
 //! | [`allocations`] | the same, of jobs that request their nodes | allocation policies |
 //! | [`loads`] | memory that compute needs on a node | memory laws |
@@ -18,6 +19,7 @@ pub mod clusters;
 pub mod deadline_bound;
 pub mod loads;
 pub mod platforms;
+pub mod rhythm;
 pub mod ships;
 mod step_bound;
 pub mod steps;

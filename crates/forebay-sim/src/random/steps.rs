@@ -43,6 +43,8 @@ pub struct Family {
     pub seed: u64,
     /// When steps come.
     pub kind: Kind,
+    /// The load of steps that arrive, if it is not drawn.
+    pub load: Option<f64>,
 }
 
 fn ns(seconds: f64) -> u64 {
@@ -95,8 +97,9 @@ fn work_s(drawn: &[Drawn], nodes: u32) -> f64 {
     drawn.iter().map(|d| d.alone_s * d.on.len() as f64).sum::<f64>() / f64::from(nodes)
 }
 
-fn arrivals(rng: &mut Rng, nodes: u32) -> Vec<JobSpec> {
-    let load = 0.3 + 0.65 * rng.unit();
+fn arrivals(rng: &mut Rng, nodes: u32, load: Option<f64>) -> Vec<JobSpec> {
+    let drawn = 0.3 + 0.65 * rng.unit();
+    let load = load.unwrap_or(drawn);
     let count = 100 + rng.below(200);
     let drawn = draw(rng, nodes, count);
     let gap_s = work_s(&drawn, nodes) / load / count as f64;
@@ -128,7 +131,7 @@ impl Family {
         let mut rng = Rng::new(self.seed).fork(number);
         let nodes = 16 << rng.below(4);
         let jobs = match self.kind {
-            Kind::Arrivals => arrivals(&mut rng, nodes),
+            Kind::Arrivals => arrivals(&mut rng, nodes, self.load),
             Kind::Closed => closed(&mut rng, nodes),
             Kind::Batch => {
                 let count = 3 + rng.below(58);

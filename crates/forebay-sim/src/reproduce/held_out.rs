@@ -14,6 +14,7 @@ use crate::random::platforms;
 use crate::random::steps::{self, Kind};
 use crate::random::{bound, deadline_bound, loads, ships};
 use crate::report::{Record, Report, number};
+use crate::reproduce::prediction;
 
 /// Seed of the report.
 const SEED: u64 = 20_261_124;
@@ -21,6 +22,9 @@ const CLUSTERS: usize = 100;
 /// Above the best of the others is what takes so many times as long.
 const ABOVE: f64 = 1.005;
 const WORKLOADS: usize = 40;
+/// Parts of the nodes' time that steps need which arrive.
+const ACCESS_LOADS: [f64; 6] = [0.2, 0.4, 0.6, 0.8, 0.95, 0.98];
+const PREDICTED: usize = 50;
 const LOADS: usize = 20;
 const PLATFORMS: usize = 20;
 const SYSTEMS: usize = 200;
@@ -41,7 +45,7 @@ const ACCESS_PERCENT: f64 = -33.0;
 pub fn run(report: &mut Report) -> Result<()> {
     report.heading(2, "Held-out random systems");
     report.text(&format!(
-        "{CLUSTERS} clusters (at 5, 15 and 30 %), {WORKLOADS} workloads of each kind, {LOADS} loads, {PLATFORMS} platforms and {SYSTEMS} systems whose servers run tasks, of seed {SEED}, on which no constant was chosen; \
+        "{CLUSTERS} clusters (at 5, 15 and 30 %), {PREDICTED} with predicted phases (at 5 %), {WORKLOADS} workloads of each kind, {LOADS} loads, {PLATFORMS} platforms and {SYSTEMS} systems whose servers run tasks, of seed {SEED}, on which no constant was chosen; \
          `forebay sim random` runs more of them. Changes are geometric means of ratios."
     ));
     report.records(study(SEED)?);
@@ -54,6 +58,7 @@ pub fn run(report: &mut Report) -> Result<()> {
 /// If a run does not end.
 pub fn study(seed: u64) -> Result<Vec<Record>> {
     let mut records = planners(seed)?;
+    records.extend(prediction::records(seed, PREDICTED)?);
     records.extend(access(seed)?);
     records.push(memory(seed)?);
     records.extend(waste(seed)?);
@@ -184,7 +189,7 @@ fn above(ours: &[steps::Made], base: &[steps::Made], of: fn(&steps::Made) -> f64
 fn access(seed: u64) -> Result<Vec<Record>> {
     let mut records = Vec::new();
     for (kind, name) in [(Kind::Arrivals, "arrivals"), (Kind::Closed, "closed"), (Kind::Batch, "batch")] {
-        let family = steps::Family { seed, kind };
+        let family = steps::Family { seed, kind, load: None };
         let made = |policy: &str| all(WORKLOADS, |number| family.run(number, policy));
         let none = all(WORKLOADS, |number| family.run_bounded(number, "none"))?;
         let (sjf, ours) = (made("sa-sjf")?, made("coflow")?);
@@ -215,6 +220,21 @@ fn access(seed: u64) -> Result<Vec<Record>> {
         }
         let sjf = change(&sjf, &none);
         records.push(Record::reported(id("sa-sjf"), sjf.mean, unit).over(&sjf));
+    }
+    for load in ACCESS_LOADS {
+        let family = steps::Family { seed, kind: Kind::Arrivals, load: Some(load) };
+        let made = |policy: &str| all(WORKLOADS, |number| family.run(number, policy));
+        let none = made("none")?;
+        for policy in ["coflow", "sa-sjf"] {
+            let ours = made(policy)?;
+            let (id, change) = (format!("held-out/access/load-{load}/{policy}"), change(&ours, &none));
+            let slowdown = change_of(&ours, &none, |made| made.slowdown);
+            let record = match policy {
+                "coflow" => lower(id, &change, "% sum of I/O times against none"),
+                _ => Record::reported(id, change.mean, "% sum of I/O times against none").over(&change),
+            };
+            records.push(record.note(format!("slowdown {} %", number(slowdown.mean))));
+        }
     }
     Ok(records)
 }

@@ -12,6 +12,7 @@ pub mod eley;
 pub mod fitted;
 pub mod held_out;
 mod io_sets;
+mod prediction;
 pub mod printed;
 pub mod tls;
 mod vas;

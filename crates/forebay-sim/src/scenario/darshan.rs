@@ -57,13 +57,30 @@ impl Job {
         })
     }
 
+    /// The job of the log at `path`, with all it reads and writes.
+    ///
+    /// # Errors
+    /// It is no log, or has no phases.
+    pub fn of_file(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(Error::io("read the log", path))?;
+        parse(path, BufReader::new(file), &Wanted::ALL)
+    }
+
+    /// The same of a text, which `name` names in errors.
+    ///
+    /// # Errors
+    /// It is no log, or has no phases.
+    pub fn of_text(name: &str, text: &str) -> Result<Self> {
+        parse(Path::new(name), text.as_bytes(), &Wanted::ALL)
+    }
+
     /// Mean bytes of a phase.
     pub fn mean_bytes(&self) -> f64 {
         self.phases.iter().map(|phase| phase.bytes).sum::<f64>() / self.phases.len() as f64
     }
 
     /// Compute before each phase, in ns.
-    fn compute_ns(&self) -> Vec<u64> {
+    pub fn compute_ns(&self) -> Vec<u64> {
         let ends_s = [0.0].into_iter().chain(self.phases.iter().map(|phase| phase.end_s));
         self.phases.iter().zip(ends_s).map(|(phase, end_s)| ns((phase.begin_s - end_s).max(0.0))).collect()
     }
@@ -142,8 +159,7 @@ type Line<T> = std::result::Result<T, String>;
 /// moved.
 pub fn segments(path: &Path) -> Result<Vec<Interval>> {
     let file = File::open(path).map_err(Error::io("read the log", path))?;
-    let wanted = Wanted { mount: None, moved: Moved::All, gap_s: GAP_S };
-    let reader = read(path, BufReader::new(file), &wanted)?;
+    let reader = read(path, BufReader::new(file), &Wanted::ALL)?;
     let mut segments = reader.modules.into_iter().map(|module| module.segments).find(|s| !s.is_empty());
     let Some(segments) = &mut segments else {
         let why = "it lists no reads and writes: run the job with DXT_ENABLE_IO_TRACE=1, and give the output of \
@@ -191,6 +207,8 @@ fn read<'a>(path: &Path, text: impl BufRead, wanted: &'a Wanted) -> Result<Reade
 }
 
 impl Wanted {
+    const ALL: Self = Wanted { mount: None, moved: Moved::All, gap_s: GAP_S };
+
     fn nothing(&self) -> String {
         let what = if self.moved == Moved::All { "read or write" } else { "write" };
         let place =

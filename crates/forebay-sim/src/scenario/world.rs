@@ -44,11 +44,6 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
         if spec.processes > MAX_PROCESSES {
             return Err(s.error("processes", format!("at most {MAX_PROCESSES} are allowed")));
         }
-        if !spec.knowledge.is_default() {
-            return Err(
-                s.error("knowledge", "declared is needed; scenarios of kind colocation have the others")
-            );
-        }
         setup.hpc.push(spec);
     }
     let (of_nodes, faults) = root.list("fault")?.into_iter().partition::<Vec<_>, _>(|s| s.has("node"));

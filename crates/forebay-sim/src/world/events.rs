@@ -9,6 +9,7 @@ use super::{Happening, Setup, Together};
 use crate::burst::Burst;
 use crate::cluster::Cluster;
 use crate::colocate::PhaseOutcome;
+use crate::colocate::observer::Observer;
 use crate::driver::Record;
 use crate::error::{Error, Result};
 use crate::event_loop::{Limits, RunStats, Stop, World, run};
@@ -48,6 +49,7 @@ impl<'a> Together<'a> {
             cluster: Cluster::new(&setup.cluster, record),
             buffers: setup.buffers.as_ref().map(|buffers| Burst::new(buffers, record)).transpose()?,
             hpc: (0..setup.hpc.len()).map(|h| Hpc::new(setup, h)).collect(),
+            observer: Observer::new(),
             memory: Self::memories(setup)?,
             reported: Vec::new(),
             phase_bytes: 0,
@@ -116,6 +118,11 @@ impl World for Together<'_> {
             Happening::HpcStarts(h) => self.hpc_starts(now, h, queue),
             Happening::PhaseBegins(h) => self.phase_begins(now, h, queue),
             Happening::Piece(h) => self.piece_there(now, h, queue),
+            Happening::PhaseReports(h, number) => self.phase_reports(now, h, number, queue),
+            Happening::ObserverWakes => {
+                let updates = self.observer.wake(now, self.record);
+                self.observed(now, updates, queue);
+            }
             Happening::MemoryStep => self.memory_steps(now, queue),
             Happening::NodeFails(fault) => self.node_fails(now, fault, queue),
             Happening::NodeReturns(node) => self.node_returns(now, node, queue),

@@ -7,9 +7,11 @@
 use forebay_model::rng::Rng;
 use forebay_policy::drain;
 use forebay_policy::machine::Nanos;
+use forebay_policy::phases;
 use forebay_policy::stage::event::{Event, HpcUpdate};
 
 use super::{Happening, Setup, Together};
+use crate::colocate::observer::{EARLIER, REPORT_NS, Updates, opens};
 use crate::colocate::{HpcOutcome, HpcSpec, PhaseOutcome};
 use crate::queue::EventQueue;
 
@@ -61,6 +63,37 @@ impl Together<'_> {
         self.cluster.tell(now, Event::Hpc { hpc: h as u32, update }, queue);
     }
 
+    /// The observer hears of an event, and the machine what it makes of that.
+    fn observe(&mut self, now: Nanos, event: phases::Event, queue: &mut EventQueue<Happening>) {
+        let updates = self.observer.tell(now, event, self.record);
+        self.observed(now, updates, queue);
+    }
+
+    pub fn observed(&mut self, now: Nanos, updates: Updates, queue: &mut EventQueue<Happening>) {
+        updates.into_iter().for_each(|(h, update)| self.tell_hpc(now, h, update, queue));
+        self.observer.arm(queue, Happening::ObserverWakes);
+    }
+
+    /// The observer hears what nodes have read beside phases since the last time.
+    fn report_read(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
+        let updates = self.observer.read(now, self.cluster.read_bytes(), self.record);
+        self.observed(now, updates, queue);
+    }
+
+    /// The observer hears how much of the phase of job `h` servers have.
+    fn report_phase(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
+        let Some(bytes) = self.hpc[h].phase.as_ref().map(|phase| phase.there) else { return };
+        self.report_read(now, queue);
+        self.observe(now, phases::Event::Progress { job: h as u64, bytes }, queue);
+    }
+
+    pub fn phase_reports(&mut self, now: Nanos, h: usize, number: u32, queue: &mut EventQueue<Happening>) {
+        if self.hpc[h].begun == number && self.hpc[h].phase.is_some() {
+            self.report_phase(now, h, queue);
+            queue.after(REPORT_NS, Happening::PhaseReports(h, number));
+        }
+    }
+
     /// The drain hears whether any phase is under way.
     fn hold_drain(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
         let on = self.hpc.iter().any(|hpc| hpc.phase.is_some());
@@ -72,23 +105,22 @@ impl Together<'_> {
     pub fn hpc_starts(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
         let spec = &self.setup.hpc[h];
         let first = spec.arrivals.first(now, spec.io_first, spec.compute_ns, &mut self.hpc[h].rng);
-        let joins = HpcUpdate::Joins {
-            io_ns: self.alone_ns(spec, self.setup.phase_bytes(spec.io_ns)),
-            compute_ns: spec.compute_ns,
-            phases: spec.phases,
-            allowance: spec.allowance,
-            weight: spec.processes,
-            first_in_ns: if spec.io_first { 0 } else { spec.compute_ns },
+        let alone = |io_ns: u64| {
+            let bytes = self.setup.phase_bytes(io_ns);
+            (self.alone_ns(spec, bytes), bytes)
         };
+        let joins = spec.joins(first.saturating_since(now), |io_ns| alone(io_ns).0);
+        let mut rng = Rng::new(self.setup.seed).fork(DRAWS + EARLIER + h as u64);
+        let opens = joins.is_none().then(|| opens(h, spec, &mut rng, alone));
         queue.at(first, Happening::PhaseBegins(h));
         self.cluster.others_busy += spec.busy();
-        self.tell_hpc(now, h, joins, queue);
+        joins.into_iter().for_each(|joins| self.tell_hpc(now, h, joins, queue));
+        opens.into_iter().for_each(|opens| self.observe(now, opens, queue));
     }
 
     pub fn phase_begins(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
         let spec = &self.setup.hpc[h];
-        let io_ns = spec.arrivals.io_ns(self.hpc[h].begun).unwrap_or(spec.io_ns);
-        let bytes = self.setup.phase_bytes(io_ns);
+        let bytes = self.setup.phase_bytes(spec.io_of(self.hpc[h].begun));
         let alone_ns = self.alone_ns(spec, bytes);
         let deadline_ns = (now + (alone_ns as f64 * (1.0 + spec.allowance)) as u64).0;
         let outcome = PhaseOutcome { begin_ns: now.0, end_ns: now.0, alone_ns, deadline_ns };
@@ -96,8 +128,14 @@ impl Together<'_> {
         let server = h as u64;
         self.hpc[h].begun += 1;
         self.hpc[h].phase = Some(Phase { outcome, bytes, sent: 0, there: 0, server });
-        let update = HpcUpdate::PhaseBegins { alone_ns };
-        self.tell_hpc(now, h, update, queue);
+        if spec.knowledge.is_predicted() {
+            self.report_read(now, queue);
+            let begins = phases::Event::Begins { job: h as u64, bytes, deadline_ns: 0 };
+            self.observe(now, begins, queue);
+            queue.after(REPORT_NS, Happening::PhaseReports(h, self.hpc[h].begun));
+        } else {
+            self.tell_hpc(now, h, HpcUpdate::PhaseBegins { alone_ns }, queue);
+        }
         self.hold_drain(now, queue);
         for _ in 0..spec.processes {
             if !self.send_piece(now, h, queue) {
@@ -135,19 +173,32 @@ impl Together<'_> {
     }
 
     fn phase_ends(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
+        let is_predicted = self.setup.hpc[h].knowledge.is_predicted();
+        if is_predicted {
+            self.report_phase(now, h, queue);
+        }
         let Some(Phase { mut outcome, .. }) = self.hpc[h].phase.take() else { return };
         outcome.end_ns = now.0;
         self.hpc[h].done.phases.push(outcome);
         self.note_phase(now, h, &outcome);
-        self.tell_hpc(now, h, HpcUpdate::PhaseEnds, queue);
+        match is_predicted {
+            true => self.observe(now, phases::Event::Ends(h as u64), queue),
+            false => self.tell_hpc(now, h, HpcUpdate::PhaseEnds, queue),
+        }
         self.hold_drain(now, queue);
         let (spec, hpc) = (&self.setup.hpc[h], &mut self.hpc[h]);
         if hpc.begun < spec.phases {
             let at = spec.arrivals.next(now, hpc.begun, spec.compute_ns, &mut hpc.rng);
             queue.at(at, Happening::PhaseBegins(h));
+            let alone_ns = |io_ns| self.alone_ns(spec, self.setup.phase_bytes(io_ns));
+            let expects = spec.expects(self.hpc[h].begun, at.saturating_since(now), alone_ns);
+            expects.into_iter().for_each(|expects| self.tell_hpc(now, h, expects, queue));
         } else {
             self.cluster.others_busy -= spec.busy();
-            self.tell_hpc(now, h, HpcUpdate::Leaves, queue);
+            match is_predicted {
+                true => self.observe(now, phases::Event::Closes(h as u64), queue),
+                false => self.tell_hpc(now, h, HpcUpdate::Leaves, queue),
+            }
         }
     }
 }

@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::burst::Burst;
 use crate::cluster::Cluster;
 use crate::colocate::HpcSpec;
+use crate::colocate::observer::Observer;
 use crate::driver::Record;
 use crate::memory::Node;
 use crate::{burst, cluster, memory as laws};
@@ -107,6 +108,7 @@ pub(crate) struct Together<'a> {
     pub cluster: Cluster<'a>,
     pub buffers: Option<Burst<'a>>,
     pub hpc: Vec<Hpc>,
+    pub observer: Observer,
     /// Memory of the nodes, if it changes.
     pub memory: Vec<Node>,
     /// What the stage machine has heard of the capacity of each of their tiers.
@@ -124,6 +126,9 @@ pub(crate) enum Happening {
     PhaseBegins(usize),
     /// Servers have a piece of the phase of this HPC job.
     Piece(usize),
+    /// The phase of this number (from 1) reports its progress.
+    PhaseReports(usize, u32),
+    ObserverWakes,
     /// Memory changes on all nodes.
     MemoryStep,
     NodeFails(NodeFault),

@@ -17,6 +17,9 @@ pub struct AccessArgs {
     /// When steps arrive
     #[arg(long, value_enum, default_value = "arrivals")]
     kind: Kind,
+    /// With `arrivals`: part of the nodes' time that the steps need, 0.3 to 0.95 at random by default
+    #[arg(long, value_parser = load)]
+    load: Option<f64>,
     /// The policy that the others are compared with
     #[arg(long, default_value = "none")]
     against: String,
@@ -46,8 +49,13 @@ pub const ROW_COLUMNS: [&str; 5] = ["number", "policy", "steps", "sum_s", "longe
 /// Sums that differ by less than this part are equal: events have whole nanoseconds.
 const EQUAL: f64 = 1e-6;
 
+fn load(text: &str) -> std::result::Result<f64, String> {
+    let load = text.parse().ok().filter(|load| (0.01..=2.0).contains(load));
+    load.ok_or_else(|| "from 0.01 to 2".into())
+}
+
 pub fn access(args: &AccessArgs, out: &mut Output<'_>) -> Result<()> {
-    let family = Family { seed: args.systems.seed, kind: args.kind };
+    let family = Family { seed: args.systems.seed, kind: args.kind, load: args.load };
     let known: Vec<&str> = access::POLICIES.iter().map(|p| p.0).collect();
     let policies = args.systems.policies(&known)?;
     let names: Vec<String> = policies.into_iter().filter(|name| *name != args.against).collect();

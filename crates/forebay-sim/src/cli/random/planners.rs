@@ -1,5 +1,7 @@
 //! Planners on random clusters: one against each of the others.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use forebay_policy::phases::EARLIER_MAX;
 use forebay_policy::planner;
@@ -10,6 +12,7 @@ use crate::colocate::knowledge::Knowledge;
 use crate::error::Result;
 use crate::estimate::Estimate;
 use crate::random::clusters::{Against, Family, Made, best, equal_shares_s};
+use crate::random::rhythm::Rhythm;
 use crate::random::{bound, deadline_bound};
 
 /// Options of `random planners`.
@@ -29,6 +32,9 @@ pub struct PlannersArgs {
     /// Each compute time between phases differs from its mean by up to this part, in percent
     #[arg(long, default_value_t = 0.0, value_parser = share)]
     period_error: f64,
+    /// Phases vary as in these logs of Darshan (text), job after job in the next one
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "period_error")]
+    logs: Vec<PathBuf>,
     /// What planners know of coming phases: the means as declared, what is predicted from earlier
     /// ones, or when the next begins; but for `declared`, also how that compares with `true`
     #[arg(long, default_value = "declared", value_parser = knowledge)]
@@ -59,7 +65,13 @@ const COLUMNS: [&str; 18] = [
     "in_time_reached_percent",
 ];
 /// How that compares with true knowledge.
-const TRUE_COLUMNS: [&str; 3] = ["true_change_percent", "of_true_percent", "kept_of_true_percent"];
+const TRUE_COLUMNS: [&str; 5] = [
+    "true_change_percent",
+    "of_true_percent",
+    "against_true_percent",
+    "gain_of_true_percent",
+    "kept_of_true_percent",
+];
 /// The row of the best of the others.
 const BEST: &str = "best-in-time";
 const ROW_COLUMNS: [&str; 7] =
@@ -86,7 +98,7 @@ pub fn planners(args: &PlannersArgs, out: &mut Output<'_>) -> Result<()> {
     let names: Vec<&str> = planner::POLICIES.iter().map(|p| p.0).collect();
     let policies = args.systems.policies(&names)?;
     let others: Vec<String> = policies.into_iter().filter(|name| *name != args.policy).collect();
-    let family = family(args);
+    let family = family(args)?;
     // The policy in question comes first.
     let of = |number: u64| -> Result<Cluster> {
         let made_by = |family: &Family| {
@@ -109,7 +121,7 @@ impl PlannersArgs {
     /// Whether planners expect phases otherwise than they come.
     fn is_uncertain(&self) -> bool {
         match self.knowledge {
-            Knowledge::Declared => self.period_error > 0.0,
+            Knowledge::Declared => self.period_error > 0.0 || !self.logs.is_empty(),
             Knowledge::Predicted { .. } => true,
             Knowledge::True => false,
         }
@@ -195,11 +207,13 @@ fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &m
         let change = against.change_percent().mean;
         rows.push([row(other, o + 1, cells(&against)), bounds, if_true(o + 1, Some(change))].concat());
         worst.extend(against.slower_for_nothing.first().and(against.worst_for_nothing).map(|(_, number)| {
-            let PlannersArgs { policy, allowance_percent, bandwidth, period_error, knowledge, earlier, systems } = args;
+            let PlannersArgs { policy, allowance_percent, bandwidth, period_error, knowledge, earlier, systems, logs } = args;
             let seed = systems.seed;
+            let known = format!(" --knowledge {} --earlier {earlier}", knowledge.name());
             let phases = match (*period_error > 0.0, knowledge.is_default()) {
+                _ if !logs.is_empty() => format!(" --logs {}{known}", text_of(logs)),
                 (false, true) => String::new(),
-                _ => format!(" --period-error {period_error} --knowledge {} --earlier {earlier}", knowledge.name()),
+                _ => format!(" --period-error {period_error}{known}"),
             };
             format!(
                 "worst against {other} without fewer missed deadlines: forebay sim random planners --policy {policy} --policies {other} --seed {seed} --allowance-percent {allowance_percent} --bandwidth {bandwidth}{phases} --first {number} --count 1"
@@ -242,7 +256,7 @@ fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &m
     if args.is_uncertain() {
         say(
             out,
-            "true_change_percent: the change if both know when phases begin; of_true_percent: the change in percent of that; kept_of_true_percent: deadlines kept, in percent of those that the same policy keeps then",
+            "true_change_percent: the change if both know when phases begin; of_true_percent: the change in percent of that; against_true_percent, gain_of_true_percent: the same if only the other planner has true knowledge; kept_of_true_percent: deadlines kept, in percent of those that the same policy keeps then",
         )?;
     }
     say(out, TEST)?;
@@ -251,19 +265,28 @@ fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &m
 
 /// What policy `of` makes with true knowledge, against which `change` is that of the policy in
 /// question.
-fn true_cells(clusters: &[Cluster], of: usize, change: Option<f64>) -> [String; 3] {
+fn true_cells(clusters: &[Cluster], of: usize, change: Option<f64>) -> [String; 5] {
     let kept = |made: &dyn Fn(&Cluster) -> &Made| -> usize {
         clusters.iter().map(made).map(|made| made.phases - made.missed).sum()
     };
     let kept = 100.0 * kept(&|c| &c.made[of]) as f64 / kept(&|c| &c.made_if_true[of]) as f64;
-    let mut against = Against::default();
-    clusters.iter().for_each(|c| against.add(c.number, &c.made_if_true[0], &c.made_if_true[of]));
-    let if_true = against.change_percent().mean;
-    let [if_true, share] = match change {
-        Some(change) => [format!("{if_true:.2}"), format!("{:.1}", 100.0 * change / if_true)],
-        None => ["-".into(), "-".into()],
+    let against_true = |ours: &dyn Fn(&Cluster) -> &Made| {
+        let mut against = Against::default();
+        clusters.iter().for_each(|c| against.add(c.number, ours(c), &c.made_if_true[of]));
+        against.change_percent().mean
     };
-    [if_true, share, format!("{kept:.2}")]
+    let [if_true, own] = [against_true(&|c| &c.made_if_true[0]), against_true(&|c| &c.made[0])];
+    let share = |change: f64| format!("{:.1}", 100.0 * change / if_true);
+    let [change, of_true, own, gain] = match change {
+        Some(change) => [format!("{if_true:.2}"), share(change), format!("{own:.2}"), share(own)],
+        None => [(); 4].map(|()| "-".into()),
+    };
+    [change, of_true, own, gain, format!("{kept:.2}")]
+}
+
+/// Names of files, as on a command line.
+fn text_of(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ")
 }
 
 /// The middle columns of a policy's row.
@@ -283,12 +306,13 @@ fn cells(against: &Against) -> Vec<String> {
     cells
 }
 
-fn family(args: &PlannersArgs) -> Family {
-    Family {
+fn family(args: &PlannersArgs) -> Result<Family> {
+    Ok(Family {
         seed: args.systems.seed,
         allowance: args.allowance_percent / 100.0,
         bandwidth: args.bandwidth.clone(),
         period_error: args.period_error / 100.0,
+        rhythms: args.logs.iter().map(|path| Rhythm::read(path)).collect::<Result<_>>()?,
         knowledge: args.knowledge.with_earlier(args.earlier),
-    }
+    })
 }

@@ -76,6 +76,8 @@ pub(super) struct Tier {
     pub asked: u64,
     /// and the bytes that came for them.
     pub prefetched_bytes: u64,
+    /// Bytes of all pages that have come, from servers.
+    pub read_bytes: u64,
     pub activity: Activity,
 }
 
@@ -122,6 +124,7 @@ impl Tier {
             rooms: None,
             asked: 0,
             prefetched_bytes: 0,
+            read_bytes: 0,
             activity: Activity::default(),
         }
     }
@@ -295,6 +298,7 @@ impl Cluster<'_> {
         let reader = std::mem::take(reader);
         fetch.state = State::There;
         let (urgency, waiting) = (fetch.urgency, std::mem::take(&mut fetch.waiting));
+        self.tier.read_bytes += end - start;
         self.tier.activity.came(Fetched {
             node: node as u32,
             is_planned: urgency >= Urgency::Plan,

@@ -174,6 +174,11 @@ impl<'a> Cluster<'a> {
         })
     }
 
+    /// Bytes that nodes have read from servers into their tiers.
+    pub fn read_bytes(&self) -> u64 {
+        self.tier.read_bytes
+    }
+
     /// The machine hears of something.
     pub fn tell(&mut self, now: Nanos, event: Event, queue: &mut impl Agenda<Happening>) {
         let actions = self.stages.tell(now, event, self.record);

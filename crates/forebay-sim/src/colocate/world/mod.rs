@@ -17,8 +17,7 @@ use serde::Serialize;
 
 use super::outcome::{DownSpan, HpcOutcome, JobOutcome, Outcome, PhaseOutcome, Unfinished, WaveOutcome};
 use super::{HpcSpec, JobSpec, NodeFault, Setup};
-use crate::colocate::knowledge::Knowledge;
-use crate::colocate::observer::{Observer, REPORT_NS, Updates, opens};
+use crate::colocate::observer::{EARLIER, Observer, REPORT_NS, Updates, opens};
 use crate::driver::{Driver, Record};
 use crate::error::{Error, Result};
 use crate::event_loop::{Limits, RunStats, Stop, World, run};
@@ -31,8 +30,6 @@ use tier::{Of, Tier, fetched};
 const STAGE: u32 = 0;
 /// Where tasks run: not on the nodes of the tier.
 const HOST: &str = "compute";
-/// Number of the first stream of random numbers of earlier runs; those of jobs have lower ones.
-const EARLIER: u64 = 1 << 32;
 
 /// What happens by itself.
 #[derive(Clone, Copy, Debug)]
@@ -104,8 +101,6 @@ pub(super) struct Colocation<'a> {
     stages: Driver<Stages>,
     divider: Driver<Divider>,
     observer: Observer,
-    /// Bytes that have been read from the file system, as the observer was last told.
-    beside_bytes: f64,
     pub flows: Paces,
     pub hpc: Vec<Hpc>,
     pub jobs: Vec<Job>,
@@ -201,7 +196,6 @@ impl<'a> Colocation<'a> {
             stages,
             divider,
             observer: Observer::new(),
-            beside_bytes: 0.0,
             flows: Paces::new(),
             hpc: setup.hpc.iter().enumerate().map(hpc).collect(),
             jobs: setup.jobs.iter().map(job).collect(),
@@ -311,25 +305,12 @@ impl<'a> Colocation<'a> {
         let first = hpc.spec.arrivals.first(now, io_first, compute_ns, &mut hpc.rng);
         queue.at(first, Happening::PhaseBegins(h));
         let spec = &self.hpc[h].spec;
-        let (io_ns, first_in_ns) = match spec.knowledge {
-            Knowledge::Predicted { .. } => {
-                let mut rng = Rng::new(self.setup.seed).fork(EARLIER + h as u64);
-                let opens = opens(h, spec, &mut rng, |io_ns| self.phase_bytes(io_ns));
-                return self.observe(now, opens, queue);
-            }
-            // What a profile would say, not what was drawn.
-            Knowledge::Declared => (spec.io_ns, if spec.io_first { 0 } else { spec.compute_ns }),
-            Knowledge::True => (spec.io_of(0), first.saturating_since(now)),
-        };
-        let joins = HpcUpdate::Joins {
-            io_ns,
-            compute_ns: spec.compute_ns,
-            phases: spec.phases,
-            allowance: spec.allowance,
-            weight: spec.processes,
-            first_in_ns,
-        };
-        self.tell_hpc(now, h, joins, queue);
+        if let Some(joins) = spec.joins(first.saturating_since(now), |io_ns| io_ns) {
+            return self.tell_hpc(now, h, joins, queue);
+        }
+        let mut rng = Rng::new(self.setup.seed).fork(EARLIER + h as u64);
+        let opens = opens(h, spec, &mut rng, |io_ns| (io_ns, self.phase_bytes(io_ns)));
+        self.observe(now, opens, queue);
     }
 
     /// The observer hears of an event, and the machine what it makes of that.
@@ -341,15 +322,14 @@ impl<'a> Colocation<'a> {
     fn observed(&mut self, now: Nanos, updates: Updates, queue: &mut EventQueue<Happening>) {
         updates.into_iter().for_each(|(h, update)| self.tell_hpc(now, h, update, queue));
         self.observer.arm(queue, Happening::ObserverWakes);
+        // A phase that the board does not report moves its bytes all the same.
+        self.set_paces(now);
     }
 
     /// The observer hears what was read beside phases since the last time.
     fn report_read(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
-        let bytes = (self.read_bytes(now) - self.beside_bytes) as u64;
-        self.beside_bytes += bytes as f64;
-        if bytes > 0 {
-            self.observe(now, phases::Event::Beside { bytes }, queue);
-        }
+        let updates = self.observer.read(now, self.read_bytes(now) as u64, self.record);
+        self.observed(now, updates, queue);
     }
 
     /// The observer hears how far the phase of job `h` is, of which so much I/O time alone is left.
@@ -396,8 +376,8 @@ impl<'a> Colocation<'a> {
     }
 
     fn phase_ends(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
-        let knowledge = self.hpc[h].spec.knowledge;
-        if knowledge.is_predicted() {
+        let is_predicted = self.hpc[h].spec.knowledge.is_predicted();
+        if is_predicted {
             self.report_phase(now, h, 0.0, queue);
         }
         let Some(mut phase) = self.hpc[h].phase.take() else { return };
@@ -406,23 +386,20 @@ impl<'a> Colocation<'a> {
         let note = Note::Phase { late: phase.missed(), slowdown: phase.slowdown() };
         self.record.note(now, &format!("hpc/{h}"), &note);
         self.divide(now, bandwidth::Event::PhaseEnds { hpc: h as u32 }, queue);
-        match knowledge {
-            Knowledge::Predicted { .. } => self.observe(now, phases::Event::Ends(h as u64), queue),
-            _ => self.tell_hpc(now, h, HpcUpdate::PhaseEnds, queue),
+        match is_predicted {
+            true => self.observe(now, phases::Event::Ends(h as u64), queue),
+            false => self.tell_hpc(now, h, HpcUpdate::PhaseEnds, queue),
         }
         let hpc = &mut self.hpc[h];
-        let phases = hpc.spec.phases - hpc.begun;
-        if phases == 0 {
-            return match knowledge {
-                Knowledge::Predicted { .. } => self.observe(now, phases::Event::Closes(h as u64), queue),
-                _ => self.tell_hpc(now, h, HpcUpdate::Leaves, queue),
+        if hpc.begun == hpc.spec.phases {
+            return match is_predicted {
+                true => self.observe(now, phases::Event::Closes(h as u64), queue),
+                false => self.tell_hpc(now, h, HpcUpdate::Leaves, queue),
             };
         }
         let at = hpc.spec.arrivals.next(now, hpc.begun, hpc.spec.compute_ns, &mut hpc.rng);
         queue.at(at, Happening::PhaseBegins(h));
-        if knowledge == Knowledge::True {
-            let (in_ns, io_ns) = (at.saturating_since(now), hpc.spec.io_of(hpc.begun));
-            let expects = HpcUpdate::Expects { in_ns, io_ns, compute_ns: hpc.spec.compute_ns, phases };
+        if let Some(expects) = hpc.spec.expects(hpc.begun, at.saturating_since(now), |io_ns| io_ns) {
             self.tell_hpc(now, h, expects, queue);
         }
     }
