@@ -1,4 +1,4 @@
-"""Measures Spark on the storage servers of a parallel file system, in the lab, beside the same jobs on compute nodes.
+"""Measures Spark and MapReduce on the storage servers of a parallel file system, in the lab, beside the same jobs on compute nodes.
 
     python3 python/shipping [--quick] [--way NAME ...] [--workload NAME ...] [--client fio|btio] [--repeats N] [--rate MB/S]
 
@@ -33,7 +33,7 @@ GENERATOR = "tpchgen-cli==4.0.0"
 def arguments():
     parser = argparse.ArgumentParser(prog="python3 python/shipping", description="Spark on storage servers, in the lab.")
     parser.add_argument("--way", action="append", choices=list(experiment.WAYS), default=[], help="how tasks run; several times for several [default: all]")
-    parser.add_argument("--workload", action="append", choices=list(experiment.WORKLOADS), default=[], help="the Spark job [default: all]")
+    parser.add_argument("--workload", action="append", choices=list(experiment.WORKLOADS), default=[], help="the job [default: all]")
     beside = "what reads or writes beside the jobs: fio, or the pattern of NAS BT-IO [default: fio]"
     parser.add_argument("--client", choices=list(client.CLIENTS), default="fio", help=beside)
     parser.add_argument("--repeats", type=int, metavar="N", help="runs of each, in interleaved order [default: 3]")
@@ -72,6 +72,9 @@ def prepare(args):
         step("experiment", "compiling BT-IO's pattern", ["mpicc", "-std=c11", "-O2", "-Wall", "-Wextra", "-o", str(TARGET / client.BTIO), str(HERE / "btio.c")])
     step("experiment", "packing the native library", ["java/pack-native", str(program.parent / "libforebay_jni.so")])
     step("experiment", "building the jar", ["mvn", "--quiet", "--batch-mode", "--file", "java/pom.xml", "-Dstyle.color=never", "--projects", "spark,workloads", "-DskipTests", "package"])
+    if any(workload.startswith("mr-") for workload in args.workload or experiment.WORKLOADS):
+        profile = ["--activate-profiles", "mapreduce", "--projects", "mapreduce", "package"]
+        step("experiment", "fetching Hadoop", ["mvn", "--quiet", "--batch-mode", "--file", "java/pom.xml", "-Dstyle.color=never", *profile])
     shutil.copy(TARGET / "java/spark/forebay-spark.jar", TARGET / "forebay-spark.jar")
     return program, python
 

@@ -13,13 +13,16 @@ import client
 import lab
 import labcluster
 import loopback
+import mapreduce
 
 HERE = Path(__file__).resolve().parent
 NAME = "ship"
 CLIENT = "w1"
 # The input of each.
 WORKLOADS = {"wordcount": "text", "sort": "text", "filter-sql": "text", "terasort": "tera", "secondary-sort": "pairs", "join": "tables"}
-# Of the output of TeraSort.
+# Hadoop's MapReduce on YARN; TestDFSIO writes its own files.
+WORKLOADS |= {"mr-terasort": "tera", "mr-secondary-sort": "pairs", "mr-dfsio": None}
+# Of the output of a job.
 SORTED = "-sorted"
 JOB_S = 900
 
@@ -31,15 +34,18 @@ class Way:
     planner: str | None = None
     # Variables of `forebay ship`.
     ship: dict | None = None
+    # The scheme of the paths of MapReduce, which runs on storage servers without limits, or not at
+    # all.
+    scheme: str | None = None
 
 
 # As many cores as a compute node has, and a weight with which a JVM starts where all compete.
 LIMITED = {"FOREBAY_SHIP_CORES": "0.4", "FOREBAY_SHIP_CPU_WEIGHT": "100"}
 UNISOLATED = {**LIMITED, "FOREBAY_SHIP_FLOOR": "100%"}
 WAYS = {
-    "naive": Way(planner="naive-bb"),
-    "tier": Way(planner="no-action"),
-    "shipped, no limits": Way(ship=UNISOLATED),
+    "naive": Way(planner="naive-bb", scheme="file"),
+    "tier": Way(planner="no-action", scheme="forebay"),
+    "shipped, no limits": Way(ship=UNISOLATED, scheme="forebay"),
     "shipped": Way(ship=LIMITED),
     "shipped, tier shuffle": Way(ship={**LIMITED, "FOREBAY_SHIP_SHUFFLE": "tier"}),
 }
@@ -70,6 +76,7 @@ class Cluster(labcluster.Cluster):
     def __init__(self, program, target, place, sizes):
         jars = loopback.Jars(str(target / "forebay-spark.jar"), str(target / "java/workloads/forebay-workloads.jar"))
         venv = next(target.glob("spark-3*"))
+        self.hadoop = target / "java/mapreduce/lib"
         self.sizes, self.home = sizes, next(venv.glob("lib/python3*/site-packages/pyspark"))
         extent = labcluster.CHUNK_BYTES
         super().__init__(program, venv, jars, place, sizes.nodes, f"{sizes.rate:g}MB/s", extent, 2 * sizes.files * sizes.file_bytes // sizes.nodes + (128 << 20))
@@ -92,10 +99,21 @@ class Cluster(labcluster.Cluster):
         events = [json.loads(line) for line in record.read_text().splitlines()]
         return json.loads(result.read_text()), [event for event in events if event.get("event") == "limit"]
 
+    def map_reduce(self, workload, data, way):
+        """Runs a workload on YARN; as `of_spark`."""
+        hosts = [f"pfs-s{number + 1}" for number in range(self.sizes.servers)] if way.ship else [f"c{number + 1}" for number in range(self.sizes.nodes)]
+        with mapreduce.Yarn(self, hosts, self.hadoop) as engine:
+            jobs = mapreduce.Jobs(engine, way.scheme, way.ship is not None, self.sizes.servers)
+            if workload == "mr-dfsio":
+                done, result = jobs.dfsio(self.sizes.files, self.sizes.file_bytes)
+                # Its maps are placed by where their small control files are, which is no matter.
+                return mapreduce.measured(engine, done) | {"result": result, "tasks": 0}
+            done, result = (jobs.terasort if workload == "mr-terasort" else jobs.secondary_sort)(data, f"{data}{SORTED}")
+            return mapreduce.measured(engine, done) | {"result": result}
+
     def validate(self, data):
-        """Records and checksum of what TeraSort has written, which goes."""
+        """Records and checksum of what TeraSort has written."""
         done = self.run(sys.executable, str(HERE / "inputs.py"), "validate", f"{data}{SORTED}")
-        self.run("rm", "-rf", f"{data}{SORTED}", check=True)
         if done.returncode:
             raise lab.LabError(f"the output of TeraSort is wrong: {done.stderr.strip().splitlines()[-1:]}")
         return json.loads(done.stdout)
@@ -144,6 +162,18 @@ def calls(cluster):
     return total
 
 
+def of_spark(report):
+    """Times and places of the tasks that read the input, and the result."""
+    maps = [task for task in report["tasks"] if task["ok"] and task["read_bytes"]]
+    return {
+        "job_s": (report["ended_ms"] - report["began_ms"]) / 1e3,
+        "map_s": (max(task["ended_ms"] for task in maps) - min(task["began_ms"] for task in maps)) / 1e3,
+        "tasks": len(maps),
+        "local": sum(task["locality"] == "NODE_LOCAL" for task in maps) / len(maps),
+        "result": report["result"],
+    }
+
+
 def measure(cluster, way, workload, data, repeat, kind, calls_per_byte):
     """One cold run beside the client; `calls_per_byte`: what the storage daemons call for a byte of each of its patterns."""
     cluster.drop_pages()
@@ -152,10 +182,13 @@ def measure(cluster, way, workload, data, repeat, kind, calls_per_byte):
     beside = Client(cluster, cluster.place / f"{workload}-{way}-{repeat}".replace(" ", "-"), kind)
     began = time.time()
     try:
-        if WAYS[way].ship is None:
-            done = cluster.submit(workload, data, WAYS[way].planner, reducers=cluster.sizes.servers)
+        if workload.startswith("mr-"):
+            done = cluster.map_reduce(workload, data, WAYS[way])
+        elif WAYS[way].ship is None:
+            done = of_spark(cluster.submit(workload, data, WAYS[way].planner, reducers=cluster.sizes.servers))
         else:
             done, limits = cluster.ship(workload, data, WAYS[way].ship)
+            done = of_spark(done)
     finally:
         got = beside.stop()
     wall_s, called = time.time() - began, calls(cluster) - before
@@ -164,19 +197,16 @@ def measure(cluster, way, workload, data, repeat, kind, calls_per_byte):
     own = nodes.pop(CLIENT)
     servers = [traffic for name, traffic in nodes.items() if name.startswith("pfs-s")]
     sent, received = sum(one["sent_bytes"] for one in servers) - own["received_bytes"], sum(one["received_bytes"] for one in servers) - own["sent_bytes"]
-    if workload == "terasort":
+    if workload.endswith("terasort"):
         done["result"] = cluster.validate(data)
-    maps = [task for task in done["tasks"] if task["ok"] and task["read_bytes"]]
+    if data:
+        cluster.run("rm", "-rf", f"{data}{SORTED}", check=True)
     return {
         "way": way,
         "workload": workload,
         "repeat": repeat,
         "wall_s": wall_s,
-        "job_s": (done["ended_ms"] - done["began_ms"]) / 1e3,
-        "map_s": (max(task["ended_ms"] for task in maps) - min(task["began_ms"] for task in maps)) / 1e3,
-        "tasks": len(maps),
-        "local": sum(task["locality"] == "NODE_LOCAL" for task in maps) / len(maps),
-        "result": done["result"],
+        **done,
         "network_bytes": sum(node["sent_bytes"] for node in nodes.values()) - own["received_bytes"],
         # Of each server, in the direction that carries more.
         "server_bytes": max(sent, received) / len(servers),
@@ -202,6 +232,11 @@ def alone(cluster, kind):
     return found
 
 
+def ways(workload, chosen):
+    """Those of the chosen ways in which a workload can run."""
+    return [name for name in chosen or WAYS if WAYS[name].scheme or not workload.startswith("mr-")]
+
+
 def make(kind, place, sizes, target):
     """An input on the local disk, and what a right result of it is, where that is known beforehand."""
     # These need numpy, which the command line does not.
@@ -209,6 +244,8 @@ def make(kind, place, sizes, target):
     import text
 
     size = sizes.files * sizes.file_bytes
+    if kind is None:
+        return None, None
     if kind == "text":
         return text.write(place / "words", size, sizes.file_bytes, lambda _: None), None
     if kind == "tera":
@@ -230,13 +267,13 @@ def run(args, program, target, sizes):
     found = known if known.get("sizes") == key else {"sizes": key, "alone": [], "runs": {}}
     workloads = args.workload or list(WORKLOADS)
     kinds = list(dict.fromkeys(WORKLOADS[workload] for workload in workloads))
-    wanted = [(r, w, y) for kind in kinds for r in range(args.repeats) for w in workloads if WORKLOADS[w] == kind for y in args.way or WAYS]
+    wanted = [(r, w, y) for kind in kinds for r in range(args.repeats) for w in workloads if WORKLOADS[w] == kind for y in ways(w, args.way)]
     missing = [one for one in wanted if "/".join(map(str, one)) not in found["runs"]]
     failed = []
     try:
         if missing:
             with Cluster(program, target, args.output, sizes) as cluster:
-                placed = kind = None
+                placed, kind = None, ""
                 if args.client == "btio":
                     cluster.run("cp", str(target / client.BTIO), str(cluster.mount), check=True)
                 cluster.run("sh", "-c", f"head -c {sizes.client_bytes} /dev/urandom > {cluster.mount}/client", check=True)
@@ -247,7 +284,7 @@ def run(args, program, target, sizes):
                             cluster.run("rm", "-rf", str(placed), check=True)
                         kind = WORKLOADS[workload]
                         data, right = make(kind, args.output / "input", sizes, target)
-                        placed = cluster.bring(data)
+                        placed = data and cluster.bring(data)
                     print(f"experiment: {workload}, {way}, run {repeat + 1} of {args.repeats}", flush=True)
                     try:
                         found["alone"].append(alone(cluster, args.client))

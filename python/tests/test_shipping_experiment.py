@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 
 import pytest
 from conftest import REPOSITORY
@@ -10,9 +11,13 @@ from test_eley_experiment import modules_of
 
 pytest.importorskip("matplotlib")
 
-with modules_of(REPOSITORY / "python/shipping"):
+sys.path.insert(0, str(REPOSITORY / "python/demo"))
+
+with modules_of(REPOSITORY / "java/mapreduce"), modules_of(REPOSITORY / "python/shipping"):
     import client
+    import experiment
     import inputs
+    import mapreduce
     import report
 
 SIZES = {"servers": 4, "nodes": 4, "rate": 80.0, "cpus": 0.4, "files": 4, "file_bytes": 64 << 20, "client": "fio"}
@@ -110,3 +115,26 @@ def test_pairs_are_lines_of_two_numbers(tmp_path):
 def test_tables_need_a_generator_that_works(tmp_path):
     with pytest.raises(RuntimeError, match="tpchgen-cli failed"):
         inputs.tables(tmp_path, 1 << 20, shutil.which("false"))
+
+
+def test_mapreduce_runs_in_the_ways_without_limits():
+    assert experiment.ways("mr-dfsio", []) == ["naive", "tier", "shipped, no limits"]
+    assert experiment.ways("mr-dfsio", ["shipped", "tier"]) == ["tier"]
+    assert experiment.ways("sort", []) == list(experiment.WAYS)
+
+
+def test_spark_and_yarn_tell_the_same_of_their_maps():
+    task = {"ok": True, "read_bytes": 1, "locality": "NODE_LOCAL", "began_ms": 2000, "ended_ms": 5000}
+    other = {**task, "locality": "ANY", "began_ms": 3000, "ended_ms": 6000}
+    reduced = {**task, "read_bytes": 0, "ended_ms": 9000}
+    report_of_spark = {"began_ms": 1000, "ended_ms": 9000, "result": 7, "tasks": [task, other, reduced]}
+    assert experiment.of_spark(report_of_spark) == {"job_s": 8.0, "map_s": 4.0, "tasks": 2, "local": 0.5, "result": 7}
+
+    class History:
+        def ask(self, what):
+            assert what == "job_1/tasks"
+            times = [("MAP", 2000, 5000), ("MAP", 3000, 6000), ("REDUCE", 4000, 9000)]
+            return {"tasks": {"task": [dict(zip(("type", "startTime", "finishTime"), one, strict=True)) for one in times]}}
+
+    job = mapreduce.yarn.Job("job_1", 8.0, 2, 3.0, "", {"DATA_LOCAL_MAPS": 1})
+    assert mapreduce.measured(History(), [job]) == {"job_s": 8.0, "map_s": 4.0, "tasks": 2, "local": 0.5}
