@@ -19,7 +19,7 @@ final class SecondarySort {
         .mapPartitions(SecondarySort::groups).fold(Digest.NOTHING, Digest::plus);
   }
 
-  /** The key is both numbers, neither of which is negative, in the order of pairs; the value is the second one. */
+  /** The key is both numbers, which are not negative, in the order of pairs. */
   private static Tuple2<Long, Integer> pair(String line) {
     int space = line.indexOf(' ');
     int second = Integer.parseInt(line, space + 1, line.length(), 10);

@@ -32,7 +32,10 @@ final class Tera {
 
   private Tera() {}
 
-  /** Input files are whole records and have one split each: splits of other files do not begin where blocks do. */
+  /**
+   * Input files are whole records and have one split each: splits of longer files would not begin
+   * where blocks do.
+   */
   static Digest sort(JavaSparkContext spark, String input, int reducers) throws IOException {
     String output = input + "-sorted";
     Comparator<byte[]> order = (Comparator<byte[]> & Serializable) Arrays::compareUnsigned;
@@ -42,7 +45,7 @@ final class Tera {
         .saveAsNewAPIHadoopFile(output, byte[].class, byte[].class, Output.class, spark.hadoopConfiguration());
     Path written = new Path(output);
     long bytes = written.getFileSystem(spark.hadoopConfiguration()).getContentSummary(written).getLength();
-    // The order and the checksum are for a reader of the output: here that would be a part of the time.
+    // Who reads the output checks order and checksum: here that would be a part of the time.
     return new Digest(bytes / RECORD_BYTES, bytes, 0);
   }
 
