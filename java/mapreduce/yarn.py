@@ -70,6 +70,8 @@ class Cluster(loopback.Cluster):
     mount_options = f'page_size = "{page_bytes}"\n'
     # Where the resource manager and the history server listen.
     master_host = MASTER
+    # Offers of other nodes that a task leaves out in the hope for its own.
+    locality_delay = 2
 
     def __init__(self, program, jar, lib, place, pfs, splits, capacity_bytes):
         super().__init__(program, None, None, place, pfs, splits, capacity_bytes)
@@ -122,7 +124,7 @@ class Cluster(loopback.Cluster):
         write_xml(directory / "mapred-site.xml", self.mapred_site())
         queue = "yarn.scheduler.capacity."
         # The master of a job beside that of the one before, which takes some seconds to leave.
-        capacity = {"root.queues": "default", "root.default.capacity": "100", "maximum-am-resource-percent": "1", "node-locality-delay": "2"}
+        capacity = {"root.queues": "default", "root.default.capacity": "100", "maximum-am-resource-percent": "1", "node-locality-delay": str(self.locality_delay)}
         write_xml(directory / "capacity-scheduler.xml", {queue + key: value for key, value in capacity.items()})
         (directory / "log4j.properties").write_text(LOG4J)
 

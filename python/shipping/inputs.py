@@ -46,11 +46,12 @@ def made(directory, wanted, write):
 
 def tera(place, size):
     """Records as TeraGen has them in files of one chunk each; the directory, and what a right output has."""
+    files, file_records = max(1, size // TERA_FILE_BYTES), min(size, TERA_FILE_BYTES) // RECORD_BYTES
 
     def write(directory):
         found = {"records": 0, "checksum": 0}
-        for number in range(-(-size // TERA_FILE_BYTES)):
-            left = min(TERA_FILE_BYTES, size - number * TERA_FILE_BYTES) // RECORD_BYTES
+        for number in range(files):
+            left = file_records
             random = numpy.random.default_rng([SEED, number])
             with open(directory / f"part-{number:05}", "wb") as out:
                 while left:
@@ -60,7 +61,7 @@ def tera(place, size):
                     left -= len(block)
         return found
 
-    return made(place / "tera", {"size": size, "seed": SEED}, write)
+    return made(place / "tera", {"files": files, "file_records": file_records, "seed": SEED}, write)
 
 
 def records(random, first, count):

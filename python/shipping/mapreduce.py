@@ -21,6 +21,9 @@ class Yarn(yarn.Cluster):
     """The resource manager, the history server and the clients of jobs are on a compute node, outside of its quota, as Spark's driver is. `hosts` have a node
     manager each, and an agent."""
 
+    # Hadoop's default: elsewhere than on the server of its stripe, a task reads over the network.
+    locality_delay = 40
+
     def __init__(self, cluster, hosts, lib):
         place = cluster.place / "yarn"
         shutil.rmtree(place, ignore_errors=True)
