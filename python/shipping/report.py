@@ -20,7 +20,7 @@ def rows(runs):
     groups = {}
     for run in runs:
         groups.setdefault((run["workload"], run["way"]), []).append(run)
-    numbers = ("job_s", "map_s", "local", "network_bytes", "server_bytes", "daemon_calls")
+    numbers = ("job_s", "map_s", "tasks", "local", "network_bytes", "server_bytes", "daemon_calls")
     return {key: {name: statistics.median(run[name] for run in group) for name in numbers} for key, group in groups.items()}
 
 
@@ -87,7 +87,7 @@ def check(runs):
         results = {repr(run["result"]) for run in runs if run["workload"] == workload}
         if len(results) != 1:
             problems.append(f"{workload} has {len(results)} different results")
-    shipped = [run for run in runs if run["way"].startswith("shipped")]
+    shipped = [run for run in runs if run["way"].startswith("shipped") and run["tasks"]]
     local = sum(run["local"] * run["tasks"] for run in shipped) / max(1, sum(run["tasks"] for run in shipped))
     if shipped and local < LOCAL_MIN:
         problems.append(f"{100 * local:.1f} % of the shipped map tasks are local; the target is {100 * LOCAL_MIN:.0f} %")
@@ -107,8 +107,9 @@ def write(directory, found, runs):
     for (workload, way), row in table.items():
         bound = bound_s(row, sizes)
         times = [run["job_s"] for run in runs if (run["workload"], run["way"]) == (workload, way)]
+        local = f"{100 * row['local']:.0f} %" if row["tasks"] else ""
         lines.append(
-            f"| {workload} | {way} | {shown(times, ' s')} | {row['map_s']:.1f} s | {100 * row['local']:.0f} % | {row['network_bytes'] / MB:.0f} MB | {bound:.1f} s "
+            f"| {workload} | {way} | {shown(times, ' s')} | {row['map_s']:.1f} s | {local} | {row['network_bytes'] / MB:.0f} MB | {bound:.1f} s "
             f"| {100 * bound / row['job_s']:.0f} % | {row['daemon_calls']:.0f} |"
         )
     lines += [

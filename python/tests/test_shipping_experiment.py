@@ -58,6 +58,8 @@ def test_isolation_is_held_to_three_percent_and_the_lack_of_it_has_to_show():
 def test_results_that_differ_and_tasks_away_from_their_stripes_are_problems():
     problems = report.check([run("naive", 4.0, 0.0, 160e6), run("shipped", 2.0, 0.75, 8e6, result=8)])
     assert problems == ["sort has 2 different results", "75.0 % of the shipped map tasks are local; the target is 95 %"]
+    # The maps of TestDFSIO have no stripe.
+    assert report.check([{**run("shipped, no limits", 2.0, 0.5, 8e6), "tasks": 0}]) == []
 
 
 def test_slices_of_a_client_are_added_and_their_quantile_is_of_all_requests():
