@@ -18,10 +18,19 @@ import mapreduce
 HERE = Path(__file__).resolve().parent
 NAME = "ship"
 CLIENT = "w1"
-# The input of each.
-WORKLOADS = {"wordcount": "text", "sort": "text", "filter-sql": "text", "terasort": "tera", "secondary-sort": "pairs", "join": "tables"}
-# Hadoop's MapReduce on YARN; TestDFSIO writes its own files.
-WORKLOADS |= {"mr-terasort": "tera", "mr-secondary-sort": "pairs", "mr-dfsio": None}
+# The input of each; TestDFSIO writes its own files. Those whose name begins with `mr-` are
+# Hadoop's MapReduce on YARN.
+WORKLOADS = {
+    "wordcount": "text",
+    "sort": "text",
+    "filter-sql": "text",
+    "terasort": "tera",
+    "secondary-sort": "pairs",
+    "join": "tables",
+    "mr-terasort": "tera",
+    "mr-secondary-sort": "pairs",
+    "mr-dfsio": None,
+}
 # Of the output of a job.
 SORTED = "-sorted"
 JOB_S = 900

@@ -67,7 +67,7 @@ def client_lines(found, runs):
     lines = [f"| client {kind}, alone | bandwidth | {latency} |", "| --- | --- | --- |"]
     for pattern, got in alone.items():
         rates, times = [one["bytes_per_s"] / MB for one in got], [one["latency_ms"] for one in got]
-        lines.append(f"| {pattern} | {shown(rates, ' MB/s', 2)} | {shown(times, ' ms')} |")
+        lines.append(f"| {pattern} | {shown(rates, ' MB/s', 2)} | {shown(times, ' ms', 2)} |")
     lines += ["", f"| workload | way | client's pattern | bandwidth, % of alone | {latency}, % of alone | target |", "| --- | --- | --- | --- | --- | --- |"]
     for (workload, way, pattern), (bandwidths, latencies) in groups.items():
         verdict = judged(way, bandwidths, latencies, groups.get((workload, "shipped", pattern)))
@@ -116,7 +116,7 @@ def write(directory, found, runs):
         "",
         *client_lines(found, runs),
         "",
-        "- input: secondary-sort has a quarter of it.",
+        "- input: secondary-sort has a quarter of it; mr- is MapReduce.",
         "- bound of the links: the time that the links of the servers need for the bytes of the job, if they are spread evenly. Share: of the job's time.",
         "- network: bytes that all nodes have sent, without those from and to the client.",
         "- calls of the daemons: read and write calls of the storage daemons, without those for the client (its bytes of each pattern times the calls for a byte "

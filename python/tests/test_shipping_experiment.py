@@ -41,7 +41,7 @@ def test_the_bound_is_what_the_servers_links_need_and_medians_are_shown(tmp_path
     assert report.write(tmp_path, {"sizes": SIZES, "alone": ALONE}, runs) == []
     text = (tmp_path / "shipping.md").read_text()
     assert "| sort | naive | 5.0 s (4.0 to 9.0) | 2.5 s | 0 % | 640 MB | 2.0 s | 40 % | 10 |" in text
-    assert "| sequential | 25.00 MB/s | 50.0 ms |" in text
+    assert "| sequential | 25.00 MB/s | 50.00 ms |" in text
     assert "| sort | naive | sequential | 80.0 (40.0 to 100.0) | 120.0 (120.0 to 120.0) |  |" in text
     assert "| sort | shipped | sequential | 80.0 | 120.0 | within 3 %: **missed** |" in text
     assert (tmp_path / "shipping.png").exists()
