@@ -67,6 +67,12 @@ def of_btio(said):
 READ = {"fio": of_fio, "btio": of_btio}
 
 
+def link_bytes():
+    """What has crossed the node's link so far, in both directions."""
+    fields = next(line.split() for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("eth0:"))
+    return int(fields[1]) + int(fields[9])
+
+
 def quantile(times, part):
     """Of times in ns, each with how often it occurred; in ms. None without times."""
     left = part * sum(times.values())
@@ -86,7 +92,8 @@ def summary(kind, slices):
         if total:
             times = sum((Counter(one["times"]) for one in own), Counter())
             seconds = sum(one["seconds"] for one in own)
-            found[pattern] = {"bytes": total, "bytes_per_s": total / seconds, "latency_ms": quantile(times, CLIENTS[kind].latency[0])}
+            crossed = sum(one["link_bytes"] for one in own)
+            found[pattern] = {"link_bytes": crossed, "bytes_per_s": total / seconds, "latency_ms": quantile(times, CLIENTS[kind].latency[0])}
     return found
 
 
@@ -96,6 +103,7 @@ def main():
     while not Path(stop).exists():
         pattern = patterns[number % len(patterns)]
         number += 1
+        before = link_bytes()
         with tempfile.TemporaryFile("w+") as out:
             process = subprocess.Popen(command(kind, pattern, file, file_bytes, slice_s), stdin=subprocess.DEVNULL, stdout=out, stderr=out)
             stopped = False
@@ -106,12 +114,11 @@ def main():
                 time.sleep(0.05)
             out.seek(0)
             said = out.read()
-        if stopped and "{" not in said:
-            # It has not begun.
-            break
         if process.returncode and not stopped:
             sys.exit(f"{kind} failed with exit code {process.returncode}: {said[-500:]}")
-        print(json.dumps({"pattern": pattern, **READ[kind](said)}), flush=True)
+        # It may have been stopped before it began.
+        got = READ[kind](said) if "{" in said else {"bytes": 0, "seconds": 0.0, "times": {}}
+        print(json.dumps({"pattern": pattern, "link_bytes": link_bytes() - before, **got}), flush=True)
 
 
 if __name__ == "__main__":

@@ -184,7 +184,7 @@ def of_spark(report):
 
 
 def measure(cluster, way, workload, data, repeat, kind, calls_per_byte):
-    """One cold run beside the client; `calls_per_byte`: what the storage daemons call for a byte of each of its patterns."""
+    """One cold run beside the client; `calls_per_byte`: what the storage daemons call for a byte of each of its patterns on its link."""
     cluster.drop_pages()
     cluster.lab("mark", check=True)
     before, limits = calls(cluster), []
@@ -219,14 +219,14 @@ def measure(cluster, way, workload, data, repeat, kind, calls_per_byte):
         "network_bytes": sum(node["sent_bytes"] for node in nodes.values()) - own["received_bytes"],
         # Of each server, in the direction that carries more.
         "server_bytes": max(sent, received) / len(servers),
-        "daemon_calls": max(0, called - sum(calls_per_byte[pattern] * one["bytes"] for pattern, one in got.items())),
+        "daemon_calls": max(0, called - sum(calls_per_byte[pattern] * one["link_bytes"] for pattern, one in got.items())),
         "client": got,
         "shares": [event["share"] for event in limits],
     }
 
 
 def alone(cluster, kind):
-    """The client without a job: what it gets with each pattern, and the calls of the storage daemons for each byte of it."""
+    """The client without a job: what it gets with each pattern, and the calls of the storage daemons for each byte on its link."""
     found = {"client": {}, "calls_per_byte": {}}
     cluster.drop_pages()
     for pattern in client.CLIENTS[kind].patterns:
@@ -237,7 +237,7 @@ def alone(cluster, kind):
         if pattern not in got:
             raise lab.LabError(f"the client has no request in {cluster.sizes.client_s} s: {pattern}")
         found["client"] |= got
-        found["calls_per_byte"][pattern] = (calls(cluster) - before) / got[pattern]["bytes"]
+        found["calls_per_byte"][pattern] = (calls(cluster) - before) / got[pattern]["link_bytes"]
     return found
 
 

@@ -24,7 +24,7 @@ SIZES = {"servers": 4, "nodes": 4, "rate": 80.0, "cpus": 0.4, "files": 4, "file_
 
 
 def got(bytes_per_s, latency_ms):
-    return {"sequential": {"bytes": 1, "bytes_per_s": bytes_per_s, "latency_ms": latency_ms}}
+    return {"sequential": {"link_bytes": 1, "bytes_per_s": bytes_per_s, "latency_ms": latency_ms}}
 
 
 ALONE = [{"client": got(25e6, 50.0), "calls_per_byte": {"sequential": 1e-5}}]
@@ -66,8 +66,10 @@ def test_slices_of_a_client_are_added_and_their_quantile_is_of_all_requests():
     read = {"io_bytes": 4096 * 99, "runtime": 500, "clat_ns": {"bins": {"1000000": 99}}}
     first = client.of_fio("fio: terminating on signal 2\n" + json.dumps({"jobs": [{"read": read}]}))
     second = {"bytes": 4096, "seconds": 0.5, "times": {"9000000": 1}}
-    slices = [{"pattern": "random", **first}, {"pattern": "random", **second}, {"pattern": "sequential", "bytes": 0, "seconds": 0.0, "times": {}}]
-    assert client.summary("fio", slices) == {"random": {"bytes": 409600, "bytes_per_s": 409600.0, "latency_ms": 1.0}}
+    begun = {"bytes": 0, "seconds": 0.0, "times": {}}
+    slices = [{"pattern": "random", "link_bytes": number, **one} for number, one in enumerate((first, second, begun))]
+    slices.append({"pattern": "sequential", "link_bytes": 5, **begun})
+    assert client.summary("fio", slices) == {"random": {"link_bytes": 3, "bytes_per_s": 409600.0, "latency_ms": 1.0}}
     assert client.quantile({"1000000": 98, "9000000": 2}, 0.99) == 9.0
     steps = client.of_btio('noise\n{"bytes": 10, "seconds": 0.5}\n{"bytes": 10, "seconds": 1.5}\n')
     assert steps == {"bytes": 20, "seconds": 2.0, "times": {"500000000": 1, "1500000000": 1}}
