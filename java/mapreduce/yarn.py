@@ -124,7 +124,8 @@ class Cluster(loopback.Cluster):
         write_xml(directory / "mapred-site.xml", self.mapred_site())
         queue = "yarn.scheduler.capacity."
         # The master of a job beside that of the one before, which takes some seconds to leave.
-        capacity = {"root.queues": "default", "root.default.capacity": "100", "maximum-am-resource-percent": "1", "node-locality-delay": str(self.locality_delay)}
+        capacity = {"root.queues": "default", "root.default.capacity": "100", "maximum-am-resource-percent": "1"}
+        capacity["node-locality-delay"] = str(self.locality_delay)
         write_xml(directory / "capacity-scheduler.xml", {queue + key: value for key, value in capacity.items()})
         (directory / "log4j.properties").write_text(LOG4J)
 

@@ -140,7 +140,8 @@ class Client:
     def __init__(self, cluster, stem, kind, patterns=None):
         self.kind, self.stop_file, self.log = kind, Path(f"{stem}.stop"), Path(f"{stem}.client")
         self.stop_file.unlink(missing_ok=True)
-        arguments = [self.stop_file, cluster.sizes.slice_s, kind, cluster.mount / "client", cluster.sizes.client_bytes, *(patterns or client.CLIENTS[kind].patterns)]
+        arguments = [self.stop_file, cluster.sizes.slice_s, kind, cluster.mount / "client", cluster.sizes.client_bytes]
+        arguments += patterns or client.CLIENTS[kind].patterns
         command = [cluster.program, "lab", "run", "--node", CLIENT, "--", sys.executable, str(HERE / "client.py"), *map(str, arguments)]
         environment = {**os.environ, "FOREBAY_LAB": cluster.name}
         with open(self.log, "wb") as out, open(self.log.with_suffix(".errors"), "wb") as errors:

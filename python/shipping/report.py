@@ -99,7 +99,8 @@ def write(directory, found, runs):
     sizes, table = found["sizes"], rows(runs)
     lines = [
         f"{sizes['servers']} storage servers with links of {sizes['rate']:g} MB/s, {sizes['nodes']} compute nodes with {sizes['cpus']:g} cores each, "
-        f"{sizes['files'] * sizes['file_bytes'] / MB:.0f} MB of input, medians (and least to greatest). A client on a node of its own reads or writes a file meanwhile.",
+        f"{sizes['files'] * sizes['file_bytes'] / MB:.0f} MB of input, medians (and least to greatest). "
+        "A client on a node of its own reads or writes a file meanwhile.",
         "",
         "| workload | way | job | map stage | local tasks | network | bound of the links | share of the bound | calls of the daemons |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -119,8 +120,8 @@ def write(directory, found, runs):
         "- input: secondary-sort has a quarter of it; mr- is MapReduce.",
         "- bound of the links: the time that the links of the servers need for the bytes of the job, if they are spread evenly. Share: of the job's time.",
         "- network: bytes that all nodes have sent, without those from and to the client.",
-        "- calls of the daemons: read and write calls of the storage daemons, without those for the client (the bytes on its link for each pattern times the calls for a byte "
-        "when it is alone). The lab's servers keep their data in memory, so there are no requests to disks.",
+        "- calls of the daemons: read and write calls of the storage daemons, without those for the client (the bytes on its link for each pattern "
+        "times the calls for a byte when it is alone). The lab's servers keep their data in memory, so there are no requests to disks.",
         "- % of alone: compared with the median alone. A difference within the spread alone is no effect of the jobs.",
         f"- target: for isolated tasks, at least {100 * (1 - LOST_MAX):.0f} % of the bandwidth and at most {100 * (1 + LOST_MAX):.0f} % of the time.",
     ]

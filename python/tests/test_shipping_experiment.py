@@ -36,7 +36,8 @@ def run(way, job_s, local, sent, result=7, beside=None):
 
 
 def test_the_bound_is_what_the_servers_links_need_and_medians_are_shown(tmp_path):
-    runs = [run("naive", job_s, 0.0, 160e6, beside=got(rate, 60.0)) for job_s, rate in ((4.0, 20e6), (5.0, 10e6), (9.0, 25e6))] + [run("shipped", 2.0, 1.0, 8e6)]
+    measured = ((4.0, 20e6), (5.0, 10e6), (9.0, 25e6))
+    runs = [run("naive", job_s, 0.0, 160e6, beside=got(rate, 60.0)) for job_s, rate in measured] + [run("shipped", 2.0, 1.0, 8e6)]
     assert report.bound_s(report.rows(runs)["sort", "naive"], SIZES) == pytest.approx(2.0)
     assert report.write(tmp_path, {"sizes": SIZES, "alone": ALONE}, runs) == []
     text = (tmp_path / "shipping.md").read_text()
