@@ -257,7 +257,7 @@ experiment-burst: build ## MPI jobs that write steps to a shared file system und
 	$(PYTHON) python/burst $(ARGS)
 
 .PHONY: experiment-shipping
-experiment-shipping: build ## Spark on storage servers and on compute nodes, beside a client of the file system, in the lab, as root; hours (ARGS=--quick: some minutes; ARGS="--quick --rate 2": links are the bottleneck; docs/shipping.md)
+experiment-shipping: build ## Spark on storage servers and on compute nodes, beside fio or BT-IO's pattern (ARGS="--client btio"), in the lab, as root; hours (ARGS=--quick: little data; ARGS="--quick --rate 2": links are the bottleneck; docs/shipping.md)
 	$(PYTHON) python/shipping $(ARGS)
 
 .PHONY: chaos

@@ -68,6 +68,10 @@ class Cluster(loopback.Cluster):
     # As it is by default, and said because pages are counted.
     page_bytes = 2 << 20
     mount_options = f'page_size = "{page_bytes}"\n'
+    # Where the resource manager and the history server listen.
+    master_host = MASTER
+    # Offers of other nodes that a task leaves out in the hope for its own.
+    locality_delay = 2
 
     def __init__(self, program, jar, lib, place, pfs, splits, capacity_bytes):
         super().__init__(program, None, None, place, pfs, splits, capacity_bytes)
@@ -78,21 +82,21 @@ class Cluster(loopback.Cluster):
         self.shared = self.pfs / "yarn"
         # Nothing below it is made here: Hadoop makes its own directories, with the permissions it
         # wants, through Forebay.
-        self.shared.mkdir()
+        self.make_shared()
         self.write_hosts()
         names = ("resourcemanager", "scheduler", "tracker", "admin", "web", "history", "history-web", "history-admin")
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
         self.write_conf(self.place / "conf", {})
         log = self.place / "resourcemanager.log"
-        master = self.java_daemon("yarn.server.resourcemanager.ResourceManager", self.place / "conf", log, self.nodes[0])
+        master = self.java_daemon("yarn.server.resourcemanager.ResourceManager", self.place / "conf", log, self.client_node())
         for node in self.nodes:
             self.start_node_manager(node)
         log_of_history = self.place / "historyserver.log"
-        history = self.java_daemon("mapreduce.v2.hs.JobHistoryServer", self.place / "conf", log_of_history, self.nodes[0])
+        history = self.java_daemon("mapreduce.v2.hs.JobHistoryServer", self.place / "conf", log_of_history, self.client_node())
         self.said(master, log, r"(Transitioned to active) state", "the resource manager")
         for node in self.nodes:
             self.said(node.worker, node.directory / "nodemanager.log", r"Registered with ResourceManager as (\S+)", f"the node manager of {node.host}")
-        self.history = f"http://{MASTER}:{self.ports['history-web']}/ws/v1/history/mapreduce/jobs/"
+        self.history = f"http://{self.master_host}:{self.ports['history-web']}/ws/v1/history/mapreduce/jobs/"
         self.said(history, log_of_history, r"(Web app jobhistory started)", "the history server")
 
     def start_node_manager(self, node):
@@ -101,6 +105,9 @@ class Cluster(loopback.Cluster):
         local |= {f"yarn.nodemanager.{name}-dirs": str(node.directory / name) for name in ("local", "log")}
         self.write_conf(conf, local | {"yarn.nodemanager.hostname": node.host})
         node.worker = self.java_daemon("yarn.server.nodemanager.NodeManager", conf, node.directory / "nodemanager.log", node)
+
+    def make_shared(self):
+        self.shared.mkdir()
 
     # Configuration
 
@@ -117,7 +124,8 @@ class Cluster(loopback.Cluster):
         write_xml(directory / "mapred-site.xml", self.mapred_site())
         queue = "yarn.scheduler.capacity."
         # The master of a job beside that of the one before, which takes some seconds to leave.
-        capacity = {"root.queues": "default", "root.default.capacity": "100", "maximum-am-resource-percent": "1", "node-locality-delay": "2"}
+        capacity = {"root.queues": "default", "root.default.capacity": "100", "maximum-am-resource-percent": "1"}
+        capacity["node-locality-delay"] = str(self.locality_delay)
         write_xml(directory / "capacity-scheduler.xml", {queue + key: value for key, value in capacity.items()})
         (directory / "log4j.properties").write_text(LOG4J)
 
@@ -125,8 +133,8 @@ class Cluster(loopback.Cluster):
         master = {"address": "resourcemanager", "scheduler.address": "scheduler", "resource-tracker.address": "tracker", "admin.address": "admin"}
         master["webapp.address"] = "web"
         return {
-            **{f"yarn.resourcemanager.{key}": f"{MASTER}:{self.ports[port]}" for key, port in master.items()},
-            "yarn.resourcemanager.hostname": MASTER,
+            **{f"yarn.resourcemanager.{key}": f"{self.master_host}:{self.ports[port]}" for key, port in master.items()},
+            "yarn.resourcemanager.hostname": self.master_host,
             "yarn.scheduler.minimum-allocation-mb": "64",
             "yarn.application.classpath": f"{self.lib}/*",
             "yarn.nodemanager.resource.memory-mb": str(NODE_MB),
@@ -158,9 +166,9 @@ class Cluster(loopback.Cluster):
             "mapreduce.map.speculative": "false",
             "mapreduce.reduce.speculative": "false",
             "mapreduce.shuffle.port": "0",
-            "mapreduce.jobhistory.address": f"{MASTER}:{self.ports['history']}",
-            "mapreduce.jobhistory.webapp.address": f"{MASTER}:{self.ports['history-web']}",
-            "mapreduce.jobhistory.admin.address": f"{MASTER}:{self.ports['history-admin']}",
+            "mapreduce.jobhistory.address": f"{self.master_host}:{self.ports['history']}",
+            "mapreduce.jobhistory.webapp.address": f"{self.master_host}:{self.ports['history-web']}",
+            "mapreduce.jobhistory.admin.address": f"{self.master_host}:{self.ports['history-admin']}",
             "mapreduce.jobhistory.intermediate-done-dir": f"{history}/intermediate",
             "mapreduce.jobhistory.done-dir": f"{history}/done",
             "mapreduce.client.completion.pollinterval": "200",
@@ -184,7 +192,14 @@ class Cluster(loopback.Cluster):
         return {"JAVA_HOME": home, "FOREBAY_SOCKET": str(node.socket), "LC_ALL": "C.UTF-8", "HADOOP_USER_NAME": USER}
 
     def java_daemon(self, name, conf, log, node):
-        return self.spawn(self.java(conf, f"org.apache.hadoop.{name}"), log, self.java_environment(node))
+        return self.spawn_on(node, self.java(conf, f"org.apache.hadoop.{name}"), log)
+
+    def spawn_on(self, node, command, log):
+        return self.spawn(command, log, self.java_environment(node))
+
+    def client_node(self):
+        """Of the programs that submit jobs, and of the daemons that are one for all."""
+        return self.nodes[0]
 
     # Jobs
 
@@ -199,7 +214,7 @@ class Cluster(loopback.Cluster):
         program, *arguments = command
         generic = [part for key, value in options.items() for part in ("-D", f"{key}={value}")]
         log = self.place / f"{name}.log"
-        return self.spawn(self.java(self.place / "conf", *program.split(), *generic, *arguments, jar=jar), log, self.java_environment(self.nodes[0]))
+        return self.spawn_on(self.client_node(), self.java(self.place / "conf", *program.split(), *generic, *arguments, jar=jar), log)
 
     def ended(self, name, process):
         """Waits for the end of a program; gives a Job."""

@@ -9,13 +9,30 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import client
 import lab
 import labcluster
 import loopback
+import mapreduce
 
+HERE = Path(__file__).resolve().parent
 NAME = "ship"
 CLIENT = "w1"
-WORKLOADS = ["wordcount", "sort", "filter-sql"]
+# The input of each; TestDFSIO writes its own files. Those whose name begins with `mr-` are
+# Hadoop's MapReduce on YARN.
+WORKLOADS = {
+    "wordcount": "text",
+    "sort": "text",
+    "filter-sql": "text",
+    "terasort": "tera",
+    "secondary-sort": "pairs",
+    "join": "tables",
+    "mr-terasort": "tera",
+    "mr-secondary-sort": "pairs",
+    "mr-dfsio": None,
+}
+# Of the output of a job.
+SORTED = "-sorted"
 JOB_S = 900
 
 
@@ -26,15 +43,18 @@ class Way:
     planner: str | None = None
     # Variables of `forebay ship`.
     ship: dict | None = None
+    # The scheme of the paths of MapReduce, which runs on storage servers without limits, or not at
+    # all.
+    scheme: str | None = None
 
 
 # As many cores as a compute node has, and a weight with which a JVM starts where all compete.
 LIMITED = {"FOREBAY_SHIP_CORES": "0.4", "FOREBAY_SHIP_CPU_WEIGHT": "100"}
 UNISOLATED = {**LIMITED, "FOREBAY_SHIP_FLOOR": "100%"}
 WAYS = {
-    "naive": Way(planner="naive-bb"),
-    "tier": Way(planner="no-action"),
-    "shipped, no limits": Way(ship=UNISOLATED),
+    "naive": Way(planner="naive-bb", scheme="file"),
+    "tier": Way(planner="no-action", scheme="forebay"),
+    "shipped, no limits": Way(ship=UNISOLATED, scheme="forebay"),
     "shipped": Way(ship=LIMITED),
     "shipped, tier shuffle": Way(ship={**LIMITED, "FOREBAY_SHIP_SHUFFLE": "tier"}),
 }
@@ -50,26 +70,13 @@ class Sizes:
     files: int = 16
     file_bytes: int = 128 << 20
     client_bytes: int = 256 << 20
-    # Alone, for comparison.
-    client_s: int = 30
+    # Alone, for comparison, with each pattern.
+    client_s: int = 15
+    # The patterns of the client take turns.
+    slice_s: int = 5
 
 
-QUICK = {"files": 4, "file_bytes": 64 << 20, "client_bytes": 64 << 20, "client_s": 8}
-
-# Reads a file of the file system again and again, past the page cache; each pass is a line.
-READER = """import json, os, sys, time
-path, until = sys.argv[1], sys.argv[2]
-while not os.path.exists(until):
-    file = os.open(path, os.O_RDONLY)
-    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    began, done = time.time(), 0
-    while data := os.pread(file, 1 << 20, done):
-        done += len(data)
-        if os.path.exists(until):
-            break
-    print(json.dumps({"began": began, "ended": time.time(), "bytes": done}), flush=True)
-    os.close(file)
-"""
+QUICK = {"files": 4, "file_bytes": 64 << 20, "client_bytes": 64 << 20, "client_s": 8, "slice_s": 3}
 
 
 class Cluster(labcluster.Cluster):
@@ -78,6 +85,7 @@ class Cluster(labcluster.Cluster):
     def __init__(self, program, target, place, sizes):
         jars = loopback.Jars(str(target / "forebay-spark.jar"), str(target / "java/workloads/forebay-workloads.jar"))
         venv = next(target.glob("spark-3*"))
+        self.hadoop = target / "java/mapreduce/lib"
         self.sizes, self.home = sizes, next(venv.glob("lib/python3*/site-packages/pyspark"))
         extent = labcluster.CHUNK_BYTES
         super().__init__(program, venv, jars, place, sizes.nodes, f"{sizes.rate:g}MB/s", extent, 2 * sizes.files * sizes.file_bytes // sizes.nodes + (128 << 20))
@@ -100,6 +108,25 @@ class Cluster(labcluster.Cluster):
         events = [json.loads(line) for line in record.read_text().splitlines()]
         return json.loads(result.read_text()), [event for event in events if event.get("event") == "limit"]
 
+    def map_reduce(self, workload, data, way):
+        """Runs a workload on YARN; as `of_spark`."""
+        hosts = [f"pfs-s{number + 1}" for number in range(self.sizes.servers)] if way.ship else [f"c{number + 1}" for number in range(self.sizes.nodes)]
+        with mapreduce.Yarn(self, hosts, self.hadoop) as engine:
+            jobs = mapreduce.Jobs(engine, way.scheme, way.ship is not None, self.sizes.servers)
+            if workload == "mr-dfsio":
+                done, result = jobs.dfsio(self.sizes.files, self.sizes.file_bytes)
+                # Its maps are placed by where their small control files are, which is no matter.
+                return mapreduce.measured(engine, done) | {"result": result, "tasks": 0}
+            done, result = (jobs.terasort if workload == "mr-terasort" else jobs.secondary_sort)(data, f"{data}{SORTED}")
+            return mapreduce.measured(engine, done) | {"result": result}
+
+    def validate(self, data):
+        """Records and checksum of what TeraSort has written."""
+        done = self.run(sys.executable, str(HERE / "inputs.py"), "validate", f"{data}{SORTED}")
+        if done.returncode:
+            raise lab.LabError(f"the output of TeraSort is wrong: {done.stderr.strip().splitlines()[-1:]}")
+        return json.loads(done.stdout)
+
     def drop_pages(self):
         """Also those of the storage servers, which mount the file system too."""
         self.forget()
@@ -108,25 +135,30 @@ class Cluster(labcluster.Cluster):
 
 
 class Client:
-    """A reader on a node of its own."""
+    """A client on a node of its own, with all of its patterns in turn or with one."""
 
-    def __init__(self, cluster, stem):
-        self.stop_file, self.log = Path(f"{stem}.stop"), Path(f"{stem}.client")
+    def __init__(self, cluster, stem, kind, patterns=None):
+        self.kind, self.stop_file, self.log = kind, Path(f"{stem}.stop"), Path(f"{stem}.client")
         self.stop_file.unlink(missing_ok=True)
-        command = [cluster.program, "lab", "run", "--node", CLIENT, "--", sys.executable, "-c", READER, str(cluster.mount / "client"), str(self.stop_file)]
-        with open(self.log, "wb") as out:
-            self.process = subprocess.Popen(command, env={**os.environ, "FOREBAY_LAB": cluster.name}, stdin=subprocess.DEVNULL, stdout=out, start_new_session=True)
+        arguments = [self.stop_file, cluster.sizes.slice_s, kind, cluster.mount / "client", cluster.sizes.client_bytes]
+        arguments += patterns or client.CLIENTS[kind].patterns
+        command = [cluster.program, "lab", "run", "--node", CLIENT, "--", sys.executable, str(HERE / "client.py"), *map(str, arguments)]
+        environment = {**os.environ, "FOREBAY_LAB": cluster.name}
+        with open(self.log, "wb") as out, open(self.log.with_suffix(".errors"), "wb") as errors:
+            self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, start_new_session=True)
 
     def stop(self):
-        """Its bandwidth in bytes a second."""
+        """What it got, by pattern."""
         self.stop_file.touch()
         try:
-            self.process.wait(60)
+            if self.process.wait(60):
+                raise lab.LabError(f"the client failed: {self.log.with_suffix('.errors').read_text().strip()[-500:]}")
+        except subprocess.TimeoutExpired:
+            raise lab.LabError("the client does not stop") from None
         finally:
             if self.process.poll() is None:
                 os.killpg(self.process.pid, signal.SIGKILL)
-        passes = [json.loads(line) for line in self.log.read_text().splitlines()]
-        return sum(one["bytes"] for one in passes) / max(1e-9, passes[-1]["ended"] - passes[0]["began"]) if passes else 0.0
+        return client.summary(self.kind, [json.loads(line) for line in self.log.read_text().splitlines()])
 
 
 def calls(cluster):
@@ -140,82 +172,136 @@ def calls(cluster):
     return total
 
 
-def measure(cluster, way, workload, data, repeat, calls_per_byte):
-    """One cold run beside the client; `calls_per_byte`: what the storage daemons call for a byte of the client."""
+def of_spark(report):
+    """Times and places of the tasks that read the input, and the result."""
+    maps = [task for task in report["tasks"] if task["ok"] and task["read_bytes"]]
+    return {
+        "job_s": (report["ended_ms"] - report["began_ms"]) / 1e3,
+        "map_s": (max(task["ended_ms"] for task in maps) - min(task["began_ms"] for task in maps)) / 1e3,
+        "tasks": len(maps),
+        "local": sum(task["locality"] == "NODE_LOCAL" for task in maps) / len(maps),
+        "result": report["result"],
+    }
+
+
+def measure(cluster, way, workload, data, repeat, kind, calls_per_byte):
+    """One cold run beside the client; `calls_per_byte`: what the storage daemons call for a byte of each of its patterns on its link."""
     cluster.drop_pages()
     cluster.lab("mark", check=True)
     before, limits = calls(cluster), []
-    client = Client(cluster, cluster.place / f"{workload}-{way}-{repeat}".replace(" ", "-"))
+    beside = Client(cluster, cluster.place / f"{workload}-{way}-{repeat}".replace(" ", "-"), kind)
     began = time.time()
     try:
-        if WAYS[way].ship is None:
-            done = cluster.submit(workload, data, WAYS[way].planner, reducers=cluster.sizes.servers)
+        if workload.startswith("mr-"):
+            done = cluster.map_reduce(workload, data, WAYS[way])
+        elif WAYS[way].ship is None:
+            done = of_spark(cluster.submit(workload, data, WAYS[way].planner, reducers=cluster.sizes.servers))
         else:
             done, limits = cluster.ship(workload, data, WAYS[way].ship)
+            done = of_spark(done)
     finally:
-        bandwidth = client.stop()
+        got = beside.stop()
+    wall_s, called = time.time() - began, calls(cluster) - before
     nodes = {node["name"]: node["since_mark"] for node in cluster.status()["nodes"]}
+    # What the client sends and receives is not the job's.
+    own = nodes.pop(CLIENT)
     servers = [traffic for name, traffic in nodes.items() if name.startswith("pfs-s")]
-    # The client's own bytes are not the job's.
-    client_bytes = nodes[CLIENT]["received_bytes"]
-    sent, received = sum(one["sent_bytes"] for one in servers) - client_bytes, sum(one["received_bytes"] for one in servers)
-    maps = [task for task in done["tasks"] if task["ok"] and task["read_bytes"]]
+    sent, received = sum(one["sent_bytes"] for one in servers) - own["received_bytes"], sum(one["received_bytes"] for one in servers) - own["sent_bytes"]
+    if workload.endswith("terasort"):
+        done["result"] = cluster.validate(data)
+    if data:
+        cluster.run("rm", "-rf", f"{data}{SORTED}", check=True)
     return {
         "way": way,
         "workload": workload,
         "repeat": repeat,
-        "wall_s": time.time() - began,
-        "job_s": (done["ended_ms"] - done["began_ms"]) / 1e3,
-        "map_s": (max(task["ended_ms"] for task in maps) - min(task["began_ms"] for task in maps)) / 1e3,
-        "tasks": len(maps),
-        "local": sum(task["locality"] == "NODE_LOCAL" for task in maps) / len(maps),
-        "result": done["result"],
-        "network_bytes": sum(node["sent_bytes"] for node in nodes.values()) - client_bytes,
+        "wall_s": wall_s,
+        **done,
+        "network_bytes": sum(node["sent_bytes"] for node in nodes.values()) - own["received_bytes"],
         # Of each server, in the direction that carries more.
         "server_bytes": max(sent, received) / len(servers),
-        "daemon_calls": max(0, calls(cluster) - before - calls_per_byte * client_bytes),
-        "client_bytes_per_s": bandwidth,
+        "daemon_calls": max(0, called - sum(calls_per_byte[pattern] * one["link_bytes"] for pattern, one in got.items())),
+        "client": got,
         "shares": [event["share"] for event in limits],
     }
 
 
-def alone(cluster):
-    """The client without a job: its bandwidth, and the calls of the storage daemons for each of its bytes."""
+def alone(cluster, kind):
+    """The client without a job: what it gets with each pattern, and the calls of the storage daemons for each byte on its link."""
+    found = {"client": {}, "calls_per_byte": {}}
     cluster.drop_pages()
-    cluster.lab("mark", check=True)
-    before = calls(cluster)
-    client = Client(cluster, cluster.place / "alone")
-    time.sleep(cluster.sizes.client_s)
-    bandwidth = client.stop()
-    received = next(node for node in cluster.status()["nodes"] if node["name"] == CLIENT)["since_mark"]["received_bytes"]
-    return {"bytes_per_s": bandwidth, "calls_per_byte": (calls(cluster) - before) / max(1, received)}
+    for pattern in client.CLIENTS[kind].patterns:
+        before = calls(cluster)
+        one = Client(cluster, cluster.place / "alone", kind, [pattern])
+        time.sleep(cluster.sizes.client_s)
+        got = one.stop()
+        if pattern not in got:
+            raise lab.LabError(f"the client has no request in {cluster.sizes.client_s} s: {pattern}")
+        found["client"] |= got
+        found["calls_per_byte"][pattern] = (calls(cluster) - before) / got[pattern]["link_bytes"]
+    return found
+
+
+def ways(workload, chosen):
+    """Those of the chosen ways in which a workload can run."""
+    return [name for name in chosen or WAYS if WAYS[name].scheme or not workload.startswith("mr-")]
+
+
+def make(kind, place, sizes, target):
+    """An input on the local disk, and what a right result of it is, where that is known beforehand."""
+    # These need numpy, which the command line does not.
+    import inputs
+    import text
+
+    size = sizes.files * sizes.file_bytes
+    if kind is None:
+        return None, None
+    if kind == "text":
+        return text.write(place / "words", size, sizes.file_bytes, lambda _: None), None
+    if kind == "tera":
+        return inputs.tera(place, size)
+    if kind == "pairs":
+        return inputs.pairs(place, size, sizes.files), None
+    return inputs.tables(place, size, next(target.glob("spark-3*/bin/tpchgen-cli"))), None
 
 
 def run(args, program, target, sizes):
-    """All runs, in interleaved order, and the report."""
-    # These need numpy and matplotlib, which the command line does not.
+    """All runs, those of an input in interleaved order, and the report."""
+    # It needs matplotlib, which the command line does not.
     import report
-    import text
 
     args.output.mkdir(parents=True, exist_ok=True)
     results = args.output / "shipping.json"
-    key = asdict(sizes)
+    key = asdict(sizes) | {"client": args.client}
     known = json.loads(results.read_text()) if results.exists() and not args.fresh else {}
     found = known if known.get("sizes") == key else {"sizes": key, "alone": [], "runs": {}}
-    data = text.write(args.output / "input", sizes.files * sizes.file_bytes, sizes.file_bytes, lambda _: None)
-    wanted = [(r, w, y) for r in range(args.repeats) for w in args.workload or WORKLOADS for y in args.way or WAYS]
+    workloads = args.workload or list(WORKLOADS)
+    kinds = list(dict.fromkeys(WORKLOADS[workload] for workload in workloads))
+    wanted = [(r, w, y) for kind in kinds for r in range(args.repeats) for w in workloads if WORKLOADS[w] == kind for y in ways(w, args.way)]
     missing = [one for one in wanted if "/".join(map(str, one)) not in found["runs"]]
     failed = []
     try:
         if missing:
             with Cluster(program, target, args.output, sizes) as cluster:
-                placed = cluster.bring(data)
+                placed, kind = None, ""
+                if args.client == "btio":
+                    cluster.run("cp", str(target / client.BTIO), str(cluster.mount), check=True)
                 cluster.run("sh", "-c", f"head -c {sizes.client_bytes} /dev/urandom > {cluster.mount}/client", check=True)
                 for repeat, workload, way in missing:
+                    if kind != WORKLOADS[workload]:
+                        # The servers have their data in memory, which is too small for all inputs.
+                        if placed:
+                            cluster.run("rm", "-rf", str(placed), check=True)
+                        kind = WORKLOADS[workload]
+                        data, right = make(kind, args.output / "input", sizes, target)
+                        placed = data and cluster.bring(data)
                     print(f"experiment: {workload}, {way}, run {repeat + 1} of {args.repeats}", flush=True)
-                    found["alone"].append(alone(cluster))
                     try:
-                        found["runs"][f"{repeat}/{workload}/{way}"] = measure(cluster, way, workload, placed, repeat, found["alone"][-1]["calls_per_byte"])
+                        found["alone"].append(alone(cluster, args.client))
+                        done = measure(cluster, way, workload, placed, repeat, args.client, found["alone"][-1]["calls_per_byte"])
+                        if right and done["result"] != right:
+                            raise lab.LabError(f"the result is {done['result']} instead of {right}")
+                        found["runs"][f"{repeat}/{workload}/{way}"] = done
                     except (lab.LabError, subprocess.TimeoutExpired) as error:
                         failed.append(f"{workload}, {way}, run {repeat + 1}: {error}")
                     results.write_text(json.dumps(found, indent=1))

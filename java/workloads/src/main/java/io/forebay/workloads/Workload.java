@@ -4,6 +4,8 @@ import static org.apache.spark.sql.functions.col;
 import static org.apache.spark.sql.functions.explode;
 import static org.apache.spark.sql.functions.split;
 
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.util.Arrays;
 import java.util.Iterator;
 import java.util.List;
@@ -18,7 +20,8 @@ import scala.Tuple2;
 
 /**
  * WordCount and Sort, as HiBench has them: one stage that reads and maps (whose time is the map
- * time), one that reduces. And a scan with a selective filter, which has the first stage only.
+ * time), one that reduces. A scan with a selective filter, which has the first stage only. TeraSort
+ * and SecondarySort, as Hadoop's examples, and a join of TPC-H, each with an input of its own.
  */
 public enum Workload {
   WORDCOUNT {
@@ -57,10 +60,52 @@ public enum Workload {
       Dataset<Row> lines = session.read().text(input).where(col("value").startsWith(RARE));
       return lines.toJavaRDD().map(row -> Digest.of(row.getString(0), 1)).fold(Digest.NOTHING, Digest::plus);
     }
+  },
+
+  /** Writes the sorted records to a directory whose name is that of the input and "-sorted". */
+  TERASORT {
+    @Override
+    Digest run(SparkSession session, JavaSparkContext spark, String input, int reducers) {
+      try {
+        return Tera.sort(spark, input, reducers);
+      } catch (IOException error) {
+        throw new UncheckedIOException(error);
+      }
+    }
+  },
+
+  SECONDARY_SORT {
+    @Override
+    Digest run(SparkSession session, JavaSparkContext spark, String input, int reducers) {
+      return SecondarySort.run(spark, input, reducers);
+    }
+  },
+
+  JOIN {
+    @Override
+    Digest run(SparkSession session, JavaSparkContext spark, String input, int reducers) {
+      session.conf().set("spark.sql.shuffle.partitions", reducers);
+      // Small tables would be joined without a shuffle otherwise.
+      session.conf().set("spark.sql.autoBroadcastJoinThreshold", -1);
+      for (String table : List.of("lineitem", "orders")) {
+        session.read().parquet(input + "/" + table).createOrReplaceTempView(table);
+      }
+      return session.sql(Q12).toJavaRDD()
+          .map(row -> Digest.of(row.getString(0) + " " + row.getLong(1), row.getLong(1) + row.getLong(2))).fold(Digest.NOTHING, Digest::plus);
+    }
   };
 
   /** A few lines of a thousand begin with it. */
   private static final String RARE = "zuz";
+
+  /** The twelfth query of TPC-H. */
+  private static final String Q12 = """
+      SELECT l_shipmode, sum(CASE WHEN o_orderpriority IN ('1-URGENT', '2-HIGH') THEN 1L ELSE 0L END) AS high,
+        sum(CASE WHEN o_orderpriority IN ('1-URGENT', '2-HIGH') THEN 0L ELSE 1L END) AS low
+      FROM orders JOIN lineitem ON o_orderkey = l_orderkey
+      WHERE l_shipmode IN ('MAIL', 'SHIP') AND l_commitdate < l_receiptdate AND l_shipdate < l_commitdate
+        AND l_receiptdate >= DATE '1994-01-01' AND l_receiptdate < DATE '1995-01-01'
+      GROUP BY l_shipmode""";
 
   abstract Digest run(SparkSession session, JavaSparkContext spark, String input, int reducers);
 
