@@ -3,8 +3,8 @@
 use forebay_policy::machine::Nanos;
 use serde::Serialize;
 
-/// Parts of each doubling of a value; quantiles are right to a fiftieth.
-const PARTS: f64 = 32.0;
+/// Parts of each doubling of a value; quantiles are right to a part in 500.
+const PARTS: f64 = 256.0;
 
 /// Values with weights.
 #[derive(Clone, Debug, Default)]
@@ -49,7 +49,7 @@ impl Spread {
         self.weight
     }
 
-    /// The least value that has at least this part of the weight at or below it, to a fiftieth.
+    /// The least value that has at least this part of the weight at or below it, to a part in 500.
     pub fn quantile(&self, part: f64) -> f64 {
         let mut left = self.weight * part;
         let at = self.weights.iter().position(|weight| {

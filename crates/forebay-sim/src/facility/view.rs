@@ -5,7 +5,7 @@ use crate::figure::Figure;
 use crate::plot::lines::Lines;
 
 /// What a run measures, in the order of [`Outcome::measures`].
-pub const MEASURES: [&str; 15] = [
+pub const MEASURES: [&str; 16] = [
     "wait_s",
     "nodes_percent",
     "io_percent",
@@ -13,6 +13,7 @@ pub const MEASURES: [&str; 15] = [
     "written_stretch",
     "absorbed_stretch",
     "tier_gb",
+    "past_tier_percent",
     "dirty_tb",
     "absorbed_gb_per_s",
     "pfs_gb_per_s",

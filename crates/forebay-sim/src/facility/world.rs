@@ -108,6 +108,7 @@ struct Facility<'a> {
     blocked: Spread,
     stretches: [Spread; 3],
     tier: Spread,
+    past: Spread,
     rates: [Spread; 2],
     out: Outcome,
 }
@@ -150,6 +151,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
         blocked: Spread::default(),
         stretches: Default::default(),
         tier: Spread::default(),
+        past: Spread::default(),
         rates: Default::default(),
         out: Outcome::default(),
     };
@@ -278,6 +280,7 @@ impl<'a> Facility<'a> {
         let room = job.tier.as_mut().map(|tier| tier.has_room(bytes));
         match (room, &mut job.tier) {
             (Some(Ok(true)), Some(tier)) => {
+                self.past.add(0.0, 1.0);
                 tier.reserve(now, file, bytes, is_whole);
                 job.does = Does::Absorbs;
                 let ns = transfer_ns(bytes as f64, self.setup.tier.bytes_per_s).unwrap_or(0);
@@ -292,7 +295,10 @@ impl<'a> Facility<'a> {
                 self.send(now, j, chunks, events);
             }
             (room, _) => {
-                self.out.past_tier += u64::from(room.is_some());
+                if room.is_some() {
+                    self.past.add(100.0, 1.0);
+                    self.out.past_tier += 1;
+                }
                 self.ask(now, j, events);
             }
         }
@@ -304,7 +310,9 @@ impl<'a> Facility<'a> {
         let nodes = self.nodes_of(j);
         let job = &mut self.jobs[j];
         let bytes = job.tier.as_ref().map_or(0, Node::bytes);
-        self.tier.add(job.tier_bytes as f64, nodes * seconds(job.tier_since, now));
+        if job.tier_bytes > 0 {
+            self.tier.add(job.tier_bytes as f64, nodes * seconds(job.tier_since, now));
+        }
         (job.tier_bytes, job.tier_since) = (bytes, now);
     }
 
@@ -552,7 +560,7 @@ impl<'a> Facility<'a> {
     /// The columns of [`super::view::MEASURES`].
     fn outcome(mut self, end: Nanos) -> Outcome {
         (0..self.jobs.len()).for_each(|j| self.weigh(end, j));
-        // Nodes without a job have empty tiers.
+        // All other nodes have empty tiers.
         let all_s = f64::from(self.setup.queue.nodes) * end.as_secs_f64();
         let tiers_s = self.tier.weight();
         self.tier.add(0.0, all_s - tiers_s);
@@ -573,6 +581,7 @@ impl<'a> Facility<'a> {
             written,
             absorbed,
             scaled(self.tier.summary(), 1e-9),
+            self.past.summary(),
             scaled(of(self.dirty), 1e-12),
             taken,
             pfs,

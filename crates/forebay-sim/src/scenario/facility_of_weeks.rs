@@ -18,6 +18,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     let seed = root.whole("seed", 0, i64::MAX as u64, Some(0))?;
     let cluster = root.need("cluster")?;
     let nodes = cluster.whole("nodes", 1, MAX_NODES, None)? as u32;
+    let node_bytes = (cluster.number("node_gb", LEAST_GB, MAX_GB, None)? * GB) as u64;
     let link_bytes_per_s = cluster.number("link_gb_per_s", LEAST_GB, MAX_GB, None)? * GB;
     cluster.done()?;
     let pfs = root.need("pfs")?;
@@ -35,8 +36,8 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
         .filter(|jobs| !jobs.is_empty())
         .ok_or_else(|| root.error("generate", "jobs are needed: [log] or [generate]"))?;
     let rooms = rooms(&root.optional("checkpoint")?)?;
-    // A checkpoint is no larger than the tier of its node.
-    let of_nodes = Buffers { count: nodes, bytes: tier.bytes, bytes_per_s: server_bytes_per_s };
+    // A checkpoint is no larger than the memory of its node.
+    let of_nodes = Buffers { count: nodes, bytes: node_bytes, bytes_per_s: server_bytes_per_s };
     let setup = Setup {
         queue: queue::Config { policy, nodes, room_bytes: Vec::new() },
         link_bytes_per_s,
