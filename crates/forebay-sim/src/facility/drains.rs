@@ -73,7 +73,8 @@ impl Node {
         for index in (0..self.steps.len()).rev() {
             let step = &self.steps[index];
             newer += usize::from(step.is_whole);
-            if !step.is_dirty && !(step.is_whole && newer <= keeps) {
+            let stays = step.is_dirty || step.is_whole && newer <= keeps;
+            if !stays {
                 self.steps.remove(index);
             }
         }

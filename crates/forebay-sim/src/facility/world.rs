@@ -260,7 +260,7 @@ impl<'a> Facility<'a> {
         job.steps += 1;
         job.since = now;
         let is_last = job.phases_left == 0;
-        job.is_whole = !is_last && job.steps % u64::from(steps.whole_every) == 0;
+        job.is_whole = !is_last && job.steps.is_multiple_of(steps.whole_every.into());
         job.bytes = match (is_last, job.is_whole) {
             (true, _) => spec.stage_out_bytes,
             (false, true) => spec.bytes_per_node,
