@@ -80,8 +80,8 @@ impl Node {
         }
     }
 
-    /// Whether a step of so many bytes has room now; an error if it never will have. Old checkpoints
-    /// give way, but not the newest.
+    /// Whether a step of so many bytes has room now; an error if it never will have. Old
+    /// checkpoints give way, but not the newest.
     pub fn has_room(&mut self, bytes: u64) -> Result<bool, ()> {
         let is_full = |node: &Node| node.bytes().saturating_add(bytes) > node.tier.bytes;
         let mut keeps = self.tier.keeps;
