@@ -17,8 +17,8 @@ from conftest import REPOSITORY, binary, need
 
 from forebay import sim
 
-# The large world is there to take long, and a broadcast has a command of its own.
-SCENARIOS = sorted(path for path in (REPOSITORY / "scenarios").glob("*.toml") if path.stem not in ("large-world", "broadcast"))
+# Two of them are there to take long, and a broadcast has a command of its own.
+SCENARIOS = sorted(path for path in (REPOSITORY / "scenarios").glob("*.toml") if path.stem not in ("large-world", "facility-month", "broadcast"))
 CHECKPOINTS = REPOSITORY / "scenarios/checkpoints.toml"
 ELEY = REPOSITORY / "scenarios/eley-t2-app6.toml"
 

@@ -6,13 +6,13 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use forebay_policy::burst::access;
-use forebay_policy::{memory as laws, planner, queue};
+use forebay_policy::{drain, memory as laws, planner, queue};
 
 use crate::error::{Error, Result};
 use crate::figure::Figure;
-use crate::scenario::{BATCH, BURST_BUFFER, CLUSTER, COLOCATION, File, MEMORY, Scenario, WORLD};
+use crate::scenario::{BATCH, BURST_BUFFER, CLUSTER, COLOCATION, FACILITY, File, MEMORY, Scenario, WORLD};
 use crate::trace::Trace;
-use crate::{batch, burst, cluster, colocate, memory, world};
+use crate::{batch, burst, cluster, colocate, facility, memory, world};
 
 /// What a run amounted to.
 pub enum Done {
@@ -26,6 +26,8 @@ pub enum Done {
     Memory(memory::Outcome),
     /// Of kind `batch`.
     Batch(batch::Outcome),
+    /// Of kind `facility`.
+    Facility(Box<facility::Outcome>),
     /// Of kind `world`.
     World(Box<world::Outcome>),
 }
@@ -35,13 +37,15 @@ pub fn policies(file: &File) -> Vec<String> {
     match file.kind() {
         BURST_BUFFER => access::POLICIES.iter().map(|p| p.0.to_string()).collect(),
         BATCH => queue::POLICIES.iter().map(|p| p.0.to_string()).collect(),
+        FACILITY => drain::POLICIES.iter().map(|p| p.0.to_string()).collect(),
         MEMORY => laws::POLICIES.iter().map(|p| p.0.to_string()).collect(),
         _ => planner::POLICIES.iter().map(|p| p.0.to_string()).collect(),
     }
 }
 
 /// Sets the policy: the planner's, the memory law, or that of access, or `ALLOCATION/ACCESS`. In a
-/// world, the planner's, or `PLANNER/DRAIN` or `PLANNER/DRAIN/ACCESS`. That of shipping is a key.
+/// world, the planner's, or `PLANNER/DRAIN` or `PLANNER/DRAIN/ACCESS`; in a facility, `DRAIN` or
+/// `DRAIN/ACCESS`. That of shipping is a key.
 ///
 /// # Errors
 /// If the file has a value where a table of policies is needed.
@@ -50,8 +54,9 @@ pub fn set_policy(file: &mut File, policy: &str) -> Result<()> {
         BURST_BUFFER => {}
         BATCH => return file.set("queue.policy", policy),
         MEMORY => return file.set("memory.policy", policy),
-        WORLD => {
+        kind @ (WORLD | FACILITY) => {
             let keys = ["planner.policy", "drain.policy", "access.policy"];
+            let keys = if kind == WORLD { &keys[..] } else { &keys[1..] };
             let mut names = policy.splitn(keys.len(), '/');
             return keys.iter().zip(&mut names).try_for_each(|(key, name)| file.set(key, name));
         }
@@ -76,6 +81,7 @@ impl Scenario {
             Scenario::Cluster(_) => &cluster::view::COLUMNS,
             Scenario::Memory(_) => &memory::view::COLUMNS,
             Scenario::Batch(_) => &batch::view::COLUMNS,
+            Scenario::Facility(_) => &facility::view::COLUMNS,
             Scenario::World(_) => &world::view::COLUMNS,
         }
     }
@@ -88,6 +94,7 @@ impl Scenario {
             Scenario::Cluster(setup) => setup.seed,
             Scenario::Memory(setup) => setup.seed,
             Scenario::Batch(setup) => setup.seed,
+            Scenario::Facility(setup) => setup.seed,
             Scenario::World(setup) => setup.seed,
         }
     }
@@ -100,6 +107,7 @@ impl Scenario {
             Scenario::Cluster(setup) => Trace::to(out, CLUSTER, setup),
             Scenario::Memory(setup) => Trace::to(out, MEMORY, setup),
             Scenario::Batch(setup) => Trace::to(out, BATCH, setup),
+            Scenario::Facility(setup) => Trace::to(out, FACILITY, setup),
             Scenario::World(setup) => Trace::to(out, WORLD, setup),
         }
     }
@@ -115,6 +123,7 @@ impl Scenario {
             Scenario::Cluster(setup) => cluster::simulate(setup, trace).map(Done::Cluster),
             Scenario::Memory(setup) => memory::simulate(setup, trace).map(Done::Memory),
             Scenario::Batch(setup) => batch::simulate(setup, trace).map(Done::Batch),
+            Scenario::Facility(setup) => facility::simulate(setup, trace).map(Box::new).map(Done::Facility),
             Scenario::World(setup) => world::simulate(setup, trace).map(Box::new).map(Done::World),
         }
     }
@@ -140,6 +149,7 @@ impl Scenario {
             (Scenario::Cluster(setup), Done::Cluster(outcome)) => cluster::view::rows(setup, outcome),
             (Scenario::Memory(setup), Done::Memory(outcome)) => memory::view::rows(setup, outcome),
             (Scenario::Batch(setup), Done::Batch(outcome)) => batch::view::rows(setup, outcome),
+            (Scenario::Facility(setup), Done::Facility(outcome)) => facility::view::rows(setup, outcome),
             (Scenario::World(setup), Done::World(outcome)) => world::view::rows(setup, outcome),
             _ => unreachable!("a scenario of one kind was run as another"),
         }
@@ -164,6 +174,10 @@ impl Scenario {
             (Scenario::Batch(setup), Done::Batch(outcome)) => {
                 let title = format!("{name} ({})", setup.policy);
                 batch::view::timeline(setup, outcome, &title, window_s)
+            }
+            (Scenario::Facility(setup), Done::Facility(outcome)) => {
+                let title = format!("{name} ({})", setup.policy());
+                facility::view::timeline(setup, outcome, &title, window_s)
             }
             (Scenario::World(setup), Done::World(outcome)) => {
                 let title = format!("{name} ({})", setup.cluster.policy);
@@ -190,6 +204,7 @@ impl Done {
             Done::Cluster(outcome) => serde_json::to_string_pretty(outcome),
             Done::Memory(outcome) => serde_json::to_string_pretty(outcome),
             Done::Batch(outcome) => serde_json::to_string_pretty(outcome),
+            Done::Facility(outcome) => serde_json::to_string_pretty(outcome),
             Done::World(outcome) => serde_json::to_string_pretty(outcome),
         };
         Ok(json.map_err(std::io::Error::from)? + "\n")
@@ -203,6 +218,7 @@ impl Done {
             Done::Cluster(outcome) => (&cluster::view::RECORDS, cluster::view::records(outcome)),
             Done::Memory(outcome) => (&memory::view::RECORDS, memory::view::records(outcome)),
             Done::Batch(outcome) => (&batch::view::RECORDS, batch::view::records(outcome)),
+            Done::Facility(outcome) => (&facility::view::RECORDS, facility::view::records(outcome)),
             Done::World(outcome) => (&world::view::RECORDS, world::view::records(outcome)),
         }
     }
@@ -214,6 +230,10 @@ impl Done {
             Done::Cluster(o) => format!("{} events, {} requests", o.events, o.requests),
             Done::Memory(o) => format!("{} samples, {} resizes", o.samples, o.resizes.len()),
             Done::Batch(o) => format!("{} events, {} jobs", o.events, o.jobs.len()),
+            Done::Facility(o) => format!(
+                "{} events, {} jobs, {} steps absorbed, {} written ({} past the tier), {} tokens granted, {} lost",
+                o.events, o.jobs, o.absorbed, o.written, o.past_tier, o.tokens[0], o.tokens[1]
+            ),
             Done::World(o) => {
                 let drains = o.buffers.as_ref().map_or(0, |buffers| buffers.drains.len());
                 format!("{} events, {} requests, {drains} steps drained", o.events, o.cluster.requests)
@@ -241,6 +261,7 @@ impl Done {
                 let (tasks, steps, phases) = (u.tasks, u.steps, u.phases);
                 format!("{tasks} tasks, {steps} steps, {gb:.3} GB to drain, {phases} I/O phases")
             }),
+            Done::Facility(o) => (o.unfinished > 0).then(|| format!("{} jobs", o.unfinished)),
             Done::Memory(_) | Done::Batch(_) => None,
         }
     }
@@ -252,6 +273,7 @@ impl Done {
             Done::Cluster(o) => o.end_s(),
             Done::Memory(o) => o.end_s,
             Done::Batch(o) => o.end_s,
+            Done::Facility(o) => o.end_s,
             Done::World(o) => o.end_s(),
         }
     }

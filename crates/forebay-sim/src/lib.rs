@@ -20,6 +20,7 @@
 //! | [`burst`] | jobs that write their steps to shared burst buffer nodes |
 //! | [`cluster`] | nodes that run Spark's tasks before a file system of several servers |
 //! | [`colocate`] | HPC jobs beside Big Data jobs whose waves are prefetched |
+//! | [`facility`] | thousands of nodes and jobs over weeks, by the phase |
 //! | [`memory`] | a node whose tier gives way to compute |
 //! | [`waste`] | nodes that fail, and jobs that write checkpoints to survive it |
 //! | [`world`] | all of these at once, but for the factors of `colocate` |
@@ -53,6 +54,7 @@ pub mod driver;
 pub mod error;
 pub mod estimate;
 pub mod event_loop;
+pub mod facility;
 pub mod figure;
 pub mod kinds;
 pub mod maxmin;

@@ -205,8 +205,59 @@ at_s = 7
 for_s = 5
 ";
 
+const FACILITY: &str = "
+kind = 'facility'
+horizon_s = 4000
+cluster = { nodes = 9, node_gb = 30, link_gb_per_s = 10 }
+pfs = { servers = 4, server_gb_per_s = 1 }
+tier = { node_gb = 16, gb_per_s = 2, share = 0.6 }
+steps = { every_s = 7, whole_every = 3, part = 0.2 }
+access = { policy = 'sa-sjf' }
+[generate]
+jobs = 12
+per_day = 5000
+interarrival_s = [1, 30]
+estimate_s = [20, 400]
+accuracy = [0.3, 1]
+nodes = [[1, 1], [2, 1], [5, 1]]
+";
+
 /// Keys of each kind, and some that no kind has.
-const KEYS: [(&str, &[&str]); 6] = [
+const KEYS: [(&str, &[&str]); 7] = [
+    (
+        FACILITY,
+        &[
+            "cluster.nodes",
+            "cluster.node_gb",
+            "cluster.link_gb_per_s",
+            "pfs.servers",
+            "pfs.server_gb_per_s",
+            "pfs.stripes",
+            "tier.node_gb",
+            "tier.gb_per_s",
+            "tier.share",
+            "tier.keeps",
+            "drain.policy",
+            "drain.age_max_s",
+            "access.policy",
+            "access.servers",
+            "access.wait_s",
+            "steps.every_s",
+            "steps.whole_every",
+            "steps.part",
+            "queue.policy",
+            "queue.sample_s",
+            "reports.heartbeat_s",
+            "reports.health_s",
+            "reports.traffic_s",
+            "reports.files",
+            "checkpoint.median_gb",
+            "checkpoint.staged",
+            "checkpoint.moves",
+            "generate.load",
+            "generate.per_day",
+        ],
+    ),
     (
         COLOCATION,
         &[
@@ -525,6 +576,9 @@ fn check(scenario: &Scenario, done: &Done) {
             let drained = outcome.buffers.as_ref().map_or(0, |buffers| buffers.drained_bytes);
             let sent = outcome.cluster.output_bytes + outcome.phase_bytes + drained;
             assert!(outcome.written_bytes >= sent, "{} of {sent} bytes arrived", outcome.written_bytes);
+        }
+        (Scenario::Facility(setup), Done::Facility(outcome)) => {
+            assert_eq!(outcome.jobs + outcome.unfinished, setup.jobs.len() as u64);
         }
         // A tier that gives memory back slowly is above its capacity meanwhile.
         (Scenario::Memory(setup), Done::Memory(outcome)) => {

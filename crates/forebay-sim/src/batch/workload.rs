@@ -52,6 +52,15 @@ pub struct Buffers {
     pub bytes_per_s: f64,
 }
 
+/// How often jobs come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Arrives {
+    /// They would keep this part of the nodes busy while they arrive.
+    Load(f64),
+    /// So many come in a day.
+    PerDay(f64),
+}
+
 /// Distributions of jobs. Each list has quantiles at equal distances of probability, between which
 /// values lie evenly on a logarithmic scale of 1 + value.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,8 +69,8 @@ pub struct Shape {
     pub jobs: u32,
     /// From one submission to the next, up to a factor.
     pub interarrival_s: Vec<f64>,
-    /// The factor is such that jobs would keep this part of the nodes busy while they arrive.
-    pub load: f64,
+    /// What sets the factor.
+    pub arrives: Arrives,
     /// Estimate, in seconds.
     pub estimate_s: Vec<f64>,
     /// Run time by estimate.
@@ -95,8 +104,12 @@ impl Shape {
         };
         let mut jobs: Vec<Logged> = (1..=self.jobs).map(&mut job).collect();
         let work_s: f64 = jobs.iter().map(|job| job.run_s * f64::from(job.nodes)).sum();
+        let all_s = match self.arrives {
+            Arrives::Load(load) => work_s / (f64::from(nodes) * load),
+            Arrives::PerDay(count) => f64::from(self.jobs) / count * 86_400.0,
+        };
         if submit_s > 0.0 {
-            let factor = work_s / (f64::from(nodes) * self.load) / submit_s;
+            let factor = all_s / submit_s;
             jobs.iter_mut().for_each(|job| job.submit_s *= factor);
         }
         jobs

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use forebay_policy::bandwidth::{self, Divider};
 use forebay_policy::burst::access;
-use forebay_policy::drain::Drain;
+use forebay_policy::drain::{self, Drain};
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::memory::node::NodeMemory;
 use forebay_policy::node::{self, Node};
@@ -23,9 +23,9 @@ use super::{Output, ReplayArgs, say};
 use crate::colocate::observer;
 use crate::error::{Error, Result};
 use crate::record::{Line, Lines, open};
-use crate::scenario::{BATCH, BURST_BUFFER, CLUSTER, COLOCATION, MEMORY, Scenario, WORLD};
+use crate::scenario::{BATCH, BURST_BUFFER, CLUSTER, COLOCATION, FACILITY, MEMORY, Scenario, WORLD};
 use crate::trace::{ACCESS, LAWS, NODE, STAGES};
-use crate::{batch, burst, cluster, colocate, memory, world};
+use crate::{batch, burst, cluster, colocate, facility, memory, world};
 
 fn scenario(kind: &str, setup: Value, lines: &Lines) -> Result<Scenario> {
     let not_one = |e| lines.not_a_header(e);
@@ -50,13 +50,17 @@ fn scenario(kind: &str, setup: Value, lines: &Lines) -> Result<Scenario> {
             let setup: batch::Setup = serde_json::from_value(setup).map_err(not_one)?;
             Ok(Scenario::Batch(Box::new(setup)))
         }
+        FACILITY => {
+            let setup: facility::Setup = serde_json::from_value(setup).map_err(not_one)?;
+            Ok(Scenario::Facility(Box::new(setup)))
+        }
         WORLD => {
             let setup: world::Setup = serde_json::from_value(setup).map_err(not_one)?;
             Ok(Scenario::World(Box::new(setup)))
         }
         other => {
             let known = format!(
-                "{COLOCATION}, {BURST_BUFFER}, {CLUSTER}, {MEMORY}, {BATCH}, {WORLD}, {STAGES}, {ACCESS}, {NODE} and {LAWS} can be replayed"
+                "{COLOCATION}, {BURST_BUFFER}, {CLUSTER}, {MEMORY}, {BATCH}, {FACILITY}, {WORLD}, {STAGES}, {ACCESS}, {NODE} and {LAWS} can be replayed"
             );
             Err(lines.bad(format!("this is a run of kind '{other}'; {known}")))
         }
@@ -134,8 +138,14 @@ where
     }
 }
 
+/// What the machines of simulated nodes are built from.
+enum OfNodes {
+    Node(node::Config),
+    Drain(drain::Config),
+}
+
 /// The machines of a record, and what those of its simulated nodes are built from.
-type Machines = (Vec<Box<dyn Replay>>, Option<node::Config>);
+type Machines = (Vec<Box<dyn Replay>>, Option<OfNodes>);
 
 fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Machines> {
     if kind == NODE {
@@ -167,14 +177,22 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Machines> {
         Scenario::Batch(setup) => {
             vec![replayed(BATCH, Queue::new(setup.config()).map_err(Error::Usage)?)]
         }
+        Scenario::Facility(setup) => {
+            nodes = Some(OfNodes::Drain(setup.drain));
+            let queue = Queue::new(setup.queue.clone()).map_err(Error::Usage)?;
+            vec![
+                replayed(facility::QUEUE, queue),
+                replayed(ACCESS, setup.access.build().map_err(Error::Usage)?),
+            ]
+        }
         Scenario::Memory(setup) => vec![replayed(MEMORY, memory::controller(&setup)?)],
         Scenario::Cluster(setup) => {
-            nodes = Some(setup.node_config());
+            nodes = Some(OfNodes::Node(setup.node_config()));
             of_cluster(&setup)
         }
         Scenario::BurstBuffer(setup) => of_buffers(&setup)?,
         Scenario::World(setup) => {
-            nodes = Some(setup.cluster.node_config());
+            nodes = Some(OfNodes::Node(setup.cluster.node_config()));
             let mut machines = of_cluster(&setup.cluster);
             machines.push(replayed(observer::PHASES, observer::board()));
             machines.extend(setup.buffers.as_ref().map(of_buffers).transpose()?.into_iter().flatten());
@@ -190,9 +208,13 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Machines> {
 
 /// A machine of a simulated node, which a record has from its first event on: nodes that fail come
 /// back with new ones.
-fn node_machine(who: &str, config: Option<&node::Config>) -> Option<Box<dyn Replay>> {
-    let config = config.filter(|_| who.strip_prefix(NODE).is_some_and(|node| node.starts_with('/')))?;
-    Some(replayed(who, Node::new(config)))
+fn node_machine(who: &str, config: Option<&OfNodes>) -> Option<Box<dyn Replay>> {
+    let (kind, _) = who.split_once('/')?;
+    match config? {
+        OfNodes::Node(config) if kind == NODE => Some(replayed(who, Node::new(config))),
+        OfNodes::Drain(config) if kind == facility::DRAIN => Some(replayed(who, Drain::new(*config))),
+        OfNodes::Node(_) | OfNodes::Drain(_) => None,
+    }
 }
 
 /// The machines of nodes and servers.

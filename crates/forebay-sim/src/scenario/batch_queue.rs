@@ -5,16 +5,16 @@ use forebay_policy::queue;
 use super::reader::Section;
 use super::{GB, MAX_GB, MAX_HORIZON_S, MAX_S, Names, ns};
 use crate::batch::swf::{self, Logged};
-use crate::batch::workload::{Buffers, Rooms, Shape, Size};
+use crate::batch::workload::{Arrives, Buffers, Rooms, Shape, Size};
 use crate::batch::{Checkpoints, JobSpec, Setup};
 use crate::error::Result;
 
 /// Each costs memory, and a plan looks at all that wait.
 const MAX_JOBS: u64 = 1_000_000;
-const MAX_NODES: u64 = 1_000_000;
+pub const MAX_NODES: u64 = 1_000_000;
 const MAX_BUFFERS: u64 = 1_000;
 /// The least rate: a byte per second, in GB/s.
-const LEAST_GB: f64 = 1e-9;
+pub const LEAST_GB: f64 = 1e-9;
 /// Quantiles of a list.
 const QUANTILES: std::ops::RangeInclusive<usize> = 1..=1_001;
 
@@ -46,7 +46,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     setup.checkpoints = root.section("checkpoints")?.map(|s| checkpoints(&s)).transpose()?;
     let buffers =
         Buffers { count: setup.buffers, bytes: setup.buffer_bytes, bytes_per_s: setup.buffer_bytes_per_s };
-    if let Some(logged) = logged(root, &setup)? {
+    if let Some(logged) = logged(root, setup.nodes, seed)? {
         setup.jobs = rooms(&root.optional("room")?)?.furnish(&logged, buffers, seed);
     }
     let mut names = Names::default();
@@ -76,7 +76,7 @@ fn checkpoints(s: &Section<'_>) -> Result<Checkpoints> {
 }
 
 /// Jobs of a log or of distributions, without those that want more nodes than there are.
-fn logged(root: &Section<'_>, setup: &Setup) -> Result<Option<Vec<Logged>>> {
+pub fn logged(root: &Section<'_>, nodes: u32, seed: u64) -> Result<Option<Vec<Logged>>> {
     let logged = match (root.section("log")?, root.section("generate")?) {
         (Some(_), Some(generate)) => return Err(generate.error("jobs", "a [log] has its own jobs")),
         (Some(log), None) => {
@@ -86,10 +86,10 @@ fn logged(root: &Section<'_>, setup: &Setup) -> Result<Option<Vec<Logged>>> {
             log.done()?;
             all.into_iter().skip(skip).take(jobs).collect()
         }
-        (None, Some(generate)) => shape(&generate)?.draw(setup.nodes, setup.seed),
+        (None, Some(generate)) => shape(&generate)?.draw(nodes, seed),
         (None, None) => return Ok(None),
     };
-    Ok(Some(logged.into_iter().filter(|job| job.nodes <= setup.nodes).collect()))
+    Ok(Some(logged.into_iter().filter(|job| job.nodes <= nodes).collect()))
 }
 
 fn shape(s: &Section<'_>) -> Result<Shape> {
@@ -108,7 +108,11 @@ fn shape(s: &Section<'_>) -> Result<Shape> {
     let shape = Shape {
         jobs: s.whole("jobs", 1, MAX_JOBS, None)? as u32,
         interarrival_s: quantiles("interarrival_s", 0.0, MAX_S)?,
-        load: s.number("load", 0.01, 10.0, None)?,
+        arrives: match s.has("per_day") {
+            true if s.has("load") => return Err(s.error("load", "per_day says how often jobs come")),
+            true => Arrives::PerDay(s.number("per_day", 0.001, 1e6, None)?),
+            false => Arrives::Load(s.number("load", 0.01, 10.0, None)?),
+        },
         estimate_s: quantiles("estimate_s", 1.0, MAX_S)?,
         accuracy: quantiles("accuracy", 0.0, 1.0)?,
         nodes: nodes
@@ -120,7 +124,7 @@ fn shape(s: &Section<'_>) -> Result<Shape> {
 
 /// The room of jobs of a log or of distributions. The defaults are the distribution that Kopanski
 /// and Rzadca fitted to memory per processor in the METACENTRUM log (their `burstbuffer/model.py`).
-fn rooms(s: &Section<'_>) -> Result<Rooms> {
+pub fn rooms(s: &Section<'_>) -> Result<Rooms> {
     let size = match s.choice("source", &["log-normal", "memory"], Some("log-normal"))?.as_str() {
         "memory" => Size::Memory,
         _ => Size::LogNormal {

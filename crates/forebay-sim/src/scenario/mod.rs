@@ -14,7 +14,7 @@ use toml::{Table, Value};
 
 use crate::arrivals::Arrivals;
 use crate::error::{Error, Result};
-use crate::{batch, burst, cluster, colocate, memory};
+use crate::{batch, burst, cluster, colocate, facility, memory};
 
 mod batch_queue;
 mod broadcast_of_a_file;
@@ -22,6 +22,7 @@ mod burst_buffer;
 mod cluster_of_nodes;
 mod colocation;
 pub mod darshan;
+mod facility_of_weeks;
 pub mod logs;
 mod memory_of_a_node;
 pub mod profile;
@@ -48,6 +49,8 @@ pub const CLUSTER: &str = "cluster";
 pub const MEMORY: &str = memory::KIND;
 /// Name of the kind with a batch queue.
 pub const BATCH: &str = batch::KIND;
+/// Name of the kind with a facility over weeks.
+pub const FACILITY: &str = facility::KIND;
 /// Name of the kind with all of these at once.
 pub const WORLD: &str = "world";
 
@@ -64,6 +67,8 @@ pub enum Scenario {
     Memory(Box<memory::Setup>),
     /// A batch queue.
     Batch(Box<batch::Setup>),
+    /// A facility over weeks.
+    Facility(Box<facility::Setup>),
     /// All of these at once.
     World(Box<crate::world::Setup>),
 }
@@ -212,11 +217,16 @@ impl File {
     pub fn scenario(&self) -> Result<Scenario> {
         let root = Section::root(&self.path, &self.table);
         match root
-            .choice("kind", &[COLOCATION, BURST_BUFFER, CLUSTER, MEMORY, BATCH, WORLD], Some(COLOCATION))?
+            .choice(
+                "kind",
+                &[COLOCATION, BURST_BUFFER, CLUSTER, MEMORY, BATCH, FACILITY, WORLD],
+                Some(COLOCATION),
+            )?
             .as_str()
         {
             CLUSTER => Ok(Scenario::Cluster(Box::new(cluster_of_nodes::read(&root)?))),
             WORLD => Ok(Scenario::World(Box::new(world::read(&root)?))),
+            FACILITY => Ok(Scenario::Facility(Box::new(facility_of_weeks::read(&root)?))),
             BATCH => Ok(Scenario::Batch(Box::new(batch_queue::read(&root)?))),
             MEMORY => Ok(Scenario::Memory(Box::new(memory_of_a_node::read(&root)?))),
             BURST_BUFFER => Ok(Scenario::BurstBuffer(Box::new(burst_buffer::read(&root)?))),
