@@ -10,7 +10,7 @@ use forebay_sim::reproduce::{PARTS, fitted, reproduce};
 
 /// Results that are known not to be as they should be; the report says why. Whoever improves one
 /// takes it off this list. Printed numbers are not in it: the documents say how many are off.
-const NOT_MET: [&str; 20] = [
+const NOT_MET: [&str; 21] = [
     "eley/2017/map/full-delay",
     "bb/w7/coflow",
     "bb/w8/coflow",
@@ -27,6 +27,7 @@ const NOT_MET: [&str; 20] = [
     "held-out/planners/5/best-in-time/above",
     "held-out/planners/15/best-in-time/above",
     "held-out/planners/30/best-in-time/above",
+    "held-out/prediction/11/gain/eley",
     "held-out/access/arrivals/coflow/longer",
     "held-out/access/closed/coflow/target",
     "held-out/access/closed/coflow/worse",
