@@ -220,7 +220,9 @@ mod tests {
             flows in prop::collection::vec((0u32..12, 1u32..=12, 1u32..50, 1u32..9, 0.5f64..40.0), 1..12)
         ) {
             let (mut servers, mut network) = (Servers::new(count, 10.0), MaxMin::new());
-            (0..count).for_each(|_| drop(network.add_resource(10.0)));
+            for _ in 0..count {
+                network.add_resource(10.0);
+            }
             for (key, (first, width, bytes, clients, cap)) in (0u64..).zip(flows) {
                 let on = (first % count, width.min(count));
                 let (each, clients) = (f64::from(on.1), f64::from(clients));
