@@ -111,7 +111,7 @@ class Cluster(labcluster.Cluster):
     def map_reduce(self, workload, data, way):
         """Runs a workload on YARN; as `of_spark`."""
         hosts = [f"pfs-s{number + 1}" for number in range(self.sizes.servers)] if way.ship else [f"c{number + 1}" for number in range(self.sizes.nodes)]
-        with mapreduce.Yarn(self, hosts, self.hadoop) as engine:
+        with mapreduce.failures(), mapreduce.Yarn(self, hosts, self.hadoop) as engine:
             jobs = mapreduce.Jobs(engine, way.scheme, way.ship is not None, self.sizes.servers)
             if workload == "mr-dfsio":
                 done, result = jobs.dfsio(self.sizes.files, self.sizes.file_bytes)
@@ -186,6 +186,9 @@ def of_spark(report):
 
 def measure(cluster, way, workload, data, repeat, kind, calls_per_byte):
     """One cold run beside the client; `calls_per_byte`: what the storage daemons call for a byte of each of its patterns on its link."""
+    if data:
+        # Of the run before, which may have failed.
+        cluster.run("rm", "-rf", f"{data}{SORTED}", check=True)
     cluster.drop_pages()
     cluster.lab("mark", check=True)
     before, limits = calls(cluster), []
@@ -209,8 +212,6 @@ def measure(cluster, way, workload, data, repeat, kind, calls_per_byte):
     sent, received = sum(one["sent_bytes"] for one in servers) - own["received_bytes"], sum(one["received_bytes"] for one in servers) - own["sent_bytes"]
     if workload.endswith("terasort"):
         done["result"] = cluster.validate(data)
-    if data:
-        cluster.run("rm", "-rf", f"{data}{SORTED}", check=True)
     return {
         "way": way,
         "workload": workload,

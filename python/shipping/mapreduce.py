@@ -1,5 +1,6 @@
 """Hadoop's MapReduce in the lab: YARN on compute nodes or on storage servers, as java/mapreduce has it on one machine."""
 
+import contextlib
 import shutil
 import sys
 import time
@@ -109,6 +110,15 @@ class Jobs:
 
     def path(self, data):
         return f"{self.scheme}://{data}"
+
+
+@contextlib.contextmanager
+def failures():
+    """A job that fails costs its own run, and not the experiment."""
+    try:
+        yield
+    except (yarn.JobError, jobs.Invalid) as error:
+        raise lab.LabError(str(error)) from error
 
 
 def measured(engine, done):

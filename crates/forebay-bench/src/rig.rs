@@ -180,7 +180,15 @@ impl ThrottledDisk {
         let file = fs::File::create(&image).map_err(|e| failed("make a disk's image", e))?;
         file.set_len(bytes).map_err(|e| failed("make a disk's image", e))?;
         fs::create_dir_all(&mount).map_err(|e| failed("make a directory", e))?;
-        command("mkfs.ext4", &["-q".as_ref(), image.as_ref()])?;
+        command(
+            "mkfs.ext4",
+            &[
+                "-q".as_ref(),
+                "-E".as_ref(),
+                "lazy_itable_init=0,lazy_journal_init=0".as_ref(),
+                image.as_ref(),
+            ],
+        )?;
         let loop_args = ["--find", "--show", "--direct-io=on"].map(OsStr::new);
         let device = command("losetup", &[loop_args.as_slice(), &[image.as_ref()]].concat())?;
         let number = fs::read_to_string(format!("/sys/class/block/{}/dev", device.replace("/dev/", "")));

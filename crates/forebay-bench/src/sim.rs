@@ -1,4 +1,5 @@
-//! How fast the simulator is: events of a large world, and a million steps on burst buffers.
+//! How fast the simulator is: events of a large world, a million steps on burst buffers, and a
+//! month of a facility.
 
 use crate::measure::{Record, Target, median};
 use crate::rig::Rig;
@@ -11,7 +12,7 @@ use std::time::Instant;
 const SCENARIOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
 
 /// One group: million events a second in a large world, by planner, and seconds for a million
-/// steps.
+/// steps and for a month of a facility.
 pub fn sim(rig: &Rig) -> Result<Vec<Record>, String> {
     let runs = if rig.quick { 1 } else { rig.runs.min(3) };
     let mut records = Vec::new();
@@ -32,6 +33,10 @@ pub fn sim(rig: &Rig) -> Result<Vec<Record>, String> {
     let (_, took_s) = run("arriving-steps.toml", &[("access.policy", "sa-sjf"), ("job.0.count", count)])?;
     let note = format!("scenarios/arriving-steps.toml, {count} jobs of one step with sa-sjf");
     records.push(Record::alone("sim.steps", took_s, "s", Target::AtMost(60.0), 1, &note));
+    let horizon_s = if rig.quick { "86400" } else { "2592000" };
+    let (_, took_s) = run("facility-month.toml", &[("horizon_s", horizon_s)])?;
+    let note = format!("scenarios/facility-month.toml, {horizon_s} s of 10,000 nodes and 1,000 servers");
+    records.push(Record::alone("sim.facility", took_s, "s", Target::AtMost(3600.0), 1, &note));
     Ok(records)
 }
 

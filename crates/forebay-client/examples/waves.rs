@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 
 const SLOTS: u32 = 2;
 const READ_BYTES: usize = 1 << 20;
-const NAME: &str = "waves";
 
 struct Round<'a> {
     clients: &'a [Client],
     files: &'a [PathBuf],
+    name: &'a str,
     job: Option<Job>,
     compute: Duration,
     /// The next task of each node.
@@ -54,7 +54,9 @@ impl Round<'_> {
             let Some(task) = self.next_task(node) else { return Ok(bytes) };
             let begun = Instant::now();
             self.report(JobUpdate::TaskStarted { stage: 0, task, host: format!("n{node}") });
-            while self.job.is_some() && !self.clients[node].task_may_read(NAME, 0, task).unwrap_or(true) {}
+            while self.job.is_some() && !self.clients[node].task_may_read(self.name, 0, task).unwrap_or(true)
+            {
+            }
             bytes += read(&self.clients[node], &self.files[task as usize])?;
             std::thread::sleep(self.compute);
             let run_ms = begun.elapsed().as_millis() as u64;
@@ -68,6 +70,7 @@ fn read(client: &Client, path: &Path) -> io::Result<u64> {
     let (mut buffer, mut at) = (vec![0; READ_BYTES], 0);
     loop {
         match file.read_at(&mut buffer, at)? {
+            0 if at < file.size()? => return Err(io::ErrorKind::UnexpectedEof.into()),
             0 => return Ok(at),
             n => at += n as u64,
         }
@@ -75,8 +78,8 @@ fn read(client: &Client, path: &Path) -> io::Result<u64> {
 }
 
 /// The job, with one stage that is ready.
-fn begin(client: &Client, planner: &str, nodes: usize, files: &[PathBuf]) -> io::Result<Job> {
-    let job = client.begin_job(NAME, planner)?;
+fn begin(client: &Client, (name, planner): (&str, &str), nodes: usize, files: &[PathBuf]) -> io::Result<Job> {
+    let job = client.begin_job(name, planner)?;
     let refs = files.iter().map(|file| client.file_ref(file)).collect::<io::Result<Vec<_>>>()?;
     let part = |file: usize| Part { file: file as u32, offset: 0, len: refs[file].version.size };
     let split = |file| Split { parts: vec![part(file)], preferred_node: format!("n{}", file % nodes) };
@@ -92,9 +95,9 @@ fn begin(client: &Client, planner: &str, nodes: usize, files: &[PathBuf]) -> io:
 }
 
 /// Bytes that came by prefetch, as far as the coordinator knows.
-fn prefetched(client: &Client) -> u64 {
+fn prefetched(client: &Client, name: &str) -> u64 {
     let jobs = client.jobs().unwrap_or_default();
-    let job = jobs.iter().rfind(|job| job.name == NAME);
+    let job = jobs.iter().rfind(|job| job.name == name);
     let waves = job.into_iter().flat_map(|job| &job.stages).flat_map(|stage| &stage.waves);
     waves.map(|wave| wave.fetched_bytes).sum()
 }
@@ -107,10 +110,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let clients: Vec<Client> = sockets.split(',').map(client).collect();
     let files: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
     let compute = Duration::from_millis(compute_ms.parse()?);
-    while !Path::new(stop).exists() {
-        let job = begin(&clients[0], planner, clients.len(), &files).ok();
+    for round in 0.. {
+        if Path::new(stop).exists() {
+            break;
+        }
+        let name = &format!("round-{round}");
+        let job = begin(&clients[0], (name, planner), clients.len(), &files).ok();
         let next = Mutex::new((0..clients.len() as u32).collect());
-        let round = Round { clients: &clients, files: &files, job, compute, next };
+        let round = Round { clients: &clients, files: &files, name, job, compute, next };
         let bytes = std::thread::scope(|scope| {
             let slots = (0..clients.len() * SLOTS as usize).map(|slot| slot / SLOTS as usize);
             let threads: Vec<_> = slots
@@ -122,7 +129,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 .map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a slot has panicked"))))
                 .sum::<io::Result<u64>>()
         })?;
-        println!("{} {bytes}", prefetched(&clients[0]));
+        println!("{} {bytes}", prefetched(&clients[0], name));
         for file in &files {
             // If an agent is away, the next round reads from memory.
             clients.iter().for_each(|client| drop(client.admin().evict(file)));

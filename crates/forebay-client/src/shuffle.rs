@@ -121,9 +121,9 @@ impl Client {
         let request = Request::NodesAt { hosts, with_second: false };
         let ask = || ask(&self.session.connect_to_agent()?, &request, ANSWER_TIME);
         let answer = match ask() {
-            // Where there has been an agent there will be one. Jobs also run where there is none.
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => patiently(ask)?,
-            answer => answer?,
+            // Jobs also run on nodes without an agent, and do not wait there.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(e),
+            _ => patiently(ask)?,
         };
         for origin in nodes(answer.message)? {
             match self.join_shuffles(App { token: token.to_owned(), origin, master_port: Some(port) }) {
@@ -170,14 +170,15 @@ fn ask(channel: &Channel, request: &Request, limit: Duration) -> io::Result<Rece
 
 /// Asks again while the agent is away, or says that it has not heard yet what it needs to know.
 fn patiently(mut ask: impl FnMut() -> io::Result<Received<Reply>>) -> io::Result<Received<Reply>> {
-    let until = Instant::now() + AWAY_TIME;
+    // Of a fetch that was under way when its agent died, not its begin.
+    let mut until = None;
     loop {
         let answer = ask();
         let is_away = match &answer {
             Ok(answer) => matches!(answer.message, Reply::Failed { errno: libc::EAGAIN, .. }),
             Err(e) => !is_late(e) && e.kind() != io::ErrorKind::PermissionDenied,
         };
-        if !is_away || Instant::now() > until {
+        if !is_away || Instant::now() > *until.get_or_insert_with(|| Instant::now() + AWAY_TIME) {
             return answer;
         }
         std::thread::sleep(AWAY_PAUSE);
@@ -267,7 +268,8 @@ impl Shuffles {
     /// # Errors
     /// The agent does not answer.
     pub fn nodes_at(&self, hosts: Vec<String>, with_second: bool) -> io::Result<Vec<String>> {
-        nodes(self.call(&Request::NodesAt { hosts, with_second }, ANSWER_TIME)?.message)
+        let request = Request::NodesAt { hosts, with_second };
+        nodes(patiently(|| self.call(&request, ANSWER_TIME))?.message)
     }
 
     /// Begins the output of a map task.

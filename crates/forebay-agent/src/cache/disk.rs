@@ -72,7 +72,8 @@ struct Wanted {
     name: PageName,
     place: Place,
     len: u64,
-    answer: SyncSender<io::Result<Vec<u8>>>,
+    /// First `None`, when a thread takes it.
+    answer: SyncSender<Option<io::Result<Vec<u8>>>>,
 }
 
 /// See the module.
@@ -294,6 +295,9 @@ impl Disk {
             let Ok(Wanted { name, place, len, answer }) = lock(&self.wanted.1).recv_timeout(LOOK) else {
                 continue;
             };
+            if answer.try_send(None).is_err() {
+                continue;
+            }
             let begun = Instant::now();
             let read = self.segments.read((place.segment, place.offset()), (&name, len), &mut buffer);
             if read.is_ok() {
@@ -301,7 +305,7 @@ impl Disk {
                 lock(&self.speed).observe(len, begun.elapsed().as_nanos() as u64);
             }
             // Who has asked may have given up.
-            let _ = answer.try_send(read.map(<[u8]>::to_vec));
+            let _ = answer.try_send(Some(read.map(<[u8]>::to_vec)));
         }
     }
 
@@ -321,10 +325,12 @@ impl Disk {
             return None;
         }
         drop(speed);
-        let (answer, answered) = sync_channel(1);
-        // So many wait that the PFS may be faster.
+        let (answer, answered) = sync_channel(2);
+        // So many wait, or for so long, that the PFS may be faster.
         self.wanted.0.try_send(Wanted { name, place, len, answer }).ok()?;
-        match answered.recv_timeout(READ_MAX) {
+        answered.recv_timeout(READ_MAX).ok()?;
+        match answered.recv_timeout(READ_MAX).map(|read| read.unwrap_or(Err(io::ErrorKind::NotFound.into())))
+        {
             Ok(Ok(data)) => {
                 add(&self.counters.pages_from_disk_total, 1);
                 add(&self.counters.from_disk_bytes, len);

@@ -161,9 +161,7 @@ impl Connection {
             Request::ShuffleJoin(app) => shuffle::join(self, app),
             Request::ShuffleLives { shuffle, lives } => shuffle::set_lives(self, shuffle, lives),
             Request::ShuffleRemove { token, shuffle } => shuffle::remove(self, &token, shuffle),
-            Request::NodesAt { hosts, with_second } => {
-                reply(Reply::Nodes(self.node.shuffles.nodes_at(&hosts, with_second)))
-            }
+            Request::NodesAt { hosts, with_second } => shuffle::nodes_at(self, &hosts, with_second),
             Request::ShuffleCopy { token, shuffle, map } => shuffle::copy(self, &token, (shuffle, map)),
             Request::ShuffleFetch { app, nodes, blocks, deadline_ms } => {
                 shuffle::fetch(self, &app, &nodes, &blocks, deadline_ms)

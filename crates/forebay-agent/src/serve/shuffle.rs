@@ -78,6 +78,14 @@ pub fn remove(connection: &Connection, token: &str, shuffle: u32) -> Answer {
     reply(Reply::Done)
 }
 
+/// Nodes of a host.
+pub fn nodes_at(connection: &Connection, hosts: &[String], with_second: bool) -> Answer {
+    match connection.node.shuffles.nodes_at(hosts, with_second) {
+        Some(nodes) => reply(Reply::Nodes(nodes)),
+        None => failed(libc::EAGAIN, "this agent has started, and knows no node yet".into()),
+    }
+}
+
 /// Sends a map output to a second node.
 pub fn copy(connection: &Connection, token: &str, output: (u32, u64)) -> Answer {
     match connection.node.shuffles.copy(connection.peer.uid, token, output) {

@@ -57,7 +57,8 @@ impl Shuffles {
             match self.fetch_from(uid, app, node, blocks, until) {
                 Ok(found) => return Ok(found),
                 Err(e) => {
-                    if !is_last && e.kind() != io::ErrorKind::NotFound {
+                    if !is_last && !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy)
+                    {
                         self.cluster.avoid(node);
                     }
                     failed.get_or_insert(e);

@@ -27,11 +27,12 @@ const ROOM_MAX: Duration = Duration::from_secs(3);
 impl Shuffles {
     /// Names of the nodes of these host names or IP addresses. `with_second`: also of those that
     /// may keep second copies of what was written there; of all, if nobody is there any more.
-    pub fn nodes_at(&self, hosts: &[String], with_second: bool) -> Vec<String> {
+    /// `None`: this agent knows no node yet.
+    pub fn nodes_at(&self, hosts: &[String], with_second: bool) -> Option<Vec<String>> {
         let view = self.cluster.view();
         let nodes = &view.cluster.nodes;
-        if nodes.is_empty() && !self.cluster.has_others() {
-            return vec![self.node().to_owned()];
+        if nodes.is_empty() {
+            return (!self.cluster.has_others()).then(|| vec![self.node().to_owned()]);
         }
         let is_here = |node: &&NodeInfo| {
             let ip = node.address.rsplit_once(':').map(|(ip, _)| ip.trim_matches(['[', ']']));
@@ -47,7 +48,7 @@ impl Shuffles {
             let new: Vec<_> = names.filter(|name| !found.contains(name)).collect();
             found.extend(new);
         }
-        found
+        Some(found)
     }
 
     /// Sends a committed output of this node to another one; the name of that.

@@ -150,7 +150,8 @@ impl Shuffles {
     ///
     /// # Errors
     /// `NotFound`: the application has ended, is another user's, its master cannot be watched, or
-    /// the user has too many. `ResourceBusy`: its driver, on this node, has not come back yet.
+    /// the user has too many. `ResourceBusy`: its driver, on this node, has not come back yet, or
+    /// this agent knows no node yet.
     pub fn join(&self, uid: u32, app: &App) -> io::Result<()> {
         let not_found = |why: String| io::Error::new(io::ErrorKind::NotFound, why);
         let known = |application: &Application| (application.uid, application.as_named(&app.token));
@@ -176,6 +177,7 @@ impl Shuffles {
                 Ok((false, _)) => {
                     return Err(not_found(format!("no master of this job listens on node {}", app.origin)));
                 }
+                Err(e) if e.kind() == io::ErrorKind::ResourceBusy => return Err(e),
                 Err(e) => return Err(not_found(format!("node {} of the job's master: {e}", app.origin))),
             }
         }

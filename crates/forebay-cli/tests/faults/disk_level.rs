@@ -201,5 +201,6 @@ fn the_memory_serves_as_many_reads_with_a_disk_below_it_but_for_what_the_disk_ta
     let (_, buffers) = of(&with_disk, capacity);
     assert!((1..=capacity / 16 + 4 * MIB).contains(&(buffers - own)), "the disk takes {}", buffers - own);
     let (with, _) = of(&with_disk, capacity + buffers - own);
+    // On a busy machine two agents that do the same differ by 5 %: pages are evicted beside reads.
     assert!(with as f64 <= without as f64 * 1.1, "{with} bytes were missing with a disk, {without} without");
 }

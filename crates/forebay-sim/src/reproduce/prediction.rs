@@ -93,7 +93,7 @@ fn gain(id: String, other: &str, is_judged: bool, [ours, if_true, base]: [&[Made
     let record = match is_judged {
         true => {
             let target = format!("at least {GAIN_PERCENT}");
-            Record::checked(id, percent, &unit, target, percent >= GAIN_PERCENT)
+            Record::checked(id, percent, &unit, target, known < 0.0 && percent >= GAIN_PERCENT)
         }
         false => Record::reported(id, percent, &unit),
     };

@@ -5,7 +5,7 @@ use forebay_policy::burst::access;
 
 use super::super::{Output, say, table};
 use super::{Systems, TEST};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::estimate::Estimate;
 use crate::random::steps::{Family, Kind, Made};
 
@@ -55,6 +55,9 @@ fn load(text: &str) -> std::result::Result<f64, String> {
 }
 
 pub fn access(args: &AccessArgs, out: &mut Output<'_>) -> Result<()> {
+    if args.load.is_some() && !matches!(args.kind, Kind::Arrivals) {
+        return Err(Error::Usage("--load goes with --kind arrivals: the others have no arrivals".into()));
+    }
     let family = Family { seed: args.systems.seed, kind: args.kind, load: args.load };
     let known: Vec<&str> = access::POLICIES.iter().map(|p| p.0).collect();
     let policies = args.systems.policies(&known)?;
