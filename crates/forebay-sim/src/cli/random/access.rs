@@ -17,7 +17,7 @@ pub struct AccessArgs {
     /// When steps arrive
     #[arg(long, value_enum, default_value = "arrivals")]
     kind: Kind,
-    /// With `arrivals`: part of the nodes' time that the steps need, 0.3 to 0.95 at random by default
+    /// With `arrivals`: part of the nodes' time that steps need; drawn from 0.3 to 0.95 by default
     #[arg(long, value_parser = load)]
     load: Option<f64>,
     /// The policy that the others are compared with
