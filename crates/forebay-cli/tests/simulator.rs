@@ -216,7 +216,7 @@ fn bad_scenarios_are_refused_in_one_line() {
         (
             "\"burst-buffer\"",
             "\"tape\"",
-            "kind = \"tape\": one of colocation, burst-buffer, cluster, memory, batch, world is needed",
+            "kind = \"tape\": one of colocation, burst-buffer, cluster, memory, batch, facility, world is needed",
         ),
         ("[access]", "[acess]", "acess = a table: unknown key; allowed are kind, seed"),
         ("lease_s = 15", "leese_s = 15", "access.leese_s = 15: unknown key; allowed are"),
@@ -377,7 +377,7 @@ fn a_changed_grant_is_noticed() {
         (
             "\"kind\":\"burst-buffer\"",
             "\"kind\":\"tape\"",
-            "this is a run of kind 'tape'; colocation, burst-buffer, cluster, memory, batch, world, stages, access, \
+            "this is a run of kind 'tape'; colocation, burst-buffer, cluster, memory, batch, facility, world, stages, access, \
              node and laws can be replayed",
         ),
     ] {

@@ -398,7 +398,9 @@ impl Reads {
 
     /// When a rate lets a read go that waits for nothing else.
     pub fn next_deadline(&self) -> Option<Nanos> {
-        let requests = self.requests.values().filter(|request| request.offer.is_some());
+        // Those that are done offer nothing, and are many.
+        let requests = self.open.iter().filter_map(|(_, id)| self.requests.get(id));
+        let requests = requests.filter(|request| request.offer.is_some());
         let loads = self.loads.values().filter(|load| load.offer.is_some());
         requests
             .filter_map(|request| request.pace.goes_at)
