@@ -129,10 +129,10 @@ impl Stages {
             return Standing::May;
         }
         match running.stages.get(&stage) {
-            Some(run) if run.awaits(|node| self.plannable_bytes(now, node), [task]).is_empty() => {
-                Standing::May
+            Some(run) if run.may_read(|node| self.plannable_bytes(now, node), [task]).is_empty() => {
+                Standing::Waits
             }
-            Some(_) => Standing::Waits,
+            Some(_) => Standing::May,
             None if running.unreported.contains(&stage) => Standing::May,
             None => Standing::Unknown,
         }
@@ -170,19 +170,20 @@ impl Stages {
         }
         let Some(run) = running.stages.get(&stage) else { return };
         let may_hold = |node: &str| self.plannable_bytes(now, node);
-        let (mut tasks, mut of_no_task): (BTreeSet<u32>, _) =
-            (run.held.keys().copied().collect(), Vec::new());
+        let (mut asked, mut of_no_task) = (Vec::new(), Vec::new());
         for partition in self.questions.of_stage(key, stage) {
             match running.job.task_of(stage, partition) {
-                Some(task) => drop(tasks.insert(task)),
+                Some(task) => asked.push(task),
                 None => of_no_task.push(partition),
             }
         }
-        // All at once: there may be thousands, of few waves.
-        let awaited = run.awaits(may_hold, tasks.iter().copied());
-        for task in tasks.difference(&awaited) {
-            self.start_held(now, key, stage, *task);
-            self.answer_task(key, stage, *task);
+        // All at once: there may be thousands, of few waves. Most often all go on waiting.
+        let mut tasks = run.may_read(may_hold, run.held.keys().copied().chain(asked));
+        tasks.sort_unstable();
+        tasks.dedup();
+        for task in tasks {
+            self.start_held(now, key, stage, task);
+            self.answer_task(key, stage, task);
         }
         for partition in of_no_task {
             if self.standing_of(now, key, stage, partition) == Standing::May {

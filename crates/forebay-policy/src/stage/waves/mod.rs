@@ -623,18 +623,15 @@ impl StageRun {
         withdrawn
     }
 
-    /// Those of `tasks` that are to wait for their input: their wave has not begun, and something
-    /// of it is still to be fetched. To planners a wave begins as a whole.
+    /// Those of `tasks` that need not wait for their input. Others do: their wave has not begun, and
+    /// something of it is still to be fetched. To planners a wave begins as a whole.
     ///
     /// Nobody waits for a wave of which a node has more to fetch than it `may_hold`: the rest would
     /// have room when the wave has been computed.
-    pub fn awaits(
-        &self,
-        may_hold: impl Fn(&str) -> u64,
-        tasks: impl IntoIterator<Item = u32>,
-    ) -> BTreeSet<u32> {
-        // One wave has a part for each node, and many tasks.
+    pub fn may_read(&self, may_hold: impl Fn(&str) -> u64, tasks: impl IntoIterator<Item = u32>) -> Vec<u32> {
+        // One wave has a part for each node, and many tasks, mostly one after the other.
         let mut waves: BTreeMap<usize, bool> = BTreeMap::new();
+        let mut latest = None;
         let is_awaited = |place: usize| {
             let wave = &self.waves[place];
             let fits = || wave.parts.iter().all(|(node, part)| part.bytes() <= may_hold(node));
@@ -643,9 +640,16 @@ impl StageRun {
         let mut waits = |task: &u32| {
             let place = self.wave_of.get(*task as usize).copied().flatten();
             let place = place.filter(|place| self.waves[*place].tasks.contains_key(task));
-            place.is_some_and(|place| *waves.entry(place).or_insert_with(|| is_awaited(place)))
+            place.is_some_and(|place| match latest {
+                Some((known, is_awaited)) if known == place => is_awaited,
+                _ => {
+                    let is_awaited = *waves.entry(place).or_insert_with(|| is_awaited(place));
+                    latest = Some((place, is_awaited));
+                    is_awaited
+                }
+            })
         };
-        tasks.into_iter().filter(|task| waits(task)).collect()
+        tasks.into_iter().filter(|task| !waits(task)).collect()
     }
 
     /// The planner's number of the task's wave, if that wave begins with it.
