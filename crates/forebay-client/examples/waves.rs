@@ -3,11 +3,11 @@
 //!
 //!     waves PLANNER COMPUTE_MS STOP SOCKET,SOCKET... FILE...
 //!
-//! A file is a task, and its node is the next in turn. Node `nI` is the agent of the I-th socket, and
-//! runs two tasks at a time. When a
-//! round has ended, its files are evicted, from the page cache too. Each prints the bytes that came by prefetch and the bytes
-//! read. Ends after the round in which the file STOP appears. What the agents refuse costs
-//! prefetches; a read that fails or ends early is the end.
+//! A file is a task, and its node is the next in turn. Node `nI` is the agent of the I-th socket,
+//! and runs two tasks at a time. When a round has ended, its files are evicted, from the page cache
+//! too. Each round prints the bytes that came by prefetch and the bytes read. Ends after the round
+//! in which the file STOP appears. What the agents refuse costs prefetches; a read that fails or
+//! ends early is the end.
 
 use forebay_client::{Client, ClientConfig, Job};
 use forebay_wire::{JobUpdate, Part, Split};

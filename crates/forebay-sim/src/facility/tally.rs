@@ -49,7 +49,7 @@ impl Spread {
         self.weight
     }
 
-    /// The least value that has at least this part of the weight at or below it, to 0.2 % and 0.001.
+    /// The least value with at least this part of the weight at or below it, to 0.2 % and 0.001.
     pub fn quantile(&self, part: f64) -> f64 {
         let mut left = self.weight * part;
         let at = self.weights.iter().position(|weight| {

@@ -623,8 +623,8 @@ impl StageRun {
         withdrawn
     }
 
-    /// Those of `tasks` that need not wait for their input. Others do: their wave has not begun, and
-    /// something of it is still to be fetched. To planners a wave begins as a whole.
+    /// Those of `tasks` that need not wait for their input. Others do: their wave has not begun,
+    /// and something of it is still to be fetched. To planners a wave begins as a whole.
     ///
     /// Nobody waits for a wave of which a node has more to fetch than it `may_hold`: the rest would
     /// have room when the wave has been computed.
