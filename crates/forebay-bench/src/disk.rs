@@ -100,7 +100,7 @@ fn level(rig: &Rig, id: &str, level: &Path, memory_bytes: u64, target: Target) -
         give_up_memory(1)?;
         let before = from_disk()?;
         let file = run % FILES;
-        pairs.push((read(file)?, device(level, file_bytes)?));
+        pairs.push((read(file)? * 1e-6, device(level, file_bytes)? * 1e-6));
         share = share.min(100 * (from_disk()? - before) / file_bytes);
     }
     if share < FROM_DISK_PERCENT_MIN {
@@ -110,7 +110,7 @@ fn level(rig: &Rig, id: &str, level: &Path, memory_bytes: u64, target: Target) -
         "a file that has left the memory, in each run at least {share} % of it from the disk level; \
          reference: the level's files by {THREADS} threads, past the page cache"
     );
-    Ok(Record::pairs(id, &pairs, "B/s", target, &note))
+    Ok(Record::pairs(id, &pairs, "MB/s", target, &note))
 }
 
 /// Bytes a second of the device: `bytes` of the level's files.

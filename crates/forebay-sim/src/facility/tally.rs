@@ -105,7 +105,7 @@ impl Gauge {
 pub struct Messages {
     second: u64,
     count: f64,
-    /// In every second, for now.
+    /// Messages that come in every second.
     pub steady: Gauge,
     spread: Spread,
     sum: f64,
