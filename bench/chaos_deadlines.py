@@ -1,15 +1,17 @@
 """Phases of an HPC job beside waves or loads on other nodes, while candidates for the coordinator, members of etcd and links are killed.
 
-    python3 bench/chaos_deadlines.py FOREBAY [--minutes 20] [--seed N] [--kills 200] [--loads]
+    python3 bench/chaos_deadlines.py FOREBAY [--minutes 20] [--seed N] [--kills 200] [--pause 1] [--loads | --direct]
 
 Needs root, etcd and FUSE, the example `waves` (cargo build --examples) beside FOREBAY, and the module
 of the Python package (python/develop). On a slow file system a program on one node writes 64 MB, and again
 after six seconds, in a phase that it declares. On two other nodes an analytics job reads files in
 waves that the planner prefetches, evicts them and begins again; with --loads the files are loaded by
-command instead, which only the brake of phases stops. The phases are timed alone, beside the same
+command instead, which only the brake of phases stops. With --direct the job has no prefetches under
+faults either, which shows what kills cost beyond them. The phases are timed alone, beside the same
 job without prefetches (with --loads: without declared phases), beside it, and beside it while the
-faults of chaos_coordinator.py happen to the candidates and to etcd. Without a coordinator nothing is
-prefetched, and tasks read directly, which nobody delays.
+faults of chaos_coordinator.py happen to the candidates and to etcd, one about --pause seconds after
+the one before. Without a coordinator nothing is prefetched, and tasks read directly, which nobody
+delays.
 
 Ends with 1 if the first of these does not disturb the phases (then this shows nothing), if nothing
 was prefetched under faults, or if phases take longer under faults than both without them and without
@@ -183,17 +185,20 @@ def measure(args, cluster):
     else:
         reads = Waves(cluster, "naive-bb")
         control = Phases(cluster, "control").wait(BESIDE)
-        reads.end()
         report("beside the job's own reads, without prefetches", control, alone)
         by_reads = statistics.median(control)
-        beside = Waves(cluster)
-    what = "loads" if args.loads else "waves"
+        if args.direct:
+            beside = reads
+        else:
+            reads.end()
+            beside = Waves(cluster)
+    what = "loads" if args.loads else "reads" if args.direct else "waves"
     without = Phases(cluster, "beside").wait(BESIDE)
     report(f"beside {what}", without, alone)
     phases, kills, until, slowest = Phases(cluster, "faults"), 0, time.monotonic() + 60 * args.minutes, 0
     before = beside.so_far()
     while time.monotonic() < until and kills < (args.kills or 200):
-        time.sleep(chance.uniform(0.1, 2.0))
+        time.sleep(chance.uniform(0.1, 1.9) * args.pause)
         many, is_other = chaos_coordinator.disturb(cluster, chance.choice(FAULTS), leader, chance)
         kills += many
         leader, term, seconds = cluster.wait_for_leader(term + is_other)
@@ -204,14 +209,17 @@ def measure(args, cluster):
     report(f"beside {what}, {kills} kills, {rounds} rounds of them with {prefetched / 1e6:.0f} MB, longest wait for a leader {slowest:.1f} s", times, alone)
     if in_time(control, alone) * 2 > len(control):
         raise chaos_coordinator.Violation("this file system is not disturbed: this has shown nothing")
-    if prefetched == 0:
+    if prefetched == 0 and not args.direct:
         raise chaos_coordinator.Violation("nothing was prefetched under faults")
     if statistics.median(times) > max(by_reads, statistics.median(without)) * (1 + ALLOWANCE):
         raise chaos_coordinator.Violation("phases take longer under faults")
 
 
 def add_arguments(parser):
-    parser.add_argument("--loads", action="store_true", help="files are loaded by command in place of waves")
+    parser.add_argument("--pause", type=float, default=1, metavar="SECONDS", help="mean time from a new leader to the next fault [default: 1]")
+    beside = parser.add_mutually_exclusive_group()
+    beside.add_argument("--direct", action="store_true", help="the job has no prefetches under faults either")
+    beside.add_argument("--loads", action="store_true", help="files are loaded by command in place of waves")
 
 
 if __name__ == "__main__":

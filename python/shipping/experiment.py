@@ -50,7 +50,8 @@ class Way:
 
 # As many cores as a compute node has, and a weight with which a JVM starts where all compete.
 LIMITED = {"FOREBAY_SHIP_CORES": "0.4", "FOREBAY_SHIP_CPU_WEIGHT": "100"}
-UNISOLATED = {**LIMITED, "FOREBAY_SHIP_FLOOR": "100%"}
+# As without control groups: all cores of the machine, on equal terms with the storage daemons.
+UNISOLATED = {**LIMITED, "FOREBAY_SHIP_CORES": str(float(os.cpu_count())), "FOREBAY_SHIP_FLOOR": "100%"}
 WAYS = {
     "naive": Way(planner="naive-bb", scheme="file"),
     "tier": Way(planner="no-action", scheme="forebay"),

@@ -42,7 +42,7 @@ fn no_policy_is_below_the_bounds() {
     use forebay_sim::random::steps::{self, Kind};
     use forebay_sim::random::{bound, deadline_bound};
     for kind in [Kind::Arrivals, Kind::Closed, Kind::Batch] {
-        let family = steps::Family { seed: 5, kind, load: None };
+        let family = steps::Family::new(5, kind);
         for number in 0..8 {
             let least_s = family.run_bounded(number, "none").expect("it runs").least_s;
             for (policy, ..) in access::POLICIES {

@@ -7,7 +7,7 @@ const HELD_OUT: u64 = 1;
 const COUNT: u64 = 60;
 
 fn run(kind: Kind, policy: &str) -> Vec<Made> {
-    let family = Family { seed: HELD_OUT, kind, load: None };
+    let family = Family::new(HELD_OUT, kind);
     (0..COUNT).map(|number| family.run(number, policy).expect("the policy exists")).collect()
 }
 

@@ -8,6 +8,7 @@
 //! | [`clusters`] | HPC jobs beside Big Data jobs | planners |
 //! | [`rhythm`] | the same, with the rhythm of recorded jobs | planners |
 //! | [`steps`] | steps that jobs write to shared burst buffers | access policies |
+//! | [`published`] | the same, as papers have them | access policies |
 //! | [`allocations`] | the same, of jobs that request their nodes | allocation policies |
 //! | [`loads`] | memory that compute needs on a node | memory laws |
 //! | [`ships`] | storage servers that run tasks of jobs | which stages run there |
@@ -19,6 +20,7 @@ pub mod clusters;
 pub mod deadline_bound;
 pub mod loads;
 pub mod platforms;
+pub mod published;
 pub mod rhythm;
 pub mod ships;
 mod step_bound;

@@ -16,6 +16,7 @@
 use forebay_model::rng::Rng;
 use forebay_policy::burst::access;
 
+use super::published::Workload;
 use super::{bound, by_order};
 use crate::arrivals::Arrivals;
 use crate::burst::batch::lasting_leases;
@@ -45,16 +46,29 @@ pub struct Family {
     pub kind: Kind,
     /// The load of steps that arrive, if it is not drawn.
     pub load: Option<f64>,
+    /// Steps that arrive are those of a paper.
+    pub published: Option<Workload>,
+}
+
+impl Family {
+    /// With random steps and loads.
+    pub fn new(seed: u64, kind: Kind) -> Self {
+        Family { seed, kind, load: None, published: None }
+    }
 }
 
 fn ns(seconds: f64) -> u64 {
     (seconds * 1e9) as u64
 }
 
-struct Drawn {
-    on: Vec<u32>,
-    alone_s: f64,
-    processes: f64,
+/// A step.
+pub struct Drawn {
+    /// Its nodes.
+    pub on: Vec<u32>,
+    /// What it takes alone, in seconds.
+    pub alone_s: f64,
+    /// Of each of its nodes.
+    pub processes: f64,
 }
 
 impl Drawn {
@@ -97,11 +111,14 @@ fn work_s(drawn: &[Drawn], nodes: u32) -> f64 {
     drawn.iter().map(|d| d.alone_s * d.on.len() as f64).sum::<f64>() / f64::from(nodes)
 }
 
-fn arrivals(rng: &mut Rng, nodes: u32, load: Option<f64>) -> Vec<JobSpec> {
+fn arrivals(rng: &mut Rng, nodes: u32, family: &Family) -> Vec<JobSpec> {
     let drawn = 0.3 + 0.65 * rng.unit();
-    let load = load.unwrap_or(drawn);
+    let load = family.load.unwrap_or(drawn);
     let count = 100 + rng.below(200);
-    let drawn = draw(rng, nodes, count);
+    let drawn = match family.published {
+        Some(workload) => workload.draw(rng, count),
+        None => draw(rng, nodes, count),
+    };
     let gap_s = work_s(&drawn, nodes) / load / count as f64;
     let mut at_s = 0.0;
     let mut next = || {
@@ -129,9 +146,10 @@ impl Family {
     /// Workload `number` under the access policy `policy`.
     pub fn workload(&self, number: u64, policy: &str) -> Setup {
         let mut rng = Rng::new(self.seed).fork(number);
-        let nodes = 16 << rng.below(4);
+        let drawn = 16 << rng.below(4);
+        let nodes = self.published.map_or(drawn, Workload::nodes);
         let jobs = match self.kind {
-            Kind::Arrivals => arrivals(&mut rng, nodes, self.load),
+            Kind::Arrivals => arrivals(&mut rng, nodes, self),
             Kind::Closed => closed(&mut rng, nodes),
             Kind::Batch => {
                 let count = 3 + rng.below(58);

@@ -11,6 +11,7 @@ use crate::estimate::Estimate;
 use crate::parallel::{in_parallel, threads};
 use crate::random::clusters::{self, Made, best};
 use crate::random::platforms;
+use crate::random::published::{self, Workload};
 use crate::random::steps::{self, Kind};
 use crate::random::{bound, deadline_bound, loads, ships};
 use crate::report::{Record, Report, number};
@@ -24,6 +25,8 @@ const ABOVE: f64 = 1.005;
 const WORKLOADS: usize = 40;
 /// Parts of the nodes' time that steps need which arrive.
 const ACCESS_LOADS: [f64; 6] = [0.2, 0.4, 0.6, 0.8, 0.95, 0.98];
+/// Workloads of each published kind at each load.
+const PUBLISHED: usize = 20;
 const PREDICTED: usize = 50;
 const LOADS: usize = 20;
 const PLATFORMS: usize = 20;
@@ -45,7 +48,7 @@ const ACCESS_PERCENT: f64 = -33.0;
 pub fn run(report: &mut Report) -> Result<()> {
     report.heading(2, "Held-out random systems");
     report.text(&format!(
-        "{CLUSTERS} clusters (at 5, 15 and 30 %), {PREDICTED} with predicted phases (at 5 %), {WORKLOADS} workloads of each kind, {LOADS} loads, {PLATFORMS} platforms and {SYSTEMS} systems whose servers run tasks, of seed {SEED}, on which no constant was chosen; \
+        "{CLUSTERS} clusters (at 5, 15 and 30 %), {PREDICTED} with predicted phases (at 5 %), {WORKLOADS} workloads of each kind, {PUBLISHED} of each published one at each load, {LOADS} loads, {PLATFORMS} platforms and {SYSTEMS} systems whose servers run tasks, of seed {SEED}, on which no constant was chosen; \
          `forebay sim random` runs more of them. Changes are geometric means of ratios."
     ));
     report.records(study(SEED)?);
@@ -189,7 +192,7 @@ fn above(ours: &[steps::Made], base: &[steps::Made], of: fn(&steps::Made) -> f64
 fn access(seed: u64) -> Result<Vec<Record>> {
     let mut records = Vec::new();
     for (kind, name) in [(Kind::Arrivals, "arrivals"), (Kind::Closed, "closed"), (Kind::Batch, "batch")] {
-        let family = steps::Family { seed, kind, load: None };
+        let family = steps::Family::new(seed, kind);
         let made = |policy: &str| all(WORKLOADS, |number| family.run(number, policy));
         let none = all(WORKLOADS, |number| family.run_bounded(number, "none"))?;
         let (sjf, ours) = (made("sa-sjf")?, made("coflow")?);
@@ -222,7 +225,7 @@ fn access(seed: u64) -> Result<Vec<Record>> {
         records.push(Record::reported(id("sa-sjf"), sjf.mean, unit).over(&sjf));
     }
     for load in ACCESS_LOADS {
-        let family = steps::Family { seed, kind: Kind::Arrivals, load: Some(load) };
+        let family = steps::Family { load: Some(load), ..steps::Family::new(seed, Kind::Arrivals) };
         let made = |policy: &str| all(WORKLOADS, |number| family.run(number, policy));
         let none = made("none")?;
         for policy in ["coflow", "sa-sjf"] {
@@ -236,7 +239,34 @@ fn access(seed: u64) -> Result<Vec<Record>> {
             records.push(record.note(format!("slowdown {} %", number(slowdown.mean))));
         }
     }
+    for (workload, name) in published::ALL {
+        records.extend(published_at_all_loads(seed, workload, name)?);
+    }
     Ok(records)
+}
+
+/// Where `coflow` is worst, over all loads: beside the better one of `none` and `sa-sjf`, and the
+/// longest step of a workload beside `none`.
+fn published_at_all_loads(seed: u64, workload: Workload, name: &str) -> Result<[Record; 2]> {
+    let (mut over, mut longest) = (Vec::new(), f64::MIN);
+    for load in ACCESS_LOADS {
+        let family = steps::Family::new(seed, Kind::Arrivals);
+        let family = steps::Family { load: Some(load), published: Some(workload), ..family };
+        let made = |policy: &str| all(PUBLISHED, |number| family.run(number, policy));
+        let (none, sjf, ours) = (made("none")?, made("sa-sjf")?, made("coflow")?);
+        let best = if change(&sjf, &none).mean < 0.0 { &sjf } else { &none };
+        over.push(change(&ours, best));
+        longest = ratios(&ours, &none, |made| made.longest_s).into_iter().fold(longest, f64::max);
+    }
+    let of_loads: Vec<String> = over.iter().map(|change| number(change.mean)).collect();
+    let worst = over.iter().fold(&over[0], |worst, next| if next.mean > worst.mean { next } else { worst });
+    let longest = 100.0 * (longest - 1.0);
+    let id = format!("held-out/access/{name}/coflow");
+    let unit = "% sum of I/O times against the better one of none and sa-sjf, at the worst load";
+    let sum = Record::checked(&id, worst.mean, unit, "at most 1", worst.mean <= 1.0);
+    let sum = sum.over(worst).note(format!("at all loads: {}", of_loads.join(", ")));
+    let unit = "% longest step against none, in the worst workload at the worst load";
+    Ok([sum, Record::checked(id + "/longest", longest, unit, "at most 5", longest <= 5.0)])
 }
 
 fn memory(seed: u64) -> Result<Record> {

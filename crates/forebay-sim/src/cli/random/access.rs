@@ -7,6 +7,7 @@ use super::super::{Output, say, table};
 use super::{Systems, TEST};
 use crate::error::{Error, Result};
 use crate::estimate::Estimate;
+use crate::random::published::Workload;
 use crate::random::steps::{Family, Kind, Made};
 
 /// Options of `random access`.
@@ -20,6 +21,9 @@ pub struct AccessArgs {
     /// With `arrivals`: part of the nodes' time that steps need; drawn from 0.3 to 0.95 by default
     #[arg(long, value_parser = load)]
     load: Option<f64>,
+    /// With `arrivals`: steps of a published workload
+    #[arg(long, value_enum)]
+    workload: Option<Workload>,
     /// The policy that the others are compared with
     #[arg(long, default_value = "none")]
     against: String,
@@ -55,10 +59,12 @@ fn load(text: &str) -> std::result::Result<f64, String> {
 }
 
 pub fn access(args: &AccessArgs, out: &mut Output<'_>) -> Result<()> {
-    if args.load.is_some() && !matches!(args.kind, Kind::Arrivals) {
-        return Err(Error::Usage("--load goes with --kind arrivals: the others have no arrivals".into()));
+    if (args.load.is_some() || args.workload.is_some()) && args.kind != Kind::Arrivals {
+        let message = "--load and --workload go with --kind arrivals: the others have no arrivals";
+        return Err(Error::Usage(message.into()));
     }
-    let family = Family { seed: args.systems.seed, kind: args.kind, load: args.load };
+    let AccessArgs { kind, load, workload: published, .. } = *args;
+    let family = Family { seed: args.systems.seed, kind, load, published };
     let known: Vec<&str> = access::POLICIES.iter().map(|p| p.0).collect();
     let policies = args.systems.policies(&known)?;
     let names: Vec<String> = policies.into_iter().filter(|name| *name != args.against).collect();

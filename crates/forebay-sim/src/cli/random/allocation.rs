@@ -36,7 +36,7 @@ const POLICIES_HELP: &str = "Policies to compare, as ALLOCATION/ACCESS; by defau
 
 pub fn allocation(args: &AllocationArgs, out: &mut Output<'_>) -> Result<()> {
     let Systems { seed, .. } = args.systems;
-    let family = Family { steps: steps::Family { seed, kind: args.kind, load: None }, limited: args.limited };
+    let family = Family { steps: steps::Family::new(seed, args.kind), limited: args.limited };
     let names = match args.systems.policies.is_empty() {
         true => POLICIES.map(String::from).to_vec(),
         false => args.systems.policies.clone(),

@@ -8,10 +8,12 @@ use crate::burst::batch::{Job, Setup, lasting_leases};
 /// node at 5 GB/s are 6.4 s.
 pub const MB: u64 = 1 << 20;
 const GB: u64 = 1 << 30;
+/// Of a node of the burst buffer.
+pub const NODE_BYTES_PER_S: f64 = (5 * GB) as f64;
 
 /// Processes, data per process, burst buffer nodes of J1 to J7. J4 and J5 contradict themselves in
 /// print (the data per node are exchanged); processes times data per process is used.
-const JOBS: [(u64, u64, u32); 7] = [
+pub const JOBS: [(u64, u64, u32); 7] = [
     (4096, 1024, 128),
     (16384, 512, 128),
     (65536, 128, 128),
@@ -56,7 +58,7 @@ pub fn setup<'a>(mix: &[usize; 7], order: u64, allocation: &'a str, access: &'a 
     Setup {
         nodes: 128,
         node_bytes: 6 << 40,
-        node_bytes_per_s: (5 * GB) as f64,
+        node_bytes_per_s: NODE_BYTES_PER_S,
         jobs,
         allocation,
         access,
