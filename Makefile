@@ -249,7 +249,7 @@ experiment-eley: build ## Spark beside an MPI writer under each planner, in the 
 	$(PYTHON) python/eley $(ARGS)
 
 .PHONY: experiment-checkpoint
-experiment-checkpoint: build ## Checkpoints straight and with write-back, beside a writer with deadlines and beside Spark, in the lab, as root; about 25 minutes (ARGS=--quick: four minutes; docs/checkpoints.md)
+experiment-checkpoint: build ## Checkpoints straight and with write-back, beside a writer with deadlines and beside Spark, in the lab, as root; about 25 minutes (ARGS=--quick: five minutes; docs/checkpoints.md)
 	$(PYTHON) python/eley --checkpoints $(ARGS)
 
 .PHONY: experiment-burst
