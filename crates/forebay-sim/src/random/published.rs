@@ -12,8 +12,8 @@
 
 use forebay_model::rng::Rng;
 
-use super::steps::Drawn;
 use super::by_order;
+use super::steps::Drawn;
 use crate::batch::workload::normal;
 use crate::reproduce::bb::workloads as icpp;
 use crate::reproduce::cooperative::cielo;
