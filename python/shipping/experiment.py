@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -162,14 +164,60 @@ class Client:
         return client.summary(self.kind, [json.loads(line) for line in self.log.read_text().splitlines()])
 
 
+class Restart:
+    """Kills the storage daemon of a server a while after an application has begun, and starts it again."""
+
+    SERVER, AFTER_S, AWAY_S = "pfs-s2", 20, 5
+
+    def __init__(self, cluster):
+        self.cluster, self.process, self.ended = cluster, None, threading.Event()
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        if self.ended.wait(self.AFTER_S):
+            return
+        # The lab's record has the process that was killed in the run before.
+        own = f"{self.cluster.status()['dir']}/servers/{self.SERVER}/"
+        pids = subprocess.run(["pgrep", "-x", "mfschunkserver"], capture_output=True, text=True, check=True).stdout.split()
+        commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1] for pid in pids}
+        pid, command = next((pid, command) for pid, command in commands.items() if own in " ".join(command))
+        os.kill(pid, signal.SIGKILL)
+        time.sleep(self.AWAY_S)
+        line = [self.cluster.program, "lab", "run", "--free", "--node", self.SERVER, "--", *command]
+        self.process = subprocess.Popen(line, env={**os.environ, "FOREBAY_LAB": self.cluster.name}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def end(self):
+        """Fails if the application has ended before."""
+        self.ended.set()
+        self.thread.join()
+        if self.process is None or self.process.poll():
+            raise lab.LabError("the storage daemon was not killed while the application ran, or did not start again")
+
+
+def exchange_names(cluster):
+    """Makes the configuration of all nodes name another storage server for each layout."""
+    status = cluster.status()
+    for file in Path(status["dir"]).glob("nodes/*/forebay.toml"):
+        exchanged = re.sub(r"=pfs-s(\d+)", lambda name: f"=pfs-s{int(name[1]) % cluster.sizes.servers + 1}", file.read_text())
+        file.write_text(exchanged)
+    for node in status["nodes"]:
+        for service in node["services"]:
+            if service["name"].startswith("agent-"):
+                os.kill(service["pid"], signal.SIGHUP)
+    time.sleep(1)
+
+
 def calls(cluster):
     """Read and write calls of the storage daemons so far."""
     total = 0
     for node in cluster.status()["nodes"]:
         for service in node["services"]:
             if service["name"].startswith("mfschunkserver"):
-                fields = dict(line.split(": ") for line in Path(f"/proc/{service['pid']}/io").read_text().splitlines())
-                total += int(fields["syscr"]) + int(fields["syscw"])
+                file = Path(f"/proc/{service['pid']}/io")
+                # It may have been killed.
+                fields = dict(line.split(": ") for line in file.read_text().splitlines()) if file.exists() else {}
+                total += int(fields.get("syscr", 0)) + int(fields.get("syscw", 0))
     return total
 
 
@@ -185,7 +233,7 @@ def of_spark(report):
     }
 
 
-def measure(cluster, way, workload, data, repeat, kind, calls_per_byte):
+def measure(cluster, way, workload, data, repeat, kind, calls_per_byte, fault=None):
     """One cold run beside the client; `calls_per_byte`: what the storage daemons call for a byte of each of its patterns on its link."""
     if data:
         # Of the run before, which may have failed.
@@ -195,6 +243,7 @@ def measure(cluster, way, workload, data, repeat, kind, calls_per_byte):
     before, limits = calls(cluster), []
     beside = Client(cluster, cluster.place / f"{workload}-{way}-{repeat}".replace(" ", "-"), kind)
     began = time.time()
+    restart = Restart(cluster) if fault == "server" else None
     try:
         if workload.startswith("mr-"):
             done = cluster.map_reduce(workload, data, WAYS[way])
@@ -204,6 +253,8 @@ def measure(cluster, way, workload, data, repeat, kind, calls_per_byte):
             done, limits = cluster.ship(workload, data, WAYS[way].ship)
             done = of_spark(done)
     finally:
+        if restart:
+            restart.end()
         got = beside.stop()
     wall_s, called = time.time() - began, calls(cluster) - before
     nodes = {node["name"]: node["since_mark"] for node in cluster.status()["nodes"]}
@@ -274,7 +325,7 @@ def run(args, program, target, sizes):
 
     args.output.mkdir(parents=True, exist_ok=True)
     results = args.output / "shipping.json"
-    key = asdict(sizes) | {"client": args.client}
+    key = asdict(sizes) | {"client": args.client} | ({"fault": args.fault} if args.fault else {})
     known = json.loads(results.read_text()) if results.exists() and not args.fresh else {}
     found = known if known.get("sizes") == key else {"sizes": key, "alone": [], "runs": {}}
     workloads = args.workload or list(WORKLOADS)
@@ -288,6 +339,8 @@ def run(args, program, target, sizes):
                 placed, kind = None, ""
                 if args.client == "btio":
                     cluster.run("cp", str(target / client.BTIO), str(cluster.mount), check=True)
+                if args.fault == "layout":
+                    exchange_names(cluster)
                 cluster.run("sh", "-c", f"head -c {sizes.client_bytes} /dev/urandom > {cluster.mount}/client", check=True)
                 for repeat, workload, way in missing:
                     if kind != WORKLOADS[workload]:
@@ -300,7 +353,7 @@ def run(args, program, target, sizes):
                     print(f"experiment: {workload}, {way}, run {repeat + 1} of {args.repeats}", flush=True)
                     try:
                         found["alone"].append(alone(cluster, args.client))
-                        done = measure(cluster, way, workload, placed, repeat, args.client, found["alone"][-1]["calls_per_byte"])
+                        done = measure(cluster, way, workload, placed, repeat, args.client, found["alone"][-1]["calls_per_byte"], args.fault)
                         if right and done["result"] != right:
                             raise lab.LabError(f"the result is {done['result']} instead of {right}")
                         found["runs"][f"{repeat}/{workload}/{way}"] = done
