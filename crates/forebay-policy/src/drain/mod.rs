@@ -514,6 +514,10 @@ impl Machine for Drain {
 
     /// When a rate lets a chunk go, room becomes short, a file too old, or a pass seems to hang.
     fn next_deadline(&self) -> Option<Nanos> {
+        // Nothing was ever dirty, as on most nodes.
+        if self.mounts.is_empty() {
+            return None;
+        }
         let is_held = self.held && self.config.yields;
         let needs = self.rooms.keys().filter(|_| is_held).filter_map(|owner| match self.need(*owner) {
             Need::From(at) => Some(at),
