@@ -514,6 +514,10 @@ impl Machine for Drain {
 
     /// When a rate lets a chunk go, room becomes short, a file too old, or a pass seems to hang.
     fn next_deadline(&self) -> Option<Nanos> {
+        // Nothing was ever dirty, as on most nodes.
+        if self.mounts.is_empty() {
+            return None;
+        }
         let is_held = self.held && self.config.yields;
         let needs = self.rooms.keys().filter(|_| is_held).filter_map(|owner| match self.need(*owner) {
             Need::From(at) => Some(at),
@@ -529,9 +533,10 @@ impl Machine for Drain {
             let not_yet = (class, self.now - age_ns + 1, 0)..=(class, Nanos(u64::MAX), u64::MAX);
             mount.waiting.range(not_yet).next().map(|rank| rank.1)
         };
-        let waiting = self.mounts.values().flat_map(|mount| CLASSES.map(|class| (mount, class)));
-        let waiting = waiting.filter_map(first).chain(passes.map(|(_, facts, _)| facts.since));
-        let aged = waiting.filter(|_| is_held).map(|since| since + age_ns);
+        let mounts = self.mounts.values().filter(|_| is_held);
+        let waiting = mounts.flat_map(|mount| CLASSES.map(|class| (mount, class))).filter_map(first);
+        let under_way = passes.filter(|_| is_held).map(|(_, facts, _)| facts.since);
+        let aged = waiting.chain(under_way).map(|since| since + age_ns);
         let later = aged.chain(hangs).filter(|at| *at > self.now);
         needs.chain(later).chain(self.goes_at).min()
     }

@@ -345,21 +345,23 @@ impl Reads {
     }
 
     fn dispatch_requests(&mut self, now: Nanos, out: &mut Vec<Action>) {
-        let mounts = self.peers.len();
-        // Where a page of the usual size waits, more short ones would never let it in.
-        let mut has_page: Vec<bool> = self.peers.iter().map(|peers| !peers.is_empty()).collect();
         let wants = |(_, id): &(Priority, RequestId)| {
             let request = &self.requests[id];
             request.offer.filter(|offer| request.may_send(offer, self.read_bytes)).map(|offer| (*id, offer))
         };
         let waiting: Vec<(RequestId, Offer)> = self.open.iter().filter_map(wants).collect();
+        if waiting.is_empty() {
+            return;
+        }
+        // Where a page of the usual size waits, more short ones would never let it in.
+        let mut has_page: Vec<bool> = self.peers.iter().map(|peers| !peers.is_empty()).collect();
         for (_, offer) in waiting.iter().filter(|(_, offer)| !offer.is_short) {
             if let Some(mount) = offer.mount {
                 has_page[mount] = true;
             }
         }
         // Requests wait for what is to go before them to the same mount.
-        let mut is_outranked = alloc::vec![false; mounts];
+        let mut is_outranked = alloc::vec![false; self.peers.len()];
         for (id, offer) in waiting {
             if let Some(mount) = offer.mount {
                 let mut taken = self.in_flight[mount];

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::event::{Action, JobKey, Progress, RequestId, WaveId};
 use super::waves::{Adjusted, Pace};
-use super::{RequestState, Stages};
+use super::{RequestState, Requested, Stages};
 use crate::machine::Nanos;
 
 /// No request fetches more.
@@ -26,11 +26,11 @@ impl Stages {
         let Some(run) = self.run_mut(key, stage) else { return };
         let of = (run.serial, wave);
         for Adjusted { node, request, pace, was_paused } in run.adjust(wave) {
-            let Some(queue) = self.requests.get(&request).map(|requested| requested.queue) else { continue };
+            let Some(&Requested { queue, at, .. }) = self.requests.get(&request) else { continue };
             let Pace { threads, rate_bytes_per_s, setting } = pace;
             match (was_paused, threads == 0) {
                 (false, true) => self.queues.end(queue, request, now, None),
-                (true, false) => self.queues.begin(queue, request, &node, of, now),
+                (true, false) => self.queues.begin(queue, request, at, of, now),
                 _ => {}
             }
             self.set_state(request, RequestState::at(pace));

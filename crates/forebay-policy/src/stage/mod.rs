@@ -68,7 +68,7 @@ pub use crate::planner::Config as Profile;
 use crate::planner::{self, HpcId, JobId, Planner};
 use event::{Action, Event, JobKey, JobStatus, JobUpdate, Node, QueueId, RequestId, StageStatus, WaveId};
 use job::{Change, Job};
-use nodes::Numbers;
+use nodes::NodeNumber;
 use pace_limits::{PaceLimit, PaceLimits};
 pub use partition::SPLIT_WORK_MAX;
 use partition::{Placed, Slots};
@@ -189,7 +189,6 @@ pub struct Stages {
     /// Those of these nodes that have left since.
     gone: BTreeSet<String>,
     tiers: Tiers,
-    numbers: Numbers,
     jobs: BTreeMap<JobKey, Running>,
     ended: VecDeque<JobStatus>,
     planners: BTreeMap<String, Driven>,
@@ -271,6 +270,8 @@ struct Requested {
     stage: u32,
     wave: WaveId,
     node: String,
+    /// The number of that.
+    at: NodeNumber,
     queue: QueueId,
     /// Its number among the node's chunks of the wave.
     number: usize,
@@ -338,7 +339,6 @@ impl Stages {
             tiers: Tiers::new(config.rules, &nodes, capacities),
             nodes,
             gone: BTreeSet::new(),
-            numbers: Numbers::default(),
             jobs: BTreeMap::new(),
             ended: VecDeque::new(),
             planners: BTreeMap::new(),
@@ -392,8 +392,8 @@ impl Stages {
     }
 
     /// The bytes that a node may be asked to hold now.
-    fn plannable_bytes(&self, now: Nanos, node: &str) -> u64 {
-        if self.pace_limits.is_excluded(node, now) { 0 } else { self.tiers.plannable_bytes(node) }
+    fn plannable_bytes(&self, now: Nanos, name: &str, node: NodeNumber) -> u64 {
+        if self.pace_limits.is_excluded(name, now) { 0 } else { self.tiers.plannable_bytes_of(node) }
     }
 
     /// Nodes that have exceeded the pace of their requests since the last call, and by how many

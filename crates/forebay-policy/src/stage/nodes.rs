@@ -21,10 +21,15 @@ impl Numbers {
         (name, number)
     }
 
+    /// The number of a node that has one.
+    pub fn get(&self, name: &str) -> Option<NodeNumber> {
+        self.0.get(name).copied()
+    }
+
     /// `of` each node, in the order of their numbers.
-    pub fn table<T: Clone + Default>(&self, of: impl Fn(&str) -> T) -> alloc::vec::Vec<T> {
+    pub fn table<T: Clone + Default>(&self, of: impl Fn(&str, NodeNumber) -> T) -> alloc::vec::Vec<T> {
         let mut table = alloc::vec![T::default(); self.0.len()];
-        self.0.iter().for_each(|(name, number)| table[*number] = of(name));
+        self.0.iter().for_each(|(name, number)| table[*number] = of(name, *number));
         table
     }
 }

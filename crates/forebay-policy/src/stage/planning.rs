@@ -129,7 +129,7 @@ impl Stages {
         let preferred_nodes: Vec<(u32, Option<&str>)> =
             placed.iter().map(|(i, p)| (*i, p.preferred_node.as_deref())).collect();
         let waves = cut(&preferred_nodes, &slots);
-        run.add_waves(stage.tasks.len(), &waves, placed, &mut self.numbers);
+        run.add_waves(stage.tasks.len(), &waves, placed, &mut self.tiers);
         let reported = (run.planned_waves() > 0).then(|| {
             let wave_bytes = run.largest_wave_bytes();
             let slots = slots.total().max(1) as f64;

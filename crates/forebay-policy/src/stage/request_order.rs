@@ -128,7 +128,7 @@ impl Stages {
             if found.soon <= soon {
                 let (job, number) = look.stages[found.stage];
                 let is_next = !look.before[found.stage].is_fetching;
-                let bytes = self.ask(now, job, number, queue, &found.rank, is_next);
+                let bytes = self.ask(now, (job, number), (queue, found.node), &found.rank, is_next);
                 let room = &mut look.rooms[found.node];
                 room.held_bytes += bytes;
                 room.requests.begin();
@@ -161,7 +161,8 @@ impl Stages {
         let waiting = self.queues_waiting(&look.stages);
         // Continues where the previous deadline stopped.
         let from = core::mem::take(&mut self.queues_from);
-        for key in waiting.range(from.clone()..).chain(waiting.range(..from)) {
+        let (before, after) = waiting.split_at(waiting.partition_point(|key| *key < from));
+        for key in after.iter().chain(before) {
             if look.looked_at >= LOOKS_MAX {
                 self.queues_from = key.clone();
                 return (next, true);
@@ -194,8 +195,12 @@ impl Stages {
         })
     }
 
-    fn queues_waiting(&self, stages: &[(JobKey, u32)]) -> BTreeSet<QueueKey> {
-        self.runs(stages).flat_map(StageRun::queues_waiting).collect()
+    /// In their order.
+    fn queues_waiting(&self, stages: &[(JobKey, u32)]) -> Vec<QueueKey> {
+        let mut queues: Vec<QueueKey> = self.runs(stages).flat_map(StageRun::queues_waiting).collect();
+        queues.sort_unstable();
+        queues.dedup();
+        queues
     }
 
     fn runs<'a>(&'a self, stages: &'a [(JobKey, u32)]) -> impl Iterator<Item = &'a StageRun> {
@@ -204,10 +209,10 @@ impl Stages {
 
     /// What each node may be asked for; nothing if it has left or is excluded.
     fn rooms(&self, now: Nanos) -> Vec<Room> {
-        let mut rooms = self.numbers.table(|name| Room {
-            plannable_bytes: self.plannable_bytes(now, name),
+        let mut rooms = self.tiers.numbers.table(|name, node| Room {
+            plannable_bytes: self.plannable_bytes(now, name, node),
             held_bytes: 0,
-            requests: self.queues.at_node(name, now),
+            requests: self.queues.at_node(node, now),
         });
         rooms.iter_mut().zip(self.held_bytes()).for_each(|(room, held)| room.held_bytes = held);
         rooms
@@ -216,7 +221,7 @@ impl Stages {
     /// The bytes that were requested from each node, by its number, and that it may not release
     /// yet.
     pub(super) fn held_bytes(&self) -> Vec<u64> {
-        let mut held = self.numbers.table(|_| 0);
+        let mut held = self.tiers.numbers.table(|_, _| 0);
         for run in self.jobs.values().flat_map(|r| r.stages.values()) {
             run.add_held(&mut held);
         }
@@ -272,9 +277,8 @@ impl Stages {
     fn ask(
         &mut self,
         now: Nanos,
-        key: JobKey,
-        stage: u32,
-        queue: QueueId,
+        (key, stage): (JobKey, u32),
+        (queue, at): (QueueId, NodeNumber),
         rank: &Rank,
         is_next: bool,
     ) -> u64 {
@@ -287,13 +291,14 @@ impl Stages {
         let priority = if is_planned { Priority::Planned } else { Priority::Ahead };
         let (parts, pace) = run.ask(queue, rank, request, since_ms);
         let (node, number) = (rank.node.to_string(), rank.number);
-        self.queues.begin(queue, request, &node, (run.serial, rank.wave), now);
+        self.queues.begin(queue, request, at, (run.serial, rank.wave), now);
         let (state, pace_limit) = (RequestState::at(pace), PaceLimit::new(now, pace));
         let requested = Requested {
             job: key,
             stage,
             wave: rank.wave,
             node: node.clone(),
+            at,
             queue,
             number,
             state,

@@ -17,6 +17,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::event::{Layout, Part, QueueId, WaveId};
+use super::nodes::NodeNumber;
 use super::partition::Need;
 use crate::concurrency_window::ConcurrencyWindow;
 use crate::machine::Nanos;
@@ -73,7 +74,7 @@ pub struct Queues {
     numbers: BTreeMap<String, QueueId>,
     queues: Vec<Queue>,
     /// Orders under way, by node, and when they were given.
-    by_node: BTreeMap<String, BTreeMap<u64, Nanos>>,
+    by_node: BTreeMap<NodeNumber, BTreeMap<u64, Nanos>>,
 }
 
 #[derive(Debug, Default)]
@@ -104,7 +105,7 @@ impl AtNode {
 
 #[derive(Debug)]
 struct UnderWay {
-    node: String,
+    node: NodeNumber,
     wave: StageWave,
     since: Nanos,
     /// With itself, how many there were when it began.
@@ -151,7 +152,7 @@ impl Queues {
             return true;
         }
         let hanging = of_queue.under_way.values().filter(|request| !is_fresh(request.since, now));
-        let nodes: BTreeSet<&str> = hanging.map(|request| request.node.as_str()).collect();
+        let nodes: BTreeSet<NodeNumber> = hanging.map(|request| request.node).collect();
         nodes.len() < HANGING_MAX && of_queue.counting(now) < of_queue.window.get()
     }
 
@@ -167,20 +168,20 @@ impl Queues {
     }
 
     /// The requests that the node is at, of all queues.
-    pub fn at_node(&self, node: &str, now: Nanos) -> AtNode {
-        let Some(orders) = self.by_node.get(node) else { return AtNode::default() };
+    pub fn at_node(&self, node: NodeNumber, now: Nanos) -> AtNode {
+        let Some(orders) = self.by_node.get(&node) else { return AtNode::default() };
         let fresh = orders.values().filter(|since| is_fresh(**since, now)).count();
         AtNode { fresh, hanging: orders.len() - fresh }
     }
 
     /// A node is given an order of the queue, for a wave.
-    pub fn begin(&mut self, queue: QueueId, order: u64, node: &str, wave: StageWave, now: Nanos) {
+    pub fn begin(&mut self, queue: QueueId, order: u64, node: NodeNumber, wave: StageWave, now: Nanos) {
         let Some(queue) = self.queues.get_mut(queue as usize) else { return };
         let beside = queue.counting(now) + 1;
-        let request = UnderWay { node: node.to_owned(), wave, since: now, beside };
+        let request = UnderWay { node, wave, since: now, beside };
         let of_queue = queue.under_way.insert(order, request);
-        let of_node = self.by_node.entry(node.to_owned()).or_default().insert(order, now);
-        assert!(of_queue.is_none() && of_node.is_none(), "request {order} of {node} is counted twice");
+        let of_node = self.by_node.entry(node).or_default().insert(order, now);
+        assert!(of_queue.is_none() && of_node.is_none(), "request {order} of node {node} is counted twice");
     }
 
     /// An order of the queue is over; `fetched_bytes` is what it has fetched from the PFS, if that
@@ -191,12 +192,12 @@ impl Queues {
         if let Some(bytes) = fetched_bytes {
             queue.window.served(bytes, now.saturating_since(request.since), request.beside);
         }
-        let node = &request.node;
-        let orders = self.by_node.get_mut(node);
+        let node = request.node;
+        let orders = self.by_node.get_mut(&node);
         let ended = orders.and_then(|orders| Some((orders.remove(&order)?, orders.is_empty())));
-        assert!(ended.is_some(), "request {order} is in a queue, but not among those of {node}");
+        assert!(ended.is_some(), "request {order} is in a queue, but not among those of node {node}");
         if ended.is_some_and(|(_, is_last)| is_last) {
-            self.by_node.remove(node);
+            self.by_node.remove(&node);
         }
     }
 
@@ -305,6 +306,8 @@ mod tests {
     use proptest::prelude::*;
 
     const MIB: u64 = 1 << 20;
+    const N: NodeNumber = 0;
+    const M: NodeNumber = 1;
 
     fn need(parts: &[(u32, u64, u64)]) -> Need {
         let parts: Vec<Part> = parts.iter().map(|&(file, offset, len)| Part { file, offset, len }).collect();
@@ -365,38 +368,38 @@ mod tests {
         let (a, b) = (queues.of("a"), queues.of("b"));
         assert_eq!((a, b, queues.of("a")), (1, 2, 1));
         assert!(queues.is_free(a, Nanos(0)));
-        queues.begin(a, 10, "n", (1, 0), Nanos(0));
+        queues.begin(a, 10, N, (1, 0), Nanos(0));
         assert!(!queues.is_free(a, Nanos(0)), "the first is alone");
         assert!(queues.is_free(b, Nanos(0)));
         let late = Nanos(PATIENCE_NS);
         assert!(queues.is_free(a, late), "one that hangs keeps nobody");
-        queues.begin(a, 9, "n", (1, 0), late);
+        queues.begin(a, 9, N, (1, 0), late);
         assert_eq!(queues.queues[a as usize].under_way[&9].beside, 1, "nor does it count");
         let later = Nanos(2 * PATIENCE_NS);
         assert!(queues.is_free(a, later), "both are of one node: it hangs, and not the server");
-        assert!(!queues.at_node("n", later).has_slot(4) && queues.at_node("m", later).has_slot(4));
-        queues.begin(a, 8, "m", (1, 0), late);
+        assert!(!queues.at_node(N, later).has_slot(4) && queues.at_node(M, later).has_slot(4));
+        queues.begin(a, 8, M, (1, 0), late);
         assert!(!queues.is_free(a, later), "of two nodes");
-        assert!(queues.at_node("m", later).has_slot(4), "one is not enough");
+        assert!(queues.at_node(M, later).has_slot(4), "one is not enough");
         queues.end(a, 8, late, None);
         queues.end(a, 9, late, None);
         queues.end(a, 10, Nanos(1_000_000), Some(4 * MIB));
-        queues.begin(a, 11, "n", (1, 0), Nanos(0));
+        queues.begin(a, 11, N, (1, 0), Nanos(0));
         assert!(queues.is_free(a, Nanos(0)));
-        queues.begin(a, 12, "n", (1, 0), Nanos(0));
+        queues.begin(a, 12, N, (1, 0), Nanos(0));
         assert!(!queues.is_free(a, Nanos(0)));
-        queues.begin(b, 13, "n", (1, 0), Nanos(0));
-        queues.begin(b, 14, "n", (1, 0), Nanos(0));
-        assert!(!queues.at_node("n", Nanos(0)).has_slot(4) && queues.at_node("m", Nanos(0)).has_slot(4));
-        (20..30).for_each(|order| queues.begin(WIDE, order, "m", (1, 0), Nanos(0)));
+        queues.begin(b, 13, N, (1, 0), Nanos(0));
+        queues.begin(b, 14, N, (1, 0), Nanos(0));
+        assert!(!queues.at_node(N, Nanos(0)).has_slot(4) && queues.at_node(M, Nanos(0)).has_slot(4));
+        (20..30).for_each(|order| queues.begin(WIDE, order, M, (1, 0), Nanos(0)));
         assert!(
-            queues.is_free(WIDE, Nanos(0)) && !queues.at_node("m", Nanos(0)).has_slot(4),
+            queues.is_free(WIDE, Nanos(0)) && !queues.at_node(M, Nanos(0)).has_slot(4),
             "it has what nodes have hands for"
         );
         for (queue, order) in [(a, 11), (a, 12), (b, 13), (b, 14), (b, 14)] {
             queues.end(queue, order, Nanos(0), None);
         }
-        assert!(queues.at_node("n", Nanos(0)).has_slot(4) && !queues.by_node.contains_key("n"));
+        assert!(queues.at_node(N, Nanos(0)).has_slot(4) && !queues.by_node.contains_key(&N));
     }
 
     #[test]
@@ -405,18 +408,18 @@ mod tests {
         let a = queues.of("a");
         let takes =
             |queues: &Queues, wave| queues.is_free(a, Nanos(0)) && queues.takes(a, (1, wave), Nanos(0));
-        queues.begin(a, 1, "n", (1, 5), Nanos(0));
+        queues.begin(a, 1, N, (1, 5), Nanos(0));
         queues.end(a, 1, Nanos(1000), Some(1));
-        queues.begin(a, 2, "n", (1, 5), Nanos(0));
+        queues.begin(a, 2, N, (1, 5), Nanos(0));
         assert_eq!([4, 5, 6].map(|wave| takes(&queues, wave)), [true, true, false]);
         assert!(queues.takes(a, (2, 6), Nanos(0)), "of another stage nothing is known");
         // As fast as alone, however many there are.
         let mut order = 3;
         while queues.queues[a as usize].window.get() < 5 {
-            queues.begin(a, order, "m", (1, 5), Nanos(0));
-            queues.begin(a, order + 1, "m", (1, 5), Nanos(0));
-            queues.begin(a, order + 2, "m", (1, 5), Nanos(0));
-            queues.begin(a, order + 3, "m", (1, 5), Nanos(0));
+            queues.begin(a, order, M, (1, 5), Nanos(0));
+            queues.begin(a, order + 1, M, (1, 5), Nanos(0));
+            queues.begin(a, order + 2, M, (1, 5), Nanos(0));
+            queues.begin(a, order + 3, M, (1, 5), Nanos(0));
             (order..order + 4).for_each(|order| queues.end(a, order, Nanos(1000), Some(1)));
             order += 4;
         }

@@ -3,7 +3,6 @@
 use alloc::vec::Vec;
 
 use super::event::{JobKey, JobStatus};
-use super::nodes::Numbers;
 use super::planning::FIRST_TASK_NS;
 use super::status::stage_status;
 use super::waves::StageRun;
@@ -151,7 +150,7 @@ impl Stages {
             assert!(self.requests.is_empty(), "no job is left, but {} requests are", self.requests.len());
             assert!(self.queues.are_idle(), "no job is left, but requests are counted in queues");
             self.queues.rest();
-            self.numbers = Numbers::default();
+            self.tiers.forget_numbers();
         }
         if let Some(running) = ended.filter(|_| show) {
             self.ended.push_back(JobStatus { ended: true, ..self.status_of(&running) });

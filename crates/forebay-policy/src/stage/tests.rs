@@ -157,6 +157,19 @@ impl World {
         let rests = open.peek().is_some() && open.all(|(id, _)| self.adjusted.get(id) == Some(&0));
         assert_eq!(self.machine.do_requests_rest(), rests);
         self.check_phase();
+        self.check_waits();
+    }
+
+    /// No task that waits is overlooked where all tasks of its stage seem to go on waiting.
+    fn check_waits(&self) {
+        for (key, running) in &self.machine.jobs {
+            for (stage, run) in &running.stages {
+                let asked = self.machine.questions.of_stage(*key, *stage).into_iter();
+                let asked = asked.filter_map(|partition| running.job.task_of(*stage, partition));
+                let mut waits = asked.chain(run.held.keys().copied());
+                assert!(waits.all(|task| run.is_looked_at(task)), "of stage {stage}");
+            }
+        }
     }
 
     /// Beside a phase nothing is fetched but of waves that a planner wants then.

@@ -3,9 +3,12 @@
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use super::Rules;
 use super::event::Node;
+use super::nodes::{NodeNumber, Numbers};
 
 /// The sizes of tiers, and the part of each that plans may use.
 pub(super) struct Tiers {
@@ -14,6 +17,9 @@ pub(super) struct Tiers {
     reported: BTreeMap<String, u64>,
     /// Plannable bytes of each member that is there.
     plannable: BTreeMap<String, u64>,
+    /// Numbers of the nodes that jobs use, and the same by these.
+    pub numbers: Numbers,
+    by_number: Vec<u64>,
     /// Of `plannable`. Members report what they like, so the sum may be more than 64 bits hold.
     sum_bytes: u128,
 }
@@ -21,8 +27,8 @@ pub(super) struct Tiers {
 impl Tiers {
     /// The tiers of `nodes`, some of which have `reported` their size already.
     pub fn new(rules: Rules, nodes: &[Node], reported: BTreeMap<String, u64>) -> Self {
-        let plannable = BTreeMap::new();
-        let mut tiers = Tiers { rules, reported, plannable, sum_bytes: 0 };
+        let (plannable, numbers, by_number) = (BTreeMap::new(), Numbers::default(), Vec::new());
+        let mut tiers = Tiers { rules, reported, plannable, numbers, by_number, sum_bytes: 0 };
         tiers.set_members(nodes);
         tiers
     }
@@ -38,6 +44,21 @@ impl Tiers {
             }
             self.count(&node.name, bytes.unwrap_or(node.capacity_bytes));
         }
+        self.by_number = self.numbers.table(|name, _| self.plannable_bytes(name));
+    }
+
+    /// The name of a node as parts of waves keep it, and its number.
+    pub fn number(&mut self, name: &str) -> (Arc<str>, NodeNumber) {
+        let (name, number) = self.numbers.of(name);
+        if number == self.by_number.len() {
+            self.by_number.push(self.plannable_bytes(&name));
+        }
+        (name, number)
+    }
+
+    /// No job is left that uses nodes.
+    pub fn forget_numbers(&mut self) {
+        (self.numbers, self.by_number) = (Numbers::default(), Vec::new());
     }
 
     /// A tier holds `bytes`.
@@ -60,17 +81,30 @@ impl Tiers {
     pub fn went(&mut self, name: &str) {
         self.reported.remove(name);
         self.sum_bytes -= u128::from(self.plannable.remove(name).unwrap_or(0));
+        self.count_by_number(name, 0);
     }
 
     fn count(&mut self, name: &str, capacity_bytes: u64) {
         let bytes = self.rules.plannable_bytes(capacity_bytes);
         let before = self.plannable.insert(name.to_owned(), bytes).unwrap_or(0);
         self.sum_bytes = self.sum_bytes - u128::from(before) + u128::from(bytes);
+        self.count_by_number(name, bytes);
+    }
+
+    fn count_by_number(&mut self, name: &str, bytes: u64) {
+        if let Some(number) = self.numbers.get(name) {
+            self.by_number[number] = bytes;
+        }
     }
 
     /// What the node may be asked to hold at a time; 0 if it has gone.
-    pub fn plannable_bytes(&self, name: &str) -> u64 {
+    fn plannable_bytes(&self, name: &str) -> u64 {
         self.plannable.get(name).copied().unwrap_or(0)
+    }
+
+    /// The same of a node that has a number.
+    pub fn plannable_bytes_of(&self, node: NodeNumber) -> u64 {
+        self.by_number[node]
     }
 
     /// What all that are there may be asked to hold.
@@ -87,7 +121,7 @@ impl Tiers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::{format, vec::Vec};
+    use alloc::format;
     use proptest::prelude::*;
 
     fn node(number: u8, capacity_bytes: u64) -> Node {
@@ -140,6 +174,8 @@ mod tests {
                 prop_assert_eq!(tiers.sum_bytes(), nodes.iter().map(of).sum::<u64>());
                 for n in &nodes {
                     prop_assert_eq!(tiers.plannable_bytes(&n.name), of(n));
+                    let (_, number) = tiers.number(&n.name);
+                    prop_assert_eq!(tiers.plannable_bytes_of(number), of(n));
                 }
             }
         }

@@ -55,7 +55,7 @@ impl Questions {
         self.limits.insert((limit, task));
     }
 
-    fn of_stage(&self, key: JobKey, stage: u32) -> Vec<u32> {
+    pub fn of_stage(&self, key: JobKey, stage: u32) -> Vec<u32> {
         let of_stage = self.open.range((key, stage, 0)..=(key, stage, u32::MAX));
         of_stage.map(|((_, _, partition), _)| *partition).collect()
     }
@@ -95,6 +95,11 @@ impl Stages {
         let most_ns = self.config.rules.task_wait_max_ns;
         let wait_ns = if is_unknown { UNKNOWN_NS.min(most_ns) } else { most_ns };
         self.questions.open((key, stage, partition), is_unknown, now + wait_ns);
+        if let Some(Running { job, stages, .. }) = self.jobs.get_mut(&key)
+            && let (Some(run), Some(task)) = (stages.get_mut(&stage), job.task_of(stage, partition))
+        {
+            run.note_waits(task);
+        }
     }
 
     /// A task has its slot. Whether it waits there: otherwise it has started.
@@ -107,6 +112,7 @@ impl Stages {
         self.questions.limits.insert((now + self.config.rules.task_wait_max_ns, (key, stage, partition)));
         if let Some(run) = self.run_mut(key, stage) {
             run.held.insert(task, now);
+            run.note_waits(task);
         }
         self.tell_wanted(now, key, stage);
         true
@@ -129,10 +135,10 @@ impl Stages {
             return Standing::May;
         }
         match running.stages.get(&stage) {
-            Some(run) if run.may_read(|node| self.plannable_bytes(now, node), [task]).is_empty() => {
-                Standing::Waits
+            Some(run) => {
+                let may_hold = |name: &str, node| self.plannable_bytes(now, name, node);
+                if run.may_read(may_hold, [task]).0.is_empty() { Standing::Waits } else { Standing::May }
             }
-            Some(_) => Standing::May,
             None if running.unreported.contains(&stage) => Standing::May,
             None => Standing::Unknown,
         }
@@ -169,7 +175,11 @@ impl Stages {
             return self.stop_waiting(now, key, stage);
         }
         let Some(run) = running.stages.get(&stage) else { return };
-        let may_hold = |node: &str| self.plannable_bytes(now, node);
+        let may_hold = |name: &str, node| self.plannable_bytes(now, name, node);
+        // Most often all go on waiting.
+        if run.all_wait(may_hold) {
+            return;
+        }
         let (mut asked, mut of_no_task) = (Vec::new(), Vec::new());
         for partition in self.questions.of_stage(key, stage) {
             match running.job.task_of(stage, partition) {
@@ -177,8 +187,10 @@ impl Stages {
                 None => of_no_task.push(partition),
             }
         }
-        // All at once: there may be thousands, of few waves. Most often all go on waiting.
-        let mut tasks = run.may_read(may_hold, run.held.keys().copied().chain(asked));
+        let (mut tasks, awaited) = run.may_read(may_hold, run.held.keys().copied().chain(asked));
+        if let Some(run) = self.run_mut(key, stage) {
+            run.awaited = of_no_task.is_empty().then_some(awaited);
+        }
         tasks.sort_unstable();
         tasks.dedup();
         for task in tasks {

@@ -24,8 +24,9 @@ use forebay_model::profile::Setting;
 
 use super::Rules;
 use super::event::{Part, Progress, QueueId, RequestId, WaveId, WaveStatus};
-use super::nodes::Numbers;
+use super::nodes::NodeNumber;
 use super::partition::Placed;
+use super::tiers::Tiers;
 use super::waiting_tasks::Held;
 use crate::planner::JobId;
 use part::{NodePart, Parts, State};
@@ -70,6 +71,8 @@ pub struct StageRun {
     split: usize,
     /// No prefetch has begun of the waves from this place on.
     begun: usize,
+    /// Places of the waves for which those tasks wait that do; `None` if that is to be found out.
+    pub awaited: Option<BTreeSet<usize>>,
     waiting: Waiting,
 }
 
@@ -204,7 +207,7 @@ impl StageRun {
                 let gone_bytes = gone.map_or(0, |t| t.bytes);
                 assert!(gone_bytes <= wave.status.bytes, "task {task} has more bytes than its wave");
                 wave.status.bytes -= gone_bytes;
-                wave.parts.values_mut().for_each(|p| drop(p.needs.remove(task)));
+                wave.parts.values_mut().for_each(|part| part.forget_need(*task));
             }
             // Its remaining tasks have started, and read by themselves unless requests continue.
             for part in wave.parts.values_mut() {
@@ -239,7 +242,7 @@ impl StageRun {
         tasks: usize,
         waves: &[Vec<u32>],
         placed: Vec<(u32, Placed)>,
-        numbers: &mut Numbers,
+        tiers: &mut Tiers,
     ) {
         // A vector by number: with 100,000 tasks a map takes several times as long, and all events
         // wait for it.
@@ -259,14 +262,16 @@ impl StageRun {
                 let of_wave = WaveTask { preferred_node: found.preferred_node, bytes, ..WaveTask::default() };
                 wave.tasks.insert(task, of_wave);
                 for (node, need) in found.needs {
-                    let (name, number) = numbers.of(&node);
+                    let (name, number) = tiers.number(&node);
                     let part = wave.parts.of(name, number);
                     part.unstarted += 1;
+                    part.bytes += need.bytes;
                     part.needs.insert(task, need);
                 }
             }
             self.waves.push(wave);
         }
+        self.awaited = None;
         self.wave_of = vec![None; tasks];
         for (place, wave) in self.waves.iter().enumerate() {
             for task in wave.tasks.keys() {
@@ -623,33 +628,50 @@ impl StageRun {
         withdrawn
     }
 
-    /// Those of `tasks` that need not wait for their input. Others do: their wave has not begun,
-    /// and something of it is still to be fetched. To planners a wave begins as a whole.
+    /// Those of `tasks` that need not wait for their input, and the places of the waves for which
+    /// the others do: such a wave has not begun, and something of it is still to be fetched. To
+    /// planners a wave begins as a whole.
     ///
     /// Nobody waits for a wave of which a node has more to fetch than it `may_hold`: the rest would
     /// have room when the wave has been computed.
-    pub fn may_read(&self, may_hold: impl Fn(&str) -> u64, tasks: impl IntoIterator<Item = u32>) -> Vec<u32> {
-        // One wave has a part for each node, and many tasks, mostly one after the other.
+    pub fn may_read(
+        &self,
+        may_hold: impl Fn(&str, NodeNumber) -> u64,
+        tasks: impl IntoIterator<Item = u32>,
+    ) -> (Vec<u32>, BTreeSet<usize>) {
+        // There may be thousands of tasks, of few waves.
         let mut waves: BTreeMap<usize, bool> = BTreeMap::new();
-        let mut latest = None;
-        let is_awaited = |place: usize| {
-            let wave = &self.waves[place];
-            let fits = || wave.parts.iter().all(|(node, part)| part.bytes() <= may_hold(node));
-            self.planner.is_some() && wave.started == 0 && !wave.is_direct && !wave.is_over() && fits()
-        };
         let mut waits = |task: &u32| {
             let place = self.wave_of.get(*task as usize).copied().flatten();
             let place = place.filter(|place| self.waves[*place].tasks.contains_key(task));
-            place.is_some_and(|place| match latest {
-                Some((known, is_awaited)) if known == place => is_awaited,
-                _ => {
-                    let is_awaited = *waves.entry(place).or_insert_with(|| is_awaited(place));
-                    latest = Some((place, is_awaited));
-                    is_awaited
-                }
-            })
+            place.is_some_and(|p| *waves.entry(p).or_insert_with(|| self.is_awaited(&may_hold, p)))
         };
-        tasks.into_iter().filter(|task| !waits(task)).collect()
+        let may = tasks.into_iter().filter(|task| !waits(task)).collect();
+        (may, waves.into_iter().filter_map(|(place, is_awaited)| is_awaited.then_some(place)).collect())
+    }
+
+    fn is_awaited(&self, may_hold: impl Fn(&str, NodeNumber) -> u64, place: usize) -> bool {
+        let wave = &self.waves[place];
+        let fits = || wave.parts.iter().all(|(node, part)| part.bytes <= may_hold(node, part.node));
+        self.planner.is_some() && wave.started == 0 && !wave.is_direct && !wave.is_over() && fits()
+    }
+
+    /// Whether all tasks that wait go on waiting, as their waves show without a look at each task.
+    pub fn all_wait(&self, may_hold: impl Fn(&str, NodeNumber) -> u64) -> bool {
+        self.awaited.as_ref().is_some_and(|waves| waves.iter().all(|wave| self.is_awaited(&may_hold, *wave)))
+    }
+
+    /// Whether a look at the waves that are awaited is one at this task, which waits.
+    #[cfg(test)]
+    pub fn is_looked_at(&self, task: u32) -> bool {
+        let wave = self.wave_of.get(task as usize).copied().flatten();
+        self.awaited.as_ref().is_none_or(|awaited| wave.is_some_and(|wave| awaited.contains(&wave)))
+    }
+
+    /// A task waits from now on.
+    pub fn note_waits(&mut self, task: u32) {
+        let wave = self.wave_of.get(task as usize).copied().flatten();
+        self.awaited.iter_mut().for_each(|awaited| awaited.extend(wave));
     }
 
     /// The planner's number of the task's wave, if that wave begins with it.

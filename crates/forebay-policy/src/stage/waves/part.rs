@@ -68,6 +68,8 @@ impl Parts {
 pub(super) struct NodePart {
     pub node: NodeNumber,
     pub needs: BTreeMap<u32, Need>,
+    /// The bytes of all of them.
+    pub bytes: u64,
     pub state: State,
     /// Tasks that have not started.
     pub unstarted: usize,
@@ -110,8 +112,9 @@ pub(super) struct Asked {
 }
 
 impl NodePart {
-    pub fn bytes(&self) -> u64 {
-        self.needs.values().map(|n| n.bytes).sum()
+    /// A task has moved to another wave.
+    pub fn forget_need(&mut self, task: u32) {
+        self.bytes -= self.needs.remove(&task).map_or(0, |need| need.bytes);
     }
 
     /// All requests that keep something for it.
@@ -125,7 +128,7 @@ impl NodePart {
             return Vec::new();
         }
         let came = self.fetched_bytes + self.resident_bytes + self.failed_bytes;
-        self.given_up_bytes = self.bytes().saturating_sub(came);
+        self.given_up_bytes = self.bytes.saturating_sub(came);
         self.asked_bytes = came;
         self.state = State::Ended;
         let requests = self.take_requests().collect();
@@ -141,8 +144,9 @@ impl NodePart {
     /// The node has forgotten its requests: `waits` says whether anybody still waits for them.
     pub fn restart(&mut self, waits: bool) {
         let state = if waits { State::Waiting } else { State::Ended };
-        let (node, needs, unstarted) = (self.node, core::mem::take(&mut self.needs), self.unstarted);
-        *self = NodePart { node, needs, unstarted, state, ..NodePart::default() };
+        let (node, bytes, unstarted) = (self.node, self.bytes, self.unstarted);
+        let needs = core::mem::take(&mut self.needs);
+        *self = NodePart { node, needs, bytes, unstarted, state, ..NodePart::default() };
     }
 
     pub fn split(&mut self, chunks: Vec<Chunk>) {

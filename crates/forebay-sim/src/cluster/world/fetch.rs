@@ -4,17 +4,18 @@
 //! fetches next. Here is what that takes: the descriptors by which pages are read, and the time
 //! until their bytes have come.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use forebay_policy::fetch_order::{self, Urgency};
 use forebay_policy::machine::Nanos;
 use forebay_policy::node::{self, By, Node, Pages, ReadId, TaskId};
 use forebay_policy::stage::event::{Event, Part, Priority, RequestId};
 
+use super::map::Map;
 use super::page::{Page, Waiter, page_range};
 use super::pfs::Reader;
 use super::room::Rooms;
-use super::{Cluster, Happening, name};
+use super::{Cluster, Happening, number};
 use crate::cluster::{Activity, Fetched, Setup};
 use crate::driver::Driver;
 use crate::queue::Agenda;
@@ -48,16 +49,15 @@ struct Fetcher {
     /// Pages of its requests that were not offered, and the bytes of each that are wanted.
     requests: BTreeMap<RequestId, VecDeque<(Page, u64)>>,
     /// Reads that were offered.
-    offered: HashMap<ReadId, (RequestId, Page, u64)>,
-    tasks: HashMap<TaskId, Page>,
+    offered: Map<ReadId, (RequestId, Page, u64)>,
+    tasks: Map<TaskId, Page>,
     /// Descriptors that files were read by, each of which has read ahead of where it is.
-    readers: HashMap<(usize, u32), Vec<Reader>>,
+    readers: Map<(usize, u32), Vec<Reader>>,
 }
 
 /// The tier of all nodes.
 pub(super) struct Tier {
-    /// Never gone through in its order.
-    pub(super) fetches: HashMap<Page, Fetch>,
+    pub(super) fetches: Map<Page, Fetch>,
     nodes: Vec<Fetcher>,
     /// How often each has failed.
     failures: Vec<u32>,
@@ -86,9 +86,9 @@ impl Fetcher {
         Fetcher {
             machine: Driver::new(Setup::fetcher_name(node, failures), Node::new(&setup.node_config())),
             requests: BTreeMap::new(),
-            offered: HashMap::new(),
-            tasks: HashMap::new(),
-            readers: HashMap::new(),
+            offered: Map::default(),
+            tasks: Map::default(),
+            readers: Map::default(),
         }
     }
 
@@ -113,7 +113,7 @@ impl Tier {
     pub fn new(setup: &Setup) -> Self {
         let nodes = setup.nodes as usize;
         Tier {
-            fetches: HashMap::new(),
+            fetches: Map::default(),
             nodes: (0..nodes).map(|node| Fetcher::new(setup, node, 0)).collect(),
             failures: vec![0; nodes],
             node_of: BTreeMap::new(),
@@ -210,7 +210,8 @@ impl Cluster<'_> {
                     if progress.done {
                         self.tier.open.remove(&request);
                     }
-                    self.reports.push_back(Event::Request { request, node: name(node), progress });
+                    let node = self.names[node].clone();
+                    self.reports.push_back(Event::Request { request, node, progress });
                 }
                 // Nothing is read ahead here but by the client; nothing brakes, and no file is
                 // dirty.
@@ -337,7 +338,7 @@ impl Cluster<'_> {
         parts: &[Part],
         queue: &mut impl Agenda<Happening>,
     ) {
-        let Some(node) = (0..self.tier.nodes.len()).find(|number| name(*number) == node) else { return };
+        let Some(node) = number(node).filter(|number| *number < self.tier.nodes.len()) else { return };
         let pages = parts.iter().flat_map(|part| pages_of(self.setup, job, part)).collect();
         self.tier.nodes[node].requests.insert(id, pages);
         self.tier.node_of.insert(id, node);

@@ -2,6 +2,7 @@
 
 mod faults;
 mod fetch;
+mod map;
 mod page;
 mod pending;
 mod pfs;
@@ -67,6 +68,8 @@ pub struct Cluster<'a> {
     pub others_busy: f64,
     pub pfs: Pfs<'a>,
     tier: Tier,
+    /// Names of the nodes, and of servers as hosts of tasks.
+    names: Vec<String>,
     jobs: Vec<Job>,
     slots: Vec<Slot>,
     /// How many faults keep each node down.
@@ -82,6 +85,11 @@ pub const SHIP: &str = "ship";
 
 fn name(node: usize) -> String {
     format!("node-{node:04}")
+}
+
+/// The number of the node of this name.
+fn number(name: &str) -> Option<usize> {
+    name.strip_prefix("node-")?.parse().ok()
 }
 
 /// Runs `setup` to the end and records into `trace`.
@@ -126,6 +134,7 @@ impl<'a> Cluster<'a> {
             ship: setup.ship_config().map(|config| Driver::new(SHIP, Ship::new(config))),
             others_busy: 0.0,
             tier: Tier::new(setup),
+            names: (0..(setup.nodes + setup.servers) as usize).map(name).collect(),
             jobs: setup.jobs.iter().map(Job::of).collect(),
             slots: setup.hosts_of_slots().into_iter().map(Slot::of).collect(),
             faults_on: vec![0; (setup.nodes + setup.servers) as usize],

@@ -165,22 +165,42 @@ impl<'a> Pfs<'a> {
         parts
     }
 
-    /// Requests these bytes of servers for a task on a server or elsewhere; when all will be there.
-    pub fn read(&mut self, now: Nanos, parts: &[(usize, u64)], on: Option<usize>) -> Nanos {
-        let mut there_at = now;
-        for &(server, bytes) in parts {
-            self.served_bytes += bytes;
-            there_at = there_at.max(self.serve(now, server, bytes, on));
-        }
-        there_at
+    /// Requests a range of a source for a task on a server or elsewhere; when all will be there.
+    pub(super) fn read(
+        &mut self,
+        now: Nanos,
+        source: &Source,
+        range: (u64, u64),
+        on: Option<usize>,
+    ) -> Nanos {
+        self.served_bytes += range.1 - range.0;
+        self.serve_all(now, source, range, on)
     }
 
-    /// Sends servers these bytes from a task on a server or elsewhere; when all is there.
-    pub fn write(&mut self, now: Nanos, parts: &[(usize, u64)], on: Option<usize>) -> Nanos {
+    /// Sends a range to its servers from a task on a server or elsewhere; when all is there.
+    pub(super) fn write(
+        &mut self,
+        now: Nanos,
+        source: &Source,
+        range: (u64, u64),
+        on: Option<usize>,
+    ) -> Nanos {
+        self.written_bytes += range.1 - range.0;
+        self.serve_all(now, source, range, on)
+    }
+
+    fn serve_all(
+        &mut self,
+        now: Nanos,
+        source: &Source,
+        (mut at, end): (u64, u64),
+        on: Option<usize>,
+    ) -> Nanos {
         let mut there_at = now;
-        for &(server, bytes) in parts {
-            self.written_bytes += bytes;
-            there_at = there_at.max(self.serve(now, server, bytes, on));
+        while at < end {
+            let (server, next) = self.part(source, at);
+            there_at = there_at.max(self.serve(now, server, next.min(end) - at, on));
+            at = next.min(end);
         }
         there_at
     }
@@ -220,14 +240,13 @@ impl<'a> Pfs<'a> {
     /// Sends one server so many bytes; when it has them. Servers are counted in turn.
     pub fn write_to(&mut self, now: Nanos, server: u64, bytes: u64) -> Nanos {
         let server = (server % self.servers()) as usize;
-        self.write(now, &[(server, bytes)], None)
+        self.write(now, &Source::On(server), (0, bytes), None)
     }
 
     /// Sends a range of a file whose stripes lie in turn on servers from `first` on; when all of it
     /// is there.
     pub fn write_in_turn(&mut self, now: Nanos, first: u64, range: (u64, u64)) -> Nanos {
-        let parts = self.parts(&Source::From(first), range);
-        self.write(now, &parts, None)
+        self.write(now, &Source::From(first), range, None)
     }
 }
 
@@ -265,8 +284,7 @@ impl Reader {
             return None;
         }
         let next = self.requested.saturating_add(self.window_bytes).min(self.end);
-        let parts = pfs.parts(&self.source, (self.requested, next));
-        let there_at = pfs.read(now, &parts, self.on);
+        let there_at = pfs.read(now, &self.source, (self.requested, next), self.on);
         self.windows.push_back(Window { bytes: next - self.requested, there_at });
         self.requested = next;
         Some(there_at)

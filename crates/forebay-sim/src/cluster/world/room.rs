@@ -4,13 +4,14 @@
 //! each node has the eviction policy of its agent, which hears what an agent tells it: pages that
 //! come, are read, or are wanted by a request, and the capacity.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use forebay_policy::eviction::{EvictionKind, EvictionPolicy, Fill};
 use forebay_policy::fetch_order::Urgency;
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::event::{Event, RequestId};
 
+use super::map::Map;
 use super::page::{Page, Waiter, page_range};
 use super::{Cluster, Happening, name};
 use crate::queue::Agenda;
@@ -20,11 +21,11 @@ pub(super) struct Rooms {
     policies: Vec<Box<dyn EvictionPolicy>>,
     /// What each node's tier may hold at the moment.
     limits: Vec<u64>,
-    places: HashMap<Page, Place>,
+    places: Map<Page, Place>,
     /// Pages of each request that nobody has read: most requests have none when they are released,
     /// and a policy that has to look for them looks at all pages.
-    unread: HashMap<RequestId, u32>,
-    pages: HashMap<u64, Page>,
+    unread: Map<RequestId, u32>,
+    pages: Map<u64, Page>,
     next_key: u64,
     pub evicted_bytes: u64,
 }
@@ -43,9 +44,9 @@ impl Rooms {
         Rooms {
             policies: (0..nodes).map(|_| EvictionKind::default().build(limit_bytes)).collect(),
             limits: vec![limit_bytes; nodes],
-            places: HashMap::new(),
-            unread: HashMap::new(),
-            pages: HashMap::new(),
+            places: Map::default(),
+            unread: Map::default(),
+            pages: Map::default(),
             next_key: 0,
             evicted_bytes: 0,
         }

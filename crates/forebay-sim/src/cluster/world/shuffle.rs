@@ -82,8 +82,9 @@ impl Cluster<'_> {
         }
         self.jobs[j].parts_left += u64::from(reduce.tasks);
         for reducer in 0..reduce.tasks {
-            let parts = self.parts_left(j, map, reducer);
-            let read_at = self.pfs.read(now, &parts, self.setup.server_of(host));
+            let range = self.range(j, map, reducer);
+            let place = &self.jobs[j].left_by_maps[map].place;
+            let read_at = self.pfs.read(now, place, range, self.setup.server_of(host));
             let part = Share { job: j, map, reducer, step: Step::Read };
             queue.at(read_at, Happening::Shuffled(part));
         }
@@ -102,10 +103,9 @@ impl Cluster<'_> {
             }
             Step::Sent => {
                 let place = self.place(host, u64::from(reducer) + map as u64);
-                let parts = self.pfs.parts(&place, (0, bytes));
-                let written_at = self.pfs.write(now, &parts, self.setup.server_of(host));
+                let written_at = self.pfs.write(now, &place, (0, bytes), self.setup.server_of(host));
                 self.output_bytes += bytes;
-                self.jobs[j].spilled[reducer as usize].extend(parts);
+                self.jobs[j].spilled[reducer as usize].extend(self.pfs.parts(&place, (0, bytes)));
                 (written_at, Step::Written)
             }
             Step::Written => {

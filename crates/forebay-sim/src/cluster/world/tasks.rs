@@ -12,7 +12,7 @@ use super::page::Waiter;
 use super::pending::Pending;
 use super::pfs::{Reader, Source};
 use super::shuffle::Left;
-use super::{Cluster, Happening, STAGE, name};
+use super::{Cluster, Happening, STAGE};
 use crate::cluster::{JobOutcome, JobSpec, Setup};
 use crate::queue::Agenda;
 
@@ -198,7 +198,7 @@ impl Cluster<'_> {
         let running = self.task(now, slot, (j, task), preferred_node);
         self.slots[slot].number += 1;
         self.slots[slot].running = Some(running);
-        let mut updates = vec![JobUpdate::TaskStarted { stage: STAGE, task, host: name(node) }];
+        let mut updates = vec![JobUpdate::TaskStarted { stage: STAGE, task, host: self.names[node].clone() }];
         let asks = self.setup.tasks_ask() && self.jobs[j].is_told;
         if asks {
             self.jobs[j].asking.insert(task, slot);
@@ -397,12 +397,12 @@ impl Cluster<'_> {
         while let Some(output) = task.output.front_mut() {
             while output.sent < output.bytes && output.sent - output.there < PIECES_SENT_MAX * piece_bytes {
                 let end = (output.sent + piece_bytes).min(output.bytes);
-                let parts = self.pfs.parts(&output.place, (output.sent, end));
+                let (place, range) = (&output.place, (output.sent, end));
                 let there_at = match (output.kind, on) {
-                    (Kind::Reread, _) => self.pfs.read(now, &parts, on),
+                    (Kind::Reread, _) => self.pfs.read(now, place, range, on),
                     (Kind::Send, Some(server)) => self.pfs.send(now, server, end - output.sent),
                     (Kind::Send, None) => now,
-                    (Kind::Write | Kind::Leave, _) => self.pfs.write(now, &parts, on),
+                    (Kind::Write | Kind::Leave, _) => self.pfs.write(now, place, range, on),
                 };
                 queue.at(there_at, Happening::Wrote(run));
                 output.sent = end;
