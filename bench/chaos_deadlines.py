@@ -215,8 +215,14 @@ def measure(args, cluster):
         raise chaos_coordinator.Violation("phases take longer under faults")
 
 
+def seconds(text):
+    if not 0 < float(text) < 3600:
+        raise ValueError(text)
+    return float(text)
+
+
 def add_arguments(parser):
-    parser.add_argument("--pause", type=float, default=1, metavar="SECONDS", help="mean time from a new leader to the next fault [default: 1]")
+    parser.add_argument("--pause", type=seconds, default=1, metavar="SECONDS", help="mean time from a new leader to the next fault [default: 1]")
     beside = parser.add_mutually_exclusive_group()
     beside.add_argument("--direct", action="store_true", help="the job has no prefetches under faults either")
     beside.add_argument("--loads", action="store_true", help="files are loaded by command in place of waves")

@@ -1,8 +1,8 @@
 """The runs: each workload in each way, cold, beside a client of the file system whose bandwidth is what isolation is judged by."""
 
 import json
+import math
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -164,60 +164,61 @@ class Client:
         return client.summary(self.kind, [json.loads(line) for line in self.log.read_text().splitlines()])
 
 
+def daemons(cluster):
+    """The storage daemons that run: process, and command."""
+    pids = subprocess.run(["pgrep", "-x", "mfschunkserver"], capture_output=True, text=True, check=False).stdout.split()
+    commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1] for pid in pids}
+    own = f"{cluster.status()['dir']}/servers/"
+    return {pid: command for pid, command in commands.items() if own in " ".join(command)}
+
+
 class Restart:
-    """Kills the storage daemon of a server a while after an application has begun, and starts it again."""
+    """Kills the storage daemon of a server a while after an application was submitted, and starts it again."""
 
     SERVER, AFTER_S, AWAY_S = "pfs-s2", 20, 5
 
     def __init__(self, cluster):
-        self.cluster, self.process, self.ended = cluster, None, threading.Event()
+        self.cluster, self.problem, self.ended = cluster, "the application ended before the storage daemon was killed", threading.Event()
+        self.log = cluster.place / "restarted.log"
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
 
     def run(self):
         if self.ended.wait(self.AFTER_S):
             return
-        # The lab's record has the process that was killed in the run before.
-        own = f"{self.cluster.status()['dir']}/servers/{self.SERVER}/"
-        pids = subprocess.run(["pgrep", "-x", "mfschunkserver"], capture_output=True, text=True, check=True).stdout.split()
-        commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1] for pid in pids}
-        pid, command = next((pid, command) for pid, command in commands.items() if own in " ".join(command))
-        os.kill(pid, signal.SIGKILL)
-        time.sleep(self.AWAY_S)
-        line = [self.cluster.program, "lab", "run", "--free", "--node", self.SERVER, "--", *command]
-        self.process = subprocess.Popen(line, env={**os.environ, "FOREBAY_LAB": self.cluster.name}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            pid, command = next(one for one in daemons(self.cluster).items() if f"/{self.SERVER}/" in " ".join(one[1]))
+            os.kill(pid, signal.SIGKILL)
+            time.sleep(self.AWAY_S)
+            line = [self.cluster.program, "lab", "run", "--free", "--node", self.SERVER, "--", *command]
+            with open(self.log, "ab") as log:
+                subprocess.Popen(line, env={**os.environ, "FOREBAY_LAB": self.cluster.name}, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.problem = None
+        except (OSError, StopIteration, lab.LabError) as error:
+            self.problem = f"the storage daemon could not be killed and started again: {error!r}"
 
     def end(self):
-        """Fails if the application has ended before."""
+        """Why it did not happen, if so."""
         self.ended.set()
         self.thread.join()
-        if self.process is None or self.process.poll():
-            raise lab.LabError("the storage daemon was not killed while the application ran, or did not start again")
+        if self.problem is None and len(daemons(self.cluster)) < self.cluster.sizes.servers:
+            return f"the storage daemon does not run again; see {self.log}"
+        return self.problem
 
 
 def exchange_names(cluster):
-    """Makes the configuration of all nodes name another storage server for each layout."""
-    status = cluster.status()
-    for file in Path(status["dir"]).glob("nodes/*/forebay.toml"):
-        exchanged = re.sub(r"=pfs-s(\d+)", lambda name: f"=pfs-s{int(name[1]) % cluster.sizes.servers + 1}", file.read_text())
-        file.write_text(exchanged)
-    for node in status["nodes"]:
-        for service in node["services"]:
-            if service["name"].startswith("agent-"):
-                os.kill(service["pid"], signal.SIGHUP)
-    time.sleep(1)
+    """From the next start on, each agent is configured with the name of another storage server for each address."""
+    servers = [node for node in cluster.status()["nodes"] if node["role"] == "server"]
+    pairs = zip(servers, servers[1:] + servers[:1], strict=True)
+    os.environ["FOREBAY_CLUSTER_STORAGE_HOSTS"] = ",".join(f"{one['address']}={other['name']}" for one, other in pairs)
 
 
 def calls(cluster):
     """Read and write calls of the storage daemons so far."""
     total = 0
-    for node in cluster.status()["nodes"]:
-        for service in node["services"]:
-            if service["name"].startswith("mfschunkserver"):
-                file = Path(f"/proc/{service['pid']}/io")
-                # It may have been killed.
-                fields = dict(line.split(": ") for line in file.read_text().splitlines()) if file.exists() else {}
-                total += int(fields.get("syscr", 0)) + int(fields.get("syscw", 0))
+    for pid in daemons(cluster):
+        fields = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
+        total += int(fields["syscr"]) + int(fields["syscw"])
     return total
 
 
@@ -253,9 +254,10 @@ def measure(cluster, way, workload, data, repeat, kind, calls_per_byte, fault=No
             done, limits = cluster.ship(workload, data, WAYS[way].ship)
             done = of_spark(done)
     finally:
-        if restart:
-            restart.end()
+        problem = restart and restart.end()
         got = beside.stop()
+    if problem:
+        raise lab.LabError(problem)
     wall_s, called = time.time() - began, calls(cluster) - before
     nodes = {node["name"]: node["since_mark"] for node in cluster.status()["nodes"]}
     # What the client sends and receives is not the job's.
@@ -273,7 +275,8 @@ def measure(cluster, way, workload, data, repeat, kind, calls_per_byte, fault=No
         "network_bytes": sum(node["sent_bytes"] for node in nodes.values()) - own["received_bytes"],
         # Of each server, in the direction that carries more.
         "server_bytes": max(sent, received) / len(servers),
-        "daemon_calls": max(0, called - sum(calls_per_byte[pattern] * one["link_bytes"] for pattern, one in got.items())),
+        # A daemon that was killed took its count with it.
+        "daemon_calls": math.nan if restart else max(0, called - sum(calls_per_byte[pattern] * one["link_bytes"] for pattern, one in got.items())),
         "client": got,
         "shares": [event["share"] for event in limits],
     }
@@ -325,7 +328,7 @@ def run(args, program, target, sizes):
 
     args.output.mkdir(parents=True, exist_ok=True)
     results = args.output / "shipping.json"
-    key = asdict(sizes) | {"client": args.client} | ({"fault": args.fault} if args.fault else {})
+    key = asdict(sizes) | {"client": args.client, "fault": args.fault, "ways": {name: asdict(way) for name, way in WAYS.items()}}
     known = json.loads(results.read_text()) if results.exists() and not args.fresh else {}
     found = known if known.get("sizes") == key else {"sizes": key, "alone": [], "runs": {}}
     workloads = args.workload or list(WORKLOADS)
@@ -334,13 +337,14 @@ def run(args, program, target, sizes):
     missing = [one for one in wanted if "/".join(map(str, one)) not in found["runs"]]
     failed = []
     try:
+        if missing and args.fault == "layout":
+            with Cluster(program, target, args.output, sizes) as cluster:
+                exchange_names(cluster)
         if missing:
             with Cluster(program, target, args.output, sizes) as cluster:
                 placed, kind = None, ""
                 if args.client == "btio":
                     cluster.run("cp", str(target / client.BTIO), str(cluster.mount), check=True)
-                if args.fault == "layout":
-                    exchange_names(cluster)
                 cluster.run("sh", "-c", f"head -c {sizes.client_bytes} /dev/urandom > {cluster.mount}/client", check=True)
                 for repeat, workload, way in missing:
                     if kind != WORKLOADS[workload]:
@@ -354,6 +358,8 @@ def run(args, program, target, sizes):
                     try:
                         found["alone"].append(alone(cluster, args.client))
                         done = measure(cluster, way, workload, placed, repeat, args.client, found["alone"][-1]["calls_per_byte"], args.fault)
+                        if args.fault == "layout" and WAYS[way].ship and done["network_bytes"] < sizes.files * sizes.file_bytes:
+                            raise lab.LabError("the input did not cross the network: the wrong names were not used")
                         if right and done["result"] != right:
                             raise lab.LabError(f"the result is {done['result']} instead of {right}")
                         found["runs"][f"{repeat}/{workload}/{way}"] = done

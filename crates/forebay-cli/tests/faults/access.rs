@@ -243,6 +243,7 @@ pub fn unwelcome(_socket: &str) {
     let denied = |e: std::io::Error| assert_eq!(e.kind(), ErrorKind::PermissionDenied, "{e}");
     denied(admin.evict_all().unwrap_err());
     denied(admin.set_capacity(1).unwrap_err());
+    denied(admin.set_log("debug", false).unwrap_err());
     denied(admin.shutdown().unwrap_err());
     assert_eq!(admin.list().unwrap(), []);
     tell("refused everything");

@@ -75,6 +75,8 @@ pub enum Change {
     Noted,
     /// The number of slots has changed.
     Slots,
+    /// The tasks of a stage have other partitions.
+    Numbered(u32),
     /// A stage may be planned.
     Ready(u32),
     /// A task, by its stage and partition, asks whether it may read.
@@ -133,7 +135,7 @@ impl Job {
                 let numbers = (0u32..).zip(&partitions).map(|(task, partition)| (*partition, task));
                 let numbers = numbers.collect();
                 self.stages.entry(stage).or_default().partitions = Some((numbers, partitions));
-                Change::Noted
+                Change::Numbered(stage)
             }
             JobUpdate::TaskAsks { stage, partition } => Change::Asks(stage, partition),
             JobUpdate::TaskStarted { stage, task, host } => self.started(stage, task, host),

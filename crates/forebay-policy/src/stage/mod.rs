@@ -436,6 +436,10 @@ impl Stages {
     fn act_upon(&mut self, now: Nanos, key: JobKey, change: Change) {
         match change {
             Change::Noted => {}
+            // Those that ask may be other tasks than before.
+            Change::Numbered(stage) => {
+                self.run_mut(key, stage).into_iter().for_each(|run| run.awaited = None);
+            }
             Change::Slots => {
                 if let Some(running) = self.jobs.get_mut(&key) {
                     let ready = running.job.stages.iter().filter(|(_, s)| s.ready);

@@ -6,7 +6,7 @@
 //! | `partial-stripe` | J4 to J7, as often as in W7 to W12, on 16 to 64 of 128 nodes | the same |
 //! | `io-sets` | of jobs with periods of 10, 100 and 1000 s, on one file system | IO-Sets, TPDS 2023 |
 //! | `apex` | checkpoints of EAP, LAP, Silverton and VPIC at Daly's periods, on 64 nodes | APEX, by Herault et al., 2018 |
-//! | `batch-log` | room that jobs of KTH-SP2 fill, on 12 nodes | Kopanski and Rzadca, Euro-Par 2021 |
+//! | `batch-log` | room that jobs of KTH-SP2 fill, but for those of two minutes, on 12 nodes | Kopanski and Rzadca, Euro-Par 2021 |
 //!
 //! None of the papers has steps that arrive at a given load, so moments are ours.
 
@@ -56,8 +56,11 @@ enum Alone {
     Always(f64),
     /// As many between 1 and 2 as between 2 and 4.
     Between(f64, f64),
-    /// The logarithm has a normal distribution: median, deviation.
-    LogNormal(f64, f64),
+    /// Of a job with so many compute nodes on so many of the burst buffer.
+    Room {
+        nodes: f64,
+        width: f64,
+    },
 }
 
 impl Alone {
@@ -65,7 +68,11 @@ impl Alone {
         match *self {
             Alone::Always(seconds) => seconds,
             Alone::Between(low, high) => by_order(rng, low, high),
-            Alone::LogNormal(median, deviation) => median * (deviation * normal(rng)).exp(),
+            Alone::Room { nodes, width } => {
+                let bytes = KTH_MEDIAN * (KTH_DEVIATION * normal(rng)).exp() + KTH_SHIFT;
+                let most = KTH_BUFFER / (nodes / f64::from(KTH_NODES)).ceil();
+                nodes * bytes.clamp(KTH_LEAST, most) / (width * KTH_BYTES_PER_S)
+            }
         }
     }
 }
@@ -125,7 +132,7 @@ fn of_mixes(half: usize) -> Vec<Class> {
 
 const PERIODS_S: [f64; 3] = [10.0, 100.0, 1000.0];
 
-/// As in `reproduce io-sets`: four jobs of each period, which together need 0.8 of the time.
+/// Roughly as in `reproduce io-sets`: four jobs of each period, which together need 0.8 of the time.
 fn of_period(period_s: &f64) -> Class {
     let mean_s = 0.8 * period_s / 12.0;
     let alone_s = Alone::Between(0.4 * mean_s, 1.9 * mean_s);
@@ -159,17 +166,22 @@ const KTH_NODES: u32 = 12;
 const KTH_BYTES_PER_S: f64 = 1.25e9;
 /// Compute nodes by node of the burst buffer.
 const KTH_SHARE: f64 = 8.0;
-/// Compute nodes of a job, rounded to powers of two, and percent of the jobs.
+/// Compute nodes of a job, and percent of the jobs: those of `scenarios/batch-queue.toml`, rounded
+/// to powers of two.
 const KTH_WIDTHS: [(f64, f64); 7] =
-    [(1.0, 32.9), (2.0, 13.4), (4.0, 19.1), (8.0, 18.1), (16.0, 8.1), (32.0, 6.6), (64.0, 2.4)];
-/// Median room of a node in bytes, and the deviation of its logarithm.
-const KTH_ROOM: (f64, f64) = (2.779e9, 1.097);
+    [(1.0, 32.9), (2.0, 13.4), (4.0, 19.1), (8.0, 18.1), (16.0, 8.8), (32.0, 5.0), (64.0, 2.6)];
+/// Room of a compute node in bytes, as the paper has it: log-normal and a shift, and at least.
+const KTH_MEDIAN: f64 = 2.779e9;
+const KTH_DEVIATION: f64 = 1.097;
+const KTH_SHIFT: f64 = -0.154e9;
+const KTH_LEAST: f64 = 0.1e9;
+/// Of a node of the burst buffer.
+const KTH_BUFFER: f64 = 40e9;
 
 /// A job writes the room that it has asked for.
 fn of_log(&(nodes, weight): &(f64, f64)) -> Class {
     let width = (nodes / KTH_SHARE).ceil();
-    let alone_s = Alone::LogNormal(nodes * KTH_ROOM.0 / (width * KTH_BYTES_PER_S), KTH_ROOM.1);
-    Class { weight, width: width as u32, alone_s, processes: nodes / width }
+    Class { weight, width: width as u32, alone_s: Alone::Room { nodes, width }, processes: nodes / width }
 }
 
 #[cfg(test)]
