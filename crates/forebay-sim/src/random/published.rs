@@ -132,7 +132,7 @@ fn of_mixes(half: usize) -> Vec<Class> {
 
 const PERIODS_S: [f64; 3] = [10.0, 100.0, 1000.0];
 
-/// Roughly as in `reproduce io-sets`: four jobs of each period, which together need 0.8 of the time.
+/// Roughly as in `reproduce io-sets`: four jobs of each period, together 0.8 of the time.
 fn of_period(period_s: &f64) -> Class {
     let mean_s = 0.8 * period_s / 12.0;
     let alone_s = Alone::Between(0.4 * mean_s, 1.9 * mean_s);
@@ -144,8 +144,7 @@ const APEX_NODES: u32 = 64;
 const APEX_BYTES_PER_S: f64 = 5e9;
 const PROCESSES_OF_A_NODE: f64 = 16.0;
 
-/// Each job has the burst buffer's nodes in proportion to its compute nodes, and writes at Daly's
-/// period.
+/// Each job has nodes of the burst buffer in proportion to its own, and writes at Daly's period.
 fn of_apex() -> Vec<Class> {
     let platform = cielo(160.0, 10.0);
     let part = f64::from(APEX_NODES) / f64::from(platform.nodes);
