@@ -21,6 +21,7 @@ mod draining;
 mod events;
 mod fabric;
 mod faults;
+pub mod icpp;
 mod machines;
 mod outcome;
 mod room;

@@ -15,8 +15,8 @@ use forebay_model::rng::Rng;
 use super::by_order;
 use super::steps::Drawn;
 use crate::batch::workload::normal;
-use crate::reproduce::bb::workloads as icpp;
-use crate::reproduce::cooperative::cielo;
+use crate::burst::icpp;
+use crate::waste::cielo::{CORES, cielo};
 
 /// A published workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -142,7 +142,6 @@ fn of_period(period_s: &f64) -> Class {
 const APEX_NODES: u32 = 64;
 /// Of a node of the burst buffer.
 const APEX_BYTES_PER_S: f64 = 5e9;
-const PROCESSES_OF_A_NODE: f64 = 16.0;
 
 /// Each job has nodes of the burst buffer in proportion to its own, and writes at Daly's period.
 fn of_apex() -> Vec<Class> {
@@ -154,7 +153,7 @@ fn of_apex() -> Vec<Class> {
         let alone_s = job.checkpoint_bytes / (width * APEX_BYTES_PER_S);
         let period_s = (2.0 * alone_s * platform.node_fails_s / nodes).sqrt();
         let jobs = job.share / nodes;
-        let processes = PROCESSES_OF_A_NODE * nodes / width;
+        let processes = f64::from(CORES) * nodes / width;
         let weight = jobs / period_s;
         Class { weight, width: width as u32, alone_s: Alone::Always(alone_s), processes }
     };

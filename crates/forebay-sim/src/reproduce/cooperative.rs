@@ -9,53 +9,16 @@ use crate::parallel::{in_parallel, threads};
 use crate::plot::lines::Lines;
 use crate::random::platforms::Made;
 use crate::report::{Record, Report};
-use crate::waste::{Class, Platform, STRATEGIES, Window};
+use crate::waste::cielo::cielo;
+use crate::waste::{Platform, STRATEGIES, Window};
 
 const DAY_S: f64 = 86_400.0;
-const YEAR_S: f64 = 365.0 * DAY_S;
-const NODES: u32 = 17_784;
-const CORES: u32 = 16;
-const NODE_BYTES: f64 = 32e9;
 /// The paper's range, and its ends for nodes.
 const BANDWIDTHS_GB_PER_S: [u32; 3] = [40, 80, 160];
 const MTBF_YEARS: [u32; 3] = [2, 10, 50];
 const SEEDS: u64 = 4;
-/// What a node writes to the tier; the paper has none.
-const TIER_BYTES_PER_S: f64 = 1e9;
 /// The target of our waste: so many times the bound.
 const MOST: f64 = 1.1;
-
-/// Name, cores, hours; input, output and checkpoint in parts of the job's memory; share of the
-/// platform, which the sum divides.
-type Apex = (&'static str, u32, f64, [f64; 3], f64);
-
-/// The workload of the APEX request for proposals, as the authors' simulator has it.
-const APEX: [Apex; 4] = [
-    ("EAP", 16_384, 262.4, [0.03, 1.05, 1.6], 0.6),
-    ("LAP", 4_096, 64.0, [0.05, 2.2, 1.85], 0.05),
-    ("Silverton", 32_768, 128.0, [0.7, 0.43, 3.5], 0.15),
-    ("VPIC", 30_000, 157.2, [0.1, 2.7, 0.85], 0.1),
-];
-
-/// Cielo with this PFS and these nodes, all of whose failures are for good.
-pub fn cielo(pfs_gb_per_s: f64, node_fails_years: f64) -> Platform {
-    let shares: f64 = APEX.iter().map(|class| class.4).sum();
-    let class = |&(name, cores, hours, parts, share): &Apex| {
-        let nodes = cores / CORES;
-        let [input_bytes, output_bytes, checkpoint_bytes] =
-            parts.map(|part| part * NODE_BYTES * f64::from(nodes));
-        let (name, share, work_s) = (name.into(), share / shares, hours * 3600.0);
-        Class { name, nodes, share, work_s, input_bytes, output_bytes, checkpoint_bytes }
-    };
-    Platform {
-        nodes: NODES,
-        pfs_bytes_per_s: pfs_gb_per_s * 1e9,
-        tier_bytes_per_s: TIER_BYTES_PER_S,
-        node_fails_s: node_fails_years * YEAR_S,
-        failures: [0.0, 0.0, 1.0, 0.0],
-        classes: APEX.iter().map(class).collect(),
-    }
-}
 
 /// A strategy on a platform: waste, and its multiple of the bound, over all seeds.
 struct Means {

@@ -21,6 +21,7 @@
 use forebay_policy::burst::period::Job;
 
 pub mod bound;
+pub mod cielo;
 pub mod strategy;
 mod world;
 

@@ -3,6 +3,7 @@
 //! beyond.
 
 use crate::burst::batch::{Outcome, simulate, simulate_on};
+use crate::burst::icpp::MIXES;
 use crate::error::Result;
 use crate::estimate::Estimate;
 use crate::parallel::{in_parallel, threads};
@@ -17,7 +18,7 @@ mod stripes;
 mod trinity;
 pub mod workloads;
 
-use workloads::{MIXES, setup};
+use workloads::setup;
 
 /// Random orders of arrival that each workload is averaged over.
 const ORDERS: u64 = 200;

@@ -2,8 +2,8 @@
 //! job.
 
 use super::on;
-use super::workloads::MB;
 use crate::burst::batch::{Job, Setup, allocate, lasting_leases, simulate};
+use crate::burst::icpp::MB;
 use crate::error::Result;
 use crate::plot::bars::{Bars, Printed};
 use crate::report::{Record, Report};
