@@ -13,10 +13,19 @@
 use forebay_model::rng::Rng;
 
 use super::by_order;
-use super::steps::Drawn;
 use crate::batch::workload::normal;
 use crate::burst::icpp;
 use crate::waste::cielo::{CORES, cielo};
+
+/// A step.
+pub struct Drawn {
+    /// Its nodes.
+    pub on: Vec<u32>,
+    /// What it takes alone, in seconds.
+    pub alone_s: f64,
+    /// Of each of its nodes.
+    pub processes: f64,
+}
 
 /// A published workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

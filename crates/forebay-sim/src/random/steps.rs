@@ -16,7 +16,7 @@
 use forebay_model::rng::Rng;
 use forebay_policy::burst::access;
 
-use super::published::Workload;
+use super::published::{Drawn, Workload};
 use super::{bound, by_order};
 use crate::arrivals::Arrivals;
 use crate::burst::batch::lasting_leases;
@@ -59,16 +59,6 @@ impl Family {
 
 fn ns(seconds: f64) -> u64 {
     (seconds * 1e9) as u64
-}
-
-/// A step.
-pub struct Drawn {
-    /// Its nodes.
-    pub on: Vec<u32>,
-    /// What it takes alone, in seconds.
-    pub alone_s: f64,
-    /// Of each of its nodes.
-    pub processes: f64,
 }
 
 impl Drawn {
