@@ -1,6 +1,6 @@
 """Measures Spark and MapReduce on the storage servers of a parallel file system, in the lab, beside the same jobs on compute nodes.
 
-    python3 python/shipping [--quick] [--way NAME ...] [--workload NAME ...] [--client fio|btio] [--fault server|layout] [--repeats N] [--rate MB/S]
+    python3 python/shipping [--quick] [--way NAME ...] [--workload NAME ...] [--client fio|btio] [--fault server] [--repeats N] [--rate MB/S]
 
 It needs root, Java 17, Maven, and fio or MPI for the client; the lab installs its own packages. It leaves `shipping.json`, `shipping.md` and a plot in
 `target/experiment-shipping`. Each run stays in the JSON and is not measured again with the same sizes; --fresh measures all runs again.
@@ -36,8 +36,7 @@ def arguments():
     parser.add_argument("--workload", action="append", choices=list(experiment.WORKLOADS), default=[], help="the job [default: all]")
     beside = "what reads or writes beside the jobs: fio, or the pattern of NAS BT-IO [default: fio]"
     parser.add_argument("--client", choices=list(client.CLIENTS), default="fio", help=beside)
-    fault = "server: a storage daemon is killed and starts again while each job runs; layout: the configuration names wrong servers"
-    parser.add_argument("--fault", choices=["server", "layout"], help=fault)
+    parser.add_argument("--fault", choices=["server"], help="a storage daemon is killed and starts again while each job runs")
     parser.add_argument("--repeats", type=int, metavar="N", help="runs of each, in interleaved order [default: 3]")
     parser.add_argument("--rate", type=float, metavar="MB/S", help="of the link of each storage server; 2 and less bind with the default sizes [default: 80]")
     parser.add_argument("--quick", action="store_true", help="little data, once each; fails unless all of it happened")
