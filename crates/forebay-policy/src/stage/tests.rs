@@ -1602,6 +1602,15 @@ fn nobody_waits_for_longer_than_the_limit_and_for_an_unknown_stage_only_a_moment
     assert_eq!(world.waiting(), 0);
 }
 
+/// Each turn checks that its wave is among those that are looked at.
+#[test]
+fn a_task_that_gets_another_partition_waits_for_its_own_wave() {
+    let mut world = World::asking("eley", 6);
+    world.tell(vec![JobUpdate::TaskAsks { stage: 1, partition: 0 }]);
+    world.tell(vec![JobUpdate::Partitions { stage: 1, partitions: (0..6).rev().collect() }]);
+    assert_eq!(world.may_read, []);
+}
+
 #[test]
 fn waiting_is_no_part_of_the_time_that_a_task_runs() {
     let mut world = World::asking("eley", 6);
