@@ -33,6 +33,8 @@ pub struct Sample {
     pub ran_ns: u64,
     /// Time for which they could have run and waited for a processor.
     pub waited_ns: u64,
+    /// How often one of them got a processor.
+    pub runs: u64,
     /// Time for which some of them were stalled by I/O, where the kernel counts it for the daemon
     /// alone.
     pub stalled_ns: u64,
@@ -49,11 +51,11 @@ pub struct Sample {
 pub struct Action {
     /// Part of the configured limits that analytics may use from now on, above 0, at most 1.
     pub share: f64,
-    /// Why it changed.
+    /// Why it changed, or stays at the floor.
     pub why: Reason,
 }
 
-/// Why the share changed.
+/// Why the share is what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
@@ -72,8 +74,13 @@ pub enum Reason {
 pub struct Config {
     /// The least share, above 0, at most 1.
     pub floor: f64,
-    /// The daemon waits if it waits for more than this part of the time in which it could run.
+    /// The daemon does not wait unless it waits for more than this part of the time in which it
+    /// could run.
     pub waits: f64,
+    /// Nor unless its threads wait for longer than this, in the mean, before they run. They run for
+    /// some microseconds for each request, and wait as long for a processor to wake up where nothing
+    /// else runs; a request of a client takes a few tenths of a millisecond.
+    pub wait_ns: u64,
     /// A disk is slow if its requests take longer in the mean.
     pub disk_slow_ns: u64,
     /// A disk is slow if more requests are at it in the mean.
@@ -93,6 +100,7 @@ impl Default for Config {
         Config {
             floor: 0.1,
             waits: 0.2,
+            wait_ns: 100_000,
             disk_slow_ns: 20_000_000,
             disk_queue: 32.0,
             stalls: 0.1,
@@ -103,9 +111,10 @@ impl Default for Config {
     }
 }
 
-/// A daemon that could run for less than this part of the period is idle: one wait among few
-/// moments says nothing.
+/// A daemon that could run for less than this part of a period is idle: few waits say nothing.
 const BUSY: f64 = 0.01;
+/// So is one that has run less often, unless it could run for a tenth of the period.
+const RUNS_MIN: u64 = 10;
 
 /// So few requests say nothing about a disk.
 const DISK_REQUESTS_MIN: u64 = 4;
@@ -115,6 +124,8 @@ const DISK_REQUESTS_MIN: u64 = 4;
 pub struct Isolation {
     config: Config,
     share: f64,
+    /// Why; none until there was an action.
+    why: Option<Reason>,
     /// When the daemon was last loaded, or unknown, or the first event came.
     loaded_at: Option<Nanos>,
     heard_at: Option<Nanos>,
@@ -123,13 +134,15 @@ pub struct Isolation {
 impl Isolation {
     /// At the floor.
     pub fn new(config: Config) -> Self {
-        Isolation { config, share: config.floor, loaded_at: None, heard_at: None }
+        Isolation { config, share: config.floor, why: None, loaded_at: None, heard_at: None }
     }
 
     fn load_in(&self, sample: &Sample) -> Option<Reason> {
         let (period, config) = (sample.period_ns as f64, &self.config);
         let could_run = sample.ran_ns.saturating_add(sample.waited_ns) as f64;
-        if could_run > BUSY * period && sample.waited_ns as f64 > config.waits * could_run {
+        let waits_long = sample.waited_ns > config.wait_ns.saturating_mul(sample.runs);
+        let is_busy = could_run > BUSY * period * if sample.runs < RUNS_MIN { 10.0 } else { 1.0 };
+        if is_busy && waits_long && sample.waited_ns as f64 > config.waits * could_run {
             return Some(Reason::Processors);
         }
         let mean_ns = sample.disk_time_ns.checked_div(sample.disk_requests).unwrap_or(0);
@@ -140,8 +153,10 @@ impl Isolation {
 
     fn set(&mut self, share: f64, why: Reason, out: &mut Vec<Action>) {
         let share = share.clamp(self.config.floor, 1.0);
-        if share != self.share {
-            self.share = share;
+        // At the floor somebody may want to know why it does not grow.
+        let is_news = self.why != Some(why) && why != Reason::Calm;
+        if share != self.share || is_news {
+            (self.share, self.why) = (share, Some(why));
             out.push(Action { share, why });
         }
     }
@@ -201,7 +216,13 @@ mod tests {
     const PERIOD_NS: u64 = 250_000_000;
 
     fn calm() -> Sample {
-        Sample { period_ns: PERIOD_NS, ran_ns: 100_000_000, waited_ns: 1_000_000, ..Sample::default() }
+        Sample {
+            period_ns: PERIOD_NS,
+            ran_ns: 100_000_000,
+            waited_ns: 1_000_000,
+            runs: 100,
+            ..Sample::default()
+        }
     }
 
     /// Tells `sample` for `periods`; the actions.
@@ -244,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn each_sign_of_slow_disks_counts_and_few_requests_do_not() {
+    fn each_sign_of_load_counts_and_few_requests_or_runs_do_not() {
         let slow = Sample { disk_requests: 10, disk_time_ns: 210_000_000, ..calm() };
         let few = Sample { disk_requests: 3, disk_time_ns: 900_000_000, ..calm() };
         let signs = [
@@ -252,13 +273,24 @@ mod tests {
             (Sample { disk_queue: 33.0, ..calm() }, Some(Reason::Disks)),
             (Sample { stalled_ns: 26_000_000, ..calm() }, Some(Reason::Disks)),
             (few, None),
-            (Sample { ran_ns: 0, waited_ns: 2_000_000, ..calm() }, None),
+            (Sample { ran_ns: 1_000_000, waited_ns: 9_000_000, runs: 9, ..calm() }, None),
+            (Sample { ran_ns: 100_000, waited_ns: 2_000_000, runs: 12, ..calm() }, None),
+            (Sample { ran_ns: 1_000, waited_ns: 240_000_000, runs: 1, ..calm() }, Some(Reason::Processors)),
+            (Sample { ran_ns: 8_000_000, waited_ns: 9_000_000, ..calm() }, None),
         ];
         for (sample, why) in signs {
             let (mut machine, mut now) = at_full();
             let out = tell(&mut machine, &mut now, sample, 1);
             assert_eq!(out.first().map(|action| action.why), why, "{sample:?}");
         }
+    }
+
+    #[test]
+    fn it_says_why_it_stays_at_the_floor() {
+        let (mut machine, mut now) = (Isolation::new(Config::default()), 0);
+        let waits = Sample { waited_ns: 50_000_000, ..calm() };
+        let out = tell(&mut machine, &mut now, waits, 5);
+        assert_eq!(out, [Action { share: 0.1, why: Reason::Processors }]);
     }
 
     #[test]

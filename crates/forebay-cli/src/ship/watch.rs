@@ -1,8 +1,8 @@
 //! How the storage daemon of this server fares: what the kernel counts of its threads and disks.
 //!
-//! Each thread has the time that it ran and the time that it waited for a processor
-//! (`/proc/PID/task/TID/schedstat`), a disk the requests that it has completed and their times
-//! (`/proc/diskstats`), and a group of version 2 the time that it was stalled by I/O
+//! Each thread has the time that it ran, the time that it waited for a processor, and how often it
+//! got one (`/proc/PID/task/TID/schedstat`), a disk the requests that it has completed and their
+//! times (`/proc/diskstats`), and a group of version 2 the time that it was stalled by I/O
 //! (`io.pressure`). A sample is what they have grown by since the last one.
 
 use forebay_policy::isolation::{Event, Sample};
@@ -32,8 +32,8 @@ pub struct Watch {
 /// What the kernel has counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Counted {
-    /// Nanoseconds run and waited, by process and thread.
-    threads: BTreeMap<(u32, u32), (u64, u64)>,
+    /// Nanoseconds run and waited, and number of runs, by process and thread.
+    threads: BTreeMap<(u32, u32), [u64; 3]>,
     /// Microseconds of stalls, by group.
     stalls: BTreeMap<PathBuf, u64>,
     disks: BTreeMap<String, Disk>,
@@ -88,10 +88,11 @@ impl Watch {
         for pid in &self.processes {
             for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
                 let text = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-                let mut numbers = text.split_whitespace().map_while(|number| number.parse().ok());
+                let numbers: Vec<u64> =
+                    text.split_whitespace().map_while(|number| number.parse().ok()).collect();
                 let thread = task.file_name().to_str().and_then(|name| name.parse().ok());
-                if let (Some(thread), Some(ran), Some(waited)) = (thread, numbers.next(), numbers.next()) {
-                    counted.threads.insert((*pid, thread), (ran, waited));
+                if let (Some(thread), Some(counts)) = (thread, numbers.first_chunk()) {
+                    counted.threads.insert((*pid, thread), *counts);
                 }
             }
             if let Some((group, stall_us)) = stalls_of(*pid) {
@@ -109,11 +110,12 @@ impl Watch {
 
 fn sample(old: &Counted, new: &Counted, period: Duration) -> Sample {
     let mut sample = Sample { period_ns: period.as_nanos() as u64, ..Sample::default() };
-    for (thread, (ran, waited)) in &new.threads {
+    for (thread, counts) in &new.threads {
         // All of what a thread has run that was not there before it ran since.
-        let (old_ran, old_waited) = old.threads.get(thread).copied().unwrap_or((0, 0));
-        sample.ran_ns += ran.saturating_sub(old_ran);
-        sample.waited_ns += waited.saturating_sub(old_waited);
+        let before = old.threads.get(thread).copied().unwrap_or_default();
+        sample.ran_ns += counts[0].saturating_sub(before[0]);
+        sample.waited_ns += counts[1].saturating_sub(before[1]);
+        sample.runs += counts[2].saturating_sub(before[2]);
     }
     for (group, stall_us) in &new.stalls {
         let grown = old.stalls.get(group).map_or(0, |before| stall_us.saturating_sub(*before));
@@ -207,18 +209,19 @@ mod tests {
     #[test]
     fn a_sample_is_what_the_counters_have_grown_by() {
         let counted = |ran, waited, disk| Counted {
-            threads: [((1, 1), (ran, waited)), ((1, 2), (7, 7))].into(),
+            threads: [((1, 1), [ran, waited, ran / 10]), ((1, 2), [7, 7, 7])].into(),
             stalls: [(PathBuf::from("/g"), waited)].into(),
             disks: [("sda".to_owned(), disk)].into(),
         };
         let old = counted(100, 10, Disk { requests: 5, time_ms: 50, queue_ms: 500, waiting: 2 });
         let mut new = counted(400, 40, Disk { requests: 15, time_ms: 150, queue_ms: 1500, waiting: 2 });
-        new.threads.insert((2, 3), (1000, 100));
+        new.threads.insert((2, 3), [1000, 100, 5]);
         let sample = sample(&old, &new, Duration::from_millis(250));
         let expected = Sample {
             period_ns: 250_000_000,
             ran_ns: 1300,
             waited_ns: 130,
+            runs: 35,
             stalled_ns: 30_000,
             disk_requests: 10,
             disk_time_ns: 100_000_000,

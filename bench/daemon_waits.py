@@ -1,0 +1,110 @@
+"""What the storage daemons of a lab wait for, with and without programs that compute on their servers: what `ship`'s limits go by.
+
+    sudo python3 bench/daemon_waits.py FOREBAY [--pfs moosefs|glusterfs] [--seconds 12]
+
+Four storage servers, and fio on a node of its own. Prints, for the busiest and for another daemon, medians over periods of 250 ms: the part of the
+time that its threads ran, the part of the time in which they could run that they waited, and the wait before a run.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python/shipping"))
+
+import client  # noqa: E402
+
+LAB, CLIENT, FILE_BYTES, PERIOD_S = "waits", "w1", 64 << 20, 0.25
+DAEMONS = {"moosefs": "mfschunkserver", "glusterfs": "glusterfsd"}
+TWO_LOOPS = "while :; do :; done & while :; do :; done"
+
+
+def lab(program, *arguments):
+    done = subprocess.run([program, "--json", "lab", *arguments], env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"daemon_waits: `forebay lab {arguments[0]}` failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+@contextlib.contextmanager
+def on(program, node, *command):
+    """A program on a node of the lab, which ends with the block."""
+    line = [program, "lab", "run", "--node", node, "--", *command]
+    process = subprocess.Popen(line, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def counts(name):
+    """Nanoseconds run and waited, and runs, of each daemon's threads so far."""
+    found = {}
+    for pid in subprocess.run(["pgrep", "-x", name], capture_output=True, text=True, check=True).stdout.split():
+        threads = [(task / "schedstat").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
+        found[pid] = [sum(int(thread[i]) for thread in threads) for i in range(3)]
+    return found
+
+
+def watch(name, seconds):
+    """Of each daemon, the growth of its counts in each period, the busiest daemon first."""
+    rows, last, until = {}, counts(name), time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(PERIOD_S)
+        now = counts(name)
+        for pid, counted in now.items():
+            rows.setdefault(pid, []).append([max(0, new - old) for new, old in zip(counted, last[pid], strict=True)])
+        last = now
+    return sorted(rows.values(), key=lambda own: -sum(ran for ran, _, _ in own))
+
+
+def described(rows):
+    ran = statistics.median(ran / PERIOD_S / 1e9 for ran, _, _ in rows)
+    share = statistics.median(waited / max(1, ran + waited) for ran, waited, _ in rows)
+    wait = statistics.median(waited / max(1, runs) / 1e3 for _, waited, runs in rows)
+    return f"ran {ran:4.0%} waited {share:4.0%} {wait:6.0f} us a run"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("program")
+    parser.add_argument("--pfs", choices=DAEMONS, default="moosefs")
+    parser.add_argument("--seconds", type=int, default=12)
+    options = parser.parse_args()
+    program = os.path.abspath(options.program)
+    lab(program, "up", "--pfs", options.pfs, "--servers", "4", "--nodes", "1", "--writers", "1", "--cpus", "0.4", "--writer-cpus", "0.4", "--install")
+    try:
+        status = json.loads(lab(program, "status"))
+        servers = [node["name"] for node in status["nodes"] if node["role"] == "server"]
+        file = f"{status['mount']}/client"
+        lab(program, "run", "--free", "--node", CLIENT, "--", "sh", "-c", f"head -c {FILE_BYTES} /dev/urandom > {file}")
+        for pattern in client.CLIENTS["fio"].patterns:
+            for busy in ([], servers):
+                with contextlib.ExitStack() as stack:
+                    for server in busy:
+                        stack.enter_context(on(program, server, "sh", "-c", TWO_LOOPS))
+                    fio = stack.enter_context(on(program, CLIENT, *client.command("fio", pattern, file, FILE_BYTES, options.seconds)))
+                    # It starts, and ends in time.
+                    time.sleep(1)
+                    daemons = watch(DAEMONS[options.pfs], options.seconds - 3)
+                    got = client.of_fio(fio.communicate()[0])
+                rate, p99 = got["bytes"] / got["seconds"] / 1e6, client.quantile(got["times"], 0.99)
+                print(f"{options.pfs}, {pattern}, {'two loops on each server' if busy else 'nothing beside'}: {rate:.1f} MB/s, p99 {p99:.2f} ms")
+                for which, rows in zip(("busiest daemon", "another"), daemons, strict=False):
+                    print(f"    {which:14} {described(rows)}", flush=True)
+    finally:
+        lab(program, "down")
+
+
+ENVIRONMENT = {**os.environ, "FOREBAY_LAB": LAB}
+
+if __name__ == "__main__":
+    main()
