@@ -1,6 +1,6 @@
 """The shuffle through the tier beside Spark's own, or MapReduce's.
 
-    python3 java/shuffle-bench.py [--sizes 10 100 1000] [--reducers 2 200 2000] [--rounds 3]
+    python3 java/shuffle-bench.py [--sizes 10 100 1000] [--reducers 2 200 2000] [--rounds 7]
     python3 java/shuffle-bench.py --disk 100 --sizes 300 --reducers 16
     python3 java/shuffle-bench.py --engine mapreduce --sizes 100 --reducers 2 50
 
@@ -41,6 +41,8 @@ MAPREDUCE = {
         "mapreduce.job.reduce.shuffle.consumer.plugin.class": "io.forebay.mapreduce.TierShuffle",
     },
 }
+# Rounds of each row in which the JVMs compile what they run.
+WARM_UP = 3
 THROTTLE = Path("/sys/fs/cgroup/blkio/blkio.throttle.{}_bps_device")
 # Writers wait for the disk once so much is dirty. Without a bound, free memory hides the disk until
 # the kernel's background writes have caught up.
@@ -83,6 +85,11 @@ def mapreduce(place, socket, kind):
 @contextlib.contextmanager
 def asked(place, path, opens, settings, main):
     """A JVM that shuffles once for each line."""
+    # The library inside the jar may be of another build than the program.
+    library = Path(PROGRAM).parent / "libforebay_jni.so"
+    if not library.exists():
+        sys.exit(f"shuffle-bench: {library} is missing; `cargo build --release` makes it")
+    settings = {"forebay.native": library, **settings}
     defined = [f"-D{key}={value}" for key, value in settings.items()]
     program = ["java", "-Xmx1g", *opens, *defined, "-cp", path, main]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=place) as process:
@@ -128,7 +135,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 100, 1000], help="MB")
     parser.add_argument("--reducers", type=int, nargs="+", default=[2, 200, 2000])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--engine", choices=("spark", "mapreduce"), default="spark")
     parser.add_argument("--disk", type=int, help="MB/s of Spark's local disk")
     options = parser.parse_args()
@@ -146,9 +153,8 @@ def main():
         print(f"{'MB':>6} {'reducers':>8} {'own ms':>8} {'tier ms':>8} {'ratio':>6}   ({PROGRAM})")
         for size in options.sizes:
             for reducers in options.reducers:
-                # The first round warms the JVMs up.
-                rounds = [[shuffle(size, reducers) for shuffle in shuffles] for _ in range(options.rounds + 1)]
-                own, tier = (statistics.median(times) for times in zip(*rounds[1:], strict=True))
+                rounds = [[shuffle(size, reducers) for shuffle in shuffles] for _ in range(WARM_UP + options.rounds)]
+                own, tier = (statistics.median(times) for times in zip(*rounds[WARM_UP:], strict=True))
                 print(f"{size:6} {reducers:8} {own:8.0f} {tier:8.0f} {tier / own:6.2f}", flush=True)
 
 

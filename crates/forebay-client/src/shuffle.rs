@@ -40,6 +40,10 @@ const AWAY_PAUSE: Duration = Duration::from_millis(100);
 /// So often a driver looks whether its agent has restarted. The other nodes wait much longer.
 const FOLLOWED_EVERY: Duration = Duration::from_millis(200);
 
+/// A reducer takes the agent to be there for so long after an answer. A fetch waits for one that is
+/// away in any case.
+const THERE_FOR: Duration = Duration::from_secs(1);
+
 /// The room of an output grows by its own size, within these bounds: few requests for large ones,
 /// little held in vain by small ones.
 const GROW_BYTES: std::ops::RangeInclusive<u64> = 256 << 10..=32 << 20;
@@ -52,6 +56,8 @@ pub struct Shuffles {
     node: String,
     driver: Option<Mutex<Driver>>,
     idle: Mutex<Vec<Channel>>,
+    /// When the agent last answered.
+    answered: Mutex<Instant>,
 }
 
 /// What the driver's process has of its application.
@@ -138,7 +144,8 @@ impl Client {
         match answer {
             Reply::ShuffleApp { app, node } => {
                 let driver = driver.map(Mutex::new);
-                Ok(Arc::new(Shuffles { client: self.clone(), app, node, driver, idle: Mutex::default() }))
+                let (idle, answered) = (Mutex::default(), Mutex::new(Instant::now()));
+                Ok(Arc::new(Shuffles { client: self.clone(), app, node, driver, idle, answered }))
             }
             reply => Err(unexpected(&reply)),
         }
@@ -249,12 +256,23 @@ impl Shuffles {
         )
     }
 
-    /// Whether this node's agent answers; it hears of the application if it has started anew. Waits
-    /// for an agent that is away.
+    /// Whether this node's agent answers, or has done so within the last second: many reducers are
+    /// shorter than a question.
     ///
     /// # Errors
-    /// It does not.
+    /// It does not answer, or the application has ended.
     pub fn check(&self) -> io::Result<()> {
+        if lock(&self.answered).elapsed() < THERE_FOR {
+            return Ok(());
+        }
+        self.join()
+    }
+
+    /// Registers the application with an agent that has started anew. Waits for one that is away.
+    ///
+    /// # Errors
+    /// It does not answer, or the application has ended.
+    fn join(&self) -> io::Result<()> {
         let request = Request::ShuffleJoin(self.app.clone());
         match patiently(|| self.call(&request, ANSWER_TIME))?.message {
             Reply::ShuffleApp { .. } => Ok(()),
@@ -283,7 +301,7 @@ impl Shuffles {
         let mut answer = self.call(&request, ANSWER_TIME)?;
         if matches!(answer.message, Reply::Failed { errno: libc::ENOENT, .. }) {
             // The agent has started anew since, and does not know the application.
-            self.check()?;
+            self.join()?;
             answer = self.call(&request, ANSWER_TIME)?;
         }
         match (answer.message, answer.fds.into_iter().next()) {
@@ -340,6 +358,7 @@ impl Shuffles {
             }
         };
         lock(&self.idle).push(channel);
+        *lock(&self.answered) = Instant::now();
         Ok(answer)
     }
 }

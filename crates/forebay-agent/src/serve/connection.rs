@@ -150,7 +150,14 @@ impl Clients {
             ends_agent: false,
         };
         let decoding = &self.decoding;
-        let mut conversation = Conversation { connection, channel, decoding, long_answer: None, _cost: cost };
+        let mut conversation = Conversation {
+            connection,
+            channel,
+            decoding,
+            long_answer: None,
+            looks: Looks::default(),
+            _cost: cost,
+        };
         let mut buffer = vec![0u8; MAX_PACKET_BYTES];
         loop {
             if let Err(e) = conversation.one_request(&mut buffer) {
@@ -249,7 +256,32 @@ struct Conversation<'a> {
     /// The last answer, if it was too long for a packet. A client has read it when it asks again;
     /// what it keeps open after that is empty.
     long_answer: Option<(LongAnswer, AnswerRoom)>,
+    looks: Looks,
     _cost: Reservation,
+}
+
+/// When it pays to look for the next request before going to sleep. Opens and fetches come in
+/// bursts; of a client that computes between two requests, each look takes processor time.
+#[derive(Default)]
+struct Looks {
+    /// Answers after which it does not look.
+    rests: u32,
+    /// As many rests followed the last look; none if it found a request.
+    last_rests: u32,
+}
+
+impl Looks {
+    const RESTS_MAX: u32 = 31;
+
+    fn look(&mut self, is_request_there: impl FnOnce() -> bool) {
+        if self.rests > 0 {
+            self.rests -= 1;
+        } else {
+            let more = (2 * self.last_rests + 1).min(Self::RESTS_MAX);
+            self.last_rests = if is_request_there() { 0 } else { more };
+            self.rests = self.last_rests;
+        }
+    }
 }
 
 /// What a long answer takes of its user's share, and of the budget. The operator is answered
@@ -282,9 +314,7 @@ impl Conversation<'_> {
             self.connection.node.stop.stop();
         }
         self.long_answer = sent?;
-        // Opens and fetches come in bursts: whoever has just been answered often asks again at
-        // once.
-        self.channel.spin_readable();
+        self.looks.look(|| self.channel.spin_readable());
         Ok(())
     }
 
@@ -331,5 +361,31 @@ impl Conversation<'_> {
                 Err(e)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_in_vain_become_rare_and_one_that_finds_a_request_restores_them() {
+        let (mut looks, mut count) = (Looks::default(), 0);
+        for _ in 0..1000 {
+            looks.look(|| {
+                count += 1;
+                false
+            });
+        }
+        // After 1, 3, 7, 15 and then 31 answers.
+        assert_eq!(count, 35);
+        looks.rests = 0;
+        for _ in 0..100 {
+            looks.look(|| {
+                count += 1;
+                true
+            });
+        }
+        assert_eq!(count, 135);
     }
 }
