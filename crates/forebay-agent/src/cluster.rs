@@ -63,7 +63,7 @@ struct Coordinator {
 /// A view and what placement needs of it.
 #[derive(Debug, Default)]
 pub struct View {
-    /// As the coordinator told it.
+    /// As the coordinator reported it.
     pub cluster: ClusterView,
     by_mount: BTreeMap<String, Serving>,
 }
@@ -115,7 +115,7 @@ impl Cluster {
         }
     }
 
-    /// Peers are served at this address: that of `cluster.listen` with the port it got. Told once,
+    /// Peers are served at this address: that of `cluster.listen` with the port it got. Set once,
     /// before the node joins.
     pub fn set_address(&self, address: String) {
         // A second address would come too late for those who know the first.
@@ -248,7 +248,7 @@ impl Cluster {
         lock(&self.avoided).contains_key(name)
     }
 
-    /// The peer failed or was late. Told by many at the same time it counts once.
+    /// The peer failed or was late. Reported by many at the same time it counts once.
     pub fn avoid(&self, name: &str) {
         let mut avoided = lock(&self.avoided);
         let now = Instant::now();
@@ -283,7 +283,7 @@ impl Cluster {
         }
     }
 
-    /// What people are told.
+    /// What people see.
     pub fn status(&self) -> ClusterStatus {
         let now = Instant::now();
         let left = |a: &Avoided| a.until.saturating_duration_since(now).as_millis() as u64;

@@ -388,7 +388,7 @@ impl<T> Scheduler<T> {
     // Dirty files.
 
     /// The drain hears of something.
-    pub fn tell_drain(&self, event: drain::Event) {
+    pub fn notify_drain(&self, event: drain::Event) {
         self.hear(Event::Drain { event });
     }
 

@@ -69,7 +69,7 @@ impl Stop {
         self.polling.iter().for_each(|wake| wake.call());
     }
 
-    /// Waits for [`Stop::stop`], at most `limit`; tells whether it came.
+    /// Waits for [`Stop::stop`], at most `limit`; returns whether it came.
     pub fn wait(&self, limit: Duration) -> bool {
         let guard = lock(&self.signal.0);
         if !self.is_stopping() {

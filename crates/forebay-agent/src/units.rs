@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Units with their factors. SI and IEC are told apart: storage is sold in the one and memory in
+/// Units with their factors. SI and IEC are distinguished: storage is sold in the one and memory in
 /// the other.
 const UNITS: [(&str, u64); 13] = [
     ("KiB", 1 << 10),

@@ -105,7 +105,7 @@ fn plan(client: &Client, path: &Path) -> Result<Prefetch, String> {
         JobUpdate::Splits { stage: 0, splits: (0..tasks).map(split).collect() },
         JobUpdate::StageReady { stage: 0 },
     ];
-    job.tell(&updates).map_err(&failed)?;
+    job.report(&updates).map_err(&failed)?;
     Ok(Prefetch::Plan(job))
 }
 

@@ -167,7 +167,7 @@ impl World {
         let keeps = BTreeMap::from([("pfs".to_owned(), 64 << 20)]);
         let node =
             |n: usize| Node { name: name(n), host: name(n), capacity_bytes: 64 << 30, keeps: keeps.clone() };
-        self.tell(Event::Members { nodes: (0..NODES).map(node).collect() });
+        self.handle(Event::Members { nodes: (0..NODES).map(node).collect() });
         let joins = HpcUpdate::Joins {
             io_ns: PHASE_NS,
             compute_ns: BETWEEN_PHASES_NS,
@@ -176,7 +176,7 @@ impl World {
             weight: 1,
             first_in_ns: BETWEEN_PHASES_NS,
         };
-        self.tell(Event::Hpc { hpc: 1, update: joins });
+        self.handle(Event::Hpc { hpc: 1, update: joins });
         self.at(self.now + BETWEEN_PHASES_NS, Due::Phase(true));
         for job in 0..JOBS {
             self.begin(job);
@@ -234,7 +234,7 @@ impl World {
             JobUpdate::Splits { stage: 0, splits: (0..TASKS).map(split).collect() },
             JobUpdate::StageReady { stage: 0 },
         ];
-        self.tell(Event::Job { job, updates });
+        self.handle(Event::Job { job, updates });
         for node in 0..NODES {
             for _ in 0..SLOTS {
                 self.start(job, node);
@@ -251,7 +251,7 @@ impl World {
         }
         *of_node += 1;
         let update = JobUpdate::TaskStarted { stage: 0, task, host: name(node) };
-        self.tell(Event::Job { job, updates: vec![update] });
+        self.handle(Event::Job { job, updates: vec![update] });
         // Tasks do not end in step.
         let jitter = u64::from(task.wrapping_mul(2_654_435_761)) % (TASK_NS / 4);
         self.at(self.now + TASK_NS + jitter, Due::Ends { job, task, node });
@@ -261,28 +261,28 @@ impl World {
         match due {
             Due::Phase(true) => {
                 let update = HpcUpdate::PhaseBegins { alone_ns: PHASE_NS };
-                self.tell(Event::Hpc { hpc: 1, update });
+                self.handle(Event::Hpc { hpc: 1, update });
                 self.at(self.now + PHASE_NS, Due::Phase(false));
             }
             Due::Phase(false) => {
-                self.tell(Event::Hpc { hpc: 1, update: HpcUpdate::PhaseEnds });
+                self.handle(Event::Hpc { hpc: 1, update: HpcUpdate::PhaseEnds });
                 self.at(self.now + BETWEEN_PHASES_NS, Due::Phase(true));
             }
             Due::Fetched(request) => {
                 let Some(&(node, bytes)) = self.requests.get(&request) else { return };
                 let progress = Progress { fetched_bytes: bytes, done: true, ..Progress::default() };
-                self.tell(Event::Request { request, node: name(node), progress });
+                self.handle(Event::Request { request, node: name(node), progress });
             }
             Due::Ends { job, task, node } => {
                 let update = JobUpdate::TaskEnded { stage: 0, task, ok: true, run_ms: TASK_NS / 1_000_000 };
-                self.tell(Event::Job { job, updates: vec![update] });
+                self.handle(Event::Job { job, updates: vec![update] });
                 self.done.entry(job).or_default().insert(task);
                 self.start(job, node);
             }
         }
     }
 
-    fn tell(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         let cause = self.record(|recorder, now| recorder.event(now, &event));
         self.call(cause, |machine, now, out| machine.handle(now, event, out));
     }

@@ -42,7 +42,7 @@ fn words(panic: &(dyn Any + Send)) -> &str {
 pub(crate) fn note(e: &io::Error) {
     let errno = errno_of(e);
     let text = CString::new(e.to_string().replace('\0', "\\0")).unwrap_or_default();
-    // While a thread ends its text may be gone already; errno still tells.
+    // While a thread ends its text may be gone already; errno still says why.
     let _ = LAST.try_with(|last| *last.borrow_mut() = text);
     // SAFETY: the location is this thread's own and always valid. Last, since what is above may
     // change errno.

@@ -41,7 +41,7 @@ fn options(mode: c_int, flags: c_uint, permissions: c_uint) -> io::Result<WriteO
     Ok(WriteOptions { mode, exclusive, append, permissions })
 }
 
-/// Opens `path` for writing; makes it if need be, empties it unless told to append.
+/// Opens `path` for writing; makes it if need be, empties it unless asked to append.
 ///
 /// # Safety
 /// `path` is NULL or ends in a zero byte.

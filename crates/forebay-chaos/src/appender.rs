@@ -202,8 +202,8 @@ pub fn judge(records: &[Record], plain: bool, settle_ns: u64) -> (Vec<String>, u
     (wrong, looks)
 }
 
-/// How the reads that began after `begin` saw this record: it tells a stale read from a record that
-/// is not on the servers.
+/// How the reads that began after `begin` saw this record: it distinguishes a stale read from a
+/// record that is not on the servers.
 fn seen_later(records: &[Record], id: (u32, u32, u32), begin: u64) -> String {
     let mut looks = std::collections::BTreeMap::<(u32, bool), (u32, u32)>::new();
     for record in records {

@@ -1,4 +1,4 @@
-//! Bytes that tell which write they came from, and the content of a file as the list of writes that
+//! Bytes that show which write they came from, and the content of a file as the list of writes that
 //! made it.
 //!
 //! Every aligned word of eight bytes is a mixture, which can be undone, of the number of its write
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_tells_its_write_and_its_place() {
+    fn a_word_names_its_write_and_its_place() {
         for (write, index) in [(1, 0), (7, 1), (u32::MAX, 12_345_678)] {
             assert_eq!(write_of(word(write, index), index), Some(write));
             assert_eq!(write_of(word(write, index), index + 1), None);

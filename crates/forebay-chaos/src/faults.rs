@@ -100,7 +100,7 @@ pub struct Faults {
     next_ns: u64,
     every_ms: u64,
     /// Commands that run beside everything, with what they count as.
-    errands: Vec<(Child, &'static str, u64)>,
+    commands: Vec<(Child, &'static str, u64)>,
     pub happened: BTreeMap<String, u64>,
     pub kills: u64,
     /// When and what, for the history of a violation.
@@ -115,7 +115,7 @@ impl Faults {
             later: Vec::new(),
             next_ns: 0,
             every_ms,
-            errands: Vec::new(),
+            commands: Vec::new(),
             happened: BTreeMap::new(),
             kills: 0,
             diary: Vec::new(),
@@ -139,7 +139,7 @@ impl Faults {
             self.after(stage, after)?;
         }
         self.look_after(stage)?;
-        self.reap_errands(now);
+        self.reap_commands(now);
         if more && now >= self.next_ns {
             self.next_ns = now + self.random.below(2 * self.every_ms) * MS;
             let fault = self.random.weighted(WEIGHTS);
@@ -150,7 +150,7 @@ impl Faults {
 
     /// Until all that was begun has ended and all agents answer.
     pub fn settle(&mut self, stage: &mut Stage, troupe: &mut Troupe) -> io::Result<()> {
-        while !self.later.is_empty() || !self.errands.is_empty() {
+        while !self.later.is_empty() || !self.commands.is_empty() {
             self.step(stage, troupe, false)?;
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -189,9 +189,9 @@ impl Faults {
         Ok(())
     }
 
-    fn reap_errands(&mut self, now: u64) {
+    fn reap_commands(&mut self, now: u64) {
         let mut done = Vec::new();
-        for (nth, (child, what, deadline)) in self.errands.iter_mut().enumerate() {
+        for (nth, (child, what, deadline)) in self.commands.iter_mut().enumerate() {
             match child.try_wait() {
                 Ok(None) if now < *deadline => {}
                 Ok(None) => {
@@ -203,7 +203,7 @@ impl Faults {
             }
         }
         for (nth, what, well) in done.into_iter().rev() {
-            self.errands.swap_remove(nth);
+            self.commands.swap_remove(nth);
             if well {
                 self.count(what, String::new());
             }
@@ -284,19 +284,19 @@ impl Faults {
     fn disturb_node(&mut self, stage: &mut Stage, number: u32, fault: Fault) -> io::Result<()> {
         let path = stage.path(self.random.below(u64::from(FILES)) as u32);
         let deadline = now_ns() + 40_000 * MS;
-        let mut errand = |args: &[&str], what: &'static str| -> io::Result<()> {
-            self.errands.push((stage.command(number, args).spawn()?, what, deadline));
+        let mut run = |args: &[&str], what: &'static str| -> io::Result<()> {
+            self.commands.push((stage.command(number, args).spawn()?, what, deadline));
             Ok(())
         };
         match fault {
-            Fault::EvictAll => errand(&["evict", "--all"], "evict all"),
-            Fault::Evict => errand(&["evict", &path], "evict"),
-            Fault::Load => errand(&["load", &path], "load"),
-            Fault::Pin => errand(&["pin", &path], "pin"),
+            Fault::EvictAll => run(&["evict", "--all"], "evict all"),
+            Fault::Evict => run(&["evict", &path], "evict"),
+            Fault::Load => run(&["load", &path], "load"),
+            Fault::Pin => run(&["pin", &path], "pin"),
             Fault::Capacity => {
                 let mib = self.random.pick(&[26, 30, 40, 56]);
                 let child = stage.command(number, &["capacity", &format!("{mib}MiB")]).spawn()?;
-                self.errands.push((child, "capacity", deadline));
+                self.commands.push((child, "capacity", deadline));
                 stage.nodes[number as usize].busy = true;
                 self.then((200, 2000), After::CapacityBack(number));
                 Ok(())
@@ -407,7 +407,7 @@ impl Faults {
             After::CapacityBack(number) => {
                 let back = format!("{CAPACITY_MIB}MiB");
                 let child = stage.command(number, &["capacity", &back]).spawn()?;
-                self.errands.push((child, "capacity", now_ns() + 40_000 * MS));
+                self.commands.push((child, "capacity", now_ns() + 40_000 * MS));
                 free = Some(number);
             }
         }

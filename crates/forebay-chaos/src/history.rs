@@ -289,7 +289,7 @@ impl History {
     }
 }
 
-/// A reader that has the file open can tell the contents apart by ctime alone.
+/// A reader that has the file open can distinguish the contents by ctime alone.
 fn keeps_stamp(op: &Op, after: &State, before: &State) -> bool {
     matches!(op, Op::Overwrite { keep_mtime: true, .. }) && after.size() == before.size()
 }

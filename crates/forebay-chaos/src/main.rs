@@ -7,7 +7,7 @@
 //! (`record`), while agents, coordinator and actors are killed and stopped and run out of memory
 //! and disk (`faults`). After it the logs of the writers are put together to what became of each
 //! file (`history`), and each read is judged by that (`oracle`). Nothing is mocked and no content
-//! is stored: each word of a file tells which write it came from (`content`).
+//! is stored: each word of a file shows which write it came from (`content`).
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts"))]
 

@@ -38,7 +38,7 @@ pub struct Rules {
     /// The same for a change that moved the file's stamps at its end: another length, or times that
     /// the writer set.
     pub stamped_lag_ns: u64,
-    /// All nodes share a kernel, which tells every handle who did what to its file.
+    /// All nodes share a kernel, which notes for every handle who did what to its file.
     pub one_kernel: bool,
 }
 
@@ -182,8 +182,8 @@ impl Judge<'_> {
     fn opened(&self) -> (usize, usize) {
         let low = self.settled(self.handle.begin);
         let mut high = self.begun(self.handle.end).max(low);
-        // A second change within the granularity of stamps cannot be told from the first, nor from
-        // the creation of the file.
+        // A second change within the granularity of stamps cannot be distinguished from the first,
+        // nor from the creation of the file.
         while let Some(next) = self.versions().get(high + 1)
             && self.versions()[high].node != NOWHERE
             && next.begin < self.versions()[high].end + self.rules.granularity_ns
@@ -216,7 +216,7 @@ impl Judge<'_> {
             true => Ok(()),
             false => Err((
                 stale_or("wrong", self, low, |s| s.size() == size),
-                format!("size {size} told, {wanted} wanted"),
+                format!("size {size} reported, {wanted} wanted"),
             )),
         }
     }

@@ -2,7 +2,7 @@
 //! down what it saw.
 //!
 //! It judges nothing: what a read may give depends on what others did meanwhile, which only their
-//! logs tell.
+//! logs show.
 
 use crate::actor::{Actor, FILES, LARGE, place};
 use crate::changes::errno_of;

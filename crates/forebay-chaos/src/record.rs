@@ -191,7 +191,7 @@ pub struct HandleSeen {
     pub whole: bool,
     pub begin: u64,
     pub end: u64,
-    /// The size told, or the error of the open.
+    /// The size reported, or the error of the open.
     pub opened: Result<u64, i32>,
     pub reads: Vec<ReadSeen>,
     /// The reader went to another directory after it had opened by a relative path.

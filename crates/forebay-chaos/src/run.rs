@@ -50,7 +50,7 @@ pub struct RunArgs {
 
 const CAST: Cast = Cast { writers: 4, appenders: 4, readers: 6 };
 
-/// A run of so many seconds tells whether it has reached the goals of an hour.
+/// A run of so many seconds shows whether it has reached the goals of an hour.
 const GOALS_SECONDS: u64 = 3600;
 
 /// Runs; true if all was well.
@@ -213,7 +213,7 @@ impl Chaos {
         }
     }
 
-    /// Adds a round up, and tells what was wrong; false if something was.
+    /// Adds a round up, and reports what was wrong; false if something was.
     fn take(&mut self, round: u32, outcome: &Outcome) -> io::Result<bool> {
         self.totals.add(&outcome.history, outcome.verified, outcome.handles);
         for violation in &outcome.violations {

@@ -294,8 +294,8 @@ fn local_directory(root: &Path) -> Option<Finding> {
         _ => return None,
     };
     let stat = statx(CWD, root, AtFlags::empty(), StatxFlags::empty()).ok()?;
-    let tells = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
-    if !tells || stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+    let is_reported = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
+    if !is_reported || stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
         return None;
     }
     Some(warn(

@@ -108,7 +108,7 @@ pub fn init(global: &Global, args: &InitArgs) -> Outcome {
     }
     let coordinator = cluster.node;
     let report = Report { directory: at.clone(), new_authority, coordinator, nodes: made };
-    print(global, &report, |out| report.tell(out))?;
+    print(global, &report, |out| report.write(out))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -188,7 +188,7 @@ fn make_authority(at: &Path, cluster: &Cluster) -> Result<Authority, String> {
     let cannot = |e: rcgen::Error| format!("cannot create the certificate authority: {e}");
     let key = KeyPair::generate().map_err(cannot)?;
     let pem = params.self_signed(&key).map_err(cannot)?.pem();
-    // The certificate last: it is what tells that there is a CA.
+    // The certificate last: it is what shows that there is a CA.
     let key_path = at.join(CA_KEY_FILE);
     if key_path.exists() {
         return Err(format!(
@@ -382,7 +382,7 @@ fn check(node: &Node, directory: PathBuf, new: bool) -> Result<Made, String> {
 }
 
 impl Report {
-    fn tell(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let at = self.directory.display();
         match self.new_authority {
             true => writeln!(out, "created the certificate authority {at}/{CA_FILE}")?,

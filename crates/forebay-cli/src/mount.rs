@@ -161,7 +161,7 @@ fn quiet_config(global: &Global, copies: Option<&str>) -> ClientConfig {
     config.second = copies.map_or(config.second, second_place);
     config.quiet = true;
     config.guest = GuestMode::Requests;
-    // A reader goes on with the PFS after any change, so nothing need be told apart: without a
+    // A reader goes on with the PFS after any change, so nothing need be distinguished: without a
     // watch, a write whose mtime was set back beside an unlink would pass for the unlink alone.
     config.watches = false;
     // The mount works in another directory.

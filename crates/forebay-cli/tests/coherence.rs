@@ -76,7 +76,7 @@ struct Model {
 }
 
 impl Model {
-    /// Each eight bytes of the file tell the generation that wrote them.
+    /// Each eight bytes of the file hold the generation that wrote them.
     fn fill(&self, start: u64, len: usize) -> Vec<u8> {
         let mut bytes = self.generation.to_le_bytes().repeat(len / 8 + 1);
         bytes.truncate(len);

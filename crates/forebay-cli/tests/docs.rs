@@ -419,7 +419,7 @@ fn every_counter_is_explained() {
     let section = text.split("\n## Counters\n").nth(1).unwrap().split("\n## ").next().unwrap();
     let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let explained: Vec<_> = rows.map(str::to_owned).collect();
-    assert_eq!(explained, counted, "the table in docs/operations.md, and what an agent tells");
+    assert_eq!(explained, counted, "the table in docs/operations.md, and what an agent reports");
 }
 
 #[test]

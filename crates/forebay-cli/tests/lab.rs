@@ -160,8 +160,8 @@ fn the_tier_spares_the_servers(lab: &Lab) {
     };
     let cat = format!("{FOREBAY} cat $FOREBAY_LAB_PFS/f | sha256sum | cut -c 1-64");
     let straight = text(&lab.run("c1", &["sh", "-c", "sha256sum $FOREBAY_LAB_PFS/f | cut -c 1-64"]));
-    // A file so recently changed that its time stamps may not tell its versions apart is not cached
-    // yet.
+    // A file so recently changed that its time stamps may not distinguish its versions is not
+    // cached yet.
     wait_for("the file in the tier", || {
         assert_eq!(text(&lab.run("c1", &["sh", "-c", &cat])), straight);
         fetched() >= 20 << 20
@@ -191,8 +191,8 @@ fn stores_are_bounded(lab: &Lab) {
     assert!(text(&filled).parse::<u64>().unwrap() <= STORE_BYTES, "{filled:?}");
 }
 
-/// What Forebay relies on to tell versions of a file apart, for a change that leaves the size as it
-/// was.
+/// What Forebay relies on to distinguish versions of a file, for a change that leaves the size as
+/// it was.
 fn changes_are_seen_by_others(lab: &Lab) {
     let version = || text(&lab.run("c2", &["sh", "-c", "stat -c '%i %s %.9Y %.9Z' $FOREBAY_LAB_PFS/f"]));
     let before = version();
@@ -534,7 +534,7 @@ fn a_writer_is_a_client_with_cores_of_its_own(lab: &Lab, groups: bool) {
     }
 }
 
-/// The rate of the only server's link as `status` tells it; each direction has none of its own.
+/// The rate of the only server's link as `status` reports it; each direction has none of its own.
 fn shared_rate(lab: &Lab) -> Option<u64> {
     let status = lab.status();
     let server = status["nodes"].as_array().unwrap().iter().find(|n| n["role"] == "server").unwrap();

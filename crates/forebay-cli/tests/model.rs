@@ -32,7 +32,7 @@ const PAGE_BYTES: u64 = 64 << 10;
 const CAPACITIES: [u64; 5] = [1 << 20, 25 << 20, 26 << 20, 28 << 20, 64 << 20];
 
 /// Two changes of a file closer than this may leave the same stamps (`mount.stamp_granularity_ms`
-/// is 20), and nothing could tell its contents apart: changes from outside wait as long.
+/// is 20), and nothing could distinguish its contents: changes from outside wait as long.
 const STAMP_GRANULARITY: Duration = Duration::from_millis(25);
 
 /// What the tests draw.

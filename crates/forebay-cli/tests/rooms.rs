@@ -72,8 +72,8 @@ struct Module {
 
 type Modules = BTreeMap<Place, Module>;
 
-/// Names, `::` and single signs, without comments. A text is not told from code: no text here has
-/// the path of a module, and its braces are pairs.
+/// Names, `::` and single signs, without comments. A text is not distinguished from code: no text
+/// here has the path of a module, and its braces are pairs.
 fn tokens(text: &str) -> Vec<String> {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
     let mut tokens = Vec::new();

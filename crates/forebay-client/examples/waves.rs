@@ -37,7 +37,7 @@ fn client(socket: &str) -> Client {
 impl Round<'_> {
     fn report(&self, update: JobUpdate) {
         // It costs the prefetch and nothing else.
-        let _ = self.job.as_ref().map(|job| job.tell(&[update]));
+        let _ = self.job.as_ref().map(|job| job.report(&[update]));
     }
 
     fn next_task(&self, node: usize) -> Option<u32> {
@@ -84,7 +84,7 @@ fn begin(client: &Client, (name, planner): (&str, &str), nodes: usize, files: &[
     let part = |file: usize| Part { file: file as u32, offset: 0, len: refs[file].version.size };
     let split = |file| Split { parts: vec![part(file)], preferred_node: format!("n{}", file % nodes) };
     let splits = (0..files.len()).map(split).collect();
-    job.tell(&[
+    job.report(&[
         JobUpdate::TasksAsk,
         JobUpdate::Slots((0..nodes).map(|node| (format!("n{node}"), SLOTS)).collect()),
         JobUpdate::Files(refs),

@@ -77,7 +77,7 @@ impl Client {
         // All splits of a node are one wave.
         let each = (splits.len() / nodes.len()) as u32;
         let slots = nodes.iter().map(|node| (node.host.clone(), each)).collect();
-        job.tell(&[
+        job.report(&[
             JobUpdate::Slots(slots),
             JobUpdate::Files(files),
             JobUpdate::Splits { stage: STAGE, splits },

@@ -359,7 +359,7 @@ impl Client {
 
     /// Waits until the PFS has a dirty file that is about to get the name of another one, so that a
     /// good file there is not lost for one that is in memory only. `is_empty`: the PFS has nothing
-    /// of it. Without an agent nobody can tell what is dirty, but for such a file.
+    /// of it. Without an agent nobody knows what is dirty, but for such a file.
     ///
     /// # Errors
     /// The PFS does not take it; or no agent brings it there.

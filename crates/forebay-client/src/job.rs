@@ -74,7 +74,7 @@ impl Client {
     pub fn begin_job(&self, name: &str, planner: &str) -> io::Result<Job> {
         let channel = self.session.connect_to_agent()?;
         let job = Job { channel: Mutex::new(channel), patience: self.session.config.deadline };
-        job.tell(&[JobUpdate::Begin { name: name.to_owned(), planner: planner.to_owned() }])?;
+        job.report(&[JobUpdate::Begin { name: name.to_owned(), planner: planner.to_owned() }])?;
         Ok(job)
     }
 
@@ -325,12 +325,12 @@ fn by_extent(
 }
 
 impl Job {
-    /// Tells what has happened, in order; lists of any length, in as many packets as they need.
+    /// Reports what has happened, in order; lists of any length, in as many packets as they need.
     ///
     /// # Errors
     /// The agent is gone or refuses; one update does not fit a packet (a list of slots of thousands
     /// of hosts). The job then gets no prefetch, and reads go on as before.
-    pub fn tell(&self, updates: &[JobUpdate]) -> io::Result<()> {
+    pub fn report(&self, updates: &[JobUpdate]) -> io::Result<()> {
         let mut packet = Vec::new();
         let mut bytes = 0;
         for update in updates {
@@ -349,7 +349,7 @@ impl Job {
 
     fn send(&self, updates: Vec<JobUpdate>) -> io::Result<()> {
         let channel = lock(&self.channel);
-        channel.send(&Request::JobTell(updates), &[])?;
+        channel.send(&Request::JobUpdates(updates), &[])?;
         match channel.recv_reply(Some(Instant::now() + self.patience))?.message {
             Reply::Done => Ok(()),
             reply => Err(refused(&reply)),
@@ -469,7 +469,7 @@ mod tests {
             );
         }
         assert!(on("c.host") > 0);
-        // A part of an extent is told what the whole is.
+        // A part of an extent has the preferred node of the whole.
         let half = Range { len: 1 << 19, ..file(5) };
         assert_eq!(preferred_nodes(&view, &mount(), half, &mut given)[0].hosts[0], reported[5]);
     }

@@ -83,8 +83,8 @@ impl Client {
         let (files, parts) = self.named_items(items)?;
         let (host, capacity_bytes) = self.own_host()?;
         let job = self.begin_job(name, "")?;
-        job.tell(&[JobUpdate::InOrder])?;
-        job.tell(&[JobUpdate::Slots(vec![(host.clone(), 1)]), JobUpdate::Files(files)])?;
+        job.report(&[JobUpdate::InOrder])?;
+        job.report(&[JobUpdate::Slots(vec![(host.clone(), 1)]), JobUpdate::Files(files)])?;
         Ok(Order {
             job,
             host,
@@ -170,11 +170,12 @@ impl Order {
             });
         }
         self.next_stage += 1;
-        let told = self.job.tell(&[JobUpdate::Splits { stage, splits }, JobUpdate::StageReady { stage }]);
-        if told.is_err() {
+        let reported =
+            self.job.report(&[JobUpdate::Splits { stage, splits }, JobUpdate::StageReady { stage }]);
+        if reported.is_err() {
             self.waiting.retain(|group| group.stage != stage);
         }
-        told
+        reported
     }
 
     fn splits(&self, sequence: &[u32]) -> Vec<Split> {
@@ -204,7 +205,7 @@ impl Order {
         for _ in 0..items {
             self.read_one(&mut updates);
         }
-        if updates.is_empty() { Ok(()) } else { self.job.tell(&updates) }
+        if updates.is_empty() { Ok(()) } else { self.job.report(&updates) }
     }
 
     fn read_one(&mut self, updates: &mut Vec<JobUpdate>) {
@@ -241,7 +242,7 @@ impl Order {
         let Some(stage) = self.waiting.front().map(|group| group.stage) else { return Ok(()) };
         self.waiting.retain(|group| group.stage != stage);
         self.running.retain(|(group, _)| group.stage != stage);
-        self.job.tell(&[JobUpdate::StageEnded { stage }])
+        self.job.report(&[JobUpdate::StageEnded { stage }])
     }
 
     /// Items that are announced and not read.

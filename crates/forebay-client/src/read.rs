@@ -128,7 +128,7 @@ struct Tiered {
 const REFUSED_PAUSE_MS: u64 = 10;
 
 /// Of so many small reads that miss, the agent hears of one.
-const MISSES_TOLD: u64 = 16;
+const MISSES_PER_REPORT: u64 = 16;
 
 /// The agent is asked about a file so often while other programs keep changing it.
 const OPEN_TRIES: usize = 3;
@@ -662,7 +662,7 @@ impl Tiered {
         Ok(n)
     }
 
-    /// Tells the policy of a read; what it wants.
+    /// Reports a read to the policy; returns what it wants.
     fn consult(&self, offset: u64, len: u64) -> Advised {
         let view = self.view();
         let mut ask = Vec::new();
@@ -684,7 +684,7 @@ impl Tiered {
         if !runs.is_empty() {
             self.advise(Advice::Random);
             let request = Request::Prefetch { version: self.proof.facts.version, runs };
-            session.tell(&request, &[self.to_read()]);
+            session.notify(&request, &[self.to_read()]);
         }
     }
 
@@ -727,7 +727,7 @@ impl Tiered {
         self.proof.watch(&session.watches, self.pfs.as_fd());
         if advised.serve == Serve::Pfs {
             self.advise(Advice::Random);
-            self.tell_missed(session, offset, len);
+            self.report_miss(session, offset, len);
             return Ok(Got::ReadPfs);
         }
         if self.is_refused() {
@@ -766,16 +766,18 @@ impl Tiered {
         }
     }
 
-    /// Tells the agent of one small miss in [`MISSES_TOLD`], for all of them: the sum over many
-    /// misses is the same, and telling of each would cost a busy node more than it is worth.
-    fn tell_missed(&self, session: &Session, offset: u64, len: usize) {
-        if !self.misses.fetch_add(1, Ordering::Relaxed).is_multiple_of(MISSES_TOLD) {
+    /// Reports to the agent one small miss in [`MISSES_PER_REPORT`], for all of them: the sum over
+    /// many misses is the same, and a report of each would cost a busy node more than it is worth.
+    fn report_miss(&self, session: &Session, offset: u64, len: usize) {
+        if !self.misses.fetch_add(1, Ordering::Relaxed).is_multiple_of(MISSES_PER_REPORT) {
             return;
         }
         let page = (offset / self.page_bytes) as u32;
-        let rent = (len as u64).clamp(LEAST_RENT_BYTES, self.page_bytes.max(LEAST_RENT_BYTES)) * MISSES_TOLD;
+        let rent =
+            (len as u64).clamp(LEAST_RENT_BYTES, self.page_bytes.max(LEAST_RENT_BYTES)) * MISSES_PER_REPORT;
         let bytes = rent.min(u64::from(u32::MAX)) as u32;
-        session.tell(&Request::Missed { version: self.proof.facts.version, page, bytes }, &[self.to_read()]);
+        session
+            .notify(&Request::Missed { version: self.proof.facts.version, page, bytes }, &[self.to_read()]);
     }
 
     fn take_answer(&self, session: &Session, path: &Path, answer: Received<Reply>) -> io::Result<Got> {

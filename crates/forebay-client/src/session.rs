@@ -580,9 +580,10 @@ impl Session {
         Err(last)
     }
 
-    /// Tells without waiting for an answer; lost if the agent is not keeping up. A connection to an
-    /// agent that hangs costs the deadline, which is remembered like any other failure.
-    pub(crate) fn tell(&self, request: &Request, fds: &[BorrowedFd<'_>]) {
+    /// Sends a request without waiting for an answer; lost if the agent is not keeping up. A
+    /// connection to an agent that hangs costs the deadline, which is remembered like any other
+    /// failure.
+    pub(crate) fn notify(&self, request: &Request, fds: &[BorrowedFd<'_>]) {
         let Ok(channel) = self.unless_left_alone(|| self.take()) else { return };
         if channel.try_send(request, fds).is_ok() {
             self.put_back(channel);
@@ -611,7 +612,7 @@ impl Session {
         mounts.iter().filter(on).max_by_key(|m| m.root.len()).cloned()
     }
 
-    /// Tells the agent that a page is in use.
+    /// Reports to the agent that a page is in use.
     pub(crate) fn ring(&self) -> Option<Arc<RingWriter>> {
         self.ring.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -735,10 +736,10 @@ pub(crate) mod tests {
         let (socket, client) = hung_agent(dir.path());
         let version = FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 };
         let missed = Request::Missed { version, page: 0, bytes: 1 };
-        client.session.tell(&missed, &[]);
+        client.session.notify(&missed, &[]);
         assert_eq!(connections(&socket), 1);
         assert_left_alone(&client);
-        client.session.tell(&missed, &[]);
+        client.session.notify(&missed, &[]);
         assert_eq!(connections(&socket), 0, "it was asked again");
     }
 }

@@ -208,8 +208,8 @@ impl Shuffles {
         &self.node
     }
 
-    /// Tells, at the driver, that the application has a shuffle or has removed it. An agent that is
-    /// away hears of it when it is back.
+    /// Reports, at the driver, that the application has a shuffle or has removed it. An agent that
+    /// is away hears of it when it is back.
     ///
     /// # Errors
     /// The agent does not answer, or refuses.

@@ -64,7 +64,7 @@ pub(crate) struct Proof {
 #[derive(Debug)]
 enum Watching {
     Since(Watch),
-    /// The file was changed between the open and the watch. No report tells whether that was a
+    /// The file was changed between the open and the watch. No report shows whether that was a
     /// write.
     TooLate,
     /// The kernel allows no more watches, or there is no `/proc`.

@@ -224,7 +224,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn writes_and_attributes_are_told_apart_and_watches_of_one_file_are_counted() {
+    fn writes_and_attributes_are_distinguished_and_watches_of_one_file_are_counted() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         std::fs::write(&path, b"one").unwrap();

@@ -622,8 +622,8 @@ impl TierWriter {
         }
     }
 
-    /// Tells the agent that the file is done. Waits for its answer, so that the next open finds the
-    /// copy.
+    /// Reports to the agent that the file is done. Waits for its answer, so that the next open
+    /// finds the copy.
     fn commit(mut self, path: &Path, file: BorrowedFd<'_>, length: u64) {
         self.flush_page();
         let now = FileFacts::of(file, Revalidate::AsStat).ok();

@@ -3,7 +3,7 @@
 //! Each connection has a bound of its own, which a thousand of them may reach at the same time. So
 //! the sum has one, too. Over it the connection goes that has been *behind* for longest: that has
 //! not, since then, got all that was said to it, nor said all of a message it has begun. One that
-//! is quick is behind for a moment at a time and stays, however much it is told; not so by size,
+//! is quick is behind for a moment at a time and stays, however much is sent to it; not so by size,
 //! where the one with the most to do would go and the one that hangs would stay.
 //!
 //! What is encoded once for many (a view) counts once, for as long as anybody has not got it.

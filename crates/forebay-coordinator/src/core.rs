@@ -1,4 +1,4 @@
-//! What the coordinator does with what it is told, without sockets and without a clock: messages
+//! What the coordinator does with what it receives, without sockets and without a clock: messages
 //! in, effects out.
 
 use crate::dirty::DirtyFiles;
@@ -142,10 +142,10 @@ impl Core {
             ToCoordinator::Limits(limits) => {
                 let changed = self.limits.merge(limits);
                 if !changed.is_empty() {
-                    let told = || ToAgent::Limits(changed.clone());
+                    let news = || ToAgent::Limits(changed.clone());
                     let names = self.members.members().map(|member| member.info.name.as_str());
                     let sessions = names.filter_map(|name| self.members.session_of(name));
-                    out.extend(sessions.map(|session| Effect::Send(session, told())));
+                    out.extend(sessions.map(|session| Effect::Send(session, news())));
                     self.divide_limits(out);
                 }
             }
@@ -224,7 +224,7 @@ impl Core {
         }
     }
 
-    /// Tells nodes their shares of rate limits, as far as these have changed.
+    /// Sends nodes their shares of rate limits, as far as these have changed.
     /// Not at each report: each node makes one a second.
     fn divide_limits(&mut self, out: &mut Vec<Effect>) {
         for (node, shares) in self.limits.divide() {

@@ -49,8 +49,8 @@ pub struct Driver {
     log: Log,
     /// Bytes of each node's tier, as last reported to the machine.
     capacities: BTreeMap<String, u64>,
-    /// The members, and whether they were told that all requests rest.
-    told_to_rest: BTreeMap<String, bool>,
+    /// The members, and whether they were notified that all requests rest.
+    notified_to_rest: BTreeMap<String, bool>,
     /// The sample recorded last.
     recorded: Sample,
     out: Vec<ToNode>,
@@ -83,7 +83,7 @@ impl Driver {
             hpc: HpcJobs::default(),
             log: Log::default(),
             capacities: BTreeMap::new(),
-            told_to_rest: BTreeMap::new(),
+            notified_to_rest: BTreeMap::new(),
             recorded: Sample::default(),
             out: Vec::new(),
         }
@@ -91,18 +91,18 @@ impl Driver {
 
     /// The messages to agents since the last call.
     pub fn take_messages(&mut self) -> Vec<ToNode> {
-        self.tell_rest();
+        self.notify_rest();
         self.log_pace_violations();
         self.out.append(&mut self.steps.take_messages());
         std::mem::take(&mut self.out)
     }
 
-    /// Tells each node that has last heard otherwise whether all requests rest: one without
+    /// Notifies each node that has last heard otherwise whether all requests rest: one without
     /// requests as well, since it may fetch pages for those of others.
-    fn tell_rest(&mut self) {
+    fn notify_rest(&mut self) {
         let on = self.machine.do_requests_rest();
-        for (node, told) in self.told_to_rest.iter_mut().filter(|(_, told)| **told != on) {
-            *told = on;
+        for (node, notified) in self.notified_to_rest.iter_mut().filter(|(_, notified)| **notified != on) {
+            *notified = on;
             self.out.push((node.clone(), ToAgent::Pause { on }));
         }
     }
@@ -120,8 +120,9 @@ impl Driver {
 
     /// The members are these from now on.
     pub fn set_view(&mut self, now: Nanos, view: &ClusterView) {
-        let told = |name: &String| self.told_to_rest.get(name).copied().unwrap_or(false);
-        self.told_to_rest = view.nodes.iter().map(|node| (node.name.clone(), told(&node.name))).collect();
+        let notified = |name: &String| self.notified_to_rest.get(name).copied().unwrap_or(false);
+        self.notified_to_rest =
+            view.nodes.iter().map(|node| (node.name.clone(), notified(&node.name))).collect();
         let nodes = translate::nodes_of(view);
         self.drive(now, Event::Members { nodes });
     }
@@ -129,8 +130,8 @@ impl Driver {
     /// An agent has joined, perhaps again. It has no requests and reports its jobs anew.
     pub fn node_came(&mut self, now: Nanos, node: &str) {
         self.forget_jobs_of(now, node);
-        if let Some(told) = self.told_to_rest.get_mut(node) {
-            *told = false;
+        if let Some(notified) = self.notified_to_rest.get_mut(node) {
+            *notified = false;
         }
         self.drive(now, Event::NodeCame { node: node.to_owned() });
     }
@@ -308,7 +309,7 @@ impl Driver {
     /// A node reports something of an HPC job.
     pub fn hpc_reports(&mut self, now: Nanos, owner: &Owner, update: HpcUpdate) {
         let before = self.hpc.of(owner);
-        let told = update.clone();
+        let reported = update.clone();
         for (hpc, update) in self.hpc.report(owner, update) {
             let name = self.hpc.name(hpc).unwrap_or_default();
             self.log.hpc(now, hpc, name, &update);
@@ -319,7 +320,7 @@ impl Driver {
             self.drive(now, Event::Hpc { hpc, update: translate::hpc_update(update) });
         }
         if let Some((id, true)) = self.hpc.of(owner).or(before) {
-            self.step_reports(now, id, owner, &told);
+            self.step_reports(now, id, owner, &reported);
         }
     }
 

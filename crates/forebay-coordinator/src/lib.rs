@@ -1,7 +1,7 @@
 //! The coordinator: who is in the cluster, which jobs run, and what is prefetched for them.
 //!
 //! There is one per cluster, in an agent's process or in its own, and nothing depends on it for
-//! reading: it is off the data path and holds nothing that the agents do not tell it again when it
+//! reading: it is off the data path and holds nothing that the agents do not report again when it
 //! comes back. Of several candidates, one is elected in etcd: `election` says which leads and for
 //! how long, `stored` is what the next leader has to know of nodes that died with the last one, and
 //! `standby` is what the others answer. `server` is one thread that waits for all agents, and

@@ -24,8 +24,8 @@ pub struct Limits {
     rules: Rules,
     /// By node, as last reported.
     moved: BTreeMap<String, Vec<JobTraffic>>,
-    /// By node, as last told.
-    told: BTreeMap<String, Shares>,
+    /// By node, as last sent.
+    sent: BTreeMap<String, Shares>,
     /// When they were divided last.
     divided: Nanos,
 }
@@ -59,7 +59,7 @@ impl Limits {
     /// A node has joined, or is gone.
     pub fn forget(&mut self, node: &str) {
         self.moved.remove(node);
-        self.told.remove(node);
+        self.sent.remove(node);
     }
 
     /// Whether the limits are to be divided anew: once a second, if there are any or were.
@@ -68,7 +68,7 @@ impl Limits {
         if is_due {
             self.divided = now;
         }
-        is_due && (self.rules.in_force().next().is_some() || self.told.values().any(|told| !told.is_empty()))
+        is_due && (self.rules.in_force().next().is_some() || self.sent.values().any(|sent| !sent.is_empty()))
     }
 
     /// Divides the limits; returns the shares of the nodes that have to hear of them.
@@ -92,15 +92,15 @@ impl Limits {
                 of_nodes.entry((*node).clone()).or_default().insert(name.clone(), share);
             }
         }
-        let mut to_tell = Vec::new();
+        let mut to_send = Vec::new();
         for (node, shares) in of_nodes {
-            let told = self.told.entry(node.clone()).or_default();
-            if differ(told, &shares) {
-                told.clone_from(&shares);
-                to_tell.push((node, shares.into_iter().collect()));
+            let sent = self.sent.entry(node.clone()).or_default();
+            if differ(sent, &shares) {
+                sent.clone_from(&shares);
+                to_send.push((node, shares.into_iter().collect()));
             }
         }
-        to_tell
+        to_send
     }
 
     /// What jobs move on one node, as it reported last.
@@ -122,11 +122,11 @@ impl Limits {
     }
 }
 
-fn differ(told: &Shares, now: &Shares) -> bool {
+fn differ(sent: &Shares, now: &Shares) -> bool {
     let is_other = |(name, share): (&JobName, &u64)| {
-        told.get(name).is_none_or(|told| told.abs_diff(*share) > told / CHANGE_PARTS)
+        sent.get(name).is_none_or(|sent| sent.abs_diff(*share) > sent / CHANGE_PARTS)
     };
-    told.len() != now.len() || now.iter().any(is_other)
+    sent.len() != now.len() || now.iter().any(is_other)
 }
 
 #[cfg(test)]

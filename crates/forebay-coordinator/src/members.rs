@@ -69,9 +69,9 @@ pub struct Member {
     pub session: Session,
     /// When it was last heard.
     pub heard: Nanos,
-    /// Bytes of cached pages, as it told last.
+    /// Bytes of cached pages, as it reported last.
     pub resident_bytes: u64,
-    /// Bytes read from the PFS since its start, as it told last.
+    /// Bytes read from the PFS since its start, as it reported last.
     pub fetched_bytes: u64,
     /// Its clock less ours in milliseconds, and the rest of its last report.
     pub health: Option<(i64, Box<Health>)>,
@@ -358,7 +358,7 @@ impl Members {
 
     /// Before the first view is published at `now`: ends the membership of those whose extents of a
     /// mount have another size than most nodes have. Returns who they were, with their connections;
-    /// when they come again they are told why.
+    /// when they come again they get the reason.
     pub fn outvote(&mut self, now: Nanos) -> Vec<(String, Session)> {
         if self.published.is_some() || now < self.publish_at() {
             return Vec::new();

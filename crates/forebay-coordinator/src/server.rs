@@ -11,10 +11,10 @@
 //!
 //! The coordinator may be kept from running, by SIGSTOP or by a machine that thrashes. Agents have
 //! given it up meanwhile and tried again, so it finds connections that nobody is at any more, with
-//! a join in each. They are told from the others by their end having come already, and whatever is
-//! read in the wrong order all the same is put right by the number of the connection (`members`).
-//! One time is taken for each turn, right after the wait: what passes between two of these moments
-//! is held against nobody, wherever in the loop it has passed.
+//! a join in each. They are distinguished from the others by their end having come already, and
+//! whatever is read in the wrong order all the same is put right by the number of the connection
+//! (`members`). One time is taken for each turn, right after the wait: what passes between two of
+//! these moments is held against nobody, wherever in the loop it has passed.
 //!
 //! A candidate ([`crate::election`]) that does not lead has an empty core that hears nothing.
 //! Before it carries anything out, a leader looks whether its lease lasts; if not, it closes all
@@ -77,7 +77,7 @@ const FENCE_NS: u64 = 3_000_000_000;
 /// Longest sleep: jobs and members have deadlines of their own, this is for whatever has none.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// A pause of the loop longer than this is told to the core: nobody could be heard meanwhile.
+/// A pause of the loop longer than this is reported to the core: nobody could be heard meanwhile.
 const STALL_NS: u64 = 1_500_000_000;
 
 /// Questions of this process that may wait at a time.
@@ -304,7 +304,7 @@ fn accept(inner: &Arc<Inner>, listener: &Arc<Listener>) {
 fn has_gone(socket: &TcpStream) -> bool {
     let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
-    // If the kernel does not tell, the proof will.
+    // If the kernel does not report it, the proof will.
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() && fds[0].revents().intersects(ended)
 }
 
@@ -413,7 +413,7 @@ struct Server {
 struct Agent {
     link: Framed,
     since: Nanos,
-    /// Told that there is room to write.
+    /// The poller reports when there is room to write.
     wants_room: bool,
     /// To be closed once all has gone.
     closing: bool,
@@ -665,7 +665,7 @@ impl Server {
                 self.flush(session);
                 self.bound_buffers();
             }
-            // Nothing of it was sent, and the next connection would be told the same.
+            // Nothing of it was sent, and the next connection would get the same.
             Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {
                 tracing::error!(error = %e, "a message is too long for an agent");
             }
@@ -756,7 +756,7 @@ impl Server {
         }
     }
 
-    /// Connections that never joined, and those that are told to go and do not take it.
+    /// Connections that never joined, and those that are asked to go and do not take it.
     fn drop_strangers(&mut self) {
         let now = self.now();
         if now.saturating_since(self.looked_at) < SLEEP_MAX.as_nanos() as u64 {

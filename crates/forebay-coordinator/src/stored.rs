@@ -33,7 +33,7 @@ pub const LEADER: &str = "leader";
 const ATTEMPT: Duration = Duration::from_millis(1300);
 
 /// An etcd that takes no changes for longer is reported.
-const TELL_AFTER: Duration = Duration::from_secs(3);
+const WARN_AFTER: Duration = Duration::from_secs(3);
 
 /// Pause after an attempt that failed.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -228,7 +228,7 @@ impl Shared {
                     (self.call)();
                 }
                 Err(e) => {
-                    if began.take_if(|began| began.elapsed() > TELL_AFTER).is_some() {
+                    if began.take_if(|began| began.elapsed() > WARN_AFTER).is_some() {
                         tracing::warn!(error = %e, "etcd takes no changes; new files go to the PFS, and nodes cannot join");
                     }
                     std::thread::sleep(AGAIN);
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn later_changes_of_a_file_replace_earlier_ones_and_keys_tell_their_files() {
+    fn later_changes_of_a_file_replace_earlier_ones_and_keys_name_their_files() {
         let file = |ino| DirtyFile { mount: "a/b".into(), ino };
         let held = |node: &str| Some((node.to_owned(), String::new()));
         let mut changes = Changes { members: Some(["n1".to_owned()].into()), ..Changes::default() };

@@ -18,14 +18,15 @@ pub static CLIENTS: Handles<Client> = Handles::new();
 pub fn path(jni: &Jni, bytes: jbyteArray) -> Outcome<PathBuf> {
     let bytes = jni.bytes(bytes)?;
     if bytes.contains(&0) {
-        return Err(Failure::Told(libc::EINVAL, "a path with a zero byte".to_owned()));
+        return Err(Failure::Errno(libc::EINVAL, "a path with a zero byte".to_owned()));
     }
     Ok(OsString::from_vec(bytes).into())
 }
 
 /// An offset or a length, which Java keeps in a signed number.
 pub fn offset_of(offset: jlong) -> Outcome<u64> {
-    u64::try_from(offset).map_err(|_| Failure::Told(libc::EINVAL, format!("the offset {offset} is negative")))
+    u64::try_from(offset)
+        .map_err(|_| Failure::Errno(libc::EINVAL, format!("the offset {offset} is negative")))
 }
 
 /// What Java says of a client; negative numbers say nothing.

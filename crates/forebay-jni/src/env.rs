@@ -20,7 +20,7 @@ pub enum Failure {
     /// An exception of the JVM is pending.
     Pending,
     /// Error number and words for an exception.
-    Told(i32, String),
+    Errno(i32, String),
 }
 
 impl Failure {
@@ -28,18 +28,18 @@ impl Failure {
     pub fn about(path: &Path) -> impl FnOnce(io::Error) -> Failure {
         move |e| {
             let (errno, words) = named(path, &e);
-            Failure::Told(errno, words)
+            Failure::Errno(errno, words)
         }
     }
 
     fn invalid(words: &str) -> Failure {
-        Failure::Told(libc::EINVAL, words.to_owned())
+        Failure::Errno(libc::EINVAL, words.to_owned())
     }
 }
 
 impl From<io::Error> for Failure {
     fn from(e: io::Error) -> Self {
-        Failure::Told(errno(&e), e.to_string())
+        Failure::Errno(errno(&e), e.to_string())
     }
 }
 
@@ -125,7 +125,7 @@ impl Jni {
         match outcome {
             Ok(Ok(value)) => return value,
             Ok(Err(Failure::Pending)) => {}
-            Ok(Err(Failure::Told(errno, words))) => jni.fail(errno, &words),
+            Ok(Err(Failure::Errno(errno, words))) => jni.fail(errno, &words),
             Err(panic) => jni.fail(libc::EIO, &format!("a bug in forebay: {}", words_of(panic.as_ref()))),
         }
         T::IGNORED
@@ -221,7 +221,7 @@ impl Jni {
         self.pending_unless(!address.is_null())?;
         let lent = Lent { jni: self, array, address };
         // SAFETY: the array has at least `start + length` bytes at this address, and the JVM has
-        // been told that they are in use; that a Java thread may write them meanwhile is the
+        // been informed that they are in use; that a Java thread may write them meanwhile is the
         // program's affair, as with any read into a buffer.
         let slice = unsafe { std::slice::from_raw_parts_mut(address.cast::<u8>().add(start), length) };
         let result = body(slice);
@@ -255,7 +255,7 @@ impl Jni {
     /// A new Java array with these bytes.
     pub fn new_bytes(&self, bytes: &[u8]) -> Outcome<jbyteArray> {
         let length = i32::try_from(bytes.len())
-            .map_err(|_| Failure::Told(libc::EOVERFLOW, "an answer longer than a Java array".to_owned()))?;
+            .map_err(|_| Failure::Errno(libc::EOVERFLOW, "an answer longer than a Java array".to_owned()))?;
         // SAFETY: env is the JVM's for this call.
         let array = unsafe { (self.functions().NewByteArray)(self.env, length) };
         self.pending_unless(!array.is_null())?;

@@ -1,5 +1,5 @@
-//! Analytics jobs: what a plug-in in Java tells (`io.forebay.core.JobUpdate`), in the words of the
-//! wire.
+//! Analytics jobs: what a plug-in in Java reports (`io.forebay.core.JobUpdate`), in the words of
+//! the wire.
 //!
 //! Java names files by their paths. Here each is opened once for its version; one that cannot be
 //! named (it is gone, it is on no mount of the agent's, it may not be read) is left out, and with
@@ -37,7 +37,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// Numbers for the files that Java told next; those that could be named follow, in order.
+    /// Numbers for the files that Java reported next; those that could be named follow, in order.
     fn add(&mut self, named: Vec<Option<FileRef>>) -> Vec<FileRef> {
         let mut files = Vec::new();
         for file in named {
@@ -100,7 +100,7 @@ impl<'a> Decoder<'a> {
 }
 
 fn short() -> Failure {
-    Failure::Told(libc::EINVAL, "updates of a job that end too early: the jar is of another version".into())
+    Failure::Errno(libc::EINVAL, "updates of a job that end too early: the jar is of another version".into())
 }
 
 /// The updates in `bytes`; `name` finds files.
@@ -135,7 +135,7 @@ fn decode(
             8 => JobUpdate::Partitions { stage: from.int()?, partitions: from.list(Decoder::int)? },
             other => {
                 let words = format!("an update of kind {other}: the jar is of another version");
-                return Err(Failure::Told(libc::EINVAL, words));
+                return Err(Failure::Errno(libc::EINVAL, words));
             }
         });
     }
@@ -169,13 +169,13 @@ pub fn job_begin(jni: &Jni, client: jlong, name: jbyteArray, planner: jbyteArray
 }
 
 /// Reports what `io.forebay.core.JobUpdate` has encoded.
-pub fn job_tell(jni: &Jni, job: jlong, updates: jbyteArray) -> Outcome<()> {
+pub fn job_report(jni: &Jni, job: jlong, updates: jbyteArray) -> Outcome<()> {
     let job = JOBS.get(job)?;
     let bytes = jni.bytes(updates)?;
     // Locked during the call, so that reports go out in the order of their numbers.
     let mut files = job.files.lock().unwrap_or_else(PoisonError::into_inner);
     let updates = decode(&bytes, &mut files, |paths| name_all(&job.client, paths))?;
-    Ok(job.job.tell(&updates)?)
+    Ok(job.job.report(&updates)?)
 }
 
 /// Ends a job.

@@ -87,7 +87,7 @@ natives! {
     "flush" = write::flush(writer: jlong, durable: jboolean);
     "closeWriter" = write::close_writer(writer: jlong);
     "jobBegin" = job::job_begin(client: jlong, name: jbyteArray, planner: jbyteArray) -> jlong;
-    "jobTell" = job::job_tell(job: jlong, updates: jbyteArray);
+    "jobReport" = job::job_report(job: jlong, updates: jbyteArray);
     "jobEnd" = job::job_end(job: jlong);
     "taskMayRead" = job::task_may_read(
         client: jlong, job: jbyteArray, stage: jint, partition: jint

@@ -33,7 +33,7 @@ fn read_mode(mode: jint) -> Outcome<ReadMode> {
         0 => Ok(ReadMode::Cached),
         1 => Ok(ReadMode::TierOnly),
         2 => Ok(ReadMode::PfsOnly),
-        other => Err(Failure::Told(libc::EINVAL, format!("{other} is no read mode"))),
+        other => Err(Failure::Errno(libc::EINVAL, format!("{other} is no read mode"))),
     }
 }
 

@@ -52,7 +52,7 @@ pub fn shuffle_join_job(
     port: jint,
 ) -> Outcome<jlong> {
     let client = CLIENTS.get(client)?;
-    let port = u16::try_from(port).map_err(|_| Failure::Told(libc::EINVAL, format!("{port} is no port")))?;
+    let port = u16::try_from(port).map_err(|_| Failure::Errno(libc::EINVAL, format!("{port} is no port")))?;
     Ok(APPS.put(client.join_job(&text(jni, token)?, lines(jni, hosts)?, port)?))
 }
 
@@ -106,7 +106,7 @@ pub fn output_create(_: &Jni, app: jlong, shuffle: jint, map: jlong) -> Outcome<
 pub fn output_append(jni: &Jni, output: jlong, array: jbyteArray, start: jint, length: jint) -> Outcome<()> {
     let span = Span { start, length };
     let needed =
-        u64::try_from(length).map_err(|_| Failure::Told(libc::EINVAL, "a negative length".into()))?;
+        u64::try_from(length).map_err(|_| Failure::Errno(libc::EINVAL, "a negative length".into()))?;
     with_output(output, |output| {
         // Asks the agent, which may wait: before the array is lent.
         output.make_room(needed)?;
@@ -167,13 +167,13 @@ pub fn blocks_fetch(jni: &Jni, app: jlong, nodes: jbyteArray, blocks: jbyteArray
 /// Length of a fetched block in bytes.
 pub fn block_size(_: &Jni, blocks: jlong, number: jint) -> Outcome<jlong> {
     let len = FETCHED.get(blocks)?.len_of(number as usize);
-    len.map(|len| len as jlong).ok_or_else(|| Failure::Told(libc::EINVAL, format!("no block {number}")))
+    len.map(|len| len as jlong).ok_or_else(|| Failure::Errno(libc::EINVAL, format!("no block {number}")))
 }
 
 /// Bytes of the partitions of a fetched block, of which it may be a part.
 pub fn block_total(_: &Jni, blocks: jlong, number: jint) -> Outcome<jlong> {
     let total = FETCHED.get(blocks)?.total_of(number as usize);
-    total.map(|len| len as jlong).ok_or_else(|| Failure::Told(libc::EINVAL, format!("no block {number}")))
+    total.map(|len| len as jlong).ok_or_else(|| Failure::Errno(libc::EINVAL, format!("no block {number}")))
 }
 
 /// Reads from a fetched block into an array; the number of bytes, 0 at its end.

@@ -35,7 +35,7 @@ fn write_mode(mode: jint) -> Outcome<WriteMode> {
         0 => Ok(WriteMode::Through),
         1 => Ok(WriteMode::Bypass),
         2 => Ok(WriteMode::MemoryOnly),
-        other => Err(Failure::Told(libc::EINVAL, format!("{other} is no write mode"))),
+        other => Err(Failure::Errno(libc::EINVAL, format!("{other} is no write mode"))),
     }
 }
 

@@ -29,7 +29,7 @@ fn wait_for(what: &str, condition: impl Fn() -> bool) {
 }
 
 #[test]
-fn reads_fail_as_told_and_as_often_as_told() {
+fn reads_fail_as_set_and_as_often_as_set() {
     let Some(lab) = Lab::start(|config| config.direct_io = true) else { return };
     fs::write(lab.at("a.bin"), "a").unwrap();
     fs::write(lab.at("b.txt"), "b").unwrap();
@@ -311,7 +311,7 @@ fn a_fault_on_everything_can_still_be_cleared() {
     let Some(lab) = Lab::start(|_| {}) else { return };
     for spec in ["all=EIO", "all=hang:1s"] {
         lab.fault(spec);
-        // The kernel tells of a close after `close` has returned.
+        // The kernel reports a close after `close` has returned.
         let is_closed = || {
             thread::sleep(Duration::from_millis(5));
             lab.stats().open_files_now == 0

@@ -98,7 +98,7 @@ fn changes_behind_the_mount_are_seen_at_the_next_open() {
     let Some(lab) = Lab::start(|_| {}) else { return };
     fs::write(lab.at("f"), pattern(MIB, 1)).unwrap();
     assert!(fs::read(lab.at("f")).unwrap() == pattern(MIB, 1));
-    fs::write(lab.behind("f"), pattern(MIB, 2)).unwrap(); // same length: nothing but the bytes tells
+    fs::write(lab.behind("f"), pattern(MIB, 2)).unwrap(); // same length: only the bytes differ
     assert!(fs::read(lab.at("f")).unwrap() == pattern(MIB, 2));
     fs::write(lab.behind("g"), "other").unwrap();
     fs::rename(lab.behind("g"), lab.behind("f")).unwrap();

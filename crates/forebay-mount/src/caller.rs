@@ -190,7 +190,7 @@ fn act_as(identity: &Identity) {
                     libc::syscall(libc::SYS_setgroups, identity.groups.len(), identity.groups.as_ptr());
                 libc::syscall(libc::SYS_setfsgid, identity.gid);
                 libc::syscall(libc::SYS_setfsuid, identity.uid);
-                // The call returns the old value; asking with an impossible one tells whether it is
+                // The call returns the old value; asking with an impossible one shows whether it is
                 // set.
                 groups == 0
                     && libc::syscall(libc::SYS_setfsuid, -1_i32) == libc::c_long::from(identity.uid)

@@ -30,7 +30,7 @@ pub fn to_system_log() -> io::Result<()> {
 /// Says something to the operator.
 pub fn say(text: &str) {
     if !IN_LOG.load(Ordering::Relaxed) {
-        // Without standard error, nobody can be told.
+        // Without standard error, nobody can be notified.
         let _ = writeln!(io::stderr(), "{text}");
         return;
     }

@@ -10,7 +10,7 @@
 //! | `unlink` | names the file by the PFS's path on its command line |
 //!
 //! `mv` and `install` remove the target before they open the source, so only their command line
-//! tells. Calls on the PFS itself are not seen here, and cannot be refused.
+//! shows it. Calls on the PFS itself are not seen here, and cannot be refused.
 
 use crate::abi::{InHeader, ROOT_ID};
 use crate::fs::{Fs, stat};

@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 /// that do not touch; `None` if it has no holes. Moves the position of the open file.
 ///
 /// # Errors
-/// The file system does not tell.
+/// The file system does not report them.
 pub fn data_pages(fd: BorrowedFd<'_>, size: u64, page_bytes: u64) -> io::Result<Option<Vec<Range<u32>>>> {
     if found(seek(fd, SeekFrom::Hole(0)))?.is_none_or(|hole| hole >= size) {
         return Ok(None);
@@ -51,7 +51,7 @@ mod tests {
     const PAGE: u64 = 64 << 10;
 
     #[test]
-    fn pages_with_any_data_are_told_and_no_others() {
+    fn pages_with_any_data_are_reported_and_no_others() {
         let file = tempfile::tempfile().unwrap();
         let pages = || data_pages(file.as_fd(), file.metadata().unwrap().len(), PAGE).unwrap();
         assert_eq!(pages(), None, "an empty file");

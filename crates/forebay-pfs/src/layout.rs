@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn ceph_tells_the_unit_only() {
+    fn ceph_reports_the_unit_only() {
         let layout = parse_ceph("stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=data").unwrap();
         assert_eq!((layout.stripe_bytes, layout.server_of(0)), (4_194_304, None));
         assert_eq!(parse_ceph("nonsense"), None);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_pfs_does_not_tell_has_no_layout() {
+    fn a_file_whose_pfs_does_not_report_it_has_no_layout() {
         let file = tempfile::tempfile().unwrap();
         assert_eq!(probe_servers(file.as_fd()), None);
     }

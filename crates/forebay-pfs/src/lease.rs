@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_without_leases_tells_nothing() {
+    fn a_file_system_without_leases_reports_nothing() {
         let file = File::open("/proc/self/status").unwrap();
         assert_ne!(look(&file), Writers::Some);
     }

@@ -288,7 +288,7 @@ fn other_places_in(table: &[u8], root: &Path) -> Vec<PathBuf> {
 /// One line of the kernel's table of mounts.
 #[derive(Debug, PartialEq, Eq)]
 struct MountLine {
-    /// As `statx` tells it.
+    /// As `statx` reports it.
     id: u64,
     /// Such as `8:1`.
     device: Vec<u8>,
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_tells_what_is_a_mount_point() {
+    fn the_table_shows_what_is_a_mount_point() {
         let dir = tempfile::tempdir().unwrap();
         assert!(is_mount_point(Path::new("/proc")));
         assert!(!is_mount_point(dir.path()) && !is_mount_point(Path::new("/proc/self")));

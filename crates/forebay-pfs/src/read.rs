@@ -41,8 +41,8 @@ pub enum PageCache {
     Bypass,
 }
 
-/// The file behind `fd`, opened anew with `O_DIRECT`. Setting the flag later would tell the kernel
-/// alone, and not the file system's client, which may have a cache of its own.
+/// The file behind `fd`, opened anew with `O_DIRECT`. Setting the flag later would inform the
+/// kernel alone, and not the file system's client, which may have a cache of its own.
 ///
 /// # Errors
 /// What the file system returns for the open; there may be no `/proc`.

@@ -3,8 +3,8 @@
 //! Whatever Forebay holds belongs to one version, and bytes of two versions are never mixed within
 //! one open. mtime alone is not enough (`cp -p`, `tar` and `rsync` set it back), so ctime is part
 //! of the version. ctime, however, also moves when only the name, the links, the owner or the mode
-//! change; [`FileFacts::difference`] tells these apart, so that a file that is unlinked or renamed
-//! while somebody reads it can still be read to its end.
+//! change; [`FileFacts::difference`] distinguishes these, so that a file that is unlinked or
+//! renamed while somebody reads it can still be read to its end.
 //!
 //! Time stamps have a granularity: two writes within it leave the same stamp.
 //! [`FileFacts::is_racily_clean`] says when a version may still change without showing it; what is

@@ -225,8 +225,8 @@ mod tests {
         }
     }
 
-    /// Tells `sample` for `periods`; the actions.
-    fn tell(machine: &mut Isolation, now: &mut u64, sample: Sample, periods: u64) -> Vec<Action> {
+    /// Feeds `sample` for `periods`; the actions.
+    fn feed(machine: &mut Isolation, now: &mut u64, sample: Sample, periods: u64) -> Vec<Action> {
         let mut out = Vec::new();
         for _ in 0..periods {
             *now += PERIOD_NS;
@@ -237,7 +237,7 @@ mod tests {
 
     fn at_full() -> (Isolation, u64) {
         let (mut machine, mut now) = (Isolation::new(Config::default()), 0);
-        tell(&mut machine, &mut now, calm(), 100);
+        feed(&mut machine, &mut now, calm(), 100);
         assert_eq!(machine.snapshot(), 1.0);
         (machine, now)
     }
@@ -246,8 +246,8 @@ mod tests {
     fn the_share_starts_at_the_floor_and_grows_slowly_after_a_calm_time() {
         let (mut machine, mut now) = (Isolation::new(Config::default()), 0);
         // The first event begins the calm time, and eight periods are two seconds.
-        assert_eq!(tell(&mut machine, &mut now, calm(), 8), []);
-        let out = tell(&mut machine, &mut now, calm(), 4);
+        assert_eq!(feed(&mut machine, &mut now, calm(), 8), []);
+        let out = feed(&mut machine, &mut now, calm(), 4);
         assert_eq!(out.len(), 4);
         assert!((out[3].share - 0.15).abs() < 1e-9 && out[3].why == Reason::Calm, "{out:?}");
     }
@@ -256,12 +256,12 @@ mod tests {
     fn load_halves_the_share_at_once_and_the_calm_time_begins_anew() {
         let (mut machine, mut now) = at_full();
         let waits = Sample { waited_ns: 50_000_000, ..calm() };
-        let out = tell(&mut machine, &mut now, waits, 5);
+        let out = feed(&mut machine, &mut now, waits, 5);
         let shares: Vec<f64> = out.iter().map(|action| action.share).collect();
         assert_eq!(shares, [0.5, 0.25, 0.125, 0.1]);
         assert!(out.iter().all(|action| action.why == Reason::Processors));
-        assert_eq!(tell(&mut machine, &mut now, calm(), 7), []);
-        assert_eq!(tell(&mut machine, &mut now, calm(), 1).len(), 1);
+        assert_eq!(feed(&mut machine, &mut now, calm(), 7), []);
+        assert_eq!(feed(&mut machine, &mut now, calm(), 1).len(), 1);
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
         ];
         for (sample, why) in signs {
             let (mut machine, mut now) = at_full();
-            let out = tell(&mut machine, &mut now, sample, 1);
+            let out = feed(&mut machine, &mut now, sample, 1);
             assert_eq!(out.first().map(|action| action.why), why, "{sample:?}");
         }
     }

@@ -48,7 +48,7 @@ impl Sub<u64> for Nanos {
 
 /// A pure policy: values in, decisions out.
 pub trait Machine {
-    /// What the machine is told.
+    /// What the machine receives.
     type Event;
     /// What the machine decides. An action that takes time carries an id; its completion comes back
     /// as an event.

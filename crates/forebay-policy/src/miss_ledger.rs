@@ -52,7 +52,7 @@ impl MissLedger {
         }
     }
 
-    /// Tells of a miss of `read_bytes` on a page of `page_bytes`. `true`: fill the page now, and
+    /// Reports a miss of `read_bytes` on a page of `page_bytes`. `true`: fill the page now, and
     /// call [`MissLedger::filled`] when that has ended, well or not.
     pub fn missed(&mut self, key: u64, read_bytes: u64, page_bytes: u64) -> bool {
         let rent = read_bytes.max(LEAST_RENT_BYTES);

@@ -16,7 +16,7 @@
 //! ways for such requests; mixed, the excess of one of each kind may meet). The nanosecond is there
 //! because waits are whole ones, rounded up, and what flows in during the rounding is kept:
 //! dropped, it would be a drift again. And the bucket is work conserving: whoever asks again after
-//! the wait that `take` told is granted, if no one else was in between.
+//! the wait that `take` returned is granted, if no one else was in between.
 
 use crate::machine::Nanos;
 
@@ -222,7 +222,7 @@ mod tests {
             }
         }
 
-        /// Whoever waits as told is granted then, and was not told to wait a nanosecond too long.
+        /// Whoever waits so long is granted then, and did not have to wait a nanosecond too long.
         #[test]
         fn work_conserving(
             rate in 1u64..5_000_000_000,

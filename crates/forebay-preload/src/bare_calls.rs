@@ -246,7 +246,7 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn calls_are_told_from_constants_and_dangerous_ones_from_harmless_ones() {
+    fn calls_are_distinguished_from_constants_and_dangerous_ones_from_harmless_ones() {
         let calls = |number: &[u8], after: &[u8]| {
             has_bare_call(&[&[0x90, 0x90], number, &[0x0f, 0x05], after].concat())
         };

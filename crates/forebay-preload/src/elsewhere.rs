@@ -33,7 +33,7 @@ impl Elsewhere {
         self.mounts.iter().any(|word| word.load(Relaxed) == mount << 1)
     }
 
-    /// A file on this mount is not the PFS's; `may_hold` tells whether others of it may be, if it
+    /// A file on this mount is not the PFS's; `may_hold` says whether others of it may be, if it
     /// can.
     pub fn note(&self, mount: u64, may_hold: impl FnOnce(u64) -> Option<bool>) {
         if self.mounts.iter().any(|word| word.load(Relaxed) >> 1 == mount)

@@ -137,7 +137,7 @@ pub fn kind(fd: c_int) -> Option<Kind> {
 }
 
 /// Whether `fd` and `own` are one open file, of which no file system is asked; `None` if the kernel
-/// cannot tell.
+/// cannot say.
 pub fn is_same_open_file(fd: c_int, own: c_int) -> Option<bool> {
     // Linux 6.10.
     const F_DUPFD_QUERY: c_int = 1024 + 3;
@@ -163,7 +163,7 @@ pub fn is_same_open_file(fd: c_int, own: c_int) -> Option<bool> {
 }
 
 /// Whether the kernel has the beginning of a file in its page cache; false where the file system
-/// cannot tell without being asked for the bytes.
+/// cannot say without being asked for the bytes.
 pub fn is_cached(fd: c_int) -> bool {
     let mut byte = 0_u8;
     let part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };

@@ -1,4 +1,4 @@
-//! Loading files into the tier, with progress told to a Python function.
+//! Loading files into the tier, with progress reported to a Python function.
 
 use crate::convert::PathArg;
 use crate::error::tier_error;
@@ -66,7 +66,7 @@ impl Job<'_, '_> {
         Ok(())
     }
 
-    /// Asks how far it is, tells the caller, and lets Ctrl-C in.
+    /// Asks how far it is, reports to the caller, and lets Ctrl-C in.
     fn step(&mut self, py: Python<'_>, wait: Duration) -> PyResult<()> {
         py.check_signals()?;
         let load = &mut self.load;

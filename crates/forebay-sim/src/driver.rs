@@ -48,8 +48,8 @@ where
         Driver { who: who.into(), machine, armed: None }
     }
 
-    /// Tells the machine `event` and returns what it decides.
-    pub fn tell(&mut self, now: Nanos, event: M::Event, record: &Record<'_>) -> Vec<M::Action> {
+    /// Passes `event` to the machine and returns what it decides.
+    pub fn handle(&mut self, now: Nanos, event: M::Event, record: &Record<'_>) -> Vec<M::Action> {
         let cause = record.0.borrow_mut().event(now, &self.who, &event);
         let mut actions = Vec::new();
         self.machine.handle(now, event, &mut actions);
@@ -71,7 +71,8 @@ where
     }
 
     /// Schedules `event` for the machine's deadline unless one is under way early enough. To be
-    /// called after each `tell` and `wake`; the world answers `event` with [`Driver::wake`].
+    /// called after each [`Driver::handle`] and `wake`; the world answers `event` with
+    /// [`Driver::wake`].
     pub fn arm<E>(&mut self, queue: &mut impl Agenda<E>, event: E) {
         // A deadline at the end of the clock never comes: no time that is added up is later.
         if let Some(at) = self.machine.next_deadline().filter(|at| at.0 != u64::MAX) {
@@ -128,9 +129,9 @@ mod tests {
         let (mut driver, mut queue, mut trace) =
             (Driver::new("d", Doubler::default()), EventQueue::new(), Trace::off());
         let record = Record::new(&mut trace);
-        assert_eq!(driver.tell(Nanos(0), 9, &record), [18]);
+        assert_eq!(driver.handle(Nanos(0), 9, &record), [18]);
         driver.arm(&mut queue, ());
-        assert_eq!(driver.tell(Nanos(0), 4, &record), [8]);
+        assert_eq!(driver.handle(Nanos(0), 4, &record), [8]);
         driver.arm(&mut queue, ());
         driver.arm(&mut queue, ());
         let mut woken = Vec::new();

@@ -11,7 +11,7 @@
 //! | [`run`] | the loop, and the [`run::World`] that a scenario implements |
 //! | [`maxmin`] | weighted max-min sharing of flows over several resources (links, servers, client caps) |
 //! | [`pace`] | flows that slow each other down by interference factors |
-//! | [`driver`] | drives one policy machine and records what it was told and what it decided |
+//! | [`driver`] | drives one policy machine and records what it received and what it decided |
 //! | [`trace`] | the record of a run: JSON lines with a schema version |
 //! | [`arrivals`] | when the next phase of a job begins |
 //! | [`colocate::knowledge`] | what planners know of the phases of HPC jobs |

@@ -483,7 +483,7 @@ proptest! {
     // Fewer, since each writes a trace of thousands of lines and reads it twice.
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// The bytes of a trace depend on nothing but the scenario, and machines that are told what was
+    /// The bytes of a trace depend on nothing but the scenario, and machines that receive what was
     /// recorded decide the same.
     #[test]
     fn traces_are_identical_and_replay(setup in scenarios()) {

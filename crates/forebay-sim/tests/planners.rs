@@ -135,8 +135,8 @@ fn late_and_beside(outcome: &Outcome) -> Vec<(bool, bool)> {
 /// late by that alone; but a phase that anything was fetched beside is in time, since the planner
 /// knows when it cannot afford it.
 ///
-/// Seed 10 is a job that fetched a later wave when its next plan began with a pause: nobody told
-/// the fetch under way to stop.
+/// Seed 10 is a job that fetched a later wave when its next plan began with a pause: nothing made
+/// the fetch under way stop.
 #[test]
 fn no_phase_is_late_beside_a_prefetch_among_several_jobs() {
     let (mut all_beside, mut late_anyway) = (0, 0);

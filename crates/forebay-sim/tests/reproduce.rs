@@ -45,7 +45,7 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// Report and documents have the same sentences on all numbers.
-fn documents_tell_the_same(counts: &Counts, report: &str) {
+fn documents_say_the_same(counts: &Counts, report: &str) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let document = |name: &str| fs::read_to_string(root.join(name)).expect("a document");
     let sentences = [counts.printed.headline(), counts.printed.rest(), counts.sentence()];
@@ -128,7 +128,7 @@ fn all_is_as_it_should_be_but_for_what_is_known() {
     }
     judged_values_are_those_accepted(&records);
     printed_results_count_once(&records, &counts);
-    documents_tell_the_same(&counts, &String::from_utf8_lossy(&first["report.md"]));
+    documents_say_the_same(&counts, &String::from_utf8_lossy(&first["report.md"]));
     // Figures that the report shows are there.
     let markdown = String::from_utf8(first["report.md"].clone()).expect("text");
     for part in markdown.split("](").skip(1) {

@@ -134,7 +134,7 @@ impl Budget {
     }
 
     /// Changes the capacity for a while, unless the operator has set another one than `most_bytes`
-    /// meanwhile; tells whether.
+    /// meanwhile; returns whether.
     pub fn give_way(&self, most_bytes: u64, bytes: u64) -> bool {
         let mut limits = self.limits();
         let is_current = limits.most_bytes == most_bytes;

@@ -95,7 +95,7 @@ impl CopyFile {
         Word::unpack(self.record.word(page).load(Ordering::Acquire))
     }
 
-    /// Replaces the word of `page` if it is still `from`; tells whether it was.
+    /// Replaces the word of `page` if it is still `from`; returns whether it was.
     pub fn change(&self, page: u32, from: Word, to: Word) -> bool {
         let (from, to) = (from.pack(), to.pack());
         self.record.word(page).compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
@@ -203,7 +203,7 @@ impl CopyFile {
         read_exact_at(self.file.as_fd(), buffer, u64::from(page) * self.geometry.page_bytes)
     }
 
-    /// Stores bytes of the file at `offset` without telling readers.
+    /// Stores bytes of the file at `offset` without a notice to readers.
     ///
     /// # Errors
     /// `ENOSPC`: the tmpfs is full.
@@ -275,7 +275,7 @@ impl CopyFile {
         self.record.flags().load(Ordering::Relaxed)
     }
 
-    /// The user who has pinned the file, if it is pinned; 0 in copies that tell nothing of it.
+    /// The user who has pinned the file, if it is pinned; 0 in copies that say nothing of it.
     pub fn pinned_by(&self) -> u32 {
         self.record.pinned_by().load(Ordering::Relaxed)
     }

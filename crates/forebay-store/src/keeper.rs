@@ -4,7 +4,7 @@
 //! as some process is in there. If that were the agent, killing the agent would cool the cache, and
 //! the agent would see the users of the node through its own mapping. So a second process is in
 //! there instead: it mounts, listens on `keeper.sock` in the state directory, and hands a
-//! descriptor of the mount's root to its own user. It ends when told, or with its directory.
+//! descriptor of the mount's root to its own user. It ends when asked to, or with its directory.
 
 use crate::mounting::{TierOptions, huge_setting, mount_or_resize};
 use forebay_wire::Channel;
@@ -119,7 +119,7 @@ fn start(options: &TierOptions) -> io::Result<Channel> {
     Err(io::Error::new(io::ErrorKind::TimedOut, "keeper did not start in time"))
 }
 
-/// Runs as the keeper of `state_dir` until told to quit. Must be called before the process has a
+/// Runs as the keeper of `state_dir` until asked to quit. Must be called before the process has a
 /// second thread.
 ///
 /// # Errors

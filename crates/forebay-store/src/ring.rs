@@ -86,7 +86,7 @@ impl RingWriter {
         self.map.word(LIMITED_AT).load(Ordering::Relaxed) != 0
     }
 
-    /// Tells that the page with `key` is in use.
+    /// Reports that the page with `key` is in use.
     pub fn touch(&self, key: u64) {
         let slot = self.map.word(0).fetch_add(1, Ordering::Relaxed) % RING_SLOTS;
         self.map.word(HEAD_BYTES + slot as usize * 8).store(key, Ordering::Relaxed);

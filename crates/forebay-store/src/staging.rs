@@ -40,7 +40,7 @@ impl Staging {
     /// Maps a buffer received from the agent.
     ///
     /// # Errors
-    /// It is not as large as told, or `mmap` failed.
+    /// It is not as large as expected, or `mmap` failed.
     pub fn over(file: OwnedFd, slots: u32, page_bytes: u64) -> io::Result<Self> {
         let size = rustix::fs::fstat(&file)?.st_size as u64;
         if slots == 0 || u64::from(slots) * 4 > HEAD_BYTES || size != Self::bytes(slots, page_bytes) {

@@ -96,7 +96,7 @@ impl Trace {
         self.out.is_some()
     }
 
-    /// Records that machine `who` is told `event`; returns the line's number, the `cause` of what
+    /// Records that machine `who` receives `event`; returns the line's number, the `cause` of what
     /// it then decides.
     pub fn event(&mut self, now: Nanos, who: &str, event: &impl Serialize) -> u64 {
         self.line(now, who, What::Event { event })

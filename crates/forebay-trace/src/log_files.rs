@@ -204,7 +204,7 @@ impl Drop for Recorder {
         if let Some(log) = &self.log {
             let until = Instant::now() + LAST_WRITES;
             for ended in &log.ended {
-                // A thread's end is told by the end of its channel.
+                // The end of its channel shows a thread's end.
                 let _ = ended.recv_timeout(until.saturating_duration_since(Instant::now()));
             }
         }
@@ -247,7 +247,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// Also returns what tells of the end of its thread. Without `file`, the thread creates it.
+    /// Also returns what reports the end of its thread. Without `file`, the thread creates it.
     fn start(
         dir: PathBuf,
         prefix: &'static str,

@@ -347,7 +347,7 @@ impl Channel {
         Ok(received)
     }
 
-    /// Looks for a packet for a moment without going to sleep; tells whether there is one.
+    /// Looks for a packet for a moment without going to sleep; returns whether there is one.
     pub fn spin_readable(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_ends_at_the_deadline_and_a_closed_peer_is_told_apart() {
+    fn silence_ends_at_the_deadline_and_a_closed_peer_is_distinguished() {
         let (a, b) = pair();
         let soon = Instant::now() + Duration::from_millis(20);
         assert_eq!(b.recv::<String>(Some(soon)).unwrap_err().kind(), io::ErrorKind::TimedOut);
@@ -474,7 +474,7 @@ mod tests {
             socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         listen(&listener, 1).unwrap();
-        let (tell, reported) = std::sync::mpsc::channel();
+        let (sender, reported) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let mut waiting = Vec::new();
             let full = loop {
@@ -483,7 +483,7 @@ mod tests {
                     Err(e) => break e.kind(),
                 }
             };
-            tell.send((waiting.len(), full)).unwrap();
+            sender.send((waiting.len(), full)).unwrap();
         });
         // Long enough for any machine.
         let (waiting, full) = reported.recv_timeout(Duration::from_secs(60)).expect("connecting ends");

@@ -1,10 +1,10 @@
 //! The messages between agents and their coordinator, and the requests of programs to the cluster.
 //!
 //! An agent keeps one connection to the coordinator: [`ToCoordinator`] one way, [`ToAgent`] the
-//! other, as frames ([`crate::frame`]). Neither side waits for answers: everything is told when it
-//! changes and told again when a connection is made anew, so that a coordinator which has forgotten
-//! everything knows it again after a heartbeat. Heartbeats alone are answered ([`ToAgent::Heard`]):
-//! by that an agent knows that the coordinator is still there.
+//! other, as frames ([`crate::frame`]). Neither side waits for answers: everything is reported when
+//! it changes and reported again when a connection is made anew, so that a coordinator which has
+//! forgotten everything knows it again after a heartbeat. Heartbeats alone are answered
+//! ([`ToAgent::Heard`]): by that an agent knows that the coordinator is still there.
 
 use crate::counted::{block_bytes, sequence};
 use crate::hpc::{HpcPhase, HpcUpdate, PlanLog, StepStatus};
@@ -122,8 +122,8 @@ pub struct Split {
 pub struct FileLayout {
     /// Bytes of one stripe; 0 if it is not known where the file lies.
     pub stripe_bytes: u64,
-    /// The server of each stripe, by its number among those told with it; after the last it begins
-    /// again with the first.
+    /// The server of each stripe, by its number among those reported with it; after the last it
+    /// begins again with the first.
     #[serde(deserialize_with = "sequence")]
     pub servers: Vec<u32>,
 }
@@ -138,13 +138,13 @@ pub enum JobUpdate {
         /// Its planner; empty for the coordinator's default.
         planner: String,
     },
-    /// Its slots (tasks at a time) by host, all of them; told again when executors come or go.
+    /// Its slots (tasks at a time) by host, all of them; reported again when executors come or go.
     Slots(#[serde(deserialize_with = "sequence")] Vec<(String, u32)>),
     /// Files that its splits name. They are numbered from 0 in the order in which they are
     /// reported, over the whole life of the job.
     Files(#[serde(deserialize_with = "sequence")] Vec<FileRef>),
-    /// Splits of a stage, in the order of its tasks, following those told before; a stage may take
-    /// several of these.
+    /// Splits of a stage, in the order of its tasks, following those reported before; a stage may
+    /// take several of these.
     Splits {
         /// The stage.
         stage: u32,
@@ -184,8 +184,8 @@ pub enum JobUpdate {
     },
     /// The job has ended. Said by the agent if the job's connection ends before.
     End,
-    /// Where as many of the files told last lie, in their order. Said by the agent, which asks the
-    /// PFS.
+    /// Where as many of the files reported last lie, in their order. Said by the agent, which asks
+    /// the PFS.
     Layouts {
         /// Names of servers.
         #[serde(deserialize_with = "sequence")]
@@ -196,8 +196,8 @@ pub enum JobUpdate {
     },
     /// Its tasks ask before they read ([`crate::Request::TaskAsks`]).
     TasksAsk,
-    /// The partitions of a stage's tasks, in their order, if they are not 0, 1, 2 ... Told before
-    /// the stage is ready.
+    /// The partitions of a stage's tasks, in their order, if they are not 0, 1, 2 ... Reported
+    /// before the stage is ready.
     Partitions {
         /// The stage.
         stage: u32,

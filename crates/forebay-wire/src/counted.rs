@@ -17,7 +17,7 @@ thread_local! {
 /// What [`sequence`] says when the allowance is spent.
 pub const TOO_LARGE: &str = "it takes too much memory when decoded";
 
-/// Runs `decode`, whose sequences may take `bytes` in all. The second value tells whether they
+/// Runs `decode`, whose sequences may take `bytes` in all. The second value says whether they
 /// would have taken more.
 pub fn within<T>(bytes: u64, decode: impl FnOnce() -> T) -> (T, bool) {
     LEFT_BYTES.set(Some(bytes));
@@ -92,13 +92,13 @@ mod tests {
     #[test]
     fn what_would_take_more_than_its_allowance_is_refused_before_it_is_built() {
         let splits = JobUpdate::Splits { stage: 1, splits: vec![Split::default(); 1000] };
-        let packet = postcard::to_stdvec(&Request::JobTell(vec![splits.clone()])).unwrap();
+        let packet = postcard::to_stdvec(&Request::JobUpdates(vec![splits.clone()])).unwrap();
         assert!(packet.len() < 2100);
         let decode = || postcard::from_bytes::<Request>(&packet);
         let (refused, too_large) = within(40_000, decode);
         assert!(refused.is_err() && too_large);
         let (decoded, too_large) = within(49_000, decode);
-        assert!(decoded.unwrap() == Request::JobTell(vec![splits]) && !too_large);
+        assert!(decoded.unwrap() == Request::JobUpdates(vec![splits]) && !too_large);
         assert!(decode().is_ok(), "no allowance, no bound");
     }
 }

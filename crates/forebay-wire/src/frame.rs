@@ -1,7 +1,7 @@
 //! Messages over a byte stream: three bytes of length (little endian), a mark, then the message as
 //! postcard.
 //!
-//! The mark tells with the first four bytes that the other end speaks something else, before
+//! The mark shows with the first four bytes that the other end speaks something else, before
 //! anything is waited for that will not come: TLS where plain was expected, or a protocol that has
 //! nothing to do here.
 //!
@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
 
-/// Longest frame. A view of a thousand nodes takes about 100 KiB; splits and orders are told in
+/// Longest frame. A view of a thousand nodes takes about 100 KiB; splits and orders are reported in
 /// pieces well below it.
 pub const MAX_FRAME_BYTES: usize = 8 << 20;
 

@@ -1,4 +1,4 @@
-//! HPC jobs and their I/O phases: what programs declare, what agents tell each other and the
+//! HPC jobs and their I/O phases: what programs declare, what agents report to each other and the
 //! coordinator, and the log of what was planned around them.
 
 use crate::counted::sequence;

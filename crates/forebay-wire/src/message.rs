@@ -132,8 +132,8 @@ pub enum Request {
         /// Pages.
         pages: u32,
     },
-    /// Keep the whole file until told otherwise (`true`), or not any more. With the file. →
-    /// [`Reply::Done`]
+    /// Keep the whole file until a request says otherwise (`true`), or not any more. With the file.
+    /// → [`Reply::Done`]
     PinFile(bool),
     /// Release the file's pages. With the file. → [`Reply::Evicted`]
     EvictFile,
@@ -240,12 +240,12 @@ pub enum Request {
     },
     /// End the agent. Operator only. → [`Reply::Done`]
     Shutdown,
-    /// The members of the cluster, from which anybody can tell where an extent is kept. →
+    /// The members of the cluster, from which anybody can compute where an extent is kept. →
     /// [`Reply::Members`]
     Members,
-    /// What this connection's analytics job (waves of tasks) has to tell; the job ends with the
+    /// What this connection's analytics job (waves of tasks) has to report; the job ends with the
     /// connection. → [`Reply::Done`] or [`Reply::Refused`]
-    JobTell(#[serde(deserialize_with = "crate::counted::sequence")] Vec<JobUpdate>),
+    JobUpdates(#[serde(deserialize_with = "crate::counted::sequence")] Vec<JobUpdate>),
     /// A task of an analytics job has its slot and asks whether it may read: under planners that
     /// delay a prefetch for an I/O phase it waits for its input. → [`Reply::Done`], or
     /// [`Reply::Waits`] after a second; it asks again then.
@@ -1052,7 +1052,7 @@ pub struct MemoryPlace {
     pub used_bytes: u64,
     /// Why the use cannot be read now, and the numbers are those of before; empty: it can be read.
     pub problem: String,
-    /// What the memory consists of, in bytes, as far as the kernel tells it apart.
+    /// What the memory consists of, in bytes, as far as the kernel distinguishes it.
     pub parts: Vec<(String, u64)>,
 }
 

@@ -36,7 +36,7 @@ struct Row {
 /// Makes sure that the process that connected `socket` to this one belongs to this user or root.
 ///
 /// # Errors
-/// `PermissionDenied`: it is not, or it cannot be told. Those of the socket.
+/// `PermissionDenied`: it is not, or it cannot be determined. Those of the socket.
 pub fn check_connector(socket: &TcpStream) -> io::Result<()> {
     let (here, there) = ends(socket)?;
     for _ in 0..LOOKS {
@@ -50,7 +50,7 @@ pub fn check_connector(socket: &TcpStream) -> io::Result<()> {
 }
 
 /// The user who has connected `socket` from this machine; `None` if it comes from another one, or
-/// if the kernel does not tell.
+/// if the kernel does not report it.
 pub fn connector(socket: &TcpStream) -> Option<u32> {
     let (here, there) = ends(socket).ok().filter(|(_, there)| there.ip().to_canonical().is_loopback())?;
     other_end(here, there).ok()?.filter(|row| row.inode != 0).map(|row| row.uid)
@@ -77,7 +77,7 @@ pub fn check_listener(socket: &TcpStream) -> io::Result<()> {
 }
 
 /// Whose a connection is: its own user's, or while it waits in a queue, that of whoever was seen to
-/// listen before. Empty: it cannot be told.
+/// listen before. Empty: it cannot be determined.
 fn owners(row: &Row, listeners: &[Row]) -> Vec<u32> {
     match row.inode {
         0 => listeners.iter().map(|listener| listener.uid).collect(),

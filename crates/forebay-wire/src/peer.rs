@@ -99,7 +99,7 @@ pub enum PeerRequest {
     },
     /// The I/O phases of HPC jobs on the asking node, all of them. → [`PeerReply::Heard`]
     Phases {
-        /// They count for so long, or until they are told again.
+        /// They count for so long, or until they are reported again.
         lease_ms: u32,
         /// The phases.
         phases: Vec<HpcPhase>,
@@ -432,7 +432,7 @@ pub enum PeerReply {
     },
 }
 
-/// A deadline as it is told to the owner, `left` before it passes at the asker: rounded up, so that
+/// A deadline as it is sent to the owner, `left` before it passes at the asker: rounded up, so that
 /// the owner, who counts from a later moment, is never done with a page before the asker is.
 pub fn deadline_ms(left: Duration) -> u32 {
     left.as_nanos().div_ceil(1_000_000).min(u128::from(u32::MAX)) as u32

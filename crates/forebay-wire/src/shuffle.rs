@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_their_shuffle() {
+    fn names_contain_their_shuffle() {
         assert_eq!(shuffle_of(&output_name(7, 1 << 40)), Some(7));
         assert_eq!(shuffle_of(b"image of 7"), None);
     }

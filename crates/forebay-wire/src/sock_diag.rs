@@ -46,7 +46,7 @@ pub struct Socket {
 }
 
 /// The socket of this network namespace that is bound to `local` and connected to `remote`. If
-/// there is none, the kernel may answer with one that listens on `local`; the state tells.
+/// there is none, the kernel may answer with one that listens on `local`; the state shows it.
 ///
 /// # Errors
 /// The kernel has no socket diagnostics, or they are not permitted here.

@@ -2,7 +2,7 @@
 //!
 //! Two things are between it and the socket. Bytes that arrived but are no whole record yet, or
 //! were not asked for yet, are held here; and so are records that the socket does not take yet.
-//! What a poller has to do about it is told at [`crate::link::Stream`]. Records of 16 KiB are read
+//! What a poller has to do about it stands at [`crate::link::Stream`]. Records of 16 KiB are read
 //! and written many at a time: the system call, not the cipher, would be what costs otherwise.
 
 use crate::tls::in_words;
@@ -174,7 +174,7 @@ impl TlsStream {
             return Err(ErrorKind::UnexpectedEof.into());
         }
         if let Err(e) = self.session.process_new_packets() {
-            // The other end is told why, if its socket takes it.
+            // The other end gets the reason, if its socket takes it.
             let _ = self.session.write_tls(&mut &self.socket);
             return Err(in_words(&e));
         }
@@ -256,7 +256,8 @@ impl Write for TlsStream {
 }
 
 impl Drop for TlsStream {
-    /// Says good-bye, so that the other end can tell an end from a cut; it does not wait for it.
+    /// Says good-bye, so that the other end can distinguish an end from a cut; it does not wait for
+    /// it.
     fn drop(&mut self) {
         if !self.session.is_handshaking() && self.socket.set_nonblocking(true).is_ok() {
             self.session.send_close_notify();

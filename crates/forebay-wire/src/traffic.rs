@@ -132,7 +132,7 @@ pub fn most_active(mut jobs: Vec<JobTraffic>, rows: usize) -> Vec<JobTraffic> {
     jobs
 }
 
-/// A rate limit as agents and coordinators tell it, and as people see it.
+/// A rate limit as agents and coordinators report it, and as people see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
     /// Name of the jobs.

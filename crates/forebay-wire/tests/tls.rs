@@ -1,4 +1,4 @@
-//! Who gets in over TLS and who does not, and what both ends are told.
+//! Who gets in over TLS and who does not, and what both ends report.
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
@@ -123,7 +123,7 @@ fn members_meet_and_know_each_other_by_name() {
     frame::send(&mut accepted, &"and back").unwrap();
     assert_eq!(frame::receive::<String>(&mut connected).unwrap(), "and back");
     drop(connected);
-    // An orderly end is told from a cut.
+    // An orderly end is distinguished from a cut.
     assert_eq!(accepted.read(&mut [0]).unwrap(), 0);
 }
 
@@ -284,7 +284,7 @@ fn garbage_and_plain_speakers_are_refused_in_words() {
 }
 
 #[test]
-fn plain_on_one_end_and_tls_on_the_other_is_told_to_both() {
+fn plain_on_one_end_and_tls_on_the_other_is_reported_to_both() {
     let (_at, tls, _) = pair();
     // The one who connects is plain.
     let listener = tls.listen("127.0.0.1:0").unwrap();

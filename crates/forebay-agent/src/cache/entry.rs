@@ -89,8 +89,8 @@ pub struct Entry {
     sealed: AtomicBool,
     /// Bytes reserved for the copy beside its pages.
     pub metadata_bytes: u64,
-    /// After so many bytes the file goes on on another server; 0 if the PFS does not tell, or has
-    /// but one. Asked once.
+    /// After so many bytes the file goes on on another server; 0 if the PFS does not report it, or
+    /// has but one. Asked once.
     stripe_bytes: OnceLock<u64>,
     /// What of the file is on storage servers of this host, if anything is.
     own_stripes: OnceLock<layout::Layout>,
@@ -206,7 +206,7 @@ impl Entry {
         page_key(self.copy(), page)
     }
 
-    /// The copy's file, opened by `open` if it is not open; the flag tells whether it was.
+    /// The copy's file, opened by `open` if it is not open; the flag says whether it was.
     pub fn file(&self, open: impl FnOnce(u64) -> io::Result<CopyFile>) -> io::Result<(Arc<CopyFile>, bool)> {
         let mut inner = lock(&self.inner);
         if let Some(file) = &inner.file {
@@ -258,7 +258,7 @@ impl Entry {
         }
     }
 
-    /// Marks the entry removed if nothing is under way; tells whether it is.
+    /// Marks the entry removed if nothing is under way; returns whether it is.
     pub fn try_remove(&self) -> bool {
         let mut inner = lock(&self.inner);
         if inner.page_fetches.is_empty() {

@@ -178,7 +178,7 @@ impl Cache {
             pages: Mutex::new(budget.reserve_existing(Class::Pages, 0)),
             settling: Mutex::new(()),
             metadata: Mutex::new(budget.reserve_existing(Class::Metadata, 0)),
-            // A tmpfs that is full does not tell; then trimming is only needless.
+            // A tmpfs that is full does not report it; then trimming is only needless.
             needs_trim: !tier.holds_pages_of(SMALL_PAGE_BYTES).unwrap_or(false),
             tier,
             budget,
@@ -228,7 +228,7 @@ impl Cache {
         }
     }
 
-    /// The entry of the version that `facts` tell, if it is cached. A different version of the same
+    /// The entry of the version that `facts` show, if it is cached. A different version of the same
     /// file that is cached is superseded from now on.
     pub fn find(&self, mount: usize, facts: &FileFacts) -> Option<Arc<Entry>> {
         let mut index = self.index();
@@ -263,7 +263,7 @@ impl Cache {
         self.next_copy.fetch_max(copy + 1, Ordering::Relaxed);
     }
 
-    /// The entry for the version that `facts` tell, made if need be.
+    /// The entry for the version that `facts` show, made if need be.
     ///
     /// # Errors
     /// See [`NoCopy`].
@@ -431,7 +431,7 @@ impl Cache {
         self.index().policy.unplan(requests);
     }
 
-    /// Pages were used, as clients tell.
+    /// Pages were used, as clients report.
     pub fn touch(&self, keys: &[u64]) {
         let mut index = self.index();
         for key in keys {
@@ -506,7 +506,7 @@ impl Cache {
         }
     }
 
-    /// Waits for readers of a page's old content to be told: a withdrawn page that is asked for
+    /// Waits until readers of a page's old content know: a withdrawn page that is asked for
     /// again has to be punched first. Bounded; returns whether the page is free.
     pub fn wait_absent(&self, file: &CopyFile, page: u32) -> bool {
         for _ in 0..2000 {

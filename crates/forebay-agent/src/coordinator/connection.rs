@@ -2,9 +2,9 @@
 //! takes views and requests, and comes back when the connection is lost.
 //!
 //! Nothing here waits for an answer, and nothing else in the agent waits for this thread: what
-//! others have to say is put into the outbox while there is a connection and told anew when there
-//! is one again. The coordinator may be in this process ([`CoordinatorAddress::Local`]); the words
-//! are the same.
+//! others have to say is put into the outbox while there is a connection and reported anew when
+//! there is one again. The coordinator may be in this process ([`CoordinatorAddress::Local`]); the
+//! words are the same.
 //!
 //! A coordinator that hangs, or a network that swallows everything, leaves the connection as it is.
 //! So heartbeats are answered, and when nothing at all has come for several of them the connection
@@ -79,8 +79,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Time for the last words at the end.
 const FAREWELL_TIME: Duration = Duration::from_millis(500);
 
-/// What others have said stays in the outbox while this much waits to be sent, so that a book of
-/// jobs longer than the connection's bound can be told.
+/// What others have said stays in the outbox while this much waits to be sent, so that a list
+/// of jobs longer than the connection's bound can be reported.
 const SEND_AHEAD_BYTES: usize = 4 << 20;
 
 /// So many reasons why it cannot join are logged before it has joined again.
@@ -98,7 +98,7 @@ pub struct Node {
     pub control: Arc<Control>,
     /// What it has fetched.
     pub counters: Arc<Counters>,
-    /// The members, as the coordinator tells them.
+    /// The members, as the coordinator reports them.
     pub cluster: Arc<Cluster>,
     /// What the coordinator has ordered.
     pub requests: Arc<Requests>,
@@ -264,8 +264,8 @@ fn meet(
     node.traffic.set_shares(Vec::new());
     // It does not know them; what is still wanted is ordered anew.
     node.requests.drop_all();
-    node.phases.tell_again(|hpc| {
-        node.jobs.tell_again(|mut reported| {
+    node.phases.repeat(|hpc| {
+        node.jobs.repeat(|mut reported| {
             reported.extend(hpc);
             reported.push(ToCoordinator::Limits(node.traffic.known()));
             node.claims.report_again(|dirty| {
@@ -438,7 +438,7 @@ impl Meeting {
 }
 
 impl Node {
-    /// This node as others are told.
+    /// This node as others see it.
     fn describe(&self) -> NodeInfo {
         let cluster = &self.config;
         NodeInfo {

@@ -122,7 +122,7 @@ pub fn job_of(task: &Task) -> JobName {
     task.pfs.account().map(|account| account.name.clone()).unwrap_or_default()
 }
 
-/// As the owner is told.
+/// As the owner gets it.
 fn remaining_ms(deadline: Instant) -> u32 {
     deadline_ms(deadline.saturating_duration_since(Instant::now()))
 }
@@ -174,12 +174,12 @@ impl Link {
         self.stream.socket().try_clone()
     }
 
-    /// Tells the I/O phases of this node, which count for `lease_ms`; what the peer has read from
+    /// Reports the I/O phases of this node, which count for `lease_ms`; what the peer has read from
     /// the PFS since its start, in bytes, and how many milliseconds ago the last.
     ///
     /// # Errors
     /// The connection broke, or the peer did not answer by the deadline.
-    pub fn tell_phases(
+    pub fn report_phases(
         &mut self,
         lease_ms: u32,
         phases: Vec<HpcPhase>,
@@ -200,7 +200,7 @@ impl Link {
     /// there.
     ///
     /// # Errors
-    /// As [`Link::tell_phases`].
+    /// As [`Link::report_phases`].
     pub fn dirty(
         &mut self,
         file: &DirtyFile,
@@ -223,7 +223,7 @@ impl Link {
     /// Takes the `size` bytes of a content into `file`; each part comes within `patience`.
     ///
     /// # Errors
-    /// As [`Link::tell_phases`]; the tier failed.
+    /// As [`Link::report_phases`]; the tier failed.
     pub fn content(&mut self, file: &OwnedFd, size: u64, patience: Duration) -> io::Result<()> {
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut done = 0;
@@ -243,7 +243,7 @@ impl Link {
     /// while it is not.
     ///
     /// # Errors
-    /// As [`Link::tell_phases`]; the PFS does not take it.
+    /// As [`Link::report_phases`]; the PFS does not take it.
     pub fn call_in(
         &mut self,
         file: &DirtyFile,
@@ -277,7 +277,7 @@ impl Link {
     /// came of it.
     ///
     /// # Errors
-    /// As [`Link::tell_phases`].
+    /// As [`Link::report_phases`].
     pub fn guest(&mut self, opening: GuestOpening, deadline: Instant) -> io::Result<(u64, Welcomed)> {
         self.send(&PeerRequest::Guest(Box::new(opening)), deadline)?;
         match self.receive(deadline)? {
@@ -290,7 +290,7 @@ impl Link {
     /// comes there. Each part goes within `patience`.
     ///
     /// # Errors
-    /// As [`Link::tell_phases`].
+    /// As [`Link::report_phases`].
     pub fn call_as_guest(
         &mut self,
         call: GuestCall,
@@ -316,7 +316,7 @@ impl Link {
     /// [`Link::content`].
     ///
     /// # Errors
-    /// As [`Link::tell_phases`]; `NotFound`: one of them is not there.
+    /// As [`Link::report_phases`]; `NotFound`: one of them is not there.
     pub fn blocks(
         &mut self,
         token: &str,
@@ -341,7 +341,7 @@ impl Link {
     /// goes within `patience`. The inner error is why the peer does not want it.
     ///
     /// # Errors
-    /// As [`Link::tell_phases`]. `UnexpectedEof`: the content has become shorter meanwhile.
+    /// As [`Link::report_phases`]. `UnexpectedEof`: the content has become shorter meanwhile.
     pub fn keep(
         &mut self,
         kept: KeptFile,
@@ -363,7 +363,7 @@ impl Link {
     /// [`Link::keep`] does for dirty files.
     ///
     /// # Errors
-    /// As [`Link::tell_phases`].
+    /// As [`Link::report_phases`].
     pub fn keep_output(
         &mut self,
         (app, uid): (&App, u32),
@@ -417,7 +417,7 @@ impl Link {
     /// Whether an application lives whose home the peer is, and which of `shuffles` it has removed.
     ///
     /// # Errors
-    /// As [`Link::tell_phases`].
+    /// As [`Link::report_phases`].
     pub fn shuffles(
         &mut self,
         app: &App,
@@ -438,7 +438,7 @@ impl Link {
     /// The peer need not keep the second copy of a file any more.
     ///
     /// # Errors
-    /// As [`Link::tell_phases`].
+    /// As [`Link::report_phases`].
     pub fn release(&mut self, file: &DirtyFile, generation: u64, deadline: Instant) -> io::Result<()> {
         self.send(&PeerRequest::Release { file: file.clone(), generation }, deadline)?;
         self.receive(deadline).map(|_| ())
@@ -447,7 +447,7 @@ impl Link {
     /// A pass begins over a file whose copy the peer keeps, or has `left` this on the PFS.
     ///
     /// # Errors
-    /// As [`Link::tell_phases`].
+    /// As [`Link::report_phases`].
     pub fn note_pass(
         &mut self,
         file: &DirtyFile,
@@ -462,7 +462,7 @@ impl Link {
     /// Whether the copy that this node keeps of a dirty file of the peer still counts.
     ///
     /// # Errors
-    /// As [`Link::tell_phases`].
+    /// As [`Link::report_phases`].
     pub fn ask_custody(
         &mut self,
         file: &DirtyFile,

@@ -228,8 +228,8 @@ impl Peers {
         })
     }
 
-    /// Asks a node whether it still has pages that a load has placed with it; the load is told in
-    /// any case.
+    /// Asks a node whether it still has pages that a load has placed with it; the load is notified
+    /// in any case.
     pub fn check(self: &Arc<Self>, node: &str, check: Check) {
         if let Err(job) = self.push_job(node, Urgency::Load, Job::Check(check)) {
             self.turn_away(job);
@@ -461,7 +461,7 @@ impl Peer {
     }
 
     /// Asks whether pages are where they were placed. A peer that cannot be asked has none as far
-    /// as anybody can tell.
+    /// as anybody can see.
     fn check(self: &Arc<Self>, peers: &Arc<Peers>, number: usize, link: &mut Option<Link>, check: Check) {
         let Check { of: load, pages } = check;
         let Some(node) = self.node(peers) else { return load.checked(&pages) };

@@ -487,7 +487,7 @@ impl Pfs {
 }
 
 /// What a page of `page_bytes` takes, if `read_bytes` took so long; `None` if they are too few to
-/// tell.
+/// say.
 fn page_time_of(page_bytes: u64, read_bytes: u64, took: Duration) -> Option<Duration> {
     (read_bytes * 2 >= page_bytes).then(|| took.mul_f64(page_bytes as f64 / read_bytes as f64))
 }
@@ -514,7 +514,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_run_tells_what_a_page_takes() {
+    fn a_long_run_shows_what_a_page_takes() {
         let time_of = |read_bytes| page_time_of(2 << 20, read_bytes, Duration::from_millis(300));
         assert_eq!([0, (1 << 20) - 1].map(time_of), [None; 2]);
         assert_eq!([1 << 20, 2 << 20].map(time_of), [600, 300].map(|ms| Some(Duration::from_millis(ms))));

@@ -1,10 +1,10 @@
-//! Analytics jobs of local programs: what they have told, kept so that it can be told again.
+//! Analytics jobs of local programs: what they have reported, kept so that it can be repeated.
 //!
 //! The coordinator remembers nothing over its death, so each agent keeps the jobs of its own
-//! clients, as long as their connections live, and tells them from the beginning whenever it has
-//! joined (again). What is told twice changes nothing there. Kept is only what a coordinator that
-//! has just come needs: of stages that have ended nothing, of slots the last. The state is bounded
-//! in jobs and bytes, and what it takes is counted in the agent's budget.
+//! clients, as long as their connections live, and reports them from the beginning whenever it has
+//! joined (again). What is reported twice changes nothing there. Kept is only what a coordinator
+//! that has just come needs: of stages that have ended nothing, of slots the last. The state is
+//! bounded in jobs and bytes, and what it takes is counted in the agent's budget.
 
 use crate::lock::lock;
 use crate::user_limits::{JOBS_MAX, Share};
@@ -14,15 +14,15 @@ use forebay_wire::{JobUpdate, Refusal};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// What one job may tell, as it is in memory: a hundred thousand files of a hundred bytes, and as
+/// What one job may report, as it is in memory: a hundred thousand files of a hundred bytes, and as
 /// many splits.
 const JOB_BYTES_MAX: u64 = 64 << 20;
 
 /// Longest name of a job and of a planner: a list of all jobs must fit a message.
 const NAME_BYTES_MAX: usize = 1 << 10;
 
-/// Bytes of layouts that are kept of one job. Further ones are told once; a coordinator that comes
-/// later knows less.
+/// Bytes of layouts that are kept of one job. Further ones are reported once; a coordinator that
+/// comes later knows less.
 const LAYOUT_BYTES_MAX: u64 = 32 << 20;
 
 /// A kept update may also be in a message that repeats it to a new coordinator, and in a
@@ -163,7 +163,7 @@ impl JobState {
     ///
     /// # Errors
     /// Too many jobs, too much reported, or not begun by [`JobUpdate::Begin`].
-    pub fn may_tell(
+    pub fn may_report(
         &self,
         job: u64,
         updates: &[JobUpdate],
@@ -216,8 +216,8 @@ impl JobState {
     /// layouts are what there is no room for, it goes without them.
     ///
     /// # Errors
-    /// As [`JobState::may_tell`].
-    pub fn tell(
+    /// As [`JobState::may_report`].
+    pub fn report(
         &self,
         job: u64,
         mut report: Report,
@@ -261,7 +261,7 @@ impl JobState {
 
     /// Repeats all of it from the beginning by `say`, as messages to a coordinator that knows
     /// nothing. Later reports follow these messages.
-    pub fn tell_again(&self, say: impl FnOnce(Vec<ToCoordinator>)) {
+    pub fn repeat(&self, say: impl FnOnce(Vec<ToCoordinator>)) {
         let jobs = lock(&self.jobs);
         let mut messages = Vec::new();
         for (&job, kept) in &*jobs {
@@ -343,14 +343,14 @@ mod tests {
     }
 
     /// Job `job` reports; the message is sent at once.
-    fn tell(state: &JobState, job: u64, updates: &[JobUpdate], room: Reservation) -> Result<(), Refusal> {
+    fn report(state: &JobState, job: u64, updates: &[JobUpdate], room: Reservation) -> Result<(), Refusal> {
         let report = Report { updates: updates.to_vec(), size: Size::of(updates), room, place: None };
-        state.tell(job, report, FREE, |_, unsent| drop(unsent))
+        state.report(job, report, FREE, |_, unsent| drop(unsent))
     }
 
     fn again(state: &JobState) -> Vec<ToCoordinator> {
         let mut all = Vec::new();
-        state.tell_again(|messages| all = messages);
+        state.repeat(|messages| all = messages);
         all
     }
 
@@ -369,11 +369,12 @@ mod tests {
         let budget = Budget::new(1 << 20);
         let room = |bytes| budget.reserve_existing(Class::Clients, bytes);
         let state = JobState::default();
-        assert!(tell(&state, 1, &[splits(0)], room(100)).is_err(), "not begun");
-        tell(&state, 1, &[begin(), JobUpdate::Slots(vec![("a".into(), 1)]), splits(0)], room(100)).unwrap();
-        assert!(tell(&state, 1, &[begin()], room(10)).is_err(), "begun twice");
+        assert!(report(&state, 1, &[splits(0)], room(100)).is_err(), "not begun");
+        report(&state, 1, &[begin(), JobUpdate::Slots(vec![("a".into(), 1)]), splits(0)], room(100)).unwrap();
+        assert!(report(&state, 1, &[begin()], room(10)).is_err(), "begun twice");
         let slots = JobUpdate::Slots(vec![("a".into(), 2)]);
-        tell(&state, 1, &[JobUpdate::StageEnded { stage: 0 }, slots.clone(), splits(1)], room(100)).unwrap();
+        report(&state, 1, &[JobUpdate::StageEnded { stage: 0 }, slots.clone(), splits(1)], room(100))
+            .unwrap();
         assert_eq!(
             again(&state),
             [ToCoordinator::Job { job: 1, uid: 0, updates: vec![begin(), slots, splits(1)] }]
@@ -384,19 +385,20 @@ mod tests {
     }
 
     #[test]
-    fn the_book_is_bounded() {
+    fn the_state_is_bounded() {
         let budget = Budget::new(1 << 30);
         let room = || budget.reserve_existing(Class::Clients, 0);
         let state = JobState::default();
         for job in 0..JOBS_MAX as u64 {
-            tell(&state, job, &[begin()], room()).unwrap();
+            report(&state, job, &[begin()], room()).unwrap();
         }
-        assert!(matches!(tell(&state, 1000, &[begin()], room()), Err(Refusal::TooMany(_))));
+        assert!(matches!(report(&state, 1000, &[begin()], room()), Err(Refusal::TooMany(_))));
         let long_name = JobUpdate::Begin { name: "x".repeat(NAME_BYTES_MAX + 1), planner: String::new() };
         assert!(ends(&state, 1));
-        assert!(matches!(tell(&state, 1001, &[long_name], room()), Err(Refusal::Invalid(_))));
+        assert!(matches!(report(&state, 1001, &[long_name], room()), Err(Refusal::Invalid(_))));
         let long = JobUpdate::Splits { stage: 0, splits: vec![Split::default(); 150_000] };
-        let reported: Vec<_> = (0..5).map(|_| tell(&state, 0, std::slice::from_ref(&long), room())).collect();
+        let reported: Vec<_> =
+            (0..5).map(|_| report(&state, 0, std::slice::from_ref(&long), room())).collect();
         assert!(reported[0].is_ok() && matches!(reported[4], Err(Refusal::TooMany(_))));
     }
 
@@ -410,7 +412,7 @@ mod tests {
             let room = budget.reserve_existing(Class::Clients, size.bytes() * NEW_COPIES);
             let bounds = Bounds { user_bytes, ..FREE };
             let report = Report { updates: updates.to_vec(), size, room, place: None };
-            state.tell(job, report, bounds, |message, unsent| held.push((message, unsent)))
+            state.report(job, report, bounds, |message, unsent| held.push((message, unsent)))
         };
         let size = Size::of(&[begin()]).bytes();
         let mut held = Vec::new();
@@ -435,18 +437,18 @@ mod tests {
         };
         let reported = [begin(), files.clone(), layouts(1), splits(0), files, layouts(2), splits(1)];
         let state = JobState::default();
-        tell(&state, 1, &reported, room(10_000)).unwrap();
+        report(&state, 1, &reported, room(10_000)).unwrap();
         assert_eq!(again(&state), [ToCoordinator::Job { job: 1, uid: 0, updates: reported.to_vec() }]);
-        tell(&state, 1, &[JobUpdate::StageEnded { stage: 0 }], room(0)).unwrap();
+        report(&state, 1, &[JobUpdate::StageEnded { stage: 0 }], room(0)).unwrap();
         let left = [&reported[..3], &reported[4..]].concat();
         assert_eq!(again(&state), [ToCoordinator::Job { job: 1, uid: 0, updates: left }]);
 
         let (each, times) = (2 << 20, 10);
         assert!(4 * each as u64 * times > JOB_BYTES_MAX.max(LAYOUT_BYTES_MAX), "more than all bounds");
         for _ in 0..times {
-            tell(&state, 1, &[layouts(each)], room(COPIES * 5 * each as u64)).unwrap();
+            report(&state, 1, &[layouts(each)], room(COPIES * 5 * each as u64)).unwrap();
         }
-        tell(&state, 1, &[splits(2)], room(10_000)).unwrap();
+        report(&state, 1, &[splits(2)], room(10_000)).unwrap();
         let jobs = lock(&state.jobs);
         let kept = &jobs[&1];
         assert!(kept.layout_bytes > LAYOUT_BYTES_MAX / 2 && kept.layout_bytes <= LAYOUT_BYTES_MAX);

@@ -1,15 +1,15 @@
-//! Where the files of analytics jobs lie on the servers of the PFS: asked when a job tells of them,
-//! and told along with them.
+//! Where the files of analytics jobs lie on the servers of the PFS: asked when a job reports them,
+//! and reported along with them.
 //!
 //! The coordinator has prefetches ordered so that every server is busy, and opens no files itself.
 //! So the agent of the job's program asks: it opens each file by its name with its own rights, as
 //! requests do ([`crate::mounts::by_path`]), or has the tool of MooseFS asked for all of them,
 //! which needs no more than their paths.
 //!
-//! Nobody depends on the answers, and the job waits for them. So all that one message tells of has
-//! a second; what is not known by then is told as unknown. A thread that hangs in the PFS is left
-//! behind, and there is a bound to how many are. A PFS that does not tell of the first files is not
-//! asked for the rest, and one that is silent or slow not for [`SILENCE`], or a job of many
+//! Nobody depends on the answers, and the job waits for them. So all that one message reports has
+//! a second; what is not known by then is reported as unknown. A thread that hangs in the PFS is
+//! left behind, and there is a bound to how many are. A PFS that does not report the first files is
+//! not asked for the rest, and one that is silent or slow not for [`SILENCE`], or a job of many
 //! messages would wait a second for each.
 
 use crate::cache::Cache;
@@ -42,23 +42,25 @@ const THREADS_MAX: usize = 64;
 /// Stack of such a thread.
 const STACK_BYTES: usize = 128 << 10;
 
-/// So many files of a mount without an answer, and none with one: the PFS does not tell.
+/// So many files of a mount without an answer, and none with one: the PFS does not report layouts.
 const SILENT_FILES: usize = 32;
 
-/// A PFS that does not tell, or not in time, is not asked again for so long.
+/// A PFS that does not answer, or not in time, is not asked again for so long.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Stripes of one file at most: a file of 256 GiB in chunks of MooseFS. One with more is told as
-/// unknown.
+/// Stripes of one file at most: a file of 256 GiB in chunks of MooseFS. One with more is reported
+/// as unknown.
 const STRIPES_MAX: usize = 4096;
 
-/// Bytes of layouts beside one message. Files for which there is no room in it are told as unknown.
+/// Bytes of layouts beside one message. Files for which there is no room in it are reported as
+/// unknown.
 const LAYOUT_BYTES: usize = 256 << 10;
 
-/// What a number takes when it is told, at most.
+/// What a number takes when it is reported, at most.
 const ENTRY_BYTES: usize = 5;
 
-/// Stands for the server of a stripe of which it is not known; a number that is none of those told.
+/// Stands for the server of a stripe of which it is not known; a number that is none of those
+/// reported.
 const UNKNOWN_SERVER: u32 = u32::MAX;
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -80,7 +82,7 @@ impl Silent {
         lock(&self.0).get(&mount).is_none_or(|until| now >= *until)
     }
 
-    /// The mount was asked about so many files until `now` and has told of so many.
+    /// The mount was asked about so many files until `now` and has reported so many.
     fn note(&self, mount: usize, (files, reported): (usize, usize), (now, deadline): (Instant, Instant)) {
         if now >= deadline || reported == 0 && files >= SILENT_FILES {
             lock(&self.0).insert(mount, now + SILENCE);
@@ -94,7 +96,7 @@ impl Layouts {
         Layouts { mounts, cache, silent: Silent::default() }
     }
 
-    /// What a job tells, and after each lot of files where they lie, if that is known of any.
+    /// What a job reports, and after each lot of files where they lie, if that is known of any.
     pub fn with_layouts(&self, updates: Vec<JobUpdate>) -> Vec<JobUpdate> {
         let deadline = Instant::now() + ASK_TIME;
         insert(updates, |files| self.ask(files, deadline))
@@ -192,7 +194,7 @@ fn path_below(root: &Path, path: &[u8]) -> Option<PathBuf> {
 enum Answer {
     /// Where it lies.
     Lies(Layout),
-    /// It does not tell.
+    /// It does not report layouts.
     Silence,
     /// It cannot be asked, since the file is another by now or not the agent's to open.
     NoFile,
@@ -233,20 +235,20 @@ fn ask_by_opening(
         silent: AtomicUsize::new(0),
         speaks: AtomicBool::new(false),
     });
-    let (tell, reported) = channel();
+    let (sender, reported) = channel();
     for room in rooms {
         let Some(counted) = Counted::new() else { break };
-        let (asking, tell) = (asking.clone(), tell.clone());
+        let (asking, sender) = (asking.clone(), sender.clone());
         let body = move || {
             let _held = (counted, room);
-            asking.run(&tell);
+            asking.run(&sender);
         };
         // Those that have begun do the work of the others.
         if std::thread::Builder::new().name("layout".into()).stack_size(STACK_BYTES).spawn(body).is_err() {
             break;
         }
     }
-    drop(tell);
+    drop(sender);
     let mut lie = Vec::new();
     while let Ok(one) = reported.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
         lie.push(one);
@@ -255,8 +257,8 @@ fn ask_by_opening(
 }
 
 impl<P: Fn(&FileRef) -> Answer> Asking<P> {
-    fn run(&self, tell: &Sender<(usize, Layout)>) {
-        while Instant::now() < self.deadline && self.may_tell() {
+    fn run(&self, sender: &Sender<(usize, Layout)>) {
+        while Instant::now() < self.deadline && self.may_report() {
             let Some((number, file)) = self.files.get(self.next.fetch_add(1, Ordering::Relaxed)) else {
                 return;
             };
@@ -264,7 +266,7 @@ impl<P: Fn(&FileRef) -> Answer> Asking<P> {
                 Answer::Lies(layout) => {
                     self.speaks.store(true, Ordering::Relaxed);
                     // After the deadline nobody listens.
-                    if tell.send((*number, layout)).is_err() {
+                    if sender.send((*number, layout)).is_err() {
                         return;
                     }
                 }
@@ -276,8 +278,8 @@ impl<P: Fn(&FileRef) -> Answer> Asking<P> {
         }
     }
 
-    /// Whether the PFS may be one that tells.
-    fn may_tell(&self) -> bool {
+    /// Whether the PFS may be one that reports layouts.
+    fn may_report(&self) -> bool {
         self.speaks.load(Ordering::Relaxed) || self.silent.load(Ordering::Relaxed) < SILENT_FILES
     }
 }
@@ -298,16 +300,17 @@ impl Drop for Counted {
     }
 }
 
-/// What the coordinator is told of `files`, which lie as `layouts` say; nothing if it is known of
-/// none. What is told takes its room from `room_bytes`.
+/// The report to the coordinator of `files`, which lie as `layouts` say; nothing if it is known of
+/// none. What is reported takes its room from `room_bytes`.
 fn reported(
     files: &[FileRef],
     layouts: impl Iterator<Item = Option<Layout>>,
     room_bytes: &mut usize,
 ) -> Option<JobUpdate> {
     let mut servers = Servers::default();
-    let mut tell = |file: &FileRef, layout: Option<Layout>| servers.number(&file.mount, &layout?, room_bytes);
-    let files = files.iter().zip(layouts).map(|(f, layout)| tell(f, layout).unwrap_or_default()).collect();
+    let mut number =
+        |file: &FileRef, layout: Option<Layout>| servers.number(&file.mount, &layout?, room_bytes);
+    let files = files.iter().zip(layouts).map(|(f, layout)| number(f, layout).unwrap_or_default()).collect();
     (!servers.names.is_empty()).then_some(JobUpdate::Layouts { servers: servers.names, files })
 }
 
@@ -364,7 +367,7 @@ mod tests {
         Layout { stripe_bytes, servers, first_server }
     }
 
-    fn tell(files: &[FileRef], layouts: &[Option<Layout>]) -> Option<(Vec<String>, Vec<FileLayout>)> {
+    fn layouts_of(files: &[FileRef], layouts: &[Option<Layout>]) -> Option<(Vec<String>, Vec<FileLayout>)> {
         match reported(files, layouts.iter().cloned(), &mut { LAYOUT_BYTES })? {
             JobUpdate::Layouts { servers, files } => Some((servers, files)),
             other => panic!("{other:?}"),
@@ -378,7 +381,7 @@ mod tests {
         let later = now + ASK_TIME;
         silent.note(0, (SILENT_FILES - 1, 0), (now, later));
         silent.note(0, (SILENT_FILES, 1), (now, later));
-        assert!(silent.is_asked(0, now), "few files, or some told");
+        assert!(silent.is_asked(0, now), "few files, or some reported");
         silent.note(0, (SILENT_FILES, 0), (now, later));
         silent.note(1, (1, 1), (later, later));
         assert!(!silent.is_asked(0, now) && !silent.is_asked(1, later));
@@ -398,7 +401,7 @@ mod tests {
             None,
             Some(layout(20, &["s1", "s3", "s2"], 4)),
         ];
-        let (servers, reported) = tell(&files, &layouts).unwrap();
+        let (servers, reported) = layouts_of(&files, &layouts).unwrap();
         let names = |file: usize| -> Vec<&str> {
             reported[file].servers.iter().map(|&number| servers[number as usize].as_str()).collect()
         };
@@ -411,12 +414,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_told_as_unknown_or_not_at_all() {
+    fn what_is_not_known_is_reported_as_unknown_or_not_at_all() {
         let files = [file("pfs", "a", 9), file("pfs", "b", 9)];
         let no_servers = [Some(layout(4096, &[], 0)), Some(layout(0, &["s"], 0))];
-        assert_eq!(tell(&files, &no_servers), None);
-        assert_eq!(tell(&files, &[Some(layout(10, &["", ""], 0)), None]), None);
-        let (servers, reported) = tell(&files, &[Some(layout(10, &["", "s"], 0)), None]).unwrap();
+        assert_eq!(layouts_of(&files, &no_servers), None);
+        assert_eq!(layouts_of(&files, &[Some(layout(10, &["", ""], 0)), None]), None);
+        let (servers, reported) = layouts_of(&files, &[Some(layout(10, &["", "s"], 0)), None]).unwrap();
         assert_eq!(servers, ["pfs:s"]);
         assert_eq!(reported[0], FileLayout { stripe_bytes: 10, servers: vec![UNKNOWN_SERVER, 0] });
         assert_eq!(reported[1], FileLayout::default());
@@ -426,14 +429,18 @@ mod tests {
     fn layouts_are_bounded() {
         let many = |count: usize| Some(layout(1, &vec!["s"; count], 0));
         let files = vec![file("pfs", "a", 9); 100];
-        assert_eq!(tell(&files[..1], &[many(STRIPES_MAX + 1)]), None);
-        let (servers, reported) = tell(&files, &vec![many(STRIPES_MAX); 100]).unwrap();
+        assert_eq!(layouts_of(&files[..1], &[many(STRIPES_MAX + 1)]), None);
+        let (servers, reported) = layouts_of(&files, &vec![many(STRIPES_MAX); 100]).unwrap();
         let known = reported.iter().filter(|layout| layout.stripe_bytes > 0).count();
         assert_eq!((reported.len(), known), (100, LAYOUT_BYTES / (STRIPES_MAX * ENTRY_BYTES)));
         let update = JobUpdate::Layouts { servers, files: reported };
         assert!(forebay_wire::frame::encode(&update).unwrap().len() < LAYOUT_BYTES + 1024);
         let long = "x".repeat(LAYOUT_BYTES);
-        assert_eq!(tell(&files[..1], &[Some(layout(1, &[long.as_str()], 0))]), None, "names count, too");
+        assert_eq!(
+            layouts_of(&files[..1], &[Some(layout(1, &[long.as_str()], 0))]),
+            None,
+            "names count, too"
+        );
     }
 
     #[test]
@@ -521,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn moosefs_is_asked_for_paths_below_its_root_and_believed_if_it_tells_of_the_whole_file() {
+    fn moosefs_is_asked_for_paths_below_its_root_and_believed_if_it_reports_the_whole_file() {
         let chunk = 64 << 20;
         let files: Vec<(usize, FileRef)> = [("a", chunk), ("../b", 1), ("sub/c", 2 * chunk + 1), ("d", 1)]
             .into_iter()

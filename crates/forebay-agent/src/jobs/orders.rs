@@ -241,7 +241,7 @@ mod tests {
         JobUpdate::Splits { stage, splits: files.iter().map(split).collect() }
     }
 
-    fn tell(orders: &Orders, job: u64, updates: &[JobUpdate]) -> Result<bool, Refusal> {
+    fn report(orders: &Orders, job: u64, updates: &[JobUpdate]) -> Result<bool, Refusal> {
         let addition = orders.prepare(job, UID, updates)?;
         let is_order = addition.is_some();
         addition.into_iter().for_each(|addition| orders.add(job, addition));
@@ -252,8 +252,8 @@ mod tests {
     fn reports_become_steps_and_files_of_other_mounts_are_left_out() {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let orders = orders_in(dir.path());
-        assert_eq!(tell(&orders, 1, &[splits(0, &[0])]), Ok(false), "a job without an order");
-        tell(&orders, 1, &[JobUpdate::InOrder, JobUpdate::Files(vec![file("pfs", 7)])]).unwrap();
+        assert_eq!(report(&orders, 1, &[splits(0, &[0])]), Ok(false), "a job without an order");
+        report(&orders, 1, &[JobUpdate::InOrder, JobUpdate::Files(vec![file("pfs", 7)])]).unwrap();
         let more = JobUpdate::Files(vec![file("other", 8), file("pfs", 9)]);
         let addition = orders.prepare(1, UID, &[more, splits(0, &[2, 1, 0, 5])]).unwrap().unwrap();
         let parts = |task: usize| match &addition.steps[task] {
@@ -274,28 +274,28 @@ mod tests {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let orders = orders_in(dir.path());
         let begin = [JobUpdate::InOrder, JobUpdate::Files(vec![file("pfs", 7)])];
-        tell(&orders, 1, &begin).unwrap();
+        report(&orders, 1, &begin).unwrap();
         // 64 MiB / 16 / 320 bytes.
         let epoch = splits(0, &[0; 10_000]);
-        tell(&orders, 1, std::slice::from_ref(&epoch)).unwrap();
+        report(&orders, 1, std::slice::from_ref(&epoch)).unwrap();
         // An epoch that is over takes nothing.
-        tell(&orders, 1, &[JobUpdate::StageEnded { stage: 0 }]).unwrap();
+        report(&orders, 1, &[JobUpdate::StageEnded { stage: 0 }]).unwrap();
         assert_eq!(orders.cache.budget.class_bytes(Class::Clients), FILE_BYTES);
-        tell(&orders, 1, std::slice::from_ref(&epoch)).unwrap();
-        let words = tell(&orders, 1, std::slice::from_ref(&epoch)).unwrap_err().to_string();
+        report(&orders, 1, std::slice::from_ref(&epoch)).unwrap();
+        let words = report(&orders, 1, std::slice::from_ref(&epoch)).unwrap_err().to_string();
         assert!(words.contains("bytes of announced orders of one user"), "{words}");
         assert!(words.contains("announce fewer epochs at a time"), "{words}");
         orders.end(1);
         assert_eq!(orders.cache.budget.class_bytes(Class::Clients), 0);
-        tell(&orders, 2, &begin).unwrap();
-        tell(&orders, 2, &[epoch]).unwrap();
+        report(&orders, 2, &begin).unwrap();
+        report(&orders, 2, &[epoch]).unwrap();
     }
 
     #[test]
     fn a_void_order_is_refused_in_words_until_its_job_ends() {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let orders = orders_in(dir.path());
-        tell(&orders, 1, &[JobUpdate::InOrder]).unwrap();
+        report(&orders, 1, &[JobUpdate::InOrder]).unwrap();
         orders.drop_void(1);
         let words = orders.check(1).unwrap_err().to_string();
         assert!(words.contains("reads in another order"), "{words}");

@@ -120,7 +120,7 @@ impl Place {
             })
         };
         let files = files().unwrap_or_else(Files::Missing);
-        let threshold = Some(group.clone()).filter(tells_thresholds);
+        let threshold = Some(group.clone()).filter(reports_thresholds);
         let name = group.directory.display().to_string();
         Place { name, group: Some(group), is_named: false, threshold, files }
     }
@@ -190,8 +190,8 @@ impl Place {
     }
 }
 
-/// Whether the kernel tells when use of the group passes a threshold.
-fn tells_thresholds(group: &Group) -> bool {
+/// Whether the kernel reports when use of the group passes a threshold.
+fn reports_thresholds(group: &Group) -> bool {
     group.version == 1 && group.directory.join("cgroup.event_control").exists()
 }
 

@@ -31,8 +31,8 @@ const OF_GROUP: &[(&str, &[&str])] = &[
     ("page tables and stacks", &["pagetables", "kernel_stack"]),
 ];
 
-/// Parts of the memory of a place of this name, as far as the kernel tells; nothing if it cannot be
-/// read.
+/// Parts of the memory of a place of this name, as far as the kernel reports; nothing if it cannot
+/// be read.
 pub fn parts(place: &str) -> Vec<(String, u64)> {
     if place == NODE {
         return read(Path::new("/proc/meminfo")).map_or_else(Vec::new, |text| of_meminfo(&text));
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(part(&node, "dirty page cache"), Some(3 << 10));
         assert_eq!(part(&node, "reclaimable slab"), Some(7 << 10));
         assert_eq!(part(&node, "huge pages set apart"), Some(4 << 10));
-        assert_eq!(part(&node, "page tables and stacks"), None, "the kernel does not tell");
+        assert_eq!(part(&node, "page tables and stacks"), None, "the kernel does not report it");
         let v2 = of_stat(
             "anon 9\nactive_file 5\ninactive_file 2\nfile_dirty 3\nshmem 8\nslab_reclaimable 6\nslab_unreclaimable 1\n",
         );

@@ -51,7 +51,7 @@ const SEARCH: Duration = Duration::from_secs(1);
 /// Shortest time between two looks, whatever the kernel reports.
 const LOOK_AT_MOST: Duration = Duration::from_micros(500);
 
-/// The controller; shared by its thread and those who ask or tell it something.
+/// The controller; shared by its thread and those who ask it or report to it.
 #[derive(Debug)]
 pub struct Control {
     /// And the least that the tier keeps, in bytes.

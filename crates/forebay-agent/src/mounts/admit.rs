@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 pub enum NoFile {
     /// Not acceptable.
     Refused(Refusal),
-    /// The PFS failed to tell about it.
+    /// The PFS failed to report on it.
     Pfs(io::Error),
 }
 
@@ -25,11 +25,11 @@ pub enum NoFile {
 pub struct Admitted {
     /// Index of the mount.
     pub mount: usize,
-    /// What the PFS tells about the file now.
+    /// What the PFS reports about the file now.
     pub facts: FileFacts,
 }
 
-/// Where an open file lies, as the kernel tells without asking a server. Device and inode of an
+/// Where an open file lies, as the kernel reports without asking a server. Device and inode of an
 /// open file never change.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
@@ -76,7 +76,7 @@ pub fn admit_at(mounts: &[MountState], fd: BorrowedFd<'_>, place: &Place) -> Res
     Ok(Admitted { mount, facts })
 }
 
-/// Checks that `fd` is open for writing anywhere in the file that `facts` tell. One that can only
+/// Checks that `fd` is open for writing anywhere in the file that `facts` show. One that can only
 /// append has not proved that its owner may change what is there.
 ///
 /// # Errors

@@ -25,7 +25,7 @@ use std::path::Path;
 pub struct ByPath {
     /// Its descriptor, for reading.
     pub fd: OwnedFd,
-    /// Its mount, and what the PFS tells about it now; the version is the one that was asked for.
+    /// Its mount, and what the PFS reports about it now; the version is the one that was asked for.
     pub file: Admitted,
 }
 

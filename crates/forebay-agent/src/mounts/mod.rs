@@ -139,7 +139,7 @@ impl MountState {
         self.config.page_bytes_of(&opened_path::opened_path(fd), size)
     }
 
-    /// What clients are told.
+    /// What clients get.
     pub fn info(&self) -> MountInfo {
         MountInfo {
             label: self.config.label.clone(),
@@ -152,7 +152,7 @@ impl MountState {
         }
     }
 
-    /// What operators are told. Fetches waiting or running are counted elsewhere, and so is the age
+    /// What operators see. Fetches waiting or running are counted elsewhere, and so is the age
     /// in milliseconds of the oldest running one.
     pub fn status(&self, (fetches_pending, slowest_ms): (u64, u64)) -> MountStatus {
         let (cached, stamps) = self.stamps.report();
@@ -191,7 +191,7 @@ impl MountState {
 
     /// Whether `lseek` finds the holes of its files. Other file systems may take what another
     /// node has just written for a hole.
-    pub fn tells_holes(&self) -> bool {
+    pub fn reports_holes(&self) -> bool {
         self.is_local.load(Acquire)
     }
 
@@ -227,8 +227,8 @@ impl MountState {
     /// The device number of its file system, if that is mounted. Asks the kernel only.
     pub fn device(&self) -> Option<u64> {
         use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
-        // The number of a mount, never given twice. Kernels before 6.8 tell one that may be, those
-        // before 5.8 none: the device's number tells most mounts apart then.
+        // The number of a mount, never given twice. Kernels before 6.8 report one that may be,
+        // those before 5.8 none: the device's number distinguishes most mounts then.
         let mask = StatxFlags::MNT_ID | StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
         let stat = statx(CWD, &self.root, flags, mask).ok()?;
@@ -333,12 +333,12 @@ fn root_is_mounted(root: &Path) -> bool {
     statx(CWD, root, flags, StatxFlags::empty()).is_ok_and(|stat| is_mount_root(&stat, root))
 }
 
-/// Whether `stat` is of the root of a mount. Kernels before 5.8 tell it in their table alone, which
-/// takes longer.
+/// Whether `stat` is of the root of a mount. Kernels before 5.8 report it in their table alone,
+/// which takes longer.
 fn is_mount_root(stat: &rustix::fs::Statx, root: &Path) -> bool {
     use rustix::fs::StatxAttributes;
-    let tells = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
-    if tells { stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) } else { is_mount_point(root) }
+    let is_reported = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
+    if is_reported { stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) } else { is_mount_point(root) }
 }
 
 fn page_cache_of(root: &Path, keep: bool) -> PageCache {

@@ -1,7 +1,7 @@
 //! Before any page of a version is fetched from the PFS, the version is *sealed*: proved to have no
 //! write under way.
 //!
-//! Time stamps tell when a write began. A page that is read while the write goes on may be half
+//! Time stamps show when a write began. A page that is read while the write goes on may be half
 //! old, and the stamps do not move when it ends. So a version is sealed in this order:
 //!
 //! 1. its facts are taken (the caller has done that), and its stamps are old enough for any later
@@ -69,7 +69,7 @@ pub fn believe(mount: &MountState) -> Result<(), Unsettled> {
     }
 }
 
-/// Seals the version that `facts`, taken from `fd` a moment ago, tell. `opened` says by whom `fd`
+/// Seals the version that `facts`, taken from `fd` a moment ago, show. `opened` says by whom `fd`
 /// was.
 ///
 /// # Errors

@@ -27,7 +27,7 @@ const OPEN_MAX: usize = 64;
 /// And for so long after the last.
 const OPEN_TIME: Duration = Duration::from_secs(5);
 
-/// Why a file could not be opened is remembered for so long: who was told "not yet" comes back for
+/// Why a file could not be opened is remembered for so long: who got "not yet" comes back for
 /// it.
 const FAILED_TIME: Duration = Duration::from_secs(2);
 
@@ -109,7 +109,7 @@ impl OpenFiles {
     /// The file, open; waits until `until` for it.
     ///
     /// # Errors
-    /// What to tell the peer.
+    /// What to answer the peer.
     pub fn open(self: &Arc<Self>, file: &FileRef, until: Instant) -> Result<Opened, PeerReply> {
         let opening = {
             let mut state = lock(&self.state);

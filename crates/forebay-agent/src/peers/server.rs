@@ -84,11 +84,11 @@ const STACK_BYTES: usize = 256 << 10;
 /// Nobody may make a page wait for longer than this.
 const DEADLINE_MAX: Duration = Duration::from_secs(600);
 
-/// Of the asker's deadline, this part (three of four) may pass before it is told "not yet": the
+/// Of the asker's deadline, this part (three of four) may pass before it gets "not yet": the
 /// answer must not be late.
 const PATIENCE: (u32, u32) = (3, 4);
 
-/// Who does not wait for the page is told so soon, and can then ask for what is more urgent.
+/// Who does not wait for the page is notified so soon, and can then ask for what is more urgent.
 pub(super) const PATIENCE_AHEAD: Duration = Duration::from_millis(20);
 
 /// Connections proving themselves at a time. They are among all connections, and strangers cannot
@@ -496,7 +496,7 @@ impl<'a> Serving<'a> {
                 let (urgency, patience) = hurry(wanted, deadline);
                 (self.find(page, job, urgency, patience), patience)
             }
-            // The owner has told all of them to wait.
+            // The owner has made all of them wait.
             Role::Relay => (self.passed_on(page), patience(deadline)),
         };
         let (entry, page_fetch) = match found {
@@ -862,7 +862,7 @@ fn deadline_of(deadline_ms: u32) -> Instant {
     Instant::now() + Duration::from_millis(deadline_ms.into()).min(DEADLINE_MAX)
 }
 
-/// When an asker with this deadline is told that the page is not there yet.
+/// When an asker with this deadline is notified that the page is not there yet.
 fn patience(deadline: Instant) -> Instant {
     let now = Instant::now();
     now + deadline.saturating_duration_since(now) * PATIENCE.0 / PATIENCE.1

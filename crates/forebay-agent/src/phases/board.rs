@@ -298,7 +298,7 @@ impl Phases {
         self.hear_in(&mut state, Event::Closes(job));
     }
 
-    /// Another node has told its phases, which count for `lease`.
+    /// Another node has reported its phases, which count for `lease`.
     pub fn heard(&self, node: String, lease: Duration, phases: Vec<HpcPhase>) {
         let phases = phases.into_iter().map(words::remote).collect();
         let lease_ns = lease.as_nanos() as u64;
@@ -321,11 +321,11 @@ impl Phases {
     }
 
     /// Repeats all that a new coordinator has to know by `say`; later messages follow these.
-    pub fn tell_again(&self, say: impl FnOnce(Vec<ToCoordinator>)) {
+    pub fn repeat(&self, say: impl FnOnce(Vec<ToCoordinator>)) {
         let mut state = lock(&self.state);
         state.waits.set_connected(true);
         let mut messages = Vec::new();
-        for (hpc, reported) in state.board.told_again(self.now()) {
+        for (hpc, reported) in state.board.full_report(self.now()) {
             let update = words::update(reported);
             let joins = matches!(update, HpcUpdate::Joins(_));
             messages.push(ToCoordinator::Hpc { hpc, update });
@@ -476,7 +476,7 @@ impl Phases {
                         tracing::debug!(on, "{words}");
                     }
                 }
-                Action::Tell(hpc, reported) => {
+                Action::Report(hpc, reported) => {
                     (self.say)(ToCoordinator::Hpc { hpc, update: words::update(reported) });
                 }
                 Action::Spread => self.spread(board),
@@ -501,7 +501,7 @@ impl Phases {
 
     fn spread(&self, board: &Board) {
         let phases: Vec<HpcPhase> = board.own_phases().into_iter().map(words::phase).collect();
-        if self.spread.tell(phases.clone()) {
+        if self.spread.notify(phases.clone()) {
             let lease_ms = self.spread.lease().as_millis() as u32;
             (self.say)(ToCoordinator::Phases { lease_ms, phases });
         }

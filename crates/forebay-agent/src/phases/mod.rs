@@ -5,7 +5,7 @@
 //! | `board` | drives the machine of the policy crate with what programs and peers say |
 //! | `observed` | reads what the observer library counts of programs |
 //! | `pace` | how often a user may change the board |
-//! | `spread` | tells the other nodes what is on the board |
+//! | `spread` | notifies the other nodes of what is on the board |
 //! | `waits` | programs that wait until they may write a step |
 //! | `words` | translates between the machine and the wire |
 //!

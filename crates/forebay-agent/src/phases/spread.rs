@@ -1,4 +1,4 @@
-//! Tells the other nodes which phases this one has.
+//! Notifies the other nodes of the phases of this one.
 //!
 //! Each peer has a thread and a connection of its own while there are phases here, so that one that
 //! hangs delays nobody else. The connection is made when the first phase begins; news of a brake is
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// Most peers that a node notifies; each takes a thread.
 const PEERS_MAX: usize = 512;
 
-/// A thread that has nothing to tell for so long ends.
+/// A thread that has nothing to report for so long ends.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// Longest time to connect, or for an answer.
@@ -65,7 +65,7 @@ struct State {
 }
 
 impl Spread {
-    /// Nothing is to be told yet.
+    /// Nothing to report yet.
     pub fn new(cluster: Arc<Cluster>, security: Security, stop: Arc<Stop>, lease: Duration) -> Self {
         Spread {
             cluster,
@@ -103,9 +103,9 @@ impl Spread {
         self.under_way.swap(false, Ordering::SeqCst)
     }
 
-    /// Tells all peers. Does not wait for them. Returns whether a member can only be told by the
-    /// coordinator.
-    pub fn tell(self: &Arc<Self>, phases: Vec<HpcPhase>) -> bool {
+    /// Notifies all peers. Does not wait for them. Returns whether only the coordinator can notify
+    /// some member.
+    pub fn notify(self: &Arc<Self>, phases: Vec<HpcPhase>) -> bool {
         let view = self.cluster.view();
         let others = || view.cluster.nodes.iter().filter(|node| node.name != self.cluster.node());
         {
@@ -134,7 +134,7 @@ impl Spread {
 
     fn start(self: &Arc<Self>, state: &mut State, name: String) {
         let (spread, peer) = (self.clone(), name.clone());
-        let body = move || spread.keep_telling(&peer);
+        let body = move || spread.keep_notifying(&peer);
         let spawned =
             std::thread::Builder::new().name("phases-to".into()).stack_size(STACK_BYTES).spawn(body);
         if let Err(e) = spawned {
@@ -144,7 +144,7 @@ impl Spread {
     }
 
     /// The thread of a peer.
-    fn keep_telling(&self, name: &str) {
+    fn keep_notifying(&self, name: &str) {
         let (mut link, mut reported, mut fetched) = (None, 0, None);
         while let Some((generation, phases)) = self.next(name, reported) {
             reported = generation;
@@ -152,11 +152,11 @@ impl Spread {
             let view = self.cluster.view();
             let Some(node) = view.cluster.nodes.iter().find(|node| node.name == name) else {
                 // It has left: this thread would take a place of others as long as there are
-                // phases. If the peer comes back, `tell` starts another one.
+                // phases. If the peer comes back, `notify` starts another one.
                 lock(&self.state).peers.remove(name);
                 return;
             };
-            match self.tell_one(&mut link, node, phases) {
+            match self.notify_one(&mut link, node, phases) {
                 Ok((bytes, since_read_ms)) => {
                     match fetched.filter(|(of, _)| *of == begun) {
                         Some((_, before)) => {
@@ -193,7 +193,7 @@ impl Spread {
         Some((state.generation, state.phases.clone()))
     }
 
-    fn tell_one(
+    fn notify_one(
         &self,
         link: &mut Option<Link>,
         node: &NodeInfo,
@@ -204,6 +204,6 @@ impl Spread {
             Some(link) => link,
             none => none.insert(Link::connect(&self.security, self.cluster.node(), node, deadline)?),
         };
-        link.tell_phases(self.lease.as_millis() as u32, phases, deadline)
+        link.report_phases(self.lease.as_millis() as u32, phases, deadline)
     }
 }

@@ -1,7 +1,7 @@
 //! Translates between the board of the policy crate and the wire.
 
 use forebay_policy::phases::bursts::Burst;
-use forebay_policy::phases::{Declared, JobStatus, RemotePhase, Told};
+use forebay_policy::phases::{Declared, JobStatus, RemotePhase, Report};
 use forebay_wire::{EarlierPhase, HpcJob, HpcPhase, HpcStatus, HpcUpdate};
 
 /// A job as its program declares it.
@@ -36,21 +36,21 @@ fn job(declared: Declared) -> HpcJob {
 }
 
 /// For the coordinator.
-pub fn update(reported: Told) -> HpcUpdate {
+pub fn update(reported: Report) -> HpcUpdate {
     match reported {
-        Told::Joins(declared) => HpcUpdate::Joins(job(declared)),
-        Told::Expects { in_ns, expected } => HpcUpdate::Expects {
+        Report::Joins(declared) => HpcUpdate::Joins(job(declared)),
+        Report::Expects { in_ns, expected } => HpcUpdate::Expects {
             in_ns,
             io_ns: expected.io_ns,
             compute_ns: expected.compute_ns,
             phases: expected.phases,
         },
-        Told::Begins { bytes, alone_ns, deadline_ns, is_observed } => {
+        Report::Begins { bytes, alone_ns, deadline_ns, is_observed } => {
             HpcUpdate::PhaseBegins { bytes, alone_ns, deadline_ns, is_observed }
         }
-        Told::Left { left_ns } => HpcUpdate::PhaseLeft { left_ns },
-        Told::Ends => HpcUpdate::PhaseEnds,
-        Told::Leaves => HpcUpdate::Leaves,
+        Report::Left { left_ns } => HpcUpdate::PhaseLeft { left_ns },
+        Report::Ends => HpcUpdate::PhaseEnds,
+        Report::Leaves => HpcUpdate::Leaves,
     }
 }
 

@@ -248,7 +248,7 @@ impl LoadJob {
             return Err(NotLoaded::Empty);
         }
         let room = fetch.room_bytes(fetch.mounts[file.mount].label());
-        if file.facts.version.size > room && !fetch.mounts[file.mount].tells_holes() {
+        if file.facts.version.size > room && !fetch.mounts[file.mount].reports_holes() {
             return Err(NotLoaded::too_large(file.facts.version.size, room));
         }
         let entry = fetch.sealed_entry(&file, fd, Opened::Elsewhere).map_err(|e| match e {
@@ -279,7 +279,7 @@ impl LoadJob {
         room: u64,
     ) -> Result<Wanted, NotLoaded> {
         let (size, page_bytes) = (entry.identity.version.size, entry.geometry().page_bytes);
-        let pages = if fetch.mounts[entry.mount].tells_holes() {
+        let pages = if fetch.mounts[entry.mount].reports_holes() {
             data_pages(fd, size, page_bytes).ok().flatten()
         } else {
             None

@@ -350,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_by_where_it_should_be() {
+    fn what_is_missing_is_reported_by_where_it_should_be() {
         assert_eq!(why_missing(9, 0, 0), None);
         let why = |here, elsewhere| why_missing(9, here, elsewhere).unwrap().1;
         assert!(why(2, 0).starts_with("2 of 9 pages were evicted again"), "{}", why(2, 0));

@@ -98,7 +98,7 @@ impl Closer {
 
     /// Keeps those of `fds` whose close waits for nobody but this kernel or a served mount. For
     /// each other there is a socket in its place, which proves nothing; it is closed elsewhere, and
-    /// counts for `uid` until then. Also tells how many.
+    /// counts for `uid` until then. Also returns how many.
     ///
     /// # Errors
     /// No descriptor is left for a stand-in.
@@ -211,7 +211,7 @@ fn start_sharing_descriptors(act: impl FnOnce()) -> io::Result<Pid> {
     }
 }
 
-/// The closing process: does as told until the agent is gone, and then closes everything.
+/// The closing process: does as asked until the agent is gone, and then closes everything.
 fn serve(socket: &OwnedFd, socket_device: u64, agent: Pid) {
     let _ = rustix::thread::set_name(c"forebay-closer");
     let prepared = set_parent_process_death_signal(Some(Signal::USR1)).map_err(io::Error::from);

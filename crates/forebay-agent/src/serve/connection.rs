@@ -139,7 +139,7 @@ impl Clients {
             stage: None,
             job: None,
             process: None,
-            tells: false,
+            reports_job: false,
             hpc: false,
             listing: None,
             syncing: None,
@@ -350,8 +350,8 @@ impl Conversation<'_> {
         let allowance = packet.len().max(SMALL_PACKET_BYTES) as u64 * DECODED_SHARE;
         let (decoded, too_large) = counted::within(allowance, || decode::<Request>(packet));
         match decoded {
-            Ok(Request::JobTell(updates)) => Ok(room_for_reported(&self.connection, &updates)
-                .map(|reported| (Request::JobTell(updates), Some(reported)))),
+            Ok(Request::JobUpdates(updates)) => Ok(room_for_reported(&self.connection, &updates)
+                .map(|reported| (Request::JobUpdates(updates), Some(reported)))),
             Ok(request) => Ok(Ok((request, None))),
             Err(_) if too_large => Ok(Err(Refusal::TooMany(format!(
                 "elements in one packet: it would take more than {allowance} bytes; report less at a time"

@@ -70,7 +70,7 @@ impl GuestMounts {
         if fstat(&content)?.st_ino != file.facts.version.ino {
             return Err(io::Error::other("another file has its name by now"));
         }
-        // The mount has told whose open it was.
+        // The mount has reported whose open it was.
         let caller = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         let refused = || io::Error::other("the node that has it refuses");
         let guest = write_back.take_guest_of(caller).ok_or_else(refused)?;

@@ -33,13 +33,13 @@ pub fn room_for_reported(
         node.orders.check(connection.id)?;
     }
     if !updates.is_empty() && !updates.contains(&JobUpdate::End) {
-        node.jobs.may_tell(connection.id, updates, size, bounds(connection))?;
+        node.jobs.may_report(connection.id, updates, size, bounds(connection))?;
     }
     room_for(node, size).map(|room| (size, room)).ok_or(Refusal::NoRoom)
 }
 
 /// Handles what a client's job reports; one copy of it takes `size`, and `room` is reserved for it.
-pub fn tell(
+pub fn report(
     connection: &mut Connection,
     updates: Vec<JobUpdate>,
     (mut size, mut room): (Size, Reservation),
@@ -50,7 +50,7 @@ pub fn tell(
     }
     if updates.contains(&JobUpdate::End) {
         node.end_job(connection.id);
-        connection.tells = false;
+        connection.reports_job = false;
         return reply(Reply::Done);
     }
     if updates.iter().any(is_layouts) {
@@ -80,9 +80,9 @@ pub fn tell(
     }
     let report = Report { updates, size, room, place };
     let say = |message, unsent| node.link.say(message, Some(Box::new(unsent)));
-    match node.jobs.tell(connection.id, report, bounds(connection), say) {
+    match node.jobs.report(connection.id, report, bounds(connection), say) {
         Ok(()) => {
-            connection.tells = true;
+            connection.reports_job = true;
             if let Some(order) = order {
                 connection.node.orders.add(connection.id, order);
             }

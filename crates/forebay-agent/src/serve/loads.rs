@@ -46,7 +46,7 @@ pub fn files(connection: &Connection, first_index: u64, fds: Vec<Sent>) -> Answe
     }
 }
 
-/// Tells how far the load is.
+/// Reports how far the load is.
 pub fn poll(connection: &Connection, wait_ms: u32) -> Answer {
     match &connection.load {
         None => reply(Reply::Refused(Refusal::Invalid("no load was begun".into()))),

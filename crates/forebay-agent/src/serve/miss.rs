@@ -337,8 +337,8 @@ pub fn missed(connection: &Connection, sent: Sent, version: &FileVersion, page: 
     }
 }
 
-/// Puts one page on its way at the lowest urgency; the fetch thread tells the ledger when it has
-/// ended.
+/// Puts one page on its way at the lowest urgency; the fetch thread reports to the ledger when it
+/// has ended.
 fn start_refill(
     connection: &Connection,
     file: &Admitted,

@@ -7,8 +7,8 @@ use forebay_wire::Reply;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-/// Tells the client what the PFS says about the file now, and hands out the cached copy if there is
-/// one.
+/// Answers the client what the PFS says about the file now, and hands out the cached copy if there
+/// is one.
 pub fn open(connection: &Connection, file: Admitted, fd: &OwnedFd) -> Answer {
     let node = &connection.node;
     let counters = &node.counters;

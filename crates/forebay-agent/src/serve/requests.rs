@@ -191,8 +191,8 @@ impl Connection {
             }
             Request::Jobs => jobs::list(self),
             Request::TaskAsks { job, stage, partition } => jobs::task_asks(self, job, stage, partition),
-            Request::JobTell(updates) => match reported {
-                Some(reported) => jobs::tell(self, updates, reported),
+            Request::JobUpdates(updates) => match reported {
+                Some(reported) => jobs::report(self, updates, reported),
                 None => reply(Reply::Refused(Refusal::NoRoom)),
             },
         }

@@ -156,8 +156,8 @@ pub struct Connection {
     pub job: Option<String>,
     /// The process whose end ends the job, if not the connection's does.
     pub process: Option<OwnedFd>,
-    /// It tells of an analytics job.
-    pub tells: bool,
+    /// It reports an analytics job.
+    pub reports_job: bool,
     /// It has opened an HPC job.
     pub hpc: bool,
     /// A question to the coordinator whose answer has not been sent yet.
@@ -197,7 +197,7 @@ impl Drop for Connection {
         if let Some(job) = self.job.take() {
             self.node.shuffles.driver_left(&job);
         }
-        if self.tells {
+        if self.reports_job {
             self.node.end_job(self.id);
         }
         if self.hpc {

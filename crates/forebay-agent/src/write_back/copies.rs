@@ -430,13 +430,13 @@ impl WriteBack {
         self.changed.notify_all();
     }
 
-    /// Sends something to the node with the second copy of a dirty file, if there is one: `tell`
+    /// Sends something to the node with the second copy of a dirty file, if there is one: `notify`
     /// gets a connection, the file, and the copy's generation. A node that it does not reach
     /// compares what the PFS has before it writes there.
-    pub(super) fn tell_second(
+    pub(super) fn notify_second(
         &self,
         copy: u64,
-        tell: impl FnOnce(&mut Link, &DirtyFile, u64, Instant) -> io::Result<()>,
+        notify: impl FnOnce(&mut Link, &DirtyFile, u64, Instant) -> io::Result<()>,
     ) {
         let second = {
             let state = self.state();
@@ -450,7 +450,7 @@ impl WriteBack {
         }
         let until = Instant::now() + SILENCE_MAX;
         let link = self.elsewhere.connect(&node, until);
-        if let Err(e) = link.and_then(|mut link| tell(&mut link, &file, generation, until)) {
+        if let Err(e) = link.and_then(|mut link| notify(&mut link, &file, generation, until)) {
             tracing::debug!(node, error = %e, "the node with a second copy does not answer");
             self.elsewhere.cluster().avoid(&node);
         }
@@ -466,7 +466,7 @@ impl WriteBack {
         };
         if let Some(left) = left {
             let number = sending.record.second.generation;
-            self.tell_second(sending.copy, |link, file, _, until| {
+            self.notify_second(sending.copy, |link, file, _, until| {
                 link.note_pass(file, number, Some(left), until)
             });
         }
@@ -499,7 +499,7 @@ impl WriteBack {
         }
     }
 
-    /// Tells nodes which copies they need not keep. Whom this does not reach asks
+    /// Notifies nodes which copies they need not keep. Whom this does not reach asks
     /// ([`WriteBack::custody`]).
     pub(super) fn send_releases(&self) {
         let removals = std::mem::take(&mut *lock(&self.log_removals));

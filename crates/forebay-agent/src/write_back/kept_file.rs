@@ -21,7 +21,7 @@ pub struct Kept {
     pub(super) asked: Instant,
     /// A pass of its node is under way.
     pub(super) is_draining: bool,
-    /// The latest pass of which its node has told.
+    /// The latest pass that its node has reported.
     pub(super) pass: u64,
     /// Since when its node is missing.
     pub(super) missing: Option<Instant>,

@@ -149,7 +149,7 @@ struct State {
     /// How many were taken out.
     removals: u64,
     /// What the machine has heard of dirty files, and of the room of their owners.
-    told: BTreeMap<u64, drain::File>,
+    reported: BTreeMap<u64, drain::File>,
     rooms: BTreeMap<drain::Owner, u64>,
     /// Files of a PFS that are to be closed without the lock.
     closing: Vec<Arc<OwnedFd>>,

@@ -114,7 +114,7 @@ impl WriteBack {
             drop(stamping);
             if let Some(left) = left {
                 let over = Some(left);
-                self.tell_second(pass.copy, |link, file, _, until| {
+                self.notify_second(pass.copy, |link, file, _, until| {
                     link.note_pass(file, pass.number, over, until)
                 });
             }
@@ -124,7 +124,7 @@ impl WriteBack {
     /// Waits for a file to write, up to a moment.
     fn take_pass(&self, mount: usize) -> Option<Pass> {
         let mut state = self.state();
-        self.tell(&mut state);
+        self.report_changes(&mut state);
         let Some(copy) = self.scheduler.begun_pass(mount) else {
             drop(self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner));
             return None;
@@ -137,27 +137,27 @@ impl WriteBack {
     }
 
     /// The machine hears what has changed of dirty files since the last call.
-    fn tell(&self, state: &mut State) {
+    fn report_changes(&self, state: &mut State) {
         let now = self.now();
         let mut dirty_bytes: BTreeMap<Owner, u64> = BTreeMap::new();
-        let State { files, told, rooms, .. } = state;
+        let State { files, reported, rooms, .. } = state;
         for (copy, dirty) in files.iter().filter(|(_, file)| file.is_dirty()) {
             *dirty_bytes.entry(dirty.record.uid).or_default() += dirty.room.bytes();
             if dirty.phase == Phase::Parked {
                 continue;
             }
             let facts = facts(dirty, now);
-            if told.insert(*copy, facts) != Some(facts) {
-                self.scheduler.tell_drain(Event::Dirty { file: *copy, facts });
+            if reported.insert(*copy, facts) != Some(facts) {
+                self.scheduler.notify_drain(Event::Dirty { file: *copy, facts });
             }
         }
-        told.retain(|copy, _| {
-            let is_told = |file: &Dirty| file.is_dirty() && file.phase != Phase::Parked;
-            let is_told = files.get(copy).is_some_and(is_told);
-            if !is_told {
-                self.scheduler.tell_drain(Event::Clean { file: *copy });
+        reported.retain(|copy, _| {
+            let is_reported = |file: &Dirty| file.is_dirty() && file.phase != Phase::Parked;
+            let is_reported = files.get(copy).is_some_and(is_reported);
+            if !is_reported {
+                self.scheduler.notify_drain(Event::Clean { file: *copy });
             }
-            is_told
+            is_reported
         });
         rooms.retain(|owner, _| dirty_bytes.contains_key(owner));
         let budget = &self.cache.budget;
@@ -166,16 +166,16 @@ impl WriteBack {
             let share = (budget.most_bytes() / 2).saturating_sub(bytes);
             let free_bytes = if self.shares.is_operator(owner) { of_all } else { of_all.min(share) };
             if rooms.insert(owner, free_bytes) != Some(free_bytes) {
-                self.scheduler.tell_drain(Event::Room { owner, free_bytes });
+                self.scheduler.notify_drain(Event::Room { owner, free_bytes });
             }
         }
     }
 
     /// A pass is over, or was not made. The file is not ready until the machine hears that it is.
     fn pass_is_over(&self, state: &mut State, copy: u64, full: Option<Server>) {
-        self.scheduler.tell_drain(Event::Ended { file: copy, full });
-        if let Some(told) = state.told.get_mut(&copy) {
-            told.is_ready = false;
+        self.scheduler.notify_drain(Event::Ended { file: copy, full });
+        if let Some(reported) = state.reported.get_mut(&copy) {
+            reported.is_ready = false;
         }
         self.changed.notify_all();
     }
@@ -235,8 +235,8 @@ impl WriteBack {
                 Err(_) => return Err(Broken::Unknown),
             }
         }
-        // If this node fails from now on, the other one cannot tell from what the PFS has.
-        self.tell_second(pass.copy, |link, file, _, until| link.note_pass(file, pass.number, None, until));
+        // If this node fails from now on, the other one cannot conclude from what the PFS has.
+        self.notify_second(pass.copy, |link, file, _, until| link.note_pass(file, pass.number, None, until));
         let stamping = lock(&self.stamping[pass.mount]);
         let pfs = pass.pfs.as_ref().ok_or(Broken::Stopping)?.as_fd();
         let content = &pass.content;
@@ -334,7 +334,7 @@ impl WriteBack {
         fsync(pfs)?;
         if self.is_final(pass) {
             // Before anybody takes the file for whole, and changes it.
-            self.tell_second(pass.copy, |link, file, generation, until| {
+            self.notify_second(pass.copy, |link, file, generation, until| {
                 link.release(file, generation, until)
             });
         }
@@ -384,7 +384,7 @@ impl WriteBack {
         let forced = self.scheduler.wait_to_write(copy, bytes, pass.server.get());
         let forced = forced.ok_or(Broken::Stopping)?;
         if self.is_foreign(pass) {
-            self.scheduler.tell_drain(Event::Written { file: copy, bytes: 0 });
+            self.scheduler.notify_drain(Event::Written { file: copy, bytes: 0 });
             return Err(Broken::Conflict);
         }
         let begun = Instant::now();
@@ -396,7 +396,7 @@ impl WriteBack {
         }
         let done = written.as_ref().map_or(0, |_| bytes);
         pass.account.moved(pass.mount, pass.layout.get(), Way::Write, (offset, done), begun.elapsed());
-        self.scheduler.tell_drain(Event::Written { file: copy, bytes: done });
+        self.scheduler.notify_drain(Event::Written { file: copy, bytes: done });
         let name = || server_name(pass, offset).map_or(String::new(), |name| format!(", on server {name}"));
         let written = written.map_err(|e| Broken::Io(e, name()))?;
         count(&self.counters, forced, written);

@@ -17,8 +17,8 @@ use std::path::Path;
 /// When the file was created, if its file system reports it.
 pub fn born_ns(fd: BorrowedFd<'_>) -> Option<i64> {
     let stat = statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::BTIME).ok()?;
-    let is_told = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
-    is_told.then(|| stat.stx_btime.tv_sec * 1_000_000_000 + i64::from(stat.stx_btime.tv_nsec))
+    let is_reported = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+    is_reported.then(|| stat.stx_btime.tv_sec * 1_000_000_000 + i64::from(stat.stx_btime.tv_nsec))
 }
 
 /// A directory with more names is not searched to its end.

@@ -85,7 +85,7 @@ fn rising(points: Points) -> Points {
         .collect()
 }
 
-/// Readings this close, as a share, are equal: repeats do not tell them apart.
+/// Readings this close, as a share, are equal: repeats do not distinguish them.
 const EQUAL: f64 = 0.03;
 
 /// More nodes or threads that seem a little slower than fewer are as fast.

@@ -10,7 +10,7 @@ use crate::common::{
     plain_pfs, send_signal, text, wait_for,
 };
 use crate::coordinator::start_coordinator;
-use crate::roles::{Raw, hear, tell, verify_once};
+use crate::roles::{Raw, hear, say, verify_once};
 use forebay_wire::{Channel, JobUpdate, Part, Refusal, Reply, Request, Split};
 use std::fs::File;
 use std::net::TcpStream;
@@ -63,7 +63,7 @@ fn packets_of_a_user_take_no_more_memory_than_its_share() {
     agent.assert_nothing_left();
 }
 
-/// Tells of jobs, as many and as large ones as are taken, and goes on when they are refused.
+/// Reports jobs, as many and as large ones as are taken, and goes on when they are refused.
 pub fn bomb(socket: &str) {
     let mut refused = 0;
     let mut sent = 0u64;
@@ -72,15 +72,15 @@ pub fn bomb(socket: &str) {
     for _ in 0..16 {
         let raw = Raw::connect(Path::new(socket));
         let begin = JobUpdate::Begin { name: "bomb".into(), planner: String::new() };
-        raw.ask(&Request::JobTell(vec![begin]), &[]);
+        raw.ask(&Request::JobUpdates(vec![begin]), &[]);
         for stage in 0..24 {
-            // Of two bytes a split, and as a program tells them.
+            // Of two bytes a split, and as a program reports them.
             let empty = vec![Split::default(); 20_000];
             let usual = vec![Split { parts: vec![part], preferred_node: String::new() }; 8_000];
             let updates = [empty, usual].map(|splits| JobUpdate::Splits { stage, splits });
             for update in updates.into_iter().chain([JobUpdate::StageReady { stage }]) {
                 sent += if update.held_bytes() > 1000 { 40_000 } else { 10 };
-                match raw.ask(&Request::JobTell(vec![update]), &[]) {
+                match raw.ask(&Request::JobUpdates(vec![update]), &[]) {
                     Reply::Refused(Refusal::TooMany(_) | Refusal::NoRoom) => refused += 1,
                     Reply::Done => {}
                     other => panic!("{other:?}"),
@@ -89,7 +89,7 @@ pub fn bomb(socket: &str) {
         }
         connections.push(raw);
     }
-    tell(&format!("sent {sent}"));
+    say(&format!("sent {sent}"));
     while hear().is_some() {}
     assert!(refused > 0, "all of it was taken");
 }
@@ -122,17 +122,17 @@ pub fn end_stages(socket: &str) {
     const STAGES: u32 = 3000;
     let raw = Raw::connect(Path::new(socket));
     let begin = JobUpdate::Begin { name: "stages".into(), planner: String::new() };
-    assert_eq!(raw.ask(&Request::JobTell(vec![begin]), &[]), Reply::Done);
+    assert_eq!(raw.ask(&Request::JobUpdates(vec![begin]), &[]), Reply::Done);
     let splits = vec![Split::default(); 20_000];
     let taken = (0..STAGES).find(|&stage| {
         let updates = [JobUpdate::Splits { stage, splits: splits.clone() }, JobUpdate::StageEnded { stage }];
-        match raw.ask(&Request::JobTell(updates.to_vec()), &[]) {
+        match raw.ask(&Request::JobUpdates(updates.to_vec()), &[]) {
             Reply::Done => false,
             Reply::Refused(Refusal::TooMany(_) | Refusal::NoRoom) => true,
             other => panic!("{other:?}"),
         }
     });
-    tell(&format!("taken {}", taken.expect("all of it was taken")));
+    say(&format!("taken {}", taken.expect("all of it was taken")));
     while hear().is_some() {}
 }
 
@@ -164,7 +164,7 @@ pub fn crowd(socket: &str) {
             Some(channel)
         })
         .collect();
-    tell(&format!("let in {}", channels.len()));
+    say(&format!("let in {}", channels.len()));
     while hear().is_some() {}
 }
 
@@ -207,7 +207,7 @@ pub fn lock(socket: &str, paths: &[&str]) {
     for copy in &copies {
         lock_all(copy);
     }
-    tell("locked");
+    say("locked");
     while hear().is_some() {}
 }
 
@@ -295,7 +295,7 @@ pub fn flood(address: &str, count: usize) {
             }
         }
     }
-    tell(&format!("refused {refused}"));
+    say(&format!("refused {refused}"));
 }
 
 /// An agent of a plain PFS, and another file system whose server answers no request at a close. The
@@ -317,7 +317,7 @@ fn agent_beside_a_file_system_that_hangs(pfs: &Path, slow: &SlowFs) -> (Agent, H
 /// Sends a file to the agent, again and again, until the agent takes no more; keeps it open itself.
 pub fn send(socket: &str, path: &str) {
     let file = File::open(path).unwrap();
-    tell("open");
+    say("open");
     hear();
     let mut taken = 0;
     let limit = || Some(Instant::now() + Duration::from_secs(20));
@@ -332,7 +332,7 @@ pub fn send(socket: &str, path: &str) {
             other => panic!("{other:?}"),
         }
     }
-    tell(&format!("taken {taken}"));
+    say(&format!("taken {taken}"));
     while hear().is_some() {}
 }
 
@@ -415,14 +415,14 @@ pub fn outgrow(socket: &str) {
     let mut got = raw.0.recv::<Reply>(Some(Instant::now() + Duration::from_secs(20))).unwrap();
     let Reply::Scratch { copy, .. } = got.message else { panic!("{:?}", got.message) };
     let file = File::from(got.fds.remove(0));
-    tell(&format!("unreserved {}", written_until_full(&file)));
+    say(&format!("unreserved {}", written_until_full(&file)));
     assert_eq!(raw.ask(&Request::ScratchReserve { copy, bytes: 8 * MIB }, &[]), Reply::Done);
-    tell(&format!("reserved {}", written_until_full(&file)));
+    say(&format!("reserved {}", written_until_full(&file)));
     drop(raw);
-    tell("ended");
+    say("ended");
     hear();
     drop(file);
-    tell("closed");
+    say("closed");
     while hear().is_some() {}
 }
 
@@ -472,6 +472,6 @@ fn a_stopped_agent_whose_queue_a_user_has_filled_delays_others_by_their_deadline
 pub fn fill_queue(socket: &str) {
     let connect = |_| Channel::connect_within(Path::new(socket), Duration::from_millis(200)).ok();
     let channels: Vec<Channel> = (0..4096).map_while(connect).collect();
-    tell(&format!("queued {}", channels.len()));
+    say(&format!("queued {}", channels.len()));
     while hear().is_some() {}
 }

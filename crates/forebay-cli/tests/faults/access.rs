@@ -5,7 +5,7 @@ use crate::common::{
     Agent, Helper, MIB, OTHER_UID, PAGE, assert_content, content, grow_old, make_file, one_file, open_dir_in,
     pfs_with, plain_pfs, read_all, text,
 };
-use crate::roles::{Raw, tell, verify_once};
+use crate::roles::{Raw, say, verify_once};
 use forebay_client::{Client, ClientConfig, ReadMode};
 use forebay_pfs::{FileFacts, Revalidate};
 use forebay_store::staging::Staging;
@@ -58,7 +58,7 @@ pub fn stranger(path: &str, socket: &str) {
     assert_eq!(raw.ask(&Request::List { after: 0 }, &[]), Reply::List { files: vec![], more: false });
     let gone = raw.ask(&Request::ScratchOpen { job: "0".repeat(32), name: b"/x".to_vec() }, &[]);
     assert!(matches!(gone, Reply::Failed { errno: libc::ENOENT, .. }));
-    tell("refused everything");
+    say("refused everything");
 }
 
 fn refusal(reply: Reply) -> Refusal {
@@ -246,7 +246,7 @@ pub fn unwelcome(_socket: &str) {
     denied(admin.set_log("debug", false).unwrap_err());
     denied(admin.shutdown().unwrap_err());
     assert_eq!(admin.list().unwrap(), []);
-    tell("refused everything");
+    say("refused everything");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Several programs append to one file, as they may with `O_APPEND` and no cache.
 
 use crate::common::{Agent, Helper, MIB, PAGE, content, one_file, plain_pfs, read_all};
-use crate::roles::{hear, tell};
+use crate::roles::{hear, say};
 use crate::room::SmallTmpfs;
 use forebay_client::{Client, FileWriter, WriteMode, WriteOptions};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
@@ -39,11 +39,11 @@ pub fn append_again_and_again(path: &str, who: u8, count: u64) {
     let client = Client::from_env();
     for number in 0..count {
         let mut writer = appender(&client, Path::new(path), WriteMode::Through);
-        tell("open");
+        say("open");
         hear();
         writer.write_all(&record(who, number, 100)).unwrap();
         writer.close().unwrap();
-        tell("closed");
+        say("closed");
     }
 }
 

@@ -4,7 +4,7 @@ use crate::common::{
     Agent, Helper, MIB, PAGE, SlowFs, assert_content, content, grow_old, make_file, one_file, plain_pfs,
     read_all, wait_for,
 };
-use crate::roles::{hear, tell};
+use crate::roles::{hear, say};
 use forebay_client::Client;
 use std::fs::{File, FileTimes};
 use std::io::{ErrorKind, Write};
@@ -104,11 +104,11 @@ pub fn read_from_elsewhere(dir: &str, name: &str) {
     assert_eq!(file.read_at(&mut half, 0).unwrap(), half.len());
     assert_content(&half, 1, 0);
     std::env::set_current_dir("/").unwrap();
-    tell("half");
+    say("half");
     hear();
     match second_half(&file) {
-        Ok(()) => tell("rest old"),
-        Err(e) => tell(&format!("rest {:?}", e.kind())),
+        Ok(()) => say("rest old"),
+        Err(e) => say(&format!("rest {:?}", e.kind())),
     }
 }
 
@@ -238,12 +238,12 @@ pub fn read_in_a_child(path: &str) {
     let mut half = vec![0; (LEN / 2) as usize];
     assert_eq!(file.read_at(&mut half, 0).unwrap(), half.len());
     assert_content(&half, 1, 0);
-    tell("half");
+    say("half");
     hear();
     let mut page = vec![0; PAGE as usize];
     assert_eq!(file.read_at(&mut page, LEN / 2).unwrap(), page.len());
     assert_content(&page, 1, LEN / 2);
-    tell("page");
+    say("page");
     hear();
     // SAFETY: the child reads a file, which allocates, as libc allows after a fork, and ends.
     let child = unsafe { libc::fork() };
@@ -261,7 +261,7 @@ pub fn read_in_a_child(path: &str) {
     let mut status = 0;
     // SAFETY: the status lives on this stack.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    tell(&format!("child {}", libc::WEXITSTATUS(status)));
+    say(&format!("child {}", libc::WEXITSTATUS(status)));
     hear();
 }
 
@@ -370,8 +370,8 @@ fn handles_of_one_file_do_not_take_each_others_changes() {
     assert!(is_stale(third.read_at(&mut page, 9 * PAGE)));
 }
 
-/// A change that this node's kernel hears nothing of, as one of another node: what cannot be told
-/// from a write ends the handle.
+/// A change that this node's kernel hears nothing of, as one of another node: what cannot be
+/// distinguished from a write ends the handle.
 #[test]
 fn a_change_on_another_node_that_moves_ctime_alone_is_taken_for_a_write() {
     let Some(pfs) = SlowFs::start() else { return };
@@ -604,7 +604,7 @@ fn a_mapping_is_not_handed_out_before_what_was_read_from_the_pfs_is_proved() {
 }
 
 /// Two threads of one handle want bytes of the tier after a read of the PFS, and the PFS is slow to
-/// tell whether the file is still the same.
+/// report whether the file is still the same.
 #[test]
 fn no_thread_gets_bytes_of_the_tier_while_another_still_looks_at_the_file() {
     let Some(pfs) = SlowFs::start() else { return };

@@ -3,7 +3,7 @@
 
 use crate::common::{Helper, MIB, OTHER_UID, make_file, plain_pfs, wait_for};
 use crate::coordinator::{Cluster, EXTENT, SEED, begin, run_task};
-use crate::roles::{Raw, hear, tell};
+use crate::roles::{Raw, hear, say};
 use forebay_client::Client;
 use forebay_wire::{JobUpdate, Part, Reply, Request, Split};
 use std::path::Path;
@@ -52,7 +52,7 @@ pub fn churn(socket: &str, path: &str) {
         Split { parts: vec![part], preferred_node: String::new() }
     };
     let raws: Vec<Raw> = (0..4).map(|_| Raw::connect(Path::new(socket))).collect();
-    let done = |raw: &Raw, update| assert_eq!(raw.ask(&Request::JobTell(vec![update]), &[]), Reply::Done);
+    let done = |raw: &Raw, update| assert_eq!(raw.ask(&Request::JobUpdates(vec![update]), &[]), Reply::Done);
     for raw in &raws {
         done(raw, JobUpdate::Begin { name: "churn".into(), planner: "forebay".into() });
         done(raw, JobUpdate::Slots(vec![("n0".into(), 7), ("n1".into(), 5)]));
@@ -64,7 +64,7 @@ pub fn churn(socket: &str, path: &str) {
             done(raw, JobUpdate::StageReady { stage });
         }
     }
-    tell("began");
+    say("began");
     let mut reported = 0;
     for task in 0..1000 {
         for (raw, stage) in raws.iter().flat_map(|raw| [(raw, 0), (raw, 1)]) {
@@ -74,6 +74,6 @@ pub fn churn(socket: &str, path: &str) {
             reported += 3;
         }
     }
-    tell(&format!("reported {reported}"));
+    say(&format!("reported {reported}"));
     while hear().is_some() {}
 }

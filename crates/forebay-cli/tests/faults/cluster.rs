@@ -3,7 +3,7 @@
 //! it.
 
 use crate::common::{Helper, MIB, PAGE, assert_content, counter, make_file, open_dir_in, send_signal};
-use crate::roles::{hear, tell};
+use crate::roles::{hear, say};
 use forebay_agent::{Agent, Config, CoordinatorAddress};
 use forebay_client::{Client, ClientConfig};
 use forebay_wire::link::Security;
@@ -76,7 +76,7 @@ impl Cluster {
     pub fn start(count: usize, setup: &NodeSetup) -> Self {
         let nodes = (0..count).map(|i| Node::start(i, setup)).collect();
         let mut cluster = Cluster { nodes, number: 0 };
-        cluster.tell_all();
+        cluster.send_view_to_all();
         cluster
     }
 
@@ -104,15 +104,15 @@ impl Cluster {
     }
 
     /// Gives every node the same view of all.
-    pub fn tell_all(&mut self) {
+    pub fn send_view_to_all(&mut self) {
         let members = self.members();
         for node in 0..self.nodes.len() {
-            self.tell(node, members.clone());
+            self.send_view(node, members.clone());
         }
     }
 
     /// Gives one node a view of its own.
-    pub fn tell(&mut self, node: usize, members: Vec<NodeInfo>) {
+    pub fn send_view(&mut self, node: usize, members: Vec<NodeInfo>) {
         self.number += 1;
         let view = ClusterView { epoch: Epoch { term: 1, number: self.number }, nodes: members };
         let helper = &mut self.nodes[node].helper;
@@ -120,18 +120,18 @@ impl Cluster {
         helper.expect(&format!("view {}", self.number));
     }
 
-    /// Tells node 0 that it has no weight: of two nodes, the other owns everything.
+    /// Sends node 0 a view in which it has no weight: of two nodes, the other owns everything.
     pub fn give_all_to_node_1(&mut self) {
         let mut members = self.members();
         members[0].capacity_bytes = 0;
-        self.tell(0, members);
+        self.send_view(0, members);
     }
 
     /// Kills an agent and starts another one in its place, with what it has left in its tier; all
-    /// are told where it is now.
+    /// are notified where it is now.
     pub fn kill_and_restart(&mut self, node: usize) {
         self.nodes[node].restart();
-        self.tell_all();
+        self.send_view_to_all();
     }
 
     /// Kills all agents and starts them again with pages of another size; what is in their tiers
@@ -144,7 +144,7 @@ impl Cluster {
             std::fs::write(&config, text.replace(line, &format!("page_size = \"{bytes}\""))).unwrap();
             node.restart();
         }
-        self.tell_all();
+        self.send_view_to_all();
     }
 
     /// A counter summed over all nodes.
@@ -259,13 +259,13 @@ pub fn agent(config: &str) {
     let agent =
         Agent::start(Config::load_file(Path::new(config)).unwrap(), None, coordinator_at, closer).unwrap();
     let cluster = agent.cluster();
-    tell(&format!("address {}", cluster.address()));
+    say(&format!("address {}", cluster.address()));
     std::thread::spawn(move || {
         while let Some(line) = hear() {
             let view: ClusterView = serde_json::from_str(&line).unwrap();
             let number = view.epoch.number;
             cluster.update(view);
-            tell(&format!("view {number}"));
+            say(&format!("view {number}"));
         }
         std::process::exit(0);
     });

@@ -1,4 +1,4 @@
-//! Agents, slow file systems and client processes for tests, and bytes that tell where they come
+//! Agents, slow file systems and client processes for tests, and bytes that show where they come
 //! from.
 
 pub use crate::kit::{FOREBAY, MIB, PATIENCE, counter, text, wait_for};
@@ -37,7 +37,7 @@ pub fn plain_pfs() -> TempDir {
     open_dir_in("/tmp")
 }
 
-// Bytes: byte `i` of content `seed` depends on both, so that a read tells its version and its
+// Bytes: byte `i` of content `seed` depends on both, so that a read shows its version and its
 // place.
 
 fn word(seed: u64, index: u64) -> [u8; 8] {
@@ -464,7 +464,7 @@ impl SlowFs {
         Some((slow, path))
     }
 
-    /// With time stamps that tell this much.
+    /// With time stamps that show this much.
     pub fn start_with(stamps: Stamps) -> Option<Self> {
         Self::start_in(stamps, None)
     }
@@ -623,7 +623,7 @@ impl Helper {
         assert_eq!(self.child.wait().unwrap().signal(), Some(libc::SIGKILL));
     }
 
-    /// Tells it to end and waits; its own assertions must have held.
+    /// Asks it to end and waits; its own assertions must have held.
     #[track_caller]
     pub fn finish(mut self) {
         drop(self.stdin.take());

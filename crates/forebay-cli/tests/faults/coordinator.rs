@@ -5,7 +5,7 @@ use crate::common::{
     FOREBAY, Helper, MIB, OTHER_UID, PAGE, PATIENCE, SlowFs, counter, make_file, open_dir_in, plain_pfs,
     send_signal, used, wait_for,
 };
-use crate::roles::{Raw, hear, tell};
+use crate::roles::{Raw, hear, say};
 use forebay_client::{Client, ClientConfig, Job};
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator, WaveStatus};
 use forebay_wire::framed::{Arrived, Framed};
@@ -108,8 +108,8 @@ impl Cluster {
         Self::under(coordinator, address, dir, agents, pfs, capacities)
     }
 
-    /// One agent that is not told on which servers files lie.
-    fn start_untold(pfs: &Path) -> Self {
+    /// One agent that does not know on which servers files lie.
+    fn start_without_layouts(pfs: &Path) -> Self {
         Self::start_one(pfs, "layout = false\n")
     }
 
@@ -426,7 +426,7 @@ pub fn begin_with(
     let tasks = (file.version.size / EXTENT) as u32;
     let part = |t: u32| Part { file: 0, offset: u64::from(t) * EXTENT, len: EXTENT };
     let split = |t: u32| Split { parts: vec![part(t)], preferred_node: preferred_node(t) };
-    job.tell(&[
+    job.report(&[
         JobUpdate::Slots(slots),
         JobUpdate::Files(vec![file]),
         JobUpdate::Splits { stage: 0, splits: (0..tasks).map(split).collect() },
@@ -444,10 +444,10 @@ pub fn run_task(cluster: &Cluster, job: &Job, path: &Path, task: u32) {
 
 /// Runs a task on a host.
 fn run_task_at(cluster: &Cluster, job: &Job, path: &Path, task: u32, host: String) {
-    job.tell(&[JobUpdate::TaskStarted { stage: 0, task, host: host.clone() }]).unwrap();
+    job.report(&[JobUpdate::TaskStarted { stage: 0, task, host: host.clone() }]).unwrap();
     let node = host[1..].parse().unwrap();
     crate::cluster::read_piece(&cluster.client(node), path, SEED, u64::from(task) * EXTENT, EXTENT as usize);
-    job.tell(&[JobUpdate::TaskEnded { stage: 0, task, ok: true, run_ms: 10 }]).unwrap();
+    job.report(&[JobUpdate::TaskEnded { stage: 0, task, ok: true, run_ms: 10 }]).unwrap();
 }
 
 #[test]
@@ -467,7 +467,7 @@ fn a_job_goes_on_when_the_coordinator_is_killed_and_comes_back() {
     cluster.coordinator.kill_9();
     wait_for("the agents miss it", || (0..2).all(|i| !cluster.status(i).cluster.connected));
     assert_eq!(cluster.epoch(0), before, "the last view is kept");
-    // Reads and what the job tells go on.
+    // Reads and the job's reports go on.
     run_task(&cluster, &job, &path, 1);
     assert!(client.jobs().is_err());
     let (next, _) = start_coordinator(cluster.dir.path(), &cluster.address);
@@ -561,7 +561,7 @@ fn a_coordinator_that_hangs_is_missed_and_met_again_when_it_goes_on() {
     wait_for("the agents miss it", || (0..2).all(|i| !cluster.status(i).cluster.connected));
     assert_eq!(cluster.epoch(0), before, "the last view is kept");
     assert!((0..2).all(|i| cluster.log(&format!("log{i}")).contains("it has not answered for")));
-    // Reads go on and so does what the job tells; asking for it says at once that nobody answers.
+    // Reads go on and so do the job's reports; asking for it says at once that nobody answers.
     run_task(&cluster, &job, &path, 1);
     assert!(client.jobs().is_err());
     // They try again, and leave connections behind that it finds when it goes on.
@@ -587,7 +587,7 @@ fn a_coordinator_that_hangs_is_missed_and_met_again_when_it_goes_on() {
     wait_for("nothing is kept for it", || cluster.sum("planned_bytes") == 0);
 }
 
-/// An agent played by the test, which says much and reads nothing unless it is told to.
+/// An agent played by the test, which says much and reads nothing unless it is asked to.
 pub struct Played {
     link: Framed,
     node: NodeInfo,
@@ -773,10 +773,10 @@ fn a_coordinator_whose_buffers_are_full_closes_the_slowest_connection_and_serves
     std::fs::write(&config, text).unwrap();
     let (coordinator, address) = start_coordinator_with(dir.path(), &["--config", config.to_str().unwrap()]);
     let cluster = Cluster::under(coordinator, address, dir, 1, pfs.path(), &[]);
-    // A job of so many waves that to tell about it takes a while.
+    // A job of so many waves that a report of it takes a while.
     let client = cluster.client(0);
     let job = client.begin_job("app", "naive-bb").unwrap();
-    job.tell(&[
+    job.report(&[
         JobUpdate::Slots(vec![("n0".into(), 1)]),
         JobUpdate::Splits { stage: 0, splits: vec![Split::default(); 4000] },
         JobUpdate::StageReady { stage: 0 },
@@ -833,7 +833,7 @@ fn a_users_reports_beyond_the_coordinators_limit_cost_that_user_its_plans_and_no
         Helper::start_as(&socket, Some(uid), "report", &args)
     };
     let mut early = start(0, OTHER_UID + 1, &["early", "1"]);
-    early.expect("told 1");
+    early.expect("reported 1");
     let named = |name: &str| {
         let jobs = cluster.client(0).jobs().unwrap_or_default();
         jobs.into_iter().filter(|job| job.name == name && !job.ended).collect::<Vec<_>>()
@@ -842,13 +842,13 @@ fn a_users_reports_beyond_the_coordinators_limit_cost_that_user_its_plans_and_no
     let before_kib = crate::abuse::of_process(cluster.coordinator.pid(), "VmHWM");
     // Each job takes more than 2 MiB: these are 30 MiB at two agents, which take them all.
     let mut bombers = [start(0, OTHER_UID, &["bomb", "7"]), start(1, OTHER_UID, &["bomb", "7"])];
-    bombers.iter_mut().for_each(|bomber| drop(bomber.expect("told 7")));
+    bombers.iter_mut().for_each(|bomber| drop(bomber.expect("reported 7")));
     let given_up = || cluster.log("coordinator.log").matches("a job is no longer planned").count();
     wait_for("the limit has been reached", || given_up() >= 7);
     // Another user is the last to report, and takes the reports beyond the limit again.
     let at_first = given_up();
     let mut late = start(1, OTHER_UID + 2, &["late", "2"]);
-    late.expect("told 2");
+    late.expect("reported 2");
     wait_for("the user with most has lost more", || given_up() > at_first);
     wait_for("the late jobs are planned", || {
         named("late").len() == 2 && named("late").iter().all(|job| !job.stages.is_empty())
@@ -878,10 +878,10 @@ pub fn report(socket: &str, name: &str, jobs: usize) {
             JobUpdate::StageReady { stage: 0 },
         ];
         for update in updates {
-            assert_eq!(raw.ask(&Request::JobTell(vec![update]), &[]), Reply::Done);
+            assert_eq!(raw.ask(&Request::JobUpdates(vec![update]), &[]), Reply::Done);
         }
     }
-    tell(&format!("told {jobs}"));
+    say(&format!("reported {jobs}"));
     while hear().is_some() {}
 }
 
@@ -931,7 +931,7 @@ pub fn hoard(socket: &str) {
     updates.extend(vec![JobUpdate::Splits { stage: 0, splits: vec![Split::default(); 15_000] }; 3]);
     updates.push(JobUpdate::StageReady { stage: 0 });
     for update in updates {
-        assert_eq!(raw.ask(&Request::JobTell(vec![update]), &[]), Reply::Done);
+        assert_eq!(raw.ask(&Request::JobUpdates(vec![update]), &[]), Reply::Done);
     }
     let mut each = 0;
     wait_for("the stage is cut into waves", || {
@@ -940,7 +940,7 @@ pub fn hoard(socket: &str) {
         each = bytes_of(&take(&raw).fds);
         each > 0 && each == before
     });
-    tell(&format!("each {each}"));
+    say(&format!("each {each}"));
     let crowd: Vec<Raw> = (0..100).map(|_| Raw::connect(Path::new(socket))).collect();
     crowd.iter().for_each(ask);
     let mut got = Vec::new();
@@ -951,7 +951,7 @@ pub fn hoard(socket: &str) {
             answer => why = format!("{:?}", answer.message),
         }
     }
-    tell(&format!("got {} {why}", got.len()));
+    say(&format!("got {} {why}", got.len()));
     hear();
     drop((got, crowd));
     let kept: Vec<OwnedFd> = (0..10)
@@ -961,10 +961,10 @@ pub fn hoard(socket: &str) {
         })
         .collect();
     assert_eq!(kept.len(), 10);
-    tell(&format!("kept {}", bytes_of(&kept)));
+    say(&format!("kept {}", bytes_of(&kept)));
     (0..30).for_each(|_| ask(&raw));
     let unread: Vec<OwnedFd> = (0..30).flat_map(|_| take(&raw).fds).collect();
-    tell(&format!("unread {}", bytes_of(&unread)));
+    say(&format!("unread {}", bytes_of(&unread)));
     while hear().is_some() {}
 }
 
@@ -978,7 +978,7 @@ fn a_job_whose_program_is_killed_leaves_no_prefetch_behind() {
     slow.fault("read=delay:20ms");
     let socket = cluster.socket(0);
     let mut program = Helper::start_as(&socket, None, "waves", &[slow.at("data").to_str().unwrap(), "32"]);
-    program.expect("told");
+    program.expect("reported");
     wait_for("the prefetch has begun", || cluster.sum("pages_planned_total") > 0);
     program.kill_9();
     wait_for("the job has ended", || cluster.client(0).jobs().is_ok_and(|jobs| jobs.iter().all(|j| j.ended)));
@@ -1003,7 +1003,7 @@ fn a_job_that_never_reads_what_it_has_announced_leaves_others_a_quarter_of_the_t
     let data = pfs.path().join("data");
     let mut idle =
         Helper::start_as(&cluster.socket(0), Some(OTHER_UID), "waves", &[data.to_str().unwrap(), "48"]);
-    idle.expect("told");
+    idle.expect("reported");
     wait_for("the prefetch has taken what it gets", || {
         let (before, pending) = (cluster.sum("planned_bytes"), cluster.status(0).mounts[0].fetches_pending);
         std::thread::sleep(Duration::from_millis(300));
@@ -1020,12 +1020,12 @@ fn a_job_that_never_reads_what_it_has_announced_leaves_others_a_quarter_of_the_t
     wait_for("its pages may go", || cluster.sum("planned_bytes") == 0);
 }
 
-/// The body of a program with a job: tells what it will read, and lives until it is killed.
+/// The body of a program with a job: reports what it will read, and lives until it is killed.
 pub fn waves(path: &str, slots: u32) {
     let client = Client::from_env();
     let (job, _) = begin(&client, Path::new(path), 0);
-    job.tell(&[JobUpdate::Slots(vec![("n0".into(), slots)])]).unwrap();
-    tell("told");
+    job.report(&[JobUpdate::Slots(vec![("n0".into(), slots)])]).unwrap();
+    say("reported");
     while hear().is_some() {}
     drop(job);
 }
@@ -1127,7 +1127,7 @@ fn the_pages_of_planned_requests_go_first() {
     let Some(slow) = SlowFs::start() else { return };
     let path = slow.at("data");
     make_file(&path, SEED, 32 * EXTENT);
-    let cluster = Cluster::start_untold(&slow.mount());
+    let cluster = Cluster::start_without_layouts(&slow.mount());
     let client = cluster.client(0);
     // Longer than it takes to feed a page, so that all orders always have one that waits.
     slow.fault("read=delay:40ms");
@@ -1137,7 +1137,10 @@ fn the_pages_of_planned_requests_go_first() {
     });
     let ended: Vec<_> = cluster.waves(0)[..4].iter().map(|w| w.prefetch_ended_ms.unwrap()).collect();
     assert!(ended[1..].iter().all(|end| ended[0] < *end), "{ended:?}");
-    assert!(cluster.waves(0)[4..].iter().all(|w| w.prefetch_began_ms.is_none()), "further ahead than told");
+    assert!(
+        cluster.waves(0)[4..].iter().all(|w| w.prefetch_began_ms.is_none()),
+        "further ahead than allowed"
+    );
     drop(job);
 }
 
@@ -1191,7 +1194,7 @@ fn what_an_owner_does_not_send_is_fetched_by_who_has_the_request() {
     // It hangs with all it owns, and is a member for some seconds more.
     send_signal(cluster.agents[1].pid(), libc::SIGSTOP);
     let (job, _) = begin_at(&client, &path, 1, |_| "n0".into());
-    job.tell(&[JobUpdate::Slots(vec![("n0".into(), 8)])]).unwrap();
+    job.report(&[JobUpdate::Slots(vec![("n0".into(), 8)])]).unwrap();
     wait_for("all of it is there", || counter(&cluster.status(0), "planned_bytes") == 8 * EXTENT);
     crate::cluster::read_piece(&client, &path, SEED, its[0], EXTENT as usize);
     send_signal(cluster.agents[1].pid(), libc::SIGCONT);
@@ -1210,7 +1213,7 @@ fn a_file_that_changes_between_planning_and_reading_is_not_fetched() {
     let file = client.file_ref(&path).unwrap();
     make_file(&path, SEED + 1, 8 * EXTENT);
     let part = Part { file: 0, offset: 0, len: 8 * EXTENT };
-    job.tell(&[
+    job.report(&[
         JobUpdate::Slots(vec![("n0".into(), 1)]),
         JobUpdate::Files(vec![file]),
         JobUpdate::Splits { stage: 0, splits: vec![Split { parts: vec![part], ..Split::default() }] },
@@ -1259,7 +1262,7 @@ fn of_a_columnar_file_a_prefetch_takes_what_was_reported_and_no_read_ahead() {
     let job = client.begin_job("app", "no-action").unwrap();
     let file = client.file_ref(&path).unwrap();
     let part = |n: u64| Part { file: 0, offset: n * 4 * MIB + MIB, len: CHUNK };
-    job.tell(&[
+    job.report(&[
         JobUpdate::Slots(vec![("n0".into(), 1)]),
         JobUpdate::Files(vec![file]),
         JobUpdate::Splits {
@@ -1291,10 +1294,10 @@ fn parts_of_a_columnar_file_with_a_short_gap_between_them_are_one_read() {
     {
         let cluster = Cluster::start_one(&slow.mount(), mount);
         let client = cluster.client(0);
-        let tell = |path: &Path| {
+        let begin_job = |path: &Path| {
             let job = client.begin_job("app", "no-action").unwrap();
             let splits = vec![Split { parts: parts.to_vec(), ..Split::default() }];
-            job.tell(&[
+            job.report(&[
                 JobUpdate::Slots(vec![("n0".into(), 1)]),
                 JobUpdate::Files(vec![client.file_ref(path).unwrap()]),
                 JobUpdate::Splits { stage: 0, splits },
@@ -1304,7 +1307,7 @@ fn parts_of_a_columnar_file_with_a_short_gap_between_them_are_one_read() {
             job
         };
         let before = slow.stats();
-        let job = tell(&path);
+        let job = begin_job(&path);
         wait_for("all of it is fetched", || {
             cluster.waves(0).first().is_some_and(|w| w.fetched_bytes == 4 * CHUNK)
         });
@@ -1322,7 +1325,7 @@ fn parts_of_a_columnar_file_with_a_short_gap_between_them_are_one_read() {
             crate::cluster::read_piece(&client, &there, SEED, part.offset, CHUNK as usize);
         }
         let before = slow.stats().read_bytes;
-        let _job = tell(&there);
+        let _job = begin_job(&there);
         wait_for("all of it is there", || cluster.waves(0).iter().any(|w| w.resident_bytes == 4 * CHUNK));
         assert_eq!(slow.stats().read_bytes, before, "{mount}");
     }

@@ -141,7 +141,7 @@ print(cached)
     assert!(out.status.success(), "{}", text(&out.stderr));
     let cached: u64 = text(&out.stdout).trim().parse().unwrap();
     if cached < 200 {
-        println!("left out: the file system does not tell what is cached, or memory is short");
+        println!("left out: the file system does not report what is cached, or memory is short");
         return;
     }
     let report = report(&out);

@@ -1,5 +1,5 @@
 //! Programs that nobody has changed, run by `forebay run`: their reads come from the tier, and they
-//! cannot tell.
+//! cannot notice.
 
 use crate::common::{Agent, MIB, Setup, SlowFs, content, make_file, open_dir_in, pfs_and_agent, text};
 use std::io::{BufRead, BufReader, Write};
@@ -293,13 +293,13 @@ for i, run in enumerate([
     assert os.pread(fd, 5, 5000) == b"child", i
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 ours, theirs = socket.socketpair()
-for name, tell, hear in [
+for name, notify, hear in [
     ("f8", "echo", lambda child: os.read(child.stdout.fileno(), 1)),
     ("f9", "kill -USR1 $PPID", lambda child: signal.sigwait({signal.SIGUSR1})),
     ("f10", "echo >&0", lambda child: ours.recv(1)),
 ]:
     fd = served(name)
-    child = subprocess.Popen(["sh", "-c", f"{write}; {tell}; exec sleep 600", name], stdin=theirs, stdout=subprocess.PIPE)
+    child = subprocess.Popen(["sh", "-c", f"{write}; {notify}; exec sleep 600", name], stdin=theirs, stdout=subprocess.PIPE)
     hear(child)
     assert os.pread(fd, 5, 5000) == b"child", name
     child.kill()
@@ -376,12 +376,12 @@ fn valgrind_finds_no_error_in_a_program_that_reads_through_the_tier() {
 #[test]
 fn what_forebay_run_is_sent_the_program_gets_and_what_it_ignores_the_program_ignores() {
     let (pfs, agent) = pfs_and_agent();
-    let waits = "trap 'echo told; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
+    let waits = "trap 'echo asked; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
     let mut run = command(&agent, pfs.path(), &["sh", "-c", waits]).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(run.stdout.take().unwrap()).lines();
     assert_eq!(said.next().unwrap().unwrap(), "ready");
     crate::common::send_signal(run.id(), libc::SIGTERM);
-    assert_eq!(said.next().unwrap().unwrap(), "told");
+    assert_eq!(said.next().unwrap().unwrap(), "asked");
     assert_eq!(run.wait().unwrap().code(), Some(7));
     // As `nohup` and a script's `&` do it.
     let ignoring = "trap '' HUP INT PIPE; exec \"$0\" run -- sh -c 'kill -HUP $$; kill -INT $$; grep SigIgn /proc/$$/status'";
@@ -393,7 +393,7 @@ fn what_forebay_run_is_sent_the_program_gets_and_what_it_ignores_the_program_ign
     assert_eq!(mask.map(|mask| mask & 0x1003), Ok(0x1003), "{}", text(&out.stderr));
 }
 
-/// A program that says where it is and waits to be told to go on.
+/// A program that says where it is and waits until it may go on.
 pub struct Stepwise {
     pub child: Child,
     said: BufReader<std::process::ChildStdout>,

@@ -180,8 +180,9 @@ fn a_load_evicts_nothing_that_it_has_loaded_itself() {
     }
     let (is_done, said) = load(&agent, &[pfs.path()]);
     assert!(!is_done && said.contains("this load has loaded"), "{said}");
-    let told = said.rsplit_once("loaded ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<u64>().ok());
-    let loaded = told.unwrap_or(0);
+    let reported =
+        said.rsplit_once("loaded ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<u64>().ok());
+    let loaded = reported.unwrap_or(0);
     assert!(loaded >= 10 && agent.used("pages") >= loaded * 4 * MIB, "{} B; {said}", agent.used("pages"));
     // Another load evicts them.
     agent.client().admin().evict(&old).ok();

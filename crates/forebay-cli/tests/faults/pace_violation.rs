@@ -55,7 +55,7 @@ fn an_agent_that_fetches_in_a_pause_is_logged_and_gets_no_more_requests() {
     let (job, _) = begin_with(&client, &path, vec![("n1".into(), 12)], |_| "n1".into());
     // Tasks read the first wave by themselves.
     let starts = (0..12).map(|task| JobUpdate::TaskStarted { stage: 0, task, host: "n1".into() });
-    job.tell(&starts.collect::<Vec<_>>()).unwrap();
+    job.report(&starts.collect::<Vec<_>>()).unwrap();
     let mut heard = Heard::default();
     wait_for("it is asked for some of the second wave", || {
         heard.hear(&mut agent);

@@ -43,7 +43,7 @@ fn played_owner(cluster: &mut Cluster, serve: impl Fn(TcpStream) + Send + Sync +
             });
         }
     });
-    cluster.tell(0, members);
+    cluster.send_view(0, members);
 }
 
 fn one_node(pfs: &Path) -> Cluster {

@@ -242,7 +242,7 @@ fn load_whole(client: &Client, path: &Path) -> LoadProgress {
 }
 
 #[test]
-fn a_load_brings_pages_to_their_owners() {
+fn a_load_fetches_pages_for_their_owners() {
     let Some(slow) = SlowFs::start() else { return };
     let cluster = Cluster::start(3, &NodeSetup::new(&slow.mount()));
     let path = cluster.make_shared_file(|name| slow.at(name), SEED, SIZE);
@@ -327,7 +327,7 @@ fn a_load_that_a_node_cannot_keep_says_how_much_is_missing() {
     let path = cluster.make_shared_file(|name| pfs.path().join(name), SEED, SIZE);
     cluster.nodes[1].client().admin().set_capacity(BASE + 2 * MIB).unwrap();
     let members = cluster.members();
-    cluster.tell(0, members);
+    cluster.send_view(0, members);
     let mut load = cluster.nodes[0].client().load(0).unwrap();
     load.add(&path).unwrap();
     load.flush().unwrap();
@@ -404,7 +404,7 @@ fn nodes_that_each_take_the_other_for_the_owner_do_not_wait_for_each_other() {
     };
     let members = cluster.members();
     for node in [0, 1] {
-        cluster.tell(node, without(&members, node));
+        cluster.send_view(node, without(&members, node));
     }
     let before = slow.stats().read_bytes;
     cluster.read_on(&[0, 1], 2, &path, SEED);
@@ -423,7 +423,7 @@ fn a_node_that_is_cut_off_reads_the_pfs_and_comes_back() {
     for node in [0, 1] {
         let mut apart = members.clone();
         apart[1 - node].address = "127.0.0.1:1".into();
-        cluster.tell(node, apart);
+        cluster.send_view(node, apart);
     }
     cluster.read_on(&[0, 1], 2, &path, SEED);
     for node in &cluster.nodes {
@@ -432,7 +432,7 @@ fn a_node_that_is_cut_off_reads_the_pfs_and_comes_back() {
         assert_eq!(node.cluster().avoided.len(), 1);
         node.evict();
     }
-    cluster.tell_all();
+    cluster.send_view_to_all();
     for node in &cluster.nodes {
         wait_for("the other is believed again", || node.cluster().avoided.is_empty());
     }
@@ -489,7 +489,7 @@ fn over_tls_the_same_holds() {
     let mut members = cluster.members();
     members[0].capacity_bytes = 0;
     members[1].name = "node7".into();
-    cluster.tell(0, members);
+    cluster.send_view(0, members);
     cluster.nodes[0].evict();
     let came = cluster.nodes[0].counter("from_peers_bytes");
     cluster.read_on(&[0], 1, &path, SEED);

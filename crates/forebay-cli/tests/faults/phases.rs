@@ -5,7 +5,7 @@ use crate::cluster::{Cluster, NodeSetup, read_piece};
 use crate::common::{
     Agent, MIB, PATIENCE, SlowFs, counter, one_file, pfs_and_agent, plain_pfs, text, wait_for,
 };
-use crate::roles::{hear, tell};
+use crate::roles::{hear, say};
 use forebay_client::{Client, HpcJobOptions};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn known(name: &str) -> HpcJobOptions {
 pub fn in_phase() {
     let job = Client::from_env().open_hpc_job(&HpcJobOptions::named("dies")).unwrap();
     job.phase_begin(0, Duration::ZERO).unwrap();
-    tell("begun");
+    say("begun");
     while hear().is_some() {}
 }
 
@@ -115,7 +115,7 @@ fn a_node_that_dies_brakes_the_others_for_its_lease_only() {
     let dead = cluster.nodes[0].info.name.clone();
     cluster.nodes[0].helper.kill_9();
     let rest = cluster.members().into_iter().filter(|node| node.name != dead).collect();
-    cluster.tell(1, rest);
+    cluster.send_view(1, rest);
     let mut load = cluster.nodes[1].client().load(0).unwrap();
     load.add(&path).unwrap();
     load.flush().unwrap();
@@ -124,7 +124,7 @@ fn a_node_that_dies_brakes_the_others_for_its_lease_only() {
 }
 
 #[test]
-fn a_node_that_is_started_again_at_another_port_during_a_phase_is_told_of_it() {
+fn a_node_that_is_started_again_at_another_port_during_a_phase_is_notified_of_it() {
     let pfs = plain_pfs();
     let mut cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
     let job = cluster.nodes[0].client().open_hpc_job(&HpcJobOptions::named("sim")).unwrap();
@@ -278,7 +278,7 @@ fn what_does_not_fit_is_refused_with_words() {
 }
 
 #[test]
-fn two_jobs_at_once_and_a_job_on_two_connections_are_told_apart_in_the_plan_log() {
+fn two_jobs_at_once_and_a_job_on_two_connections_are_distinguished_in_the_plan_log() {
     let (_pfs, agent) = pfs_and_agent();
     let client = agent.client();
     let jobs: Vec<_> =

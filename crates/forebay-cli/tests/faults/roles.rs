@@ -1,4 +1,4 @@
-//! What client processes do. They tell by lines that start with `@`, and end when their standard
+//! What client processes do. They report by lines that start with `@`, and end when their standard
 //! input does.
 
 use crate::common::{assert_content, content};
@@ -65,8 +65,8 @@ fn become_user(uid: u32) {
     }
 }
 
-/// Tells the test something.
-pub fn tell(line: &str) {
+/// Sends the test a line.
+pub fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\n@{line}").unwrap();
     out.flush().unwrap();
@@ -88,7 +88,7 @@ fn read(path: &str, seed: u64) {
     while !ended.is_finished() {
         verify_once(&client, Path::new(path), seed, pass);
         pass += 1;
-        tell(&format!("pass {pass}"));
+        say(&format!("pass {pass}"));
     }
 }
 
@@ -109,10 +109,10 @@ pub fn verify_once(client: &Client, path: &Path, seed: u64, pass: u64) {
 
 fn read_once(path: &str, seed: u64) {
     let client = Client::from_env();
-    tell("ready");
+    say("ready");
     hear();
     verify_once(&client, Path::new(path), seed, 0);
-    tell("read");
+    say("read");
 }
 
 /// Maps a whole file; checks it whenever the test says something.
@@ -121,10 +121,10 @@ fn map(path: &str, seed: u64) {
     let file = client.open(path).unwrap();
     let range = file.map(0, file.size().unwrap()).expect("it is resident and may be pinned");
     assert_content(&range, seed, 0);
-    tell("mapped");
+    say("mapped");
     while hear().is_some() {
         assert_content(&range, seed, 0);
-        tell("checked");
+        say("checked");
     }
 }
 
@@ -134,17 +134,17 @@ fn write(path: &str, len: usize) {
     let mut writer = client.create(path, WriteMode::Through).unwrap();
     writer.write_all(&content(1, 0, len)).unwrap();
     writer.flush().unwrap();
-    tell("written");
+    say("written");
     hear();
     writer.close().unwrap();
-    tell("closed");
+    say("closed");
 }
 
 fn load(path: &str) {
     let mut load = Client::from_env().load(1 << 20).unwrap();
     load.add(Path::new(path)).unwrap();
     load.flush().unwrap();
-    tell("loading");
+    say("loading");
     hear();
 }
 
@@ -161,7 +161,7 @@ fn handles(dir: &str, count: u64) {
     let names: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
     let files: Vec<_> =
         (0..count).map(|i| client.open_with(&names[i as usize % names.len()], mode(i)).unwrap()).collect();
-    tell(&format!("open {cached}"));
+    say(&format!("open {cached}"));
     hear();
     let mut buffer = [0; 512];
     for file in &files {
@@ -170,7 +170,7 @@ fn handles(dir: &str, count: u64) {
         assert_content(&buffer[..n], seed, 100);
     }
     assert_eq!(files.iter().filter(|f| f.resident_bytes() > 0).count() as u64, cached);
-    tell("read");
+    say("read");
     hear();
 }
 
@@ -181,7 +181,7 @@ fn job(path: &str, len: usize) {
     let mut writer = client.create(path, WriteMode::MemoryOnly).unwrap();
     writer.write_all(&content(5, 0, len)).unwrap();
     writer.flush().unwrap();
-    tell("written");
+    say("written");
     hear();
 }
 
@@ -192,7 +192,7 @@ fn listen(path: &str) {
     bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     listen(&socket, 16).unwrap();
-    tell("listening");
+    say("listening");
     hear();
 }
 

@@ -9,7 +9,7 @@ use crate::abuse::{as_user, of_process, third_user_is_served};
 use crate::common::{
     Agent, Helper, MIB, OTHER_UID, PAGE, Setup, SlowFs, make_file, plain_pfs, text, wait_for,
 };
-use crate::roles::{Raw, hear, tell, verify_once};
+use crate::roles::{Raw, hear, say, verify_once};
 use forebay_pfs::{FileFacts, Revalidate};
 use forebay_wire::{JobUpdate, Refusal, Reply, Request};
 use std::fs::File;
@@ -267,7 +267,7 @@ fn a_user_may_have_half_of_the_jobs_of_an_agent() {
     agent.assert_nothing_left();
 }
 
-/// Takes of one thing until the agent refuses, tells how much it was and why no more, and keeps it.
+/// Takes of one thing until the agent refuses, says how much it was and why no more, and keeps it.
 pub fn greed(socket: &str, what: &str, path: &str) {
     let (socket, path) = (Path::new(socket), Path::new(path));
     match what {
@@ -312,7 +312,7 @@ fn scratch(socket: &Path) {
             None => bytes += 4 * MIB,
         }
     };
-    tell(&format!("took {bytes} {why}"));
+    say(&format!("took {bytes} {why}"));
     while hear().is_some() {}
 }
 
@@ -325,12 +325,12 @@ fn files(socket: &Path) {
         refused(raw.ask(&create, &[]))
     };
     let (count, why) = (0..).find_map(|i| Some((i, create(i)?))).unwrap();
-    tell(&format!("took {count} {why}"));
+    say(&format!("took {count} {why}"));
     hear();
     let remove = Request::ScratchRemove { job: job.clone(), name: 0u64.to_le_bytes().to_vec() };
     assert_eq!(raw.ask(&remove, &[]), Reply::Done);
     assert_eq!(create(count), None);
-    tell("made another");
+    say("made another");
     while hear().is_some() {}
 }
 
@@ -339,16 +339,16 @@ fn jobs(socket: &Path) {
     let mut raws = Vec::new();
     let why = loop {
         let raw = Raw::connect(socket);
-        match refused(raw.ask(&Request::JobTell(vec![begin()]), &[])) {
+        match refused(raw.ask(&Request::JobUpdates(vec![begin()]), &[])) {
             Some(why) => break why,
             None => raws.push(raw),
         }
     };
-    tell(&format!("took {} {why}", raws.len()));
+    say(&format!("took {} {why}", raws.len()));
     hear();
-    assert_eq!(raws[0].ask(&Request::JobTell(vec![JobUpdate::End]), &[]), Reply::Done);
-    assert_eq!(raws[0].ask(&Request::JobTell(vec![begin()]), &[]), Reply::Done);
-    tell("began another");
+    assert_eq!(raws[0].ask(&Request::JobUpdates(vec![JobUpdate::End]), &[]), Reply::Done);
+    assert_eq!(raws[0].ask(&Request::JobUpdates(vec![begin()]), &[]), Reply::Done);
+    say("began another");
     while hear().is_some() {}
 }
 
@@ -362,7 +362,7 @@ fn stage(socket: &Path) {
     assert!(matches!(raw.ask(&Request::Mounts, &[]), Reply::Mounts(_)), "all of them are taken in");
     let more = Raw::connect(socket);
     let why = refused(more.ask(&Request::StageBegin, &[])).unwrap_or_default();
-    tell(&format!("took 0 {why}"));
+    say(&format!("took 0 {why}"));
     while hear().is_some() {}
 }
 
@@ -377,12 +377,12 @@ fn pin(socket: &Path, prefix: &Path) {
         }
         count += 1;
     };
-    tell(&format!("took {count} {why}"));
+    say(&format!("took {count} {why}"));
     while let Some(name) = hear() {
         let Reply::Refused(why) = raw.ask_with(&Request::PinFile(false), file(name)) else {
             panic!("it undid the pin of another user")
         };
-        tell(&format!("unpinned {why}"));
+        say(&format!("unpinned {why}"));
     }
 }
 
@@ -406,7 +406,7 @@ fn map(socket: &Path, path: &Path) {
         refused(got.message)
     };
     let (count, why) = (0..).find_map(|page| Some((page, pin(page)?))).unwrap();
-    tell(&format!("took {count} {why}"));
+    say(&format!("took {count} {why}"));
     while hear().is_some() {}
 }
 
@@ -424,7 +424,7 @@ fn fetch(socket: &Path, path: &Path, times: u64, range: impl Fn(u64) -> (u64, u6
             None => taken += 1,
         }
     }
-    tell(&format!("took {taken} {why}"));
+    say(&format!("took {taken} {why}"));
     while hear().is_some() {}
 }
 
@@ -432,7 +432,7 @@ fn fetch(socket: &Path, path: &Path, times: u64, range: impl Fn(u64) -> (u64, u6
 /// files as they take.
 fn load(socket: &Path, path: &Path) {
     let file = File::open(path).unwrap();
-    tell("open");
+    say("open");
     hear();
     let raws: Vec<Raw> = (0..8).map(|_| Raw::connect(socket)).collect();
     let begin = |raw: &Raw| refused(raw.ask(&Request::LoadBegin { rate_bytes_per_s: 0 }, &[]));
@@ -453,6 +453,6 @@ fn load(socket: &Path, path: &Path) {
     }
     let full = std::iter::repeat_with(|| add(&raws[0], 50)).find_map(|refusal| refusal).unwrap();
     assert!(full.contains("open files at the agent of one user"), "{full}");
-    tell(&format!("took {begun} {why}"));
+    say(&format!("took {begun} {why}"));
     while hear().is_some() {}
 }

@@ -3,7 +3,7 @@
 
 use crate::common::{Helper, MIB, plain_pfs, text, wait_for};
 use crate::coordinator::Cluster;
-use crate::roles::{hear, tell};
+use crate::roles::{hear, say};
 use forebay_client::{Client, HpcJobOptions};
 use forebay_wire::StepStatus;
 use std::path::Path;
@@ -23,15 +23,15 @@ pub fn writes_steps(name: &str, path: &str, io_ms: &str, writes_to: &str) {
         job.writes_to(&[(Path::new(path), MIB)]).unwrap();
     }
     while hear().is_some() {
-        tell("asks");
+        say("asks");
         job.phase_begin(MIB, Duration::ZERO).unwrap();
-        tell("begun");
+        say("begun");
         if hear().is_none() {
             break;
         }
         std::fs::write(path, vec![7; MIB as usize]).unwrap();
         job.phase_end().unwrap();
-        tell("ended");
+        say("ended");
     }
 }
 
@@ -44,7 +44,7 @@ pub fn hoards_steps(name: &str) {
         let job = Client::from_env().open_hpc_job(&options).unwrap();
         loop {
             job.phase_begin(MIB, Duration::ZERO).unwrap();
-            tell("step");
+            say("step");
             std::thread::sleep(io);
             job.phase_end().unwrap();
         }

@@ -42,7 +42,7 @@ impl Delayed {
         let file = client.file_ref(&path).unwrap();
         let part = |task: u32| Part { file: 0, offset: u64::from(task) * EXTENT, len: EXTENT };
         let split = |task| Split { parts: vec![part(task)], preferred_node: "n0".into() };
-        job.tell(&[
+        job.report(&[
             JobUpdate::TasksAsk,
             JobUpdate::Slots(vec![("n0".into(), 2)]),
             JobUpdate::Files(vec![file]),
@@ -53,7 +53,7 @@ impl Delayed {
         ])
         .unwrap();
         let started = |task| JobUpdate::TaskStarted { stage: 3, task, host: "n0".into() };
-        job.tell(&[started(0), started(1)]).unwrap();
+        job.report(&[started(0), started(1)]).unwrap();
         Delayed { cluster, writer, job, path, _pfs: pfs }
     }
 
@@ -95,7 +95,7 @@ fn a_task_waits_until_the_phase_is_over_and_its_input_is_there() {
     crate::cluster::read_piece(&client, &delayed.path, SEED, 0, EXTENT as usize);
     assert_eq!(counter(&delayed.cluster.status(0), "fetch_requests_total"), 0);
     // A stage of which nothing was reported, and a job that nobody knows, wait for nothing.
-    delayed.job.tell(&[JobUpdate::StageReady { stage: 4 }]).unwrap();
+    delayed.job.report(&[JobUpdate::StageReady { stage: 4 }]).unwrap();
     assert!(client.task_may_read("app", 4, 0).unwrap());
     assert!(client.task_may_read("another", 3, 10).unwrap());
     let log = delayed.cluster.end_and_replay();

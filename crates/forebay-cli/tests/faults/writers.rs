@@ -1,4 +1,4 @@
-//! Somebody changes a file for longer than its time stamps tell.
+//! Somebody changes a file for longer than its time stamps show.
 //!
 //! The kernel stamps a write when it begins. What is read while the write goes on may be half old,
 //! and nothing moves the stamps when it ends: so the agent must not keep what it reads meanwhile.

@@ -16,7 +16,7 @@ pub const FILE: u64 = 240 * MIB;
 /// Beside the file this is more than the group may have.
 pub const HOG: u64 = 320 * MIB;
 
-/// Tells the program of this test to be the one that takes memory.
+/// Makes the program of this test the one that takes memory.
 pub const HOG_VARIABLE: &str = "FOREBAY_TEST_HOG_BYTES";
 
 /// A control group with a limit of its own; `None` where no memory controller can be used.

@@ -40,7 +40,7 @@ impl File {
                 FetchToMap::Now => t.fetch_all(session, &self.path)?,
                 FetchToMap::Ahead => {
                     let version = t.proof.facts.version;
-                    session.tell(&Request::FetchToMap { version }, &[t.to_read()]);
+                    session.notify(&Request::FetchToMap { version }, &[t.to_read()]);
                     return None;
                 }
                 FetchToMap::Nothing => return None,

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_to_tell_the_length_of_a_body_are_understood_on_one_connection() {
+    fn both_ways_to_state_the_length_of_a_body_are_understood_on_one_connection() {
         let endpoint = serve(&[
             "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
             "HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",

@@ -154,7 +154,7 @@ fn agent_configuration(record: &Record, node: &Node, agents: &AgentsRecord) -> R
         text += &format!("extent_size = \"{bytes}\"\n");
     }
     if record.pfs == PfsKind::Glusterfs && record.stripe_bytes.is_some() {
-        // It tells of the first piece only, as if all of the file were there.
+        // It reports the first piece only, as if all of the file were there.
         text += "layout = false\n";
     }
     Ok(text)

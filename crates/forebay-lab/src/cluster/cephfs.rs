@@ -103,7 +103,7 @@ fn start_monitor(lab: &mut Raising, cluster: &str) -> Result<(), LabError> {
     lab.wait_for("ceph-mon", PATIENCE, listens)
 }
 
-/// Tells the monitor of the object stores, pools and file system to come.
+/// Announces to the monitor the object stores, pools and file system to come.
 fn describe(record: &Record, servers: &[String], uuids: &[String]) -> Result<(), LabError> {
     let mut lines = String::new();
     for (number, (server, uuid)) in servers.iter().zip(uuids).enumerate() {

@@ -116,7 +116,7 @@ fn make(dir: &Path) -> io::Result<()> {
 }
 
 fn is_mount_point(dir: &Path) -> bool {
-    // The kernel tells of mounts by paths without links.
+    // The kernel reports mounts by paths without links.
     let is_mounted = |real: &Path| mountinfo::read().iter().any(|mount| mount.mount_point == real);
     fs::canonicalize(dir).is_ok_and(|real| is_mounted(&real))
 }

@@ -1,7 +1,8 @@
-//! `forebay lab down`: ends whatever there is of a lab, as the kernel tells, and deletes its files.
+//! `forebay lab down`: ends whatever there is of a lab, as the kernel reports it, and deletes its
+//! files.
 //!
 //! It does not ask whether the lab was ever complete. All processes in the lab's network namespaces
-//! are told to end and, a second later, killed; this is repeated until there are none, since a
+//! are asked to end and, a second later, killed; this is repeated until there are none, since a
 //! process may start another meanwhile. Mounts end with the processes that see them. Then the names
 //! of the namespaces and the host's link go, and last the directory, if it bears the mark of a lab.
 //!

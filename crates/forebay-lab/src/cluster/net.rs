@@ -10,7 +10,7 @@
 //! passes the frames of both directions to one `ifb` device, and both wait in its token bucket.
 //! That device is in the bridge's namespace and disappears with it.
 //!
-//! What passed a link is counted by the bridge's end, so one look into one namespace tells all, and
+//! What passed a link is counted by the bridge's end, so one look into one namespace shows all, and
 //! a server that has died does not take its figures with it.
 
 use std::collections::BTreeMap;
@@ -294,7 +294,7 @@ fn batch(program: &str, namespace: Option<&str>, lines: &str) -> Result<(), LabE
 }
 
 /// The output of a program that succeeded; else an error with the line that failed, if the program
-/// has told its number.
+/// has reported its number.
 fn checked(program: &str, lines: &str, output: Output) -> Result<Output, LabError> {
     if output.status.success() {
         return Ok(output);

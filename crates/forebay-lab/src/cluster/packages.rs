@@ -15,8 +15,8 @@ pub const COMMON: &[(&str, &str)] = &[("ip", "iproute2"), ("tc", "iproute2"), ("
 /// What asks whether a service may be started when a package is installed.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// No service may. The second line tells it from everybody else's: an installation that was killed
-/// leaves it behind.
+/// No service may. The second line distinguishes it from everybody else's: an installation that was
+/// killed leaves it behind.
 const POLICY_TEXT: &[u8] = b"#!/bin/sh\n\
     # forebay lab: no service is started while it installs packages; `forebay lab down` removes what was left of that\n\
     exit 101\n";

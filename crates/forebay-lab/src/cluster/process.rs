@@ -65,7 +65,7 @@ fn parse_stat(stat: &str) -> Option<(char, u64)> {
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 
-/// A namespace, as the kernel tells them apart.
+/// A namespace, as the kernel distinguishes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NamespaceId {
     device: u64,
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_told_from_a_later_one_of_the_same_number() {
+    fn a_process_is_distinguished_from_a_later_one_of_the_same_number() {
         let me = ProcessId::of(std::process::id()).unwrap();
         assert!(me.is_alive());
         assert!(!ProcessId { start_ticks: me.start_ticks + 1, ..me }.is_alive());

@@ -1,7 +1,7 @@
 //! `forebay lab run`: a program on a node, in all of the node's namespaces.
 //!
 //! On one node this process becomes the program, so that terminal, signals and exit code are the
-//! program's own. On all nodes the programs are children, and their output is told apart by the
+//! program's own. On all nodes the programs are children, and their output is distinguished by the
 //! node's name.
 
 use std::ffi::OsString;

@@ -1,7 +1,7 @@
 //! The record of a lab, `/run/forebay-lab/LAB.json`.
 //!
 //! The record is written before anything is made and again after each step, so that whoever comes
-//! after a crash knows more than the kernel tells: where the files are, and what each process was
+//! after a crash knows more than the kernel reports: where the files are, and what each process was
 //! for. `/run` is emptied at boot, as are the namespaces. It is a help and not the truth: `down`
 //! works without it.
 

@@ -86,7 +86,7 @@ pub struct UpArgs {
     /// Start Spark as well, as `forebay lab spark up` does
     #[arg(long)]
     pub spark: bool,
-    /// The rest of what Spark is told
+    /// The rest of Spark's settings
     #[command(flatten)]
     pub spark_args: SparkArgs,
     /// Install missing packages with apt-get
@@ -94,7 +94,7 @@ pub struct UpArgs {
     pub install: bool,
 }
 
-/// Brings a lab up and tells what it is.
+/// Starts a lab and returns what it is.
 ///
 /// # Errors
 /// What is missing, what failed, or that the lab is up already.

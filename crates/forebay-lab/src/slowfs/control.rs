@@ -83,7 +83,7 @@ pub fn virtual_set(state: &State, ino: u64, name: &OsStr, value: &[u8]) -> Optio
 }
 
 fn set_fault(state: &State, value: &[u8]) -> Result<(), Errno> {
-    // An errno is all that a setxattr can say; `remote::set_fault` parses first and tells what is
+    // An errno is all that a setxattr can say; `remote::set_fault` parses first and says what is
     // wrong.
     let text = std::str::from_utf8(value).map_err(|_| Errno::INVAL)?;
     state.set_faults(FaultSet::parse(text).map_err(|_| Errno::INVAL)?);

@@ -10,7 +10,7 @@ use rustix::fs::Stat;
 
 use super::rate::WriteBehind;
 
-/// What tells one state of a file from another.
+/// What distinguishes one state of a file from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Version {
     size: i64,

@@ -225,7 +225,7 @@ pub fn rename(state: &State, from: (u64, &OsStr), to: (u64, &OsStr), flags: u32)
     Ok(())
 }
 
-/// An open file as the kernel is told of it.
+/// An open file as the kernel gets it.
 pub struct Opened {
     /// Its number.
     pub handle: u64,

@@ -16,9 +16,9 @@
 //!                 remote.rs (talk to a mount)
 //! ```
 //!
-//! Why not throttle a loop device or a network link: those cannot tell the layout, inject EIO into
-//! one file, count who read what, or start in 50 ms on any machine with `/dev/fuse`; and the page
-//! cache hides them. Why not sleep in the request threads: eight streams with read-ahead have
+//! Why not throttle a loop device or a network link: those cannot report the layout, inject EIO
+//! into one file, count who read what, or start in 50 ms on any machine with `/dev/fuse`; and the
+//! page cache hides them. Why not sleep in the request threads: eight streams with read-ahead have
 //! hundreds of requests under way.
 
 mod backing;
@@ -47,7 +47,7 @@ pub use stats::Stats;
 
 use stripe::Striping;
 
-/// The extended attribute of a file that tells its layout; see [`Layout`].
+/// The extended attribute of a file that holds its layout; see [`Layout`].
 pub const LAYOUT_XATTR: &str = "user.forebay.layout";
 /// On the root, write: the faults to inject, see [`fault`].
 pub const FAULT_XATTR: &str = "user.slowfs.fault";
@@ -61,7 +61,7 @@ pub const RATE_XATTR: &str = "user.slowfs.rate";
 /// The type that `/proc/self/mountinfo` shows for our mounts.
 pub const FS_TYPE: &str = "fuse.forebay-slowfs";
 
-/// What the time stamps of files tell.
+/// What the time stamps of files show.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Stamps {
     /// The moment of the last change.
@@ -107,7 +107,7 @@ pub struct Config {
     pub read_ahead_bytes: Option<u64>,
     /// How long the kernel may trust attributes and names without asking.
     pub attr_ttl_ns: u64,
-    /// What time stamps tell.
+    /// What time stamps show.
     pub stamps: Stamps,
     /// Other users than the one who mounted may enter.
     pub allow_other: bool,

@@ -1,4 +1,4 @@
-//! Mounting, unmounting, and telling the kernel how far to read ahead.
+//! Mounting, unmounting, and setting how far the kernel is to read ahead.
 //!
 //! As root we call mount(2) ourselves and hand the descriptor to the FUSE library: then the unmount
 //! is ours too, and can be bounded in time. Other users go through `fusermount3`. Ending a mount
@@ -143,7 +143,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Nobody is left to tell; `stop` is the way to hear of errors.
+        // Nobody is left to report to; `stop` is the way to hear of errors.
         let _ = self.end();
     }
 }

@@ -49,7 +49,7 @@ impl Nodes {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kernel is told of `ino` under this name once more.
+    /// The kernel gets `ino` under this name once more.
     pub fn remember(&self, ino: u64, parent: u64, name: &OsStr) {
         let mut table = self.lock();
         let node = table.entry(ino).or_default();

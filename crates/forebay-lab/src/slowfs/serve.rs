@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::{Config, Mounted};
 use crate::LabError;
 
-/// Mounts, prints `ready` on stdout and serves until told to stop. Call it before the process has
+/// Mounts, prints `ready` on stdout and serves until asked to stop. Call it before the process has
 /// threads.
 ///
 /// # Errors

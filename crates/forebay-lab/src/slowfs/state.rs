@@ -79,7 +79,7 @@ impl State {
         })
     }
 
-    /// Attributes in FUSE's form, with the time stamps that this file system tells.
+    /// Attributes in FUSE's form, with the time stamps that this file system reports.
     pub fn attributes(&self, stat: &Stat) -> Result<FileAttr, Errno> {
         let attr = attributes(stat)?;
         let (mtime, ctime) = match self.stamps {

@@ -160,7 +160,7 @@ fn end(mut child: Child) {
 }
 
 /// What the tool has said of `paths`, in their order. A file begins with a line of its path and a
-/// colon; all that belongs to it is indented. Of a file that it cannot tell about it says so in
+/// colon; all that belongs to it is indented. Of a file that it knows nothing about it says so in
 /// another line.
 fn parse(output: &[u8], paths: &[&Path]) -> Vec<Option<Layout>> {
     let mut layouts: Vec<Option<Layout>> = vec![None; paths.len()];

@@ -24,7 +24,7 @@ mod set10;
 
 pub use set10::set_of;
 
-/// What the machine is told.
+/// What the machine receives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Event {

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_file_are_told_apart_and_a_later_job_is_beside_the_first() {
+    fn parts_of_a_file_are_distinguished_and_a_later_job_is_beside_the_first() {
         let mut orders = Orders::default();
         orders.begin(1);
         orders.announce(1, (0, 0), &[FilePart { file: 1, offset: 0, len: 10 }]);

@@ -26,7 +26,7 @@ mod dynims;
 mod forebay;
 pub mod node;
 
-/// What the machine is told.
+/// What the machine receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Event {

@@ -132,7 +132,7 @@ impl Node {
         self.brake.on || self.brake.has_phases() || self.reads.all_pause()
     }
 
-    fn tell_drain(&mut self, now: Nanos, event: drain::Event, out: &mut Vec<Action>) {
+    fn handle_drain(&mut self, now: Nanos, event: drain::Event, out: &mut Vec<Action>) {
         let mut actions = Vec::new();
         self.drain.handle(now, event, &mut actions);
         out.extend(actions.into_iter().map(|action| Action::Drain { action }));
@@ -224,13 +224,13 @@ impl Machine for Node {
                 self.brake.set_phases(now, under_way);
                 self.own_phases = own;
             }
-            Event::Drain { event } => return self.tell_drain(now, event, out),
+            Event::Drain { event } => return self.handle_drain(now, event, out),
             Event::Silence { on } => self.brake.is_coordinator_silent = on,
         }
         self.decide(now, out);
         let hold = drain::Event::Hold { on: self.holds_drain(), own: self.own_phases };
         if self.drain.hold() != hold {
-            self.tell_drain(now, hold, out);
+            self.handle_drain(now, hold, out);
         }
     }
 

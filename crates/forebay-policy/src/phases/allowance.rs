@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn it_tells_when_it_changes() {
+    fn it_returns_when_it_changes() {
         let mut allowance = Allowance::new(9, 30 * S);
         assert!(allowance.grant(Nanos(5 * S), true));
         assert_eq!(allowance.changes_at(), Some(Nanos(35 * S)));

@@ -26,7 +26,7 @@ const UNKNOWN_BURST_NS: u64 = 300_000_000_000;
 const USERS_MAX: usize = 1024;
 
 /// The coordinator hears of a phase's progress this often.
-const TELL_NS: u64 = 200_000_000;
+const REPORT_NS: u64 = 200_000_000;
 
 /// While bytes have moved within this time, a phase is not one that never ends.
 const STILL_MOVES_NS: u64 = 2_000_000_000;
@@ -146,10 +146,10 @@ pub struct RemotePhase {
     pub slack_ns: Option<i64>,
 }
 
-/// What the coordinator is told of a job.
+/// A report to the coordinator about a job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Told {
+pub enum Report {
     /// It is there.
     Joins(Declared),
     /// Its next phases, in ns from now.
@@ -187,9 +187,10 @@ pub enum Told {
 pub enum Action {
     /// Prefetches, loads and read-ahead on this node stop, or may go on.
     Brake(bool),
-    /// Tell the coordinator.
-    Tell(JobKey, Told),
-    /// Tell the other nodes what is on this board.
+    /// Report to the coordinator. Decision logs keep the earlier name.
+    #[serde(rename = "tell")]
+    Report(JobKey, Report),
+    /// Notify the other nodes of what is on this board.
     Spread,
     /// A phase never ended: it counts no longer.
     CutOff {
@@ -342,7 +343,7 @@ impl Board {
         with_phase.filter(|(_, phase)| phase.is_live())
     }
 
-    /// The phases of this node, as others are told.
+    /// The phases of this node, as others see them.
     pub fn own_phases(&self) -> Vec<RemotePhase> {
         self.live().map(|(job, phase)| self.seen(job, phase)).collect()
     }
@@ -358,24 +359,24 @@ impl Board {
         }
     }
 
-    /// What a coordinator that knows nothing has to be told.
-    pub fn told_again(&self, now: Nanos) -> Vec<(JobKey, Told)> {
+    /// What a coordinator that knows nothing has to hear.
+    pub fn full_report(&self, now: Nanos) -> Vec<(JobKey, Report)> {
         let mut reported = Vec::new();
         for (key, job) in &self.jobs {
-            reported.push((*key, Told::Joins(job.declared.clone())));
+            reported.push((*key, Report::Joins(job.declared.clone())));
             reported.extend(job.expected.map(|expected| (*key, expects(now, expected))));
             let Some(phase) = job.phase.as_ref().filter(|phase| phase.is_live()) else { continue };
             let line = &phase.line;
             let deadline_ns = line.deadline.map_or(0, |at| at.saturating_since(now).max(1));
             let alone_ns = line.left_ns(now).or(line.alone_ns).unwrap_or(0);
             let (bytes, is_observed) = (line.bytes, !phase.is_declared);
-            reported.push((*key, Told::Begins { bytes, alone_ns, deadline_ns, is_observed }));
+            reported.push((*key, Report::Begins { bytes, alone_ns, deadline_ns, is_observed }));
         }
         reported
     }
 
     fn opens(&mut self, key: JobKey, declared: Declared, out: &mut Vec<Action>) {
-        out.push(Action::Tell(key, Told::Joins(declared.clone())));
+        out.push(Action::Report(key, Report::Joins(declared.clone())));
         self.jobs.insert(key, Job::new(declared));
     }
 
@@ -416,8 +417,8 @@ impl Board {
             let deadline_ns = line.deadline.map_or(0, |at| at.saturating_since(now));
             let (bytes, alone_ns) = (line.bytes, line.alone_ns.unwrap_or(0));
             let is_observed = !phase_is_declared;
-            let reported = Told::Begins { bytes, alone_ns, deadline_ns, is_observed };
-            out.push(Action::Tell(key, reported));
+            let reported = Report::Begins { bytes, alone_ns, deadline_ns, is_observed };
+            out.push(Action::Report(key, reported));
             self.spread_at = Some(now);
         }
     }
@@ -446,7 +447,7 @@ impl Board {
             if !allowance.grant(self.now, !unknown.is_empty()) {
                 for (key, phase) in &mut unknown {
                     (phase.counts, phase.is_behind) = (false, false);
-                    out.push(Action::Tell(*key, Told::Ends));
+                    out.push(Action::Report(*key, Report::Ends));
                     self.spread_at = Some(self.now);
                 }
             }
@@ -474,12 +475,12 @@ impl Board {
         let Some(phase) = job.phase.as_mut().filter(|phase| !phase.is_over) else { return };
         job.reports = true;
         phase.line.progress(now, bytes.min(BYTES_MAX));
-        if now.saturating_since(phase.reported) < TELL_NS || !phase.counts {
+        if now.saturating_since(phase.reported) < REPORT_NS || !phase.counts {
             return;
         }
         phase.reported = now;
         if let Some(left_ns) = phase.line.left_ns(now) {
-            out.push(Action::Tell(key, Told::Left { left_ns }));
+            out.push(Action::Report(key, Report::Left { left_ns }));
         }
     }
 
@@ -503,11 +504,11 @@ impl Board {
             _ => job.in_time += 1,
         }
         if phase.counts {
-            out.push(Action::Tell(key, Told::Ends));
+            out.push(Action::Report(key, Report::Ends));
             self.spread_at = Some(now);
         }
         job.expected = job.predict_after(line.began, at, bytes);
-        out.extend(job.expected.map(|expected| Action::Tell(key, expects(now, expected))));
+        out.extend(job.expected.map(|expected| Action::Report(key, expects(now, expected))));
     }
 
     /// Phases that were predicted and have not come are expected anew.
@@ -517,7 +518,7 @@ impl Board {
             if job.phase.is_none() && job.overdue_at.is_some_and(|at| at <= now) {
                 let expected = job.predict_again(now);
                 job.expected = Some(expected).filter(|expected| expected.phases > 0);
-                out.push(Action::Tell(*key, expects(now, expected)));
+                out.push(Action::Report(*key, expects(now, expected)));
             }
         }
     }
@@ -530,14 +531,14 @@ impl Board {
                 self.doubts.add(job.declared.user, &job.declared.name);
             }
         }
-        out.push(Action::Tell(key, Told::Leaves));
+        out.push(Action::Report(key, Report::Leaves));
     }
 
     fn expects(&mut self, key: JobKey, expected: Option<Expected>, out: &mut Vec<Action>) {
         let now = self.now;
         let Some(job) = self.jobs.get_mut(&key).filter(|job| job.phase.is_none()) else { return };
         job.expected = expected;
-        out.extend(expected.map(|expected| Action::Tell(key, expects(now, expected))));
+        out.extend(expected.map(|expected| Action::Report(key, expects(now, expected))));
     }
 
     fn heard(&mut self, node: String, lease_ns: u64, mut phases: Vec<RemotePhase>) {
@@ -574,7 +575,7 @@ impl Board {
             let Some(job) = self.jobs.get_mut(&key) else { continue };
             let Some(phase) = job.phase.as_mut() else { continue };
             if phase.counts {
-                out.push(Action::Tell(key, Told::Ends));
+                out.push(Action::Report(key, Report::Ends));
             }
             phase.is_over = true;
             phase.is_behind = false;
@@ -629,8 +630,8 @@ impl Board {
     }
 }
 
-fn expects(now: Nanos, expected: Expected) -> Told {
-    Told::Expects { in_ns: expected.next_at.saturating_since(now), expected }
+fn expects(now: Nanos, expected: Expected) -> Report {
+    Report::Expects { in_ns: expected.next_at.saturating_since(now), expected }
 }
 
 impl Machine for Board {

@@ -174,7 +174,7 @@ pub(super) struct Phase {
     pub is_disturbed: bool,
     /// Bytes that agents have read from the file system meanwhile.
     pub beside_bytes: u64,
-    /// When its progress was last told to the coordinator.
+    /// When its progress was last reported to the coordinator.
     pub reported: Nanos,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! [`Board`] is the machine. It hears what programs declare, how many bytes their phases have
 //! moved, and what the boards of other nodes say; it decides when this node brakes, what the
-//! coordinator is told, and which phase is cut off because it never ended. It works without the
+//! coordinator hears, and which phase is cut off because it never ended. It works without the
 //! coordinator: the brake must hold when that is dead.
 //!
 //! | file | contents |
@@ -31,7 +31,7 @@ mod tests;
 mod watch;
 
 pub use alone::Alone;
-pub use board::{Action, Board, Config, Event, JobStatus, RemotePhase, Told};
+pub use board::{Action, Board, Config, Event, JobStatus, RemotePhase, Report};
 pub use job::{Declared, EARLIER_MAX, Expected, Refused};
 pub use line::{Line, kept_ns};
 pub use watch::{LEAST_BYTES, Seen, Watch};

@@ -32,7 +32,7 @@ fn wake(board: &mut Board, now: u64) -> Vec<Action> {
 fn board(io_ns: u64) -> Board {
     let mut board = Board::new(Config::default());
     let out = hear(&mut board, 0, Event::Opens(1, declared("sim", io_ns)));
-    assert_eq!(out, [Action::Tell(1, Told::Joins(declared("sim", io_ns)))]);
+    assert_eq!(out, [Action::Report(1, Report::Joins(declared("sim", io_ns)))]);
     board
 }
 
@@ -41,12 +41,12 @@ fn begin(bytes: u64, deadline_ns: u64) -> Event {
 }
 
 #[test]
-fn a_declared_phase_is_told_and_brakes_only_while_it_is_behind() {
+fn a_declared_phase_is_reported_and_brakes_only_while_it_is_behind() {
     let mut board = board(10 * S);
     let out = hear(&mut board, S, begin(100, 0));
     let reported =
-        Told::Begins { bytes: 100, alone_ns: 10 * S, deadline_ns: 10_500 * MS, is_observed: false };
-    assert_eq!(out, [Action::Tell(1, reported), Action::Spread]);
+        Report::Begins { bytes: 100, alone_ns: 10 * S, deadline_ns: 10_500 * MS, is_observed: false };
+    assert_eq!(out, [Action::Report(1, reported), Action::Spread]);
     assert!(board.has_phases() && !board.is_braking());
     hear(&mut board, 2 * S, Event::Progress { job: 1, bytes: 10 });
     hear(&mut board, 3 * S, Event::Progress { job: 1, bytes: 20 });
@@ -61,7 +61,7 @@ fn a_declared_phase_is_told_and_brakes_only_while_it_is_behind() {
     let out = hear(&mut board, 5 * S, Event::Progress { job: 1, bytes: 60 });
     assert!(out.contains(&Action::Brake(false)) && out.contains(&Action::Spread), "{out:?}");
     let out = hear(&mut board, 9 * S, Event::Ends(1));
-    assert!(out.contains(&Action::Tell(1, Told::Ends)) && !board.has_phases());
+    assert!(out.contains(&Action::Report(1, Report::Ends)) && !board.has_phases());
     assert_eq!(board.snapshot()[0].phases, [1, 1, 0, 0]);
 }
 
@@ -76,9 +76,9 @@ fn the_first_phase_of_an_unknown_job_has_the_file_system_to_itself_and_teaches_t
     let out = hear(&mut board, 5 * S, begin(500 * S, 0));
     assert_eq!(
         out[0],
-        Action::Tell(
+        Action::Report(
             1,
-            Told::Begins { bytes: 500 * S, alone_ns: S, deadline_ns: 1050 * MS, is_observed: false }
+            Report::Begins { bytes: 500 * S, alone_ns: S, deadline_ns: 1050 * MS, is_observed: false }
         )
     );
     assert!(!board.is_braking());
@@ -96,7 +96,7 @@ fn a_bound_of_the_time_alone_gives_no_slack_until_an_undisturbed_phase_replaces_
         out[0].clone()
     };
     let begins = |alone_ns, deadline_ns| {
-        Action::Tell(1, Told::Begins { bytes: 1000 * S, alone_ns, deadline_ns, is_observed: false })
+        Action::Report(1, Report::Begins { bytes: 1000 * S, alone_ns, deadline_ns, is_observed: false })
     };
     for number in 0..3 {
         assert_eq!(phase(10 * number * S, 2 * S, true), begins(0, 0));
@@ -114,10 +114,10 @@ fn a_phase_that_never_ends_is_cut_off_named_and_doubted_until_one_ends() {
     assert!(!wake(&mut board, 6 * S - 1).iter().any(|a| matches!(a, Action::CutOff { .. })));
     let out = wake(&mut board, 6 * S);
     let cut = Action::CutOff { name: "sim".to_string(), user: 1000, lasted_ns: 6 * S };
-    assert!(out.contains(&cut) && out.contains(&Action::Tell(1, Told::Ends)), "{out:?}");
+    assert!(out.contains(&cut) && out.contains(&Action::Report(1, Report::Ends)), "{out:?}");
     assert!(out.contains(&Action::Brake(false)) && !board.has_phases());
     // Its end comes at last: that is no news.
-    assert!(!hear(&mut board, 7 * S, Event::Ends(1)).contains(&Action::Tell(1, Told::Ends)));
+    assert!(!hear(&mut board, 7 * S, Event::Ends(1)).contains(&Action::Report(1, Report::Ends)));
     // The next counts for nothing until it has ended by itself.
     let out = hear(&mut board, 8 * S, begin(100, 2 * S));
     assert!(out.is_empty() && board.may_begin(1) == Err(Refused::InPhase), "{out:?}");
@@ -196,15 +196,15 @@ fn a_program_that_dies_leaves_the_board_and_a_new_coordinator_hears_all_that_is_
     let mut board = board(10 * S);
     hear(&mut board, 0, Event::Opens(2, declared("two", 4 * S)));
     hear(&mut board, 0, begin(100, 0));
-    let reported = board.told_again(Nanos(S));
+    let reported = board.full_report(Nanos(S));
     assert_eq!(reported.len(), 3);
     assert_eq!(
         reported[1],
-        (1, Told::Begins { bytes: 100, alone_ns: 9 * S, deadline_ns: 9_500 * MS, is_observed: false })
+        (1, Report::Begins { bytes: 100, alone_ns: 9 * S, deadline_ns: 9_500 * MS, is_observed: false })
     );
     let out = hear(&mut board, S, Event::Closes(1));
-    assert!(out.contains(&Action::Tell(1, Told::Leaves)) && out.contains(&Action::Spread));
-    assert!(!board.has_phases() && board.told_again(Nanos(S)).len() == 1);
+    assert!(out.contains(&Action::Report(1, Report::Leaves)) && out.contains(&Action::Spread));
+    assert!(!board.has_phases() && board.full_report(Nanos(S)).len() == 1);
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn the_next_phase_of_a_job_with_a_rhythm_is_expected_and_given_up_when_it_does_n
     let mut board = board(0);
     let expected = |out: &[Action]| {
         out.iter().find_map(|action| match action {
-            Action::Tell(1, Told::Expects { in_ns, expected }) => Some((*in_ns, expected.phases)),
+            Action::Report(1, Report::Expects { in_ns, expected }) => Some((*in_ns, expected.phases)),
             _ => None,
         })
     };
@@ -313,9 +313,9 @@ fn an_earlier_run_says_what_the_first_phase_takes_and_when_the_second_comes() {
     let out = hear(&mut board, 5 * S, begin(1000 * S, 0));
     assert_eq!(
         out[0],
-        Action::Tell(
+        Action::Report(
             1,
-            Told::Begins { bytes: 1000 * S, alone_ns: 2 * S, deadline_ns: 2100 * MS, is_observed: false }
+            Report::Begins { bytes: 1000 * S, alone_ns: 2 * S, deadline_ns: 2100 * MS, is_observed: false }
         )
     );
     assert!(!board.is_braking(), "its time is known");

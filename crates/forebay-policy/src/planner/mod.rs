@@ -50,7 +50,7 @@ pub type HpcId = u32;
 /// Names a Big Data job.
 pub type JobId = u32;
 
-/// What the planner is told.
+/// What the planner receives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Event {

@@ -734,11 +734,11 @@ fn later_waves_are_fetched_only_for_a_job_that_is_alone_and_between_phases() {
     let ahead = |p: &mut Planner, event: Event| {
         let mut out = vec![];
         p.handle(p.board().now(), event, &mut out);
-        let told = out.iter().filter_map(|action| match action {
+        let decided = out.iter().filter_map(|action| match action {
             Action::Ahead { job, may } => Some((*job, *may)),
             _ => None,
         });
-        told.collect::<Vec<_>>()
+        decided.collect::<Vec<_>>()
     };
     let mut p = planner("forebay");
     assert_eq!(ahead(&mut p, job_joins(0, 9, 100, 1000 * S)), [(0, true)]);

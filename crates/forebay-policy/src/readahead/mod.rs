@@ -23,7 +23,7 @@
 //! next reads are asked for within the same window.
 //!
 //! **Random.** Everything else. A read of at least half a page (or half a small file) fills the
-//! pages it covers; a smaller one goes to the file system, and the agent is told (see
+//! pages it covers; a smaller one goes to the file system, and the agent is notified (see
 //! [`crate::miss_ledger`]). A stray read does not end a stream: readers look at a footer or an
 //! index in between, and threads share a handle. So a handle has up to four streams, which share
 //! the bound of the window, and one that no read has continued for 32 reads is dropped.
@@ -86,7 +86,7 @@ impl ReadaheadConfig {
 pub enum Serve {
     /// The agent: it fills the pages, which are in `ask` or were asked for before.
     Tier,
-    /// The file system itself; tell the agent of the miss, it fills the page once that pays.
+    /// The file system itself; report the miss to the agent, it fills the page once that pays.
     Pfs,
 }
 

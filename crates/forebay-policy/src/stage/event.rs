@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use forebay_model::profile::Setting;
 
 use crate::machine::Nanos;
-use crate::phases::Told;
+use crate::phases::Report;
 use crate::planner;
 /// What [`Action::Decided`] carries, for drivers that show it.
 pub use crate::planner::{ActionKind, Decision, PlannedStep};
@@ -284,19 +284,19 @@ impl HpcUpdate {
     }
 }
 
-impl From<Told> for HpcUpdate {
-    fn from(told: Told) -> Self {
-        match told {
-            Told::Joins(d) => {
+impl From<Report> for HpcUpdate {
+    fn from(reported: Report) -> Self {
+        match reported {
+            Report::Joins(d) => {
                 HpcUpdate::joins(d.io_ns, d.compute_ns, d.phases, d.allowance_permille, d.weight)
             }
-            Told::Expects { in_ns, expected: e } => {
+            Report::Expects { in_ns, expected: e } => {
                 HpcUpdate::expects(in_ns, e.io_ns, e.compute_ns, e.phases)
             }
-            Told::Begins { alone_ns, deadline_ns, .. } => HpcUpdate::begins(alone_ns, deadline_ns),
-            Told::Left { left_ns } => HpcUpdate::PhaseLeft { left_ns },
-            Told::Ends => HpcUpdate::PhaseEnds,
-            Told::Leaves => HpcUpdate::Leaves,
+            Report::Begins { alone_ns, deadline_ns, .. } => HpcUpdate::begins(alone_ns, deadline_ns),
+            Report::Left { left_ns } => HpcUpdate::PhaseLeft { left_ns },
+            Report::Ends => HpcUpdate::PhaseEnds,
+            Report::Leaves => HpcUpdate::Leaves,
         }
     }
 }

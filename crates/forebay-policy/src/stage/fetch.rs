@@ -64,7 +64,7 @@ impl Stages {
         let Some(run) = self.run_mut(key, stage) else { return };
         let fetched = run.progress(wave, node, number, request, &progress);
         if self.speed.observe(now, fetched) {
-            self.tell_speed(now);
+            self.report_speed(now);
         }
         if progress.done {
             self.set_state(request, RequestState::Ended);

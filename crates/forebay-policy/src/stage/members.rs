@@ -14,7 +14,7 @@ impl Stages {
         self.nodes = nodes;
         self.tiers.set_members(&self.nodes);
         self.gone.clear();
-        self.tell_memory(now);
+        self.report_memory(now);
         for running in self.jobs.values_mut() {
             running.to_cut.extend(running.stages.keys());
             // A stage that is placed for the first time goes on, and is placed again afterwards: it
@@ -30,18 +30,18 @@ impl Stages {
     pub(super) fn capacity(&mut self, now: Nanos, node: &str, bytes: u64) {
         self.tiers.report(node, bytes);
         self.has_changed = true;
-        self.tell_memory(now);
+        self.report_memory(now);
     }
 
     /// Planners hear how large the tier is now.
-    pub(super) fn tell_memory(&mut self, now: Nanos) {
+    pub(super) fn report_memory(&mut self, now: Nanos) {
         let bytes = self.memory_bytes();
         if core::mem::replace(&mut self.memory_reported, bytes) == bytes {
             return;
         }
         let planners: Vec<_> = self.planners.keys().cloned().collect();
         for name in planners {
-            self.tell(now, &name, Event::Memory { bytes });
+            self.notify(now, &name, Event::Memory { bytes });
         }
     }
 
@@ -57,7 +57,7 @@ impl Stages {
     }
 
     /// Planners hear which part of the waves that wait has gone with a node.
-    fn tell_lost(&mut self, now: Nanos, node: &str) {
+    fn report_lost(&mut self, now: Nanos, node: &str) {
         let runs = self.jobs.iter_mut().flat_map(|(_, running)| running.stages.values_mut());
         let lost: Vec<_> = runs
             .filter_map(|run| {
@@ -67,7 +67,7 @@ impl Stages {
             })
             .collect();
         for (name, event) in lost {
-            self.tell(now, &name, event);
+            self.notify(now, &name, event);
         }
     }
 
@@ -94,8 +94,8 @@ impl Stages {
             }
             self.settle(now, lost.job, lost.stage);
         }
-        self.tell_memory(now);
-        self.tell_lost(now, node);
+        self.report_memory(now);
+        self.report_lost(now, node);
         let stages: Vec<_> =
             self.jobs.iter().flat_map(|(key, r)| r.stages.keys().map(|stage| (*key, *stage))).collect();
         stages.into_iter().for_each(|(key, stage)| self.settle(now, key, stage));

@@ -192,7 +192,7 @@ pub struct Stages {
     jobs: BTreeMap<JobKey, Running>,
     ended: VecDeque<JobStatus>,
     planners: BTreeMap<String, Driven>,
-    /// What planners may fill, as they were told last.
+    /// What planners may fill, as was reported to them last.
     memory_reported: u64,
     hpc: BTreeMap<HpcId, Hpc>,
     config: Config,

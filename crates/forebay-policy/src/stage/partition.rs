@@ -184,7 +184,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// From what a job tells, host by host.
+    /// From what a job reports, host by host.
     pub fn new(reported: &[(String, u32)], view: &[Node]) -> Self {
         let mut slots = Slots::default();
         for (host, count) in reported.iter().filter(|(_, count)| *count > 0) {

@@ -73,7 +73,7 @@ impl Stages {
         }
         let names: alloc::vec::Vec<_> = self.planners.keys().cloned().collect();
         for name in names {
-            self.tell(now, &name, event.clone());
+            self.notify(now, &name, event.clone());
         }
         if self.hpc.is_empty() {
             self.let_all_read(now);

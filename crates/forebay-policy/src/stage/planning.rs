@@ -108,7 +108,7 @@ impl Stages {
         true
     }
 
-    /// Cuts what has not begun of a stage into waves, and tells the planner of them.
+    /// Cuts what has not begun of a stage into waves, and reports them to the planner.
     pub(super) fn cut_stage(&mut self, now: Nanos, key: JobKey, number: u32, mut placed: Vec<(u32, Placed)>) {
         // They would wait for a wave that is no more.
         self.start_all_held(now, key, number);
@@ -158,7 +158,7 @@ impl Stages {
             run.opportunistic = opportunistic;
         }
         let joins = Event::JobJoins { job, waves, wave_bytes, compute_ns, tier_read_ns, computing_ns };
-        self.tell(now, &name, joins);
+        self.notify(now, &name, joins);
     }
 
     /// The planner of jobs that name `wanted`.
@@ -170,7 +170,7 @@ impl Stages {
 
     /// The name of the planner that will have the job; it is made if it is the first of its kind.
     pub(super) fn planner_called(&mut self, now: Nanos, wanted: &str) -> String {
-        self.tell_memory(now);
+        self.report_memory(now);
         let name = self.planner_name(wanted).to_owned();
         if !self.planners.contains_key(&name) {
             let config = self.planner_config();
@@ -178,7 +178,7 @@ impl Stages {
                 let planner = Planner::new(config, policy);
                 self.planners.insert(name.clone(), Driven { planner, jobs: BTreeMap::new() });
                 for event in self.hpc_known(now) {
-                    self.tell(now, &name, event);
+                    self.notify(now, &name, event);
                 }
             }
         }
@@ -229,18 +229,18 @@ impl Stages {
 
     /// The first prefetch has shown the speed. Planners that were made before it started from a
     /// guess, unless the system was measured.
-    pub(super) fn tell_speed(&mut self, now: Nanos) {
+    pub(super) fn report_speed(&mut self, now: Nanos) {
         if self.config.system.is_some() {
             return;
         }
         let names: Vec<String> = self.planners.keys().cloned().collect();
         for name in names {
-            self.tell(now, &name, Event::Speed { bytes_per_s: self.speed.bytes_per_s.max(1.0) });
+            self.notify(now, &name, Event::Speed { bytes_per_s: self.speed.bytes_per_s.max(1.0) });
         }
     }
 
-    /// Tells a planner something and does what it decides, and what comes of that.
-    pub(super) fn tell(&mut self, now: Nanos, name: &str, event: Event) {
+    /// Notifies a planner of an event and does what it decides, and what comes of that.
+    pub(super) fn notify(&mut self, now: Nanos, name: &str, event: Event) {
         let mut actions = Vec::new();
         if let Some(driven) = self.planners.get_mut(name) {
             driven.planner.handle(now, event, &mut actions);

@@ -249,7 +249,7 @@ pub struct Chunk {
 
 /// Cuts what a node fetches for a task into chunks of `chunk_bytes` at most, none on more than one
 /// queue. Files are cut at multiples of that, which are multiples of pages, too, and where large
-/// stripes end. What is left after `most` chunks is in none: a size that a program tells can be
+/// stripes end. What is left after `most` chunks is in none: a size that a program reports can be
 /// anything.
 pub fn chunks(task: u32, need: &Need, layouts: &[Layout], chunk_bytes: u64, most: usize) -> Vec<Chunk> {
     let mut chunks: Vec<Chunk> = Vec::new();

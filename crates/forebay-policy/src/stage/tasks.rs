@@ -56,9 +56,9 @@ impl Stages {
             let compute_ns = expected_ns.map_or(learned_ns, less);
             // The planner's books want the waves before it to be over and fetched.
             let fetched = wave + u32::from(self.config.rules.tasks_wait);
-            self.tell_fetched_before(now, key, number, fetched);
+            self.report_fetched_before(now, key, number, fetched);
             if let Some((name, job)) = self.run_mut(key, number).and_then(|run| run.planner.clone()) {
-                self.tell(now, &name, Event::WaveStarts { job, wave, compute_ns });
+                self.notify(now, &name, Event::WaveStarts { job, wave, compute_ns });
             }
         }
         self.settle(now, key, number);
@@ -75,12 +75,12 @@ impl Stages {
             self.settle(now, key, number);
         }
         if frees {
-            self.tell_memory(now);
+            self.report_memory(now);
         }
-        self.tell_wanted(now, key, number);
+        self.report_wanted(now, key, number);
     }
 
-    /// Tells the planner of waves that are fetched by now, in their order.
+    /// Reports to the planner the waves that are fetched by now, in their order.
     pub(super) fn settle(&mut self, now: Nanos, key: JobKey, stage: u32) {
         self.settle_fetched(now, key, stage);
         self.let_read(now, key, stage);
@@ -96,7 +96,7 @@ impl Stages {
             };
             let resident_bytes = run.resident_bytes(wave);
             self.report_fetched_ahead(now, key, stage);
-            self.tell(now, &name, Event::Fetched { job, wave, resident_bytes });
+            self.notify(now, &name, Event::Fetched { job, wave, resident_bytes });
         }
     }
 
@@ -106,22 +106,22 @@ impl Stages {
         let Some(run) = self.run_mut(key, stage) else { return };
         let waves = run.take_fetched_ahead();
         let Some((name, job)) = run.planner.clone().filter(|_| !waves.is_empty()) else { return };
-        self.tell(now, &name, Event::FetchedAhead { job, waves });
+        self.notify(now, &name, Event::FetchedAhead { job, waves });
     }
 
-    pub(super) fn tell_fetched_before(&mut self, now: Nanos, key: JobKey, stage: u32, wave: u32) {
+    pub(super) fn report_fetched_before(&mut self, now: Nanos, key: JobKey, stage: u32, wave: u32) {
         while let Some(run) = self.run_mut(key, stage) {
             let (Some(fetched), Some((name, job))) = (run.force_fetched(wave), run.planner.clone()) else {
                 return;
             };
             let resident_bytes = run.resident_bytes(fetched);
-            self.tell(now, &name, Event::Fetched { job, wave: fetched, resident_bytes });
+            self.notify(now, &name, Event::Fetched { job, wave: fetched, resident_bytes });
         }
     }
 
     pub(super) fn planner_forgets(&mut self, now: Nanos, key: JobKey, stage: u32) {
         let Some((name, job)) = self.run_mut(key, stage).and_then(|run| run.planner.take()) else { return };
-        self.tell(now, &name, Event::JobLeaves { job });
+        self.notify(now, &name, Event::JobLeaves { job });
         let Some(driven) = self.planners.get_mut(&name) else { return };
         driven.jobs.remove(&job);
         if driven.jobs.is_empty() && self.config.system.is_none() {
@@ -135,7 +135,7 @@ impl Stages {
         self.planner_forgets(now, key, stage);
         let orders = self.jobs.get_mut(&key).map(|running| running.end_stage(stage)).unwrap_or_default();
         self.release(now, orders);
-        self.tell_memory(now);
+        self.report_memory(now);
     }
 
     pub(super) fn end_job(&mut self, now: Nanos, key: JobKey, show: bool) {

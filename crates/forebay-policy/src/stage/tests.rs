@@ -98,7 +98,7 @@ impl World {
         self.report(Event::Job { job: JOB, updates });
     }
 
-    fn tell(&mut self, updates: Vec<JobUpdate>) {
+    fn update(&mut self, updates: Vec<JobUpdate>) {
         self.job(updates);
         self.turn();
     }
@@ -214,11 +214,11 @@ impl World {
     }
 
     fn start(&mut self, task: u32, host: &str) {
-        self.tell(vec![JobUpdate::TaskStarted { stage: 1, task, host: host.into() }]);
+        self.update(vec![JobUpdate::TaskStarted { stage: 1, task, host: host.into() }]);
     }
 
     fn finish(&mut self, task: u32) {
-        self.tell(vec![JobUpdate::TaskEnded { stage: 1, task, ok: true, run_ms: 1000 }]);
+        self.update(vec![JobUpdate::TaskEnded { stage: 1, task, ok: true, run_ms: 1000 }]);
     }
 
     fn ordered_bytes(&self) -> u64 {
@@ -233,7 +233,7 @@ impl World {
 #[test]
 fn the_next_wave_is_fetched_while_one_computes() {
     let mut world = World::new("full-delay", &[("a", 1 << 30)]);
-    world.tell(reported(6, &[("a", 2)]));
+    world.update(reported(6, &[("a", 2)]));
     assert_eq!(world.ordered_bytes(), 2 * MIB, "the first wave");
     world.fetch();
     assert_eq!(world.ordered_bytes(), 2 * MIB, "no further ahead before it computes");
@@ -257,7 +257,7 @@ fn the_next_wave_is_fetched_while_one_computes() {
 fn nodes_fetch_later_waves_where_the_planned_one_leaves_them_idle() {
     let preferred_node = |task: u32| if task.is_multiple_of(2) { "a" } else { "b" };
     let mut world = World::new("no-action", &[("a", 1 << 30), ("b", 1 << 30)]);
-    world.tell(reported_at(60, &[("a", 2), ("b", 2)], preferred_node));
+    world.update(reported_at(60, &[("a", 2), ("b", 2)], preferred_node));
     let open = |world: &World| -> Vec<(u64, bool)> {
         let open = world.orders.values().filter(|(_, _, ended)| !ended);
         let mut open: Vec<_> = open.map(|(_, o, _)| (o.parts[0].offset / MIB, o.ahead)).collect();
@@ -292,7 +292,7 @@ fn ahead_goes_only_what_leaves_half_of_the_room() {
     let capacity = 40 * MIB;
     let held_after_the_first = |slots: u32| {
         let mut world = World::new("no-action", &[("a", capacity)]);
-        world.tell(reported(40, &[("a", slots)]));
+        world.update(reported(40, &[("a", slots)]));
         world.fetch();
         world.ordered_bytes()
     };
@@ -332,10 +332,10 @@ impl World {
 
     fn run_all(&mut self, stage: u32, tasks: core::ops::Range<u32>) {
         for task in tasks.clone() {
-            self.tell(vec![JobUpdate::TaskStarted { stage, task, host: "a".into() }]);
+            self.update(vec![JobUpdate::TaskStarted { stage, task, host: "a".into() }]);
         }
         for task in tasks {
-            self.tell(vec![JobUpdate::TaskEnded { stage, task, ok: true, run_ms: 1000 }]);
+            self.update(vec![JobUpdate::TaskEnded { stage, task, ok: true, run_ms: 1000 }]);
         }
     }
 }
@@ -344,7 +344,7 @@ impl World {
 #[test]
 fn stages_of_a_job_are_fetched_in_the_order_in_which_their_tasks_run() {
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
-    world.tell(stages_of(&[8, 8], 2));
+    world.update(stages_of(&[8, 8], 2));
     assert_eq!(
         (world.ordered(0), world.ordered(1)),
         (vec![0, 1], vec![]),
@@ -374,7 +374,7 @@ fn a_stage_that_waits_for_others_leaves_them_the_room_of_the_node() {
     // Room for 20 extents or so; either stage would fill it.
     let capacity = 40 * MIB;
     let mut world = World::new("no-action", &[("a", capacity)]);
-    world.tell(laid_out(stages_of(&[40, 40], 4), 2));
+    world.update(laid_out(stages_of(&[40, 40], 4), 2));
     for _ in 0..20 {
         world.fetch();
     }
@@ -388,8 +388,8 @@ fn a_stage_that_waits_for_others_leaves_them_the_room_of_the_node() {
         "{first} of the first, {second} of the second"
     );
     // When a scheduler runs both at a time, both are fetched wave by wave: none starves.
-    world.tell(vec![JobUpdate::TaskStarted { stage: 2, task: 0, host: "a".into() }]);
-    world.tell(vec![JobUpdate::TaskStarted { stage: 1, task: 0, host: "a".into() }]);
+    world.update(vec![JobUpdate::TaskStarted { stage: 2, task: 0, host: "a".into() }]);
+    world.update(vec![JobUpdate::TaskStarted { stage: 1, task: 0, host: "a".into() }]);
     for _ in 0..20 {
         world.fetch();
     }
@@ -413,7 +413,7 @@ fn with_few_slots_the_chunk_needed_first_goes_first_whichever_server_has_it() {
                 files[0].servers.reverse();
             }
         }
-        world.tell(updates);
+        world.update(updates);
     };
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
     reported(&mut world);
@@ -434,10 +434,10 @@ fn with_few_slots_the_chunk_needed_first_goes_first_whichever_server_has_it() {
 #[test]
 fn what_was_cut_before_a_change_of_slots_holds_nothing_up() {
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
-    world.tell(laid_out(reported(4000, &[("a", 500)]), 1));
+    world.update(laid_out(reported(4000, &[("a", 500)]), 1));
     // Again and again thousands of pieces are void.
     for slots in [501, 502, 503, 504] {
-        world.tell(vec![JobUpdate::Slots { slots: vec![("a".into(), slots)] }]);
+        world.update(vec![JobUpdate::Slots { slots: vec![("a".into(), slots)] }]);
         world.now = world.now + SECOND;
         world.turn();
     }
@@ -452,7 +452,7 @@ fn what_was_cut_before_a_change_of_slots_holds_nothing_up() {
 #[test]
 fn tasks_that_start_before_their_input_is_there_read_by_themselves() {
     let mut world = World::new("full-delay", &[("a", 1 << 30)]);
-    world.tell(reported(4, &[("a", 2)]));
+    world.update(reported(4, &[("a", 2)]));
     world.start(0, "a");
     let kept = world.orders.values().any(|(_, o, _)| o.parts.iter().any(|p| p.offset == MIB));
     assert!(kept, "the other task still waits for it");
@@ -465,7 +465,7 @@ fn tasks_that_start_before_their_input_is_there_read_by_themselves() {
 #[test]
 fn a_request_that_goes_on_ends_with_its_wave() {
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
-    world.tell(reported(6, &[("a", 2)]));
+    world.update(reported(6, &[("a", 2)]));
     (0..2).for_each(|task| world.start(task, "a"));
     let offsets =
         |world: &World| world.orders.values().map(|(_, o, _)| o.parts[0].offset / MIB).collect::<Vec<_>>();
@@ -490,7 +490,7 @@ fn the_rest_of_the_last_wave_is_fetched_while_its_tasks_read() {
             _ => {}
         }
     }
-    world.tell(large);
+    world.update(large);
     let before = world.ordered_bytes();
     assert!(before > 0 && before < 64 * MIB, "one wave of many requests: {before}");
     (0..2).for_each(|task| world.start(task, "a"));
@@ -505,14 +505,14 @@ fn the_rest_of_the_last_wave_is_fetched_while_its_tasks_read() {
 #[test]
 fn the_end_of_a_job_leaves_no_orders() {
     let mut world = World::new("full-delay", &[("a", 1 << 30), ("b", 1 << 30)]);
-    world.tell(reported(64, &[("a", 4), ("b", 4)]));
+    world.update(reported(64, &[("a", 4), ("b", 4)]));
     assert_eq!(world.orders.len(), 8);
-    world.tell(vec![JobUpdate::End]);
+    world.update(vec![JobUpdate::End]);
     assert!(world.orders.is_empty());
     let status = world.machine.status();
     assert!(status[0].ended && status[0].planner == "full-delay");
     // The node of its program goes: the same, but there is nobody to show it to.
-    world.tell(reported(64, &[("a", 4), ("b", 4)]));
+    world.update(reported(64, &[("a", 4), ("b", 4)]));
     assert_eq!(world.orders.len(), 8);
     world.report(Event::JobGone { job: JOB });
     world.went("a");
@@ -527,7 +527,7 @@ fn of_stages_that_have_ended_only_what_is_shown_is_kept() {
     let mut begin = reported(4, &[("a", 2)]);
     let JobUpdate::Splits { splits, .. } = begin.remove(3) else { panic!("{begin:?}") };
     begin.truncate(3);
-    world.tell(begin);
+    world.update(begin);
     let stage_reported =
         |stage| vec![JobUpdate::Splits { stage, splits: splits.clone() }, JobUpdate::StageReady { stage }];
     let ran = |stage, task| {
@@ -536,9 +536,9 @@ fn of_stages_that_have_ended_only_what_is_shown_is_kept() {
     };
     let stages = 3 * ENDED_STAGES_MAX as u32;
     for stage in 0..stages {
-        world.tell(stage_reported(stage));
+        world.update(stage_reported(stage));
         world.fetch();
-        world.tell(ran(stage, 0));
+        world.update(ran(stage, 0));
         let orders: Vec<u64> = world.orders.keys().copied().collect();
         assert!(!orders.is_empty(), "stage {stage} has nothing to leave behind");
         // It ends before it is placed anew.
@@ -571,9 +571,9 @@ fn of_stages_that_have_ended_only_what_is_shown_is_kept() {
     }
     assert_eq!(world.machine.jobs[&JOB].job.task_ns(0), Some(SECOND));
     // Some of one has to run again: it is planned like any other, and ends with the job.
-    world.tell(stage_reported(0));
+    world.update(stage_reported(0));
     assert!(world.ordered_bytes() > 0);
-    world.tell(vec![JobUpdate::End]);
+    world.update(vec![JobUpdate::End]);
     assert!(world.orders.is_empty());
     let status = world.machine.status().remove(0);
     assert!(status.ended && status.stages.len() == ENDED_STAGES_MAX && status.stages[0].stage == 0);
@@ -582,7 +582,7 @@ fn of_stages_that_have_ended_only_what_is_shown_is_kept() {
 #[test]
 fn naive_bb_orders_nothing_and_unknown_planners_are_the_default() {
     let mut world = World::new("naive-bb", &[("a", 1 << 30)]);
-    world.tell(reported(6, &[("a", 2)]));
+    world.update(reported(6, &[("a", 2)]));
     for task in 0..6 {
         world.start(task, "a");
         world.finish(task);
@@ -595,7 +595,7 @@ fn naive_bb_orders_nothing_and_unknown_planners_are_the_default() {
 fn a_node_is_ordered_no_more_than_fits() {
     // Five extents of the wave's twenty fit the small node at most.
     let mut world = World::new("no-action", &[("a", 8 * MIB), ("b", 80 * MIB)]);
-    world.tell(reported(200, &[("a", 20), ("b", 20)]));
+    world.update(reported(200, &[("a", 20), ("b", 20)]));
     (0..30).for_each(|_| world.fetch());
     let of = |world: &World, name: &str| -> u64 {
         let its = world.orders.values().filter(|(node, _, _)| node == name);
@@ -605,7 +605,7 @@ fn a_node_is_ordered_no_more_than_fits() {
     assert!(of(&world, "b") >= 10 * MIB);
     // Nobody has room for anything: no harm.
     let mut world = World::new("no-action", &[("a", MIB / 2)]);
-    world.tell(reported(8, &[("a", 2)]));
+    world.update(reported(8, &[("a", 2)]));
     assert!(world.orders.is_empty());
     for task in 0..8 {
         world.start(task, "a");
@@ -617,25 +617,25 @@ fn a_node_is_ordered_no_more_than_fits() {
 #[test]
 fn a_node_that_returns_gets_its_requests_anew_and_reported_jobs_do_not_double() {
     let mut world = World::new("no-action", &[("a", 1 << 30), ("b", 1 << 30)]);
-    world.tell(reported(64, &[("a", 4), ("b", 4)]));
+    world.update(reported(64, &[("a", 4), ("b", 4)]));
     let before = world.ordered_bytes();
     // Another node's connection was lost: it forgot its orders.
     world.orders.retain(|_, (node, _, _)| node != "b");
     world.came("b");
     world.turn();
     assert_eq!(world.ordered_bytes(), before);
-    // The driver's own: the job is told again from the beginning.
+    // The driver's own: the job is reported again from the beginning.
     world.orders.retain(|_, (node, _, _)| node != "a");
     world.report(Event::JobGone { job: JOB });
     world.came("a");
-    world.tell(reported(64, &[("a", 4), ("b", 4)]));
+    world.update(reported(64, &[("a", 4), ("b", 4)]));
     assert_eq!((world.ordered_bytes(), world.machine.status().len()), (before, 1));
 }
 
 #[test]
 fn a_change_of_members_moves_what_has_not_begun() {
     let mut world = World::new("no-action", &[("a", 1 << 30), ("b", 1 << 30)]);
-    world.tell(reported(64, &[("a", 4), ("b", 4)]));
+    world.update(reported(64, &[("a", 4), ("b", 4)]));
     world.fetch();
     let first: Vec<u32> = (0..64)
         .filter(|t| {
@@ -667,11 +667,11 @@ fn a_change_of_members_moves_what_has_not_begun() {
 fn preferred_nodes_make_even_waves_and_get_the_requests() {
     let nodes = [("a", 1 << 30), ("b", 1 << 30)];
     let mut by_owner = World::new("no-action", &nodes);
-    by_owner.tell(reported(20, &[("a", 2), ("b", 2)]));
+    by_owner.update(reported(20, &[("a", 2), ("b", 2)]));
     assert!(by_owner.waves().len() > 5, "owners are even by chance: nothing to show");
     let preferred_node = |task: u32| if task.is_multiple_of(2) { "a" } else { "b" };
     let mut world = World::new("no-action", &nodes);
-    world.tell(reported_at(20, &[("a", 2), ("b", 2)], preferred_node));
+    world.update(reported_at(20, &[("a", 2), ("b", 2)], preferred_node));
     let waves = world.waves();
     assert!(waves.len() == 5 && waves.iter().all(|w| w.tasks == 4), "{waves:?}");
     for task in 0..20 {
@@ -695,7 +695,7 @@ fn preferred_nodes_make_even_waves_and_get_the_requests() {
 fn what_was_planned_for_a_preferred_node_that_leaves_goes_to_its_owners() {
     let all = [("a", 1 << 30), ("b", 1 << 30), ("c", 1 << 30)];
     let mut world = World::new("full-delay", &all);
-    world.tell(reported_at(48, &[("a", 2), ("b", 2), ("c", 2)], |_| "c"));
+    world.update(reported_at(48, &[("a", 2), ("b", 2), ("c", 2)], |_| "c"));
     assert_eq!(world.waves().len(), 24, "all of it on the preferred node of all");
     assert!(world.orders.values().all(|(node, _, _)| node == "c") && world.ordered_bytes() == 2 * MIB);
     world.fetch();
@@ -703,7 +703,7 @@ fn what_was_planned_for_a_preferred_node_that_leaves_goes_to_its_owners() {
     world.went("c");
     world.report(members(&all[..2]));
     world.orders.retain(|_, (node, _, _)| node != "c");
-    world.tell(vec![JobUpdate::Slots { slots: vec![("a".into(), 2), ("b".into(), 2)] }]);
+    world.update(vec![JobUpdate::Slots { slots: vec![("a".into(), 2), ("b".into(), 2)] }]);
     let waves = world.waves();
     assert!(waves.len() < 24 && waves.iter().map(|w| w.tasks).sum::<u32>() == 48, "{waves:?}");
     let mut nodes = BTreeSet::new();
@@ -724,7 +724,7 @@ fn a_node_that_left_gets_no_request_and_one_that_returned_none_of_before() {
         || reported_at(16, &[("a", 2), ("b", 2)], |task| if task.is_multiple_of(2) { "a" } else { "b" });
     // It goes while one wave is fetched; the next is due before the view without it is there.
     let mut world = World::new("no-action", &nodes);
-    world.tell(reported_all());
+    world.update(reported_all());
     world.went("b");
     world.orders.retain(|_, (node, _, _)| node != "b");
     world.fetch();
@@ -744,7 +744,7 @@ fn a_node_that_left_gets_no_request_and_one_that_returned_none_of_before() {
         known.collect::<Vec<_>>(),
         "no request that the driver does not know"
     );
-    world.tell(vec![JobUpdate::End]);
+    world.update(vec![JobUpdate::End]);
     assert!(world.orders.is_empty(), "{:?}", world.orders);
 }
 
@@ -810,7 +810,7 @@ proptest! {
             all_reported = laid_out(all_reported, servers);
         }
         all_reported.insert(1, JobUpdate::TasksAsk);
-        world.tell(all_reported.clone());
+        world.update(all_reported.clone());
         let limit_ns = Rules::default().task_wait_max_ns;
         let mut asked: BTreeMap<u32, Nanos> = BTreeMap::new();
         for op in ops {
@@ -818,7 +818,7 @@ proptest! {
                 Op::Start(task, host) => world.start(task, names[host as usize]),
                 Op::Ask(partition) => {
                     asked.entry(partition).or_insert(world.now);
-                    world.tell(vec![JobUpdate::TaskAsks { stage: 1, partition }]);
+                    world.update(vec![JobUpdate::TaskAsks { stage: 1, partition }]);
                 }
                 Op::Phase(begins) => {
                     let begin = HpcUpdate::PhaseBegins { alone_ns: 20 * SECOND };
@@ -833,7 +833,7 @@ proptest! {
                     world.report(hpc(if joins { joining } else { HpcUpdate::Leaves }));
                     world.turn();
                 }
-                Op::Finish(task, ok) => world.tell(vec![JobUpdate::TaskEnded { stage: 1, task, ok, run_ms: 700 }]),
+                Op::Finish(task, ok) => world.update(vec![JobUpdate::TaskEnded { stage: 1, task, ok, run_ms: 700 }]),
                 Op::Fetch(which, ok) => {
                     let open: Vec<u64> = world.orders.iter().filter(|(_, o)| !o.2).map(|(id, _)| *id).collect();
                     if !open.is_empty() {
@@ -853,7 +853,7 @@ proptest! {
                 }
                 Op::Slots(a, b) => {
                     let slots = vec![("a".to_owned(), a.into()), ("b".to_owned(), b.into())];
-                    world.tell(vec![JobUpdate::Slots { slots }]);
+                    world.update(vec![JobUpdate::Slots { slots }]);
                 }
                 Op::Wait(ms) => {
                     world.now = world.now + ms * 1_000_000;
@@ -874,8 +874,8 @@ proptest! {
                     world.turn();
                     prop_assert!(ordered(&world, name) <= before.max(plannable(bytes)), "{name} has {bytes}");
                 }
-                Op::StageEnds => world.tell(vec![JobUpdate::StageEnded { stage: 1 }]),
-                Op::StageAgain => world.tell(all_reported[all_reported.len() - 2..].to_vec()),
+                Op::StageEnds => world.update(vec![JobUpdate::StageEnded { stage: 1 }]),
+                Op::StageAgain => world.update(all_reported[all_reported.len() - 2..].to_vec()),
             }
             for (name, capacity) in all {
                 let bytes = ordered(&world, name);
@@ -889,7 +889,7 @@ proptest! {
             let late = asked.iter().find(|(_, at)| world.now.saturating_since(**at) > 2 * limit_ns + SECOND);
             prop_assert!(late.is_none(), "{:?} waits", late);
         }
-        world.tell(vec![JobUpdate::End]);
+        world.update(vec![JobUpdate::End]);
         for partition in world.take_may_read() {
             prop_assert!(asked.remove(&partition).is_some(), "{} has not asked", partition);
         }
@@ -907,7 +907,7 @@ proptest! {
     ) {
         let preferred_node = |task: u32| if task.is_multiple_of(2) { "a" } else { "b" };
         let mut world = World::new("no-action", &[("a", 1 << 30), ("b", 1 << 30)]);
-        world.tell(laid_out(reported_at(tasks, &[("a", slots), ("b", slots)], preferred_node), servers));
+        world.update(laid_out(reported_at(tasks, &[("a", slots), ("b", slots)], preferred_node), servers));
         let mut choices = choices.into_iter().cycle();
         let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
         let mut running: VecDeque<u32> = VecDeque::new();
@@ -993,7 +993,7 @@ fn a_job_whose_slots_change_all_the_time_does_not_keep_others_from_being_placed(
 #[test]
 fn reports_of_changed_slots_and_started_tasks_do_not_partition_a_stage_each_time() {
     let mut world = World::new("no-action", &[("n0", 1 << 40), ("n1", 1 << 40)]);
-    world.tell(reported(100, &[("n0", 1), ("n1", 1)]));
+    world.update(reported(100, &[("n0", 1), ("n1", 1)]));
     world.turn();
     let waves = |world: &World| world.waves().len();
     let before = waves(&world);
@@ -1016,7 +1016,7 @@ fn a_large_stage_is_placed_in_slices_and_cut_as_if_at_once() {
     // Each task looks at every member: six slices, the last one not full.
     let tasks = 11_000;
     let mut world = World::new("no-action", &nodes);
-    world.tell(reported(tasks, &slots));
+    world.update(reported(tasks, &slots));
     let mut turns = 1;
     while world.waves().is_empty() {
         assert_eq!(world.machine.next_deadline(), Some(world.now), "it must go on at once");
@@ -1048,7 +1048,7 @@ fn a_large_stage_is_placed_in_slices_and_cut_as_if_at_once() {
     // A job that ends while its stage is being placed leaves nothing to do.
     world.report(members(&nodes));
     world.turn();
-    world.tell(vec![JobUpdate::End]);
+    world.update(vec![JobUpdate::End]);
     assert!(world.orders.is_empty() && world.machine.next_deadline() != Some(world.now));
 }
 
@@ -1056,10 +1056,10 @@ fn a_large_stage_is_placed_in_slices_and_cut_as_if_at_once() {
 fn what_started_tasks_wait_for_outlives_a_new_partition() {
     let one = [("a", 1 << 30)];
     let mut world = World::new("no-action", &one);
-    world.tell(reported(8, &[("a", 2)]));
+    world.update(reported(8, &[("a", 2)]));
     (0..2).for_each(|task| world.start(task, "a"));
     let first: Vec<u64> = world.orders.keys().copied().take(2).collect();
-    world.tell(vec![JobUpdate::Slots { slots: vec![("a".into(), 3)] }]);
+    world.update(vec![JobUpdate::Slots { slots: vec![("a".into(), 3)] }]);
     assert_eq!(world.waves().len(), 3, "it was not partitioned again");
     assert!(first.iter().all(|id| world.orders.contains_key(id)), "{:?}", world.orders);
     first.iter().for_each(|id| world.end(*id, 0));
@@ -1074,10 +1074,10 @@ fn a_wave_that_waits_for_the_room_of_a_running_one_is_fetched_when_that_ends() {
     for planner in ["no-action", "full-delay", "eley"] {
         let mut world = World::new(planner, &[("a", 8 * MIB)]);
         assert_eq!(plannable(8 * MIB), 51 * MIB / 10);
-        world.tell(reported(8, &[("a", 4)]));
+        world.update(reported(8, &[("a", 4)]));
         world.fetch();
         (0..4).for_each(|task| world.start(task, "a"));
-        world.tell(vec![JobUpdate::Slots { slots: vec![("a".into(), 5)] }]);
+        world.update(vec![JobUpdate::Slots { slots: vec![("a".into(), 5)] }]);
         world.fetch();
         (0..4).for_each(|task| world.finish(task));
         world.turn();
@@ -1095,7 +1095,7 @@ fn a_new_partition_reports_to_the_planner_what_computes() {
         let mut world = World::new(planner, &[("a", 1 << 30)]);
         let mut updates = reported(8, &[("a", 4)]);
         updates.push(JobUpdate::Expected { wave_ns: 30 * SECOND, tier_read_ns: 0 });
-        world.tell(updates);
+        world.update(updates);
         world.fetch();
         (0..4).for_each(|task| world.start(task, "a"));
         world.now = Nanos(10 * SECOND);
@@ -1120,7 +1120,7 @@ fn a_new_partition_reports_to_the_planner_what_computes() {
 #[test]
 fn requests_follow_the_setting_of_their_wave() {
     let mut world = World::new("full-delay", &[("a", 1 << 40), ("b", 1 << 40)]);
-    world.tell(reported(64, &[("a", 16), ("b", 16)]));
+    world.update(reported(64, &[("a", 16), ("b", 16)]));
     let per_node = |world: &World, node: &str| world.orders.values().filter(|o| o.0 == node && !o.2).count();
     assert_eq!([per_node(&world, "a"), per_node(&world, "b")], [4, 4]);
     let set = |world: &mut World, nodes: u16, threads: u16, rate: f64| {
@@ -1147,7 +1147,7 @@ fn requests_follow_the_setting_of_their_wave() {
 #[test]
 fn the_first_prefetch_shows_planners_the_speed() {
     let mut world = World::new("full-delay", &[("a", 1000 * MIB)]);
-    world.tell(reported(40, &[("a", 4)]));
+    world.update(reported(40, &[("a", 4)]));
     let speed = |world: &World| {
         let board = world.machine.planners["full-delay"].planner.board();
         (board.pfs_bytes_per_s(), board.strain(board.config.default_setting).speed_bytes_per_s)
@@ -1175,7 +1175,7 @@ fn a_limit_does_not_lower_the_next_limit() {
     let mut world = World::new("no-action", &[("a", 1000 * MIB)]);
     use forebay_model::profile::Setting;
     let setting = Setting { nodes: 1, threads: 2, rate: 0.5 };
-    world.tell(reported(4, &[("a", 4)]));
+    world.update(reported(4, &[("a", 4)]));
     let mut limits = Vec::new();
     for second in 1..=5 {
         world.now = Nanos(second * SECOND);
@@ -1205,7 +1205,7 @@ fn a_stage_that_is_being_placed_when_the_members_change_begins_anew() {
     let nodes: Vec<(&str, u64)> = names.iter().map(|n| (n.as_str(), 1 << 40)).collect();
     let slots: Vec<(&str, u32)> = names.iter().map(|n| (n.as_str(), 1)).collect();
     let mut world = World::new("no-action", &nodes);
-    world.tell(laid_out(reported(11_000, &slots), 4));
+    world.update(laid_out(reported(11_000, &slots), 4));
     assert!(world.waves().is_empty(), "it is placed in slices");
     world.report(members(&nodes[..70]));
     while world.waves().is_empty() || world.machine.next_deadline() == Some(world.now) {
@@ -1215,14 +1215,14 @@ fn a_stage_that_is_being_placed_when_the_members_change_begins_anew() {
     let run = &world.machine.jobs[&JOB].stages[&1];
     assert!(
         run.preferred_nodes().all(|preferred_node| left.contains(&preferred_node)),
-        "a task is told to run where nobody is"
+        "a task is placed where no executor is"
     );
 }
 
 #[test]
 fn a_new_cut_puts_no_later_wave_beside_what_is_under_way() {
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
-    world.tell(laid_out(reported(8, &[("a", 2)]), 1));
+    world.update(laid_out(reported(8, &[("a", 2)]), 1));
     (0..2).for_each(|task| world.start(task, "a"));
     world.now = world.now + SECOND;
     let first = *world.orders.keys().next().unwrap();
@@ -1231,7 +1231,7 @@ fn a_new_cut_puts_no_later_wave_beside_what_is_under_way() {
         world.orders.values().filter(|o| !o.2).map(|o| o.1.parts[0].offset / MIB).collect()
     };
     assert_eq!(under_way(&world), [1], "of the wave that computes");
-    world.tell(vec![JobUpdate::Slots { slots: vec![("a".into(), 3)] }]);
+    world.update(vec![JobUpdate::Slots { slots: vec![("a".into(), 3)] }]);
     assert_eq!(under_way(&world), [1]);
 }
 
@@ -1242,7 +1242,7 @@ fn every_turn_gives_something_out_however_much_there_is_to_look_at() {
     let nodes: Vec<(&str, u64)> = names.iter().map(|n| (n.as_str(), 1 << 40)).collect();
     let slots: Vec<(&str, u32)> = names.iter().map(|n| (n.as_str(), 1)).collect();
     let mut world = World::new("no-action", &nodes);
-    world.tell(laid_out(reported(400, &slots), 10));
+    world.update(laid_out(reported(400, &slots), 10));
     let mut fetched = BTreeSet::new();
     for turn in 0..4000 {
         world.now = world.now + SECOND;
@@ -1263,7 +1263,7 @@ fn tasks_whose_start_is_reported_with_their_stage_have_a_wave() {
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
     let mut updates = laid_out(reported(6, &[("a", 2)]), 2);
     updates.extend((0..2).map(|task| JobUpdate::TaskStarted { stage: 1, task, host: "a".into() }));
-    world.tell(updates);
+    world.update(updates);
     assert_eq!(world.waves().iter().map(|w| w.tasks).collect::<Vec<_>>(), [2, 2, 2]);
     let first: Vec<u64> =
         world.orders.values().flat_map(|o| o.1.parts.iter().map(|p| p.offset / MIB)).collect();
@@ -1276,7 +1276,7 @@ fn planners_that_mind_phases_go_wave_by_wave_wherever_files_lie() {
         let offsets = |planner| {
             let mut world = World::new(planner, &[("a", 1 << 30)]);
             let reported = reported(6, &[("a", 2)]);
-            world.tell(if servers > 0 { laid_out(reported, servers) } else { reported });
+            world.update(if servers > 0 { laid_out(reported, servers) } else { reported });
             world.fetch();
             world.orders.values().map(|o| o.1.parts[0].offset / (2 * MIB)).max()
         };
@@ -1292,7 +1292,7 @@ fn between_phases_later_waves_are_fetched_from_idle_servers() {
     let open = |planner: &str, then: fn(&mut World)| {
         let mut world = World::new(planner, &[("a", 1 << 30)]);
         world.report(hpc(JOINS));
-        world.tell(laid_out(reported(12, &[("a", 2)]), 3));
+        world.update(laid_out(reported(12, &[("a", 2)]), 3));
         world.fetch();
         (0..2).for_each(|task| world.start(task, "a"));
         then(&mut world);
@@ -1328,7 +1328,7 @@ fn hostile_figures_are_bounded() {
     let mut updates = reported(6, &[("a", 2)]);
     let layout = Layout { stripe_bytes: 1, servers: vec![0; 1 << 16] };
     updates.insert(3, JobUpdate::Layouts { servers: vec!["s".into()], files: vec![layout] });
-    world.tell(updates);
+    world.update(updates);
     let order = *world.orders.keys().next().unwrap();
     let all = u64::MAX;
     for done in [false, true] {
@@ -1347,7 +1347,7 @@ fn a_request_names_few_files_however_many_a_task_reads() {
     let parts = |task: u32| {
         (0..files_each).map(|i| Part { file: task * files_each + i, offset: 0, len: 4096 }).collect()
     };
-    world.tell(vec![
+    world.update(vec![
         JobUpdate::Begin { name: "app".into(), planner: String::new() },
         JobUpdate::Slots { slots: vec![("a".into(), 20), ("b".into(), 20)] },
         JobUpdate::Files { files: (0..tasks * files_each).map(file).collect() },
@@ -1411,7 +1411,7 @@ fn planners_that_mind_phases_wait_for_one_that_is_under_way_also_if_they_come_la
         let mut world = World::new(planner, &[("a", 1 << 30)]);
         world.report(hpc(JOINS));
         world.report(hpc(HpcUpdate::PhaseBegins { alone_ns: 20 * SECOND }));
-        world.tell(reported(6, &[("a", 2)]));
+        world.update(reported(6, &[("a", 2)]));
         assert_eq!(world.orders.is_empty(), waits, "{planner}");
         world.now = world.now + SECOND;
         world.report(hpc(HpcUpdate::PhaseEnds));
@@ -1430,7 +1430,7 @@ fn planners_that_mind_phases_wait_for_one_that_is_under_way_also_if_they_come_la
 #[test]
 fn a_wave_that_is_to_be_read_directly_is_not_fetched_any_more() {
     let mut world = World::new("full-delay", &[("a", 1 << 30)]);
-    world.tell(reported(6, &[("a", 2)]));
+    world.update(reported(6, &[("a", 2)]));
     assert_eq!(world.orders.len(), 2);
     let requests = world.machine.run_mut(JOB, 1).unwrap().read_directly(0);
     world.machine.release(world.now, requests);
@@ -1449,7 +1449,7 @@ fn a_wave_that_is_to_be_read_directly_is_not_fetched_any_more() {
 fn what_goes_with_a_node_is_reported_to_planners_as_lost() {
     let preferred_node = |task: u32| if task.is_multiple_of(2) { "a" } else { "b" };
     let mut world = World::new("full-delay", &[("a", 1 << 30), ("b", 1 << 30)]);
-    world.tell(reported_at(8, &[("a", 2), ("b", 2)], preferred_node));
+    world.update(reported_at(8, &[("a", 2), ("b", 2)], preferred_node));
     world.fetch();
     let run = world.machine.run_mut(JOB, 1).unwrap();
     assert_eq!(run.lose("b"), [(0, 2 * MIB)], "the first wave has not begun");
@@ -1469,14 +1469,14 @@ impl World {
         world.report(hpc(JOINS));
         let mut updates = reported(tasks, &[("a", 2)]);
         updates.insert(1, JobUpdate::TasksAsk);
-        world.tell(updates);
+        world.update(updates);
         world
     }
 
     /// A task gets its slot and asks.
     fn ask(&mut self, task: u32) {
         self.start(task, "a");
-        self.tell(vec![JobUpdate::TaskAsks { stage: 1, partition: task }]);
+        self.update(vec![JobUpdate::TaskAsks { stage: 1, partition: task }]);
     }
 
     fn waiting(&self) -> u32 {
@@ -1494,7 +1494,7 @@ fn tasks_wait_until_their_wave_is_fetched() {
         let mut world = World::asking(planner, 6);
         // The answer is the same whichever comes first, the report of the slot or the question.
         world.ask(0);
-        world.tell(vec![JobUpdate::TaskAsks { stage: 1, partition: 1 }]);
+        world.update(vec![JobUpdate::TaskAsks { stage: 1, partition: 1 }]);
         world.start(1, "a");
         assert_eq!((world.take_may_read(), world.waiting()), (vec![], 2), "{planner}");
         assert_eq!(world.waves()[0].compute_began_ms, None, "{planner}: the wave has begun");
@@ -1548,7 +1548,7 @@ fn tasks_of_planners_that_do_not_mind_phases_and_of_clusters_without_hpc_jobs_ne
     // Nor do those of programs that do not ask.
     let mut world = World::new("eley", &[("a", 1 << 30)]);
     world.report(hpc(JOINS));
-    world.tell(reported(4, &[("a", 2)]));
+    world.update(reported(4, &[("a", 2)]));
     world.start(0, "a");
     assert_eq!((world.waiting(), world.waves()[0].compute_began_ms), (0, Some(0)));
 }
@@ -1565,7 +1565,7 @@ fn whoever_waits_reads_when_the_last_hpc_job_leaves_or_members_change_or_the_job
     for (end, make) in ends {
         let mut world = World::asking("eley", 6);
         world.ask(0);
-        world.tell(vec![JobUpdate::TaskAsks { stage: 1, partition: 1 }]);
+        world.update(vec![JobUpdate::TaskAsks { stage: 1, partition: 1 }]);
         assert!(world.take_may_read().is_empty(), "{end}");
         make(&mut world);
         world.turn();
@@ -1577,18 +1577,18 @@ fn whoever_waits_reads_when_the_last_hpc_job_leaves_or_members_change_or_the_job
 fn nobody_waits_for_longer_than_the_limit_and_for_an_unknown_stage_only_a_moment() {
     let mut world = World::asking("eley", 6);
     world.ask(0);
-    world.tell(vec![JobUpdate::TaskAsks { stage: 1, partition: 1 }]);
-    world.tell(vec![JobUpdate::TaskAsks { stage: 7, partition: 0 }]);
+    world.update(vec![JobUpdate::TaskAsks { stage: 1, partition: 1 }]);
+    world.update(vec![JobUpdate::TaskAsks { stage: 7, partition: 0 }]);
     assert_eq!(world.machine.next_deadline().map(|at| at <= Nanos(2 * SECOND)), Some(true));
     world.now = Nanos(2 * SECOND);
     world.turn();
     assert_eq!(core::mem::take(&mut world.may_read), [(7, 0)]);
-    world.tell(vec![JobUpdate::TaskAsks { stage: 7, partition: 1 }]);
+    world.update(vec![JobUpdate::TaskAsks { stage: 7, partition: 1 }]);
     assert_eq!(core::mem::take(&mut world.may_read), [(7, 1)], "by now it is known that nobody reports it");
     // Its report comes too late for the first, and in time for the second.
-    world.tell(vec![JobUpdate::TaskAsks { stage: 2, partition: 1 }]);
+    world.update(vec![JobUpdate::TaskAsks { stage: 2, partition: 1 }]);
     let split = Split { parts: vec![Part { file: 0, offset: 0, len: MIB }], preferred_node: String::new() };
-    world.tell(vec![
+    world.update(vec![
         JobUpdate::Partitions { stage: 2, partitions: vec![1] },
         JobUpdate::Splits { stage: 2, splits: vec![split] },
         JobUpdate::StageReady { stage: 2 },
@@ -1606,8 +1606,8 @@ fn nobody_waits_for_longer_than_the_limit_and_for_an_unknown_stage_only_a_moment
 #[test]
 fn a_task_that_gets_another_partition_waits_for_its_own_wave() {
     let mut world = World::asking("eley", 6);
-    world.tell(vec![JobUpdate::TaskAsks { stage: 1, partition: 0 }]);
-    world.tell(vec![JobUpdate::Partitions { stage: 1, partitions: (0..6).rev().collect() }]);
+    world.update(vec![JobUpdate::TaskAsks { stage: 1, partition: 0 }]);
+    world.update(vec![JobUpdate::Partitions { stage: 1, partitions: (0..6).rev().collect() }]);
     assert_eq!(world.may_read, []);
 }
 
@@ -1618,7 +1618,7 @@ fn waiting_is_no_part_of_the_time_that_a_task_runs() {
     world.now = Nanos(5 * SECOND);
     world.fetch();
     (0..2).for_each(|task| {
-        world.tell(vec![JobUpdate::TaskEnded { stage: 1, task, ok: true, run_ms: 7000 }]);
+        world.update(vec![JobUpdate::TaskEnded { stage: 1, task, ok: true, run_ms: 7000 }]);
     });
     assert_eq!(world.machine.jobs[&JOB].job.task_ns(1), Some(2 * SECOND));
 }
@@ -1630,10 +1630,10 @@ fn thousands_of_tasks_begin_at_once() {
     world.report(hpc(JOINS));
     let mut updates = reported(2 * slots, &[("a", slots)]);
     updates.insert(1, JobUpdate::TasksAsk);
-    world.tell(updates);
+    world.update(updates);
     let started = |task| JobUpdate::TaskStarted { stage: 1, task, host: "a".into() };
     let asks = |partition| JobUpdate::TaskAsks { stage: 1, partition };
-    world.tell((0..slots).flat_map(|task| [started(task), asks(task)]).collect());
+    world.update((0..slots).flat_map(|task| [started(task), asks(task)]).collect());
     assert_eq!(world.waiting(), slots);
     while world.waiting() > 0 {
         world.fetch();
@@ -1645,12 +1645,12 @@ fn thousands_of_tasks_begin_at_once() {
 #[test]
 fn a_question_has_one_answer_also_if_its_task_has_ended() {
     let mut world = World::asking("full-delay", 40);
-    world.tell(vec![JobUpdate::TaskAsks { stage: 1, partition: 18 }]);
+    world.update(vec![JobUpdate::TaskAsks { stage: 1, partition: 18 }]);
     world.start(0, "a");
     world.finish(18);
     assert_eq!(world.take_may_read(), [18]);
-    world.tell(vec![JobUpdate::TaskAsks { stage: 1, partition: 18 }]);
-    world.tell(vec![JobUpdate::End]);
+    world.update(vec![JobUpdate::TaskAsks { stage: 1, partition: 18 }]);
+    world.update(vec![JobUpdate::End]);
     assert_eq!(world.take_may_read(), [18]);
 }
 
@@ -1659,10 +1659,10 @@ fn a_question_has_one_answer_also_if_its_task_has_ended() {
 fn the_time_of_a_question_counts_from_when_it_was_asked() {
     let mut world = World::asking("full-delay", 4);
     let limit_ns = Rules::default().task_wait_max_ns;
-    world.tell(vec![JobUpdate::StageEnded { stage: 1 }]);
-    world.tell(vec![JobUpdate::TaskAsks { stage: 1, partition: 0 }]);
+    world.update(vec![JobUpdate::StageEnded { stage: 1 }]);
+    world.update(vec![JobUpdate::TaskAsks { stage: 1, partition: 0 }]);
     let again = reported(4, &[("a", 2)]);
-    world.tell(again[3..].to_vec());
+    world.update(again[3..].to_vec());
     world.now = Nanos(limit_ns + 3 * SECOND);
     world.turn();
     assert_eq!(world.take_may_read(), [0]);
@@ -1677,7 +1677,7 @@ fn nobody_waits_for_a_wave_that_its_node_has_no_room_for() {
         world.report(hpc(JOINS));
         let mut updates = reported_at(8, &[("a", 4)], |_| "a");
         updates.insert(1, JobUpdate::TasksAsk);
-        world.tell(updates);
+        world.update(updates);
         (0..2).for_each(|task| world.ask(task));
         (world.waiting(), world.take_may_read().len())
     };
@@ -1692,7 +1692,7 @@ fn planners_leave_to_the_brake_what_it_keeps() {
     let heard = |nodes_brake: bool, late_joiner: bool| {
         let mut world = World::new("full-delay", &[("a", 1 << 40)]);
         world.machine.config.rules.nodes_brake = nodes_brake;
-        let plan = |world: &mut World| world.tell(reported(8, &[("a", 4)]));
+        let plan = |world: &mut World| world.update(reported(8, &[("a", 4)]));
         if !late_joiner {
             plan(&mut world);
         }

@@ -167,8 +167,8 @@ mod tests {
                     }
                 }
                 let of = |n: &Node| {
-                    let (is_there, told) = model.get(&n.name).copied().unwrap_or((true, None));
-                    let bytes = told.unwrap_or(n.capacity_bytes);
+                    let (is_there, reported) = model.get(&n.name).copied().unwrap_or((true, None));
+                    let bytes = reported.unwrap_or(n.capacity_bytes);
                     if is_there { Rules::default().plannable_bytes(bytes) } else { 0 }
                 };
                 prop_assert_eq!(tiers.sum_bytes(), nodes.iter().map(of).sum::<u64>());

@@ -114,7 +114,7 @@ impl Stages {
             run.held.insert(task, now);
             run.note_waits(task);
         }
-        self.tell_wanted(now, key, stage);
+        self.report_wanted(now, key, stage);
         true
     }
 
@@ -294,7 +294,7 @@ impl Stages {
     }
 
     /// The planner hears that the job has nothing to compute until its next wave is there.
-    pub(super) fn tell_wanted(&mut self, now: Nanos, key: JobKey, number: u32) {
+    pub(super) fn report_wanted(&mut self, now: Nanos, key: JobKey, number: u32) {
         let Some(running) = self.jobs.get(&key) else { return };
         let busy = running.job.stages.get(&number).map_or(0, |stage| stage.running);
         let Some(run) = running.stages.get(&number) else { return };
@@ -302,9 +302,9 @@ impl Stages {
             return;
         }
         let Some(wave) = run.wanted() else { return };
-        self.tell_fetched_before(now, key, number, wave);
+        self.report_fetched_before(now, key, number, wave);
         if let Some((name, job)) = self.run_mut(key, number).and_then(|run| run.planner.clone()) {
-            self.tell(now, &name, Event::WaveWanted { job, wave });
+            self.notify(now, &name, Event::WaveWanted { job, wave });
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay_policy::machine::Nanos;
-use forebay_policy::queue::{Action, Event as Told, Placement, Queue};
+use forebay_policy::queue::{Action, Event as QueueEvent, Placement, Queue};
 
 use super::{JobSpec, Outcome, Ran, Setup};
 use crate::driver::{Driver, Record};
@@ -133,8 +133,8 @@ impl Job {
 }
 
 impl Batch<'_> {
-    fn tell(&mut self, now: Nanos, event: Told, queue: &mut EventQueue<Event>) {
-        let actions = self.driver.tell(now, event, &self.record);
+    fn notify(&mut self, now: Nanos, event: QueueEvent, queue: &mut EventQueue<Event>) {
+        let actions = self.driver.handle(now, event, &self.record);
         self.act(now, actions, queue);
     }
 
@@ -199,7 +199,7 @@ impl Batch<'_> {
             At::StageIn if self.setup.holds_nodes => self.compute(job, queue),
             At::StageIn => {
                 self.jobs[job].at = At::Ready;
-                self.tell(now, Told::StagedIn { job: job as u64 }, queue);
+                self.notify(now, QueueEvent::StagedIn { job: job as u64 }, queue);
             }
             At::Compute if self.jobs[job].phases_left > 0 => {
                 self.jobs[job].at = At::Checkpoint;
@@ -232,7 +232,7 @@ impl Batch<'_> {
 
     fn release_nodes(&mut self, now: Nanos, job: usize, queue: &mut EventQueue<Event>) {
         self.jobs[job].ran = now;
-        self.tell(now, Told::Ran { job: job as u64 }, queue);
+        self.notify(now, QueueEvent::Ran { job: job as u64 }, queue);
     }
 
     fn end_if_done(&mut self, now: Nanos, job: usize, queue: &mut EventQueue<Event>) {
@@ -250,7 +250,7 @@ impl Batch<'_> {
         if state.ran <= state.run || self.setup.holds_nodes || state.killed {
             state.ran = now;
         }
-        self.tell(now, Told::Ends { job: job as u64 }, queue);
+        self.notify(now, QueueEvent::Ends { job: job as u64 }, queue);
     }
 
     fn kill(&mut self, now: Nanos, job: usize, queue: &mut EventQueue<Event>) {
@@ -272,7 +272,7 @@ impl World for Batch<'_> {
         match event {
             Event::Submits(job) => {
                 let demand = self.setup.demand(&self.setup.jobs[job]);
-                self.tell(now, Told::Submits { job: job as u64, demand }, queue);
+                self.notify(now, QueueEvent::Submits { job: job as u64, demand }, queue);
             }
             Event::Computed(job) if self.jobs[job].at == At::Compute => self.advance(now, job, queue),
             Event::Late(job) => queue.after(0, Event::Kill(job)),

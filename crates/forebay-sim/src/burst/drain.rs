@@ -3,7 +3,7 @@
 //! The nodes of a step read it in rounds, a piece on each of them, and send what they have read.
 //! Reading takes bandwidth of the nodes, as writing does, but gives way to it. What happens to a
 //! round on its way is not known here: a world that has a file system takes rounds out of
-//! `Draining::sent` and tells with [`Happening::Landed`] when they are there. The machine of
+//! `Draining::sent` and reports with [`Happening::Landed`] when they are there. The machine of
 //! `forebay_policy::drain`, which also decides in agents, lets steps begin and each round go.
 
 use forebay_policy::drain::{Action, Event, FileId};
@@ -23,9 +23,9 @@ const WEIGHT: f64 = 0.01;
 
 impl Burst<'_> {
     /// The machine hears of something.
-    pub fn tell_drain(&mut self, now: Nanos, event: Event, queue: &mut impl Agenda<Happening>) {
+    pub fn notify_drain(&mut self, now: Nanos, event: Event, queue: &mut impl Agenda<Happening>) {
         let Some(draining) = &mut self.draining else { return };
-        let actions = draining.driver.tell(now, event, self.record);
+        let actions = draining.driver.handle(now, event, self.record);
         self.obey_drain(now, &actions, queue);
     }
 
@@ -68,18 +68,18 @@ impl Burst<'_> {
         };
         draining.steps.insert(id, step);
         let facts = draining.facts(id, false);
-        self.tell_room(now, j, queue);
+        self.report_room(now, j, queue);
         if let Some(facts) = facts {
-            self.tell_drain(now, Event::Dirty { file: id, facts }, queue);
+            self.notify_drain(now, Event::Dirty { file: id, facts }, queue);
         }
     }
 
     /// How many more bytes job `j` may write before one of its steps is drained.
-    fn tell_room(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
+    fn report_room(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         let keeps = self.draining.as_ref().map_or(0, |draining| draining.setup.keeps);
         let free = u64::from(keeps.saturating_sub(self.jobs[j].kept));
         let free_bytes = free.saturating_mul(self.setup.jobs[j].step_bytes);
-        self.tell_drain(now, Event::Room { owner: j as u32, free_bytes }, queue);
+        self.notify_drain(now, Event::Room { owner: j as u32, free_bytes }, queue);
     }
 
     /// The nodes of a step want to read the next round.
@@ -92,7 +92,7 @@ impl Burst<'_> {
         }
         let bytes = left.min(draining.setup.piece_bytes.saturating_mul(step.nodes.len() as u64));
         step.offered = Some(bytes);
-        self.tell_drain(now, Event::Offer { file: id, bytes, server: None }, queue);
+        self.notify_drain(now, Event::Offer { file: id, bytes, server: None }, queue);
     }
 
     /// The nodes of a step read the round that they wanted to.
@@ -118,7 +118,7 @@ impl Burst<'_> {
         step.sent = (step.sent.0 + 1, step.sent.1 + bytes);
         let nodes = step.nodes.len() as u64;
         draining.sent.push(Round { drain: id, nodes, from: step.read - bytes, bytes });
-        self.tell_drain(now, Event::Written { file: id, bytes }, queue);
+        self.notify_drain(now, Event::Written { file: id, bytes }, queue);
         self.offer_round(now, id, queue);
     }
 
@@ -139,8 +139,8 @@ impl Burst<'_> {
         let from_ns = step.begun.0;
         draining.steps.remove(&id);
         self.out.drains.push(DrainOutcome { job, index, from_ns, to_ns: now.0, bytes });
-        self.tell_drain(now, Event::Ended { file: id, full: None }, queue);
-        self.tell_drain(now, Event::Clean { file: id }, queue);
+        self.notify_drain(now, Event::Ended { file: id, full: None }, queue);
+        self.notify_drain(now, Event::Clean { file: id }, queue);
         self.has_drained(now, job, queue);
     }
 
@@ -148,7 +148,7 @@ impl Burst<'_> {
     /// any more.
     fn has_drained(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         self.jobs[j].kept -= 1;
-        self.tell_room(now, j, queue);
+        self.report_room(now, j, queue);
         let job = &mut self.jobs[j];
         if job.stage == Stage::Over {
             if job.kept == 0 && !job.nodes.is_empty() {
@@ -169,7 +169,7 @@ impl Burst<'_> {
         if let (true, Some(file)) = (is_full, oldest)
             && let Some(facts) = draining.facts(file, true)
         {
-            self.tell_drain(now, Event::Dirty { file, facts }, queue);
+            self.notify_drain(now, Event::Dirty { file, facts }, queue);
         }
         !is_full
     }
@@ -190,7 +190,7 @@ impl Burst<'_> {
             // What has been sent still comes.
             draining.adrift_bytes += step.sent.1;
             self.out.lost_bytes += step.bytes - step.landed - step.sent.1;
-            self.tell_drain(now, Event::Clean { file: id }, queue);
+            self.notify_drain(now, Event::Clean { file: id }, queue);
         }
         self.jobs[j].kept = 0;
         lost

@@ -15,7 +15,7 @@ use crate::maxmin::{FlowSpec, MaxMin};
 /// Names a write; the caller chooses it, never twice.
 pub type WriteId = u32;
 
-/// A node tells so many writes apart; those behind share what the last of them gets.
+/// A node distinguishes so many writes; those behind share what the last of them gets.
 const MOST_SHARES: usize = 8;
 
 struct Write {

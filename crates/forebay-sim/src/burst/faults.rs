@@ -1,8 +1,8 @@
 //! What breaks in a run, and what those concerned do then.
 //!
-//! A job that is dead or stands still does nothing and tells nobody: the access scheduler learns of
-//! it when the lease runs out. A job that is well notices at once that a node of its own has gone.
-//! The batch system notices a death after the time of a lease.
+//! A job that is dead or stands still does nothing and reports to nobody: the access scheduler
+//! learns of it when the lease runs out. A job that is well notices at once that a node of its own
+//! has gone. The batch system notices a death after the time of a lease.
 
 use forebay_policy::burst::access;
 use forebay_policy::burst::allocation;
@@ -97,7 +97,7 @@ impl Burst<'_> {
         }
     }
 
-    /// A job that stood still is told all that it has missed.
+    /// A job that stood still hears all that it has missed.
     fn goes_on(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         if self.jobs[j].done.died.is_some() {
             return;
@@ -164,7 +164,7 @@ impl Burst<'_> {
             self.jobs[j].done.steps_lost += undrained + u32::from(is_kept);
         }
         self.fabric.fail(node);
-        self.allocator.tell(now, allocation::Event::NodeFails { node }, self.record);
+        self.allocator.handle(now, allocation::Event::NodeFails { node }, self.record);
         self.allocator.arm(queue, Happening::AllocationWakes);
         for j in hit {
             if self.jobs[j].silent {
@@ -188,7 +188,7 @@ impl Burst<'_> {
             Stage::Holds(token, hold) => {
                 self.end_hold(now, j, hold, Ended::NodeLost);
                 self.is_due_again(now, j);
-                self.tell_access(now, access::Event::Done { token }, queue);
+                self.notify_access(now, access::Event::Done { token }, queue);
             }
             Stage::Away | Stage::Due | Stage::Over => {}
         }
@@ -216,7 +216,7 @@ impl Burst<'_> {
             down.to_ns = Some(now.0);
         }
         self.fabric.restore(node);
-        self.allocator.tell(now, allocation::Event::NodeReturns { node }, self.record);
+        self.allocator.handle(now, allocation::Event::NodeReturns { node }, self.record);
         self.allocator.arm(queue, Happening::AllocationWakes);
         self.rehouse(now, queue);
     }

@@ -18,7 +18,7 @@ impl Burst<'_> {
             None => {
                 let demand = Demand { bytes: self.setup.room_bytes(spec), nodes: spec.nodes };
                 let event = allocation::Event::Asks { job: j as u64, demand };
-                let answer = self.allocator.tell(now, event, self.record).pop();
+                let answer = self.allocator.handle(now, event, self.record).pop();
                 self.allocator.arm(queue, Happening::AllocationWakes);
                 match answer {
                     Some(allocation::Action::Allocate { nodes, bytes_per_node, .. }) => {
@@ -73,7 +73,7 @@ impl Burst<'_> {
             self.reserved_bytes[n as usize] -= job.reserved_bytes;
         }
         if self.setup.jobs[j].on.is_none() {
-            self.allocator.tell(now, allocation::Event::Frees { job: j as u64 }, self.record);
+            self.allocator.handle(now, allocation::Event::Frees { job: j as u64 }, self.record);
             self.allocator.arm(queue, Happening::AllocationWakes);
         }
     }

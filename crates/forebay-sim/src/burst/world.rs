@@ -201,8 +201,8 @@ impl<'a> Burst<'a> {
         }
     }
 
-    pub fn tell_access(&mut self, now: Nanos, event: access::Event, queue: &mut impl Agenda<Happening>) {
-        let actions = self.access.tell(now, event, self.record);
+    pub fn notify_access(&mut self, now: Nanos, event: access::Event, queue: &mut impl Agenda<Happening>) {
+        let actions = self.access.handle(now, event, self.record);
         self.obey(now, actions, queue);
     }
 
@@ -250,13 +250,13 @@ impl<'a> Burst<'a> {
             0 => 0,
             compute_ns => compute_ns.saturating_add(alone_ns),
         };
-        self.tell_access(now, access::Event::Arrives { step, nodes, alone_ns, period_ns }, queue);
+        self.notify_access(now, access::Event::Arrives { step, nodes, alone_ns, period_ns }, queue);
     }
 
     /// The step of `j` that waits is withdrawn.
     pub fn withdraw(&mut self, now: Nanos, step: StepId, queue: &mut impl Agenda<Happening>) {
         self.asking.remove(&step);
-        self.tell_access(now, access::Event::Leaves { step }, queue);
+        self.notify_access(now, access::Event::Leaves { step }, queue);
     }
 
     fn granted(&mut self, now: Nanos, token: Token, step: StepId, queue: &mut impl Agenda<Happening>) {
@@ -362,7 +362,7 @@ impl<'a> Burst<'a> {
         let (io_ns, wait_ns) = (step.end_ns - step.due_ns, step.granted_ns - step.due_ns);
         self.note(now, j, &Note::Written { index, io_ns, wait_ns });
         self.drain_begins(now, j, index, queue);
-        self.tell_access(now, access::Event::Done { token }, queue);
+        self.notify_access(now, access::Event::Done { token }, queue);
         let job = &mut self.jobs[j];
         if index + 1 < spec.steps {
             let at = spec.arrivals.next(now, index + 1, spec.compute_ns, &mut job.rng);
@@ -387,7 +387,7 @@ impl<'a> Burst<'a> {
         let job = &mut self.jobs[j];
         job.renewing = job.renewing.filter(|&t| t != token);
         if !job.silent && matches!(job.stage, Stage::Holds(t, _) if t == token) {
-            self.tell_access(now, access::Event::Renew { token }, queue);
+            self.notify_access(now, access::Event::Renew { token }, queue);
             self.renew_later(j, token, queue);
         }
     }

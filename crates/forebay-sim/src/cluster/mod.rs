@@ -199,7 +199,7 @@ pub struct Setup {
     pub stripe_bytes: u64,
     /// How stripes lie on servers.
     pub placement: Placement,
-    /// Whether the file system tells where files lie.
+    /// Whether the file system reports where files lie.
     pub layout_known: bool,
     /// A client requests so much at a time for whoever reads a file in sequence.
     pub read_ahead_bytes: u64,

@@ -32,7 +32,7 @@ pub const EARLIER: u64 = 1 << 32;
 /// The board of the jobs whose phases are predicted.
 pub struct Observer {
     board: Driver<Board>,
-    /// Bytes that have been read from the file system, as the board was last told.
+    /// Bytes that have been read from the file system, as last reported to the board.
     read_bytes: u64,
 }
 
@@ -46,15 +46,15 @@ impl Observer {
     }
 
     /// The board hears of an event.
-    pub fn tell(&mut self, now: Nanos, event: Event, record: &Record<'_>) -> Updates {
-        updates(self.board.tell(now, event, record))
+    pub fn handle(&mut self, now: Nanos, event: Event, record: &Record<'_>) -> Updates {
+        updates(self.board.handle(now, event, record))
     }
 
     /// The board hears what was read beside phases since the last time, of all that ever was.
     pub fn read(&mut self, now: Nanos, read_bytes: u64, record: &Record<'_>) -> Updates {
         let bytes = read_bytes.saturating_sub(self.read_bytes);
         self.read_bytes += bytes;
-        if bytes > 0 { self.tell(now, Event::Beside { bytes }, record) } else { Vec::new() }
+        if bytes > 0 { self.handle(now, Event::Beside { bytes }, record) } else { Vec::new() }
     }
 
     /// As [`Driver::wake`].
@@ -80,11 +80,11 @@ pub fn board() -> Board {
 }
 
 fn updates(actions: Vec<Action>) -> Updates {
-    let told = actions.into_iter().filter_map(|action| match action {
-        Action::Tell(job, told) => Some((job as usize, told.into())),
+    let reports = actions.into_iter().filter_map(|action| match action {
+        Action::Report(job, reports) => Some((job as usize, reports.into())),
         Action::Brake(_) | Action::Spread | Action::CutOff { .. } => None,
     });
-    told.collect()
+    reports.collect()
 }
 
 /// Job `h` joins the board: each is of a user of its own. Of an earlier run, each phase took what

@@ -105,11 +105,11 @@ impl Node {
     /// The step that was reserved last is absorbed from now on.
     pub fn absorbed(&mut self, now: Nanos, phases: Phases, record: &Record<'_>) -> Vec<Chunk> {
         let mut chunks = self.hold(now, phases, record);
-        chunks.extend(self.tell_room(now, record));
+        chunks.extend(self.report_room(now, record));
         let Some(step) = self.steps.back_mut() else { return chunks };
         step.since = now;
         let event = Event::Dirty { file: step.file, facts: step.facts(false, false) };
-        chunks.extend(self.tell(now, event, record));
+        chunks.extend(self.handle(now, event, record));
         chunks
     }
 
@@ -117,7 +117,7 @@ impl Node {
     pub fn wants_room(&mut self, now: Nanos, record: &Record<'_>) -> Vec<Chunk> {
         let Some(oldest) = self.steps.iter().find(|step| step.is_dirty) else { return Vec::new() };
         let event = Event::Dirty { file: oldest.file, facts: oldest.facts(true, true) };
-        self.tell(now, event, record)
+        self.handle(now, event, record)
     }
 
     /// The job waits until the PFS has all of its steps.
@@ -125,7 +125,7 @@ impl Node {
         let dirty = self.steps.iter().filter(|step| step.is_dirty);
         let events: Vec<Event> =
             dirty.map(|step| Event::Dirty { file: step.file, facts: step.facts(true, false) }).collect();
-        events.into_iter().flat_map(|event| self.tell(now, event, record)).collect()
+        events.into_iter().flat_map(|event| self.handle(now, event, record)).collect()
     }
 
     /// The chunk of a step is on the PFS. Returns the next ones, and the bytes of the step if the
@@ -134,7 +134,7 @@ impl Node {
         let Some(step) = self.steps.iter_mut().find(|step| step.file == file) else { return (vec![], None) };
         step.written += step.chunk;
         let (bytes, is_over) = (step.chunk, step.written >= step.bytes);
-        let mut chunks = self.tell(now, Event::Written { file, bytes }, record);
+        let mut chunks = self.handle(now, Event::Written { file, bytes }, record);
         if !is_over {
             chunks.extend(self.offer(now, file, record));
             return (chunks, None);
@@ -144,9 +144,9 @@ impl Node {
             step.bytes
         });
         self.trim(self.tier.keeps);
-        chunks.extend(self.tell(now, Event::Ended { file, full: None }, record));
-        chunks.extend(self.tell(now, Event::Clean { file }, record));
-        chunks.extend(self.tell_room(now, record));
+        chunks.extend(self.handle(now, Event::Ended { file, full: None }, record));
+        chunks.extend(self.handle(now, Event::Clean { file }, record));
+        chunks.extend(self.report_room(now, record));
         (chunks, clean)
     }
 
@@ -156,7 +156,7 @@ impl Node {
         let hold = Event::Hold { on: phases != Phases::Nobody, own };
         match self.driver.machine().hold() == hold {
             true => Vec::new(),
-            false => self.tell(now, hold, record),
+            false => self.handle(now, hold, record),
         }
     }
 
@@ -166,13 +166,13 @@ impl Node {
         self.obey(now, actions, record)
     }
 
-    fn tell_room(&mut self, now: Nanos, record: &Record<'_>) -> Vec<Chunk> {
+    fn report_room(&mut self, now: Nanos, record: &Record<'_>) -> Vec<Chunk> {
         let free_bytes = self.tier.bytes.saturating_sub(self.bytes());
-        self.tell(now, Event::Room { owner: OWNER, free_bytes }, record)
+        self.handle(now, Event::Room { owner: OWNER, free_bytes }, record)
     }
 
-    fn tell(&mut self, now: Nanos, event: Event, record: &Record<'_>) -> Vec<Chunk> {
-        let actions = self.driver.tell(now, event, record);
+    fn handle(&mut self, now: Nanos, event: Event, record: &Record<'_>) -> Vec<Chunk> {
+        let actions = self.driver.handle(now, event, record);
         self.obey(now, actions, record)
     }
 
@@ -194,7 +194,7 @@ impl Node {
         let Some(step) = self.steps.iter_mut().find(|step| step.file == file) else { return Vec::new() };
         step.chunk = (step.bytes - step.written).min(self.tier.chunk_bytes);
         let bytes = step.chunk;
-        self.tell(now, Event::Offer { file, bytes, server: None }, record)
+        self.handle(now, Event::Offer { file, bytes, server: None }, record)
     }
 }
 

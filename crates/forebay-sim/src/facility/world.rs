@@ -214,8 +214,8 @@ impl<'a> Facility<'a> {
         self.messages.add(now, messages * self.nodes_of(j));
     }
 
-    fn tell_queue(&mut self, now: Nanos, event: queue::Event, events: &mut Events) {
-        let actions = self.queue.tell(now, event, &self.record);
+    fn notify_queue(&mut self, now: Nanos, event: queue::Event, events: &mut Events) {
+        let actions = self.queue.handle(now, event, &self.record);
         self.obey_queue(now, actions, events);
     }
 
@@ -333,7 +333,7 @@ impl<'a> Facility<'a> {
             alone_ns,
             period_ns,
         });
-        self.tell_access(now, event, events);
+        self.notify_access(now, event, events);
     }
 
     /// Servers for new files of a job.
@@ -357,8 +357,8 @@ impl<'a> Facility<'a> {
         transfer_ns(bytes, self.setup.alone_bytes_per_s(self.spec(j).nodes)).unwrap_or(0)
     }
 
-    fn tell_access(&mut self, now: Nanos, event: access::Event, events: &mut Events) {
-        let actions = self.access.tell(now, event, &self.record);
+    fn notify_access(&mut self, now: Nanos, event: access::Event, events: &mut Events) {
+        let actions = self.access.handle(now, event, &self.record);
         self.obey_access(now, actions, events);
     }
 
@@ -480,7 +480,7 @@ impl<'a> Facility<'a> {
         self.in_phases.change(now, -1.0);
         if let Some(token) = self.jobs[j].token.take() {
             self.held.change(now, -1.0);
-            self.tell_access(now, access::Event::Done { token }, events);
+            self.notify_access(now, access::Event::Done { token }, events);
         }
         self.note_phases(now, events);
         self.report(now, j, 1.0);
@@ -531,7 +531,7 @@ impl<'a> Facility<'a> {
         self.blocked.add(100.0 * job.blocked_ns as f64 * 1e-9 / held_s, nodes * held_s);
         self.out.jobs += 1;
         self.ended = now;
-        self.tell_queue(now, queue::Event::Ends { job: j as u64 }, events);
+        self.notify_queue(now, queue::Event::Ends { job: j as u64 }, events);
     }
 
     fn sample(&mut self, now: Nanos) {
@@ -604,7 +604,7 @@ impl<'a> Facility<'a> {
                 let (nodes, run_ns) = (spec.nodes, spec.estimate_ns);
                 let demand =
                     queue::Demand { nodes, bytes_per_node: 0, stage_in_ns: 0, run_ns, stage_out_ns: 0 };
-                self.tell_queue(now, queue::Event::Submits { job: j as u64, demand }, events);
+                self.notify_queue(now, queue::Event::Submits { job: j as u64, demand }, events);
             }
             Event::Computed(j) => self.write(now, j, events),
             Event::Absorbed(j) => {
@@ -626,7 +626,7 @@ impl<'a> Facility<'a> {
                     alone_ns,
                     period_ns,
                 });
-                self.tell_access(now, event, events);
+                self.notify_access(now, event, events);
             }
             Event::Drains(j) => {
                 let Some(tier) = &mut self.jobs[j].tier else { return };

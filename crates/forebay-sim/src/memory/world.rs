@@ -122,7 +122,7 @@ impl Node {
             let sample = Sample { used_bytes: used as u64, tier_bytes: self.tier_bytes as u64 };
             let event = if rings { Event::Pressure(sample) } else { Event::Sample(sample) };
             self.outcome.samples += 1;
-            for action in self.driver.tell(now, event, record) {
+            for action in self.driver.handle(now, event, record) {
                 match action {
                     Action::Watch { after_ns } => self.next_ns = (now + after_ns).0,
                     Action::Resize { capacity_bytes, why } => {

@@ -5,7 +5,7 @@
 //! there with its own; these files need nothing, are the same bytes for the same numbers, keep
 //! their text as text, and print at any size.
 //!
-//! The palette is Okabe and Ito's (2008), which people with colour-blindness can tell apart.
+//! The palette is Okabe and Ito's (2008), which people with colour-blindness can distinguish.
 
 mod axis;
 pub mod bars;

@@ -118,7 +118,7 @@ impl Canvas {
         for (name, fill) in entries {
             self.rect(x, at.1 - 9.0, 10.0, 10.0, fill, "");
             self.text((x + 14.0, at.1), name, 11.0, Anchor::Start);
-            // SVG does not tell how wide a text is; 6.2 pixels a letter is wide enough for this
+            // SVG does not say how wide a text is; 6.2 pixels a letter is wide enough for this
             // font and size.
             x += 28.0 + 6.2 * name.chars().count() as f64;
         }

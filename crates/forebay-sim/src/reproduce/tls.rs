@@ -94,7 +94,7 @@ fn throughput_figure(report: &mut Report) -> Result<()> {
             let points = ns.iter().map(|&n| (n, n * f(&palmetto(pfs).with_nodes(n)) / 1000.0)).collect();
             (name.to_string(), points)
         };
-        // HDFS grows without end; what lies above twice the best of the others tells nothing more.
+        // HDFS grows without end; what lies above twice the best of the others shows nothing more.
         let top = 3.0 * pfs;
         let (name, all): (String, Vec<(f64, f64)>) = line("HDFS", &hdfs_read);
         let hdfs = (name, all.into_iter().filter(|p| p.1 <= top).collect());
@@ -127,7 +127,7 @@ const GB: f64 = 1e9;
 const MB: f64 = 1e6;
 
 /// One compute node of the paper's prototype. The ridges are as measured; the PFS ridge and the
-/// request times are fitted to what Figures 2-10 and 2-11 tell: below 1 GB/s beyond the tier, below
+/// request times are fitted to what Figures 2-10 and 2-11 show: below 1 GB/s beyond the tier, below
 /// 512 MB/s at 256 GB, and a fall once the skip passes the buffers.
 const PROTOTYPE: Mountain = Mountain {
     tier_bytes: 16.0 * GB,

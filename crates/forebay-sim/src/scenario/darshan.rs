@@ -330,7 +330,7 @@ impl Reader<'_> {
             if let Some(name) = name {
                 let total = &mut self.modules[module].total;
                 total.line = line;
-                // Totals do not tell where files are.
+                // Totals do not show where files are.
                 if self.wanted.mount.is_none() {
                     total.set(counter, name, value.trim())?;
                 }
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn without_segments_records_tell_when_bytes_moved() {
+    fn without_segments_records_show_when_bytes_moved() {
         let posix =
             record("POSIX", 1, "/scratch", (800, 20.0, 22.5)) + &record("POSIX", 2, "/home", (5, 1.0, 2.0));
         let mpi = record("MPI-IO", 1, "/scratch", (800, 19.0, 23.0));

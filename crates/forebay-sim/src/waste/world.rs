@@ -297,8 +297,8 @@ impl Sim<'_> {
         self.steps.insert(step, Step { job: id, what, token: None, alone_ns, has_ns: job.done_ns });
         let Some(job) = self.jobs.get_mut(&id) else { return };
         *(if what == What::Drain { &mut job.drain } else { &mut job.step }) = Some(step);
-        self.tell(now, access::Event::Arrives { step, nodes: Vec::new(), alone_ns, period_ns: 0 }, queue);
-        self.tell(now, access::Event::Stakes { step, stake }, queue);
+        self.notify(now, access::Event::Arrives { step, nodes: Vec::new(), alone_ns, period_ns: 0 }, queue);
+        self.notify(now, access::Event::Stakes { step, stake }, queue);
     }
 
     /// What the job loses while it waits for the transfer.
@@ -318,8 +318,8 @@ impl Sim<'_> {
         }
     }
 
-    fn tell(&mut self, now: Nanos, event: access::Event, queue: &mut Queue) {
-        let actions = self.pfs.tell(now, event, &self.record);
+    fn notify(&mut self, now: Nanos, event: access::Event, queue: &mut Queue) {
+        let actions = self.pfs.handle(now, event, &self.record);
         self.act(now, actions, queue);
     }
 
@@ -360,7 +360,7 @@ impl Sim<'_> {
     fn ends(&mut self, id: StepId, now: Nanos, queue: &mut Queue) {
         let Some(step) = self.steps.remove(&id) else { return };
         if let Some(token) = step.token {
-            self.tell(now, access::Event::Done { token }, queue);
+            self.notify(now, access::Event::Done { token }, queue);
         }
         let Some(job) = self.jobs.get_mut(&step.job) else { return };
         *(if step.what == What::Drain { &mut job.drain } else { &mut job.step }) = None;
@@ -400,8 +400,8 @@ impl Sim<'_> {
             self.flow(now);
             self.flows.retain(|flow| flow.step != step);
             match self.steps.remove(&step).and_then(|step| step.token) {
-                Some(token) => self.tell(now, access::Event::Done { token }, queue),
-                None => self.tell(now, access::Event::Leaves { step }, queue),
+                Some(token) => self.notify(now, access::Event::Done { token }, queue),
+                None => self.notify(now, access::Event::Leaves { step }, queue),
             }
         }
     }

@@ -41,7 +41,7 @@ impl Together<'_> {
         self.cluster.node_returns(now, number, queue);
         if let Some(memory) = self.memory.get(number).filter(|_| self.cluster.is_up(number)) {
             self.reported[number] = memory.tier().0;
-            self.cluster.tell_capacity(now, number, memory.tier().0, queue);
+            self.cluster.report_capacity(now, number, memory.tier().0, queue);
         }
     }
 

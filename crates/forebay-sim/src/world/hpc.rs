@@ -59,18 +59,18 @@ impl Together<'_> {
         rounds.saturating_mul(pfs.serve_ns(piece_bytes)).saturating_add(pfs.serve_ns(last_bytes))
     }
 
-    fn tell_hpc(&mut self, now: Nanos, h: usize, update: HpcUpdate, queue: &mut EventQueue<Happening>) {
-        self.cluster.tell(now, Event::Hpc { hpc: h as u32, update }, queue);
+    fn report_hpc(&mut self, now: Nanos, h: usize, update: HpcUpdate, queue: &mut EventQueue<Happening>) {
+        self.cluster.notify(now, Event::Hpc { hpc: h as u32, update }, queue);
     }
 
     /// The observer hears of an event, and the machine what it makes of that.
     fn observe(&mut self, now: Nanos, event: phases::Event, queue: &mut EventQueue<Happening>) {
-        let updates = self.observer.tell(now, event, self.record);
+        let updates = self.observer.handle(now, event, self.record);
         self.observed(now, updates, queue);
     }
 
     pub fn observed(&mut self, now: Nanos, updates: Updates, queue: &mut EventQueue<Happening>) {
-        updates.into_iter().for_each(|(h, update)| self.tell_hpc(now, h, update, queue));
+        updates.into_iter().for_each(|(h, update)| self.report_hpc(now, h, update, queue));
         self.observer.arm(queue, Happening::ObserverWakes);
     }
 
@@ -98,7 +98,7 @@ impl Together<'_> {
     fn hold_drain(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
         let on = self.hpc.iter().any(|hpc| hpc.phase.is_some());
         if let Some(buffers) = &mut self.buffers {
-            buffers.tell_drain(now, drain::Event::Hold { on, own: None }, queue);
+            buffers.notify_drain(now, drain::Event::Hold { on, own: None }, queue);
         }
     }
 
@@ -114,7 +114,7 @@ impl Together<'_> {
         let opens = joins.is_none().then(|| opens(h, spec, &mut rng, alone));
         queue.at(first, Happening::PhaseBegins(h));
         self.cluster.others_busy += spec.busy();
-        joins.into_iter().for_each(|joins| self.tell_hpc(now, h, joins, queue));
+        joins.into_iter().for_each(|joins| self.report_hpc(now, h, joins, queue));
         opens.into_iter().for_each(|opens| self.observe(now, opens, queue));
     }
 
@@ -134,7 +134,7 @@ impl Together<'_> {
             self.observe(now, begins, queue);
             queue.after(REPORT_NS, Happening::PhaseReports(h, self.hpc[h].begun));
         } else {
-            self.tell_hpc(now, h, HpcUpdate::PhaseBegins { alone_ns }, queue);
+            self.report_hpc(now, h, HpcUpdate::PhaseBegins { alone_ns }, queue);
         }
         self.hold_drain(now, queue);
         for _ in 0..spec.processes {
@@ -183,7 +183,7 @@ impl Together<'_> {
         self.note_phase(now, h, &outcome);
         match is_predicted {
             true => self.observe(now, phases::Event::Ends(h as u64), queue),
-            false => self.tell_hpc(now, h, HpcUpdate::PhaseEnds, queue),
+            false => self.report_hpc(now, h, HpcUpdate::PhaseEnds, queue),
         }
         self.hold_drain(now, queue);
         let (spec, hpc) = (&self.setup.hpc[h], &mut self.hpc[h]);
@@ -192,12 +192,12 @@ impl Together<'_> {
             queue.at(at, Happening::PhaseBegins(h));
             let alone_ns = |io_ns| self.alone_ns(spec, self.setup.phase_bytes(io_ns));
             let expects = spec.expects(self.hpc[h].begun, at.saturating_since(now), alone_ns);
-            expects.into_iter().for_each(|expects| self.tell_hpc(now, h, expects, queue));
+            expects.into_iter().for_each(|expects| self.report_hpc(now, h, expects, queue));
         } else {
             self.cluster.others_busy -= spec.busy();
             match is_predicted {
                 true => self.observe(now, phases::Event::Closes(h as u64), queue),
-                false => self.tell_hpc(now, h, HpcUpdate::Leaves, queue),
+                false => self.report_hpc(now, h, HpcUpdate::Leaves, queue),
             }
         }
     }

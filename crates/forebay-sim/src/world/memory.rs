@@ -60,7 +60,7 @@ impl Together<'_> {
             let beats = (now.0 + number as u64 * STEP_NS).is_multiple_of(HEARTBEAT_NS);
             if beats && self.reported[number] != capacity_bytes && self.cluster.is_up(number) {
                 self.reported[number] = capacity_bytes;
-                self.cluster.tell_capacity(now, number, capacity_bytes, queue);
+                self.cluster.report_capacity(now, number, capacity_bytes, queue);
             }
         }
         if self.memory.iter().any(|node| node.now().is_some()) {

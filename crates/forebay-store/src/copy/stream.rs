@@ -30,7 +30,7 @@ impl CopyFile {
         Ok(sendfile(socket, &self.file, Some(&mut offset), len as usize)? as u64)
     }
 
-    /// Moves up to `len` bytes from `pipe` into the copy at `offset` without telling readers;
+    /// Moves up to `len` bytes from `pipe` into the copy at `offset` without a notice to readers;
     /// returns how many.
     ///
     /// # Errors

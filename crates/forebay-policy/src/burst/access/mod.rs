@@ -52,7 +52,7 @@ pub type StepId = u64;
 /// last that it saw.
 pub type Token = u64;
 
-/// What the machine is told.
+/// What the machine receives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Event {

@@ -15,7 +15,7 @@ fn with(name: &str, config: Config) -> Access {
     Access::new(policy(name, &config).expect("it exists"), config)
 }
 
-/// Tells the machine all events of one moment, and then that the moment has come.
+/// Passes to the machine all events of one moment, and then that the moment has come.
 fn at(m: &mut Access, now: Nanos, events: Vec<Event>) -> Vec<Action> {
     let mut out = Vec::new();
     events.into_iter().for_each(|e| m.handle(now, e, &mut out));

@@ -40,7 +40,7 @@ pub struct Demand {
     pub nodes: Option<u32>,
 }
 
-/// What the machine is told.
+/// What the machine receives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Event {

@@ -15,7 +15,7 @@ pub(super) const WINDOW_GAIN: u64 = 2;
 /// touches are sampled: with one touch in four heard, equal weights lose to LFU on scans by up to
 /// 0.007 and these do not. Where popularity moves it costs up to 0.04.
 const WINDOW_LOSS: u64 = 4;
-/// The distance between a page's leaving the window and its return is told in 1/64 of what is
+/// The distance between a page's leaving the window and its return is measured in 1/64 of what is
 /// marginal, by marks of 16 bits: they wrap after 51 times the capacity, when a ghost is long
 /// forgotten.
 const MARKS_PER_MARGIN: u64 = 64;

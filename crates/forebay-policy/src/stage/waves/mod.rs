@@ -97,7 +97,7 @@ struct Wave {
     ahead_bytes: u64,
     /// Of these, the bytes that the planner knows of.
     reported_bytes: u64,
-    /// The planner was told that it is fetched.
+    /// The planner was notified that it is fetched.
     is_reported: bool,
 }
 
@@ -746,7 +746,7 @@ impl StageRun {
         };
         let mut waves = self.waves.iter().enumerate().take(end.max(first + 1)).skip(first);
         let (place, _) = waves.find(is_next)?;
-        self.tell(place)
+        self.mark_reported(place)
     }
 
     /// The next wave before `wave` that was not reported as fetched; it is reported now, whatever
@@ -755,10 +755,10 @@ impl StageRun {
         if self.fetched >= wave {
             return None;
         }
-        self.tell(self.base + self.fetched as usize)
+        self.mark_reported(self.base + self.fetched as usize)
     }
 
-    fn tell(&mut self, place: usize) -> Option<u32> {
+    fn mark_reported(&mut self, place: usize) -> Option<u32> {
         self.waves.get_mut(place)?.is_reported = true;
         while self.waves.get(self.base + self.fetched as usize).is_some_and(|wave| wave.is_reported) {
             self.fetched += 1;

@@ -25,8 +25,8 @@ impl Cluster<'_> {
             return;
         }
         let waiting = self.tier.lose(now, self.setup, node);
-        self.tell(now, Event::NodeWent { node: name(node) }, queue);
-        self.tell_members(now, queue);
+        self.notify(now, Event::NodeWent { node: name(node) }, queue);
+        self.report_members(now, queue);
         let its: Vec<usize> = (0..self.slots.len()).filter(|slot| self.slots[*slot].node() == node).collect();
         its.into_iter().for_each(|slot| self.task_dies(now, slot, queue));
         for (page, waiter) in waiting {
@@ -47,20 +47,20 @@ impl Cluster<'_> {
             return;
         }
         self.node_begins(now, node, queue);
-        self.tell(now, Event::NodeCame { node: name(node) }, queue);
-        self.tell_members(now, queue);
+        self.notify(now, Event::NodeCame { node: name(node) }, queue);
+        self.report_members(now, queue);
         (0..self.slots.len()).for_each(|slot| self.take_task(now, slot, queue));
     }
 
     /// The machine hears which nodes are up, and jobs that run report their slots.
-    fn tell_members(&mut self, now: Nanos, queue: &mut impl Agenda<Happening>) {
+    fn report_members(&mut self, now: Nanos, queue: &mut impl Agenda<Happening>) {
         let nodes = super::nodes(self.setup).into_iter().zip(&self.faults_on);
         let nodes = nodes.filter(|(_, faults)| **faults == 0).map(|(node, _)| node).collect();
-        self.tell(now, Event::Members { nodes }, queue);
+        self.notify(now, Event::Members { nodes }, queue);
         for j in 0..self.jobs.len() {
-            if self.jobs[j].is_told && self.jobs[j].began < now {
+            if self.jobs[j].is_reported && self.jobs[j].began < now {
                 let slots = JobUpdate::Slots { slots: self.hosts() };
-                self.tell_job(now, j, vec![slots], queue);
+                self.report_job(now, j, vec![slots], queue);
             }
         }
     }
@@ -71,7 +71,7 @@ impl Cluster<'_> {
         self.jobs[j].pending.restart(task, preferred_node);
         self.jobs[j].done.died += 1;
         let run_ms = now.saturating_since(since) / 1_000_000;
-        self.tell_job(now, j, vec![JobUpdate::TaskEnded { stage: STAGE, task, ok: false, run_ms }], queue);
+        self.report_job(now, j, vec![JobUpdate::TaskEnded { stage: STAGE, task, ok: false, run_ms }], queue);
         (0..self.slots.len()).for_each(|slot| self.take_task(now, slot, queue));
     }
 }

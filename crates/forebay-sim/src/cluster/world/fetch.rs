@@ -67,7 +67,7 @@ pub(super) struct Tier {
     open: BTreeSet<RequestId>,
     /// What nodes are to hear.
     inbox: VecDeque<(usize, node::Event)>,
-    is_telling: bool,
+    is_notifying: bool,
     /// Of the last task or read.
     serial: u64,
     /// What tiers hold, where that changes.
@@ -119,7 +119,7 @@ impl Tier {
             node_of: BTreeMap::new(),
             open: BTreeSet::new(),
             inbox: VecDeque::new(),
-            is_telling: false,
+            is_notifying: false,
             serial: 0,
             rooms: None,
             asked: 0,
@@ -177,16 +177,22 @@ impl Cluster<'_> {
     // The conversation with the machines of the nodes.
 
     /// A node hears of something, after what it is to hear already.
-    fn tell_node(&mut self, now: Nanos, node: usize, event: node::Event, queue: &mut impl Agenda<Happening>) {
+    fn notify_node(
+        &mut self,
+        now: Nanos,
+        node: usize,
+        event: node::Event,
+        queue: &mut impl Agenda<Happening>,
+    ) {
         self.tier.inbox.push_back((node, event));
-        if std::mem::replace(&mut self.tier.is_telling, true) {
+        if std::mem::replace(&mut self.tier.is_notifying, true) {
             return;
         }
         while let Some((node, event)) = self.tier.inbox.pop_front() {
-            let actions = self.tier.nodes[node].machine.tell(now, event, self.record);
+            let actions = self.tier.nodes[node].machine.handle(now, event, self.record);
             self.obey_node(now, node, actions, queue);
         }
-        self.tier.is_telling = false;
+        self.tier.is_notifying = false;
     }
 
     /// The machine of a node wanted to be woken.
@@ -227,7 +233,7 @@ impl Cluster<'_> {
     /// The fetch threads of a node are there.
     pub(super) fn node_begins(&mut self, now: Nanos, node: usize, queue: &mut impl Agenda<Happening>) {
         for thread in 0..self.setup.fetch_threads as usize {
-            self.tell_node(now, node, node::Event::Idle { mount: MOUNT, thread }, queue);
+            self.notify_node(now, node, node::Event::Idle { mount: MOUNT, thread }, queue);
         }
     }
 
@@ -254,7 +260,7 @@ impl Cluster<'_> {
             self.tier.nodes[node].tasks.insert(task, page);
             let is_in_order = self.setup.streams && fetch_order::is_in_order(urgency);
             let pages = is_in_order.then(|| pages_of_task(page));
-            self.tell_node(now, node, node::Event::Queue { task, mount: MOUNT, urgency, pages }, queue);
+            self.notify_node(now, node, node::Event::Queue { task, mount: MOUNT, urgency, pages }, queue);
         }
     }
 
@@ -270,7 +276,7 @@ impl Cluster<'_> {
         let page = self.tier.nodes[node].tasks.remove(&task);
         let fetch = page.and_then(|page| Some((page, self.tier.fetches.get_mut(&page)?)));
         let Some((page, fetch)) = fetch.filter(|(_, fetch)| matches!(fetch.state, State::Queued)) else {
-            return self.tell_node(now, node, node::Event::Idle { mount: MOUNT, thread }, queue);
+            return self.notify_node(now, node, node::Event::Idle { mount: MOUNT, thread }, queue);
         };
         let is_in_order = self.setup.streams && fetch_order::is_in_order(fetch.urgency);
         let mut reader = self.tier.nodes[node].reader_of(self.setup, page, is_in_order);
@@ -323,7 +329,7 @@ impl Cluster<'_> {
         }
         // What has come was taken by those who waited for it.
         self.evict_excess(now, node);
-        self.tell_node(now, node, node::Event::Idle { mount: MOUNT, thread }, queue);
+        self.notify_node(now, node, node::Event::Idle { mount: MOUNT, thread }, queue);
     }
 
     // Requests.
@@ -345,7 +351,7 @@ impl Cluster<'_> {
         self.tier.open.insert(id);
         self.tier.asked += 1;
         let request = node::Event::Request { request: id, threads, rate_bytes_per_s, priority };
-        self.tell_node(now, node, request, queue);
+        self.notify_node(now, node, request, queue);
         self.offer(now, node, id, queue);
     }
 
@@ -359,7 +365,7 @@ impl Cluster<'_> {
     ) {
         if let Some(node) = self.tier.node_of.get(&id).copied() {
             let adjust = node::Event::Adjust { request: id, threads, rate_bytes_per_s };
-            self.tell_node(now, node, adjust, queue);
+            self.notify_node(now, node, adjust, queue);
         }
     }
 
@@ -372,7 +378,7 @@ impl Cluster<'_> {
             if let Some(rooms) = &mut self.tier.rooms {
                 rooms.release(node, id);
             }
-            self.tell_node(now, node, node::Event::Release { requests: vec![id] }, queue);
+            self.notify_node(now, node, node::Event::Release { requests: vec![id] }, queue);
         }
     }
 
@@ -389,7 +395,7 @@ impl Cluster<'_> {
         };
         if resident_bytes > 0 {
             let settled = node::Event::Settled { request: id, resident_bytes, failed_bytes: 0 };
-            self.tell_node(now, node, settled, queue);
+            self.notify_node(now, node, settled, queue);
         }
         let event = match next {
             None => node::Event::Fed { request: id },
@@ -400,7 +406,7 @@ impl Cluster<'_> {
                 node::Event::Offer { read, by, mount, bytes, is_short: false }
             }
         };
-        self.tell_node(now, node, event, queue);
+        self.notify_node(now, node, event, queue);
     }
 
     /// A read of a request may go.
@@ -425,7 +431,7 @@ impl Cluster<'_> {
     ) {
         self.tier.prefetched_bytes += fetched_bytes;
         let ended = node::Event::ReadEnded { read, resident_bytes, fetched_bytes, failed_bytes: 0 };
-        self.tell_node(now, node, ended, queue);
+        self.notify_node(now, node, ended, queue);
     }
 }
 

@@ -149,7 +149,7 @@ impl<'a> Cluster<'a> {
             queue.at(Nanos(spec.starts_ns), Happening::JobStarts(j));
         }
         (0..self.setup.nodes as usize).for_each(|node| self.node_begins(Nanos(0), node, queue));
-        self.tell(Nanos(0), Event::Members { nodes: nodes(self.setup) }, queue);
+        self.notify(Nanos(0), Event::Members { nodes: nodes(self.setup) }, queue);
     }
 
     /// What the run amounted to.
@@ -189,20 +189,20 @@ impl<'a> Cluster<'a> {
     }
 
     /// The machine hears of something.
-    pub fn tell(&mut self, now: Nanos, event: Event, queue: &mut impl Agenda<Happening>) {
-        let actions = self.stages.tell(now, event, self.record);
+    pub fn notify(&mut self, now: Nanos, event: Event, queue: &mut impl Agenda<Happening>) {
+        let actions = self.stages.handle(now, event, self.record);
         self.obey(now, actions, queue);
     }
 
-    pub fn tell_job(
+    pub fn report_job(
         &mut self,
         now: Nanos,
         j: usize,
         updates: Vec<JobUpdate>,
         queue: &mut impl Agenda<Happening>,
     ) {
-        if self.jobs[j].is_told {
-            self.tell(now, Event::Job { job: j as u64, updates }, queue);
+        if self.jobs[j].is_reported {
+            self.notify(now, Event::Job { job: j as u64, updates }, queue);
         }
     }
 
@@ -238,7 +238,7 @@ impl<'a> Cluster<'a> {
 
     /// The stage machine hears of a job, which then takes nodes.
     fn job_starts_on_nodes(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
-        self.jobs[j].is_told = true;
+        self.jobs[j].is_reported = true;
         let spec = &self.setup.jobs[j];
         let preferred_nodes = self.preferred_nodes(j);
         let file = |file: u32| File { mount: MOUNT.into(), ino: inode(j, file), bytes: spec.bytes_of(file) };
@@ -265,7 +265,7 @@ impl<'a> Cluster<'a> {
         updates.push(JobUpdate::Splits { stage: STAGE, splits });
         updates.push(JobUpdate::StageReady { stage: STAGE });
         self.jobs[j].pending = Pending::new(preferred_nodes);
-        self.tell_job(now, j, updates, queue);
+        self.report_job(now, j, updates, queue);
     }
 
     /// Nodes that are up, and their slots.
@@ -311,7 +311,7 @@ impl Cluster<'_> {
             }
         }
         while let Some(report) = self.reports.pop_front() {
-            self.tell(now, report, queue);
+            self.notify(now, report, queue);
         }
     }
 }

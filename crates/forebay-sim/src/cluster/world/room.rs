@@ -1,8 +1,8 @@
 //! What tiers hold, where compute and failures change it.
 //!
 //! By itself this world gives each node a tier of one size, and pages stay. Where memory changes,
-//! each node has the eviction policy of its agent, which hears what an agent tells it: pages that
-//! come, are read, or are wanted by a request, and the capacity.
+//! each node has the eviction policy of its agent, which hears what an agent reports to it: pages
+//! that come, are read, or are wanted by a request, and the capacity.
 
 use std::collections::BTreeSet;
 
@@ -141,12 +141,18 @@ impl Cluster<'_> {
     pub fn limit_tiers(&mut self, bytes: u64, queue: &mut impl Agenda<Happening>) {
         let nodes = self.setup.nodes as usize;
         self.tier.rooms = Some(Rooms::new(nodes, bytes));
-        (0..nodes).for_each(|node| self.tell_capacity(Nanos(0), node, bytes, queue));
+        (0..nodes).for_each(|node| self.report_capacity(Nanos(0), node, bytes, queue));
     }
 
     /// The machine hears what the tier of a node may hold.
-    pub fn tell_capacity(&mut self, now: Nanos, node: usize, bytes: u64, queue: &mut impl Agenda<Happening>) {
-        self.tell(now, Event::Capacity { node: name(node), bytes }, queue);
+    pub fn report_capacity(
+        &mut self,
+        now: Nanos,
+        node: usize,
+        bytes: u64,
+        queue: &mut impl Agenda<Happening>,
+    ) {
+        self.notify(now, Event::Capacity { node: name(node), bytes }, queue);
     }
 
     /// The tier of a node may hold so much from now on; what is more has to go.

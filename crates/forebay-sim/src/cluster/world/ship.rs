@@ -20,17 +20,17 @@ impl Cluster<'_> {
         let Some(work) = self.setup.shipping.is_some().then(|| self.work(j)) else { return };
         let (Some(ship), false) = (&mut self.ship, is_reduce && fetches) else { return };
         let ready = Event::Ready { stage: stage_id(j, is_reduce), work, busy: self.others_busy };
-        for Action::Run { side, why, .. } in ship.tell(now, ready, self.record) {
+        for Action::Run { side, why, .. } in ship.handle(now, ready, self.record) {
             self.jobs[j].side = side;
             self.jobs[j].done.placed.push((side, why));
         }
     }
 
     /// A task of the stage that a job is in has ended.
-    pub(super) fn tell_ship(&mut self, now: Nanos, j: usize) {
+    pub(super) fn notify_ship(&mut self, now: Nanos, j: usize) {
         let stage = stage_id(j, self.jobs[j].is_reducing);
         if let Some(ship) = &mut self.ship {
-            ship.tell(now, Event::TaskEnded { stage }, self.record);
+            ship.handle(now, Event::TaskEnded { stage }, self.record);
         }
     }
 

@@ -31,7 +31,7 @@ pub(super) struct Job {
     /// Tasks that have not ended, of both stages.
     pub left: u32,
     /// Whether the stage machine knows it: while its map tasks run on nodes.
-    pub is_told: bool,
+    pub is_reported: bool,
     /// Where its stage runs, and whether that is the second.
     pub side: Side,
     pub is_reducing: bool,
@@ -53,7 +53,7 @@ impl Job {
             began: Nanos(u64::MAX),
             pending: Pending::default(),
             asking: BTreeMap::new(),
-            is_told: false,
+            is_reported: false,
             side: Side::default(),
             is_reducing: false,
             left_by_maps: Vec::new(),
@@ -199,12 +199,12 @@ impl Cluster<'_> {
         self.slots[slot].number += 1;
         self.slots[slot].running = Some(running);
         let mut updates = vec![JobUpdate::TaskStarted { stage: STAGE, task, host: self.names[node].clone() }];
-        let asks = self.setup.tasks_ask() && self.jobs[j].is_told;
+        let asks = self.setup.tasks_ask() && self.jobs[j].is_reported;
         if asks {
             self.jobs[j].asking.insert(task, slot);
             updates.push(JobUpdate::TaskAsks { stage: STAGE, partition: task });
         }
-        self.tell_job(now, j, updates, queue);
+        self.report_job(now, j, updates, queue);
         if !asks {
             self.begin_to_read(now, slot, queue);
         }
@@ -449,10 +449,10 @@ impl Cluster<'_> {
         let job = &self.jobs[j];
         let ends_here = job.left == if job.is_reducing { 0 } else { reduces };
         updates.extend(ends_here.then_some(JobUpdate::End));
-        self.tell_job(now, j, updates, queue);
-        self.tell_ship(now, j);
+        self.report_job(now, j, updates, queue);
+        self.notify_ship(now, j);
         if ends_here {
-            self.jobs[j].is_told = false;
+            self.jobs[j].is_reported = false;
             self.reduce_if_all_is_there(now, j, queue);
         }
         self.take_task(now, slot, queue);

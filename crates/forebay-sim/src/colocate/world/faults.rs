@@ -42,7 +42,7 @@ impl Colocation<'_> {
     }
 
     /// The machine hears which nodes are up, and how large they are.
-    pub fn tell_members(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
+    pub fn report_members(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
         let jobs = self.setup.jobs.iter().enumerate();
         let nodes = self.faults_on.len() as u64;
         let keeps: BTreeMap<String, u64> =
@@ -56,7 +56,7 @@ impl Colocation<'_> {
         };
         let nodes = self.faults_on.iter().enumerate().filter(is_up).map(node).collect();
         self.renew_all(now);
-        self.tell(now, Event::Members { nodes }, queue);
+        self.notify(now, Event::Members { nodes }, queue);
     }
 
     fn note_node(&mut self, now: Nanos, node: u16, note: &Note) {
@@ -77,8 +77,8 @@ impl Colocation<'_> {
         self.down.push(DownSpan { node: fault.node, from_ns: now.0, to_ns: None });
         let node = name(fault.node.into());
         self.lose(now, &node);
-        self.tell(now, Event::NodeWent { node }, queue);
-        self.tell_members(now, queue);
+        self.notify(now, Event::NodeWent { node }, queue);
+        self.report_members(now, queue);
     }
 
     pub fn node_returns(&mut self, now: Nanos, node: u16, queue: &mut EventQueue<Happening>) {
@@ -90,7 +90,7 @@ impl Colocation<'_> {
         if let Some(down) = self.down.iter_mut().rev().find(|d| d.node == node) {
             down.to_ns = Some(now.0);
         }
-        self.tell(now, Event::NodeCame { node: name(node.into()) }, queue);
-        self.tell_members(now, queue);
+        self.notify(now, Event::NodeCame { node: name(node.into()) }, queue);
+        self.report_members(now, queue);
     }
 }

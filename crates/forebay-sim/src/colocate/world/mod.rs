@@ -136,7 +136,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     for fault in &setup.faults {
         queue.at(Nanos(fault.at_ns), Happening::NodeFails(*fault));
     }
-    world.tell_members(Nanos(0), &mut queue);
+    world.report_members(Nanos(0), &mut queue);
     let stats = run(&mut world, &mut queue, Limits::of(setup.horizon_ns));
     if let Some(why) = stats.cut() {
         return Err(Error::Usage(why));
@@ -232,20 +232,26 @@ impl<'a> Colocation<'a> {
     }
 
     /// The machine hears of something, and before it of how far requests are.
-    pub fn tell(&mut self, now: Nanos, event: Event, queue: &mut EventQueue<Happening>) {
+    pub fn notify(&mut self, now: Nanos, event: Event, queue: &mut EventQueue<Happening>) {
         for report in self.progress(now) {
-            self.tell_one(now, report, queue);
+            self.notify_one(now, report, queue);
         }
-        self.tell_one(now, event, queue);
+        self.notify_one(now, event, queue);
     }
 
-    pub fn tell_one(&mut self, now: Nanos, event: Event, queue: &mut EventQueue<Happening>) {
-        let actions = self.stages.tell(now, event, self.record);
+    pub fn notify_one(&mut self, now: Nanos, event: Event, queue: &mut EventQueue<Happening>) {
+        let actions = self.stages.handle(now, event, self.record);
         self.obey(now, actions, queue);
     }
 
-    fn tell_job(&mut self, now: Nanos, j: usize, updates: Vec<JobUpdate>, queue: &mut EventQueue<Happening>) {
-        self.tell(now, Event::Job { job: j as u64, updates }, queue);
+    fn report_job(
+        &mut self,
+        now: Nanos,
+        j: usize,
+        updates: Vec<JobUpdate>,
+        queue: &mut EventQueue<Happening>,
+    ) {
+        self.notify(now, Event::Job { job: j as u64, updates }, queue);
     }
 
     fn obey(&mut self, now: Nanos, actions: Vec<Action>, queue: &mut EventQueue<Happening>) {
@@ -286,12 +292,12 @@ impl<'a> Colocation<'a> {
         self.decisions.push(Decision { job: of.0 as u32, wave: of.1, ..decision });
     }
 
-    fn tell_hpc(&mut self, now: Nanos, h: usize, update: HpcUpdate, queue: &mut EventQueue<Happening>) {
-        self.tell(now, Event::Hpc { hpc: h as u32, update }, queue);
+    fn report_hpc(&mut self, now: Nanos, h: usize, update: HpcUpdate, queue: &mut EventQueue<Happening>) {
+        self.notify(now, Event::Hpc { hpc: h as u32, update }, queue);
     }
 
     fn divide(&mut self, now: Nanos, event: bandwidth::Event, queue: &mut EventQueue<Happening>) {
-        for shares in self.divider.tell(now, event, self.record) {
+        for shares in self.divider.handle(now, event, self.record) {
             for (h, share) in shares.shares {
                 self.hpc[h as usize].share = share;
             }
@@ -306,7 +312,7 @@ impl<'a> Colocation<'a> {
         queue.at(first, Happening::PhaseBegins(h));
         let spec = &self.hpc[h].spec;
         if let Some(joins) = spec.joins(first.saturating_since(now), |io_ns| io_ns) {
-            return self.tell_hpc(now, h, joins, queue);
+            return self.report_hpc(now, h, joins, queue);
         }
         let mut rng = Rng::new(self.setup.seed).fork(EARLIER + h as u64);
         let opens = opens(h, spec, &mut rng, |io_ns| (io_ns, self.phase_bytes(io_ns)));
@@ -315,12 +321,12 @@ impl<'a> Colocation<'a> {
 
     /// The observer hears of an event, and the machine what it makes of that.
     fn observe(&mut self, now: Nanos, event: phases::Event, queue: &mut EventQueue<Happening>) {
-        let updates = self.observer.tell(now, event, self.record);
+        let updates = self.observer.handle(now, event, self.record);
         self.observed(now, updates, queue);
     }
 
     fn observed(&mut self, now: Nanos, updates: Updates, queue: &mut EventQueue<Happening>) {
-        updates.into_iter().for_each(|(h, update)| self.tell_hpc(now, h, update, queue));
+        updates.into_iter().for_each(|(h, update)| self.report_hpc(now, h, update, queue));
         self.observer.arm(queue, Happening::ObserverWakes);
         // A phase that the board does not report moves its bytes all the same.
         self.set_paces(now);
@@ -371,7 +377,7 @@ impl<'a> Colocation<'a> {
             self.observe(now, begins, queue);
             queue.after(REPORT_NS, Happening::PhaseReports(h, begun));
         } else {
-            self.tell_hpc(now, h, HpcUpdate::PhaseBegins { alone_ns }, queue);
+            self.report_hpc(now, h, HpcUpdate::PhaseBegins { alone_ns }, queue);
         }
     }
 
@@ -388,19 +394,19 @@ impl<'a> Colocation<'a> {
         self.divide(now, bandwidth::Event::PhaseEnds { hpc: h as u32 }, queue);
         match is_predicted {
             true => self.observe(now, phases::Event::Ends(h as u64), queue),
-            false => self.tell_hpc(now, h, HpcUpdate::PhaseEnds, queue),
+            false => self.report_hpc(now, h, HpcUpdate::PhaseEnds, queue),
         }
         let hpc = &mut self.hpc[h];
         if hpc.begun == hpc.spec.phases {
             return match is_predicted {
                 true => self.observe(now, phases::Event::Closes(h as u64), queue),
-                false => self.tell_hpc(now, h, HpcUpdate::Leaves, queue),
+                false => self.report_hpc(now, h, HpcUpdate::Leaves, queue),
             };
         }
         let at = hpc.spec.arrivals.next(now, hpc.begun, hpc.spec.compute_ns, &mut hpc.rng);
         queue.at(at, Happening::PhaseBegins(h));
         if let Some(expects) = hpc.spec.expects(hpc.begun, at.saturating_since(now), |io_ns| io_ns) {
-            self.tell_hpc(now, h, expects, queue);
+            self.report_hpc(now, h, expects, queue);
         }
     }
 
@@ -421,13 +427,13 @@ impl<'a> Colocation<'a> {
             JobUpdate::Splits { stage: STAGE, splits: (0..spec.waves).map(split).collect() },
             JobUpdate::StageReady { stage: STAGE },
         ];
-        self.tell_job(now, j, updates, queue);
+        self.report_job(now, j, updates, queue);
     }
 
     fn fetch_ends(&mut self, now: Nanos, of: Of, queue: &mut EventQueue<Happening>) {
         let reports = self.complete(now, of);
         self.jobs[of.0].done.waves[of.1 as usize].fetched_ns = now.0;
-        reports.into_iter().for_each(|report| self.tell_one(now, report, queue));
+        reports.into_iter().for_each(|report| self.notify_one(now, report, queue));
         if self.jobs[of.0].waits_for(of.1) {
             self.start_wave(now, of.0, queue);
         }
@@ -447,7 +453,7 @@ impl<'a> Colocation<'a> {
         outcome.stall_ns = now.0 - job.idle_since;
         queue.after(compute_ns, Happening::ComputeEnds(j));
         let started = JobUpdate::TaskStarted { stage: STAGE, task, host: HOST.into() };
-        self.tell_job(now, j, vec![started], queue);
+        self.report_job(now, j, vec![started], queue);
     }
 
     fn compute_ends(&mut self, now: Nanos, j: usize, queue: &mut EventQueue<Happening>) {
@@ -468,7 +474,7 @@ impl<'a> Colocation<'a> {
             self.record.note(now, &format!("job/{j}"), &Note::Job { map_ns });
             updates.push(JobUpdate::End);
         }
-        self.tell_job(now, j, updates, queue);
+        self.report_job(now, j, updates, queue);
         let next = (j, task + 1);
         if is_last {
             return;
@@ -494,13 +500,13 @@ impl World for Colocation<'_> {
             Happening::ComputeEnds(j) => self.compute_ends(now, j, queue),
             Happening::Memory(bytes) => {
                 self.ram_bytes = bytes;
-                self.tell_members(now, queue);
+                self.report_members(now, queue);
             }
             Happening::NodeFails(fault) => self.node_fails(now, fault, queue),
             Happening::NodeReturns(node) => self.node_returns(now, node, queue),
             Happening::MachineWakes => {
                 for report in self.progress(now) {
-                    self.tell_one(now, report, queue);
+                    self.notify_one(now, report, queue);
                 }
                 let actions = self.stages.wake(now, self.record);
                 self.obey(now, actions, queue);

@@ -221,8 +221,8 @@ impl Colocation<'_> {
             self.lacks(now, of, bytes);
         }
         self.tier.peak_bytes = self.tier.peak_bytes.max(held as u64);
-        let brings = |f: &&Fetch| f.setting.is_some() && now.0 > f.since;
-        let most = self.tier.moving.values().filter(brings).map(|f| f.memory_bytes).max();
+        let fetches = |f: &&Fetch| f.setting.is_some() && now.0 > f.since;
+        let most = self.tier.moving.values().filter(fetches).map(|f| f.memory_bytes).max();
         let over = most.map_or(0, |most| (held as u64).saturating_sub(most));
         self.tier.overbooked_bytes = self.tier.overbooked_bytes.max(over);
     }

@@ -12,7 +12,7 @@ const SEEDS: u64 = 10;
 pub fn all(report: &mut Report) -> Result<()> {
     report.heading(3, "Phases that do not come as predicted");
     report.text(
-        "The planners are told the mean compute time between phases. Here it varies: evenly by 25 %, or exponentially. \
+        "The planners know the mean compute time between phases. Here it varies: evenly by 25 %, or exponentially. \
          `eley` decides once for a wave and cannot answer a phase that comes early; `forebay` decides again when the phase \
          begins. Sums and means over T1, T2 and AP beside applications 2, 5 and 6, deadlines at 5 %, 10 seeds: 900 phases.",
     );

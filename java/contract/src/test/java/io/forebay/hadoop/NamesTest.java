@@ -306,8 +306,8 @@ public class NamesTest {
     }
     assertEquals(status.getLen(), at);
     assertTrue(status instanceof ListedStatus);
-    FileStatus retold = new FileStatus(status);
-    assertArrayEquals("by its path as by its number", names(locations), names(fs.getFileBlockLocations(retold, 0, status.getLen())));
+    FileStatus copy = new FileStatus(status);
+    assertArrayEquals("by its path as by its number", names(locations), names(fs.getFileBlockLocations(copy, 0, status.getLen())));
     assertEquals(1, fs.getFileBlockLocations(status, 130 << 20, 1).length);
     assertEquals(0, fs.getFileBlockLocations(status, status.getLen(), 1).length);
     Configuration silent = agent.configuration();

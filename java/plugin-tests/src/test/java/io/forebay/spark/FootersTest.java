@@ -184,9 +184,9 @@ public class FootersTest {
               .forEach(chunk -> whole.add(new Footers.Range(chunk.getStartingPos(), chunk.getTotalSize())));
           assertEquals(reader.getRecordCount(), found.rows());
         }
-        List<Footers.Range> told = found.ranges().subList(0, found.ranges().size() - 1);
-        assertEquals(read.toString(), Footers.merged(whole), told);
-        assertEquals(read.toString(), read.isEmpty(), told.isEmpty());
+        List<Footers.Range> reported = found.ranges().subList(0, found.ranges().size() - 1);
+        assertEquals(read.toString(), Footers.merged(whole), reported);
+        assertEquals(read.toString(), read.isEmpty(), reported.isEmpty());
       }
     }
   }

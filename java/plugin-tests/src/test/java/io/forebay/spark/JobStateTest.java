@@ -14,7 +14,7 @@ import org.junit.Test;
 import io.forebay.core.JobUpdate;
 import io.forebay.core.JobUpdate.Part;
 
-/** What is told, exactly. */
+/** What is reported, exactly. */
 public class JobStateTest {
   private static final List<List<Part>> TWO = List.of(List.of(new Part(0, 0, 10)), List.of(new Part(0, 10, 5), new Part(1, 0, 5)));
 
@@ -61,7 +61,7 @@ public class JobStateTest {
 
   /** Otherwise its tasks would wait until nobody reports it any more. */
   @Test
-  public void ofTasksThatAskStagesAreToldAlsoThatReadNothing() {
+  public void ofTasksThatAskStagesAreReportedAlsoThatReadNothing() {
     JobState state = new JobState(1, true);
     state.stageReadsNothing(5);
     assertEquals(List.of(new JobUpdate.StageReady(5)), state.take());
@@ -77,7 +77,7 @@ public class JobStateTest {
   }
 
   @Test
-  public void longStagesAreToldInPieces() {
+  public void longStagesAreReportedInPieces() {
     JobState state = new JobState(1);
     List<List<Part>> many = new ArrayList<>();
     List<String> preferredNodes = new ArrayList<>();
@@ -86,16 +86,16 @@ public class JobStateTest {
       preferredNodes.add("h" + i);
     }
     state.stageReads(0, StageInput.of(List.of("/pfs/a"), many, preferredNodes));
-    List<List<Part>> told = new ArrayList<>();
+    List<List<Part>> reported = new ArrayList<>();
     List<String> reportedNodes = new ArrayList<>();
     List<JobUpdate> updates = state.take();
     for (JobUpdate update : updates) {
       if (update instanceof JobUpdate.Splits some) {
-        told.addAll(some.splits());
+        reported.addAll(some.splits());
         reportedNodes.addAll(some.preferredNodes());
       }
     }
-    assertEquals(many, told);
+    assertEquals(many, reported);
     assertEquals(preferredNodes, reportedNodes);
     assertEquals(5, updates.size());
   }
@@ -129,7 +129,7 @@ public class JobStateTest {
   }
 
   @Test
-  public void whatIsNotOfAStageThatReadsIsNotTold() {
+  public void whatIsNotOfAStageThatReadsIsNotReported() {
     JobState state = new JobState(1);
     state.stageReads(0, input());
     state.take();
@@ -181,7 +181,7 @@ public class JobStateTest {
   }
 
   @Test
-  public void anAgentThatKnowsNothingIsToldWhatIsSo() {
+  public void anAgentThatKnowsNothingGetsWhatIsSo() {
     JobState state = new JobState(1);
     state.executorAdded("0", "h1", 1);
     state.stageReads(5, input());
@@ -199,11 +199,11 @@ public class JobStateTest {
         again.get(6));
     assertTrue(state.take().isEmpty());
     state.stageReads(7, input());
-    assertEquals("numbers follow those told to this agent", 2, ((JobUpdate.Splits) state.take().get(1)).splits().get(0).get(0).file());
+    assertEquals("numbers follow those reported to this agent", 2, ((JobUpdate.Splits) state.take().get(1)).splits().get(0).get(0).file());
   }
 
   @Test
-  public void aStageThatIsLeftOutIsKnownAndNotToldAgain() {
+  public void aStageThatIsLeftOutIsKnownAndNotReportedAgain() {
     JobState state = new JobState(1);
     state.stageReads(5, input());
     state.taskStarted(5, 0, "h1");
@@ -211,7 +211,7 @@ public class JobStateTest {
     state.leaveOut(5);
     Map<Integer, List<JobUpdate>> again = state.again();
     assertEquals(List.of(JobState.NO_STAGE, 6), List.copyOf(again.keySet()));
-    assertEquals("files are counted from the first that is told", new JobUpdate.Splits(6, TWO, PREFERRED_NODES), again.get(6).get(1));
+    assertEquals("files are counted from the first that is reported", new JobUpdate.Splits(6, TWO, PREFERRED_NODES), again.get(6).get(1));
     assertTrue("it is not looked up once more", state.knowsStage(5));
     state.taskEnded(5, 0, true, 1, 0);
     state.taskStarted(5, 1, "h1");
@@ -256,7 +256,7 @@ public class JobStateTest {
     assertTrue(state.takeNotes().get(0).isNews());
     runs(state, 0, 2, 100);
     assertEquals(List.of(), state.take());
-    assertEquals("not told again either", Set.of(JobState.NO_STAGE), state.again().keySet());
+    assertEquals("not reported again either", Set.of(JobState.NO_STAGE), state.again().keySet());
     state.take();
     state.stageEnded(0);
     assertEquals(new ScanHistory.Counts(4 * MIB, 4 * MIB - 200, 0), state.counts());

@@ -38,7 +38,7 @@ abstract class ListeningSpark {
   SparkSession session;
   JavaSparkContext spark;
   Reporter reporter;
-  Reported told;
+  Reported reported;
 
   @Before
   public final void start() throws IOException {
@@ -65,8 +65,8 @@ abstract class ListeningSpark {
 
   /** The same, of these paths. */
   void listen(Predicate<URI> ours) {
-    told = new Reported();
-    Reported line = told;
+    reported = new Reported();
+    Reported line = reported;
     reporter = new Reporter(new JobState(1), name -> line, Reporter.QUEUE_MAX);
     reporter.start();
     reporter.named("test");
@@ -79,7 +79,7 @@ abstract class ListeningSpark {
     session.sparkContext().listenerBus().waitUntilEmpty();
     Punctual.reporter = null;
     reporter.close();
-    return told;
+    return reported;
   }
 
   @After
@@ -133,14 +133,14 @@ abstract class ListeningSpark {
   }
 
   /** The ranges that were reported of each file, by its name; those of all tasks together. */
-  static Map<String, List<Footers.Range>> toldByName(Reported all) {
-    Map<String, List<Footers.Range>> told = new TreeMap<>();
+  static Map<String, List<Footers.Range>> reportedByName(Reported all) {
+    Map<String, List<Footers.Range>> reported = new TreeMap<>();
     List<String> files = all.files();
     all.everySplit().flatMap(List::stream).forEach(part -> {
       String name = ReadRecord.name(files.get(part.file()));
-      told.computeIfAbsent(name, n -> new ArrayList<>()).add(new Footers.Range(part.offset(), part.length()));
+      reported.computeIfAbsent(name, n -> new ArrayList<>()).add(new Footers.Range(part.offset(), part.length()));
     });
-    told.replaceAll((name, ranges) -> Footers.merged(ranges));
-    return told;
+    reported.replaceAll((name, ranges) -> Footers.merged(ranges));
+    return reported;
   }
 }

@@ -137,8 +137,8 @@ public class OrcLayoutTest {
   public void aFileWithoutTheColumnHasItsFootersRead() throws IOException {
     Path older = write("older.orc", "z", OrcFile.writerOptions(HADOOP));
     Footers footers = footers(older);
-    long told = footers.of(older, SCAN, ALL).stream().mapToLong(Footers.Range::length).sum();
-    assertTrue(told + " bytes", told > 0 && told < 2L * Tail.GUESS_BYTES);
+    long reported = footers.of(older, SCAN, ALL).stream().mapToLong(Footers.Range::length).sum();
+    assertTrue(reported + " bytes", reported > 0 && reported < 2L * Tail.GUESS_BYTES);
     assertEquals(Map.of(), footers.withoutPlan());
   }
 
@@ -189,9 +189,9 @@ public class OrcLayoutTest {
     OrcFile.WriterOptions options = OrcFile.writerOptions(HADOOP).setKeyProvider(keys).encrypt("pii:a");
     Path encrypted = write("encrypted.orc", "a", options);
     Footers footers = footers(good, encrypted);
-    long told = footers.of(encrypted, SCAN, ALL).stream().mapToLong(Footers.Range::length).sum();
+    long reported = footers.of(encrypted, SCAN, ALL).stream().mapToLong(Footers.Range::length).sum();
     long whole = footers.of(good, SCAN, ALL).stream().mapToLong(Footers.Range::length).sum();
-    assertTrue(told + " of " + whole + " bytes, " + footers.withoutPlan(), told < whole / 2);
+    assertTrue(reported + " of " + whole + " bytes, " + footers.withoutPlan(), reported < whole / 2);
   }
 
   @Test

@@ -97,9 +97,9 @@ public final class PlanningBench {
           StageInput input = StageInput.of(rdd, partitions, source);
           readMs.add(msSince(beganNs));
           state.stageReads(0, input);
-          agent.tell(state.take());
+          agent.report(state.take());
           reportedMs.add(msSince(beganNs));
-          agent.tell(List.of(new JobUpdate.StageEnded(0)));
+          agent.report(List.of(new JobUpdate.StageEnded(0)));
           kept.add(input);
         }
       }

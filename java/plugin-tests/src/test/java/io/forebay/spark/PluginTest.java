@@ -151,7 +151,7 @@ public class PluginTest {
   }
 
   @Test
-  public void anExecutorThatTheDriverTellsNothingHasHadoopsFiles() throws IOException {
+  public void anExecutorThatTheDriverSendsNothingHasHadoopsFiles() throws IOException {
     FileSystem before = files();
     new ForebayPlugin().executorPlugin().init(executor("3"), Map.of());
     assertSame(before, files());

@@ -62,7 +62,7 @@ public class QueriesTest extends ListeningSpark {
   }
 
   /** What was reported of a query, and what its tasks have read. */
-  private record Seen(Reported all, Map<String, List<Footers.Range>> told, Map<String, List<Footers.Range>> read, List<Row> rows, String plan) {
+  private record Seen(Reported all, Map<String, List<Footers.Range>> reported, Map<String, List<Footers.Range>> read, List<Row> rows, String plan) {
     /** The last parts of the names of the files that each stage was reported to read, by stage. */
     List<Set<String>> tables() {
       List<String> files = all.files();
@@ -81,8 +81,8 @@ public class QueriesTest extends ListeningSpark {
       return all.all(JobUpdate.StageReady.class).stream().map(ready -> tables().get(stages.indexOf(ready.stage()))).toList();
     }
 
-    long toldBytes() {
-      return bytes(told);
+    long reportedBytes() {
+      return bytes(reported);
     }
   }
 
@@ -91,18 +91,18 @@ public class QueriesTest extends ListeningSpark {
     listen();
     List<Row> rows = query.collectAsList();
     Reported all = heard();
-    Map<String, List<Footers.Range>> told = toldByName(all);
-    return new Seen(all, told, ReadRecord.byName(), rows, query.queryExecution().executedPlan().toString());
+    Map<String, List<Footers.Range>> reported = reportedByName(all);
+    return new Seen(all, reported, ReadRecord.byName(), rows, query.queryExecution().executedPlan().toString());
   }
 
   /** Runs a query; what was reported is what was read. */
   private Seen same(String what, Dataset<Row> query) throws Exception {
     Seen seen = seen(query);
-    long unread = alone(seen.told(), seen.read());
-    long unreported = alone(seen.read(), seen.told());
-    String words = what + ": of " + seen.toldBytes() + " bytes that were reported, " + unread + " were not read, and " + unreported + " were read beside them";
-    assertTrue(words, seen.toldBytes() > 0);
-    assertTrue(words + "; reported " + seen.told() + ", read " + seen.read(), Math.max(unread, unreported) <= MARGIN * seen.toldBytes());
+    long unread = alone(seen.reported(), seen.read());
+    long unreported = alone(seen.read(), seen.reported());
+    String words = what + ": of " + seen.reportedBytes() + " bytes that were reported, " + unread + " were not read, and " + unreported + " were read beside them";
+    assertTrue(words, seen.reportedBytes() > 0);
+    assertTrue(words + "; reported " + seen.reported() + ", read " + seen.read(), Math.max(unread, unreported) <= MARGIN * seen.reportedBytes());
     return seen;
   }
 
@@ -204,7 +204,7 @@ public class QueriesTest extends ListeningSpark {
       assertEquals(3999, self.rows().size());
       Seen pruned = same("one bucket, adaptive " + on, session.table("bucketed").where("key = 4242").select("b"));
       assertEquals(1, pruned.rows().size());
-      assertTrue(pruned.told().toString(), pruned.told().size() < joined.told().size() / 2);
+      assertTrue(pruned.reported().toString(), pruned.reported().size() < joined.reported().size() / 2);
     }
   }
 
@@ -216,8 +216,8 @@ public class QueriesTest extends ListeningSpark {
       Seen first = same("the first time, adaptive " + on, cached.groupBy().sum("a"));
       Seen again = seen(cached.groupBy().max("a"));
       assertEquals(Map.of(), again.read());
-      assertEquals(Map.of(), again.told());
-      assertTrue(first.toldBytes() > 0);
+      assertEquals(Map.of(), again.reported());
+      assertTrue(first.reportedBytes() > 0);
       cached.unpersist(true);
       same("no longer, adaptive " + on, cached.groupBy().sum("a"));
     }
@@ -248,14 +248,14 @@ public class QueriesTest extends ListeningSpark {
     facts().repartition(2).write().partitionBy("day").parquet(path("days"));
     heard();
     Dataset<Row> days = session.read().schema(FACTS).parquet(path("days"));
-    long all = same("all", days.select("key", "b")).toldBytes();
+    long all = same("all", days.select("key", "b")).reportedBytes();
     for (boolean on : new boolean[] {false, true}) {
       adaptive(on);
       Dataset<Row> few = names().where("name in ('41', '42', '85')").select("day").distinct();
       Seen seen = same("adaptive " + on, days.join(org.apache.spark.sql.functions.broadcast(few), "day").select("key", "b"));
       assertTrue(seen.plan(), seen.plan().contains("dynamicpruning"));
       assertEquals(8000, seen.rows().size());
-      assertTrue(seen.toldBytes() + " of " + all, seen.toldBytes() < all / 3);
+      assertTrue(seen.reportedBytes() + " of " + all, seen.reportedBytes() < all / 3);
     }
   }
 
@@ -273,7 +273,7 @@ public class QueriesTest extends ListeningSpark {
 
   @Test
   public void ofALimitWhatTheFirstTasksReadIsReported() throws Exception {
-    long all = same("all", facts()).toldBytes();
+    long all = same("all", facts()).reportedBytes();
     for (String sources : List.of("parquet", "")) {
       session.conf().set("spark.sql.sources.useV1SourceList", sources);
       for (boolean on : new boolean[] {false, true}) {
@@ -281,13 +281,13 @@ public class QueriesTest extends ListeningSpark {
         String what = " V1: " + sources + ", adaptive " + on;
         Seen limited = same("a limit," + what, facts().limit(10));
         assertEquals(10, limited.rows().size());
-        assertTrue(limited.toldBytes() + " of " + all, limited.toldBytes() < all / 4);
+        assertTrue(limited.reportedBytes() + " of " + all, limited.reportedBytes() < all / 4);
         Seen grouped = same("a limit below a group," + what, facts().limit(10).groupBy("day").count());
         assertEquals(1, grouped.rows().size());
         // How many rows pass the filter is not known, and the first tasks stop early.
         Seen filtered = seen(facts().where("key % 2 = 1").limit(10));
         assertEquals(10, filtered.rows().size());
-        assertEquals(filtered.toString(), 0, alone(filtered.read(), filtered.told()));
+        assertEquals(filtered.toString(), 0, alone(filtered.read(), filtered.reported()));
       }
     }
   }
@@ -314,7 +314,7 @@ public class QueriesTest extends ListeningSpark {
         Seen all = same("all columns, " + what, table);
         Seen few = same("two columns of some rows, " + what, table.where("key < 9000").select("key", "a"));
         assertEquals(9000, few.rows().size());
-        assertTrue(few.toldBytes() + " of " + all.toldBytes() + ", " + what, few.toldBytes() < all.toldBytes() * 2 / 3);
+        assertTrue(few.reportedBytes() + " of " + all.reportedBytes() + ", " + what, few.reportedBytes() < all.reportedBytes() * 2 / 3);
       }
     }
   }
@@ -323,7 +323,7 @@ public class QueriesTest extends ListeningSpark {
   public void aCountIsReportedTheFooters() throws Exception {
     facts().coalesce(2).write().orc(path("orc-facts"));
     heard();
-    long all = same("all", facts()).toldBytes();
+    long all = same("all", facts()).reportedBytes();
     for (String sources : List.of("parquet,orc", "")) {
       for (boolean pushed : new boolean[] {false, true}) {
         session.conf().set("spark.sql.sources.useV1SourceList", sources);
@@ -334,11 +334,11 @@ public class QueriesTest extends ListeningSpark {
           Dataset<Row> table = format.equals("orc") ? session.read().schema(FACTS).orc(path("orc-facts")) : facts();
           Seen count = same("a count, " + what, table.groupBy().count());
           assertEquals((long) ROWS, count.rows().get(0).getLong(0));
-          assertTrue(count.toldBytes() + " of " + all + ", " + what, count.toldBytes() < all / 10);
+          assertTrue(count.reportedBytes() + " of " + all + ", " + what, count.reportedBytes() < all / 10);
           Seen most = same("a maximum, " + what, table.selectExpr("max(key)", "count(a)"));
           assertEquals(ROWS - 1L, most.rows().get(0).getLong(0));
           if (pushed && sources.isEmpty()) {
-            assertTrue(most.toldBytes() + " of " + all + ", " + what, most.toldBytes() < all / 10);
+            assertTrue(most.reportedBytes() + " of " + all + ", " + what, most.reportedBytes() < all / 10);
           }
         }
       }

@@ -15,7 +15,7 @@ final class Reported implements Reporter.Connection {
   volatile boolean closed;
 
   @Override
-  public synchronized void tell(List<JobUpdate> some) {
+  public synchronized void report(List<JobUpdate> some) {
     updates.addAll(some);
   }
 
@@ -46,12 +46,12 @@ final class Reported implements Reporter.Connection {
     return byStage;
   }
 
-  /** Every split that was told, of any stage. */
+  /** Every split that was reported, of any stage. */
   Stream<List<Part>> everySplit() {
     return splits().values().stream().flatMap(List::stream);
   }
 
-  /** Bytes told of each file, by the last part of its name. */
+  /** Bytes reported of each file, by the last part of its name. */
   Map<String, Long> bytesByName() {
     return bytesByName(everySplit());
   }

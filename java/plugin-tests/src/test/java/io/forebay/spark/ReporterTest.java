@@ -28,13 +28,13 @@ public class ReporterTest {
   }
 
   @Test
-  public void allIsToldInOrderAndTheLineClosed() throws InterruptedException {
-    Reported told = new Reported();
+  public void allIsReportedInOrderAndTheLineClosed() throws InterruptedException {
+    Reported reported = new Reported();
     CountDownLatch begun = new CountDownLatch(1);
     Reporter reporter = new Reporter(new JobState(1), name -> {
       assertEquals("app-1", name);
       begun.countDown();
-      return told;
+      return reported;
     }, 100);
     reporter.start();
     reporter.named("app-1");
@@ -43,30 +43,30 @@ public class ReporterTest {
     reporter.put(state -> state.taskStarted(0, 0, "h"));
     reporter.put(state -> state.stageEnded(0));
     reporter.close();
-    List<JobUpdate> all = told.all();
+    List<JobUpdate> all = reported.all();
     assertEquals(new JobUpdate.StageEnded(0), all.get(all.size() - 1));
-    assertEquals(List.of(new JobUpdate.TaskStarted(0, 0, "h")), told.all(JobUpdate.TaskStarted.class));
-    assertTrue(told.closed);
+    assertEquals(List.of(new JobUpdate.TaskStarted(0, 0, "h")), reported.all(JobUpdate.TaskStarted.class));
+    assertTrue(reported.closed);
   }
 
   @Test
-  public void anAgentThatComesLaterIsToldEverything() throws InterruptedException {
+  public void anAgentThatComesLaterGetsEverything() throws InterruptedException {
     AtomicInteger dials = new AtomicInteger();
     CountDownLatch reached = new CountDownLatch(1);
-    Reported told = new Reported();
+    Reported reported = new Reported();
     Reporter reporter = new Reporter(new JobState(1), name -> {
       if (dials.incrementAndGet() < 3) {
         throw new IOException("nobody there");
       }
       reached.countDown();
-      return told;
+      return reported;
     }, 100);
     reporter.start();
     reporter.named("app-1");
     reporter.put(state -> state.stageReads(0, input()));
     assertTrue(reached.await(PATIENCE_S, TimeUnit.SECONDS));
     reporter.close();
-    assertEquals(List.of(new JobUpdate.StageReady(0)), told.all(JobUpdate.StageReady.class));
+    assertEquals(List.of(new JobUpdate.StageReady(0)), reported.all(JobUpdate.StageReady.class));
   }
 
   @Test
@@ -78,7 +78,7 @@ public class ReporterTest {
       if (dials.incrementAndGet() == 1) {
         return new Reporter.Connection() {
           @Override
-          public void tell(List<JobUpdate> updates) throws IOException {
+          public void report(List<JobUpdate> updates) throws IOException {
             throw new IOException("connection reset");
           }
 
@@ -108,7 +108,7 @@ public class ReporterTest {
       dials.countDown();
       return new Reporter.Connection() {
         @Override
-        public void tell(List<JobUpdate> updates) throws IOException {
+        public void report(List<JobUpdate> updates) throws IOException {
           throw new IOException("not now");
         }
 
@@ -125,22 +125,22 @@ public class ReporterTest {
   }
 
   @Test
-  public void stagesThatTheAgentHasNoRoomForAreLeftOutAndTheOthersTold() throws InterruptedException {
+  public void stagesThatTheAgentHasNoRoomForAreLeftOutAndTheOthersReported() throws InterruptedException {
     List<JobUpdate> tooLarge = List.of(new JobUpdate.StageReady(1), new JobUpdate.StageReady(3));
     AtomicInteger refused = new AtomicInteger();
     Semaphore reportedTheLast = new Semaphore(0);
     List<Reported> lines = new CopyOnWriteArrayList<>();
     Reporter reporter = new Reporter(new JobState(1), name -> {
-      Reported told = new Reported();
-      lines.add(told);
+      Reported reported = new Reported();
+      lines.add(reported);
       return new Reporter.Connection() {
         @Override
-        public void tell(List<JobUpdate> updates) throws IOException {
+        public void report(List<JobUpdate> updates) throws IOException {
           if (updates.stream().anyMatch(tooLarge::contains)) {
             refused.incrementAndGet();
             throw new ForebayException(ForebayException.ENOSPC, "too many files and splits in one analytics job");
           }
-          told.tell(updates);
+          reported.report(updates);
           if (updates.contains(new JobUpdate.StageReady(2))) {
             reportedTheLast.release();
           }
@@ -148,7 +148,7 @@ public class ReporterTest {
 
         @Override
         public void close() {
-          told.close();
+          reported.close();
         }
       };
     }, 100);
@@ -206,8 +206,8 @@ public class ReporterTest {
 
   @Test
   public void anEventThatFailsDoesNotEndTheThread() {
-    Reported told = new Reported();
-    Reporter reporter = new Reporter(new JobState(1), name -> told, 100);
+    Reported reported = new Reported();
+    Reporter reporter = new Reporter(new JobState(1), name -> reported, 100);
     reporter.start();
     reporter.named("app-1");
     reporter.put(state -> {
@@ -218,7 +218,7 @@ public class ReporterTest {
     });
     reporter.put(state -> state.stageReads(0, input()));
     reporter.close();
-    assertEquals(1, told.all(JobUpdate.StageReady.class).size());
+    assertEquals(1, reported.all(JobUpdate.StageReady.class).size());
   }
 
   /**
@@ -239,7 +239,7 @@ public class ReporterTest {
       if (dials.incrementAndGet() == 1) {
         return new Reporter.Connection() {
           @Override
-          public void tell(List<JobUpdate> updates) {
+          public void report(List<JobUpdate> updates) {
             throw ReporterTest.<RuntimeException>undeclared(new TimeoutException("as Scala does"));
           }
 
@@ -269,7 +269,7 @@ public class ReporterTest {
       begun.countDown();
       return new Reporter.Connection() {
         @Override
-        public void tell(List<JobUpdate> updates) {}
+        public void report(List<JobUpdate> updates) {}
 
         @Override
         public void close() {
@@ -293,7 +293,7 @@ public class ReporterTest {
     CountDownLatch ended = new CountDownLatch(1);
     Reporter reporter = new Reporter(new JobState(1), name -> new Reporter.Connection() {
       @Override
-      public void tell(List<JobUpdate> updates) {
+      public void report(List<JobUpdate> updates) {
         if (updates.contains(new JobUpdate.StageEnded(0))) {
           ended.countDown();
         }

@@ -58,18 +58,18 @@ public class SettingsTest {
     assertEquals("owner", conf.get(ForebayConfig.LOCATIONS));
   }
 
-  private static boolean told(String planner, String... set) {
+  private static boolean isReported(String planner, String... set) {
     return ForebayPlugin.Driver.isReported(settled(planner, set), planner);
   }
 
   @Test
-  public void nothingIsToldWhereTasksReadPastTheTier() {
-    assertTrue(told(""));
-    assertTrue(told("no-action", ForebayConfig.READ_MODE, "cached"));
-    assertFalse(told("", ForebayConfig.READ_MODE, "bypass"));
-    assertFalse(told("no-action", ForebayConfig.READ_MODE, " pfs "));
-    assertTrue("its progress is looked at", told("naive-bb"));
-    assertTrue(told("naive-bb", ForebayConfig.READ_MODE, "bypass"));
+  public void nothingIsReportedWhereTasksReadPastTheTier() {
+    assertTrue(isReported(""));
+    assertTrue(isReported("no-action", ForebayConfig.READ_MODE, "cached"));
+    assertFalse(isReported("", ForebayConfig.READ_MODE, "bypass"));
+    assertFalse(isReported("no-action", ForebayConfig.READ_MODE, " pfs "));
+    assertTrue("its progress is looked at", isReported("naive-bb"));
+    assertTrue(isReported("naive-bb", ForebayConfig.READ_MODE, "bypass"));
   }
 
   private static boolean ours(Configuration conf, boolean filePaths, String path) {
@@ -109,7 +109,7 @@ public class SettingsTest {
   }
 
   @Test
-  public void executorsAreToldWhatTheDriverHas() {
+  public void executorsGetWhatTheDriverHas() {
     Configuration conf = new Configuration(false);
     FileScheme.name(conf);
     conf.set(ForebayConfig.SOCKET, "/run/${some.where}/agent.sock");

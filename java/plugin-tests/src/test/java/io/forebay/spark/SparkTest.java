@@ -56,7 +56,9 @@ import io.forebay.hadoop.ForebayConfig;
 import io.forebay.hadoop.ForebayLocalFileSystem;
 import scala.Tuple2;
 
-/** Real Spark, in this process: every way in which a stage reads files, and what is told of it. */
+/**
+ * Real Spark, in this process: every way in which a stage reads files, and what is reported of it.
+ */
 public class SparkTest extends ListeningSpark {
   private static final int FILES = 4;
   private static final int LINES = 5000;
@@ -94,7 +96,7 @@ public class SparkTest extends ListeningSpark {
   }
 
   @Test
-  public void wordCountTellsItsFirstStageAndEachTask() throws Exception {
+  public void wordCountReportsItsFirstStageAndEachTask() throws Exception {
     List<Tuple2<String, Integer>> counts =
         words(spark.textFile(text, 8)).mapToPair(word -> new Tuple2<>(word, 1)).reduceByKey(Integer::sum, 3).collect();
     assertFalse(counts.isEmpty());
@@ -106,7 +108,7 @@ public class SparkTest extends ListeningSpark {
     assertTrue(tasks >= 8);
     assertEquals(tasks, all.all(JobUpdate.TaskStarted.class).size());
     assertEquals(tasks, all.all(JobUpdate.TaskEnded.class).stream().filter(JobUpdate.TaskEnded::ok).map(JobUpdate.TaskEnded::task).distinct().count());
-    // The stage is told before its first task.
+    // The stage is reported before its first task.
     List<JobUpdate> order = all.all();
     int ready = order.indexOf(new JobUpdate.StageReady(stage));
     int first = order.indexOf(all.all(JobUpdate.TaskStarted.class).get(0));
@@ -187,7 +189,7 @@ public class SparkTest extends ListeningSpark {
       seen.addAll(preferred);
     }
     assertTrue(seen.toString(), seen.containsAll(Set.of("h0", "h1", "h2")));
-    // And it is what is told.
+    // And it is what is reported.
     lines.filter(line -> line.isEmpty()).count();
     Reported all = heard();
     List<String> preferredNodes = all.all(JobUpdate.Splits.class).stream().flatMap(some -> some.preferredNodes().stream()).toList();
@@ -195,7 +197,7 @@ public class SparkTest extends ListeningSpark {
   }
 
   @Test
-  public void whatIsCachedIsNotTold() throws Exception {
+  public void whatIsCachedIsNotReported() throws Exception {
     JavaRDD<String> lines = spark.textFile(text, 8).persist(StorageLevel.MEMORY_ONLY());
     assertEquals(FILES * LINES, lines.count());
     assertCovers(heard());
@@ -207,7 +209,7 @@ public class SparkTest extends ListeningSpark {
   }
 
   @Test
-  public void ofAnRddThatIsCachedInPartTheRestIsTold() throws Exception {
+  public void ofAnRddThatIsCachedInPartTheRestIsReported() throws Exception {
     JavaRDD<String> lines = spark.textFile(text, 8).persist(StorageLevel.MEMORY_ONLY());
     lines.take(1);
     List<List<Part>> first = heard().everySplit().toList();
@@ -225,20 +227,20 @@ public class SparkTest extends ListeningSpark {
   @Test
   public void theFirstStageIsReportedBeforeTheNextIsLookedUp() throws Exception {
     heard();
-    CountDownLatch reported = new CountDownLatch(1);
+    CountDownLatch firstReported = new CountDownLatch(1);
     AtomicReference<URI> first = new AtomicReference<>();
     AtomicBoolean isOnTime = new AtomicBoolean();
     listen(path -> {
       if (!first.compareAndSet(null, path) && !first.get().equals(path)) {
         try {
-          isOnTime.set(reported.await(30, TimeUnit.SECONDS));
+          isOnTime.set(firstReported.await(30, TimeUnit.SECONDS));
         } catch (InterruptedException e) {
           Thread.currentThread().interrupt();
         }
       }
       return true;
     });
-    Reported hears = told;
+    Reported hears = reported;
     CompletableFuture<Long> joined = CompletableFuture.supplyAsync(() -> {
       JavaPairRDD<String, Integer> a = spark.textFile(text + "/part-0", 2).mapToPair(line -> new Tuple2<>(line, 1));
       JavaPairRDD<String, Integer> b = spark.textFile(text + "/part-1", 2).mapToPair(line -> new Tuple2<>(line, 1));
@@ -249,7 +251,7 @@ public class SparkTest extends ListeningSpark {
     }
     assertEquals("one stage alone is reported", 1, hears.splits().size());
     assertEquals(Set.of(Path.of(first.get()).getFileName().toString()), hears.bytesByName().keySet());
-    reported.countDown();
+    firstReported.countDown();
     assertTrue(joined.get(1, TimeUnit.MINUTES) > 0);
     Reported all = heard();
     assertTrue("the second stage waited for the report of the first", isOnTime.get());
@@ -277,7 +279,7 @@ public class SparkTest extends ListeningSpark {
   }
 
   @Test
-  public void aJobOfSomePartitionsTellsThose() throws Exception {
+  public void aJobOfSomePartitionsReportsThose() throws Exception {
     JavaRDD<String> lines = spark.textFile(text, 8);
     lines.take(LINES + 1);
     Reported all = heard();
@@ -322,7 +324,7 @@ public class SparkTest extends ListeningSpark {
   }
 
   @Test
-  public void ofParquetTheChunksOfColumnsAreTold() throws Exception {
+  public void ofParquetTheChunksOfColumnsAreReported() throws Exception {
     heard();
     columns("FileScan");
   }
@@ -335,7 +337,7 @@ public class SparkTest extends ListeningSpark {
     return path;
   }
 
-  /** What is told of these columns is what the footers say, found here in another way. */
+  /** What is reported of these columns is what the footers say, found here in another way. */
   private void columns(String scan) throws Exception {
     // In the row groups that are left, all pages are read.
     spark.hadoopConfiguration().setBoolean(ParquetPages.ENABLED, false);
@@ -343,42 +345,42 @@ public class SparkTest extends ListeningSpark {
     long all = footers(path, Set.of("Key", "a", "b"), 0, Long.MAX_VALUE);
     Dataset<Row> one = session.read().parquet(path).select("a");
     assertTrue(one.queryExecution().executedPlan().toString().contains(scan));
-    assertEquals("one column", footers(path, Set.of("a"), 0, Long.MAX_VALUE), told(one));
-    assertEquals("all columns", all, told(session.read().parquet(path)));
-    long some = told(session.read().parquet(path).where("Key between 31000 and 33000").select("Key", "b"));
+    assertEquals("one column", footers(path, Set.of("a"), 0, Long.MAX_VALUE), reportedBytes(one));
+    assertEquals("all columns", all, reportedBytes(session.read().parquet(path)));
+    long some = reportedBytes(session.read().parquet(path).where("Key between 31000 and 33000").select("Key", "b"));
     assertEquals("a range of a sorted key", footers(path, Set.of("Key", "b"), 31_000, 33_000), some);
     assertTrue(some + " of " + all, some < all / 4);
-    assertEquals("no column", footers(path, Set.of(), 0, Long.MAX_VALUE), told(session.read().parquet(path).selectExpr("1")));
-    // Such a file is not told at all: its whole splits would be too much.
+    assertEquals("no column", footers(path, Set.of(), 0, Long.MAX_VALUE), reportedBytes(session.read().parquet(path).selectExpr("1")));
+    // Such a file is not reported at all: its whole splits would be too much.
     Files.write(Path.of(path, "part-bad.parquet"), "no footer".getBytes(StandardCharsets.UTF_8));
     session.conf().set("spark.sql.files.ignoreCorruptFiles", "true");
-    assertEquals("beside a file without footer", all, told(session.read().schema("Key long, a double, b string").parquet(path)));
+    assertEquals("beside a file without footer", all, reportedBytes(session.read().schema("Key long, a double, b string").parquet(path)));
   }
 
   @Test
-  public void ofOrcTheBytesAreToldThatTasksRead() throws Exception {
+  public void ofOrcTheBytesAreReportedThatTasksRead() throws Exception {
     heard();
-    toldIsRead("orc", "FileScan");
+    reportedIsRead("orc", "FileScan");
   }
 
   @Test
-  public void ofOrcInDataSourcesV2TheBytesAreToldThatTasksRead() throws Exception {
+  public void ofOrcInDataSourcesV2TheBytesAreReportedThatTasksRead() throws Exception {
     heard();
     session.conf().set("spark.sql.sources.useV1SourceList", "");
-    toldIsRead("orc", "BatchScan");
+    reportedIsRead("orc", "BatchScan");
   }
 
   @Test
-  public void ofParquetTheBytesAreToldThatTasksRead() throws Exception {
+  public void ofParquetTheBytesAreReportedThatTasksRead() throws Exception {
     heard();
-    toldIsRead("parquet", "FileScan");
+    reportedIsRead("parquet", "FileScan");
   }
 
   /**
    * For several queries, the reported bytes are those that the tasks then read. The table has files
    * of three schemas: one lacks a column, and one has another order and another type.
    */
-  private void toldIsRead(String format, String scan) throws Exception {
+  private void reportedIsRead(String format, String scan) throws Exception {
     String path = folder.getRoot().getPath() + "/" + format;
     String[] columns = {"id as Key", "rand(1) as a", "cast(id as string) as b", "named_struct('x', rand(3), 'y', cast(id * 7 as string)) as s",
         "array(named_struct('u', id, 'v', rand(2))) as l", "map('k', id) as m"};
@@ -403,9 +405,9 @@ public class SparkTest extends ListeningSpark {
       ReadRecord.clear();
       listen();
       query.getValue().collectAsList();
-      Map<String, List<Footers.Range>> told = toldByName(heard());
-      assertEquals(query.getKey(), ReadRecord.byName(), told);
-      bytes.put(query.getKey(), told.values().stream().flatMap(List::stream).mapToLong(Footers.Range::length).sum());
+      Map<String, List<Footers.Range>> reported = reportedByName(heard());
+      assertEquals(query.getKey(), ReadRecord.byName(), reported);
+      bytes.put(query.getKey(), reported.values().stream().flatMap(List::stream).mapToLong(Footers.Range::length).sum());
     }
     assertTrue(bytes.toString(), bytes.get("one column") < bytes.get("all columns") / 2);
     assertTrue(bytes.toString(), bytes.get("a field") < bytes.get("all columns") / 2);
@@ -466,8 +468,10 @@ public class SparkTest extends ListeningSpark {
     }
   }
 
-  /** Bytes that are told of a query. Each split of a file has the footer; here it counts once. */
-  private long told(Dataset<Row> query) throws Exception {
+  /**
+   * Bytes that are reported of a query. Each split of a file has the footer; here it counts once.
+   */
+  private long reportedBytes(Dataset<Row> query) throws Exception {
     listen();
     query.collectAsList();
     Reported all = heard();
@@ -514,7 +518,7 @@ public class SparkTest extends ListeningSpark {
   }
 
   @Test
-  public void adaptiveJoinsTellBothSides() throws Exception {
+  public void adaptiveJoinsReportBothSides() throws Exception {
     session.conf().set("spark.sql.autoBroadcastJoinThreshold", "-1");
     Dataset<Row> a = session.read().text(text + "/part-0");
     Dataset<Row> b = session.read().text(text + "/part-1");
@@ -524,7 +528,7 @@ public class SparkTest extends ListeningSpark {
   }
 
   @Test
-  public void jobsAtOnceAreToldApart() throws Exception {
+  public void jobsAtOnceAreDistinguished() throws Exception {
     List<Thread> threads = new ArrayList<>();
     for (int i = 0; i < FILES; i++) {
       String file = text + "/part-" + i;
@@ -553,7 +557,7 @@ public class SparkTest extends ListeningSpark {
 
   /** What is fetched for files that are read past Forebay would be fetched for nobody. */
   @Test
-  public void filesThatAreNotReadThroughForebayAreNotTold() throws Exception {
+  public void filesThatAreNotReadThroughForebayAreNotReported() throws Exception {
     heard();
     Configuration conf = new Configuration(false);
     listen(FileScheme.ours(conf, true));
@@ -565,7 +569,7 @@ public class SparkTest extends ListeningSpark {
   }
 
   @Test
-  public void filesBelowTheRootsAreTold() throws Exception {
+  public void filesBelowTheRootsAreReported() throws Exception {
     heard();
     Configuration conf = new Configuration(false);
     conf.set("fs.file.impl", ForebayLocalFileSystem.class.getName());

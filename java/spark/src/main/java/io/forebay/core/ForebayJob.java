@@ -17,17 +17,17 @@ public final class ForebayJob implements AutoCloseable {
   }
 
   /**
-   * Tells what has happened; waits for the agent. Fails if the agent is gone, and with {@link
+   * Reports what has happened; waits for the agent. Fails if the agent is gone, and with {@link
    * ForebayException#ENOSPC} if it has no room for more of this job, of which it then may have a
    * part: the job is over for it, begin another.
    */
-  public void tell(List<? extends JobUpdate> updates) throws IOException {
+  public void report(List<? extends JobUpdate> updates) throws IOException {
     ByteArrayOutputStream bytes = new ByteArrayOutputStream();
     DataOutputStream out = new DataOutputStream(bytes);
     for (JobUpdate update : updates) {
       update.encode(out);
     }
-    Native.jobTell(handle, bytes.toByteArray());
+    Native.jobReport(handle, bytes.toByteArray());
   }
 
   @Override

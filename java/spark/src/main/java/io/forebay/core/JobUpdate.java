@@ -7,7 +7,7 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * What an analytics job tells, in the order in which it happened; the words are those of {@code
+ * What an analytics job reports, in the order in which it happened; the words are those of {@code
  * JobUpdate} in crates/forebay-wire.
  *
  * <p>The encoding is the one that crates/forebay-jni/src/job.rs reads: a byte that says which, then
@@ -17,7 +17,7 @@ public sealed interface JobUpdate {
   /** Writes this for the native side. */
   void encode(DataOutputStream out) throws IOException;
 
-  /** Tasks at a time by host, all of them; told again when executors come or go. */
+  /** Tasks at a time by host, all of them; reported again when executors come or go. */
   record Slots(Map<String, Integer> byHost) implements JobUpdate {
     @Override
     public void encode(DataOutputStream out) throws IOException {
@@ -31,8 +31,8 @@ public sealed interface JobUpdate {
   }
 
   /**
-   * Files that splits name: numbered from 0 in the order they are told, over the whole life of the
-   * job.
+   * Files that splits name: numbered from 0 in the order they are reported, over the whole life of
+   * the job.
    */
   record Files(List<String> paths) implements JobUpdate {
     @Override
@@ -49,8 +49,8 @@ public sealed interface JobUpdate {
   record Part(int file, long offset, long length) {}
 
   /**
-   * What each of the tasks reads that follow those told before, in order, and the host that each
-   * will be sent to; empty if that is anybody's guess.
+   * What each of the tasks reads that follow those reported before, in order, and the host that
+   * each will be sent to; empty if that is anybody's guess.
    */
   record Splits(int stage, List<List<Part>> splits, List<String> preferredNodes) implements JobUpdate {
     @Override
@@ -71,7 +71,7 @@ public sealed interface JobUpdate {
     }
   }
 
-  /** All splits of the stage have been told. */
+  /** All splits of the stage have been reported. */
   record StageReady(int stage) implements JobUpdate {
     @Override
     public void encode(DataOutputStream out) throws IOException {
@@ -121,8 +121,8 @@ public sealed interface JobUpdate {
   }
 
   /**
-   * The partitions of a stage's tasks, in their order, if they are not 0, 1, 2 ... Told before the
-   * stage is ready.
+   * The partitions of a stage's tasks, in their order, if they are not 0, 1, 2 ... Reported before
+   * the stage is ready.
    */
   record Partitions(int stage, List<Integer> byTask) implements JobUpdate {
     @Override

@@ -73,7 +73,7 @@ final class Native {
 
   static native long jobBegin(long client, byte[] name, byte[] planner) throws ForebayException;
 
-  static native void jobTell(long job, byte[] updates) throws ForebayException;
+  static native void jobReport(long job, byte[] updates) throws ForebayException;
 
   static native void jobEnd(long job);
 

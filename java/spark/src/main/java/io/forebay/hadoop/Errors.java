@@ -42,7 +42,7 @@ final class Errors {
       return because(e, new ParentNotDirectoryException(path + " is not a directory"));
     }
     if (e instanceof FileSystemException system && system.getReason() != null) {
-      // The JDK tells what it has no class for in the words of the C library.
+      // The JDK reports what it has no class for in the words of the C library.
       return because(e, switch (system.getReason()) {
         case "Not a directory" -> byNumber(ForebayException.ENOTDIR, path, path + ": " + system.getReason());
         case "Operation not permitted" -> byNumber(ForebayException.EPERM, path, path + ": " + system.getReason());

@@ -741,7 +741,7 @@ public class ForebayFileSystem extends FileSystem {
 
   /*
    * A file that was written through file:// without Forebay has a checksum file `.NAME.crc` beside
-   * it. If the file is changed here and that one stays, the next reader without Forebay is told
+   * it. If the file is changed here and that one stays, the next reader without Forebay hears
    * that the file is corrupt. So it goes when its file changes, and moves with it.
    */
 

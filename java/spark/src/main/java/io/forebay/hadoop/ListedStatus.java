@@ -6,13 +6,13 @@ import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.permission.FsPermission;
 
 /**
- * The status of a file that remembers its inode number, so that its place can be told without
+ * The status of a file that remembers its inode number, so that its place can be found without
  * another look at the file.
  */
 final class ListedStatus extends FileStatus {
   private static final long serialVersionUID = 1L;
 
-  /** Not told to others: 0 there, and they ask by the path. */
+  /** Not sent to others: 0 there, and they ask by the path. */
   private final transient long inode;
 
   /** Knows the block size of this file; null if all files of its mount have the same. */

@@ -70,7 +70,7 @@ final class Names {
   private final Map<Integer, String> users = new ConcurrentHashMap<>();
   private final Map<Integer, String> groups = new ConcurrentHashMap<>();
 
-  /** What the PFS tells of a name. Times are milliseconds of the epoch. */
+  /** What the PFS reports of a name. Times are milliseconds of the epoch. */
   record Attributes(boolean isDirectory, long size, long inode, int permissions, String owner, String group, long modifiedMs, long accessedMs) {}
 
   /**
@@ -173,7 +173,8 @@ final class Names {
     } catch (NoSuchFileException e) {
       return null;
     } catch (IOException e) {
-      // Below a file there is nothing, which the operating system tells apart and Hadoop does not.
+      // Below a file there is nothing, which the operating system distinguishes and Hadoop does
+      // not.
       if (Errors.translate(e, path) instanceof org.apache.hadoop.fs.ParentNotDirectoryException) {
         return null;
       }

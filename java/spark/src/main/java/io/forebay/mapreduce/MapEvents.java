@@ -74,7 +74,7 @@ final class MapEvents<K, V> implements InvocationHandler {
   private final Map<Integer, Found> found = new LinkedHashMap<>();
   private final Set<Integer> copied = new TreeSet<>();
   /** Of the found ones, those that Hadoop does not wait for any more: they are not taken back. */
-  private final Set<Integer> told = new TreeSet<>();
+  private final Set<Integer> reported = new TreeSet<>();
   private final Map<String, List<String>> nodes = new HashMap<>();
 
   MapEvents(ShuffleConsumerPlugin.Context<K, V> context, ForebayShuffles shuffles) {
@@ -90,7 +90,7 @@ final class MapEvents<K, V> implements InvocationHandler {
       look(attempts, List.of(shuffles.node()));
       inTier().forEach(output -> localFiles.remove(output.attempt));
       localFiles.keySet().forEach(attempt -> passedOn.put(attempt.getTaskID().getId(), attempt));
-      tellIfAllAreKnown();
+      reportIfAllAreKnown();
     }
   }
 
@@ -150,7 +150,7 @@ final class MapEvents<K, V> implements InvocationHandler {
       news.addAll(List.of(some));
     } while (some.length == most);
     resolve(news);
-    tellIfAllAreKnown();
+    reportIfAllAreKnown();
   }
 
   private void resolve(List<TaskCompletionEvent> news) {
@@ -163,7 +163,7 @@ final class MapEvents<K, V> implements InvocationHandler {
         case SUCCEEDED -> ended.put(attempt, event);
         case FAILED, KILLED, OBSOLETE -> {
           ended.remove(attempt);
-          if (!told.contains(map) && forgot(map, attempt)) {
+          if (!reported.contains(map) && forgot(map, attempt)) {
             JobOutputs.LOG.debug("Forebay: {} is lost before it was read", attempt);
           } else if (passedOn.remove(map, attempt)) {
             given.add(event);
@@ -285,14 +285,14 @@ final class MapEvents<K, V> implements InvocationHandler {
   }
 
   /** If no map task is missing, Hadoop need not wait for those in the tier. */
-  private void tellIfAllAreKnown() {
+  private void reportIfAllAreKnown() {
     List<Found> outputs = inTier();
     if (outputs.size() + passedOn.size() < maps) {
       return;
     }
     for (Found output : outputs) {
       int map = output.attempt.getTaskID().getId();
-      if (told.add(map)) {
+      if (reported.add(map)) {
         given.add(new TaskCompletionEvent(0, output.attempt, map, true, Status.TIPFAILED, ""));
       }
     }

@@ -32,8 +32,8 @@ final class AgentConnector implements Reporter.Connector {
 
   private record AgentLine(ForebayClient client, ForebayJob job) implements Reporter.Connection {
     @Override
-    public void tell(List<JobUpdate> updates) throws IOException {
-      job.tell(updates);
+    public void report(List<JobUpdate> updates) throws IOException {
+      job.report(updates);
     }
 
     @Override

@@ -32,9 +32,9 @@ import org.slf4j.LoggerFactory;
  * <p>The footers of a stage's files are read at once, in parallel and through the tier, where tasks
  * find them again. A file that several scans read, such as both sides of a union of a table with
  * itself, has its footer read once, and each task is reported what its own scan reads. Where the
- * ranges cannot be told nothing is: tasks then fetch what they read, and a whole split would be
- * many times as much. The log has each reason once, and at level {@code DEBUG} the number of files
- * of each stage.
+ * ranges cannot be determined, nothing is reported: tasks then fetch what they read, and a whole
+ * split would be many times as much. The log has each reason once, and at level {@code DEBUG} the
+ * number of files of each stage.
  */
 final class Footers {
   /** Files of one stage whose footers are read; the driver's memory is bounded by it. */

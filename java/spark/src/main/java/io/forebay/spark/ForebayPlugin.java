@@ -179,7 +179,7 @@ public final class ForebayPlugin implements SparkPlugin {
     }
 
     /**
-     * Whether the coordinator is told of this application: not if the tasks pass by what is
+     * Whether this application is reported to the coordinator: not if the tasks pass by what is
      * fetched. The baseline is, for who looks at its progress.
      */
     static boolean isReported(Configuration hadoop, String planner) {

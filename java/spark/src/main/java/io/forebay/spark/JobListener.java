@@ -29,20 +29,20 @@ import org.apache.spark.scheduler.StageInfo;
 import scala.Option;
 
 /**
- * What Spark says, for the teller's thread. Nothing is worked out here, nothing waits, and what
- * goes wrong is said by the teller.
+ * What Spark says, for the reporter's thread. Nothing is worked out here, nothing waits, and what
+ * goes wrong is said by the reporter.
  *
- * <p>The stages of a job are all known when it starts, the later ones too; so their input is told
- * then, and the first wave of a stage may be in memory when it begins. The driver's table of stages
- * is read from another thread than the scheduler's: a look may miss a stage while the table grows,
- * so there is a second one when the stage is submitted.
+ * <p>The stages of a job are all known when it starts, the later ones too; so their input is
+ * reported then, and the first wave of a stage may be in memory when it begins. The driver's table
+ * of stages is read from another thread than the scheduler's: a look may miss a stage while the
+ * table grows, so there is a second one when the stage is submitted.
  */
 final class JobListener extends SparkListener {
   private final SparkContext context;
   private final Reporter reporter;
   private final Predicate<URI> ours;
 
-  /** A listener that tells what is read of paths that are {@code ours}. */
+  /** A listener that reports what is read of paths that are {@code ours}. */
   JobListener(SparkContext context, Reporter reporter, Predicate<URI> ours) {
     this.context = context;
     this.reporter = reporter;
@@ -50,7 +50,7 @@ final class JobListener extends SparkListener {
   }
 
   /**
-   * For the teller, now and then: the bus drops events when it has too many, and a job whose end
+   * For the reporter, now and then: the bus drops events when it has too many, and a job whose end
    * was dropped would keep its stages for ever.
    */
   static void look(SparkContext context, JobState state) {
@@ -81,8 +81,8 @@ final class JobListener extends SparkListener {
   @Override
   public void onJobStart(SparkListenerJobStart event) {
     List<Integer> ids = stagesOf(event);
-    // Looked up here, as a short job is over before the teller comes to it. Spark names the stages
-    // in no order; their numbers are the order in which they run.
+    // Looked up here, as a short job is over before the reporter comes to it. Spark names the
+    // stages in no order; their numbers are the order in which they run.
     List<Stage> stages = ids.stream().sorted().map(this::stage).filter(Objects::nonNull).toList();
     StageInput.Source source = source(event.properties());
     reporter.put(state -> state.jobStarted(event.jobId(), ids));

@@ -17,8 +17,8 @@ import io.forebay.core.JobUpdate.Part;
  * clock, no calls to anybody: {@link Reporter} feeds it and carries away its {@link #take updates}.
  *
  * <p>It remembers all of the stages that have not ended, so that an agent that was restarted can be
- * told again ({@link #again}). A stage that has ended is forgotten; if Spark runs some of its tasks
- * again because their output was lost, those read their input without a plan.
+ * reported to again ({@link #again}). A stage that has ended is forgotten; if Spark runs some of
+ * its tasks again because their output was lost, those read their input without a plan.
  */
 final class JobState {
   /** What is so of no stage: the slots. Spark counts its stages from 0. */
@@ -33,7 +33,7 @@ final class JobState {
    */
   static final long KEPT_BYTES_MAX = 64 << 20;
 
-  /** Splits in one update: the first are told while the others are still being written down. */
+  /** Splits in one update: the first are reported while the others are still being written down. */
   private static final int SPLITS_PER_UPDATE = 1024;
 
   private final int coresPerTask;
@@ -114,7 +114,7 @@ final class JobState {
     }
   }
 
-  /** What is to be told, once. */
+  /** What is to be reported, once. */
   List<JobUpdate> take() {
     List<JobUpdate> taken = updates;
     updates = new ArrayList<>();
@@ -123,7 +123,7 @@ final class JobState {
 
   /**
    * All that is so, for an agent that knows nothing, by stage and in order; takes the place of what
-   * was to be told.
+   * was to be reported.
    */
   Map<Integer, List<JobUpdate>> again() {
     updates = new ArrayList<>();
@@ -132,17 +132,17 @@ final class JobState {
     if (tasksAsk) {
       updates.add(new JobUpdate.TasksAsk());
     }
-    tellSlots();
+    reportSlots();
     again.put(NO_STAGE, take());
     stages.forEach((stage, entry) -> {
       if (entry.input == null) {
-        tellNothing(stage);
+        reportNothing(stage);
         if (!updates.isEmpty()) {
           again.put(stage, take());
         }
         return;
       }
-      tellInput(stage, entry.input);
+      reportInput(stage, entry.input);
       entry.tasks.forEach((number, task) -> {
         if (task.done || task.running > 0) {
           updates.add(new JobUpdate.TaskStarted(stage, number, task.host));
@@ -157,7 +157,7 @@ final class JobState {
   }
 
   /**
-   * This stage gets no prefetch: until it ends it is known, and its input is not told {@link
+   * This stage gets no prefetch: until it ends it is known, and its input is not reported {@link
    * #again}.
    */
   void leaveOut(int stage) {
@@ -165,12 +165,12 @@ final class JobState {
     if (entry != null) {
       entry.input = null;
       entry.tasks.clear();
-      tellNothing(stage);
+      reportNothing(stage);
     }
   }
 
   /** Of tasks that ask: otherwise nobody could answer, and they would wait a moment. */
-  private void tellNothing(int stage) {
+  private void reportNothing(int stage) {
     if (tasksAsk) {
       updates.add(new JobUpdate.StageReady(stage));
     }
@@ -178,16 +178,16 @@ final class JobState {
 
   void executorAdded(String id, String host, int cores) {
     executors.put(id, new Executor(host, cores / coresPerTask));
-    tellSlots();
+    reportSlots();
   }
 
   void executorRemoved(String id) {
     if (executors.remove(id) != null) {
-      tellSlots();
+      reportSlots();
     }
   }
 
-  private void tellSlots() {
+  private void reportSlots() {
     Map<String, Integer> slots = new TreeMap<>();
     for (Executor executor : executors.values()) {
       slots.merge(executor.host(), executor.slots(), Integer::sum);
@@ -255,7 +255,7 @@ final class JobState {
       note("stage " + stage + " runs without prefetch: scans like it read less than half of what was reported of them", true);
       return;
     }
-    tellInput(stage, input);
+    reportInput(stage, input);
   }
 
   /** Tasks of a stage read nothing that could be prefetched. */
@@ -266,7 +266,7 @@ final class JobState {
     }
   }
 
-  private void tellInput(int stage, StageInput input) {
+  private void reportInput(int stage, StageInput input) {
     int base = filesReported;
     if (tasksAsk && !isCount(input.partitions)) {
       // Tasks know their partitions, and not their numbers.

@@ -20,7 +20,7 @@ import io.forebay.core.JobUpdate;
  *
  * <p>What the listener hears goes into a bounded queue and is done here in that order; updates are
  * reported together, at most {@value #BATCH_MS} ms after the first of them. A full queue drops what
- * comes; an agent that is gone is tried again, and told all of it again; a stage that names more
+ * comes; an agent that is gone is tried again, and gets all of it again; a stage that names more
  * than an agent keeps is left out. Each is said once.
  */
 final class Reporter implements AutoCloseable {
@@ -46,7 +46,7 @@ final class Reporter implements AutoCloseable {
 
   /** The way to the agent. */
   interface Connection extends AutoCloseable {
-    void tell(List<JobUpdate> updates) throws IOException;
+    void report(List<JobUpdate> updates) throws IOException;
 
     @Override
     void close();
@@ -95,7 +95,7 @@ final class Reporter implements AutoCloseable {
     thread.start();
   }
 
-  /** The name of the job; nothing is told before. */
+  /** The name of the job; nothing is reported before. */
   void named(String applicationId) {
     name = applicationId;
     // Wakes it, so that the first stage finds the way open.
@@ -127,7 +127,7 @@ final class Reporter implements AutoCloseable {
     }
   }
 
-  /** Tells what is left, and ends the job. Bounded in time. */
+  /** Reports what is left, and ends the job. Bounded in time. */
   @Override
   public void close() {
     closing = true;
@@ -173,8 +173,8 @@ final class Reporter implements AutoCloseable {
     } catch (InterruptedException e) {
       throw e;
     } catch (Exception | LinkageError e) {
-      failed("what there is to tell could not be told", e);
-      // How much of it has been told is not known: all again.
+      failed("a report to the agent failed", e);
+      // How much of it has been reported is not known: all again.
       hangUp();
       retryLater();
     }
@@ -231,28 +231,29 @@ final class Reporter implements AutoCloseable {
     }
     List<JobUpdate> updates = state.take();
     if (!updates.isEmpty()) {
-      tell(updates);
+      report(updates);
     }
   }
 
-  /** Tells all that is so, stage by stage, to learn of a refusal whose it is. */
+  /** Reports all that is so, stage by stage, to learn of a refusal whose it is. */
   private void begin() {
     int stage = JobState.NO_STAGE;
     try {
       connection = connector.begin(name);
       for (Map.Entry<Integer, List<JobUpdate>> some : state.again().entrySet()) {
         stage = some.getKey();
-        connection.tell(some.getValue());
+        connection.report(some.getValue());
       }
-      // Not before: to tell opens every file, and an agent that answers may still refuse all of it.
+      // Not before: a report opens every file, and an agent that answers may still refuse all of
+      // it.
       retryMs = RETRY_MIN_MS;
     } catch (IOException | RuntimeException | LinkageError e) {
       if (stage != JobState.NO_STAGE && isTooMuch(e)) {
         leaveOut(stage, e);
-        // One stage less is told the next time, so this comes to an end.
+        // One stage less is reported the next time, so this comes to an end.
         retryMs = RETRY_MIN_MS;
       } else {
-        failed(connection == null ? "there is no agent to tell" : "the agent does not listen", e);
+        failed(connection == null ? "there is no agent to report to" : "the agent does not listen", e);
       }
       // Also after a refusal: the agent has a part of the stage, and its numbers of files are not
       // ours any more.
@@ -261,9 +262,9 @@ final class Reporter implements AutoCloseable {
     }
   }
 
-  private void tell(List<JobUpdate> updates) {
+  private void report(List<JobUpdate> updates) {
     try {
-      connection.tell(updates);
+      connection.report(updates);
     } catch (IOException | RuntimeException | LinkageError e) {
       if (isTooMuch(e)) {
         // There, files count until the job ends. It begins again without those of ended stages;
@@ -295,7 +296,7 @@ final class Reporter implements AutoCloseable {
   private void retryLater() {
     retryAtNanos = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(retryMs);
     retryMs = Math.min(2 * retryMs, RETRY_MAX_MS);
-    // Told again from the book when there is somebody; not kept twice meanwhile.
+    // Reported again from the state when there is somebody; not kept twice meanwhile.
     state.take();
   }
 
@@ -306,7 +307,7 @@ final class Reporter implements AutoCloseable {
       try {
         old.close();
       } catch (RuntimeException | LinkageError e) {
-        LOG.debug("Forebay: the end of the job could not be told", e);
+        LOG.debug("Forebay: the end of the job could not be reported", e);
       }
     }
   }

@@ -23,9 +23,9 @@ import org.apache.parquet.schema.LogicalTypeAnnotation.StringLogicalTypeAnnotati
 /**
  * Which row groups of a Parquet file a scan with filters reads, by their statistics.
  *
- * <p>In doubt a row group is read: what is told and not read costs bytes, and what is read and not
- * told is fetched when it is read. So only comparisons of plain integers, floating point numbers,
- * dates and strings are looked at, and no dictionary.
+ * <p>In doubt a row group is read: what is reported and not read costs bytes, and what is read and
+ * not reported is fetched when it is read. So only comparisons of plain integers, floating point
+ * numbers, dates and strings are looked at, and no dictionary.
  */
 final class RowGroups {
   /** Days since 1970; before 1900 calendars differ between writers. */

@@ -147,7 +147,7 @@ record Scan(Columns columns, Set<Integer> ids, List<Object> filters, boolean foo
         collect(Scala.call(execution, "executedPlan"), found);
       }
     } catch (ReflectiveOperationException | RuntimeException | LinkageError e) {
-      // Then more is told than is read, which costs bytes and no result.
+      // Then more is reported than is read, which costs bytes and no result.
       return found;
     }
     return found;

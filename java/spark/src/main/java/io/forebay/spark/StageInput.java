@@ -127,7 +127,7 @@ final class StageInput {
     return names + (long) files.size() * FILE_BYTES + (long) splits.parts() * PART_BYTES + (long) partitions.length * TASK_BYTES;
   }
 
-  /** For tests of what is told. */
+  /** For tests of what is reported. */
   static StageInput of(List<String> files, List<List<Part>> splits, List<String> preferredNodes) {
     return of("", files, splits, preferredNodes);
   }

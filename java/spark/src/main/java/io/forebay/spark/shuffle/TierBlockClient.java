@@ -109,7 +109,9 @@ final class TierBlockClient extends BlockStoreClient {
     return new Block(Integer.parseInt(words[1]), Long.parseLong(words[2]), first, end);
   }
 
-  /** The tier keeps no checksums of Spark's by which to tell a bad disk from a bad network. */
+  /**
+   * The tier keeps no checksums of Spark's by which to distinguish a bad disk from a bad network.
+   */
   @Override
   public Cause diagnoseCorruption(String host, int port, String executorId, int shuffle, long map, int reduce, long checksum, String algorithm) {
     return TierAddress.nodes(executorId).isEmpty()
