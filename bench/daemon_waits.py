@@ -2,8 +2,9 @@
 
     sudo python3 bench/daemon_waits.py FOREBAY [--pfs moosefs|glusterfs] [--seconds 12]
 
-Four storage servers, and fio on a node of its own. Prints, for the busiest and for another daemon, medians over periods of 250 ms: the part of the
-time that its threads ran, the part of the time in which they could run that they waited, and the wait before a run.
+Four storage servers, and fio on a node of its own. Prints, for the busiest and for another daemon, sums over its threads, as medians over periods of
+250 ms: the part of the time for which they ran, the part of the time in which they could run for which they waited, and the wait before a run; and in
+how many of the periods that is above both bounds of `ship` (policy/src/isolation.rs).
 """
 
 import argparse
@@ -23,6 +24,8 @@ import client  # noqa: E402
 
 LAB, CLIENT, FILE_BYTES, PERIOD_S = "waits", "w1", 64 << 20, 0.25
 DAEMONS = {"moosefs": "mfschunkserver", "glusterfs": "glusterfsd"}
+# The bounds, and what a daemon does at least in a period that counts.
+WAITS, WAIT_NS, RUNS_MIN, BUSY = 0.2, 100_000, 10, 0.01
 TWO_LOOPS = "while :; do :; done & while :; do :; done"
 
 
@@ -45,32 +48,45 @@ def on(program, node, *command):
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def counts(name):
-    """Nanoseconds run and waited, and runs, of each daemon's threads so far."""
+def counts(name, lab_dir):
+    """Nanoseconds run and waited, and runs, of each thread of the lab's daemons so far."""
     found = {}
     for pid in subprocess.run(["pgrep", "-x", name], capture_output=True, text=True, check=True).stdout.split():
-        threads = [(task / "schedstat").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
-        found[pid] = [sum(int(thread[i]) for thread in threads) for i in range(3)]
+        if lab_dir not in Path(f"/proc/{pid}/cmdline").read_text():
+            continue
+        found[pid] = {}
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            # It may end meanwhile.
+            with contextlib.suppress(OSError):
+                found[pid][task.name] = [int(number) for number in (task / "schedstat").read_text().split()[:3]]
     return found
 
 
-def watch(name, seconds):
+def watch(name, lab_dir, seconds):
     """Of each daemon, the growth of its counts in each period, the busiest daemon first."""
-    rows, last, until = {}, counts(name), time.monotonic() + seconds
+    rows, last, until = {}, counts(name, lab_dir), time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(PERIOD_S)
-        now = counts(name)
-        for pid, counted in now.items():
-            rows.setdefault(pid, []).append([max(0, new - old) for new, old in zip(counted, last[pid], strict=True)])
+        now = counts(name, lab_dir)
+        for pid in now.keys() & last.keys():
+            grown = [[new - old for new, old in zip(now[pid][task], last[pid][task], strict=True)] for task in now[pid].keys() & last[pid].keys()]
+            rows.setdefault(pid, []).append([sum(column) for column in zip(*grown, strict=True)])
         last = now
     return sorted(rows.values(), key=lambda own: -sum(ran for ran, _, _ in own))
+
+
+def is_loaded(ran, waited, runs):
+    could_run = ran + waited
+    is_busy = could_run > BUSY * PERIOD_S * 1e9 * (10 if runs < RUNS_MIN else 1)
+    return is_busy and waited > WAIT_NS * runs and waited > WAITS * could_run
 
 
 def described(rows):
     ran = statistics.median(ran / PERIOD_S / 1e9 for ran, _, _ in rows)
     share = statistics.median(waited / max(1, ran + waited) for ran, waited, _ in rows)
     wait = statistics.median(waited / max(1, runs) / 1e3 for _, waited, runs in rows)
-    return f"ran {ran:4.0%} waited {share:4.0%} {wait:6.0f} us a run"
+    loaded = sum(is_loaded(*row) for row in rows) / len(rows)
+    return f"ran {ran:4.0%}, waited {share:4.0%}, {wait:6.0f} us a run; above both bounds {loaded:4.0%}"
 
 
 def main():
@@ -79,9 +95,11 @@ def main():
     parser.add_argument("--pfs", choices=DAEMONS, default="moosefs")
     parser.add_argument("--seconds", type=int, default=12)
     options = parser.parse_args()
+    if options.seconds < 5:
+        parser.error("--seconds: at least 5")
     program = os.path.abspath(options.program)
-    lab(program, "up", "--pfs", options.pfs, "--servers", "4", "--nodes", "1", "--writers", "1", "--cpus", "0.4", "--writer-cpus", "0.4", "--install")
     try:
+        lab(program, "up", "--pfs", options.pfs, "--servers", "4", "--nodes", "1", "--writers", "1", "--cpus", "0.4", "--writer-cpus", "0.4", "--install")
         status = json.loads(lab(program, "status"))
         servers = [node["name"] for node in status["nodes"] if node["role"] == "server"]
         file = f"{status['mount']}/client"
@@ -94,7 +112,7 @@ def main():
                     fio = stack.enter_context(on(program, CLIENT, *client.command("fio", pattern, file, FILE_BYTES, options.seconds)))
                     # It starts, and ends in time.
                     time.sleep(1)
-                    daemons = watch(DAEMONS[options.pfs], options.seconds - 3)
+                    daemons = watch(DAEMONS[options.pfs], status["dir"], options.seconds - 3)
                     got = client.of_fio(fio.communicate()[0])
                 rate, p99 = got["bytes"] / got["seconds"] / 1e6, client.quantile(got["times"], 0.99)
                 print(f"{options.pfs}, {pattern}, {'two loops on each server' if busy else 'nothing beside'}: {rate:.1f} MB/s, p99 {p99:.2f} ms")

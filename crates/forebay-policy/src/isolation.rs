@@ -289,7 +289,7 @@ mod tests {
     fn it_says_why_it_stays_at_the_floor() {
         let (mut machine, mut now) = (Isolation::new(Config::default()), 0);
         let waits = Sample { waited_ns: 50_000_000, ..calm() };
-        let out = tell(&mut machine, &mut now, waits, 5);
+        let out = feed(&mut machine, &mut now, waits, 5);
         assert_eq!(out, [Action { share: 0.1, why: Reason::Processors }]);
     }
 
