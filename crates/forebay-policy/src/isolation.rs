@@ -78,8 +78,8 @@ pub struct Config {
     /// could run.
     pub waits: f64,
     /// Nor unless its threads wait for longer than this, in the mean, before they run. They run for
-    /// some microseconds for each request, and wait as long for a processor to wake up where nothing
-    /// else runs; a request of a client takes a few tenths of a millisecond.
+    /// some microseconds for each request, and wait as long for a processor to wake up where
+    /// nothing else runs; a request of a client takes a few tenths of a millisecond.
     pub wait_ns: u64,
     /// A disk is slow if its requests take longer in the mean.
     pub disk_slow_ns: u64,

@@ -139,8 +139,8 @@ public final class ForebayShuffleManager extends SortShuffleManager {
       return super.getReader(handle, startMapIndex, endMapIndex, startPartition, endPartition, context, metrics);
     }
     try {
-      // Without the agent every block would seem lost, and all map tasks would run again in vain. One
-      // that has answered in the last second is not asked.
+      // Without the agent every block would seem lost, and all map tasks would run again in vain.
+      // One that has answered in the last second is not asked.
       shuffles.check();
     } catch (IOException e) {
       throw new UncheckedIOException("this node's agent has map outputs, or fetches them, and does not answer", e);
