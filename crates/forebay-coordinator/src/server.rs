@@ -13,8 +13,8 @@
 //! given it up meanwhile and tried again, so it finds connections that nobody is at any more, with
 //! a join in each. They are distinguished from the others by their end having come already, and
 //! whatever is read in the wrong order all the same is put right by the number of the connection
-//! (`members`). One time is taken for each turn, right after the wait: what passes between two of
-//! these moments is held against nobody, wherever in the loop it has passed.
+//! (`members`). One time is taken for each turn, right after the wait: the time between two of
+//! these moments counts as nobody's silence, wherever in the loop it has passed.
 //!
 //! A candidate ([`crate::election`]) that does not lead has an empty core that hears nothing.
 //! Before it carries anything out, a leader looks whether its lease lasts; if not, it closes all

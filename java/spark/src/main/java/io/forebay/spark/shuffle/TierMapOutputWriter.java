@@ -20,7 +20,7 @@ import org.slf4j.LoggerFactory;
 final class TierMapOutputWriter implements ShuffleMapOutputWriter {
   private static final Logger LOG = LoggerFactory.getLogger("io.forebay.spark");
 
-  /** Records and partitions may be small; a call into the agent's file costs. */
+  /** A partition's stream is written in records of any size; a call into the agent's file costs. */
   private static final int BUFFER_BYTES = 64 << 10;
 
   private final ForebayShuffles shuffles;
@@ -29,11 +29,8 @@ final class TierMapOutputWriter implements ShuffleMapOutputWriter {
   private final int shuffle;
   private final long map;
   private final long[] lengths;
-  /** Bytes that are not yet appended, of one partition or several. */
   private final byte[] buffer = new byte[BUFFER_BYTES];
   private int buffered;
-  /** Bytes in the output. */
-  private long appended;
   /** Null once Spark's own writer has taken over. */
   private MapOutput output;
   private ShuffleMapOutputWriter ownWriter;
@@ -67,7 +64,6 @@ final class TierMapOutputWriter implements ShuffleMapOutputWriter {
 
   @Override
   public MapOutputCommitMessage commitAllPartitions(long[] checksums) throws IOException {
-    drain(lengths.length - 1);
     if (output != null) {
       try {
         output.commit(lengths);
@@ -76,9 +72,9 @@ final class TierMapOutputWriter implements ShuffleMapOutputWriter {
         return MapOutputCommitMessage.of(lengths);
       } catch (ForebayException e) {
         takeOver(lengths.length - 1, e);
+        closeOwnStream();
       }
     }
-    closeOwnStream();
     return ownWriter.commitAllPartitions(checksums);
   }
 
@@ -115,7 +111,7 @@ final class TierMapOutputWriter implements ShuffleMapOutputWriter {
       closeOwnStream();
       ownStream = ownWriter.getPartitionWriter(partition).openStream();
       for (long end = offset + lengths[partition]; offset < end;) {
-        int read = read(offset, copy, (int) Math.min(copy.length, end - offset));
+        int read = output.read(offset, copy, (int) Math.min(copy.length, end - offset));
         if (read <= 0) {
           throw new IOException("map output " + map + " of shuffle " + shuffle + " ends too early in the tier");
         }
@@ -127,15 +123,6 @@ final class TierMapOutputWriter implements ShuffleMapOutputWriter {
       output.close();
       output = null;
     }
-    buffered = 0;
-  }
-
-  private int read(long offset, byte[] copy, int most) throws ForebayException {
-    if (offset < appended) {
-      return output.read(offset, copy, (int) Math.min(most, appended - offset));
-    }
-    System.arraycopy(buffer, (int) (offset - appended), copy, 0, most);
-    return most;
   }
 
   private void closeOwnStream() throws IOException {
@@ -145,36 +132,19 @@ final class TierMapOutputWriter implements ShuffleMapOutputWriter {
     }
   }
 
-  /** Takes bytes of a partition; no later one has begun. */
   private void put(int partition, byte[] bytes, int start, int length) throws IOException {
-    if (length > buffer.length - buffered) {
-      drain(partition);
+    if (output != null && length > 0) {
+      try {
+        output.append(bytes, start, length);
+        lengths[partition] += length;
+        return;
+      } catch (ForebayException e) {
+        takeOver(partition, e);
+      }
     }
-    if (output != null && length <= buffer.length) {
-      System.arraycopy(bytes, start, buffer, buffered, length);
-      buffered += length;
-    } else if (output == null || !append(partition, bytes, start, length)) {
+    if (length > 0) {
       ownStream.write(bytes, start, length);
-    }
-    lengths[partition] += length;
-  }
-
-  /** Empties the buffer, into the output or what has taken over. */
-  private void drain(int partition) throws IOException {
-    if (output != null && buffered > 0 && append(partition, buffer, 0, buffered)) {
-      buffered = 0;
-    }
-  }
-
-  /** Whether the output has taken these bytes; if not, Spark's own writer has all before them. */
-  private boolean append(int partition, byte[] bytes, int start, int length) throws IOException {
-    try {
-      output.append(bytes, start, length);
-      appended += length;
-      return true;
-    } catch (ForebayException e) {
-      takeOver(partition, e);
-      return false;
+      lengths[partition] += length;
     }
   }
 
@@ -206,25 +176,41 @@ final class TierMapOutputWriter implements ShuffleMapOutputWriter {
 
     @Override
     public long getNumBytesWritten() {
-      return lengths[number];
+      return lengths[number] + (isClosed ? 0 : buffered);
     }
 
     @Override
     public void write(int b) throws IOException {
-      write(new byte[] {(byte) b}, 0, 1);
+      if (buffered == buffer.length) {
+        flush();
+      }
+      buffer[buffered++] = (byte) b;
     }
 
     @Override
     public void write(byte[] bytes, int start, int length) throws IOException {
-      if (isClosed) {
-        throw new IOException("partition " + number + " is closed");
+      if (length > buffer.length - buffered) {
+        flush();
       }
-      put(number, bytes, start, length);
+      if (length >= buffer.length) {
+        put(number, bytes, start, length);
+      } else {
+        System.arraycopy(bytes, start, buffer, buffered, length);
+        buffered += length;
+      }
+    }
+
+    @Override
+    public void flush() throws IOException {
+      int length = buffered;
+      buffered = 0;
+      put(number, buffer, 0, length);
     }
 
     @Override
     public void close() throws IOException {
       if (!isClosed) {
+        flush();
         closeOwnStream();
         isClosed = true;
       }
