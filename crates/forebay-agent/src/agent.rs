@@ -4,7 +4,7 @@ use crate::audit::Audit;
 use crate::cache::Cache;
 use crate::cache::disk::{self, Disk};
 use crate::cluster::Cluster;
-use crate::config::{Config, Live};
+use crate::config::{Config, Live, MountConfig};
 use crate::coordinator::address::CoordinatorAddress;
 use crate::coordinator::claims::Claims;
 use crate::coordinator::connection;
@@ -41,6 +41,7 @@ use crate::user_limits::{Kind, Shares};
 use crate::write_back::WriteBack;
 use crate::write_back::copies;
 use crate::write_back::elsewhere::Elsewhere;
+use forebay_pfs::{Mounted, Source};
 use forebay_policy::{drain, node};
 use forebay_store::dirty_log::DirtyLog;
 use forebay_store::tier::TierOptions;
@@ -93,8 +94,23 @@ impl Agent {
         coordinator_at: CoordinatorAddress,
         closer: Closer,
     ) -> io::Result<Self> {
+        let mounted = |root: &Path, dev| -> Arc<dyn Source> { Arc::new(Mounted::new(root, dev)) };
+        Self::start_on(config, program, coordinator_at, closer, &mounted)
+    }
+
+    /// As [`Agent::start`], on what `source` makes of the root and the device of each mount.
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub fn start_on(
+        config: Config,
+        program: Option<PathBuf>,
+        coordinator_at: CoordinatorAddress,
+        closer: Closer,
+        source: &dyn Fn(&Path, u64) -> Arc<dyn Source>,
+    ) -> io::Result<Self> {
         raise_file_limit();
-        let mounts = open_mounts(&config)?;
+        let mounts = open_mounts(&config, source)?;
         let security = Security::configured(config.cluster.tls.as_deref())?;
         let counters = Arc::new(Counters::default());
         let cache = Arc::new(open_cache(&config, program.clone(), counters.clone())?);
@@ -331,8 +347,12 @@ impl Agent {
     }
 }
 
-fn open_mounts(config: &Config) -> io::Result<Arc<[MountState]>> {
-    let mounts = config.mounts.iter().cloned().map(MountState::new).collect::<io::Result<Arc<[_]>>>()?;
+fn open_mounts(
+    config: &Config,
+    source: &dyn Fn(&Path, u64) -> Arc<dyn Source>,
+) -> io::Result<Arc<[MountState]>> {
+    let open = |mount: MountConfig| MountState::of(mount, source);
+    let mounts = config.mounts.iter().cloned().map(open).collect::<io::Result<Arc<[_]>>>()?;
     if mounts.is_empty() {
         return Err(io::Error::other("no PFS to serve: give --pfs DIR, or a [[mount]] in the configuration"));
     }

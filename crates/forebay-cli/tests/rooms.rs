@@ -31,7 +31,7 @@ const ONE_WITH_THEIR_FILE: &[(&str, &str, &str)] = &[
     ("forebay-policy", "memory", TABLE),
     ("forebay-policy", "planner", TABLE),
     ("forebay-policy", "queue", TABLE),
-    ("forebay-pfs", "layout", TABLE),
+    ("forebay-pfs", "quirks", TABLE),
     ("forebay-sim", "scenario", TABLE),
     ("forebay-sim", "cli", COMMANDS),
     ("forebay-sim", "cli::random", COMMANDS),

@@ -20,7 +20,7 @@ use std::path::Path;
 pub fn stamp_written(file: BorrowedFd<'_>) -> io::Result<()> {
     // The link of a file that was deleted meanwhile still names its directory, which is enough.
     let path = std::fs::read_link(Path::new("/proc/self/fd").join(file.as_raw_fd().to_string()))?;
-    if !forebay_pfs::mount::Traits::of(&path).stamps_late {
+    if !forebay_pfs::Traits::of(&path).stamps_late {
         return Ok(());
     }
     // Both: a user who may write a file but does not own it may set nothing else.

@@ -128,7 +128,7 @@ impl Mounted {
         // Before anything is mounted over it.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&pfs, flags, Mode::empty())?;
-        let stamps_late = forebay_pfs::mount::Traits::of(&pfs).stamps_late;
+        let stamps_late = forebay_pfs::Traits::of(&pfs).stamps_late;
         let kind = rustix::fs::fstatfs(&root)?.f_type;
         let in_user_space = kind == FUSE_SUPER_MAGIC;
         // A copy to the upper layer is a new file.

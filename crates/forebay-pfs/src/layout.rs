@@ -5,21 +5,14 @@
 //! asks more, and each question may be a message to a server. MooseFS has no attribute:
 //! [`probe_paths`].
 
-mod beegfs;
-pub mod create;
-mod glusterfs;
 pub mod hint;
-mod lustre;
-mod moosefs;
 
-pub use moosefs::{probe_paths, set_class};
+pub use crate::quirks::create;
+pub use crate::quirks::{LAYOUT_XATTR, of_file, probe, probe_paths, probe_servers, set_class};
 
-use crate::mount::Traits;
 use rustix::fs::fgetxattr;
 use serde::{Deserialize, Serialize};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
-use std::time::Instant;
+use std::os::fd::BorrowedFd;
 
 /// Stripe layout of one file: stripe `i` (of `stripe_bytes`) lives on server `(first_server + i) %
 /// servers.len()`.
@@ -92,71 +85,22 @@ pub fn machine(server: &str) -> &str {
     }
 }
 
-/// Extended attribute in which the lab's slow file system reports its layout, as JSON.
-pub const LAYOUT_XATTR: &str = "user.forebay.layout";
-
 /// Longest value of an extended attribute in Linux.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// Asks the PFS for the layout of an open file; `None` if it does not report one. Only what costs
-/// little is asked.
-pub fn probe(fd: BorrowedFd<'_>) -> Option<Layout> {
-    probe_json(fd).or_else(|| probe_ceph(fd))
+/// An attribute of a few words.
+pub(crate) fn attribute(fd: BorrowedFd<'_>, name: &str) -> Option<Vec<u8>> {
+    attribute_up_to(fd, name, 4096)
 }
 
-/// As [`probe`], and asks also those kinds of PFS whose answer costs messages to servers.
-pub fn probe_servers(fd: BorrowedFd<'_>) -> Option<Layout> {
-    probe(fd).or_else(|| probe_lustre(fd)).or_else(|| probe_glusterfs(fd))
-}
-
-/// Where the file at `path` lies, of `size` bytes, by whatever its PFS offers; `None` if that is
-/// not known by `deadline`. `open` opens the file, if it has to be open.
-pub fn of_file<F: AsFd>(
-    path: &Path,
-    size: u64,
-    deadline: Instant,
-    open: impl FnOnce() -> Option<F>,
-) -> Option<Layout> {
-    if !Traits::of(path).layout_by_path {
-        return probe_servers(open()?.as_fd());
-    }
-    // One that ends before the file does was cut off, and would be taken to begin again.
-    let is_whole = |layout: &Layout| layout.servers.len() as u64 >= size.div_ceil(layout.stripe_bytes.max(1));
-    probe_paths(&[path], deadline).pop()?.filter(is_whole)
-}
-
-fn probe_json(fd: BorrowedFd<'_>) -> Option<Layout> {
-    serde_json::from_slice(&xattr(fd, LAYOUT_XATTR)?).ok()
-}
-
-/// CephFS: `stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=...`; objects are placed by
-/// hash, so the file shows the unit but not the servers.
-fn probe_ceph(fd: BorrowedFd<'_>) -> Option<Layout> {
-    let text = String::from_utf8(xattr(fd, "ceph.file.layout")?).ok()?;
-    parse_ceph(&text)
-}
-
-fn parse_ceph(text: &str) -> Option<Layout> {
-    let unit = text.split_whitespace().find_map(|field| field.strip_prefix("stripe_unit="))?;
-    Some(Layout { stripe_bytes: unit.parse().ok()?, servers: Vec::new(), first_server: 0 })
-}
-
-fn probe_lustre(fd: BorrowedFd<'_>) -> Option<Layout> {
-    lustre::parse(&xattr_of(fd, lustre::XATTR, XATTR_BYTES_MAX)?)
-}
-
-fn probe_glusterfs(fd: BorrowedFd<'_>) -> Option<Layout> {
-    let ask = |name: &&str| xattr_of(fd, name, XATTR_BYTES_MAX);
-    glusterfs::parse(&glusterfs::XATTRS.iter().find_map(ask)?)
-}
-
-fn xattr(fd: BorrowedFd<'_>, name: &str) -> Option<Vec<u8>> {
-    xattr_of(fd, name, 4096)
+/// An attribute of any length.
+pub(crate) fn long_attribute(fd: BorrowedFd<'_>, name: &str) -> Option<Vec<u8>> {
+    attribute_up_to(fd, name, XATTR_BYTES_MAX)
 }
 
 /// With room for the longest value it is had at once; to ask for its length before would be one
 /// message more.
-fn xattr_of(fd: BorrowedFd<'_>, name: &str, bytes_max: usize) -> Option<Vec<u8>> {
+fn attribute_up_to(fd: BorrowedFd<'_>, name: &str, bytes_max: usize) -> Option<Vec<u8>> {
     let mut value = vec![0u8; bytes_max];
     let len = fgetxattr(fd, name, &mut value[..]).ok()?;
     value.truncate(len);
@@ -208,13 +152,6 @@ mod tests {
     }
 
     #[test]
-    fn ceph_reports_the_unit_only() {
-        let layout = parse_ceph("stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=data").unwrap();
-        assert_eq!((layout.stripe_bytes, layout.server_of(0)), (4_194_304, None));
-        assert_eq!(parse_ceph("nonsense"), None);
-    }
-
-    #[test]
     fn whole_files_and_odd_layouts_name_a_server_or_none() {
         let whole = Layout { stripe_bytes: u64::MAX, servers: vec!["a".into()], first_server: 0 };
         for offset in [0, 1 << 40, u64::MAX] {
@@ -223,11 +160,5 @@ mod tests {
         let far = Layout { stripe_bytes: 1, servers: vec!["a".into(), "".into()], first_server: usize::MAX };
         assert_eq!((far.server_of(0), far.server_of(u64::MAX)), (None, Some("a")));
         assert_eq!(Layout { stripe_bytes: 0, ..whole }.server_of(0), None);
-    }
-
-    #[test]
-    fn a_file_whose_pfs_does_not_report_it_has_no_layout() {
-        let file = tempfile::tempfile().unwrap();
-        assert_eq!(probe_servers(file.as_fd()), None);
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! The PFS is the namespace and the truth. Nothing here depends on a cache; the crate turns
 //! descriptors into identities (`version`), paths into mounts (`mount`), attributes into stripe
-//! layouts (`layout`) and ranges into bytes (`read`), and finds out which pages are holes
+//! layouts (`layout`) and ranges into bytes (`read`), knows what each file system does otherwise
+//! than most (`quirks`), and finds out which pages are holes
 //! (`holes`), who writes a file (`lease`) and whether time stamps follow writes (`stamps`).
 
 pub mod holes;
@@ -11,9 +12,15 @@ pub mod layout;
 pub mod lease;
 pub mod long_write;
 pub mod mount;
+mod quirks;
 pub mod read;
+pub mod source;
 pub mod stamps;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod version;
 
 pub use mount::{Mount, find_mount};
+pub use quirks::Traits;
+pub use source::{Mounted, Source};
 pub use version::{ChangeStamp, Difference, FileFacts, FileVersion, Revalidate};

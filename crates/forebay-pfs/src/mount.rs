@@ -1,6 +1,7 @@
 //! Labelled PFS mounts, and the mount of a path or a device.
 
-use crate::ChangeStamp;
+pub use crate::quirks::unchanging_type;
+
 use std::ffi::OsString;
 use std::fs::Metadata;
 use std::io;
@@ -49,67 +50,6 @@ pub fn find_mount<'a>(mounts: &'a [Mount], path: &Path) -> Option<(usize, &'a Mo
         .max_by_key(|(_, m)| m.root.components().count())
 }
 
-/// What a file system does otherwise than most. Nothing outside this crate asks for its name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traits {
-    /// The time stamps of an overwrite appear some time after it, and a close does not wait.
-    pub stamps_late: bool,
-    /// The client reads ahead by itself, and drops that whenever another place is read.
-    pub reads_ahead: bool,
-    /// The servers are asked for the places of files by path; no file has to be open.
-    pub layout_by_path: bool,
-    /// The kernel's page cache may keep old bytes after another node has written.
-    pub keeps_old_pages: bool,
-    /// Files lie in chunks of so many bytes, each on one server.
-    pub chunk_bytes: Option<u64>,
-}
-
-/// A chunk of MooseFS.
-pub(crate) const MOOSEFS_CHUNK_BYTES: u64 = 64 << 20;
-
-impl Traits {
-    /// Of the file system of `path` (absolute, symbolic links resolved). It stands in the
-    /// kernel's own table, so a file system that hangs does not hang this call.
-    pub fn of(path: &Path) -> Self {
-        match line_of(path) {
-            Some(line) if line.is_moosefs() => Traits {
-                stamps_late: true,
-                reads_ahead: true,
-                layout_by_path: true,
-                keeps_old_pages: false,
-                chunk_bytes: Some(MOOSEFS_CHUNK_BYTES),
-            },
-            Some(line) if line.is_ceph_fuse() => Traits { keeps_old_pages: true, ..Traits::default() },
-            _ => Traits::default(),
-        }
-    }
-}
-
-/// File systems that only this node can write, and where a lease knows every writer of this node.
-/// Not overlay: it gives a shared mapping the file below, so once the descriptor is closed a lease
-/// does not see the mapping.
-const LOCAL: [&[u8]; 13] = [
-    b"ext2",
-    b"ext3",
-    b"ext4",
-    b"xfs",
-    b"btrfs",
-    b"f2fs",
-    b"bcachefs",
-    b"zfs",
-    b"jfs",
-    b"tmpfs",
-    b"ramfs",
-    b"vfat",
-    b"exfat",
-];
-
-/// Whether `root` (absolute, symbolic links resolved) lies on a file system where a lease proves
-/// that nobody writes a file. One of unknown type other nodes may write.
-pub fn is_local(root: &Path) -> bool {
-    line_of(root).is_some_and(|line| LOCAL.contains(&line.fs_type.as_slice()))
-}
-
 /// File systems that close a file without asking anybody. Not those that lie on others, as overlays
 /// do.
 const WITHOUT_SERVER: [&[u8]; 7] = [b"ext2", b"ext3", b"ext4", b"xfs", b"f2fs", b"tmpfs", b"ramfs"];
@@ -138,63 +78,6 @@ fn device_number(dev: u64) -> String {
     format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev))
 }
 
-/// Other file systems whose time stamps are known to follow writes: by their documents, or
-/// measured.
-const STAMPED: [&[u8]; 10] = [
-    b"overlay",
-    b"lustre",
-    b"gpfs",
-    b"ceph",
-    b"fuse.ceph",
-    b"fuse.ceph-fuse",
-    b"nfs",
-    b"nfs4",
-    b"beegfs",
-    b"fuse.glusterfs",
-];
-
-/// Of the file systems above, those that keep no ctime of their own.
-const WITHOUT_CTIME: [&[u8]; 2] = [b"vfat", b"exfat"];
-
-/// If the time stamps of `root`'s file system are known to follow writes by its type: which of them
-/// shows the last change.
-pub fn known_stamps(root: &Path) -> Option<ChangeStamp> {
-    let line = line_of(root)?;
-    let is_of = |types: &[&[u8]]| types.contains(&line.fs_type.as_slice());
-    let by = if is_of(&WITHOUT_CTIME) { ChangeStamp::Newer } else { ChangeStamp::Ctime };
-    (line.is_moosefs() || is_of(&LOCAL) || is_of(&STAMPED)).then_some(by)
-}
-
-/// File systems that nobody can write, on any node: images that are complete when they are made. A
-/// read-only mount of any other type proves nothing about other mounts of the same files.
-const UNCHANGING: [&[u8]; 7] =
-    [b"squashfs", b"iso9660", b"erofs", b"cramfs", b"romfs", b"fuse.squashfuse", b"fuse.squashfuse_ll"];
-
-/// The type of the file system of `root`, if nobody can change its files.
-pub fn unchanging_type(root: &Path) -> Option<String> {
-    let line = line_of(root)?;
-    let is_image = UNCHANGING.contains(&line.fs_type.as_slice());
-    is_image.then(|| String::from_utf8_lossy(&line.fs_type).into_owned())
-}
-
-/// File systems that take a layout for a new file, each by its own means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Striping {
-    /// Lustre.
-    Lustre,
-    /// BeeGFS.
-    BeeGfs,
-    /// CephFS, by the kernel's client or `ceph-fuse`.
-    Ceph,
-    /// MooseFS.
-    MooseFs,
-}
-
-/// How the file system of `path` (absolute, symbolic links resolved) takes layouts.
-pub fn striping(path: &Path) -> Option<Striping> {
-    line_of(path)?.striping()
-}
-
 /// Whether something is mounted on `root` (absolute, symbolic links resolved) itself, by the
 /// kernel's table.
 pub fn is_mount_point(root: &Path) -> bool {
@@ -214,7 +97,7 @@ fn behind_in(table: &[u8], path: &Path) -> Option<PathBuf> {
     Some(pfs.join(path.strip_prefix(&line.mount_point).ok()?))
 }
 
-fn line_of(root: &Path) -> Option<MountLine> {
+pub(crate) fn line_of(root: &Path) -> Option<MountLine> {
     mounted_at(&std::fs::read("/proc/self/mountinfo").ok()?, root)
 }
 
@@ -287,7 +170,7 @@ fn other_places_in(table: &[u8], root: &Path) -> Vec<PathBuf> {
 
 /// One line of the kernel's table of mounts.
 #[derive(Debug, PartialEq, Eq)]
-struct MountLine {
+pub(crate) struct MountLine {
     /// As `statx` reports it.
     id: u64,
     /// Such as `8:1`.
@@ -296,9 +179,9 @@ struct MountLine {
     root: PathBuf,
     mount_point: PathBuf,
     /// Such as `ext4` or `fuse.sshfs`.
-    fs_type: Vec<u8>,
+    pub fs_type: Vec<u8>,
     /// What is mounted, as the file system names it.
-    source: Vec<u8>,
+    pub source: Vec<u8>,
 }
 
 impl MountLine {
@@ -315,34 +198,11 @@ impl MountLine {
             source: unescape(fields.get(dash + 2)?),
         })
     }
-
-    fn is_ceph_fuse(&self) -> bool {
-        [&b"fuse.ceph-fuse"[..], b"fuse.ceph"].contains(&&self.fs_type[..])
-            || (self.fs_type == b"fuse" && self.source == b"ceph-fuse")
-    }
-
-    fn striping(&self) -> Option<Striping> {
-        match self.fs_type.as_slice() {
-            b"lustre" => Some(Striping::Lustre),
-            b"beegfs" => Some(Striping::BeeGfs),
-            b"ceph" => Some(Striping::Ceph),
-            _ if self.is_ceph_fuse() => Some(Striping::Ceph),
-            _ if self.is_moosefs() => Some(Striping::MooseFs),
-            _ => None,
-        }
-    }
-
-    /// Its client is a FUSE program that names no type of its own, but begins the source with its
-    /// name.
-    fn is_moosefs(&self) -> bool {
-        let types: [&[u8]; 3] = [b"moosefs", b"fuse.mfs", b"fuse.moosefs"];
-        types.contains(&self.fs_type.as_slice()) || self.source.starts_with(b"mfs#")
-    }
 }
 
 /// The mount that `path` lies on: of several that contain it, the deepest; of several in one place,
 /// the last.
-fn mounted_at(table: &[u8], path: &Path) -> Option<MountLine> {
+pub(crate) fn mounted_at(table: &[u8], path: &Path) -> Option<MountLine> {
     let lines = table.split(|&b| b == b'\n').filter_map(MountLine::parse);
     lines.filter(|m| path.starts_with(&m.mount_point)).max_by_key(|m| m.mount_point.components().count())
 }
@@ -379,26 +239,6 @@ mod tests {
         assert_eq!(found("/pfs/fast/x"), Some("b"));
         assert_eq!(found("/pfs/faster"), Some("a"));
         assert_eq!(found("/pfsx"), None);
-    }
-
-    #[test]
-    fn moosefs_is_known_by_its_source_or_its_type() {
-        let table = b"22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
-            40 22 0:51 / /mnt/mfs rw,nosuid shared:9 master:2 - fuse mfs\\043mfsmaster:9421 rw,user_id=0\n\
-            41 22 0:52 / /mnt/a\\040b rw - fuse.mfs mfsmaster:9421 rw\n\
-            42 22 0:53 / /mnt/other rw - fuse other#host rw\n\
-            43 40 0:54 / /mnt/mfs/inner rw - tmpfs mfs rw\n\
-            44 22 0:55 / /mnt/twice rw - fuse mfs#mfsmaster:9421 rw\n\
-            45 44 0:56 / /mnt/twice rw - ext4 /dev/sdb rw\n\
-            nonsense\n";
-        let is = |path: &str| mounted_at(table, Path::new(path)).is_some_and(|line| line.is_moosefs());
-        for path in ["/mnt/mfs", "/mnt/mfs/data", "/mnt/a b"] {
-            assert!(is(path), "{path}");
-        }
-        for path in ["/", "/mnt", "/mnt/mfsother", "/mnt/other", "/mnt/mfs/inner", "/mnt/twice", "relative"] {
-            assert!(!is(path), "{path}");
-        }
-        assert_eq!(Traits::of(Path::new("/proc")), Traits::default());
     }
 
     #[test]
@@ -451,16 +291,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert!(is_mount_point(Path::new("/proc")));
         assert!(!is_mount_point(dir.path()) && !is_mount_point(Path::new("/proc/self")));
-    }
-
-    #[test]
-    fn ceph_fuse_is_known_by_its_type_and_the_kernel_client_is_not_taken_for_it() {
-        let table = b"40 22 0:51 / /mnt/a rw - fuse.ceph-fuse ceph-fuse rw\n\
-            41 22 0:52 / /mnt/b rw - fuse ceph-fuse rw\n42 22 0:53 / /mnt/c rw - ceph 10.0.0.1:/ rw\n";
-        let is = |path: &str| mounted_at(table, Path::new(path)).is_some_and(|line| line.is_ceph_fuse());
-        assert!(is("/mnt/a/x") && is("/mnt/b") && !is("/mnt/c"));
-        let striping = |path: &str| mounted_at(table, Path::new(path)).and_then(|line| line.striping());
-        assert_eq!(["/mnt/a/x", "/mnt/b", "/mnt/c"].map(striping), [Some(Striping::Ceph); 3]);
     }
 
     #[test]

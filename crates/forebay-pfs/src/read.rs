@@ -21,7 +21,6 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
 
 /// `RWF_DONTCACHE` of linux/fs.h.
 const RWF_DONTCACHE: libc::c_int = 0x80;
@@ -67,7 +66,6 @@ fn reopen_as(fd: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
 /// How fetched ranges are read.
 #[derive(Debug)]
 pub struct Reader {
-    page_cache: RwLock<PageCache>,
     /// Most that the kernel asks the file system for before it waits.
     piece_bytes: u64,
     /// The file system refused `RWF_DONTCACHE` once; it is not asked again.
@@ -76,19 +74,9 @@ pub struct Reader {
 
 impl Reader {
     /// A reader for files of the device `dev`.
-    pub fn new(dev: u64, page_cache: PageCache) -> Self {
+    pub fn new(dev: u64) -> Self {
         let piece_bytes = read_ahead_bytes(dev).unwrap_or(0).max(DEFAULT_PIECE_BYTES);
-        Reader { page_cache: RwLock::new(page_cache), piece_bytes, dontcache_refused: AtomicBool::new(false) }
-    }
-
-    /// What reads do with the kernel's copy now.
-    pub fn page_cache(&self) -> PageCache {
-        *self.page_cache.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Another file system was mounted, and reads treat the kernel's copy as that one needs.
-    pub fn set_page_cache(&self, page_cache: PageCache) {
-        *self.page_cache.write().unwrap_or_else(PoisonError::into_inner) = page_cache;
+        Reader { piece_bytes, dontcache_refused: AtomicBool::new(false) }
     }
 
     /// Reads at `offset` until `buffer` is full or the file ends; returns the bytes read.
@@ -102,20 +90,21 @@ impl Reader {
         buffer: &mut [u8],
         offset: u64,
         stripe_bytes: u64,
+        page_cache: PageCache,
     ) -> io::Result<usize> {
         if (1..buffer.len() as u64).contains(&stripe_bytes) {
-            self.announce(fd, offset, buffer.len() as u64);
+            self.announce(fd, offset, buffer.len() as u64, page_cache);
         }
         let mut done = 0;
         while done < buffer.len() {
-            match self.read_once(fd, &mut buffer[done..], offset + done as u64) {
+            match self.read_once(fd, &mut buffer[done..], offset + done as u64, page_cache) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
         }
-        if self.page_cache() == PageCache::Drop && self.dontcache_refused.load(Ordering::Relaxed) {
+        if page_cache == PageCache::Drop && self.dontcache_refused.load(Ordering::Relaxed) {
             // Advice is best effort: a file system that ignores it only costs memory.
             let _ = NonZeroU64::new(done as u64).map(|len| fadvise(fd, offset, Some(len), Advice::DontNeed));
         }
@@ -124,8 +113,8 @@ impl Reader {
 
     /// Has the kernel ask for all of a range at once. Not where it drops by itself what a read has
     /// cached: it would not drop what came by the announcement, and such file systems are local.
-    fn announce(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
-        let caches = match self.page_cache() {
+    fn announce(&self, fd: BorrowedFd<'_>, offset: u64, len: u64, page_cache: PageCache) {
+        let caches = match page_cache {
             PageCache::Keep => true,
             PageCache::Drop => self.dontcache_refused.load(Ordering::Relaxed),
             PageCache::Bypass => false,
@@ -140,8 +129,14 @@ impl Reader {
         }
     }
 
-    fn read_once(&self, fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        if self.page_cache() == PageCache::Drop && !self.dontcache_refused.load(Ordering::Relaxed) {
+    fn read_once(
+        &self,
+        fd: BorrowedFd<'_>,
+        buffer: &mut [u8],
+        offset: u64,
+        page_cache: PageCache,
+    ) -> io::Result<usize> {
+        if page_cache == PageCache::Drop && !self.dontcache_refused.load(Ordering::Relaxed) {
             match preadv2(fd, buffer, offset, RWF_DONTCACHE) {
                 Err(e)
                     if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS)) =>
@@ -183,14 +178,17 @@ mod tests {
         std::fs::write(&path, &content).unwrap();
         let file = std::fs::File::open(&path).unwrap();
         for page_cache in [PageCache::Drop, PageCache::Keep, PageCache::Bypass] {
-            let reader = Reader::new(0, page_cache);
+            let reader = Reader::new(0);
             let mut buffer = vec![0; 400_000];
             for stripe_bytes in [0, 65_536] {
                 buffer.fill(0);
-                let got = reader.read_full_at(file.as_fd(), &mut buffer, 4096, stripe_bytes).unwrap();
+                let got =
+                    reader.read_full_at(file.as_fd(), &mut buffer, 4096, stripe_bytes, page_cache).unwrap();
                 assert_eq!(got, 300_000 - 4096);
                 assert_eq!(&buffer[..got], &content[4096..]);
-                assert_eq!(reader.read_full_at(file.as_fd(), &mut buffer, 300_000, stripe_bytes).unwrap(), 0);
+                let at_end =
+                    reader.read_full_at(file.as_fd(), &mut buffer, 300_000, stripe_bytes, page_cache);
+                assert_eq!(at_end.unwrap(), 0);
             }
         }
     }

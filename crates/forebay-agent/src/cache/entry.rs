@@ -7,7 +7,8 @@
 use super::page_fetch::PageFetch;
 use crate::lock::lock;
 use crate::user_limits::{PfsFile, Share};
-use forebay_pfs::layout::{self, Layout};
+use forebay_pfs::Source;
+use forebay_pfs::layout::Layout;
 use forebay_policy::fetch_order::Urgency;
 use forebay_store::copy::{CopyFile, CopyIdentity, Geometry};
 use forebay_store::ring::page_key;
@@ -93,7 +94,7 @@ pub struct Entry {
     /// has but one. Asked once.
     stripe_bytes: OnceLock<u64>,
     /// What of the file is on storage servers of this host, if anything is.
-    own_stripes: OnceLock<layout::Layout>,
+    own_stripes: OnceLock<Layout>,
     /// Its servers, if that was asked and the PFS reports them.
     servers: OnceLock<Option<Box<Layout>>>,
     /// By what it is read from the PFS.
@@ -134,13 +135,13 @@ impl Entry {
 
     /// Stripe size of the file on the PFS, which `pfs` is open on; 0 if it is not known or all is
     /// on one server.
-    pub fn stripe_bytes(&self, pfs: BorrowedFd<'_>) -> u64 {
-        let layout = || layout::probe(pfs).filter(|layout| layout.servers.len() > 1);
+    pub fn stripe_bytes(&self, source: &dyn Source, pfs: BorrowedFd<'_>) -> u64 {
+        let layout = || source.layout(pfs, false).filter(|layout| layout.servers.len() > 1);
         *self.stripe_bytes.get_or_init(|| layout().map_or(0, |layout| layout.stripe_bytes))
     }
 
     /// Part of the file is on storage servers of this host: where `layout` names one.
-    pub fn set_own_stripes(&self, layout: layout::Layout) {
+    pub fn set_own_stripes(&self, layout: Layout) {
         // A second answer is the same one.
         let _ = self.own_stripes.set(layout);
     }
@@ -152,11 +153,11 @@ impl Entry {
 
     /// Where the file lies, which `pfs` is open on. Asked once, and not of a small file: a server
     /// would be asked for each.
-    pub fn layout(&self, pfs: BorrowedFd<'_>) -> Option<&Layout> {
+    pub fn layout(&self, source: &dyn Source, pfs: BorrowedFd<'_>) -> Option<&Layout> {
         if self.identity.version.size < LAYOUT_BYTES_MIN {
             return None;
         }
-        self.servers.get_or_init(|| layout::probe_servers(pfs).map(Box::new)).as_deref()
+        self.servers.get_or_init(|| source.layout(pfs, true).map(Box::new)).as_deref()
     }
 
     /// Its version was proved to have no write under way.

@@ -17,8 +17,7 @@ use crate::lock::lock;
 use crate::mounts::MountState;
 use crate::scheduler::Scheduler;
 use crate::traffic::account::Way;
-use forebay_pfs::FileFacts;
-use forebay_pfs::read::reopen;
+use forebay_pfs::read::PageCache;
 use forebay_policy::eviction::Fill;
 use forebay_policy::fetch_order::{self, Urgency};
 use forebay_policy::merge_gap::ReadCost;
@@ -65,7 +64,8 @@ impl Pfs {
     pub fn new(completions: Arc<Completions>, scheduler: Arc<Scheduler>) -> Self {
         let (mounts, cache, counters) =
             (completions.mounts.clone(), completions.cache.clone(), completions.counters.clone());
-        let waiting_of = |m: &MountState| Waiting { client: PfsClient::of(m.root()), cost: Mutex::default() };
+        let waiting_of =
+            |m: &MountState| Waiting { client: PfsClient::of(m.source.traits()), cost: Mutex::default() };
         let waiting = mounts.iter().map(waiting_of).collect();
         Pfs { mounts, cache, counters, completions, scheduler, waiting }
     }
@@ -364,7 +364,7 @@ impl Pfs {
         let start = u64::from(task.page_fetch.page) * geometry.page_bytes;
         self.make_buffer(buffer);
         // All servers of a page that is on several are asked at the same time.
-        let is_striped = (1..READ_BYTES).contains(&task.entry.stripe_bytes(task.pfs.as_fd()));
+        let is_striped = (1..READ_BYTES).contains(&self.stripe_bytes(task));
         while begun.done() < page_len {
             let done = begun.done();
             let page_time = if is_striped { Duration::ZERO } else { self.page_time(task.entry.mount) };
@@ -401,6 +401,11 @@ impl Pfs {
         }
     }
 
+    /// Stripe size of a task's file; 0 if it is not known, or all is on one server.
+    fn stripe_bytes(&self, task: &Task) -> u64 {
+        task.entry.stripe_bytes(&*self.mounts[task.entry.mount].source, task.pfs.as_fd())
+    }
+
     /// Reads one chunk and makes sure that it is of the entry's version.
     ///
     /// Where the PFS's client reads ahead, readers go on by the descriptor that has come so far;
@@ -434,7 +439,8 @@ impl Pfs {
     /// or that 10 MiB have been read by in order. So the descriptor is a new one, and the beginning
     /// of a file is not what is read first.
     fn read_chunk_only(&self, task: &Task, buffer: &mut [u8], offset: u64) -> Result<(), FetchError> {
-        let opened = reopen(task.pfs.as_fd());
+        let source = &self.mounts[task.entry.mount].source;
+        let opened = source.reopen(task.pfs.as_fd(), PageCache::Keep);
         let pfs: &OwnedFd = opened.as_ref().unwrap_or_else(|_| &task.pfs);
         let half = buffer.len() / 2;
         if offset == 0 && half > 0 {
@@ -463,22 +469,23 @@ impl Pfs {
         };
         let want = buffer.len();
         // Small files are not worth a request of their own.
-        let stripe_bytes = if want > chunk::FIRST_BYTES { task.entry.stripe_bytes(pfs.as_fd()) } else { 0 };
+        let stripe_bytes = if want > chunk::FIRST_BYTES { self.stripe_bytes(task) } else { 0 };
         let began = Instant::now();
-        let read = mount.reader.read_full_at(pfs.as_fd(), buffer, offset, stripe_bytes);
+        let read = mount.source.read_full_at(pfs.as_fd(), buffer, offset, stripe_bytes, mount.page_cache());
         let got = read.map_err(|e| failed("read", e))?;
         // One that is divided among servers says little about one that is not.
         if stripe_bytes == 0 {
             lock(&self.waiting[task.entry.mount].cost).observe(got as u64, began.elapsed().as_nanos() as u64);
         }
         if let Some(account) = task.pfs.account() {
-            let layout = mount.config.layout.then(|| task.entry.layout(pfs.as_fd())).flatten();
+            let layout =
+                mount.config.layout.then(|| task.entry.layout(&*mount.source, pfs.as_fd())).flatten();
             account.moved(task.entry.mount, layout, Way::Read, (offset, got as u64), began.elapsed());
         }
         mount.fetched_bytes.fetch_add(got as u64, Ordering::Relaxed);
         add(&self.counters.fetched_bytes, got as u64);
         self.scheduler.note_read();
-        let facts = FileFacts::of(pfs.as_fd(), mount.config.revalidate).map_err(|e| failed("look at", e))?;
+        let facts = mount.facts(pfs.as_fd()).map_err(|e| failed("look at", e))?;
         if facts.version != task.entry.identity.version || got != want {
             return Err(FetchError::Changed);
         }

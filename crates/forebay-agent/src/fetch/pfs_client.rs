@@ -5,8 +5,7 @@
 //! what it has read ahead whenever another place is read.
 //! `docs/decisions/0016-opportunistic-prefetch.md` has the measurements.
 
-use forebay_pfs::mount::Traits;
-use std::path::Path;
+use forebay_pfs::Traits;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -20,10 +19,10 @@ pub struct PfsClient {
 }
 
 impl PfsClient {
-    /// Of the file system that is mounted on `root`. Looked at once: it has to be mounted when the
-    /// agent starts.
-    pub fn of(root: &Path) -> Self {
-        PfsClient { traits: Traits::of(root), page_ns: AtomicU64::new(0) }
+    /// Of a file system with these traits. Looked at once: it has to be mounted when the agent
+    /// starts.
+    pub fn of(traits: Traits) -> Self {
+        PfsClient { traits, page_ns: AtomicU64::new(0) }
     }
 
     /// What its file system does otherwise than most.

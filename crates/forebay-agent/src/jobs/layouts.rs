@@ -17,7 +17,6 @@ use crate::lock::lock;
 use crate::mounts::MountState;
 use crate::mounts::by_path::open_by_path;
 use forebay_pfs::layout::{self, Layout};
-use forebay_pfs::mount::Traits;
 use forebay_store::{Class, Reservation};
 use forebay_wire::{FileLayout, FileRef, JobUpdate};
 use std::collections::{BTreeMap, BTreeSet};
@@ -117,7 +116,7 @@ impl Layouts {
             if asked == 0 {
                 continue;
             }
-            let lie = if Traits::of(mount.root()).layout_by_path {
+            let lie = if mount.source.traits().layout_by_path {
                 ask_by_path(mount.root(), &of_mount, |paths| layout::probe_paths(paths, deadline))
             } else {
                 let room = || self.cache.reserve(Class::Clients, STACK_BYTES as u64);
@@ -202,7 +201,7 @@ enum Answer {
 
 fn probe(mounts: &[MountState], file: &FileRef) -> Answer {
     let Ok(opened) = open_by_path(mounts, file) else { return Answer::NoFile };
-    match layout::probe_servers(opened.fd.as_fd()) {
+    match mounts[opened.file.mount].source.layout(opened.fd.as_fd(), true) {
         Some(layout) if !layout.servers.is_empty() => Answer::Lies(layout),
         _ => Answer::Silence,
     }

@@ -69,7 +69,7 @@ pub fn admit(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<Admitted, NoFi
 /// See [`NoFile`].
 pub fn admit_at(mounts: &[MountState], fd: BorrowedFd<'_>, place: &Place) -> Result<Admitted, NoFile> {
     let mount = require_reader(mounts, fd, place)?;
-    let facts = FileFacts::of(fd, mounts[mount].config.revalidate).map_err(NoFile::Pfs)?;
+    let facts = mounts[mount].facts(fd).map_err(NoFile::Pfs)?;
     if !facts.is_regular() {
         return Err(NoFile::Refused(Refusal::NotRegular));
     }
@@ -106,7 +106,7 @@ pub fn require_reader(mounts: &[MountState], fd: BorrowedFd<'_>, place: &Place) 
     let Some(mount) = place.mount else {
         return Err(NoFile::Refused(Refusal::NotOnMount));
     };
-    let bypasses = mounts[mount].reader.page_cache() == PageCache::Bypass;
+    let bypasses = mounts[mount].page_cache() == PageCache::Bypass;
     match (bypasses, flags.contains(OFlags::DIRECT)) {
         (false, false) | (true, true) => {}
         // The client shares the open file with the agent. It sees the flag and opens the file anew

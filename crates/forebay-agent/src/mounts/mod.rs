@@ -14,18 +14,18 @@ pub mod seal;
 pub mod stamps;
 
 use crate::config::{Live, MountConfig};
-use forebay_pfs::mount::{Traits, is_local, is_mount_point, unchanging_type};
-use forebay_pfs::read::{PageCache, Reader, reopen_direct};
-use forebay_pfs::{FileFacts, Mount};
+use forebay_pfs::mount::is_mount_point;
+use forebay_pfs::read::PageCache;
+use forebay_pfs::{FileFacts, Mount, Mounted, Source, Traits};
 use forebay_wire::{MountInfo, MountStatus};
 use stamps::{StampCheck, Trust};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What was just written is not kept where two writes so far apart may leave the same stamps.
@@ -49,8 +49,10 @@ pub struct MountState {
     pub config: MountConfig,
     /// The one that was read last.
     pub live: Live<MountConfig>,
-    /// Reads it.
-    pub reader: Reader,
+    /// What is mounted there.
+    pub source: Arc<dyn Source>,
+    /// What reads do with the kernel's copy now.
+    page_cache: RwLock<PageCache>,
     /// Bytes read from it.
     pub fetched_bytes: AtomicU64,
     /// Fetches that failed.
@@ -81,6 +83,14 @@ impl MountState {
     /// # Errors
     /// Its root cannot be resolved.
     pub fn new(config: MountConfig) -> io::Result<Self> {
+        Self::of(config, |root, dev| Arc::new(Mounted::new(root, dev)))
+    }
+
+    /// As [`MountState::new`], of what `source` makes of the root and its device.
+    ///
+    /// # Errors
+    /// Its root cannot be resolved.
+    pub fn of(config: MountConfig, source: impl FnOnce(&Path, u64) -> Arc<dyn Source>) -> io::Result<Self> {
         let probed = Mount::probe(&config.label, &config.root).map_err(|e| {
             let hint = match e.kind() {
                 io::ErrorKind::PermissionDenied => {
@@ -101,10 +111,10 @@ impl MountState {
                 config.root.display()
             )));
         }
-        let page_cache = page_cache_of(&probed.root, config.keep_page_cache);
+        let source = source(&probed.root, probed.dev);
         Ok(MountState {
             must_be_mounted: is_mount_point,
-            reader: Reader::new(probed.dev, page_cache),
+            page_cache: RwLock::new(page_cache_of(&*source, config.keep_page_cache)),
             fetched_bytes: AtomicU64::new(0),
             fetch_errors: AtomicU64::new(0),
             is_coarse: AtomicBool::new(
@@ -114,7 +124,8 @@ impl MountState {
             is_unchanging: AtomicBool::new(false),
             must_forget: AtomicBool::new(false),
             settle_ns: AtomicI64::new(SETTLE_LATE_NS),
-            stamps: StampCheck::new(&config),
+            stamps: StampCheck::new(&config, source.clone()),
+            source,
             root: probed.root,
             live: Live::new(config.clone()),
             config,
@@ -245,11 +256,11 @@ impl MountState {
         if !self.stamps.is_present(mount) {
             // First: whoever finds the number known must find this known too.
             self.apply_live();
-            self.is_local.store(is_local(&self.root), Release);
+            let traits = self.source.traits();
+            self.is_local.store(traits.is_local, Release);
             // Files of two images may have equal numbers, lengths and times and yet differ.
-            let is_unchanging = unchanging_type(&self.root).is_some();
-            self.must_forget.store(is_unchanging, Release);
-            self.is_unchanging.store(is_unchanging, Release);
+            self.must_forget.store(traits.is_unchanging, Release);
+            self.is_unchanging.store(traits.is_unchanging, Release);
             self.stamps.found(mount);
         }
     }
@@ -263,9 +274,23 @@ impl MountState {
     /// What depends on the configuration and on what is mounted there now.
     fn apply_live(&self) {
         let (keep, settle_ns) = self.live.get(|config| (config.keep_page_cache, config.settle_ns));
-        self.reader.set_page_cache(page_cache_of(&self.root, keep));
-        let settle_ns = settle_ns.unwrap_or_else(|| default_settle_ns(&self.root));
+        let page_cache = page_cache_of(&*self.source, keep);
+        *self.page_cache.write().unwrap_or_else(PoisonError::into_inner) = page_cache;
+        let settle_ns = settle_ns.unwrap_or_else(|| default_settle_ns(self.source.traits()));
         self.settle_ns.store(settle_ns, Release);
+    }
+
+    /// What reads do with the kernel's copy now.
+    pub fn page_cache(&self) -> PageCache {
+        *self.page_cache.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The facts of an open file now, as its configuration looks at them.
+    ///
+    /// # Errors
+    /// The PFS fails to report them.
+    pub fn facts(&self, fd: BorrowedFd<'_>) -> io::Result<FileFacts> {
+        self.source.facts(fd, self.config.revalidate)
     }
 
     /// The descriptor to fetch the file by, for one that has been admitted. Where reads bypass
@@ -277,7 +302,8 @@ impl MountState {
 
     /// The file of `fd`, opened anew past caches where reads bypass them.
     pub fn opened_past_caches(&self, fd: BorrowedFd<'_>) -> Option<io::Result<OwnedFd>> {
-        (self.reader.page_cache() == PageCache::Bypass).then(|| reopen_direct(fd))
+        let page_cache = self.page_cache();
+        (page_cache == PageCache::Bypass).then(|| self.source.reopen(fd, page_cache))
     }
 
     /// True if the file was changed too short a time ago for its time stamps to be believed.
@@ -341,22 +367,21 @@ fn is_mount_root(stat: &rustix::fs::Statx, root: &Path) -> bool {
     if is_reported { stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) } else { is_mount_point(root) }
 }
 
-fn page_cache_of(root: &Path, keep: bool) -> PageCache {
+fn page_cache_of(source: &dyn Source, keep: bool) -> PageCache {
     match keep {
         true => PageCache::Keep,
         // Its client drops the kernel's pages some time after it has given up the right to cache
         // them, and an open keeps what is left: a read through the cache may see old bytes, and
         // leave them there for other programs. Its own cache keeps old bytes as well, and serves
         // them to descriptors that were opened without `O_DIRECT`.
-        false if Traits::of(root).keeps_old_pages => PageCache::Bypass,
+        false if source.traits().keeps_old_pages => PageCache::Bypass,
         false => PageCache::Drop,
     }
 }
 
-/// For how long a file on the file system that is mounted on `root` must be quiet, where nothing is
-/// configured.
-pub fn default_settle_ns(root: &Path) -> i64 {
-    if Traits::of(root).stamps_late { SETTLE_LATE_NS } else { SETTLE_NS }
+/// For how long a file of such a file system must be quiet, where nothing is configured.
+pub fn default_settle_ns(traits: Traits) -> i64 {
+    if traits.stamps_late { SETTLE_LATE_NS } else { SETTLE_NS }
 }
 
 /// Nanoseconds since 1970, as file systems stamp.
@@ -417,7 +442,7 @@ mod tests {
         let modes = || {
             [&state, &kept].map(|mount| {
                 mount.has_device(0);
-                mount.reader.page_cache()
+                mount.page_cache()
             })
         };
         assert_eq!(modes(), [PageCache::Drop, PageCache::Keep]);
@@ -466,7 +491,7 @@ mod tests {
         let hour = 3_600_000_000_000;
         let mount = MountState::new(config(hour, 0, false)).unwrap();
         mount.has_device(0);
-        let is_now = || (mount.has_rested(&facts), mount.reader.page_cache());
+        let is_now = || (mount.has_rested(&facts), mount.page_cache());
         assert_eq!(is_now(), (false, PageCache::Drop));
         mount.reconfigure(&config(0, hour, true));
         assert_eq!(is_now(), (false, PageCache::Keep));

@@ -20,7 +20,7 @@
 use super::MountState;
 use super::stamps::Trust;
 use forebay_pfs::FileFacts;
-use forebay_pfs::lease::{Opened, Writers, writers};
+use forebay_pfs::lease::{Opened, Writers};
 use forebay_wire::Refusal;
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -88,7 +88,7 @@ pub fn seal(
     if let Some(left) = mount.settles_in(facts, true) {
         return Err(Unsettled::RacilyClean(left));
     }
-    match writers(fd, opened) {
+    match mount.source.writers(fd, opened) {
         Writers::None => Ok(()),
         Writers::Some => Err(Unsettled::BeingWritten),
         Writers::Unknown => match mount.settles_in(facts, false) {

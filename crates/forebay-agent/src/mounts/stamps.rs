@@ -8,9 +8,9 @@
 
 use crate::config::MountConfig;
 use crate::lock::lock;
-use forebay_pfs::ChangeStamp;
-use forebay_pfs::mount::{known_stamps, unchanging_type};
-use forebay_pfs::stamps::{Stamps, measure};
+use forebay_pfs::mount::unchanging_type;
+use forebay_pfs::stamps::Stamps;
+use forebay_pfs::{ChangeStamp, Source};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +24,7 @@ const AGAIN: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct StampCheck {
     config: MountConfig,
+    source: Arc<dyn Source>,
     /// The mount that is there, as the last request found it.
     present: AtomicU64,
     /// The mount whose stamps can be believed.
@@ -66,11 +67,12 @@ pub enum Trust {
 
 impl StampCheck {
     /// Of a mount that nobody has looked at yet.
-    pub fn new(config: &MountConfig) -> Arc<Self> {
+    pub fn new(config: &MountConfig, source: Arc<dyn Source>) -> Arc<Self> {
         let (since, said) = (Instant::now(), (0, String::new()));
         let state = State { mount: 0, verdict: Verdict::Measuring, since, said };
         Arc::new(StampCheck {
             config: config.clone(),
+            source,
             present: AtomicU64::new(0),
             believed: AtomicU64::new(0),
             by_ctime: AtomicU64::new(0),
@@ -146,7 +148,7 @@ impl StampCheck {
     }
 
     fn measure(&self, mount: u64) {
-        let verdict = verdict(&self.config);
+        let verdict = verdict(&self.config, &*self.source);
         let mut state = lock(&self.state);
         if state.mount != mount {
             return;
@@ -170,12 +172,12 @@ impl StampCheck {
     }
 }
 
-fn verdict(config: &MountConfig) -> Verdict {
+fn verdict(config: &MountConfig, source: &dyn Source) -> Verdict {
     if let Some(fs_type) = unchanging_type(&config.root) {
         return Verdict::Believed(format!("nobody can change files of {fs_type}"), ChangeStamp::Ctime);
     }
     let dir = config.probe_dir.as_deref().unwrap_or(&config.root);
-    match measure(dir, dir, config.revalidate) {
+    match source.measure_stamps(dir, config.revalidate) {
         Ok(Stamps::Follow { within, ctime }) => {
             let follow = format!("time stamps follow writes {} ms apart", within.as_millis());
             match ctime {
@@ -190,13 +192,13 @@ fn verdict(config: &MountConfig) -> Verdict {
             "{change} does not move the time stamps, so the agent cannot distinguish new content from old; \
              mount.stamps = \"trust\" caches it anyway"
         )),
-        Err(e) => unmeasured(&config.root, dir, &e),
+        Err(e) => unmeasured(source, dir, &e),
     }
 }
 
 /// Without the right to write there the type of the file system decides.
-fn unmeasured(root: &Path, dir: &Path, e: &io::Error) -> Verdict {
-    if let Some(by) = known_stamps(root) {
+fn unmeasured(source: &dyn Source, dir: &Path, e: &io::Error) -> Verdict {
+    if let Some(by) = source.traits().known_stamps {
         let why = format!("time stamps are trusted for the file system's type; {}: {e}", dir.display());
         return Verdict::Believed(why, by);
     }

@@ -798,8 +798,9 @@ impl<'a> Serving<'a> {
             return in_pages_of(page.page_bytes, entry);
         }
         let state = &server.mounts[mount];
-        let facts = forebay_pfs::FileFacts::of(pfs.as_fd(), state.config.revalidate).map_err(|e| {
-            PeerReply::Failed { errno: e.raw_os_error().unwrap_or(libc::EIO), message: e.to_string() }
+        let facts = state.facts(pfs.as_fd()).map_err(|e| PeerReply::Failed {
+            errno: e.raw_os_error().unwrap_or(libc::EIO),
+            message: e.to_string(),
         })?;
         if facts.version != page.file.version {
             server.files.forget(&page.file);

@@ -3,7 +3,7 @@
 use super::session::{Answer, Connection, refuse, reply};
 use crate::mounts::admit::Admitted;
 use crate::mounts::opened_path::opened_path;
-use forebay_pfs::mount::{Striping, striping};
+use forebay_pfs::Traits;
 use forebay_wire::{Refusal, Reply};
 use rustix::fs::fstat;
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ const TOOL_TIME: Duration = Duration::from_secs(10);
 pub fn set_class(connection: &Connection, file: &Admitted, writing: &OwnedFd, class: &str) -> Answer {
     let path = opened_path(writing.as_fd());
     let path = Path::new(OsStr::from_bytes(&path));
-    if striping(path) != Some(Striping::MooseFs) || file.facts.version.size > 0 {
+    if !Traits::of(path).storage_classes || file.facts.version.size > 0 {
         return refuse(Refusal::Invalid("only an empty file of MooseFS gets a storage class".into()));
     }
     let uid = connection.peer.uid;

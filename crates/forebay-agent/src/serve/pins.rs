@@ -6,7 +6,7 @@ use crate::cache::entry::Entry;
 use crate::cache::{NoMap, NoPin};
 use crate::mounts::admit::{Admitted, NoFile, admit_at};
 use crate::user_limits::Kind;
-use forebay_pfs::lease::{Opened, Writers, writers};
+use forebay_pfs::lease::{Opened, Writers};
 use forebay_wire::{Refusal, Reply};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -114,7 +114,7 @@ fn require_rest(connection: &Connection, entry: &Entry, file: &Sent) -> Result<(
     if !mount.has_rested(&admitted.facts) {
         return Err(Refusal::RacilyClean);
     }
-    match writers(file.fd.as_fd(), Opened::Elsewhere) {
+    match mount.source.writers(file.fd.as_fd(), Opened::Elsewhere) {
         Writers::Some => Err(Refusal::BeingWritten),
         Writers::None | Writers::Unknown => Ok(()),
     }

@@ -13,7 +13,7 @@ use crate::Outcome;
 use crate::cli::{ShipArgs, ShipCommand};
 use forebay_agent::Config;
 use forebay_agent::config::ShipConfig;
-use forebay_pfs::mount::Traits;
+use forebay_pfs::Traits;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};

@@ -138,21 +138,6 @@ fn a_columnar_file_too_large_for_small_pages_is_cached_in_pages_of_the_usual_siz
 }
 
 #[test]
-fn a_read_error_within_a_run_of_small_pages_fails_the_pages_that_cannot_be_read_and_no_others() {
-    let Some((pfs, path)) = SlowFs::with("t.parquet", 1, 2 * MIB) else { return };
-    let agent = agent_on(&pfs.mount());
-    // The kernel divides the read of the run into two or more, and the next ones are of a page.
-    pfs.fault("read=EIO,count=5");
-    let loaded = agent.cli(&["load", path.to_str().unwrap()]);
-    assert!(!loaded.status.success(), "no page has failed");
-    assert_eq!(pfs.stats().faults.read, 5);
-    let failed = agent.counter("pages_failed_total");
-    assert!((1..=4).contains(&failed), "{failed} pages have failed");
-    wait_for("all others are kept", || agent.used("pages") == 2 * MIB - failed * SMALL);
-    assert_content(&read_all(&agent.client().open(&path).unwrap()).unwrap(), 1, 0);
-}
-
-#[test]
 fn what_a_page_takes_is_learnt_from_runs_of_small_pages() {
     let Some(pfs) = SlowFs::start() else { return };
     let [first, second] = ["first.parquet", "second.parquet"].map(|name| pfs.at(name));

@@ -1,8 +1,8 @@
 //! The PFS fails, is full, or hangs.
 
 use crate::common::{
-    Agent, Helper, MIB, PAGE, Setup, SlowFs, assert_content, content, make_file, pfs_with, plain_pfs,
-    read_all, text, wait_for,
+    Agent, Helper, MIB, PAGE, Setup, SlowFs, assert_content, content, make_file, plain_pfs, read_all, text,
+    wait_for,
 };
 use crate::roles::verify_once;
 use forebay_client::{ReadMode, WriteMode};
@@ -150,49 +150,6 @@ fn sigterm_ends_the_agent_while_the_pfs_hangs_and_another_can_start() {
     reader.expect("read");
     reader.finish();
     verify_once(&agent.client(), &path, 1, 0);
-    agent.assert_nothing_left();
-}
-
-#[test]
-fn the_pfs_serves_each_byte_of_a_cold_file_once_however_many_read_it() {
-    let Some(pfs) = SlowFs::start() else { return };
-    let path = pfs.at("f");
-    let len = 8 * MIB + 12_345;
-    make_file(&path, 1, len);
-    let mut setup = Setup::new(&pfs.mount());
-    setup.read_ahead = 4 * MIB;
-    setup.page = 4 * PAGE;
-    let agent = Agent::start(setup);
-    let before = pfs.stats();
-    let mut readers: Vec<_> =
-        (0..6).map(|_| Helper::start(&agent, "read-once", &[path.to_str().unwrap(), "1"])).collect();
-    readers.iter_mut().for_each(|r| drop(r.expect("ready")));
-    readers.iter_mut().for_each(|r| r.say("go"));
-    readers.iter_mut().for_each(|r| drop(r.expect("read")));
-    let after = pfs.stats();
-    assert_eq!(after.read_bytes - before.read_bytes, len);
-    assert!(agent.counter("opens_total") >= 6);
-    readers.into_iter().for_each(Helper::finish);
-    agent.assert_nothing_left();
-}
-
-#[test]
-fn the_page_that_a_reader_waits_for_is_not_fetched_as_read_ahead() {
-    let (pfs, path) = pfs_with("f", 1, 16 * PAGE);
-    let mut setup = Setup::new(pfs.path());
-    setup.read_ahead = 16 * PAGE;
-    let agent = Agent::start(setup);
-    let file = agent.client().open(&path).unwrap();
-    let mut first = vec![0; PAGE as usize];
-    file.read_at(&mut first, 0).unwrap();
-    assert_content(&first, 1, 0);
-    wait_for("the window is there", || file.resident_bytes() == 16 * PAGE);
-    wait_for("all are counted", || {
-        agent.counter("pages_demanded_total") + agent.counter("pages_ahead_total") == 16
-    });
-    assert_eq!(agent.counter("pages_demanded_total"), 1);
-    assert_eq!(agent.counter("fetch_requests_total"), 1);
-    drop(file);
     agent.assert_nothing_left();
 }
 

@@ -4,16 +4,45 @@
 //! The tool asks the metadata server for each file by its path, and is run once for many. It may
 //! hang as the PFS does: it has a deadline, is killed then, and nobody waits for its end.
 
-use super::Layout;
-use crate::mount::MOOSEFS_CHUNK_BYTES;
+use super::create::{Laid, New};
+use super::{FileSystem, Traits, UNKNOWN};
+use crate::ChangeStamp;
+use crate::layout::Layout;
+use crate::layout::hint::Hint;
+use crate::mount::MountLine;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+pub(super) const MOOSEFS: FileSystem = FileSystem {
+    is_of,
+    traits: Traits {
+        stamps_late: true,
+        reads_ahead: true,
+        layout_by_path: true,
+        storage_classes: true,
+        chunk_bytes: Some(CHUNK_BYTES),
+        known_stamps: Some(ChangeStamp::Ctime),
+        ..UNKNOWN.traits
+    },
+    layout: None,
+    create: Some(create),
+};
+
+const CHUNK_BYTES: u64 = 64 << 20;
+
+/// Its client is a FUSE program that names no type of its own, but begins the source with its name.
+fn is_of(line: &MountLine) -> bool {
+    let types: [&[u8]; 3] = [b"moosefs", b"fuse.mfs", b"fuse.moosefs"];
+    types.contains(&line.fs_type.as_slice()) || line.source.starts_with(b"mfs#")
+}
 
 /// The tool, on the `PATH`.
 const TOOL: &str = "mfsfileinfo";
@@ -94,6 +123,22 @@ pub fn set_class(path: &Path, class: &str, rights: Option<(u32, u32)>, deadline:
             Err(io::Error::other(format!("MooseFS does not take the storage class {class}: {why}")))
         }
         None => Err(io::Error::new(io::ErrorKind::TimedOut, format!("{CLASS_TOOL} did not end in time"))),
+    }
+}
+
+fn create(new: &mut New<'_>, hint: &Hint) -> Laid {
+    let class = class_of(hint)?;
+    let Some(file) = new.file(OFlags::empty())? else { return Ok(None) };
+    Ok(Some((new.set_class)(file.as_fd(), class)))
+}
+
+/// Chunks have one size, and lie where the storage class lets them.
+fn class_of(hint: &Hint) -> Result<&str, String> {
+    match (&hint.pool, hint) {
+        (Some(class), Hint { stripes: None, stripe_bytes: None, servers, .. }) if servers.is_empty() => {
+            Ok(class)
+        }
+        _ => Err("MooseFS takes a storage class only: `pool:CLASS`".into()),
     }
 }
 
@@ -179,7 +224,7 @@ fn parse(output: &[u8], paths: &[&Path]) -> Vec<Option<Layout>> {
             current = skipped.map(|skipped| next + skipped);
             if let Some(at) = current {
                 layouts[at] =
-                    Some(Layout { stripe_bytes: MOOSEFS_CHUNK_BYTES, servers: Vec::new(), first_server: 0 });
+                    Some(Layout { stripe_bytes: CHUNK_BYTES, servers: Vec::new(), first_server: 0 });
                 next = at + 1;
             }
         }
@@ -204,6 +249,14 @@ fn take_chunk_line(servers: &mut Vec<String>, line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hint_is_a_class_and_nothing_else() {
+        assert_eq!(class_of(&"pool:2".parse().unwrap()).unwrap(), "2");
+        for text in ["stripes:2", "pool:2,size:1MiB", "pool:2,servers:1"] {
+            assert!(class_of(&text.parse().unwrap()).unwrap_err().contains("storage class"), "{text}");
+        }
+    }
 
     const SAID: &str = "/mnt/mfs/big:\n\
         \tchunk 0: 0000000000000009_00000001 / (id:9 ver:1)\n\

@@ -1,10 +1,20 @@
 //! BeeGFS: a file gets its layout with its creation, by a call on its directory
 //! (`BEEGFS_IOC_MKFILE_STRIPEHINTS` in `beegfs_ioctl.h`). Its client applies the umask.
 
-use super::hint::{ALL, Hint};
+use super::create::{Laid, New, made};
+use super::{FileSystem, Traits, UNKNOWN};
+use crate::ChangeStamp;
+use crate::layout::hint::{ALL, Hint};
 use rustix::io::Errno;
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::os::fd::{AsRawFd, BorrowedFd};
+
+pub(super) const BEEGFS: FileSystem = FileSystem {
+    is_of: |line| line.fs_type == b"beegfs",
+    traits: Traits { known_stamps: Some(ChangeStamp::Ctime), ..UNKNOWN.traits },
+    layout: None,
+    create: Some(create),
+};
 
 /// `struct BeegfsIoctl_MkFileWithStripeHints_Arg`.
 #[repr(C)]
@@ -22,7 +32,7 @@ const CREATE: u32 = 1 << 30 | (size_of::<Argument>() as u32) << 16 | (b'f' as u3
 const CHUNK_BYTES_MIN: u64 = 64 << 10;
 
 /// Targets and bytes of a chunk; 0 for the directory's default.
-pub(super) fn hints_of(hint: &Hint) -> Result<(u32, u32), String> {
+fn hints_of(hint: &Hint) -> Result<(u32, u32), String> {
     if hint.pool.is_some() || !hint.servers.is_empty() {
         return Err("BeeGFS lets only root choose a pool or servers for a file; set those of the directory \
                     (`beegfs-ctl --setpattern`)"
@@ -37,8 +47,13 @@ pub(super) fn hints_of(hint: &Hint) -> Result<(u32, u32), String> {
     Ok((stripes, bytes.ok_or("a chunk of BeeGFS is a power of two from 64 KiB to 2 GiB")?))
 }
 
+fn create(new: &mut New<'_>, hint: &Hint) -> Laid {
+    let hints = hints_of(hint)?;
+    Ok(made(create_file(new.dir, new.name, new.mode, hints))?.map(Ok))
+}
+
 /// Creates the file; `EEXIST` if there is one.
-pub(super) fn create(
+fn create_file(
     dir: BorrowedFd<'_>,
     name: &CStr,
     mode: u32,
@@ -81,7 +96,7 @@ mod tests {
     fn another_file_system_refuses_the_call() {
         let dir = tempfile::tempdir().unwrap();
         let open = std::fs::File::open(dir.path()).unwrap();
-        assert!(create(open.as_fd(), c"f", 0o644, (1, 0)).is_err());
+        assert!(create_file(open.as_fd(), c"f", 0o644, (1, 0)).is_err());
         assert!(!dir.path().join("f").exists());
     }
 }

@@ -7,14 +7,24 @@
 //! A new file gets its layout between its creation without objects and its first open for writing,
 //! as `lfs setstripe` gives it.
 
-use super::Layout;
-use super::hint::{ALL, Hint};
+use super::create::{Laid, New};
+use super::{FileSystem, Traits, UNKNOWN};
+use crate::ChangeStamp;
+use crate::layout::hint::{ALL, Hint};
+use crate::layout::{Layout, long_attribute};
 use rustix::fs::OFlags;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+pub(super) const LUSTRE: FileSystem = FileSystem {
+    is_of: |line| line.fs_type == b"lustre",
+    traits: Traits { layout_asks_servers: true, known_stamps: Some(ChangeStamp::Ctime), ..UNKNOWN.traits },
+    layout: Some(|fd| parse(&long_attribute(fd, XATTR)?)),
+    create: Some(create),
+};
 
 /// The attribute.
-pub(super) const XATTR: &str = "lustre.lov";
+const XATTR: &str = "lustre.lov";
 
 /// The layout without and with the name of a pool, by their first number, and where their objects
 /// begin.
@@ -29,7 +39,7 @@ const OBJECT_BYTES: usize = 24;
 
 /// Creates a file without objects: `O_LOV_DELAY_CREATE`, with the two flags that older and newer
 /// versions want beside it.
-pub(super) const DELAY_CREATE: OFlags = OFlags::from_bits_retain(0o100_000_000 | 0o400 | 0o20_000);
+const DELAY_CREATE: OFlags = OFlags::from_bits_retain(0o100_000_000 | 0o400 | 0o20_000);
 
 /// `LL_IOC_LOV_SETSTRIPE`: `_IOW('f', 154, long)`.
 const SET: u32 = 0x4008_669A;
@@ -45,7 +55,7 @@ const SPECIFIC: u32 = 0x0BD5_0BD0;
 const STRIPE_BYTES_MIN: u64 = 64 << 10;
 
 /// The layout as [`set`] wants it.
-pub(super) fn user_layout(hint: &Hint) -> Result<Vec<u8>, String> {
+fn user_layout(hint: &Hint) -> Result<Vec<u8>, String> {
     let bytes = hint.stripe_bytes.unwrap_or(0);
     let bytes = u32::try_from(bytes).ok().filter(|bytes| u64::from(*bytes).is_multiple_of(STRIPE_BYTES_MIN));
     let bytes = bytes.ok_or("a stripe of Lustre is a multiple of 64 KiB below 4 GiB")?;
@@ -81,8 +91,14 @@ pub(super) fn user_layout(hint: &Hint) -> Result<Vec<u8>, String> {
     Ok(layout)
 }
 
+fn create(new: &mut New<'_>, hint: &Hint) -> Laid {
+    let layout = user_layout(hint)?;
+    let file = new.file(DELAY_CREATE)?;
+    Ok(file.map(|file| set(file.as_fd(), &layout)))
+}
+
 /// Gives a file without objects its layout.
-pub(super) fn set(file: BorrowedFd<'_>, layout: &[u8]) -> io::Result<()> {
+fn set(file: BorrowedFd<'_>, layout: &[u8]) -> io::Result<()> {
     // SAFETY: the call reads the layout, whose length its first number and its count say.
     match unsafe { libc::ioctl(file.as_raw_fd(), SET.into(), layout.as_ptr()) } {
         0 => Ok(()),
@@ -91,7 +107,7 @@ pub(super) fn set(file: BorrowedFd<'_>, layout: &[u8]) -> io::Result<()> {
 }
 
 /// Reads a plain layout.
-pub(super) fn parse(value: &[u8]) -> Option<Layout> {
+fn parse(value: &[u8]) -> Option<Layout> {
     let magic = u32_at(value, 0)?;
     let (_, objects_at) = KINDS.iter().find(|(number, _)| *number == magic)?;
     let (pattern, stripe_bytes) = (u32_at(value, 4)?, u32_at(value, 24)?);

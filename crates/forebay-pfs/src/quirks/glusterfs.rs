@@ -1,10 +1,19 @@
 //! GlusterFS: each file on one brick, or on several that have a copy each; the path of a file
 //! through its volume says which.
 
-use super::Layout;
+use super::{FileSystem, Traits, UNKNOWN};
+use crate::ChangeStamp;
+use crate::layout::{Layout, long_attribute};
+
+pub(super) const GLUSTERFS: FileSystem = FileSystem {
+    is_of: |line| line.fs_type == b"fuse.glusterfs",
+    traits: Traits { layout_asks_servers: true, known_stamps: Some(ChangeStamp::Ctime), ..UNKNOWN.traits },
+    layout: Some(|fd| parse(&XATTRS.iter().find_map(|name| long_attribute(fd, name))?)),
+    create: None,
+};
 
 /// Attributes in which its client reports that path: to root, and to everybody.
-pub(super) const XATTRS: [&str; 2] = ["trusted.glusterfs.pathinfo", "glusterfs.pathinfo"];
+const XATTRS: [&str; 2] = ["trusted.glusterfs.pathinfo", "glusterfs.pathinfo"];
 
 /// Translators that spread each file over all that is below them.
 const SPREADING: [&str; 3] = ["<STRIPE:", "<DISPERSE:", "<EC:"];
@@ -12,7 +21,7 @@ const SPREADING: [&str; 3] = ["<STRIPE:", "<DISPERSE:", "<EC:"];
 /// Reads `(<DISTRIBUTE:v-dht> (<REPLICATE:v-replicate-0> <POSIX(/b1):host1:/b1/f>
 /// <POSIX(/b2):host2:/b2/f>))`, which ends with a zero byte. Of several copies it takes the first.
 /// A spread file is on no server more than on another, so no server is reported.
-pub(super) fn parse(value: &[u8]) -> Option<Layout> {
+fn parse(value: &[u8]) -> Option<Layout> {
     let text = String::from_utf8_lossy(value);
     // What stands before the first brick is the volume's; behind it are names of files, which may
     // be anything.
