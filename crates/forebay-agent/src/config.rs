@@ -2,7 +2,7 @@
 //!
 //! Nothing is repaired silently: what does not fit is refused, naming the keys. Each key stands
 //! once, in the table of its section (`table.rs`); `forebay config reference` and
-//! `docs/configuration.md` are made from these tables.
+//! `docs/reference.toml` are made from these tables.
 
 mod cluster;
 pub mod layers;
