@@ -23,8 +23,7 @@ sys.path.insert(0, str(REPOSITORY / "python/demo"))
 import lab  # noqa: E402
 
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")).resolve()
-BUILT = [path for path in (TARGET / "release/forebay", TARGET / "debug/forebay") if path.exists()]
-PROGRAM = os.environ.get("FOREBAY_BIN") or str(max(BUILT, key=lambda path: path.stat().st_mtime, default=TARGET / "release/forebay"))
+PROGRAM = lab.newest_program(TARGET)
 JAR = REPOSITORY / "target/forebay-spark.jar"
 SPARK = ".".join(pyspark.__version__.split(".")[:2])
 CAPACITY_BYTES = 512 << 20

@@ -21,21 +21,15 @@ import pyspark
 from pyspark.sql import SparkSession, functions
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "python/demo"))
+
+import lab  # noqa: E402
+
+PROGRAM = lab.newest_program(pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")))
 JAR = REPOSITORY / "target/forebay-spark.jar"
 MIB = 1 << 20
 FILES = 6
 LINES = 20_000
-
-
-def program():
-    """$FOREBAY_BIN, or the newest of what cargo has built."""
-    if given := os.environ.get("FOREBAY_BIN"):
-        return given
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-    built = [path for path in (target / "release/forebay", target / "debug/forebay") if path.exists()]
-    if not built:
-        sys.exit(f"no forebay program in {target}: run `cargo build`, or set FOREBAY_BIN")
-    return str(max(built, key=lambda path: path.stat().st_mtime))
 
 
 class Agent:
@@ -47,11 +41,11 @@ class Agent:
         self.state = directory / "state"
         self.socket = self.state / "agent.sock"
         self.log = directory / "agent.log"
-        command = [program(), "up", "--foreground", "--pfs", f"test={self.pfs}", "--capacity", "512MiB", "--state-dir", str(self.state)]
+        command = [PROGRAM, "up", "--foreground", "--pfs", f"test={self.pfs}", "--capacity", "512MiB", "--state-dir", str(self.state)]
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = time.monotonic() + 60
-        while subprocess.run([program(), "status", "--socket", self.socket], capture_output=True, check=False).returncode != 0:
+        while subprocess.run([PROGRAM, "status", "--socket", self.socket], capture_output=True, check=False).returncode != 0:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 sys.exit(f"the agent did not start:\n{self.log.read_text()}")
             time.sleep(0.02)
@@ -63,7 +57,7 @@ class Agent:
     def stop(self):
         if self.process.poll() is None:
             self.kill()
-        down = [program(), "down", "--drop", "--state-dir", self.state, "--socket", self.socket]
+        down = [PROGRAM, "down", "--drop", "--state-dir", self.state, "--socket", self.socket]
         subprocess.run(down, capture_output=True, timeout=30, check=False)
 
 
@@ -122,7 +116,7 @@ def word_count(spark, url):
 
 
 def resident_bytes(agent):
-    status = subprocess.run([program(), "status", "--json", "--socket", agent.socket], capture_output=True, check=True)
+    status = subprocess.run([PROGRAM, "status", "--json", "--socket", agent.socket], capture_output=True, check=True)
     return json.loads(status.stdout)["resident_bytes"]
 
 

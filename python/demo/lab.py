@@ -20,6 +20,12 @@ class LabError(Exception):
     """Something did not start; the message says what to do."""
 
 
+def newest_program(target):
+    """$FOREBAY_BIN, or the newest of what cargo has built below `target`; the release's path if there is none."""
+    built = [path for path in (target / "release/forebay", target / "debug/forebay") if path.exists()]
+    return os.environ.get("FOREBAY_BIN") or str(max(built, key=lambda path: path.stat().st_mtime, default=target / "release/forebay"))
+
+
 @contextlib.contextmanager
 def slow_pfs(program, backing, mount, servers, rate, options=()):
     """A PFS of `servers` times `rate` (such as "50MB/s") on `mount`, over the files of `backing`; `options` are further arguments."""
