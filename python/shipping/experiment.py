@@ -1,7 +1,6 @@
 """The runs: each workload in each way, cold, beside a client of the file system whose bandwidth is what isolation is judged by."""
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -269,7 +268,7 @@ def measure(cluster, way, workload, data, repeat, kind, calls_per_byte, fault=No
         # Of each server, in the direction that carries more.
         "server_bytes": max(sent, received) / len(servers),
         # A daemon that was killed took its count with it.
-        "daemon_calls": math.nan if restart else max(0, called - sum(calls_per_byte[pattern] * one["link_bytes"] for pattern, one in got.items())),
+        "daemon_calls": None if restart else max(0, called - sum(calls_per_byte[pattern] * one["link_bytes"] for pattern, one in got.items())),
         "client": got,
         "shares": [event["share"] for event in limits],
     }
