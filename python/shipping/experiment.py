@@ -144,10 +144,8 @@ class Client:
         self.stop_file.unlink(missing_ok=True)
         arguments = [self.stop_file, cluster.sizes.slice_s, kind, cluster.mount / "client", cluster.sizes.client_bytes]
         arguments += patterns or client.CLIENTS[kind].patterns
-        command = [cluster.program, "lab", "run", "--node", CLIENT, "--", sys.executable, str(HERE / "client.py"), *map(str, arguments)]
-        environment = {**os.environ, "FOREBAY_LAB": cluster.name}
         with open(self.log, "wb") as out, open(self.log.with_suffix(".errors"), "wb") as errors:
-            self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, start_new_session=True)
+            self.process = cluster.popen(CLIENT, sys.executable, HERE / "client.py", *arguments, stdout=out, stderr=errors)
 
     def stop(self):
         """What it got, by pattern."""
