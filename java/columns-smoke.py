@@ -1,6 +1,6 @@
-"""Columnar tables in Spark with the plug-in: what is read from the PFS is what the query needs, and Delta Lake commits.
+"""Columnar tables in Spark with the plug-in: what is read from the PFS is what the query needs.
 
-    python3 java/columns-smoke.py [columns] [delta] [giant]
+    python3 java/columns-smoke.py [columns] [giant]
 
 The PFS is the slow file system of the lab, which counts the bytes it serves. The bytes that a query
 needs follow from the footers of its files: the column chunks of the row groups that Spark reads,
@@ -12,7 +12,6 @@ about times. Needs `make java`, and root or fusermount3.
 import contextlib
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,8 +37,6 @@ MOST_OF_NEEDED = 1.2
 # Files younger than `mount.settle_ms` are not cached yet.
 SETTLE_S = 3.5
 GIANT_BYTES = int(os.environ.get("GIANT_MIB", "64")) << 20
-# Delta Lake for each Spark; none is published for newer ones.
-DELTA = {"3.5": "io.delta:delta-spark_2.12:3.3.2", "4.0": "io.delta:delta-spark_2.13:4.0.0"}
 
 
 def check(what, condition):
@@ -145,43 +142,6 @@ def columns(place, socket, pfs):
         spark.stop()
 
 
-def delta(place, socket, pfs):
-    """Creates, appends, overwrites, updates and reads a table, through both schemes."""
-    version = ".".join(pyspark.__version__.split(".")[:2])
-    if version not in DELTA:
-        print(f"Spark {pyspark.__version__}: no Delta Lake is published for it; its commits are not tested", flush=True)
-        return
-    spark = session(
-        socket,
-        **{
-            "spark.jars.packages": DELTA[version],
-            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        },
-    )
-    try:
-        for scheme in ("file", "forebay"):
-            url = f"{scheme}://{pfs}/delta-{scheme}"
-            spark.range(1000).write.format("delta").save(url)
-            spark.range(1000, 1500).write.format("delta").mode("append").save(url)
-            spark.sql(f"delete from delta.`{url}` where id % 2 = 1")
-            read = lambda: spark.read.format("delta").load(url)  # noqa: E731
-            check(f"Delta Lake on {scheme}://: a table, an append and a delete", read().agg(functions.sum("id")).collect()[0][0] == sum(range(0, 1500, 2)))
-            spark.range(10).write.format("delta").mode("overwrite").save(url)
-            check(f"Delta Lake on {scheme}://: an overwrite", read().count() == 10)
-            old = spark.read.format("delta").option("versionAsOf", 1).load(url)
-            check(f"Delta Lake on {scheme}://: an earlier version", old.count() == 1500)
-            commits = sorted((pfs / f"delta-{scheme}/_delta_log").glob("*.json"))
-            check(f"Delta Lake on {scheme}://: {len(commits)} commits", len(commits) == 4)
-            # Whoever commits a number that is taken is told so.
-            taken = spark._jvm.org.apache.hadoop.fs.Path(f"{scheme}://{commits[-1]}")
-            context = spark._jvm.org.apache.hadoop.fs.FileContext.getFileContext(taken.toUri(), spark._jsc.hadoopConfiguration())
-            name = context.getDefaultFileSystem().getClass().getName()
-            check(f"Delta Lake on {scheme}:// commits through {name}", name.startswith("io.forebay.hadoop."))
-    finally:
-        spark.stop()
-
-
 def giant(place):
     """One column chunk that is larger than the tier: read once and rightly, and again."""
     maker = session(place / "none", **{"spark.plugins": ""})
@@ -211,13 +171,7 @@ def giant(place):
 
 
 def main():
-    which = sys.argv[1:] or ["columns", "delta", "giant"]
-    if len(which) > 1:
-        # A JVM of its own for each: packages come only with a new one.
-        for part in which:
-            if subprocess.run([sys.executable, __file__, part]).returncode:
-                sys.exit(f"Spark {pyspark.__version__}: {part} FAILED")
-        return
+    which = sys.argv[1:] or ["columns", "giant"]
     with contextlib.ExitStack() as stack:
         place = Path(tempfile.mkdtemp(prefix="forebay-columns-"))
         stack.callback(shutil.rmtree, place, ignore_errors=True)
@@ -231,8 +185,6 @@ def main():
         socket = stack.enter_context(lab.agent(PROGRAM, pfs, place / "state", 512 << 20))
         if "columns" in which:
             columns(place, socket, pfs)
-        if "delta" in which:
-            delta(place, socket, pfs)
         if "giant" in which:
             giant(place)
 
