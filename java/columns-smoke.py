@@ -9,25 +9,14 @@ column chunk of GIANT_MIB (64) that is twice as large as the tier. Verdicts are 
 about times. Needs `make java`, and root or fusermount3.
 """
 
-import contextlib
 import os
-import shutil
 import sys
-import tempfile
 import time
-from pathlib import Path
 
-import pyspark
+import programs
+from programs import check, lab
 from pyspark.sql import SparkSession, functions
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY / "python/demo"))
-
-import lab  # noqa: E402
-
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")).resolve()
-PROGRAM = lab.newest_program(TARGET)
-JAR = TARGET / "forebay-spark.jar"
 COLUMNS = 30
 PARTITIONS = 6
 ROWS = 60_000
@@ -39,18 +28,9 @@ SETTLE_S = 3.5
 GIANT_BYTES = int(os.environ.get("GIANT_MIB", "64")) << 20
 
 
-def check(what, condition):
-    if not condition:
-        sys.exit(f"Spark {pyspark.__version__}: {what}: FAILED")
-    print(f"Spark {pyspark.__version__}: {what}: ok", flush=True)
-
-
 def session(socket, **settings):
     settings = {
-        "spark.driver.extraClassPath": str(JAR),
-        "spark.plugins": "io.forebay.spark.ForebayPlugin",
-        "spark.forebay.planner": "no-action",
-        "spark.hadoop.fs.forebay.socket": str(socket),
+        **programs.plugin(socket),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
@@ -114,9 +94,13 @@ def query(spark, pfs, url, what, needed, frame):
 
 
 def columns(place, socket, pfs):
+    backing = place / "data"
+    maker = session(place / "none", **{"spark.plugins": ""})
+    make_table(maker, backing / "table")
+    maker.stop()
+    time.sleep(SETTLE_S)
     spark = session(socket)
     try:
-        backing = place / "data"
         needed = lambda *arguments, **more: needed_bytes(spark, backing / "table", *arguments, **more)  # noqa: E731
         total = sum(file.stat().st_size for file in backing.glob("table/**/*.parquet"))
         check(f"a table of {total / 1e6:.0f} MB", total > 50e6)
@@ -142,51 +126,39 @@ def columns(place, socket, pfs):
         spark.stop()
 
 
-def giant(place):
+def giant(place, socket, pfs):
     """One column chunk that is larger than the tier: read once and rightly, and again."""
     maker = session(place / "none", **{"spark.plugins": ""})
     frame = maker.range(0, GIANT_BYTES // 8, 1, 1).selectExpr("rand(7) as v", "id")
-    frame.write.option("parquet.block.size", str(4 * GIANT_BYTES)).parquet(str(place / "giant/table"))
-    (file,) = (place / "giant/table").glob("*.parquet")
+    frame.write.option("parquet.block.size", str(4 * GIANT_BYTES)).parquet(str(place / "data/table"))
+    (file,) = (place / "data/table").glob("*.parquet")
     expected = frame.agg(functions.max("v"), functions.sum("v")).collect()
-    needed = needed_bytes(maker, place / "giant/table", ["v"], key="v")
+    needed = needed_bytes(maker, place / "data/table", ["v"], key="v")
     maker.stop()
     time.sleep(SETTLE_S)
     check(f"a column chunk of {needed / 1e6:.0f} MB in a file of {file.stat().st_size / 1e6:.0f} MB", needed > 0.9 * GIANT_BYTES)
-    with contextlib.ExitStack() as stack:
-        pfs = stack.enter_context(lab.slow_pfs(PROGRAM, place / "giant", place / "giant-pfs", 4, "200MB/s", ["--read-ahead", "128KiB"]))
-        socket = stack.enter_context(lab.agent(PROGRAM, pfs, place / "giant-state", GIANT_BYTES // 2))
-        spark = session(socket)
-        try:
-            for again in ("", " again"):
-                before = lab.served_bytes(pfs)
-                found = spark.read.parquet(f"file://{pfs}/table").agg(functions.max("v"), functions.sum("v")).collect()
-                time.sleep(1)
-                served = lab.served_bytes(pfs) - before
-                check(f"a chunk twice as large as the tier{again}: the result", found == expected)
-                ratio = served / needed
-                check(f"a chunk twice as large as the tier{again}: {ratio:.2f} times its bytes from the PFS", ratio <= MOST_OF_NEEDED)
-        finally:
-            spark.stop()
+    spark = session(socket)
+    try:
+        for again in ("", " again"):
+            before = lab.served_bytes(pfs)
+            found = spark.read.parquet(f"file://{pfs}/table").agg(functions.max("v"), functions.sum("v")).collect()
+            time.sleep(1)
+            served = lab.served_bytes(pfs) - before
+            check(f"a chunk twice as large as the tier{again}: the result", found == expected)
+            ratio = served / needed
+            check(f"a chunk twice as large as the tier{again}: {ratio:.2f} times its bytes from the PFS", ratio <= MOST_OF_NEEDED)
+    finally:
+        spark.stop()
 
 
 def main():
-    which = sys.argv[1:] or ["columns", "giant"]
-    with contextlib.ExitStack() as stack:
-        place = Path(tempfile.mkdtemp(prefix="forebay-columns-"))
-        stack.callback(shutil.rmtree, place, ignore_errors=True)
-        (place / "data").mkdir()
-        if "columns" in which:
-            maker = session(place / "none", **{"spark.plugins": ""})
-            make_table(maker, place / "data/table")
-            maker.stop()
-            time.sleep(SETTLE_S)
-        pfs = stack.enter_context(lab.slow_pfs(PROGRAM, place / "data", place / "pfs", 4, "200MB/s", ["--read-ahead", "128KiB"]))
-        socket = stack.enter_context(lab.agent(PROGRAM, pfs, place / "state", 512 << 20))
-        if "columns" in which:
-            columns(place, socket, pfs)
-        if "giant" in which:
-            giant(place)
+    for name in sys.argv[1:] or PARTS:
+        part, capacity_bytes = PARTS[name]
+        with programs.place("columns", capacity_bytes) as (place, pfs, socket):
+            part(place, socket, pfs)
+
+
+PARTS = {"columns": (columns, programs.CAPACITY_BYTES), "giant": (giant, GIANT_BYTES // 2)}
 
 
 if __name__ == "__main__":

@@ -125,14 +125,14 @@ def fetched_pages(task):
 
 
 @contextlib.contextmanager
-def place(name):
+def place(name, capacity_bytes=CAPACITY_BYTES):
     """A directory with a slow PFS over `data` in it and an agent; gives the directory, the PFS and the agent's socket."""
     with contextlib.ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix=f"forebay-{name}-"))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         (directory / "data").mkdir()
         pfs = stack.enter_context(lab.slow_pfs(PROGRAM, directory / "data", directory / "pfs", 4, RATE, ["--read-ahead", "128KiB"]))
-        yield directory, pfs, stack.enter_context(lab.agent(PROGRAM, pfs, directory / "state", CAPACITY_BYTES))
+        yield directory, pfs, stack.enter_context(lab.agent(PROGRAM, pfs, directory / "state", capacity_bytes))
 
 
 def plugin(socket):

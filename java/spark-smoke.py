@@ -6,7 +6,6 @@ file:// needs it. Starts an agent of its own and ends it.
 
 import collections
 import json
-import os
 import pathlib
 import shutil
 import signal
@@ -17,16 +16,9 @@ import threading
 import time
 import zipfile
 
-import pyspark
+from programs import JAR, PROGRAM, check
 from pyspark.sql import SparkSession, functions
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY / "python/demo"))
-
-import lab  # noqa: E402
-
-PROGRAM = lab.newest_program(pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")))
-JAR = REPOSITORY / "target/forebay-spark.jar"
 MIB = 1 << 20
 FILES = 6
 LINES = 20_000
@@ -102,12 +94,6 @@ def make_text(directory):
     # Files younger than the PFS's stamps can tell are not cached yet.
     time.sleep(0.1)
     return counts
-
-
-def check(what, condition):
-    if not condition:
-        sys.exit(f"Spark {pyspark.__version__}: {what}: FAILED")
-    print(f"Spark {pyspark.__version__}: {what}: ok", flush=True)
 
 
 def word_count(spark, url):
