@@ -15,7 +15,7 @@ import time
 
 import programs
 from programs import check, lab
-from pyspark.sql import SparkSession, functions
+from pyspark.sql import functions
 
 COLUMNS = 30
 PARTITIONS = 6
@@ -29,22 +29,8 @@ GIANT_BYTES = int(os.environ.get("GIANT_MIB", "64")) << 20
 
 
 def session(socket, **settings):
-    settings = {
-        **programs.plugin(socket),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES),
-        "spark.sql.files.maxPartitionBytes": str(16 << 20),
-        **settings,
-    }
-    builder = SparkSession.builder.master("local[2]").appName("forebay-columns")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    files = {"spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES), "spark.sql.files.maxPartitionBytes": str(16 << 20)}
+    return programs.spark_with("forebay-columns", {**programs.plugin(socket), **files, **settings})
 
 
 def make_table(spark, directory):

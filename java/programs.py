@@ -52,22 +52,20 @@ def check(what, condition):
 # In a program.
 
 
-def session(task):
+def spark_with(name, settings):
     from pyspark.sql import SparkSession
 
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": task["warehouse"],
-        **task["settings"],
-    }
-    builder = SparkSession.builder.master("local[2]").appName(task["name"])
-    for key, value in settings.items():
+    usual = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+    builder = SparkSession.builder.master("local[2]").appName(name)
+    for key, value in {**usual, **settings}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def session(task):
+    spark = spark_with(task["name"], {"spark.sql.warehouse.dir": task["warehouse"], **task["settings"]})
     log = spark._jvm.org.apache.logging.log4j
     log.core.config.Configurator.setLevel("io.forebay.spark", log.Level.DEBUG)
     return spark

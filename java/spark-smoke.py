@@ -16,8 +16,8 @@ import threading
 import time
 import zipfile
 
-from programs import JAR, PROGRAM, check
-from pyspark.sql import SparkSession, functions
+from programs import JAR, PROGRAM, check, spark_with
+from pyspark.sql import functions
 
 MIB = 1 << 20
 FILES = 6
@@ -64,22 +64,9 @@ BY_CLASS_PATH = {
 
 
 def session(agent, installation):
-    builder = SparkSession.builder.master("local[2]").appName("forebay-smoke")
-    settings = {
-        **installation,
-        "spark.hadoop.fs.forebay.socket": str(agent.socket),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
-        # Small splits: several tasks for each file of the table.
-        "spark.sql.files.maxPartitionBytes": str(MIB // 4),
-    }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    # Small splits: several tasks for each file of the table.
+    own = {"spark.hadoop.fs.forebay.socket": str(agent.socket), "spark.sql.files.maxPartitionBytes": str(MIB // 4)}
+    return spark_with("forebay-smoke", {**installation, **own})
 
 
 def make_text(directory):
