@@ -34,7 +34,6 @@ from peers.daemons import free_ports
 
 NODES = 3
 FILES = 4
-READY_S = 30
 # From the end of a fault until all agents know a leader.
 LEADER_S = 20
 FAULTS = ("kill leader", "kill leader", "stop leader", "kill candidate", "kill etcd", "kill two of etcd", "cut etcd off", "kill agent")
