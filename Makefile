@@ -68,7 +68,7 @@ test-bench: ## Tests of the benchmarks' own code, and of the packages on small f
 
 .PHONY: test-python
 test-python: ## Tests of the Python package
-	PYTHON=$(PYTHON) .ci/test-python
+	PYTHON=$(PYTHON) python/run-tests
 
 .PHONY: test-examples
 test-examples: ## The examples of checkpoints: killed, and restarted from memory; LAMMPS, h5py and PyTorch from Debian where they are installed, Orbax from PyPI the first time (700 MB)

@@ -26,25 +26,17 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from pathlib import Path
 
 import chaos_writes
+import common
+from peers.daemons import free_ports
 
 NODES = 3
 FILES = 4
-READY_S = 30
 # From the end of a fault until all agents know a leader.
 LEADER_S = 20
 FAULTS = ("kill leader", "kill leader", "stop leader", "kill candidate", "kill etcd", "kill two of etcd", "cut etcd off", "kill agent")
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
 
 
 class Link:
@@ -143,11 +135,7 @@ class Cluster:
         lab = Path(self.forebay).parent / "forebay-lab"
         log = open(place / "pfs.log", "ab")
         self.slow = subprocess.Popen([lab, "slowfs", "--backing", place / "backing", "--mount", self.pfs, "--rate", self.rate], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        until = time.monotonic() + READY_S
-        while not os.path.ismount(self.pfs):
-            if self.slow.poll() is not None or time.monotonic() > until:
-                raise SystemExit("chaos: no slow file system; see pfs.log")
-            time.sleep(0.05)
+        common.wait_until(lambda: os.path.ismount(self.pfs), "chaos: no slow file system; see pfs.log", self.slow)
         for number in range(candidates):
             self.start_candidate(number)
         for number in range(NODES):
@@ -170,20 +158,13 @@ class Cluster:
     def start_agent(self, number):
         config, state = self.place / f"agent{number}.toml", self.place / f"state{number}"
         addresses = [f"127.0.0.1:{port}" for port in self.ports]
-        candidates = json.dumps(addresses if self.etcd else addresses[0])
-        config.write_text(
-            f"[agent]\nstate_dir = '{state}'\n[tier]\ncapacity = '96MiB'\nbacking = 'directory'\ndirectory = '{self.place}/tier{number}'\n"
-            f"[cluster]\ncoordinator = {candidates}\nlisten = '127.0.0.1:0'\nnode = 'n{number}'\n"
-            f"[[mount]]\nlabel = 'pfs'\nroot = '{self.pfs}'\n"
-        )
+        member = common.member(f"n{number}", addresses if self.etcd else addresses[0])
+        common.write_agent(config, state, self.pfs, "96MiB", f"{self.place}/tier{number}", member)
         log = open(self.place / f"agent{number}.log", "ab")
         command = [self.forebay, "agent", "--config", config]
         self.agents[number] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        until = time.monotonic() + READY_S
-        while self.status(number) is None:
-            if self.agents[number].poll() is not None or time.monotonic() > until:
-                raise SystemExit(f"chaos: agent {number} is not ready; see agent{number}.log")
-            time.sleep(0.05)
+        why_not = f"chaos: agent {number} is not ready; see agent{number}.log"
+        common.wait_until(lambda: self.status(number) is not None, why_not, self.agents[number])
 
     def status(self, number):
         asked = subprocess.run([self.forebay, "status", "--json"], env=self.env(number), capture_output=True, check=False)

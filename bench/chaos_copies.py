@@ -24,15 +24,14 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import chaos_writes
+import common
 from chaos_writes import SLOTS, STATE, WRITERS, objection
 
 NODES = "abc"
 # Which node runs each program.
 HOMES = (0, 0, 1, 2)
-READY_S = 30
 # Longer than the others wait before they take over.
 TAKEN_OVER_S = 8
 SYNC_S = 120
@@ -56,10 +55,7 @@ class Cluster:
         for path in self.states:
             path.write_bytes(bytes(STATE.size * SLOTS))
         for node in NODES:
-            (place / f"{node}.toml").write_text(
-                f"[agent]\nstate_dir = '{place / node}'\n[tier]\ncapacity = '192MiB'\nbacking = 'directory'\ndirectory = '{self.tier(node)}'\n"
-                f"[cluster]\nnode = '{node}'\ncoordinator = '{self.address}'\nlisten = '127.0.0.1:0'\n[[mount]]\nlabel = 'pfs'\nroot = '{self.pfs}'\n"
-            )
+            common.write_agent(place / f"{node}.toml", place / node, self.pfs, "192MiB", self.tier(node), common.member(node, self.address))
             self.start_agent(node)
 
     def tier(self, node):
@@ -84,11 +80,8 @@ class Cluster:
 
     def start_agent(self, node):
         agent = subprocess.Popen([self.forebay, "up", "--foreground", "--config", self.place / f"{node}.toml"], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, start_new_session=True)
-        self.agents[node], until = agent, time.monotonic() + READY_S
-        while self.cli(node, "status", "--json").returncode:
-            if agent.poll() is not None or time.monotonic() > until:
-                raise SystemExit(f"chaos: no agent is ready on {node}; see agents.log")
-            time.sleep(0.05)
+        self.agents[node] = agent
+        common.wait_until(lambda: not self.cli(node, "status").returncode, f"chaos: no agent is ready on {node}; see agents.log", agent)
 
     def kill_agent(self, node):
         agent = self.agents.pop(node)
@@ -98,11 +91,8 @@ class Cluster:
         agent.wait()
 
     def wait_for_members(self):
-        until = time.monotonic() + READY_S
-        while not all(len(json.loads(self.cli(node, "status", "--json").stdout)["cluster"]["view"]["nodes"]) == len(NODES) for node in NODES):
-            if time.monotonic() > until:
-                raise SystemExit("chaos: the nodes do not find each other")
-            time.sleep(0.1)
+        members = lambda node: len(json.loads(self.cli(node, "status", "--json").stdout)["cluster"]["view"]["nodes"])
+        common.wait_until(lambda: all(members(node) == len(NODES) for node in NODES), "chaos: the nodes do not find each other")
 
     def start_program(self, writer):
         node = NODES[HOMES[writer]]

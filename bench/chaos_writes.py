@@ -40,6 +40,8 @@ import threading
 import time
 from pathlib import Path
 
+import common
+
 WRITERS = 4
 SLOTS = 3
 # Of a slot in a program's state: the version begun, its bytes that write has taken, those that
@@ -189,10 +191,7 @@ class Node:
         self.files.mkdir(parents=True)
         self.mode = "--write-in-spite-of-refusals" if args.pfs else "--write"
         self.config = place / "config.toml"
-        self.config.write_text(
-            f"[agent]\nstate_dir = '{self.state}'\n[tier]\ncapacity = '96MiB'\nbacking = 'directory'\ndirectory = '{self.tier}'\nlog = '{disk / 'log'}'\n"
-            f"[[mount]]\nlabel = 'pfs'\nroot = '{self.pfs}'\n"
-        )
+        common.write_agent(self.config, self.state, self.pfs, "96MiB", self.tier, f"log = '{disk / 'log'}'\n")
         self.log = open(disk / "agent.log", "ab")
         self.servers = Servers(self.forebay, args.master, self.log) if args.pfs else None
         self.env = {**os.environ, "FOREBAY_SOCKET": str(self.state / "agent.sock"), "FOREBAY_DEADLINE_MS": "20000"}
@@ -222,11 +221,7 @@ class Node:
     def start_mount(self, more):
         command = [self.forebay, "mount", "--foreground", "--write-back", self.pfs, *more, self.pfs, self.at]
         self.mount = subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, start_new_session=True)
-        until = time.monotonic() + READY_S
-        while not os.path.ismount(self.at):
-            if self.mount.poll() is not None or time.monotonic() > until:
-                raise SystemExit("chaos: there is no mount; see agent.log")
-            time.sleep(0.02)
+        common.wait_until(lambda: os.path.ismount(self.at), "chaos: there is no mount; see agent.log", self.mount)
 
     def kill_mount(self):
         if self.mount.poll() is not None:

@@ -1,4 +1,4 @@
-"""What every benchmark here shares: one record format, one way to measure, one way to print.
+"""What every benchmark here shares: one record format, one way to measure, one way to print, and the agents that most of them start.
 
 A benchmark is a function that returns records. A record is a plain dict, so that `bench.json` can be read by anything:
 
@@ -267,6 +267,30 @@ def _own_ticks():
     """Clock ticks of this process, its descendants, and those of them that were waited for."""
     stats = filter(None, map(_stat_fields, process_tree(os.getpid())))
     return sum(int(field) for stat in stats for field in stat[11:15])
+
+
+# ---- agents ----
+
+def write_agent(config, state, pfs, capacity, tier=None, more=""):
+    """Writes the configuration of an agent. `tier`: a directory for its memory, which can be lost, and not a tmpfs.
+    `more`: further keys of the tier, then tables."""
+    backing = f"backing = 'directory'\ndirectory = '{tier}'\n" if tier else ""
+    with open(config, "w", encoding="utf-8") as file:
+        file.write(f"[agent]\nstate_dir = '{state}'\n[tier]\ncapacity = '{capacity}'\n{backing}{more}[[mount]]\nlabel = 'pfs'\nroot = '{pfs}'\n")
+
+
+def member(node, coordinator):
+    """The table that makes an agent a member of a cluster; `coordinator` is an address, or those of candidates."""
+    return f"[cluster]\nnode = '{node}'\ncoordinator = {json.dumps(coordinator)}\nlisten = '127.0.0.1:0'\n"
+
+
+def wait_until(is_so, why_not, process=None, seconds=30):
+    """SystemExit with `why_not` if it is not so in time, or if the process has ended."""
+    until = time.monotonic() + seconds
+    while not is_so():
+        if process and process.poll() is not None or time.monotonic() > until:
+            raise SystemExit(why_not)
+        time.sleep(0.05)
 
 
 # ---- reading ----

@@ -16,6 +16,9 @@ import sys
 import tempfile
 import time
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "python/demo"))
+
+import lab  # noqa: E402
 
 # Starts a program twice, and prints how long the second took.
 SECOND = """
@@ -47,23 +50,16 @@ def main():
 def measure(options, directory):
     """Makes the trees, and runs the cases in turns."""
     forebay = options.forebay.resolve()
-    local, mount = directory / "pfs.data" / "project" / "packages", directory / "pfs"
+    local = directory / "pfs.data" / "project" / "packages"
     local.mkdir(parents=True)
-    mount.mkdir()
     for name in options.only:
         copy = shutil.copytree if (options.packages / name).is_dir() else shutil.copy2
         copy(options.packages / name, local / name)
     names = sum(len(names) + len(files) for _, names, files in os.walk(local))
     data = sum(path.stat().st_size for path in local.rglob("*") if path.is_file())
-    environment = dict(os.environ, FOREBAY_SOCKET=str(directory / "agent" / "agent.sock"), PYTHONDONTWRITEBYTECODE="1")
-
-    def run(*command):
-        subprocess.run([forebay, *map(str, command)], env=environment, check=True, stdout=subprocess.DEVNULL)
-
-    run("lab", "slowfs", "--backing", directory / "pfs.data", "--mount", mount, "--latency", options.latency,
-        "--rate", "unlimited", "--daemonize")
-    try:
-        run("up", "--pfs", mount, "--state-dir", directory / "agent", "--capacity", "1GiB")
+    slow = lab.slow_pfs(forebay, directory / "pfs.data", directory / "pfs", 4, "unlimited", ["--latency", options.latency], "0s")
+    with slow as mount, lab.agent(forebay, mount, directory / "agent", 1 << 30) as socket:
+        environment = dict(os.environ, FOREBAY_SOCKET=str(socket), PYTHONDONTWRITEBYTECODE="1")
         tree = mount / "project" / "packages"
         frozen = [forebay, "run", "--frozen", tree, "--"]
         cases = {
@@ -77,7 +73,7 @@ def measure(options, directory):
         for turn in range(options.runs + 1):
             for case, (before, packages, is_first) in cases.items():
                 if is_first:
-                    run("evict", "--all")
+                    subprocess.run([forebay, "evict", "--all"], env=environment, check=True, stdout=subprocess.DEVNULL)
                 command = [*before, options.python, "-c", options.program]
                 began = time.monotonic()
                 done = subprocess.run(command, env=dict(environment, PYTHONPATH=str(packages)), check=True, capture_output=True)
@@ -91,10 +87,6 @@ def measure(options, directory):
         for case, runs in seconds.items():
             median = statistics.median(runs)
             print(f"| {case} | {median:.2f} s | {min(runs):.2f} s | {max(runs):.2f} s | {median / base:.2f} |")
-    finally:
-        subprocess.run([forebay, "down", "--drop", "--state-dir", directory / "agent"], env=environment, check=False,
-                       stdout=subprocess.DEVNULL)
-        subprocess.run(["umount", "--lazy", mount], check=False)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "python/demo"))
+
+import lab  # noqa: E402
+
+SERVERS = 4
 FILE_MIB = 32
 BLOCK = 256 << 10
 SIZES_IN_TIERS = (1 / 8, 1 / 4, 1 / 2, 3 / 4, 1, 3 / 2, 2, 4)
@@ -53,27 +58,18 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     sizes = [max(FILE_MIB, round(args.capacity_mib * part) // FILE_MIB * FILE_MIB) for part in SIZES_IN_TIERS]
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="forebay-mountain-") as place:
-        backing, pfs, state = (f"{place}/{name}" for name in ("backing", "pfs", "state"))
-        os.mkdir(backing)
-        os.mkdir(pfs)
-        rate = float(args.rate.removesuffix("MB/s")) / 4
-        slow = subprocess.Popen([forebay, "lab", "slowfs", "--backing", backing, "--mount", pfs, "--rate", f"{rate}MB/s"], stdout=subprocess.PIPE, stdin=subprocess.PIPE)
-        try:
-            slow.stdout.readline()
+        place = Path(place)
+        (place / "backing").mkdir()
+        rate = float(args.rate.removesuffix("MB/s")) / SERVERS
+        with lab.slow_pfs(forebay, place / "backing", place / "pfs", SERVERS, f"{rate}MB/s", attr_ttl="0s") as pfs:
             files = [f"{pfs}/{number:03}" for number in range(max(sizes) // FILE_MIB)]
             for name in files:
-                Path(backing, os.path.basename(name)).write_bytes(os.urandom(1 << 20) * FILE_MIB)
-            env = {**os.environ, "FOREBAY_SOCKET": f"{state}/agent.sock"}
-            subprocess.run([forebay, "up", "--pfs", pfs, "--state-dir", state, "--capacity", f"{args.capacity_mib}MiB"], env=env, check=True, stdout=subprocess.DEVNULL)
-            try:
+                (place / "backing" / os.path.basename(name)).write_bytes(os.urandom(1 << 20) * FILE_MIB)
+            with lab.agent(forebay, pfs, place / "state", args.capacity_mib << 20) as socket:
+                env = {**os.environ, "FOREBAY_SOCKET": str(socket)}
                 # Until the agent may keep what was written just now.
                 subprocess.run([forebay, "load", *files[:2]], env=env, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                 cells = measure(forebay, env, args, files, sizes)
-            finally:
-                subprocess.run([forebay, "down", "--drop", "--state-dir", state], env=env, check=True, stdout=subprocess.DEVNULL)
-        finally:
-            slow.terminate()
-            slow.wait()
     with open(args.out / "mountain.csv", "w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["data_mib", "skip_kib", "bytes_per_s"])

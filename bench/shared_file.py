@@ -3,10 +3,11 @@
     python3 bench/shared_file.py FOREBAY [--mib 64] [--ranks 4] [--runs 5] [--rate 60MB/s]
 
 Needs root, FUSE, mpirun and mpi4py. The nodes are two agents on this machine, the file system is one
-of the lab that takes --rate in all. Each rank writes --mib with MPI-IO, by segments of 1 MiB or in
-strides of 47,008 bytes, and then compares what another rank has written. Straight, the file system's
-client may keep what the memory of this machine takes. With write-back on one node, all ranks write
-to its memory; on two, those of the second are guests of the first. Prints medians and ratios.
+of the lab with four servers of --rate each. Each rank writes --mib with MPI-IO, by segments of 1 MiB
+or in strides of 47,008 bytes, and then compares what another rank has written. Straight, the file
+system's client may keep what the memory of this machine takes. With write-back on one node, all
+ranks write to its memory; on two, those of the second are guests of the first. Prints medians
+and ratios.
 """
 
 import argparse
@@ -15,7 +16,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from pathlib import Path
+
+import write_back
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "python/demo"))
+
+import lab  # noqa: E402
 
 RANK = """
 import sys, time
@@ -60,50 +67,22 @@ def main() -> None:
     python = next((p for p in ("/usr/bin/python3", sys.executable) if not subprocess.run([p, "-c", "import mpi4py"], capture_output=True).returncode), None)
     if python is None:
         sys.exit("shared_file.py: needs mpi4py (Debian: python3-mpi4py)")
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
-        pfs, processes = f"{place}/pfs", []
-        for name in ("pfs", "backing"):
-            os.mkdir(f"{place}/{name}")
-        slow = [forebay, "lab", "slowfs", "--backing", f"{place}/backing", "--mount", pfs, "--rate", args.rate, "--daemonize"]
-        subprocess.run(slow, check=True, stdout=subprocess.DEVNULL)
-        try:
-            coordinator = subprocess.Popen([forebay, "coordinator", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-            processes.append(coordinator)
-            address = next(line for line in coordinator.stdout if "127.0.0.1" in line).split()[-1]
-            for node in "ab":
-                with open(f"{place}/{node}.toml", "w") as config:
-                    config.write(
-                        f"[agent]\nstate_dir = '{place}/{node}'\n[tier]\ncapacity = '2GiB'\n[cluster]\nnode = '{node}'\ncoordinator = '{address}'\n"
-                        f"listen = '127.0.0.1:0'\n[[mount]]\nlabel = 'pfs'\nroot = '{pfs}'\n"
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        backing = Path(name) / "backing"
+        backing.mkdir()
+        with lab.slow_pfs(forebay, backing, Path(name) / "pfs", 4, args.rate, attr_ttl="0s") as pfs:
+            with write_back.cluster(forebay, str(pfs), "ab", "2GiB", in_directory=False) as (place, _):
+                with open(f"{place}/rank.sh", "w") as script:
+                    script.write(
+                        f'node=a; [ "$1" = 2 ] && [ $((OMPI_COMM_WORLD_RANK % 2)) = 1 ] && node=b\nshift\n'
+                        f'FOREBAY_SOCKET={place}/$node/agent.sock exec {forebay} run --detach --write-back {pfs} -- "$@"\n'
                     )
-                processes.append(subprocess.Popen([forebay, "agent", "--config", f"{place}/{node}.toml"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-            with open(f"{place}/rank.sh", "w") as script:
-                script.write(
-                    f'node=a; [ "$1" = 2 ] && [ $((OMPI_COMM_WORLD_RANK % 2)) = 1 ] && node=b\nshift\n'
-                    f'FOREBAY_SOCKET={place}/$node/agent.sock exec {forebay} run --detach --write-back {pfs} -- "$@"\n'
-                )
-            measure(args, python, place, pfs, forebay)
-        finally:
-            for node in "ab":
-                subprocess.run(["umount", "--lazy", f"{place}/{node}/guests/0"], check=False, stderr=subprocess.DEVNULL)
-            for process in processes[::-1]:
-                process.terminate()
-                process.wait()
-            for node in "ab":
-                subprocess.run([forebay, "clean", "--state-dir", f"{place}/{node}"], check=False, capture_output=True)
-                subprocess.run(["umount", "--lazy", f"{place}/{node}/tier"], check=False, stderr=subprocess.DEVNULL)
-            subprocess.run(["umount", "--lazy", pfs], check=False)
+                measure(args, python, place, pfs, forebay)
 
 
 def measure(args, python, place, pfs, forebay) -> None:
     mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(args.ranks)]
     nodes = {f"{place}/{node}/agent.sock" for node in "ab"}
-    until = time.monotonic() + 30
-    while any(subprocess.run([forebay, "--socket", node, "status"], capture_output=True).returncode for node in nodes):
-        if time.monotonic() > until:
-            sys.exit("shared_file.py: no agents")
-        time.sleep(0.1)
-    time.sleep(1)
     ways = {"straight": [], "write-back on one node": ["sh", f"{place}/rank.sh", "1"], "write-back on two nodes": ["sh", f"{place}/rank.sh", "2"]}
     for how in ("segmented", "strided"):
         found: dict[str, list[float]] = {way: [] for way in ways}

@@ -24,42 +24,14 @@ import time
 import warnings
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "python/demo"))
+
+import lab  # noqa: E402
+
 SERVERS = 4
 READER_BYTES = 48 << 20
-
-
-class SlowFs:
-    """A mount of the slow file system over a directory."""
-
-    def __init__(self, binary, directory, rate):
-        self.binary, self.mount = binary, directory / "pfs"
-        self.mount.mkdir(exist_ok=True)
-        command = [binary, "lab", "slowfs", "--backing", directory / "data", "--mount", self.mount, "--servers", SERVERS]
-        subprocess.run([*map(str, command), "--rate", f"{rate / SERVERS:.0f}", "--daemonize"], check=True, stdout=subprocess.DEVNULL)
-
-    def served_bytes(self):
-        told = subprocess.run([self.binary, "--json", "lab", "stats", self.mount], check=True, capture_output=True)
-        return json.loads(told.stdout)["read_bytes"]
-
-    def close(self):
-        subprocess.run(["umount", self.mount], check=True)
-
-
-class Agent:
-    """An agent with a tier that has room for `bytes` of pages."""
-
-    # What the agent keeps for itself, and the record of each file.
-    BASE_BYTES, FILE_BYTES = 20 << 20, 12 << 10
-
-    def __init__(self, binary, directory, pfs, room, files):
-        self.binary, self.state = binary, directory / "state"
-        self.socket = self.state / "agent.sock"
-        capacity = self.BASE_BYTES + room + files * self.FILE_BYTES
-        command = [binary, "up", "--pfs", f"pfs={pfs}", "--capacity", str(capacity), "--state-dir", self.state]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-
-    def close(self):
-        subprocess.run([self.binary, "down", "--drop", "--state-dir", self.state, "--socket", self.socket], check=True, stdout=subprocess.DEVNULL)
+# What the agent keeps for itself, and the record of each file.
+AGENT_BYTES, FILE_BYTES = 20 << 20, 12 << 10
 
 
 def join_memory_group(bytes):
@@ -106,33 +78,32 @@ def read_epochs(options, paths, served_bytes, read, announce=None):
 
 def run_mode(options, mode, directory):
     """One mode in this process, which it may limit: prints its results as JSON."""
-    slow = SlowFs(options.binary, directory, options.rate)
     data = options.files * options.size
-    room, paths = int(data * options.share), [str(slow.mount / name) for name in names(options)]
-    try:
+    room, rate = int(data * options.share), f"{options.rate / SERVERS:.0f}"
+    with lab.slow_pfs(options.binary, directory / "data", directory / "pfs", SERVERS, rate, attr_ttl="0s") as mount:
+        paths, served_bytes = [str(mount / name) for name in names(options)], lambda: lab.served_bytes(mount)
         if mode == "page cache":
             group = join_memory_group(room + READER_BYTES)
             # The slow file system lets the kernel keep only what somebody has open.
             resource.setrlimit(resource.RLIMIT_NOFILE, (options.files + 100, options.files + 100))
             held = [os.open(path, os.O_RDONLY) for path in paths]
-            results = read_epochs(options, paths, slow.served_bytes, lambda path: Path(path).read_bytes())
+            results = read_epochs(options, paths, served_bytes, lambda path: Path(path).read_bytes())
             for descriptor in held:
                 os.close(descriptor)
             (group.parent / "cgroup.procs").write_text(str(os.getpid()))
             group.rmdir()
         else:
-            results = with_agent(options, mode, directory, slow, room, paths)
-    finally:
-        slow.close()
+            capacity = AGENT_BYTES + room + int(options.files * options.share) * FILE_BYTES
+            with lab.agent(options.binary, mount, directory / "state", capacity) as socket:
+                results = with_agent(options, mode, socket, served_bytes, paths)
     print(json.dumps(results))
 
 
-def with_agent(options, mode, directory, slow, room, paths):
-    agent = Agent(options.binary, directory, slow.mount, room, int(options.files * options.share))
+def with_agent(options, mode, socket, served_bytes, paths):
     # Here, because the reader of the page cache must not carry it in its memory.
     import forebay
 
-    client = forebay.Client(str(agent.socket))
+    client = forebay.Client(str(socket))
     try:
 
         def read(path):
@@ -140,14 +111,13 @@ def with_agent(options, mode, directory, slow, room, paths):
                 return file.read()
 
         if mode == "tier":
-            return read_epochs(options, paths, slow.served_bytes, read)
+            return read_epochs(options, paths, served_bytes, read)
         warnings.simplefilter("error")
         with forebay.Order(paths, client=client) as order:
             order.announce(next(sequences(options)))
-            return read_epochs(options, paths, slow.served_bytes, read, order)
+            return read_epochs(options, paths, served_bytes, read, order)
     finally:
         print(f"the tier holds {client.status()['resident_bytes'] / data_bytes(options):.3f}", file=sys.stderr)
-        agent.close()
 
 
 def data_bytes(options):

@@ -31,6 +31,8 @@ import tempfile
 import time
 from collections.abc import Callable
 
+import common
+
 CLONE_NEWNET = 0x40000000
 
 WRITER = """
@@ -227,25 +229,32 @@ def limit_link(rate: str) -> None:
 
 
 @contextlib.contextmanager
-def cluster(forebay: str, pfs: str, names: str, capacity: str):
-    """Agents of these names under one coordinator: their directory, and their processes by name."""
+def cluster(forebay: str, pfs: str, names: str, capacity: str, in_directory: bool = True):
+    """Agents of these names under one coordinator: their directory, and their processes by name.
+
+    `in_directory`: their memory is directories, which can be lost, and not each a tmpfs.
+    """
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
         coordinator = subprocess.Popen([forebay, "coordinator", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         processes = {"": coordinator}
         try:
             address = coordinator.stdout.readline().split()[-1]
             for name in names:
-                lines = f"[agent]\nstate_dir = '{place}/{name}'\n[tier]\ncapacity = '{capacity}'\nbacking = 'directory'\ndirectory = '{place}/tier-{name}'\n"
-                lines += f"[cluster]\nnode = '{name}'\ncoordinator = '{address}'\nlisten = '127.0.0.1:0'\n[[mount]]\nlabel = 'pfs'\nroot = '{pfs}'\n"
-                with open(f"{place}/{name}.toml", "w") as file:
-                    file.write(lines)
+                tier = f"{place}/tier-{name}" if in_directory else None
+                common.write_agent(f"{place}/{name}.toml", f"{place}/{name}", pfs, capacity, tier, common.member(name, address))
                 processes[name] = subprocess.Popen([forebay, "agent", "--config", f"{place}/{name}.toml"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            wait_for("the agents find each other", lambda: all(members(forebay, node_env(place, name)) == len(names) for name in names))
+            all_met = lambda: all(members(forebay, node_env(place, name)) == len(names) for name in names)
+            common.wait_until(all_met, "not in time: the agents find each other")
             yield place, processes
         finally:
+            for name in names:
+                subprocess.run(["umount", "--lazy", f"{place}/{name}/guests/0"], check=False, stderr=subprocess.DEVNULL)
             for process in reversed(processes.values()):
                 process.terminate()
                 process.wait()
+            for name in names:
+                subprocess.run([forebay, "clean", "--state-dir", f"{place}/{name}"], check=False, capture_output=True)
+                subprocess.run(["umount", "--lazy", f"{place}/{name}/tier"], check=False, stderr=subprocess.DEVNULL)
 
 
 def node_env(place: str, name: str) -> dict[str, str]:
@@ -255,14 +264,6 @@ def node_env(place: str, name: str) -> dict[str, str]:
 def members(forebay: str, env: dict[str, str]) -> int:
     shown = subprocess.run([forebay, "status", "--json"], env=env, capture_output=True, text=True, check=False)
     return len(json.loads(shown.stdout)["cluster"]["view"]["nodes"]) if shown.returncode == 0 else 0
-
-
-def wait_for(what: str, is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
-    while not is_so():
-        if time.monotonic() > until:
-            raise SystemExit(f"not in time: {what}")
-        time.sleep(0.1)
 
 
 def note_streams(place: str, mib: str, note: Callable[[str, float], None]) -> None:
@@ -317,7 +318,7 @@ def restart(forebay: str, pfs: str, args: argparse.Namespace, note: Callable[[st
         processes["a"].wait()
         shutil.rmtree(f"{place}/tier-a")
         taken = lambda name: status(forebay, node_env(place, name))["counters"]["taken_over_total"]
-        wait_for("another node takes the file over", lambda: taken("b") + taken("c") == 1)
+        common.wait_until(lambda: taken("b") + taken("c") == 1, "not in time: another node takes the file over")
         keeper, third = "bc" if taken("b") else "cb"
         read = [forebay, "run", "--", sys.executable, "-c", OPENED_READER, path]
         note("restart on a third node", seconds(read, node_env(place, third)))

@@ -1,6 +1,6 @@
-"""Columnar tables in Spark with the plug-in: what is read from the PFS is what the query needs, and Delta Lake commits.
+"""Columnar tables in Spark with the plug-in: what is read from the PFS is what the query needs.
 
-    python3 java/columns-smoke.py [columns] [delta] [giant]
+    python3 java/columns-smoke.py [columns] [giant]
 
 The PFS is the slow file system of the lab, which counts the bytes it serves. The bytes that a query
 needs follow from the footers of its files: the column chunks of the row groups that Spark reads,
@@ -9,27 +9,14 @@ column chunk of GIANT_MIB (64) that is twice as large as the tier. Verdicts are 
 about times. Needs `make java`, and root or fusermount3.
 """
 
-import contextlib
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
-import pyspark
-from pyspark.sql import SparkSession, functions
+import programs
+from programs import check, lab
+from pyspark.sql import functions
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY / "python/demo"))
-
-import lab  # noqa: E402
-
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")).resolve()
-BUILT = [path for path in (TARGET / "release/forebay", TARGET / "debug/forebay") if path.exists()]
-PROGRAM = os.environ.get("FOREBAY_BIN") or str(max(BUILT, key=lambda path: path.stat().st_mtime, default=TARGET / "release/forebay"))
-JAR = TARGET / "forebay-spark.jar"
 COLUMNS = 30
 PARTITIONS = 6
 ROWS = 60_000
@@ -39,36 +26,11 @@ MOST_OF_NEEDED = 1.2
 # Files younger than `mount.settle_ms` are not cached yet.
 SETTLE_S = 3.5
 GIANT_BYTES = int(os.environ.get("GIANT_MIB", "64")) << 20
-# Delta Lake for each Spark; none is published for newer ones.
-DELTA = {"3.5": "io.delta:delta-spark_2.12:3.3.2", "4.0": "io.delta:delta-spark_2.13:4.0.0"}
-
-
-def check(what, condition):
-    if not condition:
-        sys.exit(f"Spark {pyspark.__version__}: {what}: FAILED")
-    print(f"Spark {pyspark.__version__}: {what}: ok", flush=True)
 
 
 def session(socket, **settings):
-    settings = {
-        "spark.driver.extraClassPath": str(JAR),
-        "spark.plugins": "io.forebay.spark.ForebayPlugin",
-        "spark.forebay.planner": "no-action",
-        "spark.hadoop.fs.forebay.socket": str(socket),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES),
-        "spark.sql.files.maxPartitionBytes": str(16 << 20),
-        **settings,
-    }
-    builder = SparkSession.builder.master("local[2]").appName("forebay-columns")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    files = {"spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES), "spark.sql.files.maxPartitionBytes": str(16 << 20)}
+    return programs.spark_with("forebay-columns", {**programs.plugin(socket), **files, **settings})
 
 
 def make_table(spark, directory):
@@ -118,9 +80,13 @@ def query(spark, pfs, url, what, needed, frame):
 
 
 def columns(place, socket, pfs):
+    backing = place / "data"
+    maker = session(place / "none", **{"spark.plugins": ""})
+    make_table(maker, backing / "table")
+    maker.stop()
+    time.sleep(SETTLE_S)
     spark = session(socket)
     try:
-        backing = place / "data"
         needed = lambda *arguments, **more: needed_bytes(spark, backing / "table", *arguments, **more)  # noqa: E731
         total = sum(file.stat().st_size for file in backing.glob("table/**/*.parquet"))
         check(f"a table of {total / 1e6:.0f} MB", total > 50e6)
@@ -146,96 +112,39 @@ def columns(place, socket, pfs):
         spark.stop()
 
 
-def delta(place, socket, pfs):
-    """Creates, appends, overwrites, updates and reads a table, through both schemes."""
-    version = ".".join(pyspark.__version__.split(".")[:2])
-    if version not in DELTA:
-        print(f"Spark {pyspark.__version__}: no Delta Lake is published for it; its commits are not tested", flush=True)
-        return
-    spark = session(
-        socket,
-        **{
-            "spark.jars.packages": DELTA[version],
-            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        },
-    )
+def giant(place, socket, pfs):
+    """One column chunk that is larger than the tier: read once and rightly, and again."""
+    maker = session(place / "none", **{"spark.plugins": ""})
+    frame = maker.range(0, GIANT_BYTES // 8, 1, 1).selectExpr("rand(7) as v", "id")
+    frame.write.option("parquet.block.size", str(4 * GIANT_BYTES)).parquet(str(place / "data/table"))
+    (file,) = (place / "data/table").glob("*.parquet")
+    expected = frame.agg(functions.max("v"), functions.sum("v")).collect()
+    needed = needed_bytes(maker, place / "data/table", ["v"], key="v")
+    maker.stop()
+    time.sleep(SETTLE_S)
+    check(f"a column chunk of {needed / 1e6:.0f} MB in a file of {file.stat().st_size / 1e6:.0f} MB", needed > 0.9 * GIANT_BYTES)
+    spark = session(socket)
     try:
-        for scheme in ("file", "forebay"):
-            url = f"{scheme}://{pfs}/delta-{scheme}"
-            spark.range(1000).write.format("delta").save(url)
-            spark.range(1000, 1500).write.format("delta").mode("append").save(url)
-            spark.sql(f"delete from delta.`{url}` where id % 2 = 1")
-            read = lambda: spark.read.format("delta").load(url)  # noqa: E731
-            check(f"Delta Lake on {scheme}://: a table, an append and a delete", read().agg(functions.sum("id")).collect()[0][0] == sum(range(0, 1500, 2)))
-            spark.range(10).write.format("delta").mode("overwrite").save(url)
-            check(f"Delta Lake on {scheme}://: an overwrite", read().count() == 10)
-            old = spark.read.format("delta").option("versionAsOf", 1).load(url)
-            check(f"Delta Lake on {scheme}://: an earlier version", old.count() == 1500)
-            commits = sorted((pfs / f"delta-{scheme}/_delta_log").glob("*.json"))
-            check(f"Delta Lake on {scheme}://: {len(commits)} commits", len(commits) == 4)
-            # Whoever commits a number that is taken is told so.
-            taken = spark._jvm.org.apache.hadoop.fs.Path(f"{scheme}://{commits[-1]}")
-            context = spark._jvm.org.apache.hadoop.fs.FileContext.getFileContext(taken.toUri(), spark._jsc.hadoopConfiguration())
-            name = context.getDefaultFileSystem().getClass().getName()
-            check(f"Delta Lake on {scheme}:// commits through {name}", name.startswith("io.forebay.hadoop."))
+        for again in ("", " again"):
+            before = lab.served_bytes(pfs)
+            found = spark.read.parquet(f"file://{pfs}/table").agg(functions.max("v"), functions.sum("v")).collect()
+            time.sleep(1)
+            served = lab.served_bytes(pfs) - before
+            check(f"a chunk twice as large as the tier{again}: the result", found == expected)
+            ratio = served / needed
+            check(f"a chunk twice as large as the tier{again}: {ratio:.2f} times its bytes from the PFS", ratio <= MOST_OF_NEEDED)
     finally:
         spark.stop()
 
 
-def giant(place):
-    """One column chunk that is larger than the tier: read once and rightly, and again."""
-    maker = session(place / "none", **{"spark.plugins": ""})
-    frame = maker.range(0, GIANT_BYTES // 8, 1, 1).selectExpr("rand(7) as v", "id")
-    frame.write.option("parquet.block.size", str(4 * GIANT_BYTES)).parquet(str(place / "giant/table"))
-    (file,) = (place / "giant/table").glob("*.parquet")
-    expected = frame.agg(functions.max("v"), functions.sum("v")).collect()
-    needed = needed_bytes(maker, place / "giant/table", ["v"], key="v")
-    maker.stop()
-    time.sleep(SETTLE_S)
-    check(f"a column chunk of {needed / 1e6:.0f} MB in a file of {file.stat().st_size / 1e6:.0f} MB", needed > 0.9 * GIANT_BYTES)
-    with contextlib.ExitStack() as stack:
-        pfs = stack.enter_context(lab.slow_pfs(PROGRAM, place / "giant", place / "giant-pfs", 4, "200MB/s", ["--read-ahead", "128KiB"]))
-        socket = stack.enter_context(lab.agent(PROGRAM, pfs, place / "giant-state", GIANT_BYTES // 2))
-        spark = session(socket)
-        try:
-            for again in ("", " again"):
-                before = lab.served_bytes(pfs)
-                found = spark.read.parquet(f"file://{pfs}/table").agg(functions.max("v"), functions.sum("v")).collect()
-                time.sleep(1)
-                served = lab.served_bytes(pfs) - before
-                check(f"a chunk twice as large as the tier{again}: the result", found == expected)
-                ratio = served / needed
-                check(f"a chunk twice as large as the tier{again}: {ratio:.2f} times its bytes from the PFS", ratio <= MOST_OF_NEEDED)
-        finally:
-            spark.stop()
-
-
 def main():
-    which = sys.argv[1:] or ["columns", "delta", "giant"]
-    if len(which) > 1:
-        # A JVM of its own for each: packages come only with a new one.
-        for part in which:
-            if subprocess.run([sys.executable, __file__, part]).returncode:
-                sys.exit(f"Spark {pyspark.__version__}: {part} FAILED")
-        return
-    with contextlib.ExitStack() as stack:
-        place = Path(tempfile.mkdtemp(prefix="forebay-columns-"))
-        stack.callback(shutil.rmtree, place, ignore_errors=True)
-        (place / "data").mkdir()
-        if "columns" in which:
-            maker = session(place / "none", **{"spark.plugins": ""})
-            make_table(maker, place / "data/table")
-            maker.stop()
-            time.sleep(SETTLE_S)
-        pfs = stack.enter_context(lab.slow_pfs(PROGRAM, place / "data", place / "pfs", 4, "200MB/s", ["--read-ahead", "128KiB"]))
-        socket = stack.enter_context(lab.agent(PROGRAM, pfs, place / "state", 512 << 20))
-        if "columns" in which:
-            columns(place, socket, pfs)
-        if "delta" in which:
-            delta(place, socket, pfs)
-        if "giant" in which:
-            giant(place)
+    for name in sys.argv[1:] or PARTS:
+        part, capacity_bytes = PARTS[name]
+        with programs.place("columns", capacity_bytes) as (place, pfs, socket):
+            part(place, socket, pfs)
+
+
+PARTS = {"columns": (columns, programs.CAPACITY_BYTES), "giant": (giant, GIANT_BYTES // 2)}
 
 
 if __name__ == "__main__":

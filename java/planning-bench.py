@@ -25,8 +25,7 @@ sys.path.insert(0, str(REPOSITORY / "python/demo"))
 import lab  # noqa: E402
 
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")).resolve()
-BUILT = [path for path in (TARGET / "release/forebay", TARGET / "debug/forebay") if path.exists()]
-PROGRAM = os.environ.get("FOREBAY_BIN") or str(max(BUILT, key=lambda path: path.stat().st_mtime, default=TARGET / "release/forebay"))
+PROGRAM = lab.newest_program(TARGET)
 MODULE = TARGET / "java/plugin-tests-spark35"
 # What Spark's own launcher opens on Java 17.
 OPENS = ("lang", "lang.invoke", "io", "net", "nio", "util", "util.concurrent")

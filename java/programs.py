@@ -23,8 +23,7 @@ sys.path.insert(0, str(REPOSITORY / "python/demo"))
 import lab  # noqa: E402
 
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")).resolve()
-BUILT = [path for path in (TARGET / "release/forebay", TARGET / "debug/forebay") if path.exists()]
-PROGRAM = os.environ.get("FOREBAY_BIN") or str(max(BUILT, key=lambda path: path.stat().st_mtime, default=TARGET / "release/forebay"))
+PROGRAM = lab.newest_program(TARGET)
 JAR = REPOSITORY / "target/forebay-spark.jar"
 SPARK = ".".join(pyspark.__version__.split(".")[:2])
 CAPACITY_BYTES = 512 << 20
@@ -53,22 +52,20 @@ def check(what, condition):
 # In a program.
 
 
-def session(task):
+def spark_with(name, settings):
     from pyspark.sql import SparkSession
 
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": task["warehouse"],
-        **task["settings"],
-    }
-    builder = SparkSession.builder.master("local[2]").appName(task["name"])
-    for key, value in settings.items():
+    usual = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+    builder = SparkSession.builder.master("local[2]").appName(name)
+    for key, value in {**usual, **settings}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def session(task):
+    spark = spark_with(task["name"], {"spark.sql.warehouse.dir": task["warehouse"], **task["settings"]})
     log = spark._jvm.org.apache.logging.log4j
     log.core.config.Configurator.setLevel("io.forebay.spark", log.Level.DEBUG)
     return spark
@@ -126,14 +123,14 @@ def fetched_pages(task):
 
 
 @contextlib.contextmanager
-def place(name):
+def place(name, capacity_bytes=CAPACITY_BYTES):
     """A directory with a slow PFS over `data` in it and an agent; gives the directory, the PFS and the agent's socket."""
     with contextlib.ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix=f"forebay-{name}-"))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         (directory / "data").mkdir()
         pfs = stack.enter_context(lab.slow_pfs(PROGRAM, directory / "data", directory / "pfs", 4, RATE, ["--read-ahead", "128KiB"]))
-        yield directory, pfs, stack.enter_context(lab.agent(PROGRAM, pfs, directory / "state", CAPACITY_BYTES))
+        yield directory, pfs, stack.enter_context(lab.agent(PROGRAM, pfs, directory / "state", capacity_bytes))
 
 
 def plugin(socket):

@@ -1,14 +1,12 @@
-"""The shuffle through the tier beside Spark's own, or MapReduce's.
+"""The shuffle through the tier beside Spark's own.
 
     python3 java/shuffle-bench.py [--sizes 10 100 1000] [--reducers 2 200 2000] [--rounds 7]
     python3 java/shuffle-bench.py --disk 100 --sizes 300 --reducers 16
-    python3 java/shuffle-bench.py --engine mapreduce --sizes 100 --reducers 2 50
 
 Prints, for each size in MB and number of reducers, the medians of both in milliseconds and their
 ratio: above 1 the tier is slower. Both shuffles take turns. One node with two cores, random bytes,
 16 map tasks. The local directory is on the file system of $TMPDIR; with --disk on a disk of so many
-MB/s, as root. MapReduce runs all tasks in one JVM, two at a time. Needs `java/run-tests` to have run
-once, or for MapReduce what `java/test-mapreduce` builds.
+MB/s, as root. Needs `java/run-tests` to have run once.
 """
 
 import argparse
@@ -27,20 +25,12 @@ sys.path.insert(0, str(REPOSITORY / "python/demo"))
 import lab  # noqa: E402
 
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")).resolve()
-BUILT = [path for path in (TARGET / "release/forebay", TARGET / "debug/forebay") if path.exists()]
-PROGRAM = os.environ.get("FOREBAY_BIN") or str(max(BUILT, key=lambda path: path.stat().st_mtime, default=TARGET / "release/forebay"))
+PROGRAM = lab.newest_program(TARGET)
 MODULE = TARGET / "java/plugin-tests-spark35"
 MB = 1_000_000
 # What Spark's own launcher opens on Java 17.
 OPENS = ("java.lang", "java.lang.invoke", "java.io", "java.net", "java.nio", "java.util", "java.util.concurrent", "sun.nio.ch", "sun.security.action")
 MANAGERS = {"own": "sort", "tier": "io.forebay.spark.shuffle.ForebayShuffleManager"}
-MAPREDUCE = {
-    "own": {},
-    "tier": {
-        "mapreduce.job.map.output.collector.class": "io.forebay.mapreduce.TierMapOutputCollector",
-        "mapreduce.job.reduce.shuffle.consumer.plugin.class": "io.forebay.mapreduce.TierShuffle",
-    },
-}
 # Rounds of each row in which the JVMs compile what they run.
 WARM_UP = 3
 THROTTLE = Path("/sys/fs/cgroup/blkio/blkio.throttle.{}_bps_device")
@@ -51,10 +41,15 @@ DIRTY_MB = 16
 
 @contextlib.contextmanager
 def spark(place, socket, manager):
-    """A Spark that shuffles when it is asked to; gives a function that returns milliseconds."""
+    """A Spark in a JVM that shuffles once for each line; gives a function that returns milliseconds."""
+    # The library inside the jar may be of another build than the program.
+    library = Path(PROGRAM).parent / "libforebay_jni.so"
+    if not library.exists():
+        sys.exit(f"shuffle-bench: {library} is missing; `cargo build --release` makes it")
     path = f"{MODULE}/test-classes:{TARGET}/java/spark/classes:{(MODULE / 'spark.classpath').read_text().strip()}"
     opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENS]
     settings = {
+        "forebay.native": library,
         "spark.master": "local[2]",
         "spark.ui.enabled": "false",
         "spark.driver.host": "localhost",
@@ -62,36 +57,8 @@ def spark(place, socket, manager):
         "spark.shuffle.manager": MANAGERS[manager],
         "spark.hadoop.fs.forebay.socket": socket,
     }
-    with asked(place, path, opens, settings, "io.forebay.spark.shuffle.ShuffleBench") as shuffle:
-        yield shuffle
-
-
-@contextlib.contextmanager
-def mapreduce(place, socket, kind):
-    """As `spark`, of MapReduce's LocalJobRunner."""
-    settings = {
-        "mapreduce.framework.name": "local",
-        "mapreduce.local.map.tasks.maximum": "2",
-        "mapreduce.local.reduce.tasks.maximum": "2",
-        "hadoop.tmp.dir": place,
-        "fs.forebay.socket": socket,
-        **MAPREDUCE[kind],
-    }
-    path = f"{REPOSITORY / 'target/java/mapreduce/lib'}/*:{REPOSITORY / 'target/forebay-spark.jar'}"
-    with asked(place, path, ["--add-opens=java.base/java.lang=ALL-UNNAMED"], settings, "io.forebay.workloads.ShuffleBench") as shuffle:
-        yield shuffle
-
-
-@contextlib.contextmanager
-def asked(place, path, opens, settings, main):
-    """A JVM that shuffles once for each line."""
-    # The library inside the jar may be of another build than the program.
-    library = Path(PROGRAM).parent / "libforebay_jni.so"
-    if not library.exists():
-        sys.exit(f"shuffle-bench: {library} is missing; `cargo build --release` makes it")
-    settings = {"forebay.native": library, **settings}
     defined = [f"-D{key}={value}" for key, value in settings.items()]
-    program = ["java", "-Xmx1g", *opens, *defined, "-cp", path, main]
+    program = ["java", "-Xmx1g", *opens, *defined, "-cp", path, "io.forebay.spark.shuffle.ShuffleBench"]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=place) as process:
 
         def shuffle(size, reducers):
@@ -136,7 +103,6 @@ def main():
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 100, 1000], help="MB")
     parser.add_argument("--reducers", type=int, nargs="+", default=[2, 200, 2000])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--engine", choices=("spark", "mapreduce"), default="spark")
     parser.add_argument("--disk", type=int, help="MB/s of Spark's local disk")
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
@@ -148,8 +114,7 @@ def main():
         socket = stack.enter_context(lab.agent(PROGRAM, place / "pfs", place / "state", 4 * (largest * MB * 2 + (64 << 20))))
         # The last round's files may still be there.
         local = stack.enter_context(slow_disk(place, options.disk, 4 * largest + 200)) if options.disk else place
-        engine = {"spark": spark, "mapreduce": mapreduce}[options.engine]
-        shuffles = [stack.enter_context(engine(local, socket, kind)) for kind in ("own", "tier")]
+        shuffles = [stack.enter_context(spark(local, socket, kind)) for kind in ("own", "tier")]
         print(f"{'MB':>6} {'reducers':>8} {'own ms':>8} {'tier ms':>8} {'ratio':>6}   ({PROGRAM})")
         for size in options.sizes:
             for reducers in options.reducers:

@@ -26,9 +26,7 @@ import loopback  # noqa: E402
 import sparkhome  # noqa: E402
 
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")).resolve()
-# The newest of what cargo has built, unless said.
-BUILT = [path for path in (TARGET / "release/forebay", TARGET / "debug/forebay") if path.exists()]
-PROGRAM = os.environ.get("FOREBAY_BIN") or str(max(BUILT, key=lambda path: path.stat().st_mtime, default=TARGET / "release/forebay"))
+PROGRAM = lab.newest_program(TARGET)
 EXTENT_BYTES = 2 << 20
 EXTENTS = 24
 # Slow enough that a job is in the middle of its input for some seconds, whatever else the machine

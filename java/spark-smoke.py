@@ -6,7 +6,6 @@ file:// needs it. Starts an agent of its own and ends it.
 
 import collections
 import json
-import os
 import pathlib
 import shutil
 import signal
@@ -17,25 +16,12 @@ import threading
 import time
 import zipfile
 
-import pyspark
-from pyspark.sql import SparkSession, functions
+from programs import JAR, PROGRAM, check, spark_with
+from pyspark.sql import functions
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
-JAR = REPOSITORY / "target/forebay-spark.jar"
 MIB = 1 << 20
 FILES = 6
 LINES = 20_000
-
-
-def program():
-    """$FOREBAY_BIN, or the newest of what cargo has built."""
-    if given := os.environ.get("FOREBAY_BIN"):
-        return given
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-    built = [path for path in (target / "release/forebay", target / "debug/forebay") if path.exists()]
-    if not built:
-        sys.exit(f"no forebay program in {target}: run `cargo build`, or set FOREBAY_BIN")
-    return str(max(built, key=lambda path: path.stat().st_mtime))
 
 
 class Agent:
@@ -47,11 +33,11 @@ class Agent:
         self.state = directory / "state"
         self.socket = self.state / "agent.sock"
         self.log = directory / "agent.log"
-        command = [program(), "up", "--foreground", "--pfs", f"test={self.pfs}", "--capacity", "512MiB", "--state-dir", str(self.state)]
+        command = [PROGRAM, "up", "--foreground", "--pfs", f"test={self.pfs}", "--capacity", "512MiB", "--state-dir", str(self.state)]
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = time.monotonic() + 60
-        while subprocess.run([program(), "status", "--socket", self.socket], capture_output=True, check=False).returncode != 0:
+        while subprocess.run([PROGRAM, "status", "--socket", self.socket], capture_output=True, check=False).returncode != 0:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 sys.exit(f"the agent did not start:\n{self.log.read_text()}")
             time.sleep(0.02)
@@ -63,7 +49,7 @@ class Agent:
     def stop(self):
         if self.process.poll() is None:
             self.kill()
-        down = [program(), "down", "--drop", "--state-dir", self.state, "--socket", self.socket]
+        down = [PROGRAM, "down", "--drop", "--state-dir", self.state, "--socket", self.socket]
         subprocess.run(down, capture_output=True, timeout=30, check=False)
 
 
@@ -78,22 +64,9 @@ BY_CLASS_PATH = {
 
 
 def session(agent, installation):
-    builder = SparkSession.builder.master("local[2]").appName("forebay-smoke")
-    settings = {
-        **installation,
-        "spark.hadoop.fs.forebay.socket": str(agent.socket),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
-        # Small splits: several tasks for each file of the table.
-        "spark.sql.files.maxPartitionBytes": str(MIB // 4),
-    }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    # Small splits: several tasks for each file of the table.
+    own = {"spark.hadoop.fs.forebay.socket": str(agent.socket), "spark.sql.files.maxPartitionBytes": str(MIB // 4)}
+    return spark_with("forebay-smoke", {**installation, **own})
 
 
 def make_text(directory):
@@ -110,19 +83,13 @@ def make_text(directory):
     return counts
 
 
-def check(what, condition):
-    if not condition:
-        sys.exit(f"Spark {pyspark.__version__}: {what}: FAILED")
-    print(f"Spark {pyspark.__version__}: {what}: ok", flush=True)
-
-
 def word_count(spark, url):
     words = spark.sparkContext.textFile(url).flatMap(str.split).map(lambda word: (word, 1))
     return dict(words.reduceByKey(lambda a, b: a + b).collect())
 
 
 def resident_bytes(agent):
-    status = subprocess.run([program(), "status", "--json", "--socket", agent.socket], capture_output=True, check=True)
+    status = subprocess.run([PROGRAM, "status", "--json", "--socket", agent.socket], capture_output=True, check=True)
     return json.loads(status.stdout)["resident_bytes"]
 
 

@@ -6,7 +6,7 @@ prefetched in waves.
 Of each table format that is published for this Spark (from Maven, the first time), three programs run:
 
 - The story: create, append, delete, merge, an earlier version, overwrite; by Spark alone and through
-  both schemes of Forebay. The results are equal.
+  both schemes of Forebay. The results are equal, and Hadoop's FileContext is Forebay's.
 - The scans: what the plug-in reports of a table with deleted rows is what tasks read, most of it
   was prefetched, and the PFS serves little more than the columns and the deletes. The PFS is the
   slow file system of the lab, which counts the bytes it serves. Verdicts are about bytes, never
@@ -189,6 +189,16 @@ def story(spark, task):
     return found
 
 
+def contexts(spark, task):
+    """The class of Hadoop's FileContext for each scheme; Delta Lake commits through it."""
+    found = {}
+    for scheme, base in task["bases"].items():
+        uri = spark._jvm.org.apache.hadoop.fs.Path(base).toUri()
+        context = spark._jvm.org.apache.hadoop.fs.FileContext.getFileContext(uri, spark._jsc.hadoopConfiguration())
+        found[scheme] = context.getDefaultFileSystem().getClass().getName()
+    return found
+
+
 QUERIES = {
     "one column": "select count(c7), max(c7) from {table}",
     "one partition and two columns": "select max(c1), min(c2) from {table} where part = 3",
@@ -290,8 +300,10 @@ def test(of):
 
 def stories(of, directory, alone, through, socket):
     expected = run(directory, "alone", {**alone, "functions": ["story", "scans"]})[0]
-    found = run(directory, "story", {**through, "functions": ["story"]})[0]["story"]
-    for scheme, steps in found.items():
+    found = run(directory, "story", {**through, "functions": ["story", "contexts"]})[0]
+    for scheme, name in found["contexts"].items():
+        check(f"{of.name} on {scheme}://, FileContext is {name}", name.startswith("io.forebay.hadoop."))
+    for scheme, steps in found["story"].items():
         for step, result in steps.items():
             check(f"{of.name} on {scheme}://, {step}", result == expected["story"]["file"][step])
     programs.lab.set_rate(programs.PROGRAM, Path(through["pfs"]), SCAN_RATE)
@@ -328,7 +340,7 @@ def writers(of, directory, task):
 
 
 def main():
-    if programs.main({"story": story, "scans": scans, "begin": begin, "write": write, "end": end}):
+    if programs.main({"story": story, "contexts": contexts, "scans": scans, "begin": begin, "write": write, "end": end}):
         return
     for name in sys.argv[1:] or FORMATS:
         of = FORMATS[name]

@@ -35,7 +35,7 @@ HEAP = "-Xmx1g"
 OPENS = ["--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED"]
 START_SECONDS = 90
 SETTLE_SECONDS = 5
-IDS = {"peer.alluxio.read": "GB/s", "peer.alluxio.tmpfs": "GB/s", "peer.alluxio.rss": "MiB", "peer.alluxio.rss.idle": "MiB"}
+IDS = {"peer.alluxio.read": "GB/s", "peer.alluxio.tmpfs": "GB/s", "peer.alluxio.rss": "MiB"}
 
 
 def classpath_dir():
@@ -80,13 +80,13 @@ def run(size_bytes=common.GIB, passes=7):
     with common.Neighbours() as neighbours, tempfile.TemporaryDirectory(prefix="forebay-alluxio-") as work, \
             tempfile.TemporaryDirectory(prefix="forebay-alluxio-", dir=SHM) as tier:
         limit = common.tmpfs_limit(size_bytes)
-        figures, idle, after = _measure(Path(work), tier, size_bytes, passes)
+        figures, after = _measure(Path(work), tier, size_bytes, passes)
         limit += common.tmpfs_limit(size_bytes)
-    return _records(command, figures, idle, after, limit, neighbours)
+    return _records(command, figures, after, limit, neighbours)
 
 
 def _measure(work, tier, size_bytes, passes):
-    """Runs the cluster and the reader. Returns (what ReadBench printed, memory when idle, memory after)."""
+    """Runs the cluster and the reader. Returns (what ReadBench printed, memory after)."""
     daemons.run_bounded(["javac", "-d", str(work), "-cp", _classpath(), str(HERE / "alluxio" / "ReadBench.java")],
                         what="compile ReadBench.java", seconds=120)
     ports = daemons.free_ports(4)
@@ -102,10 +102,9 @@ def _measure(work, tier, size_bytes, passes):
             daemon.wait_until(lambda port=port: daemons.accepts(port), what=f"listening on port {port}", seconds=START_SECONDS)
             tree.append(daemon)
         time.sleep(SETTLE_SECONDS)
-        idle = [common.memory_of_tree(daemon.pid) for daemon in tree]
         printed = daemons.run_bounded([*java, "ReadBench", str(size_bytes), str(passes)], what="read through Alluxio", seconds=600)
         after = [common.memory_of_tree(daemon.pid) for daemon in tree]
-    return json.loads(printed.strip().splitlines()[-1]), idle, after
+    return json.loads(printed.strip().splitlines()[-1]), after
 
 
 def _classpath():
@@ -133,23 +132,20 @@ def _options(work, tier, size_bytes, ports):
     return [f"-Dalluxio.{key}={value}" for key, value in settings.items()]
 
 
-def _records(command, figures, idle, after, limit, neighbours):
+def _records(command, figures, after, limit, neighbours):
     if figures["short_circuit_share"] < 0.99:
         raise RuntimeError(f"only {figures['short_circuit_share']:.0%} of the bytes were read by short circuit; the rest went through the "
                            "worker, so this is not the figure it claims to be: check user.hostname against worker.hostname")
     kind = max(("array", "direct"), key=lambda kind: statistics.median(figures[f"{kind}_gb_per_s"]))
     other = "direct" if kind == "array" else "array"
-    mib = lambda memories: [sum(memory.own_bytes for memory in memories) / common.MIB]
-    parts = lambda memories: (" + ".join(f"{memory.own_bytes / common.MIB:.0f}" for memory in memories) + "; VmRSS: "
-                              + " + ".join(f"{memory.rss_bytes / common.MIB:.0f}" for memory in memories))
+    own, rss = (" + ".join(f"{getattr(memory, field) / common.MIB:.0f}" for memory in after) for field in ("own_bytes", "rss_bytes"))
     return [
         common.record("peer.alluxio.read", "GB/s", figures[f"{kind}_gb_per_s"], command, reference=statistics.median(limit), note=(
             f"short circuit into a {kind} buffer (into the other kind: {statistics.median(figures[f'{other}_gb_per_s']):.2f}); "
             f"written to memory only at {figures['write_gb_per_s']:.2f} GB/s; reference is pread on tmpfs; {neighbours}")),
         common.record("peer.alluxio.tmpfs", "GB/s", limit, command, note="pread(1 MiB) on a plain tmpfs file, before and after the peer ran"),
-        common.record("peer.alluxio.rss", "MiB", mib(after), command,
-                      note=f"master + worker after the reads, tier excluded: {parts(after)}; heaps bounded by {HEAP}"),
-        common.record("peer.alluxio.rss.idle", "MiB", mib(idle), command, note=f"master + worker, just started, no data: {parts(idle)}"),
+        common.record("peer.alluxio.rss", "MiB", [sum(memory.own_bytes for memory in after) / common.MIB], command,
+                      note=f"master + worker after the reads, tier excluded: {own}; VmRSS: {rss}; heaps bounded by {HEAP}"),
     ]
 
 

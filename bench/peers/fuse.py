@@ -7,8 +7,7 @@ warm, 1 MiB at a time.
 The kernel keeps its own copy of what a FUSE daemon answered, so a second read of a file need not
 reach the daemon. What is compared is the peer's cache, so the kernel's copy is kept out in two
 ways, O_DIRECT and eviction before each pass, and the faster one is reported. A counter of the bytes
-that the peer served proves that it served each pass; the kernel's copy is timed too, under an id of
-its own.
+that the peer served proves that it served each pass.
 """
 
 import argparse
@@ -32,7 +31,7 @@ FUSE = "/dev/fuse"
 START_SECONDS = 60
 SETTLE_SECONDS = 5
 READ_SECONDS = 900
-UNITS = {"read": "GB/s", "read.kernel": "GB/s", "tmpfs": "GB/s", "rss": "MiB", "rss.idle": "MiB"}
+UNITS = {"read": "GB/s", "tmpfs": "GB/s", "rss": "MiB"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,16 +56,16 @@ class Mount:
         """
         return self.daemons[-1].ended_after(seconds)
 
-    def served(self, size_bytes, read, *, share=1):
+    def served(self, size_bytes, read):
         """Runs `read`, which reads `size_bytes`, and returns its figure. RuntimeError if the peer
-        did not serve `share` of them: all or none.
+        did not serve them all.
         """
         before = self.served_bytes()
         figure = read()
         served_bytes = self.served_bytes() - before
-        if abs(min(served_bytes / size_bytes, 1) - share) > 0.01:
-            raise RuntimeError(f"the peer's cache served {served_bytes} of {size_bytes} bytes, not {share:.0%}: somebody else served the rest, "
-                               "or the kernel's copy was dropped, so this is not the figure it claims to be; is the cache too small?")
+        if served_bytes < 0.99 * size_bytes:
+            raise RuntimeError(f"the peer's cache served {served_bytes} of {size_bytes} bytes: somebody else served the rest, "
+                               "so this is not the figure it claims to be; is the cache too small?")
         return figure
 
 
@@ -123,7 +122,7 @@ def run(name, reason, mounted, size_bytes, passes, mount_args=()):
         command += f" --mount-args {shlex.quote(shlex.join(mount_args))}"
     if reason:
         return [common.skipped(id, unit, command, reason) for id, unit in ids(name).items()]
-    # Cache, kernel copy and limit file; JuiceFS itself stops caching when a tenth of the file
+    # Cache, kernel's copy and limit file; JuiceFS itself stops caching when a tenth of the file
     # system is all that is free.
     need_bytes = 2 * size_bytes + common.GIB + shutil.disk_usage(SHM).total // 10
     if shutil.disk_usage(SHM).free < need_bytes:
@@ -133,51 +132,43 @@ def run(name, reason, mounted, size_bytes, passes, mount_args=()):
         limit = common.tmpfs_limit(size_bytes)
         with mounted(2 * size_bytes) as mount:
             time.sleep(SETTLE_SECONDS)
-            idle = mount.memory()
             common.warm_memory(2 * size_bytes)
             with mount.ended_after(READ_SECONDS):
                 figures = read_warm(mount, size_bytes, passes)
             after = mount.memory()
         limit += common.tmpfs_limit(size_bytes)
-    return records(name, command, figures, idle, after, limit, neighbours)
+    return records(name, command, figures, after, limit, neighbours)
 
 
 def read_warm(mount, size_bytes, passes):
     """Writes a file through the mount, fills the cache, and times `passes` warm reads in each of
-    the three ways: {way: GB/s of each pass}.
+    both ways: {way: GB/s of each pass}.
     """
     path = mount.directory / "file"
     common.write_pattern(path, size_bytes)
     for _ in range(2):
         common.evict_page_cache(path)
         common.read_pass(path)
-    figures = {"direct": [], "evicted": [], "kernel": []}
+    figures = {"direct": [], "evicted": []}
     for _ in range(passes):
         figures["direct"].append(mount.served(size_bytes, lambda: common.read_pass(path, flags=os.O_DIRECT)))
         common.evict_page_cache(path)
         figures["evicted"].append(mount.served(size_bytes, lambda: common.read_pass(path)))
-        # The pass before left the file in the kernel's cache.
-        figures["kernel"].append(mount.served(size_bytes, lambda: common.read_pass(path), share=0))
     path.unlink()
     return figures
 
 
-def records(name, command, figures, idle, after, limit, neighbours):
+def records(name, command, figures, after, limit, neighbours):
     """The records of what was measured, in the order of `UNITS`."""
     way = max(("direct", "evicted"), key=lambda way: statistics.median(figures[way]))
     other = "evicted" if way == "direct" else "direct"
     names = {"direct": "O_DIRECT", "evicted": "kernel copy evicted before each pass"}
-    limit_gb_per_s = statistics.median(limit)
     return [
-        common.record(f"peer.{name}.read", "GB/s", figures[way], command, reference=limit_gb_per_s, note=(
+        common.record(f"peer.{name}.read", "GB/s", figures[way], command, reference=statistics.median(limit), note=(
             f"{names[way]} ({names[other]}: {statistics.median(figures[other]):.2f}); reference is pread on tmpfs; {neighbours}")),
-        common.record(f"peer.{name}.read.kernel", "GB/s", figures["kernel"], command, reference=limit_gb_per_s,
-                      note="served by the kernel's copy; the peer is not asked"),
         common.record(f"peer.{name}.tmpfs", "GB/s", limit, command, note="pread(1 MiB) on a plain tmpfs file, before and after the peer ran"),
         common.record(f"peer.{name}.rss", "MiB", [after.own_bytes / common.MIB], command,
                       note=f"all its processes after the reads; sum of VmRSS: {after.rss_bytes / common.MIB:.0f}"),
-        common.record(f"peer.{name}.rss.idle", "MiB", [idle.own_bytes / common.MIB], command,
-                      note=f"all its processes, just mounted, no data; sum of VmRSS: {idle.rss_bytes / common.MIB:.0f}"),
     ]
 
 

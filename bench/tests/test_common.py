@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import tomllib
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -154,6 +155,28 @@ class Processes(unittest.TestCase):
             directory.mkdir(exist_ok=True)
             # State, parent, eight fields we do not read, then utime stime cutime cstime.
             (directory / "stat").write_text(f"{pid} (a) strange name) S {parent} {'0 ' * 9}{user_ticks} 0 0 0 20 0\n")
+
+
+class Agents(unittest.TestCase):
+    def test_a_configuration_has_a_tier_of_its_own_kind_and_what_comes_after_it(self):
+        with tempfile.TemporaryDirectory() as place:
+            config = Path(place) / "agent.toml"
+            common.write_agent(config, "/state", "/pfs", "96MiB", "/tier", "log = '/log'\n" + common.member("a", ["h:1", "h:2"]))
+            self.assertEqual(tomllib.loads(config.read_text()), {
+                "agent": {"state_dir": "/state"},
+                "tier": {"capacity": "96MiB", "backing": "directory", "directory": "/tier", "log": "/log"},
+                "cluster": {"node": "a", "coordinator": ["h:1", "h:2"], "listen": "127.0.0.1:0"},
+                "mount": [{"label": "pfs", "root": "/pfs"}],
+            })
+            common.write_agent(config, "/state", "/pfs", "1GiB")
+            self.assertEqual(tomllib.loads(config.read_text())["tier"], {"capacity": "1GiB"})
+
+    def test_a_wait_ends_with_its_process_or_its_time(self):
+        common.wait_until(iter([False, True]).__next__, "never")
+        with subprocess.Popen(["true"]) as ended, self.assertRaisesRegex(SystemExit, "no agent"):
+            common.wait_until(lambda: False, "no agent", ended, seconds=600)
+        with self.assertRaisesRegex(SystemExit, "too late"):
+            common.wait_until(lambda: False, "too late", seconds=0.01)
 
 
 if __name__ == "__main__":

@@ -124,12 +124,12 @@ class Figures(unittest.TestCase):
 
     def _alluxio(self, share):
         figures = {"write_gb_per_s": 0.5, "array_gb_per_s": [3.0, 4.0, 9.0], "direct_gb_per_s": [5.0, 5.0, 1.0], "short_circuit_share": share}
-        return {r["id"]: r for r in alluxio._records("cmd", figures, [self.MEMORY], [self.MEMORY] * 2, [10.0], "alone")}
+        return {r["id"]: r for r in alluxio._records("cmd", figures, [self.MEMORY] * 2, [10.0], "alone")}
 
-    def test_a_mounted_peer_gets_the_faster_way_but_never_the_kernels(self):
-        figures = {"direct": [1.0, 2.0, 3.0], "evicted": [1.0, 1.5, 9.0], "kernel": [7.0]}
+    def test_a_mounted_peer_gets_the_faster_way(self):
+        figures = {"direct": [1.0, 2.0, 3.0], "evicted": [1.0, 1.5, 9.0]}
         for name, ids in (("juicefs", juicefs.IDS), ("curvine", curvine.IDS)):
-            records = {r["id"]: r for r in fuse.records(name, "cmd", figures, self.MEMORY, self.MEMORY, [10.0], "alone")}
+            records = {r["id"]: r for r in fuse.records(name, "cmd", figures, self.MEMORY, [10.0], "alone")}
             self.assertEqual(list(records), list(ids))
             self.assertEqual(records[f"peer.{name}.read"]["value"], 2.0)
             self.assertEqual(records[f"peer.{name}.rss"]["value"], 300)
@@ -143,11 +143,8 @@ class Figures(unittest.TestCase):
             count += served_bytes
             return 9.0
         self.assertEqual(peer.served(1000, lambda: read(1010)), 9.0)
-        self.assertEqual(peer.served(1000, lambda: read(5), share=0), 9.0)
-        with self.assertRaisesRegex(RuntimeError, "served 900 of 1000 bytes, not 100%"):
+        with self.assertRaisesRegex(RuntimeError, "served 900 of 1000 bytes"):
             peer.served(1000, lambda: read(900))
-        with self.assertRaisesRegex(RuntimeError, "served 1000 of 1000 bytes, not 0%"):
-            peer.served(1000, lambda: read(1000), share=0)
 
     def test_juicefs_counts_its_hits(self):
         with tempfile.TemporaryDirectory() as mount_point:

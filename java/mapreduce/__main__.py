@@ -25,6 +25,7 @@ import shuffle  # noqa: E402
 import yarn  # noqa: E402
 
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")).resolve()
+PROGRAM = lab.newest_program(TARGET)
 SERVERS = 4
 EXTENT_BYTES = 32 << 20
 MB = 1_000_000
@@ -48,18 +49,12 @@ def arguments():
     return args
 
 
-def program():
-    """$FOREBAY_BIN, or the newest of what cargo has built."""
-    built = [path for path in (TARGET / "release/forebay", TARGET / "debug/forebay") if path.exists()]
-    return os.environ.get("FOREBAY_BIN") or str(max(built, key=lambda path: path.stat().st_mtime, default=TARGET / "release/forebay"))
-
-
 def pfs_of(args, place, backing):
     """The slow file system over `backing`, or `backing` itself where there is no FUSE."""
     if os.environ.get("FOREBAY_SKIP_FUSE") == "1" or not os.access("/dev/fuse", os.R_OK | os.W_OK):
         print("without FUSE: a plain directory stands for the PFS, and times say nothing", flush=True)
         return contextlib.nullcontext(backing)
-    return lab.slow_pfs(program(), backing, place / "pfs", SERVERS, f"{args.rate:g}MB/s")
+    return lab.slow_pfs(PROGRAM, backing, place / "pfs", SERVERS, f"{args.rate:g}MB/s")
 
 
 def measure(args, place):
@@ -67,7 +62,7 @@ def measure(args, place):
     backing.mkdir()
     built = REPOSITORY / "target"
     jar, lib = built / "forebay-spark.jar", built / "java/mapreduce/lib"
-    if not jar.exists() or not lib.exists() or not Path(program()).exists():
+    if not jar.exists() or not lib.exists() or not Path(PROGRAM).exists():
         raise lab.LabError("something is not built: java/test-mapreduce builds it, after `make java`")
     rows = []
     with contextlib.ExitStack() as stage:
@@ -76,7 +71,7 @@ def measure(args, place):
         # that belong to the other node.
         capacity_bytes = max(512 << 20, 12 * args.size * MB)
         print("starting two nodes ...", flush=True)
-        cluster = stage.enter_context(yarn.Cluster(program(), jar, lib, place, pfs, EXTENT_BYTES, capacity_bytes))
+        cluster = stage.enter_context(yarn.Cluster(PROGRAM, jar, lib, place, pfs, EXTENT_BYTES, capacity_bytes))
         # The first job finds daemons that have compiled nothing yet, which is no matter of its file
         # system.
         jobs.warm_up(cluster)

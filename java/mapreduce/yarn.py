@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-import lab
 import loopback
 
 MASTER = "127.0.0.1"

@@ -9,25 +9,17 @@ root and Debian's packages openmpi-bin and libopenmpi-dev. It leaves `burst.json
 
 import argparse
 import os
-import shutil
-import signal
 import sys
 import tempfile
-import venv
 from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parents[1]
-sys.path.insert(0, str(REPOSITORY / "python/demo"))
+sys.path.insert(0, str(HERE.parent / "demo"))
 
-from steps import step  # noqa: E402
+import steps  # noqa: E402
+from steps import TARGET  # noqa: E402
 
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-VENV = TARGET / "venv"
-REQUIREMENTS = REPOSITORY / "python/requirements-demo.txt"
-READY = "FOREBAY_EXPERIMENT_READY"
-PROGRAMS = {"mpicc": "libopenmpi-dev", "mpirun": "openmpi-bin"}
 PARTS = ["catalyst", "batch", "arrivals"]
 
 
@@ -59,63 +51,20 @@ def arguments():
     return args
 
 
-def prepare():
-    """Builds missing parts. Returns the program `forebay` and the Python interpreter to continue with."""
-    missing = [package for program, package in PROGRAMS.items() if not shutil.which(program)]
-    if missing:
-        raise SystemExit(f"experiment: Open MPI is not installed: apt-get install --no-install-recommends {' '.join(sorted(missing))}")
-    if os.geteuid() != 0:
-        raise SystemExit("experiment: the slow file system needs root")
-    program = os.environ.get("FOREBAY_BIN")
-    if not program:
-        step("experiment", "building the program", ["cargo", "build", "--release", "--locked"])
-        program = TARGET / "release/forebay"
-    python = VENV / "bin/python"
-    if not python.exists():
-        venv.create(VENV, with_pip=True)
-    step("experiment", "installing numpy and matplotlib", [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(REQUIREMENTS)])
-    return program, python
+def run(args, program):
+    import experiment
 
-
-def library_of(program, name):
-    """The newest of that name: tests leave theirs in `deps`."""
-    found = [path for path in (program.parent / name, program.parent / "deps" / name) if path.exists()]
-    if not found:
-        raise SystemExit(f"experiment: no {name} beside {program}: run `cargo build`")
-    return max(found, key=lambda path: path.stat().st_mtime)
-
-
-def build_writer(program):
-    """The MPI program, linked with the C library beside `program`."""
-    place = TARGET.resolve() / "burst"
-    place.mkdir(parents=True, exist_ok=True)
-    # The name that the loader looks for; `make install` creates the same one.
-    link = place / "libforebay.so.0"
-    link.unlink(missing_ok=True)
-    link.symlink_to(library_of(program, "libforebay.so"))
-    flags = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", f"-I{REPOSITORY / 'crates/forebay-capi/include'}"]
-    step("experiment", "compiling the writer", ["mpicc", *flags, "-o", str(place / "writer"), str(HERE / "writer.c"), str(link), f"-Wl,-rpath,{place}"])
-    return place / "writer"
+    program = program.resolve()
+    os.environ["FOREBAY_PRELOAD"] = str(steps.library_beside(program, "libforebay_preload.so"))
+    size = Sizes(unit_bytes=1_000_000) if args.quick else Sizes()
+    writer = steps.mpi_program(HERE / "writer.c", TARGET / "burst", program)
+    with tempfile.TemporaryDirectory(prefix="forebay-burst-", dir="/dev/shm") as place:
+        return experiment.run(args, program, writer, Path(place), size)
 
 
 def main():
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     args = arguments()
-    if os.environ.get(READY) != "1":
-        program, python = prepare()
-        os.execve(python, [str(python), *sys.argv], {**os.environ, READY: "1", "FOREBAY_BIN": str(program)})
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    import experiment
-
-    program = Path(os.environ["FOREBAY_BIN"]).resolve()
-    os.environ["FOREBAY_PRELOAD"] = str(library_of(program, "libforebay_preload.so"))
-    size = Sizes(unit_bytes=1_000_000) if args.quick else Sizes()
-    try:
-        with tempfile.TemporaryDirectory(prefix="forebay-burst-", dir="/dev/shm") as place:
-            return experiment.run(args, program, build_writer(program), Path(place), size)
-    except KeyboardInterrupt:
-        print("experiment: stopped; what has been measured stays", file=sys.stderr)
-        return 130
+    return steps.go_on(lambda: steps.environment(steps.MPI, "the slow file system"), lambda program: run(args, program))
 
 
 if __name__ == "__main__":

@@ -13,20 +13,12 @@ again with the Python of `target/venv`.
 """
 
 import argparse
-import os
-import signal
-import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import sparkhome
-from steps import step
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-VENV = TARGET / "venv"
-REQUIREMENTS = REPOSITORY / "python/requirements-demo.txt"
+import steps
+from steps import REPOSITORY, TARGET, VENV
 
 
 def arguments():
@@ -50,7 +42,7 @@ def arguments():
     args.size = args.size or (100 if args.quick else 1000)
     args.passes = args.passes or (2 if args.quick else 6)
     args.spark_size = args.spark_size or (96 if args.quick else 256)
-    args.target = TARGET.resolve()
+    args.target = TARGET
     args.output = args.output.resolve()
     if args.passes < 2:
         parser.error("--passes must be at least 2: what was read once is the point")
@@ -70,44 +62,27 @@ def with_spark(args):
 
 def prepare(args):
     """Builds what is not there yet. Returns the program `forebay` and the Python to go on with."""
-    program = os.environ.get("FOREBAY_BIN")
-    if not program:
-        step("demo", "building the program", ["cargo", "build", "--release", "--locked"])
-        program = TARGET / "release/forebay"
-    python = VENV / "bin/python"
-    if not python.exists():
-        print(f"creating {VENV}", flush=True)
-        venv.create(VENV, with_pip=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    step("demo", "installing numpy and matplotlib", [*pip, "-r", str(REQUIREMENTS)])
+    program, python = steps.environment()
     if with_analysis(args):
-        step("demo", "adding the Python package", [str(python), str(REPOSITORY / "python/develop"), str(VENV), str(Path(program).parent)])
+        steps.step("adding the Python package", [str(python), str(REPOSITORY / "python/develop"), str(VENV), str(program.parent)])
     if with_spark(args):
         sparkhome.need(args.target)
-        step("demo", "building the jar", ["make", "java"])
+        steps.jar_beside(program)
     return program, python
 
 
-def main():
-    # A shell starts what it puts into the background with SIGINT ignored, and Python then leaves it
-    # so.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    args = arguments()
-    if os.environ.get("FOREBAY_DEMO_READY") != "1":
-        try:
-            program, python = prepare(args)
-        except sparkhome.SparkMissing as error:
-            raise SystemExit(f"demo: {error}") from None
-        environment = {**os.environ, "FOREBAY_DEMO_READY": "1", "FOREBAY_BIN": str(program)}
-        os.execve(python, [str(python), *sys.argv], environment)
-    # SIGTERM takes the same way out as Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+def run(args, program):
     import show
 
     parts = ([show.show] if with_analysis(args) else []) + ([show.show_spark] if with_spark(args) else [])
     if with_analysis(args) and not with_spark(args) and args.only is None:
         print("Spark, Java or Maven is not installed, and --quick installs nothing: the demo skips Spark's part.\n")
-    return show.run(parts, args, os.environ["FOREBAY_BIN"])
+    return show.run(parts, args, str(program))
+
+
+def main():
+    args = arguments()
+    return steps.go_on(lambda: prepare(args), lambda program: run(args, program))
 
 
 if __name__ == "__main__":

@@ -20,13 +20,21 @@ class LabError(Exception):
     """Something did not start; the message says what to do."""
 
 
+def newest_program(target):
+    """$FOREBAY_BIN, or the newest of what cargo has built below `target`; the release's path if there is none."""
+    built = [path for path in (target / "release/forebay", target / "debug/forebay") if path.exists()]
+    return os.environ.get("FOREBAY_BIN") or str(max(built, key=lambda path: path.stat().st_mtime, default=target / "release/forebay"))
+
+
 @contextlib.contextmanager
-def slow_pfs(program, backing, mount, servers, rate, options=()):
-    """A PFS of `servers` times `rate` (such as "50MB/s") on `mount`, over the files of `backing`; `options` are further arguments."""
+def slow_pfs(program, backing, mount, servers, rate, options=(), attr_ttl="1s"):
+    """A PFS of `servers` times `rate` (such as "50MB/s") on `mount`, over the files of `backing`; `options` are further arguments.
+
+    Attributes stay valid for `attr_ttl`, by default as parallel file systems have it.
+    """
     mount.mkdir()
     command = [program, "lab", "slowfs", "--backing", backing, "--mount", mount, "--servers", str(servers), "--rate", rate]
-    # Attributes stay valid for a second, as parallel file systems have it.
-    command += ["--attr-ttl", "1s", *options]
+    command += ["--attr-ttl", attr_ttl, *options]
     with child(command, mount.with_suffix(".log")) as (process, log):
         wait_for(lambda: served_bytes(mount) is not None, process, "the slow file system", log)
         yield mount

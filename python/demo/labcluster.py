@@ -101,6 +101,11 @@ class Cluster:
             raise lab.LabError(f"`forebay lab {command}` failed: {said[-1] if said else done.returncode}")
         return done
 
+    def popen(self, node, *command, **options):
+        """A program on a node, beside what else runs."""
+        line = [self.program, "lab", "run", "--node", node, "--", *map(str, command)]
+        return subprocess.Popen(line, env={**os.environ, "FOREBAY_LAB": self.name}, stdin=subprocess.DEVNULL, start_new_session=True, **options)
+
     def run(self, *command, check=False):
         # On a real cluster the driver has a core of its own.
         return self.lab("run", "--free", "--node", DRIVER, "--", *command, check=check)

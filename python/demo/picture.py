@@ -5,16 +5,15 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from meter import rates
+from timeline import INK, MUTED, SERVED, STYLE, plain
 
-INK, MUTED, GRID = "#1f2933", "#66717d", "#e3e7eb"
 READ = {"straight": "#8a97a6", "forebay": "#1f77b4"}
-SERVED = "#d95f02"
 TITLES = {"straight": "Straight from the PFS", "forebay": "Through Forebay"}
 
 
 def draw(runs, pfs_rate_bytes_per_s, subtitle, paths):
     """Draws `runs` (two of show.Run) into each of `paths`."""
-    plt.rcParams.update({"font.family": "DejaVu Sans", "font.size": 10, "text.color": INK, "axes.labelcolor": INK, "svg.fonttype": "path"})
+    plt.rcParams.update({**STYLE, "font.size": 10})
     end = max(run.samples[-1][0] for run in runs)
     window_s = max(0.3, end / 150)
     top = max(rate for run in runs for _, _, rate in rates(run.samples, 1, window_s)) / 1e6 * 1.22
@@ -69,10 +68,4 @@ def panel(axis, run, window_s, limit, top, end):
     title = f"{TITLES[run.key]}: {run.seconds:.1f} s, the PFS served {run.served_bytes / 1e9:.2f} GB"
     axis.set_title(title, loc="left", fontsize=10.5, color=INK)
     axis.set_ylabel("MB/s")
-    axis.grid(axis="y", color=GRID, linewidth=0.8)
-    axis.set_axisbelow(True)
-    axis.tick_params(color=GRID, labelcolor=MUTED, length=3)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axis.spines[side].set_color(GRID)
+    plain(axis, grid=True)

@@ -1,6 +1,9 @@
-"""Targets of an experiment, and what was measured of each."""
+"""Parts of the report of an experiment: the machine, and targets with what was measured of each."""
 
+import os
+import platform
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -12,6 +15,12 @@ class Row:
     target: str
     met: bool | None
     why: str = ""
+
+
+def machine():
+    memory = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:"))
+    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), platform.machine())
+    return {"memory_bytes": int(memory.split()[1]) << 10, "cores": os.cpu_count(), "processor": model, "kernel": platform.release()}
 
 
 def table(rows):

@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 from waves import TITLES, WORKLOADS
 
 INK, MUTED, GRID = "#1f2933", "#66717d", "#e3e7eb"
+STYLE = {"font.family": "DejaVu Sans", "font.size": 9.5, "text.color": INK, "axes.labelcolor": INK, "svg.fonttype": "path"}
 SERVED = "#d95f02"
 # Waves in turn, so that a bar can be told from the next.
 COMPUTE = ("#1f77b4", "#7fb2dc")
@@ -18,7 +19,7 @@ def draw(runs, pfs_rate_bytes_per_s, subtitle, paths, modes=("naive-bb", "no-act
     """Draws the runs of `modes` into each of `paths`: a column for each workload, one time axis for all."""
     shown = [[next(r for r in runs if (r.workload, r.mode) == (w, m)) for m in modes] for w in WORKLOADS if any(r.workload == w for r in runs)]
     end = max(run.map_s for column in shown for run in column) * 1.03
-    plt.rcParams.update({"font.family": "DejaVu Sans", "font.size": 9.5, "text.color": INK, "axes.labelcolor": INK, "svg.fonttype": "path"})
+    plt.rcParams.update(STYLE)
     width = 6.2 * max(len(shown), 1.4)
     left = 0.8 / width
     figure, axes = plt.subplots(
@@ -56,8 +57,7 @@ def traffic(axis, run, limit, end):
     axis.set_ylim(0, 1.25 * limit / 1e6)
     axis.set_ylabel("MB/s")
     axis.set_title(f"{WORKLOADS[run.workload]}, {TITLES[run.mode]}: map time {run.map_s:.1f} s", loc="left", fontsize=10, color=INK)
-    plain(axis)
-    axis.grid(axis="y", color=GRID, linewidth=0.8)
+    plain(axis, grid=True)
 
 
 def windows(samples, window_s, end):
@@ -98,8 +98,10 @@ def bar(axis, span, lane, colour):
         axis.barh(lane, span[1] - span[0], left=span[0], height=0.62, color=colour, linewidth=0)
 
 
-def plain(axis):
+def plain(axis, grid=False):
     axis.set_axisbelow(True)
+    if grid:
+        axis.grid(axis="y", color=GRID, linewidth=0.8)
     axis.tick_params(color=GRID, labelcolor=MUTED, length=3, labelsize=8.5)
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)

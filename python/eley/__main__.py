@@ -9,27 +9,17 @@ an experiment can be resumed; --fresh measures all runs again.
 """
 
 import argparse
-import os
-import shutil
-import signal
 import sys
-import venv
 from dataclasses import fields, replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parents[1]
-sys.path.insert(0, str(REPOSITORY / "python/demo"))
+sys.path.insert(0, str(HERE.parent / "demo"))
 
 import sizes  # noqa: E402
 import sparkhome  # noqa: E402
-from steps import step  # noqa: E402
-
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-VENV = TARGET / "venv"
-REQUIREMENTS = REPOSITORY / "python/requirements-demo.txt"
-READY = "FOREBAY_EXPERIMENT_READY"
-PROGRAMS = {"mpicc": "libopenmpi-dev", "mpirun": "openmpi-bin"}
+import steps  # noqa: E402
+from steps import TARGET  # noqa: E402
 
 
 def arguments():
@@ -67,78 +57,30 @@ def chosen(args):
 
 def prepare():
     """Builds missing parts. Returns the program `forebay` and the Python interpreter to continue with."""
-    missing = [package for program, package in PROGRAMS.items() if not shutil.which(program)]
-    if missing:
-        raise SystemExit(f"experiment: Open MPI is not installed: apt-get install --no-install-recommends {' '.join(sorted(missing))}")
-    if os.geteuid() != 0:
-        raise SystemExit("experiment: the lab needs root")
-    program = os.environ.get("FOREBAY_BIN")
-    if not program:
-        step("experiment", "building the program", ["cargo", "build", "--release", "--locked"])
-        program = TARGET / "release/forebay"
-    python = VENV / "bin/python"
-    if not python.exists():
-        venv.create(VENV, with_pip=True)
-    step("experiment", "installing numpy and matplotlib", [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(REQUIREMENTS)])
-    sparkhome.need(TARGET.resolve())
-    if os.environ.get("FOREBAY_BIN"):
-        jar_beside(Path(program))
-    else:
-        step("experiment", "building the jar", ["make", "java"])
+    program, python = steps.environment(steps.MPI, "the lab")
+    sparkhome.need(TARGET)
+    steps.jar_beside(program)
     return program, python
 
 
-def jar_beside(program):
-    """Builds the jar with the native library beside a chosen program, such as that of the tests; `make java` uses a release build."""
-    library = program.parent / "libforebay_jni.so"
-    if not library.exists():
-        raise SystemExit(f"experiment: no {library.name} beside {program}: run `cargo build`")
-    step("experiment", "packing the native library", ["java/pack-native", str(library)])
-    step("experiment", "building the jar", ["mvn", "--quiet", "--batch-mode", "--file", "java/pom.xml", "-Dstyle.color=never", "--projects", "spark,workloads", "package"])
-    shutil.copy(TARGET / "java/spark/forebay-spark.jar", TARGET / "forebay-spark.jar")
-
-
-def build_writer(program):
-    """The MPI program, linked with the C library beside `program`."""
-    place = TARGET.resolve() / "eley"
-    place.mkdir(parents=True, exist_ok=True)
-    library = next((path for path in (program.parent / "libforebay.so", program.parent / "deps/libforebay.so") if path.exists()), None)
-    if library is None:
-        raise SystemExit(f"experiment: no libforebay.so beside {program}: run `cargo build`")
-    # The name that the loader looks for; `make install` creates the same one.
-    link = place / "libforebay.so.0"
-    link.unlink(missing_ok=True)
-    link.symlink_to(library)
-    flags = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", f"-I{REPOSITORY / 'crates/forebay-capi/include'}"]
-    step("experiment", "compiling the writer", ["mpicc", *flags, "-o", str(place / "writer"), str(HERE / "writer.c"), str(link), f"-Wl,-rpath,{place}"])
-    return place / "writer"
-
-
-def main():
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    args = arguments()
-    if os.environ.get(READY) != "1":
-        try:
-            program, python = prepare()
-        except sparkhome.SparkMissing as error:
-            raise SystemExit(f"experiment: {error}") from None
-        os.execve(python, [str(python), *sys.argv], {**os.environ, READY: "1", "FOREBAY_BIN": str(program)})
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+def run(args, program):
     import experiment
     import loopback
     import stage
 
-    program, target, size = Path(os.environ["FOREBAY_BIN"]), TARGET.resolve(), chosen(args)
-    jars = loopback.Jars(str(target / "forebay-spark.jar"), str(target / "java/workloads/forebay-workloads.jar"))
+    size = chosen(args)
+    jars = loopback.Jars(str(TARGET / "forebay-spark.jar"), str(TARGET / "java/workloads/forebay-workloads.jar"))
     inputs = args.output / f"text-{size.waves}-{size.extent_bytes >> 20}"
+    writer = steps.mpi_program(HERE / "writer.c", TARGET / "eley", program)
     tools = stage.Tools(
-        forebay=str(program), spark_venv=target / f"spark-{sparkhome.VERSION}", jars=jars, writer=build_writer(program), data=inputs / "input/text", warm=inputs / "warm/text"
+        forebay=str(program), spark_venv=TARGET / f"spark-{sparkhome.VERSION}", jars=jars, writer=writer, data=inputs / "input/text", warm=inputs / "warm/text"
     )
-    try:
-        return experiment.run(args, tools, size)
-    except KeyboardInterrupt:
-        print("experiment: stopped; what has been measured stays", file=sys.stderr)
-        return 130
+    return experiment.run(args, tools, size)
+
+
+def main():
+    args = arguments()
+    return steps.go_on(prepare, lambda program: run(args, program))
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def table(found):
 
 def draw(results, size, directory):
     """File names by caption."""
-    plt.rcParams.update({"font.family": "DejaVu Sans", "font.size": 9.5, "text.color": plots.INK, "axes.labelcolor": plots.INK})
+    plt.rcParams.update(timeline.STYLE)
     found = {}
     shown = [sizes.named(name) for name in sizes.CHECKPOINTS if sizes.named(name).saves and judge.runs(results, name)]
     if shown:

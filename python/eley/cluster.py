@@ -41,11 +41,6 @@ class Cluster(labcluster.Cluster):
         # Without agents there is nothing for Spark to do.
         self.with_spark = agents
 
-    def popen(self, node, *command, **options):
-        """A program on a node, beside what else runs."""
-        line = [self.program, "lab", "run", "--node", node, "--", *map(str, command)]
-        return subprocess.Popen(line, env={**os.environ, "FOREBAY_LAB": self.name}, stdin=subprocess.DEVNULL, start_new_session=True, **options)
-
     def on(self, node, *command, check=True):
         return self.lab("run", "--node", node, "--", *map(str, command), check=check)
 

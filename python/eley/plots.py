@@ -9,7 +9,7 @@ import judge
 import matplotlib.pyplot as plt
 import sizes
 import timeline
-from timeline import COMPUTE, GRID, INK, MUTED, SERVED
+from timeline import COMPUTE, INK, MUTED, SERVED
 
 PHASE, LATE = "#2a9d5c", "#b3261e"
 WRITTEN = "#66717d"
@@ -18,7 +18,7 @@ WINDOW_S = 0.6
 
 def draw(results, size, directory):
     """File names by caption."""
-    plt.rcParams.update({"font.family": "DejaVu Sans", "font.size": 9.5, "text.color": INK, "axes.labelcolor": INK})
+    plt.rcParams.update(timeline.STYLE)
     base, found = judge.alone(results), {}
     if base and judge.runs(results, "naive-bb"):
         found["Phase times (the papers' figure 4)"] = phases(results, base, directory)
@@ -65,8 +65,7 @@ def bars(figure, axis, shown, title, directory, name):
     axis.set_xticks(range(len(shown)), [setting.name for setting in shown])
     axis.set_title(title, loc="left", fontsize=10)
     axis.set_ylabel("seconds")
-    timeline.plain(axis)
-    axis.grid(axis="y", color=GRID, linewidth=0.8)
+    timeline.plain(axis, grid=True)
     if axis.get_legend_handles_labels()[0]:
         axis.legend(fontsize=8.5, frameon=False)
     return save(figure, directory, name)

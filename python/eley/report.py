@@ -2,10 +2,8 @@
 
 import json
 import os
-import platform
 import statistics
 from dataclasses import asdict
-from pathlib import Path
 
 import judge
 import plots
@@ -46,9 +44,7 @@ def predicted(program, results, size, directory):
 
 
 def machine():
-    memory = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:"))
-    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), platform.machine())
-    return {"memory_bytes": int(memory.split()[1]) << 10, "cores": os.cpu_count(), "processor": model, "kernel": platform.release(), "load": os.getloadavg()[1]}
+    return {**targets.machine(), "load": os.getloadavg()[1]}
 
 
 def figures(results, setting, base):

@@ -9,25 +9,16 @@ same sizes, so that a run can be resumed; --fresh forgets them.
 """
 
 import argparse
-import os
-import signal
 import sys
-import venv
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parents[1]
-sys.path.insert(0, str(REPOSITORY / "python/demo"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "demo"))
 
 import compute  # noqa: E402
 import sizes  # noqa: E402
 import sparkhome  # noqa: E402
-from steps import step  # noqa: E402
-
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-VENV = TARGET / "venv"
-REQUIREMENTS = REPOSITORY / "python/requirements-demo.txt"
-READY = "FOREBAY_EXPERIMENT_READY"
+import steps  # noqa: E402
+from steps import TARGET  # noqa: E402
 
 
 def arguments():
@@ -51,44 +42,23 @@ def arguments():
     return args
 
 
-def prepare(args):
+def prepare():
     """Builds what is not there yet. Returns the program `forebay` and the Python to go on with."""
-    missing = compute.missing_packages()
-    if missing:
-        raise SystemExit(f"experiment: HPL is not installed: apt-get install --no-install-recommends {' '.join(missing)} libopenblas0-serial")
-    if os.geteuid() != 0:
-        raise SystemExit("experiment: a control group with a memory limit needs root")
-    program = os.environ.get("FOREBAY_BIN")
-    if not program:
-        step("experiment", "building the program", ["cargo", "build", "--release", "--locked"])
-        program = TARGET / "release/forebay"
-    python = VENV / "bin/python"
-    if not python.exists():
-        venv.create(VENV, with_pip=True)
-    step("experiment", "installing numpy and matplotlib", [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(REQUIREMENTS)])
-    sparkhome.need(TARGET.resolve())
-    if not os.environ.get("FOREBAY_BIN"):
-        step("experiment", "building the jar", ["make", "java"])
+    program, python = steps.environment(compute.PACKAGES, "a control group with a memory limit")
+    sparkhome.need(TARGET)
+    steps.jar_beside(program)
     return program, python
 
 
-def main():
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    args = arguments()
-    if os.environ.get(READY) != "1":
-        try:
-            program, python = prepare(args)
-        except sparkhome.SparkMissing as error:
-            raise SystemExit(f"experiment: {error}") from None
-        os.execve(python, [str(python), *sys.argv], {**os.environ, READY: "1", "FOREBAY_BIN": str(program)})
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+def run(args, program):
     import experiment
 
-    try:
-        return experiment.run(args, os.environ["FOREBAY_BIN"], TARGET.resolve())
-    except KeyboardInterrupt:
-        print("experiment: stopped; what has been measured stays", file=sys.stderr)
-        return 130
+    return experiment.run(args, str(program), TARGET)
+
+
+def main():
+    args = arguments()
+    return steps.go_on(prepare, lambda program: run(args, program))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,8 @@ import matplotlib
 matplotlib.use("Agg")
 import judge
 import matplotlib.pyplot as plt
-import sampler
+from timeline import INK, MUTED, STYLE, plain
 
-INK, MUTED, GRID = "#1f2933", "#66717d", "#e3e7eb"
 COLOURS = {"upper": "#66717d", "forebay": "#1f77b4", "dynims": "#2a9d5c", "small": "#d95f02", "large": "#b3261e", "control": "#a58ac4", "none": "#c9a227"}
 USED, TIER = "#c3cbd4", "#1f77b4"
 GIB = 1 << 30
@@ -24,18 +23,8 @@ def save(figure, directory, name):
     return f"{name}.svg"
 
 
-def plain(axis):
-    axis.set_axisbelow(True)
-    axis.grid(axis="y", color=GRID, linewidth=0.8)
-    axis.tick_params(color=GRID, labelcolor=MUTED, length=3, labelsize=8.5)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axis.spines[side].set_color(GRID)
-
-
 def panels(count, height=2.1):
-    plt.rcParams.update({"font.family": "DejaVu Sans", "font.size": 9.5, "text.color": INK, "axes.labelcolor": INK, "svg.fonttype": "path"})
+    plt.rcParams.update(STYLE)
     figure, axes = plt.subplots(count, 1, figsize=(9, height * count + 0.6), squeeze=False, layout="constrained")
     return figure, [row[0] for row in axes]
 
@@ -56,7 +45,7 @@ def memory(results, directory):
         axis.axhline(limit / GIB, color=INK, linewidth=0.9)
         axis.set_title(f"{name}: memory in use (grey), of it the tier (blue); HPL and the hog shaded", loc="left", fontsize=10)
         axis.set_ylabel("GiB")
-        plain(axis)
+        plain(axis, grid=True)
     axes[-1].set_xlabel("seconds", loc="right")
     return save(figure, directory, "memory")
 
@@ -73,7 +62,7 @@ def reader(results, directory, kind="reads", title="Sequential reader, the hog b
     axis.set_title(title, loc="left", fontsize=10)
     axis.set_ylabel("MB/s")
     axis.set_xlabel("seconds", loc="right")
-    plain(axis)
+    plain(axis, grid=True)
     axis.legend(fontsize=8.5, frameon=False, ncols=4)
     return save(figure, directory, name)
 
@@ -100,7 +89,7 @@ def programs(results, directory):
     axis.set_xticks(range(4), ["K-means", "logistic regression", "linear regression", "SVM"])
     axis.set_title("Spark ML: mean time of an iteration", loc="left", fontsize=10)
     axis.set_ylabel("seconds")
-    plain(axis)
+    plain(axis, grid=True)
     axis.legend(fontsize=8.5, frameon=False, ncols=4)
     return save(figure, directory, "programs")
 
@@ -115,7 +104,7 @@ def kmeans_sizes(found, directory):
     axis.set_ylabel("seconds")
     axis.set_xlabel("MiB", loc="right")
     axis.set_ylim(bottom=0)
-    plain(axis)
+    plain(axis, grid=True)
     axis.legend(fontsize=8.5, frameon=False, ncols=4)
     return save(figure, directory, "kmeans-sizes")
 
@@ -132,7 +121,7 @@ def iterations(results, directory):
     axis.set_title("Spark ML: time of each iteration", loc="left", fontsize=10)
     axis.set_ylabel("seconds")
     axis.set_xlabel("seconds since the first program began", loc="right")
-    plain(axis)
+    plain(axis, grid=True)
     axis.legend(fontsize=8.5, frameon=False, ncols=4)
     return save(figure, directory, "iterations")
 

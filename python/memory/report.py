@@ -1,10 +1,7 @@
 """The report: memory.json with all figures, memory.md with the tables and plots."""
 
 import json
-import os
-import platform
 import subprocess
-from pathlib import Path
 
 import judge
 import plots
@@ -41,10 +38,8 @@ def write(results, sized, args, fitting, tools):
 
 
 def machine():
-    memory = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:"))
-    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), platform.machine())
     version = subprocess.run(["dpkg-query", "-W", "-f", "${Version}", "hpcc"], capture_output=True, text=True, check=False)
-    return {"memory_bytes": int(memory.split()[1]) << 10, "cores": os.cpu_count(), "processor": model, "kernel": platform.release(), "hpcc": version.stdout}
+    return {**targets.machine(), "hpcc": version.stdout}
 
 
 def figures(result):

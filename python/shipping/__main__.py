@@ -7,25 +7,19 @@ It needs root, Java 17, Maven, and fio or MPI for the client; the lab installs i
 """
 
 import argparse
-import os
-import shutil
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parents[1]
-sys.path.insert(1, str(REPOSITORY / "python/demo"))
+sys.path.insert(1, str(HERE.parent / "demo"))
 
 import client  # noqa: E402
 import experiment  # noqa: E402
 import sparkhome  # noqa: E402
-from steps import step  # noqa: E402
+import steps  # noqa: E402
+from steps import TARGET  # noqa: E402
 
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-VENV = TARGET / "venv"
-READY = "FOREBAY_EXPERIMENT_READY"
 # As in python/tpch.
 GENERATOR = "tpchgen-cli==4.0.0"
 
@@ -52,51 +46,27 @@ def arguments():
 
 def prepare(args):
     """Builds missing parts. Returns the program `forebay` and the Python interpreter to continue with."""
-    if os.geteuid() != 0:
-        raise SystemExit("experiment: the lab needs root")
-    if packages := client.missing(args.client):
-        raise SystemExit(f"experiment: --client {args.client} needs packages that are not installed: apt-get install {' '.join(packages)}")
-    program = Path(os.environ.get("FOREBAY_BIN", TARGET / "release/forebay"))
-    if "FOREBAY_BIN" not in os.environ:
-        step("experiment", "building the program", ["cargo", "build", "--release", "--locked"])
-    python = VENV / "bin/python"
-    if not python.exists():
-        step("experiment", "creating an environment", [sys.executable, "-m", "venv", str(VENV)])
-    requirements = str(REPOSITORY / "python/requirements-demo.txt")
-    step("experiment", "installing numpy and matplotlib", [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements])
-    sparkhome.need(TARGET.resolve())
+    program, python = steps.environment(client.CLIENTS[args.client].needs, "the lab")
+    sparkhome.need(TARGET)
     place = TARGET / f"spark-{sparkhome.VERSION}/bin"
     if not (place / "tpchgen-cli").exists():
-        pip = [str(place / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        step("experiment", "installing the generator of TPC-H", [*pip, GENERATOR])
+        steps.install(place / "python", "the generator of TPC-H", GENERATOR)
     if args.client == "btio":
-        step("experiment", "compiling BT-IO's pattern", ["mpicc", "-std=c11", "-O2", "-Wall", "-Wextra", "-o", str(TARGET / client.BTIO), str(HERE / "btio.c")])
-    step("experiment", "packing the native library", ["java/pack-native", str(program.parent / "libforebay_jni.so")])
-    step("experiment", "building the jar", ["mvn", "--quiet", "--batch-mode", "--file", "java/pom.xml", "-Dstyle.color=never", "--projects", "spark,workloads", "-DskipTests", "package"])
+        steps.step("compiling BT-IO's pattern", ["mpicc", "-std=c11", "-O2", "-Wall", "-Wextra", "-o", str(TARGET / client.BTIO), str(HERE / "btio.c")])
+    steps.jar_beside(program)
     if any(workload.startswith("mr-") for workload in args.workload or experiment.WORKLOADS):
-        profile = ["--activate-profiles", "mapreduce", "--projects", "mapreduce", "package"]
-        step("experiment", "fetching Hadoop", ["mvn", "--quiet", "--batch-mode", "--file", "java/pom.xml", "-Dstyle.color=never", *profile])
-    shutil.copy(TARGET / "java/spark/forebay-spark.jar", TARGET / "forebay-spark.jar")
+        steps.step("fetching Hadoop", [*steps.MAVEN, "--activate-profiles", "mapreduce", "--projects", "mapreduce", "package"])
     return program, python
 
 
-def main():
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    args = arguments()
-    os.chdir(REPOSITORY)
-    if os.environ.get(READY) != "1":
-        try:
-            program, python = prepare(args)
-        except sparkhome.SparkMissing as error:
-            raise SystemExit(f"experiment: {error}") from None
-        os.execve(python, [str(python), *sys.argv], {**os.environ, READY: "1", "FOREBAY_BIN": str(program)})
+def run(args, program):
     sizes = replace(experiment.Sizes(), **experiment.QUICK) if args.quick else experiment.Sizes()
-    try:
-        return experiment.run(args, Path(os.environ["FOREBAY_BIN"]), TARGET.resolve(), replace(sizes, rate=args.rate or sizes.rate))
-    except KeyboardInterrupt:
-        print("experiment: stopped; what has been measured stays", file=sys.stderr)
-        return 130
+    return experiment.run(args, program, TARGET, replace(sizes, rate=args.rate or sizes.rate))
+
+
+def main():
+    args = arguments()
+    return steps.go_on(lambda: prepare(args), lambda program: run(args, program))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ runs the patterns of a client in turn, each for SLICE_S seconds, until the file 
 """
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -37,11 +36,6 @@ CLIENTS = {
     "fio": Kind((0.99, "p99"), {"sequential": ["--rw=read", "--bs=1M"], "random": ["--rw=randread", "--bs=4k"]}, {"fio": "fio"}),
     "btio": Kind((0.5, "median of a step"), {"simple": ["simple"], "full": ["full"]}, {"mpicc": "libopenmpi-dev", "mpirun": "openmpi-bin"}),
 }
-
-
-def missing(kind):
-    """What to install for a client; empty if all is there."""
-    return [package for program, package in CLIENTS[kind].needs.items() if not shutil.which(program)]
 
 
 def command(kind, pattern, file, file_bytes, seconds):

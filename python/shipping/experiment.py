@@ -1,7 +1,6 @@
 """The runs: each workload in each way, cold, beside a client of the file system whose bandwidth is what isolation is judged by."""
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -145,10 +144,8 @@ class Client:
         self.stop_file.unlink(missing_ok=True)
         arguments = [self.stop_file, cluster.sizes.slice_s, kind, cluster.mount / "client", cluster.sizes.client_bytes]
         arguments += patterns or client.CLIENTS[kind].patterns
-        command = [cluster.program, "lab", "run", "--node", CLIENT, "--", sys.executable, str(HERE / "client.py"), *map(str, arguments)]
-        environment = {**os.environ, "FOREBAY_LAB": cluster.name}
         with open(self.log, "wb") as out, open(self.log.with_suffix(".errors"), "wb") as errors:
-            self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, start_new_session=True)
+            self.process = cluster.popen(CLIENT, sys.executable, HERE / "client.py", *arguments, stdout=out, stderr=errors)
 
     def stop(self):
         """What it got, by pattern."""
@@ -269,7 +266,7 @@ def measure(cluster, way, workload, data, repeat, kind, calls_per_byte, fault=No
         # Of each server, in the direction that carries more.
         "server_bytes": max(sent, received) / len(servers),
         # A daemon that was killed took its count with it.
-        "daemon_calls": math.nan if restart else max(0, called - sum(calls_per_byte[pattern] * one["link_bytes"] for pattern, one in got.items())),
+        "daemon_calls": None if restart else max(0, called - sum(calls_per_byte[pattern] * one["link_bytes"] for pattern, one in got.items())),
         "client": got,
         "shares": [event["share"] for event in limits],
     }

@@ -16,12 +16,12 @@ MB = 1e6
 
 
 def rows(runs):
-    """Medians, by workload and way, in the order of the runs."""
+    """Medians, by workload and way, in the order of the runs; None of what was not measured."""
     groups = {}
     for run in runs:
         groups.setdefault((run["workload"], run["way"]), []).append(run)
     numbers = ("job_s", "map_s", "tasks", "local", "network_bytes", "server_bytes", "daemon_calls")
-    return {key: {name: statistics.median(run[name] for run in group) for name in numbers} for key, group in groups.items()}
+    return {key: {name: None if None in (values := [run[name] for run in group]) else statistics.median(values) for name in numbers} for key, group in groups.items()}
 
 
 def shown(values, unit, digits=1):
@@ -108,10 +108,11 @@ def write(directory, found, runs):
     for (workload, way), row in table.items():
         bound = bound_s(row, sizes)
         times = [run["job_s"] for run in runs if (run["workload"], run["way"]) == (workload, way)]
+        calls = "-" if row["daemon_calls"] is None else f"{row['daemon_calls']:.0f}"
         local = f"{100 * row['local']:.0f} %" if row["tasks"] else ""
         lines.append(
             f"| {workload} | {way} | {shown(times, ' s')} | {row['map_s']:.1f} s | {local} | {row['network_bytes'] / MB:.0f} MB | {bound:.1f} s "
-            f"| {100 * bound / row['job_s']:.0f} % | {row['daemon_calls']:.0f} |"
+            f"| {100 * bound / row['job_s']:.0f} % | {calls} |"
         )
     lines += [
         "",

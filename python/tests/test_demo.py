@@ -34,7 +34,7 @@ def texts(tmp_path):
 
 def start(texts, output, *options):
     command = [sys.executable, str(REPOSITORY / "python/demo"), "--only", "analysis", "--data", str(texts), "--output", str(output), *options]
-    environment = {**os.environ, "FOREBAY_BIN": os.path.abspath(binary()), "FOREBAY_DEMO_READY": "1", "TMPDIR": str(output.parent)}
+    environment = {**os.environ, "FOREBAY_BIN": os.path.abspath(binary()), "FOREBAY_EXPERIMENT_READY": "1", "TMPDIR": str(output.parent)}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=ignore_ctrl_c)
 
 

@@ -118,8 +118,7 @@ def prepare(args):
     args.python, generator = place / "python", place / "tpchgen-cli"
     if not generator.exists():
         pip(args, GENERATOR)
-    built = [path for path in (TARGET / "release/forebay", TARGET / "debug/forebay") if path.exists()]
-    args.program = os.environ.get("FOREBAY_BIN") or max(built, key=lambda path: path.stat().st_mtime, default=TARGET / "release/forebay")
+    args.program = lab.newest_program(TARGET)
     args.target = TARGET
     args.jar = TARGET / "forebay-spark.jar"
     missing = [str(path) for path in (args.program, args.jar) if not Path(path).exists()]

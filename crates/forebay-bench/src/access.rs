@@ -1,7 +1,7 @@
 //! How long the access machine takes to let the next step in while a thousand wait: from the end of
 //! a step to the decision, on the machine that the coordinator drives.
 
-use crate::measure::{Record, Target, median};
+use crate::measure::{Record, Target, median, quantile};
 use crate::rig::Rig;
 use forebay_policy::burst::access::{Action, Config, Event, Setup, Token};
 use forebay_policy::machine::{Machine, Nanos};
@@ -19,7 +19,7 @@ pub fn access(rig: &Rig) -> Result<Vec<Record>, String> {
     for policy in ["sa-sjf", "sys-sjf", "coflow"] {
         let runs = if rig.quick { 1 } else { rig.runs };
         let runs: Vec<Vec<f64>> = (0..runs).map(|_| decisions_ms(policy)).collect::<Result<_, _>>()?;
-        let at = |share: f64| median(runs.iter().map(|run| run[((run.len() - 1) as f64 * share) as usize]));
+        let at = |share: f64| median(runs.iter().map(|run| quantile(run, share)));
         let note =
             format!("{STEPS} steps on {WIDTH} of {SERVERS} servers each, {} decisions a run", runs[0].len());
         for (name, share, target) in [
@@ -35,7 +35,7 @@ pub fn access(rig: &Rig) -> Result<Vec<Record>, String> {
 }
 
 /// Steps arrive, and whenever one ends another comes, so that as many are there; the time of each
-/// decision, sorted.
+/// decision.
 fn decisions_ms(policy: &str) -> Result<Vec<f64>, String> {
     let config = Config { nodes: SERVERS, patience_ns: 150 * S, overstay: 3, ..Config::default() };
     let mut machine = Setup { policy: policy.to_owned(), config }.build()?;
@@ -65,6 +65,5 @@ fn decisions_ms(policy: &str) -> Result<Vec<f64>, String> {
         machine.handle(now, Event::Done { token }, &mut out);
         machine.handle(now, arrives(step), &mut out);
     }
-    times_ms.sort_by(f64::total_cmp);
     Ok(times_ms)
 }

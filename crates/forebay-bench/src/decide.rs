@@ -8,7 +8,7 @@
 //! The log is the one of the daemons, in files on disk. Its cost is the processor time of recording
 //! and of the thread that writes, as a share of the time in which the events would happen.
 
-use crate::measure::{Record, Target, median};
+use crate::measure::{Record, Target, median, quantile};
 use crate::rig::Rig;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::stage::event::{
@@ -44,7 +44,7 @@ pub fn decide(rig: &Rig) -> Result<Vec<Record>, String> {
     for planner in ["no-action", "forebay"] {
         let runs = if rig.quick { 1 } else { rig.runs };
         let runs: Vec<Vec<f64>> = (0..runs).map(|_| World::new(planner).timed()).collect::<Result<_, _>>()?;
-        let at = |share: f64| median(runs.iter().map(|run| run[((run.len() - 1) as f64 * share) as usize]));
+        let at = |share: f64| median(runs.iter().map(|run| quantile(run, share)));
         let note = format!(
             "{NODES} nodes, {JOBS} jobs of {TASKS} tasks, {SERVERS} servers, {} calls of the stage machine a run",
             runs[0].len()
@@ -129,10 +129,9 @@ impl World {
         }
     }
 
-    /// The time of each call in milliseconds, ascending.
+    /// The time of each call in milliseconds.
     fn timed(mut self) -> Result<Vec<f64>, String> {
         self.play()?;
-        self.calls_ms.sort_by(f64::total_cmp);
         Ok(self.calls_ms)
     }
 

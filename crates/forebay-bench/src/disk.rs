@@ -56,7 +56,7 @@ fn level(rig: &Rig, id: &str, level: &Path, memory_bytes: u64, target: Target) -
     }
     let more = format!("[tier]\ndisk = {level:?}\ndisk_capacity = \"{}\"\n", 3 * memory_bytes);
     let command = Command::new(&rig.program);
-    let agent = rig.agent_by(command, &more, slow.mount(), &memory_bytes.to_string())?;
+    let agent = rig.agent_by(command, "agent", &more, slow.mount(), &memory_bytes.to_string())?;
     let client = agent.client();
     let read = |file: u64| -> Result<f64, String> {
         let began = Instant::now();

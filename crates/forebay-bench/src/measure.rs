@@ -127,6 +127,14 @@ pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
+/// The value below which this share of the values lies; 0 of nothing.
+pub fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(at.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(0.0)
+}
+
 /// Runs `ours` and `reference` in turn, once unmeasured and then `runs` times; each returns its own
 /// figure.
 pub fn in_turn(
@@ -192,6 +200,14 @@ mod tests {
         let record = Record::skipped("a.b", "not installed");
         assert!(record.line().ends_with("skipped: not installed"));
         assert_eq!(serde_json::to_value(&record).unwrap()["value"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn quantiles_are_values_that_were_there() {
+        let values: Vec<f64> = (1..=1000).map(f64::from).collect();
+        assert_eq!((quantile(&values, 0.5), quantile(&values, 0.99)), (500.0, 990.0));
+        assert_eq!((quantile(&values, 0.999), quantile(&values, 1.0)), (999.0, 1000.0));
+        assert_eq!(quantile(&[], 0.5), 0.0);
     }
 
     #[test]

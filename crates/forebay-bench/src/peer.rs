@@ -1,13 +1,14 @@
 //! Pages between two agents on this machine: how fast they come, and how often the PFS is read.
 
 use crate::measure::{Record, Target, in_turn, seconds};
-use crate::rig::{Rig, make_file};
-use forebay_client::{Client, ClientConfig};
+use crate::rig::{AgentProcess, Rig, make_file};
+use crate::scale::Coordinator;
+use forebay_client::Client;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Files of one extent each, so that a file has one owner.
@@ -18,11 +19,10 @@ const STREAMS: u64 = 8;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A coordinator and two agents; ended, and their tiers dropped, when this is.
+/// Two agents and their coordinator; ended in this order, and the tiers dropped, when this is.
 pub struct Pair {
-    processes: Vec<Child>,
-    program: PathBuf,
-    states: Vec<PathBuf>,
+    agents: Vec<AgentProcess>,
+    coordinator: Coordinator,
 }
 
 fn failed(what: &str, e: impl std::fmt::Display) -> String {
@@ -32,21 +32,16 @@ fn failed(what: &str, e: impl std::fmt::Display) -> String {
 impl Pair {
     /// Both agents are members when this returns.
     pub fn start(rig: &Rig, pfs: &Path, capacity: &str, extent: &str) -> Result<Self, String> {
-        let mut coordinator = Command::new(&rig.program)
-            .args(["coordinator", "--listen", "127.0.0.1:0"])
-            .env_remove("FOREBAY_CONFIG")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|e| failed("start a coordinator", e))?;
-        let mut line = String::new();
-        if let Some(out) = coordinator.stdout.take() {
-            BufReader::new(out).read_line(&mut line).map_err(|e| failed("hear the coordinator", e))?;
-        }
-        let mut pair = Pair { processes: vec![coordinator], program: rig.program.clone(), states: vec![] };
-        let address = line.rsplit(' ').next().unwrap_or_default().trim().to_owned();
-        for node in 0..2 {
-            pair.agent(rig, node, &address, (pfs, capacity, extent))?;
+        let coordinator = Coordinator::start(rig, &[], Stdio::inherit())?;
+        let mut pair = Pair { agents: vec![], coordinator };
+        for node in ["node0", "node1"] {
+            let address = &pair.coordinator.address;
+            let more = format!(
+                "extent_size = \"{extent}\"\n[cluster]\nnode = \"{node}\"\nlisten = \"127.0.0.1:0\"\n\
+                 coordinator = \"{address}\"\npeer_deadline_ms = 30000\n"
+            );
+            let agent = rig.agent_by(Command::new(&rig.program), node, &more, pfs, capacity)?;
+            pair.agents.push(agent);
         }
         let deadline = Instant::now() + PATIENCE;
         while !(0..2).all(|n| pair.client(n).members().is_ok_and(|v| v.nodes.len() == 2)) {
@@ -58,45 +53,14 @@ impl Pair {
         Ok(pair)
     }
 
-    fn agent(
-        &mut self,
-        rig: &Rig,
-        node: usize,
-        coordinator: &str,
-        (pfs, capacity, extent): (&Path, &str, &str),
-    ) -> Result<(), String> {
-        let state = rig.dir.join(format!("state{node}"));
-        let config = rig.dir.join(format!("node{node}.toml"));
-        // What is measured is not how long a fresh file is left alone.
-        let text = format!(
-            "[agent]\nstate_dir = {state:?}\n[tier]\ncapacity = \"{capacity}\"\n[cluster]\nnode = \"node{node}\"\n\
-             listen = \"127.0.0.1:0\"\ncoordinator = \"{coordinator}\"\npeer_deadline_ms = 30000\n[[mount]]\nlabel = \"pfs\"\n\
-             root = {pfs:?}\nsettle_ms = 0\nextent_size = \"{extent}\"\n"
-        );
-        std::fs::write(&config, text).map_err(|e| failed("write a configuration", e))?;
-        let log =
-            File::create(rig.dir.join(format!("node{node}.log"))).map_err(|e| failed("make a log", e))?;
-        let mut command = Command::new(&rig.program);
-        command.args(["agent", "--config"]).arg(&config).env_remove("FOREBAY_SOCKET");
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
-        self.processes.push(child.map_err(|e| failed("start an agent", e))?);
-        self.states.push(state);
-        Ok(())
-    }
-
-    fn socket(&self, node: usize) -> PathBuf {
-        self.states[node].join("agent.sock")
-    }
-
     /// A client of a node's agent.
     pub fn client(&self, node: usize) -> Client {
-        let socket = Some(self.socket(node));
-        Client::new(ClientConfig { socket, quiet: true, ..ClientConfig::default() })
+        self.agents[node].client()
     }
 
     /// Kills the coordinator, and waits until both agents miss it.
     pub fn kill_coordinator(&mut self) -> Result<(), String> {
-        self.processes[0].kill().and_then(|()| self.processes[0].wait()).map_err(|e| failed("kill", e))?;
+        self.coordinator.kill()?;
         let deadline = Instant::now() + PATIENCE;
         let misses = |node| self.client(node).admin().status().is_ok_and(|s| !s.cluster.connected);
         while !(0..2).all(misses) {
@@ -112,20 +76,6 @@ impl Pair {
         let status = self.client(node).admin().status().map_err(|e| failed("ask an agent", e))?;
         let found = status.counters.iter().find(|(n, _)| n == name).map(|c| c.1);
         found.ok_or_else(|| format!("no counter {name}"))
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        for state in &self.states {
-            let mut command = Command::new(&self.program);
-            command.arg("--socket").arg(state.join("agent.sock")).args(["down", "--drop", "--state-dir"]);
-            let _ = command.arg(state).stdout(Stdio::null()).stderr(Stdio::null()).status();
-        }
-        for process in &mut self.processes {
-            let _ = process.kill();
-            let _ = process.wait();
-        }
     }
 }
 
@@ -248,9 +198,9 @@ pub fn cold(rig: &Rig) -> Result<Vec<Record>, String> {
     make_file(&rig.dir.join("backing/data"), bytes)?;
     let pair = Pair::start(rig, slow.mount(), "1GiB", "8MiB")?;
     let before = slow.stats().map_err(|e| e.to_string())?.read_bytes;
-    let start = |node| {
+    let start = |node: usize| {
         let mut command = Command::new(&rig.program);
-        command.arg("--socket").arg(pair.socket(node)).arg("cat").arg(&path);
+        command.arg("--socket").arg(pair.agents[node].socket()).arg("cat").arg(&path);
         command.stdout(Stdio::null()).spawn().map_err(|e| failed("start a reader", e))
     };
     let readers = (0..2).map(start).collect::<Result<Vec<_>, _>>()?;

@@ -99,36 +99,38 @@ impl Rig {
 
     /// Starts an agent that serves `pfs`.
     pub fn agent(&self, pfs: &Path, capacity: &str) -> Result<AgentProcess, String> {
-        self.agent_by(Command::new(&self.program), "", pfs, capacity)
+        self.agent_by(Command::new(&self.program), "agent", "", pfs, capacity)
     }
 
-    /// The same by `command`, which runs the program, and with `more` in its configuration.
+    /// The same by `command`, which runs the program, with this name, and with `more` in its
+    /// configuration after the keys of the mount.
     pub fn agent_by(
         &self,
         mut command: Command,
+        name: &str,
         more: &str,
         pfs: &Path,
         capacity: &str,
     ) -> Result<AgentProcess, String> {
-        let state_dir = self.dir.join("state");
+        let state_dir = self.dir.join(name);
         let started = Instant::now();
-        let config = self.dir.join("agent.toml");
+        let [config, log] = ["toml", "log"].map(|ending| state_dir.with_extension(ending));
         // What is measured is not how long a fresh file is left alone.
         let text = format!("[[mount]]\nlabel = \"pfs\"\nroot = {pfs:?}\nsettle_ms = 0\n{more}");
         fs::write(&config, text).map_err(|e| failed("write a configuration", e))?;
         command.arg("up").arg("--foreground").arg("--config").arg(config).args(["--capacity", capacity]);
         command.arg("--state-dir").arg(&state_dir).env_remove("FOREBAY_SOCKET");
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        let log = fs::File::create(self.dir.join("agent.log")).map_err(|e| failed("make a log", e))?;
-        let child = command.stderr(log).spawn().map_err(|e| failed("start the agent", e))?;
+        let stderr = fs::File::create(&log).map_err(|e| failed("make a log", e))?;
+        let child = command.stderr(stderr).spawn().map_err(|e| failed("start the agent", e))?;
         let mut agent = AgentProcess { child, program: self.program.clone(), state_dir, start_seconds: 0.0 };
         let client = agent.client();
         while client.admin().status().is_err() {
             if started.elapsed() > Duration::from_secs(20)
                 || agent.child.try_wait().is_ok_and(|s| s.is_some())
             {
-                let log = fs::read_to_string(self.dir.join("agent.log")).unwrap_or_default();
-                return Err(format!("the agent did not start: {log}"));
+                let said = fs::read_to_string(log).unwrap_or_default();
+                return Err(format!("the agent did not start: {said}"));
             }
             std::thread::sleep(Duration::from_micros(500));
         }

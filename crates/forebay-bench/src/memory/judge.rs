@@ -93,14 +93,6 @@ fn reaction_s(samples: &[Sample], bound: f64) -> f64 {
     longest_ns as f64 / 1e9
 }
 
-/// The value below which this share of the values lies.
-pub fn quantile(values: &[f64], share: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let at = (share * sorted.len() as f64).ceil() as usize;
-    sorted.get(at.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(0.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,13 +125,5 @@ mod tests {
         assert!((verdict.least - 1.0).abs() < 1e-9, "{verdict:?}");
         assert!((verdict.tier_mean - 836.0).abs() < 1e-6, "{verdict:?}");
         assert!((verdict.clairvoyant_mean - 814.0).abs() < 1e-6, "{verdict:?}");
-    }
-
-    #[test]
-    fn quantiles_are_values_that_were_there() {
-        let values: Vec<f64> = (1..=1000).map(f64::from).collect();
-        assert_eq!((quantile(&values, 0.5), quantile(&values, 0.99)), (500.0, 990.0));
-        assert_eq!((quantile(&values, 0.999), quantile(&values, 1.0)), (999.0, 1000.0));
-        assert_eq!(quantile(&[], 0.5), 0.0);
     }
 }

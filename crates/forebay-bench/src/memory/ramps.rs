@@ -1,9 +1,9 @@
 //! Programs that take memory beside an agent, at random rates in groups of random sizes, and in
 //! bursts of 4 GB at 2 GB/s, under each law.
 
-use super::judge::{Verdict, quantile};
+use super::judge::Verdict;
 use super::stage::{Outcome, Source, Stage};
-use crate::measure::{Record, Target, median};
+use crate::measure::{Record, Target, median, quantile};
 use crate::rig::Rig;
 use forebay_policy::memory::{Config, policy};
 

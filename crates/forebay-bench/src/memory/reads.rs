@@ -4,10 +4,9 @@
 use super::clock::now_ns;
 use super::group::Group;
 use super::hog;
-use super::judge::quantile;
 use super::nodes::cluster;
 use super::stage::{Outcome, Source, Stage};
-use crate::measure::{Record, Target, in_turn, median};
+use crate::measure::{Record, Target, in_turn, median, quantile};
 use crate::rig::{Rig, make_file};
 use forebay_client::{Client, ReadMode};
 use std::path::{Path, PathBuf};

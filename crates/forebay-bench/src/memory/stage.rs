@@ -69,7 +69,8 @@ impl Stage {
         // Nothing is cached that somebody has open for writing.
         drop(hole);
         let more = format!("[tier]\nlimit = \"98%\"\n[memory]\npolicy = {law:?}\n");
-        let agent = rig.agent_by(group.command(&rig.program), &more, source.path(), &bytes.to_string())?;
+        let command = group.command(&rig.program);
+        let agent = rig.agent_by(command, "agent", &more, source.path(), &bytes.to_string())?;
         let stage = Stage { agent, group, path };
         stage.fill()?;
         Ok(stage)

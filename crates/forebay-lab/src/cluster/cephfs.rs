@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use super::PATIENCE;
-use super::moosefs::connections;
 use super::packages;
 use super::plan::{HEAD, Node, Role};
 use super::process::ProcessId;
@@ -99,7 +98,7 @@ fn start_monitor(lab: &mut Raising, cluster: &str) -> Result<(), LabError> {
     let mut monitor = ceph(&lab.record, "ceph-mon");
     monitor.args(["-f", "-i", "a"]);
     lab.start(HEAD, "ceph-mon", monitor)?;
-    let listens = || connections(head, v2).is_ok_and(|(listens, _)| listens);
+    let listens = || space::connections(head, v2).is_ok_and(|(listens, _)| listens);
     lab.wait_for("ceph-mon", PATIENCE, listens)
 }
 

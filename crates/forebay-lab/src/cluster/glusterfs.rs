@@ -61,20 +61,10 @@ pub fn start_servers(lab: &mut Raising) -> Result<(), LabError> {
     }
     for server in &servers {
         let holder = lab.record.holder(server)?;
-        let listens = || space::inside(holder, || Ok(listens())).unwrap_or(false);
+        let listens = || space::connections(holder, PORT).is_ok_and(|(listens, _)| listens);
         lab.wait_for(&format!("glusterfsd-{server}"), PATIENCE, listens)?;
     }
     Ok(())
-}
-
-fn listens() -> bool {
-    let tables = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
-    let text: String = tables.iter().filter_map(|table| fs::read_to_string(table).ok()).collect();
-    let local = format!(":{PORT:04X}");
-    text.lines().any(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        fields.next().is_some_and(|address| address.ends_with(&local)) && fields.nth(1) == Some("0A")
-    })
 }
 
 fn write_brick(record: &Record, server: &str) -> io::Result<Command> {

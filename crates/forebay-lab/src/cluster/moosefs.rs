@@ -47,7 +47,7 @@ pub fn start_servers(lab: &mut Raising) -> Result<(), LabError> {
     let master = write_master(&lab.record).map_err(failed)?;
     lab.start(HEAD, "mfsmaster", master)?;
     let head = lab.record.holder(HEAD)?;
-    let listens = || connections(head, CLIENT_PORT).is_ok_and(|(listens, _)| listens);
+    let listens = || space::connections(head, CLIENT_PORT).is_ok_and(|(listens, _)| listens);
     lab.wait_for("mfsmaster", PATIENCE, listens)?;
     let servers = lab.names(Role::Server);
     for server in &servers {
@@ -55,7 +55,8 @@ pub fn start_servers(lab: &mut Raising) -> Result<(), LabError> {
         let chunkserver = space::inside(holder, || write_chunkserver(&lab.record, server).map_err(failed))?;
         lab.start(server, &format!("mfschunkserver-{server}"), chunkserver)?;
     }
-    let known = || connections(head, CHUNKSERVER_PORT).is_ok_and(|(_, joined)| joined == servers.len());
+    let known =
+        || space::connections(head, CHUNKSERVER_PORT).is_ok_and(|(_, joined)| joined == servers.len());
     // Whoever is missing, the master knows of it.
     lab.wait_for("mfsmaster", PATIENCE, known)
 }
@@ -131,50 +132,4 @@ pub fn settle(record: &Record, client: &str) -> Result<(), LabError> {
         }
     }
     Ok(())
-}
-
-/// Whether somebody listens on a port of a node, and from how many addresses there are connections
-/// to it.
-pub(super) fn connections(holder: super::process::ProcessId, port: u16) -> Result<(bool, usize), LabError> {
-    space::inside(holder, || {
-        let text = fs::read_to_string("/proc/thread-self/net/tcp");
-        text.map(|text| parse_connections(&text, port))
-            .map_err(|e| LabError::io("cannot read /proc/thread-self/net/tcp", e))
-    })
-}
-
-fn parse_connections(text: &str, port: u16) -> (bool, usize) {
-    let local = format!(":{port:04X}");
-    let (mut listens, mut peers) = (false, Vec::new());
-    for line in text.lines().skip(1) {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        if fields.get(1).is_some_and(|address| address.ends_with(&local)) {
-            match fields.get(3) {
-                Some(&"0A") => listens = true,
-                Some(&"01") => peers.extend(fields[2].split(':').next()),
-                _ => {}
-            }
-        }
-    }
-    peers.sort_unstable();
-    peers.dedup();
-    (listens, peers.len())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn connections_are_counted_by_address() {
-        let text = "  sl  local_address rem_address   st tx_queue\n\
-             0: 00000000:24CC 00000000:0000 0A 00000000:00000000\n\
-             1: 02004D0A:24CC 0B004D0A:9000 01 00000000:00000000\n\
-             2: 02004D0A:24CC 0B004D0A:9002 01 00000000:00000000\n\
-             3: 02004D0A:24CC 0C004D0A:9000 01 00000000:00000000\n\
-             4: 02004D0A:24CC 0D004D0A:9000 06 00000000:00000000\n\
-             5: 02004D0A:9000 0E004D0A:24CC 01 00000000:00000000\n";
-        assert_eq!(parse_connections(text, CHUNKSERVER_PORT), (true, 2));
-        assert_eq!(parse_connections(text, CLIENT_PORT), (false, 0));
-    }
 }

@@ -13,7 +13,7 @@
 //! what it starts is in there as well; so errors come back as values and no helper program is
 //! needed.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -91,6 +91,38 @@ pub fn inside<T: Send>(
         enter(holder)?;
         work()
     })
+}
+
+/// Whether somebody listens on a TCP port of a node, and from how many addresses there are
+/// connections to it.
+///
+/// # Errors
+/// That the node's connections cannot be listed.
+pub fn connections(holder: ProcessId, port: u16) -> Result<(bool, usize), LabError> {
+    inside(holder, || {
+        let read = |table: &str| fs::read_to_string(format!("/proc/thread-self/net/{table}"));
+        let text = read("tcp").map_err(|e| LabError::io("cannot read /proc/thread-self/net/tcp", e))?;
+        // Without IPv6 there is no second table.
+        Ok(parse_connections(&(text + &read("tcp6").unwrap_or_default()), port))
+    })
+}
+
+fn parse_connections(text: &str, port: u16) -> (bool, usize) {
+    let local = format!(":{port:04X}");
+    let (mut listens, mut peers) = (false, Vec::new());
+    for line in text.lines().skip(1) {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        if fields.get(1).is_some_and(|address| address.ends_with(&local)) {
+            match fields.get(3) {
+                Some(&"0A") => listens = true,
+                Some(&"01") => peers.extend(fields[2].split(':').next()),
+                _ => {}
+            }
+        }
+    }
+    peers.sort_unstable();
+    peers.dedup();
+    (listens, peers.len())
 }
 
 /// Runs `work` in a thread inside a network namespace only.
@@ -178,4 +210,22 @@ fn spawn(place: &Place, node: &str, mut command: Command, cpu_door: Option<File>
     }
     let program = command.get_program().to_string_lossy().into_owned();
     command.spawn().map_err(|e| LabError::io(format!("cannot start {program} on node {node}"), e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_counted_by_address() {
+        let text = "  sl  local_address rem_address   st tx_queue\n\
+             0: 00000000:24CC 00000000:0000 0A 00000000:00000000\n\
+             1: 02004D0A:24CC 0B004D0A:9000 01 00000000:00000000\n\
+             2: 02004D0A:24CC 0B004D0A:9002 01 00000000:00000000\n\
+             3: 02004D0A:24CC 0C004D0A:9000 01 00000000:00000000\n\
+             4: 02004D0A:24CC 0D004D0A:9000 06 00000000:00000000\n\
+             5: 02004D0A:9000 0E004D0A:24CC 01 00000000:00000000\n";
+        assert_eq!(parse_connections(text, 9420), (true, 2));
+        assert_eq!(parse_connections(text, 9421), (false, 0));
+    }
 }
