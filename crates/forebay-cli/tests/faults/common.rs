@@ -85,6 +85,16 @@ pub fn make_file(path: &Path, seed: u64, len: u64) {
     grow_old(path);
 }
 
+/// Files of so many bytes, which grow old together; file `i` has content `i`.
+pub fn make_files(count: u64, bytes: u64, at: impl Fn(u64) -> PathBuf) -> Vec<PathBuf> {
+    let paths: Vec<_> = (0..count).map(at).collect();
+    for (seed, path) in (0..).zip(&paths) {
+        std::fs::write(path, content(seed, 0, bytes as usize)).unwrap();
+    }
+    grow_old(&paths[paths.len() - 1]);
+    paths
+}
+
 /// A directory as the PFS, and an agent.
 pub fn pfs_and_agent() -> (TempDir, Agent) {
     let pfs = plain_pfs();

@@ -1,7 +1,9 @@
 //! Programs that nobody has changed, run by `forebay run`: their reads come from the tier, and they
 //! cannot notice.
 
-use crate::common::{Agent, MIB, Setup, SlowFs, content, make_file, open_dir_in, pfs_and_agent, text};
+use crate::common::{
+    Agent, MIB, Setup, SlowFs, content, make_file, make_files, open_dir_in, pfs_and_agent, text,
+};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -510,9 +512,7 @@ print("own")
 #[test]
 fn descriptors_of_the_library_do_not_cost_the_program_its_own() {
     let (pfs, agent) = pfs_and_agent();
-    for i in 0..40 {
-        make_file(&pfs.path().join(format!("f{i}")), i, 1000);
-    }
+    make_files(40, 1000, |i| pfs.path().join(format!("f{i}")));
     let script = r#"ulimit -n 64; exec python3 -c '
 import os
 fds, numbers = [], []

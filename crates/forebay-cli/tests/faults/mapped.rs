@@ -2,7 +2,9 @@
 //! copy, stays whole whatever happens to the tier and to the file, and takes no memory once it is
 //! gone.
 
-use crate::common::{Agent, BASE, MIB, Setup, content, make_file, pfs_and_agent, plain_pfs, text, wait_for};
+use crate::common::{
+    Agent, BASE, MIB, Setup, content, make_file, make_files, pfs_and_agent, plain_pfs, text, wait_for,
+};
 use crate::intercept::{Rig, Stepwise, command, plain};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -277,9 +279,7 @@ while True:
 fn what_is_unmapped_can_be_evicted_and_more_than_a_quarter_is_not_mapped() {
     let (pfs, agent) = pfs_and_agent();
     // A quarter is 24 MiB.
-    for i in 0..4 {
-        make_file(&pfs.path().join(format!("f{i}")), i, 10 * MIB);
-    }
+    make_files(4, 10 * MIB, |i| pfs.path().join(format!("f{i}")));
     load(&agent, pfs.path());
     let script = r#"
 maps = [mapped(f"f{i}") for i in range(4)]

@@ -4,8 +4,8 @@
 //! Most tests run a case of `mount.py` on the PFS and on a mount of it, and compare what it prints.
 
 use crate::common::{
-    Agent, FOREBAY, MIB, OTHER_UID, Setup, SlowFs, assert_content, content, make_file, open_dir_in,
-    pfs_and_agent, plain_pfs, send_signal, text, wait_for,
+    Agent, FOREBAY, MIB, OTHER_UID, Setup, SlowFs, assert_content, content, make_file, make_files,
+    open_dir_in, pfs_and_agent, plain_pfs, send_signal, text, wait_for,
 };
 use crate::intercept::has;
 use std::fs::File;
@@ -561,9 +561,7 @@ fn a_reader_that_opens_a_file_while_it_is_truncated_reads_nothing_beyond_its_end
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     let Some(rig) = Rig::new() else { return };
     let rounds = 100;
-    for round in 0..rounds {
-        make_file(&rig.slow.at(&format!("f{round}")), 8, 200 << 10);
-    }
+    make_files(rounds, 200 << 10, |round| rig.slow.at(&format!("f{round}")));
     rig.load();
     let (has_begun, has_ended) = (AtomicBool::new(false), AtomicBool::new(false));
     let opened_meanwhile = AtomicUsize::new(0);
