@@ -1031,27 +1031,6 @@ pub fn waves(path: &str, slots: u32) {
 }
 
 #[test]
-fn an_agent_that_hangs_leaves_and_comes_back() {
-    let pfs = plain_pfs();
-    let mut cluster = Cluster::start(3, pfs.path(), &[]);
-    let before = cluster.epoch(0);
-    send_signal(cluster.agents[1].pid(), libc::SIGSTOP);
-    cluster.wait_members(2);
-    let without = cluster.epoch(0);
-    assert!(without > before);
-    send_signal(cluster.agents[1].pid(), libc::SIGCONT);
-    cluster.wait_members(3);
-    wait_for("it knows that it is back", || cluster.epoch(1) == cluster.epoch(0));
-    assert!(cluster.epoch(1) > without);
-    // One that is ended goes at once, one that is killed when it has been silent.
-    let mut leaving = cluster.agents.remove(2);
-    leaving.end();
-    cluster.wait_members(2);
-    cluster.agents[1].kill_9();
-    cluster.wait_members(1);
-}
-
-#[test]
 fn a_node_with_a_tenth_of_the_memory_gets_a_tenth_and_two_jobs_share() {
     let pfs = plain_pfs();
     let path = pfs.path().join("data");

@@ -375,26 +375,6 @@ fn valgrind_finds_no_error_in_a_program_that_reads_through_the_tier() {
     assert!(out.status.success() && text(&out.stdout) == "abc", "{}", text(&out.stderr));
 }
 
-#[test]
-fn what_forebay_run_is_sent_the_program_gets_and_what_it_ignores_the_program_ignores() {
-    let (pfs, agent) = pfs_and_agent();
-    let waits = "trap 'echo asked; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
-    let mut run = command(&agent, pfs.path(), &["sh", "-c", waits]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(run.stdout.take().unwrap()).lines();
-    assert_eq!(said.next().unwrap().unwrap(), "ready");
-    crate::common::send_signal(run.id(), libc::SIGTERM);
-    assert_eq!(said.next().unwrap().unwrap(), "asked");
-    assert_eq!(run.wait().unwrap().code(), Some(7));
-    // As `nohup` and a script's `&` do it.
-    let ignoring = "trap '' HUP INT PIPE; exec \"$0\" run -- sh -c 'kill -HUP $$; kill -INT $$; grep SigIgn /proc/$$/status'";
-    let mut shell = Command::new("sh");
-    let out = shell.args(["-c", ignoring]).arg(crate::common::FOREBAY);
-    let out = out.env("FOREBAY_SOCKET", agent.socket()).output().unwrap();
-    let mask = text(&out.stdout);
-    let mask = u64::from_str_radix(mask.trim().trim_start_matches("SigIgn:").trim(), 16);
-    assert_eq!(mask.map(|mask| mask & 0x1003), Ok(0x1003), "{}", text(&out.stderr));
-}
-
 /// A program that says where it is and waits until it may go on.
 pub struct Stepwise {
     pub child: Child,

@@ -257,25 +257,6 @@ fn an_open_after_a_close_on_the_pfs_sees_the_change() {
 }
 
 #[test]
-fn an_open_reader_sees_a_change_on_the_pfs_soon() {
-    let Some(rig) = Rig::new() else { return };
-    let (there, here) = (rig.slow.at("f"), rig.mount.at.join("f"));
-    make_file(&there, 1, MIB);
-    rig.load();
-    let file = File::open(&here).unwrap();
-    let mut bytes = vec![0; 1000];
-    file.read_exact_at(&mut bytes, 5000).unwrap();
-    assert_content(&bytes, 1, 5000);
-    let writer = File::options().write(true).open(&there).unwrap();
-    writer.write_all_at(&content(2, 0, MIB as usize), 0).unwrap();
-    drop(writer);
-    wait_for("the reader sees the new bytes", || {
-        file.read_exact_at(&mut bytes, 5000).unwrap();
-        bytes == content(2, 5000, 1000)
-    });
-}
-
-#[test]
 fn readers_of_a_mount_go_on_when_the_agent_is_killed() {
     let Some(mut rig) = Rig::new() else { return };
     make_file(&rig.slow.at("f"), 3, 4 * MIB);

@@ -371,20 +371,6 @@ fn a_log_that_does_not_say_when_bytes_moved_is_refused_and_the_program_does_not_
     assert!(!marker.exists(), "the program ran");
 }
 
-#[test]
-fn a_program_that_cannot_be_started_ends_run_as_it_ends_a_shell() {
-    let (pfs, agent) = pfs_and_agent();
-    let file = pfs.path().join("not-executable");
-    std::fs::write(&file, "").unwrap();
-    for (program, code) in
-        [("/no/such/program", 127), ("no-such-program", 127), (file.to_str().unwrap(), 126)]
-    {
-        let out = agent.cli(&["run", "--", program]);
-        assert_eq!(out.status.code(), Some(code), "{program}: {}", text(&out.stderr));
-        assert!(text(&out.stderr).contains(program), "{}", text(&out.stderr));
-    }
-}
-
 /// The observer library of this build, if it was built.
 pub fn observer() -> Option<std::path::PathBuf> {
     let beside = std::env::current_exe().unwrap();

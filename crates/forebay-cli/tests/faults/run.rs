@@ -12,14 +12,17 @@ use std::time::Instant;
 const WAYS: [&[&str]; 5] =
     [&[], &["--"], &["--job", "j", "--"], &["--report", "--"], &["--report", "--job", "j", "--"]];
 
-fn python(agent: &Agent, way: &[&str], script: &str) -> Command {
-    let mut command = Command::new(if way.is_empty() { "python3" } else { FOREBAY });
-    if !way.is_empty() {
-        command.arg("run").args(way).arg("python3");
-    }
-    command.args(["-u", "-c", script]).env("FOREBAY_SOCKET", agent.socket());
+fn program(agent: &Agent, way: &[&str], program: &[&str]) -> Command {
+    let run: &[&str] = if way.is_empty() { &[] } else { &[FOREBAY, "run"] };
+    let words = [run, way, program].concat();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).env("FOREBAY_SOCKET", agent.socket());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+fn python(agent: &Agent, way: &[&str], script: &str) -> Command {
+    program(agent, way, &["python3", "-u", "-c", script])
 }
 
 struct Started {
@@ -114,7 +117,8 @@ fn who_waits_for_forebay_run_sees_how_the_program_has_ended() {
         }
         assert_eq!(Started::new(python(&agent, way, "raise SystemExit(200)")).end().code(), Some(200));
         if !way.is_empty() {
-            for (program, code) in [("/nowhere/program", 127), ("/etc/passwd", 126)] {
+            for (program, code) in [("/nowhere/program", 127), ("no-such-program", 127), ("/etc/passwd", 126)]
+            {
                 let mut run = agent.command(&["run"]);
                 let out = run.args(way).arg(program).output().unwrap();
                 assert_eq!(out.status.code(), Some(code), "{way:?} {}", text(&out.stderr));
@@ -183,16 +187,17 @@ print(sorted(int(fd) for fd in os.listdir("/proc/self/fd") if os.path.exists("/p
 #[test]
 fn a_program_begins_with_the_children_masks_and_descriptors_of_a_plain_start() {
     let (_pfs, agent) = pfs_and_agent();
-    let looks = |way: &[&str]| {
-        let mut command = python(&agent, way, LOOKS);
+    let looks = |way: &[&str], words: &[&str]| {
+        let mut command = program(&agent, way, words);
         let change = || {
             // SAFETY: async-signal-safe calls and valid pointers.
             unsafe {
                 let mut mask: libc::sigset_t = std::mem::zeroed();
                 libc::sigaddset(&mut mask, libc::SIGUSR2);
                 libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
-                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-                libc::signal(libc::SIGHUP, libc::SIG_IGN);
+                for signal in [libc::SIGPIPE, libc::SIGHUP, libc::SIGINT] {
+                    libc::signal(signal, libc::SIG_IGN);
+                }
             }
             Ok(())
         };
@@ -202,10 +207,14 @@ fn a_program_begins_with_the_children_masks_and_descriptors_of_a_plain_start() {
         assert!(out.status.success(), "{}", text(&out.stderr));
         text(&out.stdout)
     };
-    let plain = looks(&[]);
-    assert!(plain.contains("no child") && plain.contains("SIGUSR2"), "{plain}");
-    for way in &WAYS[1..] {
-        assert_eq!(looks(way), plain, "{way:?}");
+    // Python ignores SIGPIPE by itself.
+    let shell = ["sh", "-c", "grep SigIgn /proc/$$/status"];
+    for (words, shows) in [(&["python3", "-c", LOOKS], "no child"), (&shell, "1003\n")] {
+        let plain = looks(&[], words);
+        assert!(plain.contains(shows), "{plain}");
+        for way in &WAYS[1..] {
+            assert_eq!(looks(way, words), plain, "{way:?}");
+        }
     }
 }
 
