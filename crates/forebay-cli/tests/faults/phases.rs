@@ -5,6 +5,7 @@ use crate::cluster::{Cluster, NodeSetup, read_piece};
 use crate::common::{
     Agent, MIB, PATIENCE, SlowFs, counter, one_file, pfs_and_agent, plain_pfs, text, wait_for,
 };
+use crate::intercept::library;
 use crate::roles::{hear, say};
 use forebay_client::{Client, HpcJobOptions};
 use std::path::Path;
@@ -371,27 +372,15 @@ fn a_log_that_does_not_say_when_bytes_moved_is_refused_and_the_program_does_not_
     assert!(!marker.exists(), "the program ran");
 }
 
-/// The observer library of this build, if it was built.
-pub fn observer() -> Option<std::path::PathBuf> {
-    let beside = std::env::current_exe().unwrap();
-    let dirs = beside.ancestors().skip(1).take(2);
-    let found = dirs.map(|dir| dir.join("libforebay_preload.so")).find(|path| path.exists());
-    if found.is_none() {
-        eprintln!("left out: no libforebay_preload.so beside this test");
-    }
-    found
-}
-
 #[test]
 fn bursts_of_a_program_that_nobody_changed_become_phases() {
-    let Some(library) = observer() else { return };
     let (pfs, agent) = pfs_and_agent();
     let line = format!(
         "for i in 1 2 3; do dd if=/dev/zero of={}/$i bs=1M count=8 conv=fsync 2>/dev/null; sleep 2.5; done",
         pfs.path().display()
     );
     let mut run = agent.command(&["run", "--job", "unchanged", "--", "sh", "-c", &line]);
-    let out = run.env("FOREBAY_PRELOAD", library).output().unwrap();
+    let out = run.env("FOREBAY_PRELOAD", library()).output().unwrap();
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert!(!text(&out.stderr).contains("not observed"), "{}", text(&out.stderr));
     let phases = agent.client().plans(100).unwrap().phases;
@@ -403,7 +392,7 @@ fn bursts_of_a_program_that_nobody_changed_become_phases() {
 
 #[test]
 fn a_program_that_is_killed_within_a_write_and_is_never_waited_for_does_not_keep_its_phase() {
-    let (Some(library), Some(slow)) = (observer(), SlowFs::start()) else { return };
+    let Some(slow) = SlowFs::start() else { return };
     let agent = Agent::on(&slow.mount());
     slow.fault("write=hang,path=held");
     let (done, held, pid) = (slow.at("done"), slow.at("held"), agent.state_dir().join("pid"));
@@ -415,7 +404,7 @@ fn a_program_that_is_killed_within_a_write_and_is_never_waited_for_does_not_keep
         quoted(&pid)
     );
     let mut run = agent.command(&["run", "--job", "killed", "--", "sh", "-c", &line]);
-    let mut run = run.env("FOREBAY_PRELOAD", library).spawn().unwrap();
+    let mut run = run.env("FOREBAY_PRELOAD", library()).spawn().unwrap();
     let phase = || status(&agent.client(), "killed").phase;
     wait_for("its write hangs", || slow.stats().hung_now > 0);
     // Longer than a phase lasts without a call in progress.
