@@ -4,14 +4,12 @@
 //! meant so, and `doctor` on one of them says what it costs.
 
 use super::finding::{EXPIRY_WARNING_DAYS, Finding, Level, bad, good, warn};
+use crate::top::SILENT_MS;
 use forebay_agent::units::Human;
 use forebay_client::Client;
 use forebay_wire::{ClusterStatus, Health, NodeHealth, Role};
 use std::collections::BTreeMap;
 use std::fmt::Display;
-
-/// Two heartbeats: a node that is silent for longer may be gone.
-const SILENT_MS: u64 = 2000;
 
 /// A node reports every 5 s; one that was started just now has not yet.
 const CLOCKS_APART_MS: i64 = 2000;
