@@ -161,11 +161,11 @@ fn version(number: u8) -> Vec<u8> {
     content().into_iter().map(|byte| byte ^ number).collect()
 }
 
-/// How long a node is cut off: longer than its membership and its tokens last, or what
+/// How long a node is cut off: longer than its membership lasts, or what
 /// `FOREBAY_PARTITION_S` says; `FOREBAY_PARTITION_S=3600` for an hour.
 fn apart_for() -> Duration {
     let given = std::env::var("FOREBAY_PARTITION_S").ok().map(|s| s.parse().unwrap());
-    Duration::from_secs(given.unwrap_or(20))
+    Duration::from_secs(given.unwrap_or(8))
 }
 
 /// What runs on a net. In this order all of it ends.

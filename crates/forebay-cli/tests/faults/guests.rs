@@ -408,7 +408,7 @@ fn a_guest_waits_for_the_coordinator_that_knows_where_its_file_is() {
     cluster.kill_agent(1);
     cluster.start_killed(1);
     ranks.iter_mut().for_each(Rank::go_on);
-    std::thread::sleep(Duration::from_secs(2));
+    std::thread::sleep(Duration::from_secs(1));
     cluster.let_coordinator_go_on();
     ranks.into_iter().for_each(|rank| drop(rank.end()));
     assert_eq!(std::fs::metadata(slow.behind("shared")).unwrap().len(), 0, "one has written to the PFS");
