@@ -2,8 +2,8 @@
 //! runs.
 
 use crate::common::{
-    FOREBAY, Helper, MIB, OTHER_UID, PAGE, PATIENCE, SlowFs, counter, make_file, open_dir_in, plain_pfs,
-    send_signal, used, wait_for,
+    FOREBAY, Helper, MIB, OTHER_UID, PAGE, PATIENCE, Process, SlowFs, counter, make_file, open_dir_in,
+    plain_pfs, send_signal, text, used, wait_for,
 };
 use crate::roles::{Raw, hear, say};
 use forebay_client::{Client, ClientConfig, Job};
@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -25,55 +25,6 @@ pub const SEED: u64 = 5;
 
 /// Tasks of a job here read one extent each.
 pub const EXTENT: u64 = MIB;
-
-/// A process that is killed with the test.
-pub struct Process(Child);
-
-impl Process {
-    pub fn new(child: Child) -> Self {
-        Process(child)
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.0.id()
-    }
-
-    /// Stops it, as a machine that thrashes would; it is stopped when this returns.
-    pub fn stop(&self) {
-        send_signal(self.pid(), libc::SIGSTOP);
-        wait_for("it stands still", || self.state() == Some('T'));
-    }
-
-    pub fn go_on(&self) {
-        assert_eq!(self.state(), Some('T'), "it has not stood still");
-        send_signal(self.pid(), libc::SIGCONT);
-    }
-
-    fn state(&self) -> Option<char> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).ok()?;
-        stat.rsplit(") ").next()?.chars().next()
-    }
-
-    pub fn kill_9(&mut self) {
-        assert!(self.0.try_wait().unwrap().is_none(), "it was dead already");
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-
-    /// Ends it by SIGTERM; it must end well.
-    pub fn end(&mut self) {
-        send_signal(self.pid(), libc::SIGTERM);
-        wait_for("the process ends", || self.0.try_wait().unwrap().is_some());
-        assert!(self.0.wait().unwrap().success());
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// A coordinator and agents on one PFS.
 pub struct Cluster {
@@ -106,6 +57,14 @@ impl Cluster {
         let dir = open_dir_in("/dev/shm");
         let (coordinator, address) = start_coordinator(dir.path(), "127.0.0.1:0");
         Self::under(coordinator, address, dir, agents, pfs, capacities)
+    }
+
+    /// On a file system that takes no writes.
+    pub fn failing(agents: usize, capacities: &[u64]) -> Option<(SlowFs, Self)> {
+        let slow = SlowFs::start()?;
+        slow.fault("write=EIO");
+        let cluster = Self::start(agents, &slow.mount(), capacities);
+        Some((slow, cluster))
     }
 
     /// One agent that does not know on which servers files lie.
@@ -255,7 +214,7 @@ impl Cluster {
             let agent = cluster.start_agent(i, *capacities.get(i).unwrap_or(&(128 * MIB)));
             cluster.agents.push(agent);
         }
-        cluster.wait_members(agents);
+        wait_for("all know all", || (0..agents).all(|i| cluster.members(i) == agents));
         cluster
     }
 
@@ -331,9 +290,26 @@ impl Cluster {
         self.status(number).cluster.view.epoch
     }
 
+    /// Members that a node knows.
+    pub fn members(&self, number: usize) -> usize {
+        self.status(number).cluster.view.nodes.len()
+    }
+
     /// Waits until node 0 knows of so many members.
     pub fn wait_members(&self, count: usize) {
-        wait_for(&format!("there are {count} members"), || self.status(0).cluster.view.nodes.len() == count);
+        wait_for(&format!("there are {count} members"), || self.members(0) == count);
+    }
+
+    /// What is dirty on a node, as JSON.
+    pub fn dirty(&self, number: usize) -> String {
+        text(&self.cli(number, &["dirty", "--json"]).stdout).trim().to_owned()
+    }
+
+    /// Waits until the PFS has what is dirty on a node.
+    #[track_caller]
+    pub fn sync(&self, number: usize) {
+        let synced = self.cli(number, &["sync", "--quiet"]);
+        assert!(synced.status.success(), "{}\n{}", text(&synced.stderr), self.dirty(number));
     }
 
     pub fn sum(&self, name: &str) -> u64 {
@@ -473,7 +449,7 @@ fn a_job_goes_on_when_the_coordinator_is_killed_and_comes_back() {
     let (next, _) = start_coordinator(cluster.dir.path(), &cluster.address);
     cluster.coordinator = next;
     wait_for("the epoch has grown", || cluster.epoch(0) > before && cluster.epoch(1) > before);
-    assert_eq!(cluster.status(0).cluster.view.nodes.len(), 2, "both came back before the first view");
+    assert_eq!(cluster.members(0), 2, "both came back before the first view");
     wait_for("the job is known again", || {
         client
             .jobs()
@@ -1037,7 +1013,6 @@ fn what_is_requested_where_its_task_will_run_comes_by_way_of_its_owner_and_stays
     make_file(&path, SEED, 48 * EXTENT);
     // A fifth of what the nodes keep: whatever is not protected goes.
     let cluster = Cluster::start(2, &slow.mount(), &[40 * MIB, 40 * MIB]);
-    wait_for("both know both", || (0..2).all(|i| cluster.status(i).cluster.view.nodes.len() == 2));
     let client = cluster.client(0);
     let owners: Vec<String> =
         client.locate(&path, 0, 48 * EXTENT).unwrap().iter().map(|l| l.hosts[0].clone()).collect();
@@ -1133,7 +1108,6 @@ fn what_an_owner_does_not_send_is_fetched_by_who_has_the_request() {
     let path = pfs.path().join("data");
     make_file(&path, SEED, 8 * EXTENT);
     let cluster = Cluster::start(2, pfs.path(), &[]);
-    wait_for("both know both", || (0..2).all(|i| cluster.status(i).cluster.view.nodes.len() == 2));
     let client = cluster.client(0);
     let its: Vec<u64> = client
         .locate(&path, 0, 8 * EXTENT)
@@ -1306,7 +1280,7 @@ fn readers_go_on_when_a_node_and_then_the_coordinator_are_killed() {
     let mut cluster = Cluster::start(3, &slow.mount(), &[]);
     let agree = |cluster: &Cluster, nodes: &[usize], members: usize| {
         wait_for(&format!("all know the {members} members"), || {
-            nodes.iter().all(|n| cluster.status(*n).cluster.view.nodes.len() == members)
+            nodes.iter().all(|n| cluster.members(*n) == members)
         });
     };
     // The PFS is read once, unless this machine was so slow that an owner was not waited for.

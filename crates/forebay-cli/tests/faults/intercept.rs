@@ -2,12 +2,11 @@
 //! cannot notice.
 
 use crate::common::{
-    Agent, MIB, Setup, SlowFs, content, make_file, make_files, open_dir_in, pfs_and_agent, text,
+    Agent, MIB, Program, Setup, SlowFs, content, make_file, make_files, open_dir_in, pfs_and_agent, text,
 };
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
 const SEED: u64 = 77;
@@ -314,15 +313,15 @@ for i, fd in enumerate(fds):
     assert os.pread(fd, 5, 5000) == b"other", i
 print("seen")
 "#;
-    let mut program = Stepwise::start(&rig.agent, &rig.slow.mount(), script);
+    let mut program = stepwise(&rig.agent, &rig.slow.mount(), script);
     program.expect("open");
     for i in 4..8 {
         let writer = std::fs::File::options().write(true).open(rig.slow.at(&format!("f{i}"))).unwrap();
         writer.write_all_at(b"other", 5000).unwrap();
     }
-    program.go_on();
+    program.say();
     program.expect("seen");
-    let report = program.end();
+    let report = report(&program.end());
     assert!(report.hits >= 11, "{report:?}");
 }
 
@@ -376,42 +375,10 @@ fn valgrind_finds_no_error_in_a_program_that_reads_through_the_tier() {
 }
 
 /// A program that says where it is and waits until it may go on.
-pub struct Stepwise {
-    pub child: Child,
-    said: BufReader<std::process::ChildStdout>,
-}
-
-impl Stepwise {
-    pub fn start(agent: &Agent, directory: &Path, script: &str) -> Self {
-        let mut command = command(agent, directory, &["python3", "-u", "-c", script]);
-        command.env("FOREBAY_DEADLINE_MS", "20000");
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap());
-        Stepwise { child, said }
-    }
-
-    #[track_caller]
-    pub fn expect(&mut self, what: &str) {
-        let mut line = String::new();
-        self.said.read_line(&mut line).unwrap();
-        if line.trim_end() != what {
-            let mut words = String::new();
-            std::io::Read::read_to_string(&mut self.child.stderr.take().unwrap(), &mut words).unwrap();
-            panic!("{line:?}, not {what:?}: {words}");
-        }
-    }
-
-    pub fn go_on(&mut self) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "go").unwrap();
-    }
-
-    pub fn end(mut self) -> Report {
-        drop(self.child.stdin.take());
-        let out = self.child.wait_with_output().unwrap();
-        assert!(out.status.success(), "{}", text(&out.stderr));
-        report(&out)
-    }
+pub fn stepwise(agent: &Agent, directory: &Path, script: &str) -> Program {
+    let mut command = command(agent, directory, &["python3", "-u", "-c", script]);
+    command.env("FOREBAY_DEADLINE_MS", "20000").stderr(Stdio::piped());
+    Program::new(command)
 }
 
 const HALVES: &str = r#"
@@ -428,12 +395,12 @@ print(sum.hexdigest() == hashlib.sha256(open("/proc/self/fd/%d" % fd, "rb").read
 fn a_program_goes_on_when_the_agent_is_killed() {
     let (pfs, mut agent) = pfs_and_agent();
     make_file(&pfs.path().join("data"), SEED, 4 * MIB);
-    let mut program = Stepwise::start(&agent, pfs.path(), HALVES);
+    let mut program = stepwise(&agent, pfs.path(), HALVES);
     program.expect("half");
     agent.kill_9();
-    program.go_on();
+    program.say();
     program.expect("True");
-    let report = program.end();
+    let report = report(&program.end());
     assert!(report.reads >= 32, "{report:?}");
     // And one that starts while there is none, with the variables of one that there was.
     let mut orphan = Command::new("sh");
@@ -476,16 +443,16 @@ for order in (0, 1):
     os.close(r); os.close(w)
 print("own")
 "#;
-    let mut program = Stepwise::start(&rig.agent, &rig.slow.mount(), script);
+    let mut program = stepwise(&rig.agent, &rig.slow.mount(), script);
     program.expect("first");
     let writer = std::fs::File::options().write(true).open(rig.slow.at("data")).unwrap();
     writer.write_all_at(&content(SEED + 1, 0, 4 << 20), 0).unwrap();
     drop(writer);
-    program.go_on();
+    program.say();
     program.expect("seen");
     program.expect("True");
     program.expect("own");
-    let report = program.end();
+    let report = report(&program.end());
     assert!(report.hits >= 2 && report.left >= 1, "{report:?}");
 }
 

@@ -5,7 +5,7 @@
 
 use crate::common::{
     Agent, FOREBAY, MIB, OTHER_UID, Setup, SlowFs, assert_content, content, make_file, make_files,
-    open_dir_in, pfs_and_agent, plain_pfs, send_signal, text, wait_for,
+    open_dir_in, pfs_and_agent, plain_pfs, send_signal, state, text, wait_for,
 };
 use crate::intercept::has;
 use std::fs::File;
@@ -80,8 +80,7 @@ impl Mount {
             let words: Vec<_> = line.split(|b| *b == 0).collect();
             words.contains(&&b"--foreground"[..])
                 && words.contains(&self.at.as_os_str().as_encoded_bytes())
-                && std::fs::read_to_string(format!("/proc/{pid}/stat"))
-                    .is_ok_and(|stat| !stat.contains(") Z "))
+                && ![' ', 'Z'].contains(&state(*pid))
         };
         let pids = std::fs::read_dir("/proc").unwrap().flatten();
         let pid = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(is_it);

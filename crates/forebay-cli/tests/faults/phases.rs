@@ -2,9 +2,7 @@
 //! what happens when one of them dies or lies.
 
 use crate::cluster::{Cluster, NodeSetup, read_piece};
-use crate::common::{
-    Agent, MIB, PATIENCE, SlowFs, counter, one_file, pfs_and_agent, plain_pfs, text, wait_for,
-};
+use crate::common::{Agent, MIB, SlowFs, counter, pfs_and_agent, plain_pfs, state, text, wait_for};
 use crate::intercept::library;
 use crate::roles::{hear, say};
 use forebay_client::{Client, HpcJobOptions};
@@ -387,10 +385,9 @@ fn a_program_that_is_killed_within_a_write_and_is_never_waited_for_does_not_keep
     let [pid, parent] = pids[..] else { panic!("{pids:?}") };
     crate::common::send_signal(pid, libc::SIGKILL);
     slow.fault("none");
-    let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    wait_for("it is dead and nobody waits for it", || stat().contains(") Z "));
+    wait_for("it is dead and nobody waits for it", || state(pid) == 'Z');
     wait_for("its phase ends", || phase().is_none());
-    assert!(stat().contains(") Z "), "its parent has waited for it");
+    assert!(state(pid) == 'Z', "its parent has waited for it");
     assert_eq!(agent.counter("phases_cut_off_total"), 0);
     // Its output is that of the tests: whoever waits for their end waits for it as well.
     crate::common::send_signal(parent, libc::SIGKILL);
