@@ -110,18 +110,9 @@ fn ip(line: &[&str]) -> Result<(), String> {
 
 /// Starts the agent of a node.
 fn agent(at: &Path, net: &Net, node: &str, address: &str) -> Daemon {
-    let dir = at.join(format!("agent-{node}"));
-    let config = format!(
-        "[agent]\nstate_dir = {:?}\n[tier]\ncapacity = \"96MiB\"\nbacking = \"directory\"\ndirectory = {:?}\n\
-         [cluster]\nnode = \"{node}\"\ncoordinator = \"10.99.0.1:7850\"\nlisten = \"{address}:7851\"\ntls = {:?}\n\
-         peer_deadline_ms = 1000\n[[mount]]\nlabel = \"pfs\"\nroot = {:?}\npage_size = \"64KiB\"\n\
-         extent_size = \"1MiB\"\nstamp_granularity_ms = 0\n",
-        dir.join("state"),
-        dir.join("tier"),
-        at.join("cluster").join(node),
-        at.join("pfs"),
-    );
-    Daemon::start(net.command(node), "agent", &dir, &config)
+    let cluster =
+        format!("coordinator = \"10.99.0.1:7850\"\nlisten = \"{address}:7851\"\npeer_deadline_ms = 1000\n");
+    Daemon::agent_of(net.command(node), at, node, node, &cluster)
 }
 
 /// Deadlines missed and connections lost.

@@ -198,8 +198,7 @@ pub fn lock(socket: &str, paths: &[&str]) {
         .iter()
         .map(|path| {
             let file = File::open(path).unwrap();
-            raw.0.send(&Request::Open, &[file.as_fd()]).unwrap();
-            let mut got = raw.0.recv::<Reply>(Some(Instant::now() + Duration::from_secs(20))).unwrap();
+            let mut got = raw.exchange(&Request::Open, &[file.as_fd()]);
             assert!(matches!(got.message, Reply::Opened { copy: 1.., .. }), "{:?}", got.message);
             got.fds.remove(0)
         })
@@ -414,8 +413,7 @@ pub fn outgrow(socket: &str) {
         panic!("no job")
     };
     let create = Request::ScratchCreate { job, name: b"f".to_vec(), exclusive: true };
-    raw.0.send(&create, &[]).unwrap();
-    let mut got = raw.0.recv::<Reply>(Some(Instant::now() + Duration::from_secs(20))).unwrap();
+    let mut got = raw.exchange(&create, &[]);
     let Reply::Scratch { copy, .. } = got.message else { panic!("{:?}", got.message) };
     let file = File::from(got.fds.remove(0));
     say(&format!("unreserved {}", written_until_full(&file)));

@@ -4,6 +4,8 @@
 use crate::common::{FOREBAY, Program, text, wait_for};
 use crate::coordinator::Cluster;
 use crate::dirty_elsewhere::failing;
+use crate::roles::Raw;
+use forebay_wire::{GuestId, Reply, Request};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -489,7 +491,6 @@ assert os.lseek(fd, 2, os.SEEK_HOLE) == 10";
 
 #[test]
 fn a_program_that_makes_up_the_number_of_a_guest_gets_no_place() {
-    use forebay_wire::{Channel, GuestId, Hello, MAGIC, PROTOCOL, Reply, Request, Welcome};
     let Some((slow, cluster)) = failing(2) else { return };
     let _unmounted = Unmounted::of(&cluster, 2);
     let file = slow.at("shared");
@@ -498,13 +499,10 @@ fn a_program_that_makes_up_the_number_of_a_guest_gets_no_place() {
     // Node 0 has a dirty file of this number: calls about it would go elsewhere.
     let listed: serde_json::Value = serde_json::from_str(&cluster.dirty(0)).unwrap();
     let number = listed[0]["number"].as_u64().unwrap();
-    let channel = Channel::connect(&cluster.socket(0)).unwrap();
-    channel.send(&Hello { magic: MAGIC, protocol: PROTOCOL, want_ring: false }, &[]).unwrap();
-    assert!(channel.recv::<Welcome>(None).unwrap().message.protocol_fits);
+    let raw = Raw::connect(&cluster.socket(0));
     let id = GuestId { number, holder: "n1".into(), life: 0, copy: 0 };
     let request = Request::GuestOpen { truncated: false, resumes: Some(id), caller: 0 };
-    channel.send(&request, &[open.as_fd(), open.as_fd()]).unwrap();
-    let answer = channel.recv::<Reply>(None).unwrap().message;
+    let answer = raw.ask(&request, &[open.as_fd(), open.as_fd()]);
     assert!(
         matches!(&answer, Reply::Failed { message, .. } if message.contains("another user's")),
         "{answer:?}"

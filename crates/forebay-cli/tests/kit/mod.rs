@@ -141,6 +141,22 @@ impl Daemon {
         Daemon { dir: dir.to_owned(), process: Process(program.spawn().unwrap()) }
     }
 
+    /// The agent of a node over TLS. In `at` are its state, the PFS, and the certificates, of which
+    /// it has those of `tls`; `cluster` is more of its table.
+    pub fn agent_of(program: Command, at: &Path, node: &str, tls: &str, cluster: &str) -> Self {
+        let dir = at.join(format!("agent-{node}"));
+        let config = format!(
+            "[agent]\nstate_dir = {:?}\n[tier]\ncapacity = \"96MiB\"\nbacking = \"directory\"\ndirectory = {:?}\n\
+             [cluster]\nnode = \"{node}\"\ntls = {:?}\n{cluster}[[mount]]\nlabel = \"pfs\"\nroot = {:?}\n\
+             page_size = \"64KiB\"\nextent_size = \"1MiB\"\nstamp_granularity_ms = 0\n",
+            dir.join("state"),
+            dir.join("tier"),
+            at.join("cluster").join(tls),
+            at.join("pfs"),
+        );
+        Self::start(program, "agent", &dir, &config)
+    }
+
     pub fn socket(&self) -> PathBuf {
         self.dir.join("state/agent.sock")
     }
