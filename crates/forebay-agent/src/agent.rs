@@ -266,7 +266,11 @@ impl Agent {
         let reporting = node.clone();
         threads.push(spawn("health", move || health::report(&reporting))?);
         // Last: whoever joins is asked for pages.
-        threads.push(spawn("link", move || connection::run(&joining, &coordinator_at))?);
+        threads.push(spawn("link", move || {
+            connection::run(&joining, &coordinator_at);
+            // Whoever waits for a coordinator need not wait any more.
+            joining.link.end();
+        })?);
         Ok(Agent { node, socket, threads })
     }
 

@@ -3,7 +3,7 @@
 use crate::Outcome;
 use crate::cli::{CapacityArgs, EvictArgs, Global, PathsArgs};
 use crate::files::list_files;
-use crate::out::{no_agent, print};
+use crate::out::{complain, no_agent, print};
 use forebay_agent::memory;
 use forebay_agent::units::Human;
 use forebay_client::Client;
@@ -17,32 +17,25 @@ use std::process::ExitCode;
 /// Releases memory.
 pub fn evict(global: &Global, args: &EvictArgs) -> Outcome {
     let client = global.client();
-    let mut failed = 0;
-    let bytes = if args.all {
-        client.admin().evict_all().map_err(|e| no_agent(global, &e))?
+    let (mut bytes, mut failures) = (0, Vec::new());
+    if args.all {
+        bytes = client.admin().evict_all().map_err(|e| no_agent(global, &e))?;
     } else {
         client.admin().status().map_err(|e| no_agent(global, &e))?;
-        let (files, failures) = list_files(&args.paths, true);
-        let mut bytes = 0;
-        for (path, e) in failures {
-            eprintln!("forebay: {}: {e}", path.display());
-            failed += 1;
-        }
+        let files;
+        (files, failures) = list_files(&args.paths, true);
         for path in files {
             match client.admin().evict(&path) {
                 Ok(freed) => bytes += freed,
-                Err(e) => {
-                    eprintln!("forebay: {}: {e}", path.display());
-                    failed += 1;
-                }
+                Err(e) => failures.push((path, e)),
             }
         }
-        bytes
-    };
-    print(global, &serde_json::json!({ "evicted_bytes": bytes, "failed": failed }), |out| {
+    }
+    let code = complain(&failures);
+    print(global, &serde_json::json!({ "evicted_bytes": bytes, "failed": failures.len() }), |out| {
         writeln!(out, "released {}", Human(bytes))
     })?;
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(code)
 }
 
 /// Pins or unpins files.
@@ -62,15 +55,13 @@ pub fn pin(global: &Global, args: &PathsArgs, on: bool) -> Outcome {
             Err(e) => failures.push((path, e)),
         }
     }
-    for (path, e) in &failures {
-        eprintln!("forebay: {}: {e}", path.display());
-    }
+    let code = complain(&failures);
     let (done, failed) = (done.len(), failures.len());
     let what = if on { "pinned" } else { "unpinned" };
     print(global, &serde_json::json!({ what: done, "failed": failed }), |out| {
         writeln!(out, "{what} {done} files")
     })?;
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(code)
 }
 
 /// Unpins the copies that `forebay ls` shows at the paths, or below them with `--recursive`: older

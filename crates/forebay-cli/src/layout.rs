@@ -2,18 +2,16 @@
 
 use crate::Outcome;
 use crate::cli::{Global, PathsArgs};
-use crate::files::for_each_file;
-use crate::out::{name, print};
+use crate::files::list_files;
+use crate::out::{complain, name, print};
 use forebay_agent::units::Human;
 use forebay_pfs::Traits;
 use forebay_pfs::layout::{Layout, probe_paths, probe_servers};
 use serde::Serialize;
-use std::convert::Infallible;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// How long a tool of the file system may take.
@@ -31,16 +29,7 @@ struct Report {
 
 /// Shows the layout of files.
 pub fn layout(global: &Global, args: &PathsArgs) -> Outcome {
-    let (mut files, mut failures) = (Vec::new(), Vec::new());
-    let Ok(()) = for_each_file::<Infallible>(
-        &args.paths,
-        args.recursive,
-        &mut |path| {
-            files.push(path.to_owned());
-            Ok(())
-        },
-        &mut |path, e| failures.push((path.to_owned(), e)),
-    );
+    let (files, mut failures) = list_files(&args.paths, args.recursive);
     let mut reports = Vec::new();
     for path in files {
         match of_file(&path) {
@@ -48,11 +37,9 @@ pub fn layout(global: &Global, args: &PathsArgs) -> Outcome {
             Err(e) => failures.push((path, e)),
         }
     }
-    for (path, e) in &failures {
-        eprintln!("forebay: {}: {e}", path.display());
-    }
+    let code = complain(&failures);
     print(global, &reports, |out| reports.iter().try_for_each(|report| report.write(out)))?;
-    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(code)
 }
 
 fn of_file(path: &Path) -> io::Result<Option<Layout>> {

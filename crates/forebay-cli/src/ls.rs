@@ -3,7 +3,7 @@
 use crate::Outcome;
 use crate::cli::{Global, LsArgs, PathsArgs};
 use crate::files::list_files;
-use crate::out::{name, no_agent, print};
+use crate::out::{complain, name, no_agent, print};
 use forebay_agent::units::Human;
 use forebay_client::{Client, EXTENT_BYTES};
 use forebay_pfs::layout::Layout;
@@ -26,7 +26,7 @@ struct Row {
 /// Lists files and what of them is resident.
 pub fn ls(global: &Global, args: &LsArgs) -> Outcome {
     let client = global.client();
-    let (rows, failures) = if args.paths.is_empty() {
+    let (rows, code) = if args.paths.is_empty() {
         let files = client.admin().list().map_err(|e| no_agent(global, &e))?;
         let rows = files.into_iter().map(|f| Row {
             path: name(&f.path),
@@ -36,12 +36,12 @@ pub fn ls(global: &Global, args: &LsArgs) -> Outcome {
             pinned: f.pinned,
             stale: f.stale,
         });
-        (rows.collect(), 0)
+        (rows.collect(), ExitCode::SUCCESS)
     } else {
         named(global, &client, &args.paths, args.recursive)?
     };
     print(global, &rows, |out| write_rows(&rows, out))?;
-    Ok(if failures == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(code)
 }
 
 /// Rows for the files the user named; every one is opened with the user's own rights.
@@ -50,7 +50,7 @@ fn named(
     client: &Client,
     paths: &[PathBuf],
     recursive: bool,
-) -> Result<(Vec<Row>, usize), String> {
+) -> Result<(Vec<Row>, ExitCode), String> {
     client.admin().status().map_err(|e| no_agent(global, &e))?;
     let (files, mut failures) = list_files(paths, recursive);
     let mut rows = Vec::new();
@@ -67,10 +67,7 @@ fn named(
             Err(e) => failures.push((path, e)),
         }
     }
-    for (path, e) in &failures {
-        eprintln!("forebay: {}: {e}", path.display());
-    }
-    Ok((rows, failures.len()))
+    Ok((rows, complain(&failures)))
 }
 
 fn mount_label(client: &Client, path: &Path) -> String {
@@ -131,11 +128,9 @@ pub fn stat(global: &Global, args: &PathsArgs) -> Outcome {
             Err(e) => failures.push((path, e)),
         }
     }
-    for (path, e) in &failures {
-        eprintln!("forebay: {}: {e}", path.display());
-    }
+    let code = complain(&failures);
     print(global, &reports, |out| reports.iter().try_for_each(|r| r.write(out)))?;
-    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(code)
 }
 
 fn report(file: &forebay_client::File) -> io::Result<FileReport> {

@@ -3,7 +3,8 @@
 use crate::global::Global;
 use serde::Serialize;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Prints `value` as JSON with `--json`, else what `text` writes. A closed pipe is no error: the
 /// reader has seen enough.
@@ -29,7 +30,8 @@ pub fn write_out(bytes: &[u8]) -> Result<(), String> {
     unless_closed(stdout.write_all(bytes).and_then(|()| stdout.flush()))
 }
 
-fn unless_closed(written: io::Result<()>) -> Result<(), String> {
+/// The error of a write to standard output.
+pub fn unless_closed(written: io::Result<()>) -> Result<(), String> {
     match written {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
             Err(format!("cannot write to standard output: {e}"))
@@ -65,10 +67,24 @@ pub fn with_path(path: &Path, e: impl std::fmt::Display) -> String {
     if text.starts_with(&path) { text } else { format!("{path}: {text}") }
 }
 
+/// Names the files that failed on standard error. Returns the command's exit status.
+pub fn complain(failures: &[(PathBuf, io::Error)]) -> ExitCode {
+    for (path, e) in failures {
+        eprintln!("forebay: {}: {e}", path.display());
+    }
+    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
+}
+
 /// Characters that do more than stand in their place: they move the cursor, end a line, or change
 /// the direction of what follows.
 pub fn is_hostile(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// At most so many characters of a name, on one line.
+pub fn short(name: &str, most: usize) -> String {
+    let plain: String = name.chars().map(|c| if is_hostile(c) { '?' } else { c }).collect();
+    if plain.chars().count() <= most { plain } else { plain.chars().take(most - 1).chain(['~']).collect() }
 }
 
 /// Bytes of a name as text; what is not UTF-8 or would break a line is escaped.

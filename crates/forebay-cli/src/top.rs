@@ -6,7 +6,7 @@
 
 use crate::Outcome;
 use crate::cli::{Global, TopArgs};
-use crate::out::{is_hostile, no_agent, print};
+use crate::out::{no_agent, print, short};
 use crate::traffic;
 use forebay_agent::units::Human;
 use forebay_client::Client;
@@ -24,7 +24,7 @@ const LOG_ENTRIES: u32 = 64;
 const USUAL: Size = Size { rows: 50, columns: 120 };
 
 /// A node that has been silent for this long, two heartbeats, may be gone.
-const SILENT_MS: u64 = 2000;
+pub const SILENT_MS: u64 = 2000;
 
 #[derive(Clone, Copy)]
 struct Size {
@@ -152,7 +152,7 @@ fn nodes(nodes: &[NodeStatus]) -> Vec<String> {
         };
         format!(
             "{:<24} {role:<10} {:>10} {:>10} {percent:>5.1} {:>12} {:>8}{silent}",
-            shortened(&node.name, 24),
+            short(&node.name, 24),
             Human(node.capacity_bytes).to_string(),
             Human(node.resident_bytes).to_string(),
             Human(node.fetched_bytes).to_string(),
@@ -160,11 +160,6 @@ fn nodes(nodes: &[NodeStatus]) -> Vec<String> {
         )
     }));
     lines
-}
-
-fn shortened(name: &str, most: usize) -> String {
-    let plain: String = name.chars().map(|c| if is_hostile(c) { '?' } else { c }).collect();
-    if plain.chars().count() <= most { plain } else { plain.chars().take(most - 1).chain(['~']).collect() }
 }
 
 /// I/O phases under way with their progress and deadline, and HPC jobs between two phases.
@@ -182,7 +177,7 @@ fn phases(picture: &Picture) -> Vec<String> {
             None => "computes".into(),
         };
         let counts = format!("{} phases, {} late", job.ended, job.late);
-        lines.push(format!("{:<24} {counts:<24} {:>9} {:>10}  {state}", shortened(&job.name, 24), "-", "-"));
+        lines.push(format!("{:<24} {counts:<24} {:>9} {:>10}  {state}", short(&job.name, 24), "-", "-"));
     }
     if lines.len() == 1 {
         return vec!["no HPC jobs".into()];
@@ -214,7 +209,7 @@ fn phase_line(entry: &PhaseEntry, picture: &Picture) -> String {
     };
     format!(
         "{:<24} {progress:<24} {:>9} {deadline:>10}  {state}, {} prefetched meanwhile",
-        shortened(&entry.name, 24),
+        short(&entry.name, 24),
         seconds(lasted_ms),
         Human(entry.beside_bytes)
     )
@@ -237,8 +232,8 @@ fn jobs(jobs: &[JobStatus]) -> Vec<String> {
         let tasks = format!("{}/{}", sum(|stage| stage.tasks_done), sum(|stage| stage.tasks));
         format!(
             "{:<24} {:<10} {:>6} {tasks:>12} {:>8} {:>10} {:>10} {:>6}",
-            shortened(&job.name, 24),
-            shortened(&job.planner, 10),
+            short(&job.name, 24),
+            short(&job.planner, 10),
             job.stages.len(),
             sum(|stage| stage.tasks_running),
             Human(waves().map(|wave| wave.bytes).sum()).to_string(),
@@ -257,11 +252,11 @@ fn decisions(plans: &[PlanEntry], now_ms: u64) -> Vec<String> {
     let mut lines =
         vec![format!("{:>9} {:<11} {:<24} {:<13} BECAUSE", "BEFORE", "PLANNER", "WAVE", "ACTION")];
     lines.extend(plans.iter().rev().map(|plan| {
-        let wave = format!("{} {}.{}", shortened(&plan.job, 12), plan.stage, plan.task);
+        let wave = format!("{} {}.{}", short(&plan.job, 12), plan.stage, plan.task);
         format!(
             "{:>9} {:<11} {wave:<24} {:<13} {}",
             seconds(now_ms.saturating_sub(plan.at_ms)),
-            shortened(&plan.planner, 11),
+            short(&plan.planner, 11),
             plan.action,
             plan.reason
         )

@@ -1,6 +1,6 @@
 //! Who moves how much on which server of the file systems, and how long each job waits there.
 
-use crate::out::is_hostile;
+use crate::out::short;
 use forebay_agent::units::Human;
 use forebay_wire::{JobTraffic, ServerTraffic};
 use std::collections::BTreeMap;
@@ -54,11 +54,6 @@ fn limit(job: &JobTraffic) -> String {
         (Some(rate), 0) => format!("{}/s", Human(rate)),
         (Some(rate), held) => format!("{}/s, {held} wait for it", Human(rate)),
     }
-}
-
-fn short(name: &str, most: usize) -> String {
-    let plain: String = name.chars().map(|c| if is_hostile(c) { '?' } else { c }).collect();
-    if plain.chars().count() <= most { plain } else { plain.chars().take(most - 1).chain(['~']).collect() }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::cli::{CatArgs, CpArgs, Global};
-use crate::out::{print, with_path};
+use crate::out::{print, unless_closed, with_path};
 use forebay_agent::units::Human;
 use forebay_client::{File, WriteMode, WriteOptions};
 use std::io::{self, Write};
@@ -40,12 +40,7 @@ pub fn cat(global: &Global, args: &CatArgs) -> Outcome {
             other => other.map_err(|e| with_path(path, e))?,
         };
     }
-    match stdout.flush() {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
-            Err(format!("cannot write to standard output: {e}"))
-        }
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    unless_closed(stdout.flush()).map(|()| ExitCode::SUCCESS)
 }
 
 /// Copies a file.

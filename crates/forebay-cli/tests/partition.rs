@@ -110,18 +110,9 @@ fn ip(line: &[&str]) -> Result<(), String> {
 
 /// Starts the agent of a node.
 fn agent(at: &Path, net: &Net, node: &str, address: &str) -> Daemon {
-    let dir = at.join(format!("agent-{node}"));
-    let config = format!(
-        "[agent]\nstate_dir = {:?}\n[tier]\ncapacity = \"96MiB\"\nbacking = \"directory\"\ndirectory = {:?}\n\
-         [cluster]\nnode = \"{node}\"\ncoordinator = \"10.99.0.1:7850\"\nlisten = \"{address}:7851\"\ntls = {:?}\n\
-         peer_deadline_ms = 1000\n[[mount]]\nlabel = \"pfs\"\nroot = {:?}\npage_size = \"64KiB\"\n\
-         extent_size = \"1MiB\"\nstamp_granularity_ms = 0\n",
-        dir.join("state"),
-        dir.join("tier"),
-        at.join("cluster").join(node),
-        at.join("pfs"),
-    );
-    Daemon::start(net.command(node), "agent", &dir, &config)
+    let cluster =
+        format!("coordinator = \"10.99.0.1:7850\"\nlisten = \"{address}:7851\"\npeer_deadline_ms = 1000\n");
+    Daemon::agent_of(net.command(node), at, node, node, &cluster)
 }
 
 /// Deadlines missed and connections lost.
@@ -161,11 +152,11 @@ fn version(number: u8) -> Vec<u8> {
     content().into_iter().map(|byte| byte ^ number).collect()
 }
 
-/// How long a node is cut off: longer than its membership and its tokens last, or what
+/// How long a node is cut off: longer than its membership lasts, or what
 /// `FOREBAY_PARTITION_S` says; `FOREBAY_PARTITION_S=3600` for an hour.
 fn apart_for() -> Duration {
     let given = std::env::var("FOREBAY_PARTITION_S").ok().map(|s| s.parse().unwrap());
-    Duration::from_secs(given.unwrap_or(20))
+    Duration::from_secs(given.unwrap_or(8))
 }
 
 /// What runs on a net. In this order all of it ends.

@@ -4,13 +4,14 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests: a failed unwrap is a failed test
 
+mod kit;
+
+use kit::{PATIENCE, state, wait_or};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A guard with its group.
 struct Part {
@@ -88,18 +89,14 @@ impl Part {
     }
 
     fn wait_for(&self, what: &str, condition: impl Fn(&Self) -> bool) {
-        let began = Instant::now();
-        while !condition(self) {
-            assert!(began.elapsed() < PATIENCE, "waited in vain until {what}; cores: {:?}", self.cores());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_or(what, || condition(self), || format!("cores: {:?}", self.cores()));
     }
 
     fn assert_gone(&self, workers: &[u32]) {
         self.wait_for("the group is gone", |part| part.groups().is_empty());
         let work = self.directory.path().join("work").join(&self.name);
         self.wait_for("the local files are gone", |_| !work.exists());
-        assert!(workers.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists() || is_zombie(*pid)));
+        assert!(workers.iter().all(|pid| [' ', 'Z'].contains(&state(*pid))));
     }
 }
 
@@ -110,11 +107,6 @@ fn command(directory: &Path, name: &str) -> Command {
     guard.arg("--spark-home").arg(directory).arg("--config").arg(directory.join("forebay.toml"));
     guard.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     guard
-}
-
-/// One that its parent has not waited for yet.
-fn is_zombie(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
 }
 
 impl Drop for Part {

@@ -31,18 +31,9 @@ fn place(nodes: &[&str]) -> tempfile::TempDir {
 
 /// Starts the agent of node `name` with the certificates in `tls`.
 fn agent(at: &Path, name: &str, tls: &str, coordinator: &str) -> Daemon {
-    let dir = at.join(format!("agent-{name}"));
-    let config = format!(
-        "[agent]\nstate_dir = {:?}\n[tier]\ncapacity = \"64MiB\"\nbacking = \"directory\"\ndirectory = {:?}\n\
-         [cluster]\nnode = \"{name}\"\ncoordinator = \"{coordinator}\"\nlisten = \"127.0.0.1:0\"\ntls = {:?}\n\
-         peer_deadline_ms = 60000\n[[mount]]\nlabel = \"pfs\"\nroot = {:?}\npage_size = \"64KiB\"\n\
-         extent_size = \"1MiB\"\nstamp_granularity_ms = 0\n",
-        dir.join("state"),
-        dir.join("tier"),
-        at.join("cluster").join(tls),
-        at.join("pfs"),
-    );
-    Daemon::start(forebay(&[]), "agent", &dir, &config)
+    let cluster =
+        format!("coordinator = \"{coordinator}\"\nlisten = \"127.0.0.1:0\"\npeer_deadline_ms = 60000\n");
+    Daemon::agent_of(forebay(&[]), at, name, tls, &cluster)
 }
 
 fn coordinator(at: &Path) -> (Daemon, String) {

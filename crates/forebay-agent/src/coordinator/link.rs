@@ -19,7 +19,7 @@ pub struct Link {
     wake: Arc<Wake>,
     /// A question with a long answer has been answered or given up.
     asked: Condvar,
-    /// There is a connection again.
+    /// A connection has begun or ended.
     began: Condvar,
     /// A connection that was lost is waited for so long, where another coordinator takes over.
     patience: Duration,
@@ -29,6 +29,8 @@ pub struct Link {
 struct State {
     /// There is a connection; what is put into the outbox will be sent.
     live: bool,
+    /// How often a connection has begun or ended.
+    changes: u64,
     /// When it was lost.
     lost: Option<Instant>,
     outbox: VecDeque<Said>,
@@ -91,7 +93,7 @@ impl Link {
         let (asking, outbox) = (BTreeMap::new(), VecDeque::new());
         // One that has just started waits as well.
         let lost = (!patience.is_zero()).then(Instant::now);
-        let state = State { live: false, lost, outbox, asking, is_busy: false, next_ask: 0 };
+        let state = State { live: false, changes: 0, lost, outbox, asking, is_busy: false, next_ask: 0 };
         Link { state: Mutex::new(state), wake, asked: Condvar::new(), began: Condvar::new(), patience }
     }
 
@@ -244,21 +246,33 @@ impl Link {
         }
     }
 
+    /// Waits until connections have begun or ended another number of times than `known`, at most
+    /// `limit`. Returns how often.
+    pub fn wait_for_change(&self, known: u64, limit: Duration) -> u64 {
+        let is_known = |state: &mut State| state.changes == known;
+        let waited = self.began.wait_timeout_while(lock(&self.state), limit, is_known);
+        waited.unwrap_or_else(PoisonError::into_inner).0.changes
+    }
+
     /// From now on what is said is sent, after `first`.
     pub(super) fn begin(&self, first: Vec<ToCoordinator>) {
         let mut state = lock(&self.state);
         state.outbox.extend(first.into_iter().map(Said::from));
-        state.live = true;
+        (state.live, state.changes) = (true, state.changes + 1);
         self.began.notify_all();
     }
 
     /// From now on nothing can be said. Whoever has asked hears at once that there will be no
     /// answer.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         let mut state = lock(&self.state);
-        (state.live, state.lost) = (false, Some(Instant::now()));
+        if std::mem::take(&mut state.live) {
+            state.lost = Some(Instant::now());
+        }
+        state.changes += 1;
         state.outbox.clear();
         state.asking.clear();
+        self.began.notify_all();
     }
 
     pub(super) fn next_said(&self) -> Option<ToCoordinator> {
@@ -275,4 +289,25 @@ impl Link {
 
 fn late() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the coordinator has not answered in time")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn who_waits_for_a_change_of_the_connection_sees_each_once() {
+        let link = Link::new(Arc::new(Wake::new().unwrap()), Duration::ZERO);
+        assert_eq!(link.wait_for_change(0, Duration::ZERO), 0);
+        link.begin(Vec::new());
+        assert_eq!(link.wait_for_change(0, HOUR), 1);
+        assert_eq!(link.wait_for_change(1, Duration::ZERO), 1);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| link.wait_for_change(1, HOUR));
+            link.end();
+            assert_eq!(waiting.join().unwrap(), 2);
+        });
+    }
 }

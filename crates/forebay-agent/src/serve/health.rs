@@ -13,11 +13,12 @@ const EVERY: Duration = Duration::from_secs(5);
 
 const ASK_TIME: Duration = Duration::from_secs(5);
 
-/// Reports until the agent ends.
+/// Reports to each coordinator at once, and then regularly, until the agent ends.
 pub fn report(node: &Node) {
+    let mut changes = 0;
     while !node.stop.is_stopping() {
+        changes = node.link.wait_for_change(changes, EVERY);
         node.link.say(ToCoordinator::Health(Box::new(health(node))), None);
-        node.stop.wait(EVERY);
     }
 }
 

@@ -4,16 +4,14 @@
 //! meant so, and `doctor` on one of them says what it costs.
 
 use super::finding::{EXPIRY_WARNING_DAYS, Finding, Level, bad, good, warn};
+use crate::top::SILENT_MS;
 use forebay_agent::units::Human;
 use forebay_client::Client;
 use forebay_wire::{ClusterStatus, Health, NodeHealth, Role};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-/// Two heartbeats: a node that is silent for longer may be gone.
-const SILENT_MS: u64 = 2000;
-
-/// A node reports every 5 s; one that was started just now has not yet.
+/// A report takes less on its way to the coordinator, which compares the clocks.
 const CLOCKS_APART_MS: i64 = 2000;
 
 /// A fetch that waits for so long waits for a PFS that hangs.
@@ -95,7 +93,7 @@ fn compare(all: &[NodeHealth]) -> Vec<Finding> {
         "reports",
         mute,
         "have not reported yet",
-        "ask again in ten seconds; an agent that was started just now has not yet",
+        "ask again in a second; an agent that was started just now has not yet",
     ));
     let nodes: Vec<_> = all
         .into_iter()

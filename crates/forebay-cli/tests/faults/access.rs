@@ -16,7 +16,6 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 #[test]
 fn another_user_gets_eacces_and_never_cached_bytes() {
@@ -114,12 +113,16 @@ fn a_fuse_mount_that_poses_as_the_pfs_is_refused_without_being_asked() {
     verify_once(&agent.client(), &pfs.path().join("f"), 1, 0);
 }
 
+/// Begins to stage by hand.
+fn begin_staging(raw: &Raw) -> Staging {
+    let got = raw.exchange(&Request::StageBegin, &[]);
+    let Reply::Staging { slots, page_bytes, .. } = got.message else { panic!("{:?}", got.message) };
+    Staging::over(got.fds.into_iter().next().unwrap(), slots, page_bytes).unwrap()
+}
+
 /// Stages `pages` for a file by hand and commits them with the descriptors `proofs`.
 fn stage(raw: &Raw, pages: &[(u32, Vec<u8>)], path: &Path, proofs: &[&OwnedFd]) -> Reply {
-    raw.0.send(&Request::StageBegin, &[]).unwrap();
-    let got = raw.0.recv::<Reply>(Some(Instant::now() + Duration::from_secs(20))).unwrap();
-    let Reply::Staging { slots, page_bytes, .. } = got.message else { panic!("{:?}", got.message) };
-    let staging = Staging::over(got.fds.into_iter().next().unwrap(), slots, page_bytes).unwrap();
+    let staging = begin_staging(raw);
     for (page, bytes) in pages {
         crate::common::wait_for("a slot is free", || match staging.take() {
             None => false,
@@ -204,10 +207,7 @@ fn staged_bytes_are_never_taken_for_the_tiers_own_records() {
     agent.client().admin().evict_all().unwrap();
     let number = u64::from_str_radix(other.file_stem().unwrap().to_str().unwrap(), 16).unwrap();
     let raw = Raw::connect(&agent.socket());
-    raw.0.send(&Request::StageBegin, &[]).unwrap();
-    let got = raw.0.recv::<Reply>(Some(Instant::now() + Duration::from_secs(20))).unwrap();
-    let Reply::Staging { slots, page_bytes, .. } = got.message else { panic!("{:?}", got.message) };
-    let staging = Staging::over(got.fds.into_iter().next().unwrap(), slots, page_bytes).unwrap();
+    let staging = begin_staging(&raw);
     // The number of the new copy is the next one: it is easy to guess.
     record[..8].copy_from_slice(&(number + 1).to_le_bytes());
     let slot = staging.take().unwrap();
@@ -355,11 +355,9 @@ fn only_who_was_given_a_copy_may_hold_its_pages() {
     verify_once(&agent.client(), &path, 1, 0);
     verify_once(&agent.client(), &other, 2, 0);
     let raw = Raw::connect(&agent.socket());
-    let limit = std::time::Instant::now() + std::time::Duration::from_secs(20);
     let shown = |path: &std::path::Path| {
         let file = std::fs::File::open(path).unwrap();
-        raw.0.send(&Request::Open, &[file.as_fd()]).unwrap();
-        let answer = raw.0.recv::<Reply>(Some(limit)).unwrap();
+        let answer = raw.exchange(&Request::Open, &[file.as_fd()]);
         let Reply::Opened { copy, .. } = answer.message else { panic!("{:?}", answer.message) };
         let shared: [_; 2] = answer.fds.try_into().expect("a cached file comes with its copy and record");
         (copy, shared.map(std::fs::File::from), file)
@@ -379,8 +377,7 @@ fn only_who_was_given_a_copy_may_hold_its_pages() {
         assert!(matches!(raw.ask(&pin, proof), Reply::Refused(_)), "held with {proof:?} as proof");
     }
     assert_eq!(agent.counter("client_pinned_bytes"), 0);
-    raw.0.send(&pin, &[fd]).unwrap();
-    let to_map = raw.0.recv::<Reply>(Some(limit)).unwrap();
+    let to_map = raw.exchange(&pin, &[fd]);
     assert_eq!((to_map.message, to_map.fds.len()), (Reply::Done, 1));
     assert!(agent.counter("client_pinned_bytes") > 0);
     assert!(std::fs::File::from(to_map.fds.into_iter().next().unwrap()).write_all(b"x").is_err());

@@ -1,7 +1,7 @@
 //! Sets of checkpoints that stay in the tier, their markers, and layouts of new files.
 
-use crate::common::{Agent, BASE, FOREBAY, MIB, Setup, SlowFs, content, plain_pfs, text, wait_for};
-use crate::write_back::{Started, dirty, python, sync, well};
+use crate::common::{Agent, BASE, FOREBAY, MIB, Program, Setup, SlowFs, content, plain_pfs, text, wait_for};
+use crate::write_back::{dirty, python, sync, well};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -52,7 +52,7 @@ for number in range(100):
 fn the_newest_whole_sets_stay_in_the_tier_and_a_restart_reads_them_there() {
     let pfs = plain_pfs();
     let mut agent = agent_on(pfs.path());
-    let mut program = Started::new(python(&agent, pfs.path(), &["--keep", "2", "--detach"], CHECKPOINTS));
+    let mut program = Program::new(python(&agent, pfs.path(), &["--keep", "2", "--detach"], CHECKPOINTS));
     for number in 0..3_usize {
         program.expect(&format!("wrote {number}"));
         let held = if number < 2 { number + 1 } else { 2 };
@@ -65,7 +65,7 @@ fn the_newest_whole_sets_stay_in_the_tier_and_a_restart_reads_them_there() {
     program.expect("wrote 3");
     assert!(!stand(&agent)[0].1, "the oldest is released");
     // It is killed, and so is the agent: the next one knows the sets.
-    program.kill_9();
+    program.kill();
     wait_for("the last set", || stand(&agent).last() == Some(&whole(true, 2)));
     let before = stand(&agent);
     agent.kill_9();
@@ -99,10 +99,10 @@ fn a_pin_that_an_agent_had_no_time_to_note_is_released_and_a_users_own_stays() {
     let mut agent = agent_on(pfs.path());
     std::fs::write(pfs.path().join("own"), content(7, 0, MIB as usize)).unwrap();
     well(agent.cli(&["load", "--pin", pfs.path().join("own").to_str().unwrap()]));
-    let mut program = Started::new(python(&agent, pfs.path(), &["--keep", "1", "--detach"], CHECKPOINTS));
+    let mut program = Program::new(python(&agent, pfs.path(), &["--keep", "1", "--detach"], CHECKPOINTS));
     program.expect("wrote 0");
     wait_for("the pins of the set", || agent.status().pinned_bytes == 3 * MIB);
-    program.kill_9();
+    program.kill();
     agent.kill_9();
     // It notes sets once a second, so it may know none of this one.
     std::fs::remove_file(agent.dir().join("tier/checkpoints")).unwrap();
@@ -116,10 +116,10 @@ fn a_set_that_was_cut_off_is_shown_and_does_not_take_the_place_of_a_good_one() {
     let pfs = plain_pfs();
     let agent = agent_on(pfs.path());
     let options = ["--keep", "1", "--job", "cut", "--detach"];
-    let mut program = Started::new(python(&agent, pfs.path(), &options, CHECKPOINTS));
+    let mut program = Program::new(python(&agent, pfs.path(), &options, CHECKPOINTS));
     program.expect("wrote 0");
     wait_for("the first set", || stand(&agent) == [whole(true, 2)]);
-    program.kill_9();
+    program.kill();
     let half = r#"
 import os, sys
 d = os.environ["DIR"]
@@ -129,17 +129,17 @@ f.write(b"y" * 1000)
 print("half", flush=True)
 sys.stdin.readline()
 "#;
-    let mut program = Started::new(python(&agent, pfs.path(), &options, half));
+    let mut program = Program::new(python(&agent, pfs.path(), &options, half));
     program.expect("half");
     wait_for("the second set", || stand(&agent).len() == 2);
     assert_eq!(stand(&agent)[1].0, "writing");
-    program.kill_9();
+    program.kill();
     wait_for("the end of the second set", || stand(&agent)[1].0 != "writing");
     assert_eq!(stand(&agent)[1].0, "not_closed");
     assert_eq!(stand(&agent)[0], whole(true, 2));
     assert!(well(agent.cli(&["checkpoint", "list"])).contains("not closed"));
     // The same program again, to its end in order: a file that is open then is closed by that.
-    let mut program = Started::new(python(&agent, pfs.path(), &options, half));
+    let mut program = Program::new(python(&agent, pfs.path(), &options, half));
     program.expect("half");
     program.end();
     wait_for("the third set", || stand(&agent).last() == Some(&whole(true, 2)));
@@ -200,7 +200,7 @@ fn a_set_ends_after_the_pause_that_the_agent_has_read_last() {
     let pfs = plain_pfs();
     let setup = |gap_ms| Setup { checkpoint_gap_ms: gap_ms, ..Setup::new(pfs.path()) };
     let mut agent = Agent::start(setup(3_600_000));
-    let mut program = Started::new(python(&agent, pfs.path(), &["--keep", "1", "--detach"], CHECKPOINTS));
+    let mut program = Program::new(python(&agent, pfs.path(), &["--keep", "1", "--detach"], CHECKPOINTS));
     for number in 0..3 {
         program.expect(&format!("wrote {number}"));
         program.say();
@@ -209,7 +209,7 @@ fn a_set_ends_after_the_pause_that_the_agent_has_read_last() {
     assert_eq!(stand(&agent).len(), 1, "a pause has ended the set");
     agent.reload(setup(GAP_MS));
     wait_for("the set to be whole", || stand(&agent) == [whole(true, 8)]);
-    program.kill_9();
+    program.kill();
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn old_sets_give_way_to_new_files_and_the_newest_stays() {
     let setup = Setup { checkpoint_gap_ms: GAP_MS, ..Setup::new(pfs.path()) };
     let agent = Agent::start(setup.capacity(BASE + 16 * MIB));
     let script = CHECKPOINTS.replace("1 << 20", "2 << 20");
-    let mut program = Started::new(python(&agent, pfs.path(), &["--keep", "100", "--detach"], &script));
+    let mut program = Program::new(python(&agent, pfs.path(), &["--keep", "100", "--detach"], &script));
     for number in 0..8 {
         program.expect(&format!("wrote {number}"));
         wait_for("the set to be in memory and on the file system", || {
@@ -228,7 +228,7 @@ fn old_sets_give_way_to_new_files_and_the_newest_stays() {
     }
     assert!(agent.counter("checkpoints_released_total") > 0, "there was room for all");
     assert!(agent.counter("absorbed_files_total") >= 16, "a file went past the tier");
-    program.kill_9();
+    program.kill();
 }
 
 #[test]

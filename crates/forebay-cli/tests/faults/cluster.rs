@@ -8,6 +8,7 @@ use forebay_agent::{Agent, Config, CoordinatorAddress};
 use forebay_client::{Client, ClientConfig};
 use forebay_wire::link::Security;
 use forebay_wire::{ClusterStatus, ClusterView, Epoch, NodeInfo, Status};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -91,16 +92,16 @@ impl Cluster {
         let client = self.nodes[0].client();
         let fair = size.div_ceil(EXTENT) as usize / self.nodes.len();
         let is_shared = |path: &PathBuf| {
-            make_file(path, seed, size);
+            File::create(path).unwrap().set_len(size).unwrap();
             let extents = client.locate(path, 0, size).unwrap();
             let owned =
                 |node: &Node| extents.iter().filter(|e| e.hosts.first() == Some(&node.info.name)).count();
             self.nodes.iter().all(|node| (fair - 1..=fair + 1).contains(&owned(node)))
         };
-        (0..200)
-            .map(|i| at(&format!("f{i}")))
-            .find(is_shared)
-            .expect("no file of which each node owns its share")
+        let paths = (0..200).map(|i| at(&format!("f{i}")));
+        let path = { paths }.find(is_shared).expect("no file of which each node owns its share");
+        make_file(&path, seed, size);
+        path
     }
 
     /// Gives every node the same view of all.

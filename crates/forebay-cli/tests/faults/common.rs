@@ -1,17 +1,17 @@
 //! Agents, slow file systems and client processes for tests, and bytes that show where they come
 //! from.
 
-pub use crate::kit::{FOREBAY, MIB, PATIENCE, counter, text, wait_for};
+pub use crate::kit::{FOREBAY, MIB, PATIENCE, Process, counter, send_signal, state, text, wait_for};
 use forebay_client::{Client, ClientConfig};
 use forebay_lab::fixture::SlowFsProcess;
 use forebay_lab::slowfs::Stamps;
 use forebay_wire::Status;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
@@ -83,6 +83,16 @@ pub fn grow_old(path: &Path) {
 pub fn make_file(path: &Path, seed: u64, len: u64) {
     std::fs::write(path, content(seed, 0, len as usize)).unwrap();
     grow_old(path);
+}
+
+/// Files of so many bytes, which grow old together; file `i` has content `i`.
+pub fn make_files(count: u64, bytes: u64, at: impl Fn(u64) -> PathBuf) -> Vec<PathBuf> {
+    let paths: Vec<_> = (0..count).map(at).collect();
+    for (seed, path) in (0..).zip(&paths) {
+        std::fs::write(path, content(seed, 0, bytes as usize)).unwrap();
+    }
+    grow_old(&paths[paths.len() - 1]);
+    paths
 }
 
 /// A directory as the PFS, and an agent.
@@ -283,8 +293,7 @@ impl Agent {
 
     /// False once it has ended, be it that threads of it are still held in the kernel.
     pub fn is_running(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
-        stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with('Z') && !rest.is_empty())
+        ![' ', 'Z'].contains(&state(self.pid()))
     }
 
     /// Starts another in its place, though the old process may not be gone to its last thread.
@@ -431,12 +440,6 @@ fn spawn_agent(program: &Path, dir: &Path, uid: Option<u32>) -> Child {
     as_user(&mut command, uid).spawn().unwrap()
 }
 
-pub fn send_signal(pid: u32, signal: i32) {
-    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
-    let signal = rustix::process::Signal::from_named_raw(signal).unwrap();
-    rustix::process::kill_process(pid, signal).unwrap();
-}
-
 pub fn used(status: &Status, class: &str) -> u64 {
     status.used_bytes.iter().find(|(n, _)| n == class).unwrap().1
 }
@@ -558,6 +561,81 @@ impl Drop for SlowFs {
             // Else it would wait for what hangs.
             let _ = process.fault("none");
         }
+    }
+}
+
+/// A program that says lines, and waits for lines.
+pub struct Program {
+    pub process: Process,
+    said: BufReader<ChildStdout>,
+}
+
+impl Program {
+    pub fn new(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        Program { process: Process(child), said }
+    }
+
+    /// The next line, within the patience of every test.
+    #[track_caller]
+    pub fn line(&mut self) -> String {
+        if self.said.buffer().is_empty() {
+            let stdout = self.said.get_ref();
+            let mut ready = [rustix::event::PollFd::new(stdout, rustix::event::PollFlags::IN)];
+            let patience = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+            assert_eq!(rustix::event::poll(&mut ready, Some(&patience)), Ok(1), "it says nothing");
+        }
+        let mut line = String::new();
+        self.said.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    #[track_caller]
+    pub fn expect(&mut self, what: &str) {
+        let line = self.line();
+        if line != what {
+            let _it_may_have_ended = self.process.0.kill();
+            panic!("{line:?}, not {what:?}: {}", text(&self.complaints()));
+        }
+    }
+
+    /// Has it go on. It may have ended.
+    pub fn say(&mut self) {
+        let _ = self.process.0.stdin.as_mut().unwrap().write_all(b"go\n");
+    }
+
+    pub fn end_input(&mut self) {
+        drop(self.process.0.stdin.take());
+    }
+
+    /// What it says until its output ends.
+    pub fn rest(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        self.said.read_to_end(&mut rest).unwrap();
+        rest
+    }
+
+    fn complaints(&mut self) -> Vec<u8> {
+        let mut words = Vec::new();
+        if let Some(stderr) = &mut self.process.0.stderr {
+            stderr.read_to_end(&mut words).unwrap();
+        }
+        words
+    }
+
+    pub fn kill(mut self) {
+        self.process.kill_9();
+    }
+
+    /// Ends its input and waits; it must end well. Returns what it has said since.
+    #[track_caller]
+    pub fn end(mut self) -> Output {
+        self.end_input();
+        let status = self.process.wait();
+        let (stdout, stderr) = (self.rest(), self.complaints());
+        assert!(status.success(), "{status}: {}{}", text(&stdout), text(&stderr));
+        Output { status, stdout, stderr }
     }
 }
 

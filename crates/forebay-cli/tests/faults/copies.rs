@@ -1,36 +1,19 @@
 //! With `copies = 2`, what is closed is in the memory of a second node, and survives the first.
 
-use crate::common::{FOREBAY, MIB, SlowFs, content, text, wait_for};
+use crate::common::{MIB, SlowFs, content, text, wait_for};
 use crate::coordinator::Cluster;
+use crate::dirty_elsewhere::{BYTES, READ, end, run};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// Bytes of a file that takes several parts of a pass.
-const BYTES: usize = 9 * MIB as usize + 5;
-
-const READ: &str = "import os, sys; sys.stdout.buffer.write(open(os.environ['FILE'], 'rb').read())";
-
-fn run(cluster: &Cluster, number: usize, options: &[&str], script: &str, file: &Path) -> Output {
-    let mut command = Command::new(FOREBAY);
-    command.arg("run").args(options).args(["--", "python3", "-u", "-c", script]);
-    command.env("FOREBAY_SOCKET", cluster.socket(number)).env("FOREBAY_DEADLINE_MS", "20000");
-    command.env("FILE", file).stdin(Stdio::null()).output().unwrap()
-}
-
-#[track_caller]
-fn end(output: Output) -> Vec<u8> {
-    assert!(output.status.success(), "{}\n{}", output.status, text(&output.stderr));
-    output.stdout
-}
-
 /// A program of node 0 writes the file with two copies, and ends.
-fn write(cluster: &Cluster, file: &Path, start: u64) -> Output {
+fn write(cluster: &Cluster, file: &Path, start: u64) -> Child {
     write_by(cluster, file, start, "wb")
 }
 
 /// The same, with an open of this mode.
-fn write_by(cluster: &Cluster, file: &Path, start: u64, mode: &str) -> Output {
+fn write_by(cluster: &Cluster, file: &Path, start: u64, mode: &str) -> Child {
     let source = cluster.socket(0).with_extension(format!("source{start}"));
     std::fs::write(&source, content(start, 0, BYTES)).unwrap();
     let script = format!(
@@ -44,26 +27,6 @@ f.close()"
     run(cluster, 0, &options, &script, file)
 }
 
-/// Nodes on a file system that takes no writes.
-fn failing(nodes: usize, capacities: &[u64]) -> Option<(SlowFs, Cluster)> {
-    let slow = SlowFs::start()?;
-    slow.fault("write=EIO");
-    let cluster = Cluster::start(nodes, &slow.mount(), capacities);
-    let all_know = || (0..nodes).all(|i| cluster.status(i).cluster.view.nodes.len() == nodes);
-    wait_for("all know all", all_know);
-    Some((slow, cluster))
-}
-
-fn dirty(cluster: &Cluster, number: usize) -> String {
-    text(&cluster.cli(number, &["dirty", "--json"]).stdout)
-}
-
-#[track_caller]
-fn sync(cluster: &Cluster, number: usize) {
-    let output = cluster.cli(number, &["sync", "--quiet"]);
-    assert!(output.status.success(), "{}\n{}", text(&output.stderr), dirty(cluster, number));
-}
-
 fn lose_node(cluster: &mut Cluster, number: usize) {
     cluster.kill_agent(number);
     std::fs::remove_dir_all(cluster.tier(number)).unwrap();
@@ -71,10 +34,10 @@ fn lose_node(cluster: &mut Cluster, number: usize) {
 
 #[test]
 fn what_is_closed_outlives_its_node() {
-    let Some((slow, mut cluster)) = failing(3, &[]) else { return };
+    let Some((slow, mut cluster)) = Cluster::failing(3, &[]) else { return };
     let file = slow.at("ckpt");
     end(write(&cluster, &file, 1));
-    assert!(dirty(&cluster, 0).trim() != "[]", "it is on the PFS");
+    assert!(cluster.dirty(0) != "[]", "it is on the PFS");
     lose_node(&mut cluster, 0);
     for node in [1, 2, 1] {
         let read = end(run(&cluster, node, &[], READ, &file));
@@ -83,11 +46,10 @@ fn what_is_closed_outlives_its_node() {
     assert_eq!(cluster.counter(1, "taken_over_total") + cluster.counter(2, "taken_over_total"), 1);
     slow.fault("none");
     for node in [1, 2] {
-        let synced = cluster.cli(node, &["sync", "--quiet"]);
-        assert!(synced.status.success(), "{}", text(&synced.stderr));
+        cluster.sync(node);
     }
     assert!(std::fs::read(&file).unwrap() == content(1, 0, BYTES));
-    assert_eq!((dirty(&cluster, 1).trim(), dirty(&cluster, 2).trim()), ("[]", "[]"));
+    assert_eq!((&*cluster.dirty(1), &*cluster.dirty(2)), ("[]", "[]"));
 }
 
 /// In the middle of a slow pass over content 1, content 2 gets its second copy.
@@ -104,7 +66,7 @@ fn overwrite_in_a_pass(slow: &SlowFs, cluster: &Cluster, file: &Path) {
 fn lost_in_a_pass(nodes: usize) -> Option<(SlowFs, Cluster, PathBuf)> {
     // On a busy machine the next pass may have begun.
     for _ in 0..5 {
-        let (slow, mut cluster) = failing(nodes, &[])?;
+        let (slow, mut cluster) = Cluster::failing(nodes, &[])?;
         let file = slow.at("ckpt");
         overwrite_in_a_pass(&slow, &cluster, &file);
         lose_node(&mut cluster, 0);
@@ -121,8 +83,7 @@ fn lost_in_a_pass(nodes: usize) -> Option<(SlowFs, Cluster, PathBuf)> {
 fn a_file_that_is_overwritten_outlives_its_node_in_the_middle_of_a_pass() {
     let Some((_slow, cluster, file)) = lost_in_a_pass(2) else { return };
     wait_for("the file is taken over", || cluster.counter(1, "taken_over_total") == 1);
-    let synced = cluster.cli(1, &["sync", "--quiet"]);
-    assert!(synced.status.success(), "{}", text(&synced.stderr));
+    cluster.sync(1);
     assert!(std::fs::read(&file).unwrap() == content(2, 0, BYTES));
 }
 
@@ -134,7 +95,7 @@ fn a_file_that_is_overwritten_outlives_its_node_at_the_end_of_a_pass() {
     let mut tries = 0..5;
     let (_slow, mut cluster, file) = loop {
         assert!(tries.next().is_some(), "a pass over content 2 has begun each time");
-        let Some((slow, mut cluster)) = failing(2, &[]) else { return };
+        let Some((slow, mut cluster)) = Cluster::failing(2, &[]) else { return };
         let file = slow.at("ckpt");
         overwrite_in_a_pass(&slow, &cluster, &file);
         cluster.stop_agent(1);
@@ -154,8 +115,7 @@ fn a_file_that_is_overwritten_outlives_its_node_at_the_end_of_a_pass() {
     cluster.let_agent_go_on(1);
     cluster.start_killed(0);
     wait_for("the file is taken over", || cluster.counter(1, "taken_over_total") == 1);
-    let synced = cluster.cli(1, &["sync", "--quiet"]);
-    assert!(synced.status.success(), "{}", text(&synced.stderr));
+    cluster.sync(1);
     assert!(std::fs::read(&file).unwrap() == content(2, 0, BYTES));
 }
 
@@ -163,90 +123,90 @@ fn a_file_that_is_overwritten_outlives_its_node_at_the_end_of_a_pass() {
 fn what_another_node_writes_before_a_file_is_taken_over_is_not_overwritten() {
     let Some((_slow, cluster, file)) = lost_in_a_pass(3) else { return };
     let second = if cluster.used(1, "dirty") > 0 { 1 } else { 2 };
-    wait_for("the node is gone", || cluster.status(second).cluster.view.nodes.len() == 2);
+    wait_for("the node is gone", || cluster.members(second) == 2);
     let script = "import os; open(os.environ['FILE'], 'wb').write(b'newest')";
     end(run(&cluster, 3 - second, &[], script, &file));
     assert_eq!(cluster.counter(second, "taken_over_total"), 0, "too late");
-    wait_for("the copy is parked", || dirty(&cluster, second).contains("parked"));
+    wait_for("the copy is parked", || cluster.dirty(second).contains("parked"));
     let _conflict_is_reported = cluster.cli(second, &["sync", "--quiet"]);
     assert_eq!(std::fs::read(&file).unwrap(), b"newest");
 }
 
 #[test]
 fn a_node_that_comes_back_does_not_overwrite_what_is_newer() {
-    let Some((slow, mut cluster)) = failing(2, &[]) else { return };
+    let Some((slow, mut cluster)) = Cluster::failing(2, &[]) else { return };
     let file = slow.at("ckpt");
     end(write(&cluster, &file, 1));
     cluster.kill_agent(0);
     wait_for("the file is taken over", || cluster.counter(1, "taken_over_total") == 1);
     slow.fault("none");
-    sync(&cluster, 1);
+    cluster.sync(1);
     assert!(std::fs::read(&file).unwrap() == content(1, 0, BYTES));
     let newer = content(2, 0, BYTES);
     std::fs::write(&file, &newer).unwrap();
     cluster.start_killed(0);
-    wait_for("the old content is parked", || dirty(&cluster, 0).contains("parked"));
+    wait_for("the old content is parked", || cluster.dirty(0).contains("parked"));
     let _conflict_is_reported = cluster.cli(0, &["sync", "--quiet"]);
     assert!(std::fs::read(&file).unwrap() == newer);
 }
 
 #[test]
 fn an_agent_that_is_started_anew_keeps_its_files() {
-    let Some((slow, mut cluster)) = failing(2, &[]) else { return };
+    let Some((slow, mut cluster)) = Cluster::failing(2, &[]) else { return };
     let file = slow.at("ckpt");
     end(write(&cluster, &file, 1));
     cluster.kill_agent(0);
-    wait_for("it is missing", || cluster.status(1).cluster.view.nodes.len() == 1);
+    wait_for("it is missing", || cluster.members(1) == 1);
     cluster.start_killed(0);
-    wait_for("it is back", || cluster.status(1).cluster.view.nodes.len() == 2);
+    wait_for("it is back", || cluster.members(1) == 2);
     end(write(&cluster, &file, 2));
     slow.fault("none");
-    sync(&cluster, 0);
+    cluster.sync(0);
     assert!(std::fs::read(&file).unwrap() == content(2, 0, BYTES));
     assert_eq!(cluster.counter(1, "taken_over_total"), 0);
 }
 
 #[test]
 fn a_node_that_comes_back_before_the_file_is_drained_is_fenced() {
-    let Some((slow, mut cluster)) = failing(2, &[]) else { return };
+    let Some((slow, mut cluster)) = Cluster::failing(2, &[]) else { return };
     let file = slow.at("ckpt");
     end(write(&cluster, &file, 1));
     cluster.kill_agent(0);
     wait_for("the file is taken over", || cluster.counter(1, "taken_over_total") == 1);
     cluster.start_killed(0);
-    wait_for("it is fenced", || dirty(&cluster, 0).contains("node n1 has taken the file over"));
+    wait_for("it is fenced", || cluster.dirty(0).contains("node n1 has taken the file over"));
     let read = end(run(&cluster, 0, &[], READ, &file));
     assert!(
         read == content(1, 0, BYTES),
         "{} bytes\n{}\n{}",
         read.len(),
         cluster.log("log0"),
-        dirty(&cluster, 1)
+        cluster.dirty(1)
     );
     slow.fault("none");
-    sync(&cluster, 1);
+    cluster.sync(1);
     assert!(std::fs::read(&file).unwrap() == content(1, 0, BYTES));
 }
 
 #[test]
 fn the_copy_is_released_when_the_pfs_has_the_file() {
-    let Some((slow, cluster)) = failing(2, &[]) else { return };
+    let Some((slow, cluster)) = Cluster::failing(2, &[]) else { return };
     let file = slow.at("ckpt");
     end(write(&cluster, &file, 1));
     assert!(cluster.used(1, "dirty") >= BYTES as u64, "no copy");
-    assert!(dirty(&cluster, 1).contains("second copy of a file of node n0"), "{}", dirty(&cluster, 1));
-    assert!(dirty(&cluster, 0).contains("second copy on node n1"), "{}", dirty(&cluster, 0));
+    assert!(cluster.dirty(1).contains("second copy of a file of node n0"), "{}", cluster.dirty(1));
+    assert!(cluster.dirty(0).contains("second copy on node n1"), "{}", cluster.dirty(0));
     slow.fault("none");
-    sync(&cluster, 0);
+    cluster.sync(0);
     wait_for("the copy is released", || cluster.used(1, "dirty") == 0);
     assert_eq!(cluster.counter(1, "taken_over_total"), 0);
 }
 
 #[test]
 fn without_a_second_node_the_program_waits_for_the_pfs() {
-    let Some((slow, cluster)) = failing(1, &[]) else { return };
+    let Some((slow, cluster)) = Cluster::failing(1, &[]) else { return };
     let file = slow.at("ckpt");
-    let failed = write(&cluster, &file, 1);
+    let failed = write(&cluster, &file, 1).wait_with_output().unwrap();
     assert!(!failed.status.success(), "the PFS takes no writes, and no node the copy");
     assert!(cluster.log("log0").contains("no other node takes a second copy"));
     slow.fault("none");
@@ -258,7 +218,7 @@ fn without_a_second_node_the_program_waits_for_the_pfs() {
 
 #[test]
 fn a_full_second_node_is_passed_over() {
-    let Some((slow, cluster)) = failing(2, &[128 * MIB, 8 * MIB]) else { return };
+    let Some((slow, cluster)) = Cluster::failing(2, &[128 * MIB, 8 * MIB]) else { return };
     slow.fault("none");
     let file = slow.at("ckpt");
     end(write(&cluster, &file, 1));
@@ -269,7 +229,7 @@ fn a_full_second_node_is_passed_over() {
 
 #[test]
 fn a_second_node_that_hangs_is_passed_over_in_time() {
-    let Some((slow, cluster)) = failing(2, &[]) else { return };
+    let Some((slow, cluster)) = Cluster::failing(2, &[]) else { return };
     slow.fault("none");
     let file = slow.at("ckpt");
     cluster.stop_agent(1);
@@ -284,7 +244,7 @@ fn a_second_node_that_hangs_is_passed_over_in_time() {
 
 #[test]
 fn doctor_compares_the_nodes_of_a_cluster() {
-    let Some((_slow, mut cluster)) = failing(3, &[64 * MIB, 64 * MIB, 8 * MIB]) else { return };
+    let Some((_slow, mut cluster)) = Cluster::failing(3, &[64 * MIB, 64 * MIB, 8 * MIB]) else { return };
     let found = |cluster: &Cluster| text(&cluster.cli(0, &["doctor", "--cluster"]).stdout);
     let names = |what: &str, node: &str, text: &str| {
         text.lines().any(|line| line.contains(what) && line.contains(&format!("{node}: ")))
@@ -303,7 +263,7 @@ fn doctor_compares_the_nodes_of_a_cluster() {
 
 #[test]
 fn another_node_gets_the_copy_when_the_second_one_is_gone() {
-    let Some((slow, mut cluster)) = failing(3, &[]) else { return };
+    let Some((slow, mut cluster)) = Cluster::failing(3, &[]) else { return };
     let file = slow.at("ckpt");
     end(write(&cluster, &file, 1));
     let second = if cluster.used(1, "dirty") > 0 { 1 } else { 2 };
@@ -311,7 +271,7 @@ fn another_node_gets_the_copy_when_the_second_one_is_gone() {
     assert!(cluster.used(second, "dirty") >= BYTES as u64 && cluster.used(third, "dirty") == 0);
     lose_node(&mut cluster, second);
     wait_for("the third has it", || cluster.used(third, "dirty") >= BYTES as u64);
-    wait_for("it counts", || dirty(&cluster, 0).contains(&format!("second copy on node n{third}")));
+    wait_for("it counts", || cluster.dirty(0).contains(&format!("second copy on node n{third}")));
     lose_node(&mut cluster, 0);
     assert!(end(run(&cluster, third, &[], READ, &file)) == content(1, 0, BYTES));
 }

@@ -1,8 +1,8 @@
 //! With `copies = disk`, what is closed is on a disk of the node, and survives the loss of its
 //! memory.
 
-use crate::common::{Agent, MIB, Setup, SlowFs, content, open_dir_in, text, wait_for};
-use crate::write_back::{Started, dirty, python, sync, well};
+use crate::common::{Agent, MIB, Program, Setup, SlowFs, content, open_dir_in, text, wait_for};
+use crate::write_back::{dirty, python, sync, well};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -102,7 +102,7 @@ f.write(b'b' * 5000000)
 f.flush()
 print('synced', flush=True)
 sys.stdin.readline()";
-    let mut program = Started::new(python(&node.agent, &node.dir, &TO_DISK, script));
+    let mut program = Program::new(python(&node.agent, &node.dir, &TO_DISK, script));
     program.expect("synced");
     program.kill();
     node.restart();

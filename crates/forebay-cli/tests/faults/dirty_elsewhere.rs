@@ -46,25 +46,21 @@ with open(os.environ['FILE'], 'rb') as f:
     f.seek(0)
     sys.stdout.buffer.write(f.read())";
 
-/// Two nodes, on a file system that takes no writes.
-fn failing() -> Option<(SlowFs, Cluster)> {
-    let slow = SlowFs::start()?;
-    slow.fault("write=EIO");
-    let cluster = Cluster::start(2, &slow.mount(), &[]);
-    wait_for("both know both", || (0..2).all(|i| cluster.status(i).cluster.view.nodes.len() == 2));
+/// Nodes on a file system that takes no writes, of which programs know.
+pub fn failing(nodes: usize) -> Option<(SlowFs, Cluster)> {
+    let failing = Cluster::failing(nodes, &[])?;
     // A program looks for other nodes in the agent's table, which follows in a moment.
     std::thread::sleep(Duration::from_millis(300));
-    Some((slow, cluster))
+    Some(failing)
 }
 
 fn is_dirty(cluster: &Cluster, number: usize) -> bool {
-    let listed = cluster.cli(number, &["dirty", "--json"]);
-    text(&listed.stdout).trim() != "[]"
+    cluster.dirty(number) != "[]"
 }
 
 #[test]
 fn another_node_reads_what_the_pfs_does_not_have_yet() {
-    let Some((slow, cluster)) = failing() else { return };
+    let Some((slow, cluster)) = failing(2) else { return };
     let file = slow.at("ckpt");
     write(&cluster, &file, 1);
     for _ in 0..2 {
@@ -80,15 +76,14 @@ fn another_node_reads_what_the_pfs_does_not_have_yet() {
     write(&cluster, &file, 2);
     assert!(end(run(&cluster, 1, &[], READ, &file)) == content(2, 0, BYTES));
     slow.fault("none");
-    let synced = cluster.cli(0, &["sync", "--quiet"]);
-    assert!(synced.status.success(), "{}", text(&synced.stderr));
+    cluster.sync(0);
     assert!(std::fs::read(&file).unwrap() == content(2, 0, BYTES));
     assert!(end(run(&cluster, 1, &[], READ, &file)) == content(2, 0, BYTES));
 }
 
 #[test]
 fn a_file_that_two_nodes_write_is_on_the_pfs_as_without_forebay() {
-    let Some((slow, cluster)) = failing() else { return };
+    let Some((slow, cluster)) = failing(2) else { return };
     slow.fault("none");
     let file = slow.at("shared");
     let script = |rank: usize| {
@@ -114,7 +109,7 @@ os.close(fd)"
 
 #[test]
 fn files_that_two_nodes_create_at_the_same_time_are_on_the_pfs_as_without_forebay() {
-    let Some((slow, cluster)) = failing() else { return };
+    let Some((slow, cluster)) = failing(2) else { return };
     slow.fault("none");
     std::fs::create_dir(slow.at("d")).unwrap();
     let begin = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 2;
@@ -147,7 +142,7 @@ for number in range({FILES}):
 
 #[test]
 fn a_file_that_another_node_empties_has_only_what_that_writes() {
-    let Some((slow, cluster)) = failing() else { return };
+    let Some((slow, cluster)) = failing(2) else { return };
     let file = slow.at("ckpt");
     write(&cluster, &file, 1);
     let script = "
@@ -163,15 +158,14 @@ with open(os.environ['FILE'], 'wb') as f:
     slow.fault("none");
     drop(writer.stdin.take());
     end(writer);
-    let synced = cluster.cli(0, &["sync", "--quiet"]);
-    assert!(synced.status.success(), "{}", text(&synced.stderr));
+    cluster.sync(0);
     assert_eq!(std::fs::read(&file).unwrap(), b"new");
     assert!(!is_dirty(&cluster, 0), "nothing is parked");
 }
 
 #[test]
 fn what_is_dirty_on_a_node_whose_agent_is_down_is_never_taken_for_empty() {
-    let Some((slow, mut cluster)) = failing() else { return };
+    let Some((slow, mut cluster)) = failing(2) else { return };
     let file = slow.at("ckpt");
     write(&cluster, &file, 1);
     cluster.kill_agent(0);
@@ -181,7 +175,7 @@ fn what_is_dirty_on_a_node_whose_agent_is_down_is_never_taken_for_empty() {
     let read = end(reader);
     assert!(read == content(1, 0, BYTES), "{} bytes\n{}", read.len(), cluster.log("log0"));
     cluster.kill_agent(0);
-    wait_for("the node is gone", || cluster.status(1).cluster.view.nodes.len() == 1);
+    wait_for("the node is gone", || cluster.members(1) == 1);
     // Nobody else is left to ask about young files, but the coordinator still knows.
     let read = run(&cluster, 1, &[], READ, &file).wait_with_output().unwrap();
     assert!(!read.status.success(), "{} bytes", read.stdout.len());
@@ -191,7 +185,7 @@ fn what_is_dirty_on_a_node_whose_agent_is_down_is_never_taken_for_empty() {
 /// A pass has written a part; then its node is away, and another one writes the file.
 #[test]
 fn a_node_that_was_away_in_a_pass_does_not_overwrite_what_was_written_meanwhile() {
-    let Some((slow, mut cluster)) = failing() else { return };
+    let Some((slow, mut cluster)) = failing(2) else { return };
     for (round, flags) in ["os.O_WRONLY | os.O_TRUNC", "os.O_WRONLY"].into_iter().enumerate() {
         let name = format!("ckpt{round}");
         let (file, behind) = (slow.at(&name), slow.behind(&name));
@@ -202,7 +196,7 @@ fn a_node_that_was_away_in_a_pass_does_not_overwrite_what_was_written_meanwhile(
         cluster.kill_agent(0);
         slow.limit("1GB/s");
         assert!(behind.metadata().unwrap().len() < BYTES as u64, "the pass has ended");
-        wait_for("node 0 is missing", || cluster.status(1).cluster.view.nodes.len() == 1);
+        wait_for("node 0 is missing", || cluster.members(1) == 1);
         let newer = content(2, 0, BYTES);
         let source = cluster.socket(1).with_extension("newer");
         std::fs::write(&source, &newer).unwrap();
@@ -212,8 +206,8 @@ fn a_node_that_was_away_in_a_pass_does_not_overwrite_what_was_written_meanwhile(
         end(run(&cluster, 1, &["--write-back", file.to_str().unwrap()], &script, &file));
         assert!(std::fs::read(&file).unwrap() == newer, "{flags}");
         cluster.start_killed(0);
-        wait_for("both are there", || cluster.status(1).cluster.view.nodes.len() == 2);
-        let parked = || text(&cluster.cli(0, &["dirty", "--json"]).stdout).contains("parked");
+        wait_for("both are there", || cluster.members(1) == 2);
+        let parked = || cluster.dirty(0).contains("parked");
         wait_for("the older content is parked", || parked() || std::fs::read(&file).unwrap() != newer);
         assert!(std::fs::read(&file).unwrap() == newer, "{flags}");
         let saved = cluster.socket(0).with_extension(format!("saved{round}"));

@@ -138,7 +138,7 @@ const KILLS: &str = "FOREBAY_DISK_KILLS";
 #[test]
 fn pages_of_an_agent_that_is_killed_again_and_again_are_right() {
     let Some(mut node) = Node::start("64MiB") else { return };
-    let kills: u64 = std::env::var(KILLS).map_or(6, |kills| kills.parse().unwrap());
+    let kills: u64 = std::env::var(KILLS).map_or(4, |kills| kills.parse().unwrap());
     let (mut pages, mut from_disk) = (0, 0);
     for round in 0..kills {
         let (socket, mount) = (node.agent.socket(), node.pfs.mount());

@@ -1,6 +1,6 @@
 //! `doctor --cluster` finds real faults, each by name and with its node, and nothing before them.
 
-use crate::common::{FOREBAY, MIB, PATIENCE, SlowFs, content, open_dir_in, plain_pfs, text};
+use crate::common::{FOREBAY, MIB, PATIENCE, SlowFs, content, open_dir_in, plain_pfs, text, wait_for};
 use crate::coordinator::{Change, Cluster, EXTENT};
 use crate::dirty_elsewhere::write;
 use crate::unmounted::Mounted;
@@ -130,6 +130,7 @@ fn faults_of_nodes_are_found_and_a_healthy_cluster_has_none() {
     limit("4096:");
     all_is_well(&cluster);
 
+    let before = cluster.epoch(0);
     cluster.stop_agent(2);
     is_found(&cluster, "silent", "n2 (for ");
     // Long after it was a member.
@@ -139,8 +140,12 @@ fn faults_of_nodes_are_found_and_a_healthy_cluster_has_none() {
             .find_map(|line| line.strip_prefix("silent: n2 (for ")?.split(' ').next()?.parse().ok());
         seconds.is_some_and(|seconds: u64| seconds >= 5)
     });
+    let without = cluster.epoch(0);
+    assert!(without > before);
     cluster.let_agent_go_on(2);
     all_is_well(&cluster);
+    wait_for("it knows that it is back", || cluster.epoch(2) == cluster.epoch(0));
+    assert!(cluster.epoch(2) > without);
 
     cluster.kill_coordinator();
     is_found(&cluster, "cluster", "coordinator");
@@ -182,6 +187,7 @@ fn a_node_with_other_huge_pages_is_found() {
     let drop_tier = |cluster: &Cluster| {
         let down = cluster.cli(2, &["down", "--drop"]);
         assert!(down.status.success(), "{}", text(&down.stderr));
+        cluster.wait_members(2);
     };
     drop_tier(&cluster);
     cluster.start_ended(2, env(&[("FOREBAY_TIER_BACKING", "mount"), ("FOREBAY_TIER_DIRECTORY", "")]));

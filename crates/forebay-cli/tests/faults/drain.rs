@@ -1,9 +1,9 @@
 //! When dirty files go to the PFS: around the I/O phases of other jobs, unless room is short.
 
 use crate::common::{
-    Agent, BASE, FOREBAY, Helper, MIB, OTHER_UID, Setup, SlowFs, open_dir_in, plain_pfs, wait_for,
+    Agent, BASE, FOREBAY, Helper, MIB, OTHER_UID, Program, Setup, SlowFs, open_dir_in, plain_pfs, wait_for,
 };
-use crate::write_back::{Started, dirty, python, sync, well};
+use crate::write_back::{dirty, python, sync, well};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -49,7 +49,7 @@ fn nothing_is_written_in_the_phase_of_another_job_and_all_of_it_after() {
     let mut phase = phase_of_another(&agent);
     well(python(&agent, &dir, &["--detach"], &writes("left", 3)).output().unwrap());
     // This one waits for the PFS.
-    let waits = Started::new(python(&agent, &dir, &[], &writes("awaited", 2)));
+    let waits = Program::new(python(&agent, &dir, &[], &writes("awaited", 2)));
     wait_for("both to wait for a second", || {
         let files = dirty(&agent);
         files.len() == 2 && files.iter().all(|file| file["age_ms"].as_u64() > Some(1000))
@@ -121,7 +121,7 @@ fn a_program_that_waits_for_its_file_in_its_own_phase_gets_it() {
     let job = agent.client().open_hpc_job(&forebay_client::HpcJobOptions::named("own")).unwrap();
     job.phase_begin(0, Duration::ZERO).unwrap();
     let script = writes("new", 2) + "os.rename(f.name, os.path.join(os.environ['DIR'], 'ckpt'))\n";
-    Started::new(python(&agent, pfs.path(), &["--detach"], &script)).end();
+    Program::new(python(&agent, pfs.path(), &["--detach"], &script)).end();
     assert!(is_whole(&pfs.path().join("ckpt"), 2));
     assert!(agent.counter("absorbed_files_total") > 0, "it was not written back");
     job.phase_end().unwrap();
@@ -135,7 +135,7 @@ fn a_full_tier_goes_on_in_the_phase_of_another_job_and_says_why() {
     let agent = Agent::start(Setup::new(&slow.mount()).capacity(BASE + 24 * MIB));
     let phase = phase_of_another(&agent);
     slow.limit("8MB/s");
-    let program = Started::new(python(&agent, &dir, &["--detach"], &writes("f", 40)));
+    let program = Program::new(python(&agent, &dir, &["--detach"], &writes("f", 40)));
     wait_for("the reason", || why(&agent).iter().any(|why| why.contains("a program waits for room")));
     assert!(well(agent.cli(&["dirty"])).contains("is written during an I/O phase"));
     slow.limit("unlimited");

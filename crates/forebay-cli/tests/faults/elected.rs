@@ -1,8 +1,8 @@
 //! Several candidates and a real etcd of three members: whoever leads is killed, stopped or cut
 //! off, and another one leads. Left out where there is no etcd.
 
-use crate::common::{FOREBAY, PATIENCE, SlowFs, content, open_dir_in, plain_pfs, text, wait_for};
-use crate::coordinator::{Cluster, Played, Process, start_coordinator_with};
+use crate::common::{FOREBAY, PATIENCE, Process, SlowFs, content, open_dir_in, plain_pfs, text, wait_for};
+use crate::coordinator::{Cluster, Played, start_coordinator_with};
 use crate::dirty_elsewhere::{BYTES, READ, end, run, write};
 use forebay_wire::NodeInfo;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, DirtyFile, ToAgent, ToCoordinator};
@@ -71,7 +71,7 @@ impl Etcd {
         }
         command.args(["--listen-peer-urls", &url(own), "--initial-advertise-peer-urls", &url(own)]);
         command.args(["--heartbeat-interval", "100", "--election-timeout", "1000"]);
-        Process::new(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap())
+        Process(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap())
     }
 
     fn urls(&self) -> Vec<String> {
@@ -124,9 +124,6 @@ impl Rig {
         let others = candidates.into_iter().map(|(process, _)| process).collect();
         let listed = addresses[1..].iter().cloned().chain(more).collect();
         let cluster = Cluster::under_one_of(first, listed, dir, agents, pfs, &[]);
-        wait_for("all agents know all", || {
-            (0..agents).all(|i| cluster.status(i).cluster.view.nodes.len() == agents)
-        });
         Some(Rig { etcd, cluster, addresses, others, config })
     }
 
@@ -189,7 +186,7 @@ fn dirty_files_are_found_through_the_next_leader_and_without_their_node_nobody_g
     rig.cluster.start_killed(0);
     assert!(end(run(&rig.cluster, 1, &[], READ, &file)) == content(1, 0, BYTES));
     slow.fault("none");
-    assert!(rig.cluster.cli(0, &["sync", "--quiet"]).status.success());
+    rig.cluster.sync(0);
     assert!(std::fs::read(&file).unwrap() == content(1, 0, BYTES));
 }
 

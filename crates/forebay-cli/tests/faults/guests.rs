@@ -1,12 +1,14 @@
 //! Programs of several nodes write one file: it is dirty on one of them, and the others are guests
 //! there.
 
-use crate::common::{FOREBAY, SlowFs, text, wait_for};
+use crate::common::{FOREBAY, Program, text, wait_for};
 use crate::coordinator::Cluster;
-use std::io::{Read as _, Write as _};
+use crate::dirty_elsewhere::failing;
+use crate::roles::Raw;
+use forebay_wire::{GuestId, Reply, Request};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// What a rank has: the file, its number, and barriers, at which it waits for a line.
@@ -18,60 +20,26 @@ def barrier():
     assert sys.stdin.readline(), 'the test has ended'
 ";
 
-/// Nodes on a file system that takes no writes.
-fn failing(nodes: usize) -> Option<(SlowFs, Cluster)> {
-    let slow = SlowFs::start()?;
-    slow.fault("write=EIO");
-    let cluster = Cluster::start(nodes, &slow.mount(), &[]);
-    let all_know = || (0..nodes).all(|i| cluster.status(i).cluster.view.nodes.len() == nodes);
-    wait_for("all know all", all_know);
-    // A program looks for other nodes in the agent's table, which follows in a moment.
-    std::thread::sleep(Duration::from_millis(300));
-    Some((slow, cluster))
-}
-
 /// A rank of a job.
-struct Rank {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: std::io::BufReader<ChildStdout>,
+fn start(cluster: &Cluster, number: usize, options: &[&str], script: &str, file: &Path) -> Program {
+    let mut command = Command::new(FOREBAY);
+    command.args(["run", "--detach", "--write-back"]).arg(file).args(options);
+    command.args(["--", "python3", "-u", "-c", &format!("{PROLOGUE}{script}")]);
+    command.env("FOREBAY_SOCKET", cluster.socket(number)).env("FOREBAY_DEADLINE_MS", "20000");
+    command.env("FILE", file).env("RANK", number.to_string());
+    Program::new(command)
 }
 
-impl Rank {
-    fn start(cluster: &Cluster, number: usize, options: &[&str], script: &str, file: &Path) -> Self {
-        let mut command = Command::new(FOREBAY);
-        command.args(["run", "--detach", "--write-back"]).arg(file).args(options);
-        command.args(["--", "python3", "-u", "-c", &format!("{PROLOGUE}{script}")]);
-        command.env("FOREBAY_SOCKET", cluster.socket(number)).env("FOREBAY_DEADLINE_MS", "20000");
-        command.env("FILE", file).env("RANK", number.to_string());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Rank { child, stdin, stdout: std::io::BufReader::new(stdout) }
-    }
+/// Waits until it is at its next barrier.
+#[track_caller]
+fn arrive(rank: &mut Program) {
+    rank.expect("here");
+}
 
-    /// Waits until it is at its next barrier.
-    #[track_caller]
-    fn arrive(&mut self) {
-        let mut line = String::new();
-        std::io::BufRead::read_line(&mut self.stdout, &mut line).unwrap();
-        assert_eq!(line, "here\n", "{:?}", self.child.try_wait());
-    }
-
-    fn go_on(&mut self) {
-        // It may have ended.
-        let _ = self.stdin.write_all(b"\n");
-    }
-
-    /// What it has printed since.
-    #[track_caller]
-    fn end(mut self) -> String {
-        drop(self.stdin);
-        let mut rest = String::new();
-        self.stdout.read_to_string(&mut rest).unwrap();
-        let status = self.child.wait().unwrap();
-        assert!(status.success(), "{status}: {rest}");
-        rest
-    }
+/// What it has printed since.
+#[track_caller]
+fn end(rank: Program) -> String {
+    text(&rank.end().stdout)
 }
 
 /// One rank on each node, which all pass `barriers` together; at each, `between` is called.
@@ -84,18 +52,14 @@ fn run_all(
     barriers: usize,
     mut between: impl FnMut(usize),
 ) -> Vec<String> {
-    let nodes = cluster.status(0).cluster.view.nodes.len();
-    let mut ranks: Vec<_> = (0..nodes).map(|n| Rank::start(cluster, n, options, script, file)).collect();
+    let nodes = cluster.members(0);
+    let mut ranks: Vec<_> = (0..nodes).map(|n| start(cluster, n, options, script, file)).collect();
     for barrier in 0..barriers {
-        ranks.iter_mut().for_each(Rank::arrive);
+        ranks.iter_mut().for_each(arrive);
         between(barrier);
-        ranks.iter_mut().for_each(Rank::go_on);
+        ranks.iter_mut().for_each(Program::say);
     }
-    ranks.into_iter().map(Rank::end).collect()
-}
-
-fn dirty(cluster: &Cluster, number: usize) -> String {
-    text(&cluster.cli(number, &["dirty", "--json"]).stdout).trim().to_owned()
+    ranks.into_iter().map(end).collect()
 }
 
 /// Where the agent of a node has its mount for guests.
@@ -118,12 +82,6 @@ impl Drop for Unmounted {
             let _ = Command::new(FOREBAY).args(["umount", "--lazy"]).arg(at).output();
         }
     }
-}
-
-#[track_caller]
-fn sync(cluster: &Cluster, number: usize) {
-    let synced = cluster.cli(number, &["sync", "--quiet"]);
-    assert!(synced.status.success(), "{}", text(&synced.stderr));
 }
 
 /// Rank 0 has created the file; the others have opened it, and are at a barrier.
@@ -153,8 +111,8 @@ os.close(fd)"
     );
     run_all(&cluster, &[], &script, &file, 2, |_| ());
     assert_eq!(cluster.sum("absorbed_files_total"), 1);
-    assert!(dirty(&cluster, 0).contains("shared"), "{}", dirty(&cluster, 0));
-    assert_eq!((dirty(&cluster, 1).as_str(), dirty(&cluster, 2).as_str()), ("[]", "[]"));
+    assert!(cluster.dirty(0).contains("shared"), "{}", cluster.dirty(0));
+    assert_eq!((&*cluster.dirty(1), &*cluster.dirty(2)), ("[]", "[]"));
     assert_eq!(std::fs::metadata(slow.behind("shared")).unwrap().len(), 0, "the PFS has it");
     slow.fault("none");
     // By the name, from any node.
@@ -162,7 +120,7 @@ os.close(fd)"
     assert!(synced.status.success(), "{}", text(&synced.stderr));
     let expected: Vec<u8> = (0..240_u8).flat_map(|block| vec![block; 10_007]).collect();
     assert!(std::fs::read(slow.behind("shared")).unwrap() == expected);
-    assert_eq!(dirty(&cluster, 0), "[]");
+    assert_eq!(cluster.dirty(0), "[]");
 }
 
 #[test]
@@ -217,9 +175,9 @@ seen(b'anew')
 os.close(fd)"
     );
     run_all(&cluster, &[], &script, &file, 1 + 2 * 8, |_| ());
-    assert!(dirty(&cluster, 0).contains("shared"), "{}", dirty(&cluster, 0));
+    assert!(cluster.dirty(0).contains("shared"), "{}", cluster.dirty(0));
     slow.fault("none");
-    sync(&cluster, 0);
+    cluster.sync(0);
     assert_eq!(std::fs::read(slow.behind("shared")).unwrap(), b"anew");
 }
 
@@ -243,9 +201,9 @@ print(int.from_bytes(os.pread(fd, 8, 0), 'little'))"
     );
     let counts = run_all(&cluster, &[], &script, &file, 3, |_| ());
     assert_eq!(counts, ["200\n", "200\n"]);
-    assert!(dirty(&cluster, 0).contains("shared"));
+    assert!(cluster.dirty(0).contains("shared"));
     slow.fault("none");
-    sync(&cluster, 0);
+    cluster.sync(0);
 }
 
 /// Each rank writes its parts one by one, so slowly that something can happen meanwhile.
@@ -278,7 +236,7 @@ fn writers_of_all_nodes_go_on_at_the_pfs_if_the_file_is_called_in() {
     run_all(&cluster, &[], &format!("{OPEN}{SLOWLY}"), &file, 1, between);
     strangers.iter_mut().for_each(|stranger| assert!(stranger.wait().unwrap().success()));
     assert!(std::fs::read(slow.behind("shared")).unwrap() == strided(), "without a sync");
-    assert_eq!((dirty(&cluster, 0).as_str(), dirty(&cluster, 1).as_str()), ("[]", "[]"));
+    assert_eq!((&*cluster.dirty(0), &*cluster.dirty(1)), ("[]", "[]"));
     assert_eq!(cluster.sum("absorbed_files_total"), 1);
 }
 
@@ -310,11 +268,11 @@ fn agents_that_are_killed_and_come_back_lose_nothing_of_a_guest() {
     let _unmounted = Unmounted::of(&cluster, 2);
     let file = slow.at("shared");
     let script = format!("{OPEN}{SLOWLY}");
-    let mut ranks: Vec<_> = (0..2).map(|n| Rank::start(&cluster, n, &[], &script, &file)).collect();
-    ranks.iter_mut().for_each(Rank::arrive);
-    ranks.iter_mut().for_each(Rank::go_on);
+    let mut ranks: Vec<_> = (0..2).map(|n| start(&cluster, n, &[], &script, &file)).collect();
+    ranks.iter_mut().for_each(arrive);
+    ranks.iter_mut().for_each(Program::say);
     let begun = Instant::now();
-    wait_for("both write", || dirty(&cluster, 0).contains("shared") && begun.elapsed().as_millis() > 400);
+    wait_for("both write", || cluster.dirty(0).contains("shared") && begun.elapsed().as_millis() > 400);
     for killed in [1, 0] {
         cluster.kill_agent(killed);
         cluster.start_killed(killed);
@@ -322,9 +280,9 @@ fn agents_that_are_killed_and_come_back_lose_nothing_of_a_guest() {
     }
     ranks.into_iter().for_each(|rank| drop(rank.end()));
     assert!(begun.elapsed().as_millis() > 1500, "the agents were killed after all writes");
-    assert!(dirty(&cluster, 0).contains("shared"), "{}", dirty(&cluster, 0));
+    assert!(cluster.dirty(0).contains("shared"), "{}", cluster.dirty(0));
     slow.fault("none");
-    sync(&cluster, 0);
+    cluster.sync(0);
     assert!(std::fs::read(slow.behind("shared")).unwrap() == strided());
 }
 
@@ -343,20 +301,18 @@ for call in lambda: os.pwrite(fd, b'y', 0), lambda: os.pread(fd, 1, 0), lambda: 
     except OSError as e:
         print(e.errno)"
     );
-    let mut ranks: Vec<_> = (0..2).map(|n| Rank::start(&cluster, n, &[], &script, &file)).collect();
-    ranks.iter_mut().for_each(Rank::arrive);
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.iter_mut().for_each(Rank::arrive);
+    let mut ranks: Vec<_> = (0..2).map(|n| start(&cluster, n, &[], &script, &file)).collect();
+    ranks.iter_mut().for_each(arrive);
+    ranks.iter_mut().for_each(Program::say);
+    ranks.iter_mut().for_each(arrive);
     cluster.kill_agent(0);
     std::fs::remove_dir_all(cluster.tier(0)).unwrap();
     cluster.start_killed(0);
     let mut guest = ranks.pop().unwrap();
-    guest.go_on();
-    assert_eq!(guest.end(), "5\n5\n5\n");
-    for mut rank in ranks {
-        let _its_memory_is_lost = rank.child.kill();
-        rank.child.wait().unwrap();
-    }
+    guest.say();
+    assert_eq!(end(guest), "5\n5\n5\n");
+    // What the other one has written is lost.
+    drop(ranks);
 }
 
 #[test]
@@ -374,25 +330,25 @@ barrier()
 os._exit(0)"
     );
     run_all(&cluster, &["--copies", "2"], &script, &file, 3, |_| ());
-    assert!(dirty(&cluster, 0).contains("second copy on node"), "{}", dirty(&cluster, 0));
+    assert!(cluster.dirty(0).contains("second copy on node"), "{}", cluster.dirty(0));
     cluster.kill_agent(0);
     std::fs::remove_dir_all(cluster.tier(0)).unwrap();
     wait_for("the file is taken over", || {
         cluster.counter(1, "taken_over_total") + cluster.counter(2, "taken_over_total") == 1
     });
     slow.fault("none");
-    (1..3).for_each(|node| sync(&cluster, node));
+    (1..3).for_each(|node| cluster.sync(node));
     let expected: Vec<u8> = (0..3_u8).flat_map(|rank| vec![rank; 10_007]).collect();
     assert!(std::fs::read(slow.behind("shared")).unwrap() == expected);
 }
 
 /// Two ranks that have opened the file and written a part each, and are at a barrier.
-fn begun(cluster: &Cluster, options: &[&str], then: &str, file: &Path) -> [Rank; 2] {
+fn begun(cluster: &Cluster, options: &[&str], then: &str, file: &Path) -> [Program; 2] {
     let script = format!("{OPEN}os.pwrite(fd, b'%d' % rank * 5000, rank * 5000)\nbarrier()\n{then}");
-    let mut ranks = [0, 1].map(|number| Rank::start(cluster, number, options, &script, file));
-    ranks.iter_mut().for_each(Rank::arrive);
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.iter_mut().for_each(Rank::arrive);
+    let mut ranks = [0, 1].map(|number| start(cluster, number, options, &script, file));
+    ranks.iter_mut().for_each(arrive);
+    ranks.iter_mut().for_each(Program::say);
+    ranks.iter_mut().for_each(arrive);
     ranks
 }
 
@@ -407,13 +363,13 @@ fn a_guest_waits_for_the_coordinator_that_knows_where_its_file_is() {
     cluster.stop_coordinator();
     cluster.kill_agent(1);
     cluster.start_killed(1);
-    ranks.iter_mut().for_each(Rank::go_on);
-    std::thread::sleep(Duration::from_secs(2));
+    ranks.iter_mut().for_each(Program::say);
+    std::thread::sleep(Duration::from_secs(1));
     cluster.let_coordinator_go_on();
     ranks.into_iter().for_each(|rank| drop(rank.end()));
     assert_eq!(std::fs::metadata(slow.behind("shared")).unwrap().len(), 0, "one has written to the PFS");
     slow.fault("none");
-    sync(&cluster, 0);
+    cluster.sync(0);
     assert_eq!(std::fs::read(slow.behind("shared")).unwrap()[9_999..], b"1moremore"[..]);
 }
 
@@ -427,13 +383,11 @@ fn an_agent_that_is_started_anew_keeps_what_a_guest_syncs() {
     cluster.kill_agent(1);
     cluster.start_killed(1);
     cluster.wait_members(3);
-    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.iter_mut().for_each(Program::say);
     let [mut holder, guest] = ranks;
     guest.end();
-    holder.arrive();
-    assert!(dirty(&cluster, 0).contains("second copy on node"), "{}", dirty(&cluster, 0));
-    let _its_node_is_lost = holder.child.kill();
-    holder.child.wait().unwrap();
+    arrive(&mut holder);
+    assert!(cluster.dirty(0).contains("second copy on node"), "{}", cluster.dirty(0));
 }
 
 #[test]
@@ -449,10 +403,10 @@ fn what_somebody_writes_beside_guests_is_kept_beside_it() {
     cluster.start_killed(1);
     // The one of the holder is the last, so that it has the file open as long as the guest.
     for mut rank in ranks.into_iter().rev() {
-        rank.go_on();
+        rank.say();
         rank.end();
     }
-    wait_for("the file is parked", || dirty(&cluster, 0).contains("parked"));
+    wait_for("the file is parked", || cluster.dirty(0).contains("parked"));
     assert_eq!(std::fs::read(&file).unwrap(), b"of somebody else");
     let saved = cluster.socket(0).with_extension("saved");
     let rescued = cluster.cli(0, &["rescue", "--drop", saved.to_str().unwrap()]);
@@ -481,18 +435,16 @@ barrier()
 if rank == 1:
     os.rename(path, os.path.dirname(path) + '/good')";
     let mut ranks = begun(&cluster, &[], then, &file);
-    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.iter_mut().for_each(Program::say);
     let [mut holder, mut guest] = ranks;
-    holder.arrive();
-    let mut failed = String::new();
-    std::io::BufRead::read_line(&mut guest.stdout, &mut failed).unwrap();
-    assert_eq!(failed, "5\n");
-    guest.arrive();
+    arrive(&mut holder);
+    guest.expect("5");
+    arrive(&mut guest);
     assert_eq!(std::fs::read(&good).unwrap(), b"good");
     slow.fault("none");
-    guest.go_on();
+    guest.say();
     guest.end();
-    holder.go_on();
+    holder.say();
     holder.end();
     let there = std::fs::read(&good).unwrap();
     assert!(there == [[b'0'; 5000], [b'1'; 5000]].concat(), "{} bytes", there.len());
@@ -511,10 +463,10 @@ fn a_guest_on_a_mount_of_its_own_writes_with_the_others() {
     let script = format!(
         "{OPEN}os.pwrite(fd, b'first', 0)\nbarrier()\nbarrier()\nassert os.pread(fd, 10, 0) == b'firstguest'"
     );
-    let mut holder = Rank::start(&cluster, 0, &[], &script, &file);
-    holder.arrive();
-    holder.go_on();
-    holder.arrive();
+    let mut holder = start(&cluster, 0, &[], &script, &file);
+    arrive(&mut holder);
+    holder.say();
+    arrive(&mut holder);
     let script = "
 import os, sys
 fd = os.open(sys.argv[1], os.O_RDWR)
@@ -527,45 +479,41 @@ assert os.lseek(fd, 2, os.SEEK_HOLE) == 10";
     let unmounted = cluster.cli(1, &["umount", at.to_str().unwrap()]);
     assert!(guest.status.success(), "{}", text(&guest.stderr));
     assert!(unmounted.status.success(), "{}", text(&unmounted.stderr));
-    holder.go_on();
-    holder.arrive();
-    holder.go_on();
+    holder.say();
+    arrive(&mut holder);
+    holder.say();
     holder.end();
-    assert!(dirty(&cluster, 0).contains("shared"));
+    assert!(cluster.dirty(0).contains("shared"));
     slow.fault("none");
-    sync(&cluster, 0);
+    cluster.sync(0);
     assert_eq!(std::fs::read(slow.behind("shared")).unwrap(), b"firstguest");
 }
 
 #[test]
 fn a_program_that_makes_up_the_number_of_a_guest_gets_no_place() {
-    use forebay_wire::{Channel, GuestId, Hello, MAGIC, PROTOCOL, Reply, Request, Welcome};
     let Some((slow, cluster)) = failing(2) else { return };
     let _unmounted = Unmounted::of(&cluster, 2);
     let file = slow.at("shared");
     let ranks = begun(&cluster, &[], "", &file);
     let open = std::fs::File::options().read(true).write(true).open(&file).unwrap();
     // Node 0 has a dirty file of this number: calls about it would go elsewhere.
-    let listed: serde_json::Value = serde_json::from_str(&dirty(&cluster, 0)).unwrap();
+    let listed: serde_json::Value = serde_json::from_str(&cluster.dirty(0)).unwrap();
     let number = listed[0]["number"].as_u64().unwrap();
-    let channel = Channel::connect(&cluster.socket(0)).unwrap();
-    channel.send(&Hello { magic: MAGIC, protocol: PROTOCOL, want_ring: false }, &[]).unwrap();
-    assert!(channel.recv::<Welcome>(None).unwrap().message.protocol_fits);
+    let raw = Raw::connect(&cluster.socket(0));
     let id = GuestId { number, holder: "n1".into(), life: 0, copy: 0 };
     let request = Request::GuestOpen { truncated: false, resumes: Some(id), caller: 0 };
-    channel.send(&request, &[open.as_fd(), open.as_fd()]).unwrap();
-    let answer = channel.recv::<Reply>(None).unwrap().message;
+    let answer = raw.ask(&request, &[open.as_fd(), open.as_fd()]);
     assert!(
         matches!(&answer, Reply::Failed { message, .. } if message.contains("another user's")),
         "{answer:?}"
     );
     for mut rank in ranks {
-        rank.go_on();
+        rank.say();
         rank.end();
     }
-    assert!(dirty(&cluster, 0).contains("shared"));
+    assert!(cluster.dirty(0).contains("shared"));
     slow.fault("none");
-    sync(&cluster, 0);
+    cluster.sync(0);
 }
 
 /// `forebay run` and `forebay sync` on the node of a guest.
@@ -588,7 +536,7 @@ fn a_run_waits_for_what_its_program_has_written_as_a_guest() {
         let is_synced = byte == b'b';
         write(1, if is_synced { &["--detach"] } else { &[] }, &script);
         if is_synced {
-            sync(&cluster, 1);
+            cluster.sync(1);
         }
         let there = std::fs::read(slow.behind("shared")).unwrap();
         assert!(there == vec![byte; bytes], "{} bytes, the last of them {:?}", there.len(), there.last());

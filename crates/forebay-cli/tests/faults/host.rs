@@ -2,7 +2,7 @@
 //! without it: closes descriptors by bare system calls, uses up its memory, takes the library's
 //! numbers.
 
-use crate::common::{Agent, MIB, OTHER_UID, make_file, plain_pfs, text};
+use crate::common::{Agent, MIB, OTHER_UID, make_file, make_files, plain_pfs, text};
 use crate::intercept::{Report, command, library, plain, report};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -56,8 +56,8 @@ fn a_number_that_is_closed_and_given_again_unseen_is_read_as_the_new_file() {
     let names: Vec<String> = (0..60).map(|i| format!("file-{i:03}")).collect();
     for name in &names {
         std::fs::write(host.pfs.path().join(name), name.repeat(300)).unwrap();
-        crate::common::grow_old(&host.pfs.path().join(name));
     }
+    crate::common::grow_old(&host.pfs.path().join(&names[59]));
     let loaded = host.agent.cli(&["load", host.pfs.path().to_str().unwrap()]);
     assert!(loaded.status.success(), "{}", text(&loaded.stderr));
     // Bare calls in the program, in a library that it loads later, and through the C library.
@@ -98,9 +98,8 @@ fn a_program_gets_the_numbers_that_the_library_uses() {
 fn a_program_that_has_used_up_its_address_space_goes_on() {
     let host = Host::new();
     let names: Vec<String> = (0..30).map(|i| format!("file-{i:03}")).collect();
-    for (seed, name) in names.iter().enumerate() {
-        make_file(&host.pfs.path().join(name), seed as u64, if seed == 7 { 4 * MIB } else { 100_000 });
-    }
+    let paths = make_files(30, 100_000, |i| host.pfs.path().join(&names[i as usize]));
+    make_file(&paths[7], 7, 4 * MIB);
     for before in ["0", "1", "5"] {
         let arguments: Vec<&str> =
             ["full", before].into_iter().chain(names.iter().map(String::as_str)).collect();
@@ -121,9 +120,7 @@ fn a_program_that_forbids_itself_system_calls_is_not_killed_for_those_of_the_lib
 fn a_program_that_opens_many_cached_files_does_not_ask_for_each() {
     let pfs = tempfile::tempdir().unwrap();
     let agent = Agent::on(pfs.path());
-    for i in 0..200 {
-        make_file(&pfs.path().join(format!("f{i}")), i, 3_000);
-    }
+    make_files(200, 3_000, |i| pfs.path().join(format!("f{i}")));
     let script = r#"
 import os
 def is_cached(fd):

@@ -2,8 +2,8 @@
 //! larger than the tier, and ones that are not ready.
 
 use crate::common::{
-    Agent, BASE, MIB, PAGE, PATIENCE, Setup, SlowFs, assert_content, content, grow_old, make_file, plain_pfs,
-    read_all, text, wait_for,
+    Agent, BASE, MIB, PAGE, PATIENCE, Setup, SlowFs, assert_content, content, grow_old, make_file,
+    make_files, plain_pfs, read_all, text, wait_for,
 };
 use crate::roles::verify_once;
 use forebay_client::{Client, ReadMode};
@@ -18,14 +18,8 @@ fn set_mtime(path: &Path, in_seconds: u64) {
     File::options().write(true).open(path).unwrap().set_modified(at).unwrap();
 }
 
-/// Files of so many bytes; file `i` has content `i`.
 fn files(dir: &Path, count: u64, bytes: u64) -> Vec<PathBuf> {
-    let paths: Vec<_> = (0..count).map(|i| dir.join(format!("file{i}"))).collect();
-    for (seed, path) in paths.iter().enumerate() {
-        std::fs::write(path, content(seed as u64, 0, bytes as usize)).unwrap();
-    }
-    grow_old(&paths[paths.len() - 1]);
-    paths
+    make_files(count, bytes, |i| dir.join(format!("file{i}")))
 }
 
 /// Whether load succeeded, and what it said.

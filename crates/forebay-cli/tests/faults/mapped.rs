@@ -2,8 +2,11 @@
 //! copy, stays whole whatever happens to the tier and to the file, and takes no memory once it is
 //! gone.
 
-use crate::common::{Agent, BASE, MIB, Setup, content, make_file, pfs_and_agent, plain_pfs, text, wait_for};
-use crate::intercept::{Rig, Stepwise, command, plain};
+use crate::common::{
+    Agent, BASE, MIB, Program, Setup, content, make_file, make_files, pfs_and_agent, plain_pfs, text,
+    wait_for,
+};
+use crate::intercept::{Rig, command, plain, stepwise};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -25,8 +28,8 @@ def say(*words):
     print(*words); input()
 "#;
 
-fn start(agent: &Agent, directory: &Path, script: &str) -> Stepwise {
-    Stepwise::start(agent, directory, &format!("{PRELUDE}{script}"))
+fn start(agent: &Agent, directory: &Path, script: &str) -> Program {
+    stepwise(agent, directory, &format!("{PRELUDE}{script}"))
 }
 
 /// An agent over a plain directory with one file of 6 MiB in the tier, which a program has mapped
@@ -34,7 +37,7 @@ fn start(agent: &Agent, directory: &Path, script: &str) -> Stepwise {
 struct Mapped {
     pfs: tempfile::TempDir,
     agent: Agent,
-    program: Stepwise,
+    program: Program,
 }
 
 const SIZE: u64 = 6 * MIB + 17;
@@ -64,13 +67,12 @@ while True:
 
     #[track_caller]
     fn check(&mut self) {
-        self.program.go_on();
+        self.program.say();
         self.program.expect("right");
     }
 
-    fn end(mut self) {
-        self.program.child.kill().unwrap();
-        self.program.child.wait().unwrap();
+    fn end(self) {
+        self.program.kill();
         wait_for("the pins are gone", || self.agent.counter("client_pinned_bytes") == 0);
         self.agent.assert_nothing_left();
     }
@@ -165,15 +167,15 @@ say("read")
     let mut program = start(&rig.agent, &rig.slow.mount(), script);
     program.expect("small 1");
     assert_eq!(rig.slow.stats().read_bytes - before, 3 * MIB, "fetched once, before it was mapped");
-    program.go_on();
+    program.say();
     program.expect("large 1");
     wait_for("the large file is in the tier", || rig.agent.status().resident_bytes == 12 * MIB);
-    program.go_on();
+    program.say();
     program.expect("again 2 True");
-    program.go_on();
+    program.say();
     program.expect("read");
     assert_eq!(rig.slow.stats().read_bytes - before, 12 * MIB);
-    program.go_on();
+    program.say();
     program.end();
 }
 
@@ -258,17 +260,17 @@ while True:
     let mut program = start(&agent, pfs.path(), script);
     // `wait` would close its standard input, which is the child's as well.
     wait_for("the parent has ended", || {
-        program.child.try_wait().unwrap().is_some_and(|status| status.success())
+        program.process.0.try_wait().unwrap().is_some_and(|status| status.success())
     });
     program.expect("right");
     // Several looks at what is mapped.
     for _ in 0..3 {
         assert_eq!(agent.client().admin().evict_all().unwrap(), 0);
         assert_eq!(agent.counter("client_pinned_bytes"), pages(SIZE));
-        program.go_on();
+        program.say();
         program.expect("right");
     }
-    drop(program.child.stdin.take());
+    program.end_input();
     wait_for("the child's pins are gone", || agent.counter("client_pinned_bytes") == 0);
     agent.assert_nothing_left();
 }
@@ -277,9 +279,7 @@ while True:
 fn what_is_unmapped_can_be_evicted_and_more_than_a_quarter_is_not_mapped() {
     let (pfs, agent) = pfs_and_agent();
     // A quarter is 24 MiB.
-    for i in 0..4 {
-        make_file(&pfs.path().join(format!("f{i}")), i, 10 * MIB);
-    }
+    make_files(4, 10 * MIB, |i| pfs.path().join(format!("f{i}")));
     load(&agent, pfs.path());
     let script = r#"
 maps = [mapped(f"f{i}") for i in range(4)]
@@ -292,14 +292,14 @@ say("again", areas())
     let mut program = start(&agent, pfs.path(), script);
     program.expect("2 [True, True, True, True]");
     assert_eq!(agent.counter("client_pinned_bytes"), 20 * MIB);
-    program.go_on();
+    program.say();
     program.expect("closed 0");
     wait_for("what is unmapped is not pinned", || agent.counter("client_pinned_bytes") == 0);
     assert_eq!(agent.client().admin().evict(&pfs.path().join("f0")).unwrap(), 10 * MIB);
     load(&agent, pfs.path());
-    program.go_on();
+    program.say();
     program.expect("again 2");
-    program.go_on();
+    program.say();
     program.end();
     wait_for("the program's pins are gone", || agent.counter("client_pinned_bytes") == 0);
     agent.assert_nothing_left();
@@ -322,15 +322,15 @@ print(map[5000:5007])
         load(agent, pfs.path());
         let mut program = start(agent, pfs.path(), script);
         program.expect(wanted);
-        drop(program.child.kill());
+        program.kill();
     }
     let writer = File::options().write(true).open(pfs.path().join("data")).unwrap();
     let mut program = start(&agent, pfs.path(), script);
     program.expect("0");
     writer.write_all_at(b"changed", 5000).unwrap();
-    program.go_on();
+    program.say();
     program.expect("0");
-    program.go_on();
+    program.say();
     program.expect("b'changed'");
     program.end();
 }
@@ -365,7 +365,7 @@ print([map[5000:5007] for map in maps], areas())
         let writer = File::options().write(true).open(pfs.path().join(name)).unwrap();
         writer.write_all_at(b"changed", 5000).unwrap();
     }
-    program.go_on();
+    program.say();
     program.expect("[b'changed', b'changed'] 1");
     program.end();
 }

@@ -1,11 +1,11 @@
 //! Files that programs write on a mount are written to the tier first, whatever the programs call.
 
 use crate::common::{
-    Agent, BASE, FOREBAY, MIB, OTHER_UID, Setup, SlowFs, content, make_file, text, wait_for,
+    Agent, BASE, FOREBAY, MIB, OTHER_UID, Program, Setup, SlowFs, content, make_file, text, wait_for,
 };
 use crate::mount::{Mount, pfs_to_mount, skips};
 use crate::write_back::{
-    SETS_TIMES, Started, WAYS, WRITES, blocks, dirty, failing, hanging, listing, occupy_passes, sync,
+    SETS_TIMES, WAYS, WRITES, blocks, dirty, failing, hanging, listing, occupy_passes, sync,
     times_are_no_change_of_somebody_else, well,
 };
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -169,7 +169,7 @@ fn what_was_written_on_a_mount_outlives_the_agent_the_mount_and_the_program() {
     let Some((slow, _dir)) = failing().filter(|_| !skips()) else { return };
     let mut agent = Agent::on(&slow.mount());
     let mount = mount(&agent, &slow.mount(), "out", &[]);
-    let mut open = Started::new(python(&mount.at.join("out"), WRITES));
+    let mut open = Program::new(python(&mount.at.join("out"), WRITES));
     open.expect("written");
     well(python(&mount.at.join("out"), WAYS).output().unwrap());
     assert!(dirty(&agent).len() > 10);
@@ -276,11 +276,10 @@ with open(os.path.join(d, 'state.tmp'), 'wb') as f: f.write(b'first' * 300_000)
 print('renames')
 os.rename(os.path.join(d, 'state.tmp'), os.path.join(d, 'state'))
 print('renamed')";
-    let mut program = Started::new(python(&mount.at.join("out"), script));
+    let mut program = Program::new(python(&mount.at.join("out"), script));
     program.expect("renames");
     wait_for("the pass has begun", || std::fs::metadata(slow.behind("out/state.tmp")).unwrap().len() > 0);
-    program.child.kill().unwrap();
-    program.child.wait().unwrap();
+    program.kill();
     assert_eq!(dirty(&agent).len(), 1, "the pass is over");
     slow.limit("1GB/s");
     sync(&agent);
@@ -295,7 +294,7 @@ fn programs_on_a_mount_and_under_forebay_run_write_one_file() {
     let Some((pfs, dir)) = pfs_with_dir() else { return };
     let agent = Agent::on(pfs.path());
     let mount = mount(&agent, pfs.path(), "out", &[]);
-    let mut first = Started::new(python(&mount.at.join("out"), WRITES));
+    let mut first = Program::new(python(&mount.at.join("out"), WRITES));
     first.expect("written");
     let script = "
 import os

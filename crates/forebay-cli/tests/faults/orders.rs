@@ -1,10 +1,10 @@
 //! Training: epochs over files that the tier does not hold, without and with an announced order.
 //! What is compared is what the agent counts: bytes read from the PFS, never time.
 
-use crate::common::{Agent, BASE, MIB, Setup, content, counter, make_file, plain_pfs, read_all, wait_for};
+use crate::common::{Agent, BASE, MIB, Setup, content, counter, make_files, plain_pfs, read_all, wait_for};
 use crate::coordinator::Cluster;
 use forebay_client::{Client, Item, Order};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 const FILES: usize = 200;
@@ -14,6 +14,10 @@ const EPOCHS: usize = 5;
 
 /// What a copy of a file takes beside its pages, generously.
 const METADATA: u64 = 12 << 10;
+
+fn files(pfs: &Path) -> Vec<PathBuf> {
+    make_files(FILES as u64, FILE, |file| pfs.join(format!("{file:03}")))
+}
 
 struct Training {
     agent: Agent,
@@ -26,10 +30,7 @@ impl Training {
     /// With a tier that holds `percent` of the files.
     fn start(percent: u64) -> Self {
         let pfs = plain_pfs();
-        let paths: Vec<PathBuf> = (0..FILES).map(|file| pfs.path().join(format!("{file:03}"))).collect();
-        for (seed, path) in (0..).zip(&paths) {
-            make_file(path, seed, FILE);
-        }
+        let paths = files(pfs.path());
         let room = DATA * percent / 100;
         // Of one page each. Of larger files pages are read ahead, and a tier as small as this is
         // read several times before the agent hears which of them were used.
@@ -169,10 +170,7 @@ fn a_part_of_an_epoch_may_be_left_and_parts_of_files_may_be_announced() {
 #[test]
 fn ranks_on_two_nodes_announce_their_own_parts_and_share_their_tiers() {
     let pfs = plain_pfs();
-    let paths: Vec<PathBuf> = (0..FILES).map(|file| pfs.path().join(format!("{file:03}"))).collect();
-    for (seed, path) in (0..).zip(&paths) {
-        make_file(path, seed, FILE);
-    }
+    let paths = files(pfs.path());
     // All files fit the two tiers together, and no single one.
     let room = BASE + DATA * 3 / 4;
     let cluster = Cluster::start(2, pfs.path(), &[room, room]);

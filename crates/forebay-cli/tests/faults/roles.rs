@@ -3,7 +3,7 @@
 
 use crate::common::{assert_content, content};
 use forebay_client::{Client, ReadMode, WriteMode};
-use forebay_wire::{Channel, Hello, MAGIC, PROTOCOL, Reply, Request, Welcome};
+use forebay_wire::{Channel, Hello, MAGIC, PROTOCOL, Received, Reply, Request, Welcome};
 use std::io::{BufRead, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -208,9 +208,14 @@ impl Raw {
         Raw(channel)
     }
 
-    pub fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Reply {
+    /// The answer to a request, with its descriptors.
+    pub fn exchange(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Received<Reply> {
         self.0.send(request, fds).unwrap();
-        self.0.recv::<Reply>(Some(Instant::now() + Duration::from_secs(20))).unwrap().message
+        self.0.recv(Some(Instant::now() + Duration::from_secs(20))).unwrap()
+    }
+
+    pub fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Reply {
+        self.exchange(request, fds).message
     }
 
     /// A request with one descriptor.

@@ -1,8 +1,8 @@
 //! There is no room: the tier is full, the tmpfs is full, everything is evicted all the time.
 
 use crate::common::{
-    Agent, BASE, Helper, MIB, PAGE, Setup, assert_content, content, make_file, one_file, open_dir_in,
-    pfs_and_agent, pfs_with, plain_pfs, text, wait_for,
+    Agent, BASE, Helper, MIB, PAGE, Setup, assert_content, content, make_file, make_files, one_file,
+    open_dir_in, pfs_and_agent, pfs_with, plain_pfs, text, wait_for,
 };
 use crate::roles::verify_once;
 use forebay_client::ReadMode;
@@ -119,10 +119,9 @@ fn a_full_tmpfs_is_want_of_room_and_no_signal() {
     assert!(agent.counter("pages_failed_total") > 0);
     // Copies of many small files cannot even be made; memory-only files and writers hear of it or
     // do without.
-    for i in 0..20 {
-        let small = pfs.path().join(format!("s{i}"));
-        make_file(&small, i, 3 * PAGE);
-        verify_once(&agent.client(), &small, i, 0);
+    let small = make_files(20, 3 * PAGE, |i| pfs.path().join(format!("s{i}")));
+    for (seed, path) in (0..).zip(&small) {
+        verify_once(&agent.client(), path, seed, 0);
     }
     let client = agent.client();
     let through = pfs.path().join("through");
@@ -140,9 +139,8 @@ fn a_full_tmpfs_is_want_of_room_and_no_signal() {
     agent.assert_nothing_left();
     assert!(tmpfs.free_bytes() > 3 * MIB, "memory is not released");
     // With room again it is cached again.
-    let small = pfs.path().join("s1");
-    verify_once(&agent.client(), &small, 1, 0);
-    verify_once(&agent.client(), &small, 1, 0);
+    verify_once(&agent.client(), &small[1], 1, 0);
+    verify_once(&agent.client(), &small[1], 1, 0);
     assert!(agent.used("pages") > 0);
 }
 

@@ -1,77 +1,27 @@
 //! `forebay run` is the program: signals, children, pipes and the exit status are those of a
 //! program that was started without it.
 
-use crate::common::{Agent, FOREBAY, PATIENCE, content, pfs_and_agent, text, wait_for};
-use std::io::{BufRead, BufReader, Read};
+use crate::common::{Agent, FOREBAY, PATIENCE, Program, content, pfs_and_agent, state, text, wait_for};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// What is run before the program: nothing, and each way in which `forebay run` starts it.
 const WAYS: [&[&str]; 5] =
     [&[], &["--"], &["--job", "j", "--"], &["--report", "--"], &["--report", "--job", "j", "--"]];
 
-fn python(agent: &Agent, way: &[&str], script: &str) -> Command {
-    let mut command = Command::new(if way.is_empty() { "python3" } else { FOREBAY });
-    if !way.is_empty() {
-        command.arg("run").args(way).arg("python3");
-    }
-    command.args(["-u", "-c", script]).env("FOREBAY_SOCKET", agent.socket());
+fn program(agent: &Agent, way: &[&str], program: &[&str]) -> Command {
+    let run: &[&str] = if way.is_empty() { &[] } else { &[FOREBAY, "run"] };
+    let words = [run, way, program].concat();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).env("FOREBAY_SOCKET", agent.socket());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-struct Started {
-    child: Child,
-    said: BufReader<std::process::ChildStdout>,
-}
-
-impl Started {
-    fn new(mut command: Command) -> Self {
-        let mut child = command.spawn().unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap());
-        Started { child, said }
-    }
-
-    /// The next line, within the patience of every test.
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        if self.said.buffer().is_empty() {
-            let stdout = self.said.get_ref();
-            let mut ready = [rustix::event::PollFd::new(stdout, rustix::event::PollFlags::IN)];
-            let patience = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-            assert_eq!(rustix::event::poll(&mut ready, Some(&patience)), Ok(1), "it says nothing");
-        }
-        self.said.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
-    }
-
-    fn send(&self, signal: i32) {
-        // SAFETY: a call without pointers, on a child that has not been waited for.
-        assert_eq!(unsafe { libc::kill(self.child.id().cast_signed(), signal) }, 0);
-    }
-
-    /// How it has ended, within the patience of every test.
-    fn end(&mut self) -> ExitStatus {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            if Instant::now() > until {
-                self.child.kill().unwrap();
-                panic!("it does not end");
-            }
-            std::thread::sleep(std::time::Duration::from_millis(2));
-        }
-    }
-}
-
-/// The state of a process, as `ps` shows it.
-fn state(pid: u32) -> char {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap_or(' ')
+fn python(agent: &Agent, way: &[&str], script: &str) -> Command {
+    program(agent, way, &["python3", "-u", "-c", script])
 }
 
 const HANDLES: &str = r#"
@@ -90,14 +40,14 @@ fn every_signal_that_forebay_run_is_sent_reaches_the_program() {
     let signals: Vec<_> = (1..32).filter(is_caught).chain(real_time).collect();
     for way in WAYS {
         let script = HANDLES.replace("SIGNALS", &format!("{signals:?}"));
-        let mut started = Started::new(python(&agent, way, &script));
+        let mut started = Program::new(python(&agent, way, &script));
         assert_eq!(started.line(), "ready");
         for signal in &signals {
-            started.send(*signal);
+            started.process.send(*signal);
             assert_eq!(started.line(), format!("got {signal}"), "{way:?}");
         }
-        started.send(libc::SIGKILL);
-        started.end();
+        started.process.send(libc::SIGKILL);
+        started.process.wait();
     }
 }
 
@@ -109,12 +59,16 @@ fn who_waits_for_forebay_run_sees_how_the_program_has_ended() {
             let script = format!(
                 "import os, signal; signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), {signal})"
             );
-            let status = Started::new(python(&agent, way, &script)).end();
+            let status = Program::new(python(&agent, way, &script)).process.wait();
             assert_eq!(status.signal(), Some(signal), "{way:?}: {status}");
         }
-        assert_eq!(Started::new(python(&agent, way, "raise SystemExit(200)")).end().code(), Some(200));
+        assert_eq!(
+            Program::new(python(&agent, way, "raise SystemExit(200)")).process.wait().code(),
+            Some(200)
+        );
         if !way.is_empty() {
-            for (program, code) in [("/nowhere/program", 127), ("/etc/passwd", 126)] {
+            for (program, code) in [("/nowhere/program", 127), ("no-such-program", 127), ("/etc/passwd", 126)]
+            {
                 let mut run = agent.command(&["run"]);
                 let out = run.args(way).arg(program).output().unwrap();
                 assert_eq!(out.status.code(), Some(code), "{way:?} {}", text(&out.stderr));
@@ -155,15 +109,15 @@ fn a_program_under_forebay_run_stops_continues_and_dies_with_it() {
         let mut command = python(&agent, way, script);
         // In a group with a parent outside of it: where there is none, SIGTSTP does nothing.
         command.process_group(0);
-        let mut started = Started::new(command);
-        let (run, program) = (started.child.id(), started.line().parse().unwrap());
+        let mut started = Program::new(command);
+        let (run, program) = (started.process.pid(), started.line().parse().unwrap());
         assert_eq!(run == program, !way.contains(&"--report"), "{way:?}");
-        started.send(libc::SIGTSTP);
+        started.process.send(libc::SIGTSTP);
         wait_for("both have stopped", || state(run) == 'T' && state(program) == 'T');
-        started.send(libc::SIGCONT);
+        started.process.send(libc::SIGCONT);
         wait_for("both go on", || state(run) != 'T' && state(program) != 'T');
-        started.send(libc::SIGKILL);
-        assert_eq!(started.end().signal(), Some(libc::SIGKILL));
+        started.process.send(libc::SIGKILL);
+        assert_eq!(started.process.wait().signal(), Some(libc::SIGKILL));
         wait_for("the program is gone", || [' ', 'Z'].contains(&state(program)));
     }
 }
@@ -183,16 +137,17 @@ print(sorted(int(fd) for fd in os.listdir("/proc/self/fd") if os.path.exists("/p
 #[test]
 fn a_program_begins_with_the_children_masks_and_descriptors_of_a_plain_start() {
     let (_pfs, agent) = pfs_and_agent();
-    let looks = |way: &[&str]| {
-        let mut command = python(&agent, way, LOOKS);
+    let looks = |way: &[&str], words: &[&str]| {
+        let mut command = program(&agent, way, words);
         let change = || {
             // SAFETY: async-signal-safe calls and valid pointers.
             unsafe {
                 let mut mask: libc::sigset_t = std::mem::zeroed();
                 libc::sigaddset(&mut mask, libc::SIGUSR2);
                 libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
-                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-                libc::signal(libc::SIGHUP, libc::SIG_IGN);
+                for signal in [libc::SIGPIPE, libc::SIGHUP, libc::SIGINT] {
+                    libc::signal(signal, libc::SIG_IGN);
+                }
             }
             Ok(())
         };
@@ -202,10 +157,14 @@ fn a_program_begins_with_the_children_masks_and_descriptors_of_a_plain_start() {
         assert!(out.status.success(), "{}", text(&out.stderr));
         text(&out.stdout)
     };
-    let plain = looks(&[]);
-    assert!(plain.contains("no child") && plain.contains("SIGUSR2"), "{plain}");
-    for way in &WAYS[1..] {
-        assert_eq!(looks(way), plain, "{way:?}");
+    // Python ignores SIGPIPE by itself.
+    let shell = ["sh", "-c", "grep SigIgn /proc/$$/status"];
+    for (words, shows) in [(&["python3", "-c", LOOKS], "no child"), (&shell, "1003\n")] {
+        let plain = looks(&[], words);
+        assert!(plain.contains(shows), "{plain}");
+        for way in &WAYS[1..] {
+            assert_eq!(looks(way, words), plain, "{way:?}");
+        }
     }
 }
 
@@ -214,9 +173,8 @@ fn the_reader_of_a_pipe_sees_its_end_when_the_program_closes_it() {
     let (_pfs, agent) = pfs_and_agent();
     let script = "import os, time\nprint(os.getpid())\nos.close(1)\nwhile True: time.sleep(0.01)";
     for way in WAYS {
-        let mut started = Started::new(python(&agent, way, script));
+        let mut started = Program::new(python(&agent, way, script));
         let program: i32 = started.line().parse().unwrap();
-        let mut rest = String::new();
         // The test's own limit: a copy of the pipe that stays open ends with the program.
         let limit = std::thread::spawn(move || {
             let until = Instant::now() + PATIENCE;
@@ -226,10 +184,10 @@ fn the_reader_of_a_pipe_sees_its_end_when_the_program_closes_it() {
             // SAFETY: a call without pointers.
             unsafe { libc::kill(program, libc::SIGKILL) };
         });
-        started.said.read_to_string(&mut rest).unwrap();
-        assert!(started.child.try_wait().unwrap().is_none(), "{way:?}: the pipe ended with the program");
-        started.send(libc::SIGTERM);
-        assert_eq!(started.end().signal(), Some(libc::SIGTERM));
+        started.rest();
+        assert!(started.process.0.try_wait().unwrap().is_none(), "{way:?}: the pipe ended with the program");
+        started.process.send(libc::SIGTERM);
+        assert_eq!(started.process.wait().signal(), Some(libc::SIGTERM));
         limit.join().unwrap();
     }
 }
@@ -251,14 +209,14 @@ print(len(subprocess.run([forebay, "cat", path + ".scratch"], stdout=-1, check=T
     for way in &WAYS[1..] {
         let mut command = python(&agent, way, script);
         command.arg(FOREBAY).arg(pfs.path().join("f")).stdin(Stdio::piped());
-        let mut started = Started::new(command);
+        let mut started = Program::new(command);
         let daemon = started.line().parse().unwrap();
         assert_eq!(agent.status().scratch_files, 1, "{way:?}");
         let job = agent.cli(&["jobs"]);
         assert_eq!(way.contains(&"--job"), text(&job.stdout).contains(" j "), "{}", text(&job.stdout));
-        drop(started.child.stdin.take());
+        started.end_input();
         assert_eq!(started.line(), "5", "{way:?}");
-        assert_eq!(started.end().code(), Some(0));
+        assert_eq!(started.process.wait().code(), Some(0));
         wait_for("the job's files are gone", || agent.status().scratch_files == 0);
         assert!(state(daemon) != ' ', "the daemon has ended too");
         crate::common::send_signal(daemon, libc::SIGKILL);

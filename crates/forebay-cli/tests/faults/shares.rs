@@ -15,7 +15,6 @@ use forebay_wire::{JobUpdate, Refusal, Reply, Request};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 const CAPACITY: u64 = 96 * MIB;
 
@@ -388,8 +387,7 @@ fn pin(socket: &Path, prefix: &Path) {
 
 fn opened(raw: &Raw, path: &Path) -> (u64, OwnedFd) {
     let file = File::open(path).unwrap();
-    raw.0.send(&Request::Open, &[file.as_fd()]).unwrap();
-    let mut got = raw.0.recv::<Reply>(Some(Instant::now() + Duration::from_secs(20))).unwrap();
+    let mut got = raw.exchange(&Request::Open, &[file.as_fd()]);
     let Reply::Opened { copy: copy @ 1.., .. } = got.message else { panic!("{:?}", got.message) };
     (copy, got.fds.remove(0))
 }
@@ -400,8 +398,7 @@ fn map(socket: &Path, path: &Path) {
     // What is received stays open: the pins end with it.
     let mut received = Vec::new();
     let mut pin = |first_page| {
-        raw.0.send(&Request::PinPages { copy, first_page, pages: 1 }, &[fd.as_fd()]).unwrap();
-        let got = raw.0.recv::<Reply>(Some(Instant::now() + Duration::from_secs(20))).unwrap();
+        let got = raw.exchange(&Request::PinPages { copy, first_page, pages: 1 }, &[fd.as_fd()]);
         received.extend(got.fds);
         refused(got.message)
     };

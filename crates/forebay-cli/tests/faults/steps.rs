@@ -326,15 +326,14 @@ fn a_user_whose_short_steps_never_cease_does_not_starve_another() {
 }
 
 /// `forebay run --share` of a program that writes 64 KiB at a time and declares nothing.
-fn unchanged(cluster: &Cluster, name: &str, file: &Path, blocks: u32) -> Option<Child> {
-    let library = crate::phases::observer()?;
+fn unchanged(cluster: &Cluster, name: &str, file: &Path, blocks: u32) -> Child {
     let script = format!(
         "import os, time\nf = os.open({file:?}, os.O_CREAT | os.O_WRONLY)\nfor i in range({blocks}):\n    \
          os.write(f, bytes(65536))\n    time.sleep(0.005)\n"
     );
     let args = ["run", "--job", name, "--share", "--", "python3", "-c", &script];
     let mut run = cluster.command(0, &args);
-    Some(run.env("FOREBAY_PRELOAD", library).stdin(Stdio::null()).spawn().unwrap())
+    run.env("FOREBAY_PRELOAD", crate::intercept::library()).stdin(Stdio::null()).spawn().unwrap()
 }
 
 fn bytes_of(file: &Path) -> u64 {
@@ -346,7 +345,7 @@ fn a_program_that_declares_nothing_is_held_at_a_write_until_it_is_let_in() {
     let mut two = Two::start_with("sa-fcfs", [600_000, 1000]);
     two.begins(0);
     let (file, blocks) = (two.pfs.path().join("unchanged"), 600);
-    let Some(mut run) = unchanged(&two.cluster, "unchanged", &file, blocks) else { return };
+    let mut run = unchanged(&two.cluster, "unchanged", &file, blocks);
     two.wait_until_waits("unchanged");
     let mut last = 0;
     wait_for("its file no longer grows", || {
@@ -365,7 +364,7 @@ fn a_program_that_is_held_goes_on_when_its_agent_dies() {
     let mut two = Two::start_with("sa-fcfs", [600_000, 1000]);
     two.begins(1);
     let (file, blocks) = (two.pfs.path().join("unchanged"), 600);
-    let Some(mut run) = unchanged(&two.cluster, "unchanged", &file, blocks) else { return };
+    let mut run = unchanged(&two.cluster, "unchanged", &file, blocks);
     two.wait_until_waits("unchanged");
     two.cluster.kill_agent(0);
     assert!(run.wait().unwrap().success());
@@ -376,9 +375,9 @@ fn a_program_that_is_held_goes_on_when_its_agent_dies() {
 fn under_coflow_the_second_of_two_programs_writes_for_a_part_of_the_time() {
     let two = Two::start("coflow");
     let files = ["first", "second"].map(|name| two.pfs.path().join(name));
-    let Some(mut first) = unchanged(&two.cluster, "first", &files[0], 1000) else { return };
+    let mut first = unchanged(&two.cluster, "first", &files[0], 1000);
     wait_for("it writes", || two.steps().iter().any(|step| step.name == "first"));
-    let mut second = unchanged(&two.cluster, "second", &files[1], 1000).unwrap();
+    let mut second = unchanged(&two.cluster, "second", &files[1], 1000);
     let paced = || two.steps().into_iter().find(|step| step.name == "second" && step.pace_permille < 1000);
     wait_for("the second is paced", || paced().is_some());
     let words = text(&two.cluster.cli(0, &["jobs", "--hpc"]).stdout);

@@ -3,7 +3,7 @@
 //!
 //! `make test-write-back` makes longer runs of it: `FOREBAY_RANDOM_STEPS`, `FOREBAY_RANDOM_SEED`.
 
-use crate::common::{Agent, FOREBAY, Setup, open_dir_in, plain_pfs, text, wait_for};
+use crate::common::{Agent, FOREBAY, Setup, open_dir_in, plain_pfs, text};
 use crate::coordinator::Cluster;
 use crate::intercept::plain;
 use std::path::Path;
@@ -56,7 +56,6 @@ fn random_calls_on_files_with_a_log_give_what_they_give_on_plain_files() {
 fn random_calls_on_files_with_two_copies_give_what_they_give_on_plain_files() {
     let pfs = plain_pfs();
     let cluster = Cluster::start(2, pfs.path(), &[]);
-    wait_for("all know all", || (0..2).all(|i| cluster.status(i).cluster.view.nodes.len() == 2));
     run(&cluster.socket(0), pfs.path(), &["--copies", "2"]);
     assert!(cluster.counter(0, "copies_sent_total") > 100, "there are no second copies");
 }

@@ -8,7 +8,7 @@ use forebay_client::{Client, ClientConfig};
 use forebay_wire::Status;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// The program under test.
@@ -60,8 +60,60 @@ pub fn counter(status: &Status, name: &str) -> u64 {
     status.counters.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("no counter {name}")).1
 }
 
+pub fn send_signal(pid: u32, signal: i32) {
+    // SAFETY: a call without pointers.
+    let done = unsafe { libc::kill(pid.cast_signed(), signal) };
+    assert_eq!(done, 0, "signal {signal} to {pid}: {}", std::io::Error::last_os_error());
+}
+
+/// The state of a process, as `ps` shows it; a space if it is gone.
+pub fn state(pid: u32) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap_or(' ')
+}
+
 /// A process that ends with the test.
 pub struct Process(pub Child);
+
+impl Process {
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub fn send(&self, signal: i32) {
+        send_signal(self.pid(), signal);
+    }
+
+    /// Stops it, as a machine that thrashes would; it is stopped when this returns.
+    pub fn stop(&self) {
+        self.send(libc::SIGSTOP);
+        wait_for("it stands still", || state(self.pid()) == 'T');
+    }
+
+    pub fn go_on(&self) {
+        assert_eq!(state(self.pid()), 'T', "it has not stood still");
+        self.send(libc::SIGCONT);
+    }
+
+    pub fn kill_9(&mut self) {
+        assert!(self.0.try_wait().unwrap().is_none(), "it was dead already");
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Waits until it has ended by itself.
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        wait_for("the process ends", || self.0.try_wait().unwrap().is_some());
+        self.0.wait().unwrap()
+    }
+
+    /// Ends it by SIGTERM; it must end well.
+    pub fn end(&mut self) {
+        self.send(libc::SIGTERM);
+        assert!(self.wait().success());
+    }
+}
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -87,6 +139,22 @@ impl Daemon {
         program.stdin(Stdio::null()).stdout(File::create(dir.join("out")).unwrap());
         program.stderr(File::create(dir.join("log")).unwrap());
         Daemon { dir: dir.to_owned(), process: Process(program.spawn().unwrap()) }
+    }
+
+    /// The agent of a node over TLS. In `at` are its state, the PFS, and the certificates, of which
+    /// it has those of `tls`; `cluster` is more of its table.
+    pub fn agent_of(program: Command, at: &Path, node: &str, tls: &str, cluster: &str) -> Self {
+        let dir = at.join(format!("agent-{node}"));
+        let config = format!(
+            "[agent]\nstate_dir = {:?}\n[tier]\ncapacity = \"96MiB\"\nbacking = \"directory\"\ndirectory = {:?}\n\
+             [cluster]\nnode = \"{node}\"\ntls = {:?}\n{cluster}[[mount]]\nlabel = \"pfs\"\nroot = {:?}\n\
+             page_size = \"64KiB\"\nextent_size = \"1MiB\"\nstamp_granularity_ms = 0\n",
+            dir.join("state"),
+            dir.join("tier"),
+            at.join("cluster").join(tls),
+            at.join("pfs"),
+        );
+        Self::start(program, "agent", &dir, &config)
     }
 
     pub fn socket(&self) -> PathBuf {

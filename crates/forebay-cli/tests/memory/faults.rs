@@ -111,14 +111,8 @@ struct Stopped(Pid);
 
 impl Stopped {
     fn new(tier: &Tier) -> Self {
-        let pid = Pid::from_child(&tier.agent.0);
-        kill_process(pid, Signal::STOP).unwrap();
-        let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
-        wait_for("the agent is stopped", || {
-            let text = std::fs::read_to_string(&stat).unwrap();
-            text.rsplit(") ").next().unwrap().starts_with('T').then_some(())
-        });
-        Stopped(pid)
+        tier.agent.stop();
+        Stopped(Pid::from_child(&tier.agent.0))
     }
 }
 

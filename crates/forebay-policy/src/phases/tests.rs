@@ -413,8 +413,9 @@ fn phases_of_unknown_length_of_one_user_brake_for_five_minutes_and_then_a_tenth_
     assert!(board.is_braking());
 }
 
+/// The brake is off for a tenth of the time, however many phases are behind.
 #[test]
-fn the_brake_rests_for_a_tenth_of_the_time_however_many_phases_are_behind() {
+fn a_load_ends_although_ever_new_jobs_have_phases_of_unknown_length() {
     let mut board = Board::new(Config::default());
     // Each is behind from the beginning.
     assert_eq!(braked_s(&mut board, 0, 30, S), 30);
