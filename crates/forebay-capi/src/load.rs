@@ -1,7 +1,8 @@
 //! Loading files into the tier.
 
-use crate::error::{guard, note, numbered};
+use crate::error::{guard, note};
 use crate::{invalid, path_of};
+use forebay_client::error::with_message;
 use forebay_client::{Client, Load};
 use std::ffi::c_char;
 use std::io;
@@ -33,7 +34,7 @@ pub unsafe extern "C" fn forebay_load(
             let text = format!("{}: {}", first.path.display(), first.message);
             // Not a failure of the call: the text is there for whoever sees that the number is too
             // small.
-            note(&numbered(if first.errno > 0 { first.errno } else { libc::EIO }, text));
+            note(&with_message(if first.errno > 0 { first.errno } else { libc::EIO }, text));
         }
         Ok(i64::try_from(count as u64 - failed).unwrap_or(i64::MAX))
     })

@@ -1,7 +1,8 @@
 //! Reading: open, pread, map, close.
 
-use crate::error::{guard, named, numbered};
+use crate::error::{guard, named};
 use crate::{handle, invalid, path_of};
+use forebay_client::error::with_message;
 use forebay_client::{Client, File, MappedRange, ReadMode};
 use std::ffi::{c_char, c_int, c_void};
 use std::io;
@@ -94,7 +95,7 @@ impl ForebayFile {
     fn not_in_tier(&self, e: io::Error) -> io::Error {
         let nameless = e.kind() == io::Error::from_raw_os_error(libc::ENODATA).kind();
         if self.mode == ReadMode::TierOnly && nameless && e.raw_os_error().is_none() {
-            return numbered(libc::ENODATA, e.to_string());
+            return with_message(libc::ENODATA, e.to_string());
         }
         named(self.file.path(), e)
     }
@@ -110,7 +111,7 @@ pub unsafe extern "C" fn forebay_size(file: *const ForebayFile) -> i64 {
         // SAFETY: the caller's promise.
         let open = unsafe { handle(file) }?;
         let size = open.file.size().map_err(|e| named(open.file.path(), e))?;
-        i64::try_from(size).map_err(|_| numbered(libc::EOVERFLOW, format!("a size of {size} bytes")))
+        i64::try_from(size).map_err(|_| with_message(libc::EOVERFLOW, format!("a size of {size} bytes")))
     })
 }
 
@@ -157,7 +158,7 @@ pub unsafe extern "C" fn forebay_map(
             let path = open.file.path().display();
             let why =
                 format!("{path}: {length} bytes at {offset} are not all in the tier; read them instead");
-            numbered(libc::ENODATA, why)
+            with_message(libc::ENODATA, why)
         })?;
         let address = range.as_ptr();
         // SAFETY: not NULL, and the caller vouches that a pointer fits there.

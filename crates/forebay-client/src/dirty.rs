@@ -10,12 +10,13 @@
 use crate::error::{errno, no_agent, with_message};
 use crate::guest::GuestFile;
 use crate::session::{Client, NO_AGENT_MAX, NO_AGENT_PAUSE, unexpected};
+use forebay_pfs::read::reopen_as;
 use forebay_store::dirty::{Begun, Words};
 pub use forebay_store::dirty_index::{DirtyIndex, path_beside as dirty_index_beside};
 use forebay_wire::{DirtyStatus, GuestMode, RECENT, Reply, Request, SecondPlace};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -161,9 +162,7 @@ impl Client {
     /// # Errors
     /// The rights for that are missing.
     pub fn reopen_to_write(&self, file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let open = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        Ok((self.session.config.place)(openat(CWD, path, open, Mode::empty())?))
+        Ok((self.session.config.place)(reopen_as(file, OFlags::RDWR | OFlags::NONBLOCK)?))
     }
 
     /// As [`Client::absorb`], of a file that user `owner` has opened, if that is not this process's
@@ -290,9 +289,7 @@ impl Client {
 
     fn ask_for_newest(&self, file: BorrowedFd<'_>) -> io::Result<(Reply, Option<OwnedFd>)> {
         // The agent may set flags of what it gets.
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let open = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let anew = openat(CWD, path, open, Mode::empty())?;
+        let anew = reopen_as(file, OFlags::RDONLY | OFlags::NONBLOCK)?;
         // A connection of its own: others of this process are not to wait.
         let channel = self.session.connect_to_agent()?;
         let mut fds = vec![anew.as_fd()];

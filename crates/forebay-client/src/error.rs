@@ -5,6 +5,8 @@
 //! one. Why not an error enum of our own: programs take our reads for those of a file, and handle
 //! what they already handle.
 
+use std::any::Any;
+use std::error::Error;
 use std::fmt;
 use std::io::{self, ErrorKind};
 
@@ -22,14 +24,14 @@ impl fmt::Display for WithMessage {
     }
 }
 
-impl std::error::Error for WithMessage {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+impl Error for WithMessage {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(&self.os)
     }
 }
 
 /// An error that reads `message` and whose number is `errno`.
-pub(crate) fn with_message(errno: i32, message: impl Into<String>) -> io::Error {
+pub fn with_message(errno: i32, message: impl Into<String>) -> io::Error {
     let os = io::Error::from_raw_os_error(errno);
     io::Error::new(os.kind(), WithMessage { os, message: message.into(), no_agent: false })
 }
@@ -61,36 +63,54 @@ pub(crate) fn out_of_files(e: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// Kinds that the standard library makes without a number, and the number a system call would have
-/// returned.
+/// Kinds that errors without a number have, and the number a system call would have returned.
 const KINDS: &[(ErrorKind, i32)] = &[
     (ErrorKind::NotFound, libc::ENOENT),
     (ErrorKind::PermissionDenied, libc::EACCES),
+    (ErrorKind::AlreadyExists, libc::EEXIST),
+    (ErrorKind::InvalidInput, libc::EINVAL),
+    (ErrorKind::IsADirectory, libc::EISDIR),
+    (ErrorKind::NotADirectory, libc::ENOTDIR),
+    (ErrorKind::ReadOnlyFilesystem, libc::EROFS),
+    (ErrorKind::StaleNetworkFileHandle, libc::ESTALE),
+    (ErrorKind::StorageFull, libc::ENOSPC),
+    (ErrorKind::QuotaExceeded, libc::EDQUOT),
+    (ErrorKind::FileTooLarge, libc::EFBIG),
+    (ErrorKind::ResourceBusy, libc::EBUSY),
+    (ErrorKind::OutOfMemory, libc::ENOMEM),
+    (ErrorKind::Interrupted, libc::EINTR),
+    (ErrorKind::WouldBlock, libc::EAGAIN),
+    (ErrorKind::TimedOut, libc::ETIMEDOUT),
+    (ErrorKind::NotConnected, libc::ENOTCONN),
     (ErrorKind::ConnectionRefused, libc::ECONNREFUSED),
     (ErrorKind::ConnectionReset, libc::ECONNRESET),
-    (ErrorKind::NotConnected, libc::ENOTCONN),
     (ErrorKind::BrokenPipe, libc::EPIPE),
-    (ErrorKind::AlreadyExists, libc::EEXIST),
-    (ErrorKind::WouldBlock, libc::EAGAIN),
-    (ErrorKind::InvalidInput, libc::EINVAL),
-    (ErrorKind::InvalidData, libc::EPROTO),
-    (ErrorKind::TimedOut, libc::ETIMEDOUT),
-    (ErrorKind::StorageFull, libc::ENOSPC),
+    (ErrorKind::Unsupported, libc::ENOTSUP),
+    // The agent closed the connection or sent no valid answer; the file system did not fail.
     (ErrorKind::UnexpectedEof, libc::ECONNRESET),
-    (ErrorKind::OutOfMemory, libc::ENOMEM),
+    (ErrorKind::InvalidData, libc::EPROTO),
 ];
 
-/// The error number of any error this crate returns: the PFS's own where there is one, else the one
-/// that says the same as its kind, else `EIO`.
+/// The error number of an error of this crate: its own or that of what it wraps, else the one for
+/// its kind, else `EIO`.
 pub fn errno(e: &io::Error) -> i32 {
     if let Some(errno) = e.raw_os_error() {
         return errno;
     }
-    let reported = e.get_ref().and_then(|inner| inner.downcast_ref::<WithMessage>());
-    if let Some(errno) = reported.and_then(|reported| reported.os.raw_os_error()) {
-        return errno;
+    let mut inner = e.get_ref().map(|inner| inner as &(dyn Error + 'static));
+    while let Some(error) = inner {
+        if let Some(errno) = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
+            return errno;
+        }
+        inner = error.source();
     }
     KINDS.iter().find(|(kind, _)| *kind == e.kind()).map_or(libc::EIO, |(_, errno)| *errno)
+}
+
+/// The message of a panic that was caught.
+pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked")
 }
 
 #[cfg(test)]
@@ -104,7 +124,10 @@ mod tests {
             let e = with_message(number, "/pfs/a: why");
             assert_eq!((errno(&e), e.to_string().as_str()), (number, "/pfs/a: why"));
         }
-        assert_eq!(errno(&io::Error::from_raw_os_error(libc::EXDEV)), libc::EXDEV);
+        let bare = || io::Error::from_raw_os_error(libc::EXDEV);
+        assert_eq!(errno(&bare()), libc::EXDEV);
+        assert_eq!(errno(&io::Error::new(ErrorKind::TimedOut, bare())), libc::EXDEV);
+        assert_eq!(errno(&io::Error::new(ErrorKind::TimedOut, "late")), libc::ETIMEDOUT);
     }
 
     #[test]
@@ -113,5 +136,10 @@ mod tests {
             assert_eq!(errno(&io::Error::from(*kind)), *number, "{kind:?}");
         }
         assert_eq!(errno(&io::Error::other("who knows")), libc::EIO);
+        // The wire's own kinds have no number.
+        let own = [ErrorKind::UnexpectedEof, ErrorKind::InvalidData];
+        for (kind, number) in KINDS.iter().filter(|(kind, _)| !own.contains(kind)) {
+            assert_eq!(io::Error::from_raw_os_error(*number).kind(), *kind, "errno {number}");
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::session::{Client, Session, lock, unexpected};
 use crate::version_check::{Changed, Proof};
 use crate::{EXTENT_BYTES, MappedRange};
 use forebay_pfs::layout::{self, Layout};
-use forebay_pfs::read::reopen_direct;
+use forebay_pfs::read::{reopen, reopen_direct};
 use forebay_pfs::{FileFacts, FileVersion, Revalidate};
 use forebay_policy::miss_ledger::LEAST_RENT_BYTES;
 use forebay_policy::readahead::{Readahead, ReadaheadConfig, Serve};
@@ -25,7 +25,7 @@ use forebay_store::word::State;
 use forebay_wire::{PageRun, Received, Reply, Request};
 use rustix::fs::{Advice, Mode, OFlags, fadvise, fcntl_getfl};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -380,8 +380,7 @@ impl File {
             Source::Pfs(fd) | Source::Scratch { file: fd, .. } => fd,
             Source::Tiered(tiered) => &tiered.pfs,
         };
-        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+        reopen(fd.as_fd())
     }
 
     /// The stripe layout, if the PFS reports it.

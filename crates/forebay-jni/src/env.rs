@@ -5,10 +5,10 @@
 //! then say [`Pending`], and the call returns.
 
 use forebay_client::errno;
+use forebay_client::error::panic_message;
 use jni_sys::{
     JNI_ABORT, JNIEnv, JNINativeInterface__1_4, jarray, jbyteArray, jclass, jlong, jobject, jvalue,
 };
-use std::any::Any;
 use std::ffi::c_void;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -126,7 +126,9 @@ impl Jni {
             Ok(Ok(value)) => return value,
             Ok(Err(Failure::Pending)) => {}
             Ok(Err(Failure::Errno(errno, words))) => jni.fail(errno, &words),
-            Err(panic) => jni.fail(libc::EIO, &format!("a bug in forebay: {}", words_of(panic.as_ref()))),
+            Err(panic) => {
+                jni.fail(libc::EIO, &format!("a bug in forebay: {}", panic_message(panic.as_ref())))
+            }
         }
         T::IGNORED
     }
@@ -295,11 +297,6 @@ impl Drop for Lent<'_> {
         // SAFETY: the address was lent for this array and is released once.
         unsafe { (f.ReleasePrimitiveArrayCritical)(self.jni.env, self.array, self.address, KEEP) };
     }
-}
-
-fn words_of(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked")
 }
 
 #[cfg(test)]

@@ -58,9 +58,13 @@ pub fn reopen(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     reopen_as(fd, OFlags::empty())
 }
 
-fn reopen_as(fd: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
+/// The file of `fd`, opened once more with `flags`.
+///
+/// # Errors
+/// As [`reopen`].
+pub fn reopen_as(fd: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    Ok(open(path, OFlags::RDONLY | OFlags::CLOEXEC | flags, Mode::empty())?)
+    Ok(open(path, OFlags::CLOEXEC | flags, Mode::empty())?)
 }
 
 /// How fetched ranges are read.

@@ -63,11 +63,14 @@ macro_rules! take_place {
 }
 pub(crate) use take_place;
 
-/// Exports C's functions under the names of the C library, by a jump.
+/// Exports C's functions under the names of the C library, by a jump; by `is`, functions of this
+/// library under another name, since 64-bit systems have only one size of a file's offset.
 macro_rules! exports {
-    ($($name:ident by $target:ident;)*) => {$(
-        unsafe extern "C" { fn $target(); }
-
+    ($($name:ident by $target:ident;)*) => {
+        unsafe extern "C" { $(fn $target();)* }
+        $crate::calls::exports! { $($name is $target;)* }
+    };
+    ($($name:ident is $target:ident;)*) => {$(
         /// Takes the place of the C library's function.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
@@ -154,12 +157,6 @@ take_place! {
         after_fcntl(fd, command, result)
     }
 
-    fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
-        let file = before_fcntl(fd, command);
-        let result = next!(fcntl64(file => c_int, command => c_int, argument => *mut c_void) -> c_int, else -1);
-        after_fcntl(fd, command, result)
-    }
-
     fn dup2(from: c_int, to: c_int) -> c_int {
         replaces(from, to, || next!(dup2(from => c_int, to => c_int) -> c_int, else -1))
     }
@@ -213,13 +210,6 @@ take_place! {
     fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
         absorb::before_read(fd);
         let position = next!(lseek(fd => c_int, offset => off_t, whence => c_int) -> off_t, else -1);
-        tier::sought(fd, position);
-        position
-    }
-
-    fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t {
-        absorb::before_read(fd);
-        let position = next!(lseek64(fd => c_int, offset => off_t, whence => c_int) -> off_t, else -1);
         tier::sought(fd, position);
         position
     }
@@ -475,11 +465,12 @@ take_place! {
         let call = || next!(posix_fallocate(fd => c_int, offset => off_t, bytes => off_t) -> c_int, else -1);
         absorb::write(fd, bytes.unsigned_abs(), call).unwrap_or(libc::ENOSPC)
     }
+}
 
-    fn posix_fallocate64(fd: c_int, offset: off_t, bytes: off_t) -> c_int {
-        let call = || next!(posix_fallocate64(fd => c_int, offset => off_t, bytes => off_t) -> c_int, else -1);
-        absorb::write(fd, bytes.unsigned_abs(), call).unwrap_or(libc::ENOSPC)
-    }
+exports! {
+    fcntl64 is fcntl;
+    lseek64 is lseek;
+    posix_fallocate64 is posix_fallocate;
 }
 
 /// A file that may be dirty, opened for writing.

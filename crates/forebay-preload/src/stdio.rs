@@ -159,36 +159,14 @@ take_place! {
         opened(if may_try_again(stream.is_null()) { call() } else { stream }, mode)
     }
 
-    fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
-        before_stream(path, mode);
-        let call = || next!(
-            fopen64(path => *const c_char, mode => *const c_char) -> *mut FILE, else core::ptr::null_mut()
-        );
-        let stream = call();
-        opened(if may_try_again(stream.is_null()) { call() } else { stream }, mode)
-    }
-
     fn tmpfile() -> *mut FILE {
         opened(next!(tmpfile() -> *mut FILE, else core::ptr::null_mut()), c"w+".as_ptr())
-    }
-
-    fn tmpfile64() -> *mut FILE {
-        opened(next!(tmpfile64() -> *mut FILE, else core::ptr::null_mut()), c"w+".as_ptr())
     }
 
     fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
         descriptors::forget(closed(stream));
         let stream = next!(
             freopen(path => *const c_char, mode => *const c_char, stream => *mut FILE) -> *mut FILE,
-            else core::ptr::null_mut()
-        );
-        opened(stream, mode)
-    }
-
-    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
-        descriptors::forget(closed(stream));
-        let stream = next!(
-            freopen64(path => *const c_char, mode => *const c_char, stream => *mut FILE) -> *mut FILE,
             else core::ptr::null_mut()
         );
         opened(stream, mode)
@@ -333,6 +311,12 @@ take_place! {
         );
         writes(stream, || LINE_BYTES, call, printed)
     }
+}
+
+exports! {
+    fopen64 is fopen;
+    tmpfile64 is tmpfile;
+    freopen64 is freopen;
 }
 
 // The definitions are in print.c.

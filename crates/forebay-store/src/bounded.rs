@@ -9,14 +9,15 @@
 use crate::mounting::Backing;
 use crate::tier::Tier;
 use crate::{BLOCK_BYTES, blocks_bytes};
-use rustix::fs::{CWD, Mode, OFlags, fstat, fstatvfs, openat};
+use forebay_pfs::read::reopen;
+use rustix::fs::{Mode, OFlags, fstat, fstatvfs, openat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, fsconfig_create, fsconfig_reconfigure,
     fsconfig_set_string, fsmount, fsopen, fspick,
 };
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// A file that others write, and its room.
 #[derive(Debug)]
@@ -75,8 +76,7 @@ impl BoundedFile {
     /// # Errors
     /// No more descriptors.
     pub fn for_reading(&self) -> io::Result<(OwnedFd, u64)> {
-        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let fd = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let fd = reopen(self.file.as_fd())?;
         let size = fstat(&fd)?.st_size as u64;
         Ok((fd, size))
     }

@@ -318,25 +318,11 @@ impl Cache {
 mod tests {
     use super::*;
     use forebay_pfs::FileVersion;
-    use forebay_policy::eviction::EvictionKind;
     use forebay_store::copy::{CopyFile, CopyIdentity};
-    use forebay_store::tier::{Backing, TierOptions};
-    use forebay_store::{Budget, Class, State, Tier, Word};
+    use forebay_store::{Class, State, Word};
     use std::sync::Barrier;
 
     const PAGE: u64 = 16 << 10;
-
-    fn cache_in(dir: &std::path::Path) -> Cache {
-        let tier = Tier::open(&TierOptions {
-            state_dir: dir.join("state"),
-            backing: Backing::Directory,
-            directory: Some(dir.join("tier")),
-            limit_bytes: u64::MAX,
-            huge_pages: false,
-            program: None,
-        });
-        Cache::new(tier.unwrap(), Budget::new(1 << 30), EvictionKind::default(), 100, Arc::default())
-    }
 
     /// A version of the file 7, of so many pages, of which these are resident.
     fn enter(cache: &Cache, pages: u64, resident: &[u32]) -> Arc<Entry> {
@@ -364,7 +350,7 @@ mod tests {
     #[test]
     fn a_superseded_copy_of_very_many_pages_is_walked_in_steps() {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-        let cache = cache_in(dir.path());
+        let cache = Cache::for_tests(dir.path(), 1 << 30);
         let pages = 10 * PAGES_PER_ROUND;
         let old = enter(&cache, u64::from(pages), &[0, 5 * PAGES_PER_ROUND, pages - 1]);
         enter(&cache, 1, &[0]);
@@ -384,7 +370,7 @@ mod tests {
     #[test]
     fn planned_pages_stay_while_others_go_in_several_steps() {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-        let cache = cache_in(dir.path());
+        let cache = Cache::for_tests(dir.path(), 1 << 30);
         // Superseded pages that fill the first step together with the memory of their copy, and not
         // alone.
         let step = (SETTLE_STEP_BYTES / PAGE) as u32;
@@ -405,7 +391,7 @@ mod tests {
     #[test]
     fn two_that_settle_the_same_excess_evict_it_once() {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-        let cache = cache_in(dir.path());
+        let cache = Cache::for_tests(dir.path(), 1 << 30);
         // Not adjacent, so that each page takes a system call to release.
         let pages: Vec<u32> = (0..4096).step_by(2).collect();
         for _ in 0..8 {
@@ -430,7 +416,7 @@ mod tests {
     #[test]
     fn the_sweep_walks_all_of_a_superseded_copy_but_what_is_mapped() {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-        let cache = cache_in(dir.path());
+        let cache = Cache::for_tests(dir.path(), 1 << 30);
         let pages = 3 * PAGES_PER_ROUND;
         let old = enter(&cache, u64::from(pages), &[0, 1, pages - 1]);
         let key = old.key(1);

@@ -547,17 +547,19 @@ mod tests {
     use forebay_store::tier::{Backing, TierOptions};
     use std::os::fd::OwnedFd;
 
-    fn cache_in(dir: &std::path::Path) -> Cache {
-        let tier = Tier::open(&TierOptions {
-            state_dir: dir.join("state"),
-            backing: Backing::Directory,
-            directory: Some(dir.join("tier")),
-            limit_bytes: u64::MAX,
-            huge_pages: false,
-            program: None,
-        });
-        let budget = Budget::new(1 << 30);
-        Cache::new(tier.unwrap(), budget, EvictionKind::default(), 100, Arc::default())
+    impl Cache {
+        /// An empty cache of so many bytes, whose tier is in `dir`.
+        pub fn for_tests(dir: &std::path::Path, bytes: u64) -> Self {
+            let tier = Tier::open(&TierOptions {
+                state_dir: dir.join("state"),
+                backing: Backing::Directory,
+                directory: Some(dir.join("tier")),
+                limit_bytes: u64::MAX,
+                huge_pages: false,
+                program: None,
+            });
+            Cache::new(tier.unwrap(), Budget::new(bytes), EvictionKind::default(), 100, Arc::default())
+        }
     }
 
     fn identity(copy: u64) -> CopyIdentity {
@@ -580,7 +582,7 @@ mod tests {
     #[test]
     fn what_a_file_is_read_by_is_closed_when_none_of_its_pages_is_on_its_way() {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-        let cache = cache_in(dir.path());
+        let cache = Cache::for_tests(dir.path(), 1 << 30);
         let entry = insert(&cache, identity(1));
         let open = || Arc::new(PfsFile::from(OwnedFd::from(tempfile::tempfile().unwrap())));
         let (file, other) = (open(), open());
@@ -596,7 +598,7 @@ mod tests {
     #[test]
     fn a_copy_that_is_dropped_while_it_is_entered_gives_back_what_was_counted() {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-        let cache = cache_in(dir.path());
+        let cache = Cache::for_tests(dir.path(), 1 << 30);
         let copies = 20_000;
         let all_are_in = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|threads| {

@@ -6,6 +6,7 @@ use crate::cache::page_fetch::{Begun, FetchError};
 use crate::counters::{Counters, add};
 use forebay_store::BLOCK_BYTES;
 use forebay_store::copy::CopyFile;
+use forebay_store::full_io::write_all_at;
 use forebay_wire::cluster::DirtyFile;
 use forebay_wire::link::{Security, Stream};
 use forebay_wire::peer::{
@@ -81,6 +82,15 @@ pub struct Sent {
     pub is_settled: bool,
 }
 
+/// What the place for a second copy did with it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum CopySent {
+    /// It keeps the copy.
+    Done,
+    /// It does not want the copy, and why.
+    Refused(String),
+}
+
 /// How bytes get from the socket into the tier.
 #[derive(Debug)]
 enum Way {
@@ -113,8 +123,20 @@ fn answer_of(e: &io::Error) -> Answer {
     }
 }
 
-fn unexpected(reply: &PeerReply) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("{reply:?} in answer to a guest"))
+fn unexpected(reply: &PeerReply, to: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{reply:?} in answer to {to}"))
+}
+
+fn failed(errno: i32, message: String) -> io::Error {
+    io::Error::new(io::Error::from_raw_os_error(errno).kind(), message)
+}
+
+fn copy_sent(reply: PeerReply) -> io::Result<CopySent> {
+    match reply {
+        PeerReply::Fetched { .. } => Ok(CopySent::Done),
+        PeerReply::Refused(why) => Ok(CopySent::Refused(why)),
+        other => Err(unexpected(&other, "a copy")),
+    }
 }
 
 /// The job that a page is fetched for.
@@ -153,16 +175,13 @@ impl Link {
         };
         let mut link = Link { stream, way };
         let hello = PeerRequest::Hello { protocol: PEER_PROTOCOL, node: from.to_owned() };
-        link.send(&hello, deadline)?;
-        match link.receive(deadline)? {
+        match link.ask(&hello, deadline)? {
             PeerReply::Welcome { protocol: PEER_PROTOCOL, refusal } if refusal.is_empty() => Ok(link),
             PeerReply::Welcome { protocol, refusal } => Err(io::Error::other(format!(
                 "the agent of node {} at {} (peer protocol {protocol}, here {PEER_PROTOCOL}) will not serve this one: {refusal}",
                 node.name, node.address
             ))),
-            other => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to a greeting")))
-            }
+            other => Err(unexpected(&other, "a greeting")),
         }
     }
 
@@ -185,12 +204,9 @@ impl Link {
         phases: Vec<HpcPhase>,
         deadline: Instant,
     ) -> io::Result<(u64, u32)> {
-        self.send(&PeerRequest::Phases { lease_ms, phases }, deadline)?;
-        match self.receive(deadline)? {
+        match self.ask(&PeerRequest::Phases { lease_ms, phases }, deadline)? {
             PeerReply::Heard { fetched_bytes, since_read_ms } => Ok((fetched_bytes, since_read_ms)),
-            other => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to phases")))
-            }
+            other => Err(unexpected(&other, "phases")),
         }
     }
 
@@ -208,15 +224,12 @@ impl Link {
         known: Option<(u64, i64)>,
         deadline: Instant,
     ) -> io::Result<Option<Sent>> {
-        self.send(&PeerRequest::Dirty { file: file.clone(), shown, born_ns, known }, deadline)?;
-        match self.receive(deadline)? {
+        match self.ask(&PeerRequest::Dirty { file: file.clone(), shown, born_ns, known }, deadline)? {
             PeerReply::Dirty { size, mtime_ns, is_known, is_settled } => {
                 Ok(Some(Sent { size, mtime_ns, is_known, is_settled }))
             }
             PeerReply::Refused(_) => Ok(None),
-            other => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to a question")))
-            }
+            other => Err(unexpected(&other, "a question")),
         }
     }
 
@@ -230,10 +243,7 @@ impl Link {
         while done < size {
             let part = &mut buffer[..(size - done).min(BUFFER_BYTES as u64) as usize];
             Until(&mut self.stream, Instant::now() + patience).read_exact(part)?;
-            let mut written = 0;
-            while written < part.len() {
-                written += rustix::io::pwrite(file, &part[written..], done + written as u64)?;
-            }
+            write_all_at(file.as_fd(), part, done)?;
             done += part.len() as u64;
         }
         Ok(())
@@ -259,17 +269,11 @@ impl Link {
     /// # Errors
     /// As [`Link::call_in`].
     pub fn ask_until_done(&mut self, request: &PeerRequest, deadline: Instant) -> io::Result<bool> {
-        self.send(request, deadline)?;
-        match self.receive(deadline)? {
+        match self.ask(request, deadline)? {
             PeerReply::Fetched { .. } => Ok(true),
             PeerReply::NotYet => Ok(false),
-            PeerReply::Failed { errno, message } => {
-                let kind = io::Error::from_raw_os_error(errno).kind();
-                Err(io::Error::new(kind, message))
-            }
-            other => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to a call")))
-            }
+            PeerReply::Failed { errno, message } => Err(failed(errno, message)),
+            other => Err(unexpected(&other, "a call")),
         }
     }
 
@@ -279,10 +283,9 @@ impl Link {
     /// # Errors
     /// As [`Link::report_phases`].
     pub fn guest(&mut self, opening: GuestOpening, deadline: Instant) -> io::Result<(u64, Welcomed)> {
-        self.send(&PeerRequest::Guest(Box::new(opening)), deadline)?;
-        match self.receive(deadline)? {
+        match self.ask(&PeerRequest::Guest(Box::new(opening)), deadline)? {
             PeerReply::Guest { life, welcomed } => Ok((life, welcomed)),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected(&other, "a guest")),
         }
     }
 
@@ -325,38 +328,28 @@ impl Link {
         deadline: Instant,
     ) -> io::Result<Vec<(u64, u64)>> {
         let request = PeerRequest::Blocks { token: token.to_owned(), uid, blocks: blocks.to_vec() };
-        self.send(&request, deadline)?;
-        match self.receive(deadline)? {
+        match self.ask(&request, deadline)? {
             PeerReply::Blocks { lengths } => Ok(lengths),
-            PeerReply::Failed { errno, message } => {
-                Err(io::Error::new(io::Error::from_raw_os_error(errno).kind(), message))
-            }
-            other => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to a question")))
-            }
+            PeerReply::Failed { errno, message } => Err(failed(errno, message)),
+            other => Err(unexpected(&other, "a question")),
         }
     }
 
     /// Has the peer keep a second copy of a dirty file, whose bytes are in `content`. Each part
-    /// goes within `patience`. The inner error is why the peer does not want it.
+    /// goes within `patience`.
     ///
     /// # Errors
     /// As [`Link::report_phases`]. `UnexpectedEof`: the content has become shorter meanwhile.
-    pub fn keep(
-        &mut self,
-        kept: KeptFile,
-        content: &OwnedFd,
-        patience: Duration,
-    ) -> io::Result<Result<(), String>> {
+    pub fn keep(&mut self, kept: KeptFile, content: &OwnedFd, patience: Duration) -> io::Result<CopySent> {
         let ranges = kept.ranges.clone();
-        self.send(&PeerRequest::Keep(Box::new(kept)), Instant::now() + patience)?;
-        if let Err(why) = self.is_done(patience)? {
-            return Ok(Err(why));
+        let reply = self.ask(&PeerRequest::Keep(Box::new(kept)), Instant::now() + patience)?;
+        if let refused @ CopySent::Refused(_) = copy_sent(reply)? {
+            return Ok(refused);
         }
         for (from, to) in ranges {
             self.send_content(content, from, to, patience)?;
         }
-        self.is_done(patience)
+        copy_sent(self.receive(Instant::now() + patience)?)
     }
 
     /// Has the peer keep a second copy of a map output, whose bytes are in `content`, as
@@ -370,14 +363,13 @@ impl Link {
         (shuffle, map): (u32, u64),
         (content, bytes): (&OwnedFd, u64),
         patience: Duration,
-    ) -> io::Result<Result<(), String>> {
+    ) -> io::Result<CopySent> {
         let request = PeerRequest::KeepOutput { app: app.clone(), uid, shuffle, map, bytes };
-        self.send(&request, Instant::now() + patience)?;
-        if let Err(why) = self.is_done(patience)? {
-            return Ok(Err(why));
+        if let refused @ CopySent::Refused(_) = copy_sent(self.ask(&request, Instant::now() + patience)?)? {
+            return Ok(refused);
         }
         self.send_content(content, 0, bytes, patience)?;
-        self.is_done(patience)
+        copy_sent(self.receive(Instant::now() + patience)?)
     }
 
     fn send_content(&mut self, content: &OwnedFd, from: u64, to: u64, patience: Duration) -> io::Result<()> {
@@ -404,16 +396,6 @@ impl Link {
         Ok(())
     }
 
-    fn is_done(&mut self, patience: Duration) -> io::Result<Result<(), String>> {
-        match self.receive(Instant::now() + patience)? {
-            PeerReply::Fetched { .. } => Ok(Ok(())),
-            PeerReply::Refused(why) => Ok(Err(why)),
-            other => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to a copy")))
-            }
-        }
-    }
-
     /// Whether an application lives whose home the peer is, and which of `shuffles` it has removed.
     ///
     /// # Errors
@@ -426,12 +408,9 @@ impl Link {
         deadline: Instant,
     ) -> io::Result<(bool, Vec<u32>)> {
         let request = PeerRequest::Shuffles { app: app.clone(), uid, shuffles: shuffles.to_vec() };
-        self.send(&request, deadline)?;
-        match self.receive(deadline)? {
+        match self.ask(&request, deadline)? {
             PeerReply::Shuffles { lives, removed } => Ok((lives, removed)),
-            other => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to a question")))
-            }
+            other => Err(unexpected(&other, "a question")),
         }
     }
 
@@ -440,8 +419,7 @@ impl Link {
     /// # Errors
     /// As [`Link::report_phases`].
     pub fn release(&mut self, file: &DirtyFile, generation: u64, deadline: Instant) -> io::Result<()> {
-        self.send(&PeerRequest::Release { file: file.clone(), generation }, deadline)?;
-        self.receive(deadline).map(|_| ())
+        self.ask(&PeerRequest::Release { file: file.clone(), generation }, deadline).map(|_| ())
     }
 
     /// A pass begins over a file whose copy the peer keeps, or has `left` this on the PFS.
@@ -455,8 +433,7 @@ impl Link {
         left: Option<(u64, i64)>,
         deadline: Instant,
     ) -> io::Result<()> {
-        self.send(&PeerRequest::Pass { file: file.clone(), number, left }, deadline)?;
-        self.receive(deadline).map(|_| ())
+        self.ask(&PeerRequest::Pass { file: file.clone(), number, left }, deadline).map(|_| ())
     }
 
     /// Whether the copy that this node keeps of a dirty file of the peer still counts.
@@ -469,18 +446,20 @@ impl Link {
         generation: u64,
         deadline: Instant,
     ) -> io::Result<Custody> {
-        self.send(&PeerRequest::AskCustody { file: file.clone(), generation }, deadline)?;
-        match self.receive(deadline)? {
+        match self.ask(&PeerRequest::AskCustody { file: file.clone(), generation }, deadline)? {
             PeerReply::Custody(custody) => Ok(custody),
-            other => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?} in answer to a question")))
-            }
+            other => Err(unexpected(&other, "a question")),
         }
     }
 
     fn send(&mut self, request: &PeerRequest, deadline: Instant) -> io::Result<()> {
         self.stream.set_timeout(Some(left(deadline)?))?;
         frame::send(&mut self.stream, request)
+    }
+
+    fn ask(&mut self, request: &PeerRequest, deadline: Instant) -> io::Result<PeerReply> {
+        self.send(request, deadline)?;
+        self.receive(deadline)
     }
 
     fn receive(&mut self, deadline: Instant) -> io::Result<PeerReply> {
@@ -539,7 +518,7 @@ impl Link {
         let count = most.div_ceil(page_bytes) as u32;
         let deadline_ms = remaining_ms(deadline);
         let request = PeerRequest::Pages { first: first.clone(), count, wanted, job, deadline_ms };
-        let len = match self.send(&request, deadline).and_then(|()| self.receive(deadline)) {
+        let len = match self.ask(&request, deadline) {
             Ok(PeerReply::Piece { len }) => len,
             Ok(other) => return no_page(&other),
             Err(e) => return answer_of(&e),
@@ -643,7 +622,7 @@ impl Link {
     /// Has the page fetched into the peer's tier.
     pub fn fetch(&mut self, page: &PageRef, job: JobName, deadline: Instant) -> Answer {
         let request = PeerRequest::Fetch { page: page.clone(), job, deadline_ms: remaining_ms(deadline) };
-        match self.send(&request, deadline).and_then(|()| self.receive(deadline)) {
+        match self.ask(&request, deadline) {
             Ok(PeerReply::Fetched { fetched_bytes }) => Answer::Done(fetched_bytes),
             Ok(other) => no_page(&other),
             Err(e) => answer_of(&e),
@@ -661,7 +640,7 @@ impl Link {
         missing.clear();
         for pages in pages.chunks(CHECKED_MAX) {
             let request = PeerRequest::Check { file: file.clone(), page_bytes, pages: pages.to_vec() };
-            match self.send(&request, deadline).and_then(|()| self.receive(deadline)) {
+            match self.ask(&request, deadline) {
                 Ok(PeerReply::Missing { pages }) => missing.extend(pages),
                 Ok(other) => return no_page(&other),
                 Err(e) => return answer_of(&e),

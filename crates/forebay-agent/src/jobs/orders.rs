@@ -207,25 +207,14 @@ mod tests {
     use super::*;
     use crate::config::MountConfig;
     use forebay_pfs::FileVersion;
-    use forebay_policy::eviction::EvictionKind;
-    use forebay_store::tier::{Backing, TierOptions};
-    use forebay_store::{Budget, Tier};
     use forebay_wire::Part;
     use std::path::Path;
 
     const UID: u32 = 61_001;
 
     fn orders_in(dir: &Path) -> Orders {
-        let tier = Tier::open(&TierOptions {
-            state_dir: dir.join("state"),
-            backing: Backing::Directory,
-            directory: Some(dir.join("tier")),
-            limit_bytes: u64::MAX,
-            huge_pages: false,
-            program: None,
-        });
-        let budget = Budget::new(64 << 20);
-        let cache = Cache::new(tier.unwrap(), budget.clone(), EvictionKind::default(), 100, Arc::default());
+        let cache = Cache::for_tests(dir, 64 << 20);
+        let budget = cache.budget.clone();
         let mounts = Arc::new([MountState::new(MountConfig::new("pfs", dir)).unwrap()]);
         Orders::new(Arc::new(cache), mounts, Arc::new(Shares::new(budget, Arc::default(), 0)))
     }

@@ -3,9 +3,6 @@
 use super::*;
 use crate::memory::limit::Group;
 use crate::memory::memory_place::Place;
-use forebay_policy::eviction::EvictionKind;
-use forebay_store::Budget;
-use forebay_store::tier::{Backing, Tier, TierOptions};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -63,18 +60,7 @@ impl Stand {
     /// A controller that looks at the node and at a group of version 2 whose files are the test's.
     fn new() -> Self {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-        let tier = Tier::open(&TierOptions {
-            state_dir: dir.path().join("state"),
-            backing: Backing::Directory,
-            directory: Some(dir.path().join("tier")),
-            limit_bytes: u64::MAX,
-            huge_pages: false,
-            program: None,
-        });
-        let counters = Arc::new(Counters::default());
-        let budget = Budget::new(64 * MIB);
-        let cache =
-            Arc::new(Cache::new(tier.unwrap(), budget, EvictionKind::default(), 100, counters.clone()));
+        let cache = Arc::new(Cache::for_tests(dir.path(), 64 * MIB));
         let wake = Arc::new(Wake::new().unwrap());
         let config = MemoryConfig::default();
         let calls = Calls::new(&wake).unwrap();
@@ -82,7 +68,7 @@ impl Stand {
         let mut sources = Sources::new(&config.watch, &calls);
         let group = Group { version: 2, directory: dir.path().join("group") };
         std::fs::create_dir(&group.directory).unwrap();
-        let control = Control::new(config, 0, cache, counters, wake);
+        let control = Control::new(config, 0, cache, Arc::default(), wake);
         uses(&group.directory, 100);
         sources.watched.push(Watched::new(Place::of(group.clone(), u64::MAX)));
         let mut stand = Stand {

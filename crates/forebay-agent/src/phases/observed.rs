@@ -6,12 +6,11 @@
 
 use forebay_policy::machine::Nanos;
 use forebay_policy::phases::{Seen, Watch};
+use forebay_store::map::Map;
+use forebay_store::ring::sealed_memfd;
 use forebay_wire::observed::{REGION_BYTES, Region};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// Fields of `/proc/PID/stat` between the state and the number of threads.
 const THREADS_AFTER_STATE: usize = 16;
@@ -28,51 +27,32 @@ pub struct Observed {
     most_bytes: u64,
 }
 
-#[derive(Debug)]
-struct Map(NonNull<Region>);
-
-// SAFETY: the region is memory shared between processes, and all its fields are atomics.
-unsafe impl Send for Map {}
-
-impl Map {
-    fn region(&self) -> &Region {
-        // SAFETY: mapped until drop, as long as a region, and any content of it is valid.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `Observed::new` with this length, and nobody refers to it any more.
-        let _ = unsafe { munmap(self.0.as_ptr().cast(), REGION_BYTES) };
-    }
-}
-
 impl Observed {
     /// New memory, and the descriptor for the program.
     ///
     /// # Errors
     /// Out of memory or descriptors.
     pub fn new() -> io::Result<(Self, OwnedFd)> {
-        let fd = memfd_create("forebay-observed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&fd, REGION_BYTES as u64)?;
-        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new map of a file that cannot shrink.
-        let start =
-            unsafe { mmap(std::ptr::null_mut(), REGION_BYTES, protection, MapFlags::SHARED, &fd, 0) }?;
-        let map = Map(NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?);
-        map.region().init();
-        Ok((Observed { map, watch: Watch::new(), polls: 0, most_bytes: 0 }, fd))
+        let fd = sealed_memfd(c"forebay-observed", REGION_BYTES as u64)?;
+        let map = Map::new(fd.as_fd(), 0, REGION_BYTES, true)?;
+        let observed = Observed { map, watch: Watch::new(), polls: 0, most_bytes: 0 };
+        observed.region().init();
+        Ok((observed, fd))
+    }
+
+    fn region(&self) -> &Region {
+        // SAFETY: page-aligned memory of a region's length, mapped until `self` ends; all fields
+        // are atomics, and any content is valid.
+        unsafe { &*self.map.as_ptr().cast() }
     }
 
     /// What has happened since the last look.
     pub fn look(&mut self, now: Nanos) -> Vec<Seen> {
         self.polls = self.polls.wrapping_add(1);
         if self.polls.is_multiple_of(RELEASE_EVERY) {
-            self.map.region().release(is_alive);
+            self.region().release(is_alive);
         }
-        let progress = self.map.region().progress();
+        let progress = self.region().progress();
         self.most_bytes = self.most_bytes.max(progress.written_bytes.saturating_add(progress.read_bytes));
         self.watch.look(now, self.most_bytes, progress.in_progress > 0)
     }
@@ -80,7 +60,7 @@ impl Observed {
     /// Lets the writers of the programs wait, until the next call or for a moment, or lets them go
     /// on.
     pub fn hold(&self, on: bool) {
-        self.map.region().hold(on);
+        self.region().hold(on);
     }
 
     /// Whether a phase is under way.
@@ -137,9 +117,9 @@ mod tests {
     #[test]
     fn what_is_counted_there_becomes_a_phase_and_the_memory_cannot_shrink() {
         let (mut observed, fd) = Observed::new().unwrap();
-        assert!(ftruncate(&fd, 0).is_err());
+        assert!(rustix::fs::ftruncate(&fd, 0).is_err());
         assert!(observed.look(Nanos(1)).is_empty());
-        let slot = observed.map.region().claim(std::process::id());
+        let slot = observed.region().claim(std::process::id());
         slot.written(4 << 20);
         let seen = observed.look(Nanos(50_000_000));
         assert_eq!(seen, [Seen::Begins { at: Nanos(1), bytes: 0 }, Seen::Progress { bytes: 4 << 20 }]);

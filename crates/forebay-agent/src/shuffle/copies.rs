@@ -8,6 +8,7 @@
 
 use super::Shuffles;
 use crate::counters::add;
+use crate::fetch::peer_link::CopySent;
 use crate::jobs::scratch_files::Scratch;
 use crate::lock::lock;
 use forebay_wire::NodeInfo;
@@ -69,11 +70,11 @@ impl Shuffles {
                 link.keep_output((&app, uid), (shuffle, map), (&file, bytes), SILENCE_MAX)
             });
             match sent {
-                Ok(Ok(())) => {
+                Ok(CopySent::Done) => {
                     add(&self.counters.shuffle_copied_bytes, bytes);
                     return Ok(node.name.clone());
                 }
-                Ok(Err(refusal)) => why = format!("node {}: {refusal}", node.name),
+                Ok(CopySent::Refused(refusal)) => why = format!("node {}: {refusal}", node.name),
                 Err(e) => {
                     self.cluster.avoid(&node.name);
                     why = format!("node {}: {e}", node.name);

@@ -177,9 +177,6 @@ mod tests {
     use crate::jobs::scratch_files::Jobs;
     use crate::stop::{Stop, Wake};
     use crate::user_limits::Shares;
-    use forebay_policy::eviction::EvictionKind;
-    use forebay_store::tier::{Backing, TierOptions};
-    use forebay_store::{Budget, Tier};
     use forebay_wire::link::Security;
     use forebay_wire::shuffle::{Block, index, output_name};
     use std::fs::File;
@@ -193,18 +190,9 @@ mod tests {
 
     /// Applications `a` of one user and `b` of another, and a disk with room for so much.
     fn shuffles_in(dir: &Path, spill_bytes: u64) -> Shuffles {
-        let tier = Tier::open(&TierOptions {
-            state_dir: dir.join("state"),
-            backing: Backing::Directory,
-            directory: Some(dir.join("tier")),
-            limit_bytes: u64::MAX,
-            huge_pages: false,
-            program: None,
-        });
-        let budget = Budget::new(CAPACITY_BYTES);
-        let cache = Cache::new(tier.unwrap(), budget.clone(), EvictionKind::default(), 100, Arc::default());
+        let cache = Cache::for_tests(dir, CAPACITY_BYTES);
         let live = Arc::new(Live::new(Config { spill_fill: 1.0, ..Config::default() }));
-        let shares = Arc::new(Shares::new(budget, live.clone(), spill_bytes));
+        let shares = Arc::new(Shares::new(cache.budget.clone(), live.clone(), spill_bytes));
         let stop = Stop::new([Arc::new(Wake::new().unwrap()), Arc::new(Wake::new().unwrap())]);
         let shuffles = Shuffles::new(
             Arc::new(Jobs::default()),

@@ -3,7 +3,7 @@
 
 use super::WriteBack;
 use super::dirty_file::Dirty;
-use super::followed::{Checkpoints, NAMED_MAX, NOTED_AFTER, name_only};
+use super::followed::{Checkpoints, NAMED_MAX, NOTED_AFTER};
 use super::marker;
 use super::sets::{DueMarker, Mark, Member, Opened, Set, Withdrawn};
 use crate::cache::entry::Entry;
@@ -11,8 +11,10 @@ use crate::counters::add;
 use crate::lock::lock;
 use crate::mounts::wall_clock_ns;
 use crate::user_limits::Kind;
+use forebay_pfs::read::reopen_as;
 use forebay_store::dirty::{DirtyRecord, Words};
 use forebay_wire::{CheckpointRule, CheckpointSeries, CheckpointSet, PATHS_MAX, Refusal};
+use rustix::fs::OFlags;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -106,7 +108,7 @@ impl WriteBack {
         let known = self.state().files.get(&copy).map(|dirty| (dirty.record.clone(), dirty.pfs.clone()));
         let Some((record, pfs)) = known else { return };
         let member = member_of(record, pfs.as_deref());
-        let name = pfs.and_then(|pfs| name_only(pfs.as_fd()).ok());
+        let name = pfs.and_then(|pfs| reopen_as(pfs.as_fd(), OFlags::PATH).ok());
         let withdrawn = {
             let mut checkpoints = self.change_sets();
             let withdrawn = checkpoints.sets.opened(Opened { uid, job, copy, member }, self.gap());

@@ -8,13 +8,14 @@ use super::{State, WriteBack};
 use crate::mounts::opened_path::opened_path;
 use crate::mounts::seal::{Unsettled, seal};
 use forebay_pfs::lease::{Opened, is_alone};
+use forebay_pfs::read::reopen_as;
 use forebay_pfs::{FileFacts, Revalidate};
 use forebay_policy::eviction::Fill;
 use forebay_store::copy::{CopyFile, CopyIdentity};
 use forebay_store::{BLOCK_BYTES, Class, State as PageState, Word, blocks_bytes};
-use rustix::fs::{CWD, Mode, OFlags, Uid, fchmod, fchown, openat};
+use rustix::fs::{Mode, OFlags, Uid, fchmod, fchown};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 /// How often clean files are looked at.
@@ -83,7 +84,8 @@ impl WriteBack {
             }
             (mount, facts, dirty.pfs.take())
         };
-        let reader = pfs.as_ref().and_then(|pfs| for_reading(pfs).ok());
+        let reader =
+            pfs.as_ref().and_then(|pfs| reopen_as(pfs.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK).ok());
         // Its own writer would count as one.
         drop(pfs);
         let is_same = |fd: &OwnedFd| {
@@ -153,9 +155,4 @@ impl WriteBack {
         self.note_kept(copy, uid, &entry);
         Ok(())
     }
-}
-
-fn for_reading(pfs: &OwnedFd) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    Ok(openat(CWD, format!("/proc/self/fd/{}", pfs.as_raw_fd()), flags, Mode::empty())?)
 }

@@ -13,7 +13,7 @@ use super::dirty_file::{Dirty, Phase, Stamp};
 use super::pass::{extents_of, spare_reserved_blocks};
 use super::{ANSWER, AWAITED, Drained, SETTLED, State, WriteBack};
 use crate::counters::add;
-use crate::fetch::peer_link::Link;
+use crate::fetch::peer_link::{CopySent, Link};
 use crate::lock::lock;
 use forebay_policy::machine::Nanos;
 use forebay_store::dirty::{DirtyRecord, Keeper, SecondCopy, Words};
@@ -328,25 +328,19 @@ impl WriteBack {
         self.changed.notify_all();
     }
 
-    /// Sends it; the inner error is why the place does not want it.
-    fn send(&self, sending: &Sending, last: &mut LastLink) -> io::Result<Result<(), String>> {
+    fn send(&self, sending: &Sending, last: &mut LastLink) -> io::Result<CopySent> {
         let Sending { record, content, stamp, ranges, .. } = sending;
         match (&sending.to, &self.log) {
             (To::Node(node), _) => self.send_to_node(node, sending, last),
-            (To::Disk(_), None) => Ok(Err("there is no log".into())),
+            (To::Disk(_), None) => Ok(CopySent::Refused("there is no log".into())),
             (To::Disk(number), Some(log)) => {
                 let version = (stamp.size, stamp.mtime_ns);
-                log.write((*number, record), content.as_fd(), version, ranges).map(Ok)
+                log.write((*number, record), content.as_fd(), version, ranges).map(|()| CopySent::Done)
             }
         }
     }
 
-    fn send_to_node(
-        &self,
-        node: &NodeInfo,
-        sending: &Sending,
-        last: &mut LastLink,
-    ) -> io::Result<Result<(), String>> {
+    fn send_to_node(&self, node: &NodeInfo, sending: &Sending, last: &mut LastLink) -> io::Result<CopySent> {
         let (record, stamp) = (&sending.record, &sending.stamp);
         let mount = self.mounts.iter().find(|mount| mount.label() == record.mount);
         let root = mount.and_then(|mount| mount.root().canonicalize().ok()).unwrap_or_default();
@@ -376,7 +370,7 @@ impl WriteBack {
         Ok(sent)
     }
 
-    fn end_sending(&self, sending: &Sending, sent: io::Result<Result<(), String>>) {
+    fn end_sending(&self, sending: &Sending, sent: io::Result<CopySent>) {
         let (keeper, generation) = (sending.to.keeper(), sending.record.second.generation);
         let mut state = self.state();
         let now = self.now();
@@ -387,7 +381,7 @@ impl WriteBack {
         };
         dirty.copying.is_sending = false;
         match sent {
-            Ok(Ok(())) => {
+            Ok(CopySent::Done) => {
                 add(&self.counters.copies_sent_total, 1);
                 let bytes = sending.ranges.iter().map(|(from, to)| to - from).sum();
                 add(&self.counters.copies_sent_bytes, bytes);
@@ -408,26 +402,29 @@ impl WriteBack {
                     dirty.copying.refused.insert(name, now + AGAIN.as_nanos() as u64 / 20);
                 }
             }
-            failed => {
-                dirty.copying.is_asked = true;
-                let is_unreachable = failed.is_err();
-                let why = failed.map_or_else(|e| e.to_string(), |refused| refused.err().unwrap_or_default());
-                match keeper {
-                    Keeper::Node(name) => {
-                        if is_unreachable {
-                            self.elsewhere.cluster().avoid(&name);
-                        }
-                        tracing::warn!("cannot send a second copy to node {name}: {why}");
-                        dirty.copying.refused.insert(name, now + AGAIN.as_nanos() as u64);
-                    }
-                    Keeper::Disk(_) => {
-                        tracing::warn!("cannot write to the log: {why}");
-                        self.miss(dirty, now);
-                    }
+            Ok(CopySent::Refused(why)) => self.send_later(dirty, keeper, now, &why),
+            Err(e) => {
+                if let Keeper::Node(name) = &keeper {
+                    self.elsewhere.cluster().avoid(name);
                 }
+                self.send_later(dirty, keeper, now, &e.to_string());
             }
         }
         self.changed.notify_all();
+    }
+
+    fn send_later(&self, dirty: &mut Dirty, not_to: Keeper, now: Nanos, why: &str) {
+        dirty.copying.is_asked = true;
+        match not_to {
+            Keeper::Node(name) => {
+                tracing::warn!("cannot send a second copy to node {name}: {why}");
+                dirty.copying.refused.insert(name, now + AGAIN.as_nanos() as u64);
+            }
+            Keeper::Disk(_) => {
+                tracing::warn!("cannot write to the log: {why}");
+                self.miss(dirty, now);
+            }
+        }
     }
 
     /// Sends something to the node with the second copy of a dirty file, if there is one: `notify`

@@ -2,10 +2,9 @@
 
 use super::sets::Sets;
 use crate::mounts::opened_path::opened_path;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::fs::{AtFlags, StatxFlags, statx};
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// The sets of a node, and what is to be done for them.
@@ -71,10 +70,4 @@ impl Checkpoints {
 fn has_no_name(file: BorrowedFd<'_>) -> bool {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     statx(file, c"", flags, StatxFlags::NLINK).is_ok_and(|stat| stat.stx_nlink == 0)
-}
-
-/// The file, open for nothing but its name.
-pub(super) fn name_only(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Ok(openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }

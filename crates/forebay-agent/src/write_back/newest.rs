@@ -6,12 +6,13 @@ use super::dirty_file::Dirty;
 use super::elsewhere::{Content, HOLDER_MAX, HOLDER_PAUSE, SILENCE_MAX};
 use super::reopen::born_ns;
 use crate::lock::lock;
+use forebay_pfs::read::reopen_as;
 use forebay_pfs::{FileFacts, Revalidate};
 use forebay_store::Class;
 use forebay_wire::cluster::DirtyFile;
-use rustix::fs::{CWD, Mode, OFlags, Timespec, Timestamps, futimens, openat};
+use rustix::fs::{OFlags, Timespec, Timestamps, futimens};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 /// So often a holder may say that a file is not dirty there, while the coordinator says it is.
@@ -189,6 +190,5 @@ enum Fetched {
 
 /// The same file, open for reading.
 fn again(fd: &OwnedFd) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOATIME;
-    Ok(openat(CWD, format!("/proc/self/fd/{}", fd.as_raw_fd()), flags, Mode::empty())?)
+    reopen_as(fd.as_fd(), OFlags::RDONLY | OFlags::NOATIME)
 }

@@ -5,12 +5,13 @@
 //! birth, and nothing outside of its mount is looked at.
 
 use crate::mounts::MountState;
+use forebay_pfs::read::reopen_as;
 use forebay_pfs::{FileFacts, Revalidate};
 use forebay_store::dirty::DirtyRecord;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, open, openat2, statx};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, open, openat2, statx};
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -87,7 +88,6 @@ fn open_same(
     if !is_same {
         return Err(io::Error::other("another file has its path now"));
     }
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let by_probe = format!("/proc/self/fd/{}", probe.as_raw_fd());
-    Ok((rustix::fs::openat(CWD, by_probe, flags, Mode::empty())?, facts))
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
+    Ok((reopen_as(probe.as_fd(), flags)?, facts))
 }
