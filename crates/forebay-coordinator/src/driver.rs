@@ -522,7 +522,7 @@ impl Driver {
 
     /// The jobs, those that have ended first.
     pub fn status(&self) -> Vec<JobStatus> {
-        self.machine.snapshot().into_iter().map(translate::job_status).collect()
+        self.machine.snapshot()
     }
 }
 

@@ -1,8 +1,8 @@
 //! Translates between the wire's messages and what the stage machine hears, says and shows.
 
 use forebay_policy::stage::event::{self, File, Layout, Node};
-use forebay_wire::cluster::{FileLayout, StageStatus, WaveStatus};
-use forebay_wire::{ClusterView, FileRef, HpcJob, HpcUpdate, JobStatus, JobUpdate, NodeInfo, Part, Split};
+use forebay_wire::cluster::FileLayout;
+use forebay_wire::{ClusterView, FileRef, HpcJob, HpcUpdate, JobUpdate, NodeInfo, Part, Split};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The members as the machine knows them.
@@ -104,43 +104,4 @@ pub fn named(files: &[FileRef], parts: &[event::Part]) -> (Vec<FileRef>, Vec<Par
         out.push(Part { file: place, offset: part.offset, len: part.len });
     }
     (used, out)
-}
-
-/// A job for the wire.
-pub fn job_status(job: event::JobStatus) -> JobStatus {
-    JobStatus {
-        name: job.name,
-        planner: job.planner,
-        slots: job.slots,
-        stages: job.stages.into_iter().map(stage_status).collect(),
-        ended: job.ended,
-        began_ms: job.began.0 / 1_000_000,
-    }
-}
-
-fn stage_status(stage: event::StageStatus) -> StageStatus {
-    StageStatus {
-        stage: stage.stage,
-        tasks: stage.tasks,
-        tasks_done: stage.tasks_done,
-        tasks_running: stage.tasks_running,
-        tasks_waiting: stage.tasks_waiting,
-        tasks_local: stage.tasks_local,
-        waves: stage.waves.into_iter().map(wave_status).collect(),
-    }
-}
-
-fn wave_status(wave: event::WaveStatus) -> WaveStatus {
-    WaveStatus {
-        tasks: wave.tasks,
-        tasks_done: wave.tasks_done,
-        bytes: wave.bytes,
-        fetched_bytes: wave.fetched_bytes,
-        resident_bytes: wave.resident_bytes,
-        failed_bytes: wave.failed_bytes,
-        prefetch_began_ms: wave.prefetch_began_ms,
-        prefetch_ended_ms: wave.prefetch_ended_ms,
-        compute_began_ms: wave.compute_began_ms,
-        compute_ended_ms: wave.compute_ended_ms,
-    }
 }

@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 
 use forebay_model::profile::Setting;
 
-use crate::machine::Nanos;
 use crate::phases::Report;
 use crate::planner;
 /// What [`Action::Decided`] carries, for drivers that show it.
@@ -450,7 +449,7 @@ pub enum Action {
 }
 
 /// A job as people see it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStatus {
     /// Its name.
     pub name: String,
@@ -462,12 +461,12 @@ pub struct JobStatus {
     pub stages: Vec<StageStatus>,
     /// It has ended.
     pub ended: bool,
-    /// When it began.
-    pub began: Nanos,
+    /// When it began, in milliseconds since the coordinator's start.
+    pub began_ms: u64,
 }
 
 /// A stage as people see it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageStatus {
     /// Its number.
     pub stage: u32,
@@ -477,16 +476,16 @@ pub struct StageStatus {
     pub tasks_done: u32,
     /// Running now.
     pub tasks_running: u32,
-    /// Of those running, waiting for their input.
+    /// Of those, waiting for their input.
     pub tasks_waiting: u32,
-    /// Of those started, on their preferred node.
+    /// Of those started, the tasks on their preferred node, which fetches most of their input.
     pub tasks_local: u32,
     /// Its waves.
     pub waves: Vec<WaveStatus>,
 }
 
 /// A wave as people see it. Times are milliseconds since the job began.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaveStatus {
     /// Tasks in it.
     pub tasks: u32,
