@@ -15,6 +15,7 @@ use crate::shuffle::{App, Block, BlockPlace};
 use crate::storage::StorageHosts;
 use crate::traffic::{JobTraffic, Limit};
 use forebay_pfs::{FileFacts, FileVersion};
+pub use forebay_policy::memory::Reason as MemoryReason;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
@@ -1071,18 +1072,6 @@ pub struct MemoryPoint {
     pub capacity_bytes: u64,
     /// Why that has changed, if it has.
     pub reason: Option<MemoryReason>,
-}
-
-/// Why the capacity has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MemoryReason {
-    /// More memory was in use than the target.
-    Above,
-    /// Less was in use.
-    Below,
-    /// It would have been above before the next look.
-    Growth,
 }
 
 /// The cluster as one agent sees it.
