@@ -2,7 +2,7 @@
 
 use forebay_policy::stage::event::{self, File, Layout, Node};
 use forebay_wire::cluster::FileLayout;
-use forebay_wire::{ClusterView, FileRef, HpcJob, HpcUpdate, JobUpdate, NodeInfo, Part, Split};
+use forebay_wire::{ClusterView, Declared, FileRef, JobUpdate, NodeInfo, Part, Split};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The members as the machine knows them.
@@ -60,26 +60,8 @@ pub fn job_update(update: JobUpdate, files: &mut Vec<FileRef>) -> Option<event::
 }
 
 /// Time from phase to phase, as declared; 0 if it was not.
-pub fn period_ns(job: &HpcJob) -> u64 {
+pub fn period_ns(job: &Declared) -> u64 {
     if job.compute_ns > 0 { job.io_ns.saturating_add(job.compute_ns) } else { 0 }
-}
-
-/// `update` for the machine.
-pub fn hpc_update(update: HpcUpdate) -> event::HpcUpdate {
-    match update {
-        HpcUpdate::Joins(HpcJob { io_ns, compute_ns, phases, allowance_permille, weight, .. }) => {
-            event::HpcUpdate::joins(io_ns, compute_ns, phases, allowance_permille, weight)
-        }
-        HpcUpdate::PhaseBegins { alone_ns, deadline_ns, .. } => {
-            event::HpcUpdate::begins(alone_ns, deadline_ns)
-        }
-        HpcUpdate::PhaseLeft { left_ns } => event::HpcUpdate::PhaseLeft { left_ns },
-        HpcUpdate::Expects { in_ns, io_ns, compute_ns, phases } => {
-            event::HpcUpdate::expects(in_ns, io_ns, compute_ns, phases)
-        }
-        HpcUpdate::PhaseEnds => event::HpcUpdate::PhaseEnds,
-        HpcUpdate::Leaves => event::HpcUpdate::Leaves,
-    }
 }
 
 fn file_of(file: &FileRef) -> File {

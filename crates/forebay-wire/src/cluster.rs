@@ -7,7 +7,7 @@
 //! ([`ToAgent::Heard`]): by that an agent knows that the coordinator is still there.
 
 use crate::counted::{block_bytes, sequence};
-use crate::hpc::{HpcPhase, HpcUpdate, PlanLog, StepStatus};
+use crate::hpc::{HpcPhase, PlanLog, Report, StepStatus};
 use crate::traffic::{JobName, JobTraffic, Limit};
 use forebay_pfs::FileVersion;
 pub use forebay_policy::stage::event::{JobStatus, StageStatus, WaveStatus};
@@ -323,7 +323,7 @@ pub enum ToCoordinator {
         /// Which.
         hpc: u64,
         /// What.
-        update: HpcUpdate,
+        update: Report,
     },
     /// The phases of this node, for nodes that serve no peers and hear of them in no other way.
     Phases {

@@ -11,7 +11,7 @@ use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator, WaveStatus
 use forebay_wire::framed::{Arrived, Framed};
 use forebay_wire::link::Security;
 use forebay_wire::{
-    Epoch, HpcJob, HpcUpdate, JobUpdate, NodeInfo, Part, Reply, Request, Split, Status, frame,
+    Declared, Epoch, JobUpdate, NodeInfo, Part, Reply, Report, Request, Split, Status, frame,
 };
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -682,14 +682,9 @@ fn waits_for_a_phase(planner: &str) {
     let mut hpc = Played::join(&cluster.address, "hpc");
     let update = |update| ToCoordinator::Hpc { hpc: 1, update };
     let (io_ns, compute_ns) = (8_000_000_000, 3_600_000_000_000);
-    let job = HpcJob { name: "hpc".into(), io_ns, compute_ns, phases: 9, weight: 1, ..HpcJob::default() };
-    hpc.say(&update(HpcUpdate::Joins(job)));
-    hpc.say(&update(HpcUpdate::PhaseBegins {
-        bytes: 0,
-        alone_ns: io_ns,
-        deadline_ns: 0,
-        is_observed: false,
-    }));
+    let job = Declared { name: "hpc".into(), io_ns, compute_ns, phases: 9, weight: 1, ..Declared::default() };
+    hpc.say(&update(Report::Joins(job)));
+    hpc.say(&update(Report::Begins { bytes: 0, alone_ns: io_ns, deadline_ns: 0, is_observed: false }));
     // The planner `forebay` also waits for a phase that is late: without its end, for ever.
     let ends_at = Instant::now() + Duration::from_nanos(io_ns);
     let mut has_ended = false;
@@ -700,7 +695,7 @@ fn waits_for_a_phase(planner: &str) {
     wait_for("the first wave is fetched, or left to its tasks", || {
         hpc.beat();
         if !has_ended && Instant::now() >= ends_at {
-            hpc.say(&update(HpcUpdate::PhaseEnds));
+            hpc.say(&update(Report::Ends));
             has_ended = true;
         }
         cluster.waves(0).first().is_some_and(|w| w.prefetch_ended_ms.is_some()) || is_direct()
