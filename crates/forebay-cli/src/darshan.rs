@@ -4,7 +4,6 @@
 //! sees, so that the phases of the log are those that an agent would have seen. Counters alone do
 //! not say when within a file's life its bytes moved, and are refused.
 
-use forebay_client::EarlierPhase;
 use forebay_policy::phases::bursts::{Burst, Bursts, MAX_GAP_NS};
 use forebay_policy::phases::{EARLIER_MAX, LEAST_BYTES};
 use forebay_sim::scenario::darshan::{Interval, segments};
@@ -14,7 +13,7 @@ use std::time::Duration;
 /// An earlier run.
 pub struct Earlier {
     /// Its latest phases, in their order.
-    pub phases: Vec<EarlierPhase>,
+    pub phases: Vec<Burst>,
     /// The median time of a phase.
     pub io: Duration,
 }
@@ -30,8 +29,7 @@ pub fn earlier(log: &Path) -> Result<Earlier, String> {
     let Some(io_ns) = lengths.get(lengths.len() / 2).copied() else {
         return Err(format!("{}: its reads and writes make no I/O phase of 1 MiB", log.display()));
     };
-    let phase = |b: &Burst| EarlierPhase { start_ns: b.start_ns, end_ns: b.end_ns, bytes: b.bytes };
-    Ok(Earlier { phases: bursts.iter().map(phase).collect(), io: Duration::from_nanos(io_ns) })
+    Ok(Earlier { phases: bursts, io: Duration::from_nanos(io_ns) })
 }
 
 fn bursts(calls: &[Interval]) -> Vec<Burst> {

@@ -34,7 +34,7 @@ const LAYERS: &[(&str, May)] = &[
     ("forebay-sim", May::Import(&["forebay-model", "forebay-policy", "forebay-trace"])),
     // Data: mechanism only.
     ("forebay-pfs", May::Import(&[])),
-    ("forebay-wire", May::Import(&["forebay-pfs"])),
+    ("forebay-wire", May::Import(&["forebay-pfs", "forebay-policy"])),
     ("forebay-store", May::Import(&["forebay-pfs", "forebay-wire"])),
     // Runtime: policies and mechanisms together. Client and agent know each other by `forebay-wire`
     // only.

@@ -8,7 +8,7 @@
 
 use crate::session::{Client, lock, unexpected};
 use forebay_pfs::layout;
-use forebay_wire::{Channel, EarlierPhase, HpcStatus, PlanLog, Reply, Request};
+use forebay_wire::{Burst, Channel, HpcStatus, PlanLog, Reply, Request};
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -38,7 +38,7 @@ pub struct HpcJobOptions {
     pub phases: u32,
     /// Phases of an earlier run, in their order, 24 at most. What they teach of the job's speed
     /// counts until this run teaches more, and its rhythm counts from the first phase on.
-    pub earlier: Vec<EarlierPhase>,
+    pub earlier: Vec<Burst>,
 }
 
 impl HpcJobOptions {
@@ -99,7 +99,7 @@ impl Client {
     pub fn open_hpc_job(&self, options: &HpcJobOptions) -> io::Result<HpcJob> {
         let channel = self.session.connect_to_agent()?;
         let job = HpcJob { channel: Mutex::new(channel), patience: self.session.config.deadline };
-        job.ask(&Request::HpcOpen(forebay_wire::HpcJob {
+        job.ask(&Request::HpcOpen(forebay_wire::Declared {
             name: options.name.clone(),
             user: 0,
             allowance_permille: options.allowance_permille,

@@ -50,7 +50,7 @@ pub use descriptor_place::Place;
 pub use dirty::{Absorbed, Bytes, Target};
 pub use error::{errno, is_no_agent};
 pub use forebay_pfs::mount::same_file;
-pub use forebay_wire::{EarlierPhase, GUEST_BYTES, GuestMode};
+pub use forebay_wire::{Burst, GUEST_BYTES, GuestMode};
 pub use hpc::{HpcJob, HpcJobOptions};
 pub use image::NewImage;
 pub use job::{Job, Location};

@@ -16,7 +16,7 @@ use forebay_policy::stage::{Config, Stages};
 use forebay_trace::log_files::Recorder;
 use forebay_wire::cluster::{PrefetchRequest, RequestProgress, ToAgent};
 use forebay_wire::hpc::{PlanEntry, PlanLog};
-use forebay_wire::{ClusterView, FileRef, HpcUpdate, JobName, JobStatus, JobUpdate, Sample};
+use forebay_wire::{ClusterView, FileRef, JobName, JobStatus, JobUpdate, Report, Sample};
 use std::collections::BTreeMap;
 
 /// See [`Driver::capacity`].
@@ -157,7 +157,7 @@ impl Driver {
         let its: Vec<Owner> = self.keys.keys().filter(|owner| owner.0 == node).cloned().collect();
         its.iter().for_each(|owner| self.forget_job(now, owner));
         let its = self.hpc.of_node(node);
-        its.iter().for_each(|owner| self.hpc_reports(now, owner, HpcUpdate::Leaves));
+        its.iter().for_each(|owner| self.hpc_reports(now, owner, Report::Leaves));
         self.capacities.remove(node);
         self.asking.retain(|_, questions| {
             questions.retain(|(of, _)| of != node);
@@ -307,7 +307,7 @@ impl Driver {
     }
 
     /// A node reports something of an HPC job.
-    pub fn hpc_reports(&mut self, now: Nanos, owner: &Owner, update: HpcUpdate) {
+    pub fn hpc_reports(&mut self, now: Nanos, owner: &Owner, update: Report) {
         let before = self.hpc.of(owner);
         let reported = update.clone();
         for (hpc, update) in self.hpc.report(owner, update) {
@@ -317,7 +317,7 @@ impl Driver {
                 let note = HpcNote { hpc, name: name.to_owned(), update: update.clone() };
                 self.recorder.note(now, &Note::Hpc(note));
             }
-            self.drive(now, Event::Hpc { hpc, update: translate::hpc_update(update) });
+            self.drive(now, Event::Hpc { hpc, update: update.into() });
         }
         if let Some((id, true)) = self.hpc.of(owner).or(before) {
             self.step_reports(now, id, owner, &reported);
@@ -325,24 +325,24 @@ impl Driver {
     }
 
     /// A program of job `id`, which shares, has reported `update`.
-    fn step_reports(&mut self, now: Nanos, id: u32, owner: &Owner, update: &HpcUpdate) {
+    fn step_reports(&mut self, now: Nanos, id: u32, owner: &Owner, update: &Report) {
         let in_phase = self.hpc.is_in_phase(id);
         match update {
-            HpcUpdate::Joins(job) => {
+            Report::Joins(job) => {
                 self.steps.joins(id, (&job.name, job.user), translate::period_ns(job));
                 self.steps.changed(now, id, owner, in_phase.unwrap_or(false), 0);
             }
-            HpcUpdate::Leaves => self.steps.leaves(now, id, owner, in_phase),
-            HpcUpdate::PhaseLeft { .. } => {
+            Report::Leaves => self.steps.leaves(now, id, owner, in_phase),
+            Report::Left { .. } => {
                 if let Some(left_ns) = self.hpc.left_ns(id) {
                     self.steps.left(now, id, left_ns);
                 }
             }
-            HpcUpdate::PhaseBegins { alone_ns, .. } => {
+            Report::Begins { alone_ns, .. } => {
                 self.steps.changed(now, id, owner, in_phase.unwrap_or(false), *alone_ns);
             }
-            HpcUpdate::PhaseEnds => self.steps.changed(now, id, owner, in_phase.unwrap_or(false), 0),
-            HpcUpdate::Expects { .. } => {}
+            Report::Ends => self.steps.changed(now, id, owner, in_phase.unwrap_or(false), 0),
+            Report::Expects { .. } => {}
         }
     }
 
@@ -522,7 +522,7 @@ impl Driver {
 
     /// The jobs, those that have ended first.
     pub fn status(&self) -> Vec<JobStatus> {
-        self.machine.snapshot().into_iter().map(translate::job_status).collect()
+        self.machine.snapshot()
     }
 }
 

@@ -2,7 +2,7 @@
 //! phase lasts from the first begin to the last end.
 
 use forebay_wire::cluster::ToAgent;
-use forebay_wire::{HpcJob, HpcUpdate};
+use forebay_wire::{Declared, Report};
 use std::collections::BTreeMap;
 
 /// HPC jobs at a time; planners hear nothing of later ones.
@@ -97,8 +97,8 @@ impl HpcJobs {
     }
 
     /// A program reports something: what that means for its job, by the job's number.
-    pub fn report(&mut self, owner: &Owner, update: HpcUpdate) -> Vec<(u32, HpcUpdate)> {
-        if let HpcUpdate::Joins(job) = update {
+    pub fn report(&mut self, owner: &Owner, update: Report) -> Vec<(u32, Report)> {
+        if let Report::Joins(job) = update {
             return self.joins(owner, job);
         }
         let Some(key) = self.owners.get(owner) else { return Vec::new() };
@@ -106,27 +106,27 @@ impl HpcJobs {
         let (id, was_in_phase) = (job.id, job.is_in_phase());
         let Some(member) = job.members.get_mut(owner) else { return Vec::new() };
         let means = match update {
-            HpcUpdate::PhaseBegins { alone_ns, is_observed, .. } => {
+            Report::Begins { alone_ns, is_observed, .. } => {
                 *member = Member { in_phase: true, is_observed, left_ns: alone_ns };
                 job.declares |= !is_observed;
                 (!was_in_phase && job.is_in_phase()).then_some(update)
             }
-            HpcUpdate::PhaseLeft { left_ns } => {
+            Report::Left { left_ns } => {
                 member.left_ns = left_ns;
-                was_in_phase.then(|| HpcUpdate::PhaseLeft { left_ns: job.left_ns() })
+                was_in_phase.then(|| Report::Left { left_ns: job.left_ns() })
             }
-            HpcUpdate::PhaseEnds => {
+            Report::Ends => {
                 member.in_phase = false;
                 (was_in_phase && !job.is_in_phase()).then_some(update)
             }
-            HpcUpdate::Expects { .. } => (!was_in_phase).then_some(update),
-            HpcUpdate::Leaves => return self.leaves(owner),
-            HpcUpdate::Joins(_) => None,
+            Report::Expects { .. } => (!was_in_phase).then_some(update),
+            Report::Leaves => return self.leaves(owner),
+            Report::Joins(_) => None,
         };
         means.map(|update| (id, update)).into_iter().collect()
     }
 
-    fn joins(&mut self, owner: &Owner, job: HpcJob) -> Vec<(u32, HpcUpdate)> {
+    fn joins(&mut self, owner: &Owner, job: Declared) -> Vec<(u32, Report)> {
         let key = (job.user, job.name.clone());
         let is_new = !self.jobs.contains_key(&key);
         let is_full = is_new && self.jobs.len() >= JOBS_MAX || self.owners.len() >= MEMBERS_MAX;
@@ -141,19 +141,19 @@ impl HpcJobs {
         });
         of_name.shares |= job.shares;
         of_name.members.insert(owner.clone(), Member::default());
-        if is_new { vec![(of_name.id, HpcUpdate::Joins(job))] } else { Vec::new() }
+        if is_new { vec![(of_name.id, Report::Joins(job))] } else { Vec::new() }
     }
 
-    fn leaves(&mut self, owner: &Owner) -> Vec<(u32, HpcUpdate)> {
+    fn leaves(&mut self, owner: &Owner) -> Vec<(u32, Report)> {
         let Some(key) = self.owners.remove(owner) else { return Vec::new() };
         let Some(job) = self.jobs.get_mut(&key) else { return Vec::new() };
         let (id, was_in_phase) = (job.id, job.is_in_phase());
         job.members.remove(owner);
         let ends = was_in_phase && !job.is_in_phase();
-        let mut means: Vec<_> = ends.then_some((id, HpcUpdate::PhaseEnds)).into_iter().collect();
+        let mut means: Vec<_> = ends.then_some((id, Report::Ends)).into_iter().collect();
         if job.members.is_empty() {
             self.jobs.remove(&key);
-            means.push((id, HpcUpdate::Leaves));
+            means.push((id, Report::Leaves));
         }
         means
     }
@@ -167,23 +167,22 @@ mod tests {
         (node.into(), 1)
     }
 
-    fn job(name: &str, user: u32) -> HpcUpdate {
-        HpcUpdate::Joins(HpcJob { name: name.into(), user, ..HpcJob::default() })
+    fn job(name: &str, user: u32) -> Report {
+        Report::Joins(Declared { name: name.into(), user, ..Declared::default() })
     }
 
-    const BEGINS: HpcUpdate =
-        HpcUpdate::PhaseBegins { bytes: 1, alone_ns: 9, deadline_ns: 0, is_observed: false };
+    const BEGINS: Report = Report::Begins { bytes: 1, alone_ns: 9, deadline_ns: 0, is_observed: false };
 
     #[test]
     fn what_is_observed_of_a_job_that_declares_its_phases_changes_nothing() {
         let mut jobs = HpcJobs::default();
-        let observed = || HpcUpdate::PhaseBegins { bytes: 0, alone_ns: 0, deadline_ns: 0, is_observed: true };
+        let observed = || Report::Begins { bytes: 0, alone_ns: 0, deadline_ns: 0, is_observed: true };
         jobs.report(&owner("a"), job("sim", 7));
         jobs.report(&owner("b"), job("sim", 7));
         assert_eq!(jobs.report(&owner("b"), observed()), [(1, observed())], "nothing is declared yet");
         assert!(jobs.report(&owner("a"), BEGINS).is_empty());
-        assert_eq!(jobs.report(&owner("a"), HpcUpdate::PhaseEnds), [(1, HpcUpdate::PhaseEnds)]);
-        assert!(jobs.report(&owner("b"), HpcUpdate::PhaseEnds).is_empty());
+        assert_eq!(jobs.report(&owner("a"), Report::Ends), [(1, Report::Ends)]);
+        assert!(jobs.report(&owner("b"), Report::Ends).is_empty());
         assert!(jobs.report(&owner("b"), observed()).is_empty() && jobs.is_in_phase(1) == Some(false));
         assert_eq!(jobs.report(&owner("a"), BEGINS), [(1, BEGINS)]);
     }
@@ -196,12 +195,12 @@ mod tests {
         assert_eq!(jobs.report(&owner("c"), job("sim", 8)).len(), 1, "of another user");
         assert_eq!(jobs.report(&owner("a"), BEGINS), [(1, BEGINS)]);
         assert!(jobs.report(&owner("b"), BEGINS).is_empty());
-        let left = |left_ns| HpcUpdate::PhaseLeft { left_ns };
+        let left = |left_ns| Report::Left { left_ns };
         assert_eq!(jobs.report(&owner("a"), left(2)), [(1, left(9))], "the slowest counts");
-        assert!(jobs.report(&owner("a"), HpcUpdate::PhaseEnds).is_empty());
+        assert!(jobs.report(&owner("a"), Report::Ends).is_empty());
         assert_eq!(jobs.report(&owner("b"), left(3)), [(1, left(3))]);
-        assert_eq!(jobs.report(&owner("b"), HpcUpdate::Leaves), [(1, HpcUpdate::PhaseEnds)]);
-        assert_eq!(jobs.report(&owner("a"), HpcUpdate::Leaves), [(1, HpcUpdate::Leaves)]);
+        assert_eq!(jobs.report(&owner("b"), Report::Leaves), [(1, Report::Ends)]);
+        assert_eq!(jobs.report(&owner("a"), Report::Leaves), [(1, Report::Leaves)]);
         assert!(jobs.report(&owner("a"), BEGINS).is_empty(), "it has left");
         assert_eq!((jobs.name(1), jobs.name(2)), (None, Some("sim")));
     }

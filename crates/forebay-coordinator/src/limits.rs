@@ -6,7 +6,7 @@
 use forebay_policy::job_limits::{Demand, Rule, Rules, shares};
 use forebay_policy::machine::Nanos;
 use forebay_wire::traffic::{SERVERS_SHOWN_MAX, most_active};
-use forebay_wire::{JobName, JobTraffic, Limit};
+use forebay_wire::{JobName, JobTraffic};
 use std::collections::BTreeMap;
 
 /// How often the limits are divided.
@@ -30,25 +30,15 @@ pub struct Limits {
     divided: Nanos,
 }
 
-fn rule_of(limit: Limit) -> Rule {
-    let Limit { job, user, is_operators, by, rate_bytes_per_s, set_ms } = limit;
-    Rule { job, user, is_operators, by, rate_bytes_per_s, set_ms }
-}
-
-fn limit_of(rule: &Rule) -> Limit {
-    let Rule { job, user, is_operators, by, rate_bytes_per_s, set_ms } = rule.clone();
-    Limit { job, user, is_operators, by, rate_bytes_per_s, set_ms }
-}
-
 impl Limits {
     /// Takes in limits that a node knows; returns those that the others do not.
-    pub fn merge(&mut self, limits: Vec<Limit>) -> Vec<Limit> {
-        limits.into_iter().filter(|limit| self.rules.merge(rule_of(limit.clone()))).collect()
+    pub fn merge(&mut self, limits: Vec<Rule>) -> Vec<Rule> {
+        limits.into_iter().filter(|limit| self.rules.merge(limit.clone())).collect()
     }
 
     /// All of them, also those that were lifted.
-    pub fn all(&self) -> Vec<Limit> {
-        self.rules.all().iter().map(limit_of).collect()
+    pub fn all(&self) -> Vec<Rule> {
+        self.rules.all().to_vec()
     }
 
     /// A node reports what its jobs move.
@@ -144,8 +134,8 @@ mod tests {
         vec![JobTraffic { job: name(), paid_bytes_per_s, was_held, servers, ..JobTraffic::default() }]
     }
 
-    fn limit(rate: u64, set_ms: u64) -> Limit {
-        Limit { job: "climate".into(), rate_bytes_per_s: Some(rate), set_ms, ..Limit::default() }
+    fn limit(rate: u64, set_ms: u64) -> Rule {
+        Rule { job: "climate".into(), rate_bytes_per_s: Some(rate), set_ms, ..Rule::default() }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the decision log has beside events and decisions, for people who look at a recorded run: no
 //! machine hears it, so a replay passes over it.
 
-use forebay_wire::{HpcUpdate, Sample};
+use forebay_wire::{Report, Sample};
 use serde::{Deserialize, Serialize};
 
 /// A note of a coordinator.
@@ -22,5 +22,5 @@ pub struct HpcNote {
     /// Its name.
     pub name: String,
     /// What it reported.
-    pub update: HpcUpdate,
+    pub update: Report,
 }

@@ -3,7 +3,7 @@
 
 use forebay_policy::machine::Nanos;
 use forebay_policy::stage::event::{ActionKind, Decision, PlannedStep, RequestId};
-use forebay_wire::HpcUpdate;
+use forebay_wire::Report;
 use forebay_wire::hpc::{PhaseEntry, PlanEntry, PlanLog, PlanPhase, PlanStep};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -288,9 +288,9 @@ impl Log {
     }
 
     /// Something happens to HPC job `hpc`, called `name`.
-    pub fn hpc(&mut self, now: Nanos, hpc: u32, name: &str, update: &HpcUpdate) {
+    pub fn hpc(&mut self, now: Nanos, hpc: u32, name: &str, update: &Report) {
         match update {
-            HpcUpdate::PhaseBegins { bytes, alone_ns, deadline_ns, .. } => {
+            Report::Begins { bytes, alone_ns, deadline_ns, .. } => {
                 self.revision += 1;
                 let entry = PhaseEntry {
                     at_ms: ms(now.0),
@@ -306,14 +306,14 @@ impl Log {
                 };
                 self.under_way.insert(hpc, self.phases.push(self.revision, entry));
             }
-            HpcUpdate::PhaseLeft { left_ns } => {
+            Report::Left { left_ns } => {
                 if let Some(number) = self.under_way.get(&hpc).copied()
                     && let Some(phase) = self.phase(number)
                 {
                     phase.left_ms = Some(ms(*left_ns));
                 }
             }
-            HpcUpdate::PhaseEnds => {
+            Report::Ends => {
                 if let Some(number) = self.under_way.remove(&hpc)
                     && let Some(phase) = self.phase(number)
                 {
@@ -323,7 +323,7 @@ impl Log {
                     self.counts.phases_ended[kind] += 1;
                 }
             }
-            HpcUpdate::Leaves => drop(self.under_way.remove(&hpc)),
+            Report::Leaves => drop(self.under_way.remove(&hpc)),
             _ => {}
         }
     }

@@ -8,7 +8,6 @@
 use crate::note::Note;
 use crate::plan_log::Log;
 use crate::report::Report;
-use crate::translate;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::stage::event::{Action, Event, JobKey, JobUpdate, Node};
 use forebay_policy::stage::{Config, Stages};
@@ -182,7 +181,7 @@ impl Run {
 
     /// Keeps what the machine shows of jobs, before some of them end.
     fn keep_ended(&mut self) {
-        for job in self.machine.snapshot().into_iter().map(translate::job_status) {
+        for job in self.machine.snapshot() {
             let is_same = |kept: &JobStatus| kept.began_ms == job.began_ms && kept.name == job.name;
             match self.ended.iter_mut().find(|kept| is_same(kept)) {
                 Some(kept) => *kept = job,

@@ -1,8 +1,8 @@
 //! Translates between the wire's messages and what the stage machine hears, says and shows.
 
 use forebay_policy::stage::event::{self, File, Layout, Node};
-use forebay_wire::cluster::{FileLayout, StageStatus, WaveStatus};
-use forebay_wire::{ClusterView, FileRef, HpcJob, HpcUpdate, JobStatus, JobUpdate, NodeInfo, Part, Split};
+use forebay_wire::cluster::FileLayout;
+use forebay_wire::{ClusterView, Declared, FileRef, JobUpdate, NodeInfo, Part, Split};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The members as the machine knows them.
@@ -60,26 +60,8 @@ pub fn job_update(update: JobUpdate, files: &mut Vec<FileRef>) -> Option<event::
 }
 
 /// Time from phase to phase, as declared; 0 if it was not.
-pub fn period_ns(job: &HpcJob) -> u64 {
+pub fn period_ns(job: &Declared) -> u64 {
     if job.compute_ns > 0 { job.io_ns.saturating_add(job.compute_ns) } else { 0 }
-}
-
-/// `update` for the machine.
-pub fn hpc_update(update: HpcUpdate) -> event::HpcUpdate {
-    match update {
-        HpcUpdate::Joins(HpcJob { io_ns, compute_ns, phases, allowance_permille, weight, .. }) => {
-            event::HpcUpdate::joins(io_ns, compute_ns, phases, allowance_permille, weight)
-        }
-        HpcUpdate::PhaseBegins { alone_ns, deadline_ns, .. } => {
-            event::HpcUpdate::begins(alone_ns, deadline_ns)
-        }
-        HpcUpdate::PhaseLeft { left_ns } => event::HpcUpdate::PhaseLeft { left_ns },
-        HpcUpdate::Expects { in_ns, io_ns, compute_ns, phases } => {
-            event::HpcUpdate::expects(in_ns, io_ns, compute_ns, phases)
-        }
-        HpcUpdate::PhaseEnds => event::HpcUpdate::PhaseEnds,
-        HpcUpdate::Leaves => event::HpcUpdate::Leaves,
-    }
 }
 
 fn file_of(file: &FileRef) -> File {
@@ -104,43 +86,4 @@ pub fn named(files: &[FileRef], parts: &[event::Part]) -> (Vec<FileRef>, Vec<Par
         out.push(Part { file: place, offset: part.offset, len: part.len });
     }
     (used, out)
-}
-
-/// A job for the wire.
-pub fn job_status(job: event::JobStatus) -> JobStatus {
-    JobStatus {
-        name: job.name,
-        planner: job.planner,
-        slots: job.slots,
-        stages: job.stages.into_iter().map(stage_status).collect(),
-        ended: job.ended,
-        began_ms: job.began.0 / 1_000_000,
-    }
-}
-
-fn stage_status(stage: event::StageStatus) -> StageStatus {
-    StageStatus {
-        stage: stage.stage,
-        tasks: stage.tasks,
-        tasks_done: stage.tasks_done,
-        tasks_running: stage.tasks_running,
-        tasks_waiting: stage.tasks_waiting,
-        tasks_local: stage.tasks_local,
-        waves: stage.waves.into_iter().map(wave_status).collect(),
-    }
-}
-
-fn wave_status(wave: event::WaveStatus) -> WaveStatus {
-    WaveStatus {
-        tasks: wave.tasks,
-        tasks_done: wave.tasks_done,
-        bytes: wave.bytes,
-        fetched_bytes: wave.fetched_bytes,
-        resident_bytes: wave.resident_bytes,
-        failed_bytes: wave.failed_bytes,
-        prefetch_began_ms: wave.prefetch_began_ms,
-        prefetch_ended_ms: wave.prefetch_ended_ms,
-        compute_began_ms: wave.compute_began_ms,
-        compute_ended_ms: wave.compute_ended_ms,
-    }
 }

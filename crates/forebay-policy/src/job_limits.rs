@@ -23,7 +23,7 @@ pub const USER_RULES_MAX: usize = 16;
 const LEAST_PARTS: u64 = 8;
 
 /// A rate limit as it was set.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     /// Name of the jobs.
     pub job: String,
@@ -33,7 +33,7 @@ pub struct Rule {
     pub is_operators: bool,
     /// Who has set it.
     pub by: u32,
-    /// The rate; `None`: it was lifted.
+    /// The rate of each such job, of all nodes together; `None`: it was lifted.
     pub rate_bytes_per_s: Option<u64>,
     /// When, in milliseconds since 1970: the later one counts.
     pub set_ms: u64,

@@ -26,7 +26,7 @@ use serde::Serialize;
 /// Name of the format, in every header.
 pub const SCHEMA: &str = "forebay.trace";
 /// Version of the format; raised when a reader of the old one could misread a new trace.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Kind of a record of a live coordinator, and the name of its stage machine.
 pub const STAGES: &str = "stages";

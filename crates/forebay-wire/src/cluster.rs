@@ -7,9 +7,10 @@
 //! ([`ToAgent::Heard`]): by that an agent knows that the coordinator is still there.
 
 use crate::counted::{block_bytes, sequence};
-use crate::hpc::{HpcPhase, HpcUpdate, PlanLog, StepStatus};
+use crate::hpc::{HpcPhase, PlanLog, Report, StepStatus};
 use crate::traffic::{JobName, JobTraffic, Limit};
 use forebay_pfs::FileVersion;
+pub use forebay_policy::stage::event::{JobStatus, StageStatus, WaveStatus};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
@@ -322,7 +323,7 @@ pub enum ToCoordinator {
         /// Which.
         hpc: u64,
         /// What.
-        update: HpcUpdate,
+        update: Report,
     },
     /// The phases of this node, for nodes that serve no peers and hear of them in no other way.
     Phases {
@@ -712,65 +713,4 @@ pub struct Sample {
     pub fetched_bytes_per_s: u64,
     /// Of that, by prefetch requests.
     pub prefetched_bytes_per_s: u64,
-}
-
-/// A job as people see it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobStatus {
-    /// Its name.
-    pub name: String,
-    /// Its planner.
-    pub planner: String,
-    /// Tasks at a time.
-    pub slots: u32,
-    /// Its stages that read files.
-    pub stages: Vec<StageStatus>,
-    /// It has ended.
-    pub ended: bool,
-    /// When it began, in milliseconds since the coordinator's start.
-    pub began_ms: u64,
-}
-
-/// A stage as people see it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StageStatus {
-    /// Its number.
-    pub stage: u32,
-    /// Tasks in all.
-    pub tasks: u32,
-    /// Of those, ended well.
-    pub tasks_done: u32,
-    /// Running now.
-    pub tasks_running: u32,
-    /// Of those, waiting for their input.
-    pub tasks_waiting: u32,
-    /// Of those started, the tasks on their preferred node, which fetches most of their input.
-    pub tasks_local: u32,
-    /// Its waves.
-    pub waves: Vec<WaveStatus>,
-}
-
-/// A wave as people see it. Times are milliseconds since the job began.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WaveStatus {
-    /// Tasks in it.
-    pub tasks: u32,
-    /// Of those, done.
-    pub tasks_done: u32,
-    /// Its input.
-    pub bytes: u64,
-    /// Of that, prefetched.
-    pub fetched_bytes: u64,
-    /// Of that, in the tier before.
-    pub resident_bytes: u64,
-    /// Of that, given up.
-    pub failed_bytes: u64,
-    /// When its prefetch began.
-    pub prefetch_began_ms: Option<u64>,
-    /// When all of it was there.
-    pub prefetch_ended_ms: Option<u64>,
-    /// When its first task started.
-    pub compute_began_ms: Option<u64>,
-    /// When its last task ended.
-    pub compute_ended_ms: Option<u64>,
 }

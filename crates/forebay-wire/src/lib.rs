@@ -34,7 +34,7 @@ pub use cluster::{
     ClusterView, Epoch, FileLayout, FileRef, Health, JobStatus, JobUpdate, NodeHealth, NodeInfo, NodeStatus,
     Overview, Part, Role, Sample, Split,
 };
-pub use hpc::{EarlierPhase, HpcJob, HpcPhase, HpcStatus, HpcUpdate, PlanLog, StepStatus};
+pub use hpc::{Burst, Declared, HpcPhase, HpcStatus, PlanLog, Report, StepStatus};
 pub use message::*;
 pub use storage::StorageHosts;
 pub use traffic::{JobName, JobTraffic, Limit, ServerTraffic};

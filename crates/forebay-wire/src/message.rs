@@ -10,11 +10,12 @@
 //! nothing else.
 
 use crate::cluster::{ClusterView, JobStatus, JobUpdate, NodeHealth, Overview};
-use crate::hpc::{HpcJob, HpcStatus, PlanLog};
+use crate::hpc::{Declared, HpcStatus, PlanLog};
 use crate::shuffle::{App, Block, BlockPlace};
 use crate::storage::StorageHosts;
 use crate::traffic::{JobTraffic, Limit};
 use forebay_pfs::{FileFacts, FileVersion};
+pub use forebay_policy::memory::Reason as MemoryReason;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
@@ -266,7 +267,7 @@ pub enum Request {
     Memory,
     /// This connection's program is, or speaks for, an HPC job, which ends with the connection. →
     /// [`Reply::Done`] or [`Reply::Refused`]
-    HpcOpen(HpcJob),
+    HpcOpen(Declared),
     /// An I/O phase of the job begins. → [`Reply::Done`], [`Reply::Waits`] or [`Reply::Refused`]
     HpcBegin {
         /// Bytes that it moves; 0: unknown.
@@ -1073,18 +1074,6 @@ pub struct MemoryPoint {
     pub reason: Option<MemoryReason>,
 }
 
-/// Why the capacity has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MemoryReason {
-    /// More memory was in use than the target.
-    Above,
-    /// Less was in use.
-    Below,
-    /// It would have been above before the next look.
-    Growth,
-}
-
 /// The cluster as one agent sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterStatus {
@@ -1165,7 +1154,7 @@ mod tests {
         let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
         assert_eq!((PROTOCOL, facts), (23, vec![1, 2, 6, 8]));
         assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (23, vec![0; 12]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcJob::default()).unwrap()), (23, vec![0; 9]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Declared::default()).unwrap()), (23, vec![0; 9]));
         assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (23, vec![0; 6]));
         assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (23, vec![0; 13]));
     }

@@ -4,6 +4,7 @@
 //! without a name are one job of their user, with an empty name.
 
 use crate::counted::sequence;
+pub use forebay_policy::job_limits::Rule as Limit;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of the longest name of a job.
@@ -130,23 +131,6 @@ pub fn most_active(mut jobs: Vec<JobTraffic>, rows: usize) -> Vec<JobTraffic> {
     jobs.retain(|job| !job.servers.is_empty() || job.held_ms > 0 || pays(job));
     jobs.truncate(rows);
     jobs
-}
-
-/// A rate limit as agents and coordinators report it, and as people see it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limit {
-    /// Name of the jobs.
-    pub job: String,
-    /// Their user; `None`: any.
-    pub user: Option<u32>,
-    /// An operator has set it: its user cannot lift it.
-    pub is_operators: bool,
-    /// Who has set it.
-    pub by: u32,
-    /// The rate of each such job, of all nodes together; `None`: it was lifted.
-    pub rate_bytes_per_s: Option<u64>,
-    /// When, in milliseconds since 1970.
-    pub set_ms: u64,
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use forebay_pfs::FileVersion;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, DirtyFile, FileRef, Health, ToAgent, ToCoordinator};
 use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Role, Wanted};
 use forebay_wire::{
-    Hello, HpcJob, HpcPhase, HpcStatus, JobName, LoadProgress, MAGIC, NodeHealth, NodeInfo, Overview,
+    Declared, Hello, HpcPhase, HpcStatus, JobName, LoadProgress, MAGIC, NodeHealth, NodeInfo, Overview,
     PROTOCOL, PageRun, Refusal, Reply, Request, Status, Welcome,
 };
 use serde::Serialize;
@@ -96,7 +96,7 @@ fn messages_of_clients() {
         .add("PinPages", &Request::PinPages { copy: 1, first_page: 2, pages: 3 })
         .add("StageCommit", &Request::StageCommit { version: VERSION })
         .add("Status", &Request::Status)
-        .add("HpcOpen", &Request::HpcOpen(HpcJob::default()))
+        .add("HpcOpen", &Request::HpcOpen(Declared::default()))
         .add("OpenNewest", &Request::OpenNewest)
         .add("GuestCall", &Request::GuestCall(forebay_wire::GuestCall::Stat))
         .add("SetJob", &Request::SetJob("job".into()))

@@ -2,7 +2,7 @@
 
 use forebay_policy::machine::Nanos;
 use forebay_policy::memory::Reason;
-use forebay_wire::{MemoryPoint, MemoryReason};
+use forebay_wire::MemoryPoint;
 use std::collections::VecDeque;
 
 /// Points that are kept; with one each second, ten minutes.
@@ -49,11 +49,6 @@ impl History {
         if self.points.len() == POINTS_MAX {
             self.points.pop_front();
         }
-        let reason = reason.map(|reason| match reason {
-            Reason::Above => MemoryReason::Above,
-            Reason::Below => MemoryReason::Below,
-            Reason::Growth => MemoryReason::Growth,
-        });
         let at_ms = now.0 / 1_000_000;
         self.points.push_back(MemoryPoint {
             at_ms,

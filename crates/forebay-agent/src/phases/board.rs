@@ -14,7 +14,7 @@ use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::node;
 use forebay_policy::phases::{Action, Board, Config, Event, JobKey, JobStatus, Refused, Seen};
 use forebay_wire::cluster::ToCoordinator;
-use forebay_wire::{HpcJob, HpcPhase, HpcStatus, HpcUpdate};
+use forebay_wire::{Declared, HpcPhase, HpcStatus, Report};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -137,8 +137,8 @@ impl Phases {
     ///
     /// # Errors
     /// What it declares is impossible, or the user has too many.
-    pub fn open(&self, key: JobKey, job: HpcJob, user: u32) -> Result<(), Refused> {
-        let declared = words::declared(job, user);
+    pub fn open(&self, key: JobKey, job: Declared, user: u32) -> Result<(), Refused> {
+        let declared = Declared { user, weight: job.weight.max(1), ..job };
         let mut state = lock(&self.state);
         state.board.may_open(&declared)?;
         self.hear_in(&mut state, Event::Opens(key, declared));
@@ -247,7 +247,7 @@ impl Phases {
 
     /// The coordinator hears that a program no longer waits to write its step.
     fn gives_up(&self, hpc: JobKey) {
-        (self.say)(ToCoordinator::Hpc { hpc, update: HpcUpdate::PhaseEnds });
+        (self.say)(ToCoordinator::Hpc { hpc, update: Report::Ends });
     }
 
     /// So many bytes of the phase have been moved.
@@ -300,7 +300,6 @@ impl Phases {
 
     /// Another node has reported its phases, which count for `lease`.
     pub fn heard(&self, node: String, lease: Duration, phases: Vec<HpcPhase>) {
-        let phases = phases.into_iter().map(words::remote).collect();
         let lease_ns = lease.as_nanos() as u64;
         self.hear_in(&mut lock(&self.state), Event::Heard { node, lease_ns, phases });
     }
@@ -326,9 +325,8 @@ impl Phases {
         state.waits.set_connected(true);
         let mut messages = Vec::new();
         for (hpc, reported) in state.board.full_report(self.now()) {
-            let update = words::update(reported);
-            let joins = matches!(update, HpcUpdate::Joins(_));
-            messages.push(ToCoordinator::Hpc { hpc, update });
+            let joins = matches!(reported, Report::Joins(_));
+            messages.push(ToCoordinator::Hpc { hpc, update: reported });
             // Before its phase: it decides who waits for it.
             let servers = state.writes_to.get(&hpc).filter(|_| joins).cloned();
             messages.extend(servers.map(|servers| ToCoordinator::WritesTo { hpc, servers }));
@@ -477,7 +475,7 @@ impl Phases {
                     }
                 }
                 Action::Report(hpc, reported) => {
-                    (self.say)(ToCoordinator::Hpc { hpc, update: words::update(reported) });
+                    (self.say)(ToCoordinator::Hpc { hpc, update: reported });
                 }
                 Action::Spread => self.spread(board),
                 Action::CutOff { name, user, lasted_ns } => {
@@ -500,7 +498,7 @@ impl Phases {
     }
 
     fn spread(&self, board: &Board) {
-        let phases: Vec<HpcPhase> = board.own_phases().into_iter().map(words::phase).collect();
+        let phases = board.own_phases();
         if self.spread.notify(phases.clone()) {
             let lease_ms = self.spread.lease().as_millis() as u32;
             (self.say)(ToCoordinator::Phases { lease_ms, phases });

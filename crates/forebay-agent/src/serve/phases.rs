@@ -4,7 +4,7 @@ use super::jobs::question_of;
 use super::session::{Answer, Connection, Node, refuse, reply};
 use forebay_policy::phases::Refused;
 use forebay_wire::observed::REGION_BYTES;
-use forebay_wire::{HpcJob, Refusal, Reply};
+use forebay_wire::{Declared, Refusal, Reply};
 use std::time::Duration;
 
 /// Longest wait for the coordinator's plan log.
@@ -33,7 +33,7 @@ fn wait_for_turn(connection: &Connection, changes: u64) {
 }
 
 /// The connection's program is an HPC job.
-pub fn open(connection: &mut Connection, job: HpcJob) -> Answer {
+pub fn open(connection: &mut Connection, job: Declared) -> Answer {
     if connection.hpc {
         return refuse(Refusal::Invalid("an HPC job is opened once on a connection".into()));
     }

@@ -6,7 +6,7 @@ use forebay_policy::job_limits::{Rule, Rules, USER_RULES_MAX};
 use forebay_wire::traffic::{
     JOB_NAME_BYTES_MAX, SERVERS_REPORTED_MAX, SERVERS_SHOWN_MAX, is_job_name, most_active,
 };
-use forebay_wire::{JobName, JobTraffic, Limit, Refusal};
+use forebay_wire::{JobName, JobTraffic, Refusal};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -63,16 +63,6 @@ impl Limits {
     }
 }
 
-fn rule_of(limit: Limit) -> Rule {
-    let Limit { job, user, is_operators, by, rate_bytes_per_s, set_ms } = limit;
-    Rule { job, user, is_operators, by, rate_bytes_per_s, set_ms }
-}
-
-fn limit_of(rule: &Rule) -> Limit {
-    let Rule { job, user, is_operators, by, rate_bytes_per_s, set_ms } = rule.clone();
-    Limit { job, user, is_operators, by, rate_bytes_per_s, set_ms }
-}
-
 impl Traffic {
     /// No jobs, of mounts with these labels.
     pub fn new(labels: Vec<String>) -> Self {
@@ -121,7 +111,7 @@ impl Traffic {
         job: String,
         user: Option<u32>,
         rate_bytes_per_s: Option<u64>,
-    ) -> Result<Vec<Limit>, Refusal> {
+    ) -> Result<Vec<Rule>, Refusal> {
         if !is_job_name(&job) {
             return Err(Refusal::Invalid(format!(
                 "the name of a job has 1 to {JOB_NAME_BYTES_MAX} bytes, and no control characters"
@@ -157,12 +147,12 @@ impl Traffic {
                 "rate limits in this cluster; lift some with `forebay limit JOB none`".into(),
             ));
         }
-        let mut said = vec![limit_of(&rule)];
+        let mut said = vec![rule];
         if let Some(mut own) = own_of_user {
             own.set_ms = limits.rules.time_for(&own, now_ms);
             own.rate_bytes_per_s = None;
             limits.rules.merge(own.clone());
-            said.push(limit_of(&own));
+            said.push(own);
         }
         drop(limits);
         self.apply();
@@ -170,9 +160,9 @@ impl Traffic {
     }
 
     /// Takes in limits that another node, or the coordinator, knows.
-    pub fn merge(&self, limits: Vec<Limit>) {
+    pub fn merge(&self, limits: Vec<Rule>) {
         let mut known = lock(&self.limits);
-        let changed = limits.into_iter().filter(|limit| known.rules.merge(rule_of(limit.clone()))).count();
+        let changed = limits.into_iter().filter(|limit| known.rules.merge(limit.clone())).count();
         drop(known);
         if changed > 0 {
             self.apply();
@@ -205,15 +195,15 @@ impl Traffic {
     }
 
     /// All limits, also those that were lifted, for a coordinator.
-    pub fn known(&self) -> Vec<Limit> {
-        lock(&self.limits).rules.all().iter().map(limit_of).collect()
+    pub fn known(&self) -> Vec<Rule> {
+        lock(&self.limits).rules.all().to_vec()
     }
 
     /// The limits in force, by job; those of others only for the operator.
-    pub fn in_force(&self, user: u32, is_operator: bool) -> Vec<Limit> {
+    pub fn in_force(&self, user: u32, is_operator: bool) -> Vec<Rule> {
         let limits = lock(&self.limits);
         let is_shown = |rule: &&Rule| is_operator || rule.user.is_none_or(|of| of == user);
-        let mut shown: Vec<_> = limits.rules.in_force().filter(is_shown).map(limit_of).collect();
+        let mut shown: Vec<_> = limits.rules.in_force().filter(is_shown).cloned().collect();
         shown.sort_by(|a, b| (&a.job, a.user, a.is_operators).cmp(&(&b.job, b.user, b.is_operators)));
         shown
     }
@@ -259,12 +249,7 @@ impl Traffic {
 mod tests {
     use super::*;
 
-    fn limit(
-        traffic: &Traffic,
-        by: u32,
-        user: Option<u32>,
-        rate: Option<u64>,
-    ) -> Result<Vec<Limit>, Refusal> {
+    fn limit(traffic: &Traffic, by: u32, user: Option<u32>, rate: Option<u64>) -> Result<Vec<Rule>, Refusal> {
         traffic.set((by, by == 0), "climate".into(), user, rate)
     }
 

@@ -14,7 +14,7 @@ use forebay_pfs::FileVersion;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, PrefetchRequest, RequestProgress, ToAgent, ToCoordinator};
 use forebay_wire::framed::Framed;
 use forebay_wire::link::Security;
-use forebay_wire::{FileRef, HpcJob, HpcUpdate, JobUpdate, NodeInfo, Part, Split};
+use forebay_wire::{Declared, FileRef, JobUpdate, NodeInfo, Part, Report, Split};
 use kit::{Daemon, MIB, PATIENCE, forebay, text, wait_for};
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -101,8 +101,8 @@ fn play(address: &str, nodes: usize, stop: &AtomicBool) {
             agents.iter_mut().for_each(|agent| said(agent, &heartbeat(0)));
         }
     }
-    said(&mut agents[0], &hpc(HpcUpdate::Joins(climate())));
-    let begins = HpcUpdate::PhaseBegins {
+    said(&mut agents[0], &hpc(Report::Joins(climate())));
+    let begins = Report::Begins {
         bytes: 64 * MIB,
         alone_ns: 3_000_000_000,
         deadline_ns: 3_600_000_000,
@@ -131,11 +131,11 @@ fn play(address: &str, nodes: usize, stop: &AtomicBool) {
         }
         if !left && began.elapsed() > Duration::from_millis(500) {
             left = true;
-            said(&mut agents[0], &hpc(HpcUpdate::PhaseLeft { left_ns: 750_000_000 }));
+            said(&mut agents[0], &hpc(Report::Left { left_ns: 750_000_000 }));
         }
         if !has_ended && began.elapsed() > Duration::from_secs(3) {
             has_ended = true;
-            said(&mut agents[0], &hpc(HpcUpdate::PhaseEnds));
+            said(&mut agents[0], &hpc(Report::Ends));
             for job in 1..=JOBS {
                 said(
                     &mut agents[job as usize],
@@ -147,20 +147,20 @@ fn play(address: &str, nodes: usize, stop: &AtomicBool) {
     }
 }
 
-fn climate() -> HpcJob {
+fn climate() -> Declared {
     let (io_ns, compute_ns) = (3_000_000_000, 3_600_000_000_000);
-    HpcJob {
+    Declared {
         name: "climate".into(),
         user: 1000,
         allowance_permille: 200,
         io_ns,
         compute_ns,
         weight: 1,
-        ..HpcJob::default()
+        ..Declared::default()
     }
 }
 
-fn hpc(update: HpcUpdate) -> ToCoordinator {
+fn hpc(update: Report) -> ToCoordinator {
     ToCoordinator::Hpc { hpc: 1, update }
 }
 

@@ -11,7 +11,7 @@ use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator, WaveStatus
 use forebay_wire::framed::{Arrived, Framed};
 use forebay_wire::link::Security;
 use forebay_wire::{
-    Epoch, HpcJob, HpcUpdate, JobUpdate, NodeInfo, Part, Reply, Request, Split, Status, frame,
+    Declared, Epoch, JobUpdate, NodeInfo, Part, Reply, Report, Request, Split, Status, frame,
 };
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -640,14 +640,9 @@ fn a_live_planner_waits_for_the_io_phase_that_another_node_reports() {
     let update = |update| ToCoordinator::Hpc { hpc: 1, update };
     // An hour, and as long until the next one.
     let [io_ns, compute_ns] = [3_600_000_000_000; 2];
-    let job = HpcJob { name: "hpc".into(), io_ns, compute_ns, phases: 9, weight: 1, ..HpcJob::default() };
-    hpc.say(&update(HpcUpdate::Joins(job)));
-    hpc.say(&update(HpcUpdate::PhaseBegins {
-        bytes: 0,
-        alone_ns: io_ns,
-        deadline_ns: 0,
-        is_observed: false,
-    }));
+    let job = Declared { name: "hpc".into(), io_ns, compute_ns, phases: 9, weight: 1, ..Declared::default() };
+    hpc.say(&update(Report::Joins(job)));
+    hpc.say(&update(Report::Begins { bytes: 0, alone_ns: io_ns, deadline_ns: 0, is_observed: false }));
     cluster.wait_members(2);
     let (job, _) = begin(&cluster.client(0), &path, 1);
     let file = cluster.dir.path().join("decisions/decisions-000001.log");
@@ -655,7 +650,7 @@ fn a_live_planner_waits_for_the_io_phase_that_another_node_reports() {
         hpc.beat();
         std::fs::read_to_string(&file).unwrap().contains(r#""action":{"is":"decided""#)
     });
-    hpc.say(&update(HpcUpdate::PhaseEnds));
+    hpc.say(&update(Report::Ends));
     wait_for("the first wave is fetched", || {
         hpc.beat();
         cluster.waves(0).first().is_some_and(|w| w.prefetch_ended_ms.is_some())

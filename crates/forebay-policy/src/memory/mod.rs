@@ -76,7 +76,7 @@ pub enum Action {
 }
 
 /// Why the capacity changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// More memory is in use than there should be.

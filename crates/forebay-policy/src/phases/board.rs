@@ -125,59 +125,64 @@ pub enum Event {
         /// For how long that counts, in ns.
         lease_ns: u64,
         /// All of them.
-        phases: Vec<RemotePhase>,
+        phases: Vec<HpcPhase>,
     },
 }
 
-/// A phase of another node, as that sees it.
+/// A phase under way, as the agent of its node sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RemotePhase {
-    /// Name of the job.
+pub struct HpcPhase {
+    /// Name of its job.
     pub name: String,
-    /// Its user.
+    /// User id of the job.
     pub user: u32,
-    /// Prefetches must stop.
+    /// It is behind: all nodes stop what nobody waits for.
     pub is_behind: bool,
     /// Bytes moved.
-    pub done: u64,
+    pub done_bytes: u64,
     /// Bytes declared; 0: unknown.
     pub bytes: u64,
-    /// Time in hand in ns, negative if it will be late; `None`: unknown.
+    /// Time in hand before the deadline, in ns; negative: it will be late. `None`: unknown.
     pub slack_ns: Option<i64>,
 }
 
-/// A report to the coordinator about a job.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// What an agent reports to the coordinator of an HPC job whose I/O prefetches must not disturb.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
     /// It is there.
     Joins(Declared),
-    /// Its next phases, in ns from now.
+    /// Its next phases are expected so.
     Expects {
         /// The next begins after so many ns.
         in_ns: u64,
-        /// What is expected.
-        expected: Expected,
+        /// I/O time of a phase alone, in ns.
+        io_ns: u64,
+        /// Compute time between phases, in ns.
+        compute_ns: u64,
+        /// Number of phases that are expected.
+        phases: u32,
     },
-    /// A phase begins.
+    /// An I/O phase begins.
     Begins {
         /// Bytes, 0 if unknown.
         bytes: u64,
-        /// Time alone in ns; 0: unknown.
+        /// Its I/O time alone, in ns; 0: unknown.
         alone_ns: u64,
-        /// Time to the deadline in ns; 0: unknown.
+        /// Time to its deadline, in ns; 0: unknown.
         deadline_ns: u64,
-        /// Nobody has declared it.
+        /// It was derived from bursts of I/O: its end is noticed late.
+        #[serde(default)]
         is_observed: bool,
     },
-    /// So much I/O time alone is left.
+    /// By its progress, the phase needs so much more I/O time alone.
     Left {
         /// In ns.
         left_ns: u64,
     },
     /// The phase is over.
     Ends,
-    /// It is gone.
+    /// The job is gone. The coordinator assumes it when the node leaves.
     Leaves,
 }
 
@@ -215,7 +220,7 @@ pub struct JobStatus {
     /// The node that reports it; empty for this one.
     pub node: String,
     /// The phase under way.
-    pub phase: Option<RemotePhase>,
+    pub phase: Option<HpcPhase>,
     /// How long it has lasted, in ns.
     pub lasted_ns: u64,
     /// Phases that have ended, in time, late, and cut off.
@@ -230,7 +235,7 @@ pub struct JobStatus {
 
 struct Remote {
     until: Nanos,
-    phases: Vec<RemotePhase>,
+    phases: Vec<HpcPhase>,
 }
 
 /// See the module.
@@ -344,16 +349,16 @@ impl Board {
     }
 
     /// The phases of this node, as others see them.
-    pub fn own_phases(&self) -> Vec<RemotePhase> {
+    pub fn own_phases(&self) -> Vec<HpcPhase> {
         self.live().map(|(job, phase)| self.seen(job, phase)).collect()
     }
 
-    fn seen(&self, job: &Job, phase: &Phase) -> RemotePhase {
-        RemotePhase {
+    fn seen(&self, job: &Job, phase: &Phase) -> HpcPhase {
+        HpcPhase {
             name: job.declared.name.clone(),
             user: job.declared.user,
             is_behind: phase.is_behind,
-            done: phase.line.done,
+            done_bytes: phase.line.done,
             bytes: phase.line.bytes,
             slack_ns: phase.line.slack_ns(self.now),
         }
@@ -363,7 +368,7 @@ impl Board {
     pub fn full_report(&self, now: Nanos) -> Vec<(JobKey, Report)> {
         let mut reported = Vec::new();
         for (key, job) in &self.jobs {
-            reported.push((*key, Report::Joins(job.declared.clone())));
+            reported.push((*key, joins(&job.declared)));
             reported.extend(job.expected.map(|expected| (*key, expects(now, expected))));
             let Some(phase) = job.phase.as_ref().filter(|phase| phase.is_live()) else { continue };
             let line = &phase.line;
@@ -376,7 +381,7 @@ impl Board {
     }
 
     fn opens(&mut self, key: JobKey, declared: Declared, out: &mut Vec<Action>) {
-        out.push(Action::Report(key, Report::Joins(declared.clone())));
+        out.push(Action::Report(key, joins(&declared)));
         self.jobs.insert(key, Job::new(declared));
     }
 
@@ -541,10 +546,10 @@ impl Board {
         out.extend(expected.map(|expected| Action::Report(key, expects(now, expected))));
     }
 
-    fn heard(&mut self, node: String, lease_ns: u64, mut phases: Vec<RemotePhase>) {
+    fn heard(&mut self, node: String, lease_ns: u64, mut phases: Vec<HpcPhase>) {
         phases.truncate(REMOTE_PHASES_MAX);
         for job in self.jobs.values_mut() {
-            let is_other = |phase: &RemotePhase| !job.declared.is_same_job(phase.user, &phase.name);
+            let is_other = |phase: &HpcPhase| !job.declared.is_same_job(phase.user, &phase.name);
             if let Some(own) = job.phase.as_mut().filter(|_| phases.iter().any(is_other)) {
                 own.is_disturbed = true;
             }
@@ -630,8 +635,14 @@ impl Board {
     }
 }
 
+/// Without the phases of an earlier run: the coordinator hears what is learnt of them.
+fn joins(declared: &Declared) -> Report {
+    Report::Joins(Declared { earlier: Vec::new(), ..declared.clone() })
+}
+
 fn expects(now: Nanos, expected: Expected) -> Report {
-    Report::Expects { in_ns: expected.next_at.saturating_since(now), expected }
+    let Expected { next_at, io_ns, compute_ns, phases } = expected;
+    Report::Expects { in_ns: next_at.saturating_since(now), io_ns, compute_ns, phases }
 }
 
 impl Machine for Board {

@@ -38,13 +38,13 @@ const MISSED_MAX: u8 = 3;
 pub struct Declared {
     /// For people; programs of one user that declare the same name are one job.
     pub name: String,
-    /// User id.
+    /// User id; the agent fills it in.
     pub user: u32,
     /// How much longer than alone a phase may take, in thousandths.
     pub allowance_permille: u32,
     /// Its weight where phases share the file system: its processes.
     pub weight: u32,
-    /// Its steps wait for those of other jobs.
+    /// Its steps wait for those of other jobs, as `cluster.access` says.
     pub shares: bool,
     /// I/O time of a phase alone in ns; 0: to be learnt.
     pub io_ns: u64,

@@ -31,7 +31,7 @@ mod tests;
 mod watch;
 
 pub use alone::Alone;
-pub use board::{Action, Board, Config, Event, JobStatus, RemotePhase, Report};
+pub use board::{Action, Board, Config, Event, HpcPhase, JobStatus, Report};
 pub use job::{Declared, EARLIER_MAX, Expected, Refused};
 pub use line::{Line, kept_ns};
 pub use watch::{LEAST_BYTES, Seen, Watch};

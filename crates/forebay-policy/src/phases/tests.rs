@@ -179,7 +179,7 @@ fn a_phase_that_still_moves_is_not_cut_off_at_once() {
 #[test]
 fn what_another_node_says_brakes_here_until_its_lease_ends() {
     let mut board = board(S);
-    let phase = RemotePhase { name: "other".into(), is_behind: true, ..RemotePhase::default() };
+    let phase = HpcPhase { name: "other".into(), is_behind: true, ..HpcPhase::default() };
     let heard = |phases| Event::Heard { node: "b".into(), lease_ns: S, phases };
     let out = hear(&mut board, 0, heard(alloc::vec![phase.clone()]));
     assert_eq!(out, [Action::Brake(true)]);
@@ -224,7 +224,7 @@ fn what_users_may_open_is_bounded_and_refused_with_words() {
 #[test]
 fn what_agents_read_beside_a_phase_disturbs_it_and_its_own_job_on_other_nodes_does_not() {
     let mut board = board(0);
-    let own = RemotePhase { name: "sim".into(), user: 1000, ..RemotePhase::default() };
+    let own = HpcPhase { name: "sim".into(), user: 1000, ..HpcPhase::default() };
     hear(&mut board, 0, Event::Heard { node: "b".into(), lease_ns: S, phases: alloc::vec![own] });
     hear(&mut board, 0, begin(1600, 0));
     hear(&mut board, 1, Event::Beside { bytes: 26 });
@@ -273,7 +273,7 @@ fn the_next_phase_of_a_job_with_a_rhythm_is_expected_and_given_up_when_it_does_n
     let mut board = board(0);
     let expected = |out: &[Action]| {
         out.iter().find_map(|action| match action {
-            Action::Report(1, Report::Expects { in_ns, expected }) => Some((*in_ns, expected.phases)),
+            Action::Report(1, Report::Expects { in_ns, phases, .. }) => Some((*in_ns, *phases)),
             _ => None,
         })
     };
@@ -361,7 +361,7 @@ proptest::proptest! {
                 1 => Event::Begins { job, bytes: number, deadline_ns: 0 },
                 2 => Event::Progress { job, bytes: number },
                 3 => Event::Ends(job),
-                4 => Event::Heard { node: "n".into(), lease_ns: S, phases: alloc::vec![RemotePhase { is_behind: number % 2 == 0, ..RemotePhase::default() }] },
+                4 => Event::Heard { node: "n".into(), lease_ns: S, phases: alloc::vec![HpcPhase { is_behind: number % 2 == 0, ..HpcPhase::default() }] },
                 _ => Event::Closes(job),
             };
             hear(&mut board, now, event);

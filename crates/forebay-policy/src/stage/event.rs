@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 
 use forebay_model::profile::Setting;
 
-use crate::machine::Nanos;
 use crate::phases::Report;
 use crate::planner;
 /// What [`Action::Decided`] carries, for drivers that show it.
@@ -253,47 +252,30 @@ const SHORTEST_NS: u64 = 1_000_000;
 /// A phase of which nobody knows what it takes alone, in ns: ten minutes, and nothing in hand.
 const UNKNOWN_NS: u64 = 600_000_000_000;
 
-/// What boards of nodes report, in which 0 is an unknown time.
-impl HpcUpdate {
-    /// A job is there; it reports that when it begins to compute. The allowance is in thousandths.
-    pub fn joins(io_ns: u64, compute_ns: u64, phases: u32, allowance_permille: u32, weight: u32) -> Self {
-        HpcUpdate::Joins {
-            io_ns: io_ns.max(SHORTEST_NS),
-            compute_ns: compute_ns.max(SHORTEST_NS),
-            phases,
-            allowance: f64::from(allowance_permille) / 1000.0,
-            weight,
-            first_in_ns: compute_ns,
-        }
-    }
-
-    /// A phase begins: its I/O time alone and the time to its deadline, in ns.
-    pub fn begins(alone_ns: u64, deadline_ns: u64) -> Self {
-        match (alone_ns, deadline_ns) {
-            (0, 0) => HpcUpdate::PhaseBeginsUntil { alone_ns: UNKNOWN_NS, deadline_ns: UNKNOWN_NS },
-            (0, lasts_ns) => HpcUpdate::PhaseBeginsUntil { alone_ns: lasts_ns, deadline_ns: lasts_ns },
-            (alone_ns, 0) => HpcUpdate::PhaseBegins { alone_ns: alone_ns.max(SHORTEST_NS) },
-            _ => HpcUpdate::PhaseBeginsUntil { alone_ns: alone_ns.max(SHORTEST_NS), deadline_ns },
-        }
-    }
-
-    /// The next phases are expected so; see [`HpcUpdate::Expects`].
-    pub fn expects(in_ns: u64, io_ns: u64, compute_ns: u64, phases: u32) -> Self {
-        let (io_ns, compute_ns) = (io_ns.max(SHORTEST_NS), compute_ns.max(SHORTEST_NS));
-        HpcUpdate::Expects { in_ns, io_ns, compute_ns, phases }
-    }
-}
-
+/// What boards of nodes report, in which 0 is an unknown time. A job reports that it is there when
+/// it begins to compute.
 impl From<Report> for HpcUpdate {
     fn from(reported: Report) -> Self {
+        let counted = |ns: u64| ns.max(SHORTEST_NS);
         match reported {
-            Report::Joins(d) => {
-                HpcUpdate::joins(d.io_ns, d.compute_ns, d.phases, d.allowance_permille, d.weight)
+            Report::Joins(job) => HpcUpdate::Joins {
+                io_ns: counted(job.io_ns),
+                compute_ns: counted(job.compute_ns),
+                phases: job.phases,
+                allowance: f64::from(job.allowance_permille) / 1000.0,
+                weight: job.weight,
+                first_in_ns: job.compute_ns,
+            },
+            Report::Expects { in_ns, io_ns, compute_ns, phases } => {
+                let (io_ns, compute_ns) = (counted(io_ns), counted(compute_ns));
+                HpcUpdate::Expects { in_ns, io_ns, compute_ns, phases }
             }
-            Report::Expects { in_ns, expected: e } => {
-                HpcUpdate::expects(in_ns, e.io_ns, e.compute_ns, e.phases)
-            }
-            Report::Begins { alone_ns, deadline_ns, .. } => HpcUpdate::begins(alone_ns, deadline_ns),
+            Report::Begins { alone_ns, deadline_ns, .. } => match (alone_ns, deadline_ns) {
+                (0, 0) => HpcUpdate::PhaseBeginsUntil { alone_ns: UNKNOWN_NS, deadline_ns: UNKNOWN_NS },
+                (0, lasts_ns) => HpcUpdate::PhaseBeginsUntil { alone_ns: lasts_ns, deadline_ns: lasts_ns },
+                (alone_ns, 0) => HpcUpdate::PhaseBegins { alone_ns: counted(alone_ns) },
+                _ => HpcUpdate::PhaseBeginsUntil { alone_ns: counted(alone_ns), deadline_ns },
+            },
             Report::Left { left_ns } => HpcUpdate::PhaseLeft { left_ns },
             Report::Ends => HpcUpdate::PhaseEnds,
             Report::Leaves => HpcUpdate::Leaves,
@@ -450,7 +432,7 @@ pub enum Action {
 }
 
 /// A job as people see it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStatus {
     /// Its name.
     pub name: String,
@@ -462,12 +444,12 @@ pub struct JobStatus {
     pub stages: Vec<StageStatus>,
     /// It has ended.
     pub ended: bool,
-    /// When it began.
-    pub began: Nanos,
+    /// When it began, in milliseconds since the coordinator's start.
+    pub began_ms: u64,
 }
 
 /// A stage as people see it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageStatus {
     /// Its number.
     pub stage: u32,
@@ -477,16 +459,16 @@ pub struct StageStatus {
     pub tasks_done: u32,
     /// Running now.
     pub tasks_running: u32,
-    /// Of those running, waiting for their input.
+    /// Of those, waiting for their input.
     pub tasks_waiting: u32,
-    /// Of those started, on their preferred node.
+    /// Of those started, the tasks on their preferred node, which fetches most of their input.
     pub tasks_local: u32,
     /// Its waves.
     pub waves: Vec<WaveStatus>,
 }
 
 /// A wave as people see it. Times are milliseconds since the job began.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaveStatus {
     /// Tasks in it.
     pub tasks: u32,

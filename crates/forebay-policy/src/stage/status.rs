@@ -33,8 +33,8 @@ impl Stages {
         let live = live.map(|(number, stage)| stage_status(*number, stage, running.stages.get(number)));
         let mut stages: Vec<StageStatus> = running.ended.iter().cloned().chain(live).collect();
         stages.sort_by_key(|stage| stage.stage);
-        let (name, began) = (running.job.name.clone(), running.job.began);
-        JobStatus { name, planner: planner.clone(), slots, stages, ended: false, began }
+        let (name, began_ms) = (running.job.name.clone(), running.job.began.0 / 1_000_000);
+        JobStatus { name, planner: planner.clone(), slots, stages, ended: false, began_ms }
     }
 }
 

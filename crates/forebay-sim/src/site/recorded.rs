@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use forebay_policy::node;
+use forebay_policy::phases::Report;
 use forebay_policy::planner;
 use forebay_policy::stage::Config;
 use forebay_policy::stage::event::{
@@ -330,8 +331,11 @@ impl Reader {
         }
         let hpc = &note["hpc"];
         if let Some(name) = hpc["name"].as_str() {
-            let bytes = hpc["update"]["PhaseBegins"]["bytes"].as_u64();
-            self.note = (name.to_owned(), bytes.filter(|bytes| *bytes > 0));
+            let bytes = match Report::deserialize(&hpc["update"]) {
+                Ok(Report::Begins { bytes, .. }) => Some(bytes).filter(|bytes| *bytes > 0),
+                _ => None,
+            };
+            self.note = (name.to_owned(), bytes);
         }
     }
 
