@@ -122,6 +122,18 @@ fn a_run_can_be_recorded_and_replayed() {
     assert_eq!(runs.rows("c").lines().count(), 3);
     assert!(runs.read("s").contains("wave 1"));
     runs.replays();
+
+    // With learning, shared bandwidth, faults and changes of memory as well.
+    let text = fs::read_to_string(scenarios().join(ELEY)).unwrap();
+    let text = text.replacen("\"eley\"", "\"forebay\"\nlearning = 0.3", 1);
+    let more = "bandwidth.policy = \"set-10\"\ntruth = { i_hpc_times = 1.03, speed_times = 0.9 }
+        fault = [{ node = 5, at_s = 410, for_s = 120 }]\nmemory = [{ at_s = 600, ram_gb = 192 }]";
+    runs.write("more.toml", &format!("{more}\n{text}"));
+    runs.ok("sim run {d}/more.toml --trace {d}/t");
+    for happened in ["\"is\":\"node_went\"", "\"is\":\"node_came\"", "\"capacity_bytes\":24000000000"] {
+        assert!(runs.read("t").contains(happened), "no {happened}");
+    }
+    runs.replays();
 }
 
 /// A record in which one number was changed is found out.
@@ -162,18 +174,6 @@ fn compare_shows_every_policy() {
         let out = runs.ok(&format!("sim compare {{s}}/{scenario}"));
         assert!(policies.iter().all(|policy| out.contains(policy)), "{policies:?}: {out}");
     }
-}
-
-/// Everything that a scenario can say: it runs, and what was recorded is decided again in the same
-/// way, learning included.
-#[test]
-fn the_mixed_cluster_runs_and_replays() {
-    let runs = Runs::new();
-    let out = runs.ok("sim run {s}/mixed-cluster.toml --trace {d}/t");
-    for name in ["sort", "k-means", "wordcount", "checkpoints", "analysis", "visualisation"] {
-        assert!(out.contains(name), "{name} is missing from {out}");
-    }
-    runs.replays();
 }
 
 /// Each scenario is wrong in one place; the message is one line with file, key, value and what is
