@@ -382,17 +382,7 @@ proptest! {
 
 #[test]
 fn brakes_pauses_and_phases_hold_dirty_files() {
-    let facts = drain::File {
-        mount: 0,
-        owner: 7,
-        bytes: 1,
-        since: Nanos(0),
-        is_open: false,
-        is_ready: true,
-        is_awaited: true,
-        wants_room: false,
-        limited_job: None,
-    };
+    let facts = drain::File { owner: 7, bytes: 1, is_ready: true, is_awaited: true, ..Default::default() };
     let begins = |event: Event| {
         let mut node = Driven::new();
         node.hear(event);
