@@ -55,7 +55,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     let horizon_ns = horizon_ns(root)?;
     root.done()?;
     let true_direct = measured.direct;
-    let division = bandwidth::policy(&bandwidth).map_err(Error::Usage)?.division();
+    let division = bandwidth::policy(&bandwidth)?.division();
     let planner = Config { ram_bytes: ram_bytes as u64, learning, division, ..measured };
     Ok(Setup { policy, bandwidth, planner, truth, true_direct, hpc, jobs, memory, faults, seed, horizon_ns })
 }
