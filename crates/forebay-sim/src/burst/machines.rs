@@ -4,7 +4,7 @@ use forebay_policy::burst::access::{self, Access};
 use forebay_policy::burst::allocation::{self, Allocator};
 
 use super::Setup;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The access scheduler and the allocator.
 ///

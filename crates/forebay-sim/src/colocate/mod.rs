@@ -13,7 +13,7 @@ use forebay_policy::planner::{self, ActionKind, Config, DirectStrain};
 use forebay_policy::stage::{self, Rules, SPLIT_WORK_MAX};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use knowledge::Knowledge;
 
 mod bound;

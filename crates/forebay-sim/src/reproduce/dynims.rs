@@ -10,7 +10,7 @@ use forebay_model::rng::Rng;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::memory::{Action, Config, Controller, Event, Sample, policy};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::plot::lines::Lines;
 use crate::report::{Record, Report, number};
 

@@ -12,7 +12,7 @@ use super::{GB, MAX_GB, MAX_S, Names, arrivals, for_ns, horizon_ns, ns};
 use crate::arrivals::Arrivals;
 use crate::colocate::knowledge::Knowledge;
 use crate::colocate::{HpcSpec, JobSpec, MemoryChange, NODES_MAX, NodeFault, Setup};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// As many as there may be phases; each costs memory.
 const MAX_WAVES: f64 = 1e4;
