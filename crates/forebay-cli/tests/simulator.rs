@@ -122,6 +122,18 @@ fn a_run_can_be_recorded_and_replayed() {
     assert_eq!(runs.rows("c").lines().count(), 3);
     assert!(runs.read("s").contains("wave 1"));
     runs.replays();
+
+    // With learning, shared bandwidth, faults and changes of memory as well.
+    let text = fs::read_to_string(scenarios().join(ELEY)).unwrap();
+    let text = text.replacen("\"eley\"", "\"forebay\"\nlearning = 0.3", 1);
+    let more = "bandwidth.policy = \"set-10\"\ntruth = { i_hpc_times = 1.03, speed_times = 0.9 }
+        fault = [{ node = 5, at_s = 410, for_s = 120 }]\nmemory = [{ at_s = 600, ram_gb = 192 }]";
+    runs.write("more.toml", &format!("{more}\n{text}"));
+    runs.ok("sim run {d}/more.toml --trace {d}/t");
+    for happened in ["\"is\":\"node_went\"", "\"is\":\"node_came\"", "\"capacity_bytes\":24000000000"] {
+        assert!(runs.read("t").contains(happened), "no {happened}");
+    }
+    runs.replays();
 }
 
 /// A record in which one number was changed is found out.
@@ -162,18 +174,6 @@ fn compare_shows_every_policy() {
         let out = runs.ok(&format!("sim compare {{s}}/{scenario}"));
         assert!(policies.iter().all(|policy| out.contains(policy)), "{policies:?}: {out}");
     }
-}
-
-/// Everything that a scenario can say: it runs, and what was recorded is decided again in the same
-/// way, learning included.
-#[test]
-fn the_mixed_cluster_runs_and_replays() {
-    let runs = Runs::new();
-    let out = runs.ok("sim run {s}/mixed-cluster.toml --trace {d}/t");
-    for name in ["sort", "k-means", "wordcount", "checkpoints", "analysis", "visualisation"] {
-        assert!(out.contains(name), "{name} is missing from {out}");
-    }
-    runs.replays();
 }
 
 /// Each scenario is wrong in one place; the message is one line with file, key, value and what is
@@ -437,8 +437,8 @@ fn burst_buffers_have_one_default_pair_of_policies() {
 /// arrival.
 #[test]
 fn the_papers_workload_as_a_scenario_is_the_papers_workload() {
-    use forebay_sim::burst::batch::simulate;
     use forebay_sim::burst::icpp::MIXES;
+    use forebay_sim::burst::simulate;
     use forebay_sim::reproduce::bb::workloads::setup;
     let runs = Runs::new();
     for (order, access) in [(0, "none"), (1, "sa-sjf"), (7, "coflow")] {
@@ -505,21 +505,6 @@ fn a_record_that_is_cut_off_is_checked_to_its_last_line_and_one_with_a_gap_is_re
     runs.write("t", &format!("{}\n", whole.lines().next().expect("a header")));
     let error = runs.refused("sim replay {d}/t");
     assert!(error.contains("there is nothing to check"), "{error}");
-}
-
-/// All nodes of one job fail for ever. The others have their results all the same.
-#[test]
-fn a_job_that_is_left_without_nodes_costs_the_others_nothing() {
-    let runs = Runs::new();
-    let text = "kind = \"burst-buffer\"\n[cluster]\nnodes = 2\nnode_gb = 100\nnode_gb_per_s = 1\n
-        [[job]]\nname = \"stays\"\nprocesses = 1\nstep_gb = 10\nsteps = 3\non = [0]\n
-        [[job]]\nname = \"left\"\nprocesses = 1\nstep_gb = 10\nsteps = 3\non = [1]\n
-        [[fault]]\nnode = 1\nat_s = 15\n";
-    runs.write("s.toml", text);
-    let out = runs.ok("sim run {d}/s.toml");
-    let row = |name: &str| out.lines().find(|l| l.contains(name)).expect("a row").to_owned();
-    assert!(row(" stays ").ends_with("written") && row(" left ").ends_with("no nodes left"), "{out}");
-    assert!(row("(all)").ends_with("0 died, 1 without nodes"), "{out}");
 }
 
 /// The kind of scenario with a node whose tier gives way: run, recorded, replayed, and with a

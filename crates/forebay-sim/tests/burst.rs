@@ -1,17 +1,17 @@
 //! Shared burst buffers: faults worked by hand, and what has to hold in every run of every policy.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use forebay_policy::burst::access::{self, Config};
 use forebay_policy::burst::allocation;
 use forebay_sim::arrivals::Arrivals;
 use forebay_sim::burst::{
-    Broken, Ended, Fault, Hold, JobSpec, Outcome, RandomFailures, Setup, Unfinished, simulate,
+    Broken, Ended, Fault, Hold, JobSpec, Outcome, RandomFailures, Setup, Unfinished, simulate, view,
 };
-use forebay_sim::cli::{ReplayArgs, SimArgs, SimCommand};
 use forebay_sim::trace::{SharedBuffer, Trace};
 use proptest::prelude::*;
+
+mod support;
 
 const S: u64 = 1_000_000_000;
 /// Bytes that a node writes in a second.
@@ -19,36 +19,18 @@ const RATE: u64 = 100;
 
 /// A job whose steps take `alone_s` on its nodes, due at the given moments.
 fn job(name: &str, nodes: u32, alone_s: u64, at_s: &[u64]) -> JobSpec {
+    let bytes = RATE * alone_s * u64::from(nodes);
     JobSpec {
         name: name.into(),
-        processes: 4.0,
-        step_bytes: RATE * alone_s * u64::from(nodes),
-        nodes: Some(nodes),
-        on: None,
-        client_bytes_per_s: f64::INFINITY,
         steps: at_s.len() as u32,
-        compute_ns: 0,
-        starts_ns: 0,
-        io_first: true,
         arrivals: Arrivals::Trace { at_ns: at_s.iter().map(|s| s * S).collect() },
+        ..JobSpec::one_step(0, 4.0, bytes, Some(nodes), f64::INFINITY)
     }
 }
 
 fn setup(nodes: u32, access: &str, jobs: Vec<JobSpec>) -> Setup {
-    Setup {
-        nodes,
-        node_bytes: 1 << 40,
-        node_bytes_per_s: RATE as f64,
-        allocation: "striped".into(),
-        access: access.into(),
-        config: Config { nodes, lease_ns: 9 * S, ..Config::default() },
-        jobs,
-        faults: Vec::new(),
-        random: None,
-        drain: None,
-        seed: 1,
-        horizon_ns: None,
-    }
+    let config = Config { nodes, lease_ns: 9 * S, ..Config::default() };
+    Setup { config, seed: 1, ..Setup::plain(nodes, 1 << 40, RATE as f64, "striped", access, jobs) }
 }
 
 fn run(setup: &Setup) -> Outcome {
@@ -166,6 +148,17 @@ fn a_step_whose_node_fails_is_written_anew_elsewhere() {
     assert_eq!((outcome.jobs[0].nodes_lost, outcome.jobs[0].steps_lost), (2, 1));
 }
 
+/// Both on one node: 3 of 4 processes get three quarters.
+#[test]
+fn unscheduled_steps_share_by_processes() {
+    let step = |processes, alone_s, nodes| {
+        JobSpec::one_step(0, processes, RATE * alone_s, Some(nodes), f64::INFINITY)
+    };
+    let outcome = run(&setup(2, "none", vec![step(3.0, 6, 1), step(2.0, 4, 2)]));
+    // Node 0: 6 s of work at 3/4 and 2 at 1/4 end together at 8 s; node 1 has its 2 at 2 s.
+    assert!(outcome.jobs.iter().all(|job| (job.io_s() - 8.0).abs() < 1e-6), "{:?}", outcome.jobs);
+}
+
 /// All nodes are taken and one fails for good: who held it is without nodes until the other job
 /// gives its own back.
 #[test]
@@ -183,6 +176,8 @@ fn a_job_without_nodes_waits_until_some_are_given_back() {
     setup.faults.push(fails(1, 6, None));
     let outcome = simulate(&setup, &mut Trace::off()).expect("it runs");
     assert!(outcome.jobs.iter().all(|job| job.without_nodes && job.steps.is_empty() && job.end_ns.is_none()));
+    let ends = view::rows(&setup, &outcome).into_iter().filter_map(|mut row| row.pop());
+    assert_eq!(ends.collect::<Vec<_>>(), ["no nodes left", "no nodes left", "0 died, 2 without nodes"]);
 }
 
 /// A node fails under a job that stands still: it hears of it when it goes on.
@@ -308,16 +303,6 @@ fn no_node_is_held_twice(outcome: &Outcome) -> bool {
         held.sort_unstable();
         held.windows(2).all(|w| w[0].1 <= w[1].0)
     })
-}
-
-/// What `forebay sim` prints for a trace of these bytes.
-fn sim_on(trace: &[u8], command: fn(PathBuf) -> SimCommand) -> Result<String, String> {
-    let file = tempfile::NamedTempFile::new().expect("a temporary file");
-    std::fs::write(file.path(), trace).expect("it can be written");
-    let args = SimArgs { command: command(file.path().to_owned()) };
-    let mut out = Vec::new();
-    forebay_sim::cli::sim(&args, false, &mut out).map_err(|e| e.to_string())?;
-    Ok(String::from_utf8(out).expect("text"))
 }
 
 /// Policies under which steps share nodes; `set-10` excludes by sets of jobs.
@@ -454,29 +439,6 @@ proptest! {
         }
         prop_assert!(after.aggregate_s() <= before.aggregate_s() + 1e-6);
     }
-
-    /// With ageing a, a step of p seconds is superseded by none that comes p / a or more after it:
-    /// nobody starves.
-    #[test]
-    fn ageing_bounds_overtaking(
-        steps in prop::collection::vec((1u64..60, 0u64..300), 2..24), ageing in 0.05f64..3.0
-    ) {
-        let specs = steps.iter().enumerate().map(|(i, &(alone_s, at_s))| {
-            job(&format!("job {i}"), 1, alone_s, &[at_s])
-        });
-        let mut setup = setup(1, "sys-sjf", specs.collect());
-        setup.config.ageing = ageing;
-        let outcome = run(&setup);
-        let step = |j: usize| outcome.jobs[j].steps[0];
-        for a in 0..steps.len() {
-            for b in 0..steps.len() {
-                let overtaken = step(b).granted_ns < step(a).granted_ns;
-                let later_s = (step(b).due_ns as f64 - step(a).due_ns as f64) * 1e-9;
-                let bound_s = step(a).alone_ns as f64 * 1e-9 / ageing;
-                prop_assert!(!(overtaken && later_s >= bound_s), "{} overtook {}", b, a);
-            }
-        }
-    }
 }
 
 proptest! {
@@ -489,7 +451,9 @@ proptest! {
     fn traces_are_identical_and_replay(setup in scenarios()) {
         let trace = trace_of(&setup);
         prop_assert!(trace == trace_of(&setup));
-        let said = sim_on(&trace, |trace| SimCommand::Replay(ReplayArgs { trace }));
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        std::fs::write(file.path(), &trace).expect("it can be written");
+        let said = support::cli(&["replay", file.path().to_str().expect("UTF-8")], false);
         let decides = String::from_utf8_lossy(&trace).contains("\"action\":");
         let is_same = said.as_ref().is_ok_and(|s| s.contains("actions are the same"));
         // One who is alone and unscheduled, and gone before it asks, is no case for a machine.

@@ -40,7 +40,7 @@ impl Default for Config {
 }
 
 /// A dirty file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
     /// The mount it belongs to.
     pub mount: usize,

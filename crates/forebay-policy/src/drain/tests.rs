@@ -5,17 +5,7 @@ const S: u64 = 1_000_000_000;
 const MB: u64 = 1 << 20;
 
 fn file(since_s: u64) -> File {
-    File {
-        mount: 0,
-        owner: 7,
-        bytes: 8 * MB,
-        since: Nanos(since_s * S),
-        is_open: false,
-        is_ready: true,
-        is_awaited: false,
-        wants_room: false,
-        limited_job: None,
-    }
+    File { owner: 7, bytes: 8 * MB, since: Nanos(since_s * S), is_ready: true, ..File::default() }
 }
 
 fn drain() -> Drain {

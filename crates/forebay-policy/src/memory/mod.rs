@@ -15,12 +15,11 @@
 //! Source: DynIMS, dissertation, chapter 3.
 
 use alloc::boxed::Box;
-use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{Machine, Nanos};
+use crate::machine::{Machine, Nanos, UnknownPolicy, named};
 
 mod dynims;
 mod forebay;
@@ -191,14 +190,8 @@ pub const POLICIES: &[(&str, MakePolicy)] = &[
 ///
 /// # Errors
 /// Lists the names that there are.
-pub fn policy(name: &str) -> Result<Box<dyn Policy>, String> {
-    match POLICIES.iter().find(|p| p.0 == name) {
-        Some((_, make)) => Ok(make()),
-        None => {
-            let names: Vec<&str> = POLICIES.iter().map(|p| p.0).collect();
-            Err(alloc::format!("no memory policy is called '{name}'; there are {}", names.join(", ")))
-        }
-    }
+pub fn policy(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
+    Ok(named(POLICIES, "memory policy", name)?())
 }
 
 /// The controller of one node.
@@ -235,13 +228,16 @@ impl Controller {
     pub fn alarm_bytes(&self) -> u64 {
         self.config.alarm_above(self.policy.target_bytes(&self.config))
     }
+
+    /// The tier's capacity in bytes.
+    pub fn snapshot(&self) -> u64 {
+        self.capacity_bytes
+    }
 }
 
 impl Machine for Controller {
     type Event = Event;
     type Action = Action;
-    /// The tier's capacity in bytes.
-    type Snapshot = u64;
 
     fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
         let (Event::Sample(sample) | Event::Pressure(sample)) = event;
@@ -254,10 +250,6 @@ impl Machine for Controller {
             }
         }
         out.push(Action::Watch { after_ns: wish.after_ns });
-    }
-
-    fn snapshot(&self) -> u64 {
-        self.capacity_bytes
     }
 }
 

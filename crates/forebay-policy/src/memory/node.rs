@@ -5,7 +5,7 @@
 //! its place and for what the operator allows the tier; when one of these changes it begins anew.
 //! What cannot be read never makes the tier grow.
 
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
@@ -156,11 +156,16 @@ impl NodeMemory {
     /// # Errors
     /// No law has that name, or the target is no share.
     pub fn new(config: Config) -> Result<Self, String> {
-        policy(&config.policy)?;
+        policy(&config.policy).map_err(|e| e.to_string())?;
         if !(config.target > 0.0 && config.target < 1.0) {
             return Err(alloc::format!("a target of {} is not between 0 and 1", config.target));
         }
         Ok(NodeMemory { config, laws: Vec::new(), look: Look::default(), wishes: Vec::with_capacity(2) })
+    }
+
+    /// The capacity that the last look has led to, in bytes.
+    pub fn snapshot(&self) -> u64 {
+        self.look.capacity_bytes
     }
 
     fn place(&mut self, now: Nanos, place: u32, memory: Memory, out: &mut Vec<Action>) {
@@ -250,8 +255,6 @@ fn law_config(config: &Config, (min_bytes, max_bytes): (u64, u64), total_bytes: 
 impl Machine for NodeMemory {
     type Event = Event;
     type Action = Action;
-    /// The capacity that the last look has led to.
-    type Snapshot = u64;
 
     fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
         match event {
@@ -280,10 +283,6 @@ impl Machine for NodeMemory {
             Event::Unreadable { .. } => self.blind(),
             Event::Decide => self.decide(out),
         }
-    }
-
-    fn snapshot(&self) -> u64 {
-        self.look.capacity_bytes
     }
 }
 

@@ -19,14 +19,13 @@
 //! | `forebay` | searches start, nodes, threads, rate and prefetch distance, and decides anew at every event |
 
 use alloc::boxed::Box;
-use alloc::string::String;
 use alloc::vec::Vec;
 
 use forebay_model::forecast::Division;
 use forebay_model::profile::{Profile, Setting, Strain};
 use serde::{Deserialize, Serialize};
 
-use crate::machine::Nanos;
+use crate::machine::{Nanos, UnknownPolicy, is_default, named};
 
 pub mod board;
 mod carry_out;
@@ -41,7 +40,7 @@ mod plan;
 mod tests;
 
 pub use board::Board;
-pub use carry_out::{Planner, Snapshot};
+pub use carry_out::Planner;
 pub use forebay::SpeedCurve;
 pub use plan::{ActionKind, Decision, Estimate, Plan, PlannedStep};
 
@@ -238,16 +237,12 @@ pub struct Config {
     /// profile.
     pub learning: f64,
     /// How phases divide the file system. Older records do not know of it.
-    #[serde(default, skip_serializing_if = "Division::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub division: Division,
     /// Nodes start and stop within this time, in seconds: a setting that costs a phase something is
     /// not worth a shorter time.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub reaction_s: f64,
-}
-
-fn is_zero(value: &f64) -> bool {
-    *value == 0.0
 }
 
 /// Direct reads as one flow.
@@ -339,13 +334,10 @@ pub fn tasks_wait(name: &str) -> bool {
     fetches(name) && name != no_action::NAME
 }
 
-/// The policy called `name`, or the names that there are.
-pub fn policy(name: &str, config: &Config) -> Result<Box<dyn Policy>, String> {
-    match POLICIES.iter().find(|p| p.0 == name) {
-        Some((_, make)) => Ok(make(config)),
-        None => {
-            let names: Vec<&str> = POLICIES.iter().map(|p| p.0).collect();
-            Err(alloc::format!("no planner is called '{name}'; there are {}", names.join(", ")))
-        }
-    }
+/// The policy called `name`.
+///
+/// # Errors
+/// Lists the names that there are.
+pub fn policy(name: &str, config: &Config) -> Result<Box<dyn Policy>, UnknownPolicy> {
+    Ok(named(POLICIES, "planner", name)?(config))
 }

@@ -22,13 +22,12 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{Machine, Nanos};
+use crate::machine::{Machine, Nanos, UnknownPolicy, named};
 
 mod easy;
 mod fcfs;
@@ -218,17 +217,6 @@ pub struct Held {
     pub stage: Stage,
 }
 
-/// The state of the queue.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Snapshot {
-    /// Jobs that wait, in order of arrival.
-    pub waiting: Vec<Waiting>,
-    /// Jobs that hold room.
-    pub held: BTreeMap<JobId, Held>,
-    /// The reservation at the last decision.
-    pub promise: Option<(JobId, Nanos)>,
-}
-
 /// The machine.
 pub struct Queue {
     config: Config,
@@ -246,14 +234,9 @@ impl Queue {
     ///
     /// # Errors
     /// If no policy has this name.
-    pub fn new(config: Config) -> Result<Self, String> {
-        let make = POLICIES.iter().find(|p| p.0 == config.policy).map(|p| p.1);
-        let names: Vec<&str> = POLICIES.iter().map(|p| p.0).collect();
-        let make = make.ok_or_else(|| {
-            format!("no queue policy is called '{}'; there are {}", config.policy, names.join(", "))
-        })?;
+    pub fn new(config: Config) -> Result<Self, UnknownPolicy> {
         Ok(Queue {
-            policy: make(),
+            policy: named(POLICIES, "queue policy", &config.policy)?(),
             config,
             waiting: Vec::new(),
             held: BTreeMap::new(),
@@ -333,7 +316,6 @@ impl Queue {
 impl Machine for Queue {
     type Event = Event;
     type Action = Action;
-    type Snapshot = Snapshot;
 
     fn handle(&mut self, now: Nanos, event: Event, _out: &mut Vec<Action>) {
         match event {
@@ -359,9 +341,5 @@ impl Machine for Queue {
 
     fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Action>) {
         self.decide(now, out);
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        Snapshot { waiting: self.waiting.clone(), held: self.held.clone(), promise: self.promise }
     }
 }

@@ -49,7 +49,7 @@ fn run(policy: &str, nodes: u32, room: &[u64], load: &Load) -> (Vec<Ran>, Vec<(J
             Some(at) => machine.on_deadline(at, &mut out),
             None => machine.handle(Nanos(now), event, &mut out),
         }
-        promises.extend(machine.snapshot().promise);
+        promises.extend(machine.promise);
         for action in out {
             match action {
                 Action::Begin { job, shares } => {
@@ -69,8 +69,7 @@ fn run(policy: &str, nodes: u32, room: &[u64], load: &Load) -> (Vec<Ran>, Vec<(J
             }
         }
     }
-    let snapshot = machine.snapshot();
-    assert!(snapshot.waiting.is_empty() && snapshot.held.is_empty(), "{snapshot:?}");
+    assert!(machine.waiting.is_empty() && machine.held.is_empty(), "{:?}", machine.held);
     (ran, promises)
 }
 
@@ -187,6 +186,6 @@ fn stage_in_goes_on_while_others_have_the_nodes() {
 #[test]
 fn an_unknown_policy_is_refused() {
     let config = Config { policy: "lifo".into(), nodes: 1, room_bytes: vec![] };
-    let refusal = Queue::new(config).err().expect("there is none");
+    let refusal = Queue::new(config).err().expect("there is none").to_string();
     assert!(refusal.starts_with("no queue policy is called 'lifo'; there are fcfs, filler"), "{refusal}");
 }

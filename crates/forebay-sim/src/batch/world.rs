@@ -7,7 +7,7 @@ use forebay_policy::queue::{Action, Event as QueueEvent, Placement, Queue};
 
 use super::{JobSpec, Outcome, Ran, Setup};
 use crate::driver::{Driver, Record};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event_loop::{self, Limits, World};
 use crate::maxmin::{FlowId, FlowSpec, MaxMin};
 use crate::queue::EventQueue;
@@ -78,7 +78,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     }
     let mut queue = EventQueue::new();
     setup.jobs.iter().enumerate().for_each(|(i, job)| queue.at(Nanos(job.submit_ns), Event::Submits(i)));
-    let machine = Queue::new(setup.config()).map_err(Error::Usage)?;
+    let machine = Queue::new(setup.config())?;
     let mut world = Batch {
         setup,
         driver: Driver::new(super::KIND, machine),
@@ -88,10 +88,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
         flows: BTreeMap::new(),
         next_flow: 0,
     };
-    let stats = event_loop::run(&mut world, &mut queue, Limits::of(None));
-    if let Some(why) = stats.cut() {
-        return Err(Error::Usage(why));
-    }
+    let stats = event_loop::run(&mut world, &mut queue, Limits::of(None))?;
     let ran = setup.jobs.iter().zip(&world.jobs).map(|(spec, job)| job.ran(spec)).collect();
     Ok(Outcome::of(setup, ran, stats.events))
 }

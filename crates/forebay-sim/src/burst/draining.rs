@@ -76,15 +76,13 @@ impl Draining {
     pub fn facts(&self, id: FileId, wants_room: bool) -> Option<File> {
         let step = self.steps.get(&id)?;
         Some(File {
-            mount: 0,
             owner: step.job as u32,
             bytes: step.bytes,
             since: step.begun,
-            is_open: false,
             is_ready: true,
             is_awaited: wants_room,
             wants_room,
-            limited_job: None,
+            ..File::default()
         })
     }
 

@@ -8,11 +8,12 @@
 
 use forebay_model::profile::Profile;
 use forebay_policy::bandwidth;
+use forebay_policy::machine::is_default;
 use forebay_policy::planner::{self, ActionKind, Config, DirectStrain};
 use forebay_policy::stage::{self, Rules, SPLIT_WORK_MAX};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use knowledge::Knowledge;
 
 mod bound;
@@ -51,7 +52,7 @@ pub struct HpcSpec {
     /// When its phases begin.
     pub arrivals: Arrivals,
     /// What planners know of them. Older records do not know of it.
-    #[serde(default, skip_serializing_if = "Knowledge::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub knowledge: Knowledge,
 }
 
@@ -164,8 +165,8 @@ impl Setup {
     /// # Errors
     /// If the policy does not exist.
     pub fn stages(&self) -> Result<stage::Config> {
-        planner::policy(&self.policy, &self.planner).map_err(Error::Usage)?;
-        let division = bandwidth::policy(&self.bandwidth).map_err(Error::Usage)?.division();
+        planner::policy(&self.policy, &self.planner)?;
+        let division = bandwidth::policy(&self.bandwidth)?.division();
         Ok(stage::Config {
             default_planner: self.policy.clone(),
             system: Some(Config { division, ..self.planner.clone() }),

@@ -200,16 +200,7 @@ impl Node {
 
 impl Step {
     fn facts(&self, is_awaited: bool, wants_room: bool) -> File {
-        File {
-            mount: 0,
-            owner: OWNER,
-            bytes: self.bytes,
-            since: self.since,
-            is_open: false,
-            is_ready: true,
-            is_awaited,
-            wants_room,
-            limited_job: None,
-        }
+        let (bytes, since) = (self.bytes, self.since);
+        File { owner: OWNER, bytes, since, is_ready: true, is_awaited, wants_room, ..File::default() }
     }
 }

@@ -12,7 +12,7 @@ use super::{GB, MAX_GB, MAX_S, Names, arrivals, for_ns, horizon_ns, ns};
 use crate::arrivals::Arrivals;
 use crate::colocate::knowledge::Knowledge;
 use crate::colocate::{HpcSpec, JobSpec, MemoryChange, NODES_MAX, NodeFault, Setup};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// As many as there may be phases; each costs memory.
 const MAX_WAVES: f64 = 1e4;
@@ -55,7 +55,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     let horizon_ns = horizon_ns(root)?;
     root.done()?;
     let true_direct = measured.direct;
-    let division = bandwidth::policy(&bandwidth).map_err(Error::Usage)?.division();
+    let division = bandwidth::policy(&bandwidth)?.division();
     let planner = Config { ram_bytes: ram_bytes as u64, learning, division, ..measured };
     Ok(Setup { policy, bandwidth, planner, truth, true_direct, hpc, jobs, memory, faults, seed, horizon_ns })
 }
@@ -80,8 +80,7 @@ fn truth(s: &Section<'_>, profile: &Profile) -> Result<Profile> {
         );
     }
     truth.prefetch_s.at_one /= s.number("speed_times", 0.01, 100.0, Some(1.0))?;
-    s.done()?;
-    Ok(truth)
+    s.complete(truth)
 }
 
 /// When and for how long a job does I/O.
@@ -207,20 +206,16 @@ fn job(s: &Section<'_>, ram_bytes: f64, names: &mut Names) -> Result<JobSpec> {
 }
 
 fn memory(s: &Section<'_>) -> Result<MemoryChange> {
-    let change = MemoryChange {
+    s.complete(MemoryChange {
         at_ns: ns(s.number("at_s", 0.0, MAX_S, None)?),
         bytes: (s.number("ram_gb", 0.0, MAX_GB, None)? * GB) as u64,
-    };
-    s.done()?;
-    Ok(change)
+    })
 }
 
 fn fault(s: &Section<'_>, nodes: u16) -> Result<NodeFault> {
-    let fault = NodeFault {
+    s.complete(NodeFault {
         node: s.whole("node", 0, u64::from(nodes - 1), None)? as u16,
         at_ns: ns(s.number("at_s", 0.0, MAX_S, None)?),
         for_ns: for_ns(s)?,
-    };
-    s.done()?;
-    Ok(fault)
+    })
 }

@@ -7,9 +7,9 @@ use forebay_policy::burst::access::{self, Access, Action, StepId, Token};
 use forebay_policy::machine::Nanos;
 
 use super::{Class, FAILURES, Failure, Level, Outcome, Platform, REBOOT_S, Strategy, Window, Writes};
-use crate::burst::batch::lasting_leases;
+use crate::burst::lasting_leases;
 use crate::driver::{Driver, Record};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event_loop::{self, Limits, World};
 use crate::queue::EventQueue;
 use crate::trace::Trace;
@@ -113,7 +113,7 @@ type Queue = EventQueue<Event>;
 /// There is no such access policy, or the run was cut.
 pub fn simulate(platform: &Platform, strategy: &Strategy, window: &Window) -> Result<Outcome> {
     let config = lasting_leases();
-    let policy = access::policy(strategy.access, &config).map_err(Error::Usage)?;
+    let policy = access::policy(strategy.access, &config)?;
     let rng = Rng::new(window.seed);
     let mut trace = Trace::off();
     let classes = platform.classes.len();
@@ -142,10 +142,7 @@ pub fn simulate(platform: &Platform, strategy: &Strategy, window: &Window) -> Re
     let mut queue = EventQueue::new();
     sim.fill(Nanos(0), &mut queue);
     sim.next_failure(&mut queue);
-    let stats = event_loop::run(&mut sim, &mut queue, Limits::of(Some(end_ns)));
-    if let Some(why) = stats.cut() {
-        return Err(Error::Usage(why));
-    }
+    event_loop::run(&mut sim, &mut queue, Limits::of(Some(end_ns)))?;
     Ok(sim.outcome(Nanos(end_ns)))
 }
 
@@ -408,7 +405,7 @@ impl Sim<'_> {
 
     fn next_failure(&mut self, queue: &mut Queue) {
         let mean_s = self.platform.node_fails_s / f64::from(self.platform.nodes);
-        let after_s = -(1.0 - self.failures.unit()).ln() * mean_s;
+        let after_s = self.failures.exponential() * mean_s;
         queue.after((after_s * 1e9) as u64, Event::Failure);
     }
 

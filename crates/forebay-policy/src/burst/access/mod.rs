@@ -28,13 +28,12 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::Nanos;
+use crate::machine::{Nanos, UnknownPolicy, is_default, named};
 
 mod coflow;
 mod fcfs;
 mod least_waste;
 mod nodes;
-mod none;
 mod scheduler;
 mod set10;
 mod sjf;
@@ -42,8 +41,8 @@ mod sjf;
 mod tests;
 
 pub use coflow::{LEAD_SHARE, share};
+pub use fcfs::Fcfs;
 pub use nodes::NodeSet;
-pub use none::NoScheduling;
 pub use scheduler::{Access, Snapshot};
 
 /// Names a step; never used twice.
@@ -66,7 +65,7 @@ pub enum Event {
         /// How long it takes with these nodes to itself, in ns.
         alone_ns: u64,
         /// From one step of its job to the next, in ns; 0: unknown.
-        #[serde(default, skip_serializing_if = "is_zero")]
+        #[serde(default, skip_serializing_if = "is_default")]
         period_ns: u64,
     },
     /// A step writes without a token: its program did not ask, could not, or has waited for too
@@ -79,7 +78,7 @@ pub enum Event {
         /// As in `Arrives`.
         alone_ns: u64,
         /// As in `Arrives`.
-        #[serde(default, skip_serializing_if = "is_zero")]
+        #[serde(default, skip_serializing_if = "is_default")]
         period_ns: u64,
     },
     /// What the job of a step that waits loses meanwhile; only `least-waste` and `waste-rate`
@@ -112,10 +111,6 @@ pub enum Event {
         /// On the node that takes longest, in ns at full bandwidth.
         left_ns: u64,
     },
-}
-
-fn is_zero(ns: &u64) -> bool {
-    *ns == 0
 }
 
 /// What a job loses while its step waits.
@@ -209,12 +204,8 @@ pub struct Config {
     pub patience_ns: u64,
     /// A step that excludes others and has held its token for so many times its time alone, and for
     /// a second at least, loses it as soon as another step waits; 0 for never.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub overstay: u32,
-}
-
-fn is_none(factor: &u32) -> bool {
-    *factor == 0
 }
 
 impl Default for Config {
@@ -237,7 +228,7 @@ impl Setup {
     ///
     /// # Errors
     /// There is no such policy.
-    pub fn build(&self) -> Result<Access, String> {
+    pub fn build(&self) -> Result<Access, UnknownPolicy> {
         Ok(Access::new(policy(&self.policy, &self.config)?, self.config.clone()))
     }
 }
@@ -280,7 +271,9 @@ pub trait Policy: Send {
     fn scope(&self) -> Scope;
 
     /// The step's place in the order; it never changes while the step waits.
-    fn key(&self, arrived: Nanos, alone_ns: u64) -> u64;
+    fn key(&self, arrived: Nanos, _alone_ns: u64) -> u64 {
+        arrived.0
+    }
 
     /// Which of those that wait goes next, where that changes while they wait; only with
     /// [`Scope::One`].
@@ -318,7 +311,7 @@ pub type MakePolicy = fn(&Config) -> Box<dyn Policy>;
 
 /// Every policy: its name and how to make it. A new one is a file in this folder and a line here.
 pub const POLICIES: &[(&str, MakePolicy)] = &[
-    ("none", |_| Box::new(none::NoScheduling)),
+    ("none", |_| Box::new(fcfs::Fcfs { scope: Scope::Everything })),
     ("sys-fcfs", |_| Box::new(fcfs::Fcfs { scope: Scope::One })),
     ("sys-sjf", |c| Box::new(sjf::Sjf { scope: Scope::One, ageing: c.ageing })),
     ("sa-fcfs", |_| Box::new(fcfs::Fcfs { scope: Scope::Disjoint })),
@@ -338,12 +331,6 @@ pub const SIMULATED_ONLY: [&str; 4] = ["sys-fcfs", "sys-sjf", "least-waste", "wa
 ///
 /// # Errors
 /// Lists the names that there are.
-pub fn policy(name: &str, config: &Config) -> Result<Box<dyn Policy>, String> {
-    match POLICIES.iter().find(|p| p.0 == name) {
-        Some((_, make)) => Ok(make(config)),
-        None => {
-            let names: Vec<&str> = POLICIES.iter().map(|p| p.0).collect();
-            Err(alloc::format!("no access policy is called '{name}'; there are {}", names.join(", ")))
-        }
-    }
+pub fn policy(name: &str, config: &Config) -> Result<Box<dyn Policy>, UnknownPolicy> {
+    Ok(named(POLICIES, "access policy", name)?(config))
 }

@@ -119,7 +119,7 @@ pub(super) struct Colocation<'a> {
 /// # Errors
 /// If a policy does not exist, or the run does not come to an end.
 pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
-    let divider = bandwidth::policy(&setup.bandwidth).map_err(Error::Usage)?;
+    let divider = bandwidth::policy(&setup.bandwidth)?;
     let mut queue = EventQueue::new();
     let stages = Driver::new(STAGES, Stages::new(setup.stages()?));
     let record = Record::new(trace);
@@ -137,10 +137,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
         queue.at(Nanos(fault.at_ns), Happening::NodeFails(*fault));
     }
     world.report_members(Nanos(0), &mut queue);
-    let stats = run(&mut world, &mut queue, Limits::of(setup.horizon_ns));
-    if let Some(why) = stats.cut() {
-        return Err(Error::Usage(why));
-    }
+    let stats = run(&mut world, &mut queue, Limits::of(setup.horizon_ns))?;
     if stats.stop == Stop::Horizon {
         return Ok(world.outcome(stats));
     }
