@@ -14,7 +14,7 @@ use crate::hpc::{Owner, ToNode};
 use forebay_policy::burst::access::{
     Access, Action, Config, Event, LEAD_SHARE, NodeSet, Setup, Snapshot, StepId, Token,
 };
-use forebay_policy::machine::{Machine, Nanos};
+use forebay_policy::machine::{Machine, Nanos, UnknownPolicy};
 use forebay_trace::log_files::Recorder;
 use forebay_wire::StepStatus;
 use forebay_wire::cluster::ToAgent;
@@ -213,7 +213,7 @@ impl Steps {
     ///
     /// # Errors
     /// No policy has that name.
-    pub fn new(setup: Setup, recorder: Recorder) -> Result<Self, String> {
+    pub fn new(setup: Setup, recorder: Recorder) -> Result<Self, UnknownPolicy> {
         Ok(Self::of(setup.build()?, setup, recorder))
     }
 

@@ -5,6 +5,9 @@
 //! decisions a machine knows nothing but its configuration (seed included) and the events it was
 //! given; ties are broken by sequence numbers, never by addresses or hash order.
 
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
 use core::ops::{Add, Sub};
 
 use serde::{Deserialize, Serialize};
@@ -46,6 +49,36 @@ impl Sub<u64> for Nanos {
     }
 }
 
+/// No policy has this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownPolicy {
+    /// What it would decide, such as "queue policy".
+    pub what: &'static str,
+    /// The name.
+    pub name: String,
+    /// Those that there are.
+    pub known: Vec<&'static str>,
+}
+
+impl fmt::Display for UnknownPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let UnknownPolicy { what, name, known } = self;
+        write!(f, "no {what} is called '{name}'; there are {}", known.join(", "))
+    }
+}
+
+impl core::error::Error for UnknownPolicy {}
+
+/// What a table of policies has under `name`.
+pub(crate) fn named<M: Copy>(
+    all: &[(&'static str, M)],
+    what: &'static str,
+    name: &str,
+) -> Result<M, UnknownPolicy> {
+    let unknown = || UnknownPolicy { what, name: name.to_string(), known: all.iter().map(|p| p.0).collect() };
+    all.iter().find(|p| p.0 == name).map(|p| p.1).ok_or_else(unknown)
+}
+
 /// A pure policy: values in, decisions out.
 pub trait Machine {
     /// What the machine receives.
@@ -57,7 +90,7 @@ pub trait Machine {
     type Snapshot;
 
     /// Takes in `event` at `now` and appends the decisions to `out`. `now` never goes backwards.
-    fn handle(&mut self, now: Nanos, event: Self::Event, out: &mut alloc::vec::Vec<Self::Action>);
+    fn handle(&mut self, now: Nanos, event: Self::Event, out: &mut Vec<Self::Action>);
 
     /// When the machine wants to be called with nothing but the time, or `None`.
     fn next_deadline(&self) -> Option<Nanos> {
@@ -65,7 +98,7 @@ pub trait Machine {
     }
 
     /// Called by the driver once `next_deadline` has come.
-    fn on_deadline(&mut self, _now: Nanos, _out: &mut alloc::vec::Vec<Self::Action>) {}
+    fn on_deadline(&mut self, _now: Nanos, _out: &mut Vec<Self::Action>) {}
 
     /// The current state, for dashboards, traces and tests.
     fn snapshot(&self) -> Self::Snapshot;

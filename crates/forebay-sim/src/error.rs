@@ -4,6 +4,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use forebay_policy::machine::UnknownPolicy;
+
 /// An error that a person can act on, in one line.
 #[derive(Debug)]
 pub enum Error {
@@ -45,6 +47,12 @@ impl Error {
     pub fn io(tried: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
         let path = path.to_path_buf();
         move |source| Error::Io { tried, path, source }
+    }
+}
+
+impl From<UnknownPolicy> for Error {
+    fn from(unknown: UnknownPolicy) -> Self {
+        Error::Usage(unknown.to_string())
     }
 }
 

@@ -42,7 +42,7 @@ impl Default for MemoryConfig {
 }
 
 fn law(name: &str) -> Result<String, String> {
-    memory::policy(name).map(|_| name.to_owned())
+    memory::policy(name).map(|_| name.to_owned()).map_err(|e| e.to_string())
 }
 
 /// Control groups that are watched at most; each is read at every sample.

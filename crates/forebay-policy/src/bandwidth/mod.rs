@@ -11,13 +11,12 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use alloc::string::String;
 use alloc::vec::Vec;
 
 use forebay_model::forecast::Division;
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{Machine, Nanos};
+use crate::machine::{Machine, Nanos, UnknownPolicy, named};
 
 mod fair_share;
 mod set10;
@@ -84,14 +83,8 @@ pub const POLICIES: &[(&str, MakePolicy)] =
 ///
 /// # Errors
 /// Lists the names that there are.
-pub fn policy(name: &str) -> Result<Box<dyn Policy>, String> {
-    match POLICIES.iter().find(|p| p.0 == name) {
-        Some((_, make)) => Ok(make()),
-        None => {
-            let names: Vec<&str> = POLICIES.iter().map(|p| p.0).collect();
-            Err(alloc::format!("no bandwidth policy is called '{name}'; there are {}", names.join(", ")))
-        }
-    }
+pub fn policy(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
+    Ok(named(POLICIES, "bandwidth policy", name)?())
 }
 
 /// The machine.
@@ -166,7 +159,7 @@ mod tests {
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
         let error = policy("best").err().expect("there is no such policy");
-        assert_eq!(error, "no bandwidth policy is called 'best'; there are fair-share, set-10");
+        assert_eq!(error.to_string(), "no bandwidth policy is called 'best'; there are fair-share, set-10");
     }
 
     proptest! {

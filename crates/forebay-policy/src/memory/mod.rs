@@ -15,12 +15,11 @@
 //! Source: DynIMS, dissertation, chapter 3.
 
 use alloc::boxed::Box;
-use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{Machine, Nanos};
+use crate::machine::{Machine, Nanos, UnknownPolicy, named};
 
 mod dynims;
 mod forebay;
@@ -191,14 +190,8 @@ pub const POLICIES: &[(&str, MakePolicy)] = &[
 ///
 /// # Errors
 /// Lists the names that there are.
-pub fn policy(name: &str) -> Result<Box<dyn Policy>, String> {
-    match POLICIES.iter().find(|p| p.0 == name) {
-        Some((_, make)) => Ok(make()),
-        None => {
-            let names: Vec<&str> = POLICIES.iter().map(|p| p.0).collect();
-            Err(alloc::format!("no memory policy is called '{name}'; there are {}", names.join(", ")))
-        }
-    }
+pub fn policy(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
+    Ok(named(POLICIES, "memory policy", name)?())
 }
 
 /// The controller of one node.

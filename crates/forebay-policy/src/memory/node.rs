@@ -5,7 +5,7 @@
 //! its place and for what the operator allows the tier; when one of these changes it begins anew.
 //! What cannot be read never makes the tier grow.
 
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
@@ -156,7 +156,7 @@ impl NodeMemory {
     /// # Errors
     /// No law has that name, or the target is no share.
     pub fn new(config: Config) -> Result<Self, String> {
-        policy(&config.policy)?;
+        policy(&config.policy).map_err(|e| e.to_string())?;
         if !(config.target > 0.0 && config.target < 1.0) {
             return Err(alloc::format!("a target of {} is not between 0 and 1", config.target));
         }

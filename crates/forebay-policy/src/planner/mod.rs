@@ -19,14 +19,13 @@
 //! | `forebay` | searches start, nodes, threads, rate and prefetch distance, and decides anew at every event |
 
 use alloc::boxed::Box;
-use alloc::string::String;
 use alloc::vec::Vec;
 
 use forebay_model::forecast::Division;
 use forebay_model::profile::{Profile, Setting, Strain};
 use serde::{Deserialize, Serialize};
 
-use crate::machine::Nanos;
+use crate::machine::{Nanos, UnknownPolicy, named};
 
 pub mod board;
 mod carry_out;
@@ -339,13 +338,10 @@ pub fn tasks_wait(name: &str) -> bool {
     fetches(name) && name != no_action::NAME
 }
 
-/// The policy called `name`, or the names that there are.
-pub fn policy(name: &str, config: &Config) -> Result<Box<dyn Policy>, String> {
-    match POLICIES.iter().find(|p| p.0 == name) {
-        Some((_, make)) => Ok(make(config)),
-        None => {
-            let names: Vec<&str> = POLICIES.iter().map(|p| p.0).collect();
-            Err(alloc::format!("no planner is called '{name}'; there are {}", names.join(", ")))
-        }
-    }
+/// The policy called `name`.
+///
+/// # Errors
+/// Lists the names that there are.
+pub fn policy(name: &str, config: &Config) -> Result<Box<dyn Policy>, UnknownPolicy> {
+    Ok(named(POLICIES, "planner", name)?(config))
 }

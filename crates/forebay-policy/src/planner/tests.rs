@@ -449,7 +449,7 @@ fn the_speed_that_the_first_prefetch_shows_replaces_a_guess() {
 fn unknown_policies_are_named_with_the_known_ones() {
     let error = policy("best", &config()).err().expect("there is none");
     assert_eq!(
-        error,
+        error.to_string(),
         "no planner is called 'best'; there are naive-bb, no-action, full-delay, eley, eley-direct, forebay"
     );
 }

@@ -22,13 +22,12 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{Machine, Nanos};
+use crate::machine::{Machine, Nanos, UnknownPolicy, named};
 
 mod easy;
 mod fcfs;
@@ -246,14 +245,9 @@ impl Queue {
     ///
     /// # Errors
     /// If no policy has this name.
-    pub fn new(config: Config) -> Result<Self, String> {
-        let make = POLICIES.iter().find(|p| p.0 == config.policy).map(|p| p.1);
-        let names: Vec<&str> = POLICIES.iter().map(|p| p.0).collect();
-        let make = make.ok_or_else(|| {
-            format!("no queue policy is called '{}'; there are {}", config.policy, names.join(", "))
-        })?;
+    pub fn new(config: Config) -> Result<Self, UnknownPolicy> {
         Ok(Queue {
-            policy: make(),
+            policy: named(POLICIES, "queue policy", &config.policy)?(),
             config,
             waiting: Vec::new(),
             held: BTreeMap::new(),

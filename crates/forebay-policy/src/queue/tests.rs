@@ -187,6 +187,6 @@ fn stage_in_goes_on_while_others_have_the_nodes() {
 #[test]
 fn an_unknown_policy_is_refused() {
     let config = Config { policy: "lifo".into(), nodes: 1, room_bytes: vec![] };
-    let refusal = Queue::new(config).err().expect("there is none");
+    let refusal = Queue::new(config).err().expect("there is none").to_string();
     assert!(refusal.starts_with("no queue policy is called 'lifo'; there are fcfs, filler"), "{refusal}");
 }

@@ -78,7 +78,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     }
     let mut queue = EventQueue::new();
     setup.jobs.iter().enumerate().for_each(|(i, job)| queue.at(Nanos(job.submit_ns), Event::Submits(i)));
-    let machine = Queue::new(setup.config()).map_err(Error::Usage)?;
+    let machine = Queue::new(setup.config())?;
     let mut world = Batch {
         setup,
         driver: Driver::new(super::KIND, machine),

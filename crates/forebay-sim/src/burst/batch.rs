@@ -77,7 +77,7 @@ impl Outcome {
 /// # Errors
 /// If there is no such policy, or no room for a job.
 pub fn allocate(setup: &Setup) -> Result<Vec<Vec<u32>>> {
-    let policy = allocation::policy(setup.allocation).map_err(Error::Usage)?;
+    let policy = allocation::policy(setup.allocation)?;
     let mut allocator = Allocator::new(policy, setup.nodes, setup.node_bytes);
     let mut all = Vec::new();
     for (job, j) in (0..).zip(&setup.jobs) {

@@ -4,7 +4,7 @@ use forebay_policy::burst::access::{self, Access};
 use forebay_policy::burst::allocation::{self, Allocator};
 
 use super::Setup;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The access scheduler and the allocator.
 ///
@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 /// If a policy does not exist.
 pub fn machines(setup: &Setup) -> Result<(Access, Allocator)> {
     let config = access::Config { nodes: setup.nodes, ..setup.config.clone() };
-    let access = access::policy(&setup.access, &config).map_err(Error::Usage)?;
-    let allocation = allocation::policy(&setup.allocation).map_err(Error::Usage)?;
+    let access = access::policy(&setup.access, &config)?;
+    let allocation = allocation::policy(&setup.allocation)?;
     let allocator = Allocator::new(allocation, setup.nodes, setup.node_bytes);
     Ok((Access::new(access, config), allocator))
 }

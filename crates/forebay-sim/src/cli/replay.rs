@@ -158,7 +158,7 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Machines> {
     }
     if kind == ACCESS {
         let setup: access::Setup = serde_json::from_value(setup).map_err(|e| lines.not_a_header(e))?;
-        return Ok((vec![replayed(ACCESS, setup.build().map_err(Error::Usage)?)], None));
+        return Ok((vec![replayed(ACCESS, setup.build()?)], None));
     }
     if kind == LAWS {
         let config = serde_json::from_value(setup).map_err(|e| lines.not_a_header(e))?;
@@ -167,7 +167,7 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Machines> {
     let mut nodes = None;
     let machines = match scenario(kind, setup, lines)? {
         Scenario::Colocation(setup) => {
-            let divider = bandwidth::policy(&setup.bandwidth).map_err(Error::Usage)?;
+            let divider = bandwidth::policy(&setup.bandwidth)?;
             vec![
                 replayed(STAGES, Stages::new(setup.stages()?)),
                 replayed("bandwidth", Divider::new(divider)),
@@ -175,15 +175,12 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Machines> {
             ]
         }
         Scenario::Batch(setup) => {
-            vec![replayed(BATCH, Queue::new(setup.config()).map_err(Error::Usage)?)]
+            vec![replayed(BATCH, Queue::new(setup.config())?)]
         }
         Scenario::Facility(setup) => {
             nodes = Some(OfNodes::Drain(setup.drain));
-            let queue = Queue::new(setup.queue.clone()).map_err(Error::Usage)?;
-            vec![
-                replayed(facility::QUEUE, queue),
-                replayed(ACCESS, setup.access.build().map_err(Error::Usage)?),
-            ]
+            let queue = Queue::new(setup.queue.clone())?;
+            vec![replayed(facility::QUEUE, queue), replayed(ACCESS, setup.access.build()?)]
         }
         Scenario::Memory(setup) => vec![replayed(MEMORY, memory::controller(&setup)?)],
         Scenario::Cluster(setup) => {

@@ -12,7 +12,7 @@ use forebay_policy::planner::{self, ActionKind, Config, DirectStrain};
 use forebay_policy::stage::{self, Rules, SPLIT_WORK_MAX};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use knowledge::Knowledge;
 
 mod bound;
@@ -164,8 +164,8 @@ impl Setup {
     /// # Errors
     /// If the policy does not exist.
     pub fn stages(&self) -> Result<stage::Config> {
-        planner::policy(&self.policy, &self.planner).map_err(Error::Usage)?;
-        let division = bandwidth::policy(&self.bandwidth).map_err(Error::Usage)?.division();
+        planner::policy(&self.policy, &self.planner)?;
+        let division = bandwidth::policy(&self.bandwidth)?.division();
         Ok(stage::Config {
             default_planner: self.policy.clone(),
             system: Some(Config { division, ..self.planner.clone() }),

@@ -127,8 +127,8 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     let mut facility = Facility {
         setup,
         record: Record::new(trace),
-        queue: Driver::new(QUEUE, Queue::new(setup.queue.clone()).map_err(Error::Usage)?),
-        access: Driver::new(ACCESS, setup.access.build().map_err(Error::Usage)?),
+        queue: Driver::new(QUEUE, Queue::new(setup.queue.clone())?),
+        access: Driver::new(ACCESS, setup.access.build()?),
         servers: Servers::new(setup.servers, setup.server_bytes_per_s),
         jobs: setup.jobs.iter().enumerate().map(|job| Job::new(setup, job, rng.fork(job.0 as u64))).collect(),
         wanting: BTreeMap::new(),

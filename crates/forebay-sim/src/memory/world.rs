@@ -15,7 +15,7 @@ use crate::trace::Trace;
 /// # Errors
 /// If no law has this name.
 pub fn controller(setup: &Setup) -> Result<Controller> {
-    let law = policy(&setup.policy).map_err(Error::Usage)?;
+    let law = policy(&setup.policy)?;
     Ok(Controller::new(law, setup.config.clone(), setup.start_bytes))
 }
 

@@ -10,7 +10,7 @@ use forebay_model::rng::Rng;
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::memory::{Action, Config, Controller, Event, Sample, policy};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::plot::lines::Lines;
 use crate::report::{Record, Report, number};
 
@@ -70,7 +70,7 @@ fn run_law(law: &str, gain: f64, noise_gb: f64) -> Result<Run> {
     let (memory, alarm) = (config.memory_bytes as f64, config.alarm_bytes());
     // The printed prototype polls and has no alarm.
     let has_alarm = law == "forebay";
-    let mut machine = Controller::new(policy(law).map_err(Error::Usage)?, config, start);
+    let mut machine = Controller::new(policy(law)?, config, start);
     let mut rng = Rng::new(11);
     let (mut next_ms, mut noise, mut alarmed) = (0, 0.0, false);
     let mut points = Vec::new();

@@ -287,9 +287,11 @@ fn beside() -> Result<Vec<Record>> {
     // 20,000 postings, read during the first phase.
     let k_means =
         JobSpec { input_bytes: GB / 50, file_bytes: GB / 200, starts_ns: 1_500_000_000, ..reads(1) };
-    let slowdown = |spec: &JobSpec, share: f64| Ok(100.0 * shipped(spec.clone(), share)?.hpc[0].slowdown());
-    let loss: f64 = slowdown(&k_means, 1.0)?;
-    let (isolated, not): (f64, f64) = (slowdown(&tera_sort(10), 0.1)?, slowdown(&tera_sort(10), 1.0)?);
+    let slowdown = |spec: &JobSpec, share: f64| -> Result<f64> {
+        Ok(100.0 * shipped(spec.clone(), share)?.hpc[0].slowdown())
+    };
+    let loss = slowdown(&k_means, 1.0)?;
+    let (isolated, not) = (slowdown(&tera_sort(10), 0.1)?, slowdown(&tera_sort(10), 1.0)?);
     let unit = "% longer I/O of BT-IO beside shipped";
     Ok(vec![
         Record::direction(

@@ -12,7 +12,7 @@ use super::{GB, MAX_GB, MAX_S, Names, arrivals, for_ns, horizon_ns, ns};
 use crate::arrivals::Arrivals;
 use crate::colocate::knowledge::Knowledge;
 use crate::colocate::{HpcSpec, JobSpec, MemoryChange, NODES_MAX, NodeFault, Setup};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// As many as there may be phases; each costs memory.
 const MAX_WAVES: f64 = 1e4;
@@ -55,7 +55,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     let horizon_ns = horizon_ns(root)?;
     root.done()?;
     let true_direct = measured.direct;
-    let division = bandwidth::policy(&bandwidth).map_err(Error::Usage)?.division();
+    let division = bandwidth::policy(&bandwidth)?.division();
     let planner = Config { ram_bytes: ram_bytes as u64, learning, division, ..measured };
     Ok(Setup { policy, bandwidth, planner, truth, true_direct, hpc, jobs, memory, faults, seed, horizon_ns })
 }

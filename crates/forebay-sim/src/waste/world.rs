@@ -113,7 +113,7 @@ type Queue = EventQueue<Event>;
 /// There is no such access policy, or the run was cut.
 pub fn simulate(platform: &Platform, strategy: &Strategy, window: &Window) -> Result<Outcome> {
     let config = lasting_leases();
-    let policy = access::policy(strategy.access, &config).map_err(Error::Usage)?;
+    let policy = access::policy(strategy.access, &config)?;
     let rng = Rng::new(window.seed);
     let mut trace = Trace::off();
     let classes = platform.classes.len();

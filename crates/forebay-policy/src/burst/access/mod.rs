@@ -28,7 +28,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::Nanos;
+use crate::machine::{Nanos, UnknownPolicy, named};
 
 mod coflow;
 mod fcfs;
@@ -237,7 +237,7 @@ impl Setup {
     ///
     /// # Errors
     /// There is no such policy.
-    pub fn build(&self) -> Result<Access, String> {
+    pub fn build(&self) -> Result<Access, UnknownPolicy> {
         Ok(Access::new(policy(&self.policy, &self.config)?, self.config.clone()))
     }
 }
@@ -338,12 +338,6 @@ pub const SIMULATED_ONLY: [&str; 4] = ["sys-fcfs", "sys-sjf", "least-waste", "wa
 ///
 /// # Errors
 /// Lists the names that there are.
-pub fn policy(name: &str, config: &Config) -> Result<Box<dyn Policy>, String> {
-    match POLICIES.iter().find(|p| p.0 == name) {
-        Some((_, make)) => Ok(make(config)),
-        None => {
-            let names: Vec<&str> = POLICIES.iter().map(|p| p.0).collect();
-            Err(alloc::format!("no access policy is called '{name}'; there are {}", names.join(", ")))
-        }
-    }
+pub fn policy(name: &str, config: &Config) -> Result<Box<dyn Policy>, UnknownPolicy> {
+    Ok(named(POLICIES, "access policy", name)?(config))
 }

@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{Machine, Nanos};
+use crate::machine::{Machine, Nanos, UnknownPolicy, named};
 
 mod capacity;
 mod full;
@@ -161,14 +161,8 @@ pub const POLICIES: &[(&str, MakePolicy)] = &[
 ///
 /// # Errors
 /// Lists the names that there are.
-pub fn policy(name: &str) -> Result<Box<dyn Policy>, String> {
-    match POLICIES.iter().find(|p| p.0 == name) {
-        Some((_, make)) => Ok(make()),
-        None => {
-            let names: Vec<&str> = POLICIES.iter().map(|p| p.0).collect();
-            Err(alloc::format!("no allocation policy is called '{name}'; there are {}", names.join(", ")))
-        }
-    }
+pub fn policy(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
+    Ok(named(POLICIES, "allocation policy", name)?())
 }
 
 /// What a job holds.

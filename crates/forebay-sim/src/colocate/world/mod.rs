@@ -119,7 +119,7 @@ pub(super) struct Colocation<'a> {
 /// # Errors
 /// If a policy does not exist, or the run does not come to an end.
 pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
-    let divider = bandwidth::policy(&setup.bandwidth).map_err(Error::Usage)?;
+    let divider = bandwidth::policy(&setup.bandwidth)?;
     let mut queue = EventQueue::new();
     let stages = Driver::new(STAGES, Stages::new(setup.stages()?));
     let record = Record::new(trace);
