@@ -1,7 +1,6 @@
 //! Shared burst buffers: faults worked by hand, and what has to hold in every run of every policy.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use forebay_policy::burst::access::{self, Config};
 use forebay_policy::burst::allocation;
@@ -9,9 +8,10 @@ use forebay_sim::arrivals::Arrivals;
 use forebay_sim::burst::{
     Broken, Ended, Fault, Hold, JobSpec, Outcome, RandomFailures, Setup, Unfinished, simulate,
 };
-use forebay_sim::cli::{ReplayArgs, SimArgs, SimCommand};
 use forebay_sim::trace::{SharedBuffer, Trace};
 use proptest::prelude::*;
+
+mod support;
 
 const S: u64 = 1_000_000_000;
 /// Bytes that a node writes in a second.
@@ -310,16 +310,6 @@ fn no_node_is_held_twice(outcome: &Outcome) -> bool {
     })
 }
 
-/// What `forebay sim` prints for a trace of these bytes.
-fn sim_on(trace: &[u8], command: fn(PathBuf) -> SimCommand) -> Result<String, String> {
-    let file = tempfile::NamedTempFile::new().expect("a temporary file");
-    std::fs::write(file.path(), trace).expect("it can be written");
-    let args = SimArgs { command: command(file.path().to_owned()) };
-    let mut out = Vec::new();
-    forebay_sim::cli::sim(&args, false, &mut out).map_err(|e| e.to_string())?;
-    Ok(String::from_utf8(out).expect("text"))
-}
-
 /// Policies under which steps share nodes; `set-10` excludes by sets of jobs.
 const SHARE: [&str; 3] = ["none", "coflow", "set-10"];
 
@@ -489,7 +479,9 @@ proptest! {
     fn traces_are_identical_and_replay(setup in scenarios()) {
         let trace = trace_of(&setup);
         prop_assert!(trace == trace_of(&setup));
-        let said = sim_on(&trace, |trace| SimCommand::Replay(ReplayArgs { trace }));
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        std::fs::write(file.path(), &trace).expect("it can be written");
+        let said = support::cli(&["replay", file.path().to_str().expect("UTF-8")], false);
         let decides = String::from_utf8_lossy(&trace).contains("\"action\":");
         let is_same = said.as_ref().is_ok_and(|s| s.contains("actions are the same"));
         // One who is alone and unscheduled, and gone before it asks, is no case for a machine.

@@ -8,6 +8,8 @@ use forebay_sim::scenario::{File, Scenario};
 use forebay_sim::trace::Trace;
 use proptest::prelude::*;
 
+mod support;
+
 fn file(text: &str, changes: &[(&str, &str)]) -> File {
     let mut file = File::parse(Path::new("a.toml"), text).expect("TOML");
     changes.iter().for_each(|(key, value)| file.set(key, value).expect("the key is there"));
@@ -148,21 +150,11 @@ fn nodes_report_as_often_as_configured() {
 /// Queue, access and the drains of each job decide again as recorded.
 #[test]
 fn a_trace_can_be_replayed() {
-    #[derive(clap::Parser)]
-    struct Args {
-        #[command(flatten)]
-        sim: forebay_sim::cli::SimArgs,
-    }
     let dir = tempfile::tempdir().expect("a directory");
     let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
     let text = ONE.replace("share = 0", "share = 0.5").replace("jobs = 1\n", "jobs = 6\n");
     std::fs::write(path("a.toml"), text).expect("written");
-    let run = |args: &[&str]| {
-        let args = <Args as clap::Parser>::parse_from([&["sim"], args].concat());
-        let mut out = Vec::new();
-        forebay_sim::cli::sim(&args.sim, false, &mut out).unwrap_or_else(|e| panic!("{e}"));
-        String::from_utf8(out).expect("text")
-    };
+    let run = |args: &[&str]| support::cli(args, false).expect("it runs");
     run(&["run", &path("a.toml"), "--trace", &path("t")]);
     let trace = std::fs::read_to_string(path("t")).expect("a trace");
     assert!(["\"queue\"", "\"access\"", "\"drain/"].iter().all(|who| trace.contains(who)));

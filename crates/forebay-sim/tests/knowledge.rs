@@ -1,8 +1,6 @@
 //! What planners know of coming phases: predictions never see the future, runs repeat, and records
 //! of them replay.
 
-use clap::Parser;
-use forebay_sim::cli::{SimArgs, sim};
 use forebay_sim::colocate::knowledge::Knowledge;
 use forebay_sim::colocate::{Arrivals, HpcOutcome, Setup, simulate};
 use forebay_sim::random::clusters::{Family, Made};
@@ -12,6 +10,8 @@ use forebay_sim::scenario::{File, Scenario};
 use forebay_sim::trace::{SharedBuffer, Trace};
 use forebay_sim::world;
 use proptest::prelude::*;
+
+mod support;
 
 const S: u64 = 1_000_000_000;
 const PREDICTED: Knowledge = Knowledge::Predicted { earlier: 0 };
@@ -128,17 +128,8 @@ fn a_steady_rhythm_is_predicted_after_three_periods() {
     }
 }
 
-#[derive(Parser)]
-struct Args {
-    #[command(flatten)]
-    sim: SimArgs,
-}
-
 fn cli(args: &[&str]) -> String {
-    let args = Args::parse_from([&["sim"], args].concat());
-    let mut out = Vec::new();
-    sim(&args.sim, false, &mut out).expect("it runs");
-    String::from_utf8(out).expect("text")
+    support::cli(args, false).expect("it runs")
 }
 
 const WORLD: &str = "

@@ -3,21 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use clap::Parser;
-use forebay_sim::cli::{SimArgs, sim};
-
-#[derive(Parser)]
-struct Args {
-    #[command(flatten)]
-    sim: SimArgs,
-}
+mod support;
 
 /// The records of a run of `scenario`, or its error.
 fn records(dir: &Path, scenario: &str) -> Result<String, String> {
     let file = |name: &str| dir.join(name).to_str().expect("UTF-8").to_owned();
     fs::write(file("a.toml"), scenario).expect("written");
-    let args = Args::parse_from(["sim", "run", &file("a.toml"), "--records", &file("r.csv")]);
-    sim(&args.sim, false, &mut Vec::new()).map_err(|e| e.to_string())?;
+    support::cli(&["run", &file("a.toml"), "--records", &file("r.csv")], false)?;
     let text = fs::read_to_string(file("r.csv")).expect("written");
     // Behind the version and the command.
     Ok(text.splitn(3, '\n').nth(2).expect("columns and rows").to_owned())

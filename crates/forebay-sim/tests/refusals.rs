@@ -4,28 +4,16 @@
 use std::fs;
 use std::path::Path;
 
-use clap::Parser;
-use forebay_sim::cli::{SimArgs, sim};
-
-#[derive(Parser)]
-struct Args {
-    #[command(flatten)]
-    sim: SimArgs,
-}
+mod support;
 
 /// Runs `text`: its output, or its error from the name of the scenario on.
 fn run(dir: &Path, text: &str) -> Result<String, String> {
     let file = dir.join("a.toml");
     fs::write(&file, text).expect("written");
-    let args = Args::parse_from(["sim", "run", file.to_str().expect("UTF-8")]);
-    let mut out = Vec::new();
-    let refusal = |e: forebay_sim::error::Error| {
-        let message = e.to_string();
+    support::cli(&["run", file.to_str().expect("UTF-8")], false).map_err(|message| {
         assert!(!message.contains('\n'), "{message}");
         message.split_once("a.toml: ").map_or(message.clone(), |(_, rest)| rest.to_owned())
-    };
-    sim(&args.sim, false, &mut out).map_err(refusal)?;
-    Ok(String::from_utf8(out).expect("text"))
+    })
 }
 
 const COLOCATION: &str = "

@@ -3,25 +3,13 @@
 
 use std::path::Path;
 
-use clap::Parser;
-use forebay_sim::cli::{SimArgs, sim};
 use serde_json::Value;
+use support::cli;
 
-#[derive(Parser)]
-struct Line {
-    #[command(flatten)]
-    sim: SimArgs,
-}
-
-fn run(args: &[&str], json: bool) -> Result<String, String> {
-    let line = Line::try_parse_from([&["sim"], args].concat()).map_err(|e| e.to_string())?;
-    let mut out = Vec::new();
-    sim(&line.sim, json, &mut out).map_err(|e| e.to_string())?;
-    Ok(String::from_utf8(out).expect("text"))
-}
+mod support;
 
 fn rows(args: &[&str]) -> Vec<Value> {
-    serde_json::from_str(&run(args, true).expect("it runs")).expect("JSON")
+    serde_json::from_str(&cli(args, true).expect("it runs")).expect("JSON")
 }
 
 /// T2 beside application 6, with compute times that vary.
@@ -52,7 +40,7 @@ fn compare_says_whether_a_difference_is_significant() {
     assert!(number("low") < number("mean") && number("mean") < number("high"));
     assert_eq!((&ours["change_in"], &ours["difference"]), (&"percent".into(), &"lower".into()));
     assert!(number("change_low") < number("change") && number("change_high") < 0.0);
-    let text = run(&args, false).expect("it runs");
+    let text = cli(&args, false).expect("it runs");
     assert!(text.ends_with("difference: paired t test, 5 %\n"), "{text}");
 }
 
@@ -73,7 +61,7 @@ fn means_are_those_of_the_runs() {
     let mean = of(&got, "eley", "map_s")["mean"].as_f64().expect("a number");
     assert!((mean - times.iter().sum::<f64>() / 4.0).abs() < 1e-3, "{mean} of {times:?}");
     assert_eq!(got, sweep("3"));
-    let both = run(&["sweep", &scenario, "--seeds", "4", "--set", "seed=1,2"], false)
+    let both = cli(&["sweep", &scenario, "--seeds", "4", "--set", "seed=1,2"], false)
         .expect_err("two kinds of seeds");
     assert!(both.contains("choose one of them"), "{both}");
 }
@@ -82,7 +70,7 @@ fn means_are_those_of_the_runs() {
 fn a_scenario_without_anything_random_says_so() {
     let given = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/eley-t2-app6.toml");
     let text =
-        run(&["compare", given, "--policies", "eley,no-action", "--seeds", "2"], false).expect("it runs");
+        cli(&["compare", given, "--policies", "eley,no-action", "--seeds", "2"], false).expect("it runs");
     assert!(text.ends_with("nothing in this scenario is random\n"), "{text}");
 }
 
@@ -91,7 +79,7 @@ fn a_scenario_without_anything_random_says_so() {
 fn more_runs_than_a_sweep_may_have_are_refused() {
     let given = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/eley-t2-app6.toml");
     let policies = ["eley"; 11].join(",");
-    let error = run(&["compare", given, "--policies", &policies, "--seeds", "100000"], false)
+    let error = cli(&["compare", given, "--policies", &policies, "--seeds", "100000"], false)
         .expect_err("too many runs");
     assert_eq!(error, "11 policies under 100000 seeds: at most 1000000 runs are allowed");
 }
@@ -137,7 +125,7 @@ fn only_access_policies_are_compared_by_slowdowns() {
 
 #[test]
 fn the_help_names_what_is_compared_by_default() {
-    let help = |what: &str| run(&["random", what, "--help"], false).expect_err("the help");
+    let help = |what: &str| cli(&["random", what, "--help"], false).expect_err("the help");
     assert!(help("access").contains("all of them by default"), "{}", help("access"));
     let words = help("allocation").split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("ALLOCATION/ACCESS; by default") && !words.contains("all of them"), "{words}");
