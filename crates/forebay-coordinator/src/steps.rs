@@ -12,7 +12,7 @@
 
 use crate::hpc::{Owner, ToNode};
 use forebay_policy::burst::access::{
-    Access, Action, Config, Event, LEAD_SHARE, NodeSet, Setup, Snapshot, StepId, Token,
+    Access, Action, Config, Event, Fcfs, LEAD_SHARE, NodeSet, Scope, Setup, Snapshot, StepId, Token,
 };
 use forebay_policy::machine::{Machine, Nanos, UnknownPolicy};
 use forebay_trace::log_files::Recorder;
@@ -220,8 +220,8 @@ impl Steps {
     /// Every step is let in at once, and nothing is recorded.
     pub fn unscheduled() -> Self {
         let setup = setup("none", Duration::MAX);
-        let none = Box::new(forebay_policy::burst::access::NoScheduling);
-        Self::of(Access::new(none, setup.config.clone()), setup, Recorder::off())
+        let none = Fcfs { scope: Scope::Everything };
+        Self::of(Access::new(Box::new(none), setup.config.clone()), setup, Recorder::off())
     }
 
     fn of(machine: Access, setup: Setup, recorder: Recorder) -> Self {

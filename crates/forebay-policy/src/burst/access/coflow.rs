@@ -235,10 +235,6 @@ impl Policy for Coflow {
         Scope::Ranked
     }
 
-    fn key(&self, arrived: Nanos, _alone_ns: u64) -> u64 {
-        arrived.0
-    }
-
     fn begins(&mut self, token: Token, step: &Pending) {
         let nodes: Vec<u32> = step.nodes.members().collect();
         let begun = Step {

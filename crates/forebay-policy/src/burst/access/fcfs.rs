@@ -1,19 +1,16 @@
-//! `sys-fcfs`, `sa-fcfs`: first come, first served.
+//! `sys-fcfs`, `sa-fcfs`: first come, first served; and `none`: every step writes at once, and the
+//! nodes divide their bandwidth over all processes.
 
 use super::{Policy, Scope};
-use crate::machine::Nanos;
 
 /// In order of arrival.
 pub struct Fcfs {
+    /// What may run side by side.
     pub scope: Scope,
 }
 
 impl Policy for Fcfs {
     fn scope(&self) -> Scope {
         self.scope
-    }
-
-    fn key(&self, arrived: Nanos, _alone_ns: u64) -> u64 {
-        arrived.0
     }
 }

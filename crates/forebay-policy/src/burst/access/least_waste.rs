@@ -48,10 +48,6 @@ impl Policy for LeastWaste {
         Scope::One
     }
 
-    fn key(&self, arrived: Nanos, _alone_ns: u64) -> u64 {
-        arrived.0
-    }
-
     /// The sums differ by the step's own terms only, so one pass makes them.
     fn first(&self, now: Nanos, pending: &[Pending]) -> Option<usize> {
         let each = || pending.iter().map(|step| (step.alone_ns as f64, costs(now, step)));
@@ -64,10 +60,6 @@ impl Policy for LeastWaste {
 impl Policy for WasteRate {
     fn scope(&self) -> Scope {
         Scope::One
-    }
-
-    fn key(&self, arrived: Nanos, _alone_ns: u64) -> u64 {
-        arrived.0
     }
 
     fn first(&self, now: Nanos, pending: &[Pending]) -> Option<usize> {

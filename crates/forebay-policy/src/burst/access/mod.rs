@@ -34,7 +34,6 @@ mod coflow;
 mod fcfs;
 mod least_waste;
 mod nodes;
-mod none;
 mod scheduler;
 mod set10;
 mod sjf;
@@ -42,8 +41,8 @@ mod sjf;
 mod tests;
 
 pub use coflow::{LEAD_SHARE, share};
+pub use fcfs::Fcfs;
 pub use nodes::NodeSet;
-pub use none::NoScheduling;
 pub use scheduler::{Access, Snapshot};
 
 /// Names a step; never used twice.
@@ -280,7 +279,9 @@ pub trait Policy: Send {
     fn scope(&self) -> Scope;
 
     /// The step's place in the order; it never changes while the step waits.
-    fn key(&self, arrived: Nanos, alone_ns: u64) -> u64;
+    fn key(&self, arrived: Nanos, _alone_ns: u64) -> u64 {
+        arrived.0
+    }
 
     /// Which of those that wait goes next, where that changes while they wait; only with
     /// [`Scope::One`].
@@ -318,7 +319,7 @@ pub type MakePolicy = fn(&Config) -> Box<dyn Policy>;
 
 /// Every policy: its name and how to make it. A new one is a file in this folder and a line here.
 pub const POLICIES: &[(&str, MakePolicy)] = &[
-    ("none", |_| Box::new(none::NoScheduling)),
+    ("none", |_| Box::new(fcfs::Fcfs { scope: Scope::Everything })),
     ("sys-fcfs", |_| Box::new(fcfs::Fcfs { scope: Scope::One })),
     ("sys-sjf", |c| Box::new(sjf::Sjf { scope: Scope::One, ageing: c.ageing })),
     ("sa-fcfs", |_| Box::new(fcfs::Fcfs { scope: Scope::Disjoint })),

@@ -6,7 +6,6 @@
 
 use super::{NodeSet, Policy, Scope};
 use crate::bandwidth::set_of;
-use crate::machine::Nanos;
 
 /// One step of each set.
 pub struct Set10 {
@@ -17,10 +16,6 @@ pub struct Set10 {
 impl Policy for Set10 {
     fn scope(&self) -> Scope {
         Scope::Disjoint
-    }
-
-    fn key(&self, arrived: Nanos, _alone_ns: u64) -> u64 {
-        arrived.0
     }
 
     /// Jobs of unknown period are a set of their own.
