@@ -144,12 +144,6 @@ impl MaxMin {
         Some(flow.left_bytes)
     }
 
-    /// Changes a resource's capacity; 0 means it has failed, and its flows wait.
-    pub fn set_capacity(&mut self, now: Nanos, resource: usize, capacity_bytes_per_s: f64) {
-        self.resources[resource].capacity_bytes_per_s = capacity_bytes_per_s;
-        self.settle(now, &[resource]);
-    }
-
     /// When the next flow ends.
     pub fn next_end(&self) -> Option<Nanos> {
         self.next.first().map(|&(at, _)| at)
@@ -311,16 +305,6 @@ mod tests {
         assert_eq!(net.pop_end(), Some((Nanos(8_000_000_000), 0)));
         assert_eq!(net.abort(Nanos(9_000_000_000), 11), Some(74.0));
         assert_eq!((b, net.next_end()), (1, Some(Nanos(22_000_000_000))));
-    }
-
-    #[test]
-    fn a_failed_resource_waits() {
-        let mut net = MaxMin::new();
-        let r = net.add_resource(1.0);
-        net.start(Nanos(0), 0, spec(&[r], 2.0, 1.0));
-        net.set_capacity(Nanos(1_000_000_000), r, 0.0);
-        assert_eq!(net.next_end(), None);
-        assert_eq!(net.abort(Nanos(9_000_000_000), 0), Some(1.0));
     }
 
     proptest! {
