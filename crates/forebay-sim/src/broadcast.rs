@@ -10,7 +10,7 @@
 //! of a broadcast are linked, so each of a million changes would compute thousands of rates anew.
 //! A page that a node passes on while it gets it arrives the time of a part of it later than there.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event_loop::{self, Limits, World};
 use crate::queue::EventQueue;
 use crate::transfer_ns;
@@ -110,11 +110,8 @@ pub fn simulate(setup: &Setup) -> Result<Outcome> {
         nodes.outcome.last_start_s = nodes.outcome.last_start_s.max(at_ns as f64 * 1e-9);
         queue.at(Nanos(at_ns), Event::Read(node));
     }
-    let stats = event_loop::run(&mut nodes, &mut queue, Limits::of(None));
+    let stats = event_loop::run(&mut nodes, &mut queue, Limits::of(None))?;
     let mut outcome = nodes.outcome;
-    if let Some(why) = stats.cut() {
-        return Err(Error::Usage(why));
-    }
     assert_eq!(outcome.ends_s.len(), setup.nodes, "a node has not got all of the file");
     let file_bytes = setup.file_bytes as f64;
     outcome.bound_s = setup.bound_s();

@@ -8,6 +8,7 @@
 use forebay_policy::machine::Nanos;
 
 use crate::cancel;
+use crate::error::{Error, Result};
 use crate::queue::EventQueue;
 
 /// What a scenario has to say for itself.
@@ -78,7 +79,7 @@ pub struct RunStats {
 impl RunStats {
     /// If the caller, or a limit that the scenario does not set, has cut the run: why, and what to
     /// do.
-    pub fn cut(&self) -> Option<String> {
+    fn cut(&self) -> Option<String> {
         let at_s = self.end.as_secs_f64();
         match self.stop {
             Stop::Over | Stop::Horizon => None,
@@ -106,11 +107,17 @@ impl RunStats {
 /// Sums of times stop at this moment, so it is no time of anything that happens.
 const END_OF_TIME: Nanos = Nanos(u64::MAX);
 
-/// Runs `world` until nothing is left to happen or a limit is reached.
-pub fn run<W: World>(world: &mut W, queue: &mut EventQueue<W::Event>, limits: Limits) -> RunStats {
+/// Runs `world` until nothing is left to happen or its horizon has come.
+///
+/// # Errors
+/// If the caller, or a limit that the scenario does not set, has cut the run.
+pub fn run<W: World>(world: &mut W, queue: &mut EventQueue<W::Event>, limits: Limits) -> Result<RunStats> {
     let mut events = 0;
     let horizon = limits.horizon_ns.map_or(END_OF_TIME, Nanos);
-    let stopped = |events, end, stop| RunStats { events, end, stop };
+    let stopped = |events, end, stop| {
+        let stats = RunStats { events, end, stop };
+        stats.cut().map_or(Ok(stats), |why| Err(Error::Usage(why)))
+    };
     let cancel = cancel::current();
     while events < limits.events {
         // Policies may compute for milliseconds in one event, so each looks.
@@ -168,7 +175,7 @@ mod tests {
         let mut q = EventQueue::new();
         q.at(Nanos(3), "same");
         q.at(Nanos(2), "before");
-        let stats = run(&mut w, &mut q, Limits::of(None));
+        let stats = run(&mut w, &mut q, Limits::of(None)).expect("it ends");
         assert_eq!(w.seen, ["before", "completion", "same"]);
         assert_eq!(stats, RunStats { events: 3, end: Nanos(3), ..RunStats::default() });
     }
@@ -179,9 +186,9 @@ mod tests {
         let mut q = EventQueue::new();
         q.at(Nanos(u64::MAX - 1), "last");
         q.at(Nanos(u64::MAX - 1) + 5, "too late");
-        let stats = run(&mut w, &mut q, Limits::of(None));
-        assert_eq!((w.seen, stats.stop), (vec!["last"], Stop::Clock));
-        assert!(stats.cut().is_some_and(|why| why.contains("584 years")));
+        let why = run(&mut w, &mut q, Limits::of(None)).expect_err("it is cut").to_string();
+        assert_eq!(w.seen, ["last"]);
+        assert!(why.contains("584 years"), "{why}");
     }
 
     /// Never ends.
@@ -197,19 +204,19 @@ mod tests {
     fn a_cancelled_run_stops() {
         let cancel = cancel::Cancel::default();
         cancel.cancel();
+        let mut w = Log { completion: None, seen: vec![] };
         let mut q = EventQueue::new();
-        q.at(Nanos(0), ());
-        let stats = cancel.watch(|| run(&mut Echo, &mut q, Limits::of(None)));
-        assert_eq!((stats.events, stats.stop), (0, Stop::Cancelled));
-        assert_eq!(stats.cut().as_deref(), Some("the run was cancelled at 0.000 s"));
+        q.at(Nanos(0), "too late");
+        let why = cancel.watch(|| run(&mut w, &mut q, Limits::of(None))).expect_err("it is cut");
+        assert_eq!((why.to_string().as_str(), w.seen), ("the run was cancelled at 0.000 s", vec![]));
     }
 
     #[test]
     fn an_endless_world_is_cut_short() {
         let mut q = EventQueue::new();
         q.at(Nanos(0), ());
-        let stats = run(&mut Echo, &mut q, Limits { events: 1_000, horizon_ns: None });
-        let why = stats.cut().expect("it is cut");
+        let limits = Limits { events: 1_000, horizon_ns: None };
+        let why = run(&mut Echo, &mut q, limits).expect_err("it is cut").to_string();
         assert!(why.contains("after 1000 events") && !why.contains("horizon_s"), "{why}");
         let at =
             |at_ns| RunStats { events: 9, end: Nanos(at_ns), stop: Stop::Events }.cut().expect("it is cut");
@@ -226,10 +233,10 @@ mod tests {
         let mut q = EventQueue::new();
         q.at(Nanos(4), "at");
         q.at(Nanos(6), "after");
-        let stats = run(&mut w, &mut q, Limits::of(Some(4)));
+        let stats = run(&mut w, &mut q, Limits::of(Some(4))).expect("it ends");
         assert_eq!(w.seen, ["completion", "at"]);
-        assert_eq!((stats.end, stats.stop, stats.cut()), (Nanos(4), Stop::Horizon, None));
-        let stats = run(&mut w, &mut q, Limits::of(Some(9)));
+        assert_eq!((stats.end, stats.stop), (Nanos(4), Stop::Horizon));
+        let stats = run(&mut w, &mut q, Limits::of(Some(9))).expect("it ends");
         assert_eq!((stats.end, stats.stop), (Nanos(6), Stop::Over));
     }
 }

@@ -7,7 +7,7 @@ use forebay_policy::queue::{Action, Event as QueueEvent, Placement, Queue};
 
 use super::{JobSpec, Outcome, Ran, Setup};
 use crate::driver::{Driver, Record};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event_loop::{self, Limits, World};
 use crate::maxmin::{FlowId, FlowSpec, MaxMin};
 use crate::queue::EventQueue;
@@ -88,10 +88,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
         flows: BTreeMap::new(),
         next_flow: 0,
     };
-    let stats = event_loop::run(&mut world, &mut queue, Limits::of(None));
-    if let Some(why) = stats.cut() {
-        return Err(Error::Usage(why));
-    }
+    let stats = event_loop::run(&mut world, &mut queue, Limits::of(None))?;
     let ran = setup.jobs.iter().zip(&world.jobs).map(|(spec, job)| job.ran(spec)).collect();
     Ok(Outcome::of(setup, ran, stats.events))
 }

@@ -21,10 +21,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     let mut world = Burst::new(setup, &record)?;
     let mut queue = EventQueue::new();
     world.begin(&mut queue);
-    let stats = run(&mut world, &mut queue, Limits::of(setup.horizon_ns));
-    if let Some(why) = stats.cut() {
-        return Err(Error::Usage(why));
-    }
+    let stats = run(&mut world, &mut queue, Limits::of(setup.horizon_ns))?;
     world.finish(stats)
 }
 

@@ -13,7 +13,7 @@ use super::tally::{Gauge, Messages, Spread};
 use super::{Outcome, QUEUE, Sample, Setup};
 use crate::batch::JobSpec;
 use crate::driver::{Driver, Record};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event_loop::{self, Limits, World};
 use crate::queue::EventQueue;
 use crate::trace::{ACCESS, Trace};
@@ -157,10 +157,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     };
     let every = |ns: u64| f64::from(setup.queue.nodes) * 1e9 / ns as f64;
     facility.messages.change(Nanos(0), every(setup.reports.heartbeat_ns) + every(setup.reports.health_ns));
-    let stats = event_loop::run(&mut facility, &mut events, Limits::of(setup.horizon_ns));
-    if let Some(why) = stats.cut() {
-        return Err(Error::Usage(why));
-    }
+    let stats = event_loop::run(&mut facility, &mut events, Limits::of(setup.horizon_ns))?;
     facility.out.events = stats.events;
     facility.out.unfinished = setup.jobs.len() as u64 - facility.out.jobs;
     // Steps whose patience has not been needed are events after the last job.

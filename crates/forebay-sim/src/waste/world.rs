@@ -9,7 +9,7 @@ use forebay_policy::machine::Nanos;
 use super::{Class, FAILURES, Failure, Level, Outcome, Platform, REBOOT_S, Strategy, Window, Writes};
 use crate::burst::batch::lasting_leases;
 use crate::driver::{Driver, Record};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event_loop::{self, Limits, World};
 use crate::queue::EventQueue;
 use crate::trace::Trace;
@@ -142,10 +142,7 @@ pub fn simulate(platform: &Platform, strategy: &Strategy, window: &Window) -> Re
     let mut queue = EventQueue::new();
     sim.fill(Nanos(0), &mut queue);
     sim.next_failure(&mut queue);
-    let stats = event_loop::run(&mut sim, &mut queue, Limits::of(Some(end_ns)));
-    if let Some(why) = stats.cut() {
-        return Err(Error::Usage(why));
-    }
+    event_loop::run(&mut sim, &mut queue, Limits::of(Some(end_ns)))?;
     Ok(sim.outcome(Nanos(end_ns)))
 }
 

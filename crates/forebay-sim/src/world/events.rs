@@ -11,7 +11,7 @@ use crate::cluster::Cluster;
 use crate::colocate::PhaseOutcome;
 use crate::colocate::observer::Observer;
 use crate::driver::Record;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event_loop::{Limits, RunStats, Stop, World, run};
 use crate::memory::Node;
 use crate::queue::EventQueue;
@@ -34,10 +34,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     let mut world = Together::new(setup, &record)?;
     let mut queue = EventQueue::new();
     world.begin(&mut queue);
-    let stats = run(&mut world, &mut queue, Limits::of(setup.horizon_ns));
-    if let Some(why) = stats.cut() {
-        return Err(Error::Usage(why));
-    }
+    let stats = run(&mut world, &mut queue, Limits::of(setup.horizon_ns))?;
     world.finish(stats)
 }
 

@@ -137,10 +137,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
         queue.at(Nanos(fault.at_ns), Happening::NodeFails(*fault));
     }
     world.report_members(Nanos(0), &mut queue);
-    let stats = run(&mut world, &mut queue, Limits::of(setup.horizon_ns));
-    if let Some(why) = stats.cut() {
-        return Err(Error::Usage(why));
-    }
+    let stats = run(&mut world, &mut queue, Limits::of(setup.horizon_ns))?;
     if stats.stop == Stop::Horizon {
         return Ok(world.outcome(stats));
     }
