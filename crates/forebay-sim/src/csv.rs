@@ -66,6 +66,16 @@ pub fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
+/// A number to six decimals.
+pub fn exact(value: f64) -> String {
+    format!("{value:.6}")
+}
+
+/// A row where records of several kinds share a table.
+pub fn record(kind: &str, name: &str, number: usize, cells: [String; 5]) -> Vec<String> {
+    [kind.to_owned(), name.to_owned(), number.to_string()].into_iter().chain(cells).collect()
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

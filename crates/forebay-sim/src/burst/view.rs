@@ -2,7 +2,7 @@
 
 use super::outcome::{Ended, Hold, JobOutcome, Outcome, StepOutcome};
 use super::{JobSpec, Setup};
-use crate::csv::seconds;
+use crate::csv::{exact, seconds};
 use crate::figure::Figure;
 use crate::plot::timeline::{Span, Timeline};
 use crate::report::number;
@@ -91,11 +91,6 @@ fn times(steps: &[&StepOutcome]) -> [String; 6] {
     let slowdown = sum(|s| s.io_s() / (s.alone_ns.max(1) as f64 * 1e-9));
     let waited = exact(sum(StepOutcome::wait_s) / n);
     [steps.len().to_string(), exact(io_s), exact(io_s / n), waited, exact(longest), exact(slowdown / n)]
-}
-
-/// A number to six decimals, as a spreadsheet takes it.
-fn exact(value: f64) -> String {
-    format!("{value:.6}")
 }
 
 /// Kinds of spans in a timeline, with their colours.

@@ -4,7 +4,7 @@ use forebay_policy::planner::ActionKind;
 
 use super::outcome::{FetchSpan, Outcome};
 use super::{Setup, action_name};
-use crate::csv::seconds;
+use crate::csv::{exact, record, seconds};
 use crate::figure::Figure;
 use crate::plot::timeline::{Span, Timeline};
 use crate::report::number;
@@ -122,29 +122,19 @@ pub const RECORDS: [&str; 8] =
 /// empty.
 pub fn records(outcome: &Outcome) -> Vec<Vec<String>> {
     let none = String::new;
-    let row = |kind: &str, name: &str, number: usize, cells: [String; 5]| {
-        let mut row = vec![kind.to_owned(), name.to_owned(), number.to_string()];
-        row.extend(cells);
-        row
-    };
     let mut rows = Vec::new();
     for job in &outcome.jobs {
         let computed = job.waves.len() - job.waves_left as usize;
         for (i, w) in job.waves.iter().take(computed).enumerate() {
             let [begin, end, fetched, stall] = [w.begin_ns, w.end_ns, w.fetched_ns, w.stall_ns].map(seconds);
-            rows.push(row("wave", &job.name, i, [begin, end, fetched, stall, none()]));
+            rows.push(record("wave", &job.name, i, [begin, end, fetched, stall, none()]));
         }
     }
     for hpc in &outcome.hpc {
         for (i, p) in hpc.phases.iter().enumerate() {
             let [begin, end, deadline] = [p.begin_ns, p.end_ns, p.deadline_ns].map(seconds);
-            rows.push(row("phase", &hpc.name, i, [begin, end, none(), none(), deadline]));
+            rows.push(record("phase", &hpc.name, i, [begin, end, none(), none(), deadline]));
         }
     }
     rows
-}
-
-/// A number to six decimals, as a spreadsheet takes it.
-fn exact(value: f64) -> String {
-    format!("{value:.6}")
 }

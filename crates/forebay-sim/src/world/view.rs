@@ -5,7 +5,7 @@ use crate::burst::JobOutcome as Checkpoints;
 use crate::cluster::JobOutcome as Tasks;
 use crate::cluster::view as cluster;
 use crate::colocate::HpcOutcome;
-use crate::csv::seconds;
+use crate::csv::{exact, record, seconds};
 use crate::figure::Figure;
 use crate::memory;
 use crate::plot::timeline::{Span, Timeline};
@@ -37,11 +37,6 @@ pub const COLUMNS: [&str; 19] = [
 ];
 /// The first of them that are measures.
 const MEASURES: usize = 6;
-
-/// A cell.
-fn exact(value: f64) -> String {
-    format!("{value:.6}")
-}
 
 /// One row per job: map time and tasks of Big Data jobs, steps of jobs that write them to burst
 /// buffers, slowdown of phases; one per node whose memory changes; and one of the file system.
@@ -109,35 +104,30 @@ pub const RECORDS: [&str; 8] =
 /// apply are empty.
 pub fn records(outcome: &Outcome) -> Vec<Vec<String>> {
     let none = String::new;
-    let row = |kind: &str, name: &str, number: usize, cells: [String; 5]| {
-        let mut row = vec![kind.to_owned(), name.to_owned(), number.to_string()];
-        row.extend(cells);
-        row
-    };
     let mut rows = Vec::new();
     for job in &outcome.cluster.jobs {
         for (i, &(slot, begin_ns, end_ns)) in job.ran.iter().enumerate() {
             let cells = [slot.to_string(), seconds(begin_ns), none(), seconds(end_ns), none()];
-            rows.push(row("task", &job.name, i, cells));
+            rows.push(record("task", &job.name, i, cells));
         }
     }
     for hpc in &outcome.hpc {
         for (i, p) in hpc.phases.iter().enumerate() {
             let [begin, end, deadline] = [p.begin_ns, p.end_ns, p.deadline_ns].map(seconds);
-            rows.push(row("phase", &hpc.name, i, [none(), begin, none(), end, deadline]));
+            rows.push(record("phase", &hpc.name, i, [none(), begin, none(), end, deadline]));
         }
     }
     let Some(buffers) = &outcome.buffers else { return rows };
     for job in &buffers.jobs {
         for (i, s) in job.steps.iter().enumerate() {
             let [due, granted, end] = [s.due_ns, s.granted_ns, s.end_ns].map(seconds);
-            rows.push(row("step", &job.name, i, [none(), due, granted, end, none()]));
+            rows.push(record("step", &job.name, i, [none(), due, granted, end, none()]));
         }
     }
     for drain in &buffers.drains {
         let name = &buffers.jobs[drain.job].name;
         let cells = [none(), seconds(drain.from_ns), none(), seconds(drain.to_ns), none()];
-        rows.push(row("drain", name, drain.index as usize, cells));
+        rows.push(record("drain", name, drain.index as usize, cells));
     }
     rows
 }

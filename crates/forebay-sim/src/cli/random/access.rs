@@ -5,6 +5,7 @@ use forebay_policy::burst::access;
 
 use super::super::{Output, say, table};
 use super::{Systems, TEST};
+use crate::csv::exact;
 use crate::error::{Error, Result};
 use crate::estimate::Estimate;
 use crate::random::published::Workload;
@@ -70,9 +71,7 @@ pub fn access(args: &AccessArgs, out: &mut Output<'_>) -> Result<()> {
     let names: Vec<String> = policies.into_iter().filter(|name| *name != args.against).collect();
     let base = args.systems.run(|number| family.run_bounded(number, &args.against))?;
     let workloads = |policy: &str, made: &[Made]| {
-        let row = |number, made: &Made| {
-            [workload(number, policy, made), vec![format!("{:.6}", made.slowdown)]].concat()
-        };
+        let row = |number, made: &Made| [workload(number, policy, made), vec![exact(made.slowdown)]].concat();
         args.systems.rows(made, row)
     };
     let (mut rows, mut all) = (Vec::new(), workloads(&args.against, &base));
@@ -109,8 +108,8 @@ pub fn workload(number: u64, policy: &str, made: &Made) -> Vec<String> {
         number.to_string(),
         policy.to_owned(),
         made.steps.to_string(),
-        format!("{:.6}", made.sum_s),
-        format!("{:.6}", made.longest_s),
+        exact(made.sum_s),
+        exact(made.longest_s),
     ]
 }
 

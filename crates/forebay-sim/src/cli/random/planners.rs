@@ -9,6 +9,7 @@ use forebay_policy::planner;
 use super::super::{Output, say, table};
 use super::{Systems, TEST};
 use crate::colocate::knowledge::Knowledge;
+use crate::csv::exact;
 use crate::error::Result;
 use crate::estimate::Estimate;
 use crate::random::clusters::{Against, Family, Made, best, equal_shares_s};
@@ -163,7 +164,7 @@ fn rows(family: &Family, policy: &str, others: &[String], clusters: &[Cluster]) 
                 policy.to_string(),
                 setup.hpc.len().to_string(),
                 setup.jobs.len().to_string(),
-                format!("{:.6}", made.sum_s()),
+                exact(made.sum_s()),
                 made.missed.to_string(),
                 made.missed_beside.to_string(),
             ]);

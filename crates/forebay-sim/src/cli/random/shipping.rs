@@ -5,6 +5,7 @@ use forebay_policy::ship;
 
 use super::super::{Output, say, table};
 use super::{Systems, TEST};
+use crate::csv::exact;
 use crate::error::Result;
 use crate::estimate::Estimate;
 use crate::random::ships::{Made, better, run};
@@ -67,7 +68,7 @@ pub fn shipping(args: &ShippingArgs, out: &mut Output<'_>) -> Result<()> {
 
 /// A system under a policy.
 fn system(number: u64, policy: &str, made: &Made) -> Vec<String> {
-    let numbers = [made.sum_s, made.longest_s, made.slowdown].map(|value| format!("{value:.6}"));
+    let numbers = [made.sum_s, made.longest_s, made.slowdown].map(exact);
     [vec![number.to_string(), policy.to_owned(), made.jobs.to_string()], numbers.to_vec()].concat()
 }
 
