@@ -60,11 +60,6 @@ pub enum Division {
 }
 
 impl Division {
-    /// Whether it is the default.
-    pub fn is_default(&self) -> bool {
-        *self == Division::default()
-    }
-
     /// What `chain`, of all of `chains`, claims of the file system: its share is its claim over the
     /// sum of all claims.
     pub fn claim(self, chains: &[Chain], chain: &Chain) -> f64 {

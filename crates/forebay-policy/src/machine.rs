@@ -49,6 +49,11 @@ impl Sub<u64> for Nanos {
     }
 }
 
+/// Whether a value need not be written, because it is read as its default.
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// No policy has this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy {

@@ -25,7 +25,7 @@ use forebay_model::forecast::Division;
 use forebay_model::profile::{Profile, Setting, Strain};
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{Nanos, UnknownPolicy, named};
+use crate::machine::{Nanos, UnknownPolicy, is_default, named};
 
 pub mod board;
 mod carry_out;
@@ -237,16 +237,12 @@ pub struct Config {
     /// profile.
     pub learning: f64,
     /// How phases divide the file system. Older records do not know of it.
-    #[serde(default, skip_serializing_if = "Division::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub division: Division,
     /// Nodes start and stop within this time, in seconds: a setting that costs a phase something is
     /// not worth a shorter time.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub reaction_s: f64,
-}
-
-fn is_zero(value: &f64) -> bool {
-    *value == 0.0
 }
 
 /// Direct reads as one flow.

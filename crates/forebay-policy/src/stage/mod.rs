@@ -60,7 +60,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::eviction::PLANNED_SHARE_PERCENT;
-use crate::machine::{Machine, Nanos};
+use crate::machine::{Machine, Nanos, is_default};
 pub use forebay_model::forecast::Division;
 
 /// What was measured of a system, from which planners start.
@@ -99,10 +99,10 @@ pub struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<planner::Config>,
     /// How the file system is divided among phases; that of `system`, if it is measured.
-    #[serde(default, skip_serializing_if = "Division::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub division: Division,
     /// How planners' decisions become requests.
-    #[serde(default, skip_serializing_if = "Rules::are_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub rules: Rules,
     /// State that an earlier machine leaves to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,10 +159,6 @@ impl Default for Rules {
 }
 
 impl Rules {
-    fn are_default(&self) -> bool {
-        *self == Rules::default()
-    }
-
     /// What a node with a tier of `capacity_bytes` may be asked to hold at a time.
     fn plannable_bytes(&self, capacity_bytes: u64) -> u64 {
         (u128::from(capacity_bytes) * u128::from(self.plannable_per_10000.min(10_000)) / 10_000) as u64

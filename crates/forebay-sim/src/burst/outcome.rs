@@ -1,6 +1,7 @@
 //! What a run amounted to: every step and every token with its times.
 
 use forebay_policy::burst::access::Token;
+use forebay_policy::machine::is_default;
 use serde::Serialize;
 
 /// One step.
@@ -165,23 +166,19 @@ pub struct Outcome {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub drains: Vec<DrainOutcome>,
     /// Bytes that were drained, those of steps that were lost meanwhile too.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub drained_bytes: u64,
     /// Bytes of whole steps that were lost before they were drained.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub lost_bytes: u64,
     /// Bytes of whole steps that were not drained when the run ended.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub undrained_bytes: u64,
     /// Events handled.
     pub events: u64,
     /// What is missing, if the run ended at its horizon before all had ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unfinished: Option<Unfinished>,
-}
-
-fn is_zero(bytes: &u64) -> bool {
-    *bytes == 0
 }
 
 impl Outcome {

@@ -17,6 +17,7 @@
 //! | `view` | a run for people |
 
 use forebay_model::rng::Rng;
+use forebay_policy::machine::is_default;
 use forebay_policy::{node, planner, ship, stage};
 use forebay_trace::NODE;
 use serde::{Deserialize, Serialize};
@@ -100,13 +101,13 @@ pub struct JobSpec {
     pub after: Option<usize>,
     /// Bytes that its tasks write to the file system after they have computed; each in proportion
     /// to what it read.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub output_bytes: u64,
     /// Bytes that its first tasks write, and read again, before they write what they leave.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub spilled_bytes: u64,
     /// Bytes that its last tasks send to the compute nodes.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub result_bytes: u64,
     /// The second stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -161,14 +162,6 @@ fn is_usual(write_bytes: &u64) -> bool {
     *write_bytes == WRITE_BYTES
 }
 
-fn is_usual_shuffle(shuffle: &Shuffle) -> bool {
-    *shuffle == Shuffle::default()
-}
-
-fn is_none(bytes: &u64) -> bool {
-    *bytes == 0
-}
-
 /// Everything that a run depends on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
@@ -210,7 +203,7 @@ pub struct Setup {
     /// after the other, by one descriptor.
     pub streams: bool,
     /// How reduce tasks get their input.
-    #[serde(default, skip_serializing_if = "is_usual_shuffle")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub shuffle: Shuffle,
     /// Servers that run tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -330,12 +323,12 @@ pub struct JobOutcome {
     /// Its tasks that have ended.
     pub tasks: u32,
     /// Its tasks that had not ended at the horizon.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub tasks_left: u32,
     /// Tasks that ran on the node that was named for them.
     pub local: u32,
     /// Tasks that died with their node, and had to run again.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub died: u32,
     /// When each task ran: the slot, its begin and its end, in ns.
     pub ran: Vec<(usize, u64, u64)>,
@@ -353,10 +346,6 @@ impl JobOutcome {
         };
         self.placed.iter().map(side).collect::<Vec<_>>().join("+")
     }
-}
-
-fn is_zero(count: &u32) -> bool {
-    *count == 0
 }
 
 /// A page that a node fetched.
@@ -414,16 +403,16 @@ pub struct Outcome {
     /// Bytes that came for requests of the stage machine.
     pub prefetched_bytes: u64,
     /// Bytes that tasks have written there.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_default")]
     pub output_bytes: u64,
     /// Bytes that tiers have evicted or lost.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_default")]
     pub evicted_bytes: u64,
     /// Bytes that went over links of servers, where these run tasks,
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_default")]
     pub link_bytes: u64,
     /// and requests that their disks had.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_default")]
     pub disk_requests: u64,
     /// What the busiest server needs to send all that the jobs read, in ns.
     pub bound_ns: u64,

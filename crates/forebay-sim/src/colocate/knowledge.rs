@@ -49,9 +49,4 @@ impl Knowledge {
     pub fn with_earlier(self, earlier: u32) -> Self {
         if self.is_predicted() { Knowledge::Predicted { earlier } } else { self }
     }
-
-    /// Whether it is the default, which records leave out.
-    pub fn is_default(&self) -> bool {
-        *self == Knowledge::default()
-    }
 }

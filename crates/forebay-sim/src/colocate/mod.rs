@@ -8,6 +8,7 @@
 
 use forebay_model::profile::Profile;
 use forebay_policy::bandwidth;
+use forebay_policy::machine::is_default;
 use forebay_policy::planner::{self, ActionKind, Config, DirectStrain};
 use forebay_policy::stage::{self, Rules, SPLIT_WORK_MAX};
 use serde::{Deserialize, Serialize};
@@ -51,7 +52,7 @@ pub struct HpcSpec {
     /// When its phases begin.
     pub arrivals: Arrivals,
     /// What planners know of them. Older records do not know of it.
-    #[serde(default, skip_serializing_if = "Knowledge::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub knowledge: Knowledge,
 }
 

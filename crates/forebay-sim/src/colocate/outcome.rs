@@ -1,6 +1,7 @@
 //! What a run amounted to: every phase, wave and fetch with its times.
 
 use forebay_model::profile::Setting;
+use forebay_policy::machine::is_default;
 use forebay_policy::planner::{ActionKind, Decision};
 use serde::Serialize;
 
@@ -79,12 +80,8 @@ pub struct JobOutcome {
     /// Bytes of it that were lost with nodes before they were computed.
     pub lost_bytes: f64,
     /// Waves that were not computed at the horizon.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub waves_left: u32,
-}
-
-fn is_zero(count: &u32) -> bool {
-    *count == 0
 }
 
 impl JobOutcome {

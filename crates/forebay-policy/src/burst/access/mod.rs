@@ -28,7 +28,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{Nanos, UnknownPolicy, named};
+use crate::machine::{Nanos, UnknownPolicy, is_default, named};
 
 mod coflow;
 mod fcfs;
@@ -65,7 +65,7 @@ pub enum Event {
         /// How long it takes with these nodes to itself, in ns.
         alone_ns: u64,
         /// From one step of its job to the next, in ns; 0: unknown.
-        #[serde(default, skip_serializing_if = "is_zero")]
+        #[serde(default, skip_serializing_if = "is_default")]
         period_ns: u64,
     },
     /// A step writes without a token: its program did not ask, could not, or has waited for too
@@ -78,7 +78,7 @@ pub enum Event {
         /// As in `Arrives`.
         alone_ns: u64,
         /// As in `Arrives`.
-        #[serde(default, skip_serializing_if = "is_zero")]
+        #[serde(default, skip_serializing_if = "is_default")]
         period_ns: u64,
     },
     /// What the job of a step that waits loses meanwhile; only `least-waste` and `waste-rate`
@@ -111,10 +111,6 @@ pub enum Event {
         /// On the node that takes longest, in ns at full bandwidth.
         left_ns: u64,
     },
-}
-
-fn is_zero(ns: &u64) -> bool {
-    *ns == 0
 }
 
 /// What a job loses while its step waits.
@@ -208,12 +204,8 @@ pub struct Config {
     pub patience_ns: u64,
     /// A step that excludes others and has held its token for so many times its time alone, and for
     /// a second at least, loses it as soon as another step waits; 0 for never.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub overstay: u32,
-}
-
-fn is_none(factor: &u32) -> bool {
-    *factor == 0
 }
 
 impl Default for Config {

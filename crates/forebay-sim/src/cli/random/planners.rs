@@ -211,7 +211,7 @@ fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &m
             let PlannersArgs { policy, allowance_percent, bandwidth, period_error, knowledge, earlier, systems, logs } = args;
             let seed = systems.seed;
             let known = format!(" --knowledge {} --earlier {earlier}", knowledge.name());
-            let phases = match (*period_error > 0.0, knowledge.is_default()) {
+            let phases = match (*period_error > 0.0, *knowledge == Knowledge::default()) {
                 _ if !logs.is_empty() => format!(" --logs {}{known}", text_of(logs)),
                 (false, true) => String::new(),
                 _ => format!(" --period-error {period_error}{known}"),
