@@ -53,6 +53,11 @@ impl Rng {
         (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
+    /// Exponentially distributed with mean 1.
+    pub fn exponential(&mut self) -> f64 {
+        -(1.0 - self.unit()).ln()
+    }
+
     /// Uniform in 0..`n`, without bias (Lemire's multiply and reject). `n` must be positive.
     pub fn below(&mut self, n: u64) -> u64 {
         assert!(n > 0, "a random number below 0 does not exist");

@@ -41,7 +41,7 @@ impl Arrivals {
         let wait_ns = match self {
             Arrivals::Periodic => mean_ns,
             Arrivals::Jittered { spread } => mean_ns * (1.0 + spread * (2.0 * rng.unit() - 1.0)),
-            Arrivals::Poisson => -mean_ns * (1.0 - rng.unit()).ln(),
+            Arrivals::Poisson => mean_ns * rng.exponential(),
             Arrivals::Trace { at_ns } => {
                 let at = at_ns.get(begun as usize).copied().unwrap_or(now.0);
                 return Nanos(at.max(now.0));

@@ -126,7 +126,7 @@ fn quantile(quantiles: &[f64], probability: f64) -> f64 {
 
 /// A standard normal number (Box and Muller).
 pub fn normal(rng: &mut Rng) -> f64 {
-    (-2.0 * (1.0 - rng.unit()).ln()).sqrt() * (std::f64::consts::TAU * rng.unit()).cos()
+    (2.0 * rng.exponential()).sqrt() * (std::f64::consts::TAU * rng.unit()).cos()
 }
 
 impl Rooms {

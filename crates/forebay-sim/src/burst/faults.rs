@@ -235,7 +235,7 @@ impl Burst<'_> {
         after_ns: u64,
         queue: &mut impl Agenda<Happening>,
     ) {
-        let wait_ns = -(1.0 - self.chance[node as usize].unit()).ln() * random.node_mean_ns as f64;
+        let wait_ns = self.chance[node as usize].exponential() * random.node_mean_ns as f64;
         queue.after(after_ns.saturating_add(wait_ns as u64), Happening::Chance(node));
     }
 

@@ -112,7 +112,7 @@ fn arrivals(rng: &mut Rng, nodes: u32, family: &Family) -> Vec<JobSpec> {
     let gap_s = work_s(&drawn, nodes) / load / count as f64;
     let mut at_s = 0.0;
     let mut next = || {
-        at_s -= (1.0 - rng.unit()).ln() * gap_s;
+        at_s += rng.exponential() * gap_s;
         Arrivals::Trace { at_ns: vec![ns(at_s)] }
     };
     drawn.iter().enumerate().map(|(i, d)| d.job(i, 1, 0.0, next())).collect()

@@ -132,10 +132,10 @@ fn jobs(s: &Section<'_>, setup: &Setup, mut rng: Rng) -> Result<Vec<JobSpec>> {
         })?;
         let mut instance = JobSpec { name, starts_ns: starts, ..spec.clone() };
         if sizes == "exponential" {
-            instance.step_bytes = (exponential(&mut rng) * spec.step_bytes as f64).round().max(1.0) as u64;
+            instance.step_bytes = (rng.exponential() * spec.step_bytes as f64).round().max(1.0) as u64;
         }
         if interarrival_ns > 0 {
-            let gap_ns = (exponential(&mut rng) * interarrival_ns as f64) as u64;
+            let gap_ns = (rng.exponential() * interarrival_ns as f64) as u64;
             starts_ns = starts.checked_add(gap_ns);
         }
         Ok(instance)
@@ -165,11 +165,6 @@ fn all_fit(s: &Section<'_>, size: &str, setup: &Setup, jobs: &[JobSpec]) -> Resu
             ))
         }
     }
-}
-
-/// A number with an exponential distribution of mean 1.
-fn exponential(rng: &mut Rng) -> f64 {
-    -(1.0 - rng.unit()).ln()
 }
 
 /// What the instances of one `[[job]]` have in common.

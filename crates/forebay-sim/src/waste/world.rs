@@ -405,7 +405,7 @@ impl Sim<'_> {
 
     fn next_failure(&mut self, queue: &mut Queue) {
         let mean_s = self.platform.node_fails_s / f64::from(self.platform.nodes);
-        let after_s = -(1.0 - self.failures.unit()).ln() * mean_s;
+        let after_s = self.failures.exponential() * mean_s;
         queue.after((after_s * 1e9) as u64, Event::Failure);
     }
 

@@ -30,7 +30,7 @@ fn jobs(seed: u64, gap_s: f64) -> Vec<Job> {
     let mut rng = Rng::new(seed).fork(1);
     let mut now_s = 0.0;
     let mut job = || {
-        now_s -= gap_s * (1.0 - rng.unit()).ln();
+        now_s += gap_s * rng.exponential();
         let (nodes, seconds) = match rng.below(10) {
             0 => (64, LONGEST_STEP_S * (0.5 + 0.5 * rng.unit())),
             _ => (8 << rng.below(3), 1.0 + 4.0 * rng.unit()),
