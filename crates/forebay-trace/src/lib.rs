@@ -128,10 +128,7 @@ impl Trace {
 
     /// Flushes, and reports the first failure to write, if there was one.
     pub fn finish(mut self) -> io::Result<()> {
-        if let Some(failure) = self.failure.take() {
-            return Err(failure);
-        }
-        self.out.as_mut().map_or(Ok(()), |out| out.flush())
+        self.flush()
     }
 
     fn line<T: Serialize>(&mut self, now: Nanos, who: &str, what: What<'_, T>) -> u64 {
