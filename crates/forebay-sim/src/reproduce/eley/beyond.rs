@@ -2,13 +2,9 @@
 
 use super::{ALLOWANCES, APPLICATIONS, Cell, Grid, HPC, Report, Result, cell};
 use crate::colocate::lower_bound_s;
+use crate::estimate::Estimate;
 use crate::plot::bars::Bars;
 use crate::report::{Record, number};
-
-/// Logarithms of ratios, for geometric means.
-fn geometric_percent(ratios: &[f64]) -> f64 {
-    100.0 * ((ratios.iter().map(|r| r.ln()).sum::<f64>() / ratios.len() as f64).exp() - 1.0)
-}
 
 pub fn all(report: &mut Report, grid: &Grid) -> Result<()> {
     report.heading(3, "Beyond: the planner `forebay`");
@@ -38,7 +34,7 @@ fn direct_reads(report: &mut Report, grid: &Grid) -> Result<()> {
             ratios[2].push(Cell::of(without)?.map_s() / eley_s);
         }
         let percent = (100.0 * allowance).round() as u32;
-        let [eley_direct, ours, without] = ratios.map(|ratios| geometric_percent(&ratios));
+        let [eley_direct, ours, without] = ratios.map(|ratios| Estimate::change_percent(&ratios).mean);
         rows.push([percent.into(), eley_direct, ours, without].map(number).to_vec());
         let reported = |what: &str, value: f64| {
             let id = format!("eley/{what}/{percent}");
@@ -120,8 +116,8 @@ fn level(report: &mut Report, grid: &Grid, q: usize, allowance: f64) -> Result<(
         &format!("forebay and the lower bound against eley, {percent} %"),
     )?;
     let id = |what: &str| format!("eley/forebay/{what}/{percent}");
-    let gain = geometric_percent(&gains);
-    let bound = geometric_percent(&bounds);
+    let gain = Estimate::change_percent(&gains).mean;
+    let bound = Estimate::change_percent(&bounds).mean;
     let mut records = vec![
         Record::checked(id("missed"), missed as f64, "phases of 240", "none", missed == 0),
         Record::checked(id("worse-than-eley"), f64::from(worse), "cells of 24", "none", worse == 0),
