@@ -133,17 +133,8 @@ fn cli(args: &[&str]) -> String {
 }
 
 const WORLD: &str = "
-[cluster]
-nodes = 3
-slots = 2
-tier_bytes = 4000000000
-extent_bytes = 80000000
-page_bytes = 20000000
-[pfs]
-servers = 4
-server_bytes_per_s = 25000000
-stripe_bytes = 20000000
-write_bytes = 10000000
+cluster = { nodes = 3, slots = 2, tier_bytes = 4000000000, extent_bytes = 80000000, page_bytes = 20000000 }
+pfs = { servers = 4, server_bytes_per_s = 25000000, stripe_bytes = 20000000, write_bytes = 10000000 }
 [[hpc]]
 name = 'x'
 compute_s = 60

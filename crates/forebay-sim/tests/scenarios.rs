@@ -27,38 +27,19 @@ const ROUNDING_NS: u64 = 1_000;
 
 const COLOCATION: &str = "
 horizon_s = 400
-[cluster]
-pfs_gb_per_s = 4
-nodes = 8
-ram_gb = 400
-[profile]
-bytes_gb = 50
-prefetch_s = 25
-i_hpc = 1.3
-i_bd = 1.2
-[[hpc]]
-name = 'checkpoints'
-compute_s = 30
-io_s = 10
-phases = 4
-[[job]]
-name = 'sort'
-input_gb = 200
-wave_gb = 50
-compute_s = 20
+cluster = { pfs_gb_per_s = 4, nodes = 8, ram_gb = 400 }
+profile = { bytes_gb = 50, prefetch_s = 25, i_hpc = 1.3, i_bd = 1.2 }
+hpc = [{ name = 'checkpoints', compute_s = 30, io_s = 10, phases = 4 }]
+job = [{ name = 'sort', input_gb = 200, wave_gb = 50, compute_s = 20 }]
 ";
 
 const BURST_BUFFER: &str = "
 kind = 'burst-buffer'
 horizon_s = 400
-[cluster]
-nodes = 8
-node_gb = 1000
-node_gb_per_s = 1
-[allocation]
-policy = 'striped'
-[access]
-policy = 'sa-sjf'
+cluster = { nodes = 8, node_gb = 1000, node_gb_per_s = 1 }
+allocation = { policy = 'striped' }
+access = { policy = 'sa-sjf' }
+fault = [{ node = 1, at_s = 10, for_s = 20 }]
 [[job]]
 name = 'step'
 count = 20
@@ -68,66 +49,30 @@ nodes = 3
 step_gb = 20
 steps = 2
 compute_s = 5
-[[fault]]
-node = 1
-at_s = 10
-for_s = 20
 ";
 
 const CLUSTER: &str = "
 kind = 'cluster'
 horizon_s = 400
-[cluster]
-nodes = 2
-slots = 2
-tier_bytes = 100000000
-extent_bytes = 4000000
-page_bytes = 1000000
-[pfs]
-servers = 2
-server_bytes_per_s = 1000000
-stripe_bytes = 2000000
-[[job]]
-name = 'words'
-input_bytes = 20000000
-file_bytes = 4000000
-task_cpu_s = 1
+cluster = { nodes = 2, slots = 2, tier_bytes = 100000000, extent_bytes = 4000000, page_bytes = 1000000 }
+pfs = { servers = 2, server_bytes_per_s = 1000000, stripe_bytes = 2000000 }
+job = [{ name = 'words', input_bytes = 20000000, file_bytes = 4000000, task_cpu_s = 1 }]
 ";
 
 const MEMORY: &str = "
 kind = 'memory'
 duration_s = 20
-[node]
-memory_gb = 16
-refill_gb_per_s = 1
-[memory]
-policy = 'forebay'
-[load]
-base_gb = 4
-noise_gb = 0.05
-[[process]]
-name = 'burst'
-gb = 6
-rise_gb_per_s = 2
-hold_s = 3
-rest_s = 2
-count = 3
+node = { memory_gb = 16, refill_gb_per_s = 1 }
+memory = { policy = 'forebay' }
+load = { base_gb = 4, noise_gb = 0.05 }
+process = [{ name = 'burst', gb = 6, rise_gb_per_s = 2, hold_s = 3, rest_s = 2, count = 3 }]
 ";
 
 const SHIPPING: &str = "
 kind = 'cluster'
-[cluster]
-nodes = 2
-slots = 2
-tier_bytes = 100000000
-extent_bytes = 4000000
-[pfs]
-servers = 3
-server_bytes_per_s = 10000000
-stripe_bytes = 4000000
-[shipping]
-slots = 2
-disk_bytes_per_s = 20000000
+cluster = { nodes = 2, slots = 2, tier_bytes = 100000000, extent_bytes = 4000000 }
+pfs = { servers = 3, server_bytes_per_s = 10000000, stripe_bytes = 4000000 }
+shipping = { slots = 2, disk_bytes_per_s = 20000000 }
 [[job]]
 name = 'sort'
 input_bytes = 40000000
@@ -145,47 +90,22 @@ const WORLD: &str = "
 kind = 'world'
 horizon_s = 400
 duration_s = 20
-[node]
-memory_gb = 0.1
-[memory]
-policy = 'forebay'
-[load]
-base_gb = 0.02
-[[process]]
-name = 'burst'
-gb = 0.08
-rise_gb_per_s = 0.02
-hold_s = 1
-count = 5
-[cluster]
-nodes = 2
-slots = 2
-tier_bytes = 100000000
-extent_bytes = 4000000
-page_bytes = 1000000
-[pfs]
-servers = 2
-server_bytes_per_s = 1000000
-stripe_bytes = 2000000
-write_bytes = 500000
+node = { memory_gb = 0.1 }
+memory = { policy = 'forebay' }
+load = { base_gb = 0.02 }
+process = [{ name = 'burst', gb = 0.08, rise_gb_per_s = 0.02, hold_s = 1, count = 5 }]
+cluster = { nodes = 2, slots = 2, tier_bytes = 100000000, extent_bytes = 4000000, page_bytes = 1000000 }
+pfs = { servers = 2, server_bytes_per_s = 1000000, stripe_bytes = 2000000, write_bytes = 500000 }
+hpc = [{ name = 'phases', compute_s = 4, io_gb = 0.01, phases = 3, processes = 3 }]
+buffers = { nodes = 4, node_gb = 1, node_gb_per_s = 0.01 }
+drain = { policy = 'yield' }
+fault = [{ buffer = 1, at_s = 10, for_s = 20 }, { node = 1, at_s = 7, for_s = 5 }]
 [[job]]
 name = 'words'
 input_bytes = 20000000
 file_bytes = 4000000
 task_cpu_s = 1
 output_bytes = 3000000
-[[hpc]]
-name = 'phases'
-compute_s = 4
-io_gb = 0.01
-phases = 3
-processes = 3
-[buffers]
-nodes = 4
-node_gb = 1
-node_gb_per_s = 0.01
-[drain]
-policy = 'yield'
 [[checkpoint]]
 name = 'step'
 count = 4
@@ -195,14 +115,6 @@ nodes = 2
 step_gb = 0.02
 steps = 3
 compute_s = 5
-[[fault]]
-buffer = 1
-at_s = 10
-for_s = 20
-[[fault]]
-node = 1
-at_s = 7
-for_s = 5
 ";
 
 const FACILITY: &str = "
