@@ -507,21 +507,6 @@ fn a_record_that_is_cut_off_is_checked_to_its_last_line_and_one_with_a_gap_is_re
     assert!(error.contains("there is nothing to check"), "{error}");
 }
 
-/// All nodes of one job fail for ever. The others have their results all the same.
-#[test]
-fn a_job_that_is_left_without_nodes_costs_the_others_nothing() {
-    let runs = Runs::new();
-    let text = "kind = \"burst-buffer\"\n[cluster]\nnodes = 2\nnode_gb = 100\nnode_gb_per_s = 1\n
-        [[job]]\nname = \"stays\"\nprocesses = 1\nstep_gb = 10\nsteps = 3\non = [0]\n
-        [[job]]\nname = \"left\"\nprocesses = 1\nstep_gb = 10\nsteps = 3\non = [1]\n
-        [[fault]]\nnode = 1\nat_s = 15\n";
-    runs.write("s.toml", text);
-    let out = runs.ok("sim run {d}/s.toml");
-    let row = |name: &str| out.lines().find(|l| l.contains(name)).expect("a row").to_owned();
-    assert!(row(" stays ").ends_with("written") && row(" left ").ends_with("no nodes left"), "{out}");
-    assert!(row("(all)").ends_with("0 died, 1 without nodes"), "{out}");
-}
-
 /// The kind of scenario with a node whose tier gives way: run, recorded, replayed, and with a
 /// measured load.
 #[test]

@@ -317,24 +317,6 @@ proptest! {
         }
     }
 
-    /// With patience nobody waits much longer than it: what holds its nodes then ends, and overdue
-    /// ones go by arrival.
-    #[test]
-    fn nobody_starves_with_patience(width in 2u32..16) {
-        let config = Config { nodes: 16, lease_ns: LONG, patience_ns: 50 * S, ..Config::default() };
-        let mut m = with("sa-sjf", config);
-        // One wide step, and short ones that overlap in time on its nodes for 400 s.
-        let mut steps = vec![((0..width).collect::<Vec<u32>>(), 60u64)];
-        let mut arrivals = vec![1u64];
-        for i in 0..200u64 {
-            steps.push((vec![(i % u64::from(width)) as u32], 7));
-            arrivals.push(2 * i);
-        }
-        let done = play(&mut m, &steps, &arrivals);
-        let wide = done.iter().find(|d| d.0 == 0).expect("it ran");
-        prop_assert!(wide.1 <= (1 + 50 + 7 + 7) * S, "the wide step started at {} s", wide.1 / S);
-    }
-
     /// No starvation under ageing a: keys are p + a * arrival, so of those that come later than p /
     /// a after a step none goes before it, and with patience nodes are kept free for it then. It
     /// waits for its patience at most, and then, for itself and for each overdue one that came
