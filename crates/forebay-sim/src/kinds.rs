@@ -14,6 +14,34 @@ use crate::scenario::{BATCH, BURST_BUFFER, CLUSTER, COLOCATION, FACILITY, File, 
 use crate::trace::Trace;
 use crate::{batch, burst, cluster, colocate, facility, memory, world};
 
+/// An expression for each kind, of a scenario or its outcome, or of both. In it, `$module` is the
+/// module of the kind.
+macro_rules! each_kind {
+    (@ $of:expr, $what:ident, |$module:ident, $it:ident| $value:expr; $($kind:ident $path:ident),*) => {
+        match $of {
+            $($what::$kind($it) => {
+                #[allow(unused_imports, reason = "some need only the value")]
+                use crate::$path as $module;
+                $value
+            })*
+        }
+    };
+    (@ $of:expr, $done:ident, |$module:ident, $setup:ident, $outcome:ident| $value:expr;
+        $($kind:ident $path:ident),*) => {
+        match ($of, $done) {
+            $((Scenario::$kind($setup), Done::$kind($outcome)) => {
+                use crate::$path as $module;
+                $value
+            })*
+            _ => unreachable!("a scenario of one kind was run as another"),
+        }
+    };
+    ($of:expr, $what:ident, |$($names:ident),*| $value:expr) => {
+        each_kind!(@ $of, $what, |$($names),*| $value; Colocation colocate, BurstBuffer burst,
+            Cluster cluster, Memory memory, Batch batch, Facility facility, World world)
+    };
+}
+
 /// What a run amounted to.
 pub enum Done {
     /// Of kind `colocation`.
@@ -75,28 +103,12 @@ pub fn set_policy(file: &mut File, policy: &str) -> Result<()> {
 impl Scenario {
     /// Names of the columns of [`Scenario::rows`].
     pub fn columns(&self) -> &'static [&'static str] {
-        match self {
-            Scenario::Colocation(_) => &colocate::view::COLUMNS,
-            Scenario::BurstBuffer(_) => &burst::view::COLUMNS,
-            Scenario::Cluster(_) => &cluster::view::COLUMNS,
-            Scenario::Memory(_) => &memory::view::COLUMNS,
-            Scenario::Batch(_) => &batch::view::COLUMNS,
-            Scenario::Facility(_) => &facility::view::COLUMNS,
-            Scenario::World(_) => &world::view::COLUMNS,
-        }
+        each_kind!(self, Scenario, |module, _setup| &module::view::COLUMNS)
     }
 
     /// Seed of all its random numbers.
     pub fn seed(&self) -> u64 {
-        match self {
-            Scenario::Colocation(setup) => setup.seed,
-            Scenario::BurstBuffer(setup) => setup.seed,
-            Scenario::Cluster(setup) => setup.seed,
-            Scenario::Memory(setup) => setup.seed,
-            Scenario::Batch(setup) => setup.seed,
-            Scenario::Facility(setup) => setup.seed,
-            Scenario::World(setup) => setup.seed,
-        }
+        each_kind!(self, Scenario, |module, setup| setup.seed)
     }
 
     /// A trace into `out` with this scenario in its header.
@@ -143,52 +155,25 @@ impl Scenario {
 
     /// The rows of a run of it.
     pub fn rows(&self, done: &Done) -> Vec<Vec<String>> {
-        match (self, done) {
-            (Scenario::Colocation(setup), Done::Colocation(outcome)) => colocate::view::rows(setup, outcome),
-            (Scenario::BurstBuffer(setup), Done::BurstBuffer(outcome)) => burst::view::rows(setup, outcome),
-            (Scenario::Cluster(setup), Done::Cluster(outcome)) => cluster::view::rows(setup, outcome),
-            (Scenario::Memory(setup), Done::Memory(outcome)) => memory::view::rows(setup, outcome),
-            (Scenario::Batch(setup), Done::Batch(outcome)) => batch::view::rows(setup, outcome),
-            (Scenario::Facility(setup), Done::Facility(outcome)) => facility::view::rows(setup, outcome),
-            (Scenario::World(setup), Done::World(outcome)) => world::view::rows(setup, outcome),
-            _ => unreachable!("a scenario of one kind was run as another"),
-        }
+        each_kind!(self, done, |module, setup, outcome| module::view::rows(setup, outcome))
     }
 
     /// The timeline of a run of it, or of a part of the time in seconds.
     pub fn timeline(&self, done: &Done, name: &str, window_s: Option<(f64, f64)>) -> Figure {
         let window_s = window_s.unwrap_or((0.0, done.end_s()));
-        match (self, done) {
-            (Scenario::Colocation(setup), Done::Colocation(outcome)) => {
-                let title = format!("{name} ({})", setup.policy);
-                colocate::view::timeline(setup, outcome, &title, window_s)
-            }
-            (Scenario::Cluster(setup), Done::Cluster(outcome)) => {
-                let title = format!("{name} ({})", setup.policy);
-                cluster::view::timeline(setup, outcome, &title, window_s)
-            }
-            (Scenario::Memory(setup), Done::Memory(outcome)) => {
-                let title = format!("{name} ({})", setup.policy);
-                memory::view::timeline(setup, outcome, &title, window_s)
-            }
-            (Scenario::Batch(setup), Done::Batch(outcome)) => {
-                let title = format!("{name} ({})", setup.policy);
-                batch::view::timeline(setup, outcome, &title, window_s)
-            }
-            (Scenario::Facility(setup), Done::Facility(outcome)) => {
-                let title = format!("{name} ({})", setup.policy());
-                facility::view::timeline(setup, outcome, &title, window_s)
-            }
-            (Scenario::World(setup), Done::World(outcome)) => {
-                let title = format!("{name} ({})", setup.cluster.policy);
-                world::view::timeline(setup, outcome, &title, window_s)
-            }
-            (Scenario::BurstBuffer(setup), Done::BurstBuffer(outcome)) => {
-                let title = format!("{name} ({}/{})", setup.allocation, setup.access);
-                burst::view::timeline(setup, outcome, &title, window_s)
-            }
-            _ => unreachable!("a scenario of one kind was run as another"),
-        }
+        let policy = match self {
+            Scenario::Colocation(setup) => setup.policy.clone(),
+            Scenario::BurstBuffer(setup) => format!("{}/{}", setup.allocation, setup.access),
+            Scenario::Cluster(setup) => setup.policy.clone(),
+            Scenario::Memory(setup) => setup.policy.clone(),
+            Scenario::Batch(setup) => setup.policy.clone(),
+            Scenario::Facility(setup) => setup.policy(),
+            Scenario::World(setup) => setup.cluster.policy.clone(),
+        };
+        let title = format!("{name} ({policy})");
+        each_kind!(self, done, |module, setup, outcome| {
+            module::view::timeline(setup, outcome, &title, window_s)
+        })
     }
 }
 
@@ -198,29 +183,13 @@ impl Done {
     /// # Errors
     /// If a number is none that JSON has.
     pub fn json(&self) -> std::result::Result<String, std::io::Error> {
-        let json = match self {
-            Done::Colocation(outcome) => serde_json::to_string_pretty(outcome),
-            Done::BurstBuffer(outcome) => serde_json::to_string_pretty(outcome),
-            Done::Cluster(outcome) => serde_json::to_string_pretty(outcome),
-            Done::Memory(outcome) => serde_json::to_string_pretty(outcome),
-            Done::Batch(outcome) => serde_json::to_string_pretty(outcome),
-            Done::Facility(outcome) => serde_json::to_string_pretty(outcome),
-            Done::World(outcome) => serde_json::to_string_pretty(outcome),
-        };
+        let json = each_kind!(self, Done, |module, outcome| serde_json::to_string_pretty(outcome));
         Ok(json.map_err(std::io::Error::from)? + "\n")
     }
 
     /// Every record, with the names of the columns.
     pub fn records(&self) -> (&'static [&'static str], Vec<Vec<String>>) {
-        match self {
-            Done::Colocation(outcome) => (&colocate::view::RECORDS, colocate::view::records(outcome)),
-            Done::BurstBuffer(outcome) => (&burst::view::RECORDS, burst::view::records(outcome)),
-            Done::Cluster(outcome) => (&cluster::view::RECORDS, cluster::view::records(outcome)),
-            Done::Memory(outcome) => (&memory::view::RECORDS, memory::view::records(outcome)),
-            Done::Batch(outcome) => (&batch::view::RECORDS, batch::view::records(outcome)),
-            Done::Facility(outcome) => (&facility::view::RECORDS, facility::view::records(outcome)),
-            Done::World(outcome) => (&world::view::RECORDS, world::view::records(outcome)),
-        }
+        each_kind!(self, Done, |module, outcome| (&module::view::RECORDS, module::view::records(outcome)))
     }
 
     /// The last line of a run for people.

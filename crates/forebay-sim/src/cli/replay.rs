@@ -25,46 +25,29 @@ use crate::error::{Error, Result};
 use crate::record::{Line, Lines, open};
 use crate::scenario::{BATCH, BURST_BUFFER, CLUSTER, COLOCATION, FACILITY, MEMORY, Scenario, WORLD};
 use crate::trace::{ACCESS, LAWS, NODE, STAGES};
-use crate::{batch, burst, cluster, colocate, facility, memory, world};
+use crate::{burst, cluster, facility, memory, world};
+
+/// What the header says that its machines were built from.
+fn read<T: DeserializeOwned>(setup: Value, lines: &Lines) -> Result<T> {
+    serde_json::from_value(setup).map_err(|e| lines.not_a_header(e))
+}
 
 fn scenario(kind: &str, setup: Value, lines: &Lines) -> Result<Scenario> {
-    let not_one = |e| lines.not_a_header(e);
-    match kind {
-        COLOCATION => {
-            let setup: colocate::Setup = serde_json::from_value(setup).map_err(not_one)?;
-            Ok(Scenario::Colocation(Box::new(setup)))
-        }
-        BURST_BUFFER => {
-            let setup: burst::Setup = serde_json::from_value(setup).map_err(not_one)?;
-            Ok(Scenario::BurstBuffer(Box::new(setup)))
-        }
-        CLUSTER => {
-            let setup: cluster::Setup = serde_json::from_value(setup).map_err(not_one)?;
-            Ok(Scenario::Cluster(Box::new(setup)))
-        }
-        MEMORY => {
-            let setup: memory::Setup = serde_json::from_value(setup).map_err(not_one)?;
-            Ok(Scenario::Memory(Box::new(setup)))
-        }
-        BATCH => {
-            let setup: batch::Setup = serde_json::from_value(setup).map_err(not_one)?;
-            Ok(Scenario::Batch(Box::new(setup)))
-        }
-        FACILITY => {
-            let setup: facility::Setup = serde_json::from_value(setup).map_err(not_one)?;
-            Ok(Scenario::Facility(Box::new(setup)))
-        }
-        WORLD => {
-            let setup: world::Setup = serde_json::from_value(setup).map_err(not_one)?;
-            Ok(Scenario::World(Box::new(setup)))
-        }
+    Ok(match kind {
+        COLOCATION => Scenario::Colocation(read(setup, lines)?),
+        BURST_BUFFER => Scenario::BurstBuffer(read(setup, lines)?),
+        CLUSTER => Scenario::Cluster(read(setup, lines)?),
+        MEMORY => Scenario::Memory(read(setup, lines)?),
+        BATCH => Scenario::Batch(read(setup, lines)?),
+        FACILITY => Scenario::Facility(read(setup, lines)?),
+        WORLD => Scenario::World(read(setup, lines)?),
         other => {
             let known = format!(
                 "{COLOCATION}, {BURST_BUFFER}, {CLUSTER}, {MEMORY}, {BATCH}, {FACILITY}, {WORLD}, {STAGES}, {ACCESS}, {NODE} and {LAWS} can be replayed"
             );
-            Err(lines.bad(format!("this is a run of kind '{other}'; {known}")))
+            return Err(lines.bad(format!("this is a run of kind '{other}'; {known}")));
         }
-    }
+    })
 }
 
 /// A machine that hears what was recorded, and what it decided that the record must have next.
@@ -149,20 +132,18 @@ type Machines = (Vec<Box<dyn Replay>>, Option<OfNodes>);
 
 fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Machines> {
     if kind == NODE {
-        let config: node::Config = serde_json::from_value(setup).map_err(|e| lines.not_a_header(e))?;
-        return Ok((vec![replayed(NODE, Node::new(&config))], None));
+        return Ok((vec![replayed(NODE, Node::new(&read(setup, lines)?))], None));
     }
     if kind == STAGES {
-        let config = serde_json::from_value(setup).map_err(|e| lines.not_a_header(e))?;
-        return Ok((vec![replayed(STAGES, Stages::new(config))], None));
+        return Ok((vec![replayed(STAGES, Stages::new(read(setup, lines)?))], None));
     }
     if kind == ACCESS {
-        let setup: access::Setup = serde_json::from_value(setup).map_err(|e| lines.not_a_header(e))?;
+        let setup: access::Setup = read(setup, lines)?;
         return Ok((vec![replayed(ACCESS, setup.build()?)], None));
     }
     if kind == LAWS {
-        let config = serde_json::from_value(setup).map_err(|e| lines.not_a_header(e))?;
-        return Ok((vec![replayed(LAWS, NodeMemory::new(config).map_err(Error::Usage)?)], None));
+        let machine = NodeMemory::new(read(setup, lines)?).map_err(Error::Usage)?;
+        return Ok((vec![replayed(LAWS, machine)], None));
     }
     let mut nodes = None;
     let machines = match scenario(kind, setup, lines)? {
