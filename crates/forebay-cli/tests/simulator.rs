@@ -437,8 +437,8 @@ fn burst_buffers_have_one_default_pair_of_policies() {
 /// arrival.
 #[test]
 fn the_papers_workload_as_a_scenario_is_the_papers_workload() {
-    use forebay_sim::burst::batch::simulate;
     use forebay_sim::burst::icpp::MIXES;
+    use forebay_sim::burst::simulate;
     use forebay_sim::reproduce::bb::workloads::setup;
     let runs = Runs::new();
     for (order, access) in [(0, "none"), (1, "sa-sjf"), (7, "coflow")] {

@@ -19,36 +19,18 @@ const RATE: u64 = 100;
 
 /// A job whose steps take `alone_s` on its nodes, due at the given moments.
 fn job(name: &str, nodes: u32, alone_s: u64, at_s: &[u64]) -> JobSpec {
+    let bytes = RATE * alone_s * u64::from(nodes);
     JobSpec {
         name: name.into(),
-        processes: 4.0,
-        step_bytes: RATE * alone_s * u64::from(nodes),
-        nodes: Some(nodes),
-        on: None,
-        client_bytes_per_s: f64::INFINITY,
         steps: at_s.len() as u32,
-        compute_ns: 0,
-        starts_ns: 0,
-        io_first: true,
         arrivals: Arrivals::Trace { at_ns: at_s.iter().map(|s| s * S).collect() },
+        ..JobSpec::one_step(0, 4.0, bytes, Some(nodes), f64::INFINITY)
     }
 }
 
 fn setup(nodes: u32, access: &str, jobs: Vec<JobSpec>) -> Setup {
-    Setup {
-        nodes,
-        node_bytes: 1 << 40,
-        node_bytes_per_s: RATE as f64,
-        allocation: "striped".into(),
-        access: access.into(),
-        config: Config { nodes, lease_ns: 9 * S, ..Config::default() },
-        jobs,
-        faults: Vec::new(),
-        random: None,
-        drain: None,
-        seed: 1,
-        horizon_ns: None,
-    }
+    let config = Config { nodes, lease_ns: 9 * S, ..Config::default() };
+    Setup { config, seed: 1, ..Setup::plain(nodes, 1 << 40, RATE as f64, "striped", access, jobs) }
 }
 
 fn run(setup: &Setup) -> Outcome {
@@ -164,6 +146,17 @@ fn a_step_whose_node_fails_is_written_anew_elsewhere() {
     setup.faults.push(fails(3, 60, Some(1)));
     let outcome = run(&setup);
     assert_eq!((outcome.jobs[0].nodes_lost, outcome.jobs[0].steps_lost), (2, 1));
+}
+
+/// Both on one node: 3 of 4 processes get three quarters.
+#[test]
+fn unscheduled_steps_share_by_processes() {
+    let step = |processes, alone_s, nodes| {
+        JobSpec::one_step(0, processes, RATE * alone_s, Some(nodes), f64::INFINITY)
+    };
+    let outcome = run(&setup(2, "none", vec![step(3.0, 6, 1), step(2.0, 4, 2)]));
+    // Node 0: 6 s of work at 3/4 and 2 at 1/4 end together at 8 s; node 1 has its 2 at 2 s.
+    assert!(outcome.jobs.iter().all(|job| (job.io_s() - 8.0).abs() < 1e-6), "{:?}", outcome.jobs);
 }
 
 /// All nodes are taken and one fails for good: who held it is without nodes until the other job

@@ -15,7 +15,6 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::arrivals::Arrivals;
 
-pub mod batch;
 mod drain;
 mod draining;
 mod events;
@@ -65,6 +64,31 @@ pub struct JobSpec {
     pub io_first: bool,
     /// When its steps begin.
     pub arrivals: Arrivals,
+}
+
+impl JobSpec {
+    /// One step, which asks for access at `arrives_ns`.
+    pub fn one_step(
+        arrives_ns: u64,
+        processes: f64,
+        bytes: u64,
+        nodes: Option<u32>,
+        client_bytes_per_s: f64,
+    ) -> Self {
+        JobSpec {
+            name: String::new(),
+            processes,
+            step_bytes: bytes,
+            nodes,
+            on: None,
+            client_bytes_per_s,
+            steps: 1,
+            compute_ns: 0,
+            starts_ns: 0,
+            io_first: true,
+            arrivals: Arrivals::Trace { at_ns: vec![arrives_ns] },
+        }
+    }
 }
 
 /// JSON has no infinity: it is written as null, and has to come back as what it was.
@@ -153,7 +177,38 @@ pub struct Setup {
     pub horizon_ns: Option<u64>,
 }
 
+/// A configuration under which no lease ends within a run.
+pub fn lasting_leases() -> access::Config {
+    access::Config { lease_ns: u64::MAX / 4, ..access::Config::default() }
+}
+
 impl Setup {
+    /// The plain case, of which the papers' workloads are: nothing breaks, nothing is drained, and
+    /// all hold their nodes to the end.
+    pub fn plain(
+        nodes: u32,
+        node_bytes: u64,
+        node_bytes_per_s: f64,
+        allocation: &str,
+        access: &str,
+        jobs: Vec<JobSpec>,
+    ) -> Self {
+        Setup {
+            nodes,
+            node_bytes,
+            node_bytes_per_s,
+            allocation: allocation.into(),
+            access: access.into(),
+            config: access::Config { nodes, ..lasting_leases() },
+            jobs,
+            faults: Vec::new(),
+            random: None,
+            drain: None,
+            seed: 0,
+            horizon_ns: None,
+        }
+    }
+
     /// Bytes to each of `nodes` nodes and the most that the clients of `job` send to each, in bytes
     /// per second.
     pub fn per_node(&self, job: usize, nodes: usize) -> (f64, f64) {

@@ -14,12 +14,10 @@
 //! and loads. A job in a closed loop computes for 0.5 to 1.5 times its mean between two steps.
 
 use forebay_model::rng::Rng;
-use forebay_policy::burst::access;
 
 use super::published::{Drawn, Workload};
 use super::{bound, by_order};
 use crate::arrivals::Arrivals;
-use crate::burst::batch::lasting_leases;
 use crate::burst::{JobSpec, Outcome, Setup, simulate};
 use crate::error::Result;
 use crate::trace::Trace;
@@ -64,18 +62,15 @@ fn ns(seconds: f64) -> u64 {
 impl Drawn {
     fn job(&self, i: usize, steps: u32, compute_s: f64, arrivals: Arrivals) -> JobSpec {
         let width = self.on.len() as f64;
+        let bytes = (self.alone_s * NODE_BYTES_PER_S * width) as u64;
         JobSpec {
             name: format!("job {i}"),
-            processes: self.processes * width,
-            step_bytes: (self.alone_s * NODE_BYTES_PER_S * width) as u64,
-            nodes: None,
             on: Some(self.on.clone()),
-            client_bytes_per_s: f64::INFINITY,
             steps,
             compute_ns: ns(compute_s),
-            starts_ns: 0,
             io_first: false,
             arrivals,
+            ..JobSpec::one_step(0, self.processes * width, bytes, None, f64::INFINITY)
         }
     }
 }
@@ -148,20 +143,8 @@ impl Family {
                 drawn.iter().enumerate().map(|(i, d)| d.job(i, 1, 0.0, at.clone())).collect()
             }
         };
-        Setup {
-            nodes,
-            node_bytes: 1 << 60,
-            node_bytes_per_s: NODE_BYTES_PER_S,
-            allocation: "striped".into(),
-            access: policy.into(),
-            config: access::Config { nodes, ..lasting_leases() },
-            jobs,
-            faults: Vec::new(),
-            random: None,
-            drain: None,
-            seed: rng.next_u64(),
-            horizon_ns: None,
-        }
+        let setup = Setup::plain(nodes, 1 << 60, NODE_BYTES_PER_S, "striped", policy, jobs);
+        Setup { seed: rng.next_u64(), ..setup }
     }
 
     /// Runs workload `number` under `policy`.

@@ -7,7 +7,7 @@ use super::batch_queue::{LEAST_GB, MAX_NODES, logged, rooms};
 use super::reader::Section;
 use super::{GB, MAX_GB, MAX_S, horizon_ns, ns};
 use crate::batch::workload::Buffers;
-use crate::burst::batch::lasting_leases;
+use crate::burst::lasting_leases;
 use crate::error::Result;
 use crate::facility::{Reports, Setup, Steps, Tier};
 

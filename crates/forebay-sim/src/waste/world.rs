@@ -7,7 +7,7 @@ use forebay_policy::burst::access::{self, Access, Action, StepId, Token};
 use forebay_policy::machine::Nanos;
 
 use super::{Class, FAILURES, Failure, Level, Outcome, Platform, REBOOT_S, Strategy, Window, Writes};
-use crate::burst::batch::lasting_leases;
+use crate::burst::lasting_leases;
 use crate::driver::{Driver, Record};
 use crate::error::Result;
 use crate::event_loop::{self, Limits, World};

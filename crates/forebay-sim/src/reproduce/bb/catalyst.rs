@@ -7,7 +7,7 @@
 //! the unscheduled jobs alone predict the scheduled ones.
 
 use super::on;
-use crate::burst::batch::{Job, Setup, lasting_leases};
+use crate::burst::{JobOutcome, JobSpec, Setup};
 use crate::error::Result;
 use crate::plot::bars::{Bars, Printed};
 use crate::report::{Record, Report, number};
@@ -34,24 +34,14 @@ const NODES: u32 = 8;
 
 /// I/O times of the jobs `which`, in the order in which they ask.
 fn io_s(caps: &Caps, access: &str, which: &[usize]) -> Result<Vec<f64>> {
-    let job = |&i: &usize| Job {
-        arrives_ns: 0,
-        processes: JOBS[i] as f64,
-        bytes: JOBS[i] * 1_000_000_000,
-        nodes: Some(NODES),
-        client_bytes_per_s: caps[i] * f64::from(NODES) * NODE_BYTES_PER_S,
+    let job = |&i: &usize| {
+        let cap = caps[i] * f64::from(NODES) * NODE_BYTES_PER_S;
+        JobSpec::one_step(0, JOBS[i] as f64, JOBS[i] * 1_000_000_000, Some(NODES), cap)
     };
-    let setup = Setup {
-        nodes: NODES,
-        node_bytes: 1 << 50,
-        node_bytes_per_s: NODE_BYTES_PER_S,
-        jobs: which.iter().map(job).collect(),
-        allocation: "striped",
-        access,
-        config: lasting_leases(),
-    };
+    let jobs = which.iter().map(job).collect();
+    let setup = Setup::plain(NODES, 1 << 50, NODE_BYTES_PER_S, "striped", access, jobs);
     let nodes = vec![(0..NODES).collect(); which.len()];
-    Ok(on(&setup, nodes)?.steps.iter().map(|s| s.io_s).collect())
+    Ok(on(setup, &nodes)?.jobs.iter().map(JobOutcome::io_s).collect())
 }
 
 fn alone_s(caps: &Caps) -> Result<Vec<f64>> {

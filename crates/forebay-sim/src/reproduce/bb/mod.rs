@@ -2,9 +2,9 @@
 //! Workloads W1 to W12, allocation, the jobs on Catalyst and on Trinity, and how far `coflow` goes
 //! beyond.
 
-use crate::burst::batch::{Outcome, simulate, simulate_on};
 use crate::burst::icpp::MIXES;
-use crate::error::Result;
+use crate::burst::{Outcome, Setup, simulate};
+use crate::error::{Error, Result};
 use crate::estimate::Estimate;
 use crate::parallel::{in_parallel, threads};
 use crate::plot::bars::Bars;
@@ -98,7 +98,7 @@ fn workload(w: usize) -> Result<Means> {
     for order in 0..ORDERS {
         let one = |run: usize| -> Result<Outcome> {
             let (allocation, access) = RUNS[run];
-            simulate(&setup(&MIXES[w], order, allocation, access), &mut Trace::off())
+            outcome(&setup(&MIXES[w], order, allocation, access))
         };
         for (run, all) in means.aggregate_s.iter_mut().enumerate() {
             all.push(one(run)?.aggregate_s());
@@ -243,7 +243,16 @@ fn figure(
     report.figure(file, &svg, &format!("{title}, mean of {ORDERS} orders of arrival"))
 }
 
-/// The outcome with the jobs on given nodes; for parts that choose them by hand.
-fn on(setup: &crate::burst::batch::Setup, nodes: Vec<Vec<u32>>) -> Result<Outcome> {
-    simulate_on(setup, nodes, &mut Trace::off())
+/// The outcome of jobs that all have nodes.
+fn outcome(setup: &Setup) -> Result<Outcome> {
+    let outcome = simulate(setup, &mut Trace::off())?;
+    let Some(job) = outcome.jobs.iter().position(|job| job.without_nodes) else { return Ok(outcome) };
+    let allocation = &setup.allocation;
+    Err(Error::Usage(format!("job 'job {job}' never got nodes (allocation '{allocation}')")))
+}
+
+/// The same with the jobs on given nodes; for parts that choose them by hand.
+fn on(mut setup: Setup, nodes: &[Vec<u32>]) -> Result<Outcome> {
+    setup.jobs.iter_mut().zip(nodes).for_each(|(job, nodes)| job.on = Some(nodes.clone()));
+    outcome(&setup)
 }

@@ -5,13 +5,12 @@
 //! (Poisson) and keep the nodes busy for about half of the time.
 
 use forebay_model::rng::Rng;
-use forebay_policy::burst::access::Config;
 
-use crate::burst::batch::{Job, Outcome, Setup, lasting_leases, simulate};
+use super::outcome;
+use crate::burst::{JobSpec, Setup};
 use crate::error::Result;
 use crate::estimate::Estimate;
 use crate::report::{Record, Report, number};
-use crate::trace::Trace;
 
 const NODES: u32 = 128;
 const NODE_BYTES_PER_S: f64 = 5e9;
@@ -26,7 +25,7 @@ const LONGEST_STEP_S: f64 = 120.0;
 /// Patience of the last column.
 const PATIENCE_S: u64 = 300;
 
-fn jobs(seed: u64, gap_s: f64) -> Vec<Job> {
+fn jobs(seed: u64, gap_s: f64) -> Vec<JobSpec> {
     let mut rng = Rng::new(seed).fork(1);
     let mut now_s = 0.0;
     let mut job = || {
@@ -35,13 +34,9 @@ fn jobs(seed: u64, gap_s: f64) -> Vec<Job> {
             0 => (64, LONGEST_STEP_S * (0.5 + 0.5 * rng.unit())),
             _ => (8 << rng.below(3), 1.0 + 4.0 * rng.unit()),
         };
-        Job {
-            arrives_ns: (now_s * 1e9) as u64,
-            processes: 64.0 * f64::from(nodes),
-            bytes: (seconds * NODE_BYTES_PER_S * f64::from(nodes)) as u64,
-            nodes: Some(nodes),
-            client_bytes_per_s: f64::INFINITY,
-        }
+        let bytes = (seconds * NODE_BYTES_PER_S * f64::from(nodes)) as u64;
+        let (arrives_ns, processes) = ((now_s * 1e9) as u64, 64.0 * f64::from(nodes));
+        JobSpec::one_step(arrives_ns, processes, bytes, Some(nodes), f64::INFINITY)
     };
     (0..STEPS).map(|_| job()).collect()
 }
@@ -58,20 +53,14 @@ struct Measured {
 fn measure(access: &str, patience_ns: u64, gap_s: f64) -> Result<Measured> {
     let mut made = Measured::default();
     for seed in 0..SEEDS {
-        let setup = Setup {
-            nodes: NODES,
-            node_bytes: 1 << 60,
-            node_bytes_per_s: NODE_BYTES_PER_S,
-            jobs: jobs(seed, gap_s),
-            allocation: "striped",
-            access,
-            config: Config { patience_ns, ..lasting_leases() },
-        };
-        let outcome: Outcome = simulate(&setup, &mut Trace::off())?;
+        let mut setup = Setup::plain(NODES, 1 << 60, NODE_BYTES_PER_S, "striped", access, jobs(seed, gap_s));
+        setup.config.patience_ns = patience_ns;
+        let outcome = outcome(&setup)?;
         made.io_s.push(outcome.aggregate_s() / STEPS as f64);
-        made.longest_wait_s = made.longest_wait_s.max(outcome.longest_wait_s());
-        let longest_io_s = outcome.steps.iter().map(|step| step.io_s).fold(0.0, f64::max);
-        made.longest_io_s = made.longest_io_s.max(longest_io_s);
+        for step in outcome.jobs.iter().flat_map(|job| &job.steps) {
+            made.longest_wait_s = made.longest_wait_s.max(step.wait_s());
+            made.longest_io_s = made.longest_io_s.max(step.io_s());
+        }
     }
     Ok(made)
 }

@@ -5,7 +5,7 @@
 //! as much as all.
 
 use super::on;
-use crate::burst::batch::{Job, Setup, lasting_leases};
+use crate::burst::{JobSpec, Setup};
 use crate::error::Result;
 use crate::report::{Record, Report};
 
@@ -15,19 +15,10 @@ type Case = (&'static str, &'static [&'static [u32]], &'static [bool]);
 /// How much longer than alone each instance takes, on the given nodes.
 fn slowdowns(access: &str, nodes: &[Vec<u32>]) -> Result<Vec<f64>> {
     let bytes = 192 * 1_000_000_000;
-    let job =
-        Job { arrives_ns: 0, processes: 192.0, bytes, nodes: Some(2), client_bytes_per_s: f64::INFINITY };
-    let setup = Setup {
-        nodes: 6,
-        node_bytes: 1 << 50,
-        node_bytes_per_s: 1e9,
-        jobs: vec![job; nodes.len()],
-        allocation: "striped",
-        access,
-        config: lasting_leases(),
-    };
+    let job = JobSpec::one_step(0, 192.0, bytes, Some(2), f64::INFINITY);
+    let setup = Setup::plain(6, 1 << 50, 1e9, "striped", access, vec![job; nodes.len()]);
     let alone_s = bytes as f64 / 2e9;
-    Ok(on(&setup, nodes.to_vec())?.steps.iter().map(|s| s.io_s / alone_s).collect())
+    Ok(on(setup, nodes)?.jobs.iter().map(|job| job.io_s() / alone_s).collect())
 }
 
 /// Adds Figure 6 to the report.

@@ -1,49 +1,27 @@
 //! Figure 3: what an allocation is worth to a job by itself, and Figure 4: several instances of one
 //! job.
 
-use super::on;
-use crate::burst::batch::{Job, Setup, allocate, lasting_leases, simulate};
+use super::outcome;
 use crate::burst::icpp::MB;
+use crate::burst::{JobSpec, Setup};
 use crate::error::Result;
 use crate::plot::bars::{Bars, Printed};
 use crate::report::{Record, Report};
-use crate::trace::Trace;
 
-/// Trinity: 576 nodes of 6 TB and 5 GB/s, as a vendor counts.
-fn trinity<'a>(jobs: Vec<Job>, allocation: &'a str) -> Setup<'a> {
-    Setup {
-        nodes: 576,
-        node_bytes: 6_000_000_000_000,
-        node_bytes_per_s: 5e9,
-        jobs,
-        allocation,
-        access: "none",
-        config: lasting_leases(),
-    }
-}
-
-fn job(processes: u64, mb: u64) -> Job {
-    Job {
-        arrives_ns: 0,
-        processes: processes as f64,
-        bytes: processes * mb * MB,
-        nodes: None,
-        client_bytes_per_s: f64::INFINITY,
-    }
+/// Seconds of the first of `count` equal jobs of 512 MB a process on Trinity: 576 nodes of 6 TB and
+/// 5 GB/s, as a vendor counts.
+fn io_s(allocation: &str, processes: u64, count: usize) -> Result<f64> {
+    let job = JobSpec::one_step(0, processes as f64, processes * 512 * MB, None, f64::INFINITY);
+    let setup = Setup::plain(576, 6_000_000_000_000, 5e9, allocation, "none", vec![job; count]);
+    Ok(outcome(&setup)?.jobs[0].io_s())
 }
 
 /// Printed for 32k processes under 1X, in percent.
 const PRINTED_1X: f64 = 76.0;
 
-/// Seconds of one job's write.
-fn io_s(allocation: &str, processes: u64) -> Result<f64> {
-    let outcome = simulate(&trinity(vec![job(processes, 512)], allocation), &mut Trace::off())?;
-    Ok(outcome.steps[0].io_s)
-}
-
 /// Part of the time that a job computes which writes once an hour, in percent.
 fn efficiency_percent(processes: u64, allocation: &str) -> Result<f64> {
-    Ok(100.0 * 3600.0 / (3600.0 + io_s(allocation, processes)?))
+    Ok(100.0 * 3600.0 / (3600.0 + io_s(allocation, processes, 1)?))
 }
 
 pub fn efficiency(report: &mut Report) -> Result<()> {
@@ -69,7 +47,7 @@ pub fn efficiency(report: &mut Report) -> Result<()> {
         Record::print(
             "bb/efficiency/2x-of-1x",
             0.5,
-            io_s("2x", 8192)? / io_s("1x", 8192)?,
+            io_s("2x", 8192, 1)? / io_s("1x", 8192, 1)?,
             "of the I/O time",
         )
         .note("8k processes"),
@@ -91,12 +69,9 @@ fn instances(report: &mut Report) -> Result<()> {
     report.heading(3, "Figure 4: n instances of one job");
     let mut records = Vec::new();
     for n in [2usize, 4] {
-        let setup = trinity(vec![job(4096, 512); n], "full");
-        let nodes = allocate(&setup)?;
-        let together = on(&setup, nodes.clone())?.steps[0].io_s;
-        let alone = on(&trinity(vec![job(4096, 512)], "full"), nodes[..1].to_vec())?.steps[0].io_s;
         let id = format!("bb/instances/{n}");
-        let (ours, want, unit) = (together / alone, n as f64, "times as long as alone");
+        let ours = io_s("full", 4096, n)? / io_s("full", 4096, 1)?;
+        let (want, unit) = (n as f64, "times as long as alone");
         records.push(match n {
             2 => Record::print(id, want, ours, unit),
             _ => Record::model(id, ours, unit, format!("{n}, within 1 %"), (ours / want - 1.0).abs() <= 0.01),

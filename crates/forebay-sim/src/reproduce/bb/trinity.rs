@@ -5,10 +5,10 @@
 //! is run, all that the machine has room for, and its extremes are compared with the figures,
 //! beside the bounds that the model puts on them.
 
-use crate::burst::batch::{Job, Setup, lasting_leases, simulate};
+use super::outcome;
+use crate::burst::{JobSpec, Setup};
 use crate::error::Result;
 use crate::report::{Record, Report};
-use crate::trace::Trace;
 
 const NODES: u32 = 100;
 const NODE_BYTES: u64 = 6_000_000_000_000;
@@ -24,40 +24,27 @@ const OTHERS: [u64; 6] = [800, 1600, 3200, 6400, 12_800, 18_200];
 const PARTS: [u64; 5] = [5, 10, 20, 40, 80];
 
 /// A job of `compute_nodes` that writes `percent` of its memory, a process per core.
-fn job((compute_nodes, percent): (u64, u64)) -> Job {
-    Job {
-        arrives_ns: 0,
-        processes: (compute_nodes * CORES) as f64,
-        bytes: compute_nodes * MEMORY_BYTES / 100 * percent,
-        nodes: None,
-        client_bytes_per_s: f64::INFINITY,
-    }
+fn job((compute_nodes, percent): (u64, u64)) -> JobSpec {
+    let bytes = compute_nodes * MEMORY_BYTES / 100 * percent;
+    JobSpec::one_step(0, (compute_nodes * CORES) as f64, bytes, None, f64::INFINITY)
 }
 
 /// How much longer than alone on all nodes: all jobs together, and J1. `None` if they do not fit.
-fn against_isolated(jobs: &[Job], allocation: &str) -> Option<(f64, f64)> {
-    let setup = Setup {
-        nodes: NODES,
-        node_bytes: NODE_BYTES,
-        node_bytes_per_s: NODE_BYTES_PER_S,
-        jobs: jobs.to_vec(),
-        allocation,
-        access: "none",
-        config: lasting_leases(),
-    };
-    let total: u64 = jobs.iter().map(|j| j.bytes).sum();
+fn against_isolated(jobs: &[JobSpec], allocation: &str) -> Option<(f64, f64)> {
+    let setup = Setup::plain(NODES, NODE_BYTES, NODE_BYTES_PER_S, allocation, "none", jobs.to_vec());
+    let total: u64 = jobs.iter().map(|j| j.step_bytes).sum();
     if total > NODE_BYTES * u64::from(NODES) {
         return None;
     }
     // Whoever finds no room in the book of the allocator does not fit either.
-    let outcome = simulate(&setup, &mut Trace::off()).ok()?;
-    let alone_s = |j: &Job| j.bytes as f64 / (f64::from(NODES) * NODE_BYTES_PER_S);
+    let outcome = outcome(&setup).ok()?;
+    let alone_s = |j: &JobSpec| j.step_bytes as f64 / (f64::from(NODES) * NODE_BYTES_PER_S);
     let all = outcome.aggregate_s() / jobs.iter().map(alone_s).sum::<f64>();
-    Some((all, outcome.steps[0].io_s / alone_s(&jobs[0])))
+    Some((all, outcome.jobs[0].io_s() / alone_s(&jobs[0])))
 }
 
 /// Every three jobs of the family.
-fn family() -> Vec<Vec<Job>> {
+fn family() -> Vec<Vec<JobSpec>> {
     let mut all = Vec::new();
     for second in OTHERS {
         for third in OTHERS.into_iter().filter(|&t| t >= second && J1 + second + t <= COMPUTE_NODES) {

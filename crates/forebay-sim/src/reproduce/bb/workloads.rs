@@ -2,32 +2,20 @@
 
 use forebay_model::rng::Rng;
 
-use crate::burst::batch::{Job, Setup, lasting_leases};
 use crate::burst::icpp::{JOBS, MB, NODE_BYTES_PER_S};
+use crate::burst::{JobSpec, Setup};
 
 /// The jobs of a mix in the order of the table.
-fn jobs(mix: &[usize; 7]) -> Vec<Job> {
-    let one = |&(processes, mb, nodes): &(u64, u64, u32)| Job {
-        arrives_ns: 0,
-        processes: processes as f64,
-        bytes: processes * mb * MB,
-        nodes: Some(nodes),
-        client_bytes_per_s: f64::INFINITY,
+fn jobs(mix: &[usize; 7]) -> Vec<JobSpec> {
+    let one = |&(processes, mb, nodes): &(u64, u64, u32)| {
+        JobSpec::one_step(0, processes as f64, processes * mb * MB, Some(nodes), f64::INFINITY)
     };
     JOBS.iter().zip(mix).flat_map(|(j, &n)| std::iter::repeat_n(one(j), n)).collect()
 }
 
 /// The mix with its jobs in the random order `order`: all arrive together, in that order.
-pub fn setup<'a>(mix: &[usize; 7], order: u64, allocation: &'a str, access: &'a str) -> Setup<'a> {
+pub fn setup(mix: &[usize; 7], order: u64, allocation: &str, access: &str) -> Setup {
     let mut jobs = jobs(mix);
     Rng::new(order).shuffle(&mut jobs);
-    Setup {
-        nodes: 128,
-        node_bytes: 6 << 40,
-        node_bytes_per_s: NODE_BYTES_PER_S,
-        jobs,
-        allocation,
-        access,
-        config: lasting_leases(),
-    }
+    Setup::plain(128, 6 << 40, NODE_BYTES_PER_S, allocation, access, jobs)
 }
