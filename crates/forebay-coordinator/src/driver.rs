@@ -522,7 +522,7 @@ impl Driver {
 
     /// The jobs, those that have ended first.
     pub fn status(&self) -> Vec<JobStatus> {
-        self.machine.snapshot().into_iter().map(translate::job_status).collect()
+        self.machine.status().into_iter().map(translate::job_status).collect()
     }
 }
 
@@ -682,7 +682,7 @@ mod tests {
         }
         let decided: Vec<_> = decided.iter().map(|action| serde_json::to_value(action).unwrap()).collect();
         assert!(decided == recorded, "{} differs", path.display());
-        (decided.len(), machine.snapshot().iter().filter(|job| !job.ended).count())
+        (decided.len(), machine.status().iter().filter(|job| !job.ended).count())
     }
 
     #[test]

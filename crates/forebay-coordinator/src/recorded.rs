@@ -182,7 +182,7 @@ impl Run {
 
     /// Keeps what the machine shows of jobs, before some of them end.
     fn keep_ended(&mut self) {
-        for job in self.machine.snapshot().into_iter().map(translate::job_status) {
+        for job in self.machine.status().into_iter().map(translate::job_status) {
             let is_same = |kept: &JobStatus| kept.began_ms == job.began_ms && kept.name == job.name;
             match self.ended.iter_mut().find(|kept| is_same(kept)) {
                 Some(kept) => *kept = job,

@@ -165,8 +165,6 @@ impl Isolation {
 impl Machine for Isolation {
     type Event = Event;
     type Action = Action;
-    /// The share.
-    type Snapshot = f64;
 
     fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
         let elapsed_ns = self.heard_at.map_or(0, |at| now.saturating_since(at));
@@ -203,10 +201,6 @@ impl Machine for Isolation {
             self.set(self.config.floor, Reason::Unknown, out);
         }
     }
-
-    fn snapshot(&self) -> f64 {
-        self.share
-    }
 }
 
 #[cfg(test)]
@@ -238,7 +232,7 @@ mod tests {
     fn at_full() -> (Isolation, u64) {
         let (mut machine, mut now) = (Isolation::new(Config::default()), 0);
         feed(&mut machine, &mut now, calm(), 100);
-        assert_eq!(machine.snapshot(), 1.0);
+        assert_eq!(machine.share, 1.0);
         (machine, now)
     }
 

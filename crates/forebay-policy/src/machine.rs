@@ -91,8 +91,6 @@ pub trait Machine {
     /// What the machine decides. An action that takes time carries an id; its completion comes back
     /// as an event.
     type Action;
-    /// The state a person or a test may look at.
-    type Snapshot;
 
     /// Takes in `event` at `now` and appends the decisions to `out`. `now` never goes backwards.
     fn handle(&mut self, now: Nanos, event: Self::Event, out: &mut Vec<Self::Action>);
@@ -104,7 +102,4 @@ pub trait Machine {
 
     /// Called by the driver once `next_deadline` has come.
     fn on_deadline(&mut self, _now: Nanos, _out: &mut Vec<Self::Action>) {}
-
-    /// The current state, for dashboards, traces and tests.
-    fn snapshot(&self) -> Self::Snapshot;
 }

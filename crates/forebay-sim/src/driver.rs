@@ -109,7 +109,6 @@ mod tests {
     impl Machine for Doubler {
         type Event = u64;
         type Action = u64;
-        type Snapshot = ();
         fn handle(&mut self, now: Nanos, event: u64, out: &mut Vec<u64>) {
             self.deadline = Some(now + event);
             out.push(2 * event);
@@ -121,7 +120,6 @@ mod tests {
             self.deadline = None;
             out.push(0);
         }
-        fn snapshot(&self) {}
     }
 
     #[test]

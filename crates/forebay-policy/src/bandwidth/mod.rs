@@ -104,7 +104,6 @@ impl Divider {
 impl Machine for Divider {
     type Event = Event;
     type Action = Shares;
-    type Snapshot = Vec<Active>;
 
     fn handle(&mut self, _now: Nanos, event: Event, out: &mut Vec<Shares>) {
         match event {
@@ -120,10 +119,6 @@ impl Machine for Divider {
         let shares = self.policy.shares(&active);
         assert_eq!(shares.len(), active.len(), "a bandwidth policy must give every phase its share");
         out.push(Shares { shares: active.iter().map(|a| a.hpc).zip(shares).collect() });
-    }
-
-    fn snapshot(&self) -> Vec<Active> {
-        self.active.values().copied().collect()
     }
 }
 

@@ -504,7 +504,6 @@ impl Mount {
 impl Machine for Drain {
     type Event = Event;
     type Action = Action;
-    type Snapshot = BTreeMap<FileId, Outlook>;
 
     fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
         self.go_on(now);
@@ -545,9 +544,5 @@ impl Machine for Drain {
         self.go_on(now);
         self.goes_at.take_if(|at| *at <= now);
         self.decide(out);
-    }
-
-    fn snapshot(&self) -> BTreeMap<FileId, Outlook> {
-        self.outlooks()
     }
 }

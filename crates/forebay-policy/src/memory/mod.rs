@@ -228,13 +228,16 @@ impl Controller {
     pub fn alarm_bytes(&self) -> u64 {
         self.config.alarm_above(self.policy.target_bytes(&self.config))
     }
+
+    /// The tier's capacity in bytes.
+    pub fn snapshot(&self) -> u64 {
+        self.capacity_bytes
+    }
 }
 
 impl Machine for Controller {
     type Event = Event;
     type Action = Action;
-    /// The tier's capacity in bytes.
-    type Snapshot = u64;
 
     fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
         let (Event::Sample(sample) | Event::Pressure(sample)) = event;
@@ -247,10 +250,6 @@ impl Machine for Controller {
             }
         }
         out.push(Action::Watch { after_ns: wish.after_ns });
-    }
-
-    fn snapshot(&self) -> u64 {
-        self.capacity_bytes
     }
 }
 

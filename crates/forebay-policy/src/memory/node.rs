@@ -163,6 +163,11 @@ impl NodeMemory {
         Ok(NodeMemory { config, laws: Vec::new(), look: Look::default(), wishes: Vec::with_capacity(2) })
     }
 
+    /// The capacity that the last look has led to, in bytes.
+    pub fn snapshot(&self) -> u64 {
+        self.look.capacity_bytes
+    }
+
     fn place(&mut self, now: Nanos, place: u32, memory: Memory, out: &mut Vec<Action>) {
         let NodeMemory { config, laws, look, wishes } = self;
         let Some(slot) = slot(laws, place) else { return };
@@ -250,8 +255,6 @@ fn law_config(config: &Config, (min_bytes, max_bytes): (u64, u64), total_bytes: 
 impl Machine for NodeMemory {
     type Event = Event;
     type Action = Action;
-    /// The capacity that the last look has led to.
-    type Snapshot = u64;
 
     fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
         match event {
@@ -280,10 +283,6 @@ impl Machine for NodeMemory {
             Event::Unreadable { .. } => self.blind(),
             Event::Decide => self.decide(out),
         }
-    }
-
-    fn snapshot(&self) -> u64 {
-        self.look.capacity_bytes
     }
 }
 

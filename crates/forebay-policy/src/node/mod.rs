@@ -57,15 +57,6 @@ struct Mount {
     idle: BTreeSet<usize>,
 }
 
-/// What a node machine may be asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Snapshot {
-    /// What is not fetched.
-    pub held: Held,
-    /// See [`Action::Gentle`].
-    pub gentle: bool,
-}
-
 impl Node {
     /// Nothing is wanted yet, and no thread is there.
     pub fn new(config: &Config) -> Self {
@@ -176,7 +167,6 @@ impl Node {
 impl Machine for Node {
     type Event = Event;
     type Action = Action;
-    type Snapshot = Snapshot;
 
     fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
         self.now = now;
@@ -251,9 +241,5 @@ impl Machine for Node {
             self.drain.on_deadline(now, &mut actions);
             out.extend(actions.into_iter().map(|action| Action::Drain { action }));
         }
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        Snapshot { held: self.held, gentle: self.gentle }
     }
 }

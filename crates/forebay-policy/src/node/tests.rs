@@ -137,7 +137,7 @@ fn pauses_and_the_brake_stop_what_nobody_waits_for() {
     let peer = Event::Offer { read: 9, by: By::Peer, mount: Some(0), bytes: READ_BYTES, is_short: false };
     assert_eq!(node.hear(peer), [hold(Held::Nothing), Action::Send { read: 9 }]);
     assert!(node.ended(9).is_empty());
-    assert_eq!(node.node.snapshot().held, Held::Plans);
+    assert_eq!(node.node.held, Held::Plans);
     assert_eq!(node.hear(adjust(1)), [Action::Send { read: 1 }, hold(Held::Nothing)]);
     assert_eq!(node.hear(Event::Pause { on: true }), [hold(Held::Plans)]);
     assert_eq!(node.hear(Event::Brake { on: true }), [hold(Held::AllButDemand)]);

@@ -628,6 +628,21 @@ impl Board {
             next_in_ns: job.expected.map(|e| e.next_at.saturating_since(self.now)),
         }
     }
+
+    /// Jobs of this node, and phases of others.
+    pub fn snapshot(&self) -> Vec<JobStatus> {
+        let own = self.jobs.iter().map(|(key, job)| self.status_of(*key, job));
+        let others = self.remote.iter().flat_map(|(node, remote)| {
+            remote.phases.iter().map(|phase| JobStatus {
+                name: phase.name.clone(),
+                user: phase.user,
+                node: node.clone(),
+                phase: Some(phase.clone()),
+                ..JobStatus::default()
+            })
+        });
+        own.chain(others).collect()
+    }
 }
 
 fn expects(now: Nanos, expected: Expected) -> Report {
@@ -637,7 +652,6 @@ fn expects(now: Nanos, expected: Expected) -> Report {
 impl Machine for Board {
     type Event = Event;
     type Action = Action;
-    type Snapshot = Vec<JobStatus>;
 
     fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
         self.now = self.now.max(now);
@@ -684,20 +698,6 @@ impl Machine for Board {
     fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Action>) {
         self.now = self.now.max(now);
         self.settle(out);
-    }
-
-    fn snapshot(&self) -> Vec<JobStatus> {
-        let own = self.jobs.iter().map(|(key, job)| self.status_of(*key, job));
-        let others = self.remote.iter().flat_map(|(node, remote)| {
-            remote.phases.iter().map(|phase| JobStatus {
-                name: phase.name.clone(),
-                user: phase.user,
-                node: node.clone(),
-                phase: Some(phase.clone()),
-                ..JobStatus::default()
-            })
-        });
-        own.chain(others).collect()
     }
 }
 

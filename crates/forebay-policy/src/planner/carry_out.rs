@@ -5,7 +5,6 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use forebay_model::profile::{Setting, Strain};
-use serde::Serialize;
 
 use super::board::Fetch;
 use super::plan::{ActionKind, Decision, Estimate, Plan, SeenPhase};
@@ -45,19 +44,6 @@ pub struct Planner {
     decisions: u64,
 }
 
-/// The planner's state for people.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Snapshot {
-    /// Decisions so far.
-    pub decisions: u64,
-    /// Phases under way.
-    pub active_phases: usize,
-    /// Per job: the wave that is fetched and how, if any.
-    pub fetching: Vec<(JobId, u32, Option<Setting>)>,
-    /// Corrections of the model: of the excess I_hpc - 1, and of the speed.
-    pub corrections: (f64, f64),
-}
-
 impl Planner {
     /// A planner that follows `policy`.
     pub fn new(config: Config, policy: Box<dyn Policy>) -> Self {
@@ -68,6 +54,12 @@ impl Planner {
             ahead: BTreeSet::new(),
             decisions: 0,
         }
+    }
+
+    /// Per job: the wave that is fetched and how, if any.
+    #[cfg(test)]
+    pub(super) fn fetching(&self) -> Vec<(JobId, u32, Option<Setting>)> {
+        self.running.iter().map(|(&job, r)| (job, r.wave, r.setting)).collect()
     }
 
     /// What it knows.
@@ -295,7 +287,6 @@ fn same_course(old: &Plan, new: &Plan, now: Nanos) -> bool {
 impl Machine for Planner {
     type Event = Event;
     type Action = Action;
-    type Snapshot = Snapshot;
 
     fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
         self.board.advance(now);
@@ -320,14 +311,5 @@ impl Machine for Planner {
         }
         self.carry_out(out);
         self.fill_gaps(out);
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        Snapshot {
-            decisions: self.decisions,
-            active_phases: self.board.active_phases(),
-            fetching: self.running.iter().map(|(&job, r)| (job, r.wave, r.setting)).collect(),
-            corrections: self.board.corrections(),
-        }
     }
 }

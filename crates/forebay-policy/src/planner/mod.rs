@@ -40,7 +40,7 @@ mod plan;
 mod tests;
 
 pub use board::Board;
-pub use carry_out::{Planner, Snapshot};
+pub use carry_out::Planner;
 pub use forebay::SpeedCurve;
 pub use plan::{ActionKind, Decision, Estimate, Plan, PlannedStep};
 

@@ -178,7 +178,7 @@ fn naive_reads_directly_and_only_on_demand() {
 fn forebay_fetches_as_far_ahead_as_memory_holds() {
     let mut p = planner("forebay");
     let mut out = second_wave(&mut p, 10);
-    assert_eq!(p.snapshot().fetching, [(0, 1, Some(Setting::new(2, 2)))]);
+    assert_eq!(p.fetching(), [(0, 1, Some(Setting::new(2, 2)))]);
     for wave in [1, 2] {
         out.clear();
         let at = Nanos(S * u64::from(7 + wave));
@@ -218,7 +218,7 @@ fn forebay_leaves_room_for_the_next_wave_of_others() {
     out.clear();
     p.handle(Nanos(10 * S), Event::Fetched { job: 0, wave: 1, resident_bytes: 0 }, &mut out);
     assert!(!out.iter().any(|a| matches!(a, Action::Fetch { job: 0, .. })), "{out:?}");
-    assert!(p.snapshot().fetching.iter().any(|f| f.0 == 1 && f.1 == 1), "{:?}", p.snapshot());
+    assert!(p.fetching().iter().any(|f| f.0 == 1 && f.1 == 1), "{:?}", p.fetching());
 }
 
 /// Nothing runs dry before the phase is over, so the phase is left alone.
@@ -240,8 +240,7 @@ fn two_jobs_wait(pfs_bytes_per_s: f64) -> Vec<(JobId, f64)> {
     for job in [0, 1] {
         p.handle(Nanos(0), job_joins(job, 9, 100, 10 * S), &mut out);
     }
-    let fetching = p.snapshot().fetching;
-    let moving = fetching.into_iter().filter_map(|(job, _, setting)| Some((job, setting?.rate)));
+    let moving = p.fetching().into_iter().filter_map(|(job, _, setting)| Some((job, setting?.rate)));
     moving.filter(|(_, rate)| *rate > 0.0).collect()
 }
 
@@ -270,8 +269,8 @@ fn forebay_divides_what_a_phase_bears_among_jobs() {
     for job in [0, 1] {
         p.handle(Nanos(0), job_joins(job, 9, 50, 10 * S), &mut out);
     }
-    let both = |s: &Snapshot| s.fetching.iter().filter(|f| f.2.is_some_and(|s| !s.is_paused())).count();
-    assert_eq!(both(&p.snapshot()), 2, "{:?}", p.snapshot());
+    let moving = p.fetching().iter().filter(|f| f.2.is_some_and(|s| !s.is_paused())).count();
+    assert_eq!(moving, 2, "{:?}", p.fetching());
     let strains = [0, 1].map(|job| p.board().job(job).fetch.map_or(1.0, |f| f.strain.i_hpc));
     assert!(strains.iter().map(|i| i - 1.0).sum::<f64>() > 0.079, "{strains:?}");
 }

@@ -217,17 +217,6 @@ pub struct Held {
     pub stage: Stage,
 }
 
-/// The state of the queue.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Snapshot {
-    /// Jobs that wait, in order of arrival.
-    pub waiting: Vec<Waiting>,
-    /// Jobs that hold room.
-    pub held: BTreeMap<JobId, Held>,
-    /// The reservation at the last decision.
-    pub promise: Option<(JobId, Nanos)>,
-}
-
 /// The machine.
 pub struct Queue {
     config: Config,
@@ -327,7 +316,6 @@ impl Queue {
 impl Machine for Queue {
     type Event = Event;
     type Action = Action;
-    type Snapshot = Snapshot;
 
     fn handle(&mut self, now: Nanos, event: Event, _out: &mut Vec<Action>) {
         match event {
@@ -353,9 +341,5 @@ impl Machine for Queue {
 
     fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Action>) {
         self.decide(now, out);
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        Snapshot { waiting: self.waiting.clone(), held: self.held.clone(), promise: self.promise }
     }
 }

@@ -49,7 +49,7 @@ fn run(policy: &str, nodes: u32, room: &[u64], load: &Load) -> (Vec<Ran>, Vec<(J
             Some(at) => machine.on_deadline(at, &mut out),
             None => machine.handle(Nanos(now), event, &mut out),
         }
-        promises.extend(machine.snapshot().promise);
+        promises.extend(machine.promise);
         for action in out {
             match action {
                 Action::Begin { job, shares } => {
@@ -69,8 +69,7 @@ fn run(policy: &str, nodes: u32, room: &[u64], load: &Load) -> (Vec<Ran>, Vec<(J
             }
         }
     }
-    let snapshot = machine.snapshot();
-    assert!(snapshot.waiting.is_empty() && snapshot.held.is_empty(), "{snapshot:?}");
+    assert!(machine.waiting.is_empty() && machine.held.is_empty(), "{:?}", machine.held);
     (ran, promises)
 }
 

@@ -233,8 +233,6 @@ impl Ship {
 impl Machine for Ship {
     type Event = Event;
     type Action = Action;
-    /// Stages that run, and their tasks left.
-    type Snapshot = Vec<(StageId, u32)>;
 
     fn handle(&mut self, _now: Nanos, event: Event, out: &mut Vec<Action>) {
         match event {
@@ -253,9 +251,5 @@ impl Machine for Ship {
                 }
             }
         }
-    }
-
-    fn snapshot(&self) -> Self::Snapshot {
-        self.running.iter().map(|r| (r.stage, r.left)).collect()
     }
 }

@@ -469,7 +469,6 @@ impl Stages {
 impl Machine for Stages {
     type Event = Event;
     type Action = Action;
-    type Snapshot = Vec<JobStatus>;
 
     fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
         match event {
@@ -516,10 +515,6 @@ impl Machine for Stages {
             self.due = Some(now);
         }
         out.append(&mut self.out);
-    }
-
-    fn snapshot(&self) -> Vec<JobStatus> {
-        self.status()
     }
 }
 

@@ -16,7 +16,7 @@ pub const STAGES_SHOWN_MAX: usize = 20_000;
 
 impl Stages {
     /// The jobs, those that have ended first.
-    pub(super) fn status(&self) -> Vec<JobStatus> {
+    pub fn status(&self) -> Vec<JobStatus> {
         let mut jobs: Vec<JobStatus> =
             self.ended.iter().cloned().chain(self.jobs.values().map(|r| self.status_of(r))).collect();
         show_stages_at_most(STAGES_SHOWN_MAX, &mut jobs);

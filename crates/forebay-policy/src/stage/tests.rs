@@ -985,7 +985,7 @@ fn a_job_whose_slots_change_all_the_time_does_not_keep_others_from_being_placed(
         machine.on_deadline(Nanos(0), &mut out);
     }
     let waves: Vec<usize> =
-        machine.snapshot().iter().flat_map(|job| job.stages.iter().map(|s| s.waves.len())).collect();
+        machine.status().iter().flat_map(|job| job.stages.iter().map(|s| s.waves.len())).collect();
     assert_eq!(waves.len(), 2, "{waves:?}");
     assert!(waves[0] == 0 && waves[1] > 0, "{waves:?}");
 }

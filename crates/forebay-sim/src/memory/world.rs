@@ -1,6 +1,6 @@
 //! The run: steps of a millisecond.
 
-use forebay_policy::machine::{Machine, Nanos};
+use forebay_policy::machine::Nanos;
 use forebay_policy::memory::{Action, Controller, Event, Sample, policy};
 
 use super::load::STEP_NS;

@@ -262,12 +262,19 @@ impl Access {
         self.pending = slots.into_iter().flatten().collect();
         taken
     }
+
+    /// Who waits and who writes.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            pending: self.pending.iter().map(|p| p.step).collect(),
+            active: self.active.iter().map(|(&t, a)| (t, a.step)).collect(),
+        }
+    }
 }
 
 impl Machine for Access {
     type Event = Event;
     type Action = Action;
-    type Snapshot = Snapshot;
 
     fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
         match event {
@@ -325,13 +332,6 @@ impl Machine for Access {
         self.revoke_overstayed(now, out);
         if self.decide_at.take_if(|at| *at <= now).is_some() {
             self.decide(now, out);
-        }
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        Snapshot {
-            pending: self.pending.iter().map(|p| p.step).collect(),
-            active: self.active.iter().map(|(&t, a)| (t, a.step)).collect(),
         }
     }
 }

@@ -247,7 +247,6 @@ impl Allocator {
 impl Machine for Allocator {
     type Event = Event;
     type Action = Action;
-    type Snapshot = Board;
 
     fn handle(&mut self, _now: Nanos, event: Event, out: &mut Vec<Action>) {
         match event {
@@ -256,10 +255,6 @@ impl Machine for Allocator {
             Event::NodeFails { node } => self.node_fails(node),
             Event::NodeReturns { node } => self.node_returns(node),
         }
-    }
-
-    fn snapshot(&self) -> Board {
-        self.board.clone()
     }
 }
 
@@ -319,13 +314,13 @@ mod tests {
             a.handle(Nanos(0), Event::NodeFails { node: 2 }, &mut Vec::new());
             assert_eq!(nodes(ask(&mut a, 2, demand(30, Some(4)))), [0, 1, 3], "{name}");
             a.handle(Nanos(0), Event::NodeReturns { node: 2 }, &mut Vec::new());
-            let free: Vec<u64> = a.snapshot().nodes.iter().map(|n| n.free_bytes).collect();
+            let free: Vec<u64> = a.board.nodes.iter().map(|n| n.free_bytes).collect();
             assert_eq!(free, [80, 80, 90, 80], "{name}");
             a.handle(Nanos(0), Event::NodeFails { node: 2 }, &mut Vec::new());
             a.handle(Nanos(0), Event::Frees { job: 1 }, &mut Vec::new());
-            assert_eq!(a.snapshot().nodes[2].free_bytes, 0, "{name}: freed space of a node that is gone");
+            assert_eq!(a.board.nodes[2].free_bytes, 0, "{name}: freed space of a node that is gone");
             a.handle(Nanos(0), Event::NodeReturns { node: 2 }, &mut Vec::new());
-            assert_eq!(a.snapshot().nodes[2].free_bytes, 100, "{name}");
+            assert_eq!(a.board.nodes[2].free_bytes, 100, "{name}");
         }
     }
 
@@ -347,7 +342,7 @@ mod tests {
                     held.remove(&first);
                     a.handle(Nanos(0), Event::Frees { job: first }, &mut Vec::new());
                 }
-                for (i, node) in a.snapshot().nodes.iter().enumerate() {
+                for (i, node) in a.board.nodes.iter().enumerate() {
                     let on_it = held.values().filter(|h| h.0.contains(&(i as u32)));
                     let reserved: u64 = on_it.map(|h| h.1).sum();
                     prop_assert_eq!(node.free_bytes + reserved, 100);
@@ -356,7 +351,7 @@ mod tests {
             for job in held.into_keys() {
                 a.handle(Nanos(0), Event::Frees { job }, &mut Vec::new());
             }
-            prop_assert!(a.snapshot().nodes.iter().all(|n| n.free_bytes == 100 && n.jobs.is_empty()));
+            prop_assert!(a.board.nodes.iter().all(|n| n.free_bytes == 100 && n.jobs.is_empty()));
         }
     }
 }
