@@ -61,18 +61,15 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     if setup.jobs.is_empty() {
         return Err(root.error("job", "tables [[job]], [log] or [generate] are needed"));
     }
-    root.done()?;
-    Ok(setup)
+    root.complete(setup)
 }
 
 fn checkpoints(s: &Section<'_>) -> Result<Checkpoints> {
-    let checkpoints = Checkpoints {
+    s.complete(Checkpoints {
         every_ns: ns(s.number("every_s", 1.0, MAX_S, Some(3600.0))?),
         phases_max: s.whole("phases_max", 1, 1_000, Some(10))? as u32,
         part: s.number("part", 0.0, 1.0, Some(0.5))?,
-    };
-    s.done()?;
-    Ok(checkpoints)
+    })
 }
 
 /// Jobs of a log or of distributions, without those that want more nodes than there are.
@@ -105,7 +102,7 @@ fn shape(s: &Section<'_>) -> Result<Shape> {
     let nodes = s.points("nodes")?.filter(|points| {
         !points.is_empty() && points.iter().all(|(n, weight)| *n > 0 && weight.is_finite() && *weight > 0.0)
     });
-    let shape = Shape {
+    s.complete(Shape {
         jobs: s.whole("jobs", 1, MAX_JOBS, None)? as u32,
         interarrival_s: quantiles("interarrival_s", 0.0, MAX_S)?,
         arrives: match s.has("per_day") {
@@ -117,9 +114,7 @@ fn shape(s: &Section<'_>) -> Result<Shape> {
         accuracy: quantiles("accuracy", 0.0, 1.0)?,
         nodes: nodes
             .ok_or_else(|| s.error("nodes", "a list of [nodes, weight] pairs is needed, both positive"))?,
-    };
-    s.done()?;
-    Ok(shape)
+    })
 }
 
 /// The room of jobs of a log or of distributions. The defaults are the distribution that Kopanski
@@ -133,16 +128,14 @@ pub fn rooms(s: &Section<'_>) -> Result<Rooms> {
             shift: s.number("shift_gb", -MAX_GB, MAX_GB, Some(-0.153_970_274))? * GB,
         },
     };
-    let rooms = Rooms {
+    s.complete(Rooms {
         size,
         least: s.number("least_gb", 0.0, MAX_GB, Some(0.1))? * GB,
         short_s: s.number("short_s", 0.0, MAX_S, Some(120.0))?,
         short: s.number("short_gb", 0.0, MAX_GB, Some(0.01))? * GB,
         staged: s.number("staged", 0.0, 1.0, Some(1.0))?,
         moves: s.number("moves", 0.0, 1e6, Some(0.0))?,
-    };
-    s.done()?;
-    Ok(rooms)
+    })
 }
 
 fn job(s: &Section<'_>, names: &mut Names) -> Result<JobSpec> {
@@ -152,7 +145,7 @@ fn job(s: &Section<'_>, names: &mut Names) -> Result<JobSpec> {
     let run_s = s.number("run_s", 1e-3, MAX_HORIZON_S, None)?;
     let room_gb = s.number("room_gb", 0.0, MAX_GB, Some(0.0))?;
     let of_node = |gb: f64| (gb * GB / f64::from(nodes)) as u64;
-    let job = JobSpec {
+    s.complete(JobSpec {
         name,
         submit_ns: ns(s.number("submit_s", 0.0, MAX_HORIZON_S, Some(0.0))?),
         nodes,
@@ -161,7 +154,5 @@ fn job(s: &Section<'_>, names: &mut Names) -> Result<JobSpec> {
         bytes_per_node: of_node(room_gb),
         stage_in_bytes: of_node(s.number("stage_in_gb", 0.0, room_gb, Some(0.0))?),
         stage_out_bytes: of_node(s.number("stage_out_gb", 0.0, room_gb, Some(0.0))?),
-    };
-    s.done()?;
-    Ok(job)
+    })
 }

@@ -34,6 +34,5 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     cluster.done()?;
     file.done()?;
     pfs.done()?;
-    root.done()?;
-    Ok(setup)
+    root.complete(setup)
 }

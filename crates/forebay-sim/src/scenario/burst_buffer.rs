@@ -28,8 +28,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     setup.horizon_ns = horizon_ns(root)?;
     add_jobs(root, "job", &mut setup, &mut names)?;
     finish(root, "job", "node", &root.list("fault")?, &mut setup)?;
-    root.done()?;
-    Ok(setup)
+    root.complete(setup)
 }
 
 /// The nodes, which the section `nodes` describes, and the policies that are in force there.
@@ -98,10 +97,7 @@ pub fn finish(
 
 fn access_policy(s: &Section<'_>, nodes: u32) -> Result<(String, access::Config)> {
     let policy = s.policy(access::POLICIES, "coflow")?;
-    let patience_ns = match s.has("patience_s") {
-        true => ns(s.number("patience_s", 0.0, MAX_S, None)?),
-        false => u64::MAX,
-    };
+    let patience_ns = s.number_if("patience_s", 0.0, MAX_S)?.map_or(u64::MAX, ns);
     let config = access::Config {
         nodes,
         lease_ns: ns(s.number("lease_s", 1e-3, MAX_S, Some(30.0))?),
@@ -109,8 +105,7 @@ fn access_policy(s: &Section<'_>, nodes: u32) -> Result<(String, access::Config)
         patience_ns,
         overstay: 0,
     };
-    s.done()?;
-    Ok((policy, config))
+    s.complete((policy, config))
 }
 
 /// The instances of one `[[job]]`.
@@ -181,10 +176,8 @@ fn job(s: &Section<'_>, setup: &Setup) -> Result<JobSpec> {
     if let (Some(_), Some(_)) = (nodes, &on) {
         return Err(s.error("on", "give either nodes, for the allocation policy, or on"));
     }
-    let client_bytes_per_s = match s.has("client_gb_per_s") {
-        true => s.number("client_gb_per_s", 1e-9, MAX_GB, None)? * GB,
-        false => f64::INFINITY,
-    };
+    let client_gb_per_s = s.number_if("client_gb_per_s", 1e-9, MAX_GB)?;
+    let client_bytes_per_s = client_gb_per_s.map_or(f64::INFINITY, |gb| gb * GB);
     Ok(JobSpec {
         name: s.text("name", None)?,
         processes: steps.processes,
@@ -272,15 +265,12 @@ fn fault(s: &Section<'_>, node: &'static str, setup: &Setup) -> Result<Fault> {
         (true, true) => return Err(s.error("job", format!("give either {node} or job"))),
     };
     let fault = Fault { what, at_ns: ns(s.number("at_s", 0.0, MAX_S, None)?), for_ns: for_ns(s)? };
-    s.done()?;
-    Ok(fault)
+    s.complete(fault)
 }
 
 fn failures(s: &Section<'_>) -> Result<RandomFailures> {
-    let failures = RandomFailures {
+    s.complete(RandomFailures {
         node_mean_ns: ns(s.number("node_mean_s", 1.0, 1e9, None)?),
         node_down_ns: ns(s.number("node_down_s", 1e-3, MAX_S, None)?),
-    };
-    s.done()?;
-    Ok(failures)
+    })
 }

@@ -22,8 +22,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     let mut setup = nodes(root)?;
     setup.horizon_ns = horizon_ns(root)?;
     add_jobs(root, &mut setup, &mut Names::default())?;
-    root.done()?;
-    Ok(setup)
+    root.complete(setup)
 }
 
 /// The nodes and the file system.
@@ -71,21 +70,18 @@ pub fn nodes(root: &Section<'_>) -> Result<Setup> {
         horizon_ns: None,
     };
     cluster.done()?;
-    pfs.done()?;
-    Ok(setup)
+    pfs.complete(setup)
 }
 
 /// Servers that run tasks.
 fn shipping(s: &Section<'_>) -> Result<Shipping> {
-    let shipping = Shipping {
+    s.complete(Shipping {
         policy: s.policy(ship::POLICIES, "estimate")?,
         slots: s.whole("slots", 1, 1024, None)? as u32,
         cpu_times: s.number("cpu_times", 0.01, 100.0, Some(1.0))?,
         io_share: s.number("io_share", 0.01, 1.0, Some(1.0))?,
         disk_bytes_per_s: s.number("disk_bytes_per_s", 1.0, MAX_BYTES as f64, None)?,
-    };
-    s.done()?;
-    Ok(shipping)
+    })
 }
 
 /// The second stage of a job, if it has one.

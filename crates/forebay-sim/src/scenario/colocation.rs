@@ -80,8 +80,7 @@ fn truth(s: &Section<'_>, profile: &Profile) -> Result<Profile> {
         );
     }
     truth.prefetch_s.at_one /= s.number("speed_times", 0.01, 100.0, Some(1.0))?;
-    s.done()?;
-    Ok(truth)
+    s.complete(truth)
 }
 
 /// When and for how long a job does I/O.
@@ -207,20 +206,16 @@ fn job(s: &Section<'_>, ram_bytes: f64, names: &mut Names) -> Result<JobSpec> {
 }
 
 fn memory(s: &Section<'_>) -> Result<MemoryChange> {
-    let change = MemoryChange {
+    s.complete(MemoryChange {
         at_ns: ns(s.number("at_s", 0.0, MAX_S, None)?),
         bytes: (s.number("ram_gb", 0.0, MAX_GB, None)? * GB) as u64,
-    };
-    s.done()?;
-    Ok(change)
+    })
 }
 
 fn fault(s: &Section<'_>, nodes: u16) -> Result<NodeFault> {
-    let fault = NodeFault {
+    s.complete(NodeFault {
         node: s.whole("node", 0, u64::from(nodes - 1), None)? as u16,
         at_ns: ns(s.number("at_s", 0.0, MAX_S, None)?),
         for_ns: for_ns(s)?,
-    };
-    s.done()?;
-    Ok(fault)
+    })
 }

@@ -38,7 +38,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     let rooms = rooms(&root.optional("checkpoint")?)?;
     // A checkpoint is no larger than the memory of its node.
     let of_nodes = Buffers { count: nodes, bytes: node_bytes, bytes_per_s: server_bytes_per_s };
-    let setup = Setup {
+    root.complete(Setup {
         queue: queue::Config { policy, nodes, room_bytes: Vec::new() },
         link_bytes_per_s,
         servers,
@@ -54,32 +54,26 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
         horizon_ns: horizon_ns(root)?,
         jobs: rooms.furnish(&logged, of_nodes, seed),
         seed,
-    };
-    root.done()?;
-    Ok(setup)
+    })
 }
 
 fn tier(s: &Section<'_>) -> Result<Tier> {
-    let tier = Tier {
+    s.complete(Tier {
         bytes: (s.number("node_gb", LEAST_GB, MAX_GB, None)? * GB) as u64,
         bytes_per_s: s.number("gb_per_s", LEAST_GB, MAX_GB, None)? * GB,
         share: s.number("share", 0.0, 1.0, Some(1.0))?,
         keeps: s.whole("keeps", 0, 1_000, Some(1))? as usize,
         chunk_bytes: (s.number("chunk_gb", 0.001, MAX_GB, Some(1.0))? * GB) as u64,
-    };
-    s.done()?;
-    Ok(tier)
+    })
 }
 
 fn drain(s: &Section<'_>) -> Result<drain::Config> {
     let policy = s.policy(drain::POLICIES, "yield")?;
-    let config = drain::Config {
+    s.complete(drain::Config {
         yields: drain::POLICIES.iter().any(|(name, yields)| *name == policy && *yields),
         age_max_ns: ns(s.number("age_max_s", 0.0, MAX_S, Some(300.0))?),
         ..drain::Config::default()
-    };
-    s.done()?;
-    Ok(config)
+    })
 }
 
 /// Defaults are those of a coordinator. Policies that rank steps need a pace of writes, which is
@@ -94,28 +88,23 @@ fn access(s: &Section<'_>) -> Result<(access::Setup, u64)> {
         overstay: 3,
         ..lasting_leases()
     };
-    s.done()?;
-    Ok((access::Setup { policy, config }, ns(wait_s)))
+    s.complete((access::Setup { policy, config }, ns(wait_s)))
 }
 
 fn steps(s: &Section<'_>) -> Result<Steps> {
-    let steps = Steps {
+    s.complete(Steps {
         every_ns: ns(s.number("every_s", 1.0, MAX_S, Some(60.0))?),
         whole_every: s.whole("whole_every", 1, 1_000_000, Some(60))? as u32,
         part: s.number("part", 0.0, 1.0, Some(0.01))?,
-    };
-    s.done()?;
-    Ok(steps)
+    })
 }
 
 fn reports(s: &Section<'_>) -> Result<Reports> {
     let every = |key, default| s.number(key, 0.001, MAX_S, Some(default)).map(ns);
-    let reports = Reports {
+    s.complete(Reports {
         heartbeat_ns: every("heartbeat_s", 1.0)?,
         health_ns: every("health_s", 5.0)?,
         traffic_ns: every("traffic_s", 1.0)?,
         files: s.whole("files", 0, 1_000_000, Some(1))? as u32,
-    };
-    s.done()?;
-    Ok(reports)
+    })
 }

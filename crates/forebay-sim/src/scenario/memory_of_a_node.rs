@@ -18,8 +18,7 @@ const LEAST_GB: f64 = 1e-9;
 /// Reads the whole file.
 pub fn read(root: &Section<'_>) -> Result<Setup> {
     let setup = node(root)?;
-    root.done()?;
-    Ok(setup)
+    root.complete(setup)
 }
 
 /// The node, its law and its load.
@@ -29,10 +28,7 @@ pub fn node(root: &Section<'_>) -> Result<Setup> {
     let node = root.need("node")?;
     let memory_gb = node.number("memory_gb", LEAST_GB, MAX_GB, None)?;
     let rate = |key| -> Result<Option<f64>> {
-        Ok(match node.has(key) {
-            true => Some(node.number(key, LEAST_GB, MAX_GB, None)? * GB),
-            false => None,
-        })
+        Ok(node.number_if(key, LEAST_GB, MAX_GB)?.map(|gb_per_s| gb_per_s * GB))
     };
     let (refill, release) = (rate("refill_gb_per_s")?, rate("release_gb_per_s")?);
     node.done()?;
@@ -56,8 +52,7 @@ pub fn node(root: &Section<'_>) -> Result<Setup> {
         let (least, most) = (setup.config.min_bytes as f64 / GB, setup.config.max_bytes as f64 / GB);
         setup.start_bytes = (law.number("start_gb", least, most, None)? * GB) as u64;
     }
-    law.done()?;
-    Ok(setup)
+    law.complete(setup)
 }
 
 fn config(s: &Section<'_>, memory_gb: f64) -> Result<Config> {
@@ -114,8 +109,7 @@ fn pulse(s: &Section<'_>) -> Result<Pulse> {
     if once_s < 0.001 {
         return Err(s.error("gb", "rise, hold, fall and rest have to take a millisecond together"));
     }
-    s.done()?;
-    Ok(pulse)
+    s.complete(pulse)
 }
 
 /// Lines of `seconds,bytes`.

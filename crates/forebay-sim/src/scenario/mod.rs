@@ -79,18 +79,12 @@ fn ns(seconds: f64) -> u64 {
 
 /// How long a fault lasts; for ever if the file does not say.
 fn for_ns(s: &Section<'_>) -> Result<Option<u64>> {
-    Ok(match s.has("for_s") {
-        true => Some(ns(s.number("for_s", 1e-9, MAX_S, None)?)),
-        false => None,
-    })
+    Ok(s.number_if("for_s", 1e-9, MAX_S)?.map(ns))
 }
 
 /// When the run ends, if the file says it.
 fn horizon_ns(root: &Section<'_>) -> Result<Option<u64>> {
-    Ok(match root.has("horizon_s") {
-        true => Some(ns(root.number("horizon_s", 1e-3, MAX_HORIZON_S, None)?)),
-        false => None,
-    })
+    Ok(root.number_if("horizon_s", 1e-3, MAX_HORIZON_S)?.map(ns))
 }
 
 /// When the phases or steps of a job begin.

@@ -104,7 +104,7 @@ impl System {
     pub fn profile(&self, s: &Section<'_>, default_threads: u16) -> Result<Config> {
         let System { max_nodes, max_threads, pfs_bytes_per_s } = *self;
         let (most_nodes, most_threads) = (u64::from(max_nodes), u64::from(max_threads));
-        let config = Config {
+        s.complete(Config {
             profile: Profile {
                 wave_bytes: s.number("bytes_gb", 1e-6, MAX_GB, None)? * GB,
                 prefetch_s: separable(s, ["prefetch_s", "prefetch_nodes", "prefetch_threads"], 1e-6, MAX_S)?,
@@ -130,9 +130,7 @@ impl System {
             learning: 0.0,
             division: Division::default(),
             reaction_s: 0.0,
-        };
-        s.done()?;
-        Ok(config)
+        })
     }
 }
 

@@ -71,6 +71,11 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// A number from `min` to `max`, if it is there.
+    pub fn number_if(&self, key: &'static str, min: f64, max: f64) -> Result<Option<f64>> {
+        self.has(key).then(|| self.number(key, min, max, None)).transpose()
+    }
+
     /// A whole number from `min` to `max`.
     pub fn whole(&self, key: &'static str, min: u64, max: u64, default: Option<u64>) -> Result<u64> {
         let value = match self.get(key) {
@@ -230,6 +235,11 @@ impl<'a> Section<'a> {
             None => Ok(()),
             Some(key) => Err(self.error(key, format!("unknown key; allowed are {}", asked.join(", ")))),
         }
+    }
+
+    /// `value`, which was read of it, if that is all; see [`Section::done`].
+    pub fn complete<T>(&self, value: T) -> Result<T> {
+        self.done().map(|()| value)
     }
 }
 

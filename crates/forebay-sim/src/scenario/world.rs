@@ -80,13 +80,11 @@ fn memory(root: &Section<'_>, nodes: u32) -> Result<Option<memory::Setup>> {
 }
 
 fn node_fault(s: &Section<'_>, nodes: u32) -> Result<NodeFault> {
-    let fault = NodeFault {
+    s.complete(NodeFault {
         node: s.whole("node", 0, u64::from(nodes - 1), None)? as u32,
         at_ns: ns(s.number("at_s", 0.0, MAX_S, None)?),
         for_ns: for_ns(s)?,
-    };
-    s.done()?;
-    Ok(fault)
+    })
 }
 
 /// What is written has to be countable, and each piece of it is an event.
@@ -116,7 +114,7 @@ fn drain(s: &Section<'_>, setup: &Setup) -> Result<DrainSetup> {
     let gb_per_s = s.number("gb_per_s", LEAST_GB, MAX_GB, Some(all_gb.clamp(LEAST_GB, MAX_GB)))?;
     let default = drain::Config::default();
     let age_max_s = default.age_max_ns as f64 * 1e-9;
-    let drain = DrainSetup {
+    s.complete(DrainSetup {
         config: drain::Config {
             yields: drain::POLICIES.iter().any(|(name, yields)| *name == policy && *yields),
             rate_bytes_per_s: (gb_per_s * GB).round() as u64,
@@ -126,7 +124,5 @@ fn drain(s: &Section<'_>, setup: &Setup) -> Result<DrainSetup> {
         policy,
         keeps: s.whole("keeps", 1, 1_000, Some(2))? as u32,
         piece_bytes: setup.cluster.write_bytes,
-    };
-    s.done()?;
-    Ok(drain)
+    })
 }
