@@ -38,7 +38,8 @@ pub fn access(rig: &Rig) -> Result<Vec<Record>, String> {
 /// decision.
 fn decisions_ms(policy: &str) -> Result<Vec<f64>, String> {
     let config = Config { nodes: SERVERS, patience_ns: 150 * S, overstay: 3, ..Config::default() };
-    let mut machine = Setup { policy: policy.to_owned(), config }.build().map_err(|e| e.to_string())?;
+    let setup = Setup { policy: policy.to_owned(), config };
+    let mut machine = setup.build().map_err(|e| e.to_string())?;
     let arrives = |step: u64| Event::Arrives {
         step,
         nodes: (0..WIDTH).map(|i| (step as u32 * 7 + i) % SERVERS).collect(),

@@ -41,7 +41,7 @@ pub struct Death {
 }
 
 /// A job.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct JobOutcome {
     /// For people.
     pub name: String,
@@ -150,7 +150,7 @@ pub struct Unfinished {
 }
 
 /// A run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
     /// In the order of the setup.
     pub jobs: Vec<JobOutcome>,

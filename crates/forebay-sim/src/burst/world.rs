@@ -149,19 +149,7 @@ impl<'a> Burst<'a> {
             has_step: false,
             kept: 0,
             wants_room: false,
-            done: JobOutcome {
-                name: spec.name.clone(),
-                room_ns: None,
-                end_ns: None,
-                steps: Vec::new(),
-                died: None,
-                without_nodes: false,
-                unfinished: false,
-                leases_lost: 0,
-                nodes_lost: 0,
-                steps_lost: 0,
-                wasted_bytes: 0.0,
-            },
+            done: JobOutcome { name: spec.name.clone(), ..JobOutcome::default() },
         };
         let chance = rng.fork(u64::MAX);
         Ok(Burst {
@@ -179,19 +167,7 @@ impl<'a> Burst<'a> {
             reserved_bytes: vec![0; setup.nodes as usize],
             faults_on: vec![0; setup.nodes as usize],
             chance: (0..setup.nodes).map(|n| chance.fork(u64::from(n))).collect(),
-            out: Outcome {
-                jobs: Vec::new(),
-                holds: Vec::new(),
-                down: Vec::new(),
-                peak_reserved_bytes: 0,
-                refusals: 0,
-                drains: Vec::new(),
-                drained_bytes: 0,
-                lost_bytes: 0,
-                undrained_bytes: 0,
-                events: 0,
-                unfinished: None,
-            },
+            out: Outcome::default(),
         })
     }
 

@@ -69,7 +69,7 @@ pub struct WaveOutcome {
 }
 
 /// A Big Data job.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct JobOutcome {
     /// For people.
     pub name: String,

@@ -20,6 +20,7 @@ use super::{bound, by_order};
 use crate::arrivals::Arrivals;
 use crate::burst::{JobSpec, Outcome, Setup, simulate};
 use crate::error::Result;
+use crate::estimate::Estimate;
 use crate::trace::Trace;
 
 const NODE_BYTES_PER_S: f64 = 1e9;
@@ -184,6 +185,21 @@ pub struct Made {
     pub longest_alone_s: f64,
     /// A higher bound of the sum that no policy can be below; that of times alone if unknown.
     pub least_s: f64,
+}
+
+/// `of` under one policy over that under another, workload by workload.
+pub fn ratios(made: &[Made], base: &[Made], of: fn(&Made) -> f64) -> Vec<f64> {
+    made.iter().zip(base).map(|(a, b)| of(a) / of(b)).collect()
+}
+
+/// Geometric mean of [`ratios`], as a change in percent.
+pub fn change_of(made: &[Made], base: &[Made], of: fn(&Made) -> f64) -> Estimate {
+    Estimate::change_percent(&ratios(made, base, of))
+}
+
+/// How many are greater than 1 by more than whole nanoseconds of events explain.
+pub fn above(ratios: &[f64]) -> usize {
+    ratios.iter().filter(|ratio| **ratio > 1.0 + 1e-6).count()
 }
 
 impl Made {

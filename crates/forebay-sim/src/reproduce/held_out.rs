@@ -12,7 +12,7 @@ use crate::parallel::{in_parallel, threads};
 use crate::random::clusters::{self, Made, best};
 use crate::random::platforms;
 use crate::random::published::{self, Workload};
-use crate::random::steps::{self, Kind};
+use crate::random::steps::{self, Kind, above, change_of, ratios};
 use crate::random::{bound, deadline_bound, loads, ships};
 use crate::report::{Record, Report, number};
 use crate::reproduce::prediction;
@@ -170,23 +170,9 @@ fn bound_record(id: String, what: &str, bound: &Estimate) -> Record {
     Record::reported(id, bound.mean, &format!("% map time against eley: {what}")).over(bound)
 }
 
-/// The change of one value, workload by workload.
-fn change_of(ours: &[steps::Made], base: &[steps::Made], of: fn(&steps::Made) -> f64) -> Estimate {
-    Estimate::change_percent(&ratios(ours, base, of))
-}
-
-fn ratios(ours: &[steps::Made], base: &[steps::Made], of: fn(&steps::Made) -> f64) -> Vec<f64> {
-    ours.iter().zip(base).map(|(a, b)| of(a) / of(b)).collect()
-}
-
 /// The change of the sums of I/O times.
 fn change(ours: &[steps::Made], base: &[steps::Made]) -> Estimate {
     change_of(ours, base, |made| made.sum_s)
-}
-
-/// Workloads on which it is greater: events have whole nanoseconds.
-fn above(ours: &[steps::Made], base: &[steps::Made], of: fn(&steps::Made) -> f64) -> usize {
-    ratios(ours, base, of).into_iter().filter(|ratio| *ratio > 1.0 + 1e-6).count()
 }
 
 fn access(seed: u64) -> Result<Vec<Record>> {
@@ -206,11 +192,11 @@ fn access(seed: u64) -> Result<Vec<Record>> {
         );
         let ours_change = change(&ours, &none);
         let longest = change_of(&ours, &none, |made| made.longest_s);
-        let longer = above(&ours, &none, |made| made.longest_s);
-        let worse = above(&ours, &none, |made| made.sum_s);
+        let longer = above(&ratios(&ours, &none, |made| made.longest_s));
+        let worse = above(&ratios(&ours, &none, |made| made.sum_s));
         if kind == Kind::Batch {
             let turns = change(&ours, &sjf);
-            let above = above(&ours, &sjf, |made| made.sum_s);
+            let above = above(&ratios(&ours, &sjf, |made| made.sum_s));
             let unit = "% sum of I/O times of coflow against sa-sjf";
             records.push(lower(id("coflow"), &ours_change, "% sum of I/O times against none"));
             records.push(lower(id("coflow/sa-sjf"), &turns, unit));
@@ -300,7 +286,7 @@ fn shipping(seed: u64) -> Result<Vec<Record>> {
     let better = never.iter().zip(&always).map(|(a, b)| ships::better(a, b)).collect();
     let against = |(name, others): (&str, Vec<ships::Made>)| {
         let ratios: Vec<f64> = ours.iter().zip(&others).map(|(a, b)| a.sum_s / b.sum_s).collect();
-        let worse = ratios.iter().filter(|ratio| **ratio > 1.0 + 1e-6).count();
+        let worse = above(&ratios);
         let worst = 100.0 * (ratios.iter().copied().fold(0.0, f64::max) - 1.0);
         let change = Estimate::change_percent(&ratios);
         let record = lower(format!("held-out/shipping/{name}"), &change, "% sum of job times against it");

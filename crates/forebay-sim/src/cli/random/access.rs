@@ -3,13 +3,13 @@
 use clap::Args;
 use forebay_policy::burst::access;
 
-use super::super::{Output, say, table};
+use super::super::Output;
 use super::{Systems, TEST};
 use crate::csv::exact;
 use crate::error::{Error, Result};
 use crate::estimate::Estimate;
 use crate::random::published::Workload;
-use crate::random::steps::{Family, Kind, Made};
+use crate::random::steps::{Family, Kind, Made, above, change_of, ratios};
 
 /// Options of `random access`.
 #[derive(Args, Debug)]
@@ -51,9 +51,6 @@ const MORE_COLUMNS: [&str; 4] = ["slowdown_percent", "slowdown_low", "slowdown_h
 /// Columns of [`workload`].
 pub const ROW_COLUMNS: [&str; 5] = ["number", "policy", "steps", "sum_s", "longest_s"];
 
-/// Sums that differ by less than this part are equal: events have whole nanoseconds.
-const EQUAL: f64 = 1e-6;
-
 fn load(text: &str) -> std::result::Result<f64, String> {
     let load = text.parse().ok().filter(|load| (0.01..=2.0).contains(load));
     load.ok_or_else(|| "from 0.01 to 2".into())
@@ -75,9 +72,9 @@ pub fn access(args: &AccessArgs, out: &mut Output<'_>) -> Result<()> {
         args.systems.rows(made, row)
     };
     let (mut rows, mut all) = (Vec::new(), workloads(&args.against, &base));
-    let bound = Estimate::change_percent(&ratios(&least(&base), &base, |m| m.sum_s)).mean;
+    let bound = change_of(&least(&base), &base, |m| m.sum_s).mean;
     let row = |name: &str, made: &[Made]| {
-        let change = Estimate::change_percent(&ratios(made, &base, |m| m.sum_s)).mean;
+        let change = change_of(made, &base, |m| m.sum_s).mean;
         let reached = format!("{:.1}", 100.0 * change / bound);
         [row(name, made, &base), slowdown(made, &base).to_vec(), vec![reached]].concat()
     };
@@ -86,20 +83,20 @@ pub fn access(args: &AccessArgs, out: &mut Output<'_>) -> Result<()> {
         rows.push(row(name, &made));
         all.extend(workloads(name, &made));
     }
-    args.systems.write(&[&ROW_COLUMNS[..], &["slowdown"]].concat(), || all)?;
     rows.push(row("(bound)", &least(&base)));
-    let columns = [&COLUMNS[..], &MORE_COLUMNS].concat();
-    args.systems.summarize(&columns, &rows)?;
-    table(out, &columns, &rows)?;
-    if out.json {
-        return Ok(());
-    }
     let (steps, seed) = (base.iter().map(|made| made.steps).sum::<usize>(), args.systems.seed);
     let against = &args.against;
-    say(out, &format!("{steps} steps, seed {seed}; I/O times against '{against}', geometric means"))?;
-    say(out, "bound: no policy has a smaller sum; the longest step and slowdowns are those of steps alone")?;
-    say(out, "reached_percent: the change of the sum in percent of the bound's")?;
-    say(out, TEST)
+    args.systems.publish(
+        out,
+        (&[&ROW_COLUMNS[..], &["slowdown"]].concat(), all),
+        (&[&COLUMNS[..], &MORE_COLUMNS].concat(), &rows),
+        &[
+            &format!("{steps} steps, seed {seed}; I/O times against '{against}', geometric means"),
+            "bound: no policy has a smaller sum; the longest step and slowdowns are those of steps alone",
+            "reached_percent: the change of the sum in percent of the bound's",
+            TEST,
+        ],
+    )
 }
 
 /// A workload under a policy.
@@ -120,20 +117,16 @@ fn least(base: &[Made]) -> Vec<Made> {
     base.iter().map(least).collect()
 }
 
-fn ratios(made: &[Made], base: &[Made], of: fn(&Made) -> f64) -> Vec<f64> {
-    made.iter().zip(base).map(|(a, b)| of(a) / of(b)).collect()
-}
-
 /// The change of slowdowns under a policy against `base`.
 fn slowdown(made: &[Made], base: &[Made]) -> [String; 3] {
-    Estimate::change_percent(&ratios(made, base, |m| m.slowdown)).cells(2)
+    change_of(made, base, |m| m.slowdown).cells(2)
 }
 
 /// One row for a policy, with its changes against `base`.
 pub fn row(name: &str, made: &[Made], base: &[Made]) -> Vec<String> {
     let ratios = |of: fn(&Made) -> f64| ratios(made, base, of);
     let percent = |ratio: f64| format!("{:.2}", 100.0 * (ratio - 1.0));
-    let worse = |all: &[f64]| all.iter().filter(|r| **r > 1.0 + EQUAL).count().to_string();
+    let worse = |all: &[f64]| above(all).to_string();
     let worst = |all: &[f64]| percent(all.iter().copied().fold(0.0, f64::max));
     let (sum, longest) = (ratios(|m| m.sum_s), ratios(|m| m.longest_s));
     let [sum_change, longest_change] = [&sum, &longest].map(|ratios| Estimate::change_percent(ratios));

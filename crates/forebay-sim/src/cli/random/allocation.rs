@@ -5,7 +5,7 @@
 
 use clap::Args;
 
-use super::super::{Output, say, table};
+use super::super::Output;
 use super::access::{COLUMNS, ROW_COLUMNS, row, workload};
 use super::{Systems, TEST};
 use crate::error::Result;
@@ -50,12 +50,6 @@ pub fn allocation(args: &AllocationArgs, out: &mut Output<'_>) -> Result<()> {
         rows.push(row(name, &made, &base));
         all.extend(args.systems.rows(&made, |number, made| workload(number, name, made)));
     }
-    args.systems.write(&ROW_COLUMNS, || all)?;
-    args.systems.summarize(&COLUMNS, &rows)?;
-    table(out, &COLUMNS, &rows)?;
-    if out.json {
-        return Ok(());
-    }
-    say(out, &format!("seed {seed}; I/O times against '{}', geometric means", args.against))?;
-    say(out, TEST)
+    let note = format!("seed {seed}; I/O times against '{}', geometric means", args.against);
+    args.systems.publish(out, (&ROW_COLUMNS, all), (&COLUMNS, &rows), &[&note, TEST])
 }

@@ -3,7 +3,7 @@
 use clap::Args;
 use forebay_policy::memory;
 
-use super::super::{Output, say, table};
+use super::super::Output;
 use super::Systems;
 use crate::error::Result;
 use crate::estimate::Estimate;
@@ -57,19 +57,17 @@ pub fn memory(args: &MemoryArgs, out: &mut Output<'_>) -> Result<()> {
             loads.extend(rows.into_iter().map(|row| [vec![number.to_string()], row].concat()));
         }
     }
-    args.systems.write(&[&["number"], &view::COLUMNS[..]].concat(), || loads)?;
-    args.systems.summarize(&COLUMNS, &rows)?;
-    table(out, &COLUMNS, &rows)?;
-    if out.json {
-        return Ok(());
-    }
     let refill = if args.at_once { "at once" } else { "at 0.5 to 4 GB/s" };
     let seed = args.systems.seed;
-    say(
+    args.systems.publish(
         out,
-        &format!("random loads of seed {seed}, tiers refill {refill}; sizes against the clairvoyant's"),
-    )?;
-    say(out, "low, high: 95 % confidence interval of the mean load")
+        (&[&["number"], &view::COLUMNS[..]].concat(), loads),
+        (&COLUMNS, &rows),
+        &[
+            &format!("random loads of seed {seed}, tiers refill {refill}; sizes against the clairvoyant's"),
+            "low, high: 95 % confidence interval of the mean load",
+        ],
+    )
 }
 
 fn row(name: &str, outcomes: &[Outcome]) -> Vec<String> {

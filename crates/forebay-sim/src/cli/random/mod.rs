@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::Output;
+use super::{Output, say, table};
 use crate::csv;
 use crate::error::{Error, Result};
 
@@ -111,15 +111,23 @@ impl Systems {
         self.numbers().zip(made).map(|(number, made)| row(number, made)).collect()
     }
 
-    /// Writes the rows if a file is named.
-    fn write(&self, columns: &[&str], rows: impl FnOnce() -> Vec<Vec<String>>) -> Result<()> {
-        let Some(path) = &self.csv else { return Ok(()) };
-        csv::write(path, "write the rows to", columns, &rows())
-    }
-
-    /// Writes the table if a file is named for it.
-    fn summarize(&self, columns: &[&str], rows: &[Vec<String>]) -> Result<()> {
-        let Some(path) = &self.summary else { return Ok(()) };
-        csv::write(path, "write the summary to", columns, rows)
+    /// Writes the rows and the table to the files that are named for them, and shows the table with
+    /// notes for people.
+    fn publish(
+        &self,
+        out: &mut Output<'_>,
+        (row_columns, rows): (&[&str], Vec<Vec<String>>),
+        (columns, all): (&[&str], &[Vec<String>]),
+        notes: &[&str],
+    ) -> Result<()> {
+        if let Some(path) = &self.csv {
+            csv::write(path, "write the rows to", row_columns, &rows)?;
+        }
+        if let Some(path) = &self.summary {
+            csv::write(path, "write the summary to", columns, all)?;
+        }
+        table(out, columns, all)?;
+        let notes = if out.json { &[] } else { notes };
+        notes.iter().try_for_each(|note| say(out, note))
     }
 }

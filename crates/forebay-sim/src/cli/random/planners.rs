@@ -6,7 +6,7 @@ use clap::Args;
 use forebay_policy::phases::EARLIER_MAX;
 use forebay_policy::planner;
 
-use super::super::{Output, say, table};
+use super::super::Output;
 use super::{Systems, TEST};
 use crate::colocate::knowledge::Knowledge;
 use crate::csv::exact;
@@ -114,8 +114,7 @@ pub fn planners(args: &PlannersArgs, out: &mut Output<'_>) -> Result<()> {
         Ok(Cluster { number, made, made_if_true, shares_s: equal_shares_s(&cluster)?, least_s })
     };
     let clusters = args.systems.run(of)?;
-    args.systems.write(&ROW_COLUMNS, || rows(&family, &args.policy, &others, &clusters))?;
-    summary(args, &others, &clusters, out)
+    summary(args, rows(&family, &args.policy, &others, &clusters), &others, &clusters, out)
 }
 
 impl PlannersArgs {
@@ -173,7 +172,13 @@ fn rows(family: &Family, policy: &str, others: &[String], clusters: &[Cluster]) 
     rows
 }
 
-fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &mut Output<'_>) -> Result<()> {
+fn summary(
+    args: &PlannersArgs,
+    each: Vec<Vec<String>>,
+    others: &[String],
+    clusters: &[Cluster],
+    out: &mut Output<'_>,
+) -> Result<()> {
     let row_of = |name: &str, made: Vec<(&Cluster, &Made)>, middle: Vec<String>| {
         let sum = |value: &dyn Fn(&Made) -> f64| made.iter().map(|(_, made)| value(made)).sum::<f64>();
         let mut row = vec![name.to_owned(), format!("{:.0}", sum(&Made::sum_s))];
@@ -230,38 +235,24 @@ fn summary(args: &PlannersArgs, others: &[String], clusters: &[Cluster], out: &m
         rows.push([row_of(BEST, in_time, cells(&against)), rest].concat());
     }
     let columns = [&COLUMNS[..], if args.is_uncertain() { &TRUE_COLUMNS } else { &[] }].concat();
-    args.systems.summarize(&columns, &rows)?;
-    table(out, &columns, &rows)?;
-    if out.json {
-        return Ok(());
-    }
     let (count, seed, policy) = (clusters.len(), args.systems.seed, &args.policy);
-    say(
-        out,
-        &format!("{count} random clusters of seed {seed}; changes are those of {policy} against each policy"),
-    )?;
-    say(
-        out,
+    let first =
+        format!("{count} random clusters of seed {seed}; changes are those of {policy} against each policy");
+    let best = format!(
+        "{BEST}: the best of them in each cluster that misses no more deadlines than {policy}, in all and beside a fetch; only clusters that have one"
+    );
+    let mut notes = vec![
+        first.as_str(),
         "bound_percent: no planner has a smaller sum, whatever deadlines it misses; reached_percent: the change in percent of that",
-    )?;
-    say(
-        out,
         "in_time_: the same for planners with which every phase is in time beside which bytes are moved",
-    )?;
-    say(
-        out,
-        &format!(
-            "{BEST}: the best of them in each cluster that misses no more deadlines than {policy}, in all and beside a fetch; only clusters that have one"
-        ),
-    )?;
-    if args.is_uncertain() {
-        say(
-            out,
-            "true_change_percent: the change if both know when phases begin; of_true_percent: the change in percent of that; against_true_percent, gain_of_true_percent: the same if only the other planner has true knowledge; kept_of_true_percent: deadlines kept, in percent of those that the same policy keeps then",
-        )?;
-    }
-    say(out, TEST)?;
-    worst.iter().try_for_each(|line| say(out, line))
+        &best,
+    ];
+    notes.extend(args.is_uncertain().then_some(
+        "true_change_percent: the change if both know when phases begin; of_true_percent: the change in percent of that; against_true_percent, gain_of_true_percent: the same if only the other planner has true knowledge; kept_of_true_percent: deadlines kept, in percent of those that the same policy keeps then",
+    ));
+    notes.push(TEST);
+    notes.extend(worst.iter().map(String::as_str));
+    args.systems.publish(out, (&ROW_COLUMNS, each), (&columns, &rows), &notes)
 }
 
 /// What policy `of` makes with true knowledge, against which `change` is that of the policy in

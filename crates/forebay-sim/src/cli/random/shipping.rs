@@ -3,12 +3,13 @@
 use clap::Args;
 use forebay_policy::ship;
 
-use super::super::{Output, say, table};
+use super::super::Output;
 use super::{Systems, TEST};
 use crate::csv::exact;
 use crate::error::Result;
 use crate::estimate::Estimate;
 use crate::random::ships::{Made, better, run};
+use crate::random::steps::above;
 
 /// Options of `random shipping`.
 #[derive(Args, Debug)]
@@ -50,20 +51,14 @@ pub fn shipping(args: &ShippingArgs, out: &mut Output<'_>) -> Result<()> {
     let (never, always) = (of("never")?, of("always")?);
     let either: Vec<Made> = never.iter().zip(&always).map(|(a, b)| better(a, b)).collect();
     rows.push(row("(better)", &either, &ours));
-    args.systems.write(&ROW_COLUMNS, || all)?;
-    args.systems.summarize(&COLUMNS, &rows)?;
-    table(out, &COLUMNS, &rows)?;
-    if out.json {
-        return Ok(());
-    }
     let (count, policy) = (ours.len(), &args.policy);
-    say(
-        out,
+    let notes: [&str; 4] = [
         &format!("{count} random systems of seed {seed}; changes are those of {policy} against each policy"),
-    )?;
-    say(out, "(better): never or always, whichever has the smaller sum in the system")?;
-    say(out, "slowdown_: how much longer than alone the I/O phases beside the jobs take, means")?;
-    say(out, TEST)
+        "(better): never or always, whichever has the smaller sum in the system",
+        "slowdown_: how much longer than alone the I/O phases beside the jobs take, means",
+        TEST,
+    ];
+    args.systems.publish(out, (&ROW_COLUMNS, all), (&COLUMNS, &rows), &notes)
 }
 
 /// A system under a policy.
@@ -76,7 +71,7 @@ fn system(number: u64, policy: &str, made: &Made) -> Vec<String> {
 fn row(name: &str, made: &[Made], ours: &[Made]) -> Vec<String> {
     let ratios: Vec<f64> = ours.iter().zip(made).map(|(a, b)| a.sum_s / b.sum_s).collect();
     let change = Estimate::change_percent(&ratios);
-    let slower = ratios.iter().filter(|ratio| **ratio > 1.0 + 1e-6).count();
+    let slower = above(&ratios);
     let worst = 100.0 * (ratios.iter().copied().fold(0.0, f64::max) - 1.0);
     let slowdown: Vec<f64> = made.iter().map(|made| 100.0 * (made.slowdown - 1.0)).collect();
     let mut row = vec![name.to_owned(), format!("{:.0}", made.iter().map(|made| made.sum_s).sum::<f64>())];

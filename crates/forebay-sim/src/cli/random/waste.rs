@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::super::{Output, say, table};
+use super::super::Output;
 use super::Systems;
 use crate::error::Result;
 use crate::estimate::Estimate;
@@ -69,21 +69,18 @@ pub fn waste(args: &WasteArgs, out: &mut Output<'_>) -> Result<()> {
         all.extend(args.systems.rows(&made, |number, made| platform_row(number, &name, made)));
         series.push((name, of_bound));
     }
-    args.systems.write(&ROW_COLUMNS, || all)?;
-    args.systems.summarize(&COLUMNS, &rows)?;
     if let Some(path) = &args.figure {
         let title = "Waste of platform time, relative to the bound";
         let marks = vec![("bound".into(), 1.0)];
         let figure = Boxes { title, y_label: "waste / bound", series, most: 4.0, marks }.figure();
         figure.write(path, "write the figure to")?;
     }
-    table(out, &COLUMNS, &rows)?;
-    if out.json {
-        return Ok(());
-    }
-    say(out, &format!("random platforms of seed {}, {} failures each", family.seed, family.failures))?;
-    say(out, "of_bound: waste relative to the least waste of checkpoints that go to the PFS, mean")?;
-    say(out, "low, high: 95 % confidence interval of the mean platform")
+    let notes: [&str; 3] = [
+        &format!("random platforms of seed {}, {} failures each", family.seed, family.failures),
+        "of_bound: waste relative to the least waste of checkpoints that go to the PFS, mean",
+        "low, high: 95 % confidence interval of the mean platform",
+    ];
+    args.systems.publish(out, (&ROW_COLUMNS, all), (&COLUMNS, &rows), &notes)
 }
 
 fn percent(part: f64) -> String {

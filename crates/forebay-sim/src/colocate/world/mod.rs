@@ -181,10 +181,8 @@ impl<'a> Colocation<'a> {
             idle_since: spec.starts_ns,
             done: JobOutcome {
                 name: spec.name.clone(),
-                map_ns: 0,
                 waves: vec![WaveOutcome::default(); spec.waves as usize],
-                lost_bytes: 0.0,
-                waves_left: 0,
+                ..JobOutcome::default()
             },
         };
         Colocation {
