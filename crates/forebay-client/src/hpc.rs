@@ -6,8 +6,9 @@
 //! connection, so that a program that dies leaves the board. Nothing here is on the path of the
 //! program's I/O: without an agent the calls fail, and the program goes on.
 
-use crate::session::{Client, lock, unexpected};
+use crate::session::{Client, lock, misfit, unexpected};
 use forebay_pfs::layout;
+use forebay_wire::cluster::{Answer, Question};
 use forebay_wire::{Burst, Channel, HpcStatus, PlanLog, Reply, Request};
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeSet;
@@ -138,9 +139,9 @@ impl Client {
     /// # Errors
     /// No agent, or no coordinator that answers.
     pub fn plans(&self, most: u32) -> io::Result<PlanLog> {
-        match self.ask_aside(&Request::Plans { most })? {
-            Reply::Plans(log) => Ok(*log),
-            reply => Err(unexpected(&reply)),
+        match self.ask_coordinator(Question::Plans { most })? {
+            Answer::Plans(log) => Ok(log),
+            answer => Err(misfit(&answer)),
         }
     }
 }

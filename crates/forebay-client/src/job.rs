@@ -13,10 +13,11 @@
 //! its own answers, so a program should ask through one client.
 
 use crate::error::{errno, with_message};
-use crate::session::{Client, lock, unexpected};
+use crate::session::{Client, lock, misfit, unexpected};
 use forebay_pfs::FileFacts;
 use forebay_policy::placement::{Member, extent_key, node_number, owner};
 use forebay_policy::preferred_nodes::{Candidate, PreferredNodes};
+use forebay_wire::cluster::{Answer, Question};
 use forebay_wire::frame;
 use forebay_wire::{
     Channel, ClusterView, FileRef, JobStatus, JobUpdate, MAX_PACKET_BYTES, MountInfo, NodeHealth, NodeInfo,
@@ -83,9 +84,9 @@ impl Client {
     /// # Errors
     /// No agent, or no coordinator that answers.
     pub fn jobs(&self) -> io::Result<Vec<JobStatus>> {
-        match self.ask_aside(&Request::Jobs)? {
-            Reply::Jobs(jobs) => Ok(jobs),
-            reply => Err(unexpected(&reply)),
+        match self.ask_coordinator(Question::Jobs)? {
+            Answer::Jobs(jobs) => Ok(jobs),
+            answer => Err(misfit(&answer)),
         }
     }
 
@@ -108,9 +109,9 @@ impl Client {
     /// # Errors
     /// No agent, or no coordinator that answers.
     pub fn overview(&self) -> io::Result<Overview> {
-        match self.ask_aside(&Request::Overview)? {
-            Reply::Overview(overview) => Ok(*overview),
-            reply => Err(unexpected(&reply)),
+        match self.ask_coordinator(Question::Overview)? {
+            Answer::Overview(overview) => Ok(overview),
+            answer => Err(misfit(&answer)),
         }
     }
 
@@ -122,10 +123,10 @@ impl Client {
         let mut nodes: Vec<NodeHealth> = Vec::new();
         loop {
             let after = nodes.last().map_or_else(String::new, |node| node.name.clone());
-            match self.ask_aside(&Request::Health { after })? {
-                Reply::Health(more) if more.is_empty() => return Ok(nodes),
-                Reply::Health(more) => nodes.extend(more),
-                reply => return Err(unexpected(&reply)),
+            match self.ask_coordinator(Question::Health { after })? {
+                Answer::Health(more) if more.is_empty() => return Ok(nodes),
+                Answer::Health(more) => nodes.extend(more),
+                answer => return Err(misfit(&answer)),
             }
         }
     }
@@ -246,6 +247,13 @@ impl Client {
 
     /// On a connection of its own: neither delayed by an earlier failure nor, by itself, a reason
     /// to leave the agent alone.
+    pub(crate) fn ask_coordinator(&self, question: Question) -> io::Result<Answer> {
+        match self.ask_aside(&Request::AskCoordinator(question))? {
+            Reply::Answered(answer) => Ok(*answer),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
     pub(crate) fn ask_aside(&self, request: &Request) -> io::Result<Reply> {
         let channel = self.session.connect_to_agent()?;
         channel.send(request, &[])?;

@@ -690,8 +690,13 @@ pub(crate) fn unexpected(reply: &Reply) -> io::Error {
             with_message(if *errno > 0 { *errno } else { libc::EIO }, message.as_str())
         }
         Reply::TimedOut => with_message(libc::ETIMEDOUT, "the agent was not ready in time"),
-        other => io::Error::new(io::ErrorKind::InvalidData, format!("an unexpected answer: {other:?}")),
+        other => misfit(other),
     }
+}
+
+/// An answer to another question.
+pub(crate) fn misfit(answer: &impl std::fmt::Debug) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("an unexpected answer: {answer:?}"))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::report::{NodeReport, Report, Since, Totals};
 use crate::samples::Samples;
 use crate::stored::{Changes, Stored};
 use forebay_policy::machine::Nanos;
-use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator};
+use forebay_wire::cluster::{Answer, CLUSTER_PROTOCOL, Question, ToAgent, ToCoordinator};
 use forebay_wire::{ClusterView, NodeHealth, NodeStatus, Overview};
 
 /// Reports in one answer, which an agent passes on as one packet.
@@ -152,21 +152,11 @@ impl Core {
             ToCoordinator::Traffic(moved) => {
                 self.limits.report(&node, moved);
             }
-            ToCoordinator::SetLog { ask, filter, by } => {
-                if !filter.is_empty() {
-                    tracing::info!(node, user = by, filter, "what is logged changes");
-                }
-                let filter = forebay_trace::log_control::set(&filter);
-                out.push(Effect::Send(session, ToAgent::Logs { ask, filter }));
-            }
             ToCoordinator::Leave => {
                 self.limits.forget(&node);
                 self.members.leave(session);
                 self.driver.node_went(now, &node);
                 out.push(Effect::Close(session));
-            }
-            ToCoordinator::AskJobs { ask } => {
-                out.push(Effect::Send(session, ToAgent::Jobs { ask, jobs: self.driver.status() }));
             }
             ToCoordinator::Job { job, uid, updates } => {
                 self.driver.job_reports(now, &(node, job), uid, updates);
@@ -179,18 +169,10 @@ impl Core {
             ToCoordinator::AskTask { ask, uid, job, stage, partition } => {
                 self.driver.task_asks(now, (node, ask), (job, uid), (stage, partition));
             }
-            ToCoordinator::AskPlans { ask, most } => {
-                let log = self.driver.plans(most as usize);
-                out.push(Effect::Send(session, ToAgent::Plans { ask, log }));
-            }
             ToCoordinator::Health(health) => self.members.note_health(now, session, health),
-            ToCoordinator::AskHealth { ask, after } => {
-                let nodes = self.health(now, &after);
-                out.push(Effect::Send(session, ToAgent::Health { ask, nodes }));
-            }
-            ToCoordinator::AskOverview { ask } => {
-                let overview = self.overview(now);
-                out.push(Effect::Send(session, ToAgent::Overview { ask, overview }));
+            ToCoordinator::Ask { ask, question } => {
+                let answer = self.answer(now, &node, question);
+                out.push(Effect::Send(session, ToAgent::Answered { ask, answer }));
             }
             ToCoordinator::Phases { lease_ms, phases } => {
                 // The node itself notifies the others.
@@ -312,6 +294,21 @@ impl Core {
     }
 
     /// The nodes now.
+    fn answer(&self, now: Nanos, node: &str, question: Question) -> Answer {
+        match question {
+            Question::Jobs => Answer::Jobs(self.driver.status()),
+            Question::Plans { most } => Answer::Plans(self.driver.plans(most as usize)),
+            Question::Overview => Answer::Overview(self.overview(now)),
+            Question::Health { after } => Answer::Health(self.health(now, &after)),
+            Question::Log { filter, by } => {
+                if !filter.is_empty() {
+                    tracing::info!(node, user = by, filter, "what is logged changes");
+                }
+                Answer::Log(forebay_trace::log_control::set(&filter))
+            }
+        }
+    }
+
     fn overview(&self, now: Nanos) -> Overview {
         let node = |member: &crate::members::Member| {
             let name = &member.info.name;

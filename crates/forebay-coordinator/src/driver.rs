@@ -531,7 +531,7 @@ mod tests {
     use super::*;
     use forebay_pfs::FileVersion;
     use forebay_trace::log_files::Files;
-    use forebay_wire::cluster::{StageStatus, WaveStatus};
+    use forebay_wire::cluster::{Answer, StageStatus, WaveStatus};
     use forebay_wire::{NodeInfo, Part, Split};
 
     const MIB: u64 = 1 << 20;
@@ -855,7 +855,8 @@ mod tests {
         let mut jobs = vec![job(Vec::new()); JOBS_MAX + 32];
         jobs[0].stages = stages;
 
-        forebay_wire::framed::shared(&ToAgent::Jobs { ask: 1, jobs }).expect("it fits");
+        let answer = Answer::Jobs(jobs);
+        forebay_wire::framed::shared(&ToAgent::Answered { ask: 1, answer }).expect("it fits");
     }
 
     /// A name that stays behind would have its questions kept, and nobody would answer them.

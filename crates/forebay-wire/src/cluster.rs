@@ -14,7 +14,7 @@ pub use forebay_policy::stage::event::{JobStatus, StageStatus, WaveStatus};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const CLUSTER_PROTOCOL: u32 = 17;
+pub const CLUSTER_PROTOCOL: u32 = 18;
 
 /// A version of the membership. Later ones of a coordinator are greater, and those of a later
 /// coordinator, if its clock was not set back.
@@ -310,11 +310,6 @@ pub enum ToCoordinator {
     },
     /// How far a request is; also its end.
     Progress(RequestProgress),
-    /// A program asks for the jobs. → [`ToAgent::Jobs`]
-    AskJobs {
-        /// Comes back with the answer.
-        ask: u64,
-    },
     /// This node is going; its pages are gone at once.
     Leave,
     /// A local HPC job, or one of its I/O phases, begins or ends. `hpc` is unique among those of
@@ -332,28 +327,8 @@ pub enum ToCoordinator {
         /// All of them.
         phases: Vec<HpcPhase>,
     },
-    /// A program asks for the plan log. → [`ToAgent::Plans`]
-    AskPlans {
-        /// Comes back with the answer.
-        ask: u64,
-        /// Most decisions, and most phases, of the latest.
-        most: u32,
-    },
-    /// A program asks for the nodes. → [`ToAgent::Overview`]
-    AskOverview {
-        /// Comes back with the answer.
-        ask: u64,
-    },
     /// How this node is, every few seconds.
     Health(Box<Health>),
-    /// A program asks how the nodes are, from the first one after the name `after` on. →
-    /// [`ToAgent::Health`]
-    AskHealth {
-        /// Comes back with the answer.
-        ask: u64,
-        /// Empty: from the first one on.
-        after: String,
-    },
     /// A local HPC job that shares is about to write a step. → [`ToAgent::LetIn`], once it may
     AskAccess {
         /// Which.
@@ -421,17 +396,15 @@ pub enum ToCoordinator {
     Limits(#[serde(deserialize_with = "sequence")] Vec<Limit>),
     /// What jobs move on this node, once a second while any does, and once more after that.
     Traffic(#[serde(deserialize_with = "sequence")] Vec<JobTraffic>),
-    /// The operator changes what the coordinator logs. → [`ToAgent::Logs`]
-    SetLog {
-        /// Comes back with the answer.
-        ask: u64,
-        /// Empty: only ask.
-        filter: String,
-        /// Who.
-        by: u32,
-    },
     /// Programs write the file to the PFS beside the node that has it dirty, which does not answer.
     Written(DirtyFile),
+    /// A question of a program. → [`ToAgent::Answered`]
+    Ask {
+        /// Comes back with the answer.
+        ask: u64,
+        /// What.
+        question: Question,
+    },
 }
 
 /// In place of a node's name: several nodes write the file, to the PFS.
@@ -521,13 +494,6 @@ pub enum ToAgent {
         /// Which.
         requests: Vec<u64>,
     },
-    /// Answer to [`ToCoordinator::AskJobs`].
-    Jobs {
-        /// The question's.
-        ask: u64,
-        /// The jobs.
-        jobs: Vec<JobStatus>,
-    },
     /// Answer to [`ToCoordinator::Heartbeat`].
     Heard,
     /// The phases of another node.
@@ -538,27 +504,6 @@ pub enum ToAgent {
         lease_ms: u32,
         /// All of them.
         phases: Vec<HpcPhase>,
-    },
-    /// Answer to [`ToCoordinator::AskPlans`].
-    Plans {
-        /// The question's.
-        ask: u64,
-        /// The log.
-        log: PlanLog,
-    },
-    /// Answer to [`ToCoordinator::AskOverview`].
-    Overview {
-        /// The question's.
-        ask: u64,
-        /// The nodes and their sums.
-        overview: Overview,
-    },
-    /// Answer to [`ToCoordinator::AskHealth`]: some nodes; none if there are no more.
-    Health {
-        /// The question's.
-        ask: u64,
-        /// By name.
-        nodes: Vec<NodeHealth>,
     },
     /// Answer to [`ToCoordinator::AskAccess`]: the step may be written.
     LetIn {
@@ -591,13 +536,55 @@ pub enum ToAgent {
     Limits(Vec<Limit>),
     /// This node's shares of the rates of limited jobs: all of them.
     LimitShares(Vec<(JobName, u64)>),
-    /// Answer to [`ToCoordinator::SetLog`].
-    Logs {
+    /// Answer to [`ToCoordinator::Ask`].
+    Answered {
         /// The question's.
         ask: u64,
-        /// What is logged now, or why that cannot be changed.
-        filter: Result<String, String>,
+        /// The answer.
+        answer: Answer,
     },
+}
+
+/// What a program asks the coordinator, through the agent of its node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Question {
+    /// The analytics jobs.
+    Jobs,
+    /// What was planned, and what came of it.
+    Plans {
+        /// Most decisions, and most phases, of the latest.
+        most: u32,
+    },
+    /// The nodes, and what they hold.
+    Overview,
+    /// How the nodes are, from the first one after the name `after` on.
+    Health {
+        /// Empty: from the first one on.
+        after: String,
+    },
+    /// Change what the coordinator logs. An agent sends it for operators only
+    /// ([`crate::Request::SetLog`]).
+    Log {
+        /// Empty: only ask.
+        filter: String,
+        /// Who.
+        by: u32,
+    },
+}
+
+/// The answer to a [`Question`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    /// The jobs.
+    Jobs(Vec<JobStatus>),
+    /// The log of plans and phases.
+    Plans(PlanLog),
+    /// The nodes and their sums.
+    Overview(Overview),
+    /// Some nodes, by name; none if there are no more.
+    Health(Vec<NodeHealth>),
+    /// What is logged now, or why that cannot be changed.
+    Log(Result<String, String>),
 }
 
 /// What an agent reports of its node, for comparison with others.

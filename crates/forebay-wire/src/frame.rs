@@ -139,12 +139,13 @@ impl FrameReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{Epoch, ToAgent, ToCoordinator};
+    use crate::cluster::{Epoch, Question, ToAgent, ToCoordinator};
     use crate::peer::{PeerReply, PeerRequest};
 
     #[test]
     fn frames_survive_any_cutting() {
-        let messages: Vec<ToCoordinator> = (0..5).map(|ask| ToCoordinator::AskJobs { ask }).collect();
+        let messages: Vec<ToCoordinator> =
+            (0..5).map(|ask| ToCoordinator::Ask { ask, question: Question::Jobs }).collect();
         let stream: Vec<u8> = messages.iter().flat_map(|m| encode(m).unwrap()).collect();
         for piece in 1..stream.len() {
             let mut reader = FrameReader::default();

@@ -9,8 +9,8 @@
 //! the PFS file, open for reading, and the agent takes the identity from that descriptor and from
 //! nothing else.
 
-use crate::cluster::{ClusterView, JobStatus, JobUpdate, NodeHealth, Overview};
-use crate::hpc::{Declared, HpcStatus, PlanLog};
+use crate::cluster::{Answer, ClusterView, JobUpdate, Question};
+use crate::hpc::{Declared, HpcStatus};
 use crate::shuffle::{App, Block, BlockPlace};
 use crate::storage::StorageHosts;
 use crate::traffic::{JobTraffic, Limit};
@@ -19,7 +19,7 @@ pub use forebay_policy::memory::Reason as MemoryReason;
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol. Both sides must speak the same.
-pub const PROTOCOL: u32 = 23;
+pub const PROTOCOL: u32 = 24;
 
 /// A file that was written longer ago is whole on the PFS. The clocks of servers and nodes may
 /// differ by a minute.
@@ -258,8 +258,6 @@ pub enum Request {
         /// The partition.
         partition: u32,
     },
-    /// The analytics jobs the coordinator knows. → [`Reply::Jobs`] or [`Reply::Failed`]
-    Jobs,
     /// Do not keep this copy any more: its file may be gone. For who has pinned it and the
     /// operator. → [`Reply::Done`] or [`Reply::Refused`]
     UnpinCopy(CopyId),
@@ -290,20 +288,6 @@ pub enum Request {
     HpcObserve,
     /// The HPC jobs that this node knows. → [`Reply::HpcJobs`]
     HpcJobs,
-    /// What was planned, and what came of it. → [`Reply::Plans`] or [`Reply::Failed`]
-    Plans {
-        /// Most decisions, and most phases, of the latest.
-        most: u32,
-    },
-    /// The nodes that the coordinator knows, and what they hold. → [`Reply::Overview`] or
-    /// [`Reply::Failed`]
-    Overview,
-    /// How the nodes are, from the first one after the name `after` on. → [`Reply::Health`] or
-    /// [`Reply::Failed`]
-    Health {
-        /// Empty: from the first one on.
-        after: String,
-    },
     /// A program has opened the file for writing, and what it writes may go to the tier first. With
     /// the file twice, as [`Request::StageCommit`]. → [`Reply::Dirty`] with the content as the
     /// program has opened it, and the words, or [`Reply::Refused`]
@@ -520,6 +504,9 @@ pub enum Request {
         /// The shuffles that it has.
         shuffles: Vec<u32>,
     },
+    /// A question to the coordinator, but [`Question::Log`]. → [`Reply::Answered`],
+    /// [`Reply::Refused`] or [`Reply::Failed`]
+    AskCoordinator(Question),
 }
 
 /// What a program does to a file that is dirty on another node.
@@ -692,8 +679,6 @@ pub enum Reply {
     Status(Box<Status>),
     /// To [`Request::Members`]; empty while there is no coordinator yet.
     Members(ClusterView),
-    /// To [`Request::Jobs`].
-    Jobs(Vec<JobStatus>),
     /// The answer is too long for a packet: it is in the file that the packet carries, as a frame
     /// ([`crate::frame`]). [`Channel::recv_reply`](crate::Channel::recv_reply) gives what is in it.
     Attached,
@@ -706,12 +691,6 @@ pub enum Reply {
     },
     /// To [`Request::HpcJobs`].
     HpcJobs(Vec<HpcStatus>),
-    /// To [`Request::Plans`].
-    Plans(Box<PlanLog>),
-    /// To [`Request::Overview`].
-    Overview(Box<Overview>),
-    /// To [`Request::Health`].
-    Health(Vec<NodeHealth>),
     /// To [`Request::HpcBegin`] of a job that shares: its step is not let in yet. To
     /// [`Request::TaskAsks`]: its input is not there yet. To others: it is not done yet. Ask again.
     /// To [`Request::PinPages`]: some are not resident.
@@ -769,6 +748,8 @@ pub enum Reply {
     Limits(Vec<Limit>),
     /// To [`Request::SetLog`] and [`Request::LastLog`].
     Text(String),
+    /// To [`Request::AskCoordinator`].
+    Answered(Box<Answer>),
 }
 
 /// The sets of checkpoints that a rule has seen.
@@ -1122,6 +1103,7 @@ pub struct MountStatus {
 mod tests {
     use super::*;
     use crate::channel::decode;
+    use crate::cluster::Overview;
 
     #[test]
     fn the_first_packets_never_change() {
@@ -1147,16 +1129,16 @@ mod tests {
             stamps: "s".into(),
         };
         let bytes = postcard::to_stdvec(&mount).unwrap();
-        assert_eq!((PROTOCOL, bytes), (23, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
+        assert_eq!((PROTOCOL, bytes), (24, vec![1, b'm', 1, b'/', 1, 1, 2, 3, 4, 1, 1, b's']));
         let status = Status { mounts: vec![mount], ..Status::default() };
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (23, 42));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (23, vec![11]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&status).unwrap().len()), (24, 42));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Refusal::StampsUnproved).unwrap()), (24, vec![11]));
         let facts = postcard::to_stdvec(&FileVersion { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 }).unwrap();
-        assert_eq!((PROTOCOL, facts), (23, vec![1, 2, 6, 8]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (23, vec![0; 12]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&Declared::default()).unwrap()), (23, vec![0; 9]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (23, vec![0; 6]));
-        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (23, vec![0; 13]));
+        assert_eq!((PROTOCOL, facts), (24, vec![1, 2, 6, 8]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Overview::default()).unwrap()), (24, vec![0; 12]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&Declared::default()).unwrap()), (24, vec![0; 9]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&LoadProgress::default()).unwrap()), (24, vec![0; 6]));
+        assert_eq!((PROTOCOL, postcard::to_stdvec(&HpcStatus::default()).unwrap()), (24, vec![0; 13]));
     }
 
     #[test]

@@ -7,7 +7,9 @@
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
 use forebay_pfs::FileVersion;
-use forebay_wire::cluster::{CLUSTER_PROTOCOL, DirtyFile, FileRef, Health, ToAgent, ToCoordinator};
+use forebay_wire::cluster::{
+    Answer, CLUSTER_PROTOCOL, DirtyFile, FileRef, Health, Question, ToAgent, ToCoordinator,
+};
 use forebay_wire::peer::{PEER_PROTOCOL, PageRef, PeerReply, PeerRequest, Role, Wanted};
 use forebay_wire::{
     Declared, Hello, HpcPhase, HpcStatus, JobName, LoadProgress, MAGIC, NodeHealth, NodeInfo, Overview,
@@ -101,15 +103,16 @@ fn messages_of_clients() {
         .add("GuestCall", &Request::GuestCall(forebay_wire::GuestCall::Stat))
         .add("SetJob", &Request::SetJob("job".into()))
         .add("LastLog", &Request::LastLog)
+        .add("AskCoordinator", &Request::AskCoordinator(Question::Plans { most: 1 }))
         .add("Refused", &Reply::Refused(Refusal::StampsUnproved))
         .add("Failed", &Reply::Failed { errno: 5, message: "m".into() })
         .add("Done", &Reply::Done)
         .add("Load", &Reply::Load(LoadProgress::default()))
         .add("Status", &Reply::Status(Box::default()))
-        .add("Overview", &Reply::Overview(Box::<Overview>::default()))
+        .add("Overview", &Reply::Answered(Box::new(Answer::Overview(Overview::default()))))
         .add("HpcJobs", &Reply::HpcJobs(vec![HpcStatus::default()]))
         .add("Text", &Reply::Text("t".into()))
-        .add("Health", &Reply::Health(vec![node()]))
+        .add("Health", &Reply::Answered(Box::new(Answer::Health(vec![node()]))))
         .add("status", &Status::default())
         .compare_with_recorded("client", PROTOCOL);
 }
@@ -140,6 +143,7 @@ fn messages_of_agents_and_coordinators() {
         .add("Leave", &ToCoordinator::Leave)
         .add("Dirty", &ToCoordinator::Dirty { ask: 1, file: file() })
         .add("Health", &ToCoordinator::Health(node().health.unwrap().1))
+        .add("Ask", &ToCoordinator::Ask { ask: 1, question: Question::Log { filter: "f".into(), by: 2 } })
         .add(
             "Welcome",
             &ToAgent::Welcome {
@@ -154,7 +158,7 @@ fn messages_of_agents_and_coordinators() {
         .add("Pace", &ToAgent::Pace { hpc: 1, permille: 2 })
         .add("Holder", &ToAgent::Holder { ask: 1, node: "n".into(), before: "b".into() })
         .add("Limits", &ToAgent::Limits(Vec::new()))
-        .add("Logs", &ToAgent::Logs { ask: 1, filter: Ok("info".into()) })
+        .add("Answered", &ToAgent::Answered { ask: 1, answer: Answer::Log(Ok("info".into())) })
         .compare_with_recorded("cluster", CLUSTER_PROTOCOL);
 }
 

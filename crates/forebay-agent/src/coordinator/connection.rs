@@ -28,7 +28,7 @@
 use super::address::{CoordinatorAddress, Search};
 use super::answers::Answers;
 use super::claims::Claims;
-use super::link::{Answer, Link};
+use super::link::Link;
 use crate::cluster::Cluster;
 use crate::config::{ClusterConfig, FAIL_OVER_MAX};
 use crate::counters::Counters;
@@ -369,19 +369,14 @@ impl Meeting {
             }
             ToAgent::Limits(limits) => node.traffic.merge(limits),
             ToAgent::LimitShares(shares) => node.traffic.set_shares(shares),
-            ToAgent::Logs { ask, filter } => node.link.answer(ask, Answer::Logs(filter)),
-            ToAgent::Jobs { ask, jobs } => node.link.answer(ask, Answer::Jobs(jobs)),
-            ToAgent::Plans { ask, log } => node.link.answer(ask, Answer::Plans(log)),
-            ToAgent::Overview { ask, overview } => node.link.answer(ask, Answer::Overview(overview)),
-            ToAgent::Health { ask, nodes } => node.link.answer(ask, Answer::Health(nodes)),
             ToAgent::Phases { node: from, lease_ms, phases } => {
                 node.phases.heard(from, Duration::from_millis(lease_ms.into()), phases);
             }
             ToAgent::LetIn { hpc } => node.phases.let_in(hpc),
             ToAgent::Pace { hpc, permille } => node.phases.pace(hpc, permille),
             ToAgent::MayRead { ask } => node.questions.answered(ask),
-            ToAgent::Holder { ask, node: holder, before } => {
-                node.link.answer(ask, Answer::Holder(holder, before));
+            answer @ (ToAgent::Answered { ask, .. } | ToAgent::Holder { ask, .. }) => {
+                node.link.answer(ask, answer);
             }
             ToAgent::Fetch(request) => node.requests.begin(request),
             ToAgent::Adjust { request, threads, rate_bytes_per_s } => {

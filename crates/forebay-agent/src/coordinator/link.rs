@@ -3,8 +3,7 @@
 
 use crate::lock::lock;
 use crate::stop::Wake;
-use forebay_wire::cluster::{DirtyFile, ToCoordinator};
-use forebay_wire::{JobStatus, NodeHealth, Overview, PlanLog};
+use forebay_wire::cluster::{Answer, DirtyFile, Question, ToAgent, ToCoordinator};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
 use std::io;
@@ -35,7 +34,7 @@ struct State {
     lost: Option<Instant>,
     outbox: VecDeque<Said>,
     /// Who waits for the answer to a question.
-    asking: BTreeMap<u64, Sender<Answer>>,
+    asking: BTreeMap<u64, Sender<ToAgent>>,
     /// One of them has a long answer.
     is_busy: bool,
     next_ask: u64,
@@ -50,23 +49,6 @@ pub enum Asked {
     Reads(DirtyFile),
     /// A program here has emptied it.
     Empties(DirtyFile),
-}
-
-/// What the coordinator answers to a question.
-#[derive(Debug)]
-pub enum Answer {
-    /// The jobs.
-    Jobs(Vec<JobStatus>),
-    /// The plan log.
-    Plans(PlanLog),
-    /// The nodes.
-    Overview(Overview),
-    /// How nodes are.
-    Health(Vec<NodeHealth>),
-    /// The node that has a file dirty, or nothing; and the one that had it, and is gone.
-    Holder(String, String),
-    /// What the coordinator logs now, or why that cannot be changed.
-    Logs(Result<String, String>),
 }
 
 /// What is released when a message has been sent, or is not sent: a coordinator that reads slowly
@@ -97,58 +79,25 @@ impl Link {
         Link { state: Mutex::new(state), wake, asked: Condvar::new(), began: Condvar::new(), patience }
     }
 
-    /// The jobs that the coordinator knows. One such question at a time: an answer may have several
-    /// MiB, and a coordinator that has more of them to send than its bound closes the connection.
+    /// Asks the coordinator. One such question at a time: an answer may have several MiB, and a
+    /// coordinator that has more of them to send than its bound closes the connection.
     ///
     /// # Errors
     /// There is no coordinator now, or it does not answer within `limit`.
-    pub fn ask_jobs(&self, limit: Duration) -> io::Result<Vec<JobStatus>> {
-        match self.ask(limit, |ask| ToCoordinator::AskJobs { ask })? {
-            Answer::Jobs(jobs) => Ok(jobs),
-            _ => Err(io::ErrorKind::InvalidData.into()),
+    pub fn ask(&self, question: Question, limit: Duration) -> io::Result<Answer> {
+        let until = Instant::now() + limit;
+        let busy = |state: &mut State| state.live && state.is_busy;
+        let waited = self.asked.wait_timeout_while(lock(&self.state), limit, busy);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if state.live && std::mem::replace(&mut state.is_busy, true) {
+            return Err(late());
         }
-    }
-
-    /// The latest `most` decisions and phases of the coordinator's plan log.
-    ///
-    /// # Errors
-    /// As [`Link::ask_jobs`].
-    pub fn ask_plans(&self, most: u32, limit: Duration) -> io::Result<PlanLog> {
-        match self.ask(limit, |ask| ToCoordinator::AskPlans { ask, most })? {
-            Answer::Plans(log) => Ok(log),
-            _ => Err(io::ErrorKind::InvalidData.into()),
-        }
-    }
-
-    /// The nodes that the coordinator knows.
-    ///
-    /// # Errors
-    /// As [`Link::ask_jobs`].
-    pub fn ask_overview(&self, limit: Duration) -> io::Result<Overview> {
-        match self.ask(limit, |ask| ToCoordinator::AskOverview { ask })? {
-            Answer::Overview(overview) => Ok(overview),
-            _ => Err(io::ErrorKind::InvalidData.into()),
-        }
-    }
-
-    /// How some nodes after the one named `after` are; none if there are no more.
-    ///
-    /// # Errors
-    /// As [`Link::ask_jobs`].
-    pub fn ask_health(&self, after: String, limit: Duration) -> io::Result<Vec<NodeHealth>> {
-        match self.ask(limit, |ask| ToCoordinator::AskHealth { ask, after })? {
-            Answer::Health(nodes) => Ok(nodes),
-            _ => Err(io::ErrorKind::InvalidData.into()),
-        }
-    }
-
-    /// Changes what the coordinator logs, by the word of user `by`.
-    ///
-    /// # Errors
-    /// As [`Link::ask_jobs`].
-    pub fn ask_log(&self, filter: String, by: u32, limit: Duration) -> io::Result<Result<String, String>> {
-        match self.ask(limit, |ask| ToCoordinator::SetLog { ask, filter, by })? {
-            Answer::Logs(set) => Ok(set),
+        let question = |ask| ToCoordinator::Ask { ask, question };
+        let answer = self.begin_to_ask(state, question).and_then(|asked| self.wait(asked, until));
+        lock(&self.state).is_busy = false;
+        self.asked.notify_all();
+        match answer? {
+            ToAgent::Answered { answer, .. } => Ok(answer),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -162,7 +111,7 @@ impl Link {
     /// which it was dirty until now.
     ///
     /// # Errors
-    /// As [`Link::ask_jobs`].
+    /// As [`Link::ask`].
     pub fn ask_dirty(&self, asked: &Asked, limit: Duration) -> io::Result<(String, String)> {
         let question = |ask| match asked.clone() {
             Asked::Claims(file) => ToCoordinator::Dirty { ask, file },
@@ -172,7 +121,7 @@ impl Link {
         loop {
             let asked = self.begin_to_ask(self.wait_for_coordinator(), question)?;
             match self.wait(asked, Instant::now() + limit) {
-                Ok(Answer::Holder(node, before)) => return Ok((node, before)),
+                Ok(ToAgent::Holder { node, before, .. }) => return Ok((node, before)),
                 Ok(_) => return Err(io::ErrorKind::InvalidData.into()),
                 // The connection has ended: the next coordinator is asked, if there is one soon.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionReset && !self.patience.is_zero() => {}
@@ -193,25 +142,11 @@ impl Link {
         }
     }
 
-    fn ask(&self, limit: Duration, question: impl FnOnce(u64) -> ToCoordinator) -> io::Result<Answer> {
-        let until = Instant::now() + limit;
-        let busy = |state: &mut State| state.live && state.is_busy;
-        let waited = self.asked.wait_timeout_while(lock(&self.state), limit, busy);
-        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if state.live && std::mem::replace(&mut state.is_busy, true) {
-            return Err(late());
-        }
-        let answer = self.begin_to_ask(state, question).and_then(|asked| self.wait(asked, until));
-        lock(&self.state).is_busy = false;
-        self.asked.notify_all();
-        answer
-    }
-
     fn begin_to_ask(
         &self,
         mut state: MutexGuard<'_, State>,
         question: impl FnOnce(u64) -> ToCoordinator,
-    ) -> io::Result<(u64, Receiver<Answer>)> {
+    ) -> io::Result<(u64, Receiver<ToAgent>)> {
         if !state.live {
             return Err(io::Error::new(io::ErrorKind::NotConnected, "the coordinator does not answer"));
         }
@@ -225,7 +160,7 @@ impl Link {
         Ok((ask, answered))
     }
 
-    fn wait(&self, (ask, answered): (u64, Receiver<Answer>), until: Instant) -> io::Result<Answer> {
+    fn wait(&self, (ask, answered): (u64, Receiver<ToAgent>), until: Instant) -> io::Result<ToAgent> {
         let answer = answered.recv_timeout(until.saturating_duration_since(Instant::now()));
         lock(&self.state).asking.remove(&ask);
         answer.map_err(|e| match e {
@@ -279,7 +214,7 @@ impl Link {
         lock(&self.state).outbox.pop_front().map(|said| said.message)
     }
 
-    pub(super) fn answer(&self, ask: u64, answer: Answer) {
+    pub(super) fn answer(&self, ask: u64, answer: ToAgent) {
         if let Some(asker) = lock(&self.state).asking.remove(&ask) {
             // It may have stopped waiting.
             let _ = asker.send(answer);

@@ -1,17 +1,14 @@
-//! How this node is, for the coordinator, and how all are, for programs.
+//! How this node is, for the coordinator.
 
-use super::jobs::question_of;
-use super::session::{Answer, Connection, Node, reply};
+use super::session::Node;
 use crate::mounts::wall_clock_ns;
+use forebay_wire::Health;
 use forebay_wire::cluster::ToCoordinator;
-use forebay_wire::{Health, Reply};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 /// Between two reports.
 const EVERY: Duration = Duration::from_secs(5);
-
-const ASK_TIME: Duration = Duration::from_secs(5);
 
 /// Reports to each coordinator at once, and then regularly, until the agent ends.
 pub fn report(node: &Node) {
@@ -53,17 +50,4 @@ fn health(node: &Node) -> Health {
 fn days_until(time: SystemTime) -> i64 {
     let days = |length: Duration| (length.as_secs() / 86_400) as i64;
     time.duration_since(SystemTime::now()).map_or_else(|e| -days(e.duration()) - 1, days)
-}
-
-/// How nodes are, by the coordinator's word.
-pub fn of_nodes(connection: &mut Connection, after: String) -> Answer {
-    if let Err(refusal) = question_of(connection) {
-        return reply(Reply::Refused(refusal));
-    }
-    match connection.node.link.ask_health(after, ASK_TIME) {
-        Ok(nodes) => reply(Reply::Health(nodes)),
-        Err(e) => {
-            reply(Reply::Failed { errno: libc::EAGAIN, message: format!("cannot request the nodes: {e}") })
-        }
-    }
 }

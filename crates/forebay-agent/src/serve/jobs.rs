@@ -3,16 +3,18 @@
 //! Where files lie is added to what a job reports ([`crate::jobs::layouts`]), and is never a reason
 //! to refuse it.
 
-use super::session::{Answer, Connection, Node, reply};
+use super::session::{Answer, Connection, Node, refuse, reply};
 use crate::jobs::job_state::{Bounds, NEW_COPIES, Report, Size, is_layouts};
 use crate::jobs::task_questions::Task;
 use crate::user_limits::Kind;
 use forebay_store::{Class, Reservation};
+use forebay_wire::cluster::Question;
 use forebay_wire::{JobUpdate, Refusal, Reply};
+use std::io;
 use std::time::{Duration, Instant};
 
-/// Longest wait for the coordinator's list of jobs.
-const ASK_TIME: Duration = Duration::from_secs(5);
+/// Longest wait for the coordinator.
+pub const ASK_TIME: Duration = Duration::from_secs(5);
 
 fn bounds(connection: &Connection) -> Bounds {
     let (node, uid) = (&connection.node, connection.peer.uid);
@@ -96,25 +98,6 @@ fn room_for(node: &Node, size: Size) -> Option<Reservation> {
     node.cache.reserve(Class::Clients, size.bytes() * NEW_COPIES)
 }
 
-/// A place among the questions to the coordinator, which is kept until the answer has been sent. A
-/// user who asks too often at a time waits for the earlier answers.
-///
-/// # Errors
-/// They have not come in time.
-pub fn question_of(connection: &mut Connection) -> Result<(), Refusal> {
-    let until = Instant::now() + ASK_TIME;
-    loop {
-        match connection.node.shares.share(Kind::Lists, connection.peer.uid, 1) {
-            Ok(share) => {
-                connection.listing = Some(share);
-                return Ok(());
-            }
-            Err(refusal) if Instant::now() >= until => return Err(refusal),
-            Err(_) => std::thread::sleep(Duration::from_millis(2)),
-        }
-    }
-}
-
 /// A task asks whether it may read.
 pub fn task_asks(connection: &Connection, job: String, stage: u32, partition: u32) -> Answer {
     let node = &connection.node;
@@ -124,28 +107,29 @@ pub fn task_asks(connection: &Connection, job: String, stage: u32, partition: u3
     reply(if may_read { Reply::Done } else { Reply::Waits })
 }
 
-/// The jobs that the coordinator knows.
-pub fn list(connection: &mut Connection) -> Answer {
-    if let Err(refusal) = question_of(connection) {
-        return reply(Reply::Refused(refusal));
+/// Asks the coordinator for a program. The question has a place among those of the node until the
+/// answer has been sent: a user who asks too often at a time waits for the earlier answers.
+pub fn ask_coordinator(connection: &mut Connection, question: Question) -> Answer {
+    // For operators only: `traffic::set_log`.
+    if matches!(question, Question::Log { .. }) {
+        return refuse(Refusal::NotAllowed);
     }
-    match connection.node.link.ask_jobs(ASK_TIME) {
-        Ok(jobs) => reply(Reply::Jobs(jobs)),
-        Err(e) => {
-            reply(Reply::Failed { errno: libc::EAGAIN, message: format!("cannot request the jobs: {e}") })
+    let until = Instant::now() + ASK_TIME;
+    let place = loop {
+        match connection.node.shares.share(Kind::Lists, connection.peer.uid, 1) {
+            Ok(place) => break place,
+            Err(refusal) if Instant::now() >= until => return refuse(refusal),
+            Err(_) => std::thread::sleep(Duration::from_millis(2)),
         }
+    };
+    connection.listing = Some(place);
+    match connection.node.link.ask(question, ASK_TIME) {
+        Ok(answer) => reply(Reply::Answered(Box::new(answer))),
+        Err(e) => not_answered(&e),
     }
 }
 
-/// The nodes that the coordinator knows.
-pub fn overview(connection: &mut Connection) -> Answer {
-    if let Err(refusal) = question_of(connection) {
-        return reply(Reply::Refused(refusal));
-    }
-    match connection.node.link.ask_overview(ASK_TIME) {
-        Ok(overview) => reply(Reply::Overview(Box::new(overview))),
-        Err(e) => {
-            reply(Reply::Failed { errno: libc::EAGAIN, message: format!("cannot request the nodes: {e}") })
-        }
-    }
+/// The coordinator has not answered.
+pub fn not_answered(e: &io::Error) -> Answer {
+    reply(Reply::Failed { errno: libc::EAGAIN, message: format!("cannot ask the coordinator: {e}") })
 }

@@ -12,7 +12,7 @@
 //! | `loads` | the load of a connection |
 //! | `scratch` | memory-only files |
 //! | `shuffle` | map outputs |
-//! | `jobs` | what jobs report |
+//! | `jobs` | what jobs report; questions to the coordinator |
 //! | `phases` | what HPC jobs report of their I/O phases |
 //! | `traffic` | jobs and their rate limits; the log |
 //! | `admin` | what operators and the command line request |

@@ -1,14 +1,9 @@
 //! What programs report of HPC jobs and their I/O phases.
 
-use super::jobs::question_of;
 use super::session::{Answer, Connection, Node, refuse, reply};
 use forebay_policy::phases::Refused;
 use forebay_wire::observed::REGION_BYTES;
 use forebay_wire::{Declared, Refusal, Reply};
-use std::time::Duration;
-
-/// Longest wait for the coordinator's plan log.
-const ASK_TIME: Duration = Duration::from_secs(5);
 
 fn done_or(refused: Result<(), Refused>) -> Answer {
     match refused {
@@ -91,17 +86,4 @@ pub fn observe(connection: &Connection) -> Answer {
 /// The HPC jobs that this node knows.
 pub fn list(node: &Node) -> Answer {
     reply(Reply::HpcJobs(node.phases.status(node.cluster.node())))
-}
-
-/// What the coordinator remembers of plans and phases.
-pub fn plans(connection: &mut Connection, most: u32) -> Answer {
-    if let Err(refusal) = question_of(connection) {
-        return reply(Reply::Refused(refusal));
-    }
-    match connection.node.link.ask_plans(most, ASK_TIME) {
-        Ok(log) => reply(Reply::Plans(Box::new(log))),
-        Err(e) => {
-            reply(Reply::Failed { errno: libc::EAGAIN, message: format!("cannot request the plan log: {e}") })
-        }
-    }
 }

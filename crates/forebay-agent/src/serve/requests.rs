@@ -3,8 +3,8 @@
 use super::closer::Sent;
 use super::session::{Answer, Connection, reply};
 use super::{
-    admin, checkpoints, dirty, guest, health, jobs, layout, loads, miss, open, phases, pins, scratch,
-    shuffle, traffic, write,
+    admin, checkpoints, dirty, guest, jobs, layout, loads, miss, open, phases, pins, scratch, shuffle,
+    traffic, write,
 };
 use crate::jobs::job_state::Size;
 use crate::mounts::admit::{Admitted, NoFile, admit_at, require_writer};
@@ -183,13 +183,10 @@ impl Connection {
             Request::HpcServers(servers) => phases::writes_to(self, servers),
             Request::HpcObserve => phases::observe(self),
             Request::HpcJobs => phases::list(&self.node),
-            Request::Plans { most } => phases::plans(self, most),
-            Request::Overview => jobs::overview(self),
-            Request::Health { after } => health::of_nodes(self, after),
             Request::FetchToMap { version } => {
                 self.one_way(fds, |c, file, fd| miss::fetch_to_map(c, file, fd, &version))
             }
-            Request::Jobs => jobs::list(self),
+            Request::AskCoordinator(question) => jobs::ask_coordinator(self, question),
             Request::TaskAsks { job, stage, partition } => jobs::task_asks(self, job, stage, partition),
             Request::JobUpdates(updates) => match reported {
                 Some(reported) => jobs::report(self, updates, reported),

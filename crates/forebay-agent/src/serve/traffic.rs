@@ -1,18 +1,17 @@
 //! Jobs by their traffic, and their rate limits; and the log of this process.
 
+use super::jobs::{ASK_TIME, not_answered};
 use super::session::{Answer, Connection, refuse, reply};
 use crate::lock::lock;
 use forebay_trace::log_control;
-use forebay_wire::cluster::ToCoordinator;
+use forebay_wire::cluster::{self, Question, ToCoordinator};
 use forebay_wire::traffic::is_job_name;
 use forebay_wire::{Refusal, Reply};
+use std::io;
 use std::time::{Duration, Instant};
 
 /// A program whose job has moved as much as it may hears so within this time.
 const HELD_MAX: Duration = Duration::from_millis(500);
-
-/// Longest wait for the coordinator.
-const ASK_TIME: Duration = Duration::from_secs(5);
 
 /// Longest filter of a log, in bytes.
 const FILTER_BYTES_MAX: usize = 1024;
@@ -77,12 +76,10 @@ pub fn set_log(connection: &Connection, filter: String, at_coordinator: bool) ->
         return refuse(Refusal::Invalid(format!("a filter has at most {FILTER_BYTES_MAX} bytes")));
     }
     let set = match at_coordinator {
-        true => match node.link.ask_log(filter, uid, ASK_TIME) {
-            Ok(set) => set,
-            Err(e) => {
-                let message = format!("cannot ask the coordinator: {e}");
-                return reply(Reply::Failed { errno: libc::EAGAIN, message });
-            }
+        true => match node.link.ask(Question::Log { filter, by: uid }, ASK_TIME) {
+            Ok(cluster::Answer::Log(set)) => set,
+            Ok(_) => return not_answered(&io::ErrorKind::InvalidData.into()),
+            Err(e) => return not_answered(&e),
         },
         false => log_control::set(&filter),
     };

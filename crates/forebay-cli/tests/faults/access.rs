@@ -9,6 +9,7 @@ use crate::roles::{Raw, say, verify_once};
 use forebay_client::{Client, ClientConfig, ReadMode};
 use forebay_pfs::{FileFacts, Revalidate};
 use forebay_store::staging::Staging;
+use forebay_wire::cluster::Question;
 use forebay_wire::{Refusal, Reply, Request};
 use rustix::fs::{Mode, OFlags, open};
 use std::fs::File;
@@ -237,7 +238,7 @@ fn a_user_that_is_no_operator_can_do_no_harm() {
 }
 
 /// Through the library, as the command line does it.
-pub fn unwelcome(_socket: &str) {
+pub fn unwelcome(socket: &str) {
     let client = Client::from_env();
     let admin = client.admin();
     let denied = |e: std::io::Error| assert_eq!(e.kind(), ErrorKind::PermissionDenied, "{e}");
@@ -245,6 +246,10 @@ pub fn unwelcome(_socket: &str) {
     denied(admin.set_capacity(1).unwrap_err());
     denied(admin.set_log("debug", false).unwrap_err());
     denied(admin.shutdown().unwrap_err());
+    // Nor by a question that names somebody else.
+    let log = Question::Log { filter: "debug".into(), by: 0 };
+    let answer = Raw::connect(Path::new(socket)).ask(&Request::AskCoordinator(log), &[]);
+    assert_eq!(answer, Reply::Refused(Refusal::NotAllowed));
     assert_eq!(admin.list().unwrap(), []);
     say("refused everything");
 }

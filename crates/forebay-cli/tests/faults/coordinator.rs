@@ -7,7 +7,7 @@ use crate::common::{
 };
 use crate::roles::{Raw, hear, say};
 use forebay_client::{Client, ClientConfig, Job};
-use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator, WaveStatus};
+use forebay_wire::cluster::{Answer, CLUSTER_PROTOCOL, Question, ToAgent, ToCoordinator, WaveStatus};
 use forebay_wire::framed::{Arrived, Framed};
 use forebay_wire::link::Security;
 use forebay_wire::{
@@ -602,7 +602,8 @@ impl Played {
 
     /// Asks so often for all jobs, and then makes itself seen by a change of its size.
     fn ask(&mut self, count: usize) {
-        (0..count).for_each(|ask| self.say(&ToCoordinator::AskJobs { ask: ask as u64 }));
+        (0..count)
+            .for_each(|ask| self.say(&ToCoordinator::Ask { ask: ask as u64, question: Question::Jobs }));
         self.node.capacity_bytes += 1;
         self.beat();
     }
@@ -622,7 +623,7 @@ impl Played {
     fn listen(&mut self) -> bool {
         let arrived = self.link.receive();
         while let Ok(Some(message)) = self.link.next_message::<ToAgent>() {
-            self.answers += usize::from(matches!(message, ToAgent::Jobs { .. }));
+            self.answers += usize::from(matches!(message, ToAgent::Answered { .. }));
         }
         arrived.is_ok_and(|arrived| arrived != Arrived::Closed)
     }
@@ -727,7 +728,8 @@ fn a_coordinator_whose_buffers_are_full_closes_the_slowest_connection_and_serves
     ])
     .unwrap();
     wait_for("it is cut", || cluster.waves(0).len() == 4000);
-    let answer = frame::encode(&ToAgent::Jobs { ask: 0, jobs: client.jobs().unwrap() }).unwrap().len();
+    let answer = Answer::Jobs(client.jobs().unwrap());
+    let answer = frame::encode(&ToAgent::Answered { ask: 0, answer }).unwrap().len();
     let count = 14 * MIB as usize / answer;
 
     let seen = |played: &Played| {
@@ -862,7 +864,7 @@ fn long_answers_take_a_share_of_memory_and_never_cost_the_agent_its_coordinator(
 /// Reports a job of many waves, and takes the list of jobs as often as it gets it.
 pub fn hoard(socket: &str) {
     let limit = || Some(Instant::now() + Duration::from_secs(60));
-    let ask = |raw: &Raw| raw.0.send(&Request::Jobs, &[]).unwrap();
+    let ask = |raw: &Raw| raw.0.send(&Request::AskCoordinator(Question::Jobs), &[]).unwrap();
     let take = |raw: &Raw| raw.0.recv::<Reply>(limit()).unwrap();
     let bytes_of = |files: &[OwnedFd]| -> u64 {
         files.iter().map(|file| rustix::fs::fstat(file).unwrap().st_size as u64).sum()
