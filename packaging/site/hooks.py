@@ -45,6 +45,10 @@ def on_page_markdown(markdown, page, config, files):
         here = posixpath.dirname(page.file.src_uri) or "."
         return f"]({posixpath.relpath(path, here)}{hash_mark}{anchor})"
 
+    if page.file.src_uri == "configuration.md":
+        # Its last section, where a repository shows only the link.
+        with open(os.path.join(config.docs_dir, "reference.toml"), encoding="utf-8") as reference:
+            markdown += f"\n\n```toml\n{reference.read()}```\n"
     return "\n".join(_lines(markdown, site_link))
 
 

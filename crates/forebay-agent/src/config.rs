@@ -2,7 +2,7 @@
 //!
 //! Nothing is repaired silently: what does not fit is refused, naming the keys. Each key stands
 //! once, in the table of its section (`table.rs`); `forebay config reference` and
-//! `docs/configuration.md` are made from these tables.
+//! `docs/reference.toml` are made from these tables.
 
 mod cluster;
 pub mod layers;
@@ -363,7 +363,7 @@ pub fn reference_toml() -> String {
     let mut out =
         String::from("# Every key of Forebay's configuration, with its default and its reason.\n#\n");
     for line in reload::in_words() {
-        wrap(&line, 100).iter().for_each(|line| out.push_str(&format!("# {line}\n")));
+        wrap(&line, 98).iter().for_each(|line| out.push_str(&format!("# {line}\n")));
     }
     let mut table = "";
     for key in keys() {
@@ -373,7 +373,7 @@ pub fn reference_toml() -> String {
             let header = if table == "mount" { "[[mount]]".to_owned() } else { format!("[{table}]") };
             out.push_str(&format!("\n{header}\n"));
         }
-        for line in wrap(key.reason, 100) {
+        for line in wrap(key.reason, 98) {
             out.push_str(&format!("# {line}\n"));
         }
         let value = if key.default.is_empty() { "..." } else { key.default };
