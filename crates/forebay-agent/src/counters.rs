@@ -24,15 +24,15 @@ macro_rules! counters {
 counters! {
     /// Files opened through the agent.
     opens_total,
-    /// Of those, with a cached copy at hand.
+    /// Of those, files with a cached copy.
     opens_cached_total,
-    /// Requests of readers that waited for pages.
+    /// Readers that waited for pages.
     fetch_requests_total,
     /// Pages fetched because a reader waited.
     pages_demanded_total,
     /// Pages fetched ahead of readers.
     pages_ahead_total,
-    /// Pages fetched because a job will read them.
+    /// Pages fetched because a job will read them, by prefetch requests of the coordinator.
     pages_planned_total,
     /// Pages fetched by loads.
     pages_loaded_total,
@@ -40,19 +40,19 @@ counters! {
     pages_refilled_total,
     /// Pages stored by writers.
     pages_written_total,
-    /// Pages that could not be fetched.
+    /// Pages not fetched: error of the PFS, file changed, or no room.
     pages_failed_total,
-    /// Pages fetched ahead that were refused for lack of room.
+    /// Requests of read-ahead refused: too many fetches wait, or an I/O phase is behind.
     ahead_refused_total,
-    /// Bytes read from the PFS.
+    /// Bytes read from the PFS, all mounts.
     fetched_bytes,
     /// Requests for pages sent to peers. Adjacent small pages are one request.
     peer_requests_total,
     /// Pages received from peers that own them.
     pages_from_peers_total,
-    /// Of those, received from nodes that their owners have named.
+    /// Of those, from nodes other than their owners, because many nodes read a file.
     pages_from_relays_total,
-    /// Bytes received from peers.
+    /// Bytes of pages from peers, also of pages that arrived in part.
     from_peers_bytes,
     /// Pages that were read from the disk level instead of the PFS.
     pages_from_disk_total,
@@ -62,58 +62,57 @@ counters! {
     pages_to_disk_total,
     /// Bytes written to the disk level.
     to_disk_bytes,
-    /// Evicted pages for which the disk level was too slow.
+    /// Evicted pages not written to the disk level, because it was too slow.
     disk_missed_total,
     /// Failed reads and writes of the disk level, and damaged pages.
     disk_failed_total,
     /// Pages sent to peers.
     pages_to_peers_total,
-    /// Bytes sent to peers.
+    /// Bytes of pages sent to peers, also of pages sent in part.
     to_peers_bytes,
     /// Pages fetched into peers' tiers by loads of this node.
     pages_placed_total,
-    /// Pages that were gone from the nodes they were fetched to before their load ended, and were
-    /// fetched again.
+    /// Of those, pages missing at the end of their load and fetched again.
     pages_replaced_total,
-    /// Pages that a peer would not serve.
+    /// Pages that a peer did not serve: no permission, a different version, no room, too busy.
     peer_refusals_total,
-    /// Pages that a peer did not have ready in time, though it answered.
+    /// Answers "not yet" of peers that were still reading the PFS.
     peer_not_yet_total,
-    /// Peers that did not answer within the deadline.
+    /// Pages whose peer missed `cluster.peer_deadline_ms`; the agent then avoids it.
     peer_late_total,
-    /// Connections to peers that could not be made, or broke.
+    /// Connections to peers that failed or broke; the agent then avoids the peer.
     peer_broken_total,
-    /// Pages evicted.
+    /// Pages evicted, for any reason.
     evicted_pages_total,
     /// Bytes evicted.
     evicted_bytes,
     /// Files found changed while they were read.
     changed_total,
-    /// Requests that ended at their deadline.
+    /// Requests that ended at their client's deadline.
     timeouts_total,
-    /// Requests refused.
+    /// Requests and connections refused: no room, file changed too recently, no proof, too many.
     refusals_total,
-    /// Descriptors of file systems that are not served here, which clients sent.
+    /// Descriptors of file systems that the agent does not serve.
     foreign_descriptors_total,
-    /// Packets that were no messages.
+    /// Packets that were not valid messages.
     garbage_total,
-    /// Touches taken from the rings of clients.
+    /// Touches of cached pages, reported by clients.
     touches_total,
-    /// Copies adopted from an earlier agent.
+    /// Files adopted from an earlier agent.
     adopted_files_total,
     /// Changes of the capacity by the memory controller.
     capacity_changes_total,
-    /// Of those, because more memory was in use than there should be.
+    /// Of those, because use was above the target.
     capacity_changes_above_total,
     /// Of those, because memory was free.
     capacity_changes_below_total,
-    /// Of those, because more would have been in use before the next look.
+    /// Of those, because use would have passed the target before the next sample.
     capacity_changes_growth_total,
-    /// Bytes that the memory controller took from the tier.
+    /// Bytes released by the memory controller.
     released_bytes,
-    /// Reports of the kernel that memory runs short.
+    /// Events from the kernel: memory is short.
     memory_alarms_total,
-    /// Looks at the memory that could not be understood.
+    /// Samples of memory use that could not be read or understood.
     memory_unreadable_total,
     /// Times that prefetches, loads and read-ahead were stopped for an I/O phase of an HPC job.
     brakes_total,
@@ -128,7 +127,7 @@ counters! {
     drained_for_room_bytes,
     /// The same, because the file had waited for `tier.dirty_age_max_s`.
     drained_for_age_bytes,
-    /// Passes over such a file that failed.
+    /// Passes over such a file that failed; `forebay dirty` shows why.
     drains_failed_total,
     /// Blocks of map outputs that reducers of this node requested.
     shuffle_blocks_total,
@@ -140,17 +139,19 @@ counters! {
     shuffle_spilled_bytes,
     /// Map outputs that the disk did not take.
     shuffle_spills_failed_total,
-    /// Applications whose map outputs were removed because the node of their driver did not answer.
+    /// Applications whose map outputs were removed because the node of their driver did not answer
+    /// for 60 s.
     shuffle_origins_lost_total,
     /// Bytes of second copies of map outputs that this node has sent to others.
     shuffle_copied_bytes,
     /// Map outputs of which no other node took a second copy.
     shuffle_copies_missed_total,
-    /// Second copies of such files that this node has sent to others.
+    /// Second copies of such files that this node has made, on other nodes or in its log.
     copies_sent_total,
     /// Bytes of them.
     copies_sent_bytes,
-    /// Times that a program with `copies = 2` waited for the PFS, because no node took the copy.
+    /// Times that a program waited for the PFS, because neither a node nor the log took the second
+    /// copy.
     copies_missed_total,
     /// Files that this node took over from a node that was gone, by their second copies.
     taken_over_total,

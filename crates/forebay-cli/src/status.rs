@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::cli::{Global, StatusArgs};
+use crate::metrics::help;
 use crate::out::{name, no_agent, object, print};
 use crate::traffic;
 use forebay_agent::units::Human;
@@ -86,7 +87,7 @@ fn write(s: &Status, counters: bool, out: &mut dyn Write) -> io::Result<()> {
     }
     if counters {
         for (name, value) in &s.counters {
-            writeln!(out, "{name:<28} {value}")?;
+            writeln!(out, "{name:<29} {value:>15}  {}", help(name))?;
         }
     }
     Ok(())

@@ -6,21 +6,27 @@ use forebay_wire::{JobStatus, MemoryStatus, ServerTraffic, Status};
 
 /// Values of a status that are not counters although they stand among them, with their help.
 const GAUGES: &[(&str, &str)] = &[
-    ("remote_page_bytes", "Bytes of cached pages that another node owns"),
-    ("lent_bytes", "Bytes of pages that are being sent to peers"),
+    ("remote_page_bytes", "Bytes of remote pages; at most a quarter of the capacity"),
+    ("lent_bytes", "Bytes of pages that are being sent to peers and cannot be evicted"),
     ("planned_bytes", "Bytes of cached pages that jobs will read"),
     ("announced_bytes", "Bytes of cached pages whose next use a job has announced"),
     ("client_pinned_bytes", "Bytes of pages that programs have mapped"),
-    ("closes_waiting", "Descriptors that wait to be closed"),
+    ("closes_waiting", "Packets of foreign descriptors to close; if constant, a server does not answer"),
     ("dirty_files", "Files that the PFS does not have yet"),
     ("dirty_bytes", "Memory that they take"),
     ("parked_files", "Of these, files that the PFS does not take; `forebay dirty` says why"),
     ("oldest_dirty_seconds", "Time for which the oldest of the others has waited to be written"),
     ("certificate_expires_timestamp_seconds", "When the node's certificate ends, since 1970"),
-    ("held_files", "Copies that programs map"),
+    ("held_files", "Copies that programs map, also those that an earlier agent let them map"),
     ("tmpfs_free_bytes", "Free bytes of the tier's file system"),
     ("tmpfs_total_bytes", "Size of the tier's file system"),
 ];
+
+/// What a value among the counters of a status is; empty for one of another version.
+pub fn help(name: &str) -> &'static str {
+    let known = GAUGES.iter().chain(HELP).find(|known| known.0 == name);
+    known.map_or("", |known| known.1.trim().trim_end_matches('.'))
+}
 
 /// Everything that an agent reports of itself and of the coordinator's jobs.
 #[derive(Debug, Default)]
@@ -40,12 +46,10 @@ impl Snapshot {
         self.traffic(page);
         self.cluster(page);
         for (name, value) in &self.status.counters {
-            match GAUGES.iter().find(|gauge| gauge.0 == name) {
-                Some((_, help)) => page.gauge(name, help, *value as f64),
-                None => {
-                    let help = HELP.iter().find(|known| known.0 == name).map_or("", |known| known.1.trim());
-                    page.counter(name, help.trim_end_matches('.'), *value as f64);
-                }
+            if GAUGES.iter().any(|gauge| gauge.0 == name) {
+                page.gauge(name, help(name), *value as f64);
+            } else {
+                page.counter(name, help(name), *value as f64);
             }
         }
     }

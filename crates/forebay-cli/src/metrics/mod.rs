@@ -11,6 +11,7 @@ mod page;
 
 use crate::web::{Request, Response, Service};
 use agent::Snapshot;
+pub use agent::help;
 use forebay_client::{Client, ClientConfig};
 use forebay_coordinator::Reports;
 use forebay_coordinator::report::Since;
