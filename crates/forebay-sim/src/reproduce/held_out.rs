@@ -37,7 +37,7 @@ const FAILURES: u32 = 300;
 /// The mean tier of the memory law, in percent of the clairvoyant's.
 const TIER_PERCENT: f64 = 98.0;
 /// Targets of the planner's map times against `eley`, and of the sums of I/O times with `coflow`
-/// against `none`: means over as many systems as a table in docs/policies.md has.
+/// against `none`: means over as many systems as docs/policies.md has figures of.
 const PLANNER_PERCENT: f64 = -8.0;
 const ACCESS_PERCENT: f64 = -33.0;
 
