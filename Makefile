@@ -249,11 +249,11 @@ experiment-eley: build ## Spark beside an MPI writer under each planner, in the 
 	$(PYTHON) python/eley $(ARGS)
 
 .PHONY: experiment-checkpoint
-experiment-checkpoint: build ## Checkpoints straight and with write-back, beside a writer with deadlines and beside Spark, in the lab, as root; about 25 minutes (ARGS=--quick: five minutes; docs/checkpoints.md)
+experiment-checkpoint: build ## Checkpoints straight and with write-back, beside a writer with deadlines and beside Spark, in the lab, as root; about 25 minutes (ARGS=--quick: five minutes; docs/benchmarks.md)
 	$(PYTHON) python/eley --checkpoints $(ARGS)
 
 .PHONY: experiment-burst
-experiment-burst: build ## MPI jobs that write steps to a shared file system under each order of cluster.access, as root; the simulator; about 25 minutes (ARGS=--quick: two minutes; docs/interference.md)
+experiment-burst: build ## MPI jobs that write steps to a shared file system under each order of cluster.access, as root; the simulator; about 25 minutes (ARGS=--quick: two minutes; docs/benchmarks.md)
 	$(PYTHON) python/burst $(ARGS)
 
 .PHONY: experiment-shipping
