@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 
 const PAGE: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/console.css");
-/// The compiler's output for `console.ts`.
+/// `make console` compiles `console.ts` to it; it is in the repository so that a build needs no
+/// TypeScript, and `make lint` compares.
 const SCRIPT: &str = include_str!("page/console.js");
 
 const JSON: &str = "application/json";
@@ -32,7 +33,8 @@ const JSON: &str = "application/json";
 /// Longest wait for the coordinator, and for the next permitted report.
 const ASK_TIME: Duration = Duration::from_secs(5);
 
-/// Live reports take at most one part in this many of a processor core.
+/// Live reports take at most one part in this many of a processor core: no number of pages may slow
+/// down the coordinator's one thread.
 const REST: u32 = 20;
 
 /// The console of a coordinator.
