@@ -49,28 +49,35 @@ pub fn refused(errno: c_int) -> c_int {
     -1
 }
 
-/// Defines functions under the C library's names.
+/// Defines functions under the C library's names. The name behind the type is another one of the
+/// same function: on 64-bit Linux, `fstat64` is `fstat`.
 macro_rules! take_place {
-    ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),*) -> $ret:ty $body:block)*) => {$(
+    ($($(#[$meta:meta])* fn $name:ident $args:tt -> $ret:ty $(, $twin:ident)? $body:block)*) => {$(
         /// Takes the place of the C library's function.
         ///
         /// # Safety
         /// As of the C library's.
         #[unsafe(no_mangle)]
         $(#[$meta])*
-        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret $body
+        pub unsafe extern "C-unwind" fn $name $args -> $ret $body
+
+        $(
+            /// As the function before.
+            ///
+            /// # Safety
+            /// As of the C library's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C-unwind" fn $twin $args -> $ret $body
+        )?
     )*};
 }
 pub(crate) use take_place;
 
-/// Exports C's functions under the names of the C library, by a jump; by `is`, functions of this
-/// library under another name, since 64-bit systems have only one size of a file's offset.
+/// Exports C's functions under the names of the C library, by a jump.
 macro_rules! exports {
-    ($($name:ident by $target:ident;)*) => {
-        unsafe extern "C" { $(fn $target();)* }
-        $crate::calls::exports! { $($name is $target;)* }
-    };
-    ($($name:ident is $target:ident;)*) => {$(
+    ($($name:ident by $target:ident;)*) => {$(
+        unsafe extern "C" { fn $target(); }
+
         /// Takes the place of the C library's function.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
@@ -151,7 +158,7 @@ take_place! {
         duplicated(fd, if may_try_again(result < 0) { call() } else { result })
     }
 
-    fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int, fcntl64 {
         let file = before_fcntl(fd, command);
         let result = next!(fcntl(file => c_int, command => c_int, argument => *mut c_void) -> c_int, else -1);
         after_fcntl(fd, command, result)
@@ -207,7 +214,7 @@ take_place! {
         }
     }
 
-    fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+    fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t, lseek64 {
         absorb::before_read(fd);
         let position = next!(lseek(fd => c_int, offset => off_t, whence => c_int) -> off_t, else -1);
         tier::sought(fd, position);
@@ -461,16 +468,10 @@ resizes! {
 }
 
 take_place! {
-    fn posix_fallocate(fd: c_int, offset: off_t, bytes: off_t) -> c_int {
+    fn posix_fallocate(fd: c_int, offset: off_t, bytes: off_t) -> c_int, posix_fallocate64 {
         let call = || next!(posix_fallocate(fd => c_int, offset => off_t, bytes => off_t) -> c_int, else -1);
         absorb::write(fd, bytes.unsigned_abs(), call).unwrap_or(libc::ENOSPC)
     }
-}
-
-exports! {
-    fcntl64 is fcntl;
-    lseek64 is lseek;
-    posix_fallocate64 is posix_fallocate;
 }
 
 /// A file that may be dirty, opened for writing.

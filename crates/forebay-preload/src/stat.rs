@@ -8,7 +8,7 @@ use forebay_client::dirty::{Newest, Shown};
 use libc::{stat as Stat, statx as Statx};
 
 use crate::absorb;
-use crate::calls::{exports, take_place};
+use crate::calls::take_place;
 use crate::inside;
 use crate::next::next;
 
@@ -122,19 +122,19 @@ fn is_descriptor(path: *const c_char, flags: c_int) -> bool {
 }
 
 take_place! {
-    fn stat(path: *const c_char, found: *mut Stat) -> c_int {
+    fn stat(path: *const c_char, found: *mut Stat) -> c_int, stat64 {
         by_path(found, || next!(stat(path => *const c_char, found => *mut Stat) -> c_int, else -1))
     }
 
-    fn lstat(path: *const c_char, found: *mut Stat) -> c_int {
+    fn lstat(path: *const c_char, found: *mut Stat) -> c_int, lstat64 {
         by_path(found, || next!(lstat(path => *const c_char, found => *mut Stat) -> c_int, else -1))
     }
 
-    fn fstat(fd: c_int, found: *mut Stat) -> c_int {
+    fn fstat(fd: c_int, found: *mut Stat) -> c_int, fstat64 {
         by_descriptor(fd, found, |fd| next!(fstat(fd => c_int, found => *mut Stat) -> c_int, else -1))
     }
 
-    fn fstatat(dir: c_int, path: *const c_char, found: *mut Stat, flags: c_int) -> c_int {
+    fn fstatat(dir: c_int, path: *const c_char, found: *mut Stat, flags: c_int) -> c_int, fstatat64 {
         let call = |dir| next!(
             fstatat(dir => c_int, path => *const c_char, found => *mut Stat, flags => c_int) -> c_int, else -1
         );
@@ -150,37 +150,30 @@ take_place! {
     }
 }
 
-exports! {
-    stat64 is stat;
-    lstat64 is lstat;
-    fstat64 is fstat;
-    fstatat64 is fstatat;
-}
-
 /// The names that programs have which were linked to a C library before 2.33.
 #[cfg(target_arch = "x86_64")]
 mod old {
-    use super::{Stat, by_descriptor, by_path, c_char, c_int, exports, is_descriptor, next, take_place};
+    use super::{Stat, by_descriptor, by_path, c_char, c_int, is_descriptor, next, take_place};
 
     take_place! {
-        fn __xstat(version: c_int, path: *const c_char, found: *mut Stat) -> c_int {
+        fn __xstat(version: c_int, path: *const c_char, found: *mut Stat) -> c_int, __xstat64 {
             by_path(found, || next!(
                 __xstat(version => c_int, path => *const c_char, found => *mut Stat) -> c_int, else -1
             ))
         }
 
-        fn __lxstat(version: c_int, path: *const c_char, found: *mut Stat) -> c_int {
+        fn __lxstat(version: c_int, path: *const c_char, found: *mut Stat) -> c_int, __lxstat64 {
             by_path(found, || next!(
                 __lxstat(version => c_int, path => *const c_char, found => *mut Stat) -> c_int, else -1
             ))
         }
 
-        fn __fxstat(version: c_int, fd: c_int, found: *mut Stat) -> c_int {
+        fn __fxstat(version: c_int, fd: c_int, found: *mut Stat) -> c_int, __fxstat64 {
             let call = |fd| next!(__fxstat(version => c_int, fd => c_int, found => *mut Stat) -> c_int, else -1);
             by_descriptor(fd, found, call)
         }
 
-        fn __fxstatat(version: c_int, dir: c_int, path: *const c_char, found: *mut Stat, flags: c_int) -> c_int {
+        fn __fxstatat(version: c_int, dir: c_int, path: *const c_char, found: *mut Stat, flags: c_int) -> c_int, __fxstatat64 {
             let call = |dir| next!(
                 __fxstatat(
                     version => c_int, dir => c_int, path => *const c_char, found => *mut Stat, flags => c_int
@@ -189,12 +182,5 @@ mod old {
             );
             if is_descriptor(path, flags) { by_descriptor(dir, found, call) } else { by_path(found, || call(dir)) }
         }
-    }
-
-    exports! {
-        __xstat64 is __xstat;
-        __lxstat64 is __lxstat;
-        __fxstat64 is __fxstat;
-        __fxstatat64 is __fxstatat;
     }
 }

@@ -150,7 +150,7 @@ fn text(text: *const c_char) -> impl FnOnce(c_int) -> u64 {
 }
 
 take_place! {
-    fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE, fopen64 {
         before_stream(path, mode);
         let call = || next!(
             fopen(path => *const c_char, mode => *const c_char) -> *mut FILE, else core::ptr::null_mut()
@@ -159,11 +159,11 @@ take_place! {
         opened(if may_try_again(stream.is_null()) { call() } else { stream }, mode)
     }
 
-    fn tmpfile() -> *mut FILE {
+    fn tmpfile() -> *mut FILE, tmpfile64 {
         opened(next!(tmpfile() -> *mut FILE, else core::ptr::null_mut()), c"w+".as_ptr())
     }
 
-    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE, freopen64 {
         descriptors::forget(closed(stream));
         let stream = next!(
             freopen(path => *const c_char, mode => *const c_char, stream => *mut FILE) -> *mut FILE,
@@ -311,12 +311,6 @@ take_place! {
         );
         writes(stream, || LINE_BYTES, call, printed)
     }
-}
-
-exports! {
-    fopen64 is fopen;
-    tmpfile64 is tmpfile;
-    freopen64 is freopen;
 }
 
 // The definitions are in print.c.

@@ -8,7 +8,7 @@
 use crate::BLOCK_BYTES;
 use crate::dirty::{DirtyRecord, only_mtime};
 use crate::full_io::{read_exact_at, write_all_at};
-use crate::tier::lock_dir;
+use crate::state::lock_dir;
 use rustix::fs::{
     Advice, AtFlags, Dir, FlockOperation, Mode, OFlags, fadvise, fdatasync, flock, fstat, fsync, ftruncate,
     futimens, openat, renameat, sendfile, unlinkat,

@@ -10,7 +10,7 @@
 //! memory twice, and the memory is compute's.
 
 use crate::full_io::{read_exact_at, write_all_at};
-use crate::tier::lock_dir;
+use crate::state::lock_dir;
 use crate::{BLOCK_BYTES, blocks_bytes};
 use forebay_pfs::FileVersion;
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock, fstat, openat, unlinkat};

@@ -23,7 +23,6 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -495,14 +494,6 @@ fn open_dir(root: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
         Err(e) => return Err(e.into()),
     }
     Ok(openat(root.as_fd(), name, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
-}
-
-/// Makes the directory, if there is none, and locks it.
-pub(crate) fn lock_dir(path: &Path) -> io::Result<OwnedFd> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    let dir = OwnedFd::from(std::fs::File::open(path)?);
-    flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
-    Ok(dir)
 }
 
 fn lock_file(dir: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
