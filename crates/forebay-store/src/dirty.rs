@@ -14,7 +14,7 @@ use crate::full_io::{read_exact_at, write_all_at};
 use crate::map::Map;
 use crate::ring::sealed_memfd;
 use crate::tier::Tier;
-use rustix::fs::fstat;
+use rustix::fs::{Timespec, Timestamps, fstat};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -85,6 +85,13 @@ pub struct SecondCopy {
     pub is_disputed: bool,
     /// Another node has taken the file over.
     pub is_fenced: bool,
+}
+
+/// The time of the last write alone, for `futimens`.
+pub fn only_mtime(ns: i64) -> Timestamps {
+    let omit = Timespec { tv_sec: 0, tv_nsec: libc::UTIME_OMIT };
+    let time = Timespec { tv_sec: ns.div_euclid(1_000_000_000), tv_nsec: ns.rem_euclid(1_000_000_000) };
+    Timestamps { last_access: omit, last_modification: time }
 }
 
 impl DirtyRecord {

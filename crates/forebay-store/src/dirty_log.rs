@@ -6,17 +6,17 @@
 //! own file system.
 
 use crate::BLOCK_BYTES;
-use crate::dirty::DirtyRecord;
+use crate::dirty::{DirtyRecord, only_mtime};
 use crate::full_io::{read_exact_at, write_all_at};
+use crate::state::lock_dir;
 use rustix::fs::{
-    Advice, AtFlags, Dir, FlockOperation, Mode, OFlags, Timespec, Timestamps, fadvise, fdatasync, flock,
-    fstat, fsync, ftruncate, futimens, openat, renameat, sendfile, unlinkat,
+    Advice, AtFlags, Dir, FlockOperation, Mode, OFlags, fadvise, fdatasync, flock, fstat, fsync, ftruncate,
+    futimens, openat, renameat, sendfile, unlinkat,
 };
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -65,9 +65,7 @@ impl DirtyLog {
     /// # Errors
     /// Another agent uses it (`WouldBlock`), or it cannot be used.
     pub fn open(path: &Path) -> io::Result<Self> {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-        let dir = OwnedFd::from(std::fs::File::open(path)?);
-        flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
+        let dir = lock_dir(path)?;
         let log = DirtyLog { dir, writes: AtomicU64::new(0), next: AtomicU64::new(0) };
         let names = log.names()?;
         for name in names.iter().filter(|name| name.ends_with(".new")) {
@@ -184,10 +182,7 @@ impl Logged {
     pub fn restore(&self, content: &OwnedFd) -> io::Result<()> {
         copy_ranges(self.file.as_fd(), content, &self.behind.ranges)?;
         ftruncate(content, self.behind.size)?;
-        let ns = self.behind.mtime_ns;
-        let omit = Timespec { tv_sec: 0, tv_nsec: libc::UTIME_OMIT };
-        let time = Timespec { tv_sec: ns.div_euclid(1_000_000_000), tv_nsec: ns.rem_euclid(1_000_000_000) };
-        Ok(futimens(content, &Timestamps { last_access: omit, last_modification: time })?)
+        Ok(futimens(content, &only_mtime(self.behind.mtime_ns))?)
     }
 }
 

@@ -10,6 +10,7 @@
 //! memory twice, and the memory is compute's.
 
 use crate::full_io::{read_exact_at, write_all_at};
+use crate::state::lock_dir;
 use crate::{BLOCK_BYTES, blocks_bytes};
 use forebay_pfs::FileVersion;
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock, fstat, openat, unlinkat};
@@ -20,7 +21,6 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use xxhash_rust::xxh3::xxh3_64;
@@ -122,10 +122,7 @@ impl Segments {
     /// # Errors
     /// Another agent uses it (`WouldBlock`), or it cannot be used.
     pub fn open(path: &Path) -> io::Result<Self> {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-        let dir = OwnedFd::from(std::fs::File::open(path)?);
-        flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Segments { dir, open: Mutex::default() })
+        Ok(Segments { dir: lock_dir(path)?, open: Mutex::default() })
     }
 
     /// Lets another agent have the directory, for a process about to end.

@@ -4,7 +4,11 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-pub(crate) fn write_all_at(fd: BorrowedFd<'_>, mut data: &[u8], mut offset: u64) -> io::Result<()> {
+/// Writes all of `data`.
+///
+/// # Errors
+/// What `pwrite` returns, but for `EINTR`.
+pub fn write_all_at(fd: BorrowedFd<'_>, mut data: &[u8], mut offset: u64) -> io::Result<()> {
     while !data.is_empty() {
         match rustix::io::pwrite(fd, data, offset) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -19,7 +23,11 @@ pub(crate) fn write_all_at(fd: BorrowedFd<'_>, mut data: &[u8], mut offset: u64)
     Ok(())
 }
 
-pub(crate) fn read_exact_at(fd: BorrowedFd<'_>, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
+/// Fills all of `buffer`.
+///
+/// # Errors
+/// What `pread` returns, but for `EINTR`; `UnexpectedEof`: the file ends before.
+pub fn read_exact_at(fd: BorrowedFd<'_>, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !buffer.is_empty() {
         match rustix::io::pread(fd, &mut *buffer, offset) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),

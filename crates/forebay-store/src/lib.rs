@@ -14,7 +14,7 @@ pub mod dirty;
 pub mod dirty_index;
 pub mod dirty_log;
 pub mod disk_level;
-mod full_io;
+pub mod full_io;
 pub mod keeper;
 pub mod map;
 mod mounting;

@@ -2,7 +2,7 @@
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -49,6 +49,39 @@ impl Map {
     /// First byte.
     pub fn as_ptr(&self) -> *const u8 {
         self.base.as_ptr()
+    }
+
+    /// Writes the first `bytes` bytes to `fd` at `offset`, straight from this memory. Returns the
+    /// bytes written: of a file that is shorter than the map, as far as it goes.
+    ///
+    /// # Errors
+    /// What `pwrite` returns.
+    ///
+    /// # Panics
+    /// `bytes` is more than is mapped.
+    pub fn write_to(&self, fd: BorrowedFd<'_>, bytes: u64, offset: u64) -> io::Result<u64> {
+        assert!(bytes <= self.len as u64, "{bytes} bytes of a map of {}", self.len);
+        let mut done = 0;
+        while done < bytes {
+            let to = libc::off_t::try_from(offset + done).map_err(|_| io::ErrorKind::InvalidInput)?;
+            // SAFETY: the range lies within the map. Programs may write to it or cut it off
+            // meanwhile, which is why the kernel copies it and no reference to it is made.
+            let written = unsafe {
+                let from = self.base.as_ptr().add(done as usize).cast();
+                libc::pwrite(fd.as_raw_fd(), from, (bytes - done) as usize, to)
+            };
+            match usize::try_from(written) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => done += n as u64,
+                Err(_) => match io::Error::last_os_error() {
+                    e if e.kind() == io::ErrorKind::Interrupted => {}
+                    // It was cut off.
+                    e if e.raw_os_error() == Some(libc::EFAULT) => break,
+                    e => return Err(e),
+                },
+            }
+        }
+        Ok(done)
     }
 
     /// The 64-bit word at `offset` bytes.

@@ -8,7 +8,7 @@
 use crate::map::Map;
 use crate::ring::{give_back, sealed_memfd};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 /// Bytes before the first slot; slot `i` has its busy word at `4 * i`.
@@ -110,24 +110,8 @@ impl Staging {
         }
         let at = HEAD_BYTES + u64::from(slot) * self.page_bytes;
         let map = Map::new(self.file.as_fd(), at, self.page_bytes as usize, false)?;
-        let mut done = 0;
-        while done < len {
-            let to = libc::off_t::try_from(offset + done).map_err(|_| io::ErrorKind::InvalidInput)?;
-            // SAFETY: the range lies within the map, since `len` is at most `page_bytes`; the
-            // client may write to it meanwhile, which is why the kernel copies it and no reference
-            // to it is made.
-            let n = unsafe {
-                let from = map.as_ptr().add(done as usize).cast();
-                libc::pwrite(target.as_raw_fd(), from, (len - done) as usize, to)
-            };
-            match usize::try_from(n) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => done += n as u64,
-                Err(_) => match io::Error::last_os_error() {
-                    e if e.kind() == io::ErrorKind::Interrupted => {}
-                    e => return Err(e),
-                },
-            }
+        if map.write_to(target, len, offset)? < len {
+            return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
         Ok(())
     }

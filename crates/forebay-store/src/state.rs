@@ -9,10 +9,12 @@
 //! memory.
 
 use crate::mounting::{Backing, backing_name, explain};
-use rustix::fs::{AtFlags, CWD, FileType, statat};
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, flock, statat};
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 const BACKINGS: [Backing; 4] = [Backing::Auto, Backing::Mount, Backing::Namespace, Backing::Directory];
@@ -21,12 +23,19 @@ fn record_path(state_dir: &Path) -> PathBuf {
     state_dir.join("backing")
 }
 
+/// Makes the directory, if there is none, and locks it.
+pub(crate) fn lock_dir(path: &Path) -> io::Result<OwnedFd> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let dir = OwnedFd::from(std::fs::File::open(path)?);
+    flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(dir)
+}
+
 /// Makes the state directory, or checks that the one that is there is safe to use.
 ///
 /// # Errors
 /// It cannot be made; or see [`check_own`].
 pub fn claim(state_dir: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
     // Before anything is made in a place that is not safe.
     let refuse = |why: io::Error| {
         io::Error::other(format!("{why}; give the agent a directory of its own with --state-dir"))

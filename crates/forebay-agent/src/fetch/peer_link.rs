@@ -6,6 +6,7 @@ use crate::cache::page_fetch::{Begun, FetchError};
 use crate::counters::{Counters, add};
 use forebay_store::BLOCK_BYTES;
 use forebay_store::copy::CopyFile;
+use forebay_store::full_io::write_all_at;
 use forebay_wire::cluster::DirtyFile;
 use forebay_wire::link::{Security, Stream};
 use forebay_wire::peer::{
@@ -242,10 +243,7 @@ impl Link {
         while done < size {
             let part = &mut buffer[..(size - done).min(BUFFER_BYTES as u64) as usize];
             Until(&mut self.stream, Instant::now() + patience).read_exact(part)?;
-            let mut written = 0;
-            while written < part.len() {
-                written += rustix::io::pwrite(file, &part[written..], done + written as u64)?;
-            }
+            write_all_at(file.as_fd(), part, done)?;
             done += part.len() as u64;
         }
         Ok(())

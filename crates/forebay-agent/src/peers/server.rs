@@ -36,6 +36,7 @@ use forebay_policy::machine::Nanos;
 use forebay_policy::placement::node_number;
 use forebay_policy::spread::{Source, Spread};
 use forebay_store::copy::CopyFile;
+use forebay_store::full_io::write_all_at;
 use forebay_store::{BLOCK_BYTES, Class, State};
 use forebay_wire::link::{Listener, Stream};
 use forebay_wire::peer::{
@@ -427,10 +428,7 @@ impl<'a> Serving<'a> {
         while at < bytes {
             let part = &mut self.buffer[..(bytes - at).min(COPY_BUFFER_BYTES as u64) as usize];
             io::Read::read_exact(&mut self.stream, part)?;
-            let mut written = 0;
-            while written < part.len() {
-                written += rustix::io::pwrite(&file, &part[written..], at + written as u64)?;
-            }
+            write_all_at(file.as_fd(), part, at)?;
             at += part.len() as u64;
         }
         let ended = shuffles.end_copy(uid, &app.token, output, coming);

@@ -8,7 +8,6 @@
 use super::dirty_file::{Dirty, Stamp};
 use super::elsewhere::SILENCE_MAX;
 use super::kept_file::Kept;
-use super::pass::only_mtime;
 use super::{FILE_BYTES, FILE_DESCRIPTORS, State, WriteBack, is_same_file};
 use crate::cache::held::Held;
 use crate::coordinator::claims::Claim;
@@ -16,7 +15,8 @@ use crate::counters::add;
 use crate::user_limits::{Kind, Share};
 use forebay_pfs::FileFacts;
 use forebay_store::Class;
-use forebay_store::dirty::{DirtyRecord, SecondCopy};
+use forebay_store::dirty::{DirtyRecord, SecondCopy, only_mtime};
+use forebay_store::full_io::write_all_at;
 use forebay_wire::cluster::{DirtyFile, SHARED};
 use forebay_wire::peer::{Custody, KeptFile};
 use forebay_wire::{NodeInfo, Refusal};
@@ -24,7 +24,7 @@ use rustix::fs::{OFlags, Uid, fchown, ftruncate, futimens};
 use rustix::pipe::{SpliceFlags, splice};
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -55,13 +55,9 @@ impl Coming<'_> {
     ///
     /// # Errors
     /// The tier failed.
-    pub fn write(&self, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
+    pub fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         let Some((content, ..)) = &self.whole else { return Err(io::ErrorKind::NotConnected.into()) };
-        while !bytes.is_empty() {
-            let written = rustix::io::pwrite(content, bytes, at)?;
-            (bytes, at) = (&bytes[written..], at + written as u64);
-        }
-        Ok(())
+        write_all_at(content.as_fd(), bytes, at)
     }
 
     /// Moves up to `len` bytes of it from a socket, through an empty pipe; returns how many.

@@ -15,25 +15,24 @@ use crate::lock::lock;
 use crate::traffic::account::{Account, Way};
 use forebay_pfs::layout::{Layout, probe_servers};
 use forebay_pfs::lease::{Opened, Writers, writers};
+use forebay_pfs::read::reopen_as;
 use forebay_pfs::{FileFacts, Revalidate};
 use forebay_policy::drain::{
     Event, File, Forced, GENTLE_BYTES, Owner, Server, chunks, gentle_bytes, pause_ns,
 };
 use forebay_policy::machine::Nanos;
 use forebay_store::BLOCK_BYTES;
-use forebay_store::dirty::{DirtyRecord, Keeper, Words};
+use forebay_store::dirty::{DirtyRecord, Keeper, Words, only_mtime};
+use forebay_store::full_io::read_exact_at;
 use forebay_store::map::Map;
 use forebay_wire::cluster::{DirtyFile, SHARED};
-use rustix::fs::{
-    CWD, Mode, OFlags, SeekFrom, Timespec, Timestamps, XattrFlags, fdatasync, fsetxattr, fsync, ftruncate,
-    futimens, openat, seek,
-};
+use rustix::fs::{OFlags, SeekFrom, XattrFlags, fdatasync, fsetxattr, fsync, ftruncate, futimens, seek};
 use rustix::io::Errno;
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -623,33 +622,12 @@ pub(super) fn extents_of(content: &OwnedFd, size: u64) -> Result<Vec<(u64, u64)>
 fn write_part(pass: &Pass, offset: u64, bytes: u64) -> io::Result<u64> {
     let Some(pfs) = &pass.pfs else { return Err(io::ErrorKind::NotConnected.into()) };
     let map = Map::new(pass.content.as_fd(), offset, bytes as usize, false)?;
-    let mut done = 0;
-    while done < bytes {
-        let to = libc::off_t::try_from(offset + done).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: the range lies within the map. Programs may write to it or cut it off meanwhile,
-        // which is why the kernel copies it and no reference to it is made.
-        let written = unsafe {
-            let from = map.as_ptr().add(done as usize).cast();
-            libc::pwrite(pfs.as_raw_fd(), from, (bytes - done) as usize, to)
-        };
-        match usize::try_from(written) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => done += n as u64,
-            Err(_) => match io::Error::last_os_error() {
-                e if e.kind() == io::ErrorKind::Interrupted => {}
-                // It was cut off.
-                e if e.raw_os_error() == Some(libc::EFAULT) => break,
-                e => return Err(e),
-            },
-        }
-    }
-    Ok(done)
+    map.write_to(pfs.as_fd(), bytes, offset)
 }
 
 /// Whether the PFS has this content, as far as it can be read.
 fn has_all(pfs: BorrowedFd<'_>, content: &OwnedFd, size: u64) -> bool {
-    let path = format!("/proc/self/fd/{}", pfs.as_raw_fd());
-    let again = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let again = reopen_as(pfs, OFlags::RDONLY);
     again.is_ok_and(|pfs| is_part_of(pfs.as_fd(), size, content, size, false).unwrap_or(false))
 }
 
@@ -671,8 +649,8 @@ fn is_part_of(
     let (mut at, both) = (0, there.min(size));
     while at < both {
         let bytes = (both - at).min(COMPARED_BYTES as u64) as usize;
-        fill(pfs, &mut theirs[..bytes], at)?;
-        fill(content.as_fd(), &mut ours[..bytes], at)?;
+        read_exact_at(pfs, &mut theirs[..bytes], at)?;
+        read_exact_at(content.as_fd(), &mut ours[..bytes], at)?;
         let mut blocks = theirs[..bytes].chunks(BLOCK_BYTES as usize).zip(ours.chunks(BLOCK_BYTES as usize));
         if !blocks.all(|(theirs, ours)| theirs == &ours[..theirs.len()] || lacks && is_zero(theirs)) {
             return Ok(false);
@@ -681,7 +659,7 @@ fn is_part_of(
     }
     while at < there {
         let bytes = (there - at).min(COMPARED_BYTES as u64) as usize;
-        fill(pfs, &mut theirs[..bytes], at)?;
+        read_exact_at(pfs, &mut theirs[..bytes], at)?;
         if !is_zero(&theirs[..bytes]) {
             return Ok(false);
         }
@@ -690,25 +668,8 @@ fn is_part_of(
     Ok(true)
 }
 
-fn fill(fd: BorrowedFd<'_>, mut buffer: &mut [u8], mut at: u64) -> io::Result<()> {
-    while !buffer.is_empty() {
-        let read = rustix::io::pread(fd, &mut *buffer, at)?;
-        if read == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        (buffer, at) = (&mut buffer[read..], at + read as u64);
-    }
-    Ok(())
-}
-
 fn file_of(record: &DirtyRecord) -> DirtyFile {
     DirtyFile { mount: record.mount.clone(), ino: record.ino }
-}
-
-pub(super) fn only_mtime(ns: i64) -> Timestamps {
-    let omit = Timespec { tv_sec: 0, tv_nsec: libc::UTIME_OMIT };
-    let time = Timespec { tv_sec: ns.div_euclid(1_000_000_000), tv_nsec: ns.rem_euclid(1_000_000_000) };
-    Timestamps { last_access: omit, last_modification: time }
 }
 
 /// An agent that is root writes for others: it must not take the blocks that are reserved for root.
