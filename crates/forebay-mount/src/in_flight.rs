@@ -8,9 +8,10 @@
 
 use crate::credentials::is_dying;
 use crate::device::Device;
+use crate::lock::lock;
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How often callers that got a signal are checked.
@@ -35,10 +36,6 @@ struct Work {
     waits_for_lock: bool,
     /// Its caller has died and has its answer; the thread still works on it.
     is_answered: bool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl InFlight {

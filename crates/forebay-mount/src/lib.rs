@@ -24,6 +24,7 @@ mod frozen_answers;
 mod fs;
 mod handles;
 mod in_flight;
+mod lock;
 mod lock_table;
 mod locks;
 mod messages;

@@ -2,13 +2,14 @@
 
 use crate::abi::FileLock;
 use crate::handles::Handle;
+use crate::lock::lock;
 use crate::nodes::FileId;
 use crate::shares::Share;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Locks of ranges.
 #[derive(Debug, Default)]
@@ -82,25 +83,21 @@ pub fn range(kind: i32, start: u64, end: u64) -> libc::flock {
 }
 
 impl Locks {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(FileId, u64), Owned>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether there are none.
     pub fn are_none(&self) -> bool {
-        self.lock().is_empty()
+        lock(&self.0).is_empty()
     }
 
     /// Releases the locks of an owner on a file.
     pub fn drop_owner(&self, file: FileId, owner: u64) {
-        let owned = self.lock().remove(&(file, owner));
+        let owned = lock(&self.0).remove(&(file, owner));
         drop(owned);
     }
 
     /// Releases the locks that belong to an open file. Those that belong to a process have been
     /// released before.
     pub fn drop_handle(&self, handle: &Arc<Handle>) {
-        let mut locks = self.lock();
+        let mut locks = lock(&self.0);
         let address = Arc::as_ptr(handle) as usize;
         let keys: Vec<_> =
             locks.iter().filter(|(_, owned)| owned.handle == address).map(|(key, _)| *key).collect();
@@ -126,7 +123,7 @@ impl Locks {
     ) -> Result<Arc<OwnedFd>, Errno> {
         let address = Arc::as_ptr(handle) as usize;
         loop {
-            let (old, reads) = match self.lock().get_mut(&key) {
+            let (old, reads) = match lock(&self.0).get_mut(&key) {
                 Some(owned) if owned.is_writable || !writes => {
                     (owned.pid, owned.handle) = (pid, address);
                     return Ok(owned.fd.clone());
@@ -142,7 +139,7 @@ impl Locks {
                 // Does not conflict with the old one, which excludes writers until it is released.
                 set(&fd, libc::F_OFD_SETLK, libc::F_RDLCK, *start, *end)?;
             }
-            let mut locks = self.lock();
+            let mut locks = lock(&self.0);
             let is_as_before = match (locks.get(&key), &old) {
                 (Some(now), Some(old)) => Arc::ptr_eq(&now.fd, old) && now.reads == reads,
                 (now, old) => now.is_none() && old.is_none(),
@@ -164,16 +161,16 @@ impl Locks {
 
     /// Notes a lock that was taken or released by this descriptor. False if the owner has another
     /// one by now, to which it has to be applied as well.
-    pub fn note(&self, key: (FileId, u64), fd: &Arc<OwnedFd>, lock: &FileLock) -> bool {
-        let mut locks = self.lock();
+    pub fn note(&self, key: (FileId, u64), fd: &Arc<OwnedFd>, noted: &FileLock) -> bool {
+        let mut locks = lock(&self.0);
         let Some(owned) = locks.get_mut(&key) else { return true };
         if !Arc::ptr_eq(&owned.fd, fd) {
             return false;
         }
         if !owned.is_writable {
-            cut(&mut owned.reads, lock.start, lock.end);
-            if lock.kind == libc::F_RDLCK {
-                owned.reads.push((lock.start, lock.end));
+            cut(&mut owned.reads, noted.start, noted.end);
+            if noted.kind == libc::F_RDLCK {
+                owned.reads.push((noted.start, noted.end));
             }
         }
         true
@@ -181,12 +178,12 @@ impl Locks {
 
     /// The descriptor of an owner, if it has locks.
     pub fn known(&self, key: (FileId, u64)) -> Option<Arc<OwnedFd>> {
-        self.lock().get(&key).map(|owned| owned.fd.clone())
+        lock(&self.0).get(&key).map(|owned| owned.fd.clone())
     }
 
     /// The process of the only other owner, if there is one.
     pub fn other(&self, key: (FileId, u64)) -> Option<u32> {
-        let locks = self.lock();
+        let locks = lock(&self.0);
         let mut others = locks.iter().filter(|((file, owner), _)| *file == key.0 && *owner != key.1);
         let pid = others.next()?.1.pid;
         others.next().is_none().then_some(pid)

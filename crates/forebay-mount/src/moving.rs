@@ -8,10 +8,11 @@
 //!
 //! Descriptors are not kept otherwise: each would cost every lookup two calls of the PFS.
 
+use crate::lock::lock;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long after a failure descriptors are kept.
@@ -35,13 +36,9 @@ struct State {
 }
 
 impl Moving {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A name has led elsewhere.
     pub fn failed(&self) {
-        self.lock().failed = Some(Instant::now());
+        lock(&self.state).failed = Some(Instant::now());
         self.is_on.store(true, Ordering::Release);
     }
 
@@ -50,7 +47,7 @@ impl Moving {
         if !self.is_on.load(Ordering::Acquire) {
             return false;
         }
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.failed.is_some_and(|failed| failed.elapsed() < MOMENT) {
             return true;
         }
@@ -64,7 +61,7 @@ impl Moving {
 
     /// Keeps what a lookup has found.
     pub fn keep(&self, node: u64, descriptor: OwnedFd) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.found.push_back((node, Arc::new(descriptor)));
         let oldest = if state.found.len() > KEPT_MAX { state.found.pop_front() } else { None };
         drop(state);
@@ -76,7 +73,7 @@ impl Moving {
         if !self.is_on() {
             return None;
         }
-        let state = self.lock();
+        let state = lock(&self.state);
         state.found.iter().rev().find(|(found, _)| *found == node).map(|(_, fd)| fd.clone())
     }
 }

@@ -10,11 +10,12 @@ use crate::abi::ROOT_ID;
 use crate::caller::Identity;
 use crate::content::Content;
 use crate::handles::Handle;
+use crate::lock::lock;
 use crate::shares::Kept;
 use forebay_pfs::FileVersion;
 use rustix::fs::{Statx, StatxFlags};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// A file of the PFS.
 #[derive(Clone, Copy, Debug)]
@@ -213,14 +214,10 @@ impl Nodes {
         Nodes { table: Mutex::default(), has_births }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes that the kernel has looked up `name` and learns of the file; returns its node.
     pub fn looked_up(&self, parent: u64, name: &[u8], file: FileId) -> u64 {
         let file = FileId { born: if self.has_births { file.born } else { 0 }, ..file };
-        let mut table = self.lock();
+        let mut table = lock(&self.table);
         if let Some(&id) = table.by_file.get(&file)
             && let Some(node) = table.nodes.get_mut(&id)
             && node.file.is(&file)
@@ -254,7 +251,7 @@ impl Nodes {
 
     /// The kernel forgets this many of its lookups.
     pub fn forget(&self, id: u64, lookups: u64) {
-        let mut table = self.lock();
+        let mut table = lock(&self.table);
         let Some(node) = table.nodes.get_mut(&id) else { return };
         node.lookups = node.lookups.saturating_sub(lookups);
         if node.lookups == 0 {
@@ -278,7 +275,7 @@ impl Nodes {
         if id == ROOT_ID {
             return Some(Whereabouts::Root);
         }
-        let table = self.lock();
+        let table = lock(&self.table);
         let node = table.nodes.get(&id)?;
         if let Some(handle) = node.handles.last() {
             return Some(Whereabouts::Open(handle.clone()));
@@ -292,21 +289,21 @@ impl Nodes {
     /// The path of a node below the root as it was last looked up, also while the file is open;
     /// `None` if that is not known or it has no name.
     pub fn path(&self, id: u64) -> Option<Vec<u8>> {
-        let table = self.lock();
+        let table = lock(&self.table);
         let node = table.nodes.get(&id).filter(|node| node.orphan.is_none())?;
         table.path(node)
     }
 
     /// Whether `file` is known under `name`, without an open file.
     pub fn needs_descriptor(&self, parent: u64, name: &[u8], file: FileId) -> bool {
-        let table = self.lock();
+        let table = lock(&self.table);
         let node = table.by_file.get(&file).and_then(|id| table.nodes.get(id));
         node.is_some_and(|n| n.parent == parent && *n.name == *name && n.orphan.is_none())
     }
 
     /// The name of the file is gone; it is reached by this descriptor from now on.
     pub fn unnamed(&self, file: FileId, descriptor: Kept) {
-        let mut table = self.lock();
+        let mut table = lock(&self.table);
         if let Some(&id) = table.by_file.get(&file)
             && let Some(node) = table.nodes.get_mut(&id)
         {
@@ -316,7 +313,7 @@ impl Nodes {
 
     /// The file has a new name.
     pub fn renamed(&self, file: FileId, parent: u64, name: &[u8]) {
-        let mut table = self.lock();
+        let mut table = lock(&self.table);
         if let Some(&id) = table.by_file.get(&file)
             && let Some(node) = table.nodes.get_mut(&id)
         {
@@ -326,12 +323,12 @@ impl Nodes {
 
     /// The file for which the node stands.
     pub fn file(&self, id: u64) -> Option<FileId> {
-        self.lock().nodes.get(&id).map(|node| node.file)
+        lock(&self.table).nodes.get(&id).map(|node| node.file)
     }
 
     /// Whether the next open file of the node may have a backing file.
     pub fn may_have_backing(&self, id: u64) -> bool {
-        self.lock().nodes.get(&id).is_some_and(|node| node.handles.is_empty() || node.backing.is_some())
+        lock(&self.table).nodes.get(&id).is_some_and(|node| node.handles.is_empty() || node.backing.is_some())
     }
 
     /// Notes an open file. `backing` is used if no other file of the node is open; returns the one
@@ -343,7 +340,7 @@ impl Nodes {
         backing: Option<Arc<Backing>>,
         version: Option<FileVersion>,
     ) -> (Option<Arc<Backing>>, Keeping) {
-        let mut table = self.lock();
+        let mut table = lock(&self.table);
         // It is known: the kernel keeps the node whose file it opens.
         let Some(node) = table.nodes.get_mut(&id) else { return (None, Keeping::Nothing) };
         if node.handles.is_empty() {
@@ -358,14 +355,14 @@ impl Nodes {
 
     /// The version of all pages that the kernel keeps.
     pub fn kept(&self, id: u64) -> Option<FileVersion> {
-        self.lock().nodes.get(&id)?.kept
+        lock(&self.table).nodes.get(&id)?.kept
     }
 
     /// A request through an open file shows that its open has ended, and that the kernel has
     /// dropped the pages that it had before.
     pub fn used(&self, handle: &Handle) {
         let Some(version) = handle.kept().filter(|_| handle.is_first_use()) else { return };
-        if let Some(node) = self.lock().nodes.get_mut(&handle.node)
+        if let Some(node) = lock(&self.table).nodes.get_mut(&handle.node)
             && node.seen == Some(version)
         {
             node.kept = Some(version);
@@ -375,7 +372,7 @@ impl Nodes {
     /// Notes the version that a look at the attributes has shown; `None` if the kernel keeps no
     /// pages of the node.
     pub fn looked(&self, id: u64, now: FileVersion) -> Option<Look> {
-        let mut table = self.lock();
+        let mut table = lock(&self.table);
         let node = table.nodes.get_mut(&id)?;
         let seen = node.seen.replace(now);
         let Some(seen) = seen else {
@@ -394,12 +391,12 @@ impl Nodes {
 
     /// The version that the last look has shown, of a node whose pages the kernel keeps.
     pub fn seen(&self, id: u64) -> Option<FileVersion> {
-        self.lock().nodes.get(&id)?.seen
+        lock(&self.table).nodes.get(&id)?.seen
     }
 
     /// Forgets an open file. The backing file to unregister, if it was the last that used it.
     pub fn closed(&self, id: u64, handle: &Arc<Handle>) -> Option<u32> {
-        let mut table = self.lock();
+        let mut table = lock(&self.table);
         let node = table.nodes.get_mut(&id)?;
         node.handles.retain(|other| !Arc::ptr_eq(other, handle));
         if !node.handles.is_empty() {
@@ -411,7 +408,7 @@ impl Nodes {
 
     /// The contents that open files of the node have.
     pub fn contents(&self, id: u64) -> Vec<Arc<Content>> {
-        let table = self.lock();
+        let table = lock(&self.table);
         table
             .nodes
             .get(&id)
@@ -421,7 +418,7 @@ impl Nodes {
     /// Whether the content of the node may be written elsewhere than to the PFS: all who write it
     /// through this mount do so.
     pub fn may_be_absorbed(&self, id: u64) -> bool {
-        let table = self.lock();
+        let table = lock(&self.table);
         table.nodes.get(&id).is_none_or(|node| {
             let goes_to_pfs = |handle: &Arc<Handle>| handle.is_writable() && handle.content().is_none();
             node.backing.is_none() && !node.handles.iter().any(goes_to_pfs)
@@ -430,6 +427,6 @@ impl Nodes {
 
     /// The open files of the node.
     pub fn handles(&self, id: u64) -> Vec<Arc<Handle>> {
-        self.lock().nodes.get(&id).map_or(Vec::new(), |node| node.handles.clone())
+        lock(&self.table).nodes.get(&id).map_or(Vec::new(), |node| node.handles.clone())
     }
 }

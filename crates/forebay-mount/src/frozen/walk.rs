@@ -6,13 +6,14 @@
 use super::Why;
 use super::image::{Index, SavedKind, read_exactly, version};
 use super::tree::{Entry, Id, Kind, ROOT};
+use crate::lock::lock;
 use forebay_client::{Client, NewImage};
 use forebay_pfs::ChangeStamp;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Requests to the PFS at a time: they take servers' time, not this node's.
@@ -83,10 +84,6 @@ struct Walkers<'a> {
     wanted: Mutex<Vec<Wanted>>,
     /// Something is not as in the earlier image.
     differs: AtomicBool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The attributes of what a descriptor stands for, or of a name in a directory.
