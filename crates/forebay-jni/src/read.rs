@@ -100,11 +100,26 @@ pub fn read_array(
     start: jint,
     length: jint,
 ) -> Outcome<jint> {
+    read_pieces(jni, (file, offset), array, Span { start, length }, true)
+}
+
+fn read_pieces(
+    jni: &Jni,
+    (file, offset): (jlong, jlong),
+    array: jbyteArray,
+    Span { start, length }: Span,
+    may_wait: bool,
+) -> Outcome<jint> {
     let (file, offset) = (FILES.get(file)?, offset_of(offset)?);
     let mut done = 0;
     while done < length {
         let piece = Span { start: start + done, length: (length - done).min(PIECE_BYTES as jint) };
-        let n = read_piece(jni, &file, offset + done as u64, array, piece)?;
+        let at = offset + done as u64;
+        let n = match jni.with_array(array, piece, |target| file.read_resident(target, at))? {
+            Some(n) => n as jint,
+            None if may_wait => read_piece(jni, &file, at, array, piece)?,
+            None => return Ok(-1),
+        };
         done += n;
         if n < piece.length {
             break;
@@ -114,10 +129,6 @@ pub fn read_array(
 }
 
 fn read_piece(jni: &Jni, file: &File, offset: u64, array: jbyteArray, piece: Span) -> Outcome<jint> {
-    let resident = jni.with_array(array, piece, |target| file.read_resident(target, offset))?;
-    if let Some(n) = resident {
-        return Ok(n as jint);
-    }
     BUFFER.with_borrow_mut(|buffer| {
         // `piece.length` is neither negative, or it could not have been lent, nor larger than a
         // piece.
@@ -155,19 +166,7 @@ pub fn read_resident_array(
     start: jint,
     length: jint,
 ) -> Outcome<jint> {
-    let (file, offset) = (FILES.get(file)?, offset_of(offset)?);
-    let mut done = 0;
-    while done < length {
-        let piece = Span { start: start + done, length: (length - done).min(PIECE_BYTES as jint) };
-        let at = offset + done as u64;
-        let n = jni.with_array(array, piece, |target| file.read_resident(target, at))?;
-        let Some(n) = n else { return Ok(-1) };
-        done += n as jint;
-        if (n as jint) < piece.length {
-            break;
-        }
-    }
-    Ok(done)
+    read_pieces(jni, (file, offset), array, Span { start, length }, false)
 }
 
 /// Maps `length` bytes at `offset` out of the tier; 0 if not all of them are resident, or no more
