@@ -18,7 +18,7 @@ pub mod intercepted;
 pub mod link;
 pub mod message;
 pub mod observed;
-mod owner;
+pub mod owner;
 pub mod peer;
 pub mod proving;
 pub mod shuffle;

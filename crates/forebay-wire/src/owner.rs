@@ -16,6 +16,9 @@ use crate::sock_diag;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 
+/// The sockets over IPv4; `tcp6` beside it has the others.
+const TABLE: &str = "/proc/thread-self/net/tcp";
+
 /// Rows can be skipped while others come and go in the same bucket of the kernel's table; then
 /// another look helps.
 const LOOKS: usize = 4;
@@ -71,9 +74,26 @@ pub fn check_listener(socket: &TcpStream) -> io::Result<()> {
             return owners.into_iter().try_for_each(|uid| trust(uid, &whose));
         }
         // Not accepted yet: see whose queue it may be in, and look again.
-        listeners = rows(|row| listens_on(row, there))?;
+        listeners = rows(|row| listens_on(row, there)).map_err(|e| unreadable(&e))?;
     }
     Err(denied(format!("the kernel does not report the user of the process on {there}; it may have ended")))
+}
+
+/// Whether a process of user `uid` listens at TCP port `port` of this node. The kernel closes the
+/// port however the process ends.
+///
+/// # Errors
+/// The kernel does not show its sockets.
+pub fn listens(uid: u32, port: u16) -> io::Result<bool> {
+    let is_wanted = |row: &Row| row.state == LISTEN && row.local.port() == port && row.uid == uid;
+    for _ in 0..LOOKS {
+        match rows(is_wanted) {
+            Ok(found) if found.is_empty() => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            found => return found.map(|_| true),
+        }
+    }
+    Ok(false)
 }
 
 /// Whose a connection is: its own user's, or while it waits in a queue, that of whoever was seen to
@@ -117,8 +137,8 @@ fn other_end(here: SocketAddr, there: SocketAddr) -> io::Result<Option<Row>> {
         Err(e) if e.kind() == io::ErrorKind::NotFound && sock_diag::has_answered() => return Ok(None),
         Err(_) => {}
     }
-    let found = rows(|row| row.state == ESTABLISHED && row.local == there && row.remote == here)?;
-    Ok(found.first().copied())
+    let found = rows(|row| row.state == ESTABLISHED && row.local == there && row.remote == here);
+    Ok(found.map_err(|e| unreadable(&e))?.first().copied())
 }
 
 fn trust(uid: u32, whose: &str) -> io::Result<()> {
@@ -135,22 +155,26 @@ fn denied(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, text)
 }
 
+fn unreadable(e: &io::Error) -> io::Error {
+    denied(format!(
+        "cannot read {TABLE}, which names the user of a loopback connection: {e}; use cluster.tls instead"
+    ))
+}
+
 /// The TCP sockets of this thread's network namespace that `wanted` picks. A look costs the kernel
 /// a walk over its whole table (1.5 ms for one of 262144 buckets, however few sockets there are),
 /// so the second one is read only if the first has none of them.
 fn rows(wanted: impl Fn(&Row) -> bool) -> io::Result<Vec<Row>> {
-    let path = "/proc/thread-self/net/tcp";
     let pick = |text: String| -> Vec<Row> { text.lines().filter_map(parse_row).filter(&wanted).collect() };
-    let found = std::fs::read_to_string(path).map(pick).map_err(|e| {
-        denied(format!(
-            "cannot read {path}, which names the user of a loopback connection: {e}; use cluster.tls instead"
-        ))
-    })?;
+    let found = std::fs::read_to_string(TABLE).map(pick)?;
     if !found.is_empty() {
         return Ok(found);
     }
-    // A kernel without IPv6 has no tcp6.
-    Ok(std::fs::read_to_string(format!("{path}6")).map(pick).unwrap_or_default())
+    match std::fs::read_to_string(format!("{TABLE}6")) {
+        // A kernel without IPv6.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(found),
+        text => text.map(pick),
+    }
 }
 
 fn parse_row(line: &str) -> Option<Row> {
@@ -200,6 +224,19 @@ mod tests {
             parse_row("  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid"),
             None
         );
+    }
+
+    #[test]
+    fn only_the_user_whose_program_listens_is_found() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let uid = rustix::process::geteuid().as_raw();
+        assert!(listens(uid, address.port()).unwrap());
+        assert!(!listens(uid + 1, address.port()).unwrap(), "another user");
+        let _one = TcpStream::connect(address).unwrap();
+        let _other = listener.accept().unwrap();
+        drop(listener);
+        assert!(!listens(uid, address.port()).unwrap(), "a connection from the port is no listener");
     }
 
     #[test]

@@ -15,13 +15,11 @@
 //! | `blocks` | finds blocks here, and fetches those of other nodes |
 //! | `copies` | second copies, on other nodes |
 //! | `disk` | where spilled outputs are |
-//! | `listeners` | whether the master of a MapReduce job lives |
 //! | `spill` | moves outputs to a local disk when others need their memory |
 
 mod blocks;
 mod copies;
 mod disk;
-mod listeners;
 mod spill;
 
 pub use disk::Spill;
@@ -35,6 +33,7 @@ use crate::lock::lock;
 use crate::stop::Stop;
 use crate::user_limits::Shares;
 use forebay_wire::link::Security;
+use forebay_wire::owner;
 use forebay_wire::shuffle::{App, shuffle_of};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -261,7 +260,8 @@ impl Shuffles {
     /// The kernel does not show its sockets, or this agent has started after the application.
     pub fn asked(&self, uid: u32, app: &App, shuffles: &[u32]) -> io::Result<(bool, Vec<u32>)> {
         if let Some(port) = app.master_port {
-            return Ok((listeners::listens(uid, port)?, Vec::new()));
+            // YARN starts nothing of ours in the master, but each task knows where it listens.
+            return Ok((owner::listens(uid, port)?, Vec::new()));
         }
         let apps = lock(&self.apps);
         Ok(match apps.get(&app.token).filter(|app| app.uid == uid && app.origin == self.node()) {
