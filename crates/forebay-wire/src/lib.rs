@@ -21,6 +21,7 @@ pub mod observed;
 pub mod owner;
 pub mod peer;
 pub mod proving;
+pub mod reloaded;
 pub mod shuffle;
 mod sock_diag;
 pub mod storage;

@@ -7,9 +7,9 @@
 //! certificate is handed up, so that nobody joins under another's.
 //!
 //! TLS 1.3 alone, one provider of ciphers (`ring`), no session tickets: connections live for hours,
-//! and each of them is judged afresh. The files are looked at whenever a connection is made, so
-//! that renewed ones are used without a restart.
+//! and each of them is judged afresh. Renewed files are used without a restart ([`Reloaded`]).
 
+use crate::reloaded::Reloaded;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls13_signature};
@@ -23,8 +23,8 @@ use rustls::{
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use webpki::{EndEntityCert, KeyUsage};
 
@@ -38,21 +38,8 @@ pub const KEY_FILE: &str = "node.key";
 const FILES: [&str; 3] = [CA_FILE, CERTIFICATE_FILE, KEY_FILE];
 
 /// What a node proves itself with, and judges others by.
-pub struct Identity {
-    directory: PathBuf,
-    state: Mutex<State>,
-}
-
-struct State {
-    /// The files as they were when `material` was made of them.
-    stamps: Stamps,
-    /// The files as they were when they last turned out to be of no use, so that it is said once.
-    useless: Option<Stamps>,
-    material: Arc<Material>,
-}
-
-/// Device, inode, size and change time of each file.
-type Stamps = [(u64, u64, u64, i64, i64); 3];
+#[derive(Debug)]
+pub struct Identity(Reloaded<Material>);
 
 /// One reading of the files.
 pub(crate) struct Material {
@@ -71,22 +58,16 @@ pub struct Facts {
     pub expires: SystemTime,
 }
 
-impl std::fmt::Debug for Identity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Identity").field("directory", &self.directory).finish_non_exhaustive()
-    }
-}
-
 impl Identity {
     /// Reads and checks the files of `directory`.
     ///
     /// # Errors
     /// Names the file, what is wrong with it and what to do.
     pub fn load(directory: &Path) -> io::Result<Self> {
-        let stamps = stamps(directory)?;
-        let material = Arc::new(Material::load(directory)?);
-        let state = Mutex::new(State { stamps, useless: None, material });
-        Ok(Identity { directory: directory.to_owned(), state })
+        Reloaded::new(directory, &FILES, Material::load).map(Identity).map_err(|e| match e.kind() {
+            ErrorKind::NotFound => io::Error::new(e.kind(), format!("{e}; `forebay init` makes it")),
+            _ => e,
+        })
     }
 
     /// What the certificate in use says.
@@ -94,45 +75,13 @@ impl Identity {
         self.material().facts.clone()
     }
 
-    /// What is in the files now, or was in them when they were last of use: while they are being
-    /// replaced, certificate and key do not belong together for a moment.
     pub(crate) fn material(&self) -> Arc<Material> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let directory = self.directory.display();
-        match stamps(&self.directory) {
-            Ok(now) if now == state.stamps || Some(now) == state.useless => {}
-            Ok(now) => match Material::load(&self.directory) {
-                Ok(material) => {
-                    tracing::info!("the certificates in {directory} have changed and are in use now");
-                    (state.stamps, state.useless, state.material) = (now, None, Arc::new(material));
-                }
-                Err(e) => {
-                    tracing::warn!(
-                        "the certificates in {directory} have changed; the old ones stay in use: {e}"
-                    );
-                    state.useless = Some(now);
-                }
-            },
-            // Said by `load` at the next start; until then the old ones are as good as before.
-            Err(e) => tracing::debug!("{e}"),
-        }
-        state.material.clone()
+        self.0.get()
     }
-}
-
-fn stamps(directory: &Path) -> io::Result<Stamps> {
-    let mut stamps = Stamps::default();
-    for (stamp, file) in stamps.iter_mut().zip(FILES) {
-        let path = directory.join(file);
-        let m = std::fs::metadata(&path).map_err(|e| cannot_read(&path, &e))?;
-        *stamp = (m.dev(), m.ino(), m.size(), m.ctime(), m.ctime_nsec());
-    }
-    Ok(stamps)
 }
 
 fn cannot_read(path: &Path, e: &io::Error) -> io::Error {
-    let hint = if e.kind() == ErrorKind::NotFound { "; `forebay init` makes it" } else { "" };
-    io::Error::new(e.kind(), format!("cannot read {}: {e}{hint}", path.display()))
+    io::Error::new(e.kind(), format!("cannot read {}: {e}", path.display()))
 }
 
 fn wrong(path: &Path, what: &str) -> io::Error {
@@ -161,7 +110,11 @@ impl Material {
     }
 }
 
-fn read_certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+/// Reads the certificates of a PEM file, at least one.
+///
+/// # Errors
+/// Names the file and what is wrong with it.
+pub fn read_certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     let text = std::fs::read(path).map_err(|e| cannot_read(path, &e))?;
     let certificates: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&text).collect();
     match certificates {
@@ -171,7 +124,11 @@ fn read_certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     }
 }
 
-fn read_key(path: &Path) -> io::Result<PrivateKeyDer<'static>> {
+/// Reads a private key by [`read_secret`].
+///
+/// # Errors
+/// Names the file and what is wrong with it.
+pub fn read_key(path: &Path) -> io::Result<PrivateKeyDer<'static>> {
     let text = read_secret(path)?;
     PrivateKeyDer::from_pem_slice(&text).map_err(|e| wrong(path, &format!("contains no private key: {e}")))
 }
@@ -296,16 +253,8 @@ fn configure(
 }
 
 /// A certificate that is shown to browsers and to whatever collects metrics, which show none.
-pub struct PublicIdentity {
-    directory: PathBuf,
-    config: Mutex<Arc<ServerConfig>>,
-}
-
-impl std::fmt::Debug for PublicIdentity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PublicIdentity").field("directory", &self.directory).finish_non_exhaustive()
-    }
-}
+#[derive(Debug)]
+pub struct PublicIdentity(Reloaded<ServerConfig>);
 
 impl PublicIdentity {
     /// Reads [`CERTIFICATE_FILE`] and [`KEY_FILE`] of `directory`.
@@ -313,23 +262,15 @@ impl PublicIdentity {
     /// # Errors
     /// Names the file, what is wrong with it and what to do.
     pub fn load(directory: &Path) -> io::Result<Self> {
-        let config = Mutex::new(public_config(directory)?);
-        Ok(PublicIdentity { directory: directory.to_owned(), config })
+        Reloaded::new(directory, &[CERTIFICATE_FILE, KEY_FILE], public_config).map(PublicIdentity)
     }
 
-    /// What is in the files now, or was when they were last of use. Connections are few: the files
-    /// are read for each.
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
-        let mut config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
-        match public_config(&self.directory) {
-            Ok(now) => *config = now,
-            Err(e) => tracing::warn!("the certificate last read stays in use: {e}"),
-        }
-        config.clone()
+        self.0.get()
     }
 }
 
-fn public_config(directory: &Path) -> io::Result<Arc<ServerConfig>> {
+fn public_config(directory: &Path) -> io::Result<ServerConfig> {
     let key_path = directory.join(KEY_FILE);
     let chain = read_certificates(&directory.join(CERTIFICATE_FILE))?;
     let key = read_key(&key_path)?;
@@ -338,7 +279,7 @@ fn public_config(directory: &Path) -> io::Result<Arc<ServerConfig>> {
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key));
     let mut config = config.map_err(|e| wrong(&key_path, &format!("cannot be used with node.pem: {e}")))?;
     config.send_tls13_tickets = 0;
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
 /// Believes whoever the cluster's CA vouches for, whatever the name under which it was reached.

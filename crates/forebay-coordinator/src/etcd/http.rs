@@ -4,15 +4,15 @@
 //! That takes one method, two ways to say how long a body is, and no redirects, so a library for
 //! HTTP would be longer than this file.
 
-use forebay_wire::tls::{CA_FILE, CERTIFICATE_FILE, KEY_FILE, read_secret};
+use forebay_wire::reloaded::Reloaded;
+use forebay_wire::tls::{CA_FILE, CERTIFICATE_FILE, KEY_FILE, read_certificates, read_key};
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Longest answer: a page of stored files is far below it.
@@ -30,16 +30,9 @@ pub struct Endpoint {
     is_tls: bool,
 }
 
-/// How members of etcd are verified, and what this side shows them. The files are read again for
-/// each connection, so certificates are renewed without a restart.
-#[derive(Clone)]
-pub struct Tls(Arc<Held>);
-
-struct Held {
-    directory: PathBuf,
-    /// What was read last.
-    config: Mutex<Arc<ClientConfig>>,
-}
+/// How members of etcd are verified, and what this side shows them.
+#[derive(Clone, Debug)]
+pub struct Tls(Arc<Reloaded<ClientConfig>>);
 
 /// See the module.
 pub struct Connection {
@@ -100,57 +93,27 @@ impl Tls {
     /// # Errors
     /// Names the file and what is wrong with it.
     pub fn load(directory: &Path) -> io::Result<Self> {
-        let config = Mutex::new(Self::read(directory)?);
-        Ok(Tls(Arc::new(Held { directory: directory.to_owned(), config })))
-    }
-
-    /// What the files say now, or said before they could not be read.
-    fn config(&self) -> Arc<ClientConfig> {
-        let Held { directory, config } = &*self.0;
-        let mut config = config.lock().unwrap_or_else(PoisonError::into_inner);
-        match Self::read(directory) {
-            Ok(now) => *config = now,
-            Err(error) => tracing::warn!(%error, "cluster.etcd_tls: the certificates of before stay in use"),
-        }
-        config.clone()
-    }
-
-    fn read(directory: &Path) -> io::Result<Arc<ClientConfig>> {
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates(&directory.join(CA_FILE))? {
-            roots.add(certificate).map_err(io::Error::other)?;
-        }
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(io::Error::other)?
-            .with_root_certificates(roots);
-        let own = directory.join(CERTIFICATE_FILE);
-        let config = match own.exists() {
-            false => config.with_no_client_auth(),
-            true => {
-                let key_file = directory.join(KEY_FILE);
-                let key = PrivateKeyDer::from_pem_slice(&read_secret(&key_file)?);
-                let key = key.map_err(|e| in_file(&key_file, &e))?;
-                config.with_client_auth_cert(certificates(&own)?, key).map_err(|e| in_file(&own, &e))?
-            }
-        };
-        Ok(Arc::new(config))
+        let files = &[CA_FILE, CERTIFICATE_FILE, KEY_FILE];
+        Ok(Tls(Arc::new(Reloaded::new(directory, files, client_config)?)))
     }
 }
 
-impl std::fmt::Debug for Tls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Tls")
+fn client_config(directory: &Path) -> io::Result<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    for certificate in read_certificates(&directory.join(CA_FILE))? {
+        roots.add(certificate).map_err(io::Error::other)?;
     }
-}
-
-fn certificates(file: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
-    let text = std::fs::read(file).map_err(|e| in_file(file, &e))?;
-    CertificateDer::pem_slice_iter(&text).collect::<Result<_, _>>().map_err(|e| in_file(file, &e))
-}
-
-fn in_file(file: &Path, e: &dyn std::fmt::Display) -> io::Error {
-    io::Error::other(format!("{}: {e}", file.display()))
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots);
+    let own = directory.join(CERTIFICATE_FILE);
+    if !own.exists() {
+        return Ok(config.with_no_client_auth());
+    }
+    let (chain, key) = (read_certificates(&own)?, read_key(&directory.join(KEY_FILE))?);
+    let in_file = |e| io::Error::other(format!("{}: {e}", own.display()));
+    config.with_client_auth_cert(chain, key).map_err(in_file)
 }
 
 impl Connection {
@@ -176,7 +139,7 @@ impl Connection {
             None => Box::new(plain),
             Some(tls) => {
                 let name = ServerName::try_from(endpoint.host().to_owned()).map_err(io::Error::other)?;
-                let session = ClientConnection::new(tls.config(), name).map_err(io::Error::other)?;
+                let session = ClientConnection::new(tls.0.get(), name).map_err(io::Error::other)?;
                 Box::new(StreamOwned::new(session, plain))
             }
         };
