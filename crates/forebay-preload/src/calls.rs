@@ -49,16 +49,26 @@ pub fn refused(errno: c_int) -> c_int {
     -1
 }
 
-/// Defines functions under the C library's names.
+/// Defines functions under the C library's names. The name behind the type is another one of the
+/// same function: on 64-bit Linux, `fstat64` is `fstat`.
 macro_rules! take_place {
-    ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),*) -> $ret:ty $body:block)*) => {$(
+    ($($(#[$meta:meta])* fn $name:ident $args:tt -> $ret:ty $(, $twin:ident)? $body:block)*) => {$(
         /// Takes the place of the C library's function.
         ///
         /// # Safety
         /// As of the C library's.
         #[unsafe(no_mangle)]
         $(#[$meta])*
-        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret $body
+        pub unsafe extern "C-unwind" fn $name $args -> $ret $body
+
+        $(
+            /// As the function before.
+            ///
+            /// # Safety
+            /// As of the C library's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C-unwind" fn $twin $args -> $ret $body
+        )?
     )*};
 }
 pub(crate) use take_place;
@@ -148,15 +158,9 @@ take_place! {
         duplicated(fd, if may_try_again(result < 0) { call() } else { result })
     }
 
-    fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int, fcntl64 {
         let file = before_fcntl(fd, command);
         let result = next!(fcntl(file => c_int, command => c_int, argument => *mut c_void) -> c_int, else -1);
-        after_fcntl(fd, command, result)
-    }
-
-    fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
-        let file = before_fcntl(fd, command);
-        let result = next!(fcntl64(file => c_int, command => c_int, argument => *mut c_void) -> c_int, else -1);
         after_fcntl(fd, command, result)
     }
 
@@ -210,16 +214,9 @@ take_place! {
         }
     }
 
-    fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+    fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t, lseek64 {
         absorb::before_read(fd);
         let position = next!(lseek(fd => c_int, offset => off_t, whence => c_int) -> off_t, else -1);
-        tier::sought(fd, position);
-        position
-    }
-
-    fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t {
-        absorb::before_read(fd);
-        let position = next!(lseek64(fd => c_int, offset => off_t, whence => c_int) -> off_t, else -1);
         tier::sought(fd, position);
         position
     }
@@ -471,13 +468,8 @@ resizes! {
 }
 
 take_place! {
-    fn posix_fallocate(fd: c_int, offset: off_t, bytes: off_t) -> c_int {
+    fn posix_fallocate(fd: c_int, offset: off_t, bytes: off_t) -> c_int, posix_fallocate64 {
         let call = || next!(posix_fallocate(fd => c_int, offset => off_t, bytes => off_t) -> c_int, else -1);
-        absorb::write(fd, bytes.unsigned_abs(), call).unwrap_or(libc::ENOSPC)
-    }
-
-    fn posix_fallocate64(fd: c_int, offset: off_t, bytes: off_t) -> c_int {
-        let call = || next!(posix_fallocate64(fd => c_int, offset => off_t, bytes => off_t) -> c_int, else -1);
         absorb::write(fd, bytes.unsigned_abs(), call).unwrap_or(libc::ENOSPC)
     }
 }

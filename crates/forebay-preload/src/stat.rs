@@ -122,40 +122,21 @@ fn is_descriptor(path: *const c_char, flags: c_int) -> bool {
 }
 
 take_place! {
-    fn stat(path: *const c_char, found: *mut Stat) -> c_int {
+    fn stat(path: *const c_char, found: *mut Stat) -> c_int, stat64 {
         by_path(found, || next!(stat(path => *const c_char, found => *mut Stat) -> c_int, else -1))
     }
 
-    fn stat64(path: *const c_char, found: *mut Stat) -> c_int {
-        by_path(found, || next!(stat64(path => *const c_char, found => *mut Stat) -> c_int, else -1))
-    }
-
-    fn lstat(path: *const c_char, found: *mut Stat) -> c_int {
+    fn lstat(path: *const c_char, found: *mut Stat) -> c_int, lstat64 {
         by_path(found, || next!(lstat(path => *const c_char, found => *mut Stat) -> c_int, else -1))
     }
 
-    fn lstat64(path: *const c_char, found: *mut Stat) -> c_int {
-        by_path(found, || next!(lstat64(path => *const c_char, found => *mut Stat) -> c_int, else -1))
-    }
-
-    fn fstat(fd: c_int, found: *mut Stat) -> c_int {
+    fn fstat(fd: c_int, found: *mut Stat) -> c_int, fstat64 {
         by_descriptor(fd, found, |fd| next!(fstat(fd => c_int, found => *mut Stat) -> c_int, else -1))
     }
 
-    fn fstat64(fd: c_int, found: *mut Stat) -> c_int {
-        by_descriptor(fd, found, |fd| next!(fstat64(fd => c_int, found => *mut Stat) -> c_int, else -1))
-    }
-
-    fn fstatat(dir: c_int, path: *const c_char, found: *mut Stat, flags: c_int) -> c_int {
+    fn fstatat(dir: c_int, path: *const c_char, found: *mut Stat, flags: c_int) -> c_int, fstatat64 {
         let call = |dir| next!(
             fstatat(dir => c_int, path => *const c_char, found => *mut Stat, flags => c_int) -> c_int, else -1
-        );
-        if is_descriptor(path, flags) { by_descriptor(dir, found, call) } else { by_path(found, || call(dir)) }
-    }
-
-    fn fstatat64(dir: c_int, path: *const c_char, found: *mut Stat, flags: c_int) -> c_int {
-        let call = |dir| next!(
-            fstatat64(dir => c_int, path => *const c_char, found => *mut Stat, flags => c_int) -> c_int, else -1
         );
         if is_descriptor(path, flags) { by_descriptor(dir, found, call) } else { by_path(found, || call(dir)) }
     }
@@ -175,53 +156,26 @@ mod old {
     use super::{Stat, by_descriptor, by_path, c_char, c_int, is_descriptor, next, take_place};
 
     take_place! {
-        fn __xstat(version: c_int, path: *const c_char, found: *mut Stat) -> c_int {
+        fn __xstat(version: c_int, path: *const c_char, found: *mut Stat) -> c_int, __xstat64 {
             by_path(found, || next!(
                 __xstat(version => c_int, path => *const c_char, found => *mut Stat) -> c_int, else -1
             ))
         }
 
-        fn __xstat64(version: c_int, path: *const c_char, found: *mut Stat) -> c_int {
-            by_path(found, || next!(
-                __xstat64(version => c_int, path => *const c_char, found => *mut Stat) -> c_int, else -1
-            ))
-        }
-
-        fn __lxstat(version: c_int, path: *const c_char, found: *mut Stat) -> c_int {
+        fn __lxstat(version: c_int, path: *const c_char, found: *mut Stat) -> c_int, __lxstat64 {
             by_path(found, || next!(
                 __lxstat(version => c_int, path => *const c_char, found => *mut Stat) -> c_int, else -1
             ))
         }
 
-        fn __lxstat64(version: c_int, path: *const c_char, found: *mut Stat) -> c_int {
-            by_path(found, || next!(
-                __lxstat64(version => c_int, path => *const c_char, found => *mut Stat) -> c_int, else -1
-            ))
-        }
-
-        fn __fxstat(version: c_int, fd: c_int, found: *mut Stat) -> c_int {
+        fn __fxstat(version: c_int, fd: c_int, found: *mut Stat) -> c_int, __fxstat64 {
             let call = |fd| next!(__fxstat(version => c_int, fd => c_int, found => *mut Stat) -> c_int, else -1);
             by_descriptor(fd, found, call)
         }
 
-        fn __fxstat64(version: c_int, fd: c_int, found: *mut Stat) -> c_int {
-            let call = |fd| next!(__fxstat64(version => c_int, fd => c_int, found => *mut Stat) -> c_int, else -1);
-            by_descriptor(fd, found, call)
-        }
-
-        fn __fxstatat(version: c_int, dir: c_int, path: *const c_char, found: *mut Stat, flags: c_int) -> c_int {
+        fn __fxstatat(version: c_int, dir: c_int, path: *const c_char, found: *mut Stat, flags: c_int) -> c_int, __fxstatat64 {
             let call = |dir| next!(
                 __fxstatat(
-                    version => c_int, dir => c_int, path => *const c_char, found => *mut Stat, flags => c_int
-                ) -> c_int,
-                else -1
-            );
-            if is_descriptor(path, flags) { by_descriptor(dir, found, call) } else { by_path(found, || call(dir)) }
-        }
-
-        fn __fxstatat64(version: c_int, dir: c_int, path: *const c_char, found: *mut Stat, flags: c_int) -> c_int {
-            let call = |dir| next!(
-                __fxstatat64(
                     version => c_int, dir => c_int, path => *const c_char, found => *mut Stat, flags => c_int
                 ) -> c_int,
                 else -1

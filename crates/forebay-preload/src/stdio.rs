@@ -150,7 +150,7 @@ fn text(text: *const c_char) -> impl FnOnce(c_int) -> u64 {
 }
 
 take_place! {
-    fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE, fopen64 {
         before_stream(path, mode);
         let call = || next!(
             fopen(path => *const c_char, mode => *const c_char) -> *mut FILE, else core::ptr::null_mut()
@@ -159,36 +159,14 @@ take_place! {
         opened(if may_try_again(stream.is_null()) { call() } else { stream }, mode)
     }
 
-    fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
-        before_stream(path, mode);
-        let call = || next!(
-            fopen64(path => *const c_char, mode => *const c_char) -> *mut FILE, else core::ptr::null_mut()
-        );
-        let stream = call();
-        opened(if may_try_again(stream.is_null()) { call() } else { stream }, mode)
-    }
-
-    fn tmpfile() -> *mut FILE {
+    fn tmpfile() -> *mut FILE, tmpfile64 {
         opened(next!(tmpfile() -> *mut FILE, else core::ptr::null_mut()), c"w+".as_ptr())
     }
 
-    fn tmpfile64() -> *mut FILE {
-        opened(next!(tmpfile64() -> *mut FILE, else core::ptr::null_mut()), c"w+".as_ptr())
-    }
-
-    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE, freopen64 {
         descriptors::forget(closed(stream));
         let stream = next!(
             freopen(path => *const c_char, mode => *const c_char, stream => *mut FILE) -> *mut FILE,
-            else core::ptr::null_mut()
-        );
-        opened(stream, mode)
-    }
-
-    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
-        descriptors::forget(closed(stream));
-        let stream = next!(
-            freopen64(path => *const c_char, mode => *const c_char, stream => *mut FILE) -> *mut FILE,
             else core::ptr::null_mut()
         );
         opened(stream, mode)
