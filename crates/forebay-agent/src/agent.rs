@@ -268,7 +268,7 @@ impl Agent {
         // Last: whoever joins is asked for pages.
         threads.push(spawn("link", move || {
             connection::run(&joining, &coordinator_at);
-            // Whoever waits for a coordinator need not wait any more.
+            // The reporter of health need not wait for a coordinator any more.
             joining.link.end();
         })?);
         Ok(Agent { node, socket, threads })

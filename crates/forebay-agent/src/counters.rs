@@ -42,7 +42,8 @@ counters! {
     pages_written_total,
     /// Pages not fetched: error of the PFS, file changed, or no room.
     pages_failed_total,
-    /// Requests of read-ahead refused: too many fetches wait, or an I/O phase is behind.
+    /// Pages of read-ahead refused: too many fetches wait, an I/O phase is behind, the user has its
+    /// share, or the file cannot be kept.
     ahead_refused_total,
     /// Bytes read from the PFS, all mounts.
     fetched_bytes,

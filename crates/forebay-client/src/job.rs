@@ -245,8 +245,7 @@ impl Client {
         }
     }
 
-    /// On a connection of its own: neither delayed by an earlier failure nor, by itself, a reason
-    /// to leave the agent alone.
+    /// Asks the coordinator through the agent.
     pub(crate) fn ask_coordinator(&self, question: Question) -> io::Result<Answer> {
         match self.ask_aside(&Request::AskCoordinator(question))? {
             Reply::Answered(answer) => Ok(*answer),
@@ -254,6 +253,8 @@ impl Client {
         }
     }
 
+    /// On a connection of its own: neither delayed by an earlier failure nor, by itself, a reason
+    /// to leave the agent alone.
     pub(crate) fn ask_aside(&self, request: &Request) -> io::Result<Reply> {
         let channel = self.session.connect_to_agent()?;
         channel.send(request, &[])?;

@@ -293,7 +293,7 @@ impl Core {
         }
     }
 
-    /// The nodes now.
+    /// The answer to a program's question.
     fn answer(&self, now: Nanos, node: &str, question: Question) -> Answer {
         match question {
             Question::Jobs => Answer::Jobs(self.driver.status()),
@@ -309,6 +309,7 @@ impl Core {
         }
     }
 
+    /// The nodes now.
     fn overview(&self, now: Nanos) -> Overview {
         let node = |member: &crate::members::Member| {
             let name = &member.info.name;

@@ -1,4 +1,4 @@
-//! Translates between the wire's messages and what the stage machine hears, says and shows.
+//! Translates between the wire's messages and what the stage machine hears and says.
 
 use forebay_policy::stage::event::{self, File, Layout, Node};
 use forebay_wire::cluster::FileLayout;

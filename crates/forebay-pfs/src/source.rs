@@ -1,4 +1,4 @@
-//! What a tier asks of a PFS that is mounted: one seam, so that a tier can be tested on a PFS that
+//! What a tier asks of a PFS that it reads: one seam, so that a tier can be tested on a PFS that
 //! is slow, hangs, fails or is of another kind without one of that sort ([`testing`]).
 //!
 //! Files are open descriptors throughout: whoever holds one has shown that he may read the file.

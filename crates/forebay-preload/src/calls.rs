@@ -49,8 +49,8 @@ pub fn refused(errno: c_int) -> c_int {
     -1
 }
 
-/// Defines functions under the C library's names. The name behind the type is another one of the
-/// same function: on 64-bit Linux, `fstat64` is `fstat`.
+/// Defines functions under the C library's names. The name after the return type is another one of
+/// the same function: on 64-bit Linux, `fstat64` is `fstat`.
 macro_rules! take_place {
     ($($(#[$meta:meta])* fn $name:ident $args:tt -> $ret:ty $(, $twin:ident)? $body:block)*) => {$(
         /// Takes the place of the C library's function.
@@ -67,6 +67,7 @@ macro_rules! take_place {
             /// # Safety
             /// As of the C library's.
             #[unsafe(no_mangle)]
+            $(#[$meta])*
             pub unsafe extern "C-unwind" fn $twin $args -> $ret $body
         )?
     )*};

@@ -26,8 +26,7 @@ pub fn within<T>(bytes: u64, decode: impl FnOnce() -> T) -> (T, bool) {
 }
 
 /// For `#[serde(deserialize_with)]` on every vector of a message whose elements may be larger than
-/// their encoding. Phases of an earlier run ([`crate::Declared`]) go without: 24 bytes of memory
-/// each, from at least 3 of the packet.
+/// their encoding. [`crate::Declared`] has a bound of its own.
 ///
 /// # Errors
 /// The allowance is spent; those of the elements.

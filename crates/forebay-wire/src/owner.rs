@@ -157,7 +157,7 @@ fn denied(text: String) -> io::Error {
 
 fn unreadable(e: &io::Error) -> io::Error {
     denied(format!(
-        "cannot read {TABLE}, which names the user of a loopback connection: {e}; use cluster.tls instead"
+        "cannot read the kernel's tables of sockets ({TABLE}), which name the user of a loopback connection: {e}; use cluster.tls instead"
     ))
 }
 
@@ -173,7 +173,7 @@ fn rows(wanted: impl Fn(&Row) -> bool) -> io::Result<Vec<Row>> {
     match std::fs::read_to_string(format!("{TABLE}6")) {
         // A kernel without IPv6.
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(found),
-        text => text.map(pick),
+        text => text.map(pick).map_err(|e| io::Error::new(e.kind(), format!("{TABLE}6: {e}"))),
     }
 }
 

@@ -22,6 +22,9 @@ struct State<T> {
     stamps: Vec<Stamp>,
     /// The files as they were when they last turned out to be of no use, so that it is said once.
     useless: Option<Vec<Stamp>>,
+    /// That is their content's fault. Otherwise they are read again: a process may be short of
+    /// descriptors for a moment.
+    stays_useless: bool,
     value: Arc<T>,
 }
 
@@ -45,7 +48,8 @@ impl<T> Reloaded<T> {
         load: fn(&Path) -> io::Result<T>,
     ) -> io::Result<Self> {
         let stamps = stamps(directory, files);
-        let state = Mutex::new(State { stamps, useless: None, value: Arc::new(load(directory)?) });
+        let value = Arc::new(load(directory)?);
+        let state = Mutex::new(State { stamps, useless: None, stays_useless: false, value });
         Ok(Reloaded { directory: directory.to_owned(), files, load, state })
     }
 
@@ -55,17 +59,22 @@ impl<T> Reloaded<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = self.directory.display();
         let now = stamps(&self.directory, self.files);
-        if now != state.stamps && state.useless.as_ref() != Some(&now) {
+        let is_known = state.useless.as_ref() == Some(&now);
+        if now != state.stamps && !(is_known && state.stays_useless) {
             match (self.load)(&self.directory) {
                 Ok(value) => {
                     tracing::info!("the certificates in {directory} have changed and are in use now");
-                    *state = State { stamps: now, useless: None, value: Arc::new(value) };
+                    *state =
+                        State { stamps: now, useless: None, stays_useless: false, value: Arc::new(value) };
                 }
                 Err(e) => {
-                    tracing::warn!(
-                        "the certificates in {directory} have changed; the old ones stay in use: {e}"
-                    );
+                    if !is_known {
+                        tracing::warn!(
+                            "the certificates in {directory} have changed; the old ones stay in use: {e}"
+                        );
+                    }
                     state.useless = Some(now);
+                    state.stays_useless = e.kind() == io::ErrorKind::InvalidData;
                 }
             }
         }

@@ -173,7 +173,8 @@ impl StampCheck {
 }
 
 fn verdict(config: &MountConfig, source: &dyn Source) -> Verdict {
-    if let Some(fs_type) = unchanging_type(&config.root) {
+    if source.traits().is_unchanging {
+        let fs_type = unchanging_type(&config.root).unwrap_or_default();
         return Verdict::Believed(format!("nobody can change files of {fs_type}"), ChangeStamp::Ctime);
     }
     let dir = config.probe_dir.as_deref().unwrap_or(&config.root);

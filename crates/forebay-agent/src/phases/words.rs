@@ -1,10 +1,10 @@
-//! A job of the board as people see it.
+//! The board in words.
 
 use forebay_policy::phases::JobStatus;
 use forebay_wire::HpcStatus;
 
-/// Those of this node are at `here`. One that waits to begin a phase has waited
-/// for `waits_ns`.
+/// A job of the board as people see it; one of this node is at `here`, and one that waits to begin
+/// a phase has waited for `waits_ns`.
 pub fn status(job: JobStatus, here: &str, waits_ns: Option<u64>) -> HpcStatus {
     let [ended, in_time, late, cut_off] = job.phases;
     HpcStatus {

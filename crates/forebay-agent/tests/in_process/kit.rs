@@ -125,15 +125,22 @@ impl Node {
     }
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.source.heal();
-        self.source.release();
+impl Node {
+    /// Ends the agent, and waits until it has ended.
+    pub fn end(&mut self) {
         if let Some((stop, running)) = self.agent.take() {
             stop.stop();
             let ended = running.join();
             assert!(ended.is_ok() || std::thread::panicking(), "the agent has not ended well");
         }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.source.heal();
+        self.source.release();
+        self.end();
     }
 }
 

@@ -83,14 +83,13 @@ fn a_read_that_hangs_costs_its_reader_the_deadline_and_nobody_else_anything() {
 
 #[test]
 fn an_agent_ends_while_its_pfs_hangs() {
-    let node = Node::new();
+    let mut node = Node::new();
     let path = node.file("f", 1, PAGE);
     node.source.hold();
     let file = node.client_with(Duration::from_millis(100)).open(&path).unwrap();
     read(&file, 0, PAGE).unwrap();
     node.source.await_held(1);
-    node.client().admin().shutdown().unwrap();
-    wait_for("it has ended", || node.client().admin().status().is_err());
+    node.end();
     node.source.await_held(1);
 }
 

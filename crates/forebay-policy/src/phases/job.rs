@@ -4,7 +4,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::bursts::Burst;
 use super::predict::{BELIEVED, Predictor, WINDOW};
@@ -53,7 +54,35 @@ pub struct Declared {
     /// Phases that it will have; 0: unknown.
     pub phases: u32,
     /// Phases of an earlier run, in their order; their times are relative to each other only.
+    #[serde(deserialize_with = "few")]
     pub earlier: Vec<Burst>,
+}
+
+/// Nobody declares more phases of an earlier run, not even by mistake; so a message cannot make
+/// its reader hold more.
+const DECODED_MAX: usize = 16 * EARLIER_MAX;
+
+fn few<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Burst>, D::Error> {
+    struct Few;
+    impl<'de> Visitor<'de> for Few {
+        type Value = Vec<Burst>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("phases of an earlier run")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut bursts: A) -> Result<Vec<Burst>, A::Error> {
+            let mut few = Vec::new();
+            while let Some(burst) = bursts.next_element()? {
+                if few.len() == DECODED_MAX {
+                    return Err(A::Error::custom("too many phases of an earlier run"));
+                }
+                few.push(burst);
+            }
+            Ok(few)
+        }
+    }
+    from.deserialize_seq(Few)
 }
 
 /// Why a program may not do that.
