@@ -50,7 +50,7 @@ pub fn refused(errno: c_int) -> c_int {
 }
 
 /// Defines functions under the C library's names. The name after the return type is another one of
-/// the same function: on 64-bit Linux, `fstat64` is `fstat`.
+/// the same function, without its attributes: on 64-bit Linux, `fstat64` is `fstat`.
 macro_rules! take_place {
     ($($(#[$meta:meta])* fn $name:ident $args:tt -> $ret:ty $(, $twin:ident)? $body:block)*) => {$(
         /// Takes the place of the C library's function.
@@ -67,7 +67,6 @@ macro_rules! take_place {
             /// # Safety
             /// As of the C library's.
             #[unsafe(no_mangle)]
-            $(#[$meta])*
             pub unsafe extern "C-unwind" fn $twin $args -> $ret $body
         )?
     )*};
