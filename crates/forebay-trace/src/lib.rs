@@ -191,7 +191,7 @@ mod tests {
         t.note(Nanos(6), "pfs", &"idle");
         t.finish().expect("a buffer can be written");
         let want = concat!(
-            "{\"schema\":\"forebay.trace\",\"version\":3,\"kind\":\"kind\",\"setup\":\"setup\"}\n",
+            "{\"schema\":\"forebay.trace\",\"version\":4,\"kind\":\"kind\",\"setup\":\"setup\"}\n",
             "{\"seq\":1,\"t_ns\":5,\"who\":\"planner/0\",\"event\":[\"wave\",1]}\n",
             "{\"seq\":2,\"t_ns\":5,\"who\":\"planner/0\",\"action\":[\"start\",0.5],\"cause\":1}\n",
             "{\"seq\":3,\"t_ns\":6,\"who\":\"pfs\",\"note\":\"idle\"}\n",

@@ -86,6 +86,9 @@ pub struct Entry {
     pub loader: AtomicU64,
     /// A newer version was seen.
     pub stale: AtomicBool,
+    /// The PFS has shown another version in its place while it was read, and not this one since: no
+    /// read would be of use.
+    pub changed: AtomicBool,
     /// See [`crate::mounts::seal`]. Nothing is fetched before.
     sealed: AtomicBool,
     /// Bytes reserved for the copy beside its pages.
@@ -123,6 +126,7 @@ impl Entry {
             pin: Mutex::new(None),
             loader: AtomicU64::new(0),
             stale: AtomicBool::new(false),
+            changed: AtomicBool::new(false),
             sealed: AtomicBool::new(false),
             metadata_bytes,
             stripe_bytes: OnceLock::new(),

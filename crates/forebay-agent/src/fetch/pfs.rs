@@ -284,6 +284,9 @@ impl Pfs {
 
     /// Takes a page to be fetched; `None` if it is there, also if the disk level has had it.
     fn begin(&self, task: &Task) -> Result<Option<Begun>, FetchError> {
+        if task.entry.changed.load(Ordering::Relaxed) {
+            return Err(FetchError::Changed);
+        }
         let Some(mut begun) = Begun::begin(&self.cache, task)? else { return Ok(None) };
         let (entry, page) = (&task.entry, task.page_fetch.page);
         let from_disk =
@@ -486,7 +489,11 @@ impl Pfs {
         add(&self.counters.fetched_bytes, got as u64);
         self.scheduler.note_read();
         let facts = mount.facts(pfs.as_fd()).map_err(|e| failed("look at", e))?;
-        if facts.version != task.entry.identity.version || got != want {
+        let is_same = facts.version == task.entry.identity.version;
+        if !is_same {
+            task.entry.changed.store(true, Ordering::Relaxed);
+        }
+        if !is_same || got != want {
             return Err(FetchError::Changed);
         }
         Ok(())
