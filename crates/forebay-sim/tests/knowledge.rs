@@ -29,7 +29,7 @@ fn setup(policy: &str, knowledge: Knowledge, compute_s: &[u64]) -> Setup {
 
 /// The same in a world: tasks that read on three nodes, beside phases of 8 s.
 fn world_setup(policy: &str, knowledge: Knowledge, compute_s: &[u64]) -> world::Setup {
-    let text = format!("kind = 'world'\n[planner]\npolicy = '{policy}'\n{WORLD}");
+    let text = format!("kind = 'world'\nplanner.policy = '{policy}'\n{WORLD}");
     let file = File::parse(std::path::Path::new("a.toml"), &text).expect("TOML");
     let Scenario::World(mut setup) = file.scenario().expect("a scenario") else { panic!("another kind") };
     setup.hpc[0].knowledge = knowledge;
