@@ -436,7 +436,7 @@ impl Stage {
                 left.push(e.to_string());
             }
             if let Some(group) = &node.cgroup
-                && let Err(e) = std::fs::remove_dir(group)
+                && let Err(e) = patiently(|| std::fs::remove_dir(group))
             {
                 left.push(format!("{}: {e}", group.display()));
             }
@@ -472,9 +472,14 @@ pub fn processes_with(path: &Path) -> Vec<(u32, String)> {
 }
 
 fn unmount(dir: &Path) -> io::Result<()> {
+    patiently(|| system("umount", &[&text(dir)]))
+}
+
+/// Until it succeeds: what was killed holds mounts and groups for a moment.
+fn patiently(mut attempt: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        match system("umount", &[&text(dir)]) {
+        match attempt() {
             Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(100)),
             other => return other,
         }
