@@ -1,4 +1,5 @@
-"""What every benchmark here shares: one record format, one way to measure, one way to print, and the agents that most of them start.
+"""What every benchmark here shares: one record format, one way to measure, one way to print, and
+the agents that most of them start.
 
 A benchmark is a function that returns records. A record is a plain dict, so that `bench.json` can be read by anything:
 

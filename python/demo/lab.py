@@ -28,7 +28,8 @@ def newest_program(target):
 
 @contextlib.contextmanager
 def slow_pfs(program, backing, mount, servers, rate, options=(), attr_ttl="1s"):
-    """A PFS of `servers` times `rate` (such as "50MB/s") on `mount`, over the files of `backing`; `options` are further arguments.
+    """A PFS of `servers` times `rate` (such as "50MB/s") on `mount`, over the files of
+    `backing`; `options` are further arguments.
 
     Attributes stay valid for `attr_ttl`, by default as parallel file systems have it.
     """

@@ -1,4 +1,5 @@
-"""What prepares a demonstration or an experiment. Uses the standard library alone: it runs before anything is installed."""
+"""What prepares a demonstration or an experiment. Uses the standard library alone: it runs before
+anything is installed."""
 
 import os
 import shutil
@@ -20,7 +21,8 @@ MAVEN = ["mvn", "--quiet", "--batch-mode", "--file", "java/pom.xml", "-Dstyle.co
 
 
 def go_on(prepare, run):
-    """Calls `run` with the program, under the Python that `prepare` returns beside it: this command starts itself again with that one. Returns the exit code."""
+    """Calls `run` with the program, under the Python that `prepare` returns beside it: this command
+    starts itself again with that one. Returns the exit code."""
     # A shell starts what it puts into the background with SIGINT ignored, and Python then leaves it
     # so. SIGTERM takes the same way out as Ctrl-C.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -82,7 +84,8 @@ def library_beside(program, name):
 
 
 def jar_beside(program):
-    """Builds the jar with the native library beside `program`, which may be that of the tests; `make java` uses a release build."""
+    """Builds the jar with the native library beside `program`, which may be that of the tests; `make
+    java` uses a release build."""
     step("packing the native library", ["java/pack-native", str(library_beside(program, "libforebay_jni.so"))])
     step("building the jar", [*MAVEN, "--projects", "spark,workloads", "-DskipTests", "package"])
     shutil.copy(TARGET / "java/spark/forebay-spark.jar", TARGET / "forebay-spark.jar")

@@ -15,10 +15,9 @@ use crate::cli::{DoctorArgs, Global};
 use crate::out::print;
 use forebay_agent::units::Human;
 use forebay_agent::{Config, memory};
-use forebay_pfs::Revalidate;
 use forebay_pfs::long_write;
-use forebay_pfs::mount::unchanging_type;
 use forebay_pfs::stamps::{Stamps, measure};
+use forebay_pfs::{Revalidate, Traits};
 use forebay_wire::MountStatus;
 use forebay_wire::tls::Identity;
 use std::ffi::OsStr;
@@ -391,7 +390,7 @@ fn time_stamps(path: &Path, second: Option<&Path>) -> Finding {
         None => path.display().to_string(),
         Some(second) => format!("{}, seen in {}", path.display(), second.display()),
     };
-    if let Some(fs_type) = path.canonicalize().ok().and_then(|root| unchanging_type(&root)) {
+    if let Some(fs_type) = path.canonicalize().ok().and_then(|root| Traits::of(&root).unchanging) {
         return good(what, format!("{shown}: nobody can change files of {fs_type}"));
     }
     match measure(path, seen, Revalidate::Force) {

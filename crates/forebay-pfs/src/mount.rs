@@ -1,7 +1,5 @@
 //! Labelled PFS mounts, and the mount of a path or a device.
 
-pub use crate::quirks::unchanging_type;
-
 use std::ffi::OsString;
 use std::fs::Metadata;
 use std::io;

@@ -55,7 +55,7 @@ struct State {
     stamps: Option<Result<Stamps, i32>>,
 }
 
-/// The directory of a test as a PFS that does as it is told.
+/// The directory of a test as a PFS that does as the test says.
 pub struct Faulty {
     under: Mounted,
     state: Mutex<State>,

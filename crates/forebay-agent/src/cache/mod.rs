@@ -234,7 +234,9 @@ impl Cache {
         let mut index = self.index();
         let entry = index.newest.get(&(mount, facts.version.ino))?.clone();
         if entry.identity.version == facts.version {
-            entry.changed.store(false, Ordering::Relaxed);
+            if entry.changed.load(Ordering::Relaxed) {
+                entry.changed.store(false, Ordering::Relaxed);
+            }
             return Some(entry);
         }
         index.newest.remove(&(mount, facts.version.ino));

@@ -259,8 +259,8 @@ impl MountState {
             let traits = self.source.traits();
             self.is_local.store(traits.is_local, Release);
             // Files of two images may have equal numbers, lengths and times and yet differ.
-            self.must_forget.store(traits.is_unchanging, Release);
-            self.is_unchanging.store(traits.is_unchanging, Release);
+            self.must_forget.store(traits.unchanging.is_some(), Release);
+            self.is_unchanging.store(traits.unchanging.is_some(), Release);
             self.stamps.found(mount);
         }
     }
@@ -380,7 +380,7 @@ fn page_cache_of(source: &dyn Source, keep: bool) -> PageCache {
 }
 
 /// For how long a file of such a file system must be quiet, where nothing is configured.
-pub fn default_settle_ns(traits: Traits) -> i64 {
+fn default_settle_ns(traits: Traits) -> i64 {
     if traits.stamps_late { SETTLE_LATE_NS } else { SETTLE_NS }
 }
 

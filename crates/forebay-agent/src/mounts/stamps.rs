@@ -8,7 +8,6 @@
 
 use crate::config::MountConfig;
 use crate::lock::lock;
-use forebay_pfs::mount::unchanging_type;
 use forebay_pfs::stamps::Stamps;
 use forebay_pfs::{ChangeStamp, Source};
 use std::io;
@@ -173,8 +172,7 @@ impl StampCheck {
 }
 
 fn verdict(config: &MountConfig, source: &dyn Source) -> Verdict {
-    if source.traits().is_unchanging {
-        let fs_type = unchanging_type(&config.root).unwrap_or_default();
+    if let Some(fs_type) = source.traits().unchanging {
         return Verdict::Believed(format!("nobody can change files of {fs_type}"), ChangeStamp::Ctime);
     }
     let dir = config.probe_dir.as_deref().unwrap_or(&config.root);

@@ -2,8 +2,6 @@
 
 use super::Traits;
 use crate::ChangeStamp;
-use crate::mount::line_of;
-use std::path::Path;
 
 /// File systems that only this node can write, and where a lease knows every writer of this node.
 /// Not overlay: it gives a shared mapping the file below, so once the descriptor is closed a lease
@@ -33,19 +31,14 @@ const STAMPED: [&[u8]; 4] = [b"overlay", b"gpfs", b"nfs", b"nfs4"];
 
 /// File systems that nobody can write, on any node: images that are complete when they are made. A
 /// read-only mount of any other type proves nothing about other mounts of the same files.
-const UNCHANGING: [&[u8]; 7] =
-    [b"squashfs", b"iso9660", b"erofs", b"cramfs", b"romfs", b"fuse.squashfuse", b"fuse.squashfuse_ll"];
+const UNCHANGING: [&str; 7] =
+    ["squashfs", "iso9660", "erofs", "cramfs", "romfs", "fuse.squashfuse", "fuse.squashfuse_ll"];
 
 /// `traits` of a file system of this type.
 pub(super) fn of_type(fs_type: &[u8], traits: Traits) -> Traits {
     let is_local = LOCAL.contains(&fs_type);
     let by = if WITHOUT_CTIME.contains(&fs_type) { ChangeStamp::Newer } else { ChangeStamp::Ctime };
     let known_stamps = traits.known_stamps.or((is_local || STAMPED.contains(&fs_type)).then_some(by));
-    Traits { is_local, is_unchanging: UNCHANGING.contains(&fs_type), known_stamps, ..traits }
-}
-
-/// The type of the file system of `root`, if nobody can change its files.
-pub fn unchanging_type(root: &Path) -> Option<String> {
-    let line = line_of(root)?;
-    UNCHANGING.contains(&line.fs_type.as_slice()).then(|| String::from_utf8_lossy(&line.fs_type).into_owned())
+    let unchanging = UNCHANGING.into_iter().find(|of| of.as_bytes() == fs_type);
+    Traits { is_local, unchanging, known_stamps, ..traits }
 }

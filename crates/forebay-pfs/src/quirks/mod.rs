@@ -12,7 +12,6 @@ mod lab;
 mod lustre;
 mod moosefs;
 
-pub use kernel::unchanging_type;
 pub use lab::LAYOUT_XATTR;
 pub use moosefs::{probe_paths, set_class};
 
@@ -61,7 +60,7 @@ const UNKNOWN: FileSystem = FileSystem {
         chunk_bytes: None,
         known_stamps: None,
         is_local: false,
-        is_unchanging: false,
+        unchanging: None,
     },
     layout: None,
     create: None,
@@ -90,8 +89,8 @@ pub struct Traits {
     /// Only this node can write, and a lease proves that nobody does. One of unknown type other
     /// nodes may write.
     pub is_local: bool,
-    /// Nobody can change its files, on any node.
-    pub is_unchanging: bool,
+    /// Nobody can change its files, on any node: its type, for messages.
+    pub unchanging: Option<&'static str>,
 }
 
 impl Traits {
