@@ -7,6 +7,7 @@
 //! | `peers` | connections of other nodes, which request pages |
 //! | `coordinator` | the connection to the coordinator |
 //! | `phases` | I/O phases of HPC jobs: the board of this node, and news from and to others |
+//! | `shuffle` | map outputs of Spark and MapReduce, in memory-only files |
 //! | `write_back` | files that programs write to the tier first, on their way to the PFS |
 //! | `jobs` | what jobs of local programs report, and where their files lie |
 //! | `prefetch` | loads, and requests of the coordinator |

@@ -283,20 +283,7 @@ fn served_mounts(global: &Global) -> Vec<Finding> {
 /// A warning if `root` is a plain directory of a local file system: most likely the PFS is not
 /// mounted.
 fn local_directory(root: &Path) -> Option<Finding> {
-    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
-    let kind = match rustix::fs::statfs(root).ok()?.f_type as u32 {
-        0xEF53 => "ext4",
-        0x5846_5342 => "XFS",
-        0x9123_683E => "Btrfs",
-        0x794C_7630 => "overlay",
-        0x0102_1994 => "tmpfs",
-        _ => return None,
-    };
-    let stat = statx(CWD, root, AtFlags::empty(), StatxFlags::empty()).ok()?;
-    let is_reported = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
-    if !is_reported || stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
-        return None;
-    }
+    let kind = forebay_pfs::local_directory(&root.canonicalize().ok()?)?;
     Some(warn(
         "mount",
         format!("{} is not a mount point but a directory of a local file system ({kind})", root.display()),
@@ -350,35 +337,26 @@ fn certificates(config: &Path) -> Finding {
 }
 
 fn pfs(path: &Path) -> Finding {
-    // `statfs` succeeds where a FUSE mount keeps other users out.
-    if let Err(e) = std::fs::metadata(path.join("."))
-        && e.kind() == std::io::ErrorKind::PermissionDenied
-    {
-        let remedy = "let this user enter it; a FUSE mount of another user needs the option allow_other";
-        return bad("PFS", format!("{}: {e}", path.display()), remedy);
-    }
-    if let Some(warning) = local_directory(path) {
+    let what = "PFS";
+    let remedy = "name the directory on which the PFS is mounted";
+    // It is looked up in the directory: a FUSE mount that keeps other users out answers `statfs`.
+    let root = match std::fs::metadata(path.join(".")).and_then(|_| path.canonicalize()) {
+        Ok(root) => root,
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+            let remedy = "let this user enter it; a FUSE mount of another user needs the option allow_other";
+            return bad(what, format!("{}: {e}", path.display()), remedy);
+        }
+        Err(e) => return bad(what, format!("{}: {e}", path.display()), remedy),
+    };
+    if let Some(warning) = local_directory(&root) {
         return warning;
     }
-    let remedy = "name the directory on which the PFS is mounted";
-    match rustix::fs::statfs(path) {
-        Err(e) => bad("PFS", format!("{}: {e}", path.display()), remedy),
-        Ok(s) => {
-            let kind = match s.f_type as u32 {
-                0x0BD0_0BD0 => "Lustre",
-                0x4750_4653 => "GPFS",
-                0x00C3_6400 => "CephFS",
-                0x6969 => "NFS",
-                0x6573_5546 => "FUSE (GlusterFS, MooseFS, BeeGFS client, slowfs ...)",
-                0x1983_0326 => "BeeGFS",
-                0x0102_1994 => return bad("PFS", format!("{} is a tmpfs", path.display()), remedy),
-                0xEF53 => "ext4, a local disk",
-                0x5846_5342 => "XFS, a local disk",
-                _ => "a file system of another kind",
-            };
-            good("PFS", format!("{}: {kind}", path.display()))
-        }
+    let kind = forebay_pfs::name_of(&root).unwrap_or_else(|| "a file system of unknown type".into());
+    if kind == "tmpfs" {
+        return bad(what, format!("{} is a tmpfs", path.display()), remedy);
     }
+    let only = if Traits::of(&root).is_local { ", which only this node has" } else { "" };
+    good(what, format!("{}: {kind}{only}", path.display()))
 }
 
 /// Whether writes move the time stamps of `path`'s file system, as this node sees them, or as

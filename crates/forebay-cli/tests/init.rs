@@ -139,34 +139,6 @@ fn what_makes_no_sense_is_refused_before_anything_is_made() {
 }
 
 #[test]
-fn doctor_looks_at_the_certificates() {
-    let directory = tempfile::tempdir().unwrap();
-    let at = directory.path().join("cluster");
-    init(&at, &["--node", "n1", "--days", "40"]);
-    init(&at, &["--node", "n2", "--days", "3"]);
-    let finding = |node: &str, tls: &str| {
-        let config = at.join("config.toml");
-        let tls = at.join(tls);
-        fs::write(&config, format!("[cluster]\nnode = \"{node}\"\ntls = \"{}\"\n", tls.display())).unwrap();
-        // Other findings may be bad on the machine where this runs.
-        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-        let out = command.args(["--json", "doctor", "--config"]).arg(&config).output().unwrap();
-        let findings: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-        let found = findings.as_array().unwrap().iter().find(|f| f["what"] == "certificates").unwrap();
-        (found["level"].as_str().unwrap().to_owned(), found["found"].as_str().unwrap().to_owned())
-    };
-    let (level, found) = finding("n1", "n1");
-    assert_eq!(level, "good");
-    assert!(found.contains("valid for 39 more days") || found.contains("valid for 40 more days"), "{found}");
-    assert_eq!(finding("n2", "n2").0, "warning");
-    let (level, found) = finding("n1", "n2");
-    assert!(level == "bad" && found.contains("made for \"n2\""), "{found}");
-    fs::copy(at.join("n2/node.key"), at.join("n1/node.key")).unwrap();
-    let (level, found) = finding("n1", "n1");
-    assert!(level == "bad" && found.contains("not the key of node.pem"), "{found}");
-}
-
-#[test]
 fn what_another_user_has_planted_is_refused() {
     const OTHER_UID: u32 = 61_001;
     if !rustix::process::geteuid().is_root() {

@@ -287,7 +287,7 @@ fn the_simulated_worlds_reach_planners_through_the_stage_machine_only() {
         ("cluster/world/mod.rs", "placement", "a client names the owners of extents"),
         ("cluster/world/mod.rs", "preferred_nodes", "a client chooses the preferred nodes of splits"),
         ("cluster/world/pending.rs", "preferred_nodes", "of tasks, as that client has chosen"),
-        ("cluster/world/room.rs", "eviction", "an agent chooses the pages to evict"),
+        ("cluster/world/tier_contents.rs", "eviction", "an agent chooses the pages to evict"),
         ("cluster/world/fetch.rs", "Plan", "an agent fetches for a request: an urgency"),
         ("cluster/world/faults.rs", "Plan", "the same"),
         ("colocate/observer.rs", "Board", "an agent's board of phases reports what the coordinator hears"),

@@ -30,7 +30,7 @@ const ONE_WITH_THEIR_FILE: &[(&str, &str, &str)] = &[
     ("forebay-policy", "eviction", TABLE),
     ("forebay-policy", "memory", TABLE),
     ("forebay-policy", "planner", TABLE),
-    ("forebay-policy", "queue", TABLE),
+    ("forebay-policy", "batch_queue", TABLE),
     ("forebay-pfs", "quirks", TABLE),
     ("forebay-sim", "scenario", TABLE),
     ("forebay-sim", "cli", COMMANDS),

@@ -1,14 +1,14 @@
 //! Watches open files by inotify for writes and changes of attributes by programs of this node.
 //!
-//! Time stamps cannot distinguish a rename, a link or a `chmod` there and back from a write whose
-//! mtime was set back: either moves ctime and nothing else. The kernel can, for system calls on
-//! this node. It reports nothing of other nodes, of stores to a mapped page, and of asynchronous
-//! writes (`io_submit`); so the absence of a report proves nothing.
+//! Time stamps cannot distinguish a rename, a link or a `chmod` that was undone from a write whose
+//! mtime was set back: each moves only ctime. The kernel can, for system calls on this node. It
+//! does not report changes by other nodes, stores to a mapped page, or asynchronous writes
+//! (`io_submit`), so the absence of an event proves nothing.
 //!
-//! One inotify instance for each process, a watch for each file that is open. Events are read only
-//! on demand, so a watch costs its setting and its removal. A forked child shares the instance with
-//! its parent, and what it read would be lost to the parent: it reads nothing, and makes an
-//! instance of its own for the files that it opens itself.
+//! Each process has one inotify instance, with a watch for each open file. Events are read only on
+//! demand, so a watch costs one call to add it and one to remove it. A forked child shares the
+//! instance with its parent, and any event that it read would be lost to the parent. So the child
+//! reads no events, and creates its own instance for the files that it opens.
 
 use crate::descriptor_place::Place;
 use crate::fork_safe::OwnLock;
@@ -19,10 +19,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// The kernel queues an event for each watch that is removed; after so many removals they are read.
+/// Removals after which the queue is read: the kernel queues an event for each removed watch.
 const REMOVALS_QUEUED: u64 = 64;
 
-/// So often a watch is tried that another thread may have removed meanwhile.
+/// Attempts to add a watch, because another thread may remove it before it is counted.
 const TRIES: usize = 3;
 
 /// Events so far, of one file.
@@ -87,7 +87,7 @@ pub(crate) struct Watch {
 }
 
 impl Watches {
-    /// Those of a process, whose descriptor passes through `place`.
+    /// The watches of a process; `place` chooses the number of the inotify descriptor.
     pub fn new(place: Place) -> Self {
         Watches { instance: OwnLock::default(), place }
     }
@@ -124,8 +124,8 @@ impl Instance {
         Ok(Instance { inotify: Arc::new(inotify), files: HashMap::new(), removed: 0 })
     }
 
-    /// Takes in one more handle of a file; `None` if its watch may be among those removed since
-    /// there were `removed`.
+    /// Counts one more handle of a file. Returns `None` if its watch may have been removed since
+    /// the number of removals was `removed`.
     fn add(&mut self, wd: i32, removed: u64) -> Option<Events> {
         if self.files.contains_key(&wd) {
             // What was done to the file before this open must not be counted after it.
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_ran_over_is_no_proof() {
+    fn a_queue_that_overflowed_is_no_proof() {
         let mut files = HashMap::from([(1, Watched { handles: 1, events: Some(Events::default()) })]);
         count(&mut files, 1, ReadFlags::MODIFY);
         assert_eq!(files[&1].events, Some(Events { writes: 1, attributes: 0 }));

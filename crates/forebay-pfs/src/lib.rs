@@ -21,6 +21,6 @@ pub mod testing;
 pub mod version;
 
 pub use mount::{Mount, find_mount};
-pub use quirks::Traits;
+pub use quirks::{Traits, local_directory, name_of};
 pub use source::{Mounted, Source};
 pub use version::{ChangeStamp, Difference, FileFacts, FileVersion, Revalidate};

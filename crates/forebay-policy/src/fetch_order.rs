@@ -1,11 +1,11 @@
 //! Which page a node fetches next, and how many of its fetch threads serve the coordinator's
 //! requests.
 //!
-//! Agents and the simulated nodes keep pages that wait in one queue for each [`Urgency`]. A thread
-//! takes the next page of the first queue that has one. Where the client of the file system reads
-//! ahead by itself, a page that a reader wants waits for the page before it in its file
-//! ([`precedes`]): read in order and by one descriptor, pages come as fast as the client reads
-//! ahead, and a client drops what it has read ahead when another place is read
+//! Agents and the simulated nodes keep pages that wait in one queue for each [`Urgency`]
+//! (`node/task_queue.rs`). A thread takes the next page of the first queue that has one. Where the
+//! client of the file system reads ahead by itself, a page that a reader wants waits for the page
+//! before it in its file ([`precedes`]): read in order and by one descriptor, pages come as fast as
+//! the client reads ahead, and a client drops what it has read ahead when another place is read
 //! (`docs/decisions/0016-opportunistic-prefetch.md`).
 
 use crate::stage::event::{Priority, RequestId};

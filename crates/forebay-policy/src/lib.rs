@@ -26,7 +26,7 @@ pub mod phases;
 pub mod placement;
 pub mod planner;
 pub mod preferred_nodes;
-pub mod queue;
+pub mod batch_queue;
 pub mod readahead;
 pub mod ship;
 pub mod spread;

@@ -208,11 +208,11 @@ impl Left {
         let (what, remedy) = match &self.why {
             Why::Unseen => (
                 "opened but not read by `read` or `pread`, nor mapped",
-                "to read from the tier what a program reads through C's stdio, use `forebay run --mount` or a mount",
+                "to serve reads through C's stdio from the tier, use `forebay run --mount` or a mount",
             ),
             Why::NotMapped => (
                 "mapped, and not whole in the tier, not to its end, or changed a moment ago",
-                "load it before (`forebay load`), or use `forebay run --mount` or a mount",
+                "load it beforehand (`forebay load`), or use `forebay run --mount` or a mount",
             ),
             Why::NotForReading => (
                 "opened for reading and writing, or with O_DIRECT",

@@ -6,7 +6,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use forebay_policy::burst::access;
-use forebay_policy::{drain, memory as laws, planner, queue};
+use forebay_policy::{batch_queue, drain, memory as laws, planner};
 
 use crate::error::{Error, Result};
 use crate::figure::Figure;
@@ -64,7 +64,7 @@ pub enum Done {
 pub fn policies(file: &File) -> Vec<String> {
     match file.kind() {
         BURST_BUFFER => access::POLICIES.iter().map(|p| p.0.to_string()).collect(),
-        BATCH => queue::POLICIES.iter().map(|p| p.0.to_string()).collect(),
+        BATCH => batch_queue::POLICIES.iter().map(|p| p.0.to_string()).collect(),
         FACILITY => drain::POLICIES.iter().map(|p| p.0.to_string()).collect(),
         MEMORY => laws::POLICIES.iter().map(|p| p.0.to_string()).collect(),
         _ => planner::POLICIES.iter().map(|p| p.0.to_string()).collect(),

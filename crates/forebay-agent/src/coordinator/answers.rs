@@ -1,8 +1,9 @@
 //! Whether the coordinator still answers, and whether it may still lead.
 //!
-//! An elected leader answers a heartbeat only while it leads. So what it says within three
-//! heartbeats of one that it has answered, it says before the next leader gives anything away,
-//! which waits for as long. What comes later may be the words of a leader that was stopped.
+//! An elected leader answers a heartbeat only while it leads. The next leader
+//! waits for three heartbeat intervals before it grants anything. So a message that arrives within
+//! three intervals of an answered heartbeat is valid; a later one may come from a leader that was
+//! suspended and has been replaced.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,13 +16,14 @@ pub struct Answers {
     received_bytes: u64,
     /// The first heartbeat since then.
     asked_at: Option<Instant>,
-    /// When the last heartbeat that is answered was sent, and those that are not.
+    /// When the last answered heartbeat was sent.
     answered: Instant,
+    /// When each unanswered heartbeat was sent, oldest first.
     unanswered: VecDeque<Instant>,
 }
 
 impl Answers {
-    /// Nothing was asked yet, but to join, at `joined`.
+    /// Before the first heartbeat: the coordinator led when this agent joined, at `joined`.
     pub fn new(now: Instant, joined: Instant) -> Self {
         let unanswered = VecDeque::new();
         Answers { heard_at: now, received_bytes: 0, asked_at: None, answered: joined, unanswered }
@@ -40,14 +42,14 @@ impl Answers {
         }
     }
 
-    /// How long ago it may have ceased to lead.
+    /// Time since the coordinator was last known to lead.
     pub fn led_before(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.answered)
     }
 
-    /// So many bytes had come when all was taken in that there was at `now`. What arrived while
-    /// this agent itself did not run has been counted: an agent that slept does not take the
-    /// coordinator for dead.
+    /// Notes that `received_bytes` bytes in total had been received once everything that arrived by
+    /// `now` was read. This includes what arrived while the agent was suspended, so an agent that
+    /// resumes does not declare the coordinator dead.
     pub fn note(&mut self, now: Instant, received_bytes: u64) {
         if std::mem::replace(&mut self.received_bytes, received_bytes) != received_bytes {
             (self.heard_at, self.asked_at) = (now, None);

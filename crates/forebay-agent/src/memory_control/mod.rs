@@ -1,7 +1,7 @@
 //! The memory controller of this node: takes memory from the tier before compute runs short of it,
 //! and gives it back when compute needs less.
 //!
-//! One thread looks at the places where memory may run short ([`crate::memory::place`]) and
+//! One thread looks at the places where memory may run short ([`crate::memory::memory_place`]) and
 //! reports to the machine that decides ([`forebay_policy::memory::node`]). It looks as rarely as
 //! that wants, and at once when the kernel reports a stall, or use beyond a threshold. Nothing here
 //! waits for another node, so the cost does not depend on the cluster.

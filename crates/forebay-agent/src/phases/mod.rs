@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `board` | drives the machine of the policy crate with what programs and peers say |
 //! | `observed` | reads what the observer library counts of programs |
-//! | `pace` | how often a user may change the board |
+//! | `change_limit` | how often a user may change the board |
 //! | `spread` | notifies the other nodes of what is on the board |
 //! | `waits` | programs that wait until they may write a step |
 //! | `words` | translates between the machine and the wire |
@@ -15,7 +15,7 @@
 
 pub mod board;
 mod observed;
-mod pace;
+mod change_limit;
 pub mod spread;
 mod waits;
 mod words;

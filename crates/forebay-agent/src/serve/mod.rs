@@ -15,6 +15,7 @@
 //! | `jobs` | what jobs report; questions to the coordinator |
 //! | `phases` | what HPC jobs report of their I/O phases |
 //! | `traffic` | jobs and their rate limits; the log |
+//! | `health` | how this node is, for the coordinator and `doctor --cluster` |
 //! | `admin` | what operators and the command line request |
 //! | `session`, `write_staging` | what a client has here while it is connected |
 //! | `closer` | closes descriptors that may hang |

@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// What the content was at a moment: another write moves the time.
+/// Identifies the content at one moment: a later write changes the times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Length in bytes.
@@ -59,26 +59,27 @@ pub enum Phase {
     Clean(FileFacts),
 }
 
-/// How the second copy of a dirty file stands. Where it is stands in the record.
+/// State of the second copy of a dirty file. The record says where that copy is.
 #[derive(Debug, Default)]
 pub struct Copying {
     /// Where it is to be.
     pub place: SecondPlace,
     /// One is to be sent.
     pub is_asked: bool,
-    /// One that is asked for may wait so long for the content to grow old.
+    /// Until when a requested copy may wait for the content to settle.
     pub rests_until: Nanos,
     /// One is being sent.
     pub is_sending: bool,
-    /// Those that were begun, and the number of the last one that has ended well.
+    /// Number of copies begun, and the number of the last one that succeeded.
     pub sent: (u64, u64),
-    /// The content of the last one, and whether a later write shows another time.
+    /// Stamp of the last copy sent, and whether any later write is certain to change it.
     pub stamp: Option<(Stamp, bool)>,
-    /// Nodes that have refused it, until when they are not asked.
+    /// Nodes that have refused the copy, and until when they are not asked again.
     pub refused: BTreeMap<String, Nanos>,
-    /// The place does not take it: it waits for the PFS, and the place is tried again from then on.
+    /// The place has not accepted the copy: writers wait for the PFS, and the place is tried again
+    /// after this time.
     pub missed_until: Option<Nanos>,
-    /// An earlier agent's: another node may have taken it over.
+    /// Made by an earlier agent: another node may have taken the file over.
     pub is_unconfirmed: bool,
 }
 
@@ -89,13 +90,13 @@ impl Copying {
     }
 }
 
-/// File systems that keep whole seconds show a time so far from what was set.
+/// How far a time may be from the one that was set, on file systems that keep whole seconds.
 const WHOLE_SECOND_NS: u64 = 1_000_000_000;
 
-/// The clock of the PFS may differ by so much from that of this node, the call included.
+/// Largest difference between the PFS's clock and this node's, including the time of the call.
 const CLOCKS_WITHIN_NS: u64 = 5_000_000_000;
 
-/// Of a file, so many times that were set are known.
+/// How many set times are remembered for each file.
 const TIMES_SET_MAX: usize = 4;
 
 /// A time of the last write that a program has set on the PFS, or is about to.
@@ -124,7 +125,7 @@ pub struct Dirty {
     pub dev: u64,
     /// The file, open for writing at any offset; `None` if it could not be opened again.
     pub pfs: Option<Arc<OwnedFd>>,
-    /// The content, open for reading: who may write it can be seen by a lease.
+    /// The content, open for reading: a lease shows whether anybody has it open for writing.
     pub content: Arc<OwnedFd>,
     /// `None` for one of an earlier agent until somebody opens it.
     pub words: Option<Words>,
@@ -138,7 +139,7 @@ pub struct Dirty {
     pub is_shared: bool,
     /// Memory reserved.
     pub room: Held,
-    /// Of its user's share.
+    /// Descriptors, counted in the user's share.
     pub _descriptors: Share,
     /// See [`Phase`].
     pub phase: Phase,
@@ -148,13 +149,13 @@ pub struct Dirty {
     pub drained_bytes: u64,
     /// Passes that have begun, and the number of the last one that has ended well.
     pub passes: (u64, u64),
-    /// The content that the last pass has written, and whether nobody could write to it from the
-    /// beginning of that pass on: stores by mappings move no time stamp.
+    /// Stamp of the content that the last pass wrote, and whether nobody could write to the content
+    /// since that pass began: stores through a mapping move no time stamp.
     pub drained: Option<(Stamp, bool)>,
-    /// What programs of this node have set its time of the last write to on the PFS, or are about
-    /// to: the last few, since a call may fail, and two may come in another order.
+    /// The last few mtimes that programs on this node have set on the PFS, or are about to set:
+    /// a call may fail, and two calls may take effect in the opposite order.
     pub times_set: VecDeque<TimeSet>,
-    /// Until when somebody waits for it: who waits asks again each second.
+    /// Until when somebody waits for it: each waiter renews its request every second.
     pub awaited_until: Nanos,
     /// When it was closed, or became awaited.
     pub since: Nanos,
@@ -164,9 +165,9 @@ pub struct Dirty {
     pub not_before: Nanos,
     /// Passes that have failed in succession.
     pub failures: u32,
-    /// Why the last one did.
+    /// Error number of the last failed pass.
     pub errno: i32,
-    /// In words.
+    /// Message of the last failed pass.
     pub error: String,
     /// See [`Copying`].
     pub copying: Copying,
@@ -177,7 +178,7 @@ pub struct Dirty {
 }
 
 impl Dirty {
-    /// One that waits for its pass, with `room` of its user; nobody finds it yet.
+    /// A file that waits for its pass, with `room` reserved for its user; it is not listed yet.
     pub fn new(
         copy: u64,
         (record, mount): (DirtyRecord, usize),
@@ -233,14 +234,15 @@ impl Dirty {
         now < self.awaited_until
     }
 
-    /// Whether a pass has failed that began after `begun` others had, or no other one comes.
+    /// Whether the last pass failed, and either began after the first `begun` passes or will not be
+    /// followed by another.
     pub fn has_failed_since(&self, begun: u64) -> bool {
         let is_last = self.passes.0 > begun || self.phase == Phase::Parked;
         self.failures > 0 && !self.is_draining && is_last
     }
 
-    /// Whoever waits for the file began to wait during the pass that has failed: there is another
-    /// one at once. Returns whether that is so.
+    /// Allows another pass at once if the caller began to wait while the failed pass was under way.
+    /// Returns whether that is so.
     pub fn try_again(&mut self, begun: u64) -> bool {
         let is_early = self.failures > 0 && !self.is_draining && !self.has_failed_since(begun);
         if is_early {
@@ -254,9 +256,8 @@ impl Dirty {
         self.drained.is_some_and(|(stamp, _)| Stamp::of(&self.content).ok() == Some(stamp))
     }
 
-    /// The time that a program of this node has set, if that is what the PFS shows as the times of
-    /// the last write and of the last change, if that is known: whoever writes to the file later
-    /// changes it later.
+    /// The mtime that a program on this node has set, if the PFS shows it and, where ctime is
+    /// known, shows a ctime from the time of that call: a later write would have moved ctime.
     pub fn time_set(&self, mtime_ns: i64, ctime_ns: Option<i64>) -> Option<TimeSet> {
         let is_it = |set: &&TimeSet| {
             mtime_ns.abs_diff(set.ns) <= set.within_ns
@@ -265,10 +266,10 @@ impl Dirty {
         self.times_set.iter().rev().find(is_it).copied()
     }
 
-    /// A program is about to set it: to this time, or to now.
+    /// Records that a program is about to set the mtime: to `mtime_ns`, or to now.
     pub fn note_time_set(&mut self, mtime_ns: Option<i64>, at_ns: i64) {
         let (ns, within_ns) = mtime_ns.map_or((at_ns, CLOCKS_WITHIN_NS), |ns| (ns, WHOLE_SECOND_NS));
-        // Who asks a kernel since 6.13 for it makes the next write have a time of its own.
+        // Since Linux 6.13, reading the time stamp gives the next write a different one.
         let stamp = Stamp::of(&self.content).ok();
         self.times_set.push_back(TimeSet { ns, within_ns, at_ns, stamp });
         if self.times_set.len() > TIMES_SET_MAX {
@@ -276,7 +277,7 @@ impl Dirty {
         }
     }
 
-    /// Whether the second copy is what is there.
+    /// Whether the second copy equals the current content.
     pub fn is_copied(&self) -> bool {
         let is_mapped = self.words.as_ref().is_some_and(Words::is_mapped);
         let is_same = |(stamp, is_settled)| is_settled && Stamp::of(&self.content).ok() == Some(stamp);
@@ -301,7 +302,7 @@ impl Dirty {
             Some(Keeper::Node(_)) if self.copying.sent.1 == 0 => String::new(),
             Some(keeper) => {
                 let (now, copied) = (Stamp::of(&self.content).ok(), self.copying.stamp);
-                let of = if now == copied.map(|copied| copied.0) { "" } else { " of an earlier content" };
+                let of = if now == copied.map(|copied| copied.0) { "" } else { " of earlier content" };
                 match keeper {
                     Keeper::Node(node) => format!("second copy{of} on node {node}"),
                     Keeper::Disk(_) => format!("second copy{of} in the log"),
@@ -313,7 +314,7 @@ impl Dirty {
         if copy.is_empty() || outlook.is_empty() { copy + &outlook } else { format!("{copy}; {outlook}") }
     }
 
-    /// For people.
+    /// What `forebay dirty` prints.
     pub fn status(&self, copy: u64, now: Nanos, outlook: Option<&Outlook>) -> DirtyStatus {
         let state = match self.phase {
             _ if self.is_draining => DirtyState::Drains,

@@ -7,12 +7,12 @@
 //! virtual links on a bridge, those of the servers shaped to a set rate.
 //!
 //! ```text
-//!            c1        c2        c3        c4      head          PFS client, agent, Spark worker;
-//! | | | | | head: metadata server, coordinator,
-//!             |         |         |         |       |            Spark master; links unshaped
-//!          ===+=========+=========+=========+=======+==+===      bridge in a namespace of its own
+//!            c1        c2        c3        c4      head      c1 to c4: PFS client, agent, Spark
+//!             |         |         |         |       |        worker; head: metadata server,
+//!             |         |         |         |       |        coordinator, Spark master; unshaped
+//!          ===+=========+=========+=========+=======+==+===  bridge in a namespace of its own
 //!             |         |         |         |          |
-//!          pfs-s1    pfs-s2    pfs-s3    pfs-s4     the host     80 MB/s each way for each server
+//!          pfs-s1    pfs-s2    pfs-s3    pfs-s4     the host  80 MB/s each way for each server
 //! ```
 //!
 //! Not containers, for they need a daemon and images that the lab has no use for; and not one
@@ -25,6 +25,7 @@
 //!
 //! | what | where |
 //! | --- | --- |
+//! | the kinds of file system | [`kind`] |
 //! | names, addresses, paths; pure | [`plan`] |
 //! | the record of a lab below `/run` | [`state`] |
 //! | locks of labs, packages and addresses | [`lock`] |

@@ -10,6 +10,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 pub(super) const BEEGFS: FileSystem = FileSystem {
+    name: "BeeGFS",
     is_of: |line| line.fs_type == b"beegfs",
     traits: Traits { known_stamps: Some(ChangeStamp::Ctime), ..UNKNOWN.traits },
     layout: None,

@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 pub(super) const KERNEL: FileSystem = FileSystem {
+    name: "CephFS",
     is_of: |line| line.fs_type == b"ceph",
     traits: Traits { known_stamps: Some(ChangeStamp::Ctime), ..UNKNOWN.traits },
     layout: Some(layout),
@@ -19,6 +20,7 @@ pub(super) const KERNEL: FileSystem = FileSystem {
 
 /// Its client drops the kernel's pages some time after it has given up the right to cache them.
 pub(super) const FUSE: FileSystem = FileSystem {
+    name: "CephFS through ceph-fuse",
     is_of: is_fuse,
     traits: Traits { keeps_old_pages: true, ..KERNEL.traits },
     // The attribute is the same one.

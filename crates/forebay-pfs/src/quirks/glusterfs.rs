@@ -6,6 +6,7 @@ use crate::ChangeStamp;
 use crate::layout::{Layout, long_attribute};
 
 pub(super) const GLUSTERFS: FileSystem = FileSystem {
+    name: "GlusterFS",
     is_of: |line| line.fs_type == b"fuse.glusterfs",
     traits: Traits { layout_asks_servers: true, known_stamps: Some(ChangeStamp::Ctime), ..UNKNOWN.traits },
     layout: Some(|fd| parse(&XATTRS.iter().find_map(|name| long_attribute(fd, name))?)),

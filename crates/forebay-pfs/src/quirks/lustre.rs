@@ -17,6 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 pub(super) const LUSTRE: FileSystem = FileSystem {
+    name: "Lustre",
     is_of: |line| line.fs_type == b"lustre",
     traits: Traits { layout_asks_servers: true, known_stamps: Some(ChangeStamp::Ctime), ..UNKNOWN.traits },
     layout: Some(|fd| parse(&long_attribute(fd, XATTR)?)),

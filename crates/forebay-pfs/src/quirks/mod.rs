@@ -4,16 +4,16 @@
 //! Nothing outside this room decides by the name of a file system, only by its [`Traits`].
 
 mod beegfs;
+mod by_type;
 mod ceph;
 pub mod create;
 mod glusterfs;
-mod kernel;
-mod lab;
 mod lustre;
 mod moosefs;
+mod slowfs;
 
-pub use lab::LAYOUT_XATTR;
 pub use moosefs::{probe_paths, set_class};
+pub use slowfs::LAYOUT_XATTR;
 
 use crate::ChangeStamp;
 use crate::layout::Layout;
@@ -27,7 +27,7 @@ use std::time::Instant;
 /// In the order in which they are asked for a file's layout: first those whose answer costs no
 /// message.
 const ALL: [&FileSystem; 7] = [
-    &lab::SLOWFS,
+    &slowfs::SLOWFS,
     &ceph::KERNEL,
     &ceph::FUSE,
     &lustre::LUSTRE,
@@ -38,6 +38,8 @@ const ALL: [&FileSystem; 7] = [
 
 /// One kind of file system.
 struct FileSystem {
+    /// For people.
+    name: &'static str,
     /// Whether a line of the kernel's table is of one.
     is_of: fn(&MountLine) -> bool,
     traits: Traits,
@@ -49,6 +51,7 @@ struct FileSystem {
 
 /// Nothing is known of it.
 const UNKNOWN: FileSystem = FileSystem {
+    name: "",
     is_of: |_| false,
     traits: Traits {
         stamps_late: false,
@@ -98,8 +101,24 @@ impl Traits {
     /// kernel's own table, so a file system that hangs does not hang this call.
     pub fn of(path: &Path) -> Self {
         let Some(line) = line_of(path) else { return UNKNOWN.traits };
-        kernel::of_type(&line.fs_type, known(&line).unwrap_or(&UNKNOWN).traits)
+        by_type::of_type(&line.fs_type, known(&line).unwrap_or(&UNKNOWN).traits)
     }
+}
+
+/// What the file system of `path` (absolute, symbolic links resolved) is called: its name, or its
+/// type in the kernel's table.
+pub fn name_of(path: &Path) -> Option<String> {
+    let line = line_of(path)?;
+    let by_type = || String::from_utf8_lossy(&line.fs_type).into_owned();
+    Some(known(&line).map_or_else(by_type, |kind| kind.name.to_owned()))
+}
+
+/// The type of the file system of `path` (absolute, symbolic links resolved), if `path` is a plain
+/// directory of one that only this node has: most likely a mount is missing.
+pub fn local_directory(path: &Path) -> Option<String> {
+    let line = line_of(path)?;
+    let is_local = by_type::is_of_one_node(&line.fs_type) && line.mount_point != path;
+    is_local.then(|| String::from_utf8_lossy(&line.fs_type).into_owned())
 }
 
 /// The file system of a line of the kernel's table, if it is one of these.

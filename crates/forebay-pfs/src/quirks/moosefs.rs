@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 pub(super) const MOOSEFS: FileSystem = FileSystem {
+    name: "MooseFS",
     is_of,
     traits: Traits {
         stamps_late: true,

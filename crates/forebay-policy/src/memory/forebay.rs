@@ -1,10 +1,10 @@
-//! `forebay`: gives at once and ahead of growth, takes what is free at once, and is not shaken by
-//! noise.
+//! The law `forebay`: releases memory at once and ahead of growth, takes free memory at once, and
+//! does not react to noise.
 //!
-//! The printed law answers an error with a part of it, one period later; while compute grows by g
-//! bytes a second, memory stays g T / lambda above the target. Here the tier's room is computed
-//! rather than approached: what compute has is known (c = v - what the tier holds), so the tier may
-//! have
+//! The published law (`dynims`) corrects a fraction of the error, one period later; while compute
+//! grows by g bytes per second, memory use stays g T / lambda above the target. This law computes
+//! the tier's room instead of approaching it: the memory of compute is known (c = v - what the tier
+//! holds), so the tier may have
 //!
 //! ```text
 //! now    = r0 M - c - g h            while compute stays where it is    calm = r0 M - m - s - g h
@@ -16,27 +16,26 @@
 //! `now`, at once. If it has less than both, it takes the difference, but no more often than five
 //! times a period.
 //!
-//! Why at once and not by parts: the tier refills from a file system, so that what it may have and
-//! what it has differ for seconds anyway, and a part of the difference per period only adds to
-//! that. What a slow law protects from is memory that is free for a moment. That is looked at by
-//! itself: noise is not followed, and neither is an oscillation that is too short to be worth a
-//! fill ([`rhythm`]).
+//! Why at once and not in steps: the tier refills from a file system, so its size lags behind its
+//! capacity by seconds anyway, and a partial step per period only adds to that lag. A slow law
+//! protects against memory that is free only for a moment. This law handles that case separately:
+//! it follows neither noise nor an oscillation that is too short to be worth a fill ([`rhythm`]).
 //!
-//! While compute moves, samples come every `fast_period_ns`, and four times as often after an alarm
-//! and while compute grows by more than a hundredth of the memory in that time. So a burst that
-//! starts between two samples is met after milliseconds, and the room made ahead of it stays small;
-//! a quiet node is looked at as rarely as before.
+//! While the memory of compute changes, samples come every `fast_period_ns`, and four times as
+//! often after an alarm and while compute grows by more than a hundredth of the memory in that
+//! time. So the law reacts within milliseconds to a burst that starts between two samples, and
+//! keeps little room free in advance; it samples a quiet node once a period.
 //!
-//! **Small places.** One core fills memory at 10 GB/s at most: at this rate 5 % of 64 GB last for
-//! 320 ms, and 5 % of 256 MB for 1.3 ms, in which nobody can look, decide and release. So the law
-//! keeps 40 MB free if that is more than 1 - r0, but an eighth of the memory at most, and looks
-//! four times in the time that this room lasts once compute moves. Where no threshold of use wakes
-//! the controller, a quiet place is looked at twice in the time that its free memory lasts, but no
-//! more often than every `fast_period_ns`, for the cost.
+//! **Small nodes and groups.** One core fills memory at up to 10 GB/s. At this rate 5 % of 64 GB
+//! last for 320 ms, but 5 % of 256 MB last for 1.3 ms: too short to sample, decide and release. So
+//! the law keeps at least 40 MB free, or an eighth of the memory if that is less. After an alarm
+//! and while compute grows fast, it takes four samples in the time that this room lasts. Where no
+//! usage threshold wakes the controller, it samples a quiet node or group twice in the time that
+//! the free memory lasts, but at most every `fast_period_ns`, to limit the cost.
 //!
-//! **Bound.** A capacity is a number of whole blocks, a growth comes at most five times a period,
-//! and each resize moves at least one block. So a run of n periods has at most 5 n + 1 growths, and
-//! no more blocks can be given than were taken and there at the start.
+//! **Bound.** A capacity is a whole number of blocks, the tier grows at most five times a period,
+//! and each resize moves at least one block. So in n periods the tier grows at most 5 n + 1 times,
+//! and releases no more blocks than it had at the start and has taken since.
 
 use super::{Alarm, Config, Policy, Reason, Sample, Wish};
 use crate::machine::Nanos;
@@ -47,7 +46,8 @@ mod rhythm;
 use noise::Noise;
 use rhythm::Rhythm;
 
-/// Growth in a period that counts as such, as a part of the memory; less is met when it is there.
+/// Least growth in a period that the law anticipates, as a fraction of the memory; it reacts to
+/// less only afterwards.
 const GROWTH: f64 = 0.004;
 /// Slower sampling again after so many fast periods without movement.
 const CALM_AFTER: u32 = 30;
@@ -56,14 +56,14 @@ const SWING: f64 = 0.01;
 /// Growths of the tier in a period, at most.
 const TAKES_PER_PERIOD: u64 = 5;
 /// After an alarm, and while compute grows swiftly, the next sample comes after this part of a fast
-/// period: a threshold that is still exceeded does not ring again.
+/// period: a threshold that is still exceeded does not fire again.
 const ALARMED_PARTS: u64 = 4;
 /// Growth in a fast period that is swift, as a part of the memory. To make room for twice as much
 /// would cost a small node much of its tier; denser samples need less room.
 const SWIFT: f64 = 0.01;
-/// Growth that programs reach at most, in bytes per ns: what one core writes to new huge pages.
+/// Fastest growth of programs, in bytes per ns: the rate at which one core writes new huge pages.
 const SWIFTEST: f64 = 10.0;
-/// From a page that compute touches until the tier has released as much, with time to spare: two
+/// Time from compute's touch of a page to the release of as much by the tier, with a margin: two
 /// samples a millisecond apart, a late wake-up, and the release.
 const REACTION_NS: f64 = 4e6;
 /// The largest part of the memory that is kept free for that.
@@ -90,7 +90,7 @@ fn dense_ns(config: &Config) -> u64 {
     (lasts_ns / ALARMED_PARTS).max(SOONEST_NS).min(usual_ns).max(1)
 }
 
-/// Deadbeat with feed-forward downwards, and held back by noise and rhythm upwards.
+/// Shrinks by deadbeat control with feed-forward; noise and rhythm hold back growth.
 #[derive(Default)]
 pub struct Forebay {
     last: Option<(Nanos, f64)>,
@@ -126,8 +126,8 @@ impl Forebay {
         (lasting, (compute - before).abs())
     }
 
-    /// Whether dense samples above the alarm are worth it: not for long when the capacity does not
-    /// change, because all is given or what is held cannot be.
+    /// Whether dense samples above the alarm are useful: not for long while the capacity stays the
+    /// same, because the tier has released everything or cannot release what it holds.
     fn can_help(&mut self, capacity_bytes: u64) -> bool {
         let (before, samples) = self.unmoved;
         let samples = if before == capacity_bytes { samples.saturating_add(1) } else { 0 };
@@ -163,7 +163,8 @@ impl Forebay {
         Seen { compute, growth, grows, swift, noisy, after_ns }
     }
 
-    /// By how much compute grows until the next sample, and once more for that to take effect.
+    /// Expected growth of compute until the next sample and, for as long again, until the decision
+    /// that follows it has taken effect.
     fn ahead(&self, now: Nanos, config: &Config, seen: &Seen) -> f64 {
         let least_ns = if seen.swift { seen.after_ns } else { config.fast_period_ns };
         let ahead = seen.growth * 2.0 * seen.after_ns.max(least_ns) as f64;
@@ -176,10 +177,10 @@ impl Forebay {
         }
     }
 
-    /// Whether the tier may take memory now: not more often than said, and not shortly
-    /// before compute is due to grow.
+    /// Whether the tier may take memory now: at most [`TAKES_PER_PERIOD`] times a period, and not
+    /// shortly before compute is expected to grow.
     fn may_take(&self, now: Nanos, config: &Config) -> bool {
-        // A clock that has gone back says nothing of how long ago that was.
+        // After a clock has gone back, the time since then is unknown.
         let rested = self.last_taken.is_none_or(|then| {
             now < then || now.saturating_since(then) >= config.period_ns / TAKES_PER_PERIOD
         });

@@ -5,7 +5,7 @@
 //! that a reader waits for go on. When the coordinator pauses all prefetch requests of this node,
 //! their pages stop in the same way.
 
-use super::queue::Held;
+use super::task_queue::Held;
 use crate::machine::Nanos;
 
 /// How long after a phase the next one may begin at any time: what it would have to wait for is

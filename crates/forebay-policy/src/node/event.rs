@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use super::queue::{Held, Pages};
+use super::task_queue::{Held, Pages};
 use crate::drain;
 use crate::fetch_order::Urgency;
 use crate::stage::event::{Priority, Progress, RequestId};

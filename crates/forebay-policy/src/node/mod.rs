@@ -9,16 +9,16 @@
 //! | file | what it decides |
 //! | --- | --- |
 //! | `event` | nothing: what is heard and decided |
-//! | `reads` | which request, load or peer may read next, and when |
-//! | `queue` | which task a thread takes up next |
+//! | `admission` | which request, load or peer may read next, and when |
+//! | `task_queue` | which task a thread takes up next |
 //! | `brake` | whether what no reader waits for stops |
 //! | `chunk` | how much is read at a time |
 
 mod brake;
 pub mod chunk;
 pub mod event;
-pub mod queue;
-mod reads;
+pub mod task_queue;
+mod admission;
 
 #[cfg(test)]
 mod tests;
@@ -28,8 +28,8 @@ use alloc::vec::Vec;
 
 use brake::Brake;
 pub use event::{Action, By, Config, Event, LoadId, MountId, ReadId, TaskId};
-pub use queue::{Held, Pages, Queue};
-use reads::{Offer, Reads};
+pub use task_queue::{Held, Pages, Queue};
+use admission::{Offer, Reads};
 
 use crate::drain::{self, Drain, FileId, Outlook};
 use crate::machine::{Machine, Nanos};

@@ -3,7 +3,7 @@
 //! A job moves its input from the PFS to its room (*stage-in*), computes, may write checkpoints to
 //! its room, which drain to the PFS while it goes on, and moves its output to the PFS
 //! (*stage-out*). All transfers share the PFS and the burst buffers. The machine of
-//! [`forebay_policy::queue`] decides who begins and where the room is.
+//! [`forebay_policy::batch_queue`] decides who begins and where the room is.
 //!
 //! | room | what it holds |
 //! | --- | --- |
@@ -12,7 +12,7 @@
 //! | [`swf`] | jobs of a log |
 //! | [`view`] | rows, records, a timeline |
 
-use forebay_policy::queue::{Config, Demand};
+use forebay_policy::batch_queue::{Config, Demand};
 use serde::{Deserialize, Serialize};
 
 use crate::transfer_ns;

@@ -2,7 +2,7 @@
 
 use forebay_policy::machine::Nanos;
 
-use super::draining::Draining;
+use super::drain_state::Draining;
 use super::outcome::{Ended, JobOutcome, Outcome, Unfinished};
 use super::world::{Burst, Happening, Job, Stage};
 use super::{JobSpec, Setup};

@@ -15,8 +15,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::arrivals::Arrivals;
 
-mod drain;
-mod draining;
+mod drain_rounds;
+mod drain_state;
 mod events;
 mod fabric;
 mod faults;
@@ -27,7 +27,7 @@ mod room;
 pub mod view;
 mod world;
 
-pub(crate) use draining::Round;
+pub(crate) use drain_state::Round;
 pub use events::simulate;
 pub use machines::machines;
 pub use outcome::{

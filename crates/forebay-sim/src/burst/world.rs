@@ -1,5 +1,5 @@
 //! Jobs that compute, ask for access and write. Nodes are asked for in `room`, what breaks is in
-//! `faults`, steps that go on in `drain`, and the events of a run in `run`.
+//! `faults`, steps that go on in `drain_rounds`, and the events of a run in `events`.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use forebay_policy::drain::FileId;
 use forebay_policy::machine::Nanos;
 use serde::Serialize;
 
-use super::draining::Draining;
+use super::drain_state::Draining;
 use super::fabric::Fabric;
 use super::machines::machines;
 use super::outcome::{Ended, Hold, JobOutcome, Outcome, StepOutcome, ranges};

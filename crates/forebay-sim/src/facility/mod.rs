@@ -6,7 +6,7 @@
 //! they drain to the PFS; the others write to the PFS themselves, when they are let in. All nodes
 //! of a job do the same at the same time, so one machine of [`forebay_policy::drain`] decides for
 //! all of them, and an event is the begin or end of a phase and not of a page. Who gets nodes
-//! decides [`forebay_policy::queue`], who is let in [`forebay_policy::burst::access`].
+//! decides [`forebay_policy::batch_queue`], who is let in [`forebay_policy::burst::access`].
 //!
 //! | room | what it holds |
 //! | --- | --- |
@@ -81,7 +81,7 @@ pub struct Reports {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     /// What the batch queue is built from.
-    pub queue: queue::Config,
+    pub queue: batch_queue::Config,
     /// Bandwidth of the link of a node, in bytes per second.
     pub link_bytes_per_s: f64,
     /// Servers of the PFS.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_model::rng::Rng;
 use forebay_policy::burst::access::{self, Access, StepId, Token};
 use forebay_policy::machine::Nanos;
-use forebay_policy::queue::{self, Queue};
+use forebay_policy::batch_queue::{self, Queue};
 
 use super::drains::{Chunk, Node, Phases};
 use super::servers::{Range, Servers, Spec};
@@ -211,15 +211,15 @@ impl<'a> Facility<'a> {
         self.messages.add(now, messages * self.nodes_of(j));
     }
 
-    fn notify_queue(&mut self, now: Nanos, event: queue::Event, events: &mut Events) {
+    fn notify_queue(&mut self, now: Nanos, event: batch_queue::Event, events: &mut Events) {
         let actions = self.queue.handle(now, event, &self.record);
         self.obey_queue(now, actions, events);
     }
 
-    fn obey_queue(&mut self, now: Nanos, actions: Vec<queue::Action>, events: &mut Events) {
+    fn obey_queue(&mut self, now: Nanos, actions: Vec<batch_queue::Action>, events: &mut Events) {
         self.queue.arm(events, Event::QueueWakes);
         for action in actions {
-            if let queue::Action::Run { job } = action {
+            if let batch_queue::Action::Run { job } = action {
                 self.begin(now, job as usize, events);
             }
         }
@@ -528,7 +528,7 @@ impl<'a> Facility<'a> {
         self.blocked.add(100.0 * job.blocked_ns as f64 * 1e-9 / held_s, nodes * held_s);
         self.out.jobs += 1;
         self.ended = now;
-        self.notify_queue(now, queue::Event::Ends { job: j as u64 }, events);
+        self.notify_queue(now, batch_queue::Event::Ends { job: j as u64 }, events);
     }
 
     fn sample(&mut self, now: Nanos) {
@@ -600,8 +600,8 @@ impl<'a> Facility<'a> {
                 let spec = self.spec(j);
                 let (nodes, run_ns) = (spec.nodes, spec.estimate_ns);
                 let demand =
-                    queue::Demand { nodes, bytes_per_node: 0, stage_in_ns: 0, run_ns, stage_out_ns: 0 };
-                self.notify_queue(now, queue::Event::Submits { job: j as u64, demand }, events);
+                    batch_queue::Demand { nodes, bytes_per_node: 0, stage_in_ns: 0, run_ns, stage_out_ns: 0 };
+                self.notify_queue(now, batch_queue::Event::Submits { job: j as u64, demand }, events);
             }
             Event::Computed(j) => self.write(now, j, events),
             Event::Absorbed(j) => {

@@ -1,6 +1,6 @@
 //! Scenarios of kind `batch`.
 
-use forebay_policy::queue;
+use forebay_policy::batch_queue;
 
 use super::reader::Section;
 use super::{GB, MAX_GB, MAX_HORIZON_S, MAX_S, Names, ns};
@@ -24,7 +24,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     let cluster = root.need("cluster")?;
     let queue = root.optional("queue")?;
     let mut setup = Setup {
-        policy: queue.policy(queue::POLICIES, "fcfs-bb")?,
+        policy: queue.policy(batch_queue::POLICIES, "fcfs-bb")?,
         nodes: cluster.whole("nodes", 1, MAX_NODES, None)? as u32,
         buffers: cluster.whole("buffers", 0, MAX_BUFFERS, Some(0))? as u32,
         buffer_bytes: 0,

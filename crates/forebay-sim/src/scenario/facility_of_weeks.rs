@@ -1,7 +1,7 @@
 //! Scenarios of kind `facility`.
 
 use forebay_policy::burst::access;
-use forebay_policy::{drain, queue};
+use forebay_policy::{batch_queue, drain};
 
 use super::batch_queue::{LEAST_GB, MAX_NODES, logged, rooms};
 use super::reader::Section;
@@ -28,7 +28,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     pfs.done()?;
     let tier = tier(&root.need("tier")?)?;
     let batch = root.optional("queue")?;
-    let policy = batch.policy(queue::POLICIES, "fcfs-bb")?;
+    let policy = batch.policy(batch_queue::POLICIES, "fcfs-bb")?;
     let sample_ns = ns(batch.number("sample_s", 1.0, MAX_S, Some(600.0))?);
     batch.done()?;
     let (access, wait_max_ns) = access(&root.optional("access")?)?;
@@ -39,7 +39,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     // A checkpoint is no larger than the memory of its node.
     let of_nodes = Buffers { count: nodes, bytes: node_bytes, bytes_per_s: server_bytes_per_s };
     root.complete(Setup {
-        queue: queue::Config { policy, nodes, room_bytes: Vec::new() },
+        queue: batch_queue::Config { policy, nodes, room_bytes: Vec::new() },
         link_bytes_per_s,
         servers,
         server_bytes_per_s,

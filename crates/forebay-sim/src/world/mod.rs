@@ -15,7 +15,7 @@
 //!
 //! | file | what it models |
 //! | --- | --- |
-//! | `run` | a run: what happens, in which part |
+//! | `events` | a run: what happens, in which part |
 //! | `hpc` | I/O phases of HPC jobs on the file system |
 //! | `drain` | steps on their way from burst buffers to the file system |
 //! | `memory` | compute that takes memory from tiers |

@@ -14,7 +14,7 @@ use forebay_policy::stage::event::{Event, Part, Priority, RequestId};
 use super::map::Map;
 use super::page::{Page, Waiter, page_range};
 use super::pfs::Reader;
-use super::room::Rooms;
+use super::tier_contents::Rooms;
 use super::{Cluster, Happening, number};
 use crate::cluster::{Activity, Fetched, Setup};
 use crate::driver::Driver;

@@ -6,7 +6,7 @@ mod map;
 mod page;
 mod pending;
 mod pfs;
-mod room;
+mod tier_contents;
 mod ship;
 mod shuffle;
 mod tasks;

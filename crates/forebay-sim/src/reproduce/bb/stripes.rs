@@ -8,18 +8,18 @@ use crate::error::Result;
 use crate::plot::bars::{Bars, Printed};
 use crate::report::{Record, Report};
 
-/// Seconds of the first of `count` equal jobs of 512 MB a process on Trinity: 576 nodes of 6 TB and
-/// 5 GB/s, as a vendor counts.
+/// I/O time in seconds of the first of `count` equal jobs that write 512 MB per process on Trinity:
+/// 576 nodes of 6 TB and 5 GB/s, in decimal units.
 fn io_s(allocation: &str, processes: u64, count: usize) -> Result<f64> {
     let job = JobSpec::one_step(0, processes as f64, processes * 512 * MB, None, f64::INFINITY);
     let setup = Setup::plain(576, 6_000_000_000_000, 5e9, allocation, "none", vec![job; count]);
     Ok(outcome(&setup)?.jobs[0].io_s())
 }
 
-/// Printed for 32k processes under 1X, in percent.
+/// The paper's efficiency for 32k processes under 1X, in percent.
 const PRINTED_1X: f64 = 76.0;
 
-/// Part of the time that a job computes which writes once an hour, in percent.
+/// Percentage of time that a job which writes once an hour spends computing.
 fn efficiency_percent(processes: u64, allocation: &str) -> Result<f64> {
     Ok(100.0 * 3600.0 / (3600.0 + io_s(allocation, processes, 1)?))
 }
@@ -60,7 +60,7 @@ pub fn efficiency(report: &mut Report) -> Result<()> {
         marks: vec![],
     }
     .figure_beside(&[Printed { series: 0, group: 3, value: PRINTED_1X }]);
-    report.figure("bb-figure3b.svg", &svg, "Efficiency over the number of processes")?;
+    report.figure("bb-figure3b.svg", &svg, "Efficiency against the number of processes")?;
     report.records(records);
     instances(report)
 }

@@ -9,7 +9,7 @@
 use forebay_policy::drain::{Action, Event, FileId};
 use forebay_policy::machine::Nanos;
 
-use super::draining::{Round, Step};
+use super::drain_state::{Round, Step};
 use super::fabric::WriteId;
 use super::outcome::DrainOutcome;
 use super::world::{Burst, Happening, Stage};

@@ -34,6 +34,11 @@ const STAMPED: [&[u8]; 4] = [b"overlay", b"gpfs", b"nfs", b"nfs4"];
 const UNCHANGING: [&str; 7] =
     ["squashfs", "iso9660", "erofs", "cramfs", "romfs", "fuse.squashfuse", "fuse.squashfuse_ll"];
 
+/// Whether only this node has the files: also of overlays, such as a container's root.
+pub(super) fn is_of_one_node(fs_type: &[u8]) -> bool {
+    LOCAL.contains(&fs_type) || fs_type == b"overlay"
+}
+
 /// `traits` of a file system of this type.
 pub(super) fn of_type(fs_type: &[u8], traits: Traits) -> Traits {
     let is_local = LOCAL.contains(&fs_type);

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 use super::brake::Brake;
 use super::event::{Action, By, Config, LoadId, MountId, ReadId};
-use super::queue::Held;
+use super::task_queue::Held;
 use crate::fetch_order::{self, InFlight, Urgency};
 use crate::machine::Nanos;
 use crate::stage::event::{Priority, Progress, RequestId};

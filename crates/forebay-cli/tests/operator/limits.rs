@@ -1,15 +1,10 @@
-//! What operators and users do to jobs and daemons that run: rate limits hold on the node and in
-//! the cluster, and end when they are lifted; who moves how much can be seen; a support bundle has
-//! neither names nor keys; what is logged changes without a restart; and administrative commands
-//! are in the audit log.
+//! Rate limits hold on the node and in the cluster, and end when they are lifted; who moves how
+//! much can be seen.
 //!
 //! Limits are checked by the least time that they allow: that holds on a slow machine, too.
 
-#![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
-
-mod kit;
-
-use kit::{Daemon, FOREBAY, MIB, Node, PATIENCE, Random, forebay, succeeded, text, wait_for, wait_or};
+use crate::kit::{Daemon, FOREBAY, MIB, Node, PATIENCE, Process, forebay, succeeded, text, wait_for, wait_or};
+use crate::{json, make};
 use serde_json::Value;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -20,17 +15,6 @@ const JOB: &str = "climate";
 
 /// Another user than root, whom no system has.
 const USER: u32 = 54_321;
-
-fn make(path: &Path, bytes: u64) -> PathBuf {
-    let mut random = Random(bytes);
-    let content: Vec<u8> = (0..bytes / 8).flat_map(|_| random.next().to_le_bytes()).collect();
-    std::fs::write(path, content).unwrap();
-    path.to_owned()
-}
-
-fn json(command: &mut Command) -> Value {
-    serde_json::from_str(&succeeded(command)).unwrap()
-}
 
 fn of_job(mut command: Command) -> Command {
     command.env("FOREBAY_JOB_NAME", JOB);
@@ -99,7 +83,7 @@ fn a_limit_that_is_lifted_lets_a_job_go_on_at_once() {
     let file = make(&node.pfs().join("a"), 64 * MIB);
     succeeded(&mut node.forebay(&["limit", JOB, "64KiB/s"]));
     let mut cat = of_job(node.forebay(&["cat"]));
-    let mut cat = kit::Process(cat.arg(&file).stdout(Stdio::null()).spawn().unwrap());
+    let mut cat = Process(cat.arg(&file).stdout(Stdio::null()).spawn().unwrap());
     wait_for("it waits for its rate", || {
         traffic(&node, JOB).is_some_and(|row| row["held"].as_u64() > Some(0))
     });
@@ -257,153 +241,4 @@ fn a_limit_is_the_same_on_all_nodes_and_outlives_an_agent() {
     let said = succeeded(&mut cluster.forebay(0, &["log", "debug", "--coordinator"]));
     assert_eq!(said.trim(), "debug");
     cluster.coordinator.wait_for("it says so", |daemon| daemon.log().contains("what is logged has changed"));
-}
-
-#[test]
-fn what_is_logged_changes_while_the_agent_runs() {
-    let node = Node::start(&["--capacity", "64MiB"]);
-    let log = |args: &[&str]| succeeded(&mut node.forebay(&[&["log"], args].concat())).trim().to_owned();
-    assert_eq!(log(&[]), "info");
-    assert!(!node.log().contains("DEBUG"));
-    assert_eq!(log(&["debug", "serve"]), "forebay_agent::serve=debug,info");
-    let connect = || drop(node.forebay(&["status"]).output().unwrap());
-    wait_for("debug messages come", || {
-        connect();
-        node.log().contains("DEBUG forebay_agent::serve")
-    });
-    assert_eq!(log(&["warn"]), "warn");
-    let out = node.forebay(&["log", "loud"]).output().unwrap();
-    assert!(!out.status.success() && text(&out.stderr).contains("no level"), "{}", text(&out.stderr));
-    let audit = std::fs::read_to_string(node.dir().join("state/audit.log")).unwrap();
-    assert!(audit.contains("log warn") && audit.contains("refused"), "{audit}");
-}
-
-#[test]
-fn a_bundle_has_the_parts_and_no_names_and_no_keys() {
-    let dir = tempfile::tempdir().unwrap();
-    let (token, secret) = ("0123456789abcdef-token", "Unpublished Result");
-    std::fs::write(dir.path().join("token"), token).unwrap();
-    std::fs::set_permissions(dir.path().join("token"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
-        .unwrap();
-    let config = dir.path().join("config.toml");
-    std::fs::write(
-        &config,
-        format!(
-            "[metrics]\nlisten = \"127.0.0.1:0\"\ntoken_file = {:?}\n[tier]\ncapacity = \"64MiB\"\n",
-            dir.path().join("token")
-        ),
-    )
-    .unwrap();
-    let node = Node::start(&["--config", config.to_str().unwrap()]);
-    let file = make(&node.pfs().join(format!("{secret}.dat")), MIB);
-    wait_for("something is cached", || {
-        succeeded(node.forebay(&["load", "--quiet"]).arg(&file));
-        node.client().admin().status().unwrap().files > 0
-    });
-    // Its name comes into the log.
-    succeeded(&mut node.forebay(&["log", "trace"]));
-    succeeded(node.forebay(&["cat"]).arg(&file));
-    let path = dir.path().join("bundle.tar.gz");
-    let mut bundle = node.forebay(&["bundle", "--cluster", "--config", config.to_str().unwrap(), "--output"]);
-    let said = succeeded(bundle.arg(&path));
-    assert!(said.contains("names of files and users are replaced"), "{said}");
-    let read = |path: &Path| -> Vec<(String, String)> {
-        let into = tempfile::tempdir().unwrap();
-        succeeded(Command::new("tar").arg("xzf").arg(path).arg("-C").arg(into.path()));
-        let entries = std::fs::read_dir(into.path().join("forebay-bundle")).unwrap();
-        let part = |entry: std::io::Result<std::fs::DirEntry>| {
-            let entry = entry.unwrap();
-            (entry.file_name().into_string().unwrap(), std::fs::read_to_string(entry.path()).unwrap())
-        };
-        entries.map(part).collect()
-    };
-    let parts = read(&path);
-    for (name, content) in &parts {
-        for hidden in ["Unpublished", "Result.dat", token, "PRIVATE KEY", &node.pfs().display().to_string()] {
-            assert!(!content.contains(hidden), "{name} has {hidden}:\n{content}");
-        }
-    }
-    let part = |wanted: &str| -> &str {
-        let found = parts.iter().find(|(name, _)| name == wanted);
-        found.map_or_else(|| panic!("no {wanted}: {said}"), |(_, content)| content)
-    };
-    assert!(
-        part("version.txt").contains(env!("CARGO_PKG_VERSION")) && part("kernel.txt").contains("MemTotal")
-    );
-    let status: Value = serde_json::from_str(part("status.json")).unwrap();
-    assert_eq!(status["mounts"][0]["root"], "(root of pfs)");
-    assert!(part("config.json").contains("metrics.token_file") && part("doctor.json").contains("huge pages"));
-    assert!(
-        part("metrics.txt").contains("forebay_job_read_bytes_total{user=\"0\""),
-        "{}",
-        part("metrics.txt")
-    );
-    assert!(
-        part("log.txt").contains("what is logged has changed") && part("audit.txt").contains("log trace")
-    );
-    assert!(part("mounts.txt").contains("other proc"), "{}", part("mounts.txt"));
-    let nodes: Value = serde_json::from_str(part("cluster-nodes.json")).unwrap();
-    assert_eq!(nodes.as_array().map(Vec::len), Some(1), "{nodes}");
-    // Nobody answers: the bundle says so, and has the rest.
-    let mut without = forebay(&["--socket", "/nowhere/agent.sock", "bundle", "--names", "--output"]);
-    let alone = dir.path().join("alone.tar.gz");
-    let said = succeeded(without.arg(&alone));
-    assert!(said.contains("without status.json: forebay status: "), "{said}");
-    let parts = read(&alone);
-    let failed = parts.iter().find(|(name, _)| name == "status.json.failed").unwrap();
-    assert!(failed.1.contains("no agent at /nowhere/agent.sock"), "{}", failed.1);
-    assert!(parts.iter().any(|(name, _)| name == "kernel.txt"));
-}
-
-/// A script of `packaging/batch`, with the places filled in.
-fn installed(node: &Node, at: &Path) -> PathBuf {
-    let batch = at.join("share/forebay/batch");
-    std::fs::create_dir_all(&batch).unwrap();
-    std::fs::create_dir_all(at.join("bin")).unwrap();
-    std::fs::create_dir_all(at.join("etc/forebay")).unwrap();
-    std::os::unix::fs::symlink(FOREBAY, at.join("bin/forebay")).unwrap();
-    std::fs::write(at.join("etc/forebay/batch.sh"), "JOB_RATE=3MB/s DRAIN_S=30 AWAY_S=1\n").unwrap();
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/batch");
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let text = std::fs::read_to_string(entry.path()).unwrap();
-        let text = text.replace("@PREFIX@", at.to_str().unwrap());
-        let text = text.replace("@SYSCONFDIR@", at.join("etc").to_str().unwrap());
-        let to = batch.join(entry.file_name());
-        std::fs::write(&to, text).unwrap();
-        std::fs::set_permissions(&to, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    }
-    assert!(node.socket().exists());
-    batch
-}
-
-#[test]
-fn the_scripts_of_pbs_and_flux_limit_a_job_and_wait_for_what_it_wrote() {
-    let node = Node::start(&["--capacity", "128MiB"]);
-    let dir = tempfile::tempdir().unwrap();
-    let batch = installed(&node, dir.path());
-    let script = |name: &str, socket: &Path| {
-        let mut script = Command::new(batch.join(name));
-        script.env("FOREBAY_SOCKET", socket).env("FLUX_JOB_ID", "ƒabc").env("FLUX_JOB_USERID", "0");
-        if name.starts_with("pbs") {
-            script.args(["4711.head", "root", "root", "climate"]);
-        }
-        script
-    };
-    let file = make(&dir.path().join("made"), MIB);
-    for (begin, end, job) in
-        [("pbs-prologue", "pbs-epilogue", "4711.head"), ("flux-prolog", "flux-epilog", "ƒabc")]
-    {
-        succeeded(&mut script(begin, &node.socket()));
-        let limits = json(&mut node.forebay(&["--json", "limit"]));
-        assert_eq!((&limits[0]["job"], &limits[0]["rate_bytes_per_s"]), (&job.into(), &3_000_000.into()));
-        let written = node.pfs().join(job);
-        succeeded(node.forebay(&["cp", "--write", "back"]).arg(&file).arg(&written));
-        succeeded(&mut script(end, &node.socket()));
-        assert_eq!(json(&mut node.forebay(&["--json", "limit"])), Value::Array(Vec::new()));
-        assert_eq!(json(&mut node.forebay(&["--json", "dirty"])), Value::Array(Vec::new()));
-        assert_eq!(std::fs::read(&written).unwrap().len() as u64, MIB);
-        let out = script(end, Path::new("/nowhere/agent.sock")).output().unwrap();
-        assert!(out.status.success() && text(&out.stderr).contains("no agent answers"), "{out:?}");
-    }
 }

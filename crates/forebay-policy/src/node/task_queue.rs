@@ -1,7 +1,8 @@
 //! Tasks that wait for a thread, by urgency.
 //!
-//! A waiting reader goes before read-ahead, read-ahead before what jobs will read, and that before
-//! loads. Adjacent pages of one file ([`Pages`]) are taken up one after the other.
+//! The order is that of [`Urgency`]: a waiting reader goes before read-ahead, read-ahead before
+//! what jobs will read, and that before loads. Adjacent pages of one file ([`Pages`]) are taken up
+//! one after the other.
 
 use alloc::collections::btree_map::{BTreeMap, Entry};
 use alloc::vec::Vec;
@@ -288,10 +289,12 @@ mod tests {
     #[test]
     fn waiting_readers_go_first_and_read_ahead_is_bounded() {
         let mut queue = Queue::default();
-        queue.push(None, Urgency::Load, 1).unwrap();
-        queue.push(None, Urgency::Ahead, 2).unwrap();
-        queue.push(None, Urgency::Demand, 3).unwrap();
-        assert_eq!([(); 4].map(|()| pop(&mut queue, 0)), [Some(3), Some(2), Some(1), None]);
+        let urgencies =
+            [Urgency::Refill, Urgency::Load, Urgency::Plan, Urgency::Ahead, Urgency::Demand];
+        for (task, urgency) in (0..).zip(urgencies) {
+            queue.push(None, urgency, task).unwrap();
+        }
+        assert_eq!([(); 6].map(|()| pop(&mut queue, 0)), [Some(4), Some(3), Some(2), Some(1), Some(0), None]);
         for i in 0..AHEAD_MAX as i32 {
             queue.push(None, Urgency::Ahead, i).unwrap();
         }
