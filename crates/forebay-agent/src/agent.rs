@@ -59,15 +59,15 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What runs as root or as a user of its own keeps this much of the budget for code, stacks and the
-/// allocator.
+/// Bytes of the budget that an agent running as root or as a user of its own keeps for code, stacks
+/// and the allocator.
 const BASE_BYTES: u64 = 16 << 20;
 
 /// How often rings are drained and superseded versions swept. Ten times a second: a ring of 4096
 /// pages of 2 MiB then covers a reader of 80 GB/s.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
 
-/// How long the start waits until it is known whether time stamps can be believed.
+/// How long the start waits to learn whether time stamps can be trusted.
 const MEASURING_MAX: Duration = Duration::from_millis(50);
 
 /// Copies kept open at a time, at most; each takes a descriptor and a map.
@@ -246,8 +246,8 @@ impl Agent {
             config,
             live,
         });
-        // Most file systems have been measured by now or are in a moment; others are while this
-        // agent serves.
+        // Most file systems have been measured by now or will be in a moment; the others are
+        // measured while this agent serves.
         let deadline = node.started + MEASURING_MAX;
         node.mounts.iter().for_each(|mount| mount.stamps.wait(deadline));
         let memory = Some(&node.config.memory).filter(|memory| memory.policy != "static");
@@ -265,7 +265,7 @@ impl Agent {
         threads.push(spawn("phases", move || board.0.run(&board.1))?);
         let reporting = node.clone();
         threads.push(spawn("health", move || health::report(&reporting))?);
-        // Last: whoever joins is asked for pages.
+        // Last: a node that has joined is asked for pages.
         threads.push(spawn("link", move || {
             connection::run(&joining, &coordinator_at);
             // The reporter of health need not wait for a coordinator any more.
@@ -274,13 +274,13 @@ impl Agent {
         Ok(Agent { node, socket, threads })
     }
 
-    /// What ends the agent.
+    /// Returns what ends the agent.
     pub fn stop(&self) -> Arc<Stop> {
         self.node.stop.clone()
     }
 
-    /// What has a configuration take effect that was read again: its keys of
-    /// [`LIVE`](crate::config::reload::LIVE). Returns the capacity in bytes.
+    /// Returns what makes a configuration that was read again take effect: its keys in
+    /// [`LIVE`](crate::config::reload::LIVE). That returns the capacity in bytes.
     pub fn reconfigurer(&self) -> impl Fn(&Config) -> Result<u64, String> + Send + use<> {
         let node = self.node.clone();
         move |config| {
@@ -340,11 +340,11 @@ impl Agent {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        // Else the locks go last, after the ports: who has the locks can listen.
+        // Otherwise the locks are released last, after the ports: their next holder can listen.
         if !self.node.closer.is_alive() {
             self.node.cache.disk().iter().for_each(|disk| disk.release());
             self.node.write_back.release_log();
-            // Last: who has the tier takes the directories as well.
+            // Last: the next holder of the tier takes the directories as well.
             self.node.cache.tier.release();
         }
         Ok(())
@@ -400,13 +400,13 @@ fn open_files_max() -> usize {
     ((limit / 4) as usize).clamp(64, OPEN_FILES_MAX)
 }
 
-/// Takes all descriptors the administrator allows; the usual soft limit of 1024 is for programs
-/// that use `select`.
+/// Raises the limit on descriptors to what the administrator allows; the usual soft limit of 1024
+/// is for programs that use `select`.
 fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Without it the agent serves fewer clients at a time, and says so when it comes to that.
+    // If this fails, the agent serves fewer clients at a time, and reports that when it happens.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
@@ -476,7 +476,7 @@ fn spawn_workers(node: &Arc<Node>) -> io::Result<Vec<JoinHandle<()>>> {
         threads.push(spawn(&format!("disk-read-{number}"), move || disk.serve(&stop))?);
     }
     threads.push(spawn("write-back", move || write_back.keep_house())?);
-    // Without a log, one says so to programs.
+    // Without a log, one sender reports that to programs.
     let to_disk = node.config.log.as_ref().map_or(1, |_| copies::SENDERS);
     let senders = [(SecondPlace::Node, "copies", copies::SENDERS), (SecondPlace::Disk, "log", to_disk)];
     for (place, name, count) in senders {
@@ -496,7 +496,7 @@ fn spawn_workers(node: &Arc<Node>) -> io::Result<Vec<JoinHandle<()>>> {
     Ok(threads)
 }
 
-/// Listens for programs of this node. Returns the path of the socket.
+/// Listens for programs on this node. Returns the path of the socket.
 fn serve_clients(node: &Arc<Node>) -> io::Result<PathBuf> {
     let socket = node.config.socket();
     let listener = listen_on(&socket, node.config.socket_mode)?;
@@ -523,7 +523,7 @@ fn serve_peers(node: &Node, requests: Arc<Requests>, security: &Security) -> io:
         let listener = security.listen(address)?;
         node.cluster.set_address(listener.address()?.to_string());
         let accepting = peers.clone();
-        // Not joined at the end, as the other one.
+        // Not joined at the end, like the other one.
         spawn("accept-peers", move || server::accept_loop(&accepting, listener))?;
     }
     Ok(peers)

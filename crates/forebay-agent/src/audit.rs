@@ -1,8 +1,8 @@
 //! The audit log: which administrative command was executed by whom, when, and what came of it.
 //!
-//! One JSON object a line, in a file of bounded length: a full one is kept beside it, and the one
-//! before that goes. Evictions of single files are one line of a user in a minute, and all ordinary
-//! users together have a limit, so that nobody can push out what others have done.
+//! One JSON object per line, in a file of bounded length: a full one is kept next to it, and the
+//! one before that is removed. Evictions of single files are one line per user and minute, and all
+//! ordinary users together have a limit, so that nobody can push out what others have done.
 
 use crate::lock::lock;
 use forebay_wire::channel::Peer;
@@ -15,13 +15,13 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A file that is longer is full.
+/// Length in bytes beyond which a file is full.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The rest of a longer command is left out: an ordinary user could fill the log.
+/// Characters of a command that are logged: with longer ones an ordinary user could fill the log.
 const COMMAND_CHARS_MAX: usize = 300;
 
-/// Lines of ordinary users in a period.
+/// Most lines of ordinary users in a period.
 const LINES_MAX: u32 = 60;
 
 const PERIOD: Duration = Duration::from_secs(60);
@@ -37,11 +37,11 @@ pub struct Audit {
 #[derive(Debug)]
 struct Log {
     path: PathBuf,
-    /// With its length.
+    /// The open file, with its length.
     open: Option<(File, u64)>,
 }
 
-/// What has happened since the last period has ended.
+/// What has happened since the last period ended.
 #[derive(Debug)]
 struct Period {
     began: Instant,
@@ -62,13 +62,14 @@ struct Line<'a> {
 }
 
 impl Audit {
-    /// Into this file, which is made when there is something to write.
+    /// A log in the file `path`, which is created when there is something to write.
     pub fn new(path: PathBuf) -> Self {
         let period = Period { began: Instant::now(), lines: 0, evicted: BTreeMap::new() };
         Audit { log: Mutex::new(Log { path, open: None }), period: Mutex::new(period) }
     }
 
-    /// Into this file from now on, which is opened anew: somebody may have moved the one before.
+    /// Writes to the file `path` from now on, and opens it again: somebody may have moved the one
+    /// before.
     pub fn reopen(&self, path: PathBuf) {
         *lock(&self.log) = Log { path, open: None };
     }
@@ -113,7 +114,7 @@ impl Audit {
         }
     }
 
-    /// A log that cannot be written is reported in the agent's own.
+    /// Writes a line; if that fails, the agent's own log reports it.
     fn write_line(&self, by: Peer, command: &str, result: &str) {
         let time_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let line = Line { time_s: (time_s * 1e3).round() / 1e3, uid: by.uid, pid: by.pid, command, result };

@@ -1,12 +1,12 @@
 //! The cluster as this agent sees it: who is there, who owns which extent, and who is better left
 //! alone.
 //!
-//! A view comes from the coordinator and is kept until a later one comes, so that reads go on while
-//! there is none. Owners follow from the view alone ([`forebay_policy::placement`]). A peer that
-//! did not answer in time is *avoided*: the extents it owns are looked for at the next in rank, by
-//! this agent only. That may fetch a page to two nodes, never a wrong one. When its back-off ends
-//! it is greeted in the background, and asked for pages again only if it answers: no reader waits a
-//! second time for a peer that hangs.
+//! A view comes from the coordinator and is kept until a later one comes, so that reads continue
+//! while there is no coordinator. Owners follow from the view alone
+//! ([`forebay_policy::placement`]). A peer that did not answer in time is *avoided*: the extents it
+//! owns are looked for at the next in rank, by this agent only. That may fetch a page to two nodes,
+//! never a wrong one. When its back-off ends it is greeted in the background, and asked for pages
+//! again only if it answers: no reader waits a second time for a peer that hangs.
 
 use crate::config::ClusterConfig;
 use crate::lock::lock;
@@ -18,10 +18,10 @@ use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// A peer that failed is left alone for so long at first, twice as long each time after.
+/// How long a peer that failed is left alone at first; twice as long each time after.
 const BACK_OFF: Duration = Duration::from_secs(2);
 
-/// And never longer than this: it is asked again some day.
+/// Limit on that time: the peer is asked again eventually.
 const BACK_OFF_MAX: Duration = Duration::from_secs(60);
 
 /// Ranks looked at before giving up: with three owners in a row unreachable, the PFS is the better
@@ -99,7 +99,7 @@ impl View {
 }
 
 impl Cluster {
-    /// Nobody is known yet.
+    /// A cluster of which no members are known yet.
     pub fn new(config: ClusterConfig) -> Self {
         Cluster {
             config,
@@ -115,10 +115,10 @@ impl Cluster {
         }
     }
 
-    /// Peers are served at this address: that of `cluster.listen` with the port it got. Set once,
-    /// before the node joins.
+    /// Records the address at which peers are served: that of `cluster.listen` with the port it
+    /// got. Set once, before the node joins.
     pub fn set_address(&self, address: String) {
-        // A second address would come too late for those who know the first.
+        // A second address would come too late for nodes that know the first.
         let _ = self.address.set(address);
     }
 
@@ -156,7 +156,8 @@ impl Cluster {
         lock(&self.coordinator).leader.1
     }
 
-    /// The coordinator at `address` welcomes this node; `term`: of its election, if it was elected.
+    /// Records that the coordinator at `address` welcomes this node; `term` is that of its
+    /// election, if it was elected.
     ///
     /// # Errors
     /// A later one has been elected.
@@ -182,7 +183,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The one at `address` does not answer, or refuses this node.
+    /// Records that the coordinator at `address` does not answer, or refuses this node.
     pub fn lost(&self, address: &str, why: &str) {
         let mut coordinator = lock(&self.coordinator);
         coordinator.problems.insert(address.to_owned(), why.to_owned());
@@ -206,8 +207,8 @@ impl Cluster {
         self.config.storage_hosts.iter().any(|(_, host)| *host == self.config.host)
     }
 
-    /// What of a file that lies as `layout` says is on storage servers of this host: the names of
-    /// others are empty. `None` if nothing is.
+    /// The part of `layout` that is on storage servers of this host: the names of others are empty.
+    /// `None` if nothing is.
     pub fn own_stripes(&self, mut layout: Layout) -> Option<Layout> {
         let (hosts, view) = (self.storage_hosts(), self.view());
         let is_own = |server: &str| hosts.host_of(server, &view.cluster.nodes) == Some(&self.config.host);
@@ -248,7 +249,7 @@ impl Cluster {
         lock(&self.avoided).contains_key(name)
     }
 
-    /// The peer failed or was late. Reported by many at the same time it counts once.
+    /// Records that the peer failed or was late. Reports by many at the same time count once.
     pub fn avoid(&self, name: &str) {
         let mut avoided = lock(&self.avoided);
         let now = Instant::now();
@@ -275,7 +276,7 @@ impl Cluster {
         due
     }
 
-    /// The peer answered.
+    /// Records that the peer answered.
     pub fn believe(&self, name: &str) {
         let mut avoided = lock(&self.avoided);
         if !avoided.is_empty() {
@@ -283,7 +284,7 @@ impl Cluster {
         }
     }
 
-    /// What people see.
+    /// The cluster as people see it.
     pub fn status(&self) -> ClusterStatus {
         let now = Instant::now();
         let left = |a: &Avoided| a.until.saturating_duration_since(now).as_millis() as u64;

@@ -1,6 +1,6 @@
 //! The configuration: TOML files and variables, one validated structure, every key with its reason.
 //!
-//! Nothing is repaired silently: what does not fit is refused, naming the keys. Each key stands
+//! Nothing is repaired silently: what does not fit is refused, naming the keys. Each key is defined
 //! once, in the table of its section (`table.rs`); `forebay config reference` and
 //! `docs/reference.toml` are made from these tables.
 
@@ -244,7 +244,7 @@ impl Config {
     }
 
     /// Takes the table `name` of the file `text`. A mount with the label of one `of_earlier` files
-    /// changes that.
+    /// changes that one.
     fn take(&mut self, name: &str, value: &DeValue<'_>, text: &str, of_earlier: usize) -> Result<(), String> {
         let at = (name, text);
         match (name, value) {

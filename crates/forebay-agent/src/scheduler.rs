@@ -1,7 +1,7 @@
 //! Drives the node machine ([`forebay_policy::node`]) with threads and the real clock.
 //!
-//! Fetch threads take up the tasks that the machine gives them ([`Scheduler::pop`]); whoever feeds
-//! a prefetch request, a load or a page for a peer waits until the machine lets its read go
+//! Fetch threads take up the tasks that the machine gives them ([`Scheduler::pop`]); a thread that
+//! feeds a prefetch request, a load or a page for a peer waits until the machine lets its read go
 //! ([`Scheduler::wait_to_read`]). Nothing here decides. With `agent.decision_log` all that the
 //! machine hears and decides is recorded.
 
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 const LOG: Files =
     Files { who: NODE, prefix: "node", bytes_long: FILE_BYTES_MAX / 2, bytes_max: FILE_BYTES_MAX };
 
-/// A read that was let go, and has ended with this.
+/// A read that was let go, and that ends when this is dropped.
 #[derive(Debug)]
 pub struct Permit {
     scheduler: Arc<Scheduler>,
@@ -36,7 +36,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Of a read that [`Scheduler::wait_to_read`] has let go.
+    /// The permit of a read that [`Scheduler::wait_to_read`] has let go.
     pub fn new(scheduler: Arc<Scheduler>, read: ReadId) -> Self {
         Permit { scheduler, read }
     }
@@ -48,7 +48,7 @@ impl Drop for Permit {
     }
 }
 
-/// Whoever waits looks at least so often whether it is still to wait.
+/// How often, at least, a thread that waits looks whether it is still to wait.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// See the module. `T` is what a fetch thread is given.
@@ -83,11 +83,11 @@ struct State<T> {
     begun: Vec<VecDeque<FileId>>,
     /// Passes whose next chunk was let go.
     chunks: BTreeMap<FileId, Option<Forced>>,
-    /// Tasks that were refused, for whoever has pushed them.
+    /// Tasks that were refused, for the threads that pushed them.
     refused: BTreeSet<TaskId>,
     /// Requests that have moved since they were last reported.
     moved: BTreeMap<RequestId, Progress>,
-    /// Of the last task or read.
+    /// The number of the last task or read.
     serial: u64,
     closed: bool,
     actions: Vec<Action>,
@@ -100,8 +100,8 @@ impl<T> std::fmt::Debug for State<T> {
 }
 
 impl<T> Scheduler<T> {
-    /// A machine that has heard nothing, for mounts with so many fetch threads. A request that is
-    /// done calls `reporting`.
+    /// A machine that has heard nothing, for mounts with the fetch threads of `config`. A request
+    /// that is done calls `reporting`.
     ///
     /// # Errors
     /// The log cannot be written.
@@ -148,7 +148,7 @@ impl<T> Scheduler<T> {
 
     // The machine.
 
-    /// The machine hears of something.
+    /// Hands `event` to the machine.
     pub fn hear(&self, event: Event) {
         self.hear_in(&mut lock(&self.state), event);
     }
@@ -178,7 +178,7 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// The log goes on in another file, with a fresh machine that knows the threads that wait.
+    /// Continues the log in another file, with a fresh machine that knows the threads that wait.
     fn record_anew(&self, state: &mut State<T>, now: Nanos) {
         if let Err(e) = state.recorder.begin(&self.config) {
             return tracing::warn!("the decision log of the node pauses: {e}");
@@ -256,7 +256,7 @@ impl<T> Scheduler<T> {
 
     // Fetch threads.
 
-    /// A task waits for a fetch thread of its mount; see [`Event::Queue`].
+    /// Makes a task wait for a fetch thread of its mount; see [`Event::Queue`].
     ///
     /// # Errors
     /// The task, if too many wait, or the scheduler is closed.
@@ -291,12 +291,12 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// A fetch thread has read the last of its task: the pages behind may begin.
+    /// Records that a fetch thread has read the last of its task: the pages behind may begin.
     pub fn pages_read(&self, mount: usize, thread: usize) {
         self.hear(Event::PagesRead { mount, thread });
     }
 
-    /// No more tasks; returns those that were waiting.
+    /// Closes the scheduler; returns the tasks that were waiting.
     pub fn close(&self) -> Vec<T> {
         let mut state = lock(&self.state);
         state.closed = true;
@@ -347,8 +347,8 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// A read that was let go has ended, with so many bytes of what it was for resident, fetched
-    /// and failed.
+    /// Records that a read that was let go has ended, with the bytes of what it was for that are
+    /// resident, were fetched, and failed.
     pub fn read_ended(&self, read: ReadId, resident_bytes: u64, fetched_bytes: u64, failed_bytes: u64) {
         self.hear(Event::ReadEnded { read, resident_bytes, fetched_bytes, failed_bytes });
     }
@@ -387,7 +387,7 @@ impl<T> Scheduler<T> {
 
     // Dirty files.
 
-    /// The drain hears of something.
+    /// Hands `event` to the drain.
     pub fn notify_drain(&self, event: drain::Event) {
         self.hear(Event::Drain { event });
     }
@@ -397,8 +397,8 @@ impl<T> Scheduler<T> {
         lock(&self.state).begun[mount].pop_front()
     }
 
-    /// Waits until the pass over a file may write its next chunk, and why it may during a phase;
-    /// `None` if it is over.
+    /// Waits until the pass over a file may write its next chunk; returns why it may during a
+    /// phase, or `None` if the pass is over.
     pub fn wait_to_write(&self, file: FileId, bytes: u64, server: Option<u64>) -> Option<Option<Forced>> {
         let mut state = lock(&self.state);
         self.hear_in(&mut state, Event::Drain { event: drain::Event::Offer { file, bytes, server } });
@@ -418,7 +418,7 @@ impl<T> Scheduler<T> {
         lock(&self.state).machine.is_passing(file)
     }
 
-    /// Where each dirty file stands.
+    /// The outlook of each dirty file.
     pub fn dirty_files(&self) -> BTreeMap<FileId, Outlook> {
         lock(&self.state).machine.dirty_files()
     }
@@ -457,7 +457,7 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// The coordinator has been silent for its lease, or is heard again.
+    /// Records that the coordinator has been silent for its lease, or is heard again.
     pub fn set_coordinator_silent(&self, on: bool) {
         if self.is_coordinator_silent.swap(on, Ordering::SeqCst) != on {
             self.hear(Event::Silence { on });
@@ -469,7 +469,7 @@ impl<T> Scheduler<T> {
         self.is_coordinator_silent.load(Ordering::SeqCst)
     }
 
-    /// This node has read from a file system, whoever wanted it.
+    /// Records that this node has read from a file system, whoever wanted it.
     pub fn note_read(&self) {
         self.last_read.store(self.now().0.max(1), Ordering::Relaxed);
     }
@@ -489,7 +489,7 @@ mod tests {
     const READ_BYTES: u64 = 2 << 20;
     const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
-    /// Of one mount with four fetch threads.
+    /// A scheduler of one mount with four fetch threads.
     fn scheduler(decision_log: Option<&Path>) -> Scheduler<u32> {
         let config = Config { fetch_threads: vec![4], read_bytes: READ_BYTES, ..Config::default() };
         Scheduler::new(config, decision_log, Arc::new(Wake::new().unwrap())).unwrap()

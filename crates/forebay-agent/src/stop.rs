@@ -13,7 +13,7 @@ use std::time::Duration;
 pub struct Wake(OwnedFd);
 
 impl Wake {
-    /// Nobody is called yet.
+    /// A wake that nobody has called yet.
     ///
     /// # Errors
     /// Out of descriptors.
@@ -27,7 +27,7 @@ impl Wake {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// The thread has heard the calls so far.
+    /// Clears the calls so far, which the thread has heard.
     pub fn clear(&self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.0, &mut count);
@@ -46,12 +46,12 @@ impl AsFd for Wake {
 pub struct Stop {
     stopping: AtomicBool,
     signal: (Mutex<()>, Condvar),
-    /// Call the threads that poll.
+    /// These call the threads that poll.
     polling: [Arc<Wake>; 2],
 }
 
 impl Stop {
-    /// The agent goes on; its end calls `polling`.
+    /// A stop that nobody has asked for yet; it calls `polling`.
     pub fn new(polling: [Arc<Wake>; 2]) -> Self {
         Stop { stopping: AtomicBool::new(false), signal: Default::default(), polling }
     }

@@ -38,7 +38,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 }
 
 /// Parses a rate: a size with its unit, with or without `/s`; `unlimited` is no limit (0). A number
-/// alone is refused: who writes 100 rarely means a hundred bytes a second.
+/// alone is refused: someone who writes 100 rarely means a hundred bytes per second.
 ///
 /// # Errors
 /// As [`parse_bytes`].
@@ -59,7 +59,7 @@ pub fn parse_rate(text: &str) -> Result<u64, String> {
 /// A size or a share of something: `16GiB` or `25%`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
     /// Hundredths of the whole, above 0 and at most 100.
     Percent(f64),
@@ -80,7 +80,7 @@ impl Amount {
         }
     }
 
-    /// In bytes, of `whole`.
+    /// The amount in bytes, of `whole`.
     pub fn of(self, whole: u64) -> u64 {
         match self {
             Amount::Bytes(bytes) => bytes,

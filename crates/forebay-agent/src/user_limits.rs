@@ -19,11 +19,11 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
-/// Analytics jobs of an agent at a time.
+/// Most analytics jobs of an agent at a time.
 pub const JOBS_MAX: usize = 64;
 
-/// Questions to the coordinator at a time of ordinary users: each answer takes some MiB until it is
-/// sent.
+/// Most questions of ordinary users to the coordinator at a time: each answer takes some MiB until
+/// it is sent.
 const LISTS_MAX: u64 = 16;
 
 /// A resource of which users have shares.
@@ -44,7 +44,7 @@ pub enum Kind {
     Descriptors,
     /// Bytes of pages under way from the PFS that reads wait for.
     Fetching,
-    /// The same for read-ahead and refills, which must not keep the user's own reads from going.
+    /// The same for read-ahead and refills, which must not hold back the user's own reads.
     Ahead,
     /// Bytes that cannot be evicted: memory-only files, files being written through, pinned files.
     Held,
@@ -56,7 +56,7 @@ pub enum Kind {
     Spilled,
 }
 
-/// How much one user and all ordinary users may have, and the words for it.
+/// How much one user and all ordinary users may have, and the texts for a refusal.
 struct Bounds {
     own: u64,
     all: u64,
@@ -225,7 +225,7 @@ impl Drop for Share {
     }
 }
 
-/// Who may hold how much.
+/// The shares that users may hold.
 #[derive(Debug)]
 pub struct Shares {
     ledger: Ledger,
@@ -238,8 +238,8 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Nobody holds anything. The shares are parts of `budget`, of `agent.connections_max`, and of
-    /// `tier.spill_fill` of a disk of `disk_bytes`.
+    /// Shares of which nobody holds anything. They are fractions of `budget`, of
+    /// `agent.connections_max`, and of `tier.spill_fill` of a disk of `disk_bytes`.
     pub fn new(budget: Budget, live: Arc<Live<Config>>, disk_bytes: u64) -> Self {
         let agent_uid = rustix::process::geteuid().as_raw();
         Shares { ledger: Ledger::default(), budget, live, disk_bytes, agent_uid }
@@ -261,13 +261,13 @@ impl Shares {
         self.ledger.take(kind, uid, amount, Some(&Bounds::of(self, kind)))
     }
 
-    /// As [`Shares::share`], of what the user has already: pins that an earlier agent granted.
+    /// As [`Shares::share`], for what the user has already: pins that an earlier agent granted.
     pub fn share_existing(&self, kind: Kind, uid: u32, amount: u64) -> Share {
         let counted = (!self.is_operator(uid)).then(|| self.ledger.take(kind, uid, amount, None).ok());
         counted.flatten().unwrap_or(Share { ledger: None, kind, uid, amount })
     }
 
-    /// A file that user `uid` has sent and that outlives the request.
+    /// Keeps a file that user `uid` has sent and that outlives the request.
     ///
     /// # Errors
     /// The user has too many.
@@ -326,7 +326,7 @@ impl PfsFile {
         }
     }
 
-    /// As [`PfsFile::for_fetching`], of a file that nobody has opened so yet.
+    /// As [`PfsFile::for_fetching`], for a file that nobody has opened that way yet.
     ///
     /// # Errors
     /// The agent may not open it, or has too many files open.

@@ -1,5 +1,5 @@
-//! How long the access machine takes to let the next step in while a thousand wait: from the end of
-//! a step to the decision, on the machine that the coordinator drives.
+//! How long the access machine takes to admit the next step while a thousand wait: from the end
+//! of a step to the decision, on the machine that the coordinator drives.
 
 use crate::measure::{Record, Target, median, quantile};
 use crate::rig::Rig;
@@ -34,8 +34,8 @@ pub fn access(rig: &Rig) -> Result<Vec<Record>, String> {
     Ok(records)
 }
 
-/// Steps arrive, and whenever one ends another comes, so that as many are there; the time of each
-/// decision.
+/// Lets steps arrive, a new one whenever one ends, so that their number stays the same; returns the
+/// time of each decision.
 fn decisions_ms(policy: &str) -> Result<Vec<f64>, String> {
     let config = Config { nodes: SERVERS, patience_ns: 150 * S, overstay: 3, ..Config::default() };
     let setup = Setup { policy: policy.to_owned(), config };
@@ -60,7 +60,7 @@ fn decisions_ms(policy: &str) -> Result<Vec<f64>, String> {
             _ => None,
         };
         held.extend(out.drain(..).filter_map(granted));
-        // The next moment: a step ends, and another comes. Leases are none of this.
+        // The next moment: a step ends, and another comes. Leases play no part in this.
         now = now + 1_000_000;
         let token = if held.is_empty() { return Err("nobody is let in".into()) } else { held.remove(0) };
         machine.handle(now, Event::Done { token }, &mut out);

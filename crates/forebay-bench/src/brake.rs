@@ -1,10 +1,10 @@
 //! How soon the brake takes effect: from the moment when an I/O phase falls behind to the last byte
 //! that prefetches take from the PFS, with a coordinator and after it was killed.
 //!
-//! Two real agents read the lab's slow file system at its full speed. A program of node 0 declares
-//! a phase, moves as fast as expected for half a second, and then stands still. When it is behind
-//! follows from what it reported, by the rule that the agents follow; the file system is asked all
-//! the time how many bytes it has served.
+//! Two real agents read the lab's slow file system at its full speed. A program on node 0 declares
+//! a phase, moves as fast as expected for half a second, and then stands still. When the phase is
+//! behind follows from what the program reported, by the rule that the agents follow; the file
+//! system is asked all the time how many bytes it has served.
 
 use crate::measure::{Record, Target, median};
 use crate::peer::Pair;
@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Of the file system: four servers.
+/// Servers of the file system.
 const SERVERS: usize = 4;
 const RATE_BYTES_PER_S: u64 = 25_000_000;
 
@@ -31,14 +31,14 @@ const PHASE_BYTES: u64 = 64 * MIB;
 const ALONE: Duration = Duration::from_secs(1);
 const ALLOWANCE_PERMILLE: u32 = 200;
 
-/// It reports so often, ten times.
+/// How often the program reports before it stands still, ten times in all.
 const REPORT: Duration = Duration::from_millis(50);
 const REPORTS: u32 = 10;
 
 /// How long the file system is watched after the phase has fallen behind.
 const WATCH: Duration = Duration::from_millis(1500);
 
-/// No byte may come in the last part of that.
+/// No byte may come in this last part of [`WATCH`].
 const STILL: Duration = Duration::from_millis(500);
 
 /// Prefetches must run at a third of the file system's speed or more in this time before the phase
@@ -82,13 +82,13 @@ pub fn brake(rig: &Rig) -> Result<Vec<Record>, String> {
     ])
 }
 
-/// What fetches until it is dropped.
+/// The source of fetches, until it is dropped.
 enum Prefetch {
     Plan(#[allow(dead_code, reason = "ends when dropped")] Job),
     Load(#[allow(dead_code, reason = "ends when dropped")] Load),
 }
 
-/// An analytics job of which each node is to fetch its part at once.
+/// Begins an analytics job of which each node is to fetch its part immediately.
 fn plan(client: &Client, path: &Path) -> Result<Prefetch, String> {
     let failed = failed("begin a job");
     let job = client.begin_job("prefetched", "no-action").map_err(&failed)?;
@@ -152,7 +152,7 @@ fn one_run(
     judge(&samples?, behind?)
 }
 
-/// When the file system had served how many bytes.
+/// Bytes that the file system had served, and when.
 type Samples = Vec<(Instant, u64)>;
 
 fn sample(slow: &SlowFsProcess, stop: &AtomicBool) -> Result<Samples, String> {

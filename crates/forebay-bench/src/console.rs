@@ -1,5 +1,5 @@
 //! What the web console costs a coordinator of a hundred nodes with ten analytics jobs: the
-//! processor time while a page asks ten times a second, less that while none does.
+//! processor time while a page polls ten times a second, less the time while none does.
 //!
 //! The coordinator is a real process, and the page is a loop that asks for what has changed, as the
 //! real one does. Agents are simulated; they beat once a second and report their jobs.
@@ -25,14 +25,14 @@ const MIB: u64 = 1 << 20;
 /// How long each half is watched.
 const WATCH: Duration = Duration::from_secs(20);
 
-/// Time between two questions of a page.
+/// Time between two polls of a page.
 const POLL: Duration = Duration::from_millis(100);
 
 const TURN: Duration = Duration::from_millis(20);
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// One group: processor time and updates a second.
+/// One group: processor time and updates per second.
 pub fn console(rig: &Rig) -> Result<Vec<Record>, String> {
     let watch = if rig.quick { WATCH / 10 } else { WATCH };
     let log = rig.dir.join("coordinator.log");
@@ -115,7 +115,7 @@ struct Polled {
     seconds: f64,
 }
 
-/// Asks as the page does.
+/// Polls as the page does.
 fn poll(address: &str, stop: &AtomicBool) -> Result<Polled, String> {
     let failed = |e: std::io::Error| format!("the console at {address}: {e}");
     let stream = TcpStream::connect(address).map_err(failed)?;

@@ -35,7 +35,7 @@ const PHASE_NS: u64 = 5_000_000_000;
 const BETWEEN_PHASES_NS: u64 = 20_000_000_000;
 const TASKS: u32 = WAVES * SLOTS * NODES as u32;
 
-/// Moments later than this are of a run that stands still.
+/// Virtual time after which a run counts as stuck.
 const END_NS: u64 = 3600 * 1_000_000_000;
 
 /// One group: the median, the 99th percentile and the longest call, by planner.
@@ -74,7 +74,7 @@ pub fn decide(rig: &Rig) -> Result<Vec<Record>, String> {
 /// What recording a run has cost.
 struct Cost {
     processor_s: f64,
-    /// The time in which the events would happen.
+    /// The time that the events would take.
     world_s: f64,
     bytes: u64,
 }
@@ -138,7 +138,7 @@ impl World {
     /// Plays all jobs with a decision log as a coordinator has it.
     fn recorded(mut self, rig: &Rig, planner: &str) -> Result<Cost, String> {
         let dir = rig.dir.join("decisions");
-        // One file, however long: only then is all of the run recorded.
+        // A single file, however long: otherwise not all of the run would be recorded.
         let files =
             Files { who: STAGES, prefix: "decisions", bytes_long: u64::MAX, bytes_max: 64 * FILE_BYTES_MAX };
         let started = Recorder::start(&dir, files, &config(planner));

@@ -1,4 +1,5 @@
-//! What a file costs that the memory has given up: read from the disk level, beside the device.
+//! What reading a file costs that the memory has given up: from the disk level, beside the
+//! device.
 //!
 //! Before each read the tier gives up its memory and gets it back, so that all of the file comes
 //! from the level; the file system is far slower. The reference reads the level's own files past
@@ -19,14 +20,14 @@ const FILES: u64 = 2;
 const THREADS: usize = 4;
 const READ_BYTES: usize = 2 << 20;
 
-/// Of the file system: slower than any disk that is worth a level.
+/// Bandwidth of the file system: slower than any disk that is worth a level.
 const PFS_BYTES_PER_S: u64 = 50_000_000;
 const DISK_BYTES_PER_S: u64 = 200_000_000;
 
-/// A pass writes to the disk what earlier ones have not.
+/// Passes until all of the file is on the disk, at most: each writes what earlier ones have not.
 const PASSES_MAX: usize = 6;
 
-/// In which a slow disk writes a 64th of the memory.
+/// Time in which a slow disk writes a 64th of the memory.
 const STEP: Duration = Duration::from_millis(200);
 
 /// The rest of a file may come from memory or the file system.
@@ -71,7 +72,8 @@ fn level(rig: &Rig, id: &str, level: &Path, memory_bytes: u64, target: Target) -
         }
         Ok(file_bytes as f64 / began.elapsed().as_secs_f64())
     };
-    // In so many steps: at once is more than the queue takes of pages that are not on the disk yet.
+    // In several steps while pages are not on the disk yet: the queue does not take all of them in
+    // one.
     let give_up_memory = |steps: u64| -> Result<(), String> {
         for step in 1..=steps {
             let given_up = memory_bytes / 32 * 31 * step / steps;
@@ -113,7 +115,7 @@ fn level(rig: &Rig, id: &str, level: &Path, memory_bytes: u64, target: Target) -
     Ok(Record::pairs(id, &pairs, "MB/s", target, &note))
 }
 
-/// Bytes a second of the device: `bytes` of the level's files.
+/// Bytes per second of the device: reads `bytes` of the level's files.
 fn device(level: &Path, bytes: u64) -> Result<f64, String> {
     let names = std::fs::read_dir(level).map_err(|e| e.to_string())?;
     let mut files: Vec<PathBuf> = names.map_while(Result::ok).map(|entry| entry.path()).collect();

@@ -2,9 +2,9 @@
 //!
 //! Two candidates and etcd are real processes; the agents are simulated as in [`crate::scale`], and
 //! prove with certificates who they are. An agent whose connection breaks goes to the other
-//! candidate and waits there until it leads. Time counts from the kill until all of them have its
-//! list of all members. The handshakes of a thousand agents, which have a node each in a real
-//! cluster, take place on the cores of this machine.
+//! candidate and waits there until it leads. Time counts from the kill until all of them have the
+//! new coordinator's list of all members. The handshakes of a thousand agents, which have a node
+//! each in a real cluster, take place on the cores of this machine.
 
 use crate::measure::{Record, Target};
 use crate::rig::Rig;

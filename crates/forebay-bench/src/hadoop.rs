@@ -26,7 +26,7 @@ pub struct Figures {
     pub mapped: f64,
 }
 
-/// Why it cannot be measured here; `None` if it can.
+/// Returns why it cannot be measured here; `None` if it can.
 pub fn missing() -> Option<String> {
     let built = [(JAR, "make java"), (HADOOP, "make test-java")];
     let absent = built.iter().find(|(file, _)| !Path::new(file).exists());
@@ -66,7 +66,7 @@ pub fn read(rig: &Rig) -> Result<Vec<Record>, String> {
     core(&file, bytes)?;
     let mut runs = Vec::new();
     for _ in 0..rig.runs {
-        // The core before and after: a neighbour who comes or goes meanwhile disturbs both sides.
+        // The core before and after: a neighbour that comes or goes meanwhile disturbs both sides.
         let before = core(&file, bytes)?;
         let ours = measure(&path, &agent.socket(), 5)?;
         let after = core(&file, bytes)?;

@@ -13,11 +13,11 @@ pub struct Record {
     pub value: Option<f64>,
     /// Unit of value and reference.
     pub unit: String,
-    /// What it is held against: the alternative or the limit, measured in the same run.
+    /// What it is compared with: the alternative or the limit, measured in the same run.
     pub reference: Option<f64>,
     /// Median of the pairwise ratios value / reference.
     pub ratio: Option<f64>,
-    /// The target, in words.
+    /// The target, as text.
     pub target: String,
     /// Whether it is met.
     pub met: Option<bool>,
@@ -25,7 +25,7 @@ pub struct Record {
     pub runs: usize,
     /// How to measure it again.
     pub command: String,
-    /// What the reference is, and what else one has to know.
+    /// What the reference is, and what else a reader has to know.
     pub note: String,
 }
 
@@ -58,7 +58,7 @@ impl Record {
         Self::new(id, value, unit, Some(reference), Some(ratio), target, pairs.len(), note)
     }
 
-    /// A figure that could not be had, and why.
+    /// A figure that could not be measured, and why.
     pub fn skipped(id: &str, why: &str) -> Self {
         let note = format!("skipped: {why}");
         Record { value: None, ..Self::new(id, 0.0, "", None, None, Target::Report, 0, &note) }
@@ -100,7 +100,7 @@ impl Record {
         }
     }
 
-    /// One line for a person.
+    /// Formats the record as one line for a person.
     pub fn line(&self) -> String {
         let Some(value) = self.value else { return format!("{:<28} {}", self.id, self.note) };
         let number = |x: f64| if x.abs() >= 100.0 { format!("{x:.0}") } else { format!("{x:.3}") };
@@ -116,7 +116,7 @@ impl Record {
     }
 }
 
-/// The median; 0 of nothing.
+/// The median; 0 if there are no values.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = values.collect();
     sorted.sort_by(f64::total_cmp);
@@ -127,7 +127,7 @@ pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
-/// The value below which this share of the values lies; 0 of nothing.
+/// The value below which this share of the values falls; 0 if there are no values.
 pub fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -146,7 +146,7 @@ pub fn in_turn(
     reference()?;
     (0..runs)
         .map(|i| {
-            // Who goes first changes, so that neither always profits from the other's warm caches.
+            // The order alternates, so that neither always profits from the other's warm caches.
             if i % 2 == 0 {
                 let ours = ours()?;
                 Ok((ours, reference()?))

@@ -1,6 +1,6 @@
 //! What other programs measure: Python, the eviction policies, the peers.
 //!
-//! A program that is not there is skipped, and the line says why.
+//! A program that is not installed is skipped, and the line says why.
 
 use crate::hadoop::{self, Figures};
 use crate::measure::{Record, Target, median};

@@ -19,7 +19,7 @@ const STREAMS: u64 = 8;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Two agents and their coordinator; ended in this order, and the tiers dropped, when this is.
+/// Two agents and their coordinator; dropping it ends them in this order, and drops the tiers.
 pub struct Pair {
     agents: Vec<AgentProcess>,
     coordinator: Coordinator,
@@ -103,7 +103,7 @@ pub fn page(rig: &Rig) -> Result<Vec<Record>, String> {
     }
     let pair = Pair::start(rig, &rig.directory_pfs(), "2GiB", "128MiB")?;
     let here = pair.client(0);
-    // To their owners; those that come to the other node are what is measured.
+    // Into their owners' tiers; the files that the other node owns are what is measured.
     load(&here, &paths)?;
     let away = |path: &&PathBuf| here.open(path).is_ok_and(|file| file.resident_bytes() == 0);
     let paths: Vec<_> = paths.iter().filter(away).cloned().collect();
@@ -145,7 +145,7 @@ pub fn page(rig: &Rig) -> Result<Vec<Record>, String> {
     ])
 }
 
-/// GB/s of so many `sendfile`s over loopback TCP, each of its part of the file to a thread that
+/// GB/s of `streams` `sendfile`s over loopback TCP, each of its part of the file to a thread that
 /// reads into a buffer of 1 MiB.
 fn bare_streams(path: &Path, bytes: u64, streams: u64) -> Result<f64, String> {
     let part = bytes / streams;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const MIB: usize = 1 << 20;
 
-/// Mapped at a time: large enough that making the map does not count.
+/// Bytes mapped at a time: large enough that making the map does not count.
 const MAP_BYTES: u64 = 64 << 20;
 
 type Reads = Arc<dyn Fn(&mut [u8], u64) -> std::io::Result<usize> + Send + Sync>;
@@ -141,7 +141,7 @@ pub fn cold(rig: &Rig) -> Result<Vec<Record>, String> {
     let direct = || {
         forget()?;
         let file = std::fs::File::open(&path).map_err(|e| e.to_string())?;
-        // As any program that reads at random would be served best.
+        // With the advice that serves a program best that reads at random.
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).map_err(|e| e.to_string())?;
         let reads: Reads = Arc::new(move |buffer, at| file.read_at(buffer, at));
         random_4k(&reads, bytes, count).map(|s| s * 1e6)

@@ -1,4 +1,4 @@
-//! What a benchmark stands on: an agent process, a PFS (a directory or the lab's slow file system),
+//! What a benchmark runs on: an agent process, a PFS (a directory or the lab's slow file system),
 //! and a bare tmpfs with the same kind of pages as the tier's, for the physical limit. All of it
 //! goes when the rig is dropped.
 
@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The stand of one group of benchmarks.
+/// The rig of one group of benchmarks.
 pub struct Rig {
     /// Runs of each measurement.
     pub runs: usize,
-    /// Sizes are cut down.
+    /// Whether sizes are reduced.
     pub quick: bool,
     /// The random ramps.
     pub ramps: RampArgs,
@@ -29,17 +29,17 @@ pub struct Rig {
 
 /// Which random ramps to run.
 pub struct RampArgs {
-    /// How many.
+    /// Number of ramps.
     pub count: usize,
     /// Their seed.
     pub seed: u64,
     /// The largest control group, in bytes.
     pub group_max_bytes: u64,
-    /// The only law, if it is to be one.
+    /// The only law to run, if not all.
     pub law: Option<String>,
 }
 
-/// A running agent; ended and its tier dropped when this is.
+/// A running agent; dropping it ends the agent and drops its tier.
 pub struct AgentProcess {
     child: Child,
     program: PathBuf,
@@ -58,7 +58,7 @@ pub struct ThrottledDisk {
 
 /// A tmpfs mounted like the tier's.
 pub struct BareTmpfs {
-    /// Where.
+    /// Where it is mounted.
     pub path: PathBuf,
 }
 
@@ -67,7 +67,7 @@ fn failed(what: &str, e: impl std::fmt::Display) -> String {
 }
 
 impl Rig {
-    /// A fresh stand.
+    /// Sets up a fresh rig.
     pub fn new(runs: usize, quick: bool, ramps: RampArgs) -> Result<Self, String> {
         let program = forebay_lab::fixture::find_program()
             .ok_or("no forebay program beside this one; build it first: cargo build --release")?;
@@ -102,7 +102,7 @@ impl Rig {
         self.agent_by(Command::new(&self.program), "agent", "", pfs, capacity)
     }
 
-    /// The same by `command`, which runs the program, with this name, and with `more` in its
+    /// Starts an agent with this name through `command`, which runs the program, with `more` in its
     /// configuration after the keys of the mount.
     pub fn agent_by(
         &self,
@@ -115,7 +115,7 @@ impl Rig {
         let state_dir = self.dir.join(name);
         let started = Instant::now();
         let [config, log] = ["toml", "log"].map(|ending| state_dir.with_extension(ending));
-        // What is measured is not how long a fresh file is left alone.
+        // How long a fresh file is left alone is not what is measured.
         let text = format!("[[mount]]\nlabel = \"pfs\"\nroot = {pfs:?}\nsettle_ms = 0\n{more}");
         fs::write(&config, text).map_err(|e| failed("write a configuration", e))?;
         command.arg("up").arg("--foreground").arg("--config").arg(config).args(["--capacity", capacity]);
@@ -156,7 +156,7 @@ impl Drop for Rig {
     }
 }
 
-/// What is read and written at most, of the root control group (v1).
+/// What is limited in the root control group (v1): reading and writing.
 const THROTTLES: [&str; 2] = ["read", "write"];
 
 fn throttle(way: &str, number: &str, bytes_per_s: u64) -> Result<(), String> {
@@ -204,7 +204,7 @@ impl ThrottledDisk {
 
 impl Drop for ThrottledDisk {
     fn drop(&mut self) {
-        // What was not done cannot be undone.
+        // Fails for what was not done, which needs no undoing.
         let _ = command("umount", &[self.mount.as_ref()]);
         let _ = command("losetup", &["--detach".as_ref(), self.device.as_ref()]);
         for way in THROTTLES {
@@ -277,7 +277,7 @@ impl Drop for AgentProcess {
 }
 
 /// Writes a file of `bytes` that no compression or deduplication makes smaller, and waits until it
-/// is old enough for its time stamps to be believed.
+/// is old enough for its time stamps to be trusted.
 pub fn make_file(path: &Path, bytes: u64) -> Result<(), String> {
     let mut file = fs::File::create(path).map_err(|e| failed("make a file", e))?;
     let mut state = 0x9E37_79B9_7F4A_7C15u64 ^ bytes;

@@ -30,7 +30,7 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 /// only keep the agents that have joined from beating.
 const JOINERS: usize = 2;
 
-/// How often simulated agents look at their sockets; times are good to this.
+/// How often simulated agents look at their sockets: the resolution of the times.
 const TURN: Duration = Duration::from_millis(20);
 
 /// A change that has not reached everybody by then is lost.
@@ -143,7 +143,7 @@ impl Coordinator {
         Ok(ns as f64 / 1e9)
     }
 
-    /// It ends without a word, with `SIGKILL`.
+    /// Kills it with `SIGKILL`.
     pub(crate) fn kill(&mut self) -> Result<(), String> {
         self.child.kill().and_then(|()| self.child.wait().map(drop)).map_err(|e| e.to_string())
     }
@@ -168,9 +168,9 @@ impl Drop for Coordinator {
 pub(crate) struct Swarm {
     agents: Vec<Simulated>,
     last_turn: Option<Instant>,
-    /// How each proves who it is; without any, all do as processes of the same user.
+    /// How each agent proves who it is; if empty, all do so as processes of the same user.
     pub(crate) security: Vec<Security>,
-    /// Term of the last coordinator they knew.
+    /// Term of the last coordinator that they knew.
     term: u64,
 }
 
@@ -185,8 +185,8 @@ struct Simulated {
 }
 
 impl Swarm {
-    /// Many join at about the same time, as when a cluster starts; those who have joined beat while
-    /// the others come.
+    /// Joins many agents at about the same time, as when a cluster starts; those that have joined
+    /// beat while the others come.
     pub(crate) fn join_all(&mut self, address: &str, count: usize) -> Result<(), String> {
         let (send, joined) = channel();
         let (security, term) = (self.security.clone(), self.term);
@@ -220,30 +220,30 @@ impl Swarm {
         self.turn()
     }
 
-    /// All lose their coordinator, and remember its term.
+    /// Disconnects all from their coordinator, and remembers its term.
     pub(crate) fn lose_all(&mut self) {
         self.term = self.agents.iter().map(|agent| agent.term).max().unwrap_or(0);
         self.agents.clear();
     }
 
-    /// Whether one is with a coordinator of a later term than the one that they have lost.
+    /// Returns whether one has joined a coordinator of a later term than the one that it lost.
     pub(crate) fn any_is_with_the_next(&self) -> bool {
         self.agents.iter().any(|agent| agent.term > self.term)
     }
 
-    /// Whether all are with a coordinator of a later term than the one that they have lost.
+    /// Returns whether all have joined a coordinator of a later term than the one that they lost.
     pub(crate) fn all_are_with_the_next(&self) -> bool {
         self.agents.iter().all(|agent| agent.term > self.term)
     }
 
-    /// The agent with this number says something.
+    /// The agent with this number sends a message.
     pub(crate) fn say(&mut self, number: usize, message: &ToCoordinator) -> Result<(), String> {
         let agent = self.agents.get_mut(number).ok_or("no such agent")?;
         agent.link.send(message).map_err(|e| e.to_string())?;
         agent.link.flush().map(drop).map_err(|e| e.to_string())
     }
 
-    /// The last one goes.
+    /// The last agent leaves.
     fn leave(&mut self) -> Result<(), String> {
         let mut last = self.agents.pop().ok_or("nobody is there")?;
         last.link.send(&ToCoordinator::Leave).map_err(|e| e.to_string())?;
@@ -251,7 +251,7 @@ impl Swarm {
         Ok(())
     }
 
-    /// Everybody takes what has come, and beats if it is time to.
+    /// Every agent reads what has come, and beats if it is time to.
     pub(crate) fn turn(&mut self) -> Result<(), String> {
         let now = Instant::now();
         self.last_turn = Some(now);
@@ -266,7 +266,7 @@ impl Swarm {
         Ok(())
     }
 
-    /// Nothing else happens for some time.
+    /// Runs the agents for some time, in which nothing else happens.
     pub(crate) fn run(&mut self, time: Duration) -> Result<(), String> {
         let started = Instant::now();
         while started.elapsed() < time {
@@ -349,7 +349,7 @@ impl Simulated {
                 _ => {}
             }
         }
-        // A candidate keeps the joins of those who say nothing more until there is a leader.
+        // A candidate keeps the joins of agents that send nothing more until there is a leader.
         if self.is_welcome && now >= self.next_heartbeat {
             self.next_heartbeat += HEARTBEAT;
             let (resident_bytes, fetched_bytes) = (1 << 30, 1 << 30);

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 const SCENARIOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
 
-/// One group: million events a second in a large world, by planner, and seconds for a million
+/// One group: million events per second in a large world, by planner, and seconds for a million
 /// steps and for a month of a facility.
 pub fn sim(rig: &Rig) -> Result<Vec<Record>, String> {
     let runs = if rig.quick { 1 } else { rig.runs.min(3) };
@@ -40,7 +40,7 @@ pub fn sim(rig: &Rig) -> Result<Vec<Record>, String> {
     Ok(records)
 }
 
-/// What a scenario comes to, and how long that takes in seconds.
+/// The outcome of a scenario, and how long it takes in seconds.
 fn run(scenario: &str, set: &[(&str, &str)]) -> Result<(Done, f64), String> {
     let mut file = File::read(&Path::new(SCENARIOS).join(scenario)).map_err(|e| e.to_string())?;
     for (key, value) in set {

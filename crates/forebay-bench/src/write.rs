@@ -1,4 +1,4 @@
-//! Writes: through, against the PFS alone; memory-only, against tmpfs.
+//! Writes: write-through, against the PFS alone; memory-only, against tmpfs.
 
 use crate::measure::{Record, Target, in_turn, seconds};
 use crate::rig::Rig;

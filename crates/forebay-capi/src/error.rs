@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 thread_local! {
-    /// Of the last call of this thread that failed.
+    /// The text of this thread's last failed call.
     static LAST: RefCell<CString> = RefCell::default();
 }
 

@@ -1,7 +1,7 @@
 //! The C library: `include/forebay.h` over the client core, and nothing more.
 //!
 //! The header is written by hand, because it is the manual of the C programmer; `tests/header.rs`
-//! holds it against the functions here, name by name and type by type. Handles are opaque boxes.
+//! compares it with the functions here, name by name and type by type. Handles are opaque boxes.
 //! Whatever goes wrong comes back as -1 or NULL with `errno` set and a text for this thread
 //! (`error`); a panic is a failure like any other and never unwinds into C.
 

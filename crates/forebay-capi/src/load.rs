@@ -32,8 +32,8 @@ pub unsafe extern "C" fn forebay_load(
         let failed = wait(&mut load)?;
         if let Some(first) = load.failures().first() {
             let text = format!("{}: {}", first.path.display(), first.message);
-            // Not a failure of the call: the text is there for whoever sees that the number is too
-            // small.
+            // Not a failure of the call: the text is there for a caller that sees that the number
+            // is too small.
             note(&with_message(if first.errno > 0 { first.errno } else { libc::EIO }, text));
         }
         Ok(i64::try_from(count as u64 - failed).unwrap_or(i64::MAX))

@@ -44,7 +44,7 @@ pub unsafe extern "C" fn forebay_job_open(
     })
 }
 
-/// The next phases write to these `count` files, and to `bytes[i]` bytes of each.
+/// Notes that the next phases write to these `count` files, `bytes[i]` bytes to each.
 ///
 /// # Safety
 /// `job` is NULL or open; `paths` has `count` strings that end in a zero byte, and `bytes` as many
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn forebay_job_writes_to(
     })
 }
 
-/// A phase of `bytes` begins; 0 is unknown.
+/// Begins a phase of `bytes`; 0 is unknown.
 ///
 /// # Safety
 /// `job` is NULL or open.
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn forebay_phase_begin(job: *const ForebayJob, bytes: u64,
     })
 }
 
-/// The phase has moved `bytes` since it began.
+/// Reports that the phase has moved `bytes` since it began.
 ///
 /// # Safety
 /// `job` is NULL or open.
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn forebay_phase_progress(job: *const ForebayJob, bytes: u
     guard(-1, || unsafe { handle(job) }?.job.phase_progress(bytes).map(|()| 0))
 }
 
-/// The phase is over.
+/// Ends the phase.
 ///
 /// # Safety
 /// `job` is NULL or open.

@@ -61,7 +61,7 @@ pub unsafe extern "C" fn forebay_create(
     })
 }
 
-/// As [`forebay_create`], with a layout for a new file, in the words of `forebay run --layout`.
+/// As [`forebay_create`], with a layout for a new file, written as for `forebay run --layout`.
 ///
 /// # Safety
 /// `path` and `layout` are NULL or end in a zero byte.
@@ -98,7 +98,7 @@ unsafe fn exclusive<'a>(writer: *mut ForebayWriter) -> io::Result<&'a mut Foreba
     unsafe { writer.as_mut() }.ok_or_else(|| invalid("the handle is NULL"))
 }
 
-/// Writes all of `length` bytes behind what was written.
+/// Writes all of `length` bytes after what was written.
 ///
 /// # Safety
 /// `writer` is NULL or open and used by nobody else; `buffer` holds `length` bytes.

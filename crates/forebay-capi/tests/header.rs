@@ -142,7 +142,7 @@ fn the_numbers_of_the_header_mean_the_same_in_the_library() {
     assert_eq!(constants.count(), MEANINGS.len() + 1, "every constant but FOREBAY_ABI has a meaning");
 }
 
-/// The shared library shows these functions and nothing else of ours.
+/// The shared library exports these functions and nothing else of ours.
 #[test]
 fn the_shared_library_exports_the_functions_of_the_header() {
     let library = std::env::current_exe().unwrap().with_file_name("libforebay.so");

@@ -18,7 +18,7 @@ const CLIENT_DEADLINE: Duration = Duration::from_millis(1500);
 /// Files of a run: small enough for a tmpfs of logs, and enough that hot and cold differ.
 pub const FILES: u32 = 64;
 
-/// The last of them are large.
+/// Number of files, the last ones, that are large.
 pub const LARGE: u32 = 2;
 const LARGE_BYTES: u64 = 64 << 20;
 
@@ -54,7 +54,7 @@ pub struct Orders {
     /// The agent's socket.
     pub socket: PathBuf,
     pub seed: u64,
-    /// Number of this actor among those of its role.
+    /// Number of this actor among the actors of its role.
     pub slot: u32,
     /// How many actors of its role there are.
     pub slots: u32,
@@ -63,17 +63,17 @@ pub struct Orders {
     pub node: u32,
     pub log: PathBuf,
     pub beat: PathBuf,
-    /// Ends when the monotonic clock shows this.
+    /// When to end, by the monotonic clock.
     pub until_ns: u64,
     /// The program under test.
     pub forebay: PathBuf,
-    /// It names the appended files.
+    /// The round's number, which names the appended files.
     pub round: u32,
     /// Longest pause of a writer between two changes.
     pub pause_ms: u64,
     /// Shortest time between two changes of one file.
     pub gap_ms: u64,
-    /// Punching holes, exchanging names: not every file system can.
+    /// What the file system cannot do, such as punching holes or exchanging names.
     pub without: Vec<String>,
 }
 
@@ -95,7 +95,7 @@ impl Actor {
     /// Takes its orders from a file.
     ///
     /// # Errors
-    /// Of the file, or of those that the orders name.
+    /// If the file cannot be read, or a file that the orders name cannot be opened.
     pub fn new(file: &Path) -> io::Result<Self> {
         let orders: Orders = postcard::from_bytes(&std::fs::read(file)?).map_err(io::Error::other)?;
         let random = Random::new(orders.seed, &orders.role.to_string(), u64::from(orders.process));
@@ -135,14 +135,14 @@ impl Actor {
         !self.orders.without.iter().any(|w| w == what)
     }
 
-    /// Something that must not take for ever begins.
+    /// Notes the beginning of something that must not take for ever.
     pub fn begin(&self) -> io::Result<u64> {
         let now = now_ns();
         self.beat.write_all_at(&now.to_le_bytes(), 0)?;
         Ok(now)
     }
 
-    /// It has ended.
+    /// Notes that it has ended.
     pub fn end(&self) -> io::Result<u64> {
         self.beat.write_all_at(&0u64.to_le_bytes(), 0)?;
         Ok(now_ns())
@@ -176,7 +176,7 @@ pub fn usual_bytes(path: PathId) -> u64 {
     }
 }
 
-/// When what the actor of this beat does now began; 0 if it does nothing.
+/// Returns when what the actor with this beat is doing began; 0 if it is doing nothing.
 pub fn beat_of(path: &Path) -> u64 {
     let bytes = std::fs::read(path).unwrap_or_default();
     bytes.first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b))

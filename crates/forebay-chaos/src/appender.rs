@@ -1,5 +1,5 @@
-//! Appenders: many processes that append records to the same files, plainly and by the library. A
-//! record that was acknowledged is in the file, once, whatever was killed.
+//! Appenders: many processes that append records to the same files, by plain calls and through the
+//! library. A record that was acknowledged is in the file, once, whatever was killed.
 
 use crate::actor::Actor;
 use crate::changes::errno_of;
@@ -26,8 +26,8 @@ fn record(appender: u32, number: u32) -> [u8; RECORD_BYTES] {
     bytes
 }
 
-/// The records in these bytes, by appender; and what is between them, if it is not a record that
-/// was cut off.
+/// The records in these bytes, by appender; and what is between them, unless it is a truncated
+/// record.
 pub fn parse(bytes: &[u8]) -> (BTreeMap<u32, Vec<u32>>, Option<String>) {
     let mut found: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     let (mut at, mut broken) = (0, None);
@@ -41,7 +41,7 @@ pub fn parse(bytes: &[u8]) -> (BTreeMap<u32, Vec<u32>>, Option<String>) {
             at += RECORD_BYTES;
             continue;
         }
-        // A record is cut off if its writer was killed, and then the next one begins at once.
+        // A record is truncated if its writer was killed; the next one then begins immediately.
         let same = rest.iter().zip(record(appender, seq)).take_while(|(a, b)| **a == *b).count();
         if same == 0 || same >= RECORD_BYTES {
             broken = Some(format!("no record at byte {at}: {:02x?}", &rest[..rest.len().min(24)]));
@@ -52,7 +52,7 @@ pub fn parse(bytes: &[u8]) -> (BTreeMap<u32, Vec<u32>>, Option<String>) {
     (found, broken)
 }
 
-/// Reads all appended files, plainly and by the library, when nobody appends any more.
+/// Reads all appended files, by plain calls and through the library, when nobody appends any more.
 pub fn check(actor: &mut Actor, client: &Client) -> io::Result<()> {
     for file in 0..APPEND_FILES {
         look_at(actor, client, file, Kind::Plain)?;
@@ -110,13 +110,13 @@ fn append(actor: &Actor, client: &Client, file: u32, bytes: &[u8], way: u64) -> 
     writer.close()
 }
 
-/// Reads an appended file whole.
+/// Reads the whole of a random appended file.
 pub fn look(actor: &mut Actor, client: &Client) -> io::Result<()> {
     let file = actor.random.below(u64::from(APPEND_FILES)) as u32;
     look_at(actor, client, file, Kind::Cached)
 }
 
-/// Reads this one.
+/// Reads the whole of this file.
 pub fn look_at(actor: &mut Actor, client: &Client, file: u32, kind: Kind) -> io::Result<()> {
     let path = actor.append_path(file);
     let begin = actor.begin()?;
@@ -128,7 +128,7 @@ pub fn look_at(actor: &mut Actor, client: &Client, file: u32, kind: Kind) -> io:
     let node = actor.orders.node;
     let (bytes, tiered) = match read {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        // It is being appended to: the next one will do.
+        // Somebody is appending to it: the next read will do.
         Err(e) if errno_of(&e) == libc::ESTALE => return Ok(()),
         other => other?,
     };
@@ -151,10 +151,10 @@ fn read_by(client: &Client, path: &std::path::Path) -> io::Result<(Vec<u8>, bool
     Ok((bytes, file.is_tiered()))
 }
 
-/// A violation of what appenders were promised, as text; and how many reads were judged. Where the
-/// clients of a file system keep caches of their own, reads without an agent are not judged, nor
-/// those that begin within `settle_ns` of an append: a client may show zeros in place of what
-/// another one has appended beside it.
+/// Returns violations of what appenders were promised, as text, and how many reads were judged.
+/// Where the clients of a file system keep caches of their own, reads without an agent are not
+/// judged, nor reads that begin within `settle_ns` of an append: a client may show zeros in place
+/// of what another one has appended next to it.
 pub fn judge(records: &[Record], plain: bool, settle_ns: u64) -> (Vec<String>, u64) {
     let (mut acknowledged, mut begun) = (BTreeMap::new(), BTreeMap::new());
     for record in records {
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(faults(look(6, &[(1, 1), (1, 2)])), 1);
         let (later, _) = judge(&[begun.clone(), done.clone(), look(6, &[]), look(7, &[(1, 1)])], true, 0);
         assert!(later[0].ends_with("have the first of them: 1 of 1 on node 0 without"), "{later:?}");
-        // Where clients have caches of their own.
+        // A file system whose clients have caches of their own.
         let tiered = |begin| {
             let Record::AppendSeen { file, node, kind, counts, broken, .. } = look(begin, &[]) else {
                 panic!()

@@ -1,4 +1,4 @@
-//! How each change is made: the system calls of ordinary programs, and the library.
+//! How each change is made: with the system calls of ordinary programs, and through the library.
 
 use crate::actor::Actor;
 use crate::content::fill;
@@ -42,8 +42,7 @@ impl Changes {
         Changes { client }
     }
 
-    /// Removes the names that a change which was cut off may have left, and gives a file back its
-    /// own.
+    /// Removes the names that an interrupted change may have left, and restores a file's own name.
     pub fn clear_away(&self, path: &Path) -> io::Result<()> {
         let away = beside(path, ".away");
         if away.exists() && !path.exists() {
@@ -166,7 +165,7 @@ fn overwrite(file: &File, write: u32, range: (u64, u64), style: Style) -> io::Re
             stall::write_stalled(file, &bytes, range.0, Duration::from_millis(u64::from(ms)))
         }
         Style::Mapped { touch } => {
-            // Stores into a hole of a full file system would be a signal.
+            // Stores into a hole of a full file system would raise a signal.
             match rustix::fs::fallocate(file, FallocateFlags::empty(), range.0, range.1 - range.0) {
                 Err(rustix::io::Errno::OPNOTSUPP) => {}
                 other => other?,

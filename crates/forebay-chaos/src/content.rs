@@ -1,18 +1,18 @@
 //! Bytes that show which write they came from, and the content of a file as the list of writes that
 //! made it.
 //!
-//! Every aligned word of eight bytes is a mixture, which can be undone, of the number of its write
-//! and its place in the file. So a reader needs no copy of what it should find: it decodes what it
-//! read into "bytes 0 to 4096 are of write 17", and the oracle compares lists of writes, not bytes.
-//! A word of zeros was never written, or was punched.
+//! Every aligned word of eight bytes is an invertible mixture of the number of its write and
+//! its place in the file. So a reader needs no copy of what it should find: it decodes what it read
+//! into "bytes 0 to 4096 are of write 17", and the oracle compares lists of writes, not bytes. A
+//! word of zeros was never written, or was punched.
 
 use serde::{Deserialize, Serialize};
 
 /// Number of a write; 0 stands for zeros.
 pub type WriteId = u32;
 
-/// A read that decodes into more parts than this is no content of ours. A store to a mapping that
-/// was cut off leaves two in each page.
+/// A read that decodes into more parts than this is not content of ours. A store to a mapping that
+/// was interrupted leaves two in each page.
 const PARTS_MAX: usize = 1 << 18;
 
 /// Bytes that could not be decoded are kept in parts of at most this length.
@@ -77,10 +77,10 @@ pub fn fill(write: WriteId, offset: u64, buffer: &mut [u8]) {
     }
 }
 
-/// What some bytes are.
+/// Where some bytes come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
-    /// Of this write, or zeros.
+    /// This write, or zeros.
     Write(WriteId),
     /// A part of a word, or a word of two writes: the bytes themselves.
     Raw(Vec<u8>),
@@ -178,7 +178,7 @@ impl State {
         &self.parts
     }
 
-    /// Puts a write over `start` to `end`; what lies between the end of the file and `start` is
+    /// Puts a write over `start` to `end`; the bytes between the end of the file and `start` become
     /// zeros.
     pub fn put(&mut self, start: u64, end: u64, write: WriteId) {
         if start >= end {
@@ -194,7 +194,7 @@ impl State {
         self.parts = before.chain([new]).chain(after).collect();
     }
 
-    /// Cuts the file off, or lengthens it by zeros.
+    /// Truncates the file, or lengthens it by zeros.
     pub fn truncate(&mut self, size: u64) {
         let now = self.size();
         if size > now {
@@ -204,12 +204,12 @@ impl State {
         }
     }
 
-    /// Makes zeros of what lies in the file between the bounds.
+    /// Makes zeros of the file's bytes between the bounds.
     pub fn punch(&mut self, start: u64, end: u64) {
         self.put(start, end.min(self.size()), 0);
     }
 
-    /// Whether both have the same bytes.
+    /// Returns whether both have the same bytes.
     pub fn equals(&self, other: &State) -> bool {
         self.size() == other.size() && self.parts.iter().all(|p| first_foreign(p, &[other], false).is_none())
     }
@@ -225,7 +225,7 @@ impl State {
 pub fn first_foreign(part: &Part, of: &[&State], zeros: bool) -> Option<u64> {
     let mut at = part.start;
     while at < part.end {
-        // All of a write at once, where a content has it.
+        // As many bytes as possible at a time, where a content has the same write.
         let same =
             of.iter().filter_map(|s| s.part_at(at)).filter(|p| matches_write(p, part)).map(|p| p.end).max();
         if let Some(end) = same {

@@ -39,7 +39,7 @@ pub enum Fault {
     MemoryLimit,
 }
 
-/// How often each, beside the others.
+/// How often each fault happens, relative to the others.
 const WEIGHTS: &[(u64, Fault)] = &[
     (14, Fault::KillActor(Role::Reader)),
     (14, Fault::KillActor(Role::Writer)),
@@ -61,7 +61,7 @@ const WEIGHTS: &[(u64, Fault)] = &[
     (4, Fault::MemoryLimit),
 ];
 
-/// Those that a whole run must have seen, beside [`Stage::possible`].
+/// The faults that a whole run must have seen, in addition to [`Stage::possible`].
 pub const DEMANDED: &[&str] = &[
     "kill reader",
     "kill writer",
@@ -95,11 +95,11 @@ enum After {
 /// Decides, does, and counts.
 pub struct Faults {
     random: Random,
-    /// What is to be done when, by the monotonic clock.
+    /// What to do, and when, by the monotonic clock.
     later: Vec<(u64, After)>,
     next_ns: u64,
     every_ms: u64,
-    /// Commands that run beside everything, with what they count as.
+    /// Commands that run beside everything else, with the name they are counted under.
     commands: Vec<(Child, &'static str, u64)>,
     pub happened: BTreeMap<String, u64>,
     pub kills: u64,
@@ -148,7 +148,7 @@ impl Faults {
         Ok(())
     }
 
-    /// Until all that was begun has ended and all agents answer.
+    /// Waits until all that was begun has ended and all agents answer.
     pub fn settle(&mut self, stage: &mut Stage, troupe: &mut Troupe) -> io::Result<()> {
         while !self.later.is_empty() || !self.commands.is_empty() {
             self.step(stage, troupe, false)?;
@@ -166,7 +166,7 @@ impl Faults {
         self.later.push((at, after));
     }
 
-    /// An agent that has ended without being asked to.
+    /// Notices agents that have ended without a request.
     fn look_after(&mut self, stage: &mut Stage) -> io::Result<()> {
         for number in 0..NODES {
             let node = &mut stage.nodes[number as usize];
@@ -175,7 +175,7 @@ impl Faults {
             node.agent = None;
             let is_limited =
                 self.later.iter().any(|(_, a)| matches!(a, After::MemoryIsFree(n, _) if *n == number));
-            // By the kernel, perhaps only seen now that the limit has been lifted.
+            // Killed by the kernel, perhaps seen only now that the limit has been lifted.
             if stage.has_oom_kill(number) && status.signal() == Some(libc::SIGKILL) {
                 self.count("killed for want of memory", format!("node {number}"));
             } else {

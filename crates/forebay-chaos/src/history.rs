@@ -1,9 +1,9 @@
-//! What became of every file, put together from the logs of those who changed it.
+//! What became of every file, put together from the logs of the writers.
 //!
 //! A name leads to an object (an inode) for a time, and an object has versions, one after the
 //! other, each made by a change that took from its `begin` to its `end`. Objects and names are kept
 //! apart because a handle stands for the object that it opened, whatever its name leads to later.
-//! What a change that was killed has left is another version, found by who came after it.
+//! What a killed change has left is another version, found by the process after it.
 
 use crate::content::State;
 use crate::record::{Found, Op, PathId, Record, Style, Way};
@@ -18,17 +18,17 @@ pub struct Version {
     pub state: State,
     /// What the file passed through on the way.
     pub passed: Vec<State>,
-    /// Where it was made; `NOWHERE` for what was there before.
+    /// The node that made it; `NOWHERE` for a version from before the round.
     pub node: u32,
-    /// What made it, in words.
+    /// What made it, as text.
     pub what: String,
-    /// The length stays, and the time of modification was set back to what it was.
+    /// The length stays, and mtime was set back to what it was.
     pub keeps_stamp: bool,
-    /// Its stamps moved at its end: the length is another, or the writer set the times.
+    /// Its stamps moved at its end: the length changed, or the writer set the times.
     pub stamped: bool,
 }
 
-/// Of a version that was there before the round.
+/// Node of a version from before the round.
 pub const NOWHERE: u32 = u32::MAX;
 
 /// A change of the names, links or attributes of an object.
@@ -57,24 +57,24 @@ pub struct Binding {
     pub until: u64,
 }
 
-/// All of it.
+/// What became of all files.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub objects: Vec<Object>,
     pub bindings: BTreeMap<PathId, Vec<Binding>>,
     /// When a name may lead nowhere.
     pub gaps: BTreeMap<PathId, Vec<(u64, u64)>>,
-    /// How often each kind of change was done, failed or was cut off.
+    /// How often each kind of change was done, failed or was interrupted.
     pub done: BTreeMap<&'static str, u64>,
     pub failed: BTreeMap<String, u64>,
     pub cut_off: u64,
-    /// Changes that took longer than a fifth of a second within one system call.
+    /// Stalled overwrites that took a tenth of a second or longer.
     pub long_writes: u64,
-    /// Where the log being taken in was written.
+    /// The node of the log that is being taken in.
     node: u32,
 }
 
-/// What a round leaves to the next: for each name the inode and the content.
+/// What a round leaves to the next: the inode and the content under each name.
 pub type Contents = BTreeMap<PathId, (u64, State)>;
 
 impl History {
@@ -99,7 +99,7 @@ impl History {
         self.bindings.entry(path).or_default().push(Binding { object, from, until: u64::MAX });
     }
 
-    /// The name leads nowhere any more, at the latest at `until`.
+    /// The name leads nowhere from `until` on, at the latest.
     fn unbind(&mut self, path: PathId, until: u64) {
         if let Some(last) = self.bindings.get_mut(&path).and_then(|b| b.last_mut()) {
             last.until = last.until.min(until);
@@ -196,7 +196,7 @@ impl History {
                 self.add_version(new, op, begin, end);
                 new
             }
-            // Whoever finds it by its name finds it whole.
+            // A reader that finds it by its name finds it whole.
             _ => {
                 let state = states.last().cloned().unwrap_or_default();
                 self.add_object(ino, begin, begin, state, &format!("{op:?}"))
@@ -225,8 +225,8 @@ impl History {
         self.objects[object].versions.last().map(|v| v.state.clone()).unwrap_or_default()
     }
 
-    /// A change was cut off between `begin` and `at`: it may have been done wholly, partly or not
-    /// at all, and this is left.
+    /// Takes in what an interrupted change between `begin` and `at` left: it may have been done
+    /// wholly, partly or not at all.
     fn observe(&mut self, op: &Op, begin: u64, at: u64, path: PathId, found: Option<&Found>) {
         self.gaps.entry(path).or_default().push((begin, at));
         let old = self.bound(path);
@@ -235,12 +235,12 @@ impl History {
             return;
         };
         let state = State::found(found.parts.clone());
-        // Only objects that this change had in its hands: inode numbers are used again.
+        // Only objects that this change worked on: inode numbers are used again.
         let mut known: Vec<usize> = op.paths().iter().filter_map(|p| self.bound(*p)).collect();
         known.extend(
             op.paths().iter().filter_map(|p| Some(self.bindings.get(p)?.iter().rev().nth(1)?.object)),
         );
-        // A name's new object may have got the number of the old one, of which nothing was written.
+        // A name's new object may have got the number of the old one, to which nothing was written.
         let replaces = matches!(op, Op::Rewrite { way: Way::Rename | Way::Unlink, .. });
         let is_it = |o: &usize| {
             self.objects[*o].ino == found.ino && (!replaces || self.last_state(*o).equals(&state))
@@ -289,13 +289,13 @@ impl History {
     }
 }
 
-/// A reader that has the file open can distinguish the contents by ctime alone.
+/// Returns whether a reader that has the file open can distinguish the contents by ctime alone.
 fn keeps_stamp(op: &Op, after: &State, before: &State) -> bool {
     matches!(op, Op::Overwrite { keep_mtime: true, .. }) && after.size() == before.size()
 }
 
-/// A change after which every file system has new stamps when it ends, however late it moves those
-/// of a write.
+/// Returns whether every file system has new stamps when the change ends, however late it moves the
+/// stamps of a write.
 fn stamps(op: &Op, after: &State, before: &State) -> bool {
     let times_set = matches!(
         op,

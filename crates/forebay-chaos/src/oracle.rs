@@ -2,7 +2,7 @@
 //! limits, and nothing else.
 //!
 //! All times are wide: a change begins before its first system call and ends after its last, and so
-//! does an open or a read. Whatever lies within an overlap may have come first or last; what is
+//! does an open or a read. Whatever is within an overlap may have come first or last; what is
 //! settled before cannot be unseen.
 //!
 //! - *Close-to-open.* A handle stands for the newest version that was settled when its open began,
@@ -33,31 +33,31 @@ pub struct Rules {
     /// system do not promise that, neither plain reads are judged nor what the library reads as a
     /// plain program: without an agent, or PFS-only.
     pub plain: bool,
-    /// A change by another node is seen within this time, by what the file system itself does.
+    /// A change by another node is seen within this time, by the file system's own means.
     pub lag_ns: u64,
     /// The same for a change that moved the file's stamps at its end: another length, or times that
     /// the writer set.
     pub stamped_lag_ns: u64,
-    /// All nodes share a kernel, which notes for every handle who did what to its file.
+    /// All nodes share a kernel, which records for every handle which process did what to its file.
     pub one_kernel: bool,
 }
 
-/// Milliseconds are cut off twice in the library's own reckoning.
+/// The library truncates times to milliseconds twice.
 const ROUNDING_NS: u64 = 2_000_000;
 
-/// How much later than that a mount's kernel may learn of its last look, on a busy machine.
+/// How much later than that a mount's kernel may learn of the mount's last look, on a busy machine.
 const MOUNT_ROUNDING_NS: u64 = 1_000_000_000;
 
 /// What a handle broke.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// A word or two for the table.
+    /// One or two words for the table.
     pub kind: &'static str,
     pub what: String,
     pub handle: HandleSeen,
 }
 
-/// What was found right.
+/// What was found to be right.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Verified {
     pub reads: u64,
@@ -106,7 +106,7 @@ pub fn judge(history: &History, rules: &Rules, handle: &HandleSeen) -> Result<Ve
     Err(violation(first.unwrap_or(("wrong", "opened a file whose name led nowhere".into()))))
 }
 
-/// A plain program, or what the library does as one.
+/// Returns whether the handle reads as a plain program does.
 fn sees_the_pfs(handle: &HandleSeen) -> bool {
     matches!(handle.kind, Kind::Plain | Kind::PfsOnly)
         || (matches!(handle.kind, Kind::Cached | Kind::Cat) && !handle.tiered)
@@ -222,8 +222,7 @@ impl Judge<'_> {
     }
 
     fn error(&self, low: usize, read: &ReadSeen, errno: i32) -> Result<(), Fault> {
-        // Stamps may follow a change after the lag of the file system, on the writer's node as
-        // well.
+        // Stamps may follow a change after the lag of the file system, even on the writer's node.
         let stamped = |v: &Version| v.begin <= read.end && v.end + self.rules.lag_ns >= self.handle.begin;
         let changed = self.begun(read.end) > low
             || self.touched_elsewhere(read.end)
@@ -241,7 +240,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether the read is right, and a mixture.
+    /// Returns whether the bytes are a mixture; an error if they are wrong.
     fn bytes(&self, low: usize, high: usize, read: &ReadSeen, parts: &[Part]) -> Result<bool, Fault> {
         let (from, to) = self.allowed(low, high, read);
         if from == to {
@@ -254,7 +253,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The versions whose bytes this read may give.
+    /// The versions from which this read may return bytes.
     fn allowed(&self, low: usize, high: usize, read: &ReadSeen) -> (usize, usize) {
         if self.sees_the_pfs() {
             let from = if self.rules.plain { self.settled(read.begin) } else { low };
@@ -264,7 +263,8 @@ impl Judge<'_> {
             return (low, self.begun(read.end).max(high));
         }
         if self.handle.kind == Kind::Mount {
-            // Current bytes, as of a look that may be a little older, or those of the open.
+            // Current bytes, as of a look that may be a little older, or the bytes of the opened
+            // version.
             let looked = read.begin.saturating_sub(self.rules.look_ns + MOUNT_ROUNDING_NS);
             return (low.max(self.settled(looked)), self.begun(read.end).max(high));
         }
@@ -273,7 +273,7 @@ impl Judge<'_> {
         (low, if newer { newest } else { high.max(self.fetched_late(high, newest)) })
     }
 
-    /// The newest version of which a page may lie in the tier under the stamps of version `high`:
+    /// The newest version of which a page may be in the tier under the stamps of version `high`:
     /// the stamps of another node's change come late, and a page that is fetched until then has
     /// bytes of whatever has begun by then.
     fn fetched_late(&self, high: usize, newest: usize) -> usize {
@@ -292,8 +292,8 @@ impl Judge<'_> {
         self.handle.kind == Kind::Cached && read.begin <= next.end.saturating_add(patience_ns)
     }
 
-    /// Another node changed links, owner, mode or name since the open: what it did to ctime is
-    /// taken for a write.
+    /// Returns whether another node changed links, owner, mode or name since the open: its effect
+    /// on ctime is treated as a write.
     fn touched_elsewhere(&self, until: u64) -> bool {
         let (begin, node) = (self.handle.begin, self.handle.node);
         let since = |o: &Other| o.end >= begin && o.begin <= until && o.node != node;
@@ -301,22 +301,22 @@ impl Judge<'_> {
     }
 
     /// The file was small and wholly in the tier when it was opened, so the handle watched nothing:
-    /// a change of attributes or of the name since then ends it when it misses.
+    /// a change of attributes or of the name since then invalidates the handle when it misses.
     fn touched_unseen(&self, until: u64) -> bool {
         let since = |o: &Other| o.end >= self.handle.begin && o.begin <= until;
         self.handle.whole && self.object.others.iter().any(since)
     }
 
-    /// All changes since set mtime back, and another node changed links, owner, mode or name beside
-    /// them.
+    /// All changes since then set mtime back, and another node changed links, owner, mode or name
+    /// at the same time.
     fn hidden(&self, high: usize, newest: usize, read: &ReadSeen) -> bool {
         self.handle.kind == Kind::Cached
             && self.versions()[high + 1..=newest].iter().all(|v| v.keeps_stamp)
             && self.touched_elsewhere(read.end)
     }
 
-    /// What is wrong with the read as a mixture of these versions and what the file passed through
-    /// between them.
+    /// Returns what is wrong with the read as a mixture of these versions and what the file passed
+    /// through between them.
     fn mixture(&self, from: usize, to: usize, read: &ReadSeen, parts: &[Part]) -> Option<Fault> {
         let versions = &self.versions()[from..=to];
         let mut states: Vec<&State> = versions.iter().map(|v| &v.state).collect();
@@ -334,7 +334,7 @@ impl Judge<'_> {
         Some(("wrong", format!("byte {foreign} is of none of the versions {from} to {to}")))
     }
 
-    /// Finds the best word for what is wrong.
+    /// Finds the best name for what is wrong.
     fn name(&self, fault: Fault, from: usize, read: &ReadSeen, parts: &[Part]) -> Fault {
         let all: Vec<&State> =
             self.versions().iter().flat_map(|v| v.passed.iter().chain([&v.state])).collect();
@@ -364,7 +364,7 @@ fn stale_or(
     }
 }
 
-/// What is wrong with a read of exactly this content.
+/// Returns what is wrong with the read if exactly this content was expected.
 fn exactly(state: &State, read: &ReadSeen, parts: &[Part]) -> Result<(), Fault> {
     let wanted = state.size().saturating_sub(read.offset).min(read.wanted);
     if read.len != wanted {

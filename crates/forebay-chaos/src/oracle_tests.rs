@@ -126,7 +126,7 @@ fn estale_wants_a_change() {
     let whole = |opened| HandleSeen { whole: true, ..stale(opened) };
     assert_eq!(kind(&linked, &whole(50)), "right");
     assert_eq!(kind(&linked, &whole(120)), "spurious ESTALE");
-    // One that was read directly in the end.
+    // A handle that read directly in the end.
     let of = |kind| move |opened| HandleSeen { kind, tiered: false, ..stale(opened) };
     assert_eq!(kind(&changed, &of(Kind::Cat)(50)), "right");
     assert_eq!(kind(&changed, &of(Kind::Cat)(120)), "spurious ESTALE");
@@ -151,7 +151,7 @@ fn a_replacement_that_was_cut_off_has_written_nothing_to_the_old_file() {
         let mut history = History::of(&Contents::from([(0, (7, state))]));
         let op = Op::Rewrite { path: 0, write: 2, size: 4096, how: How::Plain(4096), way: Way::Unlink };
         let part = Part { start: 0, end: 4096, source: Source::Write(found) };
-        // The new file may have the old one's number.
+        // The new file may have the old one's inode number.
         let left = Some(Found { ino: 7, parts: vec![part] });
         let observed = Record::Observed { at: 120 * MS, path: 0, found: left };
         history.take(&[Record::Begin { at: 100 * MS, op }, observed], 0).unwrap();
@@ -231,7 +231,7 @@ fn a_file_overwritten_within_the_granularity_of_its_creation_may_have_the_same_v
 }
 
 /// A replacement that was killed before its rename has changed nothing of the file, however its
-/// content is put in words; a change that came later begins the time of direct reads.
+/// content is described; a later change begins the time of direct reads.
 #[test]
 fn a_replacement_that_was_cut_off_is_no_change_of_the_old_file() {
     let mut history = history(&[]);

@@ -1,13 +1,13 @@
-//! Random numbers of which the whole run is a function: the same seed gives the same decisions on
-//! every machine.
+//! Random numbers that determine the whole run: the same seed gives the same decisions on every
+//! machine.
 
 /// Splitmix64 (Steele, Lea and Flood 2014).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A stream of its own for each purpose, so that one more number drawn here moves nothing
-    /// there.
+    /// A separate stream for each purpose, so that drawing one more number for this purpose changes
+    /// nothing for another.
     pub fn new(seed: u64, purpose: &str, number: u64) -> Self {
         let mut state = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         for byte in purpose.bytes() {
@@ -42,7 +42,7 @@ impl Random {
         of[self.below(of.len() as u64) as usize]
     }
 
-    /// One of these, as often as its weight says.
+    /// Draws one of these, as often as its weight says.
     pub fn weighted<T: Copy>(&mut self, of: &[(u64, T)]) -> T {
         let mut at = self.below(of.iter().map(|(weight, _)| weight).sum());
         for (weight, what) in of {

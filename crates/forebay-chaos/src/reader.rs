@@ -1,5 +1,5 @@
-//! A reader: opens files in every way there is, reads them at once or over some time, and writes
-//! down what it saw.
+//! A reader: opens files in every way there is, reads them all at once or over some time, and
+//! writes down what it saw.
 //!
 //! It judges nothing: what a read may give depends on what others did meanwhile, which only their
 //! logs show.
@@ -17,11 +17,11 @@ use std::time::Duration;
 /// Files held open over many other reads.
 const HELD_MAX: usize = 12;
 
-/// A file of so many bytes (eight pages) that is wholly in the tier at its open is not watched
-/// until a read misses.
+/// Size (eight pages) of the largest file that is not watched until a read misses, if it is wholly
+/// in the tier at its open.
 const UNWATCHED_BYTES: u64 = 8 * (64 << 10);
 
-/// Most bytes of one read; files are read whole in pieces of these.
+/// Most bytes of one read; files are read whole in pieces of this size.
 const BUFFER_BYTES: u64 = 8 << 20;
 
 /// Runs until the time is over.
@@ -150,7 +150,7 @@ impl Reader {
         }
     }
 
-    /// False once nothing more can come of it.
+    /// Reads once; returns false if the read failed.
     fn read(&mut self, held: &mut Held, offset: u64, wanted: u64) -> io::Result<bool> {
         let buffer = &mut self.buffer[..wanted.min(BUFFER_BYTES) as usize];
         let begin = self.actor.begin()?;
@@ -181,7 +181,7 @@ impl Reader {
     fn whole(&mut self, path: PathId) -> io::Result<()> {
         let kind = self.any_kind();
         let Some(mut held) = self.open(path, kind)? else { return Ok(()) };
-        // A little beyond the end as well.
+        // Including a little beyond the end.
         let size = held.seen.opened.unwrap_or(0) + 8;
         let piece = self.actor.random.pick(&[64 << 10, 1 << 20, BUFFER_BYTES, 100_001]);
         let piece = piece.max(size / 64);
@@ -242,7 +242,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Mapped bytes stay what they are until they are let go.
+    /// Reads mapped bytes, which stay the same until they are unmapped.
     fn map(&mut self, path: PathId) -> io::Result<()> {
         let Some(mut held) = self.open(path, Kind::Cached)? else { return Ok(()) };
         let (offset, _) = self.any_range(&held);
@@ -269,7 +269,7 @@ impl Reader {
         self.finish(held)
     }
 
-    /// Another program, which knows nothing of Forebay.
+    /// Runs another program, which knows nothing of Forebay.
     fn run(&mut self, path: PathId) -> io::Result<()> {
         let name = self.actor.path(path);
         let mut command = Command::new(&self.actor.orders.forebay);
@@ -289,7 +289,7 @@ impl Reader {
         let got = Got::Bytes(decode(&out.stdout, 0));
         let read = ReadSeen { begin, end, offset: 0, wanted: u64::MAX, len, got };
         let reads = opened.map_or(Vec::new(), |_| vec![read]);
-        // For the report, what the program said if it failed.
+        // For the report: the program's output if it failed.
         let (node, kind, version) = (self.actor.orders.node, Kind::Run, said);
         let (tiered, whole, moved) = (true, false, false);
         let seen = HandleSeen { node, path, kind, tiered, whole, begin, end, opened, reads, moved, version };
@@ -339,8 +339,8 @@ fn read_plain(file: &std::fs::File, buffer: &mut [u8], offset: u64) -> io::Resul
     Ok(done)
 }
 
-/// Reads every file once in each way, when nobody writes: exactly the last content must come, now
-/// and for ever.
+/// Reads every file once in each way, when nobody writes: exactly the last content must come, from
+/// now on.
 pub fn check(actor: Actor) -> io::Result<()> {
     let client = actor.client();
     let mut reader = Reader { client, actor, held: Vec::new(), buffer: vec![0; BUFFER_BYTES as usize] };
@@ -350,7 +350,7 @@ pub fn check(actor: Actor) -> io::Result<()> {
             let Some(mut held) = reader.open(path, kind)? else { continue };
             let size = held.seen.opened.unwrap_or(0) + 8;
             let mut at = 0;
-            // What of it is in the tier is looked at piece by piece; a missing one is no error
+            // The part of it in the tier is read piece by piece; a missing piece is not an error
             // there.
             while at < size {
                 let piece = if kind == Kind::TierOnly { 64 << 10 } else { BUFFER_BYTES };

@@ -1,4 +1,4 @@
-//! What actors write down, each in a log of its own: one `write` a record, so that a killed actor
+//! What actors write down, each in a log of its own: one `write` per record, so that a killed actor
 //! leaves whole records.
 //!
 //! A writer says what it will do before it begins and that it is done after the last system call
@@ -24,11 +24,11 @@ pub type PathId = u32;
 /// How a writer's bytes reach the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum How {
-    /// `open` and `write`, in chunks of this many bytes.
+    /// With `open` and `write`, in chunks of this many bytes.
     Plain(u32),
-    /// The library, through.
+    /// Through the library, write-through.
     Through,
-    /// The library, bypass.
+    /// Through the library, bypass.
     Bypass,
 }
 
@@ -37,7 +37,7 @@ pub enum How {
 pub enum Style {
     /// `pwrite` in chunks of this many bytes.
     Chunks(u32),
-    /// One `write` whose source is held back in its middle for so many milliseconds.
+    /// One `write` whose source is held back in its middle for this many milliseconds.
     Stalled(u32),
     /// Stores to a shared mapping, and then a new mtime or none.
     Mapped { touch: bool },
@@ -46,9 +46,9 @@ pub enum Style {
 /// How a file gets a wholly new content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Way {
-    /// Cut to nothing and written again.
+    /// Truncated to nothing and written again.
     InPlace,
-    /// Written beside it and renamed over it.
+    /// Written next to it and renamed over it.
     Rename,
     /// Unlinked and created again.
     Unlink,
@@ -87,7 +87,7 @@ impl Op {
         }
     }
 
-    /// A word for the table of what was done.
+    /// The name of the change in the table of what was done.
     pub fn name(&self) -> &'static str {
         match self {
             Op::Rewrite { how: How::Through, .. } => "written through",
@@ -140,7 +140,7 @@ impl Op {
     }
 }
 
-/// Which way a reader took.
+/// How a reader read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// The library, cached.
@@ -155,9 +155,9 @@ pub enum Kind {
     Mapped,
     /// `forebay cat`.
     Cat,
-    /// A plain program, on a mount by `forebay mount`.
+    /// A plain program, on a mount of `forebay mount`.
     Mount,
-    /// A plain program, by `forebay run`.
+    /// A plain program, under `forebay run`.
     Run,
 }
 
@@ -185,16 +185,16 @@ pub struct HandleSeen {
     pub node: u32,
     pub path: PathId,
     pub kind: Kind,
-    /// An agent stood before the PFS.
+    /// Whether an agent stood before the PFS.
     pub tiered: bool,
-    /// It was small, and all of it was in the tier when it was opened.
+    /// Whether it was small, and all of it in the tier when it was opened.
     pub whole: bool,
     pub begin: u64,
     pub end: u64,
     /// The size reported, or the error of the open.
     pub opened: Result<u64, i32>,
     pub reads: Vec<ReadSeen>,
-    /// The reader went to another directory after it had opened by a relative path.
+    /// Whether the reader changed its directory after it had opened by a relative path.
     pub moved: bool,
     /// The version that the library says it has opened.
     pub version: String,
@@ -224,7 +224,7 @@ pub enum Record {
         at: u64,
         errno: i32,
     },
-    /// After an end in the middle of a change: what is left of it.
+    /// What is left of a change that was interrupted.
     Observed {
         at: u64,
         path: PathId,

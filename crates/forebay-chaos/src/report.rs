@@ -1,4 +1,5 @@
-//! What is said: a line while it runs, each violation with its history, a table at the end.
+//! What the test reports: a line while it runs, each violation with its history, a table at the
+//! end.
 
 use crate::content::{Part, Source};
 use crate::history::{History, Object};
@@ -12,7 +13,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Parts of a read that are shown.
 const PARTS_SHOWN: usize = 6;
 
-/// Versions that are shown of those before the open.
+/// Number of versions before the open that are shown.
 const VERSIONS_BEFORE: usize = 4;
 
 /// What a whole run has seen.

@@ -24,13 +24,13 @@ pub struct Cast {
     pub readers: u32,
 }
 
-/// What came of a round.
+/// The outcome of a round.
 pub struct Outcome {
     pub history: History,
     pub contents: Contents,
     pub verified: Verified,
     pub violations: Vec<Violation>,
-    /// Hangs, leaks, lost records, processes that failed: what is no reading of a file.
+    /// Hangs, leaks, lost records, failed processes: all that is not a reading of a file.
     pub trouble: Vec<String>,
     pub next_process: u32,
     pub handles: u64,
@@ -47,10 +47,10 @@ pub struct Plan<'a> {
     pub next_process: u32,
 }
 
-/// Runs one.
+/// Runs a round.
 ///
 /// # Errors
-/// The test itself could not go on.
+/// If the test itself cannot continue.
 pub fn run(stage: &mut Stage, faults: &mut Faults, plan: &Plan<'_>) -> io::Result<Outcome> {
     let dir = stage.setup.dir.join(format!("r{}", plan.round));
     std::fs::create_dir_all(&dir)?;
@@ -79,10 +79,10 @@ pub fn run(stage: &mut Stage, faults: &mut Faults, plan: &Plan<'_>) -> io::Resul
     Ok(outcome)
 }
 
-/// Makes what the actors of the first round find; returns it.
+/// Makes what the actors of the first round find, and returns it.
 ///
 /// # Errors
-/// It could not be made.
+/// If it cannot be made.
 pub fn first(stage: &Stage, seed: u64) -> io::Result<Contents> {
     let dir = stage.setup.dir.join("first");
     std::fs::create_dir_all(&dir)?;
@@ -103,9 +103,9 @@ pub fn first(stage: &Stage, seed: u64) -> io::Result<Contents> {
     }
 }
 
-/// Reads every file in every way on every node, when nothing goes on any more.
+/// Reads every file in every way on every node, once nothing else runs any more.
 fn check(stage: &mut Stage, plan: &Plan<'_>, dir: &Path, next_process: u32) -> io::Result<Troupe> {
-    // Until all nodes see what the others did last.
+    // Wait until all nodes see what the others did last.
     let lag_ns = plan.rules.lag_ns;
     std::thread::sleep(Duration::from_nanos(lag_ns + lag_ns.min(SECOND_NS)));
     let until = now_ns() + SECOND_NS;
@@ -153,7 +153,7 @@ fn judge(plan: &Plan<'_>, troupe: &Troupe, checked: &Troupe) -> io::Result<Outco
     Ok(Outcome { history, contents, verified, violations, trouble, next_process, handles })
 }
 
-/// The program's own opinion, and what must be left of a round in an agent: nothing but pages.
+/// Runs the program's own check, and checks what a round may leave in an agent: nothing but pages.
 fn verify(stage: &mut Stage, outcome: &mut Outcome) {
     let root = stage.root().to_string_lossy().into_owned();
     for number in 0..NODES {
@@ -169,7 +169,7 @@ fn verify(stage: &mut Stage, outcome: &mut Outcome) {
             )),
             Err(e) => outcome.trouble.push(format!("`forebay verify` on node {number}: {e}")),
         }
-        // It holds connections of its own.
+        // The mount holds connections of its own.
         if let Err(e) = stage.unmount_on(number) {
             outcome.trouble.push(format!("`forebay umount` on node {number}: {e}"));
         }
@@ -179,7 +179,7 @@ fn verify(stage: &mut Stage, outcome: &mut Outcome) {
     }
 }
 
-/// What an agent still holds of clients that are gone.
+/// What an agent still holds for clients that are gone.
 fn leak(stage: &Stage, number: u32) -> Option<String> {
     let deadline = now_ns() + 15 * SECOND_NS;
     loop {
@@ -189,7 +189,7 @@ fn leak(stage: &Stage, number: u32) -> Option<String> {
                 let pending: u64 = status.mounts.iter().map(|m| u64::from(m.fetches_pending as u32)).sum();
                 let held =
                     (status.connections, status.scratch_files, counter("client_pinned_bytes"), pending);
-                // The one connection is that which asks.
+                // The one connection is the one that asks.
                 if held.0 <= 1 && (held.1, held.2, held.3) == (0, 0, 0) {
                     return None;
                 }
@@ -210,7 +210,7 @@ fn processes(dir: &Path) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// What an agent that has given all back still has.
+/// What an agent that has released everything still holds.
 pub fn leak_when_empty(stage: &Stage, number: u32) -> Option<String> {
     for path in (0..FILES).map(|p| stage.path(p)) {
         let _ = stage.cli(number, &["unpin", &path]);
@@ -233,7 +233,7 @@ pub fn leak_when_empty(stage: &Stage, number: u32) -> Option<String> {
         let copies = std::fs::read_dir(stage.nodes[number as usize].dir.join("tier/copies"))
             .map_or(0, Iterator::count);
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", status.pid)).map_or(0, Iterator::count);
-        // Each copy has a record beside it.
+        // Each copy has a record next to it.
         if left.is_empty() && status.files == gone && copies as u64 == 2 * gone && descriptors < 100 {
             return None;
         }
@@ -247,15 +247,15 @@ pub fn leak_when_empty(stage: &Stage, number: u32) -> Option<String> {
     }
 }
 
-/// How many of the files that are left are pinned and have no name any more, by which they could be
-/// unpinned: a documented limit.
+/// How many of the remaining files are pinned and have no name any more, through which they could
+/// be unpinned: a documented limit.
 fn gone_but_pinned(stage: &Stage, number: u32) -> u64 {
     let listed = stage.client(number).admin().list().unwrap_or_default();
     listed.iter().filter(|file| file.pinned).count() as u64
 }
 
-/// Of each class of the budget, what an agent may have that holds nothing. A connection between
-/// agents is kept for ten seconds and costs its buffers meanwhile.
+/// For each class of the budget, the most that an agent that holds nothing may have. A connection
+/// between agents is kept for ten seconds and costs its buffers meanwhile.
 fn at_most(class: &str) -> u64 {
     match class {
         "pages" | "metadata" | "scratch" => 0,

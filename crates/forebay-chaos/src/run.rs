@@ -50,7 +50,7 @@ pub struct RunArgs {
 
 const CAST: Cast = Cast { writers: 4, appenders: 4, readers: 6 };
 
-/// A run of so many seconds shows whether it has reached the goals of an hour.
+/// Length in seconds of a run that shows whether it has reached the goals of an hour.
 const GOALS_SECONDS: u64 = 3600;
 
 /// Runs; true if all was well.
@@ -97,7 +97,7 @@ pub fn run(args: &RunArgs) -> io::Result<bool> {
     Ok(well)
 }
 
-/// The seed and the seconds of each part of a file system's time. Each part has servers of its own,
+/// The seed and the seconds of each part of a file system's time. Each part has its own servers,
 /// since some file systems keep deleted data until their storage is full.
 fn parts(pfs: Pfs, seed: u64, seconds: u64) -> Vec<(u64, u64)> {
     let count = seconds.div_ceil(pfs.longest_seconds());
@@ -105,7 +105,7 @@ fn parts(pfs: Pfs, seed: u64, seconds: u64) -> Vec<(u64, u64)> {
     (0..count).map(|part| (seed.wrapping_add(part), end(part + 1) - end(part))).collect()
 }
 
-/// Over all file systems.
+/// The sums over all file systems.
 #[derive(Default)]
 struct Sum {
     reads: u64,
@@ -116,8 +116,8 @@ struct Sum {
 }
 
 impl Sum {
-    /// A line for each goal of an hour. They are no part of the verdict, because a slow machine
-    /// misses them and has found nothing wrong.
+    /// Returns a line for each goal of an hour. The goals are not part of the verdict, because a
+    /// slow machine misses them and has found nothing wrong.
     fn goals(&self) -> Vec<String> {
         let goals = [
             ("kills", self.kills, 500),
@@ -213,7 +213,7 @@ impl Chaos {
         }
     }
 
-    /// Adds a round up, and reports what was wrong; false if something was.
+    /// Adds a round, and reports what was wrong; false if something was.
     fn take(&mut self, round: u32, outcome: &Outcome) -> io::Result<bool> {
         self.totals.add(&outcome.history, outcome.verified, outcome.handles);
         for violation in &outcome.violations {

@@ -1,4 +1,4 @@
-//! What is tested: a file system, a coordinator and an agent a node, as processes of the real
+//! What is tested: a file system, a coordinator and an agent on each node, as processes of the real
 //! program.
 
 use crate::actor::place;
@@ -19,25 +19,26 @@ pub const NODES: u32 = 2;
 /// Smallest page there is: many pages in small files.
 const PAGE_SIZE: &str = "64KiB";
 
-/// Of each agent. Less than the files take together, so that there is always something to evict.
+/// Capacity of each agent. Less than the files take together, so that there is always something to
+/// evict.
 pub const CAPACITY_MIB: u64 = 72;
 
-/// Of each agent's disk level: what is evicted goes through all of it in a round.
+/// Size of each agent's disk level: what is evicted goes through all of it in a round.
 const DISK_MIB: u64 = 48;
 
 /// An agent that is not ready by then never will be.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Of the image of the file system, of which most is never written.
+/// Size of the image of the file system, most of which is never written.
 const IMAGE_BYTES: u64 = 2 << 30;
 
-/// How the run was asked for.
+/// How the run was requested.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub forebay: PathBuf,
-    /// For sockets, tiers and the logs of a round: short, and in memory.
+    /// Directory of sockets, tiers and the logs of a round: short, and in memory.
     pub dir: PathBuf,
-    /// For the image of the file system.
+    /// Directory of the image of the file system.
     pub disk: PathBuf,
     pub pfs: Pfs,
 }
@@ -46,24 +47,24 @@ pub struct Setup {
 pub struct Node {
     pub dir: PathBuf,
     pub agent: Option<Child>,
-    /// Not to be disturbed until then: it is down, stopped or short of something.
+    /// Whether faults leave it alone: it is down, stopped or short of something.
     pub busy: bool,
     cgroup: Option<PathBuf>,
-    /// Agents that the kernel has ended there for want of memory.
+    /// Number of agents on it that the kernel has killed for want of memory.
     oom_kills: u64,
     own_tmpfs: bool,
-    /// The node has a mount by `forebay mount`.
+    /// Whether it has a mount of `forebay mount`.
     has_mount: bool,
     /// Pages that its agents had read from the disk level when they were last asked, by process.
     from_disk: BTreeMap<u32, u64>,
 }
 
-/// All of it. Dropping it ends and removes all.
+/// All that is tested. Dropping it ends and removes everything.
 pub struct Stage {
     pub setup: Setup,
     pub nodes: Vec<Node>,
     pub coordinator: Option<Child>,
-    /// The file system is an image of the test's own, which can be full.
+    /// Whether the file system is an image of the test's own, which can be full.
     pub mounted: bool,
     place: Place,
 }
@@ -87,11 +88,11 @@ pub fn signal(pid: u32, signal: Signal) -> io::Result<()> {
 }
 
 impl Stage {
-    /// Mounts and starts what there is to test. As root the file system and the tiers have mounts
-    /// of their own, which can be full; else they are directories.
+    /// Mounts and starts what there is to test. As root the file system and the tiers have their
+    /// own mounts, which can be full; otherwise they are directories.
     ///
     /// # Errors
-    /// What could not be made.
+    /// If something cannot be made.
     pub fn start(setup: Setup) -> io::Result<Stage> {
         std::fs::create_dir_all(&setup.dir)?;
         let place = Place::Local(free_port()?);
@@ -120,10 +121,10 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Mounts the file system by `forebay mount`, where that is possible.
+    /// Mounts the file system with `forebay mount`, where that is possible.
     ///
     /// # Errors
-    /// What the command says.
+    /// What the command reports.
     pub fn mount_on(&mut self, number: u32) -> io::Result<()> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
             return Ok(());
@@ -141,7 +142,7 @@ impl Stage {
     /// Unmounts it again.
     ///
     /// # Errors
-    /// What the command says.
+    /// What the command reports.
     pub fn unmount_on(&mut self, number: u32) -> io::Result<()> {
         let Some(mount) = self.mount_of(number) else { return Ok(()) };
         let out = self.cli(number, &["umount", &text(&mount)])?;
@@ -149,7 +150,7 @@ impl Stage {
             return Err(io::Error::other(String::from_utf8_lossy(&out.stderr).into_owned()));
         }
         self.nodes[number as usize].has_mount = false;
-        // Others on this machine may have made mount namespaces meanwhile, each with a copy of it.
+        // Other processes may have made mount namespaces meanwhile, each with a copy of it.
         for (pid, _) in processes_with(&mount) {
             let _ = signal(pid, Signal::KILL);
         }
@@ -160,7 +161,7 @@ impl Stage {
         self.nodes[number as usize].dir.join("mount")
     }
 
-    /// Where the node has mounted the file system by `forebay mount`.
+    /// Where the node has mounted the file system with `forebay mount`.
     pub fn mount_of(&self, number: u32) -> Option<PathBuf> {
         self.nodes[number as usize].has_mount.then(|| self.mount_dir(number))
     }
@@ -170,12 +171,13 @@ impl Stage {
         self.place.root(&self.setup.dir)
     }
 
-    /// A program on a node.
+    /// A command that runs a program on a node.
     pub fn on(&self, number: u32, program: &Path) -> Command {
         self.place.on(number, program)
     }
 
-    /// As root an image, mounted; else a directory on the disk of the reports, by way of a link.
+    /// As root, makes an image and mounts it; otherwise links to a directory on the disk of the
+    /// reports.
     fn make_local(&mut self) -> io::Result<()> {
         let root = self.root();
         std::fs::create_dir_all(&root)?;
@@ -227,7 +229,8 @@ impl Stage {
 
     fn config(&self, number: u32) -> String {
         let dir = &self.nodes[number as usize].dir;
-        // An agent that gives way is hardly ever at its limit; the others are to be met there.
+        // An agent under the law `forebay` hardly ever meets its limit; the static ones are to meet
+        // theirs.
         let law = if number.is_multiple_of(2) { "forebay" } else { "static" };
         format!(
             "[agent]\nstate_dir = {:?}\n\
@@ -293,8 +296,8 @@ impl Stage {
         self.nodes[number as usize].from_disk.insert(status.pid, pages);
     }
 
-    /// Pages that agents have read from disk levels, at least: those that were killed since they
-    /// were last asked have read more.
+    /// Pages that agents have read from disk levels, at least: agents killed since they were last
+    /// asked have read more.
     pub fn pages_from_disk(&self) -> u64 {
         self.nodes.iter().flat_map(|node| node.from_disk.values()).sum()
     }
@@ -325,14 +328,14 @@ impl Stage {
         Ok(())
     }
 
-    /// The end of what an agent has said.
+    /// The end of an agent's log.
     pub fn agent_log(&self, number: u32) -> String {
         let log = std::fs::read_to_string(self.nodes[number as usize].dir.join("log")).unwrap_or_default();
         let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(25)..].join("\n")
     }
 
-    /// The command line, pointed at a node's agent.
+    /// The command line, directed at a node's agent.
     pub fn command(&self, number: u32, args: &[&str]) -> Command {
         let mut command = self.on(number, &self.setup.forebay);
         command
@@ -354,7 +357,7 @@ impl Stage {
         text(&dir.join(name))
     }
 
-    /// Faults that take mounts and control groups of the test's own, as far as it has them.
+    /// Faults that need the test's own mounts and control groups, as far as it has them.
     pub fn possible(&self) -> Vec<&'static str> {
         let own = |n: &Node| (n.own_tmpfs, n.cgroup.is_some());
         let (tmpfs, cgroup) = self.nodes.first().map_or((false, false), own);
@@ -362,7 +365,7 @@ impl Stage {
         all.into_iter().filter_map(|(can, what)| can.then_some(what)).collect()
     }
 
-    /// Takes all room of the file system but a little; `None` where that would hurt others.
+    /// Takes all of the file system's space but a little; `None` where that would hurt others.
     pub fn fill_pfs(&self) -> Option<PathBuf> {
         if !self.mounted {
             return None;
@@ -375,7 +378,7 @@ impl Stage {
         Some(filler)
     }
 
-    /// Leaves so much room in a node's tmpfs; `None` if the node has none of its own.
+    /// Limits a node's tmpfs to leave this much room; `None` if the node has no tmpfs of its own.
     pub fn resize_tier(&self, number: u32, room_bytes: Option<u64>) -> Option<()> {
         let node = &self.nodes[number as usize];
         let tier = node.dir.join("tier");
@@ -385,8 +388,8 @@ impl Stage {
         (node.own_tmpfs && system("mount", &["-o", &size, &text(&tier)]).is_ok()).then_some(())
     }
 
-    /// Limits the memory of a node's agent, its tier included, to what it has and this much more;
-    /// `None`: no limit. Returns how often a limit was hit so far.
+    /// Limits the memory of a node's agent, its tier included, to what it has and `more_bytes`
+    /// more; `None`: no limit. Returns how often a limit has been hit.
     pub fn limit_memory(&self, number: u32, more_bytes: Option<u64>) -> Option<u64> {
         let group = self.nodes[number as usize].cgroup.as_ref()?;
         let read = |name: &str| std::fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
@@ -396,7 +399,8 @@ impl Stage {
         read("memory.failcnt")
     }
 
-    /// Whether the kernel has ended an agent of the node for want of memory since the last call.
+    /// Returns whether the kernel has killed an agent of the node for want of memory since the last
+    /// call.
     pub fn has_oom_kill(&mut self, number: u32) -> bool {
         let node = &mut self.nodes[number as usize];
         let Some(group) = &node.cgroup else { return false };
@@ -406,7 +410,7 @@ impl Stage {
         kills > std::mem::replace(&mut node.oom_kills, kills)
     }
 
-    /// Ends everything and says what was left behind.
+    /// Ends everything and returns what was left behind.
     pub fn end(mut self) -> Vec<String> {
         self.clear()
     }
@@ -458,7 +462,7 @@ impl Stage {
     }
 }
 
-/// The processes that have this path on their command lines, and these.
+/// The processes that have this path in their command lines, with these command lines.
 pub fn processes_with(path: &Path) -> Vec<(u32, String)> {
     let path = text(path);
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -475,7 +479,7 @@ fn unmount(dir: &Path) -> io::Result<()> {
     patiently(|| system("umount", &[&text(dir)]))
 }
 
-/// Until it succeeds: what was killed holds mounts and groups for a moment.
+/// Tries until it succeeds: what was killed holds mounts and groups for a moment.
 fn patiently(mut attempt: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {

@@ -17,14 +17,14 @@ use std::time::Duration;
 
 const PAGE: usize = 4096;
 
-// Of <linux/userfaultfd.h>, which the libc crate does not have.
+// From <linux/userfaultfd.h>; the libc crate does not have them.
 const UFFD_API: u64 = 0xaa;
 const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
 const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
 const UFFDIO_COPY: libc::c_ulong = 0xc028_aa03;
 const REGISTER_MISSING: u64 = 1;
 
-/// Anonymous or shared memory that goes with its owner.
+/// Anonymous or shared memory, unmapped when this is dropped.
 struct Memory {
     start: *mut c_void,
     len: usize,
@@ -37,7 +37,7 @@ impl Drop for Memory {
     }
 }
 
-/// Writes `bytes` at `offset` in one call, which waits in its middle for so long.
+/// Writes `bytes` at `offset` in one call, which waits in its middle for `stall`.
 pub fn write_stalled(file: &File, bytes: &[u8], offset: u64, stall: Duration) -> io::Result<()> {
     let half = bytes.len() / 2 / PAGE * PAGE;
     let len = bytes.len().next_multiple_of(PAGE);
@@ -57,14 +57,14 @@ pub fn write_stalled(file: &File, bytes: &[u8], offset: u64, stall: Duration) ->
             std::thread::sleep(stall);
             give(&fault, target, &rest)
         });
-        // By the system call itself: nothing in this program may look at what is not there yet.
+        // With the system call itself: nothing in this program may read what is not there yet.
         let written = write_once(file, start, bytes.len(), offset);
         given.join().map_err(|_| io::Error::other("the thread that gives the source has ended"))??;
         written
     })
 }
 
-/// From `from` on, whoever touches the memory waits until its bytes are given.
+/// From `from` on, every access to the memory waits until its bytes are given.
 fn hold_back(memory: &Memory, from: usize) -> io::Result<OwnedFd> {
     // SAFETY: only the range registered below is concerned, which is ours.
     let fault = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC)? };
@@ -82,7 +82,7 @@ fn give(fault: &OwnedFd, target: usize, rest: &[u8]) -> io::Result<()> {
         let from = rest.as_ptr() as usize + done;
         let mut copy = [(target + done) as u64, from as u64, (rest.len() - done) as u64, 0, 0];
         let result = request(fault, UFFDIO_COPY, &mut copy);
-        // The fifth word is what was copied, or an error; a copy that was cut short is asked for
+        // The fifth word is what was copied, or an error; the rest of a short copy is requested
         // again.
         match (result, copy[4] as i64) {
             (_, copied) if copied > 0 => done += copied as usize,
@@ -128,7 +128,7 @@ pub fn store_mapped(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
         make_writable(target, page.len())?;
         // SAFETY: within the mapping, and its pages are there, so no signal comes.
         unsafe { std::ptr::copy_nonoverlapping(page.as_ptr(), target, page.len()) };
-        // Others read in between.
+        // Other processes read in between.
         if i % 16 == 15 {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -136,11 +136,11 @@ pub fn store_mapped(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// A store that the file system does not take, such as a full one, would be a signal that ends the
-/// writer. This is an error.
+/// Makes pages writable first: a store that the file system does not take, such as a full one,
+/// would raise a signal that ends the writer. This returns an error instead.
 fn make_writable(target: *mut u8, len: usize) -> io::Result<()> {
     let lead = target.addr() % PAGE;
-    // SAFETY: of a mapping of the caller's; nothing in it changes.
+    // SAFETY: the range is in a mapping of the caller's; nothing in it changes.
     match unsafe { madvise(target.sub(lead).cast(), lead + len, Advice::LinuxPopulateWrite) } {
         // The kernel is older than 5.14.
         Err(rustix::io::Errno::INVAL) => Ok(()),

@@ -14,7 +14,7 @@ const STORE: &str = "3GiB";
 
 const MS: u64 = 1_000_000;
 
-/// What lies beneath.
+/// The file system below the tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Pfs {
     /// A local file system: ext4 in an image as root, else whatever the reports are on.
@@ -36,7 +36,7 @@ impl fmt::Display for Pfs {
 }
 
 impl Pfs {
-    /// What docs/semantics.md says of it.
+    /// What docs/semantics.md says about it.
     pub fn rules(self) -> Rules {
         let local = Rules {
             look_ns: 50 * MS,
@@ -46,7 +46,7 @@ impl Pfs {
             stamped_lag_ns: 0,
             one_kernel: true,
         };
-        // A look believes the node's attribute cache, of a second.
+        // A look trusts the node's attribute cache, which lasts a second.
         let remote = Rules { look_ns: 1100 * MS, plain: false, one_kernel: false, ..local };
         match self {
             Pfs::Ext4 => local,
@@ -59,8 +59,8 @@ impl Pfs {
     }
 
     /// Agents before a shared file system keep only what nobody has changed for some seconds, so
-    /// there writers are slower: the longest pause of one between two changes, and the shortest
-    /// time between two of one file, in milliseconds.
+    /// writers are slower there: the longest pause of one between two changes, and the shortest
+    /// time between two changes of one file, in milliseconds.
     pub fn pace(self) -> (u64, u64) {
         match self {
             Pfs::Ext4 => (12, 0),
@@ -73,7 +73,7 @@ impl Pfs {
     pub fn without(self) -> &'static [&'static str] {
         match self {
             Pfs::Ext4 => &[],
-            // Its clients keep reading what another client has cut off, without Forebay as well.
+            // Its clients keep reading what another client has truncated, even without Forebay.
             Pfs::Moosefs => &["truncate", "punch", "exchange", "lazy-mmap"],
             // A punched hole moves no time stamp there.
             Pfs::Glusterfs => &["punch", "exchange", "lazy-mmap"],
@@ -92,23 +92,23 @@ impl Pfs {
         }
     }
 
-    /// Appenders of several nodes lose nothing of each other. On CephFS they do, without Forebay as
-    /// well.
+    /// Returns whether appenders on several nodes lose none of each other's records. On CephFS they
+    /// lose some, even without Forebay.
     pub fn appends_from_all_nodes(self) -> bool {
         self != Pfs::Cephfs
     }
 
-    /// Its description for the agents.
+    /// Its description in the agents' configuration.
     fn mount_options(self) -> &'static str {
         match self {
-            // Settled within a round, and yet longer than any overwrite takes, stops of its writer
-            // included.
+            // Settled within a round, and yet longer than any overwrite takes, including stops of
+            // its writer.
             Pfs::Moosefs => "stamp_granularity_ms = 2000\nsettle_ms = 5000\n",
             _ => "",
         }
     }
 
-    /// Why it cannot be tested here, if it cannot.
+    /// Returns why it cannot be tested here, if it cannot.
     pub fn missing(self) -> Option<String> {
         let programs: &[&str] = match self {
             Pfs::Ext4 => return None,
@@ -141,7 +141,7 @@ pub struct Lab {
     certificates: PathBuf,
 }
 
-/// Runs a command; its output.
+/// Runs a command; returns its output.
 pub fn run(command: &mut Command) -> io::Result<String> {
     let out = command.stdin(Stdio::null()).output()?;
     match out.status.success() {
@@ -153,10 +153,10 @@ pub fn run(command: &mut Command) -> io::Result<String> {
 }
 
 impl Lab {
-    /// Starts a lab with its file system; agents are the test's own, so that it can kill them.
+    /// Starts a lab with its file system; the agents are the test's own, so that it can kill them.
     ///
     /// # Errors
-    /// What did not start.
+    /// If a part does not start.
     pub fn up(forebay: &Path, pfs: Pfs, nodes: u32, dir: &Path) -> io::Result<Lab> {
         let name = format!("chaos{}", std::process::id() % 10_000);
         let mut lab = Lab {
@@ -236,8 +236,8 @@ pub enum Place {
 }
 
 impl Place {
-    /// A program on a node. On a lab's node the process becomes the program, so that its number is
-    /// the program's.
+    /// A command that runs a program on a node. On a lab's node the process becomes the program, so
+    /// that its number is the program's.
     pub fn on(&self, number: u32, program: &Path) -> Command {
         match self {
             Place::Local(_) => Command::new(program),

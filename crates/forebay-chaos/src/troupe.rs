@@ -12,7 +12,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-/// Whatever an actor does, once, ends within this time, or it hangs.
+/// How long a single operation of an actor may take before it counts as a hang.
 pub const HANG_NS: u64 = 40_000_000_000;
 
 struct Part {
@@ -21,7 +21,7 @@ struct Part {
     slots: u32,
     node: u32,
     child: Option<Child>,
-    /// A stopped process does not hang; it begins anew when it goes on.
+    /// When it was last resumed: a stopped process does not hang, so its time starts again then.
     resumed_ns: u64,
     killed: bool,
 }
@@ -38,7 +38,7 @@ pub struct Troupe {
 }
 
 impl Troupe {
-    /// Numbers of processes go on from round to round, so that no two draw the same.
+    /// Numbers of processes continue from round to round, so that no two draw the same.
     pub fn new(seed: u64, round: u32, until_ns: u64, dir: PathBuf, next_process: u32) -> Self {
         Troupe { parts: Vec::new(), seed, round, until_ns, dir, next_process, trouble: Vec::new() }
     }
@@ -113,7 +113,7 @@ impl Troupe {
         (!alive.is_empty()).then(|| alive[random.below(alive.len() as u64) as usize])
     }
 
-    /// Kills one, which another replaces; its process, if it died of this.
+    /// Kills one, which another replaces; returns its process, if it died of this.
     pub fn kill_any(&mut self, random: &mut Random, role: Role) -> io::Result<Option<u32>> {
         let Some(nth) = self.any(random, role) else { return Ok(None) };
         let part = &mut self.parts[nth];
@@ -126,7 +126,7 @@ impl Troupe {
         Ok(Some(child.id()))
     }
 
-    /// Stops one; its process.
+    /// Stops one; returns its process.
     pub fn stop_any(&mut self, random: &mut Random, role: Role) -> Option<u32> {
         let nth = self.any(random, role)?;
         let part = &mut self.parts[nth];
@@ -137,7 +137,8 @@ impl Troupe {
         Some(pid)
     }
 
-    /// Replaces who was killed, and sees who hangs or has failed. False once all have ended.
+    /// Replaces killed actors, and notices those that hang or have failed. False once all have
+    /// ended.
     pub fn step(&mut self, stage: &Stage) -> io::Result<bool> {
         for nth in 0..self.parts.len() {
             let beat = self.beat(&self.parts[nth]);

@@ -1,5 +1,5 @@
-//! A writer: changes files of its own, one after the other, and says so before and after. It begins
-//! by looking what the process before it has left in the middle.
+//! A writer: changes files of its own, one after the other, and logs each change before and
+//! after. It begins by looking at what the process before it has left unfinished.
 
 use crate::actor::{Actor, FILES, LARGE, usual_bytes};
 use crate::changes::{Changes, errno_of};
@@ -12,11 +12,11 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-/// Write numbers of one process.
+/// Number of write ids that one process may use.
 const WRITES: u32 = 1 << 16;
 
-/// A file written through is left alone for so long: a second write within the granularity of
-/// stamps is a documented limit.
+/// How long a file written through is left alone: a second write within the granularity of stamps
+/// is a documented limit.
 const THROUGH_REST_MS: u64 = 25;
 
 /// Runs until the time is over.
@@ -104,7 +104,7 @@ impl Writer {
         }
     }
 
-    /// Looks what a change that was cut off has left, and clears away what lies about.
+    /// Looks at what an interrupted change has left, and removes its remains.
     fn observe(&mut self, op: &Op) -> io::Result<()> {
         for path in op.paths() {
             let name = self.actor.path(path);

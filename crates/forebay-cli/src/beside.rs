@@ -1,4 +1,4 @@
-//! Commands that are programs of their own: `forebay NAME` runs `forebay-NAME`, which is beside
+//! Commands that are programs of their own: `forebay NAME` runs `forebay-NAME`, which is next to
 //! this program or in PATH.
 
 use crate::Outcome;
@@ -18,15 +18,15 @@ pub const PROGRAMS: [(&str, &str, Option<&str>, &str); 4] = [
     ("lab", "lab", None, "Start test fixtures: a cluster on one machine, a slow parallel file system"),
 ];
 
-/// For the end of the help.
+/// Returns the list for the end of the help.
 pub fn help() -> String {
     let line = |(name, _, _, about): &(&str, &str, Option<&str>, &str)| format!("\n  {name:12} {about}");
     let lines: String = PROGRAMS.iter().map(line).collect();
     format!("Commands that are programs of their own:{lines}")
 }
 
-/// Becomes the program of the command `words[0]`; `unknown` ends this one if nobody has ever heard
-/// of that.
+/// Becomes the program of the command `words[0]`; `unknown` ends this one if there is no such
+/// command.
 pub fn exec(global: &Global, words: &[OsString], unknown: fn(&OsStr) -> !) -> Outcome {
     let (name, arguments) = words.split_first().ok_or("no command")?;
     if name.is_empty() || name.as_bytes().contains(&b'/') {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(100);
 
-/// A coordinator that has not answered for so long is down.
+/// How long a coordinator may stay silent before it counts as down.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Serialize)]
@@ -115,8 +115,8 @@ fn files_of(client: &Client, args: &LoadArgs) -> (Vec<FileRef>, usize) {
     (files, failed.get())
 }
 
-/// Waits for the end. If nodes leave the cluster, the load begins anew on the others, where most is
-/// there by then; their names are returned.
+/// Waits for the end. If nodes leave the cluster, the load begins again on the others, which have
+/// most of it by then; their names are returned.
 fn wait(
     client: &Client,
     files: &[FileRef],

@@ -1,4 +1,4 @@
-//! `bundle`: one file with what helps others to find a problem of this node.
+//! `bundle`: one file with what helps others to find a problem on this node.
 //!
 //! Each part is collected by itself, with a deadline: one that fails has its reason in the bundle
 //! in place of its content. Names of files and users are replaced by pseudonyms ([`clean`]), unless
@@ -28,7 +28,8 @@ pub fn bundle(global: &Global, args: &BundleArgs) -> Outcome {
     let usual = || PathBuf::from(format!("forebay-bundle-{host}.tar.gz"));
     let path = args.output.clone().unwrap_or_else(usual);
     let failed = |e: io::Error| format!("cannot write {}: {e}", path.display());
-    // Before the collection, which takes its time. Of its owner only: with --names it has names.
+    // Before the collection, which takes its time. Readable by its owner only: with --names it has
+    // names.
     let new = path.with_file_name(format!(".forebay-bundle-{}.new", std::process::id()));
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
     let file = file.map_err(failed)?;

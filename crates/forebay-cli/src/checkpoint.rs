@@ -43,7 +43,7 @@ pub fn newest(global: &Global, selector: &Path) -> Outcome {
     let wanted = selected(selector)?;
     let all = global.client().checkpoints().map_err(|e| no_agent(global, &e))?;
     let own = rustix::process::geteuid().as_raw();
-    // The operator sees those of others as well.
+    // The operator sees those of other users as well.
     let mut series: Vec<_> = all.iter().filter(|series| series.selector == wanted).collect();
     series.sort_by_key(|series| series.uid != own);
     let series = series

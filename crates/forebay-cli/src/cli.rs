@@ -275,7 +275,7 @@ pub struct ShipArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ShipCommand {
-    /// End shipped applications on the storage servers at once, whoever has started them
+    /// End shipped applications on the storage servers immediately, no matter who has started them
     Stop {
         /// Only this one, as its start has named it
         #[arg(long, value_name = "NAME")]
@@ -402,7 +402,7 @@ pub struct DownArgs {
     /// Also drop the cache and release its memory
     #[arg(long)]
     pub drop: bool,
-    /// State directory of the agent, also of one that has died
+    /// State directory of the agent, which may have died
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 }
@@ -438,7 +438,7 @@ pub struct LoadArgs {
     /// Files, directories (with everything below them) or patterns
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
-    /// Limit on bytes a second from the PFS
+    /// Limit on bytes per second from the PFS
     #[arg(long, value_name = "RATE", default_value = "unlimited", value_parser = parse_rate)]
     pub rate: u64,
     /// Keep the files in the tier
@@ -470,7 +470,7 @@ pub struct EvictArgs {
 pub struct LimitArgs {
     /// Name of the job, as of `forebay run --job`; or the number of a batch job
     pub job: Option<String>,
-    /// Bytes a second of the job on all nodes together, such as 200MB/s; none lifts the limit
+    /// Bytes per second of the job on all nodes together, such as 200MB/s; none lifts the limit
     #[arg(value_name = "RATE", value_parser = parse_rate)]
     pub rate: Option<u64>,
     /// Number of the user whose job it is [default: yours; for the operator, any user]
@@ -484,7 +484,7 @@ pub struct LogArgs {
     pub level: Option<String>,
     /// Only this module, such as `fetch` or `forebay_agent::fetch`
     pub module: Option<String>,
-    /// Of the coordinator, instead of this node's agent
+    /// The log of the coordinator, instead of this node's agent
     #[arg(long)]
     pub coordinator: bool,
 }
@@ -542,7 +542,7 @@ pub enum WriteModeArg {
     Through,
     /// This node's memory, for this job
     Memory,
-    /// This node's memory; the agent brings it to the PFS
+    /// This node's memory; the agent writes it to the PFS
     Back,
 }
 
@@ -619,7 +619,7 @@ pub enum CheckpointCommand {
     },
     /// List the sets: what of each is in memory and on the file system
     List,
-    /// Print the paths of the newest whole set, one a line: from these a program can restart
+    /// Print the paths of the newest whole set, one per line: from these a program can restart
     Newest {
         /// As of `forebay checkpoint keep`
         #[arg(value_name = "JOB-OR-PATTERN")]
@@ -635,7 +635,7 @@ pub struct RunArgs {
     /// How much longer than alone an I/O phase of the job may take
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_qos, requires = "job")]
     pub qos: u32,
-    /// Processes of the job: its weight beside other jobs
+    /// Processes of the job: its weight relative to other jobs
     #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "job")]
     pub processes: u32,
     /// Its I/O phases wait for those of other jobs that share, as cluster.access says; phases that
@@ -654,12 +654,12 @@ pub struct RunArgs {
     /// Do not print why nothing was served
     #[arg(long, short)]
     pub quiet: bool,
-    /// Have new files that match a pattern, or lie below a directory, written to memory first; the
-    /// agent brings them to the file system. May be given more than once
+    /// Have new files that match a pattern, or are below a directory, written to memory first; the
+    /// agent writes them to the file system. May be given more than once
     #[arg(long, value_name = "PATTERN", conflicts_with = "no_intercept")]
     pub write_back: Vec<PathBuf>,
-    /// When `fsync` or `close` returns, what was written is in the memory of so many nodes, or also
-    /// on a disk of this node, or on the file system
+    /// When `fsync` or `close` returns, what was written is in the memory of this many nodes, or
+    /// also on a disk of this node, or on the file system
     #[arg(long, value_name = "N", requires = "write_back", value_parser = ["1", "2", "disk"])]
     pub copies: Option<String>,
     /// Keep the newest N whole sets of checkpoints of the job in the tier; without --job, those of
@@ -720,12 +720,12 @@ pub struct MountArgs {
     /// cost no request to the file system (can be repeated); implies --private
     #[arg(long, value_name = "DIR")]
     pub frozen: Vec<PathBuf>,
-    /// Have new files that match a pattern, or lie below a directory, written to memory first; the
-    /// agent brings them to the file system (can be repeated)
+    /// Have new files that match a pattern, or are below a directory, written to memory first; the
+    /// agent writes them to the file system (can be repeated)
     #[arg(long, value_name = "PATTERN")]
     pub write_back: Vec<PathBuf>,
-    /// When `fsync` or `close` of such a file returns, what was written is in the memory of so many
-    /// nodes, or also on a disk of this node, or on the file system
+    /// When `fsync` or `close` of such a file returns, what was written is in the memory of this
+    /// many nodes, or also on a disk of this node, or on the file system
     #[arg(long, value_name = "N", value_parser = ["1", "2", "disk"])]
     pub copies: Option<String>,
     /// Stay in the foreground
@@ -792,15 +792,15 @@ pub struct DoctorArgs {
     /// Also compare what the nodes of the cluster report of themselves
     #[arg(long)]
     pub cluster: bool,
-    /// Also check this PFS: a directory where you may write, for a small file that is removed at
-    /// once
+    /// Also check this PFS: a directory where you may write, for a small file that is removed
+    /// immediately
     #[arg(long, value_name = "DIR")]
     pub pfs: Vec<PathBuf>,
     /// The same directory on another mount of that PFS: check whether it shows changes made through
     /// --pfs
     #[arg(long, value_name = "DIR", requires = "pfs")]
     pub second: Option<PathBuf>,
-    /// Overwrite a file of this size through --pfs by one write, and report what --second sees of
+    /// Overwrite a file of this size through --pfs in one write, and report what --second sees of
     /// its time stamps
     #[arg(long, value_name = "SIZE", requires = "second", value_parser = forebay_agent::units::parse_bytes)]
     pub long_write: Option<u64>,

@@ -71,7 +71,7 @@ pub fn serve_web(
     Ok(())
 }
 
-/// Starts a coordinator in this process; without an address for this process alone.
+/// Starts a coordinator in this process; without an address, for this process alone.
 pub fn start(config: &ClusterConfig) -> io::Result<Coordinator> {
     let listen = (!config.coordinator_listen.is_empty()).then(|| config.coordinator_listen.clone());
     Coordinator::start(Options {

@@ -98,7 +98,7 @@ pub fn sync(global: &Global, args: &SyncArgs) -> Outcome {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// The files that a path given to `sync` means: itself; or the dirty ones that lie below a
+/// The files that a path given to `sync` means: itself; or the dirty ones that are below a
 /// directory or match a pattern, and still have a name on the file system.
 fn meant(global: &Global, client: &Client, path: &Path) -> Result<Vec<PathBuf>, String> {
     match path.metadata() {
@@ -116,12 +116,12 @@ fn meant(global: &Global, client: &Client, path: &Path) -> Result<Vec<PathBuf>, 
     let files = client.dirty_files().map_err(|e| no_agent(global, &e))?;
     let here = files.into_iter().filter(|file| file.state != DirtyState::Copy);
     let paths = here.filter_map(|file| seen_from(&top, Path::new(OsStr::from_bytes(&file.path))));
-    // A file system that does not answer is no proof that a file has gone.
+    // A file system that does not answer is not a proof that a file has gone.
     let is_there = |path: &PathBuf| !matches!(path.try_exists(), Ok(false));
     Ok(paths.filter(|path| patterns.match_path(path.as_os_str().as_bytes()) && is_there(path)).collect())
 }
 
-/// The path of a file below `top`, also if the agent sees the file system at another mount point.
+/// The path of a file below `top`, even if the agent sees the file system at another mount point.
 fn seen_from(top: &Path, path: &Path) -> Option<PathBuf> {
     let inode = |path: &Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
     let wanted = inode(top)?;
@@ -129,8 +129,8 @@ fn seen_from(top: &Path, path: &Path) -> Option<PathBuf> {
     Some(top.join(path.strip_prefix(same).ok()?))
 }
 
-/// Waits for one file, or all of this user, with a bar if it takes long. `goes_on` is asked each
-/// second. Returns whether it has come to its end.
+/// Waits for one file, or all files of this user, with a bar if it takes long. `goes_on` is asked
+/// each second. Returns whether it has come to its end.
 fn wait(
     client: &Client,
     path: Option<&Path>,
@@ -158,7 +158,7 @@ fn wait(
     ended
 }
 
-/// Waits for what a program has written, at its end. A signal ends the wait; the agent goes on.
+/// Waits for what a program has written, at its end. A signal ends the wait; the agent continues.
 /// Then for the markers of the rules that select `rules`.
 pub fn wait_for_program(client: &Client, rules: &[String], is_quiet: bool) -> Result<(), String> {
     let not_written = |why: String| {
@@ -182,7 +182,7 @@ pub fn wait_for_program(client: &Client, rules: &[String], is_quiet: bool) -> Re
     }
 }
 
-/// Waits until the second place has what a program has written, also to files that it has not
+/// Waits until the second place has what a program has written, including to files that it has not
 /// closed itself. A signal ends the wait.
 pub fn wait_for_copies(client: &Client, second: SecondPlace) -> Result<(), String> {
     match client.keep_dirty(None, second, || !is_signalled()) {
@@ -192,7 +192,7 @@ pub fn wait_for_copies(client: &Client, second: SecondPlace) -> Result<(), Strin
     }
 }
 
-/// Whether a signal waits that ends a program. They are blocked while a program is followed.
+/// Whether a signal that ends a program is pending. These are blocked while a program is followed.
 fn is_signalled() -> bool {
     // SAFETY: sets on this stack that are initialised before they are used.
     unsafe {

@@ -26,7 +26,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-/// A stamp that is older than the last byte by less is of the same moment: some looks apart.
+/// A stamp that is older than the last byte by less than this is of the same moment: it is a few
+/// looks apart.
 const LATE: Duration = Duration::from_millis(200);
 
 /// Looks at this machine.
@@ -250,7 +251,7 @@ fn memory_controller(global: &Global) -> Option<Finding> {
     ))
 }
 
-/// Whether the tier that a configuration asks for fits this node. A file that cannot be read is
+/// Whether the tier that a configuration requests fits this node. A file that cannot be read is
 /// reported by [`certificates`].
 fn tier_size(config: &Path) -> Option<Finding> {
     let (config, _) = Config::load(Some(config)).ok()?;
@@ -391,7 +392,7 @@ fn time_stamps(path: &Path, second: Option<&Path>) -> Finding {
     }
 }
 
-/// What `second` sees of the time stamps while one write of `bytes` through `path` goes on.
+/// What `second` sees of the time stamps while one write of `bytes` through `path` is in progress.
 fn long_write(path: &Path, second: &Path, bytes: u64) -> Finding {
     let what = "long write";
     let shown = format!("{}, seen in {}", path.display(), second.display());

@@ -64,8 +64,8 @@ pub fn pin(global: &Global, args: &PathsArgs, on: bool) -> Outcome {
     Ok(code)
 }
 
-/// Unpins the copies that `forebay ls` shows at the paths, or below them with `--recursive`: older
-/// versions and files that are gone included.
+/// Unpins the copies that `forebay ls` shows at the paths, or below them with `--recursive`,
+/// including older versions and files that are gone.
 fn unpin_copies(
     client: &Client,
     args: &PathsArgs,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Calls `each` for every regular file that `paths` name, in order; directories are descended into
 /// if `recursive`. Symbolic links are followed where the user named them and not below. What cannot
-/// be read is handed to `failed`, and the walk goes on.
+/// be read is handed to `failed`, and the walk continues.
 ///
 /// # Errors
 /// What `each` returns ends the walk.
@@ -96,7 +96,7 @@ fn walk<E>(
     Ok(())
 }
 
-/// All files as a list; what could not be read beside it.
+/// All files as a list, and what could not be read.
 pub fn list_files(paths: &[PathBuf], recursive: bool) -> (Vec<PathBuf>, Vec<(PathBuf, io::Error)>) {
     let (mut files, mut failures) = (Vec::new(), Vec::new());
     let listed: Result<(), std::convert::Infallible> = for_each_file(

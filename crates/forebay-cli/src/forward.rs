@@ -1,5 +1,5 @@
-//! A program that this process has for a child and stands for: it hands on the signals that it is
-//! sent, stops when the program stops, and ends as the program ends.
+//! A program that is a child of this process, which stands for it: the process hands on the signals
+//! that it is sent, stops when the program stops, and ends as the program ends.
 
 use crate::program;
 use rustix::io::Errno;
@@ -97,7 +97,7 @@ fn forward(child: i32, signal: &libc::signalfd_siginfo) {
     }
 }
 
-/// Ends as the program has ended: whoever waits for this process sees the same status.
+/// Ends as the program has ended: a process that waits for this one sees the same status.
 pub fn end_like(status: ExitStatus) -> ExitCode {
     if let Some(signal) = status.signal() {
         // SAFETY: calls without pointers, or with a valid one. Nobody needs this process's core.

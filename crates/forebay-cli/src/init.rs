@@ -35,7 +35,7 @@ const PEER_PORT: u16 = 7851;
 /// Where the example configurations expect a node's directory.
 const INSTALLED: &str = "/etc/forebay";
 
-/// Clocks of a cluster differ; a certificate is good from so long before it was made.
+/// How long before its creation a certificate becomes valid: the clocks of a cluster differ.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 
 /// What is the same for all nodes.
@@ -71,12 +71,12 @@ struct Report {
 struct Made {
     node: String,
     directory: PathBuf,
-    /// It was not there before.
+    /// It did not exist before.
     new: bool,
     days_left: u64,
 }
 
-/// Makes what is not there yet.
+/// Makes what does not exist yet.
 pub fn init(global: &Global, args: &InitArgs) -> Outcome {
     let nodes = args.nodes.iter().map(|text| Node::parse(text)).collect::<Result<Vec<_>, _>>()?;
     if let Some(twice) =
@@ -292,7 +292,7 @@ fn parse_coordinator(text: &str) -> Result<(&str, Option<u16>), String> {
     }
 }
 
-/// Good from a little before now for `days`.
+/// Makes a certificate valid from a little before now for `days`.
 fn set_validity(params: &mut CertificateParams, days: u32) {
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -300,7 +300,7 @@ fn set_validity(params: &mut CertificateParams, days: u32) {
     params.not_after = epoch + now + Duration::from_secs(u64::from(days) * 86_400);
 }
 
-/// Makes the directory of a node beside its place and moves it there when it is whole.
+/// Makes the directory of a node next to its place and moves it there when it is whole.
 fn make_node(
     at: &Path,
     node: &Node,
@@ -314,7 +314,7 @@ fn make_node(
     let made = write_node(&unfinished, node, cluster, authority, days)
         .and_then(|()| fs::rename(&unfinished, &place).map_err(|e| failed("make", &place, &e)));
     if made.is_err() {
-        // What is said is why it failed; the rest of it is of no use to anybody.
+        // The error to report is why it failed; what was made of it is of no use.
         let _ = fs::remove_dir_all(&unfinished);
     }
     made

@@ -1,5 +1,5 @@
-//! `jobs`: the analytics jobs that the coordinator knows, their stages and waves, and what their
-//! prefetches came to; and the HPC jobs that this node's agent knows, with their I/O phases.
+//! `jobs`: the analytics jobs that the coordinator knows, their stages and waves, and the outcome
+//! of their prefetches; and the HPC jobs that this node's agent knows, with their I/O phases.
 
 use crate::Outcome;
 use crate::cli::{Global, JobsArgs};
@@ -11,7 +11,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Pause between two pictures.
+/// Pause between two pages.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Shows the jobs.
@@ -22,7 +22,7 @@ pub fn jobs(global: &Global, args: &JobsArgs) -> Outcome {
         let jobs = if args.hpc { Ok(Vec::new()) } else { client.jobs() };
         let jobs = jobs.map_err(|e| no_agent(global, &e))?;
         if args.watch && !global.json && io::stdout().is_terminal() {
-            // Home and clear: the next picture takes the place of the last.
+            // Home and clear: the next page replaces the last one.
             print!("\x1b[H\x1b[2J");
         }
         match args.hpc {
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn hidden_is_what_lies_behind_the_compute_of_earlier_waves() {
         assert_eq!(hidden(&[]), None);
-        // The first has nothing to hide behind; half of the second's lies behind it.
+        // The first has nothing to hide behind; half of the second's is hidden behind it.
         let waves = [wave((0, 10), (10, 20)), wave((15, 25), (25, 30))];
         assert_eq!(hidden(&waves), Some(0.25));
         // Overlapping computes count once.

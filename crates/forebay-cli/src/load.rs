@@ -1,6 +1,6 @@
 //! `load`: loads files into the tier, with true progress.
 //!
-//! The walk and the load go on at the same time, so a tree of a million files starts at once.
+//! The walk and the load run at the same time, so a tree of a million files starts immediately.
 //! Ctrl-C cancels: what is fetched stays, what is not yet fetched is forgotten. At the end the
 //! agent has seen every page of every file in the tier, all of the version the file has; with
 //! `--verify` every byte is compared as well.
@@ -26,13 +26,13 @@ use std::time::{Duration, Instant};
 /// Failures printed one by one; the rest is counted.
 const SHOWN_FAILURES: usize = 20;
 
-/// Where there is no bar, what a load waits for is printed once it has waited so long.
+/// How long a load waits before it prints what it waits for, where there is no bar.
 const WAITS_LONG: Duration = Duration::from_secs(2);
 
 #[derive(Serialize)]
 struct Report {
     files: u64,
-    /// Of them, those that are in the tier now.
+    /// The files that are in the tier now.
     #[serde(skip)]
     loaded: u64,
     failed: u64,
@@ -41,7 +41,7 @@ struct Report {
     seconds: f64,
     cancelled: bool,
     verified_bytes: Option<u64>,
-    /// Of the verified files: what has left the tier since it was loaded.
+    /// Verified bytes that have left the tier since they were loaded.
     not_in_tier_bytes: Option<u64>,
     failures: Vec<(String, String)>,
 }
@@ -102,7 +102,7 @@ struct Job {
     progress: LoadProgress,
     interrupted: Arc<AtomicBool>,
     bar: ProgressBar,
-    /// Since when it waits for something else than bytes.
+    /// Since when it waits for something other than bytes.
     waits_since: Option<Instant>,
     /// What it waits for has been printed, or a bar shows it, or nobody wants to know.
     said: bool,

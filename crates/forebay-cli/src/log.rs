@@ -60,7 +60,7 @@ pub fn start_log() {
     install(LogControl { set, latest });
 }
 
-/// Reads a filter: `debug`, or `info,forebay_agent::fetch=debug`. A word that is no level would
+/// Reads a filter: `debug`, or `info,forebay_agent::fetch=debug`. A word that is not a level would
 /// name a module, all of which is logged then: it is refused, since it is more likely a mistake.
 fn filter(text: &str) -> Result<Targets, String> {
     let not =

@@ -23,7 +23,7 @@ struct Row {
     stale: bool,
 }
 
-/// Lists files and what of them is resident.
+/// Lists files and how much of them is resident.
 pub fn ls(global: &Global, args: &LsArgs) -> Outcome {
     let client = global.client();
     let (rows, code) = if args.paths.is_empty() {

@@ -1,4 +1,4 @@
-//! `forebay`: the program of nodes and users. Other programs are found beside it ([`beside`]).
+//! `forebay`: the program of nodes and users. Other programs are found next to it ([`beside`]).
 //!
 //! The command tree is in `cli`; each command has a file of its own that says what it does and how
 //! it ends. Exit codes: 0 it is done; 1 it could not be done, for the reason printed; 2 the command

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 const IGNORED: [&str; 10] =
     ["defaults", "auto", "noauto", "user", "nouser", "users", "async", "_netdev", "nofail", "allow_other"];
 
-/// A mount for guests outlives its agent by so much: another one may be starting.
+/// How long a mount for guests stays after its agent has gone: another one may be starting.
 const AGENT_AWAY_MAX: Duration = Duration::from_secs(60);
 const LOOK_FOR_AGENT: Duration = Duration::from_secs(5);
 
@@ -161,8 +161,8 @@ fn quiet_config(global: &Global, copies: Option<&str>) -> ClientConfig {
     config.second = copies.map_or(config.second, second_place);
     config.quiet = true;
     config.guest = GuestMode::Requests;
-    // A reader goes on with the PFS after any change, so nothing need be distinguished: without a
-    // watch, a write whose mtime was set back beside an unlink would pass for the unlink alone.
+    // A reader continues with the PFS after any change, so nothing need be distinguished: without a
+    // watch, a write whose mtime was set back along with an unlink would pass for the unlink alone.
     config.watches = false;
     // The mount works in another directory.
     config.socket = config.socket.map(|socket| std::path::absolute(&socket).unwrap_or(socket));
@@ -191,7 +191,7 @@ fn unmount_at_signals(at: PathBuf) -> Result<(), String> {
     thread.map(drop).map_err(|e| format!("cannot wait for signals: {e}"))
 }
 
-/// Once there has been no agent for a while, unmounts: its programs keep what they have open.
+/// Unmounts once there has been no agent for a while: its programs keep what they have open.
 fn unmount_after_agent(agent: Client, at: PathBuf) -> Result<(), String> {
     let wait = move || {
         let mut seen = Instant::now();
@@ -300,7 +300,7 @@ fn serve_privately(config: &ClientConfig, root: &OsString, options: Options) -> 
     };
     let thread = std::thread::Builder::new().name("mount".into()).spawn(serve);
     thread.map_err(|e| format!("--mount: {e}"))?;
-    // Until it has asked, the kernel takes root for the owner, whom the namespace does not know,
+    // Until it has asked, the kernel treats root as the owner, whom the namespace does not know,
     // and lets nobody write into the directory. A PFS that fails says so later.
     let _ = std::fs::metadata(root);
     Ok(words)

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Prints `value` as JSON with `--json`, else what `text` writes. A closed pipe is no error: the
-/// reader has seen enough.
+/// Prints `value` as JSON with `--json`, else what `text` writes. A closed pipe is not an error:
+/// the reader has seen enough.
 pub fn print<T: Serialize>(
     global: &Global,
     value: &T,
@@ -24,13 +24,13 @@ pub fn print<T: Serialize>(
     unless_closed(written.and_then(|()| stdout.flush()))
 }
 
-/// Writes bytes to standard output. A closed pipe is no error here either.
+/// Writes bytes to standard output. A closed pipe is not an error here either.
 pub fn write_out(bytes: &[u8]) -> Result<(), String> {
     let mut stdout = io::stdout().lock();
     unless_closed(stdout.write_all(bytes).and_then(|()| stdout.flush()))
 }
 
-/// The error of a write to standard output.
+/// Returns the error of a write to standard output, unless it was closed.
 pub fn unless_closed(written: io::Result<()>) -> Result<(), String> {
     match written {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
@@ -75,13 +75,13 @@ pub fn complain(failures: &[(PathBuf, io::Error)]) -> ExitCode {
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
-/// Characters that do more than stand in their place: they move the cursor, end a line, or change
+/// Characters that do more than appear in their place: they move the cursor, end a line, or change
 /// the direction of what follows.
 pub fn is_hostile(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// At most so many characters of a name, on one line.
+/// Shortens a name to at most `most` characters, on one line.
 pub fn short(name: &str, most: usize) -> String {
     let plain: String = name.chars().map(|c| if is_hostile(c) { '?' } else { c }).collect();
     if plain.chars().count() <= most { plain } else { plain.chars().take(most - 1).chain(['~']).collect() }

@@ -26,7 +26,7 @@ fn seconds(ms: u64) -> String {
     format!("{:.2} s", ms as f64 / 1e3)
 }
 
-/// In the order of time.
+/// Writes the entries in the order of time.
 fn write(log: &PlanLog, out: &mut dyn Write) -> io::Result<()> {
     if log.plans.is_empty() && log.phases.is_empty() {
         return writeln!(out, "nothing was planned, and no I/O phase was reported");

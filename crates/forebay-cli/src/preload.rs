@@ -78,7 +78,7 @@ fn list_of(roots: &[OsString]) -> OsString {
     OsString::from_vec(list)
 }
 
-/// The library: named by FOREBAY_PRELOAD, beside this program, or in ../lib of it.
+/// The library: named by FOREBAY_PRELOAD, next to this program, or in ../lib of it.
 fn library() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("FOREBAY_PRELOAD").filter(|path| !path.is_empty()) {
         return Some(PathBuf::from(path));

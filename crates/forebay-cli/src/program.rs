@@ -4,7 +4,7 @@
 //! and the exit status are those of a program that was started without Forebay. What the program
 //! needs and cannot hold itself (a mount, the memory of the observer) is held by a *companion*: a
 //! process outside of the program's session, which ends with the program. Only a report needs a
-//! parent that stays (`forward.rs`): the shell must not go on before the report is printed.
+//! parent that stays (`forward.rs`): the shell must not continue before the report is printed.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, FdFlags, fcntl_getfd};
@@ -38,8 +38,8 @@ fn is_ignored(signal: i32) -> bool {
     }
 }
 
-/// The program begins with the signals ignored and blocked that this process was started to ignore
-/// and block. `Command` would reset SIGPIPE and unblock all.
+/// Lets the program begin with the signals ignored and blocked that this process was started to
+/// ignore and block. `Command` would reset SIGPIPE and unblock all.
 pub fn keep_signals(command: &mut Command) {
     let ignores_pipe = IGNORES_PIPE.load(Ordering::Relaxed);
     let ignores_children = is_ignored(libc::SIGCHLD);
@@ -126,7 +126,7 @@ pub fn start_companion<T>(begin: impl FnOnce() -> Result<T, String>) -> Result<u
     unsafe { libc::_exit(0) }
 }
 
-/// The child's number in the parent, nothing in the child.
+/// Returns the child's number in the parent, nothing in the child.
 fn fork() -> Result<Option<Pid>, Errno> {
     // SAFETY: there is no other thread whose locks the child would find taken.
     match unsafe { libc::fork() } {

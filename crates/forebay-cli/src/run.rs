@@ -4,7 +4,7 @@
 //!
 //! One preloaded library does both: it serves reads, and it counts I/O in memory that the agent
 //! reads. Without the library the program still runs: it reads the PFS itself, and reports phases
-//! itself or not at all. So it does without an agent: a node whose agent is away must not end the
+//! itself or not at all. So it does without an agent: a node whose agent is down must not end the
 //! jobs of others.
 
 use crate::Outcome;
@@ -119,8 +119,8 @@ pub fn run(global: &Global, args: &RunArgs) -> Outcome {
     Ok(crate::forward::end_like(status))
 }
 
-/// Has files that match the patterns written to the tier first, by the library or by the mount.
-/// Returns the patterns.
+/// Has files that match the patterns written to the tier first, through the library or through the
+/// mount. Returns the patterns.
 fn write_back(
     args: &RunArgs,
     preload: &Result<Preload, String>,
@@ -270,7 +270,7 @@ impl ReportMemory {
     }
 }
 
-/// The report: what the program gained from the tier.
+/// The report as text: what the program gained from the tier.
 fn in_words(report: &Report) -> String {
     let Report { processes, files, reads, hits, .. } = *report;
     let percent = if reads > 0 { hits as f64 * 100.0 / reads as f64 } else { 0.0 };

@@ -1,4 +1,4 @@
-//! `top`: one page of the cluster in the terminal: nodes, I/O phases, jobs, what they move on which
+//! `top`: one page of the cluster in the terminal: nodes, I/O phases, jobs, what they move on each
 //! server, and the latest decisions with their reasons.
 //!
 //! It asks the agent, as any program does, and the agent asks the coordinator. The page is plain
@@ -244,7 +244,7 @@ fn jobs(jobs: &[JobStatus]) -> Vec<String> {
     lines
 }
 
-/// The latest first.
+/// The decisions, the latest first.
 fn decisions(plans: &[PlanEntry], now_ms: u64) -> Vec<String> {
     if plans.is_empty() {
         return vec!["no decisions".into()];

@@ -1,12 +1,12 @@
-//! Who moves how much on which server of the file systems, and how long each job waits there.
+//! How much each job moves on each server of the file systems, and how long it waits there.
 
 use crate::out::short;
 use forebay_agent::units::Human;
 use forebay_wire::{JobTraffic, ServerTraffic};
 use std::collections::BTreeMap;
 
-/// A table by server, the busiest first: jobs that share a server stand together. Jobs that move
-/// nothing now follow. Empty if there are none.
+/// A table by server, the busiest first: jobs that share a server are next to each other. Jobs that
+/// move nothing now follow. Empty if there are none.
 pub fn table(jobs: &[JobTraffic]) -> Vec<String> {
     let rows: Vec<(&JobTraffic, &ServerTraffic)> =
         jobs.iter().flat_map(|job| job.servers.iter().map(move |server| (job, server))).collect();

@@ -1,6 +1,6 @@
 //! `up`, `down` and `config check`: start, end and check an agent.
 //!
-//! `up` returns when the agent answers, so that a script can go on with the next line. It starts
+//! `up` returns when the agent answers, so that a script can continue with the next line. It starts
 //! this program again in the foreground, in a session of its own, and waits for it; whatever keeps
 //! it from starting is printed here.
 
@@ -77,7 +77,7 @@ fn configure(global: &Global, args: &UpArgs) -> Configured {
                 mount.page_bytes
             ));
         }
-        // One that the configuration has too is meant as it stands there.
+        // One that the configuration has too is meant as it is there.
         let same = |other: &&mut MountConfig| (&other.label, &other.root) == (&mount.label, &mount.root);
         match config.mounts.iter_mut().take(configured).find(same) {
             Some(other) => other.page_bytes = args.page_size.unwrap_or(other.page_bytes),
@@ -217,7 +217,7 @@ pub fn agent(args: &AgentArgs) -> Outcome {
 }
 
 /// The way to the coordinator: to another process, or to one started here.
-/// `may_start`: also a candidate beside others.
+/// `may_start`: also as one of several candidates.
 fn find_coordinator(
     config: &ClusterConfig,
     may_start: bool,
@@ -242,7 +242,8 @@ fn find_coordinator(
 }
 
 /// Runs the agent in this process until a signal or a request ends it. `again` reads its
-/// configuration once more. `may_start`: also a coordinator beside the candidates that it names.
+/// configuration once more. `may_start`: also a coordinator, as one of the candidates that it
+/// names.
 fn serve(
     config: Config,
     given: Vec<Given>,
@@ -391,7 +392,7 @@ pub fn down(global: &Global, args: &DownArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sockets of agents in the usual places of other users, for who looked in the wrong place.
+/// Sockets of agents in the usual places of other users, for a user who looked in the wrong place.
 fn agents_of_others(client: &Client) -> String {
     let usual = ["/run/forebay/agent.sock", "/run/user/*/forebay/agent.sock", "/tmp/forebay-*/agent.sock"];
     let found = usual.iter().filter_map(|pattern| glob::glob(pattern).ok()).flatten().flatten();

@@ -1,5 +1,5 @@
-//! `verify`: the cached bytes against those of the PFS. It changes nothing: what is not in this
-//! node's tier is reported and not fetched.
+//! `verify`: compares the cached bytes with those of the PFS. It changes nothing: what is not in
+//! this node's tier is reported and not fetched.
 
 use crate::Outcome;
 use crate::cli::{Global, PathsArgs};

@@ -1,4 +1,4 @@
-//! Bad input at the command line: a table of command lines, the exit code of each and words of its
+//! Bad input at the command line: a table of command lines, the exit code of each and parts of its
 //! message.
 //!
 //! Whatever is typed, the program does not panic, does not hang, and does not report success for
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const FAILED: i32 = 1;
 const WRONG: i32 = 2;
 
-/// Command line, exit code, words of the message. `{dir}` is the test's directory; no word has a
+/// Command line, exit code, parts of the message. `{dir}` is the test's directory; no word has a
 /// space in it.
 const TABLE: &[(&str, i32, &[&str])] = &[
     ("", WRONG, &["Usage"]),
@@ -173,7 +173,7 @@ fn start(line: &str, dir: &Path, variables: &[(&str, &str)]) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Runs a command line and holds it to what no command may do, whatever it is asked for.
+/// Runs a command line and holds it to what no command may do, whatever is requested of it.
 fn run(line: &str, dir: &Path, variables: &[(&str, &str)]) -> (Option<i32>, String) {
     let out = end(start(line, dir, variables), line);
     let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
@@ -211,7 +211,7 @@ fn bad_input_is_refused_with_words_that_help() {
     for (line, code, words) in TABLE {
         let dir = directory();
         let state = dir.path().join("state");
-        // What is started by mistake has its state here; what asks for an agent finds none.
+        // What is started by mistake has its state here; what looks for an agent finds none.
         let socket = state.join("agent.sock");
         let (got, said) = run(line, dir.path(), &[("FOREBAY_SOCKET", socket.to_str().unwrap())]);
         let missing: Vec<_> = words.iter().filter(|word| !said.contains(*word)).collect();
@@ -244,7 +244,7 @@ fn an_agent_that_cannot_start_leaves_no_tmpfs() {
     let (code, said) = run(&line, dir.path(), &[]);
     assert_eq!(code, Some(FAILED), "{said}");
     assert!(said.contains("agent.state_dir") && said.contains("at most 107"), "{said}");
-    // The port of its peers is taken: that shows when the tier is there already.
+    // The port of its peers is taken: that shows when the tier exists already.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let (config, state) = (dir.path().join("c.toml"), dir.path().join("state"));
@@ -288,7 +288,7 @@ fn a_hung_agent_is_named_with_what_to_do() {
     assert!(said.contains("has not answered in time") && said.contains("kill it"), "{said}");
 }
 
-/// As git and cargo do. What another program is to hear goes to it as it is.
+/// As git and cargo do. What is meant for another program is passed to it unchanged.
 #[test]
 fn a_command_of_another_program_is_run_beside_this_one() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
 //! The C library as a C programmer uses it: compiled against the header with `cc`, linked both
-//! ways, run beside a real agent and beside none.
+//! ways, run with a real agent and without one.
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
@@ -13,7 +13,7 @@ fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate is two levels down")
 }
 
-/// Where cargo has put `libforebay.a` and `libforebay.so` of this build: beside this test.
+/// Where cargo has put `libforebay.a` and `libforebay.so` of this build: next to this test.
 fn libraries() -> PathBuf {
     let dir = std::env::current_exe().expect("this test").parent().expect("its directory").to_owned();
     for name in ["libforebay.a", "libforebay.so"] {
@@ -117,7 +117,7 @@ fn every_function_keeps_the_promises_of_the_header() {
         let out = run(Command::new(program).arg(node.pfs()), &node.socket());
         assert_eq!(success(&out), "all checks passed\n", "{linked:?}");
     }
-    // A file of write-back that was removed at once: its pass finds that nobody has it.
+    // A file of write-back that was removed immediately: its pass finds that nobody has it.
     success(&node.forebay(&["sync", "--quiet"]).output().unwrap());
 }
 
@@ -165,7 +165,8 @@ fn compile_mpi(dir: &Path) -> Option<PathBuf> {
     Some(program)
 }
 
-/// One rank speaks for the job: its phases are on the board while it lives, and teach its speed.
+/// One rank reports for the job: its phases are on the board while it lives, and its speed is
+/// learned from them.
 #[test]
 fn an_mpi_program_reports_its_phases_by_one_rank() {
     let node = Node::start(&[]);
@@ -178,7 +179,7 @@ fn an_mpi_program_reports_its_phases_by_one_rank() {
     assert!(out.status.success(), "{errors}\n{}", node.last_log());
     assert!(String::from_utf8_lossy(&out.stdout).contains("3 phases written"), "{errors}");
     assert!(!errors.contains("no I/O phases are reported"), "{errors}");
-    // The coordinator hears of the last end a little later, and the agent of the program's.
+    // The coordinator learns of the last end a little later, and the agent of the program's.
     let is_over = || {
         let phases = node.client().plans(100).expect("the plan log").phases;
         let ended = phases.iter().filter(|phase| phase.observed_ms.is_some()).count();

@@ -34,7 +34,7 @@ const FILES_OF_EACH: usize = 3;
 
 const FILE_MAX: u64 = 5 << 20;
 
-/// Longer than `mount.settle_ms`: whoever reads now may find the file in the tier.
+/// Longer than `mount.settle_ms`: a reader may now find the file in the tier.
 const SETTLED_MS: u64 = 3_300;
 
 /// The client of MooseFS 3.0 reports the stamps of what it has written once a second, however soon
@@ -68,7 +68,7 @@ impl Station {
     }
 }
 
-/// A file and what it should hold.
+/// A file and what it should contain.
 struct Model {
     path: PathBuf,
     bytes: Vec<u8>,
@@ -121,7 +121,7 @@ impl Model {
         Ok(())
     }
 
-    /// What is wrong with `read`, if something is.
+    /// What is wrong with `read`, if anything is.
     fn fault(&self, read: &[u8]) -> Option<String> {
         if read == self.bytes {
             return None;
@@ -183,7 +183,7 @@ struct Case {
     pfs: &'static str,
     /// Plain reads may be wrong there even without Forebay.
     plain_may_fail: bool,
-    /// After a close the stamps move later. The writer sets them at once with `utimensat`, or
+    /// After a close the stamps move later. The writer sets them immediately with `utimensat`, or
     /// waits.
     stamps_lag: bool,
     plain_only: bool,
@@ -283,7 +283,7 @@ fn closed_on_one_node_is_seen_on_the_other(case: Case) {
 #[test]
 fn cephfs_shows_at_an_open_what_the_other_node_has_closed() {
     // ceph-fuse gives up its right to cache before the kernel has dropped its pages, and an open
-    // keeps them: without Forebay one read of some thousand sees old bytes.
+    // keeps them: without Forebay one read in some thousands sees old bytes.
     closed_on_one_node_is_seen_on_the_other(Case { plain_may_fail: true, ..Case::of("cephfs") });
 }
 
@@ -297,8 +297,9 @@ fn moosefs_shows_at_an_open_what_the_other_node_has_closed_and_stamped() {
     closed_on_one_node_is_seen_on_the_other(Case { stamps_lag: true, ..Case::of("moosefs") });
 }
 
-/// A file that is created anew is cut off first, which the servers learn at once: its stamps do not
-/// wait for the client. The reader has the old version, of the same length, in its tier.
+/// A file that is rewritten from scratch is truncated first, which the servers learn immediately:
+/// its stamps do not wait for the client. The reader has the old version, of the same length, in
+/// its tier.
 #[test]
 fn moosefs_shows_at_an_open_what_forebays_writers_have_closed_on_the_other_node() {
     let Some(lab) = Lab::possible("moosefs") else { return };
@@ -424,7 +425,7 @@ fn what_forebay_reads_of_cephfs_stays_out_of_the_kernels_page_cache() {
         let look = "fincore --bytes --noheadings --output PAGES $FOREBAY_LAB_PFS/f";
         text(&lab.run("c2", &["sh", "-c", look]))
     };
-    // Read by the client, since the file is racily clean; and later by the agents.
+    // Read through the client, since the file is racily clean; and later through the agents.
     for from_tier in [false, true] {
         wait_for("the file to be read", || {
             assert_eq!(text(&lab.run("c2", &["sh", "-c", &cat])), written);
@@ -442,7 +443,7 @@ fn what_forebay_reads_of_cephfs_stays_out_of_the_kernels_page_cache() {
 }
 
 /// `ceph-fuse` has a cache of its own, which may keep old bytes after another client's write. It
-/// serves them to all descriptors that were opened without `O_DIRECT`, also if they get the flag
+/// serves them to all descriptors that were opened without `O_DIRECT`, even if they get the flag
 /// later.
 #[test]
 fn what_forebay_reads_of_cephfs_comes_from_the_servers() {
@@ -491,8 +492,9 @@ fn what_forebay_reads_of_cephfs_comes_from_the_servers() {
     std::thread::scope(|scope| scope.spawn(work).join().unwrap());
 }
 
-/// What *Limits* say of a client whose clock lags: its overwrite in place moves no stamp, the other
-/// node's tier keeps the old bytes, `forebay verify` finds them, and `forebay evict` repairs it.
+/// What *Limits* says of a client whose clock lags: its overwrite in place moves no stamp, the
+/// other node's tier keeps the old bytes, `forebay verify` finds them, and `forebay evict` repairs
+/// it.
 #[test]
 fn an_overwrite_by_a_cephfs_client_whose_clock_lags_is_found_by_verify_and_repaired_by_evict() {
     const BYTES: usize = 4 << 20;

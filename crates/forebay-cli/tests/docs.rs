@@ -200,7 +200,7 @@ fn identifiers(text: &str) -> impl Iterator<Item = &str> {
         let line = line.trim_start();
         let is_comment = line.starts_with("//") || line.starts_with('*') || line.starts_with("/*");
         let line = if is_comment { "" } else { line };
-        // Outside of quotation marks; what stands behind `//` there is a comment.
+        // Outside of quotation marks; what follows `//` there is a comment.
         let outside = line.split('"').step_by(2);
         let mut behind = false;
         outside.filter_map(move |part| {
@@ -286,7 +286,7 @@ fn words(line: &str) -> Vec<String> {
                 begun = false;
             }
             (None, ' ') => {}
-            // The number of a redirected descriptor is no word.
+            // The number of a redirected descriptor is not a word.
             (None, '>') if word.chars().all(|c| c.is_ascii_digit()) => {
                 word.clear();
                 break;
@@ -301,7 +301,8 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Every call of the program in the shell blocks of `text`; those behind `&&`, `|` and `;` as well.
+/// Every call of the program in the shell blocks of `text`, including those after `&&`, `|` and
+/// `;`.
 fn commands(text: &str) -> Vec<Vec<String>> {
     let blocks = text.split("```").skip(1).step_by(2);
     // In `console` blocks, the other lines are output.

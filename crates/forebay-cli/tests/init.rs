@@ -1,4 +1,4 @@
-//! `forebay init`: what it makes is what nodes need, and what is there is never written again.
+//! `forebay init`: what it makes is what nodes need, and existing files are never written again.
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
@@ -103,7 +103,7 @@ fn the_example_configurations_fit_together() {
         );
         assert_eq!(other.tls.as_deref(), Some(Path::new("/etc/forebay")));
     }
-    // Nodes that come later find the coordinator where the others do.
+    // Nodes that come later find the coordinator in the same place as the others.
     init(&at, &["--node", "n4"]);
     assert_eq!(cluster("n4").coordinator, ["10.0.0.2:9000"]);
     assert!(refused(&at, &["--node", "n5", "--coordinator", "n5"]).contains("10.0.0.2:9000 on n2 already"));

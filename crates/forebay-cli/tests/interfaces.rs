@@ -31,7 +31,7 @@ fn versions() -> Vec<PathBuf> {
 fn has_what_was_recorded(file: &str, now: &BTreeSet<String>) {
     let current = Path::new(AT).join(env!("CARGO_PKG_VERSION")).join(file);
     if std::env::var_os("FOREBAY_RECORD").is_some() {
-        // What stands there stays: it may have been released.
+        // The existing content stays: it may have been released.
         let before = fs::read_to_string(&current).unwrap_or_default();
         let all: BTreeSet<&str> = before.lines().chain(now.iter().map(String::as_str)).collect();
         fs::write(&current, all.into_iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
@@ -113,7 +113,7 @@ fn metrics_of_earlier_versions_exist() {
         stream.read_to_string(&mut answer).unwrap();
         answer.lines().filter_map(|line| line.strip_prefix("# TYPE ")).map(str::to_owned).collect()
     };
-    // Those of jobs come once the coordinator has answered.
+    // The metrics of jobs appear once the coordinator has answered.
     let mut all: BTreeSet<String> = scrape();
     wait_for("the coordinator has answered", || {
         all = scrape();

@@ -173,7 +173,7 @@ fn the_tier_spares_the_servers(lab: &Lab) {
     assert_eq!(fetched(), once, "fetched again");
 }
 
-/// What the servers keep takes memory up to `--store`, whoever writes.
+/// What the servers keep takes memory up to `--store`, whichever node writes.
 fn stores_are_bounded(lab: &Lab) {
     const STORE_BYTES: u64 = 512 << 20;
     let store =
@@ -269,8 +269,8 @@ fn a_lab_without_its_record_is_cleared_from_what_the_kernel_shows() {
 }
 
 /// A client of the PFS that stands still, and a program that closes a file of it in the middle of
-/// an `exec`: until the client is gone nobody can look at that program, and who tries hangs as
-/// well.
+/// an `exec`: until the client is gone nobody can look at that program, and a process that tries
+/// hangs as well.
 #[test]
 fn a_program_that_hangs_in_an_exec_does_not_hold_up_the_end() {
     let Some(lab) = Lab::possible("moosefs") else { return };
@@ -397,7 +397,7 @@ fn fsync_in_a_loop(lab: &Lab, node: &str) -> Child {
 fn groups_can_be_made() -> bool {
     let has_cpu = |root: &Path| {
         let controllers = std::fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
-        // Of version 2 the controller must be given on, which is refused in many containers.
+        // In version 2 the controller must be passed on, which is refused in many containers.
         let gives = || std::fs::write(root.join("cgroup.subtree_control"), "+cpu").is_ok();
         root.join("cpu.shares").exists()
             || controllers.split_whitespace().any(|name| name == "cpu") && gives()
@@ -409,7 +409,7 @@ fn groups_can_be_made() -> bool {
     })
 }
 
-/// A tenth of a core is used up by a busy loop at once, so what it gets is what it may have.
+/// A tenth of a core is used up by a busy loop immediately, so what it gets is what it may have.
 #[test]
 fn a_node_has_its_cores_and_no_more() {
     let Some(lab) = Lab::possible("moosefs") else { return };
@@ -455,7 +455,7 @@ fn a_node_has_its_cores_and_no_more() {
 fn reads_beside_a_write_share_a_link_and_writers_are_nodes_of_their_own() {
     const FILE_BYTES: u64 = 8 << 20;
     const RATE_BYTES_PER_S: u64 = 4_000_000;
-    // What may leave at once, and the messages of programs that have started already.
+    // What may leave immediately, and the messages of programs that have started already.
     const SLACK_BYTES: f64 = (512 << 10) as f64;
     let Some(lab) = Lab::possible("moosefs") else { return };
     let mut up = lab.forebay(&["up", "--servers", "1", "--nodes", "2", "--writers", "1", "--shared-links"]);
@@ -492,8 +492,9 @@ fn reads_beside_a_write_share_a_link_and_writers_are_nodes_of_their_own() {
     let (sent, received) = (counted("servers_sent_bytes"), counted("servers_received_bytes"));
     assert!(sent >= FILE_BYTES && received >= FILE_BYTES, "sent {sent}, received {received}");
     assert!(passed >= 2 * FILE_BYTES, "{passed} bytes passed the bucket, {sent} sent, {received} received");
+    // Not `sent`: what the bucket has dropped was sent twice, and took none of its time.
     let most = RATE_BYTES_PER_S as f64 * elapsed_s * 1.05 + SLACK_BYTES;
-    assert!((sent + received) as f64 <= most, "{sent} and {received} bytes in {elapsed_s} s");
+    assert!(passed as f64 <= most, "{passed} bytes passed the bucket in {elapsed_s} s");
     succeeded(&mut lab.forebay(&["links", "unlimited"]));
     assert_eq!(shared_rate(&lab), None);
     assert_eq!(lab.status()["shared_links"], true);

@@ -54,8 +54,7 @@ const LAYERS: &[(&str, May)] = &[
     // The one program, and what measures it.
     ("forebay-cli", May::ImportAll),
     ("forebay-bench", May::ImportAll),
-    // The chaos test uses what users have: the client and the program. What it judges by is its
-    // own.
+    // The chaos test uses what users have: the client and the program. Its criteria are its own.
     ("forebay-chaos", May::Import(&["forebay-client", "forebay-wire"])),
 ];
 
@@ -184,7 +183,7 @@ fn sources(directory: &Path) -> Vec<(PathBuf, String)> {
                     tests_only.push(directory.join(name.0).join("mod.rs"));
                 }
             }
-            // Inline test modules stand at the end of their file.
+            // Inline test modules are at the end of their file.
             let shipped = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
             found.push((path, shipped));
         }
@@ -197,7 +196,7 @@ fn without_comment(line: &str) -> &str {
     line.split("//").next().unwrap_or_default()
 }
 
-/// Whether `word` stands in `line` by itself and not as a part of another word.
+/// Whether `word` is in `line` by itself and not as a part of another word.
 fn names(line: &str, word: &str) -> bool {
     let part_of_word = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
@@ -238,7 +237,8 @@ fn those_who_decide_know_no_world_and_no_clock() {
     }
 }
 
-/// For all who inherit them: without their `std` part and, for hashbrown, its default hasher.
+/// For all crates that inherit them: without their `std` part and, for hashbrown, its default
+/// hasher.
 #[test]
 fn outside_crates_of_the_policy_layer_have_no_std() {
     let workspace =
@@ -264,7 +264,7 @@ fn the_coordinator_reaches_planners_through_the_stage_machine_only() {
 }
 
 /// The simulated worlds model flows, tasks and nodes; what to fetch, when and at what pace is the
-/// machine's, as it is live. What a client of the cluster or an agent decides stands in the policy
+/// machine's, as it is live. What a client of the cluster or an agent decides is in the policy
 /// crate as well, and a world may ask for it where a client or an agent does.
 #[test]
 fn the_simulated_worlds_reach_planners_through_the_stage_machine_only() {

@@ -1,7 +1,7 @@
 //! The metrics of an agent and of a coordinator can be scraped and parsed, in both formats, and say
 //! what `forebay status` says and what happened. Wrong requests are answered or dropped, and
-//! the port goes on serving. With a certificate and a token it serves nobody who has not both. The
-//! alert rules and the dashboard name no metric that does not exist.
+//! the port continues to serve. With a certificate and a token it serves nobody who does not have
+//! both. The alert rules and the dashboard name no metric that does not exist.
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what the test asserts")]
 
@@ -129,7 +129,7 @@ fn wrong_requests_do_no_harm() {
     assert!(ask(&address, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
     let page = ask(&address, "GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n");
     assert!(page.starts_with("HTTP/1.1 403"), "a page of another site, whose name leads here: {page}");
-    // Nobody reads so much of a request; the connection is closed.
+    // Nobody reads this much of a request; the connection is closed.
     let mut stream = TcpStream::connect(&address).unwrap();
     let _ = (0..64).try_for_each(|_| stream.write_all(&[b'x'; 1024]));
     drop(stream);
@@ -161,7 +161,7 @@ fn the_coordinator_counts_members_phases_and_its_own_work() {
             assert_eq!(of("hpc_jobs{state=\"compute\"}"), 0.0);
         }
         std::thread::sleep(Duration::from_millis(20));
-        // The late one may have been cut off by now.
+        // The late one may have been disconnected by now.
         let _ = job.phase_end();
         wait_for("the phase has ended", || of(&ended) == 1.0);
     }
@@ -253,7 +253,7 @@ fn a_coordinator_of_its_own_serves_over_tls_to_who_has_the_token() {
         let answer = over_tls(&address, &ca, wrong);
         assert!(answer.starts_with("401 ") && !answer.contains("forebay_"), "{answer}");
     }
-    // Whoever speaks no TLS gets nothing, and the port goes on serving.
+    // A client that speaks no TLS gets nothing, and the port continues to serve.
     let mut plain = TcpStream::connect(&address).unwrap();
     plain
         .write_all(format!("GET /metrics HTTP/1.1\r\nAuthorization: Bearer {token}\r\n\r\n").as_bytes())
@@ -263,7 +263,7 @@ fn a_coordinator_of_its_own_serves_over_tls_to_who_has_the_token() {
     assert!(!String::from_utf8_lossy(&got).contains("forebay_"), "{got:?}");
     assert!(over_tls(&address, &ca, token).starts_with("200 "));
 
-    // A new token counts at once. A new configuration is looked at, and ends nothing.
+    // A new token counts immediately. A new configuration is looked at, and ends nothing.
     std::fs::write(&token_file, "fedcba9876543210fedcba9876543210\n").unwrap();
     assert!(over_tls(&address, &ca, token).starts_with("401 "));
     std::fs::write(dir.path().join("config.toml"), config.clone() + "access_wait_s = 7\n").unwrap();

@@ -218,12 +218,12 @@ impl World {
         self.node.dir().join("plain").join(file_name(name))
     }
 
-    /// Either client: the other has not heard of what the one did.
+    /// Either client: the other does not know what the first did.
     fn client(&mut self) -> Client {
         self.clients[self.random.below(2) as usize].clone()
     }
 
-    /// Before a change from outside: so that its stamps differ from those of the last one.
+    /// Waits before a change from outside, so that its stamps differ from those of the last one.
     fn wait_for_stamps(&self, name: usize) {
         if let Some(changed) = self.changed.get(&name) {
             std::thread::sleep(STAMP_GRANULARITY.saturating_sub(changed.elapsed()));
@@ -235,7 +235,7 @@ impl World {
         self.held.iter_mut().filter(|h| h.name == name).for_each(|h| h.touched = true);
     }
 
-    /// Does the same to both files; they must agree on whether it worked.
+    /// Does the same to both files; both must succeed or fail.
     fn both(&self, name: usize, what: impl Fn(PathBuf) -> io::Result<()>) -> Result<bool, String> {
         let (tiered, plain) = (what(self.tiered(name)), what(self.plain(name)));
         match (&tiered, &plain) {

@@ -1,5 +1,5 @@
 //! Networks that swallow packets: a coordinator and two agents, each in a network namespace of its
-//! own at one bridge, whose ports are cut off from each other. Nothing is refused and nothing is
+//! own at one bridge, whose ports are isolated from each other. Nothing is refused and nothing is
 //! closed; what is sent just does not arrive.
 //!
 //! It needs root, namespaces and `ip` of iproute2, and is left out where something of that is
@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 /// Not a whole number of pages or extents.
 const FILE_BYTES: usize = (12 << 20) + 777;
 
-/// Connections to one peer: so many may be waiting for it when it is cut off, and all of them give
-/// up together.
+/// Limit on the connections to one peer. This many may be waiting for it when it is isolated, and
+/// all of them give up together.
 const LINKS_PER_PEER: u64 = 8;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -68,7 +68,7 @@ impl Net {
         Ok(())
     }
 
-    /// Cuts `a` and `b` off from each other, or not; both can be reached from everywhere else.
+    /// Isolates `a` and `b` from each other, or not; both can be reached from everywhere else.
     fn part(&self, apart: bool) {
         for node in ["a", "b"] {
             let state = if apart { "on" } else { "off" };
@@ -95,7 +95,7 @@ impl Net {
 impl Drop for Net {
     fn drop(&mut self) {
         for node in ["a", "b", "head", "switch"] {
-            // Of one that could not be made some may be missing.
+            // If it could not be made, some may be missing.
             let _ = ip(&["netns", "del", &self.space(node)]);
         }
     }
@@ -152,8 +152,8 @@ fn version(number: u8) -> Vec<u8> {
     content().into_iter().map(|byte| byte ^ number).collect()
 }
 
-/// How long a node is cut off: longer than its membership lasts, or what
-/// `FOREBAY_PARTITION_S` says; `FOREBAY_PARTITION_S=3600` for an hour.
+/// How long a node is isolated: longer than its membership lasts, or what `FOREBAY_PARTITION_S`
+/// says; `FOREBAY_PARTITION_S=3600` for an hour.
 fn apart_for() -> Duration {
     let given = std::env::var("FOREBAY_PARTITION_S").ok().map(|s| s.parse().unwrap());
     Duration::from_secs(given.unwrap_or(8))
@@ -272,7 +272,7 @@ fn a_phase_brakes_the_other_node_while_the_coordinator_is_cut_off_and_is_known_t
     cluster.wait_for("the coordinator is missed", |agent| !is_connected(agent));
     let (a, b) = (cluster.a.client(), cluster.b.client());
     let writer = a.open_hpc_job(&HpcJobOptions::named("sim")).unwrap();
-    // Of an unknown length: nothing is fetched beside it.
+    // Of an unknown length: nothing is fetched during it.
     writer.phase_begin(0, Duration::ZERO).unwrap();
     cluster.wait_for("both brake", |agent| agent.counter("brakes_total") == 1);
     let before = cluster.agents().map(|agent| agent.counter("fetched_bytes"));

@@ -1,5 +1,5 @@
 //! `forebay profile` measures a slow file system, writes a profile that the program accepts, and
-//! leaves no files behind, also when it is interrupted.
+//! leaves no files behind, even when it is interrupted.
 //!
 //! The slow file system serves reads and writes from one queue, so they disturb each other by its
 //! own rule and not by the machine's speed. Needs root and /dev/fuse; FOREBAY_SKIP_FUSE=1 leaves
@@ -58,7 +58,7 @@ fn a_profile_is_measured_and_accepted() {
     let settings = report["settings"].as_array().unwrap();
     let pairs: Vec<_> = settings.iter().map(|s| (s["nodes"].as_u64(), s["threads"].as_u64())).collect();
     assert_eq!(pairs, [(Some(1), Some(1)), (Some(2), Some(1)), (Some(1), Some(2))], "n + m - 1 settings");
-    // One queue: beside readers that never stop, writers get a part of it only.
+    // One queue: with readers that never stop, writers get a part of it only.
     let most = settings.iter().map(|s| s["i_hpc"].as_f64().unwrap()).fold(0.0, f64::max);
     assert!(most > 1.2, "no interference was measured: {report:#}");
     // The file is what the coordinator reads.

@@ -6,9 +6,9 @@
 //! - The rooms of a folder are the modules in it, each with all that is below it, and the folder's
 //!   own file (`mod.rs`, `lib.rs`, `main.rs`) as one more.
 //! - A room imports another if a path in it (`use`, or in code) leads to an item that is defined in
-//!   the other. A re-export is not where its item is defined, and re-exporting alone is no import:
-//!   a folder's file may hand out what its modules define.
-//! - `mod name;` is no import. So modules may import what the folder's file defines, as long as
+//!   the other. A re-export is not where its item is defined, and re-exporting alone is not an
+//!   import: a folder's file may hand out what its modules define.
+//! - `mod name;` is not an import. So modules may import what the folder's file defines, as long as
 //!   that file names none of them; and it may be built from its modules, as long as these do not
 //!   reach back to it. Folders that do both are listed below with their reason; their modules are
 //!   free of circles among themselves all the same.
@@ -52,10 +52,10 @@ const STUDY: &str = "its file runs the parts of a study, and defines what they s
 const MACHINE: &str = "its file defines a machine, and its modules are the parts of that";
 const WORLD: &str = "its file defines a simulated world, and its modules are what happens in it";
 
-/// What stands before an item of tests.
+/// What precedes an item of tests.
 const TEST_ONLY: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
 
-/// What stands before a `use` that imports, unlike the word in a text or in bounds.
+/// What precedes a `use` that imports, unlike the word in a text or in bounds.
 const BEFORE_USE: [&str; 6] = [";", "{", "}", "]", ")", "pub"];
 
 /// A module's place: the names from the crate's root to it.
@@ -92,7 +92,7 @@ fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
-/// The index behind the item that begins at `at`: behind its `;` or its block.
+/// The index after the item that begins at `at`: after its `;` or its block.
 fn behind_item(tokens: &[String], mut at: usize) -> usize {
     let mut depth = 0;
     while at < tokens.len() {
@@ -114,7 +114,7 @@ fn behind_item(tokens: &[String], mut at: usize) -> usize {
 }
 
 /// The paths of a `use` that begins at `at`, each with the name that it is known by, and the index
-/// behind it.
+/// after it.
 fn used(tokens: &[String], at: usize, prefix: &[String], out: &mut Vec<(Vec<String>, String)>) -> usize {
     let mut path = prefix.to_vec();
     let mut at = at;
@@ -215,7 +215,7 @@ fn read(file: &Path, directory: &Path, place: Place, modules: &mut Modules) {
     modules.insert(place, module);
 }
 
-/// The module in which what `path` names in the module at `from` is defined; `None` if it is not of
+/// The module in which what `path` names in the module at `from` is defined; `None` if it is not in
 /// this crate.
 fn lead(modules: &Modules, from: &Place, path: &[String], depth: usize) -> Option<Place> {
     let mut at = from.clone();
@@ -246,7 +246,7 @@ fn lead(modules: &Modules, from: &Place, path: &[String], depth: usize) -> Optio
     Some(at)
 }
 
-/// By folder: which of its rooms imports which, and by what.
+/// By folder: which of its rooms imports which, and through what.
 type Imports = BTreeMap<Place, BTreeMap<String, BTreeMap<String, String>>>;
 
 /// The folder's own file, among its rooms.
@@ -293,7 +293,7 @@ fn circle(rooms: &BTreeMap<String, BTreeMap<String, String>>) -> Option<Vec<Stri
     rooms.keys().filter_map(from).min_by_key(Vec::len)
 }
 
-/// One circle of each folder that has any, in words. `own`: with the folder's own file as a room.
+/// One circle of each folder that has any, as text. `own`: with the folder's own file as a room.
 fn circles(modules: &Modules, own: bool) -> Vec<(String, String)> {
     let in_words = |(folder, mut rooms): (Place, BTreeMap<String, BTreeMap<String, String>>)| {
         if !own {

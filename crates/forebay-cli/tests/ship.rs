@@ -1,6 +1,7 @@
 //! The part of a shipped application on one storage server: its limits, and that they and its
-//! processes go, whoever dies. Spark is a script here that sleeps; `make experiment-shipping` runs
-//! real applications. Needs root and control groups; otherwise the tests are skipped.
+//! processes go, whichever process dies. Spark is a script here that sleeps; `make
+//! experiment-shipping` runs real applications. Needs root and control groups; otherwise the tests
+//! are skipped.
 
 #![allow(clippy::unwrap_used)] // helpers of tests: a failed unwrap is a failed test
 
@@ -186,7 +187,7 @@ fn one_command_ends_it_at_once() {
     let stopped = Command::new(env!("CARGO_BIN_EXE_forebay")).args(stop).output().unwrap();
     assert!(stopped.status.success());
     assert!(String::from_utf8_lossy(&stopped.stdout).contains(&format!("ended {}", part.name)));
-    // To wait would close its standard input, which ends it in order.
+    // Waiting would close its standard input, which ends it in order.
     let _input = part.guard.stdin.take();
     assert_eq!(part.guard.wait().unwrap().code(), Some(1), "the submitter hears of it");
     part.assert_gone(&workers);

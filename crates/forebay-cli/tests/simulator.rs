@@ -102,7 +102,7 @@ impl Runs {
         self.refused("sim run {d}/bad.toml")
     }
 
-    /// The same of a scenario that is wrong, from the name of its file on: one line.
+    /// The same for a scenario that is wrong, from the name of its file on: one line.
     #[track_caller]
     fn refuses(&self, scenario: &str, changes: &[(&str, &str)]) -> String {
         let error = self.fails(scenario, changes);
@@ -248,7 +248,7 @@ fn bad_scenarios_are_refused_in_one_line() {
     assert!(error.contains("access.policy = \"lifo\": one of none, sys-fcfs,"), "{error}");
 }
 
-/// Scenarios that were run as something else than what they say.
+/// Scenarios that were run as something other than what they say.
 #[test]
 fn scenarios_that_cannot_be_run_as_they_say_are_refused() {
     let runs = Runs::new();
@@ -268,7 +268,7 @@ fn scenarios_that_cannot_be_run_as_they_say_are_refused() {
     }
 }
 
-/// Equation (8) by hand: 25 s of prefetch at I_bd = 1.2 beside 59 s of I/O at I_hpc = 1.3.
+/// Equation (8) by hand: 25 s of prefetch at I_bd = 1.2 along with 59 s of I/O at I_hpc = 1.3.
 #[test]
 fn the_interference_model_answers() {
     let runs = Runs::new();
@@ -558,7 +558,7 @@ fn policies_are_compared_on_random_systems() {
     }
 }
 
-/// One job runs beside its data and the other on the nodes; the trace has the reasons.
+/// One job runs next to its data and the other on the nodes; the trace has the reasons.
 #[test]
 fn shipped_stages_are_recorded_and_replayed() {
     let runs = Runs::new();

@@ -1,4 +1,4 @@
-//! A tier, and a program that takes its memory, on a node with swap space on a zram device. A
+//! A tier, and a program that takes its memory, on a node with swap space on a zram device. A test
 //! program of its own: while there is swap, nothing is killed that other tests want to see killed.
 
 #![allow(clippy::unwrap_used, reason = "all of this program is tests, helpers included")]

@@ -80,7 +80,7 @@ fn pages_go_between_nodes_over_tls_and_nobody_joins_under_anothers_name() {
     for agent in [&one, &two] {
         agent.wait_for("two members", |agent| agent.members() == 2);
     }
-    // Each has half of the extents, and what the other has is asked of it.
+    // Each has half of the extents, and what the other has is requested from it.
     for name in ["pfs/file", "pfs/file.parquet"] {
         let before = one.counter("from_peers_bytes");
         assert!(cat(&one, &at.join(name)) == bytes, "{name}: other bytes than those of the PFS");

@@ -112,7 +112,7 @@ impl Admin<'_> {
         Self::evicted(self.ask(&Request::EvictAll, &[])?)
     }
 
-    /// Keeps a whole file once it is in the tier, or not any more.
+    /// Keeps a whole file once it is in the tier, or no longer.
     ///
     /// # Errors
     /// No agent; the file cannot be opened; too much is pinned already.
@@ -144,8 +144,8 @@ impl Admin<'_> {
         Self::done(self.ask(&Request::Shutdown, &[])?)
     }
 
-    /// Limits the rate of jobs, or lifts that; of `user`, or without one of the sender, or of any
-    /// user if the operator asks.
+    /// Limits the rate of jobs, or lifts the limit: of jobs of `user`, or without one of the
+    /// sender, or of any user if the operator asks.
     ///
     /// # Errors
     /// No agent; another user's jobs; too many limits; or no coordinator answers, and only this

@@ -1,14 +1,14 @@
 //! The process of an agent, for programs in a user namespace that does not show the agent's user.
 //!
 //! There, the kernel reports the same number for root and for all users that the namespace does not
-//! map. Whoever starts the program checks the agent outside, and hands on which process it is. An
+//! map. The launcher of the program checks the agent outside, and hands on which process it is. An
 //! agent that is started later is another process, and is not trusted.
 
 use forebay_wire::channel::Peer;
 use std::fmt;
 use std::str::FromStr;
 
-/// A process. Its number may be given to a later process, which has started later.
+/// A process. Its number may be reused for a later process, which has a later start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AgentProcess {
     pid: i32,

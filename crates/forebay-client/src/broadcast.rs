@@ -1,4 +1,4 @@
-//! Loads files into the memory of many nodes at once.
+//! Loads files into the memory of many nodes at the same time.
 //!
 //! The load is an analytics job whose tasks never start. So the coordinator's planner decides when
 //! each part is fetched, the brake stops it while an I/O phase of an HPC job is behind, and each
@@ -17,7 +17,8 @@ use std::io;
 /// The number of the only stage of the job.
 const STAGE: u32 = 0;
 
-/// Prefetches at once, and leaves the phases of HPC jobs to the brake, as a load of one node does.
+/// Prefetches immediately, and leaves the phases of HPC jobs to the brake, as a load of one node
+/// does.
 const PLANNER: &str = "no-action";
 
 /// Parts of a split. A packet holds thousands.
@@ -35,14 +36,14 @@ pub struct Broadcast {
 /// How far a broadcast is, in bytes of all nodes together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BroadcastProgress {
-    /// To be had.
+    /// Bytes to load.
     pub bytes: u64,
-    /// Fetched.
+    /// Bytes fetched.
     pub fetched_bytes: u64,
-    /// Of what was there before.
+    /// Bytes that were there before.
     pub resident_bytes: u64,
-    /// Not loaded: the file has changed or is open for writing, the agent of a node may not open
-    /// it, or a tier has no room.
+    /// Bytes not loaded: the file has changed or is open for writing, the agent of a node may not
+    /// open it, or a tier has no room.
     pub failed_bytes: u64,
 }
 

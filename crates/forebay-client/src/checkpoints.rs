@@ -21,7 +21,7 @@ impl Client {
     }
 
     /// Waits until the markers of these rules are written, as far as files are closed and on the
-    /// PFS. `progress` is called about once a second; it ends the wait by `false`.
+    /// PFS. `progress` is called about once a second; it ends the wait by returning `false`.
     ///
     /// # Errors
     /// No agent.

@@ -1,11 +1,11 @@
-//! Writes to the tier first: the agent brings the bytes to the PFS later (write-back).
+//! Writes to the tier first: the agent writes the bytes to the PFS later (write-back).
 //!
 //! A program opens its file on the PFS and offers the descriptor to the agent. It gets another in
 //! its place, of the *content*: a file in memory that the kernel writes as any other. Before each
 //! write it announces the bytes ([`Absorbed::begin`]). If the tier has no room, or the agent wants
-//! the file, it goes on at the PFS once that has what was written before.
+//! the file, it continues on the PFS once that has what was written before.
 //!
-//! If the agent dies, the writer goes on in memory: the next agent finds the content there.
+//! If the agent dies, the writer continues in memory: the next agent finds the content there.
 
 use crate::error::{errno, no_agent, with_message};
 use crate::guest::GuestFile;
@@ -27,8 +27,8 @@ const ROOM_TRIES: usize = 8;
 /// The agent answers within a second that it needs more time.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Whether newer bytes of a file may be in memory, here or on another node, of which the PFS shows
-/// length and mtime (nanoseconds since 1970).
+/// Whether newer bytes may be in memory, here or on another node, of a file for which the PFS shows
+/// this length and mtime (nanoseconds since 1970).
 pub fn may_be_elsewhere(size: u64, mtime_ns: i64) -> bool {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     size == 0 || since_1970.as_nanos() as i64 - mtime_ns < RECENT.as_nanos() as i64
@@ -44,8 +44,8 @@ fn is_suspect(stat: &rustix::fs::Stat) -> bool {
 pub struct Patterns(Vec<glob::Pattern>);
 
 impl Patterns {
-    /// From a list with one pattern a line, or with ASCII record separators between them, where a
-    /// list has to be one line itself. What is no pattern is left out.
+    /// Reads a list with one pattern per line, or with ASCII record separators between them, where
+    /// a list has to be one line itself. What is not a pattern is left out.
     pub fn from_lines(lines: &str) -> Self {
         Patterns(lines.split(['\n', '\x1e']).filter_map(|pattern| glob::Pattern::new(pattern).ok()).collect())
     }
@@ -55,13 +55,13 @@ impl Patterns {
         self.0.is_empty()
     }
 
-    /// Whether one of them means the file at this path.
+    /// Whether one of them matches the file at this path.
     pub fn match_path(&self, path: &[u8]) -> bool {
         self.0.iter().any(|pattern| is_match(pattern, path))
     }
 }
 
-/// Whether a pattern means a path: `*` and `?` match no slash, `**` matches any directories.
+/// Whether a pattern matches a path: `*` and `?` match no slash, `**` matches any directories.
 pub fn is_match(pattern: &glob::Pattern, path: &[u8]) -> bool {
     let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::default() };
     pattern.matches_with(&String::from_utf8_lossy(path), options)
@@ -70,15 +70,15 @@ pub fn is_match(pattern: &glob::Pattern, path: &[u8]) -> bool {
 /// What the PFS shows of a file: its length, and times in nanoseconds since 1970.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
-    /// In bytes.
+    /// Length in bytes.
     pub size: u64,
-    /// Of the content.
+    /// Last change of the content.
     pub mtime_ns: i64,
-    /// Of the attributes.
+    /// Last change of the attributes.
     pub ctime_ns: i64,
 }
 
-/// What is newer than the PFS's attributes of a dirty file.
+/// Attributes of a dirty file that are newer than those on the PFS.
 #[derive(Clone, Copy, Debug)]
 pub struct Newest {
     /// Length in bytes.
@@ -90,8 +90,8 @@ pub struct Newest {
 }
 
 impl Newest {
-    /// A time that a program has set after the last write is the file's. The PFS had
-    /// `left_mtime_ns` before.
+    /// Takes over the mtime that a program has set on the PFS after the last write, if it has. The
+    /// PFS had `left_mtime_ns` before.
     pub fn with_time_set(mut self, shown: Shown, left_mtime_ns: i64) -> Self {
         let is_set = shown.size == 0 && shown.mtime_ns != left_mtime_ns && shown.ctime_ns >= self.mtime_ns;
         if is_set {
@@ -122,7 +122,7 @@ pub enum Bytes {
 pub enum Target {
     /// To the content. [`Absorbed::end`] follows.
     Tier,
-    /// To the PFS, as all that follow; it has what was written before.
+    /// To the PFS, as do all that follow; it has what was written before.
     Pfs,
 }
 
@@ -156,7 +156,7 @@ impl Client {
     }
 
     /// Opens a file once more, as [`Client::absorb_for`] wants it: the agent writes at any offset,
-    /// also where the program only appends, and checks the attributes; and it must not move the
+    /// even where the program only appends, and checks the attributes; and it must not move the
     /// program's position.
     ///
     /// # Errors
@@ -165,8 +165,8 @@ impl Client {
         Ok((self.session.config.place)(reopen_as(file, OFlags::RDWR | OFlags::NONBLOCK)?))
     }
 
-    /// As [`Client::absorb`], of a file that user `owner` has opened, if that is not this process's
-    /// user, by the thread `caller`; `anew` is from [`Client::reopen_to_write`].
+    /// As [`Client::absorb`], for a file that user `owner` has opened, if that is not this
+    /// process's user, by the thread `caller`; `anew` is from [`Client::reopen_to_write`].
     ///
     /// # Errors
     /// As [`Client::absorb`].
@@ -183,11 +183,11 @@ impl Client {
         let stat = rustix::fs::fstat(anew)?;
         let is_dirty = self.dirty_index().is_some_and(|index| index.may_have(stat.st_dev, stat.st_ino));
         let limit = match is_suspect(&stat) && self.has_other_nodes() {
-            // What another node has of it is waited for: to write beside it would be worse.
+            // Wait for what another node has of it: to write past that would be worse.
             true => self.session.config.deadline.max(ANSWER),
             false => self.session.config.deadline,
         };
-        // So is an agent that starts anew, if the file may be dirty somewhere.
+        // Wait also for an agent that is restarting, if the file may be dirty somewhere.
         let may_be = is_dirty || is_wanted && self.has_other_nodes();
         let answer = match may_be && is_suspect(&stat) {
             true => self.session.call_about_dirty(&request, &fds, limit)?,
@@ -205,7 +205,7 @@ impl Client {
             (Reply::Elsewhere, _) => match self.be_guest(anew, (truncated, 0)) {
                 Ok(taken) => Ok(taken),
                 Err(e) => {
-                    // Its other writers go on at the PFS, as this one.
+                    // Its other writers continue on the PFS, as does this one.
                     let flags = flags.bits();
                     let request =
                         Request::Absorb { is_wanted: false, flags, truncated, job: None, owner, guest };
@@ -238,8 +238,8 @@ impl Client {
         }
     }
 
-    /// Waits for an agent that is being started anew, if the last one has left dirty files: without
-    /// it, programs would see what is on the PFS. Returns whether there is one.
+    /// Waits for an agent that is restarting, if the last one has left dirty files: without it,
+    /// programs would see what is on the PFS. Returns whether there is one.
     pub fn await_agent_of_dirty_files(&self) -> bool {
         let until = Instant::now() + self.session.patience();
         loop {
@@ -304,8 +304,8 @@ impl Client {
         }
     }
 
-    /// What is newer than what the PFS has `shown` of a file. If that is empty there, an agent that
-    /// is being started anew is waited for.
+    /// The attributes of a file that are newer than those that the PFS has `shown`. If the file is
+    /// empty there, waits for an agent that is restarting.
     pub fn dirty_stat(&self, (dev, ino): (u64, u64), shown: Shown) -> Option<Newest> {
         let request = Request::DirtyStat { dev, ino };
         let limit = self.session.config.deadline;
@@ -321,15 +321,15 @@ impl Client {
         }
     }
 
-    /// A program is about to set the times of a dirty file: that of its last write to `mtime_ns`,
-    /// or to now. Without an agent that hears it, the file may count as changed by somebody else.
+    /// Reports that a program is about to set the times of a dirty file: its mtime to `mtime_ns`,
+    /// or to now. Without an agent that hears this, the file may count as changed by somebody else.
     pub fn note_times(&self, (dev, ino): (u64, u64), mtime_ns: Option<i64>) {
         let request = Request::DirtyTimes { dev, ino, mtime_ns };
         let _ = self.session.call_about_dirty(&request, &[], self.session.config.deadline);
     }
 
     /// Waits until the PFS has what was written before: to the file at `path`, or to all files of
-    /// this user. `progress` is called about once a second; it ends the wait by `false`.
+    /// this user. `progress` is called about once a second; it ends the wait by returning `false`.
     ///
     /// # Errors
     /// No agent; the PFS has failed, and the bytes are kept in memory.
@@ -341,7 +341,7 @@ impl Client {
         self.sync_dirty_file(file.as_ref().map(AsFd::as_fd), progress)
     }
 
-    /// As [`Client::sync_dirty`], of an open file.
+    /// As [`Client::sync_dirty`], for an open file.
     ///
     /// # Errors
     /// As [`Client::sync_dirty`].
@@ -359,7 +359,7 @@ impl Client {
     /// of it. Without an agent nobody knows what is dirty, but for such a file.
     ///
     /// # Errors
-    /// The PFS does not take it; or no agent brings it there.
+    /// The PFS does not take it; or no agent writes it there.
     pub fn sync_before_rename(&self, file: Option<BorrowedFd<'_>>, is_empty: bool) -> io::Result<()> {
         let mut until = Instant::now() + NO_AGENT_MAX;
         while Instant::now() < until && self.await_agent_of_dirty_files() {
@@ -369,10 +369,10 @@ impl Client {
                 true
             };
             match self.wait_for_answer(&Request::DirtySync, file, &mut goes_on) {
-                // The table of dirty files has taken it for another one.
+                // The table of dirty files has mistaken it for another one.
                 Ok(Err(e)) if e.kind() == io::ErrorKind::CrossesDevices => return Ok(()),
                 Ok(ended) => return ended.map(|_| ()),
-                // It has died meanwhile: the next one is waited for as long.
+                // It has died meanwhile: wait as long for the next one.
                 Err(_) if has_answered => until = Instant::now() + NO_AGENT_MAX,
                 Err(_) => std::thread::sleep(NO_AGENT_PAUSE),
             }
@@ -383,10 +383,10 @@ impl Client {
         }
     }
 
-    /// As [`Client::sync_before_rename`], of a file that may be dirty on another node.
+    /// As [`Client::sync_before_rename`], for a file that may be dirty on another node.
     ///
     /// # Errors
-    /// That node has newer bytes, and cannot bring them to the PFS.
+    /// That node has newer bytes, and cannot write them to the PFS.
     pub fn sync_elsewhere_before_rename(&self, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
         if file.is_none() {
             return Ok(());
@@ -399,8 +399,8 @@ impl Client {
         }
     }
 
-    /// Asks by a connection of its own, and again for as long as the agent says that it needs more
-    /// time; false if `progress` has ended that.
+    /// Asks over a connection of its own, and again for as long as the agent says that it needs
+    /// more time; false if `progress` has ended that.
     ///
     /// # Errors
     /// No agent. Inside: what the agent has answered.
@@ -435,7 +435,7 @@ impl Client {
     }
 
     /// Waits until what was written before is in the second place, or on the PFS: to the dirty file
-    /// `copy`, or to all files of this user. `progress` is as of [`Client::sync_dirty`].
+    /// `copy`, or to all files of this user. `progress` is as in [`Client::sync_dirty`].
     ///
     /// # Errors
     /// No agent; the second place does not take it, and the PFS has failed. The bytes stay in
@@ -513,7 +513,7 @@ impl Absorbed {
         self.words.is_guest()
     }
 
-    /// A write of `bytes` begins, which may wait for room.
+    /// Announces a write of `bytes`, which may wait for room.
     ///
     /// # Errors
     /// The write has to go to the PFS, which does not take what was written before. That is still
@@ -527,7 +527,7 @@ impl Absorbed {
                     let request = Request::DirtyRoom { copy: self.copy, bytes };
                     match client.session.call(&request, &[], client.session.config.deadline) {
                         Ok(answer) if answer.message == Reply::Done => {}
-                        // Others store to it by mappings, and cannot go on elsewhere.
+                        // Others store to it through mappings, and cannot continue elsewhere.
                         Ok(_) if self.words.is_mapped() => return Ok(self.begin_without_agent()),
                         Ok(_) => break,
                         Err(_) => return Ok(self.begin_without_agent()),
@@ -559,17 +559,18 @@ impl Absorbed {
         answer.is_ok_and(|answer| answer.message == Reply::Done)
     }
 
-    /// The program maps the content to store to it: it stays in the tier until it is closed.
+    /// Notes that the program maps the content to store to it: it stays in the tier until it is
+    /// closed.
     pub fn note_mapped(&self) {
         self.words.note_mapped();
     }
 
-    /// The program has closed the file.
+    /// Notes that the program has closed the file.
     pub fn note_closed(&self) {
         self.words.note_closed();
     }
 
-    /// The write is over.
+    /// Notes that the write is over.
     pub fn end(&self) {
         self.words.end_write();
     }
@@ -603,7 +604,7 @@ impl Absorbed {
         }
     }
 
-    /// As [`Absorbed::begin`], for a program that goes on at the PFS by its own wish.
+    /// As [`Absorbed::begin`], for a program that continues on the PFS by its own choice.
     ///
     /// # Errors
     /// The PFS does not take what was written; or no agent answers.
@@ -615,7 +616,7 @@ impl Absorbed {
     }
 }
 
-/// Why a writer cannot go on at the PFS.
+/// Why a writer cannot continue on the PFS.
 enum Left {
     NoAgent,
     Failed(io::Error),

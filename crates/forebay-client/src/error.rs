@@ -2,7 +2,7 @@
 //!
 //! A message alone is of no use to a C or Python program that looks at `errno`, and a number alone
 //! does not say which file was meant. `io::Error` carries one or the other; this puts both into
-//! one. Why not an error enum of our own: programs take our reads for those of a file, and handle
+//! one. Why not an error enum of our own: programs treat our reads as those of a file, and handle
 //! what they already handle.
 
 use std::any::Any;
@@ -10,7 +10,7 @@ use std::error::Error;
 use std::fmt;
 use std::io::{self, ErrorKind};
 
-/// An error number with words of our own; found inside an [`io::Error`] by [`errno`].
+/// An error number with a message of our own; found inside an [`io::Error`] by [`errno`].
 #[derive(Debug)]
 struct WithMessage {
     os: io::Error,
@@ -50,7 +50,7 @@ pub fn is_no_agent(e: &io::Error) -> bool {
         .is_some_and(|reported| reported.no_agent)
 }
 
-/// In words, if this process or the machine may open no more files.
+/// The message for an error that means that this process or the machine may open no more files.
 pub(crate) fn out_of_files(e: &io::Error) -> Option<&'static str> {
     match errno(e) {
         libc::EMFILE => {

@@ -4,9 +4,9 @@ use crate::lock::lock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Something behind a lock that a forked child starts anew, with a lock of its own: another thread
-/// of the parent may have held the parent's lock at the fork, and in the child nobody would ever
-/// release it.
+/// Something behind a lock that a forked child starts from scratch, with a lock of its own: another
+/// thread of the parent may have held the parent's lock at the fork, and in the child nobody would
+/// ever release it.
 #[derive(Debug)]
 pub(crate) struct OwnLock<T>(AtomicPtr<Own<T>>);
 

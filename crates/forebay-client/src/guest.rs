@@ -1,8 +1,7 @@
 //! A file that is dirty on another node, as programs of this one write and read it (a *guest*).
 //!
 //! Each call is a request to the agent, which passes it on. The bytes pass through a file in memory
-//! that both have open. If the agent is started anew, or the other node's, the call is made once
-//! more.
+//! that both have open. If the agent restarts, or the other node's, the call is made once more.
 
 use crate::error::{errno, with_message};
 use crate::session::{NO_AGENT_MAX, NO_AGENT_PAUSE, Session, unexpected};
@@ -14,7 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The agent waits for the other node for so long at most, and a little more.
+/// How long to wait for the agent: as long as it waits for the other node at most, and a little
+/// more.
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// See the module.
@@ -28,10 +28,10 @@ pub struct GuestFile {
     connection: Mutex<Option<Connection>>,
 }
 
-/// Length, blocks of 512 bytes, and time of the last write in nanoseconds since 1970.
+/// Length, blocks of 512 bytes, and mtime in nanoseconds since 1970.
 type Facts = (u64, u64, i64);
 
-/// Bytes that were written or read; facts that were asked for.
+/// Bytes that were written or read; facts that were requested.
 type Done = (u64, Option<Facts>);
 
 #[derive(Debug)]
@@ -57,8 +57,8 @@ fn welcome(
 }
 
 impl GuestFile {
-    /// Makes this program a guest of the node where a file is dirty, which is open as `anew` for
-    /// reading and writing; also the guest's number, and the words.
+    /// Makes this program a guest of the node where a file is dirty; the file is open as `anew` for
+    /// reading and writing. Returns also the guest's number, and the words.
     ///
     /// # Errors
     /// The program is to write to the PFS.
@@ -78,7 +78,7 @@ impl GuestFile {
     /// goes to the PFS.
     ///
     /// # Errors
-    /// Those of the write; the other node is gone, or has lost what was written.
+    /// Errors of the write; the other node is gone, or has lost what was written.
     pub fn write(&self, data: &[u8], offset: u64, appends: bool) -> io::Result<Option<usize>> {
         if appends && self.stat()?.is_none() {
             // Asked first, because an append on a connection that has ended would fail.
@@ -104,7 +104,7 @@ impl GuestFile {
         Ok(done.map(|(bytes, _)| bytes as usize))
     }
 
-    /// Cuts or extends it; `None`: on the PFS.
+    /// Truncates or extends the file; `None`: on the PFS.
     ///
     /// # Errors
     /// As [`GuestFile::write`].
@@ -112,8 +112,7 @@ impl GuestFile {
         Ok(self.ask(GuestCall::Cut(size), |_| Ok(()), |_, _| Ok(()))?.map(drop))
     }
 
-    /// Length, blocks of 512 bytes, and time of the last write in nanoseconds since 1970; `None`:
-    /// those of the PFS.
+    /// Length, blocks of 512 bytes, and mtime in nanoseconds since 1970; `None`: those of the PFS.
     ///
     /// # Errors
     /// As [`GuestFile::write`].
@@ -171,7 +170,7 @@ impl GuestFile {
         }
     }
 
-    /// All who share the words learn that the file goes to the PFS.
+    /// Notes in the words, for all that share them, that the file goes to the PFS.
     fn leave<R>(&self) -> io::Result<Option<R>> {
         self.words.call_in();
         Ok(None)

@@ -3,8 +3,8 @@
 //!
 //! One process speaks for the job, for instance rank 0. It opens an [`HpcJob`], and reports when a
 //! phase begins, how many bytes it has moved, and when it ends. The job lives as long as its
-//! connection, so that a program that dies leaves the board. Nothing here is on the path of the
-//! program's I/O: without an agent the calls fail, and the program goes on.
+//! connection, so that the job of a program that dies disappears. Nothing here is on the path of
+//! the program's I/O: without an agent the calls fail, and the program continues.
 
 use crate::session::{Client, lock, misfit, unexpected};
 use forebay_pfs::layout;
@@ -71,7 +71,7 @@ const LAYOUT_TIME: Duration = Duration::from_secs(5);
 
 /// The servers of the first `bytes` of a file; none if the PFS does not report them.
 fn servers_of(path: &Path, bytes: u64) -> io::Result<Vec<String>> {
-    // What a program may write only, it may not always read.
+    // A program may not always read what it may write.
     let open = |flags| rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
     let file = open(OFlags::RDONLY).or_else(|_| open(OFlags::WRONLY)).map_err(|e| {
         let e = io::Error::from(e);
@@ -147,10 +147,10 @@ impl Client {
 }
 
 impl HpcJob {
-    /// The next phases write to these files, which exist, and to so many bytes of each (0: to the
-    /// whole file): a job that shares waits only for jobs that write to the same servers. A file of
-    /// which the PFS does not report where it is makes that unknown, and so does no file: then the
-    /// job waits for all.
+    /// Declares that the next phases write to these files, which exist, and to how many bytes of
+    /// each (0: to the whole file): a job that shares waits only for jobs that write to the same
+    /// servers. A file whose servers the PFS does not report makes that unknown, and so does no
+    /// file: then the job waits for all.
     ///
     /// # Errors
     /// A file cannot be opened; they are on too many servers; the agent is gone.
@@ -167,7 +167,7 @@ impl HpcJob {
         self.ask(&Request::HpcServers(servers.into_iter().collect()))
     }
 
-    /// An I/O phase begins, of `bytes` (0: unknown), which has to be done within `deadline` (zero:
+    /// Begins an I/O phase of `bytes` (0: unknown), which has to be done within `deadline` (zero:
     /// from what the job allows and what is known of it). If the job shares, this waits until it
     /// may write, but not for longer than `cluster.access_wait_s`, and not without a coordinator.
     ///
@@ -183,7 +183,7 @@ impl HpcJob {
         }
     }
 
-    /// The phase has moved `bytes` since it began. Does not wait for the agent.
+    /// Reports that the phase has moved `bytes` since it began. Does not wait for the agent.
     ///
     /// # Errors
     /// The agent is gone.
@@ -191,7 +191,7 @@ impl HpcJob {
         lock(&self.channel).send(&Request::HpcProgress { bytes }, &[])
     }
 
-    /// The phase is over.
+    /// Ends the phase.
     ///
     /// # Errors
     /// The agent is gone.

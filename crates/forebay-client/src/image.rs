@@ -1,7 +1,7 @@
 //! Images of frozen trees: memory-only files that the agent keeps for their user beyond the job.
 //!
 //! An image has what its writer was allowed to read, and the agent hands it to the same user only.
-//! What is in it, and whether it is still right, is the business of who writes and reads it
+//! What is in it, and whether it is still right, is the business of its writer and reader
 //! (`forebay-mount`).
 
 use crate::error::with_message;
@@ -41,7 +41,7 @@ impl Client {
     /// Begins an image of `tree` with room for `bytes`.
     ///
     /// # Errors
-    /// No agent, or it has no room, or the user has its share.
+    /// No agent, or it has no room, or the user's share is used up.
     pub fn new_image(&self, tree: &[u8], bytes: u64) -> io::Result<NewImage> {
         let job = self.session.job()?;
         // No path: see `Client::scratch_files`.
@@ -72,7 +72,7 @@ impl NewImage {
     /// for reading from now on.
     ///
     /// # Errors
-    /// The agent refuses. The descriptor is of use even so, to this process.
+    /// The agent refuses. The descriptor can still be used by this process.
     pub fn keep(self, tree: &[u8], bytes: u64) -> (OwnedFd, io::Result<()>) {
         let kept = self.ask(&Request::ScratchReserve { copy: self.copy, bytes }).and_then(|()| {
             let (job, name) = (self.job.clone(), self.name.clone());

@@ -32,10 +32,10 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Bytes of updates in one packet; the rest of it is for the words around them.
+/// Bytes of updates in one packet; the rest of it is for what surrounds them.
 const PACKET_BYTES: usize = MAX_PACKET_BYTES - (2 << 10);
 
-/// A view is believed for so long; a new member is then known to everybody.
+/// How long a view is believed; a new member is then known to everybody.
 const VIEW_LIFE: Duration = Duration::from_secs(1);
 
 /// An analytics job; it ends when this is dropped. Threads may share it.
@@ -60,7 +60,7 @@ pub struct Location {
 #[derive(Clone, Copy)]
 struct Range {
     ino: u64,
-    /// Of the file.
+    /// Size of the file.
     size: u64,
     offset: u64,
     len: u64,
@@ -71,7 +71,7 @@ impl Client {
     /// cluster's default).
     ///
     /// # Errors
-    /// No agent, or it refused; programs go on without.
+    /// No agent, or it refused; programs continue without.
     pub fn begin_job(&self, name: &str, planner: &str) -> io::Result<Job> {
         let channel = self.session.connect_to_agent()?;
         let job = Job { channel: Mutex::new(channel), patience: self.session.config.deadline };
@@ -95,7 +95,7 @@ impl Client {
     /// task, before it reads, if the job has reported [`JobUpdate::TasksAsk`].
     ///
     /// # Errors
-    /// No agent, or it does not answer; the task goes on.
+    /// No agent, or it does not answer; the task continues.
     pub fn task_may_read(&self, job: &str, stage: u32, partition: u32) -> io::Result<bool> {
         match self.ask_aside(&Request::TaskAsks { job: job.to_owned(), stage, partition })? {
             Reply::Done => Ok(true),
@@ -168,9 +168,9 @@ impl Client {
     }
 
     /// Where tasks that read `len` bytes from `offset` of the file should run, extent by extent: at
-    /// the owner, or, where that has been named more often than the next in its ranking, there. As
-    /// [`Client::locate`] otherwise. The same extent has the same preferred node while the members
-    /// are the same.
+    /// the owner, or, where that has been named more often than the next in the ranking, at the
+    /// next. As [`Client::locate`] otherwise. The same extent has the same preferred node while the
+    /// members are the same.
     ///
     /// # Errors
     /// As [`Client::file_ref`].
@@ -338,7 +338,7 @@ impl Job {
     ///
     /// # Errors
     /// The agent is gone or refuses; one update does not fit a packet (a list of slots of thousands
-    /// of hosts). The job then gets no prefetch, and reads go on as before.
+    /// of hosts). The job then gets no prefetch, and reads continue as before.
     pub fn report(&self, updates: &[JobUpdate]) -> io::Result<()> {
         let mut packet = Vec::new();
         let mut bytes = 0;

@@ -79,7 +79,7 @@ impl Client {
     }
 }
 
-/// In words.
+/// The message that a file was not laid out as `hint` says.
 pub fn not_laid(path: &Path, hint: &Hint, why: &str) -> String {
     format!("{} is created without the layout {hint}: {why}", path.display())
 }

@@ -2,9 +2,9 @@
 //!
 //! A program opens a path of the PFS as it always does; the core opens it with the program's own
 //! rights and shows the descriptor to the node's agent. From then on a read of cached bytes is one
-//! copy out of shared memory, without any call (`read`); the agent fetches what is missing,
-//! or read from the PFS directly, whichever hurts less. Without an agent, with a dead or a slow
-//! one, everything is read from the PFS, and the program hears of it once (`session`).
+//! copy out of shared memory, without any call (`read`); what is missing is fetched by the agent or
+//! read from the PFS directly, whichever hurts less. Without an agent, or with a dead or slow one,
+//! everything is read from the PFS, and the program hears of it once (`session`).
 //!
 //! ```no_run
 //! # fn main() -> std::io::Result<()> {

@@ -3,7 +3,7 @@
 //! A mapping does not check the residency words, so its pages must stay: the agent pins them,
 //! within a bound. It sends a descriptor of the copy with a lock on these pages, which the kernel
 //! keeps as long as anybody has a mapping that was made of it. So the agent, and the next one, know
-//! what is mapped, also by forked children, and nobody has to report the end.
+//! what is mapped, even by forked children, and nobody has to report the end.
 
 use crate::session::{Client, unexpected};
 use forebay_store::copy::CopyView;

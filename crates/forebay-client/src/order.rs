@@ -6,8 +6,8 @@
 //! This node's agent also keeps what is read soonest (decision 0074). The order ends when this is
 //! dropped, or with the program.
 //!
-//! The program calls [`Order::read`] when it begins a read, or hands it to a reader; that is the
-//! only thing that moves the order on. Readers may lag behind by [`GROUPS_BEHIND`] groups.
+//! The program calls [`Order::read`] when it begins a read, or hands it to a reader; nothing else
+//! advances the order. Readers may lag behind by [`GROUPS_BEHIND`] groups.
 
 use crate::error::with_message;
 use crate::job::Job;
@@ -31,7 +31,7 @@ const NAMING_THREADS: usize = 8;
 /// How long to wait until this node is a member of its cluster, of which it may be the only one.
 const MEMBER_TIME: Duration = Duration::from_secs(5);
 
-/// Something that a program reads at once.
+/// Something that a program reads in one go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     /// The file.
@@ -54,7 +54,7 @@ impl From<&Path> for Item {
 pub struct Order {
     job: Job,
     host: String,
-    /// By number of the item.
+    /// Parts by number of the item.
     parts: Vec<Part>,
     group_bytes: u64,
     next_stage: u32,
@@ -143,8 +143,9 @@ impl Client {
 }
 
 impl Order {
-    /// The program will read these items, by their numbers, after those announced before: an epoch.
-    /// The sooner it is announced the better: at the end of an epoch the next one should be known.
+    /// Announces that the program will read these items, by their numbers, after those announced
+    /// before: an epoch. The sooner it is announced the better: at the end of an epoch the next one
+    /// should be known.
     ///
     /// # Errors
     /// There is no such item; the agent is gone, or refuses: too much is announced, or the program
@@ -195,8 +196,8 @@ impl Order {
         splits
     }
 
-    /// The program begins to read so many more items, in the announced order, or hands them to its
-    /// readers.
+    /// Reports that the program begins to read `items` more items, in the announced order, or hands
+    /// them to its readers.
     ///
     /// # Errors
     /// As [`Order::announce`].
@@ -234,7 +235,8 @@ impl Order {
         }
     }
 
-    /// The program reads no more of the epoch that it is in, or of the next one if it is in none.
+    /// Reports that the program reads no more of the epoch that it is in, or of the next one if it
+    /// is in none.
     ///
     /// # Errors
     /// As [`Order::announce`].

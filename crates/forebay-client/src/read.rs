@@ -43,8 +43,8 @@ const GRACE: Duration = Duration::from_millis(500);
 /// that every server of a small PFS has work from the first moment on.
 const FIRST_WINDOW_BYTES: u64 = 16 << 20;
 
-/// A reader of a file with small pages waits for so many bytes at a time: the first bytes of a page
-/// of usual size come in one read of the PFS as long.
+/// Bytes that a reader of a file with small pages waits for at a time: the first bytes of a page of
+/// usual size come in one read of the PFS of this length.
 const FETCH_UNIT_BYTES: u64 = 256 << 10;
 
 /// Where the bytes of a read may come from.
@@ -64,7 +64,7 @@ pub enum ReadMode {
 pub struct Served {
     /// Bytes read.
     pub bytes: usize,
-    /// Those of them that the program read from the PFS itself.
+    /// Bytes that the program read from the PFS itself.
     pub pfs_bytes: usize,
     /// Times that it waited for the agent to fetch.
     pub fetches: u32,
@@ -83,7 +83,7 @@ pub struct File {
 
 #[derive(Debug)]
 enum Source {
-    /// The PFS alone: by wish, or because no agent serves the file.
+    /// The PFS alone: by choice, or because no agent serves the file.
     Pfs(OwnedFd),
     /// The PFS with the tier before it.
     Tiered(Box<Tiered>),
@@ -98,7 +98,7 @@ struct Tiered {
     /// The same file opened past all caches, where the agent asks for that; unset until the PFS
     /// has to be read.
     past_caches: OnceLock<Option<OwnedFd>>,
-    /// Of the version opened, and whether it is still that.
+    /// Facts of the version opened, and whether the file still has that version.
     proof: Proof,
     mode: ReadMode,
     page_bytes: u64,
@@ -117,24 +117,24 @@ struct Tiered {
     advised_random: AtomicBool,
     /// Small reads that missed.
     misses: AtomicU64,
-    /// The agent has refused to cache the file, and is not asked again until so many milliseconds
+    /// The agent has refused to cache the file, and is not asked again until this many milliseconds
     /// after it was opened.
     refused_until_ms: AtomicU64,
 }
 
-/// A file that the agent refuses to cache, such as one that is being written, is read from the PFS
-/// for so long before the agent is asked again. Small reads would otherwise take many times as long
-/// as without Forebay.
+/// How long to read a file that the agent refuses to cache, such as one that is being written, from
+/// the PFS before the agent is asked again. Small reads would otherwise take many times as long as
+/// without Forebay.
 const REFUSED_PAUSE_MS: u64 = 10;
 
-/// Of so many small reads that miss, the agent hears of one.
+/// The agent hears of one small read that misses in this many.
 const MISSES_PER_REPORT: u64 = 16;
 
-/// The agent is asked about a file so often while other programs keep changing it.
+/// How often to ask the agent about a file while other programs keep changing it.
 const OPEN_TRIES: usize = 3;
 
-/// A file of so many pages at most that is wholly in the tier is not watched from its open on: a
-/// watch for each open of a small file would double what the open costs.
+/// Most pages of a file that, if wholly in the tier, is not watched from its open on: a watch for
+/// each open of a small file would double what the open costs.
 const UNWATCHED_PAGES: u64 = 8;
 
 /// The agent's report about a file.
@@ -370,7 +370,7 @@ impl File {
     }
 
     /// A descriptor for a program that reads the file itself: the bytes that the file has now, not
-    /// cached. It is opened anew, because the agent and forked children share the position of the
+    /// cached. It is opened again, because the agent and forked children share the position of the
     /// one that this handle holds.
     ///
     /// # Errors
@@ -431,7 +431,7 @@ impl File {
     }
 
     /// [`File::read_at`], but only if nothing has to be asked or waited for: the bytes are resident
-    /// and the file's version is beyond doubt. `None` otherwise; the caller goes on with
+    /// and the file's version is beyond doubt. `None` otherwise; the caller continues with
     /// [`File::read_at`].
     ///
     /// For callers that hold something others wait for, such as a Java program that lends the
@@ -473,7 +473,7 @@ impl File {
         matches!(&self.source, Source::Tiered(t) if t.pinned)
     }
 
-    /// Whether an agent stands before the PFS for this file.
+    /// Whether an agent is in front of the PFS for this file.
     pub fn is_tiered(&self) -> bool {
         matches!(&self.source, Source::Tiered(_))
     }
@@ -541,9 +541,9 @@ impl Tiered {
         self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The descriptor by which this handle and the agent read the PFS. Where caches hold old bytes
-    /// the agent has set `O_DIRECT` on the open file, which both share. The kernel heeds that;
-    /// `ceph-fuse` sees the flag of an open only.
+    /// The descriptor through which this handle and the agent read the PFS. Where caches hold old
+    /// bytes the agent has set `O_DIRECT` on the open file, which both share. The kernel heeds
+    /// that; `ceph-fuse` sees the flag of an open only.
     fn to_read(&self) -> BorrowedFd<'_> {
         let opened = self.past_caches.get().or_else(|| {
             let is_direct = fcntl_getfl(&self.pfs).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
@@ -584,8 +584,8 @@ impl Tiered {
             return Ok(served);
         }
         let mut advised = match self.mode {
-            // Whoever reads the tier only wants to change nothing: nothing is fetched ahead of this
-            // reader either.
+            // A reader of the tier only wants to change nothing: nothing is fetched ahead of it
+            // either.
             ReadMode::TierOnly => Advised { serve: Serve::Pfs, pages: Vec::new() },
             _ => self.consult(offset, want as u64),
         };
@@ -598,8 +598,8 @@ impl Tiered {
             let (at, rest) = (offset + done as u64, &mut buffer[done..]);
             // Three times: a page may be evicted again between its fetch and its copy.
             let got = match tries {
-                // The second time with the copy anew: ours may be of an earlier agent that numbered
-                // another one so.
+                // The second time with a new descriptor of the copy: ours may be from an earlier
+                // agent that gave its number to another one.
                 0..3 => self.fetch(session, path, &mut advised, (at, rest.len()), tries > 0)?,
                 _ => Got::ReadPfs,
             };

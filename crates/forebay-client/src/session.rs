@@ -26,13 +26,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// How long an agent that failed is left alone.
 /// An agent that has died is followed by the next one within this time.
 pub(crate) const NO_AGENT_MAX: Duration = Duration::from_secs(15);
 
-/// How often it is tried meanwhile.
+/// Pause between attempts to reach it meanwhile.
 pub(crate) const NO_AGENT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long an agent that failed is left alone.
 const LEAVE_ALONE: Duration = Duration::from_secs(1);
 
 /// One that did not answer in time is left alone for this many times what it has cost, so that an
@@ -49,7 +49,7 @@ pub struct ClientConfig {
     pub socket: Option<PathBuf>,
     /// How long a read waits for the agent before it reads the PFS itself.
     pub deadline: Duration,
-    /// Users whose agents are believed, beside root and the program's own user.
+    /// Users whose agents are believed, besides root and the program's own user.
     pub trusted_uids: Vec<u32>,
     /// An agent that was trusted outside of a user namespace, in which its user cannot be seen.
     pub trusted_agent: Option<AgentProcess>,
@@ -61,13 +61,13 @@ pub struct ClientConfig {
     pub second: Option<SecondPlace>,
     /// How the program writes files that are dirty on other nodes.
     pub guest: GuestMode,
-    /// Name of the program's job, as of `forebay run --job`.
+    /// Name of the program's job, as given to `forebay run --job`.
     pub job_name: Option<String>,
     /// Number of the batch job that the program runs in: its job, if it has no name.
     pub batch_job: Option<String>,
     /// Say nothing on stderr.
     pub quiet: bool,
-    /// Watch open files by inotify, of which a user has few instances. Without a watch, a handle
+    /// Watch open files with inotify, of which a user has few instances. Without a watch, a handle
     /// whose file's attributes change fails with `ESTALE`: for a caller that then reads the PFS.
     pub watches: bool,
     /// What every descriptor that the client keeps passes through.
@@ -94,12 +94,12 @@ impl Default for ClientConfig {
 }
 
 impl ClientConfig {
-    /// From the environment: `FOREBAY_SOCKET` (a path, or `none`), `FOREBAY_DEADLINE_MS`,
+    /// Reads the environment: `FOREBAY_SOCKET` (a path, or `none`), `FOREBAY_DEADLINE_MS`,
     /// `FOREBAY_TRUST_UID`, `FOREBAY_TRUST_AGENT`, `FOREBAY_COPIES`, `FOREBAY_JOB_NAME`,
-    /// `FOREBAY_QUIET=1`, and `SLURM_JOB_ID`, `PBS_JOBID` or `FLUX_JOB_ID`.
-    /// Without `FOREBAY_SOCKET` the usual places are looked at: `/run/forebay`,
-    /// `$XDG_RUNTIME_DIR/forebay`, `/tmp/forebay-UID`. A set-user-ID program, whose environment is
-    /// its caller's, ignores all of them.
+    /// `FOREBAY_QUIET=1`, and `SLURM_JOB_ID`, `PBS_JOBID` or `FLUX_JOB_ID`. Without
+    /// `FOREBAY_SOCKET` the usual places are looked at: `/run/forebay`, `$XDG_RUNTIME_DIR/forebay`,
+    /// `/tmp/forebay-UID`. A set-user-ID program, whose environment is its caller's, ignores all of
+    /// them.
     pub fn from_env() -> Self {
         let socket = match variable("FOREBAY_SOCKET") {
             Some(path) if path == "none" => None,
@@ -202,8 +202,8 @@ impl Client {
         self.session.is_limited()
     }
 
-    /// Waits until this process may read or write `bytes` of a PFS by itself: at once, unless its
-    /// job has a rate limit.
+    /// Waits until this process may read or write `bytes` of a PFS by itself: immediately, unless
+    /// its job has a rate limit.
     pub fn pace(&self, bytes: u64) {
         self.session.pace(bytes);
     }
@@ -294,7 +294,7 @@ impl Session {
         self.config.socket.is_some() && self.now_ms() >= self.leave_alone_until_ms.load(Ordering::Relaxed)
     }
 
-    /// Asks the agent by `ask`, unless it is left alone now. If that fails it is left alone from
+    /// Asks the agent with `ask`, unless it is left alone now. If that fails it is left alone from
     /// then on.
     ///
     /// # Errors
@@ -344,8 +344,8 @@ impl Session {
         }
     }
 
-    /// Connects and greets, within the deadline. Whoever listens there must be root, this user, or
-    /// trusted by name: an agent is believed about the content of files.
+    /// Connects and greets, within the deadline. The listener must be root, this user, or trusted
+    /// by name: an agent is believed about the content of files.
     pub(crate) fn connect(&self, want_ring: bool) -> io::Result<Channel> {
         self.connect_within(want_ring, self.config.deadline)
     }
@@ -471,7 +471,7 @@ impl Session {
         self.unless_left_alone(|| self.exchange(request, fds, limit))
     }
 
-    /// As [`Session::call`], of a request that may take the agent longer than others, for instance
+    /// As [`Session::call`], for a request that may take the agent longer than others, for instance
     /// while a PFS hangs: an agent that is late is not left alone for longer than one that is gone.
     ///
     /// # Errors
@@ -488,8 +488,8 @@ impl Session {
         self.exchange(request, fds, limit).inspect_err(|e| self.failed(e, Duration::ZERO))
     }
 
-    /// How long an agent that is being started anew is waited for: once in vain is enough for a
-    /// program that looks at a thousand files.
+    /// How long to wait for an agent that is restarting: once in vain is enough for a program that
+    /// looks at a thousand files.
     pub(crate) fn patience(&self) -> Duration {
         if self.is_agent_gone.load(Ordering::Relaxed) { Duration::ZERO } else { NO_AGENT_MAX }
     }
@@ -499,8 +499,8 @@ impl Session {
         self.is_agent_gone.store(!is_there, Ordering::Relaxed);
     }
 
-    /// As [`Session::call`], about a file that is dirty on this node: an agent that is being
-    /// started anew is waited for, since nobody else has the newest bytes.
+    /// As [`Session::call`], about a file that is dirty on this node: waits for an agent that is
+    /// restarting, since nobody else has the newest bytes.
     ///
     /// # Errors
     /// No agent answers ([`is_no_agent`](crate::is_no_agent)).
@@ -528,7 +528,7 @@ impl Session {
         }
     }
 
-    /// Asks by a connection of its own, and waits until `limit` has passed in all.
+    /// Asks over a connection of its own, and waits until `limit` has passed in all.
     ///
     /// # Errors
     /// The agent is not there, or does not answer in time.
@@ -590,7 +590,7 @@ impl Session {
         }
     }
 
-    /// The mounts, asked for once.
+    /// The mounts, requested once.
     pub(crate) fn mounts(&self) -> io::Result<Arc<[MountInfo]>> {
         if let Some(mounts) = &*self.mounts.read().unwrap_or_else(PoisonError::into_inner) {
             return Ok(mounts.clone());
@@ -612,13 +612,13 @@ impl Session {
         mounts.iter().filter(on).max_by_key(|m| m.root.len()).cloned()
     }
 
-    /// Reports to the agent that a page is in use.
+    /// The ring that reports to the agent which pages are in use.
     pub(crate) fn ring(&self) -> Option<Arc<RingWriter>> {
         self.ring.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until this process may read or write `bytes` of a PFS by itself: at once, unless its
-    /// job has a rate limit.
+    /// Waits until this process may read or write `bytes` of a PFS by itself: immediately, unless
+    /// its job has a rate limit.
     pub(crate) fn pace(&self, bytes: u64) {
         while self.is_limited() {
             match self.call(&Request::MayPass { bytes }, &[], self.config.deadline) {
@@ -629,7 +629,7 @@ impl Session {
         }
     }
 
-    /// Whether the job of this process has a rate limit. The agent says so by the ring.
+    /// Whether the job of this process has a rate limit. The agent says so through the ring.
     fn is_limited(&self) -> bool {
         let has_name = self.config.job_name.is_some() || self.config.batch_job.is_some();
         if has_name && self.ring().is_none() {
@@ -655,11 +655,11 @@ impl Session {
         }
     }
 
-    /// Begins a job. With it comes whether it goes on after `exec`, if that is wanted.
+    /// Begins a job. Returns its token, and whether it continues after `exec`, if that is wanted.
     pub(crate) fn begin_job(&self, outlives_exec: bool) -> io::Result<(String, bool)> {
         let channel = self.connect_to_agent()?;
         channel.send(&Request::JobBegin { outlives_exec }, &[])?;
-        // `forebay run` needs them next: by this connection, so that it needs no other.
+        // `forebay run` needs them next: over this connection, so that it needs no other.
         channel.send(&Request::Mounts, &[])?;
         let deadline = Some(Instant::now() + self.config.deadline);
         match channel.recv::<Reply>(deadline)?.message {
@@ -694,7 +694,7 @@ pub(crate) fn unexpected(reply: &Reply) -> io::Error {
     }
 }
 
-/// An answer to another question.
+/// The error for an answer to another question.
 pub(crate) fn misfit(answer: &impl std::fmt::Debug) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("an unexpected answer: {answer:?}"))
 }

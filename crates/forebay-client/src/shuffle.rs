@@ -7,10 +7,10 @@
 //! it when this process dies. What has no room is refused with `ENOSPC`, and the caller writes
 //! elsewhere; what is read and not there is an error.
 //!
-//! Requests go by connections of their own: an agent that was late once is not left alone here, as
-//! it is for reads of files, since there is no other place to read a map output from. For the same
-//! reason reducers wait for an agent that restarts: without it every block would seem lost, and all
-//! map tasks would run again in vain.
+//! Requests go over connections of their own: an agent that was late once is not left alone here,
+//! as it is for reads of files, since there is no other place to read a map output from. For the
+//! same reason reducers wait for an agent that restarts: without it every block would seem lost,
+//! and all map tasks would run again in vain.
 
 use crate::error::with_message;
 use crate::session::{Client, lock, unexpected};
@@ -28,20 +28,21 @@ use std::time::{Duration, Instant};
 /// gone is noticed sooner.
 const FETCH_TIME: Duration = Duration::from_secs(60);
 
-/// An agent that answers from memory and is only slow is waited for this long.
+/// How long to wait for an agent that answers from memory and is only slow.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 
-/// An agent that restarts is back in a second or two. Spark waits as long for its own blocks.
+/// How long to wait for an agent that restarts, which is back in a second or two. Spark waits as
+/// long for its own blocks.
 const AWAY_TIME: Duration = Duration::from_secs(15);
 
-/// So often it is asked meanwhile.
+/// Pause between attempts to reach it meanwhile.
 const AWAY_PAUSE: Duration = Duration::from_millis(100);
 
-/// So often a driver looks whether its agent has restarted. The other nodes wait much longer.
+/// How often a driver looks whether its agent has restarted. The other nodes wait much longer.
 const FOLLOWED_EVERY: Duration = Duration::from_millis(200);
 
-/// A reducer takes the agent to be there for so long after an answer. A fetch waits for one that is
-/// away in any case.
+/// How long after an answer a reducer takes the agent to be there. A fetch waits for one that is
+/// down in any case.
 const THERE_FOR: Duration = Duration::from_secs(1);
 
 /// The room of an output grows by its own size, within these bounds: few requests for large ones,
@@ -107,7 +108,7 @@ impl Client {
         Ok(begun)
     }
 
-    /// Takes part in an application that a driver has begun. Waits for an agent that is away.
+    /// Takes part in an application that a driver has begun. Waits for an agent that is down.
     ///
     /// # Errors
     /// No agent on this node, or the application has ended.
@@ -175,9 +176,9 @@ fn ask(channel: &Channel, request: &Request, limit: Duration) -> io::Result<Rece
     channel.recv_reply(Some(Instant::now() + limit))
 }
 
-/// Asks again while the agent is away, or says that it has not heard yet what it needs to know.
+/// Asks again while the agent is down, or says that it has not heard yet what it needs to know.
 fn patiently(mut ask: impl FnMut() -> io::Result<Received<Reply>>) -> io::Result<Received<Reply>> {
-    // Of a fetch that was under way when its agent died, not its begin.
+    // If the agent died during a fetch, counted from its death, not from the fetch's begin.
     let mut until = None;
     loop {
         let answer = ask();
@@ -209,7 +210,7 @@ impl Shuffles {
     }
 
     /// Reports, at the driver, that the application has a shuffle or has removed it. An agent that
-    /// is away hears of it when it is back.
+    /// is down hears of it when it is back.
     ///
     /// # Errors
     /// The agent does not answer, or refuses.
@@ -227,7 +228,7 @@ impl Shuffles {
         }
     }
 
-    /// At the driver: goes on at an agent that has taken the place of the one it began at.
+    /// At the driver: continues with an agent that has taken the place of the one it began at.
     fn resume(&self) -> io::Result<()> {
         let Some(driver) = &self.driver else { return Ok(()) };
         let mut driver = lock(driver);
@@ -268,7 +269,7 @@ impl Shuffles {
         self.join()
     }
 
-    /// Registers the application with an agent that has started anew. Waits for one that is away.
+    /// Registers the application with an agent that has restarted. Waits for one that is down.
     ///
     /// # Errors
     /// It does not answer, or the application has ended.
@@ -300,7 +301,7 @@ impl Shuffles {
             Request::ScratchCreate { job: self.app.token.clone(), name: name.clone(), exclusive: false };
         let mut answer = self.call(&request, ANSWER_TIME)?;
         if matches!(answer.message, Reply::Failed { errno: libc::ENOENT, .. }) {
-            // The agent has started anew since, and does not know the application.
+            // The agent has restarted since, and does not know the application.
             self.join()?;
             answer = self.call(&request, ANSWER_TIME)?;
         }
@@ -320,7 +321,7 @@ impl Shuffles {
     }
 
     /// Blocks of map outputs that each of `nodes` has, at most
-    /// [`forebay_wire::shuffle::BLOCKS_MAX`]. Waits for an agent that is away.
+    /// [`forebay_wire::shuffle::BLOCKS_MAX`]. Waits for an agent that is down.
     ///
     /// # Errors
     /// `ENOENT`: one of them is not there. The nodes or the agent do not answer.
@@ -345,7 +346,7 @@ impl Shuffles {
     }
 
     /// Asks on a connection that is kept for the next request; again on a new one if it was closed
-    /// meanwhile, for instance by an agent that has started anew.
+    /// meanwhile, for instance by an agent that has restarted.
     fn call(&self, request: &Request, limit: Duration) -> io::Result<Received<Reply>> {
         let kept = lock(&self.idle).pop();
         let answered = kept.map(|channel| ask(&channel, request, limit).map(|answer| (answer, channel)));
@@ -413,15 +414,15 @@ impl MapOutput {
         self.len
     }
 
-    /// Nothing was written yet.
+    /// Whether nothing was written yet.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Reads what was written, for one who writes it elsewhere after all.
+    /// Reads what was written, for a caller that writes it elsewhere after all.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Errors of the file.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         Ok(pread(&self.file, buffer, offset)?)
     }

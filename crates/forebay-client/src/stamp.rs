@@ -2,16 +2,17 @@
 //!
 //! The client of MooseFS reports the stamps of an overwrite about once a second, and a close does
 //! not wait for that. Until then an open on another node finds the old version, and may read it
-//! from the tier. The servers learn at once of a truncation, of a new length and of times that a
-//! program sets, so files that are created and written from their start have no such gap. A writer
-//! that has written an existing file at any position therefore sets its times before the close.
+//! from the tier. The servers learn immediately of a truncation, of a new length and of times that
+//! a program sets, so files that are created and written from their start have no such gap. A
+//! writer that has written an existing file at any position therefore sets its times before the
+//! close.
 
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, futimens};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
-/// Sets the times of a file that was overwritten by this descriptor to now, where another node
+/// Sets the times of a file that was overwritten through this descriptor to now, where another node
 /// would see the change only some time after the close: on MooseFS. Elsewhere it does nothing.
 ///
 /// # Errors

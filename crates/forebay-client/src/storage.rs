@@ -1,4 +1,4 @@
-//! Where tasks should run that read a file at the storage servers that hold it.
+//! Where tasks that read a file should run: at the storage servers that hold it.
 //!
 //! The file is divided into blocks: its stripes if they are long enough for a task, else extents. A
 //! block is at the host of the server that holds most of it, if that is at least half; where no
@@ -27,10 +27,10 @@ const BLOCK_BYTES_MIN: u64 = 16 << 20;
 /// How long the tool of a PFS may take to answer for one file.
 const TOOL_TIME: Duration = Duration::from_secs(1);
 
-/// Answers are believed for so long.
+/// How long answers are believed.
 const LAYOUT_LIFE: Duration = Duration::from_secs(30);
 
-/// Answers that are remembered; beyond that the memory starts anew.
+/// Answers that are remembered; beyond that all are forgotten.
 const LAYOUTS_MAX: usize = 16_384;
 
 impl Client {
@@ -95,7 +95,7 @@ impl Client {
         Ok(hosts)
     }
 
-    /// Where the file lies; `None` if its PFS does not report it.
+    /// Where the file is; `None` if its PFS does not report it.
     fn layout_of(&self, mount: &MountInfo, file: &FileRef) -> Option<Arc<Layout>> {
         let key = (file.mount.clone(), file.version.ino, file.version.size);
         let known = lock(&self.session.storage.layouts).get(&key).cloned();

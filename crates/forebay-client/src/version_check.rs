@@ -35,9 +35,9 @@ const PROOF_INTERVAL_MS: u64 = 50;
 /// What a handle knows of its file's content.
 #[derive(Debug)]
 pub(crate) struct Proof {
-    /// Of the version opened.
+    /// Facts of the version opened.
     pub facts: FileFacts,
-    /// Of the same content, as the last check has proved it; `None` before the first.
+    /// Attributes of the same content, as the last check has proved them; `None` before the first.
     proved: OwnLock<Option<Proved>>,
     /// The inotify watch; unset until it is needed.
     watch: OnceLock<Watching>,
@@ -69,7 +69,7 @@ enum Watching {
     TooLate,
     /// The kernel allows no more watches, or there is no `/proc`.
     Impossible,
-    /// The client does not watch. Whoever reads goes on with the PFS after any change.
+    /// The client does not watch. The reader continues with the PFS after any change.
     Unwanted,
 }
 
@@ -86,8 +86,8 @@ struct Proved {
 pub(crate) struct Changed;
 
 impl Proof {
-    /// Of a file whose facts were asked for at a time. Unless it `may_be_watched`, only a file
-    /// whose attributes stay the same counts as unchanged.
+    /// The proof for a file whose `facts` were requested at `asked`. Unless it `may_be_watched`,
+    /// only a file whose attributes stay the same counts as unchanged.
     pub fn new(facts: FileFacts, asked: Instant, may_be_watched: bool) -> Self {
         let watch = if may_be_watched { OnceLock::new() } else { OnceLock::from(Watching::Unwanted) };
         Proof {
@@ -106,13 +106,14 @@ impl Proof {
         }
     }
 
-    /// Watches what programs of this node do to the file, from now on at the latest. False if it
+    /// Watches what programs on this node do to the file, from now on at the latest. False if it
     /// was changed since it was opened and before this: whatever comes later, nothing can be
     /// proved.
     pub fn watch(&self, watches: &Arc<Watches>, file: BorrowedFd<'_>) -> bool {
         let begin = || {
             let watch = watches.watch(file)?;
-            // This node's changes show in its own attributes at once, so no server need be asked.
+            // This node's changes show in its own attributes immediately, so no server need be
+            // asked.
             let now = FileFacts::of(file, Revalidate::AsStat).ok()?;
             let is_as_opened = self.facts.difference(&now) == Difference::None;
             Some(if is_as_opened { Watching::Since(watch) } else { Watching::TooLate })
@@ -146,7 +147,7 @@ impl Proof {
         !self.has_moved.load(Ordering::Acquire)
     }
 
-    /// Bytes of the tier were copied and are about to be returned.
+    /// Called when bytes of the tier were copied and are about to be returned.
     ///
     /// # Errors
     /// What the PFS returns; [`Changed`] if bytes read from it before are of another content.
@@ -164,7 +165,8 @@ impl Proof {
         Ok(Ok(()))
     }
 
-    /// The PFS was read, in so long; `ended` before the length that was opened.
+    /// Called when the PFS was read, which `took` this long; `ended`: before the length that was
+    /// opened.
     ///
     /// # Errors
     /// As [`Proof::before_tier`].
@@ -251,8 +253,8 @@ impl Proof {
     }
 }
 
-/// Whether a file that differs so from what was proved has the same content, by what this node has
-/// done to it: `proved` by then, and `now`.
+/// Whether a file that differs in this way from what was proved has the same content, judged by
+/// what this node has done to it: `proved` by then, and `now`.
 fn same_content(difference: Difference, proved: &Events, now: impl Fn() -> Option<Events>) -> bool {
     let until = Instant::now() + EVENT_PATIENCE;
     loop {

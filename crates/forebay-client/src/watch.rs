@@ -1,4 +1,4 @@
-//! Watches open files by inotify for writes and changes of attributes by programs of this node.
+//! Watches open files with inotify for writes and changes of attributes by programs on this node.
 //!
 //! Time stamps cannot distinguish a rename, a link or a `chmod` that was undone from a write whose
 //! mtime was set back: each moves only ctime. The kernel can, for system calls on this node. It
@@ -96,7 +96,7 @@ impl Watches {
     pub fn watch(self: &Arc<Self>, file: BorrowedFd<'_>) -> Option<Watch> {
         let pid = std::process::id();
         let wanted = WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::MOVE_SELF;
-        // By the descriptor: what its path leads to may be another file by now.
+        // Through the descriptor: what its path leads to may be another file by now.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         (0..TRIES).find_map(|_| {
             let (inotify, removed) = self.instance()?;

@@ -9,7 +9,7 @@
 //! - **memory-only**: this node's memory. Gone with the job, the agent or the node; never on the
 //!   PFS. Known by its path to the processes of the job.
 //!
-//! - **back**: the tier first; the agent brings it to the PFS after the close ([`crate::dirty`]). A
+//! - **back**: the tier first; the agent writes it to the PFS after the close ([`crate::dirty`]). A
 //!   write that returned is in this node's memory, and survives the program and the agent, not the
 //!   node. Where the tier cannot take the file, the PFS does.
 //!
@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 /// Small writes gather to this much before they go to the PFS.
 const GATHER_BYTES: usize = 1 << 20;
 
-/// Room of a memory-only file is asked for in steps, so that most writes need not ask.
+/// Room of a memory-only file is requested in steps, so that most writes need not ask.
 const RESERVE_STEP_BYTES: u64 = 64 << 20;
 
 /// How long a writer waits for a free slot of the staging buffer before it leaves the page out.
@@ -66,8 +66,8 @@ pub struct WriteOptions {
     pub mode: WriteMode,
     /// Fail if the file exists.
     pub exclusive: bool,
-    /// Keep what is there and write at its end, wherever that is at each write (`O_APPEND`). What
-    /// is appended is not kept in the tier: the writer does not know its place in the file.
+    /// Keep the existing content and write at its end, wherever that is at each write (`O_APPEND`).
+    /// What is appended is not kept in the tier: the writer does not know its place in the file.
     pub append: bool,
     /// Permission bits of a new file, before the process's umask.
     pub permissions: u32,
@@ -226,7 +226,7 @@ impl Client {
         self.session.known_job().is_some()
     }
 
-    /// Whether no process of this job has asked this of `what` before. Waits up to `limit`.
+    /// Whether no process of this job has asked this about `what` before. Waits up to `limit`.
     ///
     /// # Errors
     /// No job, no agent, or it refused.
@@ -296,8 +296,8 @@ impl FileWriter {
         self.position + self.gathered.len() as u64
     }
 
-    /// After an error the rest stays: the program counts on its being written, so the next call
-    /// tries again.
+    /// Sends what was gathered. After an error the rest stays: the program counts on its being
+    /// written, so the next call tries again.
     fn send_gathered(&mut self) -> io::Result<()> {
         let mut gathered = std::mem::take(&mut self.gathered);
         let mut sent = Ok(());
@@ -366,7 +366,7 @@ impl FileWriter {
     }
 
     /// Hands what was gathered to the PFS and returns a descriptor of the file, for a program that
-    /// goes on by itself, at any position. The tier keeps nothing of the file: it can no longer
+    /// continues by itself, at any position. The tier keeps nothing of the file: it can no longer
     /// know what was written.
     ///
     /// # Errors

@@ -1,10 +1,10 @@
-//! What the buffers of all connections hold together, and who is to go when it is too much.
+//! What the buffers of all connections hold together, and which one goes when it is too much.
 //!
 //! Each connection has a bound of its own, which a thousand of them may reach at the same time. So
-//! the sum has one, too. Over it the connection goes that has been *behind* for longest: that has
-//! not, since then, got all that was said to it, nor said all of a message it has begun. One that
-//! is quick is behind for a moment at a time and stays, however much is sent to it; not so by size,
-//! where the one with the most to do would go and the one that hangs would stay.
+//! the sum has one, too. Over it, the connection goes that has been *behind* for longest: since
+//! then it has neither received all that was sent to it nor sent all of a message it has begun. One
+//! that is quick is behind for a moment at a time and stays, however much is sent to it; not so by
+//! size, where the one with the most to do would go and the one that hangs would stay.
 //!
 //! What is encoded once for many (a view) counts once, for as long as anybody has not got it.
 
@@ -37,7 +37,7 @@ pub struct Behind {
 }
 
 impl Buffers {
-    /// Nothing is held; `most_bytes` may be.
+    /// Accounts in which nothing is held, and `most_bytes` may be.
     pub fn new(most_bytes: u64) -> Self {
         Buffers { most_bytes, behind: BTreeMap::new(), own_bytes: 0, shared: Vec::new() }
     }
@@ -47,8 +47,8 @@ impl Buffers {
         self.most_bytes
     }
 
-    /// A connection holds `bytes` of its own from `now` on; `waits`: and something that is shared,
-    /// perhaps.
+    /// Notes that a connection holds `bytes` of its own from `now` on; `waits`: and perhaps
+    /// something that is shared.
     pub fn note(&mut self, now: Nanos, session: Session, bytes: u64, waits: bool) {
         if bytes == 0 && !waits {
             return self.forget(session);
@@ -59,7 +59,7 @@ impl Buffers {
         self.own_bytes += bytes;
     }
 
-    /// A connection is gone, or holds nothing.
+    /// Notes that a connection is gone, or holds nothing.
     pub fn forget(&mut self, session: Session) {
         if let Some(behind) = self.behind.remove(&session) {
             self.release(behind.bytes);
@@ -71,7 +71,7 @@ impl Buffers {
         self.own_bytes -= bytes;
     }
 
-    /// A frame goes out to many.
+    /// Counts a frame that goes out to many.
     pub fn share(&mut self, frame: &SharedFrame) {
         self.shared.retain(|frame| frame.strong_count() > 0);
         self.shared.push(Arc::downgrade(frame));
@@ -83,8 +83,8 @@ impl Buffers {
         self.own_bytes + shared.map(|frame| frame.len() as u64).sum::<u64>()
     }
 
-    /// Who has to go because too much is held; of several since the same moment, the one that holds
-    /// most.
+    /// The connection that has to go because too much is held; of several since the same moment,
+    /// the one that holds most.
     pub fn over(&self) -> Option<Behind> {
         if self.total_bytes() <= self.most_bytes {
             return None;

@@ -15,7 +15,8 @@ use forebay_wire::{ClusterView, NodeHealth, NodeStatus, Overview};
 /// Reports in one answer, which an agent passes on as one packet.
 const HEALTH_AT_ONCE: usize = 16;
 
-/// Messages that wait until all have reported; whoever says more comes again.
+/// Messages that wait until all have reported; an agent that sends more is disconnected and comes
+/// again.
 const HELD_MAX: usize = 1 << 20;
 
 /// What the server is to do.
@@ -34,14 +35,14 @@ pub enum Effect {
 /// Everything the coordinator knows.
 #[derive(Debug)]
 pub struct Core {
-    /// Of an elected coordinator; 0: it was not elected.
+    /// Term of an elected coordinator; 0: it was not elected.
     term: u64,
     members: Members,
     driver: Driver,
     samples: Samples,
     dirty: DirtyFiles,
     limits: Limits,
-    /// What is answered when all members of the coordinator before have reported.
+    /// Messages to answer when all members of the coordinator before have reported.
     held: Vec<(Session, ToCoordinator)>,
     expired: u64,
 }
@@ -63,7 +64,7 @@ impl Core {
         }
     }
 
-    /// Goes on from what the coordinator before has stored.
+    /// Continues from what the coordinator before has stored.
     pub fn go_on_from(&mut self, now: Nanos, stored: &Stored) {
         self.dirty = DirtyFiles::from_stored(now, &stored.dirty, !stored.members.is_empty());
         self.members.were(stored.members.clone());
@@ -76,7 +77,7 @@ impl Core {
         self.members.announce(name)
     }
 
-    /// An announced node does not join.
+    /// Notes that an announced node does not join.
     pub fn retract(&mut self, name: &str) {
         self.members.retract(name);
     }
@@ -99,7 +100,7 @@ impl Core {
         }
     }
 
-    /// An agent says something.
+    /// Handles what an agent says.
     pub fn handle(&mut self, now: Nanos, session: Session, message: ToCoordinator, out: &mut Vec<Effect>) {
         if let ToCoordinator::Join { protocol, node, incarnation, attempt, .. } = message {
             let name = node.name.clone();
@@ -215,7 +216,7 @@ impl Core {
         }
     }
 
-    /// A node may not join, for a reason that only the server can see.
+    /// Refuses a node, for a reason that only the server can see.
     pub fn refuse(&mut self, session: Session, why: String, out: &mut Vec<Effect>) {
         self.joined(session, Joined::Refused(why), out);
     }
@@ -239,7 +240,7 @@ impl Core {
                     out.push(Effect::Send(session, ToAgent::Members(self.members.view())));
                 }
             }
-            // Its agent does not listen there any more.
+            // Its agent no longer listens there.
             Joined::Superseded => out.push(Effect::Close(session)),
             Joined::Refused(why) => {
                 tracing::warn!(session, "refused a node: {why}");
@@ -335,7 +336,7 @@ impl Core {
         }
     }
 
-    /// Some nodes after the one named `after`, also those that went without a word.
+    /// Some nodes after the one named `after`, including those that went without a word.
     fn health(&self, now: Nanos, after: &str) -> Vec<NodeHealth> {
         let lost = self.members.lost(now).map(|(name, lost)| NodeHealth {
             name: name.clone(),
@@ -378,7 +379,7 @@ impl Core {
         Report { revision, overview, jobs, plans, phases, samples, node, totals }
     }
 
-    /// The coordinator itself did not run for `ns`.
+    /// Notes that the coordinator itself did not run for `ns`.
     pub fn forgive(&mut self, now: Nanos, ns: u64) {
         self.members.forgive(ns);
         self.driver.forgive(now);

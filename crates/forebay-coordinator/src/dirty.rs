@@ -1,16 +1,16 @@
 //! Which node has which file dirty, so that all others find the newest bytes.
 //!
-//! A node reports a file before a program gets to write it, and everything anew when it has joined.
-//! What was dirty on a node that is gone stays so, because nobody else has the bytes: who opens
-//! such a file is to hear of that. A node that writes the file takes it over.
+//! A node reports a file before a program gets to write it, and everything again when it has
+//! joined. What was dirty on a node that is gone stays so, because nobody else has the bytes: a
+//! program that opens such a file has to hear of that. A node that writes the file takes it over.
 //!
 //! When such a file is clean again, it is still known from which node it was taken: what that node
 //! has of it is older, if it comes back.
 //!
-//! A file that several nodes write is dirty on none of them, also while it is empty still.
+//! A file that several nodes write is dirty on none of them, even while it is still empty.
 //!
-//! The next of several candidates goes on from what this one has stored ([`crate::stored`]), so it
-//! knows of files whose node has died meanwhile.
+//! The next of several candidates continues from what this one has stored ([`crate::stored`]), so
+//! it knows of files whose node has died meanwhile.
 
 use crate::stored::Held;
 use forebay_policy::machine::Nanos;
@@ -18,7 +18,7 @@ use forebay_wire::RECENT;
 use forebay_wire::cluster::{DirtyFile, SHARED};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Before the name of a node that is gone: what it has of the file is void, since others have
+/// Prefix of the name of a node that is gone: what it has of the file is void, since others have
 /// written or emptied the file.
 const VOID: &str = "!";
 
@@ -26,7 +26,7 @@ fn without_void(before: &str) -> &str {
     before.strip_prefix(VOID).unwrap_or(before)
 }
 
-/// What `node` is to know of the node before.
+/// What `node` has to know of the node before.
 fn before_for(node: &str, before: &str) -> String {
     match before.strip_prefix(VOID) {
         Some(other) if other != node => String::new(),
@@ -34,7 +34,7 @@ fn before_for(node: &str, before: &str) -> String {
     }
 }
 
-/// After so many more shared files, those whose time is over are forgotten.
+/// Number of shared files above which those whose time is over are forgotten.
 const PRUNED_AT: usize = 1024;
 
 /// See the module.
@@ -47,14 +47,14 @@ pub struct DirtyFiles {
     shared: BTreeMap<DirtyFile, Nanos>,
     /// What nodes have reported that have more to report.
     reported: BTreeMap<String, Vec<DirtyFile>>,
-    /// Files of which something else is to be stored; `None`: nothing is stored.
+    /// Files for which something else has to be stored; `None`: nothing is stored.
     changed: Option<BTreeSet<DirtyFile>>,
     /// What a coordinator before has stored is known.
     has_earlier: bool,
 }
 
 impl DirtyFiles {
-    /// Goes on from what is stored.
+    /// Continues from what is stored.
     pub fn from_stored(
         now: Nanos,
         stored: &BTreeMap<DirtyFile, (String, String)>,
@@ -92,9 +92,9 @@ impl DirtyFiles {
         }
     }
 
-    /// The file is dirty on `node`, unless it is on another already that `is_member`, or
-    /// [`SHARED`]; returns the one, and the node that is gone of which it has taken the file over.
-    /// If that is the node itself, another one has had the file meanwhile.
+    /// Makes the file dirty on `node`, unless it is on another already that `is_member`, or
+    /// [`SHARED`]. Returns that holder, and the node, now gone, from which it has taken the file
+    /// over. If that is the node itself, another one has had the file meanwhile.
     pub fn claim(
         &mut self,
         now: Nanos,
@@ -124,7 +124,7 @@ impl DirtyFiles {
         self.holders.get(file).map_or("", |(holder, _)| holder)
     }
 
-    /// It is not dirty on `node` any more; `is_shared`: because several nodes write it.
+    /// Notes that it is no longer dirty on `node`; `is_shared`: because several nodes write it.
     pub fn release(&mut self, now: Nanos, file: DirtyFile, node: &str, is_shared: bool) {
         if self.holder(&file) == node {
             let before = self.holders.get(&file).map(|(_, before)| without_void(before).to_owned());
@@ -149,7 +149,7 @@ impl DirtyFiles {
         over.keys().for_each(|file| self.note(file));
     }
 
-    /// A program has emptied it: what a node has that is gone is void.
+    /// Notes that a program has emptied it: the content on a node that is gone is void.
     pub fn empty(&mut self, file: &DirtyFile) {
         if let Some((holder, _)) = self.holders.get(file).filter(|(holder, _)| !holder.is_empty()).cloned() {
             self.note(file);
@@ -157,8 +157,8 @@ impl DirtyFiles {
         }
     }
 
-    /// Programs of `node` write it to the PFS beside the node that has it: that is to compare what
-    /// it has, should its agent have started anew.
+    /// Notes that programs of `node` write it to the PFS, past the node that has it: that node has
+    /// to compare what it has, should its agent have restarted.
     pub fn written(&mut self, file: &DirtyFile, node: &str) {
         if let Some((holder, _)) = self.holders.get(file).cloned()
             && !holder.is_empty()
@@ -176,13 +176,13 @@ impl DirtyFiles {
         }
     }
 
-    /// `node` has joined, and reports its files.
+    /// Notes that `node` has joined, and reports its files.
     pub fn joined(&mut self, node: &str) {
         self.reported.remove(node);
     }
 
-    /// These files are dirty on `node`, beside those reported before; `is_last`: and no others. Not
-    /// those that another node has taken over.
+    /// Notes that these files are dirty on `node`, besides those reported before; `is_last`: and no
+    /// others. Not those that another node has taken over.
     pub fn report(&mut self, node: &str, mut files: Vec<DirtyFile>, is_last: bool) {
         let mut all = self.reported.remove(node).unwrap_or_default();
         all.append(&mut files);

@@ -38,7 +38,7 @@ pub struct Driver {
     keys: BTreeMap<Owner, JobKey>,
     jobs: BTreeMap<JobKey, Job>,
     next_key: JobKey,
-    /// By name and user; of jobs with one name, the first.
+    /// Jobs by name and user; of several with one name, the first.
     named: BTreeMap<(String, u32), JobKey>,
     /// Tasks, by their stages and partitions, that wait for the machine's answer.
     asking: BTreeMap<(JobKey, u32, u32), Vec<Question>>,
@@ -67,8 +67,8 @@ struct Job {
 }
 
 impl Driver {
-    /// No jobs; their reports may take `reports_bytes_max` of memory. `recorder` has recorded
-    /// `config` already.
+    /// A driver without jobs, whose reports may take `reports_bytes_max` of memory. `recorder` has
+    /// recorded `config` already.
     pub fn new(config: Config, recorder: Recorder, reports_bytes_max: u64, steps: Steps) -> Self {
         Driver {
             steps,
@@ -118,7 +118,7 @@ impl Driver {
         }
     }
 
-    /// The members are these from now on.
+    /// Takes over the members.
     pub fn set_view(&mut self, now: Nanos, view: &ClusterView) {
         let notified = |name: &String| self.notified_to_rest.get(name).copied().unwrap_or(false);
         self.notified_to_rest =
@@ -127,7 +127,8 @@ impl Driver {
         self.drive(now, Event::Members { nodes });
     }
 
-    /// An agent has joined, perhaps again. It has no requests and reports its jobs anew.
+    /// Notes that an agent has joined, perhaps again. It has no requests and reports its jobs
+    /// again.
     pub fn node_came(&mut self, now: Nanos, node: &str) {
         self.forget_jobs_of(now, node);
         if let Some(notified) = self.notified_to_rest.get_mut(node) {
@@ -136,14 +137,14 @@ impl Driver {
         self.drive(now, Event::NodeCame { node: node.to_owned() });
     }
 
-    /// An agent has gone, and its jobs with it.
+    /// Notes that an agent has gone, and its jobs with it.
     pub fn node_went(&mut self, now: Nanos, node: &str) {
         self.forget_jobs_of(now, node);
         self.drive(now, Event::NodeWent { node: node.to_owned() });
     }
 
-    /// The tier of a node has so many bytes. The machine hears of changes that matter to plans: by
-    /// more than one part in [`CAPACITY_PARTS`].
+    /// Notes that the tier of a node has `bytes` bytes. The machine hears of changes that matter to
+    /// plans: by more than one part in [`CAPACITY_PARTS`].
     pub fn capacity(&mut self, now: Nanos, node: &str, bytes: u64) {
         let reported = self.capacities.get(node).copied();
         if reported.is_some_and(|reported| reported.abs_diff(bytes) <= reported / CAPACITY_PARTS) {
@@ -177,19 +178,19 @@ impl Driver {
         self.assert_keys();
     }
 
-    /// The machine knows the job no more: it has answered whoever has asked.
+    /// Removes a job that the machine no longer knows: it has answered all that have asked.
     fn remove(&mut self, job: JobKey) {
         self.jobs.remove(&job);
         self.named.retain(|_, of| *of != job);
         assert!(self.asking.range((job, 0, 0)..(job + 1, 0, 0)).next().is_none(), "a task asks of no job");
     }
 
-    /// Every job has one key, by which its owner's reports find it.
+    /// Checks that every job has one key, by which its owner's reports find it.
     fn assert_keys(&self) {
         assert_eq!(self.keys.len(), self.jobs.len(), "jobs and their keys differ in number");
     }
 
-    /// A job of user `uid` reports something.
+    /// Takes in what a job of user `uid` reports.
     pub fn job_reports(&mut self, now: Nanos, owner: &Owner, uid: u32, updates: Vec<JobUpdate>) {
         // One report may end a job and begin it again.
         let mut known = Vec::new();
@@ -224,7 +225,8 @@ impl Driver {
         self.bound_reports(now);
     }
 
-    /// A task of the job called `name`, preferably of user `uid`, asks whether it may read.
+    /// Takes in the question of a task of the job called `name`, preferably of user `uid`, whether
+    /// it may read.
     pub fn task_asks(
         &mut self,
         now: Nanos,
@@ -294,8 +296,7 @@ impl Driver {
         }
     }
 
-    /// A job is no longer planned. Its tasks read as before; what it reports from now on is
-    /// dropped.
+    /// Stops planning a job. Its tasks read as before; what it reports from now on is dropped.
     fn give_up(&mut self, now: Nanos, job: JobKey, why: &str) {
         let uid = self.jobs.get(&job).map_or(0, |job| job.uid);
         let Some(owner) = self.keys.iter().find(|(_, key)| **key == job).map(|(owner, _)| owner.clone())
@@ -306,7 +307,7 @@ impl Driver {
         self.forget_job(now, &owner);
     }
 
-    /// A node reports something of an HPC job.
+    /// Takes in what a node reports of an HPC job.
     pub fn hpc_reports(&mut self, now: Nanos, owner: &Owner, update: Report) {
         let before = self.hpc.of(owner);
         let reported = update.clone();
@@ -324,7 +325,7 @@ impl Driver {
         }
     }
 
-    /// A program of job `id`, which shares, has reported `update`.
+    /// Takes in `update`, which a program of job `id`, which shares, has reported.
     fn step_reports(&mut self, now: Nanos, id: u32, owner: &Owner, update: &Report) {
         let in_phase = self.hpc.is_in_phase(id);
         match update {
@@ -346,26 +347,26 @@ impl Driver {
         }
     }
 
-    /// A program asks whether its job may write its step, which takes `alone_ns` (0: unknown). What
-    /// is observed of a job that declares its phases is a part of them.
+    /// Takes in a program's question whether its job may write its step, which takes `alone_ns` (0:
+    /// unknown). What is observed of a job that declares its phases is a part of them.
     pub fn asks_access(&mut self, now: Nanos, owner: &Owner, (alone_ns, is_observed): (u64, bool)) {
         match self.hpc.of(owner) {
             Some((id, true)) if !(is_observed && self.hpc.declares(id)) => {
                 self.steps.asks(now, id, owner, alone_ns);
             }
-            // Also one too many to be known here.
+            // Even one too many to be known here.
             _ => self.out.push((owner.0.clone(), ToAgent::LetIn { hpc: owner.1 })),
         }
     }
 
-    /// A program says where its job's next steps go.
+    /// Notes where a program's job writes its next steps.
     pub fn writes_to(&mut self, owner: &Owner, servers: Vec<String>) {
         if let Some((id, true)) = self.hpc.of(owner) {
             self.steps.writes_to(id, owner, servers);
         }
     }
 
-    /// A node lives: so do the tokens of its programs.
+    /// Notes that a node lives, and with it the tokens of its programs.
     pub fn heartbeat(&mut self, now: Nanos, node: &str) {
         for owner in self.hpc.of_node(node) {
             if let Some((id, true)) = self.hpc.of(&owner) {
@@ -379,7 +380,7 @@ impl Driver {
         &self.steps
     }
 
-    /// The coordinator itself did not run.
+    /// Notes that the coordinator itself did not run.
     pub fn forgive(&mut self, now: Nanos) {
         self.steps.renew_all(now);
     }
@@ -419,7 +420,7 @@ impl Driver {
         self.log.latest(most)
     }
 
-    /// An agent reports how far a request is.
+    /// Takes in how far a request is.
     pub fn progress(&mut self, now: Nanos, node: &str, request: RequestProgress) {
         let progress = Progress {
             fetched_bytes: request.fetched_bytes,
@@ -776,7 +777,7 @@ mod tests {
             driver.keys.iter().map(|((_, n), key)| (*n, driver.jobs[key].uid)).collect();
         assert!(left.contains(&(100, UID + 1)) && !left.contains(&(fits, UID)), "{left:?}");
         assert_eq!(left.len() as u64, fits);
-        // What the job that went reports after that is dropped, and its end is no event.
+        // What the job that went reports after that is dropped, and its end is not an event.
         driver.job_reports(NOW, &("a".into(), fits), UID, vec![JobUpdate::StageReady { stage: 1 }]);
         driver.job_reports(NOW, &("a".into(), fits), UID, vec![JobUpdate::End]);
         assert_eq!(driver.jobs.len() as u64, fits);
@@ -809,7 +810,7 @@ mod tests {
         driver.job_reports(NOW, &owner(), UID, job(64, 1));
         let first = ordered(turn(&mut driver));
         assert!(!first.is_empty() && first.iter().all(|node| node == "b"), "{first:?}");
-        // A little more is no news, and much more is.
+        // A little more is not news, and much more is.
         driver.capacity(NOW, "b", (1 << 40) + 1);
         assert_eq!(driver.capacities["b"], 1 << 40);
         driver.capacity(NOW, "a", 1 << 40);

@@ -21,10 +21,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Asked of etcd: its least, with its default election timeout of a second.
+/// Seconds of lease requested from etcd: its least, with its default election timeout of a second.
 const LEASE_S: u64 = 2;
 
-/// Of a lease, the part during which its holder acts: clocks run at slightly different rates.
+/// Fraction of a lease during which its holder acts: clocks run at slightly different rates.
 const ACTING_PERMILLE: u64 = 900;
 
 /// How often a lease is renewed, and the pause after a renewal that failed.
@@ -43,7 +43,7 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Where a candidate stands.
+/// Where a candidate stands in the election.
 #[derive(Clone, Debug)]
 pub enum Standing {
     /// Another leads, or nobody.
@@ -86,7 +86,7 @@ pub struct Election {
 
 struct Shared {
     place: Place,
-    /// Of this candidate, for agents.
+    /// Address of this candidate for agents.
     address: String,
     standing: Mutex<Standing>,
     /// Terms up to this one are over for this candidate.
@@ -119,7 +119,7 @@ impl Election {
         self.shared.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// This candidate no longer acts as the leader of that term.
+    /// Ends this candidate's leadership in that term.
     pub fn give_up(&self, term: u64) {
         self.shared.given_up.fetch_max(term, Ordering::AcqRel);
     }
@@ -244,7 +244,7 @@ impl Lease {
         let (asked_ns, began) = (now_ns(), Instant::now());
         match etcd.keep_alive(self.number, Instant::now() + ASK)? {
             0 => Err(io::Error::new(io::ErrorKind::NotFound, "the lease has ended")),
-            // One that came too late to go on is not believed: agents may have left.
+            // A renewal that came too late to continue is not believed: agents may have left.
             _ if !self.may_act() => Ok(()),
             seconds => {
                 let key = etcd.get(LEADER, Instant::now() + ASK)?;

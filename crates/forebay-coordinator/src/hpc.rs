@@ -20,7 +20,7 @@ pub type Owner = (String, u64);
 /// The jobs.
 #[derive(Debug, Default)]
 pub struct HpcJobs {
-    /// By user and name.
+    /// Jobs by user and name.
     jobs: BTreeMap<(u32, String), Job>,
     owners: BTreeMap<Owner, (u32, String)>,
     next: u32,
@@ -31,7 +31,7 @@ struct Job {
     id: u32,
     /// A program of it shares.
     shares: bool,
-    /// A program of it has declared a phase: what is observed of others changes nothing any more.
+    /// A program of it has declared a phase: what is observed of others no longer changes anything.
     declares: bool,
     members: BTreeMap<Owner, Member>,
 }
@@ -96,7 +96,7 @@ impl HpcJobs {
         job.is_in_phase().then(|| job.left_ns())
     }
 
-    /// A program reports something: what that means for its job, by the job's number.
+    /// Takes in a program's report; returns what that means for its job, by the job's number.
     pub fn report(&mut self, owner: &Owner, update: Report) -> Vec<(u32, Report)> {
         if let Report::Joins(job) = update {
             return self.joins(owner, job);

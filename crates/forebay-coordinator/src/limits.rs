@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// How often the limits are divided.
 const EVERY_NS: u64 = 1_000_000_000;
 
-/// A node hears of shares that differ by more than one part in so many.
+/// A node hears of shares that differ by more than one part in this many.
 const CHANGE_PARTS: u64 = 16;
 
 /// What one node may move of each limited job.
@@ -22,9 +22,9 @@ type Shares = BTreeMap<JobName, u64>;
 #[derive(Debug, Default)]
 pub struct Limits {
     rules: Rules,
-    /// By node, as last reported.
+    /// What jobs move by node, as last reported.
     moved: BTreeMap<String, Vec<JobTraffic>>,
-    /// By node, as last sent.
+    /// Shares by node, as last sent.
     sent: BTreeMap<String, Shares>,
     /// When they were divided last.
     divided: Nanos,
@@ -36,23 +36,23 @@ impl Limits {
         limits.into_iter().filter(|limit| self.rules.merge(limit.clone())).collect()
     }
 
-    /// All of them, also those that were lifted.
+    /// All of them, including those that were lifted.
     pub fn all(&self) -> Vec<Rule> {
         self.rules.all().to_vec()
     }
 
-    /// A node reports what its jobs move.
+    /// Takes in what a node reports of its jobs.
     pub fn report(&mut self, node: &str, moved: Vec<JobTraffic>) {
         self.moved.insert(node.to_owned(), moved);
     }
 
-    /// A node has joined, or is gone.
+    /// Forgets what is known of a node that has joined, or is gone.
     pub fn forget(&mut self, node: &str) {
         self.moved.remove(node);
         self.sent.remove(node);
     }
 
-    /// Whether the limits are to be divided anew: once a second, if there are any or were.
+    /// Whether the limits have to be divided again: once a second, if there are any or were.
     pub fn is_due(&mut self, now: Nanos) -> bool {
         let is_due = now.saturating_since(self.divided) >= EVERY_NS;
         if is_due {

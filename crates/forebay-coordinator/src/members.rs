@@ -4,15 +4,15 @@
 //! heartbeats, or another process of its name has joined. Every change makes a new epoch (term,
 //! number). The term is the start of the coordinator, so that a new coordinator's epochs are others
 //! than the old one's without anything being written down. A new coordinator publishes nothing for
-//! two heartbeats: agents come back within that time, and a view that grew node by node would make
-//! every extent wander to and fro.
+//! two heartbeats: agents come back within that time, and a view that grew node by node would move
+//! every extent back and forth.
 //!
 //! A connection that breaks does not end a membership: its agent comes back, or falls silent. So a
 //! coordinator's or a network's hiccup moves no extent. And what the coordinator itself has slept
 //! through is held against nobody ([`Members::forgive`]).
 //!
 //! An elected coordinator knows the names of the members before it. When all of them have joined,
-//! none listens to the old one any more, and nothing has to be waited for.
+//! none listens to the old one any more, and there is nothing to wait for.
 
 use forebay_policy::machine::Nanos;
 use forebay_wire::{ClusterView, Epoch, Health, NodeInfo, Role};
@@ -27,15 +27,15 @@ pub type Incarnation = (u64, u64);
 /// The times of a membership, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Between heartbeats.
+    /// Time between heartbeats.
     pub heartbeat_ns: u64,
-    /// Without publishing after the start; 0 where nobody else can join.
+    /// Time without publishing after the start; 0 where nobody else can join.
     pub grace_ns: u64,
-    /// Between two views: changes within it are published together.
+    /// Time between two views: changes within it are published together.
     pub batch_ns: u64,
     /// Added to `batch_ns` for each member. A view is as long as there are members and goes to each
     /// of them, so that views at a fixed pace would take a coordinator of a thousand nodes that all
-    /// start at once a whole core.
+    /// start at the same time a whole core.
     pub batch_per_member_ns: u64,
 }
 
@@ -101,9 +101,9 @@ pub struct Members {
     by_session: BTreeMap<Session, String>,
     changed: bool,
     published: Option<Nanos>,
-    /// Nobody's silence is too long before this. Not after every heartbeat is everybody looked at.
+    /// Nobody's silence is too long before this. Not everybody is looked at after every heartbeat.
     nobody_silent_before: Nanos,
-    /// Those members of the coordinator before that have not come back; `None`: nobody knows them.
+    /// Members of the coordinator before that have not come back; `None`: nobody knows them.
     missing: Option<BTreeSet<String>>,
     /// All have come back, or have had the time to.
     is_settled: bool,
@@ -126,13 +126,13 @@ pub struct Lost {
     pub extents: Vec<(String, u64)>,
 }
 
-/// For so long such a node is missed, and so many are.
+/// How long such a node is missed, and how many are.
 const LOST_NS: u64 = 24 * 3600 * 1_000_000_000;
 const LOST_MAX: usize = 1000;
 
 impl Members {
-    /// No members. `term` is the coordinator's start in milliseconds since 1970, `now` the same
-    /// moment on the driver's clock.
+    /// A membership without members. `term` is the coordinator's start in milliseconds since 1970,
+    /// `now` the same moment on the driver's clock.
     pub fn new(term: u64, now: Nanos, timing: Timing) -> Self {
         Members {
             timing,
@@ -156,7 +156,7 @@ impl Members {
         self.lost.iter().filter(move |(_, lost)| now.saturating_since(lost.heard) < LOST_NS)
     }
 
-    /// These were the members of the coordinator before.
+    /// Notes who were the members of the coordinator before.
     pub fn were(&mut self, names: BTreeSet<String>) {
         // Where nobody was, as many may come as at the first start.
         self.missing = Some(names).filter(|names| !names.is_empty());
@@ -174,8 +174,8 @@ impl Members {
         false
     }
 
-    /// The names of all who may listen to this coordinator or the one before, if they are others
-    /// than those taken last.
+    /// The names of all nodes that may listen to this coordinator or the one before, if they are
+    /// others than those taken last.
     pub fn take_names(&mut self) -> Option<BTreeSet<String>> {
         if !std::mem::take(&mut self.has_other_names) {
             return None;
@@ -204,17 +204,17 @@ impl Members {
         self.started + if is_complete { 0 } else { self.timing.grace_ns }
     }
 
-    /// An announced node does not join.
+    /// Notes that an announced node does not join.
     pub fn retract(&mut self, name: &str) {
         self.has_other_names |= self.announced.remove(name);
     }
 
-    /// The times it goes by.
+    /// The times that it observes.
     pub fn timing(&self) -> Timing {
         self.timing
     }
 
-    /// A node joins, or comes back on another connection.
+    /// Takes in a node that joins, or comes back on another connection.
     pub fn join(&mut self, now: Nanos, session: Session, info: NodeInfo, incarnation: Incarnation) -> Joined {
         let known = self.members.get(&info.name).map(|m| m.incarnation);
         if known.is_some_and(|known| known.0 == incarnation.0 && known > incarnation) {
@@ -250,7 +250,7 @@ impl Members {
         Joined::Member { replaces }
     }
 
-    /// A node is refused for its extents: it is no member, and people look for it.
+    /// Notes a node that is refused for its extents: it is not a member, and people look for it.
     fn miss_refused(&mut self, now: Nanos, info: &NodeInfo) {
         let has_room = self.lost.len() < LOST_MAX || self.lost.contains_key(&info.name);
         if has_room && !self.members.contains_key(&info.name) {
@@ -292,7 +292,7 @@ impl Members {
         Ok(())
     }
 
-    /// A member reports how its node is.
+    /// Notes what a member reports of its node.
     pub fn note_health(&mut self, now: Nanos, session: Session, health: Box<Health>) {
         let clock_ms = health.clock_ns / 1_000_000 - (now.0 / 1_000_000) as i64;
         if let Some(member) = self.by_session.get(&session).and_then(|name| self.members.get_mut(name)) {
@@ -300,8 +300,8 @@ impl Members {
         }
     }
 
-    /// A node is alive, and has this weight in the placement. False if the connection belongs to no
-    /// member (any more).
+    /// Notes that a node is alive, and its weight in the placement. Returns false if the connection
+    /// belongs to no member (any more).
     pub fn heartbeat(
         &mut self,
         now: Nanos,
@@ -323,7 +323,7 @@ impl Members {
         true
     }
 
-    /// The node that speaks on `session` goes. Returns its name.
+    /// Ends the membership of the node that speaks on `session`. Returns its name.
     pub fn leave(&mut self, session: Session) -> Option<String> {
         let name = self.by_session.remove(&session)?;
         self.members.remove(&name);
@@ -392,7 +392,7 @@ impl Members {
         gone
     }
 
-    /// The coordinator itself did not run for `ns`: nobody could be heard in that time.
+    /// Notes that the coordinator itself did not run for `ns`: nobody could be heard in that time.
     pub fn forgive(&mut self, ns: u64) {
         for member in self.members.values_mut() {
             member.heard = member.heard + ns;

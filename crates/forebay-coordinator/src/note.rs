@@ -1,5 +1,5 @@
-//! What the decision log has beside events and decisions, for people who look at a recorded run: no
-//! machine hears it, so a replay passes over it.
+//! What the decision log has besides events and decisions, for people who look at a recorded run:
+//! no machine hears it, so a replay passes over it.
 
 use forebay_wire::{Report, Sample};
 use serde::{Deserialize, Serialize};

@@ -26,7 +26,7 @@ pub struct Log {
     counts: Counts,
     /// The latest decision for each analytics job.
     latest: BTreeMap<u64, u64>,
-    /// By node; those that have ended as well, until the machine releases them.
+    /// Requests by node, including those that have ended, until the machine releases them.
     requests: BTreeMap<String, BTreeMap<RequestId, Requested>>,
     /// Phases under way, by job.
     under_way: BTreeMap<u32, u64>,
@@ -165,7 +165,7 @@ impl Log {
         of_node.map_or(0, |of_node| of_node.values().filter(|request| !request.done).count())
     }
 
-    /// A planner has decided for analytics job `job`; `entry` has the names.
+    /// Notes that a planner has decided for analytics job `job`; `entry` has the names.
     pub fn decided(
         &mut self,
         now: Nanos,
@@ -221,7 +221,7 @@ impl Log {
         }
     }
 
-    /// To change it.
+    /// The entry of a phase, to change it.
     fn phase(&mut self, number: u64) -> Option<&mut PhaseEntry> {
         self.revision += 1;
         let (revision, entry) = self.phases.get_mut(number)?;
@@ -229,7 +229,7 @@ impl Log {
         Some(entry)
     }
 
-    /// A request goes out to `node` for analytics job `job`.
+    /// Notes that a request goes out to `node` for analytics job `job`.
     pub fn requested(&mut self, request: RequestId, job: u64, node: &str) {
         self.counts.requests += 1;
         // A job without a plan has a number that no plan has.
@@ -238,7 +238,7 @@ impl Log {
         of_node.insert(request, Requested { plan, fetched_bytes: 0, done: false });
     }
 
-    /// Requests of `node` are over.
+    /// Notes that requests of `node` are over.
     pub fn released(&mut self, node: &str, requests: &[RequestId]) {
         let Some(of_node) = self.requests.get_mut(node) else { return };
         for request in requests {
@@ -249,12 +249,13 @@ impl Log {
         }
     }
 
-    /// A node has joined, perhaps again, or has gone: it has no requests.
+    /// Forgets the requests of a node that has joined, perhaps again, or has gone: it has none.
     pub fn forget_requests(&mut self, node: &str) {
         self.requests.remove(node);
     }
 
-    /// A request of `node` has fetched so many bytes in all, and has ended if it is `done`.
+    /// Notes that a request of `node` has fetched `fetched_bytes` in all, and has ended if it is
+    /// `done`.
     pub fn progress(&mut self, now: Nanos, node: &str, request: RequestId, fetched_bytes: u64, done: bool) {
         let requested = self.requests.get_mut(node).and_then(|of_node| of_node.get_mut(&request));
         let Some(requested) = requested else { return };
@@ -282,12 +283,12 @@ impl Log {
         }
     }
 
-    /// An analytics job is over.
+    /// Notes that an analytics job is over.
     pub fn job_ended(&mut self, job: u64) {
         self.latest.remove(&job);
     }
 
-    /// Something happens to HPC job `hpc`, called `name`.
+    /// Notes what happens to HPC job `hpc`, called `name`.
     pub fn hpc(&mut self, now: Nanos, hpc: u32, name: &str, update: &Report) {
         match update {
             Report::Begins { bytes, alone_ns, deadline_ns, .. } => {

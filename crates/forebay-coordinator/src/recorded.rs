@@ -3,7 +3,7 @@
 //!
 //! The log has the events of the stage machine. A fresh machine hears them, as in `forebay replay`,
 //! and what it decides goes into the same plan log. Names of HPC jobs and the sums of all members
-//! stand in notes.
+//! are in notes.
 
 use crate::note::Note;
 use crate::plan_log::Log;

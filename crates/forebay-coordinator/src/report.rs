@@ -39,7 +39,7 @@ pub struct Report {
     pub totals: Totals,
 }
 
-/// What the page of one node shows beside the overview.
+/// What the page of one node shows besides the overview.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NodeReport {
     /// What its agent reported last.
@@ -75,13 +75,13 @@ pub struct Totals {
     pub steps: crate::steps::Counts,
     /// Time that this report took, in nanoseconds.
     pub cost_ns: u64,
-    /// Who leads.
+    /// The leader.
     pub leadership: Leadership,
     /// Sums of the plan log.
     pub counts: Counts,
 }
 
-/// Who leads, of several candidates.
+/// The leader of several candidates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Leadership {
     /// There are several candidates.

@@ -1,7 +1,7 @@
 //! How much memory the reports of jobs take, and whose job loses its plan when it is too much.
 //!
 //! Two things are bounded for all jobs together: the bytes of their reports, and their number. At
-//! either bound the job that goes is one of the user who holds most, and never one of whoever
+//! either bound the job that goes is one of the user who holds most, and never one of the user who
 //! happens to report next: otherwise one user's reports would cost another user its plan. A user is
 //! a numeric user id of the cluster, as the agents pass it. The job that goes loses only its
 //! prefetch; its tasks read as before.
@@ -21,7 +21,7 @@ pub struct Reported {
 }
 
 impl Reported {
-    /// The job reports `update`.
+    /// Adds `update`, which the job reports.
     pub fn add(&mut self, update: &JobUpdate) {
         match update {
             // Not kept, or kept in place of an earlier report.

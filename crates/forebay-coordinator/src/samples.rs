@@ -42,7 +42,7 @@ impl Samples {
             let name = &member.info.name;
             sample.capacity_bytes += capacity_of(name).unwrap_or(member.info.capacity_bytes);
             sample.resident_bytes += member.resident_bytes;
-            // An agent that has started anew counts from 0; its first heartbeat moved nothing.
+            // An agent that has restarted counts from 0; its first heartbeat moved nothing.
             let before = self.fetched.get(name).copied().unwrap_or(member.fetched_bytes);
             more += member.fetched_bytes.saturating_sub(before);
             fetched.insert(name.clone(), member.fetched_bytes);

@@ -1,5 +1,5 @@
-//! The coordinator's one thread: waits for all agents at once, hands what they say to [`Core`], and
-//! carries out what comes of it.
+//! The coordinator's one thread: waits for all agents at the same time, hands what they say to
+//! [`Core`], and carries out what comes of it.
 //!
 //! One thread and readiness events instead of a thread per agent: a thousand heartbeats a second
 //! are then a thousand short reads and nothing else. Nothing in the loop waits for a single agent.
@@ -10,11 +10,11 @@
 //! as well (`buffers`).
 //!
 //! The coordinator may be kept from running, by SIGSTOP or by a machine that thrashes. Agents have
-//! given it up meanwhile and tried again, so it finds connections that nobody is at any more, with
-//! a join in each. They are distinguished from the others by their end having come already, and
-//! whatever is read in the wrong order all the same is put right by the number of the connection
-//! (`members`). One time is taken for each turn, right after the wait: the time between two of
-//! these moments counts as nobody's silence, wherever in the loop it has passed.
+//! given it up meanwhile and tried again, so it finds connections that nobody uses any more, with a
+//! join in each. They are distinguished from the others by having ended already, and what is
+//! nevertheless read in the wrong order is put right by the number of the connection (`members`).
+//! One time is taken for each turn, right after the wait: the time between two of these moments
+//! counts as nobody's silence, wherever in the loop it has passed.
 //!
 //! A candidate ([`crate::election`]) that does not lead has an empty core that hears nothing.
 //! Before it carries anything out, a leader looks whether its lease lasts; if not, it closes all
@@ -68,13 +68,13 @@ const JOIN_TIME_NS: u64 = 10_000_000_000;
 /// this much is taken before it is counted.
 const DECODED_BYTES_MAX: u64 = 8 * forebay_wire::frame::MAX_FRAME_BYTES as u64;
 
-/// After an election, so long may an agent still listen to the leader before: it gives up one that
+/// How long an agent may still listen to the leader before, after an election: it gives up one that
 /// does not answer its heartbeats after two seconds, and sends one each second. Nothing that the
 /// last leader may have given to somebody else is given away before all agents have come, or this
 /// has passed.
 const FENCE_NS: u64 = 3_000_000_000;
 
-/// Longest sleep: jobs and members have deadlines of their own, this is for whatever has none.
+/// Longest sleep: jobs and members have deadlines of their own; this is for the rest.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// A pause of the loop longer than this is reported to the core: nobody could be heard meanwhile.
@@ -132,9 +132,10 @@ struct Inner {
     wake: OwnedFd,
     stopping: AtomicBool,
     proving: Proving,
-    /// Threads at it, with those whose place was taken and that are ending.
+    /// Threads in which connections prove themselves, including those whose place was taken and
+    /// that are ending.
     provers: AtomicUsize,
-    /// Who leads, if it is elected.
+    /// The leader, if it is elected.
     leadership: Mutex<Leadership>,
 }
 
@@ -233,7 +234,7 @@ impl Coordinator {
         self.inner.stopping.store(true, Ordering::Release);
         self.inner.wake();
         if let Some(address) = self.address {
-            // The listening thread sits in accept; a connection brings it out.
+            // The listening thread waits in accept; a connection wakes it.
             let _ = TcpStream::connect_timeout(&address, Duration::from_secs(1));
         }
         if let Some(thread) = self.thread.take()
@@ -299,8 +300,8 @@ fn accept(inner: &Arc<Inner>, listener: &Arc<Listener>) {
     }
 }
 
-/// Whether the other end has closed, be it that something it said before is still to be read: it
-/// has waited in the backlog for longer than its agent would.
+/// Whether the other end has closed, even if something it said before is still to be read: it has
+/// waited in the backlog for longer than its agent would.
 fn has_gone(socket: &TcpStream) -> bool {
     let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
@@ -315,14 +316,14 @@ fn proved(inner: &Inner, listener: &Listener, socket: TcpStream) {
     }
 }
 
-/// Lets a connection prove itself in a thread of its own. If too many do, another has to end for
+/// Lets a connection prove itself in a thread of its own. If too many do so, another has to end for
 /// it.
 fn prove(inner: &Arc<Inner>, listener: &Arc<Listener>, socket: TcpStream) {
     let place = match inner.proving.enter(&socket) {
         Ok(place) => place,
         Err(e) => return tracing::warn!(error = %e, "no descriptor to prove a connection"),
     };
-    // Those whose place was taken end by themselves, at once.
+    // Those whose place was taken end by themselves, immediately.
     while inner.provers.load(Ordering::Acquire) >= 2 * PROVERS_MAX {
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -339,7 +340,7 @@ fn prove(inner: &Arc<Inner>, listener: &Arc<Listener>, socket: TcpStream) {
     }
 }
 
-/// Of a candidate that does not lead: it hears nothing.
+/// The core of a candidate that does not lead: it hears nothing.
 fn idle_core(timing: Timing) -> Core {
     let driver = Driver::new(Config::default(), Recorder::off(), 0, Steps::unscheduled());
     Core::new(0, Nanos(0), timing, driver)
@@ -349,7 +350,8 @@ fn idle_core(timing: Timing) -> Core {
 pub(crate) const LOG: Files =
     Files { who: STAGES, prefix: "decisions", bytes_long: FILE_BYTES_MAX / 4, bytes_max: FILE_BYTES_MAX };
 
-/// Of its steps: one file of the others' length in all, since they are a line a second.
+/// The log of its steps, in all as long as one file of the other log, since they are a line a
+/// second.
 const STEPS_LOG: Files =
     Files { who: ACCESS, prefix: "steps", bytes_long: FILE_BYTES_MAX / 16, bytes_max: FILE_BYTES_MAX / 4 };
 
@@ -373,7 +375,7 @@ fn recorder(options: &Options, files: Files, setup: &impl Serialize) -> io::Resu
     })
 }
 
-/// Of an elected leader.
+/// What an elected leader has.
 struct Elected {
     lead: Lead,
     writer: Writer,
@@ -387,10 +389,10 @@ struct Server {
     options: Options,
     timing: Timing,
     election: Option<Election>,
-    /// As which this candidate leads, if it does.
+    /// What this candidate has as the leader, if it leads.
     elected: Option<Elected>,
     standby: Standby,
-    /// The last term as which it has led.
+    /// The last term in which it has led.
     last_term: u64,
     epoll: OwnedFd,
     core: Core,
@@ -413,9 +415,9 @@ struct Server {
 struct Agent {
     link: Framed,
     since: Nanos,
-    /// The poller reports when there is room to write.
+    /// Whether the poller reports when there is room to write.
     wants_room: bool,
-    /// To be closed once all has gone.
+    /// It is closed once all has gone.
     closing: bool,
 }
 
@@ -514,15 +516,15 @@ impl Server {
             (totals.connections, totals.buffers_bytes) = (self.agents.len(), self.buffers.total_bytes());
             (totals.buffers_bytes_max, totals.buffers_closed) =
                 (self.buffers.most_bytes(), self.buffers_closed);
-            // Whoever asked may have given up waiting.
+            // The asker may have given up waiting.
             let _ = answer.try_send(report);
         }
     }
 
-    /// What is on its way when the coordinator ends goes out as far as sockets take it.
+    /// Sends what is on its way when the coordinator ends, as far as sockets take it.
     fn say_nothing_more(&mut self) {
         for agent in self.agents.values_mut() {
-            // Whoever does not get it notices the closed connection.
+            // An agent that does not get it notices the closed connection.
             let _ = agent.link.flush();
         }
     }
@@ -673,7 +675,7 @@ impl Server {
         }
     }
 
-    /// Encoded once, sent to all members.
+    /// Sends a message, encoded once, to all members.
     fn publish(&mut self, message: &ToAgent) {
         let frame = match framed::shared(message) {
             Ok(frame) => frame,
@@ -692,7 +694,7 @@ impl Server {
         self.bound_buffers();
     }
 
-    /// What the connection holds may have changed.
+    /// Notes what the connection holds, which may have changed.
     fn note_buffers(&mut self, session: Session) {
         if let Some(agent) = self.agents.get(&session) {
             let (bytes, waits) = (agent.link.held_bytes() as u64, agent.link.wants_room());
@@ -717,7 +719,7 @@ impl Server {
             );
             self.buffers_closed += 1;
             self.drop_agent(slowest.session, "the buffers were full");
-            // Also if there was no such agent any more: what is not there holds nothing.
+            // Even if there was no such agent any more: what does not exist holds nothing.
             self.buffers.forget(slowest.session);
         }
     }
@@ -746,8 +748,8 @@ impl Server {
         }
     }
 
-    /// Closing the socket takes it out of the waiting set as well. A member stays one until it is
-    /// silent for too long.
+    /// Closes a connection, which also takes its socket out of the waiting set. A member stays one
+    /// until it is silent for too long.
     fn drop_agent(&mut self, session: Session, why: &str) {
         self.buffers.forget(session);
         self.standby.forget(session);
@@ -756,7 +758,7 @@ impl Server {
         }
     }
 
-    /// Connections that never joined, and those that are asked to go and do not take it.
+    /// Closes connections that never joined, and those that were asked to go and do not react.
     fn drop_strangers(&mut self) {
         let now = self.now();
         if now.saturating_since(self.looked_at) < SLEEP_MAX.as_nanos() as u64 {
@@ -842,7 +844,7 @@ impl Server {
         }
     }
 
-    /// What had to be stored first and is by now.
+    /// Carries out what had to be stored first and is by now.
     fn take_stored(&mut self, effects: &mut Vec<Effect>) {
         let Some(elected) = &mut self.elected else { return };
         let stored = elected.writer.stored();
@@ -855,7 +857,7 @@ impl Server {
         }
     }
 
-    /// A join that was kept, until there was a leader or the name was stored.
+    /// Handles a join that was kept until there was a leader or the name was stored.
     fn join(&mut self, number: u64, session: Session, join: ToCoordinator, effects: &mut Vec<Effect>) {
         let ToCoordinator::Join { node, .. } = &join else { return };
         let (is_there, is_new) = (self.agents.contains_key(&session), number == 0);
@@ -880,7 +882,7 @@ impl Server {
         true
     }
 
-    /// Refuses those who have come to a candidate that does not lead.
+    /// Refuses those that have come to a candidate that does not lead.
     fn refuse_waiting(&mut self) {
         if self.election.is_none() || self.elected.is_some() {
             return;

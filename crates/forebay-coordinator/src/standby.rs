@@ -10,7 +10,7 @@ use forebay_policy::machine::Nanos;
 use forebay_wire::cluster::{CLUSTER_PROTOCOL, ToAgent, ToCoordinator};
 use std::collections::BTreeMap;
 
-/// A join is kept for so long: longer than an election takes, where all agents prove themselves
+/// How long a join is kept: longer than an election takes, where all agents prove themselves
 /// meanwhile, and less than an agent waits for its welcome.
 const KEPT_NS: u64 = 4_500_000_000;
 
@@ -28,7 +28,7 @@ pub struct Standby {
 }
 
 impl Standby {
-    /// The leader is this one, or nobody because of a problem.
+    /// Notes who leads, or that nobody does because of a problem.
     pub fn set(&mut self, leader: Option<(String, u64)>, problem: String) {
         (self.leader, self.problem) = (leader, problem);
     }
@@ -38,13 +38,13 @@ impl Standby {
         (self.leader.as_ref(), &self.problem)
     }
 
-    /// An agent says something. Only a join is kept; `false`: the connection is of no use.
+    /// Handles what an agent says. Only a join is kept; `false`: the connection is of no use.
     pub fn hear(&mut self, now: Nanos, session: Session, message: ToCoordinator) -> bool {
         let is_join = matches!(message, ToCoordinator::Join { .. });
         is_join && self.kept.insert(session, (now, message)).is_none()
     }
 
-    /// The connection is gone.
+    /// Notes that the connection is gone.
     pub fn forget(&mut self, session: Session) {
         self.kept.remove(&session);
     }
@@ -77,7 +77,7 @@ impl Standby {
         ToAgent::Welcome { protocol: CLUSTER_PROTOCOL, refusal, heartbeat_ms: 0, term, leader }
     }
 
-    /// All joins, for the candidate leads.
+    /// Takes all joins, since the candidate leads.
     pub fn take(&mut self) -> Vec<(Session, ToCoordinator)> {
         std::mem::take(&mut self.kept).into_iter().map(|(session, (_, join))| (session, join)).collect()
     }

@@ -6,8 +6,8 @@
 //! nodes whose programs have it. What a job writes to is known by name here, and by number in the
 //! machine.
 //!
-//! Under a policy that ranks steps all write at once. The order then becomes a *pace*: the steps
-//! that are first and have no server in common write freely, and each of the others for
+//! Under a policy that ranks steps, all write at the same time. The order then becomes a *pace*:
+//! the steps that are first and have no server in common write freely, and each of the others for
 //! [`BEHIND_PERMILLE`] of the time. Agents enforce it on the programs that they observe.
 
 use crate::hpc::{Owner, ToNode};
@@ -26,18 +26,18 @@ use std::time::Duration;
 /// one server, whose steps then wait for each other.
 pub const SERVERS_MAX: u32 = 256;
 
-/// A token is good for so long: three heartbeats.
+/// How long a token is good: three heartbeats.
 const LEASE_NS: u64 = 3_000_000_000;
 
-/// A step that has held its token for so many times its time alone does not end by itself. Agents
-/// cut off phases after as many times the time to their deadline.
+/// A step that has held its token for this many times its time alone does not end by itself. Agents
+/// end phases after as many times the time to their deadline.
 const OVERSTAY: u32 = 3;
 
 /// A step of which nobody knows what it takes counts as one of a minute: those that are known to be
 /// short go before it, and it may hold its token for three.
 const UNKNOWN_NS: u64 = 60_000_000_000;
 
-/// Of the time, what a step writes that is not first: the rest of what the first gets.
+/// Fraction of the time for which a step that is not first writes: the rest of what the first gets.
 const BEHIND_PERMILLE: u16 = ((1.0 - LEAD_SHARE) * 1000.0 + 0.5) as u16;
 
 /// Steps that people are shown.
@@ -49,7 +49,7 @@ pub struct Steps {
     machine: Access,
     recorder: Recorder,
     jobs: BTreeMap<u32, Job>,
-    /// Whose the steps are.
+    /// The job of each step.
     owners: BTreeMap<StepId, u32>,
     next_step: StepId,
     servers: Servers,
@@ -77,7 +77,7 @@ pub struct Counts {
 struct Job {
     name: String,
     user: u32,
-    /// From step to step, as declared, in ns; 0: unknown.
+    /// Time from step to step, as declared, in ns; 0: unknown.
     declared_period_ns: u64,
     /// When its first step came, and how many have.
     first: Nanos,
@@ -95,7 +95,7 @@ struct Job {
 struct Step {
     id: StepId,
     state: State,
-    /// Since when it waits, or writes.
+    /// When it began to wait, or to write.
     since: Nanos,
     alone_ns: u64,
     /// Names of its servers, and what stands for them in the machine; none: not known.
@@ -107,13 +107,13 @@ struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waits,
-    /// With this token, renewed then.
+    /// It has this token, renewed then.
     Holds(Token, Nanos),
-    /// Its token was taken; it goes on without, and nobody waits for it.
+    /// Its token was taken; it continues without one, and nobody waits for it.
     Revoked,
 }
 
-/// The programs of a step write whenever they want.
+/// Lets the programs of a step write whenever they want.
 fn free(step: &mut Step, members: &BTreeSet<Owner>) -> Vec<ToNode> {
     let was = std::mem::replace(&mut step.permille, 1000);
     let free = |(node, hpc): &Owner| (node.clone(), ToAgent::Pace { hpc: *hpc, permille: 1000 });
@@ -209,7 +209,7 @@ impl fmt::Debug for Steps {
 }
 
 impl Steps {
-    /// No job shares yet. `recorder` has recorded `setup` already.
+    /// Steps of no job yet. `recorder` has recorded `setup` already.
     ///
     /// # Errors
     /// No policy has that name.
@@ -217,7 +217,7 @@ impl Steps {
         Ok(Self::of(setup.build()?, setup, recorder))
     }
 
-    /// Every step is let in at once, and nothing is recorded.
+    /// Lets every step in immediately, and records nothing.
     pub fn unscheduled() -> Self {
         let setup = setup("none", Duration::MAX);
         let none = Fcfs { scope: Scope::Everything };
@@ -243,13 +243,13 @@ impl Steps {
         std::mem::take(&mut self.out)
     }
 
-    /// Job `id` shares; it has a step each `period_ns` (0: unknown).
+    /// Notes that job `id` shares; it has a step each `period_ns` (0: unknown).
     pub fn joins(&mut self, id: u32, (name, user): (&str, u32), period_ns: u64) {
         let (name, declared_period_ns) = (name.to_owned(), period_ns);
         self.jobs.entry(id).or_insert(Job { name, user, declared_period_ns, ..Job::default() });
     }
 
-    /// A program of job `id` says where it writes.
+    /// Notes where a program of job `id` writes.
     pub fn writes_to(&mut self, id: u32, owner: &Owner, servers: Vec<String>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         match servers.is_empty() {
@@ -258,7 +258,7 @@ impl Steps {
         }
     }
 
-    /// A program of job `id` asks; its step takes `alone_ns`, 0 if unknown.
+    /// Takes in the question of a program of job `id`; its step takes `alone_ns`, 0 if unknown.
     pub fn asks(&mut self, now: Nanos, id: u32, owner: &Owner, alone_ns: u64) {
         let Some(job) = self.jobs.get_mut(&id) else { return self.let_in(vec![owner.clone()]) };
         job.members.insert(owner.clone());
@@ -266,8 +266,8 @@ impl Steps {
         self.settle(now, id, alone_ns);
     }
 
-    /// A program of job `id` has begun or ended a phase, and the job is in a phase or not. A phase
-    /// that begins takes `alone_ns`, 0 if unknown.
+    /// Notes that a program of job `id` has begun or ended a phase, and the job is in a phase or
+    /// not. A phase that begins takes `alone_ns`, 0 if unknown.
     pub fn changed(&mut self, now: Nanos, id: u32, owner: &Owner, in_phase: bool, alone_ns: u64) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let is_new = job.members.insert(owner.clone());
@@ -279,7 +279,7 @@ impl Steps {
         self.settle(now, id, alone_ns);
     }
 
-    /// A program of job `id` is gone; the job is in a phase or not, or gone as well.
+    /// Notes that a program of job `id` is gone; the job is in a phase or not, or gone as well.
     pub fn leaves(&mut self, now: Nanos, id: u32, owner: &Owner, in_phase: Option<bool>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.members.remove(owner);
@@ -292,7 +292,7 @@ impl Steps {
         }
     }
 
-    /// A node that has programs of job `id` lives.
+    /// Notes that a node that has programs of job `id` lives.
     pub fn renew(&mut self, now: Nanos, id: u32) {
         let Some(step) = self.jobs.get_mut(&id).and_then(|job| job.step.as_mut()) else { return };
         let State::Holds(token, renewed) = step.state else { return };
@@ -302,7 +302,7 @@ impl Steps {
         }
     }
 
-    /// Job `id` has so much left to write.
+    /// Notes that job `id` has `left_ns` left to write.
     pub fn left(&mut self, now: Nanos, id: u32, left_ns: u64) {
         let step = self.jobs.get(&id).and_then(|job| job.step.as_ref());
         if let Some(State::Holds(token, _)) = step.map(|step| step.state)
@@ -312,8 +312,8 @@ impl Steps {
         }
     }
 
-    /// The coordinator itself did not run: leases that nobody could renew are good for as long
-    /// again.
+    /// Notes that the coordinator itself did not run: leases that nobody could renew are good for
+    /// as long again.
     pub fn renew_all(&mut self, now: Nanos) {
         let ids: Vec<u32> = self.jobs.keys().copied().collect();
         ids.into_iter().for_each(|id| self.renew(now, id));
@@ -335,7 +335,7 @@ impl Steps {
         }
     }
 
-    /// A step comes.
+    /// Begins a step.
     fn begin(&mut self, now: Nanos, id: u32, alone_ns: u64) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let period_ns = job.period_ns(now);
@@ -344,7 +344,7 @@ impl Steps {
         }
         job.steps += 1;
         let names: BTreeSet<&String> = job.writes_to.values().flatten().collect();
-        // So many count as all.
+        // More than the limit counts as all.
         let is_few = names.len() <= SERVERS_MAX as usize;
         let names: Vec<String> = names.into_iter().filter(|_| is_few).cloned().collect();
         let (nodes, step) = (self.servers.take(&names), self.next_step);
@@ -365,7 +365,7 @@ impl Steps {
         );
     }
 
-    /// A step that waits has begun anyway.
+    /// Notes that a step that waits has begun anyway.
     fn begun(&mut self, now: Nanos, id: u32, step: StepId) {
         let Some(job) = self.jobs.get(&id) else { return };
         let Some((nodes, alone_ns)) = job.step.as_ref().map(|s| (s.numbers.clone(), s.alone_ns)) else {
@@ -413,7 +413,7 @@ impl Steps {
         }
     }
 
-    /// A fresh machine, at the start of the next file of the decision log.
+    /// Starts a fresh machine, at the start of the next file of the decision log.
     fn restart(&mut self) {
         let Ok(machine) = self.setup.build() else { return };
         self.machine = machine;
@@ -470,7 +470,7 @@ impl Steps {
         self.out.extend(owners.into_iter().map(|(node, hpc)| (node, ToAgent::LetIn { hpc })));
     }
 
-    /// Steps write freely that are first in `order` among those with a server in common, and those
+    /// Steps that are first in `order` among those with a server in common write freely, and those
     /// that are not in it come last.
     fn pace(&mut self, order: &[Token]) {
         let active = self.machine.snapshot().active;
@@ -500,7 +500,7 @@ impl Steps {
         }
     }
 
-    /// For metrics.
+    /// The counts, for metrics.
     pub fn counts(&self) -> Counts {
         let Snapshot { pending, active } = self.machine.snapshot();
         Counts { waiting: pending.len() as u64, writing: active.len() as u64, ..self.counts }

@@ -1,14 +1,14 @@
 //! What a leader stores in etcd for the next one: who was a member, and which files are dirty
 //! where.
 //!
-//! All else agents report again. These two they cannot: a node that died with the leader reports
-//! nothing. The next leader has to know that such a node may still listen to the old leader, and
-//! that the newest bytes of a file were there.
+//! Agents report everything else again. These two they cannot report: a node that died with the
+//! leader reports nothing. The next leader has to know that such a node may still listen to the old
+//! leader, and that the newest bytes of a file were there.
 //!
 //! | key | value |
 //! | --- | --- |
 //! | `members` | names, a JSON list |
-//! | `dirty/INODE/MOUNT` | as JSON, the holder and the node that is gone from which it has the file |
+//! | `dirty/INODE/MOUNT` | as JSON, the holder and the gone node from which it has the file |
 //! | `stored` | term and number of the last transaction, so that none is made twice or too late |
 //!
 //! An answer that depends on a change waits until the change is stored ([`Writer`]). The changes
@@ -44,9 +44,9 @@ pub type Held = Option<(String, String)>;
 /// What has changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// The members, if they are others.
+    /// The members, if they have changed.
     pub members: Option<BTreeSet<String>>,
-    /// Files whose holder is another.
+    /// Files whose holder has changed.
     pub dirty: BTreeMap<DirtyFile, Held>,
 }
 
@@ -99,7 +99,7 @@ pub fn load(
     limit: Duration,
     between: impl FnMut(&mut Etcd) -> io::Result<()>,
 ) -> io::Result<Stored> {
-    // The writer compares it, so it has to be there; of no lease.
+    // The writer compares it, so it has to exist; without a lease.
     etcd.create(COUNTER, "", 0, Instant::now() + limit)?;
     let members = etcd.get(MEMBERS, Instant::now() + limit)?;
     let members = members.map_or(Ok(BTreeSet::new()), |entry| serde_json::from_str(&entry.value))?;
@@ -128,7 +128,7 @@ struct Shared {
 }
 
 impl Writer {
-    /// Of the leader of `term`. Calls when something is stored.
+    /// Starts the writer of the leader of `term`, which calls `call` when something is stored.
     ///
     /// # Errors
     /// No thread.
@@ -147,7 +147,8 @@ impl Writer {
         Ok(Writer { shared, given: 0 })
     }
 
-    /// Changes to store. They are when [`Writer::stored`] has reached the number that this returns.
+    /// Hands over changes to store. They are stored when [`Writer::stored`] has reached the number
+    /// that this returns.
     pub fn give(&mut self, changes: Changes) -> u64 {
         if !changes.is_empty() {
             self.given += 1;
@@ -174,7 +175,7 @@ impl Writer {
         self.shared.stored.load(Ordering::Acquire)
     }
 
-    /// Another leads: nothing more is stored.
+    /// Whether another leads: then nothing more is stored.
     pub fn is_over(&self) -> bool {
         self.shared.is_over.load(Ordering::Acquire)
     }

@@ -68,7 +68,7 @@ pub fn client_new(
     Ok(CLIENTS.put(Client::new(configuration(wishes))))
 }
 
-/// Forgets a client; its open files go on.
+/// Forgets a client; its open files continue to work.
 pub fn client_free(_: &Jni, client: jlong) -> Outcome<()> {
     CLIENTS.take(client);
     Ok(())
@@ -133,7 +133,7 @@ pub fn locate(
 }
 
 /// As `locate`, for a file whose path below the root of its mount, inode number and length in bytes
-/// are known from a listing: the file is not touched, unless its PFS must be asked where it lies.
+/// are known from a listing: the file is not touched, unless its PFS must be asked where it is.
 #[expect(clippy::too_many_arguments, reason = "as many as the native method has")]
 pub fn locate_listed(
     jni: &Jni,

@@ -1,31 +1,31 @@
 //! Answers with a structure, as `java.io.DataInputStream` reads them: big-endian numbers, byte
-//! strings behind their length.
+//! strings after their length.
 
 /// An answer being put together.
 #[derive(Debug, Default)]
 pub struct Encoder(Vec<u8>);
 
 impl Encoder {
-    /// A number; larger ones than Java has are cut to its largest.
+    /// Appends a number; one larger than Java's largest becomes that.
     pub fn number(&mut self, value: u64) -> &mut Self {
         self.0.extend_from_slice(&i64::try_from(value).unwrap_or(i64::MAX).to_be_bytes());
         self
     }
 
-    /// How many of something follow.
+    /// Appends how many of something follow.
     pub fn count(&mut self, value: usize) -> &mut Self {
         self.0.extend_from_slice(&i32::try_from(value).unwrap_or(i32::MAX).to_be_bytes());
         self
     }
 
-    /// A byte string.
+    /// Appends a byte string.
     pub fn bytes(&mut self, value: &[u8]) -> &mut Self {
         self.count(value.len());
         self.0.extend_from_slice(value);
         self
     }
 
-    /// The whole of it.
+    /// Returns all of it.
     pub fn finish(self) -> Vec<u8> {
         self.0
     }

@@ -19,7 +19,7 @@ use std::path::Path;
 pub enum Failure {
     /// An exception of the JVM is pending.
     Pending,
-    /// Error number and words for an exception.
+    /// Error number and message for an exception.
     Errno(i32, String),
 }
 
@@ -43,10 +43,11 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// An error with the file it is about in its words; the core's own messages begin with it already.
+/// An error with the file it is about in its message; the core's own messages begin with it
+/// already.
 fn named(path: &Path, e: &io::Error) -> (i32, String) {
     let number = errno(e);
-    // Java puts the words where it likes; the number goes beside them.
+    // Java puts the message where it likes; the number is passed separately.
     let text = e.to_string();
     let text = text.strip_suffix(&format!(" (os error {number})")).unwrap_or(&text).to_owned();
     match text.starts_with(&*path.to_string_lossy()) {
@@ -58,7 +59,7 @@ fn named(path: &Path, e: &io::Error) -> (i32, String) {
 /// What a native method returns.
 pub type Outcome<T> = Result<T, Failure>;
 
-/// What a native method returns beside an exception. Java never sees it.
+/// What a native method returns along with an exception. Java never sees it.
 pub trait Ignored {
     /// Such a value.
     const IGNORED: Self;
@@ -240,8 +241,8 @@ impl Jni {
             return Err(Failure::invalid("no buffer where one is needed"));
         }
         let f = self.functions();
-        // SAFETY: a reference to a ByteBuffer, as the signature of the native method says; others
-        // than direct ones have no address and a negative capacity.
+        // SAFETY: a reference to a ByteBuffer, as the signature of the native method says; one that
+        // is not direct has no address and a negative capacity.
         let (address, capacity) = unsafe {
             ((f.GetDirectBufferAddress)(self.env, buffer), (f.GetDirectBufferCapacity)(self.env, buffer))
         };
@@ -280,7 +281,7 @@ impl Jni {
     }
 }
 
-/// An array lent by the JVM; released when this is dropped, also by a panic.
+/// An array lent by the JVM; released when this is dropped, even by a panic.
 struct Lent<'a> {
     jni: &'a Jni,
     array: jbyteArray,
@@ -289,7 +290,7 @@ struct Lent<'a> {
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
-        // 0: keep what was written, also where the JVM has lent a copy. (JNI_ABORT would throw it
+        // 0: keep what was written, even where the JVM has lent a copy. (JNI_ABORT would throw it
         // away.)
         const KEEP: i32 = 0;
         const { assert!(KEEP != JNI_ABORT) };

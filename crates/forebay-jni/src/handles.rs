@@ -1,8 +1,8 @@
-//! What Java holds numbers of.
+//! The things of which Java holds numbers.
 //!
 //! A table costs a lock and a count for each call, some tens of nanoseconds, where an address would
-//! cost nothing. For that no mistake in Java, nor a close in one thread during a read in another,
-//! can touch memory that is gone: whoever has looked up a thing keeps it until the call is over.
+//! cost nothing. In return, no mistake in Java, nor a close in one thread during a read in another,
+//! can touch memory that is gone: a call that has looked up a thing keeps it until it is over.
 //! Numbers are never used twice.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub struct Handles<T> {
 }
 
 impl<T> Handles<T> {
-    /// No things yet.
+    /// An empty table.
     pub const fn new() -> Self {
         Handles { next: AtomicI64::new(1), things: RwLock::new(BTreeMap::new()) }
     }

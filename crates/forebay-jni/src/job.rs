@@ -1,4 +1,4 @@
-//! Analytics jobs: what a plug-in in Java reports (`io.forebay.core.JobUpdate`), in the words of
+//! Analytics jobs: what a plug-in in Java reports (`io.forebay.core.JobUpdate`), in the terms of
 //! the wire.
 //!
 //! Java names files by their paths. Here each is opened once for its version; one that cannot be
@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 static JOBS: Handles<ReportedJob> = Handles::new();
 
-/// Files named at a time: a file system answers many opens at once much sooner than one after the
-/// other.
+/// Files named at a time: a file system answers many opens at the same time much sooner than one
+/// after the other.
 const NAMING_THREADS: usize = 8;
 
 struct ReportedJob {
@@ -55,7 +55,7 @@ impl Numbers {
     }
 }
 
-/// Reads what Java has written: big-endian numbers, and bytes behind their number.
+/// Reads what Java has written: big-endian numbers, and bytes after their number.
 struct Decoder<'a>(&'a [u8]);
 
 impl<'a> Decoder<'a> {
@@ -291,7 +291,7 @@ mod tests {
             assert!(decode(&whole[..end], &mut Numbers::default(), name).is_err(), "{end}");
         }
         assert!(decode(&[99], &mut Numbers::default(), name).is_err());
-        // A number of billions, and nothing behind it.
+        // A number of billions, and nothing after it.
         assert!(decode(&[1, 255, 255, 255, 255], &mut Numbers::default(), name).is_err());
     }
 

@@ -1,10 +1,10 @@
 //! Reading: into direct buffers, into arrays, and mapped.
 //!
 //! A read into an array in the heap has two ways. What is resident is copied straight into the
-//! array, which the JVM lends for the some ten microseconds that takes; its garbage collector may
-//! have to wait for them, so nothing that could block is done meanwhile, and long reads are cut
+//! array, which the JVM lends for the ten or so microseconds that takes; its garbage collector may
+//! have to wait for them, so nothing that could block is done meanwhile, and long reads are split
 //! into pieces. Everything else goes through a buffer of this thread: a second copy, out of the
-//! processor's cache, which beside a wait for the agent or the PFS does not count.
+//! processor's cache, which next to a wait for the agent or the PFS does not count.
 
 use crate::client::{CLIENTS, offset_of, path};
 use crate::env::{Failure, Jni, Outcome, Span};
@@ -23,7 +23,7 @@ static FILES: Handles<File> = Handles::new();
 static MAPPINGS: Handles<MappedRange> = Handles::new();
 
 thread_local! {
-    /// For what cannot be copied straight into an array. Threads of a JVM come and go with their
+    /// Holds what cannot be copied straight into an array. Threads of a JVM come and go with their
     /// memory.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
@@ -37,7 +37,7 @@ fn read_mode(mode: jint) -> Outcome<ReadMode> {
     }
 }
 
-/// A directory can be opened, though not read. Java wants to hear of it now. (No agent serves one.)
+/// A directory can be opened, though not read. Java expects the error now. (No agent serves one.)
 fn refuse_directory(file: &File) -> io::Result<()> {
     if let Some(fd) = file.pfs_fd().filter(|_| !file.is_tiered())
         && FileType::from_raw_mode(fstat(fd)?.st_mode).is_dir()

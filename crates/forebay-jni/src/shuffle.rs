@@ -38,12 +38,13 @@ pub fn shuffle_open(jni: &Jni, client: jlong, token: jbyteArray, origin: jbyteAr
     Ok(APPS.put(if begins { client.begin_shuffles()? } else { client.join_shuffles(app)? }))
 }
 
-/// Names, one a line.
+/// Names, one per line.
 fn lines(jni: &Jni, bytes: jbyteArray) -> Outcome<Vec<String>> {
     Ok(text(jni, bytes)?.lines().map(str::to_owned).collect())
 }
 
-/// Joins a job of MapReduce whose master listens at a port of a host with these names, one a line.
+/// Joins a job of MapReduce whose master listens at a port of a host with these names, one per
+/// line.
 pub fn shuffle_join_job(
     jni: &Jni,
     client: jlong,
@@ -56,7 +57,7 @@ pub fn shuffle_join_job(
     Ok(APPS.put(client.join_job(&text(jni, token)?, lines(jni, hosts)?, port)?))
 }
 
-/// The nodes of a host by its names, one a line, and of second copies; one a line.
+/// The nodes of a host by its names, one per line, and of second copies; one per line.
 pub fn shuffle_nodes_at(
     jni: &Jni,
     app: jlong,
@@ -76,7 +77,7 @@ pub fn shuffle_names(jni: &Jni, app: jlong) -> Outcome<jbyteArray> {
     jni.new_bytes(&answer.finish())
 }
 
-/// The driver's: the application has a shuffle, or has removed it.
+/// Notes, for the driver, that the application has a shuffle, or has removed it.
 pub fn shuffle_lives(_: &Jni, app: jlong, shuffle: jint, lives: jboolean) -> Outcome<()> {
     Ok(APPS.get(app)?.set_lives(shuffle as u32, lives)?)
 }
@@ -114,7 +115,7 @@ pub fn output_append(jni: &Jni, output: jlong, array: jbyteArray, start: jint, l
     })?
 }
 
-/// Reads what was appended, from `offset` on, into an array; the number of bytes.
+/// Reads what was appended, from `offset` on, into an array; returns the number of bytes.
 pub fn output_read(
     jni: &Jni,
     output: jlong,
@@ -136,7 +137,7 @@ pub fn output_commit(jni: &Jni, output: jlong, lengths: jbyteArray) -> Outcome<(
     Ok(with_output(output, |output| output.commit(&lengths))??)
 }
 
-/// Has a second node keep a copy of a committed output; the name of the node.
+/// Has a second node keep a copy of a committed output; returns the name of the node.
 pub fn output_copy(jni: &Jni, output: jlong) -> Outcome<jbyteArray> {
     let node = with_output(output, |output| output.copy())??;
     jni.new_bytes(node.as_bytes())
@@ -148,7 +149,7 @@ pub fn output_close(_: &Jni, output: jlong) -> Outcome<()> {
     Ok(())
 }
 
-/// Fetches blocks of outputs on nodes, whose names are one a line. Each block is six numbers of
+/// Fetches blocks of outputs on nodes, whose names are one per line. Each block is six numbers of
 /// eight bytes: shuffle, map, first partition, one after the last, bytes to leave out, most bytes.
 pub fn blocks_fetch(jni: &Jni, app: jlong, nodes: jbyteArray, blocks: jbyteArray) -> Outcome<jlong> {
     let numbers: Vec<u64> = numbers(&jni.bytes(blocks)?).collect();
@@ -176,7 +177,7 @@ pub fn block_total(_: &Jni, blocks: jlong, number: jint) -> Outcome<jlong> {
     total.map(|len| len as jlong).ok_or_else(|| Failure::Errno(libc::EINVAL, format!("no block {number}")))
 }
 
-/// Reads from a fetched block into an array; the number of bytes, 0 at its end.
+/// Reads from a fetched block into an array; returns the number of bytes, 0 at its end.
 pub fn block_read(
     jni: &Jni,
     blocks: jlong,

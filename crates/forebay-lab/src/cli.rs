@@ -179,8 +179,8 @@ pub fn run(command: &LabCommand, json: bool) -> Result<(), LabError> {
     }
 }
 
-/// Starts this very command again in the foreground, in a session of its own, and returns once that
-/// is ready.
+/// Starts this very command again in the foreground, in its own session, and returns once that
+/// process is ready.
 ///
 /// Not fork(2) alone: the caller may have threads, and a forked child of such a process may do
 /// almost nothing.

@@ -30,7 +30,7 @@ impl SlowFsProcess {
     /// once it is mounted.
     ///
     /// # Errors
-    /// That the program cannot be started, or what it wrote to stderr instead of getting ready.
+    /// If the program cannot be started or does not get ready, with what it wrote to stderr.
     pub fn start(program: &Path, prefix: &[&str], config: &Config) -> Result<Self, LabError> {
         let mut command = Command::new(program);
         command.args(prefix).arg("slowfs").args(arguments(config));
@@ -54,28 +54,31 @@ impl SlowFsProcess {
         &self.mount
     }
 
-    /// The server's process, for those who want to kill or measure it.
+    /// The server's process, for callers that want to kill or measure it.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
     }
 
-    /// The counters.
+    /// Returns the counters.
+    ///
     /// # Errors
-    /// Those of [`remote::stats`].
+    /// The errors of [`remote::stats`].
     pub fn stats(&self) -> Result<Stats, LabError> {
         remote::stats(&self.mount)
     }
 
     /// Sets faults, `none` to clear them.
+    ///
     /// # Errors
-    /// Those of [`remote::set_fault`].
+    /// The errors of [`remote::set_fault`].
     pub fn fault(&self, spec: &str) -> Result<(), LabError> {
         remote::set_fault(&self.mount, spec)
     }
 
     /// Sends SIGTERM and waits for the end.
+    ///
     /// # Errors
-    /// That it did not end in time (it is killed then) or ended with an error.
+    /// If it did not end in time (it is killed then) or ended with an error.
     pub fn stop(mut self) -> Result<(), LabError> {
         match self.end() {
             Some(Ok((status, _))) if status.success() => Ok(()),
@@ -87,11 +90,11 @@ impl SlowFsProcess {
         }
     }
 
-    /// How it ended, and what it had to say.
+    /// Ends it; returns how it ended, and its messages.
     fn end(&mut self) -> Option<Result<(ExitStatus, String), LabError>> {
         let mut child = self.child.take()?;
         if let Some(pid) = Pid::from_raw(child.id() as i32) {
-            // Fails only if it has ended already, which is what is wanted.
+            // Fails only if it has ended already, which is the aim.
             let _ = kill_process(pid, Signal::TERM);
         }
         let deadline = Instant::now() + STOP_DEADLINE;
@@ -113,7 +116,7 @@ impl SlowFsProcess {
 
 impl Drop for SlowFsProcess {
     fn drop(&mut self) {
-        // `stop` is the way to hear of errors.
+        // `stop` is the way to learn of errors.
         let _ = self.end();
     }
 }
@@ -122,7 +125,7 @@ impl Drop for SlowFsProcess {
 fn words(child: &mut Child) -> String {
     let mut text = Vec::new();
     if let Some(stderr) = &mut child.stderr {
-        // Unreadable words are no words; the exit status is what counts.
+        // An unreadable message counts as none; the exit status is what matters.
         let _ = stderr.read_to_end(&mut text);
     }
     String::from_utf8_lossy(&text).trim().to_string()

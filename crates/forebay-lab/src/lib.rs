@@ -1,4 +1,4 @@
-//! The lab: fixtures that stand in for the machines one does not have.
+//! The lab: fixtures that stand in for machines that are not available.
 //!
 //! * [`cluster`]: a real parallel file system and its clients, in namespaces behind shaped links.
 //! * [`slowfs`]: a striped parallel file system with a set bandwidth, in user space, over a
@@ -9,8 +9,8 @@
 //! * [`fixture`]: starts the file system as a child process and stops it on drop, for tests and
 //!   benchmarks.
 //!
-//! Nothing of the product depends on this crate but the command line, and nothing here depends on
-//! the product: a fixture that shared code with what it tests would share its mistakes.
+//! Only the command line depends on this crate, and nothing here depends on the product: a fixture
+//! that shared code with what it tests would share its mistakes.
 
 pub mod cli;
 pub mod cluster;

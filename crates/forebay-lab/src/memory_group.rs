@@ -17,10 +17,10 @@ pub struct MemoryGroup {
 }
 
 impl MemoryGroup {
-    /// Makes one whose name has `name` in it.
+    /// Makes a group whose name contains `name`.
     ///
     /// # Errors
-    /// There is no memory controller that can be used; it takes root.
+    /// If there is no memory controller that can be used; this takes root.
     pub fn new(name: &str, limit_bytes: u64) -> io::Result<Self> {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
         let of = |kind: &str, needs: &str| {
@@ -38,7 +38,7 @@ impl MemoryGroup {
         Ok(group)
     }
 
-    /// One of its files, which is named differently by version.
+    /// Path of one of its files, whose name depends on the version.
     pub fn file(&self, v1: &str, v2: &str) -> PathBuf {
         self.directory.join(if self.is_v1 { v1 } else { v2 })
     }
@@ -47,7 +47,7 @@ impl MemoryGroup {
         self.file("memory.limit_in_bytes", "memory.max")
     }
 
-    /// What stands before the sums over all groups below in memory.stat.
+    /// Prefix of the sums over all groups below in memory.stat.
     pub fn stat_prefix(&self) -> &'static str {
         if self.is_v1 { "total_" } else { "" }
     }
@@ -60,10 +60,10 @@ impl MemoryGroup {
         command
     }
 
-    /// What is in use, clean pages of the page cache left out, in bytes.
+    /// What is in use without clean pages of the page cache, in bytes.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// If the kernel does not say.
     pub fn used(&self) -> io::Result<u64> {
         let usage = self.number(&self.file("memory.usage_in_bytes", "memory.current"))?;
         let cached = self.stat("active_file")? + self.stat("inactive_file")?;
@@ -73,7 +73,7 @@ impl MemoryGroup {
     /// What is in swap, in bytes.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// If the kernel does not say.
     pub fn swapped(&self) -> io::Result<u64> {
         if self.is_v1 { self.stat("swap") } else { self.number(&self.directory.join("memory.swap.current")) }
     }
@@ -81,9 +81,9 @@ impl MemoryGroup {
     /// Sets the limit; `false` if more is in use and the kernel refuses.
     ///
     /// # Errors
-    /// The group cannot be changed.
+    /// If the group cannot be changed.
     pub fn limit(&self, bytes: u64) -> io::Result<bool> {
-        // Version 2 would kill somebody at once; operators lower memory.high first.
+        // Version 2 would kill a process immediately; operators lower memory.high first.
         if !self.is_v1 {
             std::fs::write(self.directory.join("memory.high"), bytes.to_string())?;
             if self.used()? >= bytes {
@@ -93,10 +93,10 @@ impl MemoryGroup {
         Ok(std::fs::write(self.limit_file(), bytes.to_string()).is_ok())
     }
 
-    /// How often the kernel has killed somebody in the group.
+    /// How often the kernel has killed a process in the group.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// If the kernel does not say.
     pub fn kills(&self) -> io::Result<u64> {
         line_of(&self.file("memory.oom_control", "memory.events"), "oom_kill")
     }

@@ -16,7 +16,7 @@ pub struct MountLine {
     pub fs_type: String,
 }
 
-/// All mounts that this thread sees, in order of mounting; none if `/proc` is not there.
+/// All mounts that this thread sees, in order of mounting; none if `/proc` is not mounted.
 pub fn read() -> Vec<MountLine> {
     read_table("/proc/thread-self/mountinfo")
 }

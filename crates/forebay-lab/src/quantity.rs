@@ -6,7 +6,7 @@
 //! is accepted as `MB`, but nothing is ever read as bits. Numbers may have a fraction (`0.2ms`,
 //! `1.5GiB`).
 
-/// A rate: bytes a second, or no limit.
+/// A rate: bytes per second, or no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     /// Bytes per second; `None` is no limit. Never zero.
@@ -38,7 +38,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}` is not a size; write for example 4096, 64KiB or 1.5GB"))
 }
 
-/// Parses a rate: `50MB/s`, `1GiB/s`, `200MB` (a second), `unlimited`. Zero is refused: it would
+/// Parses a rate: `50MB/s`, `1GiB/s`, `200MB` (per second), `unlimited`. Zero is refused: it would
 /// never end.
 pub fn parse_rate(text: &str) -> Result<Rate, String> {
     if text.trim().eq_ignore_ascii_case("unlimited") {
@@ -60,7 +60,7 @@ pub fn parse_duration_ns(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}` is not a duration; write for example 0.2ms, 50us or 30s"))
 }
 
-/// A size or a rate for people, in powers of ten: `50 MB`.
+/// Formats a size or a rate for people, in powers of ten: `50 MB`.
 pub fn show_bytes(bytes: u64) -> String {
     for (unit, scale) in [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)] {
         if bytes >= scale {

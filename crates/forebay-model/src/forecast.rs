@@ -1,11 +1,11 @@
 //! What will happen if a prefetch is carried out in a given way, beside HPC jobs that alternate
 //! compute and I/O.
 //!
-//! The closed forms know one phase and one prefetch that are asked for at the same moment. Here any
-//! number of HPC jobs runs on, phase after phase, while one prefetch follows a list of steps (wait,
-//! run at one setting, change to another). Time goes from one change to the next; between changes
-//! every pace is constant ([`crate::sharing`]), so the result is exact. With one phase and one step
-//! it equals [`crate::overlap::integrate`].
+//! The closed forms cover one phase and one prefetch that are requested at the same moment. Here
+//! any number of HPC jobs keep running, phase after phase, while one prefetch follows a list of
+//! steps (wait, run at one setting, change to another). Time goes from one change to the next;
+//! between changes every pace is constant ([`crate::sharing`]), so the result is exact. With one
+//! phase and one step it equals [`crate::overlap::integrate`].
 
 use alloc::vec::Vec;
 
@@ -99,7 +99,7 @@ impl Division {
     }
 }
 
-/// 10^-set.
+/// Returns 10^-set.
 fn priority(set: i32) -> f64 {
     (0..set.abs()).fold(1.0, |p, _| if set > 0 { p / 10.0 } else { p * 10.0 })
 }
@@ -115,7 +115,7 @@ pub struct Step {
     pub yields: bool,
 }
 
-/// What came out.
+/// The result of a forecast.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// When the prefetch is done, in seconds from now; infinite if it never is.
@@ -140,7 +140,7 @@ const MAX_CHANGES: usize = 4096;
 /// of a second.
 const SLACK: f64 = 1.0 + 1e-12;
 
-/// Runs forecasts and keeps their buffers, since a planner asks for thousands of them.
+/// Runs forecasts and keeps their buffers, since a planner makes thousands of them.
 #[derive(Clone, Debug, Default)]
 pub struct Forecaster {
     division: Division,
@@ -152,14 +152,14 @@ pub struct Forecaster {
 }
 
 impl Forecaster {
-    /// For phases that divide the file system like this.
+    /// A forecaster for phases that divide the file system by `division`.
     pub fn dividing_by(division: Division) -> Self {
         Forecaster { division, ..Forecaster::default() }
     }
 
     /// Follows a prefetch of `bytes` through `steps` beside `chains`, and beside `others`:
-    /// prefetches of other jobs, taken to go on as they are. Returns when it ends and how late it
-    /// makes any phase, up to the end of the last phase that it overlapped.
+    /// prefetches of other jobs, assumed to continue as they are. Returns when it ends and how late
+    /// it makes any phase, up to the end of the last phase that it overlapped.
     pub fn run(
         &mut self,
         chains: &[Chain],
@@ -171,9 +171,9 @@ impl Forecaster {
         self.follow(chains, others, steps, bytes, pfs_bytes_per_s, false)
     }
 
-    /// The same, but only up to the end of the phases that are under way now, and only for their
-    /// deadlines: for planners that decide again when the next phase begins. `end_s` is infinite if
-    /// the prefetch is not done by then.
+    /// Like [`Self::run`], but only up to the end of the phases that are under way now, and only
+    /// for their deadlines: for planners that decide again when the next phase begins. `end_s` is
+    /// infinite if the prefetch is not done by then.
     pub fn run_present(
         &mut self,
         chains: &[Chain],
@@ -244,13 +244,13 @@ impl Forecaster {
         }
     }
 
-    /// Time until the first chain changes between compute and I/O.
+    /// Returns the time until the first chain changes between compute and I/O.
     fn until_turn(&self) -> f64 {
         let turns_s = self.chains.iter().zip(&self.stretches).map(|(c, stretch)| c.left_s * stretch);
         turns_s.fold(f64::INFINITY, f64::min)
     }
 
-    /// Moves all chains on by `dt_s`, to `now_s`, and notes how late phases end.
+    /// Advances all chains by `dt_s`, to `now_s`, and notes how late phases end.
     fn advance(&mut self, dt_s: f64, now_s: f64, present: bool, out: &mut Outcome) {
         let mut arrivals = self.chains.iter().map(|c| c.turn.arrival).max().unwrap_or(0);
         for (i, chain) in self.chains.iter_mut().enumerate() {
@@ -270,7 +270,7 @@ impl Forecaster {
         }
     }
 
-    /// Total excess and the speed of the prefetch in question.
+    /// Returns the total excess, and the speed of the prefetch in question.
     fn load(&mut self, phases: usize, strain: Strain, others: &[Strain], pfs_bytes_per_s: f64) -> (f64, f64) {
         self.strains.clear();
         self.strains.push(strain);
@@ -323,7 +323,7 @@ mod tests {
     const WAIT: Strain = Strain::NONE;
 
     proptest! {
-        /// Against the two-flow integrator: any delay, any factors.
+        /// Compares with the two-flow integrator: any delay, any factors.
         #[test]
         fn one_phase_and_one_delayed_step_is_the_two_flow_overlap(
             io in 0.1f64..100.0, pref in 0.1f64..100.0, ih in 1.0f64..4.0, ib in 1.0f64..4.0, delay in 0.0f64..150.0
@@ -363,10 +363,10 @@ mod tests {
         assert!((out.end_s - 42.0).abs() < 1e-9 && out.late_s.abs() < 1e-9, "{out:?}");
     }
 
-    /// Phases of 10 and 20 s of one set take turns: the second begins when the first is over, at
-    /// 10 s, and ends at 30 s. One of 5 s of the next set has a tenth of their priority: in the 30
-    /// s it gets 30 / 11 s of I/O, while the others get 10 / 11 of theirs; they end at 11 and 33
-    /// s, with 3 s of it done, and it goes on alone to 35 s.
+    /// Phases of 10 and 20 s of one set take turns: the second begins when the first is over, at 10
+    /// s, and ends at 30 s. One of 5 s of the next set has a tenth of their priority: in the 30 s
+    /// it gets 30 / 11 s of I/O, while the others get 10 / 11 of theirs; they end at 11 and 33 s,
+    /// with 3 s of it done, and it continues alone to 35 s.
     #[test]
     fn phases_of_a_set_take_turns_and_sets_share() {
         let turn = |set, arrival| Turn { set, arrival };

@@ -1,9 +1,9 @@
-//! What shared storage does to those who share it, as pure functions.
+//! How the users of shared storage slow each other down, as pure functions.
 //!
 //! The policies ask these models what would happen; the simulator asks them what does happen.
-//! Nothing here knows of time passing, files or threads: numbers in, numbers out. Times are seconds
-//! in `f64` (`_s`), rates bytes per second. The crate is `no_std`, so that a clock or a socket
-//! cannot creep in unseen.
+//! Nothing here depends on a clock, files or threads: numbers in, numbers out. Times are seconds in
+//! `f64` (`_s`), rates bytes per second. The crate is `no_std`, so that a clock or a socket cannot
+//! creep in unseen.
 #![cfg_attr(not(test), no_std)]
 extern crate alloc;
 

@@ -1,5 +1,5 @@
-//! Two flows that slow each other down while they overlap, and the closed forms of it that the Eley
-//! paper prints.
+//! Two flows that slow each other down while they overlap, and the closed forms for this in the
+//! Eley paper.
 //!
 //! Flow A (an I/O phase of an HPC job) needs `alone_s` by itself, flow B (a prefetch) likewise.
 //! While both run, each progresses at 1/I of its own pace, I being its interference factor; while
@@ -54,7 +54,7 @@ pub fn cost_s(prefetch_end_s: f64, compute_s: f64) -> f64 {
     (prefetch_end_s - compute_s).max(0.0)
 }
 
-/// *No Action* as printed: both flows overlap from beginning to end. The exact value is that of
+/// *No Action* as published: both flows overlap from beginning to end. The exact value is that of
 /// [`scale_up`] or [`scale_down`], depending on which flow ends first.
 pub fn no_action_bound(io_s: f64, i_hpc: f64, prefetch_s: f64, i_bd: f64) -> (f64, f64) {
     (io_s * i_hpc, prefetch_s * i_bd)
@@ -66,7 +66,7 @@ pub fn full_delay(io_s: f64, prefetch_s: f64) -> (f64, f64) {
 }
 
 /// *Partial Delay* by `delay_s`, equations (6) and (7), where the prefetch outlasts the phase. (7)
-/// as printed counts from the start of the prefetch; here `delay_s` is added, so that both ends
+/// as published counts from the start of the prefetch; here `delay_s` is added, so that both ends
 /// count from the request.
 pub fn partial_delay(io_s: f64, i_hpc: f64, prefetch_s: f64, i_bd: f64, delay_s: f64) -> (f64, f64) {
     let together_s = (io_s - delay_s) * i_hpc;
@@ -129,7 +129,7 @@ mod tests {
             }
         }
 
-        /// (1) and (4): the end is the work alone plus the work together times I, whoever starts
+        /// (1) and (4): the end is the work alone plus the work together times I, whichever starts
         /// first.
         #[test]
         fn work_is_conserved(

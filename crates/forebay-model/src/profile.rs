@@ -1,14 +1,14 @@
 //! How fast a prefetch is and how much it hurts, for every number of nodes and threads, from few
 //! measurements.
 //!
-//! Measuring all n x m combinations of burst buffer nodes and threads is too dear, so the paper
-//! assumes that the two levels are independent and measures each alone, O(n + m) runs: equation
-//! (2), `I(n, t) = TI(t) * NI(n) * I(1, 1)`, and (3), `T(n, t) = NS(n) * TS(t) * T(1, 1)` (Yildiz
-//! et al., FGCS 2018, section 4). Between two measured points the curve is a straight line; beyond
-//! the ends it stays flat rather than going where nobody has measured.
+//! Measuring all n x m combinations of burst buffer nodes and threads is too expensive, so the
+//! paper assumes that the two levels are independent and measures each alone, O(n + m) runs:
+//! equation (2), `I(n, t) = TI(t) * NI(n) * I(1, 1)`, and (3), `T(n, t) = NS(n) * TS(t) * T(1, 1)`
+//! (Yildiz et al., FGCS 2018, section 4). Between two measured points the curve is a straight line;
+//! beyond the ends it stays flat, since nothing was measured there.
 //!
-//! [`Correction`] scales such an estimate by what was observed since, so that a profile need not be
-//! right, only a start.
+//! [`Correction`] scales such an estimate by what has been observed since, so a profile is only a
+//! starting point and need not be right.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -154,13 +154,13 @@ impl Strain {
 pub struct Profile {
     /// Seconds to prefetch `wave_bytes` alone: equation (3).
     pub prefetch_s: Separable,
-    /// The amount that `prefetch_s` speaks of.
+    /// Bytes that are prefetched in `prefetch_s`.
     pub wave_bytes: f64,
     /// I_hpc: equation (2).
     pub i_hpc: Separable,
     /// I_bd, split in the same way.
     pub i_bd: Separable,
-    /// Burst buffer nodes there are.
+    /// Number of burst buffer nodes.
     pub max_nodes: u16,
     /// Most threads per node.
     pub max_threads: u16,
@@ -210,18 +210,19 @@ impl Correction {
     /// The greatest ratio before anything was observed: how wrong a profile is taken to be.
     const UNSEEN: f64 = 1.25;
 
-    /// What stays after each observation of the distance of the greatest ratio from the factor.
+    /// The part of the greatest ratio's distance from the factor that remains after each
+    /// observation.
     const FADES: f64 = 0.9;
 
-    /// No correction yet; in the long run a new observation counts `weight` in (0, 1], all earlier
-    /// ones together the rest.
+    /// Creates a correction that changes nothing yet. In the long run a new observation counts
+    /// `weight` in (0, 1], all earlier ones together the rest.
     pub fn new(weight: f64) -> Self {
         assert!(weight > 0.0 && weight <= 1.0, "an observation cannot weigh {weight}");
         Correction { factor: 1.0, greatest: Self::UNSEEN, weight, recent: [1.0; 3], seen: 0 }
     }
 
-    /// Takes in that `observed` came where the *uncorrected* model said `estimated`. Both must be
-    /// positive; anything else is no observation and is ignored.
+    /// Records that `observed` came where the *uncorrected* model said `estimated`. Both must be
+    /// positive; anything else is ignored.
     pub fn observe(&mut self, estimated: f64, observed: f64) {
         let ratio = observed / estimated;
         if !(ratio.is_finite() && ratio > 0.0) {
@@ -248,14 +249,15 @@ impl Correction {
         self.greatest = faded.max(self.factor).max(ratio);
     }
 
-    /// What to multiply the model's estimate with.
+    /// Returns the factor by which to multiply the model's estimate.
     pub fn factor(&self) -> f64 {
         self.factor
     }
 
-    /// The same on the cautious side: the greatest ratio of the last ten or so. The harm of a
-    /// prefetch depends on whether it reads from the server that the phase writes to. Where it is
-    /// nothing half of the time and double otherwise, the mean breaks every second promise.
+    /// Returns the factor on the cautious side: the greatest ratio of the last ten or so. The harm
+    /// of a prefetch depends on whether it reads from the server that the phase writes to. Where
+    /// there is no harm half of the time and double harm otherwise, the mean breaks every second
+    /// promise.
     pub fn cautious(&self) -> f64 {
         self.greatest
     }
@@ -348,8 +350,8 @@ mod tests {
             prop_assert!((c.factor() / want - 1.0).abs() < 1e-9);
         }
 
-        /// Where the harm is now nothing and now double, the cautious side knows the double from
-        /// the first time on, however often it is nothing in between, up to ten times.
+        /// Where the harm is now zero and now double, the cautious factor is the double from the
+        /// first time on, however often it is zero in between, up to ten times.
         #[test]
         fn what_comes_now_and_then_is_not_forgotten(
             weight in 0.01f64..=1.0,

@@ -1,5 +1,5 @@
-//! Who gets along how fast on a shared file system: any number of HPC phases and prefetches at
-//! once.
+//! How fast each flow progresses on a shared file system: any number of HPC phases and prefetches
+//! at the same time.
 //!
 //! The papers measure pairs: I_hpc and I_bd of one phase beside one prefetch. For more, the
 //! *excesses* I - 1 add up:
@@ -51,8 +51,8 @@ pub fn load(phases: usize, fetches: &[Strain], pfs_bytes_per_s: f64, speeds: &mu
     excess
 }
 
-/// Shares of phases in proportion to their weights (processes): what a file system does that knows
-/// no jobs.
+/// Shares of phases in proportion to their weights (processes), as in a file system that does not
+/// distinguish jobs.
 pub fn fair_shares(weights: &[f64]) -> Vec<f64> {
     let total: f64 = weights.iter().sum();
     weights.iter().map(|w| w / total).collect()

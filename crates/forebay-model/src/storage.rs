@@ -3,7 +3,7 @@
 //! Four kinds are compared: a distributed file system on the compute nodes' disks (HDFS), a
 //! parallel file system (PFS), an in-memory file system, and a two-level storage (TLS) that has
 //! memory over a PFS. All throughputs are those of one compute node while N of them read or write
-//! at once; N times that is the aggregate. Source: TLS, dissertation, chapter 2, equations
+//! at the same time; N times that is the aggregate. Source: TLS, dissertation, chapter 2, equations
 //! re-derived.
 //!
 //! Rates may be in any unit of bytes per second, the same for all.
@@ -11,7 +11,7 @@
 /// A cluster, with rates in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cluster {
-    /// N, compute nodes that do I/O at once.
+    /// N, compute nodes that do I/O at the same time.
     pub compute_nodes: f64,
     /// Network link of a node (rho).
     pub link: f64,
@@ -19,11 +19,11 @@ pub struct Cluster {
     pub backplane: f64,
     /// Local disk of a compute node, reading (mu).
     pub disk_read: f64,
-    /// The same, writing.
+    /// Local disk of a compute node, writing.
     pub disk_write: f64,
     /// Memory of a compute node (nu).
     pub memory: f64,
-    /// What all data nodes of the PFS give together, M min(rho, mu').
+    /// Aggregate rate of the data nodes of the PFS, M min(rho, mu').
     pub pfs_aggregate: f64,
 }
 
@@ -55,7 +55,7 @@ impl Cluster {
         (self.link / 2.0).min(self.backplane / (2.0 * self.compute_nodes)).min(self.disk_write / 3.0)
     }
 
-    /// PFS, reading or writing: an even part of what its data nodes give.
+    /// PFS, reading or writing: an even share of the aggregate rate of its data nodes.
     pub fn pfs(&self) -> f64 {
         self.network().min(self.pfs_aggregate / self.compute_nodes)
     }
@@ -251,7 +251,7 @@ mod tests {
     }
 
     proptest! {
-        /// More in memory never hurts, more nodes never help a node, TLS lies between its levels.
+        /// More in memory never hurts, more nodes never help a node, TLS is between its levels.
         #[test]
         fn monotone(nodes in 1.0f64..2000.0, pfs in 100.0f64..1e5, a in 0.0f64..1.0, b in 0.0f64..1.0) {
             let c = palmetto(nodes, pfs);

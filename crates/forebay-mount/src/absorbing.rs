@@ -3,14 +3,14 @@
 //! A file that is empty once it has been opened for writing, and that a pattern of the mount names,
 //! is offered to the agent ([`forebay_client::dirty`]). From then on its reads and writes are
 //! requests, which go to its *content*, a file in memory. Each write is announced, and goes to the
-//! PFS instead once the agent says so. Names, rights, locks and attributes stay the PFS's, but for
-//! length, blocks and the time of the last write.
+//! PFS instead once the agent says so. Names, rights, locks and attributes stay the PFS's, except
+//! for length, blocks and mtime.
 //!
 //! The kernel does not pass writes through to the content: it would announce none of them, and a
-//! program that finds no room in the tier could not go on at the PFS.
+//! program that finds no room in the tier could not continue on the PFS.
 //!
-//! Files that other programs of this node have written so, or of another node, are read and written
-//! in the same way, whatever the patterns are.
+//! Files that other programs have written in this way, on this node or another, are read and
+//! written in the same way, whatever the patterns are.
 
 use crate::abi::InHeader;
 use crate::content::{Content, identity, is_regular, shown};
@@ -31,11 +31,11 @@ const CAPABILITY: &CStr = c"security.capability";
 
 impl Fs {
     /// The content of a file that user `uid` has opened with `flags`, by the thread `caller`;
-    /// `None` if it is the PFS's. `is_new`: this has created it. The thread acts as the caller,
-    /// before and after.
+    /// `None` if it is the PFS's. `is_new`: this open has created it. The thread acts as the
+    /// caller, before and after.
     ///
     /// # Errors
-    /// Another node has newer bytes, or the agent, and they cannot be had.
+    /// Another node or the agent has newer bytes, and they cannot be had.
     pub fn content_of(
         &self,
         (node, is_new): (u64, bool),
@@ -52,7 +52,7 @@ impl Fs {
         }
         let Some(identity) = self.nodes.file(node).map(|file| file.identity()) else { return Ok(None) };
         let is_dirty = self.client.may_be_dirty(identity);
-        // In this order: who is not dirty has its bytes on the PFS.
+        // In this order: a file that is not dirty has its bytes on the PFS.
         let now = stat(file)?;
         if !is_regular(&now) {
             return Ok(None);
@@ -165,7 +165,7 @@ impl Fs {
     }
 
     /// The content from which an open file is to be read; `None`: the PFS. If the agent wants the
-    /// file, it is the PFS's once that has it.
+    /// file, the PFS is read once it has the bytes.
     pub fn current_content(&self, handle: &Handle) -> Option<Arc<Content>> {
         let Some(content) = handle.content() else {
             let may_be_new = !handle.is_writable() && self.client.any_may_be_dirty();
@@ -180,7 +180,7 @@ impl Fs {
                 }
             }
             (None, Some(file)) if !self.client.may_be_dirty(file) => content.leave(),
-            // Another program may have written the file anew since. Without an agent nobody knows.
+            // Another program may have rewritten the file since. Without an agent nobody knows.
             (None, Some(_)) if content.is_old() => {
                 match self.as_daemon(|| self.client.dirty_content(handle.as_fd())) {
                     Ok(Some((copy, _))) if copy != content.copy => return self.give_content(handle),
@@ -199,7 +199,7 @@ impl Fs {
     /// thread acts as this process then.
     ///
     /// # Errors
-    /// Those of `change`; the PFS does not take what was written before.
+    /// The errors of `change`; the PFS does not take what was written before.
     pub fn write_to_content<R>(
         &self,
         handle: &Handle,
@@ -231,7 +231,8 @@ impl Fs {
         }
     }
 
-    /// A writer goes on at the PFS. The other writers notice that by themselves.
+    /// Moves a writer to the PFS, with the readers of its file. The other writers notice that by
+    /// themselves.
     fn leave_content(&self, node: u64, content: &Content) {
         content.leave();
         for other in self.nodes.handles(node) {
@@ -239,8 +240,7 @@ impl Fs {
         }
     }
 
-    /// A file goes on at the PFS, for a call that memory cannot do. The thread acts as this
-    /// process.
+    /// Moves a file to the PFS, for a call that memory cannot do. The thread acts as this process.
     ///
     /// # Errors
     /// The PFS does not take what was written before.
@@ -255,8 +255,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Cuts or extends a file that is dirty; false if that is to be done on the PFS. `by_handle`:
-    /// the caller has the file open, and was checked at that time. The thread acts as the caller.
+    /// Truncates or extends a dirty file; false if that is to be done on the PFS. `by_handle`: the
+    /// caller has the file open, and was checked at that time. The thread acts as the caller.
     ///
     /// # Errors
     /// The caller may not write the file; otherwise as [`Fs::write_to_content`].
@@ -298,8 +298,8 @@ impl Fs {
         }
     }
 
-    /// Attributes of a node of which the PFS shows `stat`: of a dirty file with its newest length,
-    /// blocks and time of the last write.
+    /// Attributes of a node for which the PFS shows `stat`; those of a dirty file have its newest
+    /// length, blocks and mtime.
     pub fn newest(&self, node: u64, stat: &Statx) -> Statx {
         let mut stat = *stat;
         if !is_regular(&stat) || !self.client.any_may_be_dirty() {
@@ -322,8 +322,9 @@ impl Fs {
         stat
     }
 
-    /// After a wait for the agent or the PFS: a program that was killed meanwhile has its answer,
-    /// and others that came after it rely on its call having no effect any more.
+    /// Refuses the call of a program that was killed during a wait for the agent or the PFS: the
+    /// program has its answer, and others that came after it rely on its call having no effect any
+    /// more.
     ///
     /// # Errors
     /// `EINTR`.
@@ -331,8 +332,8 @@ impl Fs {
         if is_dying(caller.pid) { Err(Errno::INTR) } else { Ok(()) }
     }
 
-    /// Before a file gets a name that may be another's: see [`Client::sync_before_rename`]. The
-    /// thread acts as the caller.
+    /// Waits before a file gets a name that may be another's: see [`Client::sync_before_rename`].
+    /// The thread acts as the caller.
     ///
     /// # Errors
     /// The PFS does not take it; the caller has died.
@@ -356,7 +357,7 @@ impl Fs {
         if !(is_dirty(&old) || is_foreign) || !replaces {
             return Ok(());
         }
-        // Who may not rename it does not wait.
+        // A caller that may not rename it does not wait.
         for dir in [from, to] {
             self.may(dir, libc::W_OK | libc::X_OK)?;
         }
@@ -376,8 +377,8 @@ impl Fs {
     }
 }
 
-/// As the kernel does it when a program of somebody else writes to a file. If the PFS refuses it,
-/// the file keeps them, as with a write by its owner.
+/// Clears the bits, as the kernel does when a program of another user writes to a file. If the PFS
+/// refuses it, the file keeps them, as with a write by its owner.
 fn clear_bits(file: BorrowedFd<'_>) {
     let Ok(stat) = stat(file) else { return };
     let mode = u32::from(stat.stx_mode);

@@ -22,10 +22,10 @@ const XATTR_BYTES: u32 = 64 << 10;
 const AT_STATX_SYNC_TYPE: u32 = 0x6000;
 
 impl Fs {
-    /// GETATTR.
+    /// Serves GETATTR.
     ///
     /// # Errors
-    /// What the PFS returns; so for all operations.
+    /// What the PFS returns, as for all operations.
     pub fn getattr(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: GetattrIn = request.arg()?;
         let file = self.file_of(request, arg.flags, arg.fh)?;
@@ -39,7 +39,7 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// STATX: attributes with the birth time, which programs seldom ask for.
+    /// Serves STATX: attributes with the birth time, which programs seldom ask for.
     ///
     /// # Errors
     /// As for all operations.
@@ -68,7 +68,7 @@ impl Fs {
         self.locate(request.header.nodeid)
     }
 
-    /// SETATTR: mode, owner, length and times.
+    /// Serves SETATTR: mode, owner, length and times.
     ///
     /// # Errors
     /// As for all operations.
@@ -117,7 +117,7 @@ impl Fs {
         }
         set_times(file.as_fd(), &arg)?;
         if arg.valid & FATTR_MTIME != 0 {
-            // The servers know these times at once, and they are to stay.
+            // The servers know these times immediately, and they are to stay.
             self.nodes.handles(node).iter().for_each(|handle| {
                 handle.has_overwritten();
             });
@@ -126,7 +126,7 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// STATFS.
+    /// Serves STATFS.
     ///
     /// # Errors
     /// As for all operations.
@@ -147,7 +147,7 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// SETXATTR.
+    /// Serves SETXATTR.
     ///
     /// # Errors
     /// As for all operations.
@@ -162,7 +162,7 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// GETXATTR: a value, or its length.
+    /// Serves GETXATTR: a value, or its length.
     ///
     /// # Errors
     /// As for all operations.
@@ -178,7 +178,7 @@ impl Fs {
         put_bytes(out, arg.size, |room| rustix::fs::getxattr(&path, name, room))
     }
 
-    /// LISTXATTR: the names, or their length.
+    /// Serves LISTXATTR: the names, or their length.
     ///
     /// # Errors
     /// As for all operations.
@@ -193,7 +193,7 @@ impl Fs {
         put_bytes(out, arg.size, |room| rustix::fs::listxattr(&path, room))
     }
 
-    /// REMOVEXATTR.
+    /// Serves REMOVEXATTR.
     ///
     /// # Errors
     /// As for all operations.
@@ -235,7 +235,7 @@ fn put_length(out: &mut Out, bytes: usize) -> Done {
     Ok(Effect::Nothing)
 }
 
-/// Answers with at most `size` bytes. Of an empty buffer `get` returns nothing, not the length.
+/// Answers with at most `size` bytes. For an empty buffer, `get` returns nothing, not the length.
 fn put_bytes(out: &mut Out, size: u32, get: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Done {
     out.bytes.resize(size.min(XATTR_BYTES) as usize, 0);
     let n = get(&mut out.bytes)?;
@@ -243,8 +243,8 @@ fn put_bytes(out: &mut Out, size: u32, get: impl Fn(&mut [u8]) -> Result<usize, 
     Ok(Effect::Nothing)
 }
 
-/// `by_handle`: through a file that the caller has open, which has been checked when it was opened.
-/// By name the PFS checks the caller, also if others have the file open for writing.
+/// Sets the length. `by_handle`: through a file that the caller has open, which was checked when it
+/// was opened. By name, the PFS checks the caller, even if others have the file open for writing.
 fn set_size(file: &Located, by_handle: bool, size: u64) -> Result<(), Errno> {
     match file {
         Located::Open(handle) if by_handle && handle.is_writable() => {
@@ -259,7 +259,7 @@ fn set_size(file: &Located, by_handle: bool, size: u64) -> Result<(), Errno> {
     }
 }
 
-/// The time of the last write that is to be set, nanoseconds since 1970, or now.
+/// The mtime to set, in nanoseconds since 1970; `Some(None)`: now.
 fn mtime_to_set(arg: &SetattrIn) -> Option<Option<i64>> {
     match (arg.valid & FATTR_MTIME, arg.valid & FATTR_MTIME_NOW) {
         (0, _) => None,

@@ -24,7 +24,7 @@ const CAP_FSETID: u64 = 1 << 4;
 /// PFS: `/proc` may be mounted below.
 const CAP_SYS_PTRACE: u64 = 1 << 19;
 
-/// Whose rights a call has.
+/// The identity whose rights a call has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// User and group for the file system.
@@ -41,14 +41,14 @@ impl Identity {
         self.uid == other.uid && self.capabilities == other.capabilities
     }
 
-    /// With the right to register a backing file, which only this process has.
+    /// The same identity, with the right to register a backing file, which only this process has.
     pub fn to_register_backing(&self) -> Identity {
         Identity { capabilities: self.capabilities | CAP_SYS_ADMIN, ..self.clone() }
     }
 }
 
 thread_local! {
-    /// Whom this thread acts as; `None` until it acts as somebody.
+    /// The identity that this thread acts as; `None` until it acts as one.
     static ACTING: RefCell<Option<Identity>> = const { RefCell::new(None) };
     /// The umask of this thread, if it is not the process's.
     static UMASK: RefCell<Option<u32>> = const { RefCell::new(None) };
@@ -63,7 +63,7 @@ pub struct Callers {
 }
 
 impl Callers {
-    /// Of this process. `may_switch`: it is root and serves all users.
+    /// Callers of this process. `may_switch`: it is root and serves all users.
     ///
     /// # Errors
     /// `/proc` says nothing about the callers of this process.
@@ -134,7 +134,7 @@ impl Callers {
         act_as(&writer);
     }
 
-    /// Whom this thread acts as now.
+    /// The identity that this thread acts as now.
     pub fn acting(&self) -> Option<Identity> {
         ACTING.with_borrow(Clone::clone).or_else(|| self.daemon.clone())
     }
@@ -149,7 +149,7 @@ impl Callers {
     fn identity(&self, header: &InHeader, is_real: bool) -> Result<Identity, Errno> {
         let InHeader { uid, gid, pid, .. } = *header;
         let nobody = Identity { uid, gid, groups: Arc::default(), capabilities: 0 };
-        // `/proc` may be closed to the user as whom this thread acted last.
+        // `/proc` may be closed to the user that this thread last acted as.
         let prepare = || self.act_as_daemon();
         let thread = self.threads.get(pid, prepare)?;
         let found = OnceCell::new();
@@ -222,7 +222,7 @@ fn give_up_unless(done: bool, what: &str) {
     }
 }
 
-/// Makes those of this thread's permitted capabilities effective that are in `wanted`.
+/// Makes effective those of this thread's permitted capabilities that are in `wanted`.
 fn set_effective(wanted: u64) {
     #[repr(C)]
     struct Header {

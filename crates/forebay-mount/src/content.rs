@@ -38,7 +38,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// A content of a file of which the PFS has `shown` this.
+    /// The content of a file for which the PFS has `shown` this.
     pub fn new(
         (absorbed, copy, bytes): (Option<Absorbed>, u64, Bytes),
         file: Option<(u64, u64)>,
@@ -59,7 +59,7 @@ impl Content {
         }
     }
 
-    /// For a program whose library reports its close.
+    /// Leaves the report of the close to the program's library.
     pub fn closed_by_program(mut self) -> Self {
         self.notes_closes = false;
         self
@@ -70,7 +70,7 @@ impl Content {
         self.has_left.load(Ordering::Acquire)
     }
 
-    /// From now on, the PFS is to be read and written.
+    /// Makes all reads and writes go to the PFS from now on.
     pub fn leave(&self) {
         self.has_left.store(true, Ordering::Release);
     }
@@ -97,7 +97,7 @@ impl Content {
         !self.has_cleared_bits.swap(true, Ordering::AcqRel)
     }
 
-    /// The file has got another mode.
+    /// Notes that the file has another mode.
     pub fn has_new_mode(&self) {
         self.has_cleared_bits.store(false, Ordering::Release);
     }
@@ -111,7 +111,8 @@ impl Content {
         self.absorbed.as_ref().map_or(Ok(()), |absorbed| absorbed.keep(client))
     }
 
-    /// A guest connects again, if the agent was started anew, which learns of it by that.
+    /// Connects a guest again if the agent was restarted; this is how the new agent learns of the
+    /// guest.
     ///
     /// # Errors
     /// The other node is gone, or has lost what was written.
@@ -163,11 +164,11 @@ impl Content {
         Ok(Some(done))
     }
 
-    /// Writes with or without `O_APPEND` now and when it was opened (`appends`); how many bytes,
-    /// which may be fewer. `None`: none, and the file goes to the PFS.
+    /// Writes with or without `O_APPEND`, now and when it was opened (`appends`). Returns how many
+    /// bytes, which may be fewer; `None`: none, and the file goes to the PFS.
     ///
     /// # Errors
-    /// Those of the write; the other node is gone.
+    /// The errors of the write; the other node is gone.
     pub fn write(&self, data: &[u8], offset: u64, appends: (bool, bool)) -> io::Result<Option<usize>> {
         match &self.bytes {
             Bytes::Here(fd) => {
@@ -178,7 +179,7 @@ impl Content {
         }
     }
 
-    /// Cuts or extends it; `None`: on the PFS.
+    /// Truncates or extends it; `None`: this is to be done on the PFS.
     ///
     /// # Errors
     /// As [`Content::write`].
@@ -198,7 +199,7 @@ impl Drop for Content {
     }
 }
 
-/// With the number alone, which is what a program gets.
+/// An error with the number alone, which is what a program gets.
 fn plain(e: &io::Error) -> io::Error {
     io::Error::from_raw_os_error(errno(e))
 }

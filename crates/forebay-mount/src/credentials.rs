@@ -35,7 +35,7 @@ const PIDFD_THREAD: u32 = libc::O_EXCL as u32;
 /// `PIDFD_GET_USER_NAMESPACE`, of Linux 6.11.
 const GET_USER_NAMESPACE: libc::Ioctl = 0xff09;
 
-/// What decides about a thread's rights, beside what a request says.
+/// What decides about a thread's rights, besides what a request says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
     /// The user for the file system.
@@ -121,7 +121,7 @@ impl Thread {
     }
 
     /// Whether the number still is that of this thread. Without a descriptor for it, a thread is
-    /// found anew each time.
+    /// looked up again each time.
     fn lives(&self) -> bool {
         let Some(pidfd) = &self.pidfd else { return false };
         // SAFETY: signal 0 is not sent, and there is nothing to say about it.
@@ -135,7 +135,7 @@ impl Thread {
     /// `is_own_namespace` is asked if that matters.
     ///
     /// # Errors
-    /// `EIO`: `/proc` has not what the kernel is known to write.
+    /// `EIO`: `/proc` does not have what the kernel is known to write.
     pub fn credentials(
         &self,
         uid: u32,

@@ -26,10 +26,10 @@ const GET_XATTR: u32 = 0x801c_581f;
 pub const SET_XATTR: u32 = 0x401c_5820;
 
 impl Fs {
-    /// READ.
+    /// Serves READ.
     ///
     /// # Errors
-    /// What the PFS returns; so for all operations.
+    /// What the PFS returns, as for all operations.
     pub fn read(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: ReadIn = request.arg()?;
         let handle = self.handle(arg.fh)?;
@@ -55,7 +55,7 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// WRITE.
+    /// Serves WRITE.
     ///
     /// # Errors
     /// As for all operations.
@@ -100,7 +100,7 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// FSYNC and FSYNCDIR.
+    /// Serves FSYNC and FSYNCDIR.
     ///
     /// # Errors
     /// As for all operations.
@@ -119,7 +119,7 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// SYNCFS.
+    /// Serves SYNCFS.
     ///
     /// # Errors
     /// As for all operations.
@@ -135,7 +135,7 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// FALLOCATE: reserves, punches and shifts.
+    /// Serves FALLOCATE: reserves, punches and shifts.
     ///
     /// # Errors
     /// As for all operations.
@@ -165,7 +165,7 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// LSEEK: holes and data.
+    /// Serves LSEEK: holes and data.
     ///
     /// # Errors
     /// As for all operations.
@@ -197,7 +197,7 @@ impl Fs {
         }
     }
 
-    /// COPY_FILE_RANGE: the PFS copies, perhaps without moving bytes.
+    /// Serves COPY_FILE_RANGE: the PFS copies, perhaps without moving bytes.
     ///
     /// # Errors
     /// As for all operations.
@@ -231,7 +231,7 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// IOCTL: the flags of files, and nothing else.
+    /// Serves IOCTL: the flags of files, and nothing else.
     ///
     /// # Errors
     /// `ENOTTY` for others.

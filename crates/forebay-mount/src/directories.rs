@@ -13,10 +13,10 @@ use std::os::fd::AsFd;
 use std::sync::PoisonError;
 
 impl Fs {
-    /// OPENDIR.
+    /// Serves OPENDIR.
     ///
     /// # Errors
-    /// What the PFS returns; so for all operations.
+    /// What the PFS returns, as for all operations.
     pub fn opendir(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let _arg: OpenIn = request.arg()?;
         let node = request.header.nodeid;
@@ -32,7 +32,7 @@ impl Fs {
         Ok(Effect::Opened(number))
     }
 
-    /// READDIR.
+    /// Serves READDIR.
     ///
     /// # Errors
     /// As for all operations.
@@ -47,7 +47,7 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// READDIRPLUS: entries with attributes, which the kernel may use while it caches them.
+    /// Serves READDIRPLUS: entries with attributes, which the kernel may use while it caches them.
     ///
     /// # Errors
     /// As for all operations.
@@ -70,10 +70,11 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// All zero if the name has no attributes here; the kernel then looks it up when needed.
+    /// The attributes of `name`. All zero if it has none here; the kernel then looks it up when
+    /// needed.
     fn entry_plus(&self, handle: &Handle, name: &[u8]) -> EntryOut {
         let Ok(text) = CString::new(name) else { return EntryOut::default() };
-        // What the kernel may not cache is not asked for.
+        // What the kernel may not cache is not requested.
         if name == b"." || name == b".." || self.valid_for.is_zero() {
             return EntryOut::default();
         }
@@ -86,7 +87,7 @@ impl Fs {
         }
     }
 
-    /// FSYNCDIR.
+    /// Serves FSYNCDIR.
     ///
     /// # Errors
     /// As for all operations.
@@ -97,7 +98,7 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// RELEASEDIR.
+    /// Serves RELEASEDIR.
     ///
     /// # Errors
     /// As for all operations.

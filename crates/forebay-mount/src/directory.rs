@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// Bytes of a directory that are read at a time.
 const READ_BYTES: usize = 32 << 10;
 
-/// Before the name in an entry of `getdents64`: inode, offset, length, type.
+/// Bytes before the name in an entry of `getdents64`: inode, offset, length, type.
 const ENTRY_HEADER_BYTES: usize = 19;
 
 /// Entries that were read from a directory and not yet listed.
@@ -81,7 +81,7 @@ impl Stream {
             self.bytes.resize(READ_BYTES, 0);
             self.at = 0;
             let room = self.bytes.as_mut_ptr();
-            // SAFETY: there is room for so many bytes.
+            // SAFETY: there is room for this many bytes.
             let n = unsafe { libc::syscall(libc::SYS_getdents64, fd.as_raw_fd(), room, READ_BYTES) };
             self.bytes.truncate(usize::try_from(n).unwrap_or(0));
             if n < 0 {

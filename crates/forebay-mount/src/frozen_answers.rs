@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Longer than any job; the kernel counts in 32 bits on some machines.
 const FOR_EVER_S: u64 = u32::MAX as u64 / 1000;
 
-/// So many bytes of an entry of a listing precede its name.
+/// Bytes of an entry of a listing that precede its name.
 const BEFORE_NAME_BYTES: usize = size_of::<EntryOut>() + 24;
 
 impl Fs {
@@ -34,7 +34,7 @@ impl Fs {
         done
     }
 
-    /// `None`: the PFS answers.
+    /// Answers from the tree; `None`: the PFS answers.
     fn answer_frozen(
         &self,
         frozen: &Frozen,
@@ -258,7 +258,8 @@ impl Fs {
 }
 
 impl Frozen {
-    /// The PFS has answered for a name: its node is no entry, also if the inode number was one's.
+    /// Notes that the PFS has answered for a name: its node is not an entry, even if the inode
+    /// number was that of one.
     pub fn answered_by_pfs(&self, done: &Done) {
         if let Ok(Effect::LookedUp(node) | Effect::Created(node, _)) = done {
             self.forget(*node);

@@ -40,7 +40,7 @@ pub struct Fs {
     pub moving: Moving,
     /// Open files and directories.
     pub handles: Handles,
-    /// Those of them that the tier serves.
+    /// The open files that are registered with the agent.
     pub registered: Registered,
     /// The descriptors that are kept for users.
     pub descriptors: Shares,
@@ -155,10 +155,11 @@ impl Out {
     }
 }
 
-/// Longest part of a path that is resolved at once; the kernel's limit is 4096.
+/// Longest part of a path that is resolved in one call; the kernel's limit is 4096.
 const PATH_BYTES: usize = 4000;
 
-/// With the birth time, which distinguishes a file from another that has its inode number later.
+/// The attributes to get: with the birth time, which distinguishes a file from another that has its
+/// inode number later.
 const ATTRIBUTES: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
 /// The object itself, without any right to its content.
@@ -185,9 +186,10 @@ impl Fs {
         }
     }
 
-    /// Tries the caller's rights first, since the PFS may grant this process none. The caller may
-    /// have no rights for the directories above its current directory, or above one that is mounted
-    /// in a container. The kernel has already checked the names by which the caller came here.
+    /// Finds a file by its path. Tries the caller's rights first, since the PFS may grant this
+    /// process none. The caller may have no rights for the directories above its current directory,
+    /// or above one that is mounted in a container. The kernel has already checked the names by
+    /// which the caller came here.
     pub fn by_path(&self, path: &[u8], file: FileId) -> Result<Located, Errno> {
         let found = match self.walk(path, BY_NAME) {
             Err(Errno::ACCESS) if self.callers.switches() => {
@@ -307,7 +309,7 @@ impl Fs {
     /// only user of a mount, has no share.
     ///
     /// # Errors
-    /// `EMFILE`: the user has its share.
+    /// `EMFILE`: the user has its whole share.
     pub fn keep_for(&self, uid: u32) -> Result<Option<Share>, Errno> {
         if uid == 0 || !self.callers.switches() {
             return Ok(None);
@@ -327,7 +329,7 @@ impl Fs {
     /// An open file by the kernel's number.
     ///
     /// # Errors
-    /// `EBADF`: it is not open. Of a frozen file, what the PFS returns.
+    /// `EBADF`: it is not open. For a frozen file, what the PFS returns.
     pub fn handle(&self, number: u64) -> Result<Arc<Handle>, Errno> {
         if is_number(number) {
             return self.real_handle(number);

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-/// Who has opened a file.
+/// The user who has opened a file.
 #[derive(Debug)]
 pub struct Opener {
     /// The user.
@@ -24,7 +24,7 @@ pub struct Opener {
 /// An open file or directory.
 #[derive(Debug)]
 pub struct Handle {
-    /// Who has opened it.
+    /// The user who has opened it.
     pub owner: u32,
     _share: Option<Share>,
     /// Its node.
@@ -32,7 +32,7 @@ pub struct Handle {
     /// The flags with which the program has opened it.
     pub flags: i32,
     fd: OwnedFd,
-    /// Who may write through it.
+    /// The identity that may write through it.
     pub writer: Option<Box<Identity>>,
     /// Whether the tier serves its reads.
     pub served: Served,
@@ -48,14 +48,14 @@ pub struct Handle {
     pub stream: Option<Box<Mutex<Stream>>>,
     /// Bytes that were in the file were overwritten.
     overwrote: AtomicBool,
-    /// As far as the file has grown by it since it was opened.
+    /// How far the file has grown through it since it was opened.
     grown_to: AtomicU64,
     /// Whether the descriptor has `O_DIRECT` now. Held while it is read or written.
     is_direct: RwLock<bool>,
 }
 
 impl Handle {
-    /// Of a file that is open on the PFS.
+    /// A file that is open on the PFS.
     pub fn file(
         node: u64,
         flags: i32,
@@ -96,17 +96,17 @@ impl Handle {
         }
     }
 
-    /// Of a directory that is open on the PFS.
+    /// A directory that is open on the PFS.
     pub fn directory(node: u64, fd: OwnedFd, opener: Opener) -> Arc<Self> {
         let stream = Some(Box::new(Mutex::new(Stream::default())));
         Arc::new(Handle::new(node, libc::O_RDONLY, fd, Served::never(), opener, stream))
     }
 
-    /// Reads or writes by the program's current flags. It may have cleared `O_DIRECT` of a file
-    /// that it has opened with it, and the write-back of a mapping never has the flag.
+    /// Reads or writes with the program's current flags. The program may have cleared `O_DIRECT` of
+    /// a file that it has opened with it, and the write-back of a mapping never has the flag.
     ///
     /// # Errors
-    /// Those of `work`, and of `fcntl`.
+    /// The errors of `work` and of `fcntl`.
     pub fn with_flags<R>(&self, flags: i32, work: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
         if self.flags & libc::O_DIRECT == 0 {
             return work();
@@ -127,7 +127,7 @@ impl Handle {
         }
     }
 
-    /// Its newest bytes are in this content from now on.
+    /// Sets the content that has its newest bytes from now on.
     pub fn put_content(&self, content: Content) {
         *self.content.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(content));
     }
@@ -143,7 +143,8 @@ impl Handle {
         self.content.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(|content| content.copy)
     }
 
-    /// The kernel keeps the pages that it reads through this file, which are of this version.
+    /// Notes that the kernel keeps the pages that it reads through this file, which are of this
+    /// version.
     pub fn keep(&self, version: FileVersion) {
         // It is set once, while the file is opened.
         let _ = self.kept.set(version);
@@ -159,7 +160,7 @@ impl Handle {
         !self.was_used.load(Ordering::Relaxed) && !self.was_used.swap(true, Ordering::AcqRel)
     }
 
-    /// Others may have changed the file, and the program expects to see the change.
+    /// Notes that others may have changed the file, and that the program expects to see the change.
     pub fn doubt(&self) {
         self.asks_servers.store(true, Ordering::Release);
         self.served.doubt();

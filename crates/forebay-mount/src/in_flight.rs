@@ -39,13 +39,14 @@ struct Work {
 }
 
 impl InFlight {
-    /// A request of `caller` was received; it may wait for its turn.
+    /// Notes that a request of `caller` was received; it may wait for its turn.
     pub fn receive(&self, unique: u64, caller: u32) {
         let work = Work { caller, thread: None, waits_for_lock: false, is_answered: false };
         lock(&self.requests).insert(unique, work);
     }
 
-    /// This thread begins to work on a request of `caller`: true if it is not answered yet.
+    /// Notes that this thread begins to work on a request of `caller`: true if it is not answered
+    /// yet.
     pub fn begin(&self, unique: u64, caller: u32, waits_for_lock: bool) -> bool {
         thread_local! {
             static NUMBER: libc::pid_t = rustix::thread::gettid().as_raw_pid();
@@ -60,13 +61,13 @@ impl InFlight {
         !is_answered
     }
 
-    /// The thread has finished its work on the request: true if it is to answer.
+    /// Notes that the thread has finished its work on the request: true if it is to answer.
     pub fn finish(&self, unique: u64) -> bool {
         lock(&self.requests).remove(&unique).is_some_and(|work| !work.is_answered)
     }
 
-    /// The caller of this request got a signal. False if the request is not known: it is answered,
-    /// or a thread has just got it.
+    /// Notes that the caller of this request got a signal. False if the request is not known: it is
+    /// answered, or a thread has just got it.
     pub fn signalled(&self, unique: u64) -> bool {
         if !lock(&self.requests).contains_key(&unique) {
             return false;
@@ -102,7 +103,7 @@ impl InFlight {
         // this signal.
         let mut requests = lock(&self.requests);
         let Some(work) = requests.get_mut(&unique) else { return false };
-        // Also when the request is answered: a signal that comes just before the call waits is
+        // Even when the request is answered: a signal that comes just before the call waits is
         // lost, so only the end of the work shows that one has arrived.
         if let Some(thread) = work.thread {
             // SAFETY: no pointers.

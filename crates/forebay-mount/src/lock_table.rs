@@ -42,7 +42,7 @@ fn cut(ranges: &mut Vec<(u64, u64)>, start: u64, end: u64) {
     }
 }
 
-/// Opens the file of `handle` anew. The kernel has checked that the program's own descriptor
+/// Opens the file of `handle` again. The kernel has checked that the program's own descriptor
 /// suffices for the lock.
 fn open(handle: &Handle, is_writable: bool) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", handle.as_fd().as_raw_fd());
@@ -159,8 +159,8 @@ impl Locks {
         }
     }
 
-    /// Notes a lock that was taken or released by this descriptor. False if the owner has another
-    /// one by now, to which it has to be applied as well.
+    /// Notes a lock that was taken or released through this descriptor. False if the owner has
+    /// another one by now, to which it has to be applied as well.
     pub fn note(&self, key: (FileId, u64), fd: &Arc<OwnedFd>, noted: &FileLock) -> bool {
         let mut locks = lock(&self.0);
         let Some(owned) = locks.get_mut(&key) else { return true };

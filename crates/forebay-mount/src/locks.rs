@@ -18,10 +18,10 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 impl Fs {
-    /// GETLK: the lock that prevents another one.
+    /// Serves GETLK: the lock that prevents another one.
     ///
     /// # Errors
-    /// What the PFS returns; so for all operations.
+    /// What the PFS returns, as for all operations.
     pub fn getlk(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: LkIn = request.arg()?;
         let handle = self.handle(arg.fh)?;
@@ -54,7 +54,7 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// SETLK and SETLKW. A wait may last forever, so it has a thread that serves no other requests.
+    /// Serves SETLK and SETLKW. A wait may last forever, so it has a thread of its own.
     ///
     /// # Errors
     /// As for all operations; `EINTR` after a signal.
@@ -85,7 +85,7 @@ impl Fs {
     fn set_range(&self, handle: &Arc<Handle>, arg: &LkIn, uid: u32, waits: bool) -> Result<(), Errno> {
         let key = self.lock_key(handle, arg)?;
         let (kind, start, end) = (arg.lk.kind, arg.lk.start, arg.lk.end);
-        // Of the errors that programs expect from locks.
+        // One of the errors that programs expect from locks.
         let keep = || self.keep_for(uid).map_err(|_| Errno::NOLCK);
         let command = if waits { libc::F_OFD_SETLKW } else { libc::F_OFD_SETLK };
         loop {

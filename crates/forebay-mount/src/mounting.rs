@@ -139,13 +139,13 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     Err(io::Error::other("fusermount3 has sent no descriptor"))
 }
 
-/// How far the kernel reads ahead of programs that read through its page cache, as much as two
+/// How far the kernel reads ahead of programs that read through its page cache: as much as two
 /// answers hold.
 const READ_AHEAD_KIB: usize = (2 * DATA_BYTES) >> 10;
 
 /// Sets how far the kernel reads ahead. Only root may; the kernel's own choice is 128 KiB.
 pub fn set_read_ahead(at: &Path) {
-    // Of what the kernel knows: the process that would answer asks for this.
+    // From what the kernel knows: the process that would answer asks for this.
     let how = AtFlags::STATX_DONT_SYNC;
     if let Ok(stat) = rustix::fs::statx(rustix::fs::CWD, at, how, StatxFlags::TYPE) {
         let device = format!("/sys/class/bdi/{}:{}/read_ahead_kb", stat.stx_dev_major, stat.stx_dev_minor);

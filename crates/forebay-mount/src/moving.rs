@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// How long after a failure descriptors are kept.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// Most descriptors: more than lie between a lookup and the call that follows.
+/// Most descriptors: more than there are between a lookup and the call that follows.
 const KEPT_MAX: usize = 256;
 
 /// What was looked up lately.
@@ -36,7 +36,7 @@ struct State {
 }
 
 impl Moving {
-    /// A name has led elsewhere.
+    /// Notes that a name has led elsewhere.
     pub fn failed(&self) {
         lock(&self.state).failed = Some(Instant::now());
         self.is_on.store(true, Ordering::Release);

@@ -18,10 +18,10 @@ const NOREPLACE: u32 = 1;
 const EXCHANGE: u32 = 1 << 1;
 
 impl Fs {
-    /// LOOKUP.
+    /// Serves LOOKUP.
     ///
     /// # Errors
-    /// What the PFS returns; so for all operations.
+    /// What the PFS returns, as for all operations.
     pub fn lookup(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let name = request.name()?;
         self.callers.act_as_caller(&request.header)?;
@@ -29,7 +29,7 @@ impl Fs {
         self.enter(request.header.nodeid, dir.as_fd(), name, out)
     }
 
-    /// READLINK.
+    /// Serves READLINK.
     ///
     /// # Errors
     /// As for all operations.
@@ -40,7 +40,7 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// MKDIR.
+    /// Serves MKDIR.
     ///
     /// # Errors
     /// As for all operations.
@@ -54,7 +54,7 @@ impl Fs {
         self.enter(request.header.nodeid, dir.as_fd(), name, out)
     }
 
-    /// MKNOD: files, pipes, sockets and devices.
+    /// Serves MKNOD: files, pipes, sockets and devices.
     ///
     /// # Errors
     /// As for all operations.
@@ -72,7 +72,7 @@ impl Fs {
         self.enter(request.header.nodeid, dir.as_fd(), name, out)
     }
 
-    /// SYMLINK.
+    /// Serves SYMLINK.
     ///
     /// # Errors
     /// As for all operations.
@@ -84,7 +84,7 @@ impl Fs {
         self.enter(request.header.nodeid, dir.as_fd(), name, out)
     }
 
-    /// LINK.
+    /// Serves LINK.
     ///
     /// # Errors
     /// As for all operations.
@@ -98,7 +98,7 @@ impl Fs {
         self.enter(request.header.nodeid, dir.as_fd(), name, out)
     }
 
-    /// UNLINK and RMDIR.
+    /// Serves UNLINK and RMDIR.
     ///
     /// # Errors
     /// As for all operations.
@@ -136,7 +136,7 @@ impl Fs {
         Some((file, Kept::new(descriptor, share)))
     }
 
-    /// RENAME.
+    /// Serves RENAME.
     ///
     /// # Errors
     /// As for all operations.
@@ -145,7 +145,7 @@ impl Fs {
         self.rename_to(request, arg.newdir, 0)
     }
 
-    /// RENAME2: with flags.
+    /// Serves RENAME2: with flags.
     ///
     /// # Errors
     /// As for all operations.
@@ -171,7 +171,7 @@ impl Fs {
             0 => None,
             _ => self.stat_name(to.as_fd(), to_name).ok().map(|stat| FileId::of(&stat)),
         };
-        // Not by `rustix`, which knows fewer flags than the kernel.
+        // Includes the flags that the kernel knows and `rustix` does not.
         let flags = RenameFlags::from_bits_retain(flags);
         rustix::fs::renameat_with(from.as_fd(), from_name, to.as_fd(), to_name, flags)?;
         if let Some((file, descriptor)) = replaced
@@ -188,7 +188,7 @@ impl Fs {
         Ok(Effect::Nothing)
     }
 
-    /// ACCESS: asks for the real user.
+    /// Serves ACCESS: asks for the real user.
     ///
     /// # Errors
     /// As for all operations.
@@ -199,7 +199,7 @@ impl Fs {
         self.may(file.as_fd(), arg.mask)
     }
 
-    /// Whether the user as whom this thread acts has these rights (`R_OK`, `W_OK`, `X_OK`).
+    /// Whether the user that this thread acts as has these rights (`R_OK`, `W_OK`, `X_OK`).
     ///
     /// # Errors
     /// `EACCES` and others.

@@ -28,7 +28,7 @@ pub struct FileId {
     born: i64,
 }
 
-/// Without the birth time: see [`FileId::is`].
+/// Compares without the birth time: see [`FileId::is`].
 impl PartialEq for FileId {
     fn eq(&self, other: &Self) -> bool {
         (self.dev, self.ino, self.kind) == (other.dev, other.ino, other.kind)
@@ -44,7 +44,7 @@ impl std::hash::Hash for FileId {
 }
 
 impl FileId {
-    /// Of these attributes.
+    /// The file with these attributes.
     pub fn of(stat: &Statx) -> Self {
         let dev = u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor);
         let born = match stat.stx_mask & StatxFlags::BTIME.bits() {
@@ -70,7 +70,7 @@ impl FileId {
 pub struct Backing {
     /// The kernel's number.
     pub id: u32,
-    /// With whose rights the kernel uses it.
+    /// The identity with whose rights the kernel uses it.
     pub who: Identity,
 }
 
@@ -82,7 +82,7 @@ struct Node {
     lookups: u64,
     handles: Vec<Arc<Handle>>,
     orphan: Option<Kept>,
-    /// For all open files, or for none.
+    /// The same for all open files, or none.
     backing: Option<Arc<Backing>>,
     /// The version of all pages that the kernel keeps.
     kept: Option<FileVersion>,
@@ -120,9 +120,9 @@ impl Node {
 pub enum Keeping {
     /// Each read is a request.
     Nothing,
-    /// Those that it reads from now on.
+    /// The pages that it reads from now on.
     FromNowOn,
-    /// Those that it has, too.
+    /// The pages that it already has, too.
     All,
 }
 
@@ -146,11 +146,11 @@ pub enum Whereabouts {
     Open(Arc<Handle>),
     /// It has no name.
     Orphan(Kept),
-    /// At this path below the root, if that is the file still.
+    /// At this path below the root, if that is still the file.
     Path(Vec<u8>, FileId),
 }
 
-/// So few nodes keep their memory.
+/// Tables that never had more nodes than this keep their memory.
 const FEW: usize = 4096;
 
 /// Returns to the system what the allocator keeps for later.
@@ -209,7 +209,7 @@ impl Table {
 }
 
 impl Nodes {
-    /// None. `has_births`: the birth time of a file never changes.
+    /// An empty table. `has_births`: the birth time of a file never changes.
     pub fn new(has_births: bool) -> Self {
         Nodes { table: Mutex::default(), has_births }
     }
@@ -249,7 +249,7 @@ impl Nodes {
         id
     }
 
-    /// The kernel forgets this many of its lookups.
+    /// Notes that the kernel forgets this many of its lookups.
     pub fn forget(&self, id: u64, lookups: u64) {
         let mut table = lock(&self.table);
         let Some(node) = table.nodes.get_mut(&id) else { return };
@@ -286,7 +286,7 @@ impl Nodes {
         Some(Whereabouts::Path(table.path(node)?, node.file))
     }
 
-    /// The path of a node below the root as it was last looked up, also while the file is open;
+    /// The path of a node below the root as it was last looked up, even while the file is open;
     /// `None` if that is not known or it has no name.
     pub fn path(&self, id: u64) -> Option<Vec<u8>> {
         let table = lock(&self.table);
@@ -301,7 +301,7 @@ impl Nodes {
         node.is_some_and(|n| n.parent == parent && *n.name == *name && n.orphan.is_none())
     }
 
-    /// The name of the file is gone; it is reached by this descriptor from now on.
+    /// Notes that the name of the file is gone; it is reached by this descriptor from now on.
     pub fn unnamed(&self, file: FileId, descriptor: Kept) {
         let mut table = lock(&self.table);
         if let Some(&id) = table.by_file.get(&file)
@@ -311,7 +311,7 @@ impl Nodes {
         }
     }
 
-    /// The file has a new name.
+    /// Notes that the file has a new name.
     pub fn renamed(&self, file: FileId, parent: u64, name: &[u8]) {
         let mut table = lock(&self.table);
         if let Some(&id) = table.by_file.get(&file)
@@ -358,8 +358,8 @@ impl Nodes {
         lock(&self.table).nodes.get(&id)?.kept
     }
 
-    /// A request through an open file shows that its open has ended, and that the kernel has
-    /// dropped the pages that it had before.
+    /// Notes that a request through an open file shows that its open has ended, and that the kernel
+    /// has dropped the pages that it had before.
     pub fn used(&self, handle: &Handle) {
         let Some(version) = handle.kept().filter(|_| handle.is_first_use()) else { return };
         if let Some(node) = lock(&self.table).nodes.get_mut(&handle.node)
@@ -394,7 +394,8 @@ impl Nodes {
         lock(&self.table).nodes.get(&id)?.seen
     }
 
-    /// Forgets an open file. The backing file to unregister, if it was the last that used it.
+    /// Forgets an open file. Returns the backing file to unregister, if it was the last that used
+    /// it.
     pub fn closed(&self, id: u64, handle: &Arc<Handle>) -> Option<u32> {
         let mut table = lock(&self.table);
         let node = table.nodes.get_mut(&id)?;

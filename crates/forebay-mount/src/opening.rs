@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | reading, and all of the file is in the tier | the kernel's page cache: tier | the same |
 //! | reading, and the agent serves the PFS | requests: tier, then PFS | the same |
-//! | writing, or no agent | the kernel passes them to the PFS's file; requests if that is a FUSE file | requests: PFS |
+//! | writing, or no agent | passed to the PFS's file; requests if it is on FUSE | requests: PFS |
 //!
 //! Files that are written back, and those whose newest bytes are in the tier, are served by
 //! requests ([`crate::absorbing`]).
@@ -47,26 +47,26 @@ const FLAGS_OF_PFS: i32 = libc::O_ACCMODE
     | libc::O_TRUNC
     | libc::O_NONBLOCK;
 
-/// The attributes of an open file, from the servers.
+/// The attributes of an open file, as the servers have them.
 const LOOK_AGAIN: AtFlags = AtFlags::EMPTY_PATH.union(AtFlags::STATX_FORCE_SYNC);
 
-/// How often a file is created whose name comes and goes.
+/// Attempts to create a file whose name comes and goes.
 const TRIES: usize = 16;
 
 fn flags_of(flags: i32) -> OFlags {
     OFlags::from_bits_retain((flags & FLAGS_OF_PFS) as u32) | OFlags::CLOEXEC | OFlags::NOCTTY
 }
 
-/// To open a file only so that the PFS's client asks the servers what its name means.
+/// Flags to open a file only so that the PFS's client asks the servers what its name means.
 fn flags_of_look(flags: i32) -> OFlags {
     flags_of(flags & !libc::O_TRUNC) | OFlags::NONBLOCK | OFlags::NOFOLLOW
 }
 
 impl Fs {
-    /// OPEN.
+    /// Serves OPEN.
     ///
     /// # Errors
-    /// What the PFS returns; so for all operations.
+    /// What the PFS returns, as for all operations.
     pub fn open(&self, request: &mut Request<'_>, out: &mut Out) -> Done {
         let arg: OpenIn = request.arg()?;
         let node = request.header.nodeid;
@@ -86,7 +86,7 @@ impl Fs {
         }
         let fd = opened?;
         if self.in_user_space {
-            // Whoever opens a file after a close elsewhere learns its size, as from NFS.
+            // A program that opens a file after a close elsewhere learns its size, as from NFS.
             let _ = rustix::fs::statx(&fd, c"", LOOK_AGAIN, StatxFlags::BASIC_STATS);
         }
         let content =
@@ -94,11 +94,11 @@ impl Fs {
         Ok(Effect::Opened(self.serve(node, arg.flags, (fd, content), opener, out)))
     }
 
-    /// The file of a node that is about to be opened: by its name, also if it is open already,
-    /// where the PFS's client runs in user space. MooseFS's remembers for a second, for each
-    /// thread, where the bytes of a file were when that thread looked it up, and its next open of
-    /// the file takes them from there: those of before, if another node has truncated the file in
-    /// between.
+    /// The file of a node that is about to be opened. Where the PFS's client runs in user space, it
+    /// is found by its name, even if it is open already. MooseFS's client remembers for a second,
+    /// for each thread, where the bytes of a file were when that thread looked it up, and its next
+    /// open of the file takes them from there: the old bytes, if another node has truncated the
+    /// file in between.
     fn locate_to_open(&self, node: u64) -> Result<Located, Errno> {
         let named = || Some((self.nodes.path(node)?, self.nodes.file(node)?));
         match self.in_user_space.then(named).flatten().map(|(path, file)| self.by_path(&path, file)) {
@@ -107,16 +107,16 @@ impl Fs {
         }
     }
 
-    /// The name belongs to another file now, and the PFS's client does not know it yet: GlusterFS's
-    /// believes names for a second. An open by name makes it ask the servers. This mount's kernel
-    /// then looks the name up again, and finds the other file.
+    /// Has the PFS's client ask the servers about a name that belongs to another file now, which
+    /// the client does not know yet: GlusterFS's believes names for a second, and an open by name
+    /// makes it ask. This mount's kernel then looks the name up again, and finds the other file.
     fn refresh_name(&self, node: u64, flags: i32) {
         if let Some(path) = self.nodes.path(node) {
             let _ = self.walk(&path, flags_of_look(flags));
         }
     }
 
-    /// CREATE: creates a file and opens it, or opens one that was created meanwhile.
+    /// Serves CREATE: creates a file and opens it, or opens one that was created meanwhile.
     ///
     /// # Errors
     /// As for all operations. `ESTALE`: the name belongs to a pipe or something else now, which the
@@ -157,7 +157,7 @@ impl Fs {
         Err(Errno::STALE)
     }
 
-    /// TMPFILE: creates a file without a name and opens it.
+    /// Serves TMPFILE: creates a file without a name and opens it.
     ///
     /// # Errors
     /// As for all operations.
@@ -174,7 +174,7 @@ impl Fs {
         let fd = rustix::fs::openat(dir.as_fd(), c".", flags, mode)?;
         let stat = stat(fd.as_fd())?;
         let node = self.nodes.looked_up(parent, b"", FileId::of(&stat));
-        // Without a name it is reached by a descriptor, also after it is closed.
+        // Without a name it is reached through a descriptor, even after it is closed.
         let path = self_path(fd.as_fd());
         if let Ok(share) = self.keep_for(opener.uid)
             && let Ok(by_name) = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
@@ -264,12 +264,12 @@ impl Fs {
         number
     }
 
-    /// Readers see writes through this mount at once: a file that is open for writing is not read
-    /// from the tier. Each open is noted before it checks the others, so of two concurrent opens at
-    /// least one sees the other.
+    /// Makes readers see writes through this mount immediately: a file that is open for writing is
+    /// not read from the tier. Each open is noted before it checks the others, so of two concurrent
+    /// opens at least one sees the other.
     fn part_readers_and_writers(&self, node: u64, handle: &Handle) {
         let others = self.nodes.handles(node);
-        // To truncate needs no open for writing.
+        // Truncating needs no open for writing.
         if handle.is_writable() || handle.flags & libc::O_TRUNC != 0 {
             others.iter().for_each(|other| other.served.leave());
         } else if others.iter().any(|other| other.is_writable()) {
@@ -287,7 +287,7 @@ impl Fs {
         Some(Arc::new(Backing { id: backing.ok()?, who }))
     }
 
-    /// FLUSH: a descriptor of the file is closed, with the process's locks.
+    /// Serves FLUSH: a descriptor of the file is closed, with the process's locks.
     ///
     /// # Errors
     /// As for all operations.
@@ -313,7 +313,7 @@ impl Fs {
     }
 
     /// Sets the times of a file whose bytes were overwritten, if the PFS would do that only after
-    /// the close: other nodes take files with equal times for the same version.
+    /// the close: other nodes treat files with equal times as the same version.
     fn stamp(&self, handle: &Handle) {
         if !self.stamps_late {
             return;
@@ -330,7 +330,7 @@ impl Fs {
         }
     }
 
-    /// RELEASE: the file is closed.
+    /// Serves RELEASE: the file is closed.
     ///
     /// # Errors
     /// As for all operations.
@@ -349,7 +349,7 @@ impl Fs {
     pub fn close_handle(&self, number: u64, handle: &Arc<Handle>) {
         self.callers.act_as_daemon();
         if handle.is_writable() {
-            // What a mapping has written that outlived the descriptor.
+            // A mapping may have outlived the descriptor, and written since.
             self.stamp(handle);
         }
         self.locks.drop_handle(handle);

@@ -8,8 +8,9 @@ use rustix::io::Errno;
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// Background requests that the kernel may have in flight, such as read-ahead and closes. All that
-/// it can count: users share them, and one user's files may hang. This process has its own limits.
+/// Background requests that the kernel may have in flight, such as read-ahead and closes. The most
+/// that it can count: users share them, and one user's files may hang. This process has its own
+/// limits.
 const MAX_BACKGROUND: u16 = u16::MAX;
 
 impl Fs {

@@ -7,10 +7,10 @@
 //! change ([`crate::served`]). At the next open of the same version, the kernel uses the pages that
 //! it has.
 //!
-//! All open files of a node that are read so have one version, so the kernel's pages do. What keeps
-//! pages of an older one out: before the kernel drops all pages, at a look that shows a change or
-//! at an open of another version, each open file has to check before it reads the tier again.
-//! The kernel waits for the pages that are being read, and drops them too.
+//! All open files of a node that are read in this way have one version, so the kernel's pages do.
+//! What keeps pages of an older one out: before the kernel drops all pages, at a look that shows a
+//! change or at an open of another version, each open file has to check before it reads the tier
+//! again. The kernel waits for the pages that are being read, and drops them too.
 //!
 //! A file that has left the tier is still read through the page cache: an open file cannot change
 //! that. So each of its reads looks at the attributes, and drops what the kernel has.
@@ -50,7 +50,7 @@ impl Fs {
         handle.served.whole_version()
     }
 
-    /// Registers a file with the agent, unless that was done.
+    /// Registers a file with the agent, unless it is registered.
     pub fn register_with_tier(&self, handle: &Arc<Handle>) {
         self.callers.act_as_daemon();
         if handle.served.register(&self.client, handle.as_fd()) {
@@ -62,8 +62,8 @@ impl Fs {
         }
     }
 
-    /// A file was registered before its open was noted: a writer that came and went in between has
-    /// not seen it.
+    /// Checks a file again that was registered before its open was noted: a writer that came and
+    /// went in between has not seen it.
     pub fn look_again(&self, handle: &Arc<Handle>) {
         if let Some(version) = handle.served.version()
             && FileFacts::of(handle.as_fd(), Revalidate::AsStat).map(|now| now.version).ok() != Some(version)
@@ -72,8 +72,8 @@ impl Fs {
         }
     }
 
-    /// Files of the node that are open with another version are read from the PFS from now on, so
-    /// that no page of it comes into the kernel's cache.
+    /// Leaves to the PFS the files of the node that are open with another version, so that none of
+    /// their pages comes into the kernel's cache.
     pub fn leave_other_versions(&self, node: u64, version: FileVersion) {
         for other in self.nodes.handles(node) {
             if other.served.version().is_some_and(|other| other != version) {
@@ -104,8 +104,8 @@ impl Fs {
             }
             let is_certain = |other: &Arc<Handle>| other.kept().is_none() || other.served.is_certain();
             if look.has_moved || !look.handles.iter().all(is_certain) {
-                // Pages from the PFS may be of a write that goes on, whose stamps do not move
-                // again: while the file is read from there, each read looks and drops what is kept.
+                // Pages from the PFS may be of a write in progress, whose stamps do not move again:
+                // while the file is read from there, each read looks and drops what is kept.
                 valid_for = Duration::ZERO;
                 // The kernel itself drops the pages of a file with another length. It must take
                 // that from this answer.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// memory and two descriptors.
 const REGISTERED_MAX: usize = 4096;
 
-/// So many files in use are passed over for one that is not.
+/// Limit on the files in use that are passed over for one that is not.
 const PASSED_OVER_MAX: usize = 8;
 
 /// Open files that are registered with the agent, in the order of their registration.
@@ -20,7 +20,7 @@ const PASSED_OVER_MAX: usize = 8;
 pub struct Registered(Mutex<VecDeque<Weak<Handle>>>);
 
 impl Registered {
-    /// Adds a file. If there are too many, one of the oldest is registered no more.
+    /// Adds a file. If there are too many, one of the oldest is no longer registered.
     pub fn add(&self, handle: &Arc<Handle>) {
         let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         queue.push_back(Arc::downgrade(handle));

@@ -18,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// Calls that wait for a lock, each with its thread.
+/// Limit on calls that wait for a lock, each with its own thread.
 const LOCK_WAITS: Bound = Bound { all: 1024, part: 2 };
 /// Most threads that wait for requests. Others end, because each has up to 2 MiB of memory.
 const IDLE_MAX: usize = 6;
@@ -70,7 +70,7 @@ impl Pool {
         pool.threads.fetch_add(1, Ordering::SeqCst);
         let own = pool.clone();
         let started = std::thread::Builder::new().name("requests".into()).spawn(move || {
-            // Without memory for its buffers a thread ends, and the others go on.
+            // Without memory for its buffers a thread ends, and the others continue.
             let result = own_umask().and_then(|()| Ok((Buffer::new(REQUEST_BYTES)?, Out::new()?)));
             let is_failure = result.is_ok_and(|buffers| Pool::work(&own, buffers).is_err());
             if own.threads.fetch_sub(1, Ordering::SeqCst) == 1 || is_failure {
@@ -89,7 +89,7 @@ impl Pool {
     }
 
     /// # Errors
-    /// The kernel's, when the next request is asked for.
+    /// What the kernel returns for the read of the next request.
     fn work(pool: &Arc<Self>, (mut buffer, mut out): (Buffer, Out)) -> io::Result<()> {
         loop {
             if pool.idle.fetch_add(1, Ordering::SeqCst) >= IDLE_MAX {
@@ -129,7 +129,7 @@ impl Pool {
         }
     }
 
-    /// Serves a request when it is its user's turn, and then those that have waited for that.
+    /// Serves a request when it is its user's turn, and then the requests that have waited for it.
     fn take_turns(&self, bytes: &[u8], out: &mut Out, is_last: bool) {
         let owner_of = |number| Some(self.fs.handles.get(number)?.owner);
         let (Some(request), Some(queue)) = (Request::new(bytes), Queue::of(bytes, owner_of)) else { return };

@@ -28,13 +28,13 @@ const IN_USE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Served {
     state: RwLock<State>,
-    /// Never again.
+    /// It is not served any more.
     left: AtomicBool,
     /// How often others may have changed the file, and how many of these a check has cleared up.
     /// Meanwhile each read checks the file, past this node's caches.
     doubts: AtomicU64,
     cleared: AtomicU64,
-    /// Of the last look, in milliseconds of the clock of this process.
+    /// Time of the last look, in milliseconds of this process's clock.
     looked_ms: AtomicU64,
 }
 
@@ -49,7 +49,7 @@ enum State {
 }
 
 impl Served {
-    /// Of a file that may be served.
+    /// A file that may be served.
     pub fn perhaps() -> Self {
         Served {
             state: RwLock::new(State::Unread),
@@ -60,7 +60,7 @@ impl Served {
         }
     }
 
-    /// Of a file that is not.
+    /// A file that is not served.
     pub fn never() -> Self {
         Served { state: RwLock::new(State::Pfs), left: AtomicBool::new(true), ..Served::perhaps() }
     }
@@ -70,7 +70,7 @@ impl Served {
         self.left.store(true, Ordering::Release);
     }
 
-    /// Others may have changed the file, and the program expects to see the change.
+    /// Notes that others may have changed the file, and that the program expects to see the change.
     pub fn doubt(&self) {
         self.doubts.fetch_add(1, Ordering::AcqRel);
     }
@@ -101,7 +101,7 @@ impl Served {
         now_ms().saturating_sub(self.looked_ms.load(Ordering::Relaxed)) < IN_USE.as_millis() as u64
     }
 
-    /// The next read registers the file again.
+    /// Makes the next read register the file again.
     pub fn rest(&self) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let was = match &*state {
@@ -112,7 +112,7 @@ impl Served {
         drop(was);
     }
 
-    /// Registers the file with the agent before its first read: true if that is done now.
+    /// Registers the file with the agent before its first read. Returns whether that was done now.
     pub fn register(&self, client: &Client, fd: BorrowedFd<'_>) -> bool {
         if self.left.load(Ordering::Acquire) || !self.is(|state| matches!(state, State::Unread)) {
             return false;
@@ -176,7 +176,7 @@ impl Served {
         let how = if is_in_doubt { Revalidate::Force } else { Revalidate::AsStat };
         let is_current = file.is_current(how).unwrap_or(false);
         if is_current {
-            // Not before: a read at the same time must not take the file for checked.
+            // Not before: a read at the same time must not treat the file as checked.
             self.looked_ms.store(now, Ordering::Relaxed);
             self.cleared.fetch_max(doubts, Ordering::AcqRel);
         }
@@ -205,7 +205,7 @@ fn now_ms() -> u64 {
 /// Reads the PFS until the buffer is full or the file ends.
 ///
 /// # Errors
-/// What the PFS returns, if it returns no bytes, or if `all` are wanted: the kernel would take
+/// What the PFS returns, if it returns no bytes, or if `all` are wanted: the kernel would mistake
 /// fewer for the end of a file whose pages it keeps.
 pub fn read_pfs(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64, all: bool) -> io::Result<usize> {
     let mut done = 0;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// How much there is, and which part of the free amount one user may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// Of all users together.
+    /// The amount for all users together.
     pub all: usize,
     /// A user may have this part of what is free: half of it for 2, and so on.
     pub part: usize,
@@ -38,7 +38,7 @@ impl Taken {
         may
     }
 
-    /// As [`Taken::take`], of what a user gets in any case.
+    /// Like [`Taken::take`], for what a user gets in any case.
     pub fn add(&mut self, uid: u32, amount: usize) {
         *self.by_user.entry(uid).or_default() += amount;
         self.sum += amount;
@@ -92,7 +92,7 @@ impl Drop for Share {
 pub struct Kept(Arc<(OwnedFd, Option<Share>)>);
 
 impl Kept {
-    /// Of a descriptor; without a share, it is not counted.
+    /// Keeps a descriptor; without a share, it is not counted.
     pub fn new(fd: OwnedFd, share: Option<Share>) -> Self {
         Kept(Arc::new((fd, share)))
     }

@@ -14,20 +14,20 @@ use crate::shares::{Bound, Taken};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
-/// Threads for each [`Kind`]. A PFS that hangs keeps the threads that call it, also after their
+/// Threads for each [`Kind`]. A PFS that hangs keeps the threads that call it, even after their
 /// programs were killed.
 const THREADS: Bound = Bound { all: 1024, part: 4 };
 
 /// Bytes of requests that wait.
 const WAITING: Bound = Bound { all: 512 << 20, part: 2 };
 
-/// What a request that waits takes beside its own bytes.
+/// What a request that waits takes besides its own bytes.
 const OVERHEAD_BYTES: usize = 128;
 
 /// The user of requests that the kernel makes for itself.
 const KERNEL: u32 = u32::MAX;
 
-/// What requests are about. Each kind has its threads.
+/// What requests are about. Each kind has its own threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
     /// Names and attributes.
@@ -38,7 +38,7 @@ enum Kind {
     Opens,
 }
 
-/// Whose requests, and about what.
+/// The user of requests, and what they are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Queue {
     kind: Kind,
@@ -132,7 +132,7 @@ impl Turns {
         Turn::Later
     }
 
-    /// This thread has served a request of `queue`: the next one for it, of the same user first.
+    /// The next request for this thread, which has served one of `queue`: the same user's first.
     pub fn next(&self, queue: Queue) -> Option<(Queue, Box<[u8]>)> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.threads[queue.kind as usize].give_back(queue.uid, 1);
@@ -145,7 +145,8 @@ impl Turns {
     }
 }
 
-/// The kernel says only once that a file is closed. There are no more of these than open files.
+/// Whether the request has to be served: the kernel says only once that a file is closed. There are
+/// no more of these than open files.
 fn must_be_served(bytes: &[u8]) -> bool {
     Request::new(bytes).is_some_and(|request| matches!(request.header.opcode, RELEASE | RELEASEDIR))
 }

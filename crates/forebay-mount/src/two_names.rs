@@ -6,7 +6,7 @@
 //!
 //! | call here | refused if the program |
 //! | --- | --- |
-//! | an open or `truncate` that cuts bytes off | has the PFS's own file open, only for reading |
+//! | an open or `truncate` that removes bytes | has the PFS's own file open, only for reading |
 //! | `unlink` | names the file by the PFS's path on its command line |
 //!
 //! `mv` and `install` remove the target before they open the source, so only their command line
@@ -27,12 +27,12 @@ use std::path::Path;
 const AS_CACHED: AtFlags = AtFlags::STATX_DONT_SYNC.union(AtFlags::NO_AUTOMOUNT);
 
 impl Fs {
-    /// Refuses to cut `file` off at `size` for a program that reads the PFS's own file.
+    /// Refuses to truncate `file` to `size` for a program that reads the PFS's own file.
     ///
     /// # Errors
     /// `EBUSY`.
     pub fn refuse_to_cut(&self, caller: &InHeader, file: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
-        // Its attributes were asked for when it was found.
+        // Its attributes were requested when it was found.
         let found = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH | AS_CACHED, StatxFlags::BASIC_STATS)?;
         let is_file = FileType::from_raw_mode(u32::from(found.stx_mode)) == FileType::RegularFile;
         let is_cut = is_file && size < self.newest(caller.nodeid, &found).stx_size;
@@ -85,7 +85,7 @@ impl Fs {
 
 /// Whether a program has this file open on the PFS, only for reading.
 fn is_reading(pid: u32, file: FileId) -> bool {
-    // Not known, in another PID namespace or of a program whose state may not be read.
+    // Unknown for a program in another PID namespace, or one whose state may not be read.
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     entries.flatten().any(|entry| {
         rustix::fs::statx(CWD, entry.path(), AS_CACHED, StatxFlags::BASIC_STATS)

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// `RWF_NOAPPEND`, which is newer than the C library's header.
 const RWF_NOAPPEND: i32 = 0x20;
 
-/// Writes all of `data` by parts, or as much as goes before an error.
+/// Writes all of `data` in parts, or as much as can be written before an error.
 pub fn write_all(
     data: &[u8],
     offset: u64,
@@ -25,7 +25,7 @@ pub fn write_all(
     Ok(done)
 }
 
-/// Writes by the program's current flags: it may have changed them since it opened the file.
+/// Writes with the program's current flags: it may have changed them since it opened the file.
 pub fn write_once(
     file: BorrowedFd<'_>,
     data: &[u8],

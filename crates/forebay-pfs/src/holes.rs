@@ -33,7 +33,7 @@ pub fn data_pages(fd: BorrowedFd<'_>, size: u64, page_bytes: u64) -> io::Result<
     Ok(Some(runs))
 }
 
-/// Where it is; `None`: nowhere behind.
+/// The offset found; `None`: there is nothing behind.
 fn found(offset: Result<u64, Errno>) -> io::Result<Option<u64>> {
     match offset {
         Ok(offset) => Ok(Some(offset)),

@@ -1,9 +1,9 @@
 //! How a file is striped over the servers of a PFS, if the PFS reports it.
 //!
 //! One probe per kind of PFS, tried in turn; a file system that answers none has no known layout,
-//! which is no error. What can be asked while pages are fetched is in [`probe`]; [`probe_servers`]
-//! asks more, and each question may be a message to a server. MooseFS has no attribute:
-//! [`probe_paths`].
+//! which is not an error. What can be asked while pages are fetched is in [`probe`];
+//! [`probe_servers`] asks more, and each question may be a message to a server. MooseFS has no
+//! attribute: [`probe_paths`].
 
 pub mod hint;
 
@@ -71,7 +71,7 @@ impl Layout {
     }
 }
 
-/// The machine in a server's name, which may go on with a port or a directory:
+/// The machine in a server's name, which may be followed by a port or a directory:
 /// `10.77.0.14:9422`, `pfs-s2:/data/brick`, `[fd00::1]:9422`.
 pub fn machine(server: &str) -> &str {
     if let Some((address, _)) = server.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -98,7 +98,7 @@ pub(crate) fn long_attribute(fd: BorrowedFd<'_>, name: &str) -> Option<Vec<u8>> 
     attribute_up_to(fd, name, XATTR_BYTES_MAX)
 }
 
-/// With room for the longest value it is had at once; to ask for its length before would be one
+/// With room for the longest value, one call returns it; to ask for its length first would be one
 /// message more.
 fn attribute_up_to(fd: BorrowedFd<'_>, name: &str, bytes_max: usize) -> Option<Vec<u8>> {
     let mut value = vec![0u8; bytes_max];

@@ -1,9 +1,9 @@
 //! Checks whether a program on this node has a file open for writing.
 //!
 //! The kernel grants a read lease (`F_SETLEASE`) only while nobody here has the inode open for
-//! writing, by a descriptor or by a shared writable mapping. So a lease that is granted and
-//! released at once proves that no write is under way, which time stamps cannot: the kernel stamps
-//! a write when it begins, however long it takes.
+//! writing, through a descriptor or through a shared writable mapping. So a lease that is granted
+//! and immediately released proves that no write is under way, which time stamps cannot: the kernel
+//! stamps a write when it begins, however long it takes.
 //!
 //! The lease is taken on an open file description of our own. On one that somebody sent us, that
 //! program could choose the signal by which the kernel reports a conflicting open, and end us with
@@ -36,8 +36,8 @@ pub enum Opened {
     Elsewhere,
 }
 
-/// Looks whether somebody has the file that `fd` is open on open for writing. A program that opens
-/// it for writing within the microsecond of the lease waits for its end; with `O_NONBLOCK` it gets
+/// Looks whether somebody has the file of `fd` open for writing. A program that opens it for
+/// writing within the microsecond of the lease waits for its end; with `O_NONBLOCK` it gets
 /// `EWOULDBLOCK`.
 pub fn writers(fd: BorrowedFd<'_>, opened: Opened) -> Writers {
     if opened == Opened::Here {
@@ -76,8 +76,8 @@ fn lease_for(own: BorrowedFd<'_>, kind: libc::c_int) -> Writers {
     match lease {
         Ok(()) => match control(libc::F_SETLEASE, libc::F_UNLCK) {
             Ok(()) => Writers::None,
-            // The lease ends when the descriptor is closed. Whoever opens it for writing before
-            // waits for that.
+            // The lease ends when the descriptor is closed. A program that opens it for writing
+            // before waits for that.
             Err(_) => Writers::Unknown,
         },
         Err(Errno::AGAIN) => Writers::Some,

@@ -3,9 +3,9 @@
 //!
 //! The PFS is the namespace and the truth. Nothing here depends on a cache; the crate turns
 //! descriptors into identities (`version`), paths into mounts (`mount`), attributes into stripe
-//! layouts (`layout`) and ranges into bytes (`read`), knows what each file system does otherwise
-//! than most (`quirks`), and finds out which pages are holes
-//! (`holes`), who writes a file (`lease`) and whether time stamps follow writes (`stamps`).
+//! layouts (`layout`) and ranges into bytes (`read`), knows what each file system does differently
+//! from most (`quirks`), and finds out which pages are holes (`holes`), who writes a file (`lease`)
+//! and whether time stamps follow writes (`stamps`).
 
 pub mod holes;
 pub mod layout;

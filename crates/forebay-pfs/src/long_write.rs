@@ -1,4 +1,4 @@
-//! Measures what one mount sees of the time stamps while another overwrites a file by one long
+//! Measures what one mount sees of the time stamps while another overwrites a file with one long
 //! write.
 //!
 //! Some file systems move the stamps when a write begins and not again. A reader elsewhere that
@@ -19,13 +19,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Longest write that is measured: it is held in memory.
 pub const BYTES_MAX: u64 = 1 << 30;
 
-/// Between two looks.
+/// Time between two looks.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Longer than a tick of whole seconds, before the write and after it.
+/// Pause before the write and after it, longer than a tick of whole seconds.
 const REST: Duration = Duration::from_millis(2_100);
 
-/// A file system that has not come to an end by then is given up.
+/// A file system that has not finished by then is given up.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Number of examined bytes of the file, evenly spaced, including the first and the last.
@@ -36,16 +36,16 @@ const SECOND_NS: i64 = 1_000_000_000;
 /// What was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongWrite {
-    /// The write and its `fsync` took so long.
+    /// How long the write and its `fsync` took.
     pub took: Duration,
-    /// So often the stamps were seen to move.
+    /// How often the stamps were seen to move.
     pub moves: u32,
-    /// Bytes were still old when the stamps had moved for the last time, so long before. `None`:
-    /// they moved after that, so no reader takes the file for settled while bytes are missing.
+    /// How long after the last move of the stamps bytes were still old. `None`: the stamps moved
+    /// after that, so no reader mistakes the file for settled while bytes are missing.
     pub behind: Option<Duration>,
 }
 
-/// Overwrites a file of `bytes` in `dir` by one write, and reads it through `seen_in`, another
+/// Overwrites a file of `bytes` in `dir` with one write, and reads it through `seen_in`, another
 /// mount of the same directory.
 ///
 /// # Errors

@@ -15,7 +15,7 @@ pub struct Mount {
     pub label: String,
     /// Absolute directory, symbolic links resolved.
     pub root: PathBuf,
-    /// Device number of the root, by which a descriptor proves that it lives here.
+    /// Device number of the root, by which a descriptor proves that its file is here.
     pub dev: u64,
 }
 
@@ -39,7 +39,7 @@ impl Mount {
     }
 }
 
-/// The mount that `path` (absolute) lies on: of several that contain it, the deepest.
+/// The mount that `path` (absolute) is on: of several that contain it, the deepest.
 pub fn find_mount<'a>(mounts: &'a [Mount], path: &Path) -> Option<(usize, &'a Mount)> {
     mounts
         .iter()
@@ -48,12 +48,12 @@ pub fn find_mount<'a>(mounts: &'a [Mount], path: &Path) -> Option<(usize, &'a Mo
         .max_by_key(|(_, m)| m.root.components().count())
 }
 
-/// File systems that close a file without asking anybody. Not those that lie on others, as overlays
-/// do.
+/// File systems that close a file without asking anybody. Not those on top of others, such as
+/// overlays.
 const WITHOUT_SERVER: [&[u8]; 7] = [b"ext2", b"ext3", b"ext4", b"xfs", b"f2fs", b"tmpfs", b"ramfs"];
 
-/// Whether device `dev` is a mount of this process's whose files close without asking anybody. One
-/// of unknown type, or that is mounted for others only, is not.
+/// Whether device `dev` is a mount of this process whose files close without asking anybody. One of
+/// unknown type, or one that is mounted for others only, is not.
 pub fn is_kernels_own(dev: u64) -> bool {
     let number = device_number(dev);
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
@@ -64,20 +64,20 @@ pub fn is_kernels_own(dev: u64) -> bool {
         .is_some_and(|line| WITHOUT_SERVER.contains(&line.fs_type.as_slice()))
 }
 
-/// Whether `path` (absolute, symbolic links resolved) lies on device `dev` for process `pid`, by
-/// its table of mounts.
+/// Whether `path` (absolute, symbolic links resolved) is on device `dev` for process `pid`,
+/// according to its table of mounts.
 pub fn is_mounted_for(pid: u32, path: &Path, dev: u64) -> bool {
     let table = std::fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
     mounted_at(&table, path).is_some_and(|line| line.device == device_number(dev).as_bytes())
 }
 
-/// As the kernel's table has it.
+/// The device number as in the kernel's table.
 fn device_number(dev: u64) -> String {
     format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev))
 }
 
-/// Whether something is mounted on `root` (absolute, symbolic links resolved) itself, by the
-/// kernel's table.
+/// Whether something is mounted on `root` (absolute, symbolic links resolved) itself, according to
+/// the kernel's table.
 pub fn is_mount_point(root: &Path) -> bool {
     line_of(root).is_some_and(|line| line.mount_point == root)
 }
@@ -86,7 +86,7 @@ pub fn is_mount_point(root: &Path) -> bool {
 pub const FOREBAY: &str = "fuse.forebay";
 
 /// The PFS's own path of `path` (absolute, symbolic links resolved), if that is on a mount of
-/// Forebay's by the kernel's table.
+/// Forebay's, according to the kernel's table.
 fn behind_in(table: &[u8], path: &Path) -> Option<PathBuf> {
     let line = mounted_at(table, path).filter(|line| line.fs_type == FOREBAY.as_bytes())?;
     // Another part of the mount than its root may be bound there.
@@ -99,9 +99,9 @@ pub(crate) fn line_of(root: &Path) -> Option<MountLine> {
     mounted_at(&std::fs::read("/proc/self/mountinfo").ok()?, root)
 }
 
-/// Whether files of the mount that the kernel numbers `id` may lie below one of `roots` (absolute,
-/// symbolic links resolved), by the kernel's table. Of a mount that is not in the table nothing is
-/// known: they may.
+/// Whether files of the mount that the kernel numbers `id` may be below one of `roots` (absolute,
+/// symbolic links resolved), according to the kernel's table. Nothing is known of a mount that is
+/// not in the table: they may.
 pub fn may_hold<'a>(id: u64, roots: impl Iterator<Item = &'a Path>) -> bool {
     std::fs::read("/proc/self/mountinfo").map_or(true, |table| may_hold_in(&table, id, roots))
 }
@@ -114,7 +114,7 @@ fn may_hold_in<'a>(table: &[u8], id: u64, mut roots: impl Iterator<Item = &'a Pa
     })
 }
 
-/// Whether two names lead to one file or directory, links followed, also if one is a name on a
+/// Whether two names lead to one file or directory, links followed, even if one is a name on a
 /// mount of Forebay's, which has a device number of its own.
 ///
 /// # Errors
@@ -142,7 +142,8 @@ pub fn same_file(a: &Path, b: &Path) -> io::Result<bool> {
 }
 
 /// Other places where the directory `root` (absolute, symbolic links resolved), or a part of it, is
-/// mounted too, by the kernel's table: bind mounts, and further mounts of the same file system.
+/// also mounted, according to the kernel's table: bind mounts, and further mounts of the same file
+/// system.
 pub fn other_places(root: &Path) -> Vec<PathBuf> {
     std::fs::read("/proc/self/mountinfo").map(|table| other_places_in(&table, root)).unwrap_or_default()
 }
@@ -169,7 +170,7 @@ fn other_places_in(table: &[u8], root: &Path) -> Vec<PathBuf> {
 /// One line of the kernel's table of mounts.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MountLine {
-    /// As `statx` reports it.
+    /// Number of the mount, as `statx` reports it.
     id: u64,
     /// Such as `8:1`.
     device: Vec<u8>,
@@ -198,7 +199,7 @@ impl MountLine {
     }
 }
 
-/// The mount that `path` lies on: of several that contain it, the deepest; of several in one place,
+/// The mount that `path` is on: of several that contain it, the deepest; of several in one place,
 /// the last.
 pub(crate) fn mounted_at(table: &[u8], path: &Path) -> Option<MountLine> {
     let lines = table.split(|&b| b == b'\n').filter_map(MountLine::parse);

@@ -40,7 +40,7 @@ pub enum PageCache {
     Bypass,
 }
 
-/// The file behind `fd`, opened anew with `O_DIRECT`. Setting the flag later would inform the
+/// The file behind `fd`, opened again with `O_DIRECT`. Setting the flag later would inform the
 /// kernel alone, and not the file system's client, which may have a cache of its own.
 ///
 /// # Errors
@@ -84,7 +84,8 @@ impl Reader {
     }
 
     /// Reads at `offset` until `buffer` is full or the file ends; returns the bytes read.
-    /// `stripe_bytes`: after so many the file goes on on another server; 0 if that is not known.
+    /// `stripe_bytes`: after this many the file continues on another server; 0 if that is not
+    /// known.
     ///
     /// # Errors
     /// What the PFS returns; interrupted reads are repeated.
@@ -115,8 +116,9 @@ impl Reader {
         Ok(done)
     }
 
-    /// Has the kernel ask for all of a range at once. Not where it drops by itself what a read has
-    /// cached: it would not drop what came by the announcement, and such file systems are local.
+    /// Has the kernel ask for all of a range at the same time. Not where it drops by itself what a
+    /// read has cached: it would not drop what came through the announcement, and such file systems
+    /// are local.
     fn announce(&self, fd: BorrowedFd<'_>, offset: u64, len: u64, page_cache: PageCache) {
         let caches = match page_cache {
             PageCache::Keep => true,

@@ -1,7 +1,8 @@
 //! What a tier asks of a PFS that it reads: one seam, so that a tier can be tested on a PFS that
 //! is slow, hangs, fails or is of another kind without one of that sort ([`testing`]).
 //!
-//! Files are open descriptors throughout: whoever holds one has shown that he may read the file.
+//! Files are open descriptors throughout: a caller that holds one has shown that it may read the
+//! file.
 
 use crate::layout::Layout;
 use crate::lease::{self, Opened, Writers};
@@ -16,8 +17,8 @@ use std::path::{Path, PathBuf};
 
 /// The PFS of one mount.
 pub trait Source: fmt::Debug + Send + Sync {
-    /// What it does otherwise than most. Of what is mounted at this moment, by the kernel's table:
-    /// no server is asked.
+    /// What it does differently from most. Refers to what is mounted at this moment, according to
+    /// the kernel's table: no server is asked.
     fn traits(&self) -> Traits;
 
     /// The facts of an open file now.
@@ -27,7 +28,8 @@ pub trait Source: fmt::Debug + Send + Sync {
     fn facts(&self, fd: BorrowedFd<'_>, how: Revalidate) -> io::Result<FileFacts>;
 
     /// Reads at `offset` until `buffer` is full or the file ends; returns the bytes read.
-    /// `stripe_bytes`: after so many the file goes on on another server; 0 if that is not known.
+    /// `stripe_bytes`: after this many the file continues on another server; 0 if that is not
+    /// known.
     ///
     /// # Errors
     /// What the PFS returns; interrupted reads are repeated.
@@ -40,17 +42,17 @@ pub trait Source: fmt::Debug + Send + Sync {
         page_cache: PageCache,
     ) -> io::Result<usize>;
 
-    /// The file of `fd`, opened for reading once more, with `O_DIRECT` if reads are to pass by
+    /// The file of `fd`, opened for reading once more, with `O_DIRECT` if reads are to bypass
     /// caches.
     ///
     /// # Errors
     /// This process may not open it, or has too many files open.
     fn reopen(&self, fd: BorrowedFd<'_>, page_cache: PageCache) -> io::Result<OwnedFd>;
 
-    /// Whether a program of this node has the file open for writing.
+    /// Whether a program on this node has the file open for writing.
     fn writers(&self, fd: BorrowedFd<'_>, opened: Opened) -> Writers;
 
-    /// Where the file lies, if the PFS reports it; `with_messages`: also if a server must be asked.
+    /// Where the file is, if the PFS reports it; `with_messages`: even if a server must be asked.
     fn layout(&self, fd: BorrowedFd<'_>, with_messages: bool) -> Option<Layout>;
 
     /// Measures in `dir` whether time stamps follow writes ([`stamps::measure`]).
@@ -68,7 +70,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// On `root` (absolute, symbolic links resolved), which was found on device `dev`.
+    /// The PFS on `root` (absolute, symbolic links resolved), which was found on device `dev`.
     pub fn new(root: &Path, dev: u64) -> Self {
         Mounted { root: root.to_owned(), reader: Reader::new(dev) }
     }

@@ -1,7 +1,7 @@
 //! Measures whether a file system's time stamps follow writes, by writing a small file.
 //!
-//! A version is known by its stamps. Some file systems do not move them: OrangeFS by pvfs2fuse for
-//! no write at all. On such a file system no cache can distinguish old content from new.
+//! A version is known by its stamps. Some file systems do not move them: OrangeFS through pvfs2fuse
+//! for no write at all. On such a file system no cache can distinguish old content from new.
 
 use crate::{FileFacts, Revalidate};
 use rustix::fs::OFlags;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Names of probe files begin so.
+/// Prefix of the names of probe files.
 pub const PROBE_PREFIX: &str = ".forebay-probe-";
 
 /// Times between two writes that are tried in turn until the stamps of the second differ: more than
@@ -34,7 +34,7 @@ const BLOCK: usize = 4096;
 /// A probe of that age is not in use: its agent was killed.
 const LEFT: Duration = Duration::from_secs(3600);
 
-/// So many entries of a directory are looked at for probes that were left.
+/// Most entries of a directory that are looked at for probes that were left.
 const ENTRIES_MAX: usize = 10_000;
 
 /// What can be done to a file.
@@ -58,11 +58,11 @@ impl fmt::Display for Change {
 /// What was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stamps {
-    /// Every write moves them, if the one before is so long ago.
+    /// Every write moves them, if the one before is long enough ago.
     Follow {
-        /// So long.
+        /// How long ago that is.
         within: Duration,
-        /// It moves ctime, so ctime alone shows when a file was changed.
+        /// A write moves ctime, so ctime alone shows when a file was changed.
         ctime: bool,
     },
     /// This change does not move them, however long after the last.
@@ -88,7 +88,7 @@ pub fn measure(dir: &Path, seen_in: &Path, how: Revalidate) -> io::Result<Stamps
     Ok(Stamps::Follow { within, ctime })
 }
 
-/// Removes this user's probes that are so old.
+/// Removes this user's probes that are `age` old or older.
 fn remove_left(dir: &Path, age: Duration) {
     let own = rustix::process::geteuid().as_raw();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten().take(ENTRIES_MAX) {
@@ -111,7 +111,7 @@ pub(crate) struct Probe {
     path: PathBuf,
     /// The path through which it is read.
     seen: PathBuf,
-    /// Of the file that was made.
+    /// Inode of the file that was made.
     ino: u64,
 }
 
@@ -126,8 +126,8 @@ impl Probe {
         Ok(probe)
     }
 
-    /// After which pause the change moves the stamps, and whether ctime is one of them; `None` if
-    /// after none.
+    /// The pause after which the change moves the stamps, and whether ctime is one of them; `None`
+    /// if after none.
     fn moves_on(&self, change: Change, how: Revalidate) -> io::Result<Option<(Duration, bool)>> {
         let mut before = self.stamps(how)?;
         for (round, wait) in WAITS.into_iter().enumerate() {
@@ -149,17 +149,17 @@ impl Probe {
         Ok(None)
     }
 
-    /// For writing, where it is changed.
+    /// Opens it for writing, where it is changed.
     pub(crate) fn writer(&self) -> io::Result<File> {
         self.open(&self.path, OpenOptions::new().write(true))
     }
 
-    /// For reading the stamps.
+    /// Opens it for reading the stamps.
     pub(crate) fn reader(&self) -> io::Result<File> {
         self.open(&self.seen, OpenOptions::new().read(true))
     }
 
-    /// Opens the file that was made and no other. Whoever owns the directory could put a link in
+    /// Opens the file that was made and no other. The owner of the directory could put a link in
     /// its place, and root would write where that leads.
     fn open(&self, path: &Path, options: &mut OpenOptions) -> io::Result<File> {
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;

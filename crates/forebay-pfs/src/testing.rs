@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 /// Long enough for any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One read that was asked for.
+/// One read that was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
     /// Where it began.
     pub offset: u64,
     /// Bytes wanted.
     pub len: usize,
-    /// By which descriptor.
+    /// Through which descriptor.
     pub by: i32,
     /// Bytes of a stripe, as far as they were known.
     pub stripe_bytes: u64,
@@ -37,7 +37,7 @@ pub enum Outcome {
     Bytes,
     /// It fails with this error number.
     Fails(i32),
-    /// It ends after so many bytes, as at the end of a file that was cut.
+    /// It ends after this many bytes, as at the end of a file that was truncated.
     EndsAfter(usize),
 }
 
@@ -69,7 +69,8 @@ impl fmt::Debug for Faulty {
 }
 
 impl Faulty {
-    /// Without a fault so far, over `root` (absolute, symbolic links resolved) on device `dev`.
+    /// A PFS without a fault so far, over `root` (absolute, symbolic links resolved) on device
+    /// `dev`.
     pub fn new(root: &Path, dev: u64) -> Self {
         let state = State {
             judge: Box::new(|_| Outcome::Bytes),
@@ -85,22 +86,22 @@ impl Faulty {
         Faulty { under: Mounted::new(root, dev), state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// From now on `judge` says what becomes of each read; it may change files before.
+    /// Has `judge` say from now on what becomes of each read; it may change files before.
     pub fn judge(&self, judge: impl FnMut(&Read) -> Outcome + Send + 'static) {
         self.state().judge = Box::new(judge);
     }
 
-    /// All reads succeed again.
+    /// Makes all reads succeed again.
     pub fn heal(&self) {
         self.judge(|_| Outcome::Bytes);
     }
 
-    /// Reads hang from now on.
+    /// Makes reads hang from now on.
     pub fn hold(&self) {
         self.state().is_held = true;
     }
 
-    /// They go on.
+    /// Lets them continue.
     pub fn release(&self) {
         self.state().is_held = false;
         self.changed.notify_all();
@@ -119,22 +120,22 @@ impl Faulty {
         }
     }
 
-    /// It has these traits of a file system.
+    /// Gives it these traits of a file system.
     pub fn set_traits(&self, traits: Traits) {
         self.state().traits = traits;
     }
 
-    /// A lease says this of the writers of any file.
+    /// Sets what a lease says of the writers of any file.
     pub fn set_writers(&self, writers: Writers) {
         self.state().writers = Some(writers);
     }
 
-    /// Every file lies so.
+    /// Sets the layout of every file.
     pub fn set_layout(&self, layout: Layout) {
         self.state().layout = Some(layout);
     }
 
-    /// What measuring the time stamps finds, or the number of the error that it fails with.
+    /// Sets what measuring the time stamps finds, or the number of the error that it fails with.
     pub fn set_stamps(&self, stamps: Result<Stamps, i32>) {
         self.state().stamps = Some(stamps);
     }

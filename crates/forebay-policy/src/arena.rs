@@ -1,22 +1,22 @@
 //! The shelf every eviction policy keeps its entries on: a slab of nodes, linked lists through it,
 //! and an index.
 //!
-//! A policy moves entries between a handful of lists and looks them up by key, a million times a
-//! second and with a million entries. Nodes therefore sit in one vector and are linked by 32-bit
+//! A policy moves entries between a handful of lists and looks them up by key, a million times per
+//! second and with a million entries. Nodes are therefore in one vector and are linked by 32-bit
 //! slots: no allocation per entry, half the size of pointers, and an entry knows its place so that
 //! every move is O(1).
 //!
 //! The index maps keys to slots. A `BTreeMap` needs some 20 dependent cache misses at 10^6 entries;
-//! a hash table needs two. The one used is `hashbrown::HashTable` over bare slots (5 bytes a
-//! bucket): it has no hasher of its own, we pass the hash of [`spread`], a fixed bijection, so a
-//! run is the same on every machine. Nothing ever iterates over the table, so hash order cannot
-//! leak into a decision. Keys are made by the agent from file slots and page numbers, not by users,
-//! so a fixed hash opens no door to crafted collisions worth the price of a keyed one.
+//! a hash table needs two. This one is `hashbrown::HashTable` over bare slots (5 bytes per bucket):
+//! it has no hasher of its own, we pass the hash of [`spread`], a fixed bijection, so a run is the
+//! same on every machine. Nothing ever iterates over the table, so hash order cannot leak into a
+//! decision. The agent makes the keys from file slots and page numbers, users do not, so the risk
+//! of crafted collisions is not worth the price of a keyed hash.
 
 use alloc::vec::Vec;
 use hashbrown::HashTable;
 
-/// A page that has left the policy and is the agent's to punch out of the tier.
+/// A page that has left the policy, for the agent to punch out of the tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Victim {
     /// The page.
@@ -38,7 +38,7 @@ pub(crate) fn spread(key: u64) -> u64 {
     hash ^ (hash >> 31)
 }
 
-/// One entry: 24 bytes and what the policy adds.
+/// One entry: 24 bytes plus the policy's data.
 #[derive(Clone, Debug)]
 pub(crate) struct Node<T> {
     pub key: u64,
@@ -222,7 +222,7 @@ impl List {
     }
 
     /// Evicts from the front until `want_bytes` are covered; entries that are refused go to the
-    /// back, and each entry is looked at once at most. Returns the bytes evicted.
+    /// back, and each entry is examined at most once. Returns the bytes evicted.
     pub fn evict_front<T>(
         &mut self,
         arena: &mut Arena<T>,

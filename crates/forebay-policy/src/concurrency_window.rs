@@ -1,27 +1,27 @@
-//! How many requests a server should have at a time: enough that it never rests, and no more, so
+//! How many requests a server should have at a time: enough that it is never idle, and no more, so
 //! that the next urgent one finds a short queue.
 //!
 //! After TCP Vegas (L. Brakmo and L. Peterson, 1995): of `n` requests in service, each taking `t`
 //! per byte where one alone takes `t1`, a server that works on one at a time has `n * (1 - t1 / t)`
-//! in its queue. Between half a request and one and a half is as it should be; below that there may
-//! be one more, above it one less. A server that works on eight at a time shows no queue until it
-//! has eight, and so gets nine.
+//! in its queue. Between half a request and one and a half is right; below that there may be one
+//! more, above it one less. A server that works on eight at a time shows no queue until it has
+//! eight, and so gets nine.
 //!
-//! What one alone takes is not known for ever: others come and go, and a server that has become
-//! slow would seem to have a queue. So now and then one is sent alone (BBR, N. Cardwell et al.
-//! 2016, does the same), and the first of all is.
+//! The time of one alone does not stay known: other load comes and goes, and a server that has
+//! become slow would seem to have a queue. So now and then one is sent alone (BBR, N. Cardwell et
+//! al. 2016, does the same), as is the first of all.
 
-/// Requests between two that are sent alone, for each at a time: while the others end the server is
-/// not full.
+/// Requests between two that are sent alone, for each request of the window: while the others end,
+/// the server is not full.
 pub const PROBE_EVERY: u32 = 32;
 
-/// Most requests at a time.
+/// Limit on requests at a time.
 pub const WINDOW_MAX: u32 = 64;
 
 /// Bounds of the queue that a server should have, in requests.
 const QUEUE: (f64, f64) = (0.5, 1.5);
 
-/// A request that takes so many times what it may by the queue is no measure of it.
+/// A request that takes this many times longer than the queue explains is not a measure of it.
 const STALE: f64 = 8.0;
 
 /// The depth of one server.
@@ -30,7 +30,7 @@ pub struct ConcurrencyWindow {
     window: u32,
     /// Nanoseconds per byte of a request alone.
     alone: Option<f64>,
-    /// Sum and number of what was seen at the depth as it is.
+    /// Sum and number of the observations at the current depth.
     sum: f64,
     seen: u32,
     /// Requests until the next is sent alone.
@@ -49,8 +49,8 @@ impl ConcurrencyWindow {
         if self.alone.is_none() { 1 } else { self.window }
     }
 
-    /// A request of `bytes` has come after `ns`. `beside` were in service when it was sent, itself
-    /// among them.
+    /// Records that a request of `bytes` took `ns`. `beside` requests were in service when it was
+    /// sent, itself included.
     pub fn served(&mut self, bytes: u64, ns: u64, beside: u32) {
         if bytes == 0 || ns == 0 {
             return;
@@ -70,7 +70,7 @@ impl ConcurrencyWindow {
             self.alone = None;
             return;
         }
-        // One that had room beside it says nothing of a full server.
+        // A request that left room beside it says nothing about a full server.
         if beside < self.window {
             return;
         }
@@ -82,8 +82,8 @@ impl ConcurrencyWindow {
         let mean = self.sum / f64::from(self.seen);
         (self.sum, self.seen) = (0.0, 0);
         if mean > alone * f64::from(self.window) * STALE {
-            // No queue of this length makes it so slow: the one alone came from elsewhere, or the
-            // server has become slow since.
+            // No queue of this length explains the slowdown: the time alone was measured under
+            // other conditions, or the server has become slow since.
             self.alone = None;
             return;
         }
@@ -104,11 +104,11 @@ mod tests {
 
     const BYTES: u64 = 4 << 20;
 
-    /// Feeds requests to a server that works on `at_once` of them, each alone `alone_ns`, evenly
-    /// shared beyond that, for so many requests; gives the depths it had.
+    /// Feeds `requests` requests to a server that works on `at_once` of them, each taking
+    /// `alone_ns` alone, with even sharing beyond that; returns the depths.
     fn windows(window: &mut ConcurrencyWindow, at_once: u32, alone_ns: u64, requests: u32) -> Vec<u32> {
-        // When each in service began, and how many were beside it. All take as long as there are
-        // now: so they end in turn.
+        // When each in service began, and how many were beside it. All take equally long: so they
+        // end in turn.
         let mut in_service: VecDeque<u32> = VecDeque::new();
         let mut had = Vec::new();
         for _ in 0..requests {

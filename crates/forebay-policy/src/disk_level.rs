@@ -1,11 +1,12 @@
 //! Which pages are kept on a disk below the memory, and where.
 //!
-//! Pages that the memory gives up are written one behind the other into segments, and the oldest
-//! segment goes when there are as many as there may be. A page that is evicted again is not written
-//! again unless its bytes are about to go: what is used comes back to memory and is evicted anew,
-//! so it stays, as with least recently used, and the disk sees long writes only.
+//! Pages that are evicted from memory are written one behind the other into segments, and the
+//! oldest segment is dropped when the limit on segments is reached. A page that is evicted again is
+//! not written again unless its bytes are about to be dropped: a page that is used returns to
+//! memory and is evicted again, so it stays, as with least recently used, and the disk sees long
+//! writes only.
 //!
-//! A disk that is slower than the PFS serves nothing ([`Speed`]): nobody may be slower with it.
+//! A disk that is slower than the PFS serves nothing ([`Speed`]): it must not slow down any read.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -23,12 +24,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// At `offset` of a segment, a multiple of 4 KiB.
+    /// A place at `offset` of a segment, a multiple of 4 KiB.
     pub fn new(segment: u32, offset: u64) -> Self {
         Place { segment, block: (offset / BLOCK_BYTES) as u32 }
     }
 
-    /// Bytes before it.
+    /// Bytes before it in the segment.
     pub fn offset(self) -> u64 {
         u64::from(self.block) * BLOCK_BYTES
     }
@@ -37,29 +38,30 @@ impl Place {
 #[derive(Debug)]
 struct Segment {
     number: u32,
-    /// Its pages, also those that are elsewhere by now.
+    /// Its pages, including those that are elsewhere by now.
     keys: Vec<u64>,
 }
 
-/// The pages on the disk, by keys that their owner gives them.
+/// The pages on the disk, by keys that their owner chooses.
 #[derive(Debug)]
 pub struct Ring {
     segment_bytes: u64,
     segments_max: usize,
     pages_max: usize,
-    /// Oldest first; the last one is written.
+    /// Segments, oldest first; the last one is being written.
     segments: VecDeque<Segment>,
     next_number: u32,
-    /// Bytes of the last one.
+    /// Bytes of the last segment.
     written: u64,
     places: BTreeMap<u64, Place>,
 }
 
 impl Ring {
-    /// At most so many segments, of so many bytes, with so many pages.
+    /// An empty ring of at most `segments_max` segments of `segment_bytes` bytes, with at most
+    /// `pages_max` pages.
     ///
     /// # Panics
-    /// One of them is 0.
+    /// If one of them is 0.
     pub fn new(segments_max: usize, segment_bytes: u64, pages_max: usize) -> Self {
         assert!(segments_max > 0 && segment_bytes > 0 && pages_max > 0, "a disk level without room");
         Ring {
@@ -73,22 +75,23 @@ impl Ring {
         }
     }
 
-    /// Pages.
+    /// Number of pages.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no pages.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Where a page is, if it is there.
+    /// Returns where a page is, if it is on the disk.
     pub fn find(&self, key: u64) -> Option<Place> {
         self.places.get(&key).copied()
     }
 
-    /// Whether an evicted page is to be written: it is not there, or in the older half.
+    /// Returns whether an evicted page should be written: it is not on the disk, or in the older
+    /// half of a full ring.
     pub fn wants(&self, key: u64) -> bool {
         let newer_half = self.segments.len().saturating_sub(self.segments_max.div_ceil(2));
         let first_kept = self.segments.get(newer_half).map_or(0, |segment| segment.number);
@@ -96,8 +99,8 @@ impl Ring {
         self.find(key).is_none_or(|place| is_full && place.segment < first_kept)
     }
 
-    /// A place for a page of so many bytes, and the segments that have to go before it is written;
-    /// `None`: it is longer than a segment.
+    /// Reserves a place for a page of `bytes`, and returns the segments that have to be dropped
+    /// before it is written; `None` if it is longer than a segment.
     pub fn place(&mut self, bytes: u64) -> Option<(Place, Vec<u32>)> {
         if bytes > self.segment_bytes {
             return None;
@@ -120,7 +123,7 @@ impl Ring {
         Some((place, gone))
     }
 
-    /// A page was written; not if its segment has gone meanwhile.
+    /// Records that a page was written, unless its segment has been dropped meanwhile.
     pub fn landed(&mut self, key: u64, place: Place) {
         if let Some(segment) = self.segments.iter_mut().rev().find(|s| s.number == place.segment) {
             segment.keys.push(key);
@@ -128,25 +131,25 @@ impl Ring {
         }
     }
 
-    /// Segments of an earlier agent, oldest first: new ones are numbered after them. Returns those
-    /// that are too many.
+    /// Adopts segments of an earlier agent, oldest first: new ones are numbered after them. Returns
+    /// those beyond the limit.
     pub fn adopt(&mut self, numbers: &[u32]) -> Vec<u32> {
         let too_many = numbers.len().saturating_sub(self.segments_max);
         for number in &numbers[too_many..] {
             self.segments.push_back(Segment { number: *number, keys: Vec::new() });
             self.next_number = self.next_number.max(number + 1);
         }
-        // The last one is not written any more.
+        // The last one is no longer written.
         self.written = self.segment_bytes;
         numbers[..too_many].to_vec()
     }
 
-    /// A page is not there any more, or is damaged.
+    /// Forgets a page that is no longer on the disk, or is damaged.
     pub fn forget(&mut self, key: u64) {
         self.places.remove(&key);
     }
 
-    /// The oldest segment goes with its pages.
+    /// Drops the oldest segment and its pages.
     pub fn drop_oldest(&mut self) -> Option<u32> {
         let Segment { number, keys } = self.segments.pop_front()?;
         for key in keys {
@@ -160,16 +163,16 @@ impl Ring {
         Some(number)
     }
 
-    /// All of them go.
+    /// Drops all segments.
     pub fn clear(&mut self) -> Vec<u32> {
         core::iter::from_fn(|| self.drop_oldest()).collect()
     }
 }
 
-/// What an observation counts after each later one.
+/// Weight of an observation after each later one.
 const KEPT: f64 = 1.0 - 1.0 / 16.0;
 
-/// A disk that is slower than the PFS is tried for one page in so many.
+/// A disk that is slower than the PFS is tried for one page in this many.
 const TRIED_EVERY: u32 = 64;
 
 /// Whether the disk is worth reading.
@@ -182,20 +185,20 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// A read of `bytes` has taken `took_ns`.
+    /// Records that a read of `bytes` took `took_ns`.
     pub fn observe(&mut self, bytes: u64, took_ns: u64) {
         self.weight = self.weight * KEPT + 1.0;
         self.bytes = self.bytes * KEPT + bytes as f64;
         self.ns = self.ns * KEPT + took_ns as f64;
     }
 
-    /// What a read of `bytes` takes of late, in nanoseconds; 0: that is not known.
+    /// Returns the recent time of a read of `bytes`, in nanoseconds; 0 if unknown.
     pub fn time_ns(&self, bytes: u64) -> u64 {
         if self.bytes > 0.0 { (self.ns / self.bytes * bytes as f64) as u64 } else { 0 }
     }
 
-    /// Whether `bytes` are to be read from the disk, which the PFS sends in `pfs_ns`; 0: that is
-    /// not known.
+    /// Returns whether `bytes` should be read from the disk, where the PFS would take `pfs_ns`; 0
+    /// if unknown.
     pub fn is_worth(&mut self, bytes: u64, pfs_ns: u64) -> bool {
         if pfs_ns == 0 || self.time_ns(bytes) <= pfs_ns {
             return true;
@@ -264,7 +267,7 @@ mod tests {
     }
 
     proptest! {
-        /// Places of pages that are there do not overlap, and the bounds hold.
+        /// Places of existing pages do not overlap, and the bounds hold.
         #[test]
         fn places_are_disjoint_and_bounded(pages in prop::collection::vec((0u64..40, 1u64..9), 1..400)) {
             let mut ring = Ring::new(5, SEGMENT, 30);

@@ -1,7 +1,7 @@
 //! Which page a node fetches next, and how many of its fetch threads serve the coordinator's
 //! requests.
 //!
-//! Agents and the simulated nodes keep pages that wait in one queue for each [`Urgency`]
+//! Agents and the simulated nodes keep waiting pages in one queue for each [`Urgency`]
 //! (`node/task_queue.rs`). A thread takes the next page of the first queue that has one. Where the
 //! client of the file system reads ahead by itself, a page that a reader wants waits for the page
 //! before it in its file ([`precedes`]): read in order and by one descriptor, pages come as fast as
@@ -28,30 +28,30 @@ pub enum Urgency {
 }
 
 impl Urgency {
-    /// The most urgent first.
+    /// Every urgency, the most urgent first.
     pub const ALL: [Urgency; 5] =
         [Urgency::Demand, Urgency::Ahead, Urgency::Plan, Urgency::Load, Urgency::Refill];
 }
 
-/// Whether pages of this urgency are fetched in the order of their file where the client reads
-/// ahead: those of readers. For requests and loads the client is kept from reading ahead, and small
-/// random reads have no order.
+/// Returns whether pages of this urgency are fetched in the order of their file where the client
+/// reads ahead: those of readers. For requests and loads the client is kept from reading ahead, and
+/// small random reads have no order.
 pub fn is_in_order(urgency: Urgency) -> bool {
     matches!(urgency, Urgency::Demand | Urgency::Ahead)
 }
 
-/// Whether a page of `urgency` waits for the page before it in its file, of urgency `before`, which
-/// is under way or waits for a thread itself. Nobody waits for what is less urgent and has not
-/// begun.
+/// Returns whether a page of `urgency` waits for the page before it in its file, of urgency
+/// `before`, which is under way or waits for a thread itself. No page waits for one that is less
+/// urgent and has not begun.
 pub fn precedes(before: Urgency, is_under_way: bool, urgency: Urgency) -> bool {
     is_in_order(before) && is_in_order(urgency) && (is_under_way || before <= urgency)
 }
 
-/// Chunks that a load takes pages of in turn.
+/// Number of chunks whose pages a load takes in turn.
 const CHUNKS_IN_TURN: u64 = 4;
 
-/// All pages of a file in the order in which a load fetches them, where a file lies in chunks of
-/// `chunk_pages` on one server each: of four chunks in turn, so that several servers send at a
+/// Returns all pages of a file in the order in which a load fetches them, where a file is in chunks
+/// of `chunk_pages` on one server each: of four chunks in turn, so that several servers send at a
 /// time.
 pub fn load_order(pages: u32, chunk_pages: u32) -> impl Iterator<Item = u32> {
     let (pages, chunk_pages) = (u64::from(pages), u64::from(chunk_pages.max(1)));
@@ -74,7 +74,7 @@ pub fn short_request_threads(fetch_threads: usize) -> usize {
     (fetch_threads * 3 / 4).max(request_threads(fetch_threads))
 }
 
-/// The same of a request that may have so many pages in flight.
+/// Short reads that may be in flight for a request whose limit is `pages` pages in flight.
 pub fn short_reads(pages: usize) -> usize {
     pages + pages.div_ceil(2)
 }
@@ -82,27 +82,28 @@ pub fn short_reads(pages: usize) -> usize {
 /// Reads of the PFS that are in flight for requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InFlight {
-    /// How many.
+    /// Number of reads.
     pub reads: usize,
     /// Their bytes.
     pub bytes: u64,
 }
 
 impl InFlight {
-    /// Whether one of `bytes` may go beside them, where `pages` of `page_bytes` may be in flight,
-    /// or `reads` that have no more bytes than these: short reads keep fewer servers busy.
+    /// Returns whether one of `bytes` may start beside them, where `pages` of `page_bytes` may be
+    /// in flight, or `reads` that have no more bytes than these: short reads keep fewer servers
+    /// busy.
     pub fn has_room(&self, bytes: u64, pages: usize, page_bytes: u64, reads: usize) -> bool {
         let fits = || self.bytes.saturating_add(bytes) <= pages as u64 * page_bytes;
         self.reads < pages || (self.reads < reads && fits())
     }
 
-    /// One of `bytes` begins.
+    /// Records the start of a read of `bytes`.
     pub fn begin(&mut self, bytes: u64) {
         self.reads += 1;
         self.bytes += bytes;
     }
 
-    /// One of `bytes` has ended.
+    /// Records the end of a read of `bytes`.
     pub fn end(&mut self, bytes: u64) {
         self.reads = self.reads.saturating_sub(1);
         self.bytes = if self.reads == 0 { 0 } else { self.bytes.saturating_sub(bytes) };

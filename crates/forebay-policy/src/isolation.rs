@@ -1,10 +1,10 @@
 //! Isolation: how much of a storage server analytics may use beside the storage daemon.
 //!
-//! The daemon's clients come first. The machine hears how the daemon fares, and answers with the
-//! share of the configured limits that analytics may use. When the daemon waits for processors or
-//! its disks are slow, the share halves with each sample, down to the floor. After a calm time it
-//! grows slowly. It starts at the floor, and it returns there when no sample comes: what
-//! nobody can observe may be overloaded.
+//! The daemon's clients come first. The machine receives samples of the daemon's load, and answers
+//! with the share of the configured limits that analytics may use. When the daemon waits for
+//! processors or its disks are slow, the share halves with each sample, down to the floor. After a
+//! calm time it grows slowly. It starts at the floor, and it returns there when no sample comes:
+//! what cannot be observed may be overloaded.
 //!
 //! Source: VAS, section 3.1. The paper isolates by virtual machines of fixed size.
 
@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, Nanos};
 
-/// What the machine learns.
+/// What the machine receives.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Event {
     /// The last period.
     Sample(Sample),
-    /// The storage daemon cannot be observed: it does not run, or nobody may look.
+    /// The storage daemon cannot be observed: it is not running, or permission is missing.
     Unreadable,
 }
 
@@ -55,7 +55,7 @@ pub struct Action {
     pub why: Reason,
 }
 
-/// Why the share is what it is.
+/// The reason for the current share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
@@ -63,9 +63,9 @@ pub enum Reason {
     Processors,
     /// Its disks are slow, or it is stalled by I/O.
     Disks,
-    /// Nobody knows how it fares.
+    /// The daemon's load is unknown.
     Unknown,
-    /// It has been calm for a while.
+    /// The daemon has been calm for a while.
     Calm,
 }
 
@@ -74,24 +74,24 @@ pub enum Reason {
 pub struct Config {
     /// The least share, above 0, at most 1.
     pub floor: f64,
-    /// The daemon does not wait unless it waits for more than this part of the time in which it
-    /// could run.
+    /// Part of the time in which it could run that the daemon may wait for processors before it
+    /// counts as loaded.
     pub waits: f64,
-    /// Nor unless its threads wait for longer than this, in the mean, before they run. They run for
-    /// some microseconds for each request, and wait as long for a processor to wake up where
-    /// nothing else runs; a request of a client takes a few tenths of a millisecond.
+    /// Mean time for which its threads may wait before they run, before it counts as loaded. They
+    /// run for some microseconds for each request, and wait as long for a processor to wake up on
+    /// an otherwise idle machine; a request of a client takes a few tenths of a millisecond.
     pub wait_ns: u64,
-    /// A disk is slow if its requests take longer in the mean.
+    /// A disk is slow if the mean time of its requests is longer.
     pub disk_slow_ns: u64,
-    /// A disk is slow if more requests are at it in the mean.
+    /// A disk is slow if the mean number of its requests is greater.
     pub disk_queue: f64,
-    /// The daemon is stalled if it is so for more than this part of the period.
+    /// The daemon is stalled if it is stalled by I/O for more than this part of the period.
     pub stalls: f64,
-    /// The share grows after so long without load.
+    /// How long there must be no load before the share grows.
     pub calm_ns: u64,
-    /// And by so much in a second.
+    /// Growth of the share per second.
     pub rise_per_s: f64,
-    /// Without a sample for so long, the share is the floor.
+    /// How long without a sample until the share is the floor.
     pub patience_ns: u64,
 }
 
@@ -111,20 +111,21 @@ impl Default for Config {
     }
 }
 
-/// A daemon that could run for less than this part of a period is idle: few waits say nothing.
+/// A daemon that could run for less than this part of a period is idle: few waits are not evidence
+/// of load.
 const BUSY: f64 = 0.01;
-/// So is one that has run less often, unless it could run for a tenth of the period.
+/// A daemon that has run less often is idle too, unless it could run for a tenth of the period.
 const RUNS_MIN: u64 = 10;
 
-/// So few requests say nothing about a disk.
+/// Fewest requests from which a disk is judged.
 const DISK_REQUESTS_MIN: u64 = 4;
 
-/// The machine.
+/// The isolation controller.
 #[derive(Clone, Debug)]
 pub struct Isolation {
     config: Config,
     share: f64,
-    /// Why; none until there was an action.
+    /// The reason of the last action; `None` before the first.
     why: Option<Reason>,
     /// When the daemon was last loaded, or unknown, or the first event came.
     loaded_at: Option<Nanos>,
@@ -132,7 +133,7 @@ pub struct Isolation {
 }
 
 impl Isolation {
-    /// At the floor.
+    /// A controller whose share is the floor.
     pub fn new(config: Config) -> Self {
         Isolation { config, share: config.floor, why: None, loaded_at: None, heard_at: None }
     }
@@ -153,7 +154,7 @@ impl Isolation {
 
     fn set(&mut self, share: f64, why: Reason, out: &mut Vec<Action>) {
         let share = share.clamp(self.config.floor, 1.0);
-        // At the floor somebody may want to know why it does not grow.
+        // At the floor, report why the share does not grow.
         let is_news = self.why != Some(why) && why != Reason::Calm;
         if share != self.share || is_news {
             (self.share, self.why) = (share, Some(why));
@@ -181,7 +182,7 @@ impl Machine for Isolation {
                 self.set(share, why, out);
             }
             None if now.saturating_since(loaded_at) >= self.config.calm_ns => {
-                // After a gap nobody knows what was.
+                // What happened in a gap is unknown.
                 let known_ns = elapsed_ns.min(self.config.patience_ns);
                 let rise = self.config.rise_per_s * known_ns as f64 / 1e9;
                 self.set(self.share + rise, Reason::Calm, out);
@@ -219,7 +220,7 @@ mod tests {
         }
     }
 
-    /// Feeds `sample` for `periods`; the actions.
+    /// Feeds `sample` for `periods`; returns the actions.
     fn feed(machine: &mut Isolation, now: &mut u64, sample: Sample, periods: u64) -> Vec<Action> {
         let mut out = Vec::new();
         for _ in 0..periods {

@@ -2,8 +2,8 @@
 //!
 //! A *rule* limits the jobs of one name: those of one user, or of all users, each job by itself.
 //! Every node keeps all rules. Of two rules for the same jobs by the same side the later one counts
-//! ([`Rules::merge`]), in whatever order they arrive, so that a coordinator which knows nothing
-//! learns them from its agents. A rule that was lifted stays as one without a rate.
+//! ([`Rules::merge`]), in whatever order they arrive, so that a coordinator that has no rules yet
+//! learns them from its agents. A lifted rule is kept as one without a rate.
 //!
 //! The nodes on which a limited job moves bytes share its rate ([`shares`]): each gets what it
 //! needs, and those that need more get the same.
@@ -19,7 +19,7 @@ pub const RULES_MAX: usize = 1024;
 /// Rules that one ordinary user may have.
 pub const USER_RULES_MAX: usize = 16;
 
-/// A node that has just begun gets at least one part in so many of an equal share.
+/// A node that has just begun gets at least one part in this many of an equal share.
 const LEAST_PARTS: u64 = 8;
 
 /// A rate limit as it was set.
@@ -31,11 +31,11 @@ pub struct Rule {
     pub user: Option<u32>,
     /// An operator has set it: its user cannot lift it.
     pub is_operators: bool,
-    /// Who has set it.
+    /// The user who has set it.
     pub by: u32,
     /// The rate of each such job, of all nodes together; `None`: it was lifted.
     pub rate_bytes_per_s: Option<u64>,
-    /// When, in milliseconds since 1970: the later one counts.
+    /// When it was set, in milliseconds since 1970: the later one counts.
     pub set_ms: u64,
 }
 
@@ -44,19 +44,19 @@ impl Rule {
         (&self.job, self.user, self.is_operators) == (&other.job, other.user, other.is_operators)
     }
 
-    /// What decides between two for the same jobs.
+    /// The key by which the later of two rules for the same jobs is found.
     fn rank(&self) -> (u64, u32, Option<u64>) {
         (self.set_ms, self.by, self.rate_bytes_per_s)
     }
 }
 
-/// All rules, also those that were lifted.
+/// All rules, including lifted ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules(Vec<Rule>);
 
 impl Rules {
-    /// Takes in a rule; `false` if a later one for the same jobs is known, or there are too many:
-    /// then the one that was lifted first goes, if there is any.
+    /// Adds a rule. Returns `false` if a later one for the same jobs is known, or there are too
+    /// many: then the one that was lifted first goes, if there is any.
     pub fn merge(&mut self, rule: Rule) -> bool {
         if let Some(known) = self.0.iter_mut().find(|known| known.is_for_same(&rule)) {
             let is_later = rule.rank() > known.rank();
@@ -65,7 +65,7 @@ impl Rules {
             }
             return is_later;
         }
-        // An operator's must always find room.
+        // There must always be room for a rule of an operator.
         let of_users = self.0.iter().filter(|known| !known.is_operators).count();
         if self.0.len() >= RULES_MAX || !rule.is_operators && of_users >= RULES_MAX / 2 {
             let may_go =
@@ -78,12 +78,12 @@ impl Rules {
         true
     }
 
-    /// All, in no order.
+    /// All rules, in no particular order.
     pub fn all(&self) -> &[Rule] {
         &self.0
     }
 
-    /// Those that limit.
+    /// The rules that limit.
     pub fn in_force(&self) -> impl Iterator<Item = &Rule> {
         self.0.iter().filter(|rule| rule.rate_bytes_per_s.is_some())
     }
@@ -94,20 +94,20 @@ impl Rules {
         self.0.iter().filter(is_of).filter_map(|rule| rule.rate_bytes_per_s).min()
     }
 
-    /// A time for a rule that is set `now_ms`: later than that of any rule for the same jobs, also
-    /// if the clock of the node that has set it is ahead.
+    /// Returns a time for a rule that is set at `now_ms`: later than that of any rule for the same
+    /// jobs, even if the clock of the node that has set it is ahead.
     pub fn time_for(&self, rule: &Rule, now_ms: u64) -> u64 {
         let known = self.0.iter().find(|known| known.is_for_same(rule));
         known.map_or(now_ms, |known| now_ms.max(known.set_ms + 1))
     }
 }
 
-/// What a limited job does on a node.
+/// Activity of a limited job on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Bytes that it has moved in the last second.
     pub bytes_per_s: u64,
-    /// Its limit has kept it waiting.
+    /// Whether its limit has kept it waiting.
     pub is_held: bool,
 }
 
@@ -132,7 +132,8 @@ pub fn shares(rate: u64, demands: &[Demand]) -> Vec<u64> {
         left = left.saturating_sub(shares[at]);
         others -= 1;
     }
-    // What nobody has asked for goes to all, so that who begins need not wait for the next second.
+    // What is not requested goes to all, so that a node that begins need not wait for the next
+    // second.
     let more = left / count;
     shares.iter_mut().for_each(|share| *share += more);
     shares

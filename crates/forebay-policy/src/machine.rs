@@ -1,8 +1,8 @@
 //! The contract of a policy.
 //!
 //! Three drivers, one policy: a driver with the real clock in the daemons, the event queue of the
-//! simulator with virtual time, and a replay of a recorded trace. For all three to take the same
-//! decisions a machine knows nothing but its configuration (seed included) and the events it was
+//! simulator with virtual time, and a replay of a recorded trace. For all three to make the same
+//! decisions a machine depends only on its configuration (seed included) and the events it was
 //! given; ties are broken by sequence numbers, never by addresses or hash order.
 
 use alloc::string::{String, ToString};
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// The moment `seconds` after the epoch; fractions below a nanosecond are cut off.
+    /// The moment `seconds` after the epoch; fractions of a nanosecond are dropped.
     pub fn from_secs_f64(seconds: f64) -> Self {
         Nanos((seconds * 1e9) as u64)
     }
@@ -54,14 +54,14 @@ pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// No policy has this name.
+/// The error for a policy name that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy {
     /// What it would decide, such as "queue policy".
     pub what: &'static str,
-    /// The name.
+    /// The unknown name.
     pub name: String,
-    /// Those that there are.
+    /// The known names.
     pub known: Vec<&'static str>,
 }
 
@@ -74,7 +74,7 @@ impl fmt::Display for UnknownPolicy {
 
 impl core::error::Error for UnknownPolicy {}
 
-/// What a table of policies has under `name`.
+/// Returns the entry `name` of a table of policies.
 pub(crate) fn named<M: Copy>(
     all: &[(&'static str, M)],
     what: &'static str,
@@ -92,10 +92,10 @@ pub trait Machine {
     /// as an event.
     type Action;
 
-    /// Takes in `event` at `now` and appends the decisions to `out`. `now` never goes backwards.
+    /// Handles `event` at `now` and appends the decisions to `out`. `now` never goes backwards.
     fn handle(&mut self, now: Nanos, event: Self::Event, out: &mut Vec<Self::Action>);
 
-    /// When the machine wants to be called with nothing but the time, or `None`.
+    /// When the machine wants to be called even without an event, or `None`.
     fn next_deadline(&self) -> Option<Nanos> {
         None
     }

@@ -1,24 +1,24 @@
 //! When one longer read of a PFS is cheaper than two shorter ones.
 //!
-//! A read costs a time for itself and a time for each byte. Two ranges of a file with a gap between
-//! them are cheaper as one read if the bytes of the gap take no longer than a read by itself. Both
-//! times are estimated from the reads of a mount, as a straight line through what they took; older
+//! A read costs a fixed time and a time for each byte. Two ranges of a file with a gap between them
+//! are cheaper as one read if the bytes of the gap take no longer than the fixed time. Both times
+//! are estimated from the reads of a mount, as a straight line through the times of reads; older
 //! reads count less. A constant would be right for one PFS: the gap is some kilobytes on a local
 //! disk and hundreds where each request crosses a busy network.
 
-/// The longest gap. Beyond it two reads can go side by side, which a time for each does not show.
+/// The longest gap. Beyond it two reads can go side by side, which the time of each does not show.
 pub const GAP_BYTES_MAX: u64 = 128 << 10;
 
 /// Reads before the first estimate.
 const READS_MIN: u32 = 32;
 
-/// What a read counts after each later one.
+/// Weight of a read after each later one.
 const KEPT: f64 = 1.0 - 1.0 / 256.0;
 
-/// Least standard deviation of the lengths: a line through reads of one length says nothing.
+/// Least standard deviation of the lengths: a line through reads of one length is meaningless.
 const SPREAD_BYTES: f64 = 8192.0;
 
-/// What reads of one mount cost.
+/// Estimated cost of the reads of one mount.
 #[derive(Clone, Debug, Default)]
 pub struct ReadCost {
     reads: u32,
@@ -30,7 +30,7 @@ pub struct ReadCost {
 }
 
 impl ReadCost {
-    /// A read of `bytes` has taken `took_ns`.
+    /// Records that a read of `bytes` took `took_ns`.
     pub fn observe(&mut self, bytes: u64, took_ns: u64) {
         let (x, y) = (bytes as f64, took_ns as f64);
         self.reads = self.reads.saturating_add(1);
@@ -41,8 +41,8 @@ impl ReadCost {
         self.bytes_by_ns = self.bytes_by_ns * KEPT + x * y;
     }
 
-    /// The longest gap between two ranges that are better one read, in bytes; 0 as long as too
-    /// little is known.
+    /// Returns the longest gap between two ranges that are better read as one, in bytes; 0 as long
+    /// as too little is known.
     pub fn gap_bytes(&self) -> u64 {
         let spread = self.weight * self.bytes_squared - self.bytes * self.bytes;
         let least = SPREAD_BYTES * self.weight;
@@ -54,7 +54,7 @@ impl ReadCost {
         if ns_per_read <= 0.0 {
             return 0;
         }
-        // Longer reads took no longer: bytes cost nothing that shows.
+        // Longer reads took no longer: bytes have no measurable cost.
         if ns_per_byte <= 0.0 {
             return GAP_BYTES_MAX;
         }
@@ -62,13 +62,14 @@ impl ReadCost {
     }
 }
 
-/// Whether a range that begins at `next` belongs to the read of one that ends at `end`.
+/// Returns whether a range that begins at `next` belongs to the read of one that ends at `end`.
 pub fn goes_on(end: u64, next: u64, gap_bytes: u64) -> bool {
     next.checked_sub(end).is_some_and(|gap| gap <= gap_bytes)
 }
 
-/// The pages of parts of a file and those between the parts, each with the bytes of it that are
-/// parts'. The parts are in their order and do not overlap; each has an offset and a length.
+/// The pages that hold parts of a file, and those between the parts, each with the number of its
+/// bytes that belong to parts. The parts are in order and do not overlap; each has an offset and a
+/// length.
 #[derive(Debug)]
 pub struct Pages<I: Iterator<Item = (u64, u64)>> {
     parts: core::iter::Peekable<I>,
@@ -77,7 +78,7 @@ pub struct Pages<I: Iterator<Item = (u64, u64)>> {
     next: Option<u64>,
 }
 
-/// See [`Pages`]. What lies behind `size` is no part of the file.
+/// See [`Pages`]. What is beyond `size` is not part of the file.
 pub fn pages(
     parts: impl Iterator<Item = (u64, u64)>,
     page_bytes: u64,
@@ -107,7 +108,7 @@ impl<I: Iterator<Item = (u64, u64)>> Iterator for Pages<I> {
             }
             self.parts.next();
         }
-        // The last part has ended: nothing was left of it in this page.
+        // The last part has ended: this page has none of its bytes.
         if !some {
             return None;
         }
@@ -142,7 +143,7 @@ mod tests {
             let gap = cost_of(per_read_ns, ns_per_kib, &lengths).gap_bytes();
             let gap_ns = gap as f64 * ns_per_kib as f64 / 1024.0;
             prop_assert!(gap_ns <= per_read_ns as f64 * 1.02 + 2000.0, "{gap} bytes take {gap_ns} ns");
-            // And it is the longest such gap, if there was enough to see.
+            // And it is the longest such gap, if the reads varied enough.
             let mean = lengths.iter().sum::<u64>() / lengths.len() as u64;
             let varied = lengths.iter().filter(|l| l.abs_diff(mean) > 2 * PAGE).count() > lengths.len() / 2;
             if varied && gap < GAP_BYTES_MAX {

@@ -2,31 +2,31 @@
 //!
 //! Filling a 2 MiB page for a 4 KiB read moves 512 times the bytes; done by reflex, a random reader
 //! of a large file gets a fraction of the file system's speed and empties the tier besides. It is
-//! the problem of renting or buying: each miss pays rent, filling buys. So a page is bought once
-//! the rent paid for it has reached its price, which is never more than twice as dear as the best
+//! the ski-rental problem: each miss pays rent, filling buys. So a page is bought once the rent
+//! paid for it has reached its price, which never costs more than twice as much as the best
 //! decision made with hindsight. Rent and price are counted in bytes; a small read costs the file
 //! system as much as [`LEAST_RENT_BYTES`], since its time goes into the request and not into the
 //! bytes.
 //!
-//! Twice as dear is still too dear for a tier that must not slow anybody down while it warms up. So
-//! filling has a budget of its own, into which every miss pays a share of its rent and from which
-//! every fill is paid: misses lose no more than that share of the file system to fills, and the
-//! first fill has to be saved for.
+//! Twice the cost is still too much for a tier that must not slow down any program while it warms
+//! up. So filling has a budget of its own, into which every miss pays a share of its rent and from
+//! which every fill is paid: misses lose no more than that share of the file system to fills, and
+//! the first fill has to be saved for.
 //!
 //! The memory is the last `capacity` missed pages. It ages by other misses and not by time: a page
 //! that came back after fewer misses than the tier has pages would have been a hit had it been
-//! filled, which is what the question is about.
+//! filled, which is the criterion here.
 
 use crate::arena::{Arena, List};
 
-/// What a small read costs, at least: the bytes a file system moves in the time of one request.
+/// Least cost of a small read: the bytes a file system moves in the time of one request.
 pub const LEAST_RENT_BYTES: u64 = 64 << 10;
 
 /// A bounded memory of missed pages and the rent paid for each.
 #[derive(Debug)]
 pub struct MissLedger {
     arena: Arena<u64>,
-    /// Oldest first.
+    /// Slots, the oldest first.
     missed: List,
     capacity: usize,
     /// Hundredths of the misses' rent that fills may cost, 0 to 100.
@@ -39,8 +39,8 @@ pub struct MissLedger {
 }
 
 impl MissLedger {
-    /// Remembers up to `capacity` pages; fills may cost `share_percent` of the misses. With 0 of
-    /// either no page is ever filled.
+    /// Creates a ledger of up to `capacity` pages; fills may cost `share_percent` of the misses.
+    /// With 0 for either no page is ever filled.
     pub fn new(capacity: usize, share_percent: u32) -> Self {
         MissLedger {
             arena: Arena::default(),
@@ -53,7 +53,7 @@ impl MissLedger {
     }
 
     /// Reports a miss of `read_bytes` on a page of `page_bytes`. `true`: fill the page now, and
-    /// call [`MissLedger::filled`] when that has ended, well or not.
+    /// call [`MissLedger::filled`] when that has ended, whether it succeeded or not.
     pub fn missed(&mut self, key: u64, read_bytes: u64, page_bytes: u64) -> bool {
         let rent = read_bytes.max(LEAST_RENT_BYTES);
         let paid = match self.forget(key) {
@@ -75,7 +75,7 @@ impl MissLedger {
         false
     }
 
-    /// The fill that was asked for has ended.
+    /// Reports that the requested fill has ended.
     pub fn filled(&mut self) {
         self.filling = false;
     }

@@ -1,10 +1,10 @@
 //! Placement: which node keeps an extent.
 //!
-//! **Owners** by weighted rendezvous hashing: every node has a score for every extent, and the best
-//! score owns it. There is no table and no server to ask; all who know the epoch's nodes agree.
-//! When a node comes or goes only the extents move that it wins or held: a part w / W of them, the
-//! least possible. A ring of hashes would need hundreds of points a node for the same balance, and
-//! weights in whole points.
+//! **Owners** by weighted rendezvous hashing: every node has a score for every extent, and the node
+//! with the best score owns it. There is no table and no server to ask; all that know the epoch's
+//! nodes agree. When a node comes or goes, only the extents that it wins or held move: a part w / W
+//! of them, the least possible. A ring of hashes would need hundreds of points per node for the
+//! same balance, and weights in whole points.
 //!
 //! With u the hash as a number in (0, 1), the score is -w / ln u (Schindelhauer and Schomaker,
 //! 2005): node i wins with probability w_i / W exactly. Nodes are named by a stable number, not by
@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 pub struct Member {
     /// Its stable number.
     pub node: u64,
-    /// Its share of extents is its weight over the sum of weights; the bytes of RAM that it lends,
-    /// for example.
+    /// Its share of extents is its weight over the sum of weights; for example, the bytes of RAM
+    /// that it lends.
     pub weight: f64,
 }
 
@@ -28,7 +28,7 @@ pub fn node_number(name: &str) -> u64 {
 }
 
 /// The key of one extent: the same on every node, whatever the path under which the file was
-/// opened. The version is not part of it, so that a file that is written anew stays where it was.
+/// opened. The version is not part of it, so that a rewritten file stays where it was.
 pub fn extent_key(mount_label: &str, ino: u64, extent: u64) -> u64 {
     hash(hash(hash_bytes(mount_label.as_bytes()), ino), extent)
 }
@@ -77,8 +77,9 @@ fn score(extent: u64, member: &Member) -> f64 {
     -member.weight / ln(u)
 }
 
-/// Places among `members` of the owners of `extent`, best first, at most `COUNT`; members without
-/// weight own nothing. Asked for each page on its way: nothing is sorted or allocated.
+/// Returns the places among `members` of the owners of `extent`, best first, at most `COUNT`;
+/// members without weight own nothing. Called for every page that is fetched: nothing is sorted or
+/// allocated.
 pub fn owners<const COUNT: usize>(extent: u64, members: &[Member]) -> impl Iterator<Item = usize> {
     let mut best = [None::<(f64, u64, usize)>; COUNT];
     for (place, member) in members.iter().enumerate().filter(|(_, m)| m.weight > 0.0) {
@@ -99,7 +100,7 @@ pub fn owners<const COUNT: usize>(extent: u64, members: &[Member]) -> impl Itera
     best.into_iter().flatten().map(|(_, _, place)| place)
 }
 
-/// The owner of `extent`, if anybody can own it: the first of [`owners`].
+/// Returns the owner of `extent`, if any member can own it: the first of [`owners`].
 pub fn owner(extent: u64, members: &[Member]) -> Option<u64> {
     let able = members.iter().filter(|m| m.weight > 0.0);
     let best =
@@ -107,8 +108,8 @@ pub fn owner(extent: u64, members: &[Member]) -> Option<u64> {
     best.map(|b| b.1)
 }
 
-/// Places of the owner of `extent` among `members`, and of the best of the others that `may` takes:
-/// in that order the first of the ranking of [`owners`].
+/// Returns the places of the owner of `extent` among `members`, and of the best of the others that
+/// `may` accepts, in the ranking of [`owners`].
 pub fn owner_and_next<'a>(
     extent: u64,
     members: impl Iterator<Item = &'a Member> + Clone,

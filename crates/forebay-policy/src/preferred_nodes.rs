@@ -1,16 +1,16 @@
-//! Preferred nodes: at which node the task that reads an extent should run.
+//! Preferred nodes: on which node the task that reads an extent should run.
 //!
-//! Owners are drawn by lot ([`crate::placement`]): of 30 extents on two nodes one may own 19. Who
-//! keeps a page may be uneven, but tasks are run by slots, and the node with 19 is at work when the
-//! other has long been done. So a task is not always sent to the owner. Each extent has two
+//! Owners are random ([`crate::placement`]): of 30 extents on two nodes one may own 19. Ownership
+//! of pages may be uneven, but tasks are run by slots, and the node with 19 is still at work long
+//! after the other has finished. So a task is not always sent to the owner. Each extent has two
 //! candidates, its owner and the next of its ranking that runs tasks; the owner is preferred unless
-//! the other, with this extent on top, would still have been given no more bytes. That is the power
-//! of two choices: with n nodes the fullest is about ln ln n extents above the mean, where one
-//! choice alone leaves it some sqrt(ln n) deviations above.
+//! the other, with this extent added, would still have been assigned no more bytes. That is the
+//! power of two choices: with n nodes the fullest is about ln ln n extents above the mean, where
+//! one choice alone leaves it some sqrt(ln n) deviations above.
 //!
-//! Given bytes are weighed by the weight that ownership has, so that where all is well the owner
-//! stays the preferred node. A choice is remembered: a second question about an extent gets the
-//! same answer, and the extent counts once. Both are forgotten when the nodes change, and when
+//! Assigned bytes are divided by the node's weight in ownership, so that where the load is even the
+//! owner stays the preferred node. A choice is remembered: a second question about an extent gets
+//! the same answer, and the extent counts once. Both are forgotten when the nodes change, and when
 //! there is more to remember than [`EXTENTS_MAX`].
 
 use alloc::collections::BTreeMap;
@@ -24,25 +24,25 @@ pub const EXTENTS_MAX: usize = 1 << 18;
 /// A node that may be preferred.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// As the placement knows it.
+    /// Its number and weight in the placement.
     pub member: Member,
-    /// Tasks may run there. A node that runs none is preferred only for what it owns.
+    /// Whether tasks may run there. A node that runs none is preferred only for what it owns.
     pub runs_tasks: bool,
 }
 
-/// The preferred nodes given so far on one mount.
+/// The preferred nodes assigned up to now on one mount.
 #[derive(Clone, Debug, Default)]
 pub struct PreferredNodes {
     nodes: Vec<Candidate>,
-    /// Bytes given to each of them.
+    /// Bytes assigned to each of them.
     given_bytes: Vec<u64>,
     /// Places of the preferred nodes, by the extents' keys.
     chosen: BTreeMap<u64, u32>,
 }
 
 impl PreferredNodes {
-    /// Place among `nodes` of the preferred node of the extent with key `extent`, of which the file
-    /// has `bytes`; `None` if nobody can own it.
+    /// Returns the place among `nodes` of the preferred node of the extent with key `extent`, of
+    /// which the file has `bytes`; `None` if no node can own it.
     pub fn choose(&mut self, nodes: &[Candidate], extent: u64, bytes: u64) -> Option<usize> {
         if self.nodes != nodes {
             self.forget();
@@ -69,7 +69,7 @@ impl PreferredNodes {
         Some(place)
     }
 
-    /// With `bytes` more, `this` has been given no more than `that` has now.
+    /// Returns whether `this`, with `bytes` more, has been assigned no more than `that` has now.
     fn is_emptier(&self, this: usize, that: usize, bytes: u64) -> bool {
         let share = |place: usize, bytes: u64| bytes as f64 / self.nodes[place].member.weight;
         share(this, self.given_bytes[this].saturating_add(bytes)) <= share(that, self.given_bytes[that])
@@ -140,7 +140,7 @@ mod tests {
     }
 
     proptest! {
-        /// Two equal nodes: whatever is asked for, in whatever order and however often, they differ
+        /// Two equal nodes: whatever is requested, in whatever order and however often, they differ
         /// by two of the largest extents at most, and a second question gets the same answer.
         #[test]
         fn two_equal_nodes_are_even_after_any_sequence(
@@ -161,8 +161,8 @@ mod tests {
         }
 
         /// Many nodes: the preferred node is always one of the first two of the ranking, equal
-        /// nodes get equal numbers but for a few extents, weights are kept, and the same questions
-        /// have the same answers.
+        /// nodes get equal numbers but for a few extents, weights are respected, and the same
+        /// questions have the same answers.
         #[test]
         fn many_nodes_get_their_shares(
             count in 2usize..40, heavy in any::<prop::sample::Index>(), seed in any::<u64>()

@@ -1,4 +1,4 @@
-//! Who sends a page that several nodes request from its owner at the same time.
+//! The source of a page that several nodes request from its owner at the same time.
 //!
 //! If all nodes read one file together, each copy of a page would leave through the owner's link:
 //! with N readers the last one ends N times later than one alone. So the nodes that request a page
@@ -6,8 +6,8 @@
 //! which passes the page on while it arrives. Each node then sends a page once and receives it
 //! once, so all links are busy, and the file system is read once.
 //!
-//! The order is that of the requests. A node that is slow or late is at the end, where it delays
-//! nobody, and nobody gets a page that it has not requested. A node that gets nothing from the one
+//! The order is that of the requests. A node that is slow or late is at the end, where it delays no
+//! other, and no node gets a page that it has not requested. A node that gets nothing from the one
 //! before it asks the owner again, which begins a new chain with it. So no node waits for itself:
 //! each waits for one that has joined its chain before.
 //!
@@ -18,28 +18,29 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Requests for a page that are further apart are not of nodes that read together: the other node
+/// Requests for a page that are further apart are not from nodes that read together: the other node
 /// may have evicted the page, and the owner is not busy.
 const TOGETHER_NS: u64 = 1_000_000_000;
 
 /// Chains remembered. A page of 2 MiB needs one for as long as its requests come in.
 const CHAINS_MAX: usize = 4096;
 
-/// Most connections of a node to another one: as many as a mount has fetch threads by default, so
-/// that a stream of pages from one owner keeps as many servers of the PFS busy as a node's own.
+/// Limit on the connections of a node to another one: as many as a mount has fetch threads by
+/// default, so that a stream of pages from one owner keeps as many servers of the PFS busy as a
+/// node's own.
 const LINKS_PER_PEER: usize = 8;
 
-/// All nodes together connect to a node so often at most, if they are not more themselves: it
+/// Limit on the connections of all nodes together to one node, unless there are more nodes: it
 /// accepts 2048.
 const LINKS_OF_ALL: usize = 2000;
 
-/// Connections of a node to each other one in a cluster of `nodes`, and so pages that it requests
-/// from an owner at a time.
+/// Returns the connections of a node to each other one in a cluster of `nodes`, which is also the
+/// number of pages that it requests from an owner at a time.
 pub fn links_per_peer(nodes: usize) -> usize {
     (LINKS_OF_ALL / nodes.max(1)).clamp(1, LINKS_PER_PEER)
 }
 
-/// Who sends a page.
+/// The sender of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The owner itself.
@@ -50,22 +51,22 @@ pub enum Source {
 
 #[derive(Clone, Debug)]
 struct Chain {
-    /// In the order of their requests.
+    /// Nodes in the order of their requests.
     nodes: Vec<u64>,
-    /// The last request.
+    /// The time of the last request.
     at: Nanos,
 }
 
-/// What an owner knows of the nodes that request its pages.
+/// An owner's record of the nodes that request its pages.
 #[derive(Clone, Debug, Default)]
 pub struct Spread {
     chains: BTreeMap<u64, Chain>,
-    /// Their pages in the order of the first requests.
+    /// Pages of the chains, in the order of the first requests.
     order: VecDeque<u64>,
 }
 
 impl Spread {
-    /// Who sends `page`, whose number is unique among all files, to `node`.
+    /// Returns the node that sends `page`, whose number is unique among all files, to `node`.
     pub fn source(&mut self, now: Nanos, page: u64, node: u64) -> Source {
         let Some(chain) = self.chains.get_mut(&page) else {
             if self.order.len() >= CHAINS_MAX
@@ -79,7 +80,7 @@ impl Spread {
         };
         let is_over = now.saturating_since(chain.at) > TOGETHER_NS;
         chain.at = now;
-        // The first one asks again if the owner itself has not got the page in time.
+        // The first node asks again if the owner itself has not got the page in time.
         if chain.nodes.first() == Some(&node) {
             return Source::Owner;
         }
@@ -138,7 +139,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever asks again, and however often: from each node the way to the owner ends.
+        /// Whichever node asks again, and however often: from each node the way to the owner ends.
         #[test]
         fn no_node_waits_for_itself(nodes in prop::collection::vec((0u64..8, 0..TOGETHER_NS), 1..100)) {
             let (mut spread, mut now, mut source_of) = (Spread::default(), NOW, BTreeMap::new());

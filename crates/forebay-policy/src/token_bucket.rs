@@ -2,28 +2,29 @@
 //!
 //! A bucket holds at most `burst_bytes` of tokens and fills at `rate_bytes_per_s`. Tokens are
 //! counted in byte-nanoseconds per second (bytes x 10^9), so that `elapsed_ns * rate` is added
-//! without any rounding: a bucket asked a million times a second for a year has not drifted by a
+//! without any rounding: a bucket asked a million times per second for a year has not drifted by a
 //! byte. The usual bucket with floating-point or whole-byte tokens loses a fraction at each refill,
 //! always to the same side, and the more often it is asked the more it loses.
 //!
-//! Two ways to ask. [`TokenBucket::take`] grants now or says when to ask again; nothing is booked
-//! meanwhile, so a brake (a lower rate, or 0) acts at once. [`TokenBucket::reserve`] books at once
-//! and says how long to wait before going; callers are served in the order in which they asked, but
-//! a booked wait does not see a later change of rate.
+//! There are two ways to ask. [`TokenBucket::take`] grants now or returns when to ask again;
+//! nothing is booked meanwhile, so a brake (a lower rate, or 0) acts immediately.
+//! [`TokenBucket::reserve`] books immediately and returns how long to wait before going; callers
+//! are served in the order in which they asked, but a booked wait does not see a later change of
+//! rate.
 //!
 //! Promise, for any interval: granted bytes <= rate * (interval + 1 ns) + burst. A request above
-//! the burst is granted too, and stands for the burst in the intervals it is in (use one of the two
-//! ways for such requests; mixed, the excess of one of each kind may meet). The nanosecond is there
-//! because waits are whole ones, rounded up, and what flows in during the rounding is kept:
-//! dropped, it would be a drift again. And the bucket is work conserving: whoever asks again after
-//! the wait that `take` returned is granted, if no one else was in between.
+//! the burst is granted too, and counts as the burst in the intervals it is in (use one of the two
+//! ways for such requests; mixed, the excess of one of each kind may meet). The nanosecond is
+//! necessary because waits are whole ones, rounded up, and what flows in during the rounding is
+//! kept: dropped, it would be a drift again. And the bucket is work conserving: a caller that asks
+//! again after the wait that `take` returned is granted, if there was no other in between.
 
 use crate::machine::Nanos;
 
 /// Byte-nanoseconds per second in one byte.
 const SCALE: i128 = 1_000_000_000;
 
-/// "Not before the rate changes", as a wait.
+/// A wait with the meaning "not before the rate changes".
 pub const FOREVER_NS: u64 = u64::MAX;
 
 /// A rate limit with a burst.
@@ -38,8 +39,8 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A full bucket. A rate of 0 grants only the burst. A burst of 0 is taken as 1 byte, else
-    /// nothing could ever be granted.
+    /// Creates a full bucket. A rate of 0 grants only the burst. A burst of 0 is treated as 1 byte,
+    /// else nothing could ever be granted.
     pub fn new(now: Nanos, rate_bytes_per_s: u64, burst_bytes: u64) -> Self {
         let burst_bytes = burst_bytes.max(1);
         Self { rate_bytes_per_s, burst_bytes, level: i128::from(burst_bytes) * SCALE, settled_at: now }
@@ -100,8 +101,8 @@ impl TokenBucket {
         self.burst_bytes
     }
 
-    /// The level at which inflow is lost: the burst, and what a wait for it brings in by being
-    /// rounded up.
+    /// Returns the level at which inflow is lost: the burst, and the extra inflow during a wait for
+    /// it that is rounded up.
     fn full(&self) -> i128 {
         i128::from(self.burst_bytes) * SCALE + i128::from(self.rate_bytes_per_s.saturating_sub(1))
     }
@@ -114,7 +115,7 @@ impl TokenBucket {
         self.settled_at = self.settled_at.max(now);
     }
 
-    /// Time until `missing` (> 0) has flown in, rounded up to a nanosecond.
+    /// Returns the time until `missing` (> 0) has flown in, rounded up to a nanosecond.
     fn wait_ns(&self, missing: i128) -> u64 {
         let rate = i128::from(self.rate_bytes_per_s);
         if rate == 0 {
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn many_tiny_steps_do_not_drift() {
-        // 3 bytes a second, asked every 7 ns: each refill is 2.1e-8 bytes and must not be lost.
+        // 3 bytes per second, asked every 7 ns: each refill is 2.1e-8 bytes and must not be lost.
         let mut bucket = TokenBucket::new(Nanos(0), 3, 1);
         let mut granted = 0;
         let mut now = 0;
@@ -222,7 +223,8 @@ mod tests {
             }
         }
 
-        /// Whoever waits so long is granted then, and did not have to wait a nanosecond too long.
+        /// A caller that waits for the returned time is granted then, and does not wait a
+        /// nanosecond too long.
         #[test]
         fn work_conserving(
             rate in 1u64..5_000_000_000,

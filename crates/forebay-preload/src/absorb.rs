@@ -1,15 +1,15 @@
 //! Has files written to the tier first, for programs that know nothing of it.
 //!
-//! `FOREBAY_WRITE_BACK` switches it on and names the files by patterns, one a line. A file below a
-//! root that such a pattern covers, and that is empty once it has been opened for writing, is
+//! `FOREBAY_WRITE_BACK` switches it on and names the files by patterns, one per line. A file below
+//! a root that such a pattern covers, and that is empty once it has been opened for writing, is
 //! offered to the agent, and its *content* takes the place of the program's own descriptor
 //! ([`forebay_client::dirty`]). The content is a real file in memory, so the kernel does all calls:
 //! this library only announces writes, and moves the program to the PFS when the agent says so.
 //! Calls that mean the file of the PFS (its mode, owner, times and extended attributes) get the
 //! descriptor that the program had opened, which stays in this library.
 //!
-//! Whether the mode is on or not, a program that opens a dirty file of this node gets its content,
-//! which is newer than the PFS.
+//! Whether the mode is on or not, a program that opens a file that is dirty on this node gets its
+//! content, which is newer than the PFS.
 
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::AtomicBool;
@@ -43,7 +43,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// That of these flags of `open`.
+    /// The access that these flags of `open` ask for.
     #[inline]
     pub fn of(flags: c_int) -> Self {
         match flags & (libc::O_ACCMODE | libc::O_TRUNC) {
@@ -60,7 +60,7 @@ impl Access {
     }
 }
 
-/// A descriptor whose place a content has taken.
+/// A descriptor that a content has replaced.
 struct Entry {
     /// `None`: the program only reads.
     absorbed: Option<Absorbed>,
@@ -75,15 +75,15 @@ struct Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // A forked child closes what its parent goes on writing.
+        // A forked child closes what its parent continues to write.
         if self.process == inside::process() {
             self.absorbed.iter().for_each(Absorbed::note_closed);
         }
     }
 }
 
-/// Whether the program has gone on at the PFS by one of its descriptors, which has set the position
-/// there. Forked children share positions, so they share this.
+/// Whether the program has moved to the PFS through one of its descriptors, which has set the
+/// position there. Forked children share positions, so they share this.
 struct HasLeft(*mut AtomicBool);
 
 const SHARED_BYTES: usize = 4096;
@@ -120,8 +120,8 @@ impl Drop for HasLeft {
     }
 }
 
-/// The process has taken a lock on a file of the PFS by an [`Entry`]: it is lost when a descriptor
-/// of that file is closed.
+/// The process has taken a lock on a file of the PFS through an [`Entry`]: the lock is lost when a
+/// descriptor of that file is closed.
 static HAS_LOCKS: AtomicBool = AtomicBool::new(false);
 
 static CLIENT: OnceLock<Client> = OnceLock::new();
@@ -159,13 +159,13 @@ pub fn is_dirty(identity: (u64, u64)) -> bool {
     INDEX.get().is_some_and(|index| index.may_have(identity.0, identity.1))
 }
 
-/// The program has opened `fd`, a file below a root at `path`: its content takes its place if it is
-/// to be written back, or is dirty.
+/// Puts the content of `fd`, a file below a root at `path` that the program has opened, in its
+/// place if it is to be written back, or is dirty.
 ///
-/// `false`: there are newer bytes, of this node or another one, and they cannot be had.
+/// `false`: there are newer bytes, on this node or another one, and they cannot be had.
 ///
-/// A file that the program `writes` by another descriptor already stays with the PFS: what that one
-/// writes would not be in the content.
+/// A file that the program `writes` through another descriptor already stays with the PFS: what
+/// that one writes would not be in the content.
 pub fn opened(
     client: &Client,
     fd: c_int,
@@ -175,7 +175,7 @@ pub fn opened(
 ) -> Option<bool> {
     let (_, identity) = own_files::regular(fd)?;
     let dirty = is_dirty(identity);
-    // In this order: who is not dirty has its bytes on the PFS.
+    // In this order: a file that is not dirty has its bytes on the PFS.
     let (size, _) = own_files::regular(fd)?;
     // A pass has written after the open has emptied it.
     let is_full_again = access == Access::Truncate && size > 0 && INDEX.get().is_some();
@@ -238,7 +238,7 @@ fn put_in_place(file: &OwnedFd, fd: c_int) -> Option<()> {
     (done >= 0).then_some(())
 }
 
-/// `to` is a duplicate of `from`.
+/// Notes that `to` is a duplicate of `from`.
 pub fn duplicated(from: c_int, to: c_int) {
     if ENTRIES.count() > 0
         && let Some(entry) = ENTRIES.pin(from)
@@ -260,7 +260,7 @@ pub fn has(fd: c_int) -> bool {
     ENTRIES.count() > 0 && ENTRIES.has_handle(fd)
 }
 
-/// The number `fd` stands for no file any more. The caller frees what was retired.
+/// Notes that the number `fd` no longer stands for a file. The caller frees what was retired.
 #[inline]
 pub fn closed(fd: c_int) {
     if has(fd) {
@@ -268,7 +268,7 @@ pub fn closed(fd: c_int) {
     }
 }
 
-/// The process ends in order: what it has open is closed by that.
+/// Notes that the process ends in order, which closes what it has open.
 pub extern "C" fn detach() {
     if ENTRIES.count() == 0 || !inside::is_owner() {
         return;
@@ -291,7 +291,7 @@ pub fn free_retired() {
     ENTRIES.free_retired();
 }
 
-/// The number by which the file of the PFS can be reached that `fd` stands for.
+/// The number by which the file of the PFS that `fd` stands for can be reached.
 #[inline]
 pub fn on_pfs(fd: c_int) -> c_int {
     match has(fd).then(|| ENTRIES.pin(fd)).flatten() {
@@ -305,7 +305,7 @@ pub fn on_pfs(fd: c_int) -> c_int {
 pub fn to_lock(fd: c_int) -> c_int {
     let Some(entry) = has(fd).then(|| ENTRIES.pin(fd)).flatten() else { return fd };
     let file = entry.pfs.as_raw_fd();
-    // Another number may have gone on there, with its position.
+    // Another number may have moved there, with its position.
     if !entry.has_left.is_true() {
         // SAFETY: no pointers.
         unsafe {
@@ -317,7 +317,7 @@ pub fn to_lock(fd: c_int) -> c_int {
     file
 }
 
-/// Runs a call that writes `bytes` to `fd`, at most. `None`: it fails by the `errno` that is set,
+/// Runs a call that writes at most `bytes` to `fd`. `None`: it fails with the `errno` that is set,
 /// because the PFS does not take what was written before.
 #[inline]
 pub fn write<R>(fd: c_int, bytes: u64, call: impl FnOnce() -> R) -> Option<R> {
@@ -342,9 +342,9 @@ fn write_absorbed<R>(fd: c_int, bytes: u64, call: impl FnOnce() -> R) -> Option<
     Some(result)
 }
 
-/// Before `fd` counts as synchronised or is closed: what was written is in the memory of a second
-/// node, if the program is to wait for that. `false`: neither that nor the PFS takes it; `errno` is
-/// set.
+/// Waits, before `fd` counts as synchronised or is closed, until what was written is in the memory
+/// of a second node, if the program is to wait for that. `false`: neither that nor the PFS takes
+/// it; `errno` is set.
 #[inline]
 pub fn keep(fd: c_int) -> bool {
     !has(fd) || !inside::is_on() || inside::is_inside() || keep_absorbed(fd)
@@ -371,7 +371,7 @@ fn keep_absorbed(fd: c_int) -> bool {
     }
 }
 
-/// An agent that was started anew learns of a guest by any call on its descriptor.
+/// Lets an agent that was restarted learn of a guest, as by any call on its descriptor.
 fn connect(fd: c_int, absorbed: &Absorbed) {
     if absorbed.is_guest() {
         let _its_error_comes_with_the_next_call = own_files::stat(fd);
@@ -396,7 +396,7 @@ fn begin(fd: c_int, entry: &Arc<Entry>, bytes: u64) -> Result<Target, c_int> {
     begun.unwrap_or(Ok(Target::Pfs))
 }
 
-/// The program goes on at the PFS by `fd`.
+/// Moves the program's `fd` to the PFS.
 fn leave(fd: c_int, entry: &Arc<Entry>) {
     if own_files::identity(fd) != Some(entry.content) {
         return ENTRIES.forget(fd, false);
@@ -416,7 +416,7 @@ fn leave(fd: c_int, entry: &Arc<Entry>) {
     ENTRIES.forget(fd, false);
 }
 
-/// What `fstat` has to report of the content of `fd`, if that still is it.
+/// What `fstat` has to report of the content of `fd`, if `fd` still is that content.
 pub fn content_of(fd: c_int) -> Option<Newest> {
     let entry = ENTRIES.pin(fd)?;
     let stat = own_files::stat(fd).filter(|stat| (stat.st_dev, stat.st_ino) == entry.content)?;
@@ -424,8 +424,8 @@ pub fn content_of(fd: c_int) -> Option<Newest> {
     Some(Newest { size: stat.st_size as u64, blocks: stat.st_blocks as u64, mtime_ns })
 }
 
-/// Before a file gets a name that may be another's: see [`Client::sync_before_rename`]. Otherwise
-/// the error number.
+/// Waits before a file gets a name that may be another's: see [`Client::sync_before_rename`].
+/// Returns the error number if that fails.
 pub fn before_rename(client: &Client, from: &[u8], to: &[u8]) -> Result<(), c_int> {
     let stat = |path: &[u8]| std::fs::symlink_metadata(OsStr::from_bytes(path));
     let (Ok(old), Ok(new)) = (stat(from), stat(to)) else { return Ok(()) };
@@ -447,8 +447,8 @@ pub fn before_rename(client: &Client, from: &[u8], to: &[u8]) -> Result<(), c_in
     synced.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Before `fd` is mapped together with others: a guest's file goes to the PFS, because no mapping
-/// reaches another node. Otherwise the error number.
+/// Moves a guest's file to the PFS before `fd` is mapped together with others, because no mapping
+/// reaches another node. Returns the error number if that fails.
 pub fn before_sharing(fd: c_int) -> Result<(), c_int> {
     let Some(entry) = ENTRIES.pin(fd).map(|entry| Arc::clone(&entry)) else { return Ok(()) };
     let (Some(absorbed), Some(inside)) = (&entry.absorbed, inside::enter()) else { return Ok(()) };
@@ -469,14 +469,14 @@ pub fn before_sharing(fd: c_int) -> Result<(), c_int> {
     gone_on.unwrap_or(Ok(()))
 }
 
-/// The program maps `fd` to store to it.
+/// Notes that the program maps `fd` to store to it.
 pub fn note_mapped(fd: c_int) {
     if let Some(entry) = ENTRIES.pin(fd) {
         entry.absorbed.iter().for_each(Absorbed::note_mapped);
     }
 }
 
-/// Before a call that reads `fd` or moves its position: a file that was called in is the PFS's.
+/// Moves a file that was called in to the PFS, before a call that reads `fd` or moves its position.
 #[inline]
 pub fn before_read(fd: c_int) {
     if has(fd) && !inside::is_inside() && inside::is_on() {
@@ -487,19 +487,19 @@ pub fn before_read(fd: c_int) {
     }
 }
 
-/// Whether any file of this node may be dirty, or of another one.
+/// Whether any file may be dirty, on this node or another one.
 #[inline]
 pub fn is_any_dirty_anywhere() -> bool {
     INDEX.get().is_some_and(|index| index.any() || index.has_others())
 }
 
-/// Whether any file of this node is dirty.
+/// Whether any file is dirty on this node.
 #[inline]
 pub fn is_any_dirty() -> bool {
     INDEX.get().is_some_and(DirtyIndex::any)
 }
 
-/// How many files of this node have become clean.
+/// How many files have become clean on this node.
 #[inline]
 pub fn cleaned() -> u32 {
     INDEX.get().map_or(0, DirtyIndex::cleaned)

@@ -12,9 +12,9 @@
 //! - requests of an `io_uring`, and a child that shares the table of descriptors;
 //! - a second C library, which `dlmopen` loads.
 //!
-//! What is taken for such a call by mistake only makes reads slower. Code that a program generates
-//! while it runs, and text after the first 64 MiB, are not looked at: the latter counts as having
-//! such calls.
+//! What is mistaken for such a call only makes reads slower. Code that a program generates while it
+//! runs, and text after the first 64 MiB, are not looked at: the latter counts as having such
+//! calls.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -25,7 +25,7 @@ use crate::kernel;
 /// Most text that is looked at: some tens of milliseconds' worth.
 const MOST_TEXT_BYTES: usize = 64 << 20;
 
-/// The number of a harmless call is loaded within so many bytes before its instruction.
+/// How many bytes before its instruction the number of a harmless call is loaded, at most.
 const NUMBER_BYTES: usize = 40;
 
 /// Objects whose bare calls close no descriptor of the program, by the beginning of their names.
@@ -45,7 +45,7 @@ const HARMLESS: [&str; 9] = [
 static IS_POSSIBLE: AtomicBool = AtomicBool::new(false);
 /// Objects that the dynamic linker had loaded by the last look.
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
-/// Loads that the program has asked for, and those by the last look.
+/// Loads that the program has requested, and those by the last look.
 static LOADS: AtomicU32 = AtomicU32::new(1);
 static LOADS_SEEN: AtomicU32 = AtomicU32::new(0);
 /// Bytes of text seen so far.
@@ -60,12 +60,12 @@ pub fn are_possible() -> bool {
     IS_POSSIBLE.load(Relaxed)
 }
 
-/// The program has been seen to prepare such calls.
+/// Notes that the program prepares such calls.
 pub fn found() {
     IS_POSSIBLE.store(true, Relaxed);
 }
 
-/// The program loads a library.
+/// Notes that the program loads a library.
 pub fn loads() {
     LOADS.fetch_add(1, Release);
 }
@@ -196,8 +196,8 @@ fn position(bytes: &[u8], byte: u8) -> Option<usize> {
     (!found.is_null()).then(|| found as usize - bytes.as_ptr() as usize)
 }
 
-/// Whether an instruction may begin so after `syscall`. The same two bytes are often part of an
-/// address or of a jump's distance, which end with 0 or 255.
+/// Whether an instruction after `syscall` may begin like this. The same two bytes are often part of
+/// an address or of a jump's distance, which end with 0 or 255.
 #[cfg(target_arch = "x86_64")]
 fn may_follow(after: &[u8]) -> bool {
     match after {

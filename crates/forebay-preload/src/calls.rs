@@ -23,7 +23,7 @@ fn count(result: ssize_t) -> u64 {
     u64::try_from(result).unwrap_or(0)
 }
 
-/// A number that a call has handed out stands for a new file.
+/// Notes that a number that a call has handed out stands for a new file.
 #[inline]
 fn opened(fd: c_int, access: Access) -> c_int {
     descriptors::forget(fd);
@@ -56,16 +56,16 @@ macro_rules! take_place {
         /// Takes the place of the C library's function.
         ///
         /// # Safety
-        /// As of the C library's.
+        /// As for the C library's.
         #[unsafe(no_mangle)]
         $(#[$meta])*
         pub unsafe extern "C-unwind" fn $name $args -> $ret $body
 
         $(
-            /// As the function before.
+            /// The same function under its other name.
             ///
             /// # Safety
-            /// As of the C library's.
+            /// As for the C library's.
             #[unsafe(no_mangle)]
             pub unsafe extern "C-unwind" fn $twin $args -> $ret $body
         )?
@@ -130,7 +130,8 @@ opens! {
     fn creat64(path: *const c_char, mode: mode_t),
         Access::Truncate, _made = before_open(AT_FDCWD, path, CREAT, mode);
     fn shm_open(name: *const c_char, flags: c_int, mode: mode_t), Access::of(flags);
-    // Those of other files are listed so that a number closed unseen does not keep its handle.
+    // The functions for other files are listed so that a number closed unseen does not keep its
+    // handle.
     fn socket(domain: c_int, kind: c_int, protocol: c_int), Access::Read;
     fn memfd_create(name: *const c_char, flags: c_uint), Access::Read;
 }
@@ -291,7 +292,7 @@ fn is_taken(to: c_int) -> bool {
     own_files::is_own(to)
 }
 
-/// Which number a call of `fcntl` means: locks are those of the file on the PFS, where programs of
+/// Which number a call of `fcntl` means: locks are those of the file on the PFS, where programs on
 /// other nodes see them. This is noted before the lock is there, because from then on no descriptor
 /// of the file may be closed.
 #[inline]
@@ -373,7 +374,7 @@ macro_rules! reads {
     };
 }
 
-/// Where a call with an offset reads that may mean the position.
+/// Where a call reads whose offset may mean the position.
 fn at(offset: off_t) -> At {
     if offset == -1 { At::Position } else { At::Offset(offset) }
 }
@@ -406,7 +407,7 @@ reads! {
         kernel => if bytes <= room { tier::read_one(fd, buffer, bytes, At::Offset(offset), kernel) } else { kernel() };
 }
 
-/// Bytes that a call moves from a file at most. Programs pass far more, to mean all.
+/// The most bytes that a call moves from a file. Programs pass far more, to mean all.
 fn moved(from: c_int, bytes: size_t) -> u64 {
     const PIPE_BYTES: u64 = 1 << 20;
     let most = own_files::regular(from).map_or(PIPE_BYTES, |(size, _)| size);
@@ -541,7 +542,7 @@ take_place! {
     }
 }
 
-/// A rename begins, of these names in these directories.
+/// Prepares for a rename of these names in these directories.
 fn renames(from: (c_int, *const c_char), to: (c_int, *const c_char)) -> Result<(), c_int> {
     if !absorb::is_any_dirty_anywhere() || inside::is_inside() || from.1.is_null() || to.1.is_null() {
         return Ok(());

@@ -47,7 +47,7 @@ synchronizes! {
     heard: fn recvmsg(fd: c_int, message: *mut c_void, flags: c_int) -> ssize_t;
 }
 
-/// Functions that change a file by its path. Of one that is dirty, that means its content.
+/// Functions that change a file by its path. For a dirty file, that means its content.
 macro_rules! truncates {
     ($(fn $name:ident by $by_descriptor:ident;)*) => { take_place! {$(
         fn $name(path: *const c_char, bytes: off_t) -> c_int {
@@ -116,7 +116,7 @@ exports! {
     dlmopen by forebay_preload_dlmopen;
 }
 
-/// The program loads a library; if it is `apart`, with a C library of its own.
+/// Notes that the program loads a library; if it is `apart`, with a C library of its own.
 #[unsafe(no_mangle)]
 extern "C" fn forebay_preload_loads(is_apart: c_int) {
     if is_apart != 0 {
@@ -125,13 +125,13 @@ extern "C" fn forebay_preload_loads(is_apart: c_int) {
     bare_calls::loads();
 }
 
-/// The program starts a child that shares its descriptors, but not its memory.
+/// Notes that the program starts a child that shares its descriptors, but not its memory.
 #[unsafe(no_mangle)]
 extern "C" fn forebay_preload_shares_descriptors() {
     bare_calls::found();
 }
 
-/// The program forbids itself system calls, perhaps some that only the library makes.
+/// Notes that the program forbids itself system calls, perhaps some that only the library makes.
 fn restricted() {
     tier::restricted();
     observer::restricted();

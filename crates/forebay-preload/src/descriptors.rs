@@ -2,7 +2,7 @@
 //!
 //! A byte for each, in a table of fixed size. An entry is decided at the first write or read of its
 //! descriptor, so that opening costs nothing, and inherited and duplicated descriptors need no rule
-//! of their own. It is forgotten whenever the number is closed or handed out anew.
+//! of their own. It is forgotten whenever the number is closed or handed out again.
 //!
 //! Two threads may decide the same entry at the same time; both come to the same result.
 
@@ -43,7 +43,7 @@ pub fn is_known_pfs(fd: i32) -> bool {
     entry(fd).is_some_and(|entry| entry.load(Relaxed) == PFS)
 }
 
-/// The number `fd` stands for another file from now on, or for none.
+/// Notes that the number `fd` stands for another file from now on, or for none.
 #[inline]
 pub fn forget(fd: i32) {
     if let Some(entry) = entry(fd) {
@@ -51,7 +51,7 @@ pub fn forget(fd: i32) {
     }
 }
 
-/// The same of all numbers from `first` to `last`.
+/// Forgets all numbers from `first` to `last` in the same way.
 pub fn forget_range(first: u32, last: u32) {
     for entry in TABLE.iter().take((last as usize).saturating_add(1)).skip(first as usize) {
         entry.store(UNKNOWN, Relaxed);

@@ -7,11 +7,11 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Mounts that are remembered; of others every path is looked up.
+/// Mounts that are remembered; for others, every path is looked up.
 const MOUNTS: usize = 8;
 
-/// So many files elsewhere are seen before the kernel's table of mounts is read, which costs as
-/// much as looking up some twenty paths.
+/// Files elsewhere that are seen before the kernel's table of mounts is read, which costs as much
+/// as looking up some twenty paths.
 const PATIENCE: u64 = 16;
 
 /// See the module.
@@ -23,7 +23,7 @@ pub struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// No mount is known.
+    /// A table that knows no mount.
     pub const fn new() -> Self {
         Elsewhere { mounts: [const { AtomicU64::new(0) }; MOUNTS], seen: AtomicU64::new(0) }
     }
@@ -33,8 +33,8 @@ impl Elsewhere {
         self.mounts.iter().any(|word| word.load(Relaxed) == mount << 1)
     }
 
-    /// A file on this mount is not the PFS's; `may_hold` says whether others of it may be, if it
-    /// can.
+    /// Notes that a file on this mount is not the PFS's; `may_hold` says whether others on it may
+    /// be, if it can.
     pub fn note(&self, mount: u64, may_hold: impl FnOnce(u64) -> Option<bool>) {
         if self.mounts.iter().any(|word| word.load(Relaxed) >> 1 == mount)
             || self.seen.fetch_add(1, Relaxed) < PATIENCE

@@ -94,7 +94,7 @@ fn index(fd: i32) -> Option<usize> {
 }
 
 impl<T> Handles<T> {
-    /// Nothing is known of any descriptor.
+    /// A table in which nothing is known of any descriptor.
     pub const fn new() -> Self {
         Handles {
             entries: [const { Entry::new() }; MAX_DESCRIPTORS],
@@ -228,8 +228,8 @@ impl<T> Handles<T> {
             // SAFETY: the list is this thread's alone since the swap.
             let (next, at) = unsafe { ((*node).next, (*node).fd) };
             if self.entries[at].readers.load(SeqCst) == 0 {
-                // SAFETY: who loads the address announces itself before; nobody has, and the entry
-                // does not hold it any more.
+                // SAFETY: a reader announces itself before it loads the address; nobody has, and
+                // the entry does not hold it any more.
                 drop(unsafe { Box::from_raw(node) });
             } else {
                 // SAFETY: taken from the list above.
@@ -252,7 +252,7 @@ impl<T> Handles<T> {
         index(fd).is_some_and(|at| self.entries[at].is_writable.load(Relaxed) != 0)
     }
 
-    /// Nothing is known of this number or any above it.
+    /// The number from which on nothing is known of any descriptor.
     pub fn end(&self) -> i32 {
         self.end.load(Relaxed) as i32
     }

@@ -5,7 +5,7 @@
 //! they are freed; blocks over 32 KiB are mappings of their own. The lock is held for a few
 //! instructions only, and never by a thread whose signal handler could need it: see `inside`.
 //!
-//! A program may use up its memory or address space (`ulimit -v`) and go on. Rust ends a process
+//! A program may use up its memory or address space (`ulimit -v`) and continue. Rust ends a process
 //! whose allocation fails, so a reserve then serves the threads that are inside, and no thread
 //! enters any more.
 
@@ -40,7 +40,7 @@ struct Lists {
 #[repr(align(4096))]
 struct Reserve(UnsafeCell<[u8; RESERVE_BYTES]>);
 
-// SAFETY: each part is touched by whom it was given to.
+// SAFETY: each part is touched only by the one that it was given to.
 unsafe impl Sync for Reserve {}
 
 static RESERVE: Reserve = Reserve(UnsafeCell::new([0; RESERVE_BYTES]));
@@ -139,7 +139,7 @@ impl Heap {
         };
         let bytes = LEAST_BYTES << class;
         let _locked = self.lock();
-        // SAFETY: under the lock; blocks in a list are free, hold the next one's address, and lie
+        // SAFETY: under the lock; blocks in a list are free, hold the next one's address, and are
         // in chunks that are never unmapped.
         unsafe {
             let lists = &mut *self.lists.get();

@@ -114,8 +114,8 @@ pub fn turn_off() {
     OWNER.store(null_mut(), Release);
 }
 
-/// The thread jumps to an earlier place in the program. If it leaves this library's code by that,
-/// the locks that it holds there are never released.
+/// Notes that the thread jumps to an earlier place in the program. If it leaves this library's code
+/// in that way, the locks that it holds there are never released.
 #[inline]
 pub fn jumps() {
     if is_inside() {
@@ -166,7 +166,7 @@ pub fn guarded<R>(_inside: &Inside, work: impl FnOnce() -> Option<R>) -> Option<
     result
 }
 
-/// Is inside for a moment, also if the tier is off: for the allocator, which the end of a thread
+/// Is inside for a moment, even if the tier is off: for the allocator, which the end of a thread
 /// uses as well.
 pub fn stay() -> Stay {
     let is_outermost = !is_inside();

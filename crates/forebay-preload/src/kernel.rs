@@ -12,7 +12,7 @@ use core::ffi::c_long;
 /// Calls the kernel: its result, or the error number as a negative one.
 ///
 /// # Safety
-/// As of the system call.
+/// As for the system call.
 #[inline]
 pub unsafe fn call(number: c_long, arguments: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = arguments;

@@ -48,8 +48,8 @@ pub fn is_on() -> bool {
     HINTS.get().is_some()
 }
 
-/// Creates the file if a pattern covers it and it is not there. `is_covered` says whether a path is
-/// the PFS's.
+/// Creates the file if a pattern covers it and it does not exist. `is_covered` says whether a path
+/// is the PFS's.
 pub fn create(
     client: &Client,
     dir: c_int,
@@ -89,8 +89,8 @@ pub fn create(
     }
 }
 
-/// One line for each hint and reason in a run, or in a process if the agent does not answer in time
-/// whether another has written it.
+/// Writes one line for each hint and reason in a run, or in a process if the agent does not answer
+/// in time whether another has written it.
 fn say(client: &Client, path: &Path, hint: &Hint, why: &str) {
     const SAID_MAX: usize = 64;
     static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());

@@ -5,7 +5,7 @@
 //!
 //! - The *observer* counts what passes through, in memory that the agent reads (`observer.rs`,
 //!   `descriptors.rs`).
-//! - The *interception* serves reads and mappings from the tier (`tier.rs`, by the client core in
+//! - The *interception* serves reads and mappings from the tier (`tier.rs`, with the client core in
 //!   `served.rs` and `mapping.rs`), and has files written there first (`absorb.rs`, `stat.rs`).
 //!   `handles.rs` has the table of descriptors, `position.rs` their positions, `own_files.rs` this
 //!   library's own descriptors, `report.rs` what is counted, `unserved.rs` what is said if nothing
@@ -31,7 +31,7 @@
 //! reads of stdio, which are the C library's own; the `putc_unlocked` that compilers expand in
 //! place.
 
-// What it takes the place of is not for tests of its own parts.
+// The parts that replace the C library's functions are left out of the unit tests.
 #[cfg(not(test))]
 mod absorb;
 #[cfg(not(test))]

@@ -25,7 +25,7 @@ use crate::next::Next;
 use crate::served::Handle;
 use crate::{kernel, own_files};
 
-/// A file of at most so many bytes is fetched before it is mapped, as by one read of the PFS.
+/// Largest file, in bytes, that is fetched before it is mapped, as by one read of the PFS.
 const SMALL_BYTES: u64 = 4 << 20;
 
 /// Flags that change nothing about what is mapped.
@@ -48,7 +48,7 @@ static NEXT: [Next<Mmap>; 2] = unsafe { [Next::new(c"mmap"), Next::new(c"mmap64"
 /// Device and inode.
 type Identity = (u64, u64);
 
-/// A process that has locked so many files maps none of the tier any more.
+/// Limit on locked files: a process that reaches it maps none of the tier any more.
 const LOCKED_MAX: usize = 4096;
 
 /// What the process has done to files, by their identities.
@@ -116,7 +116,7 @@ impl Call {
     /// Has the kernel map `fd`.
     ///
     /// # Safety
-    /// As of `mmap`.
+    /// As for `mmap`.
     pub unsafe fn of(self, fd: c_int) -> *mut c_void {
         let Call { function, at, bytes, protection, flags, fd: _, offset } = self;
         if let Some(next) = NEXT[function].known() {
@@ -185,7 +185,7 @@ pub fn has_mapped() -> bool {
     HAS_MAPPED.load(Acquire)
 }
 
-/// The process locks `fd`, and expects to see what others have written before.
+/// Notes that the process locks `fd`, and expects to see what others have written before.
 pub fn locked(fd: c_int) {
     let Some(identity) = own_files::identity(fd) else { return };
     let mut files = files();
@@ -196,7 +196,7 @@ pub fn locked(fd: c_int) {
     return_to_file(fd, identity);
 }
 
-/// Replaces the shared mappings of copies of this file, which `fd` is open on, by mappings of the
+/// Replaces the shared mappings of copies of this file, which `fd` is open on, with mappings of the
 /// file itself.
 pub fn return_to_file(fd: c_int, file: Identity) {
     let is_of_file = |(of, _): &(Identity, Identity)| *of == file;

@@ -1,4 +1,4 @@
-//! The functions that stand behind ours.
+//! The functions that ours replace.
 //!
 //! `RTLD_NEXT` gives the next definition in the order of loaded libraries, so that other preloaded
 //! libraries (profilers, allocators) still see each call. It is looked up at the first call and

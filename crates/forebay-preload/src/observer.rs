@@ -16,11 +16,11 @@ use crate::{descriptors, shared};
 const REGION_VARIABLE: &CStr = c"FOREBAY_OBSERVE";
 const ROOTS_VARIABLE: &CStr = c"FOREBAY_OBSERVE_ROOTS";
 
-/// Reads of so many bytes or more count as calls in progress: they keep the PFS busy, and smaller
+/// Reads of this many bytes or more count as calls in progress: they keep the PFS busy, and smaller
 /// ones are over before anybody looks.
 const LONG_READ_BYTES: usize = 64 << 10;
 
-/// How often a writer that waits looks whether it may go on.
+/// How often a writer that waits checks whether it may continue.
 const LOOK_MS: u32 = 2;
 
 /// What the agent left behind when it died, or hung, while it held the step: no writer waits for it
@@ -65,13 +65,13 @@ fn map() -> Option<*mut Region> {
     unsafe { &*region }.is_valid().then_some(region)
 }
 
-/// In the child of a `fork`: it has no slot yet.
+/// Runs in the child of a `fork`: it has no slot yet.
 unsafe extern "C" fn forked() {
     PID.store(0, Relaxed);
     SLOT.store(null_mut(), Release);
 }
 
-/// The process ends. Its counts stay.
+/// Runs when the process ends. Its counts stay.
 pub extern "C" fn detach() {
     let slot = SLOT.swap(null_mut(), Acquire);
     // SAFETY: slots are in the region, which stays mapped.
@@ -80,7 +80,8 @@ pub extern "C" fn detach() {
     }
 }
 
-/// The program forbids itself system calls from now on: the observer counts nothing more.
+/// Notes that the program forbids itself system calls from now on: the observer counts nothing
+/// more.
 pub fn restricted() {
     detach();
     REGION.store(null_mut(), Release);
@@ -223,7 +224,7 @@ pub fn sync<R: Copy>(fd: i32, call: impl FnOnce() -> R) -> R {
     wait(is_watched(fd), call)
 }
 
-/// Runs a call that hands buffered bytes to `fd`; of a descriptor that nobody has written to, it
+/// Runs a call that hands buffered bytes to `fd`; for a descriptor that nobody has written to, it
 /// hands over nothing.
 pub fn flush<R: Copy>(fd: i32, call: impl FnOnce() -> R) -> R {
     wait(descriptors::is_known_pfs(fd), call)

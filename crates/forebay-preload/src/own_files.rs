@@ -58,7 +58,7 @@ pub fn others(first: u32) -> impl Iterator<Item = c_int> {
     (c_int::try_from(first).unwrap_or(end)..end).filter(|fd| !is_own(*fd))
 }
 
-/// This library closes `fd`.
+/// Notes that this library closes `fd`.
 pub fn unmark(fd: c_int) {
     if let Some((word, bit)) = mark(fd) {
         word.fetch_and(!bit, Relaxed);
@@ -76,7 +76,7 @@ pub fn measure() {
     MOST_FILES.store((quarter as u32).saturating_sub(OF_A_PROCESS) / OF_A_FILE, Relaxed);
 }
 
-/// Whether no further file may be served beside `served` ones.
+/// Whether no further file may be served besides `served` ones.
 pub fn are_too_many(served: u32) -> bool {
     served >= MOST_FILES.load(Relaxed)
 }
@@ -101,7 +101,8 @@ pub fn place(fd: OwnedFd) -> OwnedFd {
     duplicate(fd.as_raw_fd()).unwrap_or(fd)
 }
 
-/// What `fstat` returns for `fd`. Apart, as [`kind`], for the sake of the program's stack.
+/// What `fstat` returns for `fd`. A function of its own, like [`kind`], for the sake of the
+/// program's stack.
 #[inline(never)]
 pub fn stat(fd: c_int) -> Option<libc::stat> {
     // SAFETY: zeroes are a valid value, and a place for the result.
@@ -136,7 +137,7 @@ pub fn kind(fd: c_int) -> Option<Kind> {
     }
 }
 
-/// Whether `fd` and `own` are one open file, of which no file system is asked; `None` if the kernel
+/// Whether `fd` and `own` are one open file, without asking a file system; `None` if the kernel
 /// cannot say.
 pub fn is_same_open_file(fd: c_int, own: c_int) -> Option<bool> {
     // Linux 6.10.

@@ -1,4 +1,4 @@
-//! Which files are the PFS's: those whose path lies below one of its roots.
+//! Which files are the PFS's: those whose path is below one of its roots.
 //!
 //! The path comes from the kernel (`/proc/self/fd`), so it is absolute and free of symbolic links,
 //! whatever the program has opened, inherited or duplicated. Asking the PFS (`stat`) would be a
@@ -53,13 +53,13 @@ impl Roots {
         }
     }
 
-    /// Each of them.
+    /// All roots.
     pub fn all(&self) -> impl Iterator<Item = &[u8]> {
         let list = self.bytes.get(..self.len).unwrap_or_default();
         list.split(|&b| b == 0).filter(|root| !root.is_empty())
     }
 
-    /// Whether the file at `path`, of which the beginning is enough, lies below a root.
+    /// Whether the file at `path`, of which the beginning is enough, is below a root.
     pub fn cover(&self, path: &[u8]) -> bool {
         self.all().any(|root| path.strip_prefix(root).is_some_and(|rest| rest.first() == Some(&b'/')))
     }

@@ -50,8 +50,8 @@ pub fn take(file: &mut impl Seek, size: u64, guess: u64, want: u64) -> Option<Ra
     (fits > 0).then(|| whole(file, size, Range { offset, len: fits }, want))
 }
 
-/// With a guess too far ahead the read is short, which looks like the end of the file. This takes
-/// the rest as well, unless somebody has moved the position meanwhile.
+/// Takes the rest as well after a guess too far ahead, with which the read is short and looks like
+/// one at the end of the file; unless somebody has moved the position meanwhile.
 fn whole(file: &mut impl Seek, size: u64, range: Range, want: u64) -> Range {
     let end = range.offset + range.len;
     let more = (want - range.len).min(size - end);

@@ -55,20 +55,20 @@ enum Kept {
     Opened(File),
 }
 
-/// The process has locked a file: the next read of each file asks the servers whether it has
-/// changed.
+/// Notes that the process has locked a file: the next read of each file asks the servers whether it
+/// has changed.
 pub fn locked() {
     LOCKED.fetch_add(1, Release);
 }
 
-/// The process has received a message: the next read of each file checks its attributes.
+/// Notes that the process has received a message: the next read of each file checks its attributes.
 pub fn heard() {
     HEARD.fetch_add(1, Release);
 }
 
 impl Handle {
     /// Opens `fd`, the file at `path`, through an agent. If none serves it, the handle only keeps
-    /// descriptors open; why comes with it.
+    /// descriptors open; the reason comes with it.
     pub fn open(client: &Client, fd: c_int, path: &Path, identity: (u64, u64)) -> (Self, Option<String>) {
         // Later writes of others are in the version that is opened, or a check finds them.
         let locked = AtomicU64::new(LOCKED.load(Acquire));
@@ -122,7 +122,7 @@ impl Handle {
         self.file.as_ref()?.copy_to_map(missing)
     }
 
-    /// The program has moved the position.
+    /// Notes that the program has moved the position.
     pub fn moved_to(&self, position: u64) {
         self.position.store(position, Relaxed);
     }
@@ -159,7 +159,7 @@ impl Handle {
     /// Reads at the position.
     ///
     /// # Safety
-    /// As of `tier::read`.
+    /// As for `tier::read`.
     pub unsafe fn read_on(&self, fd: c_int, parts: &[iovec], want: u64) -> Option<u64> {
         let guess = self.position.load(Relaxed);
         let mut file = OfDescriptor(fd);
@@ -186,7 +186,7 @@ impl Handle {
     /// Reads at `offset`.
     ///
     /// # Safety
-    /// As of `tier::read`.
+    /// As for `tier::read`.
     pub unsafe fn read_there(&self, parts: &[iovec], offset: u64, want: u64) -> Option<u64> {
         let len = self.size.checked_sub(offset).filter(|left| *left > 0)?.min(want);
         // SAFETY: the caller's promises.
@@ -196,7 +196,7 @@ impl Handle {
     /// Copies a range into the parts, all of it; otherwise the handle has failed.
     ///
     /// # Safety
-    /// As of `tier::read`.
+    /// As for `tier::read`.
     unsafe fn copy(&self, parts: &[iovec], range: Range) -> Result<u64, ()> {
         // SAFETY: the caller's promises.
         let copied = unsafe { self.try_copy(parts, range) };
@@ -207,7 +207,7 @@ impl Handle {
     }
 
     /// # Safety
-    /// As of `tier::read`.
+    /// As for `tier::read`.
     unsafe fn try_copy(&self, parts: &[iovec], range: Range) -> Result<u64, ()> {
         let file = self.file.as_ref().ok_or(())?;
         let started = report::is_wanted().then(Instant::now);
@@ -239,7 +239,8 @@ impl Handle {
     }
 }
 
-/// When the next check is due, by [`coarse_ns`], after one that was asked then and took `took`.
+/// When the next check is due, by [`coarse_ns`], after one that was requested at `asked_at` and
+/// took `took`.
 fn next_look(asked_at: Option<u64>, took: Duration) -> u64 {
     asked_at.unwrap_or(0) + (LOOK_INTERVAL.max(took * LOOK_SHARE) - CLOCK_STEP).as_nanos() as u64
 }
@@ -254,7 +255,7 @@ fn coarse_ns() -> Option<u64> {
 }
 
 /// Registers a duplicate with the agent. Where the agent reads past the page cache, it sets
-/// `O_DIRECT` on the open file, which the program must not notice: there the file is opened anew.
+/// `O_DIRECT` on the open file, which the program must not notice: there the file is opened again.
 /// Returns the number of the duplicate with it.
 fn register(
     client: &Client,
@@ -296,7 +297,7 @@ fn open_descriptor(
 }
 
 /// # Safety
-/// As of `tier::read`.
+/// As for `tier::read`.
 #[cold]
 unsafe fn kernel_pread(fd: c_int, parts: &[iovec], range: Range) -> i64 {
     let mut left = range.len as usize;

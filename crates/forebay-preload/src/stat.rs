@@ -1,6 +1,5 @@
-//! The functions that report a file's attributes. Of a dirty file, its length and the time of its
-//! last write are those of its content, and all else is the PFS's: programs compare what a
-//! descriptor and a path report.
+//! The functions that report a file's attributes. A dirty file's length and mtime are those of its
+//! content, and all else is the PFS's: programs compare what a descriptor and a path report.
 
 use core::ffi::{c_char, c_int, c_uint};
 
@@ -65,7 +64,7 @@ impl Attributes for Statx {
     }
 }
 
-/// How often a file is looked at that may have become clean in between.
+/// Attempts to look at a file that may have become clean in between.
 const LOOKS: usize = 3;
 
 /// Runs a call by a path.
@@ -97,10 +96,10 @@ fn set_newest<A: Attributes>(found: *mut A) -> bool {
     newest.is_some()
 }
 
-/// Runs a call of a descriptor, on the file of the PFS.
+/// Runs a call on a descriptor, for the file of the PFS.
 #[inline]
 fn by_descriptor<A: Attributes>(fd: c_int, found: *mut A, call: impl FnOnce(c_int) -> c_int) -> c_int {
-    // What has no content here is the file on the PFS, also if it is dirty.
+    // A descriptor that has no content here is the file on the PFS, even if that is dirty.
     let Some(newest) = absorb::has(fd).then(|| absorb::content_of(fd)).flatten() else { return call(fd) };
     let result = call(absorb::on_pfs(fd));
     if result == 0 {
@@ -150,7 +149,7 @@ take_place! {
     }
 }
 
-/// The names that programs have which were linked to a C library before 2.33.
+/// The names in programs that were linked to a C library before 2.33.
 #[cfg(target_arch = "x86_64")]
 mod old {
     use super::{Stat, by_descriptor, by_path, c_char, c_int, is_descriptor, next, take_place};

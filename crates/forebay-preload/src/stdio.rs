@@ -28,15 +28,15 @@ fn descriptor(stream: *mut FILE) -> c_int {
     }
 }
 
-/// As [`descriptor`], for the observer: programs write single lines and bytes by these calls, and
+/// As [`descriptor`], for the observer: programs write single lines and bytes with these calls, and
 /// without an observed job they cost no more than a jump.
 #[inline]
 fn observed(stream: *mut FILE) -> c_int {
     if observer::is_on() { descriptor(stream) } else { -1 }
 }
 
-/// A stream that was opened: its descriptor stands for a new file. Its reads are the C library's
-/// own and do not come here.
+/// Handles a stream that was opened: its descriptor stands for a new file. Its reads are the C
+/// library's own and do not come here.
 fn opened(stream: *mut FILE, mode: *const c_char) -> *mut FILE {
     let fd = descriptor(stream);
     descriptors::forget(fd);
@@ -71,7 +71,7 @@ fn opened(stream: *mut FILE, mode: *const c_char) -> *mut FILE {
     core::ptr::null_mut()
 }
 
-/// A stream of `path` is about to be opened, which may create the file.
+/// Prepares for the open of a stream of `path`, which may create the file.
 fn before_stream(path: *const c_char, mode: *const c_char) {
     // SAFETY: the caller passed C strings to stdio, of which the first may be anything.
     let creates = unsafe {
@@ -95,7 +95,7 @@ fn flushes(stream: *mut FILE) -> c_int {
         .unwrap_or(libc::EOF)
 }
 
-/// Bytes that a formatted line takes at most, as far as is known before.
+/// The most bytes that a formatted line takes, as far as is known before.
 const LINE_BYTES: u64 = 64 << 10;
 
 /// Runs a call that hands `bytes` to a stream, and may pass on what it has gathered before.
@@ -113,7 +113,7 @@ fn writes<R: Copy>(
     absorb::write(descriptor(stream), bytes(), &call).unwrap_or_else(call)
 }
 
-/// A stream that is closed: its number stands for no file.
+/// Notes that a stream is closed: its number no longer stands for a file.
 pub fn closed(stream: *mut FILE) -> c_int {
     let fd = descriptor(stream);
     tier::closed(fd);
@@ -281,7 +281,7 @@ take_place! {
         writes(stdout(), || 1, || next!(putchar(byte => c_int) -> c_int, else -1), one)
     }
 
-    // A list of arguments is passed by a pointer on the processors that are built for.
+    // A list of arguments is passed by a pointer on the supported processors.
     fn vfprintf(stream: *mut FILE, format: *const c_char, arguments: *mut c_void) -> c_int {
         // SAFETY: the caller's own arguments.
         unsafe { forebay_preload_vfprintf(stream, format, arguments) }

@@ -37,8 +37,8 @@ const REPORT_VARIABLE: &CStr = c"FOREBAY_REPORT";
 /// Longest path of a file that is served.
 const PATH_BYTES: usize = 4096;
 
-/// A process that has opened so many files through the agent leaves further small ones to the
-/// kernel if it has them in its cache: asking the agent takes as long as many such reads.
+/// How many files a process opens through the agent before it leaves further small ones to the
+/// kernel if that has them in its cache: asking the agent takes as long as many such reads.
 const FILES_ASKED_FOR: u32 = 64;
 const SMALL_BYTES: u64 = 128 << 10;
 
@@ -52,8 +52,8 @@ static CLIENT: OnceLock<Client> = OnceLock::new();
 static ELSEWHERE: Elsewhere = Elsewhere::new();
 /// Written by [`attach`] before the tier is turned on, and never again.
 static mut ROOTS: Roots = Roots::NONE;
-/// The process has locked a file by `fcntl`, and would lose the lock if any descriptor of the file
-/// were closed.
+/// The process has locked a file with `fcntl`, and would lose the lock if any descriptor of the
+/// file were closed.
 static HAS_LOCKS: AtomicBool = AtomicBool::new(false);
 /// Files opened through the agent so far.
 static FILES: AtomicU32 = AtomicU32::new(0);
@@ -109,7 +109,7 @@ pub extern "C" fn attach() {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// The process ends in order, or closes its standard error, as many do before they end.
+/// Runs when the process ends in order, or closes its standard error, as many do before they end.
 pub extern "C" fn detach() {
     if inside::is_on()
         && unserved::has_words()
@@ -177,7 +177,7 @@ pub unsafe fn read_one(
     unsafe { read(fd, &[part], at, kernel) }
 }
 
-/// As [`read`], of a list in the caller's memory.
+/// As [`read`], for a list in the caller's memory.
 ///
 /// # Safety
 /// As [`read`]; `parts` are as many as `len` says, or the kernel would refuse them.
@@ -292,7 +292,7 @@ fn handle_of(fd: c_int) -> Option<Pinned<'static, Handle>> {
 fn guarded<R>(inside: &Inside, work: impl FnOnce() -> Option<R>) -> Option<R> {
     inside::guarded(inside, || {
         let result = work();
-        // Also what was closed while this thread read it.
+        // Including what was closed while this thread read it.
         HANDLES.free_retired();
         absorb::free_retired();
         result
@@ -367,7 +367,7 @@ fn is_covered(path: &[u8]) -> bool {
     }
 }
 
-/// Whether files of this mount may lie below a root. A small stack has no room for the answer.
+/// Whether files of this mount may be below a root. A small stack has no room for the answer.
 fn may_hold(mount: u64) -> Option<bool> {
     if is_on_signal_stack() {
         return None;
@@ -389,8 +389,8 @@ fn is_on_signal_stack() -> bool {
     }
 }
 
-/// A handle of a descriptor below a mount, if its reads may be served. It is served by no agent,
-/// perhaps. The error says why, if that matters to anybody.
+/// A handle of a descriptor below a mount, if its reads may be served. Perhaps no agent serves it.
+/// The error is the reason, if that matters to anybody.
 fn open(fd: c_int, path: &Path) -> Result<Handle, Option<Why>> {
     let (size, identity) = own_files::regular(fd).filter(|(size, _)| *size > 0).ok_or(None)?;
     if !is_for_reading(fd) {
@@ -416,7 +416,7 @@ fn is_for_reading(fd: c_int) -> bool {
     flags >= 0 && flags & (libc::O_ACCMODE | libc::O_DIRECT | libc::O_PATH) == libc::O_RDONLY
 }
 
-/// `fd` stands for a new file; `false`: its newest bytes cannot be had.
+/// Notes that `fd` stands for a new file; `false`: its newest bytes cannot be had.
 #[must_use]
 pub fn opened(fd: c_int, access: Access) -> bool {
     let may_write = access.may_write();
@@ -453,7 +453,8 @@ pub fn opened(fd: c_int, access: Access) -> bool {
     true
 }
 
-/// A file of the PFS may be written to the tier first, or be there; `false` as of [`opened`].
+/// Handles a file of the PFS that may be written to the tier first, or be there; `false` as for
+/// [`opened`].
 #[cold]
 fn may_absorb(fd: c_int, access: Access) -> bool {
     let Some(inside) = inside::enter() else { return true };
@@ -492,7 +493,7 @@ fn look_at_opened(fd: c_int) {
     });
 }
 
-/// `to` is a duplicate of `from`.
+/// Notes that `to` is a duplicate of `from`.
 pub fn duplicated(from: c_int, to: c_int) {
     if to < 0 || !absorb::has(from) {
         let access = if HANDLES.is_writable(from) { Access::Write } else { Access::Read };
@@ -511,7 +512,7 @@ pub fn duplicated(from: c_int, to: c_int) {
     }
 }
 
-/// The number `fd` stands for no file any more.
+/// Notes that the number `fd` no longer stands for a file.
 #[inline]
 pub fn closed(fd: c_int) {
     if !inside::is_on() {
@@ -532,7 +533,7 @@ pub fn closed(fd: c_int) {
     }
 }
 
-/// All numbers from `first` to `last` stand for no files any more.
+/// Notes that no number from `first` to `last` stands for a file any more.
 pub fn closed_range(first: u32, last: u32) {
     if inside::is_on() {
         let end = HANDLES.end().unsigned_abs().min(last.saturating_add(1));
@@ -540,7 +541,7 @@ pub fn closed_range(first: u32, last: u32) {
     }
 }
 
-/// The program has moved the position of `fd`.
+/// Notes that the program has moved the position of `fd`.
 #[inline]
 pub fn sought(fd: c_int, position: off_t) {
     if position >= 0
@@ -563,7 +564,7 @@ pub fn newest(identity: (u64, u64), shown: Shown) -> Option<Newest> {
     guarded(&inside, || CLIENT.get()?.dirty_stat(identity, shown))
 }
 
-/// The program is about to open `path` below the directory `dir`. Returns the flags for that:
+/// Prepares for the program's open of `path` below the directory `dir`. Returns the flags for that:
 /// without `O_EXCL` if the file is there now because of this call.
 #[inline]
 pub fn before_open(dir: c_int, path: *const libc::c_char, flags: c_int, mode: libc::mode_t) -> c_int {
@@ -575,7 +576,7 @@ pub fn before_open(dir: c_int, path: *const libc::c_char, flags: c_int, mode: li
     before_create(dir, unsafe { CStr::from_ptr(path) }.to_bytes(), flags, mode)
 }
 
-/// Before the program opens `path` to create it; see [`layout::create`].
+/// Runs before the program opens `path` to create it; see [`layout::create`].
 #[cold]
 fn before_create(dir: c_int, path: &[u8], flags: c_int, mode: u32) -> c_int {
     if !inside::is_on() || inside::is_inside() || !inside::is_owner() || is_on_signal_stack() {
@@ -585,7 +586,7 @@ fn before_create(dir: c_int, path: &[u8], flags: c_int, mode: u32) -> c_int {
     guarded(&inside, || layout::create(CLIENT.get()?, dir, path, flags, mode, is_covered)).unwrap_or(flags)
 }
 
-/// Before a rename; see [`absorb::before_rename`].
+/// Runs before a rename; see [`absorb::before_rename`].
 #[cold]
 pub fn before_rename(from: &[u8], to: &[u8]) -> Result<(), c_int> {
     if !inside::is_owner() || is_on_signal_stack() {
@@ -595,7 +596,7 @@ pub fn before_rename(from: &[u8], to: &[u8]) -> Result<(), c_int> {
     guarded(&inside, || Some(absorb::before_rename(CLIENT.get()?, from, to))).unwrap_or(Ok(()))
 }
 
-/// Before the times of a dirty file are set; see [`Client::note_times`].
+/// Runs before the times of a dirty file are set; see [`Client::note_times`].
 #[cold]
 pub fn before_times(identity: (u64, u64), mtime_ns: Option<i64>) {
     if !inside::is_owner() || is_on_signal_stack() {
@@ -609,10 +610,10 @@ pub fn before_times(identity: (u64, u64), mtime_ns: Option<i64>) {
     }
 }
 
-/// A call has found no free descriptor: frees this library's, if it has any. True if the call may
-/// be tried again.
+/// Frees this library's descriptors, if it has any, after a call has found no free one. Returns
+/// whether the call may be tried again.
 pub fn make_room() -> bool {
-    // Of a file that the process has locked, no descriptor may be closed.
+    // No descriptor of a file that the process has locked may be closed.
     if !inside::is_on() || HANDLES.count() == 0 || HAS_LOCKS.load(Acquire) || !inside::is_owner() {
         return false;
     }
@@ -624,7 +625,7 @@ pub fn make_room() -> bool {
     .is_some()
 }
 
-/// The program wants a number that is this library's: gives up what can be made again.
+/// Gives up what can be made again, because the program wants a number that is this library's.
 pub fn make_way() {
     make_room();
     if let Some(client) = CLIENT.get()
@@ -638,14 +639,15 @@ pub fn make_way() {
     }
 }
 
-/// The process takes a lock of the kind that ends when any descriptor of the file is closed.
+/// Notes that the process takes a lock of the kind that ends when any descriptor of the file is
+/// closed.
 #[inline]
 pub fn locks(fd: c_int) {
     HAS_LOCKS.store(true, Release);
     locks_file(fd);
 }
 
-/// The process takes a lock on the file of `fd`.
+/// Notes that the process takes a lock on the file of `fd`.
 pub fn locks_file(fd: c_int) {
     if inside::is_on()
         && inside::is_owner()
@@ -658,7 +660,7 @@ pub fn locks_file(fd: c_int) {
     }
 }
 
-/// The process has got a lock, and expects to see what others have written before.
+/// Notes that the process has got a lock, and expects to see what others have written before.
 #[inline]
 pub fn locked() {
     if HANDLES.count() > 0 {
@@ -666,7 +668,8 @@ pub fn locked() {
     }
 }
 
-/// The process has received a message from another one, whose earlier writes it must now see.
+/// Notes that the process has received a message from another one, whose earlier writes it must now
+/// see.
 #[inline]
 pub fn heard() {
     if HANDLES.count() > 0 {
@@ -674,7 +677,8 @@ pub fn heard() {
     }
 }
 
-/// The program forbids system calls from now on, perhaps some that only the library makes.
+/// Notes that the program forbids system calls from now on, perhaps some that only the library
+/// makes.
 pub fn restricted() {
     inside::turn_off();
 }

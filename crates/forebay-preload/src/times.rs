@@ -1,5 +1,6 @@
-//! The functions that set a file's times, which are the PFS's. Of a dirty file the agent hears of
-//! it before: it takes another time on the PFS for a write of another program otherwise.
+//! The functions that set a file's times, which are the PFS's. For a dirty file, the agent is
+//! notified before: otherwise it would mistake another time on the PFS for a write of another
+//! program.
 
 use core::ffi::{c_char, c_int};
 
@@ -9,8 +10,8 @@ use crate::calls::take_place;
 use crate::next::next;
 use crate::{absorb, inside, kernel, own_files, tier};
 
-/// What is to become of the time of the last write: it stays (`None`), or becomes now (`None`
-/// inside) or that of so many nanoseconds.
+/// What is to become of the mtime: it stays (`None`), becomes now (`Some(None)`), or becomes this
+/// many nanoseconds since 1970.
 type Set = Option<Option<i64>>;
 
 fn nanos(seconds: i64, more: i64) -> Set {
@@ -56,7 +57,7 @@ impl Times for *const utimbuf {
     }
 }
 
-/// A file of this device and inode is about to get new times.
+/// Announces that a file with this device and inode is about to get new times.
 fn announce(identity: Option<(u64, u64)>, times: impl Times) {
     if let Some(identity) = identity.filter(|identity| absorb::is_dirty(*identity))
         // SAFETY: the program has passed them, and the kernel would read them now.
@@ -66,7 +67,7 @@ fn announce(identity: Option<(u64, u64)>, times: impl Times) {
     }
 }
 
-/// As [`announce`], of a file that is named by its path.
+/// As [`announce`], for a file that is named by its path.
 fn announce_named(dir: c_int, path: *const c_char, flags: c_int, times: impl Times) {
     if !absorb::is_any_dirty() || inside::is_inside() || path.is_null() {
         return;
@@ -82,7 +83,7 @@ fn announce_named(dir: c_int, path: *const c_char, flags: c_int, times: impl Tim
     announce(found, times);
 }
 
-/// As [`announce`], of an open file; returns by which number the PFS has it.
+/// As [`announce`], for an open file; returns the number by which the PFS has it.
 fn announce_open(fd: c_int, times: impl Times) -> c_int {
     let fd = absorb::on_pfs(fd);
     if absorb::is_any_dirty() && !inside::is_inside() {
@@ -103,7 +104,7 @@ take_place! {
     }
 
     fn utimensat(dir: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
-        // Without a path, that of the descriptor is meant.
+        // Without a path, the descriptor's file is meant.
         let dir = if path.is_null() { announce_open(dir, times) } else { dir };
         announce_named(dir, path, flags, times);
         next!(

@@ -24,7 +24,7 @@ const ONCE: &str = "nothing is served";
 /// Limit on the opened files that are examined to find one that the process might read unseen.
 const LOOKS: u32 = 512;
 const NAME_BYTES: usize = 16;
-/// A program that ends waits so long for the agent.
+/// How long a program that ends waits for the agent.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 static DEVICE: AtomicU64 = AtomicU64::new(0);
@@ -108,7 +108,7 @@ pub fn is_left(path: &Path, why: Why) {
     }
 }
 
-/// The process has a child, which may read what the process has opened.
+/// Notes that the process has a child, which may read what the process has opened.
 unsafe extern "C" fn has_child() {
     UNSEEN.store(null_mut(), Relaxed);
     LOOKED_AT.store(LOOKS, Relaxed);
@@ -169,8 +169,8 @@ fn write_line(words: &[u8]) {
     write(&line);
 }
 
-/// Writes to standard error if it accepts the line at once, so that the program does not wait for a
-/// reader at its end, nor end by a signal.
+/// Writes to standard error if it accepts the line immediately, so that the program does not wait
+/// for a reader at its end, nor end by a signal.
 fn write(line: &[u8]) {
     const SET_BYTES: usize = 8;
     let mut blocked = 1_u64 << (libc::SIGPIPE - 1) | 1 << (libc::SIGTTOU - 1);

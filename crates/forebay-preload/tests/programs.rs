@@ -295,7 +295,7 @@ fn torture() {
     }
 }
 
-/// A thousand writes cost no system call more than without the library; starting a program costs a
+/// A thousand writes cost no more system calls than without the library; starting a program costs a
 /// few.
 #[test]
 fn writes_cost_no_system_call() {

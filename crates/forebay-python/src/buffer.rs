@@ -1,4 +1,4 @@
-//! The caller's memory, by the buffer protocol.
+//! The caller's memory, through the buffer protocol.
 //!
 //! Any C-contiguous buffer is taken, of whatever element type (`bytearray`, `memoryview`, NumPy,
 //! PyArrow): its bytes are what counts. While a `Contiguous` lives the object cannot be resized, so
@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 pub struct Contiguous(PyUntypedBuffer);
 
 impl Contiguous {
-    /// For reading from.
+    /// Takes memory to read from.
     pub fn source(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let buffer = PyUntypedBuffer::get(object)?;
         if buffer.is_c_contiguous() {
@@ -22,7 +22,7 @@ impl Contiguous {
         Err(PyBufferError::new_err("the buffer is not C-contiguous; copy it first, such as by bytes(buffer)"))
     }
 
-    /// For writing to.
+    /// Takes memory to write to.
     pub fn target(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let buffer = Self::source(object)?;
         if buffer.0.readonly() {

@@ -15,7 +15,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// A program's access to Forebay: one session with the agent of this node, shared by threads and by
+/// A program's access to Forebay: one session with the agent on this node, shared by threads and by
 /// forked children.
 ///
 /// `socket`: the agent's socket, or "none" to read the PFS only. `deadline_s`: seconds a read waits
@@ -29,7 +29,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A request about one file, while other Python threads run.
+    /// Makes a request about one file, while other Python threads run.
     fn ask<T: Send>(
         &self,
         py: Python<'_>,
@@ -39,7 +39,7 @@ impl Client {
         py.detach(|| request(&self.inner)).map_err(|e| os_error(&e, path))
     }
 
-    /// A request that only the agent can serve. `what` completes "cannot ...".
+    /// Makes a request that only the agent can serve. `what` completes "cannot ...".
     fn ask_agent<T: Send>(
         &self,
         py: Python<'_>,

@@ -1,4 +1,4 @@
-//! Errors of the core as Python's `OSError`, with the number, the words and the file.
+//! Errors of the core as Python's `OSError`, with the number, the message and the file.
 
 use pyo3::PyErr;
 use pyo3::exceptions::PyOSError;
@@ -10,7 +10,7 @@ use std::path::Path;
 pub fn os_error(e: &io::Error, path: Option<&Path>) -> PyErr {
     let errno = forebay_client::errno(e);
     let text = e.to_string();
-    // Rust puts the number behind the words, Python before them.
+    // Rust puts the number after the message, Python before it.
     let text = text.strip_suffix(&format!(" (os error {errno})")).unwrap_or(&text).to_owned();
     match path {
         // The core's own messages begin with the file they are about.
@@ -22,7 +22,7 @@ pub fn os_error(e: &io::Error, path: Option<&Path>) -> PyErr {
 }
 
 /// The error of a request about the tier itself. `what` completes "cannot ..."; an agent that is
-/// missing is `ENOTCONN`, so that no program takes it for a missing file.
+/// missing is `ENOTCONN`, so that no program mistakes it for a missing file.
 pub fn tier_error(e: &io::Error, what: &str, path: Option<&Path>, socket: Option<&Path>) -> PyErr {
     if forebay_client::is_no_agent(e) {
         let none = io::Error::from(io::ErrorKind::NotConnected);

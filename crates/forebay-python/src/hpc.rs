@@ -54,9 +54,10 @@ impl HpcJob {
 #[pymethods]
 impl HpcJob {
     /// Opens the job `name` at this node's agent. `qos`: how much longer than alone a phase may
-    /// take, 0.05 for 5 %. `processes`: its weight beside other jobs. `share`: its phases wait for
-    /// those of other jobs that share, as `cluster.access` says. `io_s`, `compute_s` and `phases`:
-    /// what is known of its phases, 0 if nothing. OSError: no agent, or the agent refuses.
+    /// take, 0.05 for 5 %. `processes`: its weight relative to other jobs. `share`: its phases wait
+    /// for those of other jobs that share, as `cluster.access` says. `io_s`, `compute_s` and
+    /// `phases`: what is known of its phases, 0 if nothing. OSError: no agent, or the agent
+    /// refuses.
     #[new]
     #[pyo3(signature = (client, name, *, qos = 0.05, processes = 1, share = false, io_s = 0.0, compute_s = 0.0, phases = 0))]
     #[expect(clippy::too_many_arguments, reason = "named arguments of Python")]
@@ -89,9 +90,9 @@ impl HpcJob {
         Ok(HpcJob { inner: Mutex::new(Some(Arc::new(inner))) })
     }
 
-    /// The next phases write to `files`, which exist: paths, or pairs of a path and the bytes that
-    /// are written to it. A job that shares then waits only for jobs that write to the same
-    /// servers; without files, or if the PFS does not report servers, for all. OSError: a file
+    /// Notes that the next phases write to `files`, which exist: paths, or pairs of a path and the
+    /// bytes that are written to it. A job that shares then waits only for jobs that write to the
+    /// same servers; without files, or if the PFS does not report servers, for all. OSError: a file
     /// cannot be opened, or no agent.
     #[pyo3(signature = (files))]
     fn writes_to(&self, py: Python<'_>, files: Vec<Target>) -> PyResult<()> {
@@ -100,7 +101,7 @@ impl HpcJob {
         self.call(py, "report where an I/O phase writes", |job| job.writes_to(&files))
     }
 
-    /// A phase begins, of `bytes` (0: unknown), to be over after `deadline_s` seconds (0: from the
+    /// Begins a phase of `bytes` (0: unknown), to be over after `deadline_s` seconds (0: from the
     /// job's allowance and its earlier phases). OSError: a phase is under way, or no agent.
     #[pyo3(signature = (bytes = 0, deadline_s = 0.0))]
     fn phase_begin(&self, py: Python<'_>, bytes: u64, deadline_s: f64) -> PyResult<()> {
@@ -108,12 +109,12 @@ impl HpcJob {
         self.call(py, "begin an I/O phase", |job| job.phase_begin(bytes, deadline))
     }
 
-    /// The phase has moved `bytes` since it began. OSError: the agent is gone.
+    /// Reports that the phase has moved `bytes` since it began. OSError: the agent is gone.
     fn phase_progress(&self, py: Python<'_>, bytes: u64) -> PyResult<()> {
         self.call(py, "report an I/O phase", |job| job.phase_progress(bytes))
     }
 
-    /// The phase is over. OSError: the agent is gone.
+    /// Ends the phase. OSError: the agent is gone.
     fn phase_end(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, "end an I/O phase", Inner::phase_end)
     }

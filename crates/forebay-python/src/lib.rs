@@ -7,7 +7,7 @@
 //! expects of a file (position, lines, text, fsspec) is written in Python, above this.
 //!
 //! Handles are behind locks of their own, taken only while detached: a thread that waits for a lock
-//! with the interpreter in its hands could wait for ever.
+//! while it holds the interpreter could wait for ever.
 
 mod buffer;
 mod client;
@@ -23,7 +23,7 @@ mod writer;
 
 use pyo3::prelude::*;
 
-/// The binding on Forebay's client core. Use the package `forebay`, which is made of it.
+/// The binding on Forebay's client core. Use the package `forebay`, which is built on it.
 #[pymodule]
 mod _core {
     #[pymodule_export]

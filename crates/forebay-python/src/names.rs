@@ -4,7 +4,7 @@ use crate::convert::PathArg;
 use crate::error::os_error;
 use pyo3::prelude::*;
 
-/// Whether two names lead to one file, links followed, also if one is a name on a mount of
+/// Whether two names lead to one file, links followed, even if one is a name on a mount of
 /// Forebay's, which has a device number of its own. OSError: one leads nowhere.
 #[pyfunction]
 pub fn same_file(py: Python<'_>, a: PathArg, b: PathArg) -> PyResult<bool> {

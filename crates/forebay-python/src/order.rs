@@ -49,20 +49,20 @@ impl Order {
         Ok(Order { inner: Mutex::new(Some(inner)) })
     }
 
-    /// The program will read the items with these numbers, in this order, after those announced
-    /// before. OSError: the agent is gone, or refuses.
+    /// Announces that the program will read the items with these numbers, in this order, after
+    /// those announced before. OSError: the agent is gone, or refuses.
     fn announce(&self, py: Python<'_>, sequence: Vec<u32>) -> PyResult<()> {
         self.call(py, "announce an epoch", |order| order.announce(&sequence))
     }
 
-    /// The program begins to read so many more items, or hands them to its readers. OSError: the
-    /// agent is gone, or has dropped the order.
+    /// Notes that the program begins to read this many more items, or hands them to its readers.
+    /// OSError: the agent is gone, or has dropped the order.
     #[pyo3(signature = (items = 1))]
     fn read(&self, py: Python<'_>, items: usize) -> PyResult<()> {
         self.call(py, "report a read", |order| order.read(items))
     }
 
-    /// The program reads no more of the epoch. OSError: the agent is gone.
+    /// Notes that the program reads no more of the epoch. OSError: the agent is gone.
     fn leave_epoch(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, "leave an epoch", Inner::leave_epoch)
     }

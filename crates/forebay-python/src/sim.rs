@@ -1,4 +1,4 @@
-//! The simulator: scenarios in, results out. The package `forebay.sim` is made of it.
+//! The simulator: scenarios in, results out. The package `forebay.sim` is built on it.
 //!
 //! A run works in a thread of its own while the calling thread looks for signals, so that Ctrl-C
 //! stops it within a tenth of a second.
@@ -83,7 +83,7 @@ fn interruptible<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Sen
 #[pyclass(frozen, module = "forebay._core")]
 pub struct SimScenario(File);
 
-/// What a scenario that is no file is called in messages.
+/// What a scenario that is not a file is called in messages.
 const NO_FILE: &str = "<scenario>";
 
 fn json(text: &str) -> PyResult<toml::Value> {
@@ -97,19 +97,19 @@ fn json(text: &str) -> PyResult<toml::Value> {
 
 #[pymethods]
 impl SimScenario {
-    /// The file at `path`.
+    /// Reads the file at `path`.
     #[staticmethod]
     fn read(py: Python<'_>, path: PathArg) -> PyResult<Self> {
         py.detach(|| File::read(&path.0)).map(SimScenario).map_err(|e| py_error(py, &e))
     }
 
-    /// From TOML.
+    /// Reads a scenario from TOML.
     #[staticmethod]
     fn parse(py: Python<'_>, text: &str) -> PyResult<Self> {
         File::parse(Path::new(NO_FILE), text).map(SimScenario).map_err(|e| py_error(py, &e))
     }
 
-    /// From an object as JSON.
+    /// Makes a scenario from an object as JSON.
     #[staticmethod]
     fn of(text: &str) -> PyResult<Self> {
         match json(text)? {
@@ -118,7 +118,7 @@ impl SimScenario {
         }
     }
 
-    /// The same with values of some keys, as JSON, and with a policy.
+    /// Returns the same with values of some keys, as JSON, and with a policy.
     #[pyo3(signature = (values, policy = None))]
     fn with_values(
         &self,
@@ -147,7 +147,8 @@ impl SimScenario {
         })
     }
 
-    /// Runs it under several policies, or under all: rows of each, or measures over so many seeds.
+    /// Runs it under several policies, or under all: rows of each, or measures over this many
+    /// seeds.
     fn compare<'py>(
         &self,
         py: Python<'py>,

@@ -10,9 +10,9 @@ use std::os::fd::{BorrowedFd, IntoRawFd, RawFd};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// Sets the times of a file that was overwritten by this descriptor to now, if its file system is
-/// one on which other nodes would see the change only some time after the close (MooseFS). OSError:
-/// the PFS's.
+/// Sets the times of a file that was overwritten through this descriptor to now, if its file system
+/// is one on which other nodes would see the change only some time after the close (MooseFS).
+/// OSError: an error of the PFS.
 #[pyfunction]
 pub fn stamp_written(py: Python<'_>, descriptor: RawFd) -> PyResult<()> {
     if descriptor < 0 {
@@ -58,15 +58,15 @@ impl Writer {
         self.path.clone().into_os_string()
     }
 
-    /// Bytes written so far; of an appended file, counted from its beginning.
+    /// Bytes written so far; for an appended file, counted from its beginning.
     #[getter]
     fn position(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |writer| Ok(writer.position()))
     }
 
     /// Writes all of `data`, any contiguous buffer, and returns its bytes. Small writes are
-    /// gathered to 1 MiB; large ones leave without a copy. OSError: the PFS's; in write mode
-    /// `memory` ENOSPC: no room in the tier.
+    /// gathered to 1 MiB; large ones leave without a copy. OSError: an error of the PFS; in write
+    /// mode `memory` ENOSPC: no room in the tier.
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<usize> {
         let data = Contiguous::source(data)?;
         let bytes = data.bytes();
@@ -74,25 +74,25 @@ impl Writer {
         Ok(bytes.len())
     }
 
-    /// Hands what was gathered to the PFS. OSError: the PFS's.
+    /// Hands what was gathered to the PFS. OSError: an error of the PFS.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, Write::flush)
     }
 
     /// Hands what was gathered to the PFS and returns a new file descriptor, which the caller owns,
-    /// to go on with by itself; the tier keeps nothing of the file then. OSError: the PFS's;
-    /// EINVAL: a memory-only file has none.
+    /// to continue with by itself; the tier keeps nothing of the file then. OSError: an error of
+    /// the PFS; EINVAL: a memory-only file has none.
     fn descriptor(&self, py: Python<'_>) -> PyResult<RawFd> {
         self.with(py, |writer| Ok(writer.descriptor()?.into_raw_fd()))
     }
 
-    /// Makes what was written durable, as the PFS promises for fsync. OSError: the PFS's.
+    /// Makes what was written durable, as the PFS promises for fsync. OSError: an error of the PFS.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, FileWriter::sync)
     }
 
     /// Writes what is left and closes; a second time does nothing. Only a file closed without an
-    /// error is surely all there. OSError: the PFS's.
+    /// error is surely complete. OSError: an error of the PFS.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let ended = py.detach(|| {
             let writer = self.inner.lock().unwrap_or_else(PoisonError::into_inner).take();

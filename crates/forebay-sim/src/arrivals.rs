@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub enum Arrivals {
     /// A phase begins a compute time after the last one ended.
     Periodic,
-    /// The same, with each compute time drawn evenly from (1 - spread) to (1 + spread) times the
+    /// The same, with each compute time drawn uniformly from (1 - spread) to (1 + spread) times the
     /// mean.
     Jittered {
         /// From 0 to 1.
@@ -24,9 +24,9 @@ pub enum Arrivals {
         at_ns: Vec<u64>,
     },
     /// Phases of a job that was recorded, each with a compute time of its own before it. Beyond the
-    /// last one they are as the job's others.
+    /// last recorded one they are as the job's others.
     Recorded {
-        /// Before each phase, in ns.
+        /// Compute time before each phase, in ns.
         compute_ns: Vec<u64>,
         /// I/O time of each phase alone, in ns; empty where phases have one length.
         io_ns: Vec<u64>,
@@ -53,7 +53,7 @@ impl Arrivals {
         now + wait_ns as u64
     }
 
-    /// I/O time of phase number `begun` (from 0) alone, in ns, if it has one of its own.
+    /// I/O time of phase number `begun` (from 0) alone, in ns, if it has a time of its own.
     pub fn io_ns(&self, begun: u32) -> Option<u64> {
         match self {
             Arrivals::Recorded { io_ns, .. } => io_ns.get(begun as usize).copied(),
@@ -61,7 +61,7 @@ impl Arrivals {
         }
     }
 
-    /// When the first one begins: a job may begin with it rather than with compute.
+    /// When the first phase begins: a job may begin with it rather than with compute.
     pub fn first(&self, now: Nanos, io_first: bool, mean_ns: u64, rng: &mut Rng) -> Nanos {
         match self {
             Arrivals::Trace { .. } => self.next(now, 0, mean_ns, rng),

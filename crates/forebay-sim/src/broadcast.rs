@@ -1,14 +1,15 @@
 //! Many nodes that read one file at the same time, from their tiers' owners and from each other.
 //!
 //! The nodes and the owners are those of the agents: placement, connections, windows and the
-//! decision who sends a page ([`Spread`]) come from `forebay-policy`. Each node has a link, with
-//! its own bandwidth in each direction, and the file system sends at a rate of its own. An owner
-//! reads a page from the file system when it is requested first.
+//! decision which node sends a page ([`Spread`]) come from `forebay-policy`. Each node has a link,
+//! with its own bandwidth in each direction, and the file system sends at a rate of its own. An
+//! owner reads a page from the file system when it is first requested.
 //!
 //! A transfer gets an even share of its sender's link or of its receiver's, whichever is less. That
 //! is less than max-min fairness gives, which hands on what one end cannot use; but all transfers
-//! of a broadcast are linked, so each of a million changes would compute thousands of rates anew.
-//! A page that a node passes on while it gets it arrives the time of a part of it later than there.
+//! of a broadcast are linked, so each of a million changes would compute thousands of rates again.
+//! A page that a node passes on while it gets it arrives later than at that node by the time of a
+//! part of it.
 
 use crate::error::Result;
 use crate::event_loop::{self, Limits, World};
@@ -26,10 +27,11 @@ pub const OWNER: &str = "owner";
 /// The owner names nodes that have the page.
 pub const SPREAD: &str = "spread";
 
-/// A node passes on so much of a page at a time while it arrives: the buffer of a connection.
+/// Bytes of a page that a node passes on at a time while the page arrives: the buffer of a
+/// connection.
 const PART_BYTES: f64 = (64 << 10) as f64;
 
-/// No moment.
+/// A moment that never comes.
 const NEVER: Nanos = Nanos(u64::MAX);
 
 /// The only file.
@@ -46,7 +48,7 @@ pub struct Setup {
     pub link_bytes_per_s: f64,
     /// Time of a request and its answer, in ns.
     pub request_ns: u64,
-    /// What the file system sends to all nodes together, in bytes per second.
+    /// Bandwidth of the file system to all nodes together, in bytes per second.
     pub pfs_bytes_per_s: f64,
     /// Pages that an owner reads from the file system at a time.
     pub fetches: usize,
@@ -58,7 +60,7 @@ pub struct Setup {
     pub extent_bytes: u64,
     /// How far a reader's window goes beyond the first page that it does not have.
     pub window_bytes: u64,
-    /// The nodes begin at random moments of the first so many nanoseconds.
+    /// The nodes begin at random moments within this time from the start, in ns.
     pub start_ns: u64,
     /// Seed of these moments.
     pub seed: u64,
@@ -72,7 +74,7 @@ impl Setup {
     }
 }
 
-/// A run.
+/// The outcome of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Outcome {
     /// When each node had all of the file since the start of the run, in seconds, ascending.
@@ -92,16 +94,16 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Time of the last node.
+    /// Returns the time of the last node.
     pub fn last_s(&self) -> f64 {
         self.ends_s.last().copied().unwrap_or(0.0)
     }
 }
 
-/// Runs it to the end.
+/// Runs the setup to the end.
 ///
 /// # Errors
-/// If it was cut, or a node did not get all of the file.
+/// If it was interrupted, or a node did not get all of the file.
 pub fn simulate(setup: &Setup) -> Result<Outcome> {
     let (mut nodes, mut queue) = (Nodes::new(setup.clone()), EventQueue::new());
     let mut random = Rng::new(setup.seed);
@@ -122,9 +124,9 @@ pub fn simulate(setup: &Setup) -> Result<Outcome> {
 }
 
 enum Event {
-    /// A node requests what its window allows.
+    /// A node requests as many pages as its window allows.
     Read(usize),
-    /// A request has come to the owner of a page.
+    /// A request has reached the owner of a page.
     Arrive(usize, u32),
     /// A node begins to send a page to another one.
     Send(Copy),
@@ -165,9 +167,9 @@ struct Reader {
     /// When each page came; [`NEVER`] if it has not.
     got: Vec<Nanos>,
     missing: usize,
-    /// The first page that is not here.
+    /// The first page that the node does not have.
     front: u32,
-    /// Pages under way, by owner.
+    /// Pages pending, by owner.
     asked: BTreeSet<u32>,
     of_owner: BTreeMap<usize, usize>,
 }
@@ -284,7 +286,8 @@ impl Nodes {
         queue.after(delay_ns, Event::Send(Copy { page, from, to: node }));
     }
 
-    /// Reads the next page of the file from the file system, if not as many are being read as may.
+    /// Reads the next page of the file from the file system, unless the limit on concurrent reads
+    /// is reached.
     fn fetch(&mut self, now: Nanos, owner: usize) {
         let at = &mut self.owners[owner];
         if at.fetches >= self.setup.fetches {
@@ -310,7 +313,7 @@ impl Nodes {
         self.share(now, from, to);
     }
 
-    /// Computes the rates anew of all that share an end with a transfer that begins or ends.
+    /// Recomputes the rates of all transfers that share an end with one that begins or ends.
     fn share(&mut self, now: Nanos, from: Option<usize>, to: usize) {
         let link = self.setup.link_bytes_per_s;
         let sent = from.map_or(&self.from_pfs, |from| &self.sending[from]);
@@ -331,7 +334,7 @@ impl Nodes {
         }
     }
 
-    /// A node has a page.
+    /// A node has received a page.
     fn got(&mut self, now: Nanos, node: usize, page: u32, queue: &mut EventQueue<Event>) {
         let reader = &mut self.readers[node];
         if reader.got[page as usize] != NEVER {

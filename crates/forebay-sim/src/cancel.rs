@@ -30,7 +30,7 @@ impl Cancel {
 
     /// Does `work` in this thread; its runs watch this flag.
     pub fn watch<T>(&self, work: impl FnOnce() -> T) -> T {
-        /// Puts the flag from before back, also when `work` panics.
+        /// Restores the previous flag, even if `work` panics.
         struct Before(Option<Cancel>);
         impl Drop for Before {
             fn drop(&mut self) {
@@ -42,7 +42,7 @@ impl Cancel {
     }
 }
 
-/// The flag that this thread's runs watch; one that nobody sets if there is none.
+/// The flag that this thread's runs watch; if there is none, one that nobody sets.
 pub fn current() -> Cancel {
     CURRENT.with_borrow(Clone::clone).unwrap_or_default()
 }

@@ -19,7 +19,7 @@ pub fn write(path: &Path, what: &'static str, header: &[&str], rows: &[Vec<Strin
     write_text(path, what, &csv(header, rows))
 }
 
-/// The same of rows that are CSV already.
+/// Writes rows that are CSV already.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -37,7 +37,7 @@ pub fn command() -> String {
     words.fold(program, |line, word| line + " " + &quoted(&word))
 }
 
-/// A word as a shell reads it, in one line.
+/// Quotes a word for a shell, in one line.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "_-+=./,:@%^".contains(c);
     match word {
@@ -66,7 +66,7 @@ pub fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
-/// A number to six decimals.
+/// Formats a number to six decimals.
 pub fn exact(value: f64) -> String {
     format!("{value:.6}")
 }

@@ -1,7 +1,7 @@
 //! Drives one policy machine with virtual time and records both sides of the conversation.
 //!
 //! The daemons have the same driver with the real clock. Nothing in between may decide: a driver
-//! hands events in, actions out, and wakes the machine when it asked for it.
+//! passes events in and actions out, and wakes the machine when it has requested that.
 
 use std::cell::RefCell;
 
@@ -31,7 +31,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// A machine, its name in the trace, and the wake-up that is under way for it.
+/// A machine, its name in the trace, and the wake-up that is scheduled for it.
 pub struct Driver<M: Machine> {
     who: String,
     machine: M,
@@ -57,8 +57,8 @@ where
         actions
     }
 
-    /// A wake-up came. Calls the machine if its deadline has indeed come; a wake-up that it no
-    /// longer wants is nothing.
+    /// Handles a wake-up. Calls the machine if its deadline has come; a wake-up that it no longer
+    /// wants is ignored.
     pub fn wake(&mut self, now: Nanos, record: &Record<'_>) -> Vec<M::Action> {
         self.armed = self.armed.filter(|&at| at > now);
         let mut actions = Vec::new();
@@ -70,7 +70,7 @@ where
         actions
     }
 
-    /// Schedules `event` for the machine's deadline unless one is under way early enough. To be
+    /// Schedules `event` for the machine's deadline unless one is scheduled early enough. To be
     /// called after each [`Driver::handle`] and `wake`; the world answers `event` with
     /// [`Driver::wake`].
     pub fn arm<E>(&mut self, queue: &mut impl Agenda<E>, event: E) {
@@ -84,7 +84,7 @@ where
         }
     }
 
-    /// The machine, to look at.
+    /// The machine, for inspection.
     pub fn machine(&self) -> &M {
         &self.machine
     }

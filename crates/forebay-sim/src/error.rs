@@ -1,5 +1,5 @@
 //! What can go wrong outside a simulation: files and their contents. Inside, a broken invariant
-//! panics with words.
+//! panics with a message.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// For `map_err` on operations on `path`.
+    /// Wraps an I/O error on `path`, for `map_err`.
     pub fn io(tried: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
         let path = path.to_path_buf();
         move |source| Error::Io { tried, path, source }

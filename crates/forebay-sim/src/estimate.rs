@@ -1,5 +1,5 @@
-//! What a sample says of the mean behind it: 95 % confidence intervals, and whether a difference is
-//! significant.
+//! What a sample says about the mean behind it: 95 % confidence intervals, and whether a difference
+//! is significant.
 //!
 //! The systems or seeds of a sample are independent, so the interval is Student's, and a paired
 //! difference is significant if its interval excludes zero (the paired t test at 5 %). Ratios are
@@ -19,7 +19,7 @@ pub struct Estimate {
     pub count: usize,
 }
 
-/// What an interval says of a difference.
+/// What an interval says about a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Difference {
     /// All pairs are equal.
@@ -30,12 +30,12 @@ pub enum Difference {
     Higher,
     /// The interval contains zero.
     NotSignificant,
-    /// One pair is no sample.
+    /// One pair is not a sample.
     TooFew,
 }
 
 impl Difference {
-    /// For a table.
+    /// The word for a table.
     pub fn word(self) -> &'static str {
         match self {
             Difference::None => "equal",
@@ -50,8 +50,8 @@ impl Difference {
 /// 97.5 % quantiles of Student's distribution, from one degree of freedom on.
 const T_QUANTILES: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
 
-/// Beyond the table, the expansion of Cornish and Fisher in the normal quantile: off by less than
-/// 0.001.
+/// The quantile; beyond the table, the expansion of Cornish and Fisher in the normal quantile: off
+/// by less than 0.001.
 fn t_quantile(degrees: usize) -> f64 {
     if let Some(quantile) = T_QUANTILES.get(degrees.saturating_sub(1)) {
         return *quantile;
@@ -93,7 +93,7 @@ impl Estimate {
         Estimate::of(&residuals).map(|ratio| 100.0 * (ratio - 1.0))
     }
 
-    /// The same on another scale; `of` must increase.
+    /// The same estimate on another scale; `of` must increase.
     fn map(self, of: impl Fn(f64) -> f64) -> Self {
         let interval = self.interval.map(|(low, high)| (of(low), of(high)));
         Estimate { mean: of(self.mean), interval, count: self.count }

@@ -11,7 +11,7 @@ use crate::cancel;
 use crate::error::{Error, Result};
 use crate::queue::EventQueue;
 
-/// What a scenario has to say for itself.
+/// What a scenario has to implement.
 pub trait World {
     /// Its own kinds of events.
     type Event;
@@ -43,7 +43,7 @@ pub struct Limits {
 const MAX_EVENTS: u64 = 200_000_000;
 
 impl Limits {
-    /// Those of a scenario that has this horizon.
+    /// The limits of a scenario with this horizon.
     pub fn of(horizon_ns: Option<u64>) -> Self {
         Limits { events: MAX_EVENTS, horizon_ns }
     }
@@ -57,7 +57,7 @@ pub enum Stop {
     Over,
     /// The rest is to happen after the horizon.
     Horizon,
-    /// It has had as many events as a run may have.
+    /// It has reached the limit on events.
     Events,
     /// The rest is to happen beyond the end of the clock, after 584 years.
     Clock,
@@ -65,7 +65,7 @@ pub enum Stop {
     Cancelled,
 }
 
-/// What a run amounted to.
+/// The outcome of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunStats {
     /// Events and completions handled.
@@ -77,8 +77,8 @@ pub struct RunStats {
 }
 
 impl RunStats {
-    /// If the caller, or a limit that the scenario does not set, has cut the run: why, and what to
-    /// do.
+    /// If the caller, or a limit that the scenario does not set, has interrupted the run: why, and
+    /// what to do.
     fn cut(&self) -> Option<String> {
         let at_s = self.end.as_secs_f64();
         match self.stop {
@@ -104,13 +104,13 @@ impl RunStats {
     }
 }
 
-/// Sums of times stop at this moment, so it is no time of anything that happens.
+/// Sums of times saturate at this moment, so nothing happens at it.
 const END_OF_TIME: Nanos = Nanos(u64::MAX);
 
 /// Runs `world` until nothing is left to happen or its horizon has come.
 ///
 /// # Errors
-/// If the caller, or a limit that the scenario does not set, has cut the run.
+/// If the caller, or a limit that the scenario does not set, has interrupted the run.
 pub fn run<W: World>(world: &mut W, queue: &mut EventQueue<W::Event>, limits: Limits) -> Result<RunStats> {
     let mut events = 0;
     let horizon = limits.horizon_ns.map_or(END_OF_TIME, Nanos);
@@ -120,7 +120,7 @@ pub fn run<W: World>(world: &mut W, queue: &mut EventQueue<W::Event>, limits: Li
     };
     let cancel = cancel::current();
     while events < limits.events {
-        // Policies may compute for milliseconds in one event, so each looks.
+        // Policies may compute for milliseconds in one event, so this is checked before each event.
         if cancel.is_cancelled() {
             return stopped(events, queue.now(), Stop::Cancelled);
         }
@@ -222,7 +222,7 @@ mod tests {
             |at_ns| RunStats { events: 9, end: Nanos(at_ns), stop: Stop::Events }.cut().expect("it is cut");
         assert!(at(3_000_000_000).ends_with("simulate less, for example with horizon_s = 1.500"));
         assert!(at(2_000_000).ends_with("horizon_s = 0.001"), "{}", at(2_000_000));
-        // Half of it is no horizon that a scenario may have.
+        // Half of it is not a horizon that a scenario may have.
         assert!(at(1_999_999).contains("cut at 0.001999999 s") && !at(1_999_999).contains("horizon_s"));
     }
 

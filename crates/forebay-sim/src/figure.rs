@@ -1,4 +1,4 @@
-//! A figure as it is written: what `plot` draws, and reports show.
+//! A figure in the form in which it is written: what `plot` draws, and reports show.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Writes the figure to `path` and its data beside it, to the same name and `.csv`.
+    /// Writes the figure to `path`, and its data next to it, under the same name with `.csv` added.
     ///
     /// # Errors
     /// If a file cannot be written.

@@ -1,5 +1,5 @@
-//! What `run`, `compare` and `sweep` need to know of the kinds of scenarios: one place, so that the
-//! commands and the Python module do not.
+//! What `run`, `compare` and `sweep` need to know about the kinds of scenarios, in one place, so
+//! that the commands and the Python module need not.
 
 use std::fs;
 use std::io::{BufWriter, Write};
@@ -42,21 +42,21 @@ macro_rules! each_kind {
     };
 }
 
-/// What a run amounted to.
+/// The outcome of a run.
 pub enum Done {
-    /// Of kind `colocation`.
+    /// Outcome of kind `colocation`.
     Colocation(colocate::Outcome),
-    /// Of kind `burst-buffer`.
+    /// Outcome of kind `burst-buffer`.
     BurstBuffer(burst::Outcome),
-    /// Of kind `cluster`.
+    /// Outcome of kind `cluster`.
     Cluster(cluster::Outcome),
-    /// Of kind `memory`.
+    /// Outcome of kind `memory`.
     Memory(memory::Outcome),
-    /// Of kind `batch`.
+    /// Outcome of kind `batch`.
     Batch(batch::Outcome),
-    /// Of kind `facility`.
+    /// Outcome of kind `facility`.
     Facility(Box<facility::Outcome>),
-    /// Of kind `world`.
+    /// Outcome of kind `world`.
     World(Box<world::Outcome>),
 }
 
@@ -71,9 +71,9 @@ pub fn policies(file: &File) -> Vec<String> {
     }
 }
 
-/// Sets the policy: the planner's, the memory law, or that of access, or `ALLOCATION/ACCESS`. In a
-/// world, the planner's, or `PLANNER/DRAIN` or `PLANNER/DRAIN/ACCESS`; in a facility, `DRAIN` or
-/// `DRAIN/ACCESS`. That of shipping is a key.
+/// Sets the policy: the planner's, the memory law, or the access policy, or `ALLOCATION/ACCESS`. In
+/// a world, the planner's, or `PLANNER/DRAIN` or `PLANNER/DRAIN/ACCESS`; in a facility, `DRAIN` or
+/// `DRAIN/ACCESS`. The policy of shipping is a key.
 ///
 /// # Errors
 /// If the file has a value where a table of policies is needed.
@@ -181,7 +181,7 @@ impl Done {
     /// All of it as JSON, with a line break at the end.
     ///
     /// # Errors
-    /// If a number is none that JSON has.
+    /// If JSON cannot represent a number.
     pub fn json(&self) -> std::result::Result<String, std::io::Error> {
         let json = each_kind!(self, Done, |module, outcome| serde_json::to_string_pretty(outcome));
         Ok(json.map_err(std::io::Error::from)? + "\n")

@@ -9,12 +9,12 @@
 //! | --- | --- |
 //! | [`queue`] | the order of events: integer nanoseconds, ties by sequence number |
 //! | [`run`] | the loop, and the [`run::World`] that a scenario implements |
-//! | [`maxmin`] | weighted max-min sharing of flows over several resources (links, servers, client caps) |
+//! | [`maxmin`] | weighted max-min sharing of flows over several resources, such as links |
 //! | [`pace`] | flows that slow each other down by interference factors |
 //! | [`driver`] | drives one policy machine and records what it received and what it decided |
 //! | [`trace`] | the record of a run: JSON lines with a schema version |
 //! | [`arrivals`] | when the next phase of a job begins |
-//! | [`colocate::knowledge`] | what planners know of the phases of HPC jobs |
+//! | [`colocate::knowledge`] | what planners know about the phases of HPC jobs |
 //! | [`batch`] | a batch queue: who gets nodes and room in burst buffers, and when |
 //! | [`broadcast`] | many nodes that read one file at the same time |
 //! | [`burst`] | jobs that write their steps to shared burst buffer nodes |
@@ -23,8 +23,8 @@
 //! | [`facility`] | thousands of nodes and jobs over weeks, by the phase |
 //! | [`memory`] | a node whose tier gives way to compute |
 //! | [`waste`] | nodes that fail, and jobs that write checkpoints to survive it |
-//! | [`world`] | all of these at once, but for the factors of `colocate` |
-//! | [`kinds`] | what commands need to know of the kinds of scenarios |
+//! | [`world`] | all of these at the same time, except for the factors of `colocate` |
+//! | [`kinds`] | what commands need to know about the kinds of scenarios |
 //! | [`study`] | many runs of a scenario: policies, values of keys, seeds |
 //! | [`record`] | a record of a run, or of a live daemon, line by line |
 //! | [`site`] | a scenario of a site from what was recorded and measured there |
@@ -35,9 +35,9 @@
 //! | [`reproduce`] | the papers' tables and figures, one file per paper |
 //! | [`figure`] | a figure and the data behind it |
 //! | [`table`], [`csv`] | tables for spreadsheets and programs |
-//! | [`report`], [`plot`] | Markdown with every number beside the printed one, and figures as SVG with their data |
+//! | [`report`], [`plot`] | Markdown with every number beside the published one; SVG figures |
 //!
-//! Why not SimGrid or CODES: they bring their own schedulers and their own language, and a policy
+//! Why not SimGrid or CODES: they have their own schedulers and their own language, and a policy
 //! written twice is two policies. The price is that this simulator has to be validated by itself,
 //! which its tests do against queueing theory.
 
@@ -79,7 +79,7 @@ pub use forebay_trace as trace;
 /// never arrive.
 ///
 /// Rounding up keeps the promise that no byte moves faster than its bandwidth; the error is below a
-/// nanosecond a transfer.
+/// nanosecond per transfer.
 pub fn transfer_ns(bytes: f64, rate_bytes_per_s: f64) -> Option<u64> {
     if bytes <= 0.0 {
         return Some(0);

@@ -3,12 +3,12 @@
 //! A flow crosses one or more resources (a client's link, a PFS server, the backplane, a burst
 //! buffer node) and has a weight, its number of processes. *Progressive filling*: the rate per unit
 //! of weight rises for all flows together until a resource is full; its flows are frozen at that
-//! level and the rest goes on (Bertsekas and Gallager, *Data Networks*, section 6.5). With one
-//! resource this is an even division over processes; with several, no flow can get more without
-//! taking from one that has no more than it.
+//! level and the others continue to rise (Bertsekas and Gallager, *Data Networks*, section 6.5).
+//! With one resource this is an even division over processes; with several, no flow can get more
+//! without taking from one that has no more than it.
 //!
 //! Only the part of the network that a change can reach (flows linked through resources) is
-//! computed anew.
+//! recomputed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use forebay_policy::machine::Nanos;
 
 use crate::transfer_ns;
 
-/// Names a flow; the caller chooses it, and it comes back on completion.
+/// Id of a flow; the caller chooses it, and it is returned on completion.
 pub type FlowId = u64;
 
 struct Flow {
@@ -119,9 +119,8 @@ impl MaxMin {
         }
     }
 
-    /// A new resource that is to `resource` what a twin is: as large, and with a flow for each of
-    /// its flows (which must not cross other resources), as far as they have come. `name` gives the
-    /// id of the twin of a flow.
+    /// Adds a twin of `resource`: as large, and with a twin of each of its flows (which must not
+    /// cross other resources), at the same progress. `name` gives the id of the twin of a flow.
     pub fn twin(&mut self, resource: usize, name: impl Fn(usize, FlowId) -> FlowId) -> usize {
         let twin = self.add_resource(self.resources[resource].capacity_bytes_per_s);
         for id in self.resources[resource].flows.clone() {
@@ -172,7 +171,7 @@ impl MaxMin {
         self.settle(now, &flow.path);
     }
 
-    /// Brings all flows that `seeds` can influence up to `now` and shares the bandwidth anew.
+    /// Updates all flows that `seeds` can influence to `now` and shares the bandwidth again.
     fn settle(&mut self, now: Nanos, seeds: &[usize]) {
         let (resources, ids) = self.component(seeds);
         let rates = self.fill(&resources, &ids);

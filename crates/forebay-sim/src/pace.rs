@@ -1,16 +1,17 @@
 //! Flows that slow each other down by measured factors rather than by dividing a known bandwidth.
 //!
-//! The papers on interference do not know the file system's inside: they measure that an I/O phase
-//! beside a prefetch takes I times as long. So a flow here is an amount of *work* (nanoseconds
-//! alone, or bytes) and has a *pace* in that unit per nanosecond, which falls while another flow
-//! disturbs it. Who runs at which pace is a model (`forebay_model`), not decided here; this table
-//! only integrates: work left, moment of the end, exact under any sequence of changes.
+//! The papers on interference do not know the file system's internals: they measure that an I/O
+//! phase beside a prefetch takes I times as long. So a flow here is an amount of *work*
+//! (nanoseconds alone, or bytes) and has a *pace* in that unit per nanosecond, which falls while
+//! another flow disturbs it. The pace of each flow comes from a model (`forebay_model`) and is not
+//! decided here; this table only integrates: work left, moment of the end, exact under any sequence
+//! of changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_policy::machine::Nanos;
 
-/// Names a flow; the caller chooses it, and it comes back on completion.
+/// Id of a flow; the caller chooses it, and it is returned on completion.
 pub type PacedId = u64;
 
 struct Paced {
@@ -28,20 +29,21 @@ pub struct Paces {
 }
 
 impl Paces {
-    /// No flows.
+    /// Starts with no flows.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Starts a flow with `work` to do, at pace 0 until [`Paces::set_pace`] says more. `id` must be
-    /// new.
+    /// Starts a flow with `work` to do, at pace 0 until [`Paces::set_pace`] changes that. `id` must
+    /// be new.
     pub fn start(&mut self, now: Nanos, id: PacedId, work: f64) {
         let flow = Paced { left: work, pace: 0.0, updated: now, scheduled: None };
         assert!(self.flows.insert(id, flow).is_none(), "flow {id} runs already");
         self.set_pace(now, id, 0.0);
     }
 
-    /// Lets flow `id` do `pace` of its work a nanosecond from `now` on; unknown flows are ignored.
+    /// Lets flow `id` do `pace` of its work per nanosecond from `now` on; unknown flows are
+    /// ignored.
     pub fn set_pace(&mut self, now: Nanos, id: PacedId, pace: f64) {
         assert!(pace >= 0.0, "flow {id}: pace {pace}");
         let Some(flow) = self.flows.get_mut(&id) else { return };
@@ -79,13 +81,13 @@ impl Paces {
         Some(left)
     }
 
-    /// When the next flow ends at the present paces.
+    /// When the next flow ends at the current paces.
     pub fn next_end(&self) -> Option<Nanos> {
         self.next.first().map(|&(at, _)| at)
     }
 
-    /// Completes the flow that `next_end` announced. The paces of the others are the caller's to
-    /// renew.
+    /// Completes the flow that `next_end` announced. The caller has to renew the paces of the
+    /// others.
     pub fn pop_end(&mut self) -> Option<(Nanos, PacedId)> {
         let (at, id) = self.next.pop_first()?;
         self.flows.remove(&id);

@@ -6,7 +6,7 @@ use std::thread;
 
 use crate::cancel;
 
-/// Threads at most: more than any node has cores, and fewer than a system refuses.
+/// Most threads: more than any node has cores, and fewer than a system refuses.
 const THREADS_MAX: usize = 1024;
 
 /// As many threads as the user asks for, or as there are cores.
@@ -14,8 +14,8 @@ pub fn threads(wanted: Option<NonZeroUsize>) -> usize {
     wanted.map_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get), NonZeroUsize::get)
 }
 
-/// Runs `of` for every number below `count` on so many threads; results come in ascending order,
-/// whatever the threads do. Runs in these threads stop when those of the calling thread do.
+/// Runs `of` for every number below `count` on `threads` threads; results come in ascending order,
+/// whatever the threads do. Runs in these threads stop when the runs of the calling thread do.
 pub fn in_parallel<T: Send>(count: usize, threads: usize, of: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let work = || {

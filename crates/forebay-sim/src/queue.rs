@@ -2,9 +2,9 @@
 //!
 //! A binary heap over (time, sequence number). The sequence number makes the order total: two
 //! events of the same nanosecond come out as they went in, on every machine and with every
-//! compiler. Events are never removed; who no longer wants one gives it a generation number and
-//! ignores it when it comes. A calendar queue would be faster for millions of pending events, but
-//! its bucket width has to be tuned to the scenario and a heap's need not.
+//! compiler. Events are never removed; a part that may no longer want one gives it a generation
+//! number and ignores it when it comes. A calendar queue would be faster for millions of pending
+//! events, but its bucket width has to be tuned to the scenario and a heap needs no tuning.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -54,12 +54,12 @@ impl<E> EventQueue<E> {
         Self::default()
     }
 
-    /// The current time: that of the last event taken out.
+    /// The current time: the time of the last event taken out.
     pub fn now(&self) -> Nanos {
         self.now
     }
 
-    /// Schedules `event`. A time in the past is a mistake of the caller, and means a broken
+    /// Schedules `event`. A time in the past is an error of the caller, and means a broken
     /// simulation: it panics.
     pub fn at(&mut self, at: Nanos, event: E) {
         assert!(at >= self.now, "event scheduled at {} ns, but it is already {} ns", at.0, self.now.0);

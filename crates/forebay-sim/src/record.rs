@@ -1,5 +1,5 @@
-//! A record of what machines heard and decided, of a simulation or a live daemon, read a line at a
-//! time: the log of a coordinator may be long.
+//! A record of what machines received and decided, from a simulation or a live daemon, read a line
+//! at a time: the log of a coordinator may be long.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -21,10 +21,10 @@ struct Header {
     setup: Value,
 }
 
-/// A line after the header. It has an event, an action, or a note, which no machine hears.
+/// A line after the header. It has an event, an action, or a note, which no machine receives.
 #[derive(Deserialize)]
 pub struct Line {
-    /// The line as it stands in the file,
+    /// The line as it is in the file,
     #[serde(skip)]
     pub text: String,
     /// and its number, from 1.
@@ -51,7 +51,7 @@ pub struct Lines {
     path: PathBuf,
     number: usize,
     file: BufReader<File>,
-    /// The last line has no end: its writer was killed, or the disk was full.
+    /// Whether the last line has no end: its writer was killed, or the disk was full.
     pub is_cut: bool,
 }
 
@@ -105,7 +105,7 @@ impl Iterator for Lines {
 /// Opens a trace: its kind, what its machines were built from, and its lines.
 ///
 /// # Errors
-/// If it cannot be read, or is no trace of this version.
+/// If it cannot be read, or is not a trace of this version.
 pub fn open(path: &Path) -> Result<(String, Value, Lines)> {
     let file = File::open(path).map_err(Error::io("read the trace", path))?;
     let mut lines = Lines { path: path.into(), number: 0, file: BufReader::new(file), is_cut: false };

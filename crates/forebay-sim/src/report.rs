@@ -1,5 +1,5 @@
 //! A report of a reproduction: prose, tables and figures as Markdown, and every number beside the
-//! printed one as JSON.
+//! published one as JSON.
 //!
 //! The Markdown is for a reader of the papers; `summary.json` and `results.csv` are for machines,
 //! with ids that stay the same so that two versions can be compared.
@@ -19,13 +19,13 @@ use crate::table::Table;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
-    /// The number that a paper prints.
+    /// The number that a paper publishes.
     Print,
     /// A value that follows from the model by other means: closed forms, another simulation.
     Model,
     /// A direction, an order or a bound; values are not compared.
     Direction,
-    /// Our own target: no paper prints anything to compare with.
+    /// Our own target: no paper publishes anything to compare with.
     Ours,
     /// Nothing: constants were fitted on it, so its agreement shows nothing.
     Fitted,
@@ -35,7 +35,7 @@ pub enum Class {
 const COLUMNS: [&str; 12] =
     ["id", "paper", "ours", "low", "high", "count", "difference", "unit", "target", "met", "class", "note"];
 
-/// How far a number may be from the printed one, in percent of it.
+/// How far a number may be from the published one, in percent of it.
 const PRINT_PERCENT: f64 = 5.0;
 
 /// One number of ours beside the paper's.
@@ -45,17 +45,17 @@ pub struct Record {
     pub id: String,
     /// What it is compared with.
     pub class: Class,
-    /// What the paper prints, if it prints it.
+    /// What the paper publishes, if it does.
     pub paper: Option<f64>,
     /// What we get.
     pub ours: f64,
-    /// 95 % confidence interval of `ours` and the size of the sample, if it is a mean of one.
+    /// 95 % confidence interval of `ours` and the size of the sample, if `ours` is a mean of one.
     pub interval: Option<(f64, f64, usize)>,
     /// `ours - paper`, in the same unit.
     pub difference: Option<f64>,
     /// Unit of all three.
     pub unit: String,
-    /// What is asked of `ours`, in words.
+    /// What `ours` should be, as text.
     pub target: String,
     /// Whether it holds; `None` if the number is shown without judgement.
     pub met: Option<bool>,
@@ -64,7 +64,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// A number of ours without a printed one, and whether it is as it should be.
+    /// A number of ours without a published one, and whether it is as it should be.
     pub fn checked(
         id: impl Into<String>,
         ours: f64,
@@ -107,32 +107,32 @@ impl Record {
         Record { met: None, ..Record::checked(id, ours, unit, "reported", true) }
     }
 
-    /// A number that should be within [`PRINT_PERCENT`] of the printed one, relatively.
+    /// A number that should be within [`PRINT_PERCENT`] of the published one, relatively.
     pub fn print(id: impl Into<String>, paper: f64, ours: f64, unit: &str) -> Self {
         let met = (ours - paper).abs() <= 0.01 * PRINT_PERCENT * paper.abs();
         let target = format!("within {PRINT_PERCENT} % of the paper");
         Record { class: Class::Print, ..Record::checked(id, ours, unit, target, met) }.beside(paper)
     }
 
-    /// The same, shown without judgement because constants were fitted on it.
+    /// The same record, shown without judgement because constants were fitted on it.
     pub fn fitted(self) -> Self {
         Record { class: Class::Fitted, met: None, target: "fitted".into(), ..self }
     }
 
-    /// The same with the interval that it is judged on.
+    /// The same record with the interval that it is judged on.
     pub fn over(mut self, estimate: &Estimate) -> Self {
         self.interval = estimate.interval.map(|(low, high)| (low, high, estimate.count));
         self
     }
 
-    /// The same with the paper's figure beside it.
+    /// The same record with the paper's figure beside it.
     pub fn beside(mut self, paper: f64) -> Self {
         self.paper = Some(paper);
         self.difference = Some(self.ours - paper);
         self
     }
 
-    /// The same with an explanation.
+    /// The same record with an explanation.
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = note.into();
         self
@@ -142,9 +142,9 @@ impl Record {
 /// How many numbers a report has, and how many of them are as they should be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// What the papers print.
+    /// What the papers publish.
     pub printed: Printed,
-    /// Those that hold, and all that are judged: against values of the model,
+    /// Numbers that hold, and all that are judged: against values of the model,
     pub model: (usize, usize),
     /// against a direction, an order or a bound,
     pub direction: (usize, usize),
@@ -153,7 +153,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Of these records, without what the papers print.
+    /// Counts these records, without what the papers publish.
     pub fn of(records: &[Record], printed: Printed) -> Self {
         let count = |class| {
             let judged = || records.iter().filter(|r| r.class == class).filter_map(|r| r.met);
@@ -167,7 +167,7 @@ impl Counts {
         }
     }
 
-    /// What report and command say of numbers that no paper prints.
+    /// What report and command say about numbers that no paper publishes.
     pub fn sentence(&self) -> String {
         let Counts { model, direction, ours, .. } = self;
         format!(
@@ -177,12 +177,13 @@ impl Counts {
     }
 }
 
-/// How many results the papers print, by what stands beside them. Each printed result counts once.
+/// How many results the papers publish, by what we have beside them. Each published result counts
+/// once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Printed {
-    /// Within 5 % without a fit on themselves, by simulation.
+    /// Within 5 %, by simulation, without a fit on the results themselves.
     pub simulated: usize,
-    /// The same by a formula.
+    /// The same, by a formula.
     pub computed: usize,
     /// Further off.
     pub off: usize,
@@ -190,7 +191,7 @@ pub struct Printed {
     pub direction: usize,
     /// Constants were fitted on them.
     pub fitted: usize,
-    /// No run stands for them.
+    /// No run covers them.
     pub not_reproduced: usize,
 }
 
@@ -205,7 +206,7 @@ impl Printed {
         )
     }
 
-    /// What the documents and the report say of the rest.
+    /// What the documents and the report say about the others.
     pub fn rest(&self) -> String {
         let Printed { off, direction, fitted, not_reproduced, .. } = self;
         format!(
@@ -214,7 +215,7 @@ impl Printed {
     }
 }
 
-/// A report in the making; written out by [`Report::write`].
+/// A report in preparation; written by [`Report::write`].
 pub struct Report {
     dir: PathBuf,
     title: String,
@@ -224,7 +225,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report in directory `dir`, which is created.
+    /// Starts a report in directory `dir`, which is created.
     ///
     /// # Errors
     /// If the directory cannot be made.
@@ -244,12 +245,12 @@ impl Report {
         let _ = write!(self.markdown, "\n{} {text}\n\n", "#".repeat(level));
     }
 
-    /// A paragraph.
+    /// Adds a paragraph.
     pub fn text(&mut self, text: &str) {
         let _ = write!(self.markdown, "{text}\n\n");
     }
 
-    /// A table; every row has as many cells as `header`.
+    /// Adds a table; every row has as many cells as `header`.
     pub fn table(&mut self, header: &[&str], rows: &[Vec<String>]) {
         let _ = writeln!(self.markdown, "| {} |", header.join(" | "));
         let _ = writeln!(self.markdown, "|{}", " --- |".repeat(header.len()));
@@ -260,7 +261,7 @@ impl Report {
         self.markdown.push('\n');
     }
 
-    /// Writes `figure` to `name` beside the report, with its data, and shows it with a caption.
+    /// Writes `figure` to `name` next to the report, with its data, and shows it with a caption.
     ///
     /// # Errors
     /// If a file cannot be written.
@@ -308,12 +309,12 @@ impl Report {
         self.records.extend(records);
     }
 
-    /// Says how many of the printed results are reproduced, and how.
+    /// Sets how many of the published results are reproduced, and how.
     pub fn printed(&mut self, printed: Printed) {
         self.printed = printed;
     }
 
-    /// How many numbers there are so far.
+    /// Counts of the numbers so far.
     pub fn counts(&self) -> Counts {
         Counts::of(&self.records, self.printed)
     }
@@ -328,7 +329,7 @@ impl Report {
         self.dir.join("report.md")
     }
 
-    /// Its numbers, and how many of them hold.
+    /// The numbers as JSON, and how many of them hold.
     pub fn json(&self) -> serde_json::Value {
         let count = |met: fn(Option<bool>) -> bool| self.records.iter().filter(|r| met(r.met)).count();
         serde_json::json!({
@@ -340,7 +341,7 @@ impl Report {
         })
     }
 
-    /// The numbers, a row each.
+    /// The numbers, one row each.
     fn results(&self) -> Table {
         let number = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
         let row = |r: &Record| {
@@ -383,8 +384,8 @@ impl Report {
     }
 }
 
-/// A number for people: three decimals below 10, two below 100, one below 1,000, none above;
-/// without trailing zeros.
+/// Formats a number for people: three decimals below 10, two below 100, one below 1,000, none
+/// above; without trailing zeros.
 pub fn number(value: f64) -> String {
     let decimals = match value.abs() {
         v if v < 10.0 => 3,

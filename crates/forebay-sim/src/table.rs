@@ -38,7 +38,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Of these columns and rows.
+    /// A table of these columns and rows.
     pub fn new<S: AsRef<str>>(columns: &[S], rows: Vec<Vec<String>>) -> Self {
         Table { columns: columns.iter().map(|name| name.as_ref().to_owned()).collect(), rows }
     }

@@ -1,9 +1,9 @@
 //! A file in memory that another process writes and that cannot outgrow its room.
 //!
 //! The writer is another program and has the file open, so nothing but the kernel can hold it to
-//! its room. Where this process may mount, each such file lies on a tmpfs of its own, whose size is
+//! its room. Where this process may mount, each such file is on a tmpfs of its own, whose size is
 //! the room: a write beyond it fails with `ENOSPC`. The mount has no place in any directory; it
-//! goes with its last descriptor, however this process ends. Elsewhere the file lies on the tier's
+//! goes with its last descriptor, however this process ends. Elsewhere the file is on the tier's
 //! tmpfs, and only that one's size bounds it.
 
 use crate::mounting::Backing;
@@ -48,7 +48,7 @@ impl BoundedFile {
         Ok(BoundedFile { file, mount: Some(mount), is_on_disk: false })
     }
 
-    /// One that has left the tier, for a file of a disk.
+    /// A file that has left the tier for one on a disk.
     pub fn on_disk(file: OwnedFd) -> Self {
         BoundedFile { file, mount: None, is_on_disk: true }
     }
@@ -58,7 +58,7 @@ impl BoundedFile {
         self.is_on_disk
     }
 
-    /// Descriptors that each takes on this tier.
+    /// Descriptors that each such file takes on this tier.
     pub fn descriptors(tier: &Tier) -> u64 {
         if tier.backing() == Backing::Mount { 2 } else { 1 }
     }
@@ -86,7 +86,7 @@ impl BoundedFile {
         fstat(&self.file).map_or(0, |stat| stat.st_size as u64)
     }
 
-    /// Sets the room; `false` if the file takes more by now.
+    /// Sets the room; `false` if the file already takes more.
     ///
     /// # Errors
     /// What the kernel returns.
@@ -117,7 +117,7 @@ impl Remains {
 }
 
 fn set_size(fs: &OwnedFd, bytes: u64) -> io::Result<()> {
-    // A size of 0 would be none.
+    // A size of 0 would be no limit.
     Ok(fsconfig_set_string(fs, "size", blocks_bytes(bytes).max(BLOCK_BYTES).to_string())?)
 }
 

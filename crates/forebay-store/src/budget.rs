@@ -98,8 +98,8 @@ impl Budget {
         Ok(Reservation { budget: self.clone(), class, bytes })
     }
 
-    /// Holds `bytes` whether they fit or not: for what is already in use, as the copies an agent
-    /// adopts. Until enough is released, [`Budget::excess_bytes`] is above 0 and every other
+    /// Holds `bytes` whether they fit or not: for what is already in use, such as the copies an
+    /// agent adopts. Until enough is released, [`Budget::excess_bytes`] is above 0 and every other
     /// reservation is refused.
     pub fn reserve_existing(&self, class: Class, bytes: u64) -> Reservation {
         self.limits().used_bytes += bytes;
@@ -127,14 +127,14 @@ impl Budget {
         self.limits().most_bytes
     }
 
-    /// Changes the capacity at once; what is held above it has to be released by the holder.
+    /// Changes the capacity immediately; what is held above it has to be released by the holder.
     pub fn set_capacity_bytes(&self, bytes: u64) {
         let mut limits = self.limits();
         (limits.capacity_bytes, limits.most_bytes) = (bytes, bytes);
     }
 
     /// Changes the capacity for a while, unless the operator has set another one than `most_bytes`
-    /// meanwhile; returns whether.
+    /// meanwhile; returns whether it did.
     pub fn give_way(&self, most_bytes: u64, bytes: u64) -> bool {
         let mut limits = self.limits();
         let is_current = limits.most_bytes == most_bytes;

@@ -5,15 +5,15 @@
 //! *record* (`record.rs`) holds a residency word for each page, the names and the version.
 //!
 //! Each version has files of its own, for two reasons. A client gets descriptors of one copy and of
-//! its record, and whoever may read the file may read all that is in them. And an agent that starts
-//! anew finds the very words that clients of the old one still look at: it adopts them instead of
-//! rebuilding them, so those readers need not notice. A map common to all files was the
+//! its record, and whoever may read the file may read all that is in them. And an agent that
+//! restarts finds the very words that clients of the old one still look at: it adopts them instead
+//! of rebuilding them, so those readers need not notice. A map common to all files was the
 //! alternative; it shows each user what others read, and has to be torn down when an agent
 //! restarts.
 //!
-//! Whatever of the two is there without the other is no copy, and an agent that starts sweeps it
-//! out. The record is finished last, so a copy that its agent did not finish has none. What clients
-//! write through goes into copies only, so none of it is ever taken for a record.
+//! Either of the two without the other is not a copy, and an agent that starts removes it. The
+//! record is finished last, so a copy that its agent did not finish has none. What clients write
+//! through goes into copies only, so none of it is ever mistaken for a record.
 //!
 //! Pages are written with `pwrite`, for which a full tmpfs is an error and no signal.
 
@@ -139,7 +139,7 @@ impl CopyFile {
         Ok(())
     }
 
-    /// Releases what the tmpfs has allocated for absent pages beside `count` pages from `first`,
+    /// Releases what the tmpfs has allocated for absent pages around `count` pages from `first`,
     /// which were written: where it has huge pages, a small write may take a whole one.
     ///
     /// Each absent page is withdrawn before it is punched, as in an eviction, so that nobody fills
@@ -175,7 +175,7 @@ impl CopyFile {
     }
 
     fn punch_bytes(&self, offset: u64, len: u64) -> io::Result<()> {
-        // Of a block that is released in part, the kernel keeps the memory.
+        // The kernel keeps the memory of a block that is released in part.
         release_bytes(self.file.as_fd(), offset, blocks_bytes(len))
     }
 
@@ -235,8 +235,8 @@ impl CopyFile {
         Ok(shared)
     }
 
-    /// Those of `pages` that nobody maps, in runs without an order. Any reader can lock a page, so
-    /// a lock says something only of pages that are [`Word::mapped`].
+    /// Runs of those `pages` that nobody maps, in no particular order. Any reader can lock a page,
+    /// so a lock means something only for pages that are [`Word::mapped`].
     ///
     /// # Errors
     /// What `fcntl` returns.

@@ -2,8 +2,8 @@
 //!
 //! Its content is a file of the tier, byte for byte and with its length. Programs get descriptors
 //! of that file for writing, so the kernel itself does every kind of call at memory speed, and
-//! keeps what was written when the program dies. Beside it lies a record of where the bytes belong,
-//! from which an agent goes on that starts after another one's death.
+//! keeps what was written when the program dies. Next to it is a record of where the bytes belong,
+//! from which an agent that starts after another one's death continues.
 //!
 //! What a writer and the agent say to each other while it is open passes through one block of
 //! shared memory, the *words*. A writer announces each write, and looks whether the agent has
@@ -29,7 +29,7 @@ const MAPPED_AT: usize = 192;
 const CLOSES_AT: usize = 256;
 const GUEST_AT: usize = 320;
 
-/// A record longer than this is none.
+/// A record longer than this is not one.
 const RECORD_BYTES_MAX: u64 = 64 << 10;
 
 /// Where the bytes of a dirty file belong.
@@ -81,13 +81,13 @@ pub struct SecondCopy {
     pub kept_by: Option<Keeper>,
     /// This is the copy, of a file of that node.
     pub kept_for: Option<String>,
-    /// Another node may have written the file to the PFS: a pass looks what is there first.
+    /// Another node may have written the file to the PFS: a pass first looks at the content there.
     pub is_disputed: bool,
     /// Another node has taken the file over.
     pub is_fenced: bool,
 }
 
-/// The time of the last write alone, for `futimens`.
+/// The mtime alone, for `futimens`.
 pub fn only_mtime(ns: i64) -> Timestamps {
     let omit = Timespec { tv_sec: 0, tv_nsec: libc::UTIME_OMIT };
     let time = Timespec { tv_sec: ns.div_euclid(1_000_000_000), tv_nsec: ns.rem_euclid(1_000_000_000) };
@@ -95,7 +95,7 @@ pub fn only_mtime(ns: i64) -> Timestamps {
 }
 
 impl DirtyRecord {
-    /// Writes it beside the content with number `copy`, in place of an earlier one.
+    /// Writes it next to the content with number `copy`, in place of an earlier one.
     ///
     /// # Errors
     /// `ENOSPC`: the tmpfs is full.
@@ -105,7 +105,7 @@ impl DirtyRecord {
         tier.replace_dirty_record(copy, |file| write_all_at(file, &bytes, 0))
     }
 
-    /// Reads that of the content with number `copy`.
+    /// Reads the record of the content with number `copy`.
     ///
     /// # Errors
     /// `InvalidData`: it is damaged.
@@ -123,7 +123,7 @@ impl DirtyRecord {
     }
 }
 
-/// Memory that the bytes pass through which a guest writes and reads.
+/// Memory through which the bytes pass that a guest writes and reads.
 ///
 /// # Errors
 /// No memory, or no descriptors left.
@@ -138,7 +138,7 @@ pub enum Begun {
     Yes,
     /// The agent has to be asked for room first.
     NoRoom,
-    /// The writer has to go on at the PFS.
+    /// The writer has to continue on the PFS.
     CalledIn,
 }
 
@@ -160,10 +160,10 @@ impl Words {
         Ok(Words { map: Map::new(fd.as_fd(), 0, WORDS_BYTES, true)?, fd: Some(fd) })
     }
 
-    /// Maps those received from the agent.
+    /// Maps the words received from the agent.
     ///
     /// # Errors
-    /// They are none, or `mmap` failed.
+    /// They are not words, or `mmap` failed.
     pub fn received(fd: &OwnedFd) -> io::Result<Self> {
         if fstat(fd)?.st_size as usize != WORDS_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not the words of a dirty file"));
@@ -176,8 +176,8 @@ impl Words {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Writer: a write of `bytes` begins, and takes as much of the room. What does not begin is not
-    /// announced.
+    /// Writer: begins a write of `bytes`, which takes as much of the room. A write that does not
+    /// begin is not announced.
     pub fn begin_write(&self, bytes: u64) -> Begun {
         self.map.word(WRITES_AT).fetch_add(1, SeqCst);
         // The announcement comes first, so that the agent sees it or the writer sees the call.
@@ -193,14 +193,14 @@ impl Words {
         begun
     }
 
-    /// Writer: a write begins without room, while no agent is there.
+    /// Writer: begins a write without room, while there is no agent.
     pub fn begin_anyway(&self) {
         self.map.word(WRITES_AT).fetch_add(1, SeqCst);
     }
 
-    /// Writer: the write is over.
+    /// Writer: ends the write.
     pub fn end_write(&self) {
-        // Not below none: the agent may have forgotten writes that took too long.
+        // Not below zero: the agent may have forgotten writes that took too long.
         let words = self.map.word(WRITES_AT);
         let _none_is_known = words.fetch_update(SeqCst, SeqCst, |writes| writes.checked_sub(1));
     }
@@ -210,7 +210,7 @@ impl Words {
         self.map.word(CALLED_IN_AT).load(SeqCst) != 0
     }
 
-    /// Writer: stores reach the content by a mapping from now on, unannounced.
+    /// Writer: notes that stores reach the content through a mapping from now on, unannounced.
     pub fn note_mapped(&self) {
         self.map.word(MAPPED_AT).store(1, SeqCst);
     }
@@ -220,7 +220,8 @@ impl Words {
         self.map.word(MAPPED_AT).load(SeqCst) != 0
     }
 
-    /// Agent: the file is dirty on another node, whose agent has the room and the content.
+    /// Agent: notes that the file is dirty on another node, whose agent has the room and the
+    /// content.
     pub fn set_guest(&self) {
         self.map.word(GUEST_AT).store(1, SeqCst);
         self.set_room(u64::MAX);
@@ -231,8 +232,8 @@ impl Words {
         self.map.word(GUEST_AT).load(SeqCst) != 0
     }
 
-    /// Writer: the program has closed the file, or ends in order. One that is killed does not say
-    /// so.
+    /// Writer: notes that the program has closed the file, or ends in order. One that is killed
+    /// does not say so.
     pub fn note_closed(&self) {
         self.map.word(CLOSES_AT).fetch_add(1, SeqCst);
     }
@@ -242,23 +243,23 @@ impl Words {
         self.map.word(CLOSES_AT).load(SeqCst)
     }
 
-    /// Agent: nobody is to write to the tier any more.
+    /// Agent: calls the file in, so that nobody writes to the tier any more.
     pub fn call_in(&self) {
         self.map.word(CALLED_IN_AT).store(1, SeqCst);
     }
 
     /// Agent: writes that are announced. A writer that was killed in the middle of one leaves it
-    /// announced; what it says is a hint, as all that clients write.
+    /// announced; the number is a hint, as is all that clients write.
     pub fn writes(&self) -> u64 {
         self.map.word(WRITES_AT).load(SeqCst)
     }
 
-    /// Agent: those who have announced writes are gone.
+    /// Agent: forgets announced writes, whose writers are gone.
     pub fn forget_writes(&self) {
         self.map.word(WRITES_AT).store(0, SeqCst);
     }
 
-    /// Agent: a write of so many bytes has room.
+    /// Agent: sets the room for writes to `bytes`.
     pub fn set_room(&self, bytes: u64) {
         self.map.word(ROOM_AT).store(bytes, SeqCst);
     }

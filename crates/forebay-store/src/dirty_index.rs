@@ -2,7 +2,7 @@
 //! call.
 //!
 //! It counts dirty files by a hash of device and inode. A program that finds a count asks the
-//! agent; two files of one hash cost a needless question. The table lies beside the agent's socket
+//! agent; two files of one hash cost a needless question. The table is next to the agent's socket
 //! and is never replaced, because programs keep it mapped over the life of an agent.
 
 use crate::map::Map;
@@ -46,8 +46,8 @@ fn slot(dev: u64, ino: u64) -> usize {
 
 impl DirtyIndex {
     /// Makes the table, or takes over that of an earlier agent, whose dirty files stay in it until
-    /// [`DirtyIndex::forget_earlier`]: programs wait for an agent that is being started anew.
-    /// `has_others`: other nodes may have dirty files, too.
+    /// [`DirtyIndex::forget_earlier`]: programs wait for an agent that is restarting. `has_others`:
+    /// other nodes may have dirty files, too.
     ///
     /// # Errors
     /// The file cannot be made or mapped.
@@ -64,7 +64,7 @@ impl DirtyIndex {
         Ok(DirtyIndex { map, left: Mutex::new(left) })
     }
 
-    /// Agent: those files of an earlier agent that are still dirty have been counted anew.
+    /// Agent: those files of an earlier agent that are still dirty have been counted again.
     pub fn forget_earlier(&self) {
         let left = std::mem::take(&mut *self.left.lock().unwrap_or_else(PoisonError::into_inner));
         for (at, left) in counts().zip(left) {
@@ -77,7 +77,7 @@ impl DirtyIndex {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = openat(CWD, path, flags, Mode::empty()).ok()?;
         let stat = fstat(&file).ok()?;
-        // Whoever can shorten it can end programs that look.
+        // A user who can shorten it can end programs that look.
         let is_trusted = stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw();
         let is_whole = stat.st_size as usize == BYTES && stat.st_mode & libc::S_IFMT == libc::S_IFREG;
         let map = (is_trusted && is_whole).then(|| Map::new(file.as_fd(), 0, BYTES, false).ok())??;
@@ -105,7 +105,7 @@ impl DirtyIndex {
         self.map.half(OTHERS_AT).load(Acquire) != 0
     }
 
-    /// Agent: one file more, or less.
+    /// Agent: counts one dirty file more, or less.
     pub fn count(&self, dev: u64, ino: u64, is_dirty: bool) {
         if !is_dirty {
             self.map.half(CLEANED_AT).fetch_add(1, SeqCst);

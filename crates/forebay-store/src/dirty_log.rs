@@ -1,4 +1,4 @@
-//! Dirty files on a disk of the node: what was synced outlives a restart of the node.
+//! Dirty files on a disk of the node: what was synced survives a restart of the node.
 //!
 //! One file of the log is one dirty file as it was at its last `fsync` or `close`: its content,
 //! with its holes, and behind it the record of where the bytes belong. A new one replaces the one
@@ -26,10 +26,10 @@ const MAGIC: &[u8; 8] = b"FBLOG001";
 /// Length of what is behind the content, without its own end.
 const END_BYTES: u64 = 4 + MAGIC.len() as u64;
 
-/// A record longer than this is none.
+/// A record longer than this is not one.
 const RECORD_BYTES_MAX: u64 = 64 << 10;
 
-/// Handed to the disk at a time, so that it works while the next part is copied.
+/// Bytes handed to the disk at a time, so that it works while the next part is copied.
 const PART_BYTES: u64 = 8 << 20;
 
 /// The log's directory.
@@ -42,7 +42,7 @@ pub struct DirtyLog {
     next: AtomicU64,
 }
 
-/// What lies behind the content of a file of the log.
+/// What follows the content of a file of the log.
 #[derive(Debug, Serialize, Deserialize)]
 struct Behind {
     record: DirtyRecord,
@@ -94,13 +94,13 @@ impl DirtyLog {
         Ok(names)
     }
 
-    /// A number that no other file has, or has had since the log is in use.
+    /// A number that no other file has, or has had since the log has been in use.
     pub fn next_number(&self) -> u64 {
         self.next.fetch_add(1, Relaxed)
     }
 
     /// Writes a file of the tier in place of what the log has as number `number`: `content`, of
-    /// `size` bytes, last written at `mtime_ns`, of which `ranges` are no holes. It is on the disk
+    /// `size` bytes, last written at `mtime_ns`, of which `ranges` are not holes. It is on the disk
     /// at the end.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl DirtyLog {
         written
     }
 
-    /// Removes a file, if it is there.
+    /// Removes a file, if it exists.
     ///
     /// # Errors
     /// The disk's.
@@ -170,7 +170,7 @@ impl Logged {
         &self.behind.record
     }
 
-    /// Bytes of it that are no holes.
+    /// Bytes of it that are not holes.
     pub fn bytes(&self) -> u64 {
         self.behind.ranges.iter().map(|(from, to)| to - from).sum()
     }
@@ -178,7 +178,7 @@ impl Logged {
     /// Writes it to an empty file of the tier.
     ///
     /// # Errors
-    /// Those of both ends.
+    /// Errors of both ends.
     pub fn restore(&self, content: &OwnedFd) -> io::Result<()> {
         copy_ranges(self.file.as_fd(), content, &self.behind.ranges)?;
         ftruncate(content, self.behind.size)?;
@@ -289,7 +289,7 @@ mod tests {
             log.write((2, &record(2)), content.as_fd(), (5000, 3), &whole).unwrap();
             log.remove(2).unwrap();
             log.remove(2).unwrap();
-            // The content has been cut off.
+            // The content has been truncated.
             let cut = log.write((1, &record(1)), content.as_fd(), (2 * size, 0), &[(0, 2 * size)]);
             assert_eq!(cut.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
             assert_eq!(DirtyLog::open(dir.path()).unwrap_err().kind(), io::ErrorKind::WouldBlock);

@@ -1,12 +1,12 @@
 //! Pages of cached versions on a disk of the node, below the memory.
 //!
 //! A *segment* is a file that is written from its front to its end, and then only read and removed.
-//! Before each page stands a block with its name and the checksum of its bytes; the block has a
-//! checksum too. Nothing is synced, and nothing is written in place: what a crash has cut off, or a
-//! disk has damaged, is no page. Which page is where, and which segment goes, is decided elsewhere
-//! (`forebay_policy::disk_level`).
+//! Before each page is a block with its name and the checksum of its bytes; the block has a
+//! checksum too. Nothing is synced, and nothing is written in place: what a crash has truncated, or
+//! a disk has damaged, is not a page. Which page is where, and which segment goes, is decided
+//! elsewhere (`forebay_policy::disk_level`).
 //!
-//! Reads and writes pass the kernel's page cache by, where the file system can: pages would be in
+//! Reads and writes bypass the kernel's page cache, where the file system can: pages would be in
 //! memory twice, and the memory is compute's.
 
 use crate::full_io::{read_exact_at, write_all_at};
@@ -79,14 +79,14 @@ impl Aligned {
 #[derive(Debug)]
 pub struct Segments {
     dir: OwnedFd,
-    /// Those that were opened.
+    /// Segments that were opened.
     open: Mutex<BTreeMap<u32, Arc<OwnedFd>>>,
 }
 
 /// Holds, in an agent's state directory, the directory of its disk level.
 const NOTE: &str = "disk";
 
-/// An agent with this state directory uses the segments in `path`, or none any more.
+/// Notes that an agent with this state directory uses the segments in `path`, or no longer any.
 ///
 /// # Errors
 /// What writing the note returns.
@@ -131,7 +131,7 @@ impl Segments {
         let _ = flock(&self.dir, FlockOperation::Unlock);
     }
 
-    /// Numbers of the segments that are there, oldest first.
+    /// Numbers of the existing segments, oldest first.
     ///
     /// # Errors
     /// What reading the directory returns.
@@ -146,7 +146,7 @@ impl Segments {
         Ok(numbers)
     }
 
-    /// Its file; only who writes makes one: a reader may come after it was removed.
+    /// The segment's file; only a writer makes one: a reader may come after it was removed.
     fn file(&self, segment: u32, is_made: bool) -> io::Result<Arc<OwnedFd>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = open.get(&segment) {

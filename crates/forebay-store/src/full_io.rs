@@ -1,4 +1,4 @@
-//! Reads and writes at an offset that go on until all bytes are done.
+//! Reads and writes at an offset that continue until all bytes are done.
 
 use rustix::io::Errno;
 use std::io;

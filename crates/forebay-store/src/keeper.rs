@@ -46,7 +46,7 @@ fn socket_path(state_dir: &Path) -> PathBuf {
 /// Gets the root of the kept tmpfs, starting a keeper if there is none.
 ///
 /// # Errors
-/// The keeper cannot be started, or cannot mount; its own words are passed on.
+/// The keeper cannot be started, or cannot mount; its own message is passed on.
 pub(crate) fn open(options: &TierOptions) -> io::Result<(OwnedFd, PathBuf, String)> {
     let place = options.state_dir.join("tier");
     std::fs::create_dir_all(&place)?;
@@ -125,7 +125,7 @@ fn start(options: &TierOptions) -> io::Result<Channel> {
 /// # Errors
 /// No user namespaces on this system, or the mount failed.
 pub fn run(state_dir: &Path, limit_bytes: u64, huge_pages: bool) -> io::Result<()> {
-    // A session of its own, so that a terminal's hang-up does not take the cache along.
+    // A session of its own, so that a terminal's hang-up does not take the cache with it.
     let _ = rustix::process::setsid();
     let socket = socket_path(state_dir);
     let _ = std::fs::remove_file(&socket);

@@ -64,7 +64,7 @@ impl Map {
         let mut done = 0;
         while done < bytes {
             let to = libc::off_t::try_from(offset + done).map_err(|_| io::ErrorKind::InvalidInput)?;
-            // SAFETY: the range lies within the map. Programs may write to it or cut it off
+            // SAFETY: the range lies within the map. Programs may write to it or truncate it
             // meanwhile, which is why the kernel copies it and no reference to it is made.
             let written = unsafe {
                 let from = self.base.as_ptr().add(done as usize).cast();
@@ -75,7 +75,7 @@ impl Map {
                 Ok(n) => done += n as u64,
                 Err(_) => match io::Error::last_os_error() {
                     e if e.kind() == io::ErrorKind::Interrupted => {}
-                    // It was cut off.
+                    // It was truncated.
                     e if e.raw_os_error() == Some(libc::EFAULT) => break,
                     e => return Err(e),
                 },

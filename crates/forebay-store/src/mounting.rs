@@ -22,7 +22,7 @@ pub enum Backing {
     Mount,
     /// A mount kept by a keeper process in a user namespace.
     Namespace,
-    /// A directory on a tmpfs that is there already.
+    /// A directory on an existing tmpfs.
     Directory,
 }
 
@@ -43,7 +43,7 @@ pub struct TierOptions {
     pub program: Option<PathBuf>,
 }
 
-/// Mounts a tmpfs on `place`, or changes the size of the one that is there.
+/// Mounts a tmpfs on `place`, or changes the size of the existing one.
 pub(crate) fn mount_or_resize(place: &Path, limit_bytes: u64, huge_pages: bool) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     if is_tmpfs_mount(place)? {

@@ -3,7 +3,7 @@
 //! The writer must not be given the cached copy itself: it could change "cached" bytes after it has
 //! closed the file, for all who may read it. So it fills slots of a small shared buffer, and the
 //! agent copies each into a file of its own. A writer that finds no free slot for a moment leaves
-//! the page out; it is simply not cached.
+//! the page out; it is not cached.
 
 use crate::map::Map;
 use crate::ring::{give_back, sealed_memfd};

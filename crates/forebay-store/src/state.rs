@@ -1,8 +1,8 @@
 //! The agent's own directory: its owner, and the tier that belongs to it.
 //!
-//! The directory often lies where everybody may write (`/tmp/forebay-UID`). Who made it first owns
-//! what is in it: the log, the socket, the keeper's socket. So it must be the agent's own, and
-//! closed to others' writes.
+//! The directory is often where everybody may write (`/tmp/forebay-UID`). The user who made it
+//! first owns what is in it: the log, the socket, the keeper's socket. So it must be the agent's
+//! own, and closed to others' writes.
 //!
 //! Which backing the tier has taken is written down here. A later command that drops the cache must
 //! find the same one: guessing could mount a fresh tmpfs, empty that, and leave the real cache in
@@ -31,7 +31,7 @@ pub(crate) fn lock_dir(path: &Path) -> io::Result<OwnedFd> {
     Ok(dir)
 }
 
-/// Makes the state directory, or checks that the one that is there is safe to use.
+/// Makes the state directory, or checks that the existing one is safe to use.
 ///
 /// # Errors
 /// It cannot be made; or see [`check_own`].
@@ -54,8 +54,8 @@ pub fn claim(state_dir: &Path) -> io::Result<()> {
 /// can write into the directory or exchange it.
 ///
 /// # Errors
-/// It is no directory, or a link; it belongs to another user; others may write into it, or into a
-/// directory above it.
+/// It is not a directory, or a link; it belongs to another user; others may write into it, or into
+/// a directory above it.
 pub fn check_own(directory: &Path) -> io::Result<()> {
     let stat = statat(CWD, directory, AtFlags::SYMLINK_NOFOLLOW)?;
     let own = rustix::process::geteuid().as_raw();
@@ -73,8 +73,8 @@ pub fn check_own(directory: &Path) -> io::Result<()> {
     above.parent().map_or(Ok(()), check_above)
 }
 
-/// Checks that no other user, root aside, can exchange what lies in `directory`: neither there nor
-/// further up, nor by a link on the way.
+/// Checks that no other user, root aside, can exchange what is in `directory`: neither there nor
+/// further up, nor through a link on the way.
 fn check_above(directory: &Path) -> io::Result<()> {
     let named = std::path::absolute(directory)?;
     let real = named.canonicalize()?;
@@ -98,7 +98,7 @@ fn check_above(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Nothing that this process makes is writable by others, whatever the user's mask is.
+/// Ensures that nothing that this process makes is writable by others, whatever the user's mask is.
 pub fn mask_writers() {
     use rustix::fs::Mode;
     use rustix::process::umask;

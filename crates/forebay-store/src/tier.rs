@@ -8,7 +8,7 @@
 //!   adopts what is in it.
 //! - *namespace*: it may not, but it may make a user and mount namespace. A tiny *keeper* process
 //!   lives in there, holds the mount, and hands out a descriptor of its root; the agent itself
-//!   stays in the namespaces of its users, and its death does not take the cache along.
+//!   stays in the namespaces of its users, and its death does not take the cache with it.
 //! - *directory*: neither; a directory on an existing tmpfs, with that tmpfs's page size.
 
 use crate::full_io::write_all_at;
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 pub use crate::mounting::{Backing, TierOptions};
 pub use crate::state::{check_own as check_own_directory, claim as claim_state_dir, mask_writers};
 
-/// What a huge page of the usual machines has.
+/// Bytes of a huge page on the usual machines.
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 /// An open tier. While it lives, no other agent can open the same.
@@ -45,10 +45,10 @@ pub struct Tier {
     life: u64,
 }
 
-/// What is noted of sets of checkpoints, and what takes its place in a moment.
+/// The notes on sets of checkpoints, and the file that is about to replace them.
 const CHECKPOINTS: [&str; 2] = ["checkpoints", "checkpoints.new"];
 
-/// Holds the number of the memory.
+/// The file that holds the number of the memory.
 const LIFE: &str = "life";
 
 impl Tier {
@@ -132,7 +132,7 @@ impl Tier {
         Ok(rustix::fs::fstat(&self.root)?.st_dev)
     }
 
-    /// A number of this memory: another one has another, also on the same node.
+    /// Number of this memory: another one has another, even on the same node.
     pub fn life(&self) -> u64 {
         self.life
     }
@@ -206,7 +206,7 @@ impl Tier {
         self.open_named(&dirty_name(copy), false)
     }
 
-    /// Replaces the record of a dirty file by what `write` writes, as a whole.
+    /// Replaces the record of a dirty file with what `write` writes, as a whole.
     pub(crate) fn replace_dirty_record(
         &self,
         copy: u64,
@@ -219,7 +219,7 @@ impl Tier {
         Ok(renameat(&self.copies, &new, &self.copies, dirty_name(copy))?)
     }
 
-    /// A file is not dirty any more: removes the record, not the content.
+    /// Removes the record of a file that is no longer dirty, not the content.
     ///
     /// # Errors
     /// What `unlink` returns.
@@ -244,8 +244,8 @@ impl Tier {
         Ok(unlinkat(&self.copies, copy_name(copy), AtFlags::empty())?)
     }
 
-    /// Numbers of all copies that have a record, in ascending order. Whatever else is there is
-    /// removed: copies without a record, records without a copy, and strangers.
+    /// Numbers of all copies that have a record, in ascending order. Anything else is removed:
+    /// copies without a record, records without a copy, and strangers.
     ///
     /// # Errors
     /// What reading the directory and `unlink` return.
@@ -324,7 +324,7 @@ impl Tier {
     }
 
     /// Whether a page of `page_bytes` takes no more memory than that: where the tmpfs has huge
-    /// pages, some kernels fill a file by huge pages only.
+    /// pages, some kernels fill a file with huge pages only.
     ///
     /// # Errors
     /// What the tmpfs returns: it may be full.

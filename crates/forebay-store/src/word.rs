@@ -6,17 +6,17 @@
 //! ```
 //! *valid blocks* counts the 4 KiB blocks from the start of the page that hold the file's bytes; it
 //! only grows while the generation stands, so a page can be read from its front while its end is
-//! still being fetched. *generation* moves on whenever valid bytes go away. A reader that sees
+//! still being fetched. *generation* advances whenever valid bytes go away. A reader that sees
 //! enough valid blocks, copies, and then sees the same generation has copied the file's bytes: the
 //! agent changes the word before it punches the page, and fills a page only under a new generation.
 //!
-//! *remote* is for the agent alone: the page came from its owner, another node. It stands here so
-//! that the agent's successor knows it. It is set on whole pages only, and in the highest bit of
-//! what once were valid blocks: a reader that does not know it sees a page with more blocks than it
-//! has, which is as good as whole.
+//! *remote* is for the agent alone: the page came from its owner, another node. It is here so that
+//! the agent's successor knows it. It is set on whole pages only, and in the highest bit of what
+//! once were valid blocks: a reader that does not know it sees a page with more blocks than it has,
+//! which is as good as whole.
 //!
 //! *mapped* is for the agent alone, too: it has let a client map the page. The client's lock on the
-//! copy outlives the agent, and so does this bit: the successor keeps the pages that have both. A
+//! copy survives the agent, and so does this bit: the successor keeps the pages that have both. A
 //! lock alone proves nothing, since any reader can take one.
 
 use crate::BLOCK_BYTES;
@@ -38,7 +38,7 @@ pub enum State {
 /// A residency word, taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word {
-    /// Moves on when valid bytes go away.
+    /// Advances when valid bytes go away.
     pub generation: u32,
     /// Blocks valid from the start of the page; at most 2^22 - 1 (16 GiB).
     pub valid_blocks: u32,

@@ -8,9 +8,9 @@
 //!
 //! | key | meaning |
 //! | --- | --- |
-//! | `who`, `event` | machine `who` received `event`; the string `"deadline"` if only its timer expired |
+//! | `who`, `event` | machine `who` received `event`; `"deadline"` if only its timer expired |
 //! | `who`, `action`, `cause` | it decided `action` in response to the event with `seq` = `cause` |
-//! | `who`, `note` | the driver reports something that no machine decided, such as the end of a phase |
+//! | `who`, `note` | a report by the driver that no machine decided, such as the end of a phase |
 //!
 //! A run writes the same bytes every time: keys have a fixed order, numbers their shortest exact
 //! form, and no line depends on the computer.
@@ -37,7 +37,7 @@ pub const LAWS: &str = "laws";
 /// Kind of a record of what an agent fetches, and the name of its node machine.
 pub const NODE: &str = "node";
 
-/// Kind of a record of who writes to shared servers, and the name of its access machine.
+/// Kind of a record of access to shared servers, and the name of its access machine.
 pub const ACCESS: &str = "access";
 
 /// First line of a trace. `setup` is what is needed to build the machines again.
@@ -78,12 +78,12 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Records nothing, at the price of a branch.
+    /// A trace that records nothing, at the price of a branch.
     pub fn off() -> Self {
         Trace { out: None, seq: 0, line: Vec::new(), bytes: 0, failure: None }
     }
 
-    /// Records into `out`, starting with a header that holds the kind of the scenario and its
+    /// A trace into `out`, starting with a header that holds the kind of the scenario and its
     /// `setup`.
     pub fn to(out: Box<dyn Write + Send>, kind: &str, setup: &impl Serialize) -> Self {
         let mut trace = Trace { out: Some(out), ..Trace::off() };
@@ -91,7 +91,7 @@ impl Trace {
         trace
     }
 
-    /// Whether anything is recorded; lets callers skip work that only a trace would see.
+    /// Returns whether anything is recorded; lets callers skip work that only a trace would see.
     pub fn is_on(&self) -> bool {
         self.out.is_some()
     }
@@ -112,7 +112,7 @@ impl Trace {
         self.line(now, who, What::Note { note })
     }
 
-    /// Bytes recorded so far.
+    /// Returns the number of bytes recorded up to now.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -160,7 +160,7 @@ impl Trace {
 pub struct SharedBuffer(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 
 impl SharedBuffer {
-    /// What was written so far.
+    /// Returns what was written up to now.
     pub fn bytes(&self) -> Vec<u8> {
         self.0.lock().map(|b| b.clone()).unwrap_or_default()
     }

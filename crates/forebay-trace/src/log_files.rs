@@ -1,5 +1,5 @@
-//! The decision log of a daemon: what a machine hears and decides, in the format of the simulator's
-//! traces, in files that replace each other.
+//! The decision log of a daemon: what a machine receives and decides, in the format of the
+//! simulator's traces, in files that replace each other.
 //!
 //! Each file starts with a fresh machine, so that `forebay replay` can drive one from its first
 //! line on. A file that has become long is followed by the next one when the machine may be
@@ -23,23 +23,23 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A file ends here, whatever happens.
+/// Limit on the length of a file.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// Files kept, the current one included.
+/// Number of files kept, the current one included.
 const FILES_KEPT: u64 = 4;
 
-/// Bytes that may wait for the disk.
+/// Limit on the bytes that wait for the disk.
 const WAITING_BYTES_MAX: usize = 16 << 20;
 
-/// So many bytes go to the thread at once, within one turn of the daemon's loop.
+/// Bytes after which a chunk is handed to the thread within one turn of the daemon's loop.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// After a failure of the disk, the next file begins no sooner; each failure after it doubles the
-/// pause, up to the second.
+/// Shortest pause between a failure of the disk and the next file, and the longest: each further
+/// failure doubles it.
 const PAUSES: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(3600)];
 
-/// At its end a daemon waits so long for what is not written yet.
+/// How long a daemon waits at its end for what is not written yet.
 const LAST_WRITES: Duration = Duration::from_secs(1);
 
 /// Which machine is recorded, and in what files.
@@ -47,11 +47,11 @@ const LAST_WRITES: Duration = Duration::from_secs(1);
 pub struct Files {
     /// The machine's name, which is also the kind of the record.
     pub who: &'static str,
-    /// Their names begin so, and go on with a number.
+    /// The beginning of their names, which a number follows.
     pub prefix: &'static str,
-    /// From here on the next one begins as soon as the machine may be replaced by a fresh one.
+    /// Length from which the next one begins as soon as the machine may be replaced by a fresh one.
     pub bytes_long: u64,
-    /// A file ends here.
+    /// Limit on the length of a file.
     pub bytes_max: u64,
 }
 
@@ -66,18 +66,19 @@ struct Log {
     dir: PathBuf,
     /// Number of the next file.
     next: u64,
-    /// The current file is to be followed by another one, after a failure not before this time.
+    /// Whether the current file is to be followed by another one, after a failure not before this
+    /// time.
     is_over: bool,
     not_before: Option<Instant>,
-    /// After the next failure.
+    /// The pause after the next failure.
     pause: Duration,
-    /// Hear when the threads that write have ended: that of the current file, and those of earlier
-    /// files that still write.
+    /// Report the end of the threads that write: of the current file, and of earlier files that
+    /// still write.
     ended: Vec<Receiver<()>>,
 }
 
 impl Log {
-    /// After a failure: when the next file may begin.
+    /// Returns when the next file may begin after a failure.
     fn pause(&mut self) -> Instant {
         let until = Instant::now() + self.pause;
         self.pause = (2 * self.pause).min(PAUSES[1]);
@@ -86,16 +87,16 @@ impl Log {
 }
 
 impl Recorder {
-    /// Records nothing.
+    /// A recorder that records nothing.
     pub fn off() -> Self {
         Recorder { log: None, trace: Trace::off() }
     }
 
-    /// Records into `files` of `dir`, which is made if needed, starting with a machine that is
+    /// Records into `files` of `dir`, which is created if needed, starting with a machine that is
     /// built from `config`.
     ///
     /// # Errors
-    /// The directory or the file cannot be made.
+    /// If the directory or the file cannot be created.
     pub fn start(dir: &Path, files: Files, config: &impl Serialize) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         let next = numbers(dir, files.prefix)?.into_iter().max().map_or(1, |last| last.saturating_add(1));
@@ -107,12 +108,12 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Whether anything is recorded, or will be.
+    /// Returns whether anything is recorded, or will be.
     pub fn is_on(&self) -> bool {
         self.log.is_some()
     }
 
-    /// Whether the next file should begin as soon as the machine can restart.
+    /// Returns whether the next file should begin as soon as the machine can restart.
     pub fn is_over(&self) -> bool {
         self.log.as_ref().is_some_and(|log| {
             let may = log.not_before.is_none_or(|time| Instant::now() >= time);
@@ -124,7 +125,7 @@ impl Recorder {
     /// removes the oldest file.
     ///
     /// # Errors
-    /// No thread can be started; the recorder tries again after a pause.
+    /// If no thread can be started; the recorder tries again after a pause.
     pub fn begin(&mut self, config: &impl Serialize) -> io::Result<()> {
         self.begin_in(None, config)
     }
@@ -147,19 +148,19 @@ impl Recorder {
         Ok(())
     }
 
-    /// The machine hears `event`; returns the cause of what it then decides.
+    /// Records that the machine receives `event`; returns the cause of what it then decides.
     pub fn event(&mut self, now: Nanos, event: &impl Serialize) -> u64 {
         let who = self.who();
         self.trace.event(now, who, event)
     }
 
-    /// The machine's deadline has come.
+    /// Records that the machine's deadline has come.
     pub fn deadline(&mut self, now: Nanos) -> u64 {
         let who = self.who();
         self.trace.event(now, who, &"deadline")
     }
 
-    /// The machine has decided.
+    /// Records the machine's decisions.
     pub fn actions(&mut self, now: Nanos, cause: u64, actions: &[impl Serialize]) {
         let who = self.who();
         for action in actions {
@@ -171,7 +172,7 @@ impl Recorder {
         self.log.as_ref().map_or("", |log| log.files.who)
     }
 
-    /// Something that people who read the record should know.
+    /// Records something for people who read the record.
     pub fn note(&mut self, now: Nanos, note: &impl Serialize) {
         let who = self.who();
         self.trace.note(now, who, note);
@@ -239,7 +240,7 @@ fn numbers(dir: &Path, prefix: &str) -> io::Result<Vec<u64>> {
 
 /// A file that a thread of its own writes.
 struct Disk {
-    /// Recorded since the last flush.
+    /// Bytes recorded since the last flush.
     chunk: Vec<u8>,
     waiting_bytes: Arc<AtomicUsize>,
     to_thread: Option<Sender<Vec<u8>>>,
@@ -247,7 +248,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// Also returns what reports the end of its thread. Without `file`, the thread creates it.
+    /// Starts the thread; also returns what reports its end. Without `file`, the thread creates it.
     fn start(
         dir: PathBuf,
         prefix: &'static str,
@@ -294,8 +295,8 @@ fn write_file(
     Ok(())
 }
 
-/// Another program may remove old files as well. A thread that is late may find later files than
-/// its own, and then removes its own.
+/// Removes old files. Another program may remove some as well. A thread that is late may find later
+/// files than its own, and then removes its own.
 fn remove_old(dir: &Path, prefix: &str) {
     let numbers = numbers(dir, prefix).unwrap_or_default();
     let newest = numbers.iter().copied().max().unwrap_or(0);

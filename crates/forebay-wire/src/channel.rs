@@ -76,26 +76,26 @@ impl Channel {
         Channel { socket }
     }
 
-    /// The same connection by the descriptor that `place` makes of its own.
+    /// The same connection through the descriptor that `place` makes of its own.
     #[must_use]
     pub fn moved(self, place: impl FnOnce(OwnedFd) -> OwnedFd) -> Self {
         Channel { socket: place(self.socket) }
     }
 
-    /// Connects to the agent's socket at `path`. Waits without bound if as many wait there already
-    /// as may; see [`Channel::connect_within`].
+    /// Connects to the agent's socket at `path`. Waits without bound if its accept queue is full;
+    /// see [`Channel::connect_within`].
     ///
     /// # Errors
     /// `ENOENT`: no agent has been here; `ECONNREFUSED`: its socket is left but nobody listens;
-    /// `EACCES`: not for you.
+    /// `EACCES`: not permitted.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Channel { socket })
     }
 
-    /// As [`Channel::connect`], for an agent that may hang: once as many wait to be accepted as
-    /// may, the next waits for room. `limit` bounds that, and every later send
+    /// As [`Channel::connect`], for an agent that may hang: once its accept queue is full, the next
+    /// connection waits for room. `limit` bounds that wait, and every later send
     /// ([`Channel::set_send_timeout`]).
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Channel {
                     channel.set_send_timeout(limit)?;
                     return Ok(channel);
                 }
-                // With a timeout the kernel does not start it anew by itself after a signal.
+                // With a timeout set, the kernel does not restart the call after a signal.
                 Err(Errno::INTR) => left = deadline.saturating_duration_since(Instant::now()),
                 Err(Errno::AGAIN) => break,
                 Err(e) => return Err(e.into()),
@@ -122,8 +122,8 @@ impl Channel {
         Err(io::Error::new(io::ErrorKind::TimedOut, "no room for a connection in time"))
     }
 
-    /// Bounds every later send: a peer that does not take packets any more gives `WouldBlock` after
-    /// `limit`.
+    /// Bounds every later send: if the peer no longer takes packets, it fails with `WouldBlock`
+    /// after `limit`.
     ///
     /// # Errors
     /// The kernel refused the option.
@@ -136,7 +136,7 @@ impl Channel {
     /// # Errors
     /// The kernel refused.
     pub fn peer(&self) -> io::Result<Peer> {
-        // Not by `rustix`, whose process ids are never 0.
+        // Not through `rustix`, whose process ids are never 0.
         let cred = self.option(libc::SO_PEERCRED, libc::ucred { pid: 0, uid: 0, gid: 0 })?;
         Ok(Peer { uid: cred.uid, pid: cred.pid })
     }
@@ -206,7 +206,8 @@ impl Channel {
         self.send_flags(message, fds, SendFlags::NOSIGNAL)
     }
 
-    /// As [`Channel::send`], but gives up with `WouldBlock` at once if the peer is not keeping up.
+    /// As [`Channel::send`], but gives up with `WouldBlock` immediately if the peer is not keeping
+    /// up.
     ///
     /// # Errors
     /// As [`Channel::send`].
@@ -256,7 +257,7 @@ impl Channel {
     }
 
     /// As [`Channel::recv`], into buffers the caller keeps, and without decoding. What came in
-    /// `fds` is the caller's also after an error.
+    /// `fds` is the caller's even after an error.
     ///
     /// # Errors
     /// As [`Channel::recv`].
@@ -400,7 +401,7 @@ impl AsFd for Channel {
 pub struct Limits {
     /// It waits until then; `None`: for ever.
     pub deadline: Option<Instant>,
-    /// A packet with more descriptors is cut off; [`MAX_FDS`] at most.
+    /// A packet with more descriptors is truncated, which is an error; [`MAX_FDS`] at most.
     pub fds: usize,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! An agent keeps one connection to the coordinator: [`ToCoordinator`] one way, [`ToAgent`] the
 //! other, as frames ([`crate::frame`]). Neither side waits for answers: everything is reported when
-//! it changes and reported again when a connection is made anew, so that a coordinator which has
-//! forgotten everything knows it again after a heartbeat. Heartbeats alone are answered
-//! ([`ToAgent::Heard`]): by that an agent knows that the coordinator is still there.
+//! it changes and reported again on each new connection, so that a coordinator which has forgotten
+//! everything knows it again after a heartbeat. Heartbeats alone are answered ([`ToAgent::Heard`]):
+//! from that an agent knows that the coordinator is still there.
 
 use crate::counted::{block_bytes, sequence};
 use crate::hpc::{HpcPhase, PlanLog, Report, StepStatus};
@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 /// Number of this protocol. Both sides must speak the same.
 pub const CLUSTER_PROTOCOL: u32 = 18;
 
-/// A version of the membership. Later ones of a coordinator are greater, and those of a later
+/// A version of the membership. Later ones of a coordinator are greater, as are those of a later
 /// coordinator, if its clock was not set back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Epoch {
-    /// Start of the coordinator, in milliseconds since 1970; of one that was elected, the number of
-    /// its election.
+    /// Start of the coordinator, in milliseconds since 1970; for an elected one, the number of its
+    /// election.
     pub term: u64,
     /// Changes of the membership since then.
     pub number: u64,
@@ -92,7 +92,7 @@ pub struct FileRef {
     pub mount: String,
     /// Path below the mount's root, as bytes, without a leading slash.
     pub path: Vec<u8>,
-    /// The version; a file that is another by now is not it.
+    /// The version; a file that has changed since is not meant.
     pub version: FileVersion,
 }
 
@@ -121,7 +121,7 @@ pub struct Split {
 /// The layout of a file, as its PFS reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileLayout {
-    /// Bytes of one stripe; 0 if it is not known where the file lies.
+    /// Bytes of one stripe; 0 if it is not known where the file is.
     pub stripe_bytes: u64,
     /// The server of each stripe, by its number among those reported with it; after the last it
     /// begins again with the first.
@@ -183,10 +183,10 @@ pub enum JobUpdate {
         /// The stage.
         stage: u32,
     },
-    /// The job has ended. Said by the agent if the job's connection ends before.
+    /// The job has ended. Reported by the agent if the job's connection ends before.
     End,
-    /// Where as many of the files reported last lie, in their order. Said by the agent, which asks
-    /// the PFS.
+    /// Layouts of the files reported last, in their order. Reported by the agent, which asks the
+    /// PFS.
     Layouts {
         /// Names of servers.
         #[serde(deserialize_with = "sequence")]
@@ -207,16 +207,16 @@ pub enum JobUpdate {
         partitions: Vec<u32>,
     },
     /// Its tasks run in the order in which they are reported, over all stages: this node's agent
-    /// keeps what is read next. Right after [`JobUpdate::Begin`]. The agent alone hears it.
+    /// keeps what is read next. Reported right after [`JobUpdate::Begin`]. Only the agent hears it.
     InOrder,
 }
 
 impl JobUpdate {
-    /// Bytes of memory that whoever keeps the update needs for it: several times its encoded
-    /// length. A split brings its task along, which the coordinator keeps.
+    /// Bytes of memory needed to keep the update: several times its encoded length. A split
+    /// includes its task, which the coordinator keeps.
     pub fn held_bytes(&self) -> u64 {
         const TASK_BYTES: u64 = 64;
-        /// A place in a tree beside the one in the list.
+        /// A place in a tree in addition to the one in the list.
         const PARTITION_BYTES: u64 = 20;
         let blocks = match self {
             JobUpdate::Begin { name, planner } => block_bytes(name.len()) + block_bytes(planner.len()),
@@ -280,10 +280,11 @@ pub enum ToCoordinator {
         /// Differs between two processes of one name: nanoseconds since 1970 at its start.
         incarnation: u64,
         /// Counts the connections of that process: of two that are open, the later one is used. A
-        /// coordinator that hung finds those of agents which have given up waiting beside those of
+        /// coordinator that hung finds the connections of agents that have given up waiting next to
+        /// their later ones.
         attempt: u64,
         /// The latest term of an elected coordinator that this agent has seen; 0: none. A candidate
-        /// that does not lead names a later leader at once, and otherwise waits for the next
+        /// that does not lead names a later leader immediately, and otherwise waits for the next
         /// election before it answers.
         term: u64,
     },
@@ -308,9 +309,9 @@ pub enum ToCoordinator {
         #[serde(deserialize_with = "sequence")]
         updates: Vec<JobUpdate>,
     },
-    /// How far a request is; also its end.
+    /// Progress of a request, including its end.
     Progress(RequestProgress),
-    /// This node is going; its pages are gone at once.
+    /// This node leaves; its pages are gone immediately.
     Leave,
     /// A local HPC job, or one of its I/O phases, begins or ends. `hpc` is unique among those of
     /// this agent's process.
@@ -322,7 +323,7 @@ pub enum ToCoordinator {
     },
     /// The phases of this node, for nodes that serve no peers and hear of them in no other way.
     Phases {
-        /// They count for so long.
+        /// How long they count.
         lease_ms: u32,
         /// All of them.
         phases: Vec<HpcPhase>,
@@ -374,7 +375,7 @@ pub enum ToCoordinator {
         is_shared: bool,
     },
     /// What is dirty on this node, before it reports more. At the beginning of each connection:
-    /// until then it is what the last one has reported.
+    /// until then, what the last one has reported counts.
     AllDirty {
         /// These files, and those of the messages of this kind before.
         #[serde(deserialize_with = "sequence")]
@@ -388,7 +389,7 @@ pub enum ToCoordinator {
         ask: u64,
         /// Which.
         file: DirtyFile,
-        /// It has been emptied: what a node has that is gone is void.
+        /// The file has been emptied: the content on a node that is gone is void.
         is_emptied: bool,
     },
     /// Rate limits, as far as this node knows them: when one is set here, and all of them at the
@@ -396,7 +397,8 @@ pub enum ToCoordinator {
     Limits(#[serde(deserialize_with = "sequence")] Vec<Limit>),
     /// What jobs move on this node, once a second while any does, and once more after that.
     Traffic(#[serde(deserialize_with = "sequence")] Vec<JobTraffic>),
-    /// Programs write the file to the PFS beside the node that has it dirty, which does not answer.
+    /// Programs write the file to the PFS, past the node on which it is dirty, which does not
+    /// answer.
     Written(DirtyFile),
     /// A question of a program. → [`ToAgent::Answered`]
     Ask {
@@ -419,7 +421,7 @@ pub struct DirtyFile {
     pub ino: u64,
 }
 
-/// How far a request is.
+/// Progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestProgress {
     /// Which.
@@ -443,7 +445,7 @@ pub struct PrefetchRequest {
     pub threads: u32,
     /// Bytes per second, 0 for no limit.
     pub rate_bytes_per_s: u64,
-    /// It is of no wave that a planner wants by now: pages of requests that are go first.
+    /// It belongs to no wave that a planner already wants: pages of requests that do go first.
     pub ahead: bool,
     /// The job that will read it.
     pub job: JobName,
@@ -464,8 +466,7 @@ pub enum ToAgent {
         refusal: String,
         /// Time between heartbeats.
         heartbeat_ms: u32,
-        /// Of an elected coordinator, the number of its election: later ones are greater. 0: it was
-        /// not elected.
+        /// Number of the coordinator's election: later ones are greater. 0: it was not elected.
         term: u64,
         /// With the refusal of a candidate that does not lead: where the leader is, if it is known.
         leader: String,
@@ -474,7 +475,7 @@ pub enum ToAgent {
     Members(ClusterView),
     /// Fetch this.
     Fetch(PrefetchRequest),
-    /// From now on with so many pages at a time (0: pause) and at this rate.
+    /// Continue a request with this many pages at a time (0: pause) and at this rate.
     Adjust {
         /// Which request.
         request: u64,
@@ -484,7 +485,7 @@ pub enum ToAgent {
         rate_bytes_per_s: u64,
     },
     /// Whether all requests of the cluster are paused. Pages of requests then stop in their middle,
-    /// also those that the agent fetches for requests of other nodes.
+    /// including those that the agent fetches for requests of other nodes.
     Pause {
         /// Until this is said otherwise, or the coordinator is lost.
         on: bool,
@@ -500,7 +501,7 @@ pub enum ToAgent {
     Phases {
         /// Its name.
         node: String,
-        /// They count for so long.
+        /// How long they count.
         lease_ms: u32,
         /// All of them.
         phases: Vec<HpcPhase>,
@@ -510,7 +511,7 @@ pub enum ToAgent {
         /// The job.
         hpc: u64,
     },
-    /// A step that was let in may write for this part of the time from now on.
+    /// A step that was let in may write for this fraction of the time from now on.
     Pace {
         /// The job.
         hpc: u64,
@@ -519,17 +520,17 @@ pub enum ToAgent {
     },
     /// Answer to [`ToCoordinator::AskTask`].
     MayRead {
-        /// The question's.
+        /// As in the question.
         ask: u64,
     },
     /// Answer to [`ToCoordinator::Dirty`] and [`ToCoordinator::AskDirty`].
     Holder {
-        /// The question's.
+        /// As in the question.
         ask: u64,
         /// The node on which the file is dirty; empty if there is none.
         node: String,
-        /// To a claim: the node that is gone on which it was dirty until now; empty if there was
-        /// none, or another node has had it since.
+        /// In reply to a claim: the node, now gone, on which it was dirty until now; empty if there
+        /// was none, or another node has had it since.
         before: String,
     },
     /// Rate limits that are new or were lifted; after a welcome, all.
@@ -538,7 +539,7 @@ pub enum ToAgent {
     LimitShares(Vec<(JobName, u64)>),
     /// Answer to [`ToCoordinator::Ask`].
     Answered {
-        /// The question's.
+        /// As in the question.
         ask: u64,
         /// The answer.
         answer: Answer,
@@ -622,7 +623,7 @@ pub struct Health {
     pub oldest_dirty_ms: u64,
     /// Second copies that no other place has taken, since the agent's start.
     pub copies_missed: u64,
-    /// Why passes over dirty files fail, with the servers where they lie if the PFS names them, and
+    /// Why passes over dirty files fail, with the servers that hold them if the PFS names them, and
     /// for how many files: the most frequent reasons.
     #[serde(deserialize_with = "sequence")]
     pub failing: Vec<(String, u64)>,
@@ -696,8 +697,8 @@ pub struct Sample {
     pub capacity_bytes: u64,
     /// Bytes of cached pages.
     pub resident_bytes: u64,
-    /// Read from the PFS in this second, in bytes per second, by whatever reason.
+    /// Read from the PFS in this second, in bytes per second, for whatever reason.
     pub fetched_bytes_per_s: u64,
-    /// Of that, by prefetch requests.
+    /// The part of it read for prefetch requests, in bytes per second.
     pub prefetched_bytes_per_s: u64,
 }

@@ -14,7 +14,7 @@ thread_local! {
     static LEFT_BYTES: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// What [`sequence`] says when the allowance is spent.
+/// Message of the error that [`sequence`] returns when the allowance is spent.
 pub const TOO_LARGE: &str = "it takes too much memory when decoded";
 
 /// Runs `decode`, whose sequences may take `bytes` in all. The second value says whether they
@@ -29,7 +29,7 @@ pub fn within<T>(bytes: u64, decode: impl FnOnce() -> T) -> (T, bool) {
 /// their encoding. [`crate::Declared`] has a bound of its own.
 ///
 /// # Errors
-/// The allowance is spent; those of the elements.
+/// The allowance is spent; errors of the elements.
 pub fn sequence<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
     from.deserialize_seq(Elements(PhantomData))
 }

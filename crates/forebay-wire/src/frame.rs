@@ -2,8 +2,8 @@
 //! postcard.
 //!
 //! The mark shows with the first four bytes that the other end speaks something else, before
-//! anything is waited for that will not come: TLS where plain was expected, or a protocol that has
-//! nothing to do here.
+//! anything is waited for that will not come: TLS where plain was expected, or a protocol that does
+//! not belong here.
 //!
 //! [`FrameReader`] collects what arrives in pieces, so that a loop over many sockets can use it as
 //! well as a thread that waits on one. A frame longer than the bound ends the connection before
@@ -13,8 +13,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
 
-/// Longest frame. A view of a thousand nodes takes about 100 KiB; splits and orders are reported in
-/// pieces well below it.
+/// Longest frame. A view of a thousand nodes takes about 100 KiB; splits and requests are reported
+/// in pieces well below it.
 pub const MAX_FRAME_BYTES: usize = 8 << 20;
 
 const HEAD_BYTES: usize = 4;
@@ -49,7 +49,7 @@ pub fn send<T: Serialize>(stream: &mut impl Write, message: &T) -> io::Result<()
     stream.write_all(&encode(message)?)
 }
 
-/// Waits for one message and takes not a byte more than it from the stream.
+/// Waits for one message and takes no byte beyond it from the stream.
 ///
 /// # Errors
 /// `UnexpectedEof`: the peer is gone. `InvalidData`: garbage. Those of the stream.

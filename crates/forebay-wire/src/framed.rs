@@ -4,7 +4,7 @@
 //! The coordinator has a thousand of these in one loop, an agent one. Frames that say the same to
 //! many (a view of the members) are encoded once and shared. A peer that does not read fills its
 //! heap; at the bound the connection is given up, so that one that hangs takes a known amount of
-//! memory from the others and nothing else. Whoever has many connections adds up what they hold
+//! memory from the others and nothing else. The owner of many connections adds up what they hold
 //! ([`Framed::held_bytes`]) and bounds the sum.
 
 use crate::frame::{FrameReader, encode};
@@ -35,7 +35,7 @@ pub struct Framed {
     reader: FrameReader,
     out: VecDeque<Outgoing>,
     out_bytes: usize,
-    /// Of those, in frames that nobody else holds.
+    /// The part of `out_bytes` in frames that nobody else holds.
     own_bytes: usize,
     /// Bytes of the first frame that have gone.
     sent: usize,
@@ -45,21 +45,21 @@ pub struct Framed {
 #[derive(Debug)]
 struct Outgoing {
     frame: SharedFrame,
-    /// A later one of these makes it needless.
+    /// A later replaceable frame makes this one needless.
     replaceable: bool,
 }
 
 impl Outgoing {
-    /// What is replaceable was encoded for many.
+    /// A replaceable frame was encoded for many.
     fn own_bytes(&self) -> usize {
         if self.replaceable { 0 } else { self.frame.len() }
     }
 }
 
-/// What a turn of reading came to.
+/// The outcome of a turn of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrived {
-    /// All there was.
+    /// All that had arrived was read.
     All,
     /// There may be more; come back without waiting.
     MaybeMore,
@@ -231,7 +231,7 @@ impl Framed {
     }
 
     /// Bytes of memory that this connection alone holds: what waits to be sent, but for frames that
-    /// are shared, and what has come of a message that is not whole yet.
+    /// are shared, and the received part of a message that is not complete yet.
     pub fn held_bytes(&self) -> usize {
         self.own_bytes + self.reader.len()
     }

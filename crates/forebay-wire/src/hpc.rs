@@ -19,13 +19,14 @@ pub struct HpcStatus {
     pub phase: Option<HpcPhase>,
     /// How long that has lasted, in milliseconds.
     pub lasted_ms: u64,
-    /// Phases that have ended. Of a job of another node this is not known here, nor is the rest.
+    /// Phases that have ended. For a job of another node, neither this nor what follows is known
+    /// here.
     pub ended: u32,
-    /// Of those, in time.
+    /// Phases that have ended in time.
     pub in_time: u32,
-    /// Late.
+    /// Phases that have ended late.
     pub late: u32,
-    /// Phases that never ended and were cut off.
+    /// Phases that never ended, until the agent ended them.
     pub cut_off: u32,
     /// I/O time of a phase alone, as declared; `None`: to be learnt.
     pub io_ms: Option<u64>,
@@ -33,7 +34,7 @@ pub struct HpcStatus {
     pub alone_bytes_per_s: u64,
     /// Time to the next phase that is expected.
     pub next_in_ms: Option<u64>,
-    /// How long its program has waited to begin a phase; `None`: it does not.
+    /// How long its program has waited to begin a phase; `None`: it is not waiting.
     pub waits_ms: Option<u64>,
 }
 
@@ -56,7 +57,8 @@ pub struct StepStatus {
     /// Jobs that hold what it waits for, as `NAME of user UID`.
     #[serde(deserialize_with = "sequence")]
     pub waits_for: Vec<String>,
-    /// Its part of the time, in thousandths, where all steps write at once by an order.
+    /// Its fraction of the time, in thousandths, under a policy that ranks steps, where all write
+    /// at the same time.
     pub pace_permille: u16,
 }
 
@@ -85,7 +87,7 @@ pub struct PlanEntry {
     pub stage: u32,
     /// First task of the wave.
     pub task: u32,
-    /// What the plan does, in the papers' words.
+    /// What the plan does, in the papers' terms.
     pub action: String,
     /// Its steps.
     pub steps: Vec<PlanStep>,

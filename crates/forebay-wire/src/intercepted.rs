@@ -2,7 +2,7 @@
 //! `forebay run --report` shares with the preloaded library.
 //!
 //! Each process adds to a slot that its number chooses. Slots are shared by processes of equal
-//! remainders; all fields are atomic sums, so nothing is lost, also if a process is killed.
+//! remainders; all fields are atomic sums, so nothing is lost, even if a process is killed.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -35,7 +35,7 @@ pub struct Slot {
     pub left_files: AtomicU64,
     /// Reads that were served.
     pub reads: AtomicU64,
-    /// Those of them that found everything in the tier.
+    /// Reads that found everything in the tier.
     pub hits: AtomicU64,
     /// Bytes of hits.
     pub hit_bytes: AtomicU64,
@@ -43,9 +43,10 @@ pub struct Slot {
     pub hit_ns: AtomicU64,
     /// Bytes of reads that waited for the agent or read the PFS.
     pub miss_bytes: AtomicU64,
-    /// Nanoseconds of these.
+    /// Nanoseconds that these reads took.
     pub miss_ns: AtomicU64,
-    /// Bytes that came from the PFS in that time, with those that the program did not want yet.
+    /// Bytes that came from the PFS in that time, including those that the program did not want
+    /// yet.
     pub come_bytes: AtomicU64,
     /// Reads that failed here and were left to the kernel.
     pub failures: AtomicU64,
@@ -78,7 +79,7 @@ pub struct Report {
     pub failures: u64,
 }
 
-/// So many bytes must have come before their rate says anything.
+/// Bytes that must have come before their rate says anything.
 const LEAST_MISSED_BYTES: u64 = 1 << 20;
 
 impl Region {
@@ -124,7 +125,7 @@ impl Region {
 }
 
 impl Report {
-    /// Rate in bytes a second at which bytes came from the PFS while reads waited; `None` if too
+    /// Rate in bytes per second at which bytes came from the PFS while reads waited; `None` if too
     /// few did. Small reads wait once for many bytes, as they do for the kernel's read-ahead.
     pub fn miss_rate_bytes_per_s(&self) -> Option<f64> {
         let is_enough = self.come_bytes >= LEAST_MISSED_BYTES && self.miss_ns > 0;

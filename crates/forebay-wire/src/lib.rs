@@ -1,12 +1,13 @@
 //! The protocols between clients, agents and the coordinator.
 //!
-//! On one node, `message` has the words and `channel` carries them over a Unix socket together with
-//! file descriptors. A message is one packet (`SOCK_SEQPACKET`): a packet arrives whole or not at
-//! all, with its descriptors, so there is no framing to lose and a garbled packet spoils nothing
-//! but itself. Between nodes, `cluster` (agent and coordinator) and `peer` (agent and agent) have
-//! the words, `frame` puts them on a byte stream, `framed` does so without ever waiting, and `link`
-//! makes such streams out of connections whose other end has proved itself; `proving` bounds those
-//! that are at it. Bodies are postcard; anything that does not decode is refused, never guessed at.
+//! On one node, `message` defines the messages and `channel` carries them over a Unix socket
+//! together with file descriptors. A message is one packet (`SOCK_SEQPACKET`): a packet arrives
+//! whole or not at all, with its descriptors, so there is no framing to lose and a garbled packet
+//! spoils nothing but itself. Between nodes, `cluster` (agent and coordinator) and `peer` (agent
+//! and agent) define the messages, `frame` puts them on a byte stream, `framed` does so without
+//! ever waiting, and `link` makes such streams out of connections whose other end has proved
+//! itself; `proving` bounds those that are still doing so. Bodies are postcard; anything that does
+//! not decode is refused, never guessed at.
 
 pub mod channel;
 pub mod cluster;

@@ -1,7 +1,7 @@
 //! Connections between nodes: TCP, plain on loopback, otherwise with mutual TLS.
 //!
 //! [`Security`] says which; it makes listeners and connections, and both give the same [`Stream`].
-//! Whoever has a stream knows that the other end belongs to the cluster: over TLS because the
+//! The owner of a stream knows that the other end belongs to the cluster: over TLS because the
 //! cluster's CA vouches for it (`tls`), in plain because the kernel says that it is a process of
 //! the same user or of root (`owner`). What is left to check above is that a node uses its own
 //! name: [`Stream::peer_name`].
@@ -45,7 +45,7 @@ pub struct Listener {
 /// A connection to a process of the same cluster.
 ///
 /// Blocking, it is used like a socket. In non-blocking use (an epoll loop) three things differ over
-/// TLS, and whoever does them need not know which of the two it has:
+/// TLS, and code that heeds them need not know which of the two it has:
 ///
 /// - Bytes may be held here that the socket does not announce any more: after each event, read
 ///   until `WouldBlock`.
@@ -82,7 +82,7 @@ impl Security {
         Ok(Security::Tls(Arc::new(Identity::load(directory)?)))
     }
 
-    /// What `cluster.tls` asks for.
+    /// The security that `cluster.tls` configures.
     ///
     /// # Errors
     /// As [`Security::load`].
@@ -99,7 +99,7 @@ impl Security {
     }
 
     /// Memory that the buffers of a stream take, for those who keep accounts: of one that carries
-    /// pages one way and words the other.
+    /// pages one way and messages the other.
     pub fn buffer_bytes(&self) -> u64 {
         match self {
             Security::Loopback => 0,
@@ -141,7 +141,7 @@ impl Security {
                 break;
             }
             match TcpStream::connect_timeout(&resolved, left) {
-                // A node that answers and is not of the cluster is not looked for at its other
+                // A node that answers but is not of the cluster is not tried at its other
                 // addresses.
                 Ok(socket) => return self.meet(socket, deadline).map_err(failed),
                 Err(e) => last = e,
@@ -179,8 +179,8 @@ impl Security {
     }
 }
 
-/// Serves a connection of a browser, or of whatever collects metrics: over TLS if there is a
-/// certificate to show. Who the other end is has to be found out above.
+/// Serves a connection from a browser or a collector of metrics: over TLS if there is a certificate
+/// to show. The caller has to find out who the other end is.
 ///
 /// # Errors
 /// The other end speaks no TLS 1.3, or does not continue by `deadline`.
@@ -205,7 +205,7 @@ impl Listener {
     }
 
     /// Waits for a connection. Its proof is taken by [`Listener::prove`], in a thread of its own
-    /// unless [`Listener::proves_at_once`]: one that does not go on must not keep others waiting.
+    /// unless [`Listener::proves_at_once`]: one that stalls must not keep others waiting.
     ///
     /// # Errors
     /// Out of descriptors or memory.
@@ -215,7 +215,7 @@ impl Listener {
 
     /// Makes sure that the other end belongs to the cluster, at the latest at `deadline`, whatever
     /// it does. One refusal an hour is logged, all are counted: a scanner of ports must not fill
-    /// the disk, and a certificate that has expired is to be seen.
+    /// the disk, and a certificate that has expired must be noticed.
     ///
     /// # Errors
     /// It does not, or not in time.
@@ -254,8 +254,9 @@ impl Listener {
         }
     }
 
-    /// Whether [`Listener::prove`] decides by itself and at once: the other end cannot hold it up.
-    /// Then it needs no thread, and a flood of strangers costs a question to the kernel each.
+    /// Whether [`Listener::prove`] decides by itself and immediately: the other end cannot hold it
+    /// up. Then it needs no thread, and each of a flood of strangers costs one question to the
+    /// kernel.
     pub fn proves_at_once(&self) -> bool {
         matches!(self.security, Security::Loopback)
     }
@@ -274,8 +275,8 @@ impl AsFd for Listener {
 }
 
 impl Stream {
-    /// The node at the other end, as its certificate names it: whoever speaks for another node has
-    /// to be refused. `None` without TLS, where all processes of the user are equal.
+    /// The node at the other end, as its certificate names it: a peer that speaks for another node
+    /// has to be refused. `None` without TLS, where all processes of the user are equal.
     pub fn peer_name(&self) -> Option<&str> {
         match self {
             Stream::Plain(_) => None,
@@ -288,9 +289,9 @@ impl Stream {
         self.peer_name().is_none_or(|own| own.eq_ignore_ascii_case(name))
     }
 
-    /// Two ends within this process: who keeps its coordinator in its own process speaks to it as
-    /// to any other. A pair of Unix sockets, which read and write like the others; nothing of TCP
-    /// is asked of them.
+    /// Two ends within this process: an agent that keeps its coordinator in its own process speaks
+    /// to it as to any other. A pair of Unix sockets, which read and write like the others; nothing
+    /// of TCP is asked of them.
     ///
     /// # Errors
     /// Out of descriptors.
@@ -316,7 +317,8 @@ impl Stream {
         }
     }
 
-    /// Bytes that were written wait for the socket: only in non-blocking use, and only over TLS.
+    /// Whether bytes that were written wait for the socket: only in non-blocking use, and only over
+    /// TLS.
     pub fn wants_write(&self) -> bool {
         match self {
             Stream::Plain(_) => false,

@@ -47,7 +47,7 @@ pub struct Hello {
 pub struct Welcome {
     /// [`PROTOCOL`] of the agent.
     pub protocol: u32,
-    /// Whether the agent will go on.
+    /// Whether the agent will continue.
     pub protocol_fits: bool,
     /// Why not, or empty.
     pub message: String,
@@ -121,9 +121,9 @@ pub enum Request {
         /// Bytes of the read, and of those it stands for.
         bytes: u32,
     },
-    /// Keep pages in place for as long as somebody maps them by the descriptor in the answer. With
-    /// the copy, as the client got it. With the file as well if the mapping takes the place of one
-    /// of the file: then only if nobody writes the file. → [`Reply::Done`] with a descriptor,
+    /// Keep pages in place for as long as somebody maps them through the descriptor in the answer.
+    /// With the copy, as the client got it. With the file as well if the mapping takes the place of
+    /// one of the file: then only if nobody writes the file. → [`Reply::Done`] with a descriptor,
     /// [`Reply::Waits`] if they are not all resident, or [`Reply::Refused`]
     PinPages {
         /// The copy.
@@ -133,8 +133,8 @@ pub enum Request {
         /// Pages.
         pages: u32,
     },
-    /// Keep the whole file until a request says otherwise (`true`), or not any more. With the file.
-    /// → [`Reply::Done`]
+    /// Keep the whole file until a request says otherwise (`true`), or no longer. With the file. →
+    /// [`Reply::Done`]
     PinFile(bool),
     /// Release the file's pages. With the file. → [`Reply::Evicted`]
     EvictFile,
@@ -142,7 +142,7 @@ pub enum Request {
     EvictAll,
     /// Start a load on this connection. → [`Reply::Done`]
     LoadBegin {
-        /// Bytes a second, 0 for no limit.
+        /// Bytes per second, 0 for no limit.
         rate_bytes_per_s: u64,
     },
     /// Files to load, up to [`crate::MAX_FDS`], with the files. Answered when there is room for
@@ -183,7 +183,7 @@ pub enum Request {
     StageAbort,
     /// Start a job: memory-only files live until this connection ends. → [`Reply::Job`]
     JobBegin {
-        /// It is to end with the process that has connected, also if that closes the connection
+        /// It is to end with the process that has connected, even if that closes the connection
         /// when it executes another program.
         outlives_exec: bool,
     },
@@ -258,7 +258,7 @@ pub enum Request {
         /// The partition.
         partition: u32,
     },
-    /// Do not keep this copy any more: its file may be gone. For who has pinned it and the
+    /// Do not keep this copy any more: its file may be gone. For the user who has pinned it and the
     /// operator. → [`Reply::Done`] or [`Reply::Refused`]
     UnpinCopy(CopyId),
     /// How the tier gives way to compute. → [`Reply::Memory`]
@@ -273,7 +273,7 @@ pub enum Request {
         /// Time until it has to be done, in ns; 0: from what the job allows.
         deadline_ns: u64,
     },
-    /// So many bytes of the phase have been moved since it began. One way.
+    /// Bytes of the phase that have been moved since it began. One way.
     HpcProgress {
         /// Bytes.
         bytes: u64,
@@ -297,7 +297,7 @@ pub enum Request {
         is_wanted: bool,
         /// Access mode and `O_APPEND` of the program.
         flags: u32,
-        /// The program has truncated the file by its open.
+        /// The program's open has truncated the file.
         truncated: bool,
         /// Name of the program's job, if it has one: rules for checkpoints may name it.
         job: Option<String>,
@@ -312,18 +312,17 @@ pub enum Request {
     DirtyRoom {
         /// The file.
         copy: CopyId,
-        /// Of the next write.
+        /// Bytes of that write.
         bytes: u64,
     },
-    /// A writer of a dirty file goes on at the PFS: nobody writes to the tier any more, and the PFS
-    /// gets what was written. → [`Reply::Done`] when it has, [`Reply::Waits`] after a second; it
-    /// asks again then; or [`Reply::Failed`]
+    /// A writer of a dirty file continues on the PFS: nobody writes to the tier any more, and the
+    /// PFS gets what was written. → [`Reply::Done`] when it has, [`Reply::Waits`] after a second;
+    /// it asks again then; or [`Reply::Failed`]
     CallIn(CopyId),
     /// Wait until the PFS has what was written before to the file. With the file, or without one
     /// for all of this user. → as [`Request::CallIn`]
     DirtySync,
-    /// Length and time of the last write of a dirty file. → [`Reply::DirtyStat`] or
-    /// [`Reply::Refused`]
+    /// Length and mtime of a dirty file. → [`Reply::DirtyStat`] or [`Reply::Refused`]
     DirtyStat {
         /// Device of its PFS on this node.
         dev: u64,
@@ -359,7 +358,7 @@ pub enum Request {
         tree: Vec<u8>,
     },
     /// A program opened a file that the PFS shows as empty, or as written within [`RECENT`]:
-    /// another node may have newer bytes. With the file; without it the client goes on waiting. →
+    /// another node may have newer bytes. With the file; without it the client continues to wait. →
     /// [`Reply::Dirty`] with the newest content, [`Reply::Done`] if the PFS has it,
     /// [`Reply::Waits`], or [`Reply::Failed`]
     OpenNewest,
@@ -379,13 +378,13 @@ pub enum Request {
     NodesAt {
         /// Its names and IP addresses.
         hosts: Vec<String>,
-        /// Also those that may have second copies of map outputs that were written there.
+        /// Include those that may have second copies of map outputs that were written there.
         with_second: bool,
     },
     /// Send a committed map output of this node to a second one. → [`Reply::Nodes`] with that, or
     /// [`Reply::Failed`] if none takes it
     ShuffleCopy {
-        /// Of the application.
+        /// Token of the application.
         token: String,
         /// The shuffle.
         shuffle: u32,
@@ -402,7 +401,7 @@ pub enum Request {
     },
     /// Remove the outputs of a shuffle on this node. → [`Reply::Done`]
     ShuffleRemove {
-        /// Of the application.
+        /// Token of the application.
         token: String,
         /// The shuffle.
         shuffle: u32,
@@ -444,9 +443,9 @@ pub enum Request {
     /// file twice, as [`Request::StageCommit`]. → [`Reply::Guest`] with the words, and the buffer
     /// that the bytes pass through; [`Reply::Refused`]; or [`Reply::Failed`]
     GuestOpen {
-        /// The program has truncated the file by its open.
+        /// The program's open has truncated the file.
         truncated: bool,
-        /// This goes on with an earlier connection.
+        /// The earlier connection that this one continues.
         resumes: Option<GuestId>,
         /// The thread whose open this is.
         caller: u32,
@@ -470,8 +469,8 @@ pub enum Request {
     },
     /// The rate limits. → [`Reply::Limits`]
     Limits,
-    /// The program is about to read or write so many bytes of a PFS by itself, and its job has a
-    /// rate limit. → [`Reply::Done`], or [`Reply::Waits`] after a while; it asks again then.
+    /// The program is about to read or write `bytes` of a PFS by itself, and its job has a rate
+    /// limit. → [`Reply::Done`], or [`Reply::Waits`] after a while; it asks again then.
     MayPass {
         /// Bytes.
         bytes: u64,
@@ -493,11 +492,11 @@ pub enum Request {
         dev: u64,
         /// Its inode there.
         ino: u64,
-        /// That of the last write, nanoseconds since 1970; `None`: now.
+        /// The new mtime, nanoseconds since 1970; `None`: now.
         mtime_ns: Option<i64>,
     },
     /// The agent of the driver's node has restarted: the application of [`Request::ShuffleBegin`]
-    /// goes on, until this connection ends. → [`Reply::ShuffleApp`] or [`Reply::Failed`]
+    /// continues, until this connection ends. → [`Reply::ShuffleApp`] or [`Reply::Failed`]
     ShuffleResume {
         /// The application.
         app: App,
@@ -528,7 +527,7 @@ pub enum GuestCall {
         /// How many bytes at most, and at most [`GUEST_BYTES`].
         len: u32,
     },
-    /// Cut or extend it to so many bytes.
+    /// Truncate or extend it to this many bytes.
     Cut(u64),
     /// Ask for its length and times.
     Stat,
@@ -542,19 +541,19 @@ pub const GUEST_BYTES: usize = 256 << 10;
 /// Whether a program can write a file that is dirty on another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GuestMode {
-    /// By the descriptor that it gets.
+    /// Through the descriptor that it gets.
     #[default]
     Descriptor,
-    /// By [`Request::GuestOpen`].
+    /// Through [`Request::GuestOpen`].
     Requests,
-    /// By [`Request::GuestOpen`], and nothing else is meant.
+    /// Through [`Request::GuestOpen`], and nothing else is meant.
     RequestsOnly,
 }
 
-/// Names a guest to the node of the file, so that a later connection goes on with an earlier one.
+/// Names a guest to the node of the file, so that a later connection continues an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestId {
-    /// Of the guest.
+    /// Number of the guest.
     pub number: u64,
     /// The node of the file.
     pub holder: String,
@@ -734,13 +733,13 @@ pub enum Reply {
     /// To [`Request::CheckpointList`].
     Checkpoints(Vec<CheckpointSeries>),
     /// To [`Request::Absorb`]: the file is dirty on another node. The program can be a guest there,
-    /// by [`Request::GuestOpen`].
+    /// through [`Request::GuestOpen`].
     Elsewhere,
     /// To [`Request::GuestOpen`]. The number of the guest stands for that of a dirty file.
     Guest(GuestId),
-    /// So many bytes were written or read.
+    /// Bytes that were written or read.
     GuestDone(u64),
-    /// Nothing was done: the file goes to the PFS, by [`Request::CallIn`].
+    /// Nothing was done: the file goes to the PFS, through [`Request::CallIn`].
     GuestLeft,
     /// To [`Request::StorageHosts`].
     StorageHosts(StorageHosts),
@@ -881,7 +880,7 @@ pub struct LoadProgress {
     pub idle: bool,
     /// Files that failed since the last answer: number, error number, message.
     pub failures: Vec<(u64, i32, String)>,
-    /// What keeps it from going on, in words; empty if nothing does.
+    /// Why it does not continue; empty if nothing stops it.
     pub waits_for: String,
 }
 
@@ -913,7 +912,7 @@ pub struct DirtyStatus {
     pub mount: String,
     /// Path when it was opened for writing.
     pub path: Vec<u8>,
-    /// Who writes it.
+    /// The user who writes it.
     pub uid: u32,
     /// Length in bytes.
     pub bytes: u64,
@@ -933,7 +932,7 @@ pub struct DirtyStatus {
     pub why: String,
 }
 
-/// Where a dirty file stands.
+/// The state of a dirty file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DirtyState {
@@ -1015,9 +1014,9 @@ pub struct MemoryStatus {
     pub weight_bytes: u64,
     /// Where memory may run short: the node first, then control groups with a limit.
     pub places: Vec<MemoryPlace>,
-    /// What the kernel reports at once.
+    /// What the kernel reports immediately.
     pub alarms: Vec<String>,
-    /// Control groups that the configuration names and that are not there.
+    /// Control groups that the configuration names and that do not exist.
     pub awaited: Vec<String>,
     /// The last minutes, the oldest point first.
     pub points: Vec<MemoryPoint>,
@@ -1030,9 +1029,10 @@ pub struct MemoryPlace {
     pub name: String,
     /// The node's memory, or the group's limit.
     pub total_bytes: u64,
-    /// What is in use of it and cannot be taken back at once, the tier included.
+    /// What is in use of it and cannot be taken back immediately, the tier included.
     pub used_bytes: u64,
-    /// Why the use cannot be read now, and the numbers are those of before; empty: it can be read.
+    /// Why the use cannot be read now, so that the numbers are the last ones read; empty: it can be
+    /// read.
     pub problem: String,
     /// What the memory consists of, in bytes, as far as the kernel distinguishes it.
     pub parts: Vec<(String, u64)>,
@@ -1066,13 +1066,13 @@ pub struct ClusterStatus {
     pub connected: bool,
     /// The one of several candidates that leads, and its term; empty and 0 if none was elected.
     pub leader: (String, u64),
-    /// Milliseconds since it answers, or does not.
+    /// For how many milliseconds it has answered, or has not.
     pub since_ms: u64,
     /// Why there is no connection now, by candidate.
     pub problems: Vec<(String, String)>,
     /// The last view it gave.
     pub view: ClusterView,
-    /// Peers that are not asked for now, and for how many more milliseconds.
+    /// Peers that are not asked at present, and for how many more milliseconds.
     pub avoided: Vec<(String, u64)>,
 }
 
@@ -1095,7 +1095,7 @@ pub struct MountStatus {
     pub slowest_ms: u64,
     /// Its files are cached: its time stamps are known to follow writes.
     pub cached: bool,
-    /// What its time stamps do, in words.
+    /// What its time stamps do, as text.
     pub stamps: String,
 }
 
@@ -1113,8 +1113,8 @@ mod tests {
         assert_eq!(postcard::to_stdvec(&welcome).unwrap(), [2, 0, 2, b'n', b'o']);
     }
 
-    /// A field or a variant that is added fails here: give the protocol its next number, and write
-    /// the new bytes down.
+    /// Fails if a field or a variant is added: give the protocol its next number, and write the new
+    /// bytes down.
     #[test]
     fn what_looks_different_on_the_wire_has_another_number() {
         let mount = MountStatus {

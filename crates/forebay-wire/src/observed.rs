@@ -7,7 +7,7 @@
 //! process that is killed at any instruction leaves the region valid.
 //!
 //! Each process has a slot, so that processes do not contend for a cache line. Counters of a slot
-//! only grow, also when another process takes the slot over; so sums never go back. A process that
+//! only grow, even when another process takes over the slot, so sums never decrease. A process that
 //! finds no free slot shares one.
 //!
 //! The agent trusts nothing in the region: a job can write any number there, and harms only what is
@@ -24,8 +24,8 @@ const SLOTS: usize = 256;
 const MAGIC: u64 = u64::from_ne_bytes(*b"FBOBSERV");
 const VERSION: u32 = 2;
 
-/// A writer that waits goes on if the agent has not said for so long that it must: the agent is
-/// dead, or hangs.
+/// A waiting writer continues if the agent has not said for this many milliseconds that it must
+/// wait: the agent is dead, or hangs.
 pub const STILL_MS: u32 = 2000;
 
 /// The region. All fields are atomics, so a shared reference to shared memory is sound, and any
@@ -40,7 +40,7 @@ pub struct Region {
 struct Header {
     magic: AtomicU64,
     version: AtomicU32,
-    /// Not 0: the step has to wait. The agent changes it all the time, as long as this is so.
+    /// Not 0: the step has to wait. The agent keeps changing it as long as this is so.
     held: AtomicU32,
 }
 
@@ -86,14 +86,14 @@ impl Region {
         self.header.magic.store(MAGIC, Release);
     }
 
-    /// The agent holds the step, or lets it go on. What it holds it has to hold again and again:
-    /// after [`STILL_MS`] without a change no writer waits any more.
+    /// Holds the step, or lets it continue. The agent has to repeat a hold again and again: after
+    /// [`STILL_MS`] without a change no writer waits any more.
     pub fn hold(&self, on: bool) {
         let next = self.header.held.load(Relaxed).wrapping_add(1).max(1);
         self.header.held.store(if on { next } else { 0 }, Release);
     }
 
-    /// 0: a writer may go on. Else it waits, and looks again.
+    /// Returns 0 if a writer may continue; else it waits, and looks again.
     pub fn held(&self) -> u32 {
         self.header.held.load(Acquire)
     }
@@ -148,38 +148,38 @@ impl Region {
 }
 
 impl Slot {
-    /// A call begins that may keep the PFS busy.
+    /// Notes that a call begins that may keep the PFS busy.
     pub fn begin(&self, now_ns: u64) {
         self.in_progress.fetch_add(1, Relaxed);
         self.last_activity_ns.store(now_ns, Relaxed);
     }
 
-    /// It has returned.
+    /// Notes that a call has returned.
     pub fn end(&self, now_ns: u64) {
         // Not below zero, if the count was reset under the call.
         let _ = self.in_progress.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1));
         self.last_activity_ns.store(now_ns, Relaxed);
     }
 
-    /// A call has written.
+    /// Counts a call that has written.
     pub fn written(&self, bytes: u64) {
         self.written_bytes.fetch_add(bytes, Relaxed);
         self.write_calls.fetch_add(1, Relaxed);
     }
 
-    /// A call has read.
+    /// Counts a call that has read.
     pub fn read(&self, bytes: u64, now_ns: u64) {
         self.read_bytes.fetch_add(bytes, Relaxed);
         self.read_calls.fetch_add(1, Relaxed);
         self.last_activity_ns.store(now_ns, Relaxed);
     }
 
-    /// A call has waited for the storage.
+    /// Counts a call that has waited for the storage.
     pub fn synced(&self) {
         self.sync_calls.fetch_add(1, Relaxed);
     }
 
-    /// The process `pid` ends. Its counts stay.
+    /// Frees the slot of the process `pid`, which ends. Its counts stay.
     pub fn release(&self, pid: u32) {
         let _ = self.owner.compare_exchange(pid, 0, AcqRel, Relaxed);
     }

@@ -16,7 +16,7 @@ use crate::sock_diag;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 
-/// The sockets over IPv4; `tcp6` beside it has the others.
+/// The sockets over IPv4; `tcp6` next to it has the others.
 const TABLE: &str = "/proc/thread-self/net/tcp";
 
 /// Rows can be skipped while others come and go in the same bucket of the kernel's table; then
@@ -96,8 +96,8 @@ pub fn listens(uid: u32, port: u16) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Whose a connection is: its own user's, or while it waits in a queue, that of whoever was seen to
-/// listen before. Empty: it cannot be determined.
+/// The users to whom a connection may belong: its own user, or, while it waits in a queue, those
+/// who were seen to listen before. Empty: it cannot be determined.
 fn owners(row: &Row, listeners: &[Row]) -> Vec<u32> {
     match row.inode {
         0 => listeners.iter().map(|listener| listener.uid).collect(),
@@ -120,7 +120,7 @@ fn listens_on(row: &Row, address: SocketAddr) -> bool {
     row.state == LISTEN && row.local.port() == address.port() && (ip.is_unspecified() || ip == address.ip())
 }
 
-/// The kernel is asked for this one socket; the list of all is read only where it cannot be.
+/// Asks the kernel for this one socket; reads the list of all only where that is not possible.
 fn other_end(here: SocketAddr, there: SocketAddr) -> io::Result<Option<Row>> {
     match sock_diag::ask(there, here) {
         Ok(found) => {

@@ -10,13 +10,13 @@
 //! [`PeerReply::Relay`] names a node that has it or gets it. The asker requests it there, and if
 //! that fails from the owner again.
 //!
-//! **Why no byte that was taken away on the way is believed.** What is sent out of the tier without
-//! a copy is not in the socket but referred to by it: memory that is released meanwhile would
-//! arrive as zeros. So the owner keeps the page in place until the asker's [`PeerRequest::Taken`],
-//! or until the asker's deadline has passed by the owner's clock; then it resets the connection
-//! first and lets go of the page after. The asker measures the same deadline from *before* it
-//! asked, so its own ends earlier, and believes a piece of bytes only if its clock shows, after the
-//! copy was made, that the deadline is still to come. A lost peer costs nothing but time.
+//! **Why no byte that was released on the way is believed.** What is sent out of the tier without a
+//! copy is not in the socket but referred to by it: memory that is released meanwhile would arrive
+//! as zeros. So the owner keeps the page in place until the asker's [`PeerRequest::Taken`], or
+//! until the asker's deadline has passed by the owner's clock; then it resets the connection first
+//! and lets go of the page after. The asker measures the same deadline from *before* it asked, so
+//! its own ends earlier, and believes a piece of bytes only if its clock shows, after the copy was
+//! made, that the deadline is still to come. A lost peer costs nothing but time.
 
 use crate::cluster::{DirtyFile, FileRef};
 use crate::hpc::HpcPhase;
@@ -52,13 +52,13 @@ pub enum PeerRequest {
         page: PageRef,
         /// Bytes that the asker has of it already, from its start: whole blocks of 4 KiB.
         from: u64,
-        /// Who wants it.
+        /// Why it is wanted.
         wanted: Wanted,
-        /// Whom the asker takes the other side for.
+        /// What the asker takes the other side to be.
         role: Role,
         /// The job that it is for.
         job: JobName,
-        /// The asker believes nothing that is complete only after so many milliseconds.
+        /// The asker believes nothing that is complete only after this many milliseconds.
         deadline_ms: u32,
     },
     /// Adjacent pages of a file, sent here. → one [`PeerReply::Piece`] with one or more of them,
@@ -70,9 +70,9 @@ pub enum PeerRequest {
         count: u32,
         /// The reason for the request.
         wanted: Wanted,
-        /// As of [`PeerRequest::Page`].
+        /// As in [`PeerRequest::Page`].
         job: JobName,
-        /// As of [`PeerRequest::Page`].
+        /// As in [`PeerRequest::Page`].
         deadline_ms: u32,
     },
     /// The pieces have been taken, or will not be: the owner may let go of the pages. One way.
@@ -82,9 +82,9 @@ pub enum PeerRequest {
     Fetch {
         /// The page.
         page: PageRef,
-        /// As of [`PeerRequest::Page`].
+        /// As in [`PeerRequest::Page`].
         job: JobName,
-        /// Answer within so many milliseconds.
+        /// Answer within this many milliseconds.
         deadline_ms: u32,
     },
     /// Which of these pages are in the owner's tier. → [`PeerReply::Missing`], or
@@ -99,7 +99,7 @@ pub enum PeerRequest {
     },
     /// The I/O phases of HPC jobs on the asking node, all of them. → [`PeerReply::Heard`]
     Phases {
-        /// They count for so long, or until they are reported again.
+        /// How long they count, unless they are reported again.
         lease_ms: u32,
         /// The phases.
         phases: Vec<HpcPhase>,
@@ -116,8 +116,8 @@ pub enum PeerRequest {
         /// Length and mtime of what the asking node has of it.
         known: Option<(u64, i64)>,
     },
-    /// Programs of the asking node write a file that is dirty at the other node: its writers go on
-    /// at the PFS. → [`PeerReply::Fetched`] once the PFS has what they wrote,
+    /// Programs of the asking node write a file that is dirty at the other node: its writers
+    /// continue on the PFS. → [`PeerReply::Fetched`] once the PFS has what they wrote,
     /// [`PeerReply::NotYet`], or [`PeerReply::Failed`]
     CallIn {
         /// Which.
@@ -188,10 +188,10 @@ pub enum PeerRequest {
     AskCustody {
         /// Which.
         file: DirtyFile,
-        /// That of its copy.
+        /// Generation of that copy.
         generation: u64,
     },
-    /// A program of the asking node writes a file that is dirty at the other node, by this
+    /// A program of the asking node writes a file that is dirty at the other node, through this
     /// connection. → [`PeerReply::Guest`]
     Guest(Box<GuestOpening>),
     /// A call of a guest; the bytes that it writes follow. → [`PeerReply::GuestDone`],
@@ -212,13 +212,13 @@ pub enum PeerRequest {
         /// The place.
         second: SecondPlace,
     },
-    /// A guest goes on at the PFS.
+    /// A guest continues on the PFS.
     CallInForGuest {
         /// The file.
         file: DirtyFile,
-        /// As of [`PeerRequest::KeepForGuest`].
+        /// As in [`PeerRequest::KeepForGuest`].
         life: u64,
-        /// As of [`PeerRequest::KeepForGuest`].
+        /// As in [`PeerRequest::KeepForGuest`].
         copy: u64,
     },
 }
@@ -234,7 +234,7 @@ pub struct GuestOpening {
     pub uid: u32,
     /// The open has emptied it.
     pub truncated: bool,
-    /// Of the guest: an earlier connection of the same number ends.
+    /// Number of the guest: an earlier connection of the same number ends.
     pub number: u64,
     /// The number of the file, for a guest that connects again.
     pub copy: Option<u64>,
@@ -253,7 +253,7 @@ pub enum Welcomed {
     Lost(String),
 }
 
-/// A dirty file, as the node learns of it that keeps its second copy.
+/// A dirty file, as described to the node that keeps its second copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptFile {
     /// Which.
@@ -282,7 +282,7 @@ pub struct KeptFile {
     pub ranges: Vec<(u64, u64)>,
 }
 
-/// What becomes of a second copy, by the word of another node.
+/// What becomes of a second copy, according to another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Custody {
     /// It counts.
@@ -319,12 +319,12 @@ pub enum Wanted {
     Refill,
 }
 
-/// Whom an asker takes the other side for.
+/// What an asker takes the other side to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// The owner of the page, which may name another node.
     Owner,
-    /// A node that has the page or gets it, by the word of its owner. It fetches nothing for this
+    /// A node that has the page or gets it, according to its owner. It fetches nothing for this
     /// request.
     Relay,
 }
@@ -376,8 +376,8 @@ pub enum PeerReply {
     Relay(u64),
     /// To [`PeerRequest::Phases`].
     Heard {
-        /// Bytes that this node has read from the PFS since its start: if they grow, its reads go
-        /// on beside the phases.
+        /// Bytes that this node has read from the PFS since its start: if they grow, its reads
+        /// continue during the phases.
         fetched_bytes: u64,
         /// Time since its last read from the PFS: soon after it, what the file system's client has
         /// read ahead is still on its way. `u32::MAX` if there was none.
@@ -403,7 +403,7 @@ pub enum PeerReply {
     Shuffles {
         /// The application lives.
         lives: bool,
-        /// Of the shuffles asked about, those that it has removed.
+        /// The shuffles among those asked about that it has removed.
         removed: Vec<u32>,
     },
     /// To [`PeerRequest::AskCustody`].
@@ -415,7 +415,7 @@ pub enum PeerReply {
         /// Whether it is one.
         welcomed: Welcomed,
     },
-    /// So many bytes were written.
+    /// Bytes that were written.
     GuestDone(u64),
     /// Nothing was done: the file goes to the PFS.
     GuestLeft,

@@ -3,8 +3,8 @@
 //!
 //! A TLS handshake takes as long as the other end likes, up to its deadline. A stranger that opens
 //! connections and sends nothing would hold all places, and members would wait. So when all are
-//! taken, a new connection displaces the oldest handshake of the address that has the most, on this
-//! machine of the user: a member needs milliseconds, and one place. Nobody waits for a place.
+//! taken, a new connection displaces the oldest handshake of the address (on this machine: the
+//! user) that has the most: a member needs milliseconds, and one place. Nobody waits for a place.
 
 use crate::owner;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Who connects: an address, and on this machine a user.
+/// The origin of a connection: an address, and on this machine a user.
 type Origin = (IpAddr, Option<u32>);
 
 /// The places.
@@ -38,7 +38,7 @@ pub struct Place {
 }
 
 impl Proving {
-    /// So many places, all of them free.
+    /// Makes `places` places, all of them free.
     pub fn new(places: usize) -> Self {
         Proving { inner: Arc::default(), places: places.max(1) }
     }
@@ -48,7 +48,7 @@ impl Proving {
     }
 
     /// Takes a place for `socket`. If none is free, another handshake is shut down for it: its
-    /// reader sees the end at once.
+    /// reader sees the end immediately.
     ///
     /// # Errors
     /// Out of descriptors.
@@ -69,7 +69,7 @@ impl Proving {
         Ok(Place { proving: self.clone(), number })
     }
 
-    /// Handshakes that were displaced so far.
+    /// Handshakes displaced so far.
     pub fn displaced(&self) -> u64 {
         self.inner().displaced
     }

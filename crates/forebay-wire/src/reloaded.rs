@@ -20,9 +20,10 @@ pub struct Reloaded<T> {
 struct State<T> {
     /// The files as they were when `value` was made of them.
     stamps: Vec<Stamp>,
-    /// The files as they were when they last turned out to be of no use, so that it is said once.
+    /// The files as they were when they last turned out to be of no use, so that this is reported
+    /// once.
     useless: Option<Vec<Stamp>>,
-    /// That is their content's fault. Otherwise they are read again: a process may be short of
+    /// Their content is at fault. Otherwise they are read again: a process may be short of
     /// descriptors for a moment.
     stays_useless: bool,
     value: Arc<T>,
@@ -38,7 +39,7 @@ impl<T> fmt::Debug for Reloaded<T> {
 }
 
 impl<T> Reloaded<T> {
-    /// Makes the value by `load`, which reads nothing of `directory` but `files`.
+    /// Makes the value with `load`, which reads nothing of `directory` but `files`.
     ///
     /// # Errors
     /// What `load` returns.

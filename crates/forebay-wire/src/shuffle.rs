@@ -1,8 +1,8 @@
 //! Map outputs in the tier: how an application and a block are named, and the index of an output.
 //!
 //! One map task writes one file: the bytes of all reducers, one partition behind the other, then
-//! the index. The index comes last, so a file whose writer died has none and is never taken for an
-//! output. It is `n + 1` offsets of `n` partitions, `n`, and [`INDEX_MAGIC`], as little-endian
+//! the index. The index comes last, so a file whose writer died has none and is never mistaken for
+//! an output. It is `n + 1` offsets of `n` partitions, `n`, and [`INDEX_MAGIC`], as little-endian
 //! numbers of eight bytes.
 
 use rustix::fs::fstat;
@@ -68,7 +68,7 @@ impl Block {
         output_name(self.shuffle, self.map)
     }
 
-    /// Of the partitions, which are there in their file, the bytes that are asked for.
+    /// The requested bytes of the partitions, whose range in their file is `partitions`.
     pub fn part_of(&self, partitions: &Range<u64>) -> Range<u64> {
         let from = partitions.start.saturating_add(self.from).min(partitions.end);
         from..from.saturating_add(self.most).min(partitions.end)
@@ -108,7 +108,7 @@ fn word(output: impl AsFd, at: u64) -> io::Result<u64> {
 /// Whether the writer of an output has ended it.
 ///
 /// # Errors
-/// Those of the file.
+/// Errors of the file.
 pub fn is_committed(output: impl AsFd) -> io::Result<bool> {
     let size = fstat(&output)?.st_size as u64;
     Ok(size >= 3 * WORD && word(&output, size - WORD)? == INDEX_MAGIC)

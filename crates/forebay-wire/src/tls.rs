@@ -48,13 +48,13 @@ pub(crate) struct Material {
     facts: Facts,
 }
 
-/// What there is to know of a certificate.
+/// The facts of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// The node it names.
     pub node: String,
-    /// When it ends. The CA's own dates are not asked for: who is trusted has no date, only who is
-    /// vouched for.
+    /// When it ends. The CA's own dates do not count: what is trusted has no date, only what it
+    /// vouches for.
     pub expires: SystemTime,
 }
 
@@ -282,7 +282,8 @@ fn public_config(directory: &Path) -> io::Result<ServerConfig> {
     Ok(config)
 }
 
-/// Believes whoever the cluster's CA vouches for, whatever the name under which it was reached.
+/// Believes any peer for which the cluster's CA vouches, whatever the name under which it was
+/// reached.
 #[derive(Debug)]
 struct AnyMember {
     roots: Arc<RootCertStore>,

@@ -1,9 +1,9 @@
 //! A TLS session over a socket, which is read and written like the socket itself.
 //!
-//! Two things are between it and the socket. Bytes that arrived but are no whole record yet, or
+//! Two things are between it and the socket. Bytes that arrived but are not a whole record yet, or
 //! were not asked for yet, are held here; and so are records that the socket does not take yet.
-//! What a poller has to do about it stands at [`crate::link::Stream`]. Records of 16 KiB are read
-//! and written many at a time: the system call, not the cipher, would be what costs otherwise.
+//! What a poller has to do about it is described at [`crate::link::Stream`]. Records of 16 KiB are
+//! read and written many at a time: the system call, not the cipher, would be what costs otherwise.
 
 use crate::tls::in_words;
 use rustls::Connection;
@@ -140,7 +140,7 @@ impl TlsStream {
         self.nonblocking.store(on, Ordering::Relaxed);
     }
 
-    /// Sealed bytes wait for the socket.
+    /// Whether sealed bytes wait for the socket.
     pub(crate) fn wants_write(&self) -> bool {
         self.session.wants_write()
     }
@@ -228,7 +228,7 @@ impl Read for TlsStream {
                 deadline = self.deadline();
             }
             if self.session.wants_write() {
-                // Whoever waits for an answer has the question on its way.
+                // A reader that waits for an answer has its question on the way.
                 unless_blocked(self.push(deadline))?;
             }
             self.pull(deadline)?;
@@ -256,8 +256,8 @@ impl Write for TlsStream {
 }
 
 impl Drop for TlsStream {
-    /// Says good-bye, so that the other end can distinguish an end from a cut; it does not wait for
-    /// it.
+    /// Says good-bye, so that the other end can distinguish a regular end from an interruption; it
+    /// does not wait for it.
     fn drop(&mut self) {
         if !self.session.is_handshaking() && self.socket.set_nonblocking(true).is_ok() {
             self.session.send_close_notify();

@@ -75,7 +75,7 @@ pub struct ServerTraffic {
 }
 
 impl JobTraffic {
-    /// Bytes a second, both ways.
+    /// Bytes per second, both ways.
     pub fn bytes_per_s(&self) -> u64 {
         self.servers.iter().map(|s| s.read_bytes_per_s + s.written_bytes_per_s).sum()
     }
@@ -115,7 +115,8 @@ impl ServerTraffic {
     }
 }
 
-/// The jobs and servers that move most now, and then those that have moved most: so many rows.
+/// The jobs and servers that move most now, and then those that have moved most: at most `rows`
+/// rows.
 pub fn most_active(mut jobs: Vec<JobTraffic>, rows: usize) -> Vec<JobTraffic> {
     // The coordinator divides a limit by what it hears.
     let pays = |job: &JobTraffic| job.limit_bytes_per_s.is_some() && job.paid_bytes_per_s > 0;

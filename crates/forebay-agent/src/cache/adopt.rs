@@ -62,8 +62,8 @@ impl Cache {
         self.adopt_mapped(&entry, &file, mapped);
         for page in resident {
             let word = file.word(page);
-            // A remote page that had been used often begins anew: in a crash nobody knows what was
-            // used.
+            // A remote page that had been used often starts over: after a crash nobody knows what
+            // was used.
             let fill = if word.remote { Fill::Remote } else { Fill::Demand };
             self.note_resident(&entry, &file, page, (word, word), fill);
         }

@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Pages of one file that are looked at when its next use changes; a larger file is evicted as if
-/// nothing was announced of the rest.
+/// Most pages of one file that are looked at when its next use changes; the rest of a larger file
+/// is evicted as if nothing had been announced of it.
 const FILE_PAGES_MAX: u32 = 16_384;
 
 /// What happens in an announced order.
@@ -28,12 +28,12 @@ pub enum OrderStep {
 }
 
 impl Cache {
-    /// The job will announce what it reads.
+    /// Begins the order of a job, which will announce what it reads.
     pub fn begin_order(&self, job: u64) {
         self.index().orders.begin(job);
     }
 
-    /// The job goes on.
+    /// Takes the next step of the job's order.
     pub fn step_order(&self, job: u64, step: &OrderStep) {
         let mut index = self.index();
         let changed = match step {
@@ -44,8 +44,8 @@ impl Cache {
         index.announce_files(changed);
     }
 
-    /// Programs of this node have used pages. Forgets the orders that are void by that, and returns
-    /// their jobs.
+    /// Compares the orders with pages that programs on this node have used. Forgets the orders that
+    /// this makes void, and returns their jobs.
     pub fn compare_with_orders(&self, keys: &[u64]) -> Vec<u64> {
         let mut index = self.index();
         if index.orders.is_empty() {
@@ -54,7 +54,7 @@ impl Cache {
         keys.iter().flat_map(|key| index.compare_with_orders(*key)).collect()
     }
 
-    /// The order of the job is forgotten.
+    /// Forgets the order of the job.
     pub fn end_order(&self, job: u64) {
         let mut index = self.index();
         let changed = index.orders.end(job);
@@ -63,7 +63,7 @@ impl Cache {
 }
 
 impl Index {
-    /// Says again when the pages of these files are used next.
+    /// Announces again when the pages of these files are used next.
     fn announce_files(&mut self, files: BTreeSet<FileId>) {
         for file in files {
             let Some(entry) = self.newest.get(&file).cloned() else { continue };
@@ -74,7 +74,7 @@ impl Index {
         }
     }
 
-    /// Says when a page is used next, if it is resident.
+    /// Announces when a page is used next, if it is resident.
     pub(super) fn announce_page(&mut self, entry: &Arc<Entry>, page: u32) {
         if page >= FILE_PAGES_MAX || !self.policy.contains(entry.key(page)) {
             return;

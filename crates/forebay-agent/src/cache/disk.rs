@@ -22,13 +22,13 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes of evicted pages that wait to be written.
+/// Limit on the bytes of evicted pages that wait to be written.
 const QUEUE_BYTES_MAX: u64 = 32 << 20;
 
-/// The same as a part of the tier.
+/// The same as a fraction of the tier.
 const QUEUE_PARTS: u64 = 16;
 
-/// A segment is this part of the capacity, within these bounds.
+/// A segment is this fraction of the capacity, within these bounds.
 const SEGMENTS: u64 = 64;
 const SEGMENT_BYTES: (u64, u64) = (4 << 20, 1 << 30);
 
@@ -39,19 +39,19 @@ const PAGES_MAX: u64 = 4 << 20;
 /// Threads that read.
 pub const READERS: usize = 4;
 
-/// Pages that wait for one of them: a few turns, after which the PFS is faster.
+/// Most pages that wait for one of them: a few turns, after which the PFS is faster.
 const WAITING_MAX: usize = 4 * READERS;
 
 /// Pages in the memory of its threads: a buffer and an answer of each reader, and the writer's.
 const PAGES_OF_THREADS: u64 = 2 * READERS as u64 + 1;
 
-/// A read that takes longer has failed.
+/// Time after which a read counts as failed.
 const READ_MAX: Duration = Duration::from_secs(2);
 
-/// After a failure the disk is left alone for so long.
+/// How long the disk is left alone after a failure.
 const REST: Duration = Duration::from_secs(30);
 
-/// The writer looks so often whether the agent ends.
+/// How often the writer looks whether the agent is ending.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// An evicted page.
@@ -95,7 +95,7 @@ pub struct Disk {
     rests_until: Mutex<Option<Instant>>,
     /// A page is being written.
     writing: Mutex<()>,
-    /// All is to go: what is evicted is not taken.
+    /// Everything is being removed: what is evicted is not taken.
     is_closed: AtomicBool,
     counters: Arc<Counters>,
 }
@@ -112,7 +112,7 @@ fn page_name(identity: &CopyIdentity, page: u32) -> PageName {
 }
 
 impl Disk {
-    /// The level in this directory, with so many bytes at most.
+    /// Opens the level in the directory `path`, with at most `capacity_bytes`.
     ///
     /// # Errors
     /// Another agent uses the directory, or it cannot be used.
@@ -162,7 +162,7 @@ impl Disk {
         lock(&self.rests_until).is_some_and(|until| Instant::now() < until)
     }
 
-    /// The disk has failed.
+    /// Leaves the disk alone for a while after a failure.
     fn rest(&self, what: &str, error: &io::Error) {
         add(&self.counters.disk_failed_total, 1);
         let before = lock(&self.rests_until).replace(Instant::now() + REST);
@@ -171,7 +171,7 @@ impl Disk {
         }
     }
 
-    /// An evicted page, whose memory is released when this returns.
+    /// Takes an evicted page, whose memory is released when this returns.
     pub fn take(&self, entry: &Entry, file: &CopyFile, page: u32) {
         let name = page_name(&entry.identity, page);
         let len = entry.geometry().page_len(page);
@@ -198,7 +198,7 @@ impl Disk {
         self.queued.notify_one();
     }
 
-    /// Writes down what is evicted, until the agent ends.
+    /// Writes what is evicted to the disk, until the agent ends.
     pub fn write_down(&self, stop: &Stop) {
         self.adopt(stop);
         let mut buffer = Aligned::default();
@@ -248,8 +248,8 @@ impl Disk {
         Ok(())
     }
 
-    /// What an earlier agent has left, the newest first: a directory's pages are found by reading
-    /// the block before each.
+    /// Adopts what an earlier agent has left, the newest first: pages are found by reading the
+    /// block before each.
     fn adopt(&self, stop: &Stop) {
         let Ok(numbers) = self.segments.numbers() else { return };
         for number in numbers.into_iter().rev() {
@@ -288,7 +288,7 @@ impl Disk {
         }
     }
 
-    /// A thread that reads.
+    /// Runs a thread that reads.
     pub fn serve(&self, stop: &Stop) {
         let mut buffer = Aligned::default();
         while !stop.is_stopping() {
@@ -301,16 +301,16 @@ impl Disk {
             let begun = Instant::now();
             let read = self.segments.read((place.segment, place.offset()), (&name, len), &mut buffer);
             if read.is_ok() {
-                // Without the wait for a thread, as the PFS's time is without that for its threads.
+                // Without the wait for a thread: the time of the PFS excludes it as well.
                 lock(&self.speed).observe(len, begun.elapsed().as_nanos() as u64);
             }
-            // Who has asked may have given up.
+            // The thread that asked may have given up.
             let _ = answer.try_send(Some(read.map(<[u8]>::to_vec)));
         }
     }
 
-    /// The page, if it is there, is what was written, and comes faster than from the PFS, which
-    /// takes `pfs_time` (zero: not known).
+    /// Reads the page if it is there, is what was written, and comes faster than from the PFS,
+    /// which takes `pfs_time` (zero: not known).
     pub fn read(&self, entry: &Entry, page: u32, pfs_time: Duration) -> Option<Vec<u8>> {
         let name = page_name(&entry.identity, page);
         let (key, len) = (key_of(&name), entry.geometry().page_len(page));
@@ -326,7 +326,7 @@ impl Disk {
         }
         drop(speed);
         let (answer, answered) = sync_channel(2);
-        // So many wait, or for so long, that the PFS may be faster.
+        // With so many waiting, or so long a wait, the PFS may be faster.
         self.wanted.0.try_send(Wanted { name, place, len, answer }).ok()?;
         answered.recv_timeout(READ_MAX).ok()?;
         match answered.recv_timeout(READ_MAX).map(|read| read.unwrap_or(Err(io::ErrorKind::NotFound.into())))
@@ -350,7 +350,7 @@ impl Disk {
         }
     }
 
-    /// Nothing of this version is kept.
+    /// Removes everything that is kept of this version.
     pub fn forget(&self, entry: &Entry) {
         let mut ring = lock(&self.ring);
         if !ring.is_empty() {
@@ -360,7 +360,7 @@ impl Disk {
         }
     }
 
-    /// Nothing is kept of what there is, nor of what `evict` evicts.
+    /// Removes everything, and keeps nothing of what `evict` evicts.
     pub fn clear_after<T>(&self, evict: impl FnOnce() -> T) -> T {
         self.is_closed.store(true, Relaxed);
         let evicted = evict();

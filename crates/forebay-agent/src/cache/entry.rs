@@ -18,34 +18,31 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// The descriptors by which a file is read from the PFS, and where each would go on, while somebody
-/// has them open.
+/// The descriptors with which a file is read from the PFS, and the offset that each has come to.
 ///
-/// Descriptors that a file is read by, and where each has come to.
-///
-/// Clients of a PFS read ahead for each descriptor. So who goes on where somebody else has been
-/// reads by the same one: a reader after another, or a reader's next window after the one before.
-/// They stay open while pages of the file are on their way.
+/// Clients of a PFS read ahead for each descriptor. So a read that continues where another one
+/// ended uses the same descriptor: that of a reader after another, or of a reader's next window
+/// after the one before. They stay open while pages of the file are on their way.
 #[derive(Debug, Default)]
 pub struct Readers(Mutex<Vec<(Arc<PfsFile>, u64)>>);
 
-/// Descriptors of one file that are kept; the one that was read by longest ago goes first.
+/// Most descriptors of one file that are kept; the one used longest ago is closed first.
 const READERS_MAX: usize = 8;
 
 impl Readers {
-    /// The descriptor to read at `offset` by: one that would go on there, or `own`.
+    /// The descriptor to read at `offset` with: one that would continue there, or `own`.
     pub fn at(&self, offset: u64, own: &Arc<PfsFile>) -> Arc<PfsFile> {
         let readers = lock(&self.0);
         let going_on = readers.iter().find(|(_, next)| *next == offset);
         going_on.map_or(own, |(reader, _)| reader).clone()
     }
 
-    /// `reader` is not gone on with.
+    /// Forgets `reader`: no read continues with it.
     pub fn forget(&self, reader: &PfsFile) {
         lock(&self.0).retain(|(other, _)| !other.is_same(reader));
     }
 
-    /// `reader` has been read by, up to `next`.
+    /// Records that a read with `reader` has come to `next`.
     pub fn moved(&self, reader: &PfsFile, next: u64) {
         let mut readers = lock(&self.0);
         let before = readers.iter().position(|(other, _)| other.is_same(reader));
@@ -56,14 +53,14 @@ impl Readers {
         }
     }
 
-    /// All are closed, unless they are in use.
+    /// Closes all that are not in use.
     fn close(&self) {
         lock(&self.0).clear();
     }
 }
 
-/// Shorter files are not asked where they lie: what jobs move of them counts as of an unknown
-/// server.
+/// Length below which the PFS is not asked for a file's layout: what jobs move of shorter files
+/// counts as from an unknown server.
 const LAYOUT_BYTES_MIN: u64 = 1 << 20;
 
 /// A file, whatever its version: index of its mount, and inode.
@@ -72,7 +69,7 @@ pub type FileId = (usize, u64);
 /// One cached version.
 #[derive(Debug)]
 pub struct Entry {
-    /// Which.
+    /// Which version.
     pub identity: CopyIdentity,
     /// Index of its mount.
     pub mount: usize,
@@ -91,16 +88,16 @@ pub struct Entry {
     pub changed: AtomicBool,
     /// See [`crate::mounts::seal`]. Nothing is fetched before.
     sealed: AtomicBool,
-    /// Bytes reserved for the copy beside its pages.
+    /// Bytes reserved for the copy besides its pages.
     pub metadata_bytes: u64,
-    /// After so many bytes the file goes on on another server; 0 if the PFS does not report it, or
-    /// has but one. Asked once.
+    /// Bytes after which the file continues on another server; 0 if the PFS does not report it, or
+    /// has only one. Asked once.
     stripe_bytes: OnceLock<u64>,
     /// What of the file is on storage servers of this host, if anything is.
     own_stripes: OnceLock<Layout>,
     /// Its servers, if that was asked and the PFS reports them.
     servers: OnceLock<Option<Box<Layout>>>,
-    /// By what it is read from the PFS.
+    /// The descriptors that it is read with from the PFS.
     pub readers: Readers,
     inner: Mutex<Inner>,
 }
@@ -137,14 +134,13 @@ impl Entry {
         }
     }
 
-    /// Stripe size of the file on the PFS, which `pfs` is open on; 0 if it is not known or all is
-    /// on one server.
+    /// Stripe size of the file that `pfs` is open on; 0 if it is not known or all is on one server.
     pub fn stripe_bytes(&self, source: &dyn Source, pfs: BorrowedFd<'_>) -> u64 {
         let layout = || source.layout(pfs, false).filter(|layout| layout.servers.len() > 1);
         *self.stripe_bytes.get_or_init(|| layout().map_or(0, |layout| layout.stripe_bytes))
     }
 
-    /// Part of the file is on storage servers of this host: where `layout` names one.
+    /// Records that part of the file is on storage servers of this host: where `layout` names one.
     pub fn set_own_stripes(&self, layout: Layout) {
         // A second answer is the same one.
         let _ = self.own_stripes.set(layout);
@@ -155,7 +151,7 @@ impl Entry {
         self.own_stripes.get().is_some_and(|layout| layout.server_of(offset).is_some())
     }
 
-    /// Where the file lies, which `pfs` is open on. Asked once, and not of a small file: a server
+    /// The layout of the file that `pfs` is open on. Asked once, and not for a small file: a server
     /// would be asked for each.
     pub fn layout(&self, source: &dyn Source, pfs: BorrowedFd<'_>) -> Option<&Layout> {
         if self.identity.version.size < LAYOUT_BYTES_MIN {
@@ -164,7 +160,7 @@ impl Entry {
         self.servers.get_or_init(|| source.layout(pfs, true).map(Box::new)).as_deref()
     }
 
-    /// Its version was proved to have no write under way.
+    /// Records the proof that no write to its version is under way.
     pub fn seal(&self) {
         self.sealed.store(true, Ordering::Release);
     }
@@ -181,12 +177,12 @@ impl Entry {
         !self.pinned.load(Ordering::Relaxed) && !is_spared
     }
 
-    /// Its pin counts as this from now on.
+    /// Counts its pin as `share` from now on.
     pub fn set_pin(&self, share: Share) {
         *lock(&self.pin) = Some(share);
     }
 
-    /// It is not pinned any more.
+    /// Records that it is no longer pinned.
     pub fn forget_pin(&self) {
         *lock(&self.pin) = None;
     }
@@ -252,7 +248,7 @@ impl Entry {
         lock(&self.inner).page_fetches.get(&page).cloned()
     }
 
-    /// The fetch has ended.
+    /// Removes a fetch that has ended.
     pub fn land(&self, page_fetch: &Arc<PageFetch>) {
         let mut inner = lock(&self.inner);
         if inner.page_fetches.get(&page_fetch.page).is_some_and(|own| Arc::ptr_eq(own, page_fetch)) {
@@ -282,7 +278,7 @@ pub struct Task {
     /// The page's fetch.
     pub page_fetch: Arc<PageFetch>,
     /// Fetches of the pages right behind it, which are one read of the PFS with it, or one request
-    /// to a peer, as far as nobody has taken them for a task more urgent.
+    /// to a peer, unless a more urgent task has taken them.
     pub behind: Vec<Arc<PageFetch>>,
     /// The file on the PFS.
     pub pfs: Arc<PfsFile>,
@@ -291,7 +287,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// As this task, for one of its fetches alone.
+    /// This task for only one of its fetches.
     pub fn of(&self, page_fetch: &Arc<PageFetch>) -> Task {
         Task {
             entry: self.entry.clone(),

@@ -30,7 +30,7 @@ struct Chosen {
     has_more: bool,
 }
 
-/// What is evicted at a time of what is over the capacity.
+/// Bytes over the capacity that are evicted at a time.
 const SETTLE_STEP_BYTES: u64 = 64 << 20;
 
 /// A page that readers do not see any more, and whether the disk level may have it.
@@ -54,7 +54,7 @@ impl Cache {
         }
     }
 
-    /// Whether there may be more to do.
+    /// Evicts a step's worth; returns whether there may be more to do.
     fn settle_step(&self, freed: &mut Freed) -> bool {
         let excess = self.budget.excess_bytes();
         if excess == 0 {
@@ -155,7 +155,7 @@ impl Cache {
             let Some(entry) = by_copy.get(&copy) else { continue };
             match self.file(entry) {
                 Ok(file) => {
-                    // Its owner has a page of another node.
+                    // The disk level need not have a remote page: its owner has it.
                     let is_own = !file.word(page).remote;
                     if file.withdraw(page) {
                         victims.push((entry.clone(), page, is_own));
@@ -216,8 +216,8 @@ impl Cache {
     fn punch(&self, entry: &Arc<Entry>, first: u32, count: u32, freed: &mut Freed) -> u64 {
         let geometry = entry.geometry();
         let bytes: u64 = (first..first + count).map(|p| blocks_bytes(geometry.page_len(p))).sum();
-        // As long as these pages count nobody removes the copy; afterwards whoever releases its
-        // last ones does, and one whose descriptor had been closed could not be opened any more.
+        // Nobody removes the copy while these pages count; afterwards the thread that releases its
+        // last ones does, and a copy whose descriptor had been closed could no longer be opened.
         let file = self.file(entry);
         let left = entry.resident_bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes;
         freed.bytes += bytes;
@@ -296,7 +296,7 @@ impl Cache {
         freed
     }
 
-    /// All versions of files of the mount count as superseded.
+    /// Marks all versions of files of the mount as superseded.
     pub fn forget_mount(&self, mount: usize) {
         let mut index = self.index();
         let of_mount = index.newest.extract_if(|(of, _), _| *of == mount);
@@ -324,7 +324,7 @@ mod tests {
 
     const PAGE: u64 = 16 << 10;
 
-    /// A version of the file 7, of so many pages, of which these are resident.
+    /// Enters a version of file 7 with this number of pages, of which `resident` are resident.
     fn enter(cache: &Cache, pages: u64, resident: &[u32]) -> Arc<Entry> {
         let copy = cache.next_copy();
         let identity = CopyIdentity {

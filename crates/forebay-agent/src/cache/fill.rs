@@ -1,7 +1,7 @@
 //! A page on its way into the tier, whoever fetches it: the PFS or a peer.
 //!
 //! The order is the same for both. Memory is reserved; the page's word goes from absent to filling;
-//! bytes are written and then shown, from the page's start on; at last the page is resident and the
+//! bytes are written and then shown, from the page's start on; finally the page is resident and the
 //! eviction policy knows it. A page that a peer has fetched half of is finished by the PFS: what is
 //! filled belongs to the fetch, not to the thread.
 
@@ -63,13 +63,13 @@ impl Begun {
         let more = Word { valid_blocks, ..self.word };
         assert!(self.file.change(page, self.word, more), "a page being filled has one owner");
         self.word = more;
-        // Who waits for the last bytes is woken by the landing.
+        // A reader that waits for the last bytes is woken by the landing.
         if self.done < page_len {
             task.page_fetch.set(FetchState::Under(self.done));
         }
     }
 
-    /// All of it is there: it can be evicted from now on.
+    /// Ends the fill of a page that is whole: it can be evicted from now on.
     pub fn land(self, cache: &Cache, task: &Task, fill: Fill) {
         cache.trim(&self.file, task.page_fetch.page, 1);
         self.land_trimmed(cache, task, fill);
@@ -84,7 +84,7 @@ impl Begun {
         assert!(ours, "a page being filled has one owner");
     }
 
-    /// The rest will not come: what was shown is withdrawn.
+    /// Withdraws what was shown of a page whose rest will not come.
     pub fn abandon(self, cache: &Cache, task: &Task) {
         let page = task.page_fetch.page;
         let now = self.file.word(page);

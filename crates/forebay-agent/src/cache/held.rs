@@ -49,7 +49,7 @@ impl Cache {
         Ok(Held { room, share })
     }
 
-    /// As [`Cache::hold`], of bytes that are there already, whether they fit or not.
+    /// As [`Cache::hold`], for bytes that exist already, whether they fit or not.
     pub fn hold_existing(&self, shares: &Shares, uid: u32, class: Class, bytes: u64) -> Held {
         let share = shares.share_existing(Kind::Held, uid, bytes);
         Held { room: self.budget.reserve_existing(class, bytes), share }

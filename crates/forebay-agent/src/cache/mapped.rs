@@ -19,7 +19,7 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// No pages of `entry`.
+    /// The mapped pages of `entry`, none yet.
     pub fn none_of(entry: &Arc<Entry>) -> Self {
         Mapped { entry: entry.clone(), pages: BTreeSet::new(), share: None }
     }
@@ -34,7 +34,7 @@ impl Mapped {
 pub type MappedKey = (u64, Option<u32>);
 
 /// The pages of an adopted copy that a client may still map: those that the earlier agent let one
-/// map and that are still locked. Of the others the mark goes.
+/// map and that are still locked. The mark of the others is removed.
 pub fn still_mapped(file: &CopyFile, resident: &[u32]) -> BTreeSet<u32> {
     let mut mapped: BTreeSet<u32> = resident.iter().copied().filter(|page| file.word(*page).mapped).collect();
     let Some((first, last)) = ends(&mapped) else { return mapped };

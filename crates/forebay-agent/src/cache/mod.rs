@@ -43,19 +43,20 @@ mod pins;
 
 pub use pins::{Lent, NoMap, NoPin};
 
-/// What a copy costs beside its blocks and those of its record. The agent's own entry is about 730
+/// What a copy costs besides its blocks and those of its record. The agent's own entry is about 730
 /// bytes (`make bench`, `agent.memory_per_file`). The kernel takes 2.6 KiB for two inodes, two
 /// directory entries and the index of the blocks, which no counter shows by file: the growth of its
 /// slabs over 30,000 files of 20 KiB (Linux 6.18).
 const ENTRY_BYTES: u64 = 3584;
 
-/// Remote pages (of other nodes) may take this share of the capacity: one in four.
+/// Share of the capacity that remote pages (of other nodes) may take: one in four.
 const REMOTE_PAGES_SHARE: u64 = 4;
 
-/// One part in so many of the room for pages is left to the copies' headers and to new clients.
+/// Fraction (one in 16) of the room for pages that is left to the copies' headers and to new
+/// clients.
 const ROOM_BESIDE: u64 = 16;
 
-/// Who needs room evicts up to so much of what is over the capacity.
+/// Most bytes over the capacity that a caller that needs room evicts.
 const EVICT_AT_ONCE_BYTES: u64 = 4 << 20;
 
 /// The cached versions of one tier.
@@ -68,7 +69,8 @@ pub struct Cache {
     counters: Arc<Counters>,
     index: Mutex<Index>,
     pages: Mutex<Reservation>,
-    /// Held while what is over the capacity is evicted: two at once would evict twice as much.
+    /// Held while what is over the capacity is evicted: two threads at the same time would evict
+    /// twice as much.
     settling: Mutex<()>,
     metadata: Mutex<Reservation>,
     open_files: Mutex<VecDeque<Weak<Entry>>>,
@@ -79,7 +81,7 @@ pub struct Cache {
     needs_trim: bool,
 }
 
-/// What a copy costs beside its pages.
+/// What a copy costs besides its pages.
 fn metadata_bytes(identity: &CopyIdentity) -> u64 {
     identity.record_bytes() + ENTRY_BYTES
 }
@@ -96,7 +98,7 @@ struct Index {
     /// their pages until they are walked.
     stale: VecDeque<Stale>,
     policy: Box<dyn EvictionPolicy>,
-    /// Pages that programs map, also those that an earlier agent let them map.
+    /// Pages that programs map, including those that an earlier agent let them map.
     mapped: BTreeMap<mapped::MappedKey, mapped::Mapped>,
     /// What jobs have announced to read.
     orders: Orders<FileId>,
@@ -191,7 +193,7 @@ impl Cache {
         }
     }
 
-    /// What is evicted goes there from now on.
+    /// Makes evicted pages go to `disk` from now on.
     pub fn set_disk(&self, disk: Arc<disk::Disk>) {
         // There is one directory.
         let _ = self.disk.set(disk);
@@ -261,7 +263,7 @@ impl Cache {
         self.next_copy.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The number `copy` is taken: no new copy gets it.
+    /// Marks the number `copy` as taken: no new copy gets it.
     pub fn skip_copy(&self, copy: u64) {
         self.next_copy.fetch_max(copy + 1, Ordering::Relaxed);
     }
@@ -295,7 +297,7 @@ impl Cache {
         Ok(entry)
     }
 
-    /// Reserves what a copy costs beside its pages.
+    /// Reserves what a copy costs besides its pages.
     ///
     /// # Errors
     /// Too many pages, or no room.
@@ -328,7 +330,7 @@ impl Cache {
             }
             index.overtake(other);
         }
-        // Before others see the entry: an eviction that drops it at once releases its charge.
+        // Before others see the entry: an eviction that drops it right away releases its charge.
         lock(&self.metadata).merge(metadata);
         index.newest.insert(key, entry.clone());
         index.by_copy.insert(copy, entry.clone());
@@ -343,7 +345,7 @@ impl Cache {
         }
     }
 
-    /// Bytes of pages that there is room for, beside what copies and clients take.
+    /// Bytes of pages that there is room for, besides what copies and clients take.
     pub fn room_bytes(&self) -> u64 {
         let budget = &self.budget;
         let cached = budget.class_bytes(Class::Pages) + budget.class_bytes(Class::Metadata);
@@ -386,11 +388,11 @@ impl Cache {
         lock(&self.pages).shrink(bytes);
     }
 
-    /// A page becomes resident: its word goes from `from` to `to`, and from now on it can be
-    /// evicted. Its memory must have been handed over by [`Cache::keep_pages`] before. Word,
-    /// accounts and policy change under one hold of the lock: an eviction that saw the word first
-    /// would take bytes off the accounts that are not on them yet. `false`: the word was not
-    /// `from`, and nothing has changed.
+    /// Makes a page resident: its word goes from `from` to `to`, and from now on it can be evicted.
+    /// Its memory must have been handed over by [`Cache::keep_pages`] before. Word, accounts and
+    /// policy change under one hold of the lock: an eviction that saw the word first would deduct
+    /// bytes from the accounts that are not on them yet. `false`: the word was not `from`, and
+    /// nothing has changed.
     pub fn note_resident(
         &self,
         entry: &Arc<Entry>,
@@ -423,18 +425,18 @@ impl Cache {
         }
     }
 
-    /// A resident page is kept for `request` until it is used; not if plans have their share of the
+    /// Keeps a resident page for `request` until it is used, unless plans have their share of the
     /// tier already.
     pub fn plan(&self, key: u64, request: u64) {
         self.index().policy.plan(key, request);
     }
 
-    /// What was kept for `requests`, or for all requests, may go.
+    /// Allows eviction of what was kept for `requests`, or for all requests.
     pub fn unplan(&self, requests: Option<&BTreeSet<u64>>) {
         self.index().policy.unplan(requests);
     }
 
-    /// Pages were used, as clients report.
+    /// Records that pages were used, as clients report.
     pub fn touch(&self, keys: &[u64]) {
         let mut index = self.index();
         for key in keys {
@@ -475,7 +477,7 @@ impl Cache {
             .collect()
     }
 
-    /// What is held, for people.
+    /// What is held, for display.
     pub fn totals(&self) -> Totals {
         let index = self.index();
         Totals {
@@ -499,7 +501,7 @@ impl Cache {
         }
     }
 
-    /// As [`Cache::trim`], of a file that is no copy yet: `bytes` of it hold nothing.
+    /// As [`Cache::trim`], of a file that is not a copy yet: `bytes` of it hold nothing.
     pub fn trim_unfinished(&self, file: BorrowedFd<'_>, bytes: Range<u64>) {
         if self.needs_trim
             && !bytes.is_empty()
@@ -551,7 +553,7 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     impl Cache {
-        /// An empty cache of so many bytes, whose tier is in `dir`.
+        /// An empty cache of `bytes` bytes, whose tier is in `dir`.
         pub fn for_tests(dir: &std::path::Path, bytes: u64) -> Self {
             let tier = Tier::open(&TierOptions {
                 state_dir: dir.join("state"),

@@ -1,4 +1,4 @@
-//! The fetch of a page, which all share who wait for the page.
+//! The fetch of a page, shared by all who wait for the page.
 
 use crate::lock::lock;
 use forebay_policy::fetch_order::Urgency;
@@ -26,16 +26,16 @@ pub enum FetchError {
     Cancelled,
 }
 
-/// Who counts pages and hears of the end of each.
+/// A counter of pages that hears of the end of each.
 pub trait Watcher: std::fmt::Debug + Send + Sync {
-    /// The page has landed with so many bytes read (0: it was there), or will not come.
+    /// Hears of the end of a page: the bytes read (0: it was there), or why it will not come.
     fn page_done(&self, page: u32, outcome: &Result<u64, FetchError>);
 
-    /// Nobody wants its pages any more.
+    /// Whether nobody wants its pages any more.
     fn is_cancelled(&self) -> bool;
 }
 
-/// What has become of who wanted to watch a fetch.
+/// What has become of a watcher that wanted to watch a fetch.
 #[derive(Debug)]
 pub enum Watched {
     /// It will hear of the end.
@@ -49,7 +49,8 @@ pub enum Watched {
 /// State of a fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FetchState {
-    /// Waiting for a fetch thread, or being fetched; so many bytes from the page's start are valid.
+    /// Waiting for a fetch thread, or being fetched; this many bytes from the page's start are
+    /// valid.
     Under(u64),
     /// The page is whole.
     Landed,
@@ -64,8 +65,8 @@ pub struct PageFetch {
     pub page: u32,
     state: Mutex<FetchState>,
     changed: Condvar,
-    /// It and `urgency` are in one order: whoever raises the one and finds the other taken has it
-    /// seen by the thread that hands over.
+    /// A thread has it. Ordered with `urgency`: if a thread raises that and finds this taken, the
+    /// thread that hands over sees the new urgency.
     taken: AtomicBool,
     /// The most urgent request for it so far, as a number.
     urgency: AtomicU8,
@@ -80,7 +81,7 @@ pub struct PageFetch {
 }
 
 impl PageFetch {
-    /// Nobody fetches it yet.
+    /// The fetch of a page that no thread has taken yet.
     pub(super) fn new(page: u32) -> Self {
         PageFetch {
             page,
@@ -118,8 +119,8 @@ impl PageFetch {
         lock(&self.begun).take()
     }
 
-    /// It is requested so urgently; true if it was not before. Then it has to be queued, again if
-    /// it waits already.
+    /// Raises its urgency; true if it was less urgent before. Then it has to be queued, even if it
+    /// waits already.
     pub fn raise(&self, urgency: Urgency) -> bool {
         self.urgency.fetch_min(urgency as u8, Ordering::SeqCst) > urgency as u8
     }
@@ -129,7 +130,7 @@ impl PageFetch {
         self.urgency.load(Ordering::SeqCst) == Urgency::Demand as u8
     }
 
-    /// A peer is asked for it now.
+    /// Records that a peer is being asked for it.
     pub fn ask_peer(&self) {
         self.at_peer.store(true, Ordering::Release);
     }
@@ -139,7 +140,7 @@ impl PageFetch {
         self.at_peer.load(Ordering::Acquire)
     }
 
-    /// From now on only the PFS is asked for it; true if peers might have been before.
+    /// Makes the PFS the only one that is asked for it; true if peers might have been asked before.
     pub fn keep_from_peers(&self) -> bool {
         !self.pfs_only.swap(true, Ordering::AcqRel)
     }
@@ -150,7 +151,7 @@ impl PageFetch {
     }
 
     /// Makes `watcher` hear of the end; if it has come already, `watcher` hears of it now. That
-    /// others have given the page up is no end for `watcher`, which comes back then.
+    /// others have given the page up is not an end for `watcher`, which is returned then.
     pub fn watch(&self, watcher: Arc<dyn Watcher>) -> Watched {
         let mut watchers = lock(&self.watchers);
         // Under the watchers' lock: a fetch that has ended drains them after it has said so.
@@ -168,8 +169,8 @@ impl PageFetch {
         Watched::Ended
     }
 
-    /// Gives it up if all who have asked for it have gone since. Whoever comes from now on finds it
-    /// given up; the caller has to end it.
+    /// Gives it up if all who have asked for it have gone since. A later request finds it given up;
+    /// the caller has to end it.
     pub fn give_up_unwanted(&self) -> bool {
         let watchers = lock(&self.watchers);
         let is_unwanted = !watchers.is_empty() && watchers.iter().all(|w| w.is_cancelled());
@@ -179,7 +180,7 @@ impl PageFetch {
         is_unwanted
     }
 
-    /// Moves on and wakes whoever waits.
+    /// Sets the state and wakes all that wait.
     pub fn set(&self, state: FetchState) {
         *lock(&self.state) = state;
         self.changed.notify_all();
@@ -200,7 +201,7 @@ impl PageFetch {
     }
 }
 
-/// A page being filled (see [`super::fill`]). Whoever has it is the only one to change its word.
+/// A page being filled (see [`super::fill`]). Its holder is the only one to change the page's word.
 #[derive(Debug)]
 pub struct Begun {
     pub(super) file: Arc<CopyFile>,
@@ -244,7 +245,7 @@ mod tests {
         assert!(page_fetch.give_up_unwanted());
         assert!(matches!(page_fetch.watch(second.clone()), Watched::GivenUp(_)));
         assert_eq!(second.ends.load(Ordering::Relaxed), 0);
-        // Who has come before it is given up keeps it.
+        // A watcher that has come before it is given up keeps it.
         let page_fetch = PageFetch::new(3);
         assert!(matches!(page_fetch.watch(first.clone()), Watched::Joined));
         assert!(matches!(page_fetch.watch(second), Watched::Joined));

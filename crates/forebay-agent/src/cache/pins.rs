@@ -97,8 +97,8 @@ impl Cache {
     }
 
     /// Pins a whole file; `share` is its size in the share of the user who asks. If it is pinned
-    /// already, that pin stays; but the operator's takes the place of a user's, and outlasts it,
-    /// and a user's that of a checkpoint.
+    /// already, that pin stays; but an operator's pin replaces a user's, and outlasts it, and a
+    /// user's replaces a checkpoint's.
     ///
     /// # Errors
     /// See [`NoPin`].
@@ -182,7 +182,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Gives `act` each pinned file, with the user who has pinned it and its size.
+    /// Calls `act` with each pinned file, the user who has pinned it and its size.
     pub fn for_pinned(&self, act: impl Fn(&Entry, u32, u64)) {
         let pinned: Vec<_> = {
             let index = self.index();
@@ -212,7 +212,7 @@ impl Cache {
             return Err(refused("the copy has no such pages"));
         }
         let file = self.file(entry).map_err(|_| refused("the tier has no such copy"))?;
-        // Locked first: whoever finds the pages among the mapped ones finds them locked.
+        // Locked first: a thread that finds the pages among the mapped ones finds them locked.
         let shared = file.share_to_map(&self.tier, entry.copy(), pages.clone());
         let shared = shared.map_err(|_| refused("the agent has too many open files"))?;
         let noted = self.note_mapped(entry, &file, pages.clone(), (uid, &take)).or_else(|no| {
@@ -265,7 +265,8 @@ impl Cache {
             // A copy that cannot be opened now, for want of descriptors for example, may be mapped
             // all the same.
             if let Ok(file) = self.file(&entry) {
-                // Under the lock: a page that gets a lock meanwhile must not be taken for free.
+                // Under the lock: a page that gets a lock meanwhile must not be mistaken for a free
+                // one.
                 self.index().release_unmapped(key, &file);
             }
         }

@@ -14,11 +14,11 @@ const REPORTS_BYTES_MIN: u64 = 16 << 20;
 /// Two of the longest messages.
 const BUFFERS_BYTES_MIN: u64 = 2 * MAX_FRAME_BYTES as u64;
 
-/// A coordinator that was lost is waited for so long where another one takes over: an election
-/// takes three seconds, and the new one waits for three more before it answers if a node is gone.
+/// How long a lost coordinator is waited for where another one takes over: an election takes three
+/// seconds, and the new one waits for three more before it answers if a node is gone.
 pub const FAIL_OVER_MAX: Duration = Duration::from_secs(8);
 
-/// How long one that may be starting anew is waited for.
+/// How long a coordinator that may be restarting is waited for.
 const RESTART_MAX: Duration = Duration::from_secs(5);
 
 section! {
@@ -126,7 +126,7 @@ impl ClusterConfig {
         Self::defaults()
     }
 
-    /// With the names of this machine where none are given.
+    /// Fills in the names of this machine where none are given.
     pub(super) fn named(mut self) -> Self {
         if self.node.is_empty() {
             self.node = rustix::system::uname().nodename().to_string_lossy().into_owned();

@@ -36,7 +36,7 @@ pub struct Given {
     pub origin: String,
 }
 
-/// The keys that differ between two configurations, but for `live`, which take effect at once.
+/// The keys that differ between two configurations, but for `live`, which take effect immediately.
 pub fn waiting(before: &[Given], now: &[Given], live: &[&str]) -> Vec<String> {
     let only_in =
         |these: &[Given], those: &[Given]| -> Vec<String> {
@@ -122,7 +122,7 @@ pub fn files(path: Option<&Path>) -> Result<Vec<Layer>, String> {
 /// text without quotes.
 ///
 /// # Errors
-/// One is no text.
+/// One is not text.
 pub fn variables(all: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<Layer>, String> {
     let mut layers = Vec::new();
     for (name, value) in all {
@@ -159,7 +159,7 @@ impl Layer {
         format!("{}: {place}", self.origin)
     }
 
-    /// The place of what stands at `offset`.
+    /// The place of what is at `offset`.
     pub fn place(&self, offset: usize) -> String {
         match self.is_variable {
             true => self.origin.clone(),

@@ -6,12 +6,12 @@ use forebay_policy::memory;
 use std::time::Duration;
 
 /// Time between two samples of memory use on a quiet node. While use grows, or little memory is
-/// free and the kernel watches no threshold, the agent samples up to ten times as often, and at
-/// once when the kernel reports stalls or use beyond the target.
+/// free and the kernel watches no threshold, the agent samples up to ten times as often, and
+/// immediately when the kernel reports stalls or use beyond the target.
 pub const PERIOD: Duration = Duration::from_millis(100);
 
-/// The part of the distance from the target that the law `dynims` corrects in each period: it is
-/// sluggish far below, and oscillates above 2.
+/// The fraction of the distance from the target that the law `dynims` corrects in each period: it
+/// is sluggish far below, and oscillates above 2.
 pub const GAIN: f64 = 0.5;
 
 section! {
@@ -45,7 +45,7 @@ fn law(name: &str) -> Result<String, String> {
     memory::policy(name).map(|_| name.to_owned()).map_err(|e| e.to_string())
 }
 
-/// Control groups that are watched at most; each is read at every sample.
+/// Most control groups that are watched; each is read at every sample.
 const GROUPS_MAX: usize = 16;
 
 fn groups(names: Vec<String>) -> Result<Vec<String>, String> {

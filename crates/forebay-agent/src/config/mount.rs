@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 pub const PAGE_BYTES: RangeInclusive<u64> = 64 << 10..=64 << 20;
 
 /// Unit of caching of columnar files. Adjacent pages are one read of the PFS. Each chunk of a
-/// column costs on average one such page more than the chunk has bytes; smaller pages cost memory
-/// and time for each page.
+/// column takes on average one such page more than its bytes need; smaller pages cost memory and
+/// time for each page.
 pub const SMALL_PAGE_BYTES: u64 = 16 << 10;
 
-/// Thirty years: no file.
+/// Thirty years: longer than any file has been unchanged.
 const MAP_REST_MAX_MS: i64 = 1_000_000_000_000;
 
-/// A longer read of the PFS is two.
+/// A read of the PFS that would be longer becomes two.
 const MERGE_GAP_MAX: u64 = 2 << 20;
 
 section! {
@@ -182,7 +182,7 @@ impl MountConfig {
 /// Whether `name` is what `pattern` stands for: `*` for any bytes, `?` for one.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut in_name) = (0, 0);
-    // Where the last `*` stands, and up to where in the name it reaches so far.
+    // Where the last `*` is, and up to where in the name it reaches so far.
     let mut star: Option<(usize, usize)> = None;
     while in_name < name.len() {
         match pattern.get(at) {

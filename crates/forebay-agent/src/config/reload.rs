@@ -1,8 +1,8 @@
 //! What a running agent takes from its configuration when it is read again (SIGHUP).
 //!
-//! [`Live`] holds the configuration that was read last. Who uses a key of [`LIVE`] asks for it at
-//! each use, and keeps no copy: a reload then has one place, and no key a setter of its own. All
-//! other keys are those of the start.
+//! [`Live`] holds the configuration that was read last. A user of a key of [`LIVE`] asks for it at
+//! each use, and keeps no copy: so a reload has one place, and no key needs a setter of its own.
+//! All other keys are those of the start.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -21,7 +21,7 @@ impl<C> Live<C> {
         value(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes one that was read again.
+    /// Takes a configuration that was read again.
     pub fn set(&self, config: C) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
@@ -45,11 +45,12 @@ pub const LIVE: [&str; 14] = [
     "mount.keep_page_cache",
 ];
 
-/// Agents take it; a coordinator does not, whose decisions are replayed with that of its start.
+/// Agents take it; a coordinator does not, since its decisions are replayed with the value of its
+/// start.
 pub const ACCESS_WAIT: &str = "cluster.access_wait_s";
 
-/// Why the other keys wait for the next start, and which they are. One that ends with a point
-/// stands for its table.
+/// Why the other keys wait for the next start, and which they are. One that ends with a dot stands
+/// for its table.
 const AT_START: [(&str, &[&str]); 5] = [
     (
         "a directory, file, port or mount that is opened once",
@@ -122,7 +123,7 @@ const AT_START: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// Both lists in words, a line each.
+/// Both lists as text, one line each.
 pub fn in_words() -> Vec<String> {
     let mut lines = vec![format!(
         "A running agent takes these when it reads its configuration again (SIGHUP): {}.",

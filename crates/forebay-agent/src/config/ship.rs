@@ -60,7 +60,7 @@ section! {
     }
 }
 
-/// Spark needs so much.
+/// The least memory that Spark needs, in bytes.
 const MEMORY_MIN: u64 = 512 << 20;
 
 fn launch(text: &str) -> Result<String, String> {

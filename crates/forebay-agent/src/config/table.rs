@@ -1,5 +1,5 @@
-//! One table for the configuration: each key stands once, with its field, type, default, check and
-//! reason.
+//! One table for the configuration: each key is defined once, with its field, type, default, check
+//! and reason.
 //!
 //! `section!` makes of it the structure with its documentation, the defaults, the reader of the
 //! file and the reference. The default is TOML text that the same check reads, so the check refuses
@@ -179,12 +179,12 @@ impl Value<'_> {
         self.text().map(PathBuf::from)
     }
 
-    /// An empty path is none.
+    /// A path; `None` if it is empty.
     pub fn path(&self) -> Result<Option<PathBuf>, String> {
         Ok(Some(self.dir()?).filter(|path| !path.as_os_str().is_empty()))
     }
 
-    /// An empty address is none.
+    /// An address; `None` if it is empty.
     pub fn address(&self) -> Result<Option<SocketAddr>, String> {
         match self.text()?.as_str() {
             "" => Ok(None),
@@ -214,7 +214,7 @@ impl Value<'_> {
         self.number(range).map(|ms| ms * 1_000_000)
     }
 
-    /// As [`Value::millis_ns`]; an empty text is none.
+    /// As [`Value::millis_ns`]; `None` if the text is empty.
     pub fn some_millis_ns(&self, range: RangeInclusive<i64>) -> Result<Option<i64>, String> {
         if self.value.get_ref().as_str() == Some("") { Ok(None) } else { self.millis_ns(range).map(Some) }
     }
@@ -254,7 +254,7 @@ impl Value<'_> {
 /// The address `text` of `key`.
 ///
 /// # Errors
-/// It is none.
+/// It is not an address.
 pub fn address(key: &str, text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| format!("{key} = {text:?}: write IP:PORT, for example \"127.0.0.1:7850\""))
 }

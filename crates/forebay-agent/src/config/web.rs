@@ -50,7 +50,7 @@ impl WebConfig {
     /// Sets the address of `table`; an empty one serves nothing.
     ///
     /// # Errors
-    /// It is no address, or one that others reach without what `table` needs for that.
+    /// It is not an address, or it is one that others reach without what `table` needs for that.
     pub fn listen_on(&mut self, table: &str, text: &str) -> Result<(), String> {
         self.listen = match text {
             "" => None,

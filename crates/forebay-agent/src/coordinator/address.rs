@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// Without it a machine that has vanished would be noticed after a quarter of an hour.
 const UNACKNOWLEDGED_MS: u32 = 5000;
 
-/// One of several candidates has this long to take a connection: its machine may be gone, and
-/// another one leads.
+/// How long one of several candidates may take to accept a connection: its machine may be gone, and
+/// another one may lead.
 const CANDIDATE_TIME: Duration = Duration::from_secs(1);
 
 /// A way to the coordinator of this very process.
@@ -88,7 +88,7 @@ impl Search {
         next
     }
 
-    /// The one that was tried names the leader.
+    /// Takes the leader that the candidate just tried has named.
     pub(super) fn name(&mut self, leader: String) {
         self.named = Some(leader).filter(|leader| !leader.is_empty());
     }
@@ -104,7 +104,8 @@ impl Search {
         is_over
     }
 
-    /// The one at `address` was the right one. When it is lost, the others come before it.
+    /// Records that the candidate at `address` was the right one. When it is lost, the others come
+    /// before it.
     pub(super) fn found(&mut self, address: &str) {
         (self.tries, self.named) = (0, None);
         if let Some(at) = self.candidates.iter().position(|candidate| candidate == address) {

@@ -23,19 +23,20 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Before the first heartbeat: the coordinator led when this agent joined, at `joined`.
+    /// The state before the first heartbeat: the coordinator led when this agent joined, at
+    /// `joined`.
     pub fn new(now: Instant, joined: Instant) -> Self {
         let unanswered = VecDeque::new();
         Answers { heard_at: now, received_bytes: 0, asked_at: None, answered: joined, unanswered }
     }
 
-    /// A heartbeat goes out.
+    /// Records that a heartbeat is sent.
     pub fn ask(&mut self, now: Instant) {
         self.asked_at.get_or_insert(now);
         self.unanswered.push_back(now);
     }
 
-    /// The oldest heartbeat is answered.
+    /// Records that the oldest heartbeat is answered.
     pub fn answer(&mut self) {
         if let Some(sent) = self.unanswered.pop_front() {
             self.answered = sent;
@@ -93,7 +94,7 @@ mod tests {
         assert_eq!(answers.led_before(at(2)), Duration::from_secs(2), "it led when this agent joined");
         answers.ask(at(2));
         answers.ask(at(3));
-        // Other words answer nothing.
+        // Other messages answer nothing.
         answers.note(at(3), 9);
         assert_eq!(answers.led_before(at(4)), Duration::from_secs(4));
         answers.answer();

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// report before it answers.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Files in one message, which has a longest length.
+/// Most files in one message, whose length is limited.
 const REPORTED_AT_ONCE: usize = 50_000;
 
 /// No agent asks this: nobody waits for the answer.
@@ -29,19 +29,19 @@ pub struct Claims {
     own: Mutex<BTreeMap<DirtyFile, u32>>,
 }
 
-/// That a file is claimed, for as long as this lives.
+/// A claim to a file, for as long as this lives.
 #[derive(Debug)]
 pub struct Claim<'a> {
     claims: &'a Claims,
     file: &'a DirtyFile,
     /// The other node on which it is dirty; an error if nobody knows.
     pub holder: io::Result<Option<String>>,
-    /// The node that is gone on which it was dirty until now; empty if there was none.
+    /// The node, now gone, on which it was dirty until now; empty if there was none.
     pub before: String,
 }
 
 impl Claim<'_> {
-    /// Other nodes have written the file since this one has had it, which was gone.
+    /// Whether other nodes may have written the file since this node, which was gone, had it.
     pub fn was_taken(&self) -> bool {
         let is_shared = self.holder.as_ref().is_ok_and(|holder| holder.as_deref() == Some(SHARED));
         is_shared || !self.before.is_empty() && self.before == self.claims.cluster.node()
@@ -55,7 +55,7 @@ impl Drop for Claim<'_> {
 }
 
 impl Claims {
-    /// Nothing is dirty.
+    /// Claims of a node on which nothing is dirty.
     pub fn new(link: Arc<Link>, cluster: Arc<Cluster>) -> Self {
         Claims { link, cluster, own: Mutex::default() }
     }
@@ -65,9 +65,9 @@ impl Claims {
         self.cluster.has_others()
     }
 
-    /// The file becomes dirty here, unless it is on another node.
+    /// Claims the file as dirty here, unless it is dirty on another node.
     pub fn claim<'a>(&'a self, file: &'a DirtyFile) -> Claim<'a> {
-        // Before the question: a connection that is made anew reports it.
+        // Before the question: a new connection reports it.
         self.report(file.clone());
         let (holder, before) = match self.ask(Asked::Claims(file.clone())) {
             Ok((holder, before)) => (Ok(holder), before),
@@ -76,7 +76,7 @@ impl Claims {
         Claim { claims: self, file, holder, before }
     }
 
-    /// A file is dirty here, or claimed; once more if it was before.
+    /// Reports a file that is dirty here, or claimed; counts it once more if it was before.
     pub fn report(&self, file: DirtyFile) {
         let mut own = lock(&self.own);
         let claims = own.entry(file.clone()).or_default();
@@ -122,14 +122,14 @@ impl Claims {
         self.ask(Asked::Reads(file.clone())).map(|(holder, _)| holder)
     }
 
-    /// Programs here write the file to the PFS, though another node has it dirty, which does not
-    /// answer.
+    /// Reports that programs here write the file to the PFS, though it is dirty on another node,
+    /// which does not answer.
     pub fn note_written(&self, file: &DirtyFile) {
         self.link.say(ToCoordinator::Written(file.clone()), None);
     }
 
     /// As [`Claims::holder`], for a program that writes the file to the PFS, and has `emptied` it:
-    /// then what a node has that is gone is void.
+    /// then what a node that is gone has is void.
     ///
     /// # Errors
     /// The coordinator does not answer.

@@ -1,10 +1,10 @@
-//! This agent's connection to its coordinator: one thread that joins, sends a heartbeat a second,
-//! takes views and requests, and comes back when the connection is lost.
+//! This agent's connection to its coordinator: one thread that joins, sends one heartbeat per
+//! second, takes views and requests, and comes back when the connection is lost.
 //!
 //! Nothing here waits for an answer, and nothing else in the agent waits for this thread: what
-//! others have to say is put into the outbox while there is a connection and reported anew when
-//! there is one again. The coordinator may be in this process ([`CoordinatorAddress::Local`]); the
-//! words are the same.
+//! others have to say is put into the outbox while there is a connection and reported again when
+//! there is a new one. The coordinator may be in this process ([`CoordinatorAddress::Local`]); the
+//! messages are the same.
 //!
 //! A coordinator that hangs, or a network that swallows everything, leaves the connection as it is.
 //! So heartbeats are answered, and when nothing at all has come for several of them the connection
@@ -14,16 +14,16 @@
 //! A coordinator that is silent for a heartbeat cannot follow the I/O phases of HPC jobs: its
 //! requests rest while there are any ([`crate::scheduler`]).
 //!
-//! Requests outlive the coordinator's last word by as long as it waits for this node, and no
-//! longer: without it nobody would end them. With a new connection they are void, too.
+//! Requests outlive the coordinator's last message by as long as it waits for this node, and no
+//! longer: without it nobody would end them. A new connection makes them void, too.
 //!
-//! Coming back is tried at once, then after twice as long each time up to a second, shifted by
-//! chance so that a thousand agents do not come in step. A new coordinator waits two heartbeats
+//! Reconnecting is tried immediately, then after twice as long each time up to a second, shifted at
+//! random so that a thousand agents do not come in step. A new coordinator waits two heartbeats
 //! before its first view, so nobody comes too late.
 //!
 //! Of several candidates, each is tried in turn. One that does not lead names the leader, or keeps
-//! the join until there is one. This agent takes no word of a leader of an earlier term than it has
-//! seen, nor of one that may have ceased to lead ([`Answers::led_before`]).
+//! the join until there is one. This agent accepts no message from a leader of an earlier term than
+//! it has seen, nor from one that may have ceased to lead ([`Answers::led_before`]).
 
 use super::address::{CoordinatorAddress, Search};
 use super::answers::Answers;
@@ -65,7 +65,7 @@ const UNANSWERED_HEARTBEATS: u32 = 5;
 /// As above, where another candidate leads by then.
 const UNANSWERED_BY_LEADER: u32 = 2;
 
-/// The words of an elected leader count for so many heartbeats after one that it has answered. The
+/// Heartbeats for which messages of an elected leader count after one that it has answered. The
 /// next leader waits for as long.
 const TRUSTED_HEARTBEATS: u32 = 3;
 
@@ -76,14 +76,14 @@ const ORPHANED_HEARTBEATS: u32 = 3;
 /// How often the progress of requests is reported.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Time for the last words at the end.
+/// Time for the last messages at the end.
 const FAREWELL_TIME: Duration = Duration::from_millis(500);
 
 /// What others have said stays in the outbox while this much waits to be sent, so that a list
 /// of jobs longer than the connection's bound can be reported.
 const SEND_AHEAD_BYTES: usize = 4 << 20;
 
-/// So many reasons why it cannot join are logged before it has joined again.
+/// Most reasons why it cannot join that are logged before it has joined again.
 const COMPLAINTS_MAX: usize = 8;
 
 /// What the connection is about.
@@ -100,7 +100,7 @@ pub struct Node {
     pub counters: Arc<Counters>,
     /// The members, as the coordinator reports them.
     pub cluster: Arc<Cluster>,
-    /// What the coordinator has ordered.
+    /// What the coordinator has requested.
     pub requests: Arc<Requests>,
     /// The jobs of local clients.
     pub jobs: Arc<JobState>,
@@ -150,7 +150,7 @@ pub fn run(node: &Node, coordinator_at: &CoordinatorAddress) {
                 true
             }
             Err(Unmet { error, leader }) => {
-                // Each reason once: a coordinator that is away for a night must not fill the log.
+                // Each reason once: a coordinator that is down for a night must not fill the log.
                 let reason = error.to_string();
                 node.cluster.lost(&address, &reason);
                 if leader.is_empty() && complained.len() < COMPLAINTS_MAX && !complained.contains(&reason) {
@@ -177,7 +177,7 @@ struct Lost {
 }
 
 impl Lost {
-    /// What ends while there is no coordinator.
+    /// Ends what must not continue while there is no coordinator.
     fn go_on(&self, node: &Node) {
         let lost = self.at.elapsed();
         node.phases.scheduler().set_coordinator_silent(lost > self.heartbeat);
@@ -202,10 +202,10 @@ impl From<io::Error> for Unmet {
     }
 }
 
-/// Waits about `length`, but not through the agent's end.
+/// Waits about `length`, or until the agent ends.
 fn pause(stop: &Stop, length: Duration) {
     let mut chance = [0u8; 1];
-    // Without chance all come in step; that is all that is lost.
+    // Without random bytes all come in step; nothing else is lost.
     let _ = rustix::rand::getrandom(&mut chance, rustix::rand::GetRandomFlags::empty());
     stop.wait(length.mul_f64(0.75 + f64::from(chance[0]) / 512.0));
 }
@@ -260,9 +260,9 @@ fn meet(
         lost.go_on(node);
         wait_for(&link, &node.wake, Duration::from_millis(100))?;
     };
-    // It divides them anew.
+    // It divides them again.
     node.traffic.set_shares(Vec::new());
-    // It does not know them; what is still wanted is ordered anew.
+    // It does not know them; what is still wanted is requested again.
     node.requests.drop_all();
     node.phases.repeat(|hpc| {
         node.jobs.repeat(|mut reported| {
@@ -282,7 +282,7 @@ fn meet(
         link,
         is_elected,
         heartbeat,
-        // The first one at once: a join may have waited for long.
+        // The first one immediately: a join may have waited for long.
         last_heartbeat: now.checked_sub(heartbeat).unwrap_or(now),
         last_progress: now,
         answers: Answers::new(now, joined),
@@ -307,7 +307,7 @@ fn wait_for(link: &Framed, calls: &Wake, limit: Duration) -> io::Result<()> {
 }
 
 impl Meeting {
-    /// Goes on until the agent ends (`Ok`) or the connection does.
+    /// Runs until the agent ends (`Ok`) or the connection does.
     fn stay(&mut self, node: &Node) -> io::Result<()> {
         loop {
             let now = Instant::now();
@@ -332,8 +332,8 @@ impl Meeting {
         }
     }
 
-    /// Gives up a coordinator that has been silent for too long at `now`, before all was taken in
-    /// that has come.
+    /// Gives up a coordinator that has been silent for too long at `now`, a time before all that
+    /// had arrived was taken in.
     fn listen(&mut self, now: Instant) -> io::Result<()> {
         self.answers.note(now, self.link.received_bytes());
         let most = if self.is_elected { UNANSWERED_BY_LEADER } else { UNANSWERED_HEARTBEATS };
@@ -348,7 +348,7 @@ impl Meeting {
         Err(io::Error::new(io::ErrorKind::TimedOut, text))
     }
 
-    /// Takes no word of a leader that may have been replaced.
+    /// Fails if the leader may have been replaced: its messages no longer count.
     fn check_leads(&self) -> io::Result<()> {
         let ago = self.answers.led_before(Instant::now());
         if !self.is_elected || ago <= self.heartbeat * TRUSTED_HEARTBEATS {
@@ -421,7 +421,7 @@ impl Meeting {
         if node.requests.are_busy() { heartbeat.min(progress) } else { heartbeat }
     }
 
-    /// Says that this node goes, as far as the coordinator listens.
+    /// Reports that this node leaves, if the coordinator still listens.
     fn leave(&mut self) -> io::Result<()> {
         let deadline = Instant::now() + FAREWELL_TIME;
         self.link.send(&ToCoordinator::Leave)?;

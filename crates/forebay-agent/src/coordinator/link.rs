@@ -1,5 +1,5 @@
 //! What the rest of the agent says to the coordinator: put into the outbox while there is a
-//! connection, and said anew when there is one again.
+//! connection, and said again when there is a new one.
 
 use crate::lock::lock;
 use crate::stop::Wake;
@@ -20,7 +20,7 @@ pub struct Link {
     asked: Condvar,
     /// A connection has begun or ended.
     began: Condvar,
-    /// A connection that was lost is waited for so long, where another coordinator takes over.
+    /// How long a lost connection is waited for, where another coordinator takes over.
     patience: Duration,
 }
 
@@ -33,7 +33,7 @@ struct State {
     /// When it was lost.
     lost: Option<Instant>,
     outbox: VecDeque<Said>,
-    /// Who waits for the answer to a question.
+    /// The threads that wait for an answer, by number of the question.
     asking: BTreeMap<u64, Sender<ToAgent>>,
     /// One of them has a long answer.
     is_busy: bool,
@@ -69,8 +69,8 @@ impl From<ToCoordinator> for Said {
 }
 
 impl Link {
-    /// No connection yet. What is to be sent calls `wake`. Questions about dirty files wait for
-    /// `patience` after a connection is lost, until there is another one.
+    /// A link without a connection yet. What is to be sent calls `wake`. Questions about dirty
+    /// files wait for `patience` after a connection is lost, until there is another one.
     pub fn new(wake: Arc<Wake>, patience: Duration) -> Self {
         let (asking, outbox) = (BTreeMap::new(), VecDeque::new());
         // One that has just started waits as well.
@@ -107,7 +107,7 @@ impl Link {
         lock(&self.state).live
     }
 
-    /// The node on which a file is dirty, or nothing; of a claim, also the node that is gone on
+    /// The node on which a file is dirty, or nothing; for a claim, also the node, now gone, on
     /// which it was dirty until now.
     ///
     /// # Errors
@@ -181,15 +181,15 @@ impl Link {
         }
     }
 
-    /// Waits until connections have begun or ended another number of times than `known`, at most
-    /// `limit`. Returns how often.
+    /// Waits until connections have begun or ended more often than `known` times, at most `limit`.
+    /// Returns how often.
     pub fn wait_for_change(&self, known: u64, limit: Duration) -> u64 {
         let is_known = |state: &mut State| state.changes == known;
         let waited = self.began.wait_timeout_while(lock(&self.state), limit, is_known);
         waited.unwrap_or_else(PoisonError::into_inner).0.changes
     }
 
-    /// From now on what is said is sent, after `first`.
+    /// Begins a connection: what is said from now on is sent, after `first`.
     pub(super) fn begin(&self, first: Vec<ToCoordinator>) {
         let mut state = lock(&self.state);
         state.outbox.extend(first.into_iter().map(Said::from));
@@ -197,8 +197,8 @@ impl Link {
         self.began.notify_all();
     }
 
-    /// From now on nothing can be said. Whoever has asked hears at once that there will be no
-    /// answer.
+    /// Ends the connection: nothing can be said from now on, and every thread that waits for an
+    /// answer hears immediately that there will be none.
     pub(crate) fn end(&self) {
         let mut state = lock(&self.state);
         if std::mem::take(&mut state.live) {

@@ -1,6 +1,6 @@
-//! How a page's way ends, whoever has fetched it: readers are woken, loads and prefetch requests
-//! hear of it, and it is counted. Beside it the ledger of misses, which has to hear of the end of
-//! each page that it wanted.
+//! How a page's fetch ends, whoever has fetched it: readers are woken, loads and prefetch requests
+//! hear of it, and it is counted. Next to it is the ledger of misses, which has to hear of the end
+//! of each page that it wanted.
 
 use crate::cache::Cache;
 use crate::cache::entry::Task;
@@ -27,14 +27,14 @@ pub struct Completions {
 }
 
 impl Completions {
-    /// Nothing was missed yet.
+    /// Completions of fetches before any page was missed.
     pub fn new(mounts: Arc<[MountState]>, cache: Arc<Cache>, counters: Arc<Counters>) -> Self {
         let ledger = |m: &MountState| MissLedger::new(MISSED_PAGES, m.config.random_fill_percent);
         let misses = mounts.iter().map(ledger).map(Mutex::new).collect();
         Completions { mounts, cache, counters, misses }
     }
 
-    /// Completions a fetch: wakes its readers and reports it to its loads.
+    /// Completes a fetch: wakes its readers and reports it to its loads.
     pub fn finish(&self, task: &Task, outcome: Result<u64, FetchError>) {
         let counters = &self.counters;
         if let Some(begun) = task.page_fetch.take_begun() {
@@ -66,7 +66,7 @@ impl Completions {
             Err(e) => FetchState::Failed(e.clone()),
         };
         task.page_fetch.set(state);
-        // After landing: who adds itself to the watchers of an ended fetch sees that it has ended.
+        // After landing: a watcher that is added to an ended fetch sees that it has ended.
         for watcher in lock(&task.page_fetch.watchers).drain(..) {
             watcher.page_done(task.page_fetch.page, &outcome);
         }
@@ -75,17 +75,18 @@ impl Completions {
         }
     }
 
-    /// A small read of `bytes` has missed a page of `page_bytes`; whether it is to be fetched now.
+    /// Records that a small read of `bytes` has missed a page of `page_bytes`; returns whether the
+    /// page is to be fetched now.
     pub fn missed(&self, mount: usize, key: u64, bytes: u64, page_bytes: u64) -> bool {
         lock(&self.misses[mount]).missed(key, bytes, page_bytes)
     }
 
-    /// A page that [`Completions::missed`] wanted was fetched, or is not.
+    /// Records that a page that [`Completions::missed`] wanted was fetched, or will not be.
     pub fn missed_page_ended(&self, mount: usize) {
         lock(&self.misses[mount]).filled();
     }
 
-    /// If `task` was a refill, that is over.
+    /// Ends the refill, if `task` was one.
     pub fn refilled(&self, task: &Task) {
         if task.urgency == Urgency::Refill {
             self.missed_page_ended(task.entry.mount);

@@ -1,7 +1,7 @@
 //! The entry of a version: found, or created.
 //!
-//! Whoever wants pages of a version comes here first, and what is said where there is no entry is
-//! said here, in the words of each who asks.
+//! Every request for pages of a version comes here first. Where there is no entry, the answer is
+//! made here, in the form that each kind of caller needs.
 
 use super::Fetch;
 use crate::cache::NoCopy;
@@ -67,7 +67,7 @@ impl Fetch {
 }
 
 impl NoEntry {
-    /// As a client hears it.
+    /// The reply to a client.
     pub fn reply(self) -> Reply {
         match self {
             NoEntry::Unsettled(why) => Reply::Refused(why.refusal()),
@@ -82,7 +82,7 @@ impl NoEntry {
         }
     }
 
-    /// As a peer hears it.
+    /// The reply to a peer.
     pub fn peer_reply(self) -> PeerReply {
         match self {
             NoEntry::Unsettled(why) => PeerReply::Refused(why.to_string()),
@@ -92,7 +92,7 @@ impl NoEntry {
         }
     }
 
-    /// As it is said of a file that was opened by its path.
+    /// The error for a file that was opened by its path.
     pub fn no_path(self) -> NoPath {
         match self {
             NoEntry::Unsettled(why) => NoPath::Refused(why.refusal()),
@@ -100,7 +100,7 @@ impl NoEntry {
         }
     }
 
-    /// As it is reported of one file among many.
+    /// Error number and message, for a report on one file among many.
     pub fn errno_and_message(&self) -> (i32, String) {
         match self {
             NoEntry::Unsettled(why @ Unsettled::StampsUnproved) => (libc::EOPNOTSUPP, why.to_string()),

@@ -12,7 +12,7 @@
 //! | `run` | adjacent pages that are one read of the PFS, or one request to a peer |
 //! | `pfs_client` | whether the client of a PFS reads ahead by itself |
 //!
-//! [`Fetch::request`] is the way in, for peers [`Fetch::request_for_peer`]. Whoever wants a page
+//! [`Fetch::request`] is the way in, for peers [`Fetch::request_for_peer`]. A request for a page
 //! joins the fetch of it that is under way, or starts one.
 
 pub mod completions;
@@ -85,9 +85,9 @@ pub struct Requested {
 #[derive(Debug)]
 pub struct AtPeer;
 
-/// Boards the fetch of a page with who watches it, and whether it goes on: a reader may have
-/// joined it, had it fetched and seen it end before `watcher` came. One that others have given up
-/// is over in a moment, and the next one is boarded.
+/// Boards the fetch of a page with its watcher. Also returns whether the fetch continues: a reader
+/// may have joined it, had it fetched and seen it end before `watcher` came. One that others have
+/// given up is over in a moment, and the next one is boarded.
 fn board(
     entry: &Entry,
     page: u32,
@@ -148,13 +148,15 @@ impl Fetch {
         urgency: Urgency,
         watcher: Option<&Arc<dyn Watcher>>,
     ) -> Option<Vec<Arc<PageFetch>>> {
-        // All before the first is queued: a thread that took one at once would read it by itself.
+        // All before the first is queued: a thread that took one immediately would read it by
+        // itself.
         let mut boarded = Vec::with_capacity(pages.len());
         for page in pages {
             match (board(entry, page, watcher.cloned()), watcher) {
                 (Some(page_fetch), _) => boarded.push(page_fetch),
                 (None, _) if boarded.is_empty() => return None,
-                // Removed within this loop: all before it had ended. Whoever asks again gets it.
+                // Removed within this loop: all before it had ended. A caller that asks again gets
+                // it.
                 (None, Some(watcher)) => watcher.page_done(page, &Err(FetchError::NoRoom)),
                 (None, None) => {}
             }
@@ -262,8 +264,8 @@ impl Fetch {
         Some(page_fetches)
     }
 
-    /// Queues a page that has become more urgent, or if `again`. Behind what it waited for before
-    /// it still waits: the second of the two tasks finds it taken. Whether it was to be queued.
+    /// Queues a page that has become more urgent, or any page if `again`. Its earlier task stays in
+    /// the queue: the second of the two finds the page taken. Returns whether it was to be queued.
     fn queue(
         &self,
         entry: &Arc<Entry>,

@@ -16,13 +16,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A file that a peer would not serve is not asked of it again for so long.
+/// How long a peer is not asked again for a file that it would not serve.
 const DECLINED: Duration = Duration::from_secs(5);
 
-/// How long the tool of a PFS may take to report where a file lies.
+/// How long the tool of a PFS may take to report a file's layout.
 const ASK_TIME: Duration = Duration::from_secs(1);
 
-/// Files remembered as declined; beyond that the memory starts anew.
+/// Most files remembered as declined; beyond that the memory starts over.
 const DECLINED_MAX: usize = 4096;
 
 /// Finds the owners of pages.
@@ -35,7 +35,7 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Of the pages of files on `mounts`. No peer has declined yet.
+    /// Owners of the pages of files on `mounts`. No peer has declined yet.
     pub fn new(mounts: Arc<[MountState]>, cluster: Arc<Cluster>) -> Self {
         Owners { mounts, cluster, declined: Mutex::default() }
     }
@@ -94,7 +94,7 @@ impl Owners {
             && declined.get(&(peer.to_owned(), *version)).is_some_and(|until| Instant::now() < *until)
     }
 
-    /// The peer would not serve this version: it is not asked for it for a while.
+    /// Records that the peer would not serve this version: it is not asked for it for a while.
     pub fn decline(&self, peer: &str, version: &FileVersion) {
         let mut declined = lock(&self.declined);
         if declined.len() >= DECLINED_MAX {
@@ -103,7 +103,7 @@ impl Owners {
         declined.insert((peer.to_owned(), *version), Instant::now() + DECLINED);
     }
 
-    /// Forgets what is over. Called when there is time.
+    /// Forgets what has expired. Called when there is time.
     pub fn keep_house(&self) {
         let now = Instant::now();
         lock(&self.declined).retain(|_, until| now < *until);

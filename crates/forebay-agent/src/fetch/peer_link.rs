@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// waiting for them.
 const FIRST_SHOWN_BYTES: u64 = 256 << 10;
 
-/// And so many at a time after that.
+/// Bytes shown at a time after that.
 const SHOWN_BYTES: u64 = 1 << 20;
 
 /// Room of the pipe between socket and tier; what an ordinary user may have. It holds references,
@@ -110,7 +110,7 @@ impl Read for Until<'_> {
     }
 }
 
-/// Time left, at least a bit.
+/// Time left until `deadline`, at least a microsecond; an error if it has passed.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left.max(Duration::from_micros(1))) }
@@ -150,7 +150,7 @@ fn remaining_ms(deadline: Instant) -> u32 {
 }
 
 impl Link {
-    /// Connects, and says that node `from` asks.
+    /// Connects, and names `from` as the node that asks.
     ///
     /// # Errors
     /// The peer is not there, not of this cluster, or does not want this node; or the deadline has
@@ -193,8 +193,8 @@ impl Link {
         self.stream.socket().try_clone()
     }
 
-    /// Reports the I/O phases of this node, which count for `lease_ms`; what the peer has read from
-    /// the PFS since its start, in bytes, and how many milliseconds ago the last.
+    /// Reports the I/O phases of this node, which count for `lease_ms`; returns what the peer has
+    /// read from the PFS since its start, in bytes, and how many milliseconds ago it last did.
     ///
     /// # Errors
     /// The connection broke, or the peer did not answer by the deadline.
@@ -210,8 +210,8 @@ impl Link {
         }
     }
 
-    /// Asks for a file that is dirty at the peer, of which the PFS shows length, mtime and time of
-    /// birth here, and which is known here as of `known`, length and mtime of its content. Unless
+    /// Asks for a file that is dirty at the peer, of which the PFS shows length, mtime and birth
+    /// time here, and which is known here as of `known`, length and mtime of its content. Unless
     /// the answer is that this is still so, [`Link::content`] follows. `None`: it is not dirty
     /// there.
     ///
@@ -249,8 +249,8 @@ impl Link {
         Ok(())
     }
 
-    /// Has the peer bring a file that is dirty there to the PFS; whether that is done. Asks again
-    /// while it is not.
+    /// Has the peer write a file that is dirty there to the PFS; returns whether that is done. Asks
+    /// again while it is not.
     ///
     /// # Errors
     /// As [`Link::report_phases`]; the PFS does not take it.
@@ -264,7 +264,7 @@ impl Link {
         self.ask_until_done(&PeerRequest::CallIn { file: file.clone(), truncated, gives_up }, deadline)
     }
 
-    /// Asks for something that the peer may not have done by now; whether it has.
+    /// Asks for something that the peer may not have done by now; returns whether it has.
     ///
     /// # Errors
     /// As [`Link::call_in`].
@@ -277,8 +277,8 @@ impl Link {
         }
     }
 
-    /// Makes a program of this node a guest at the peer; the number of the peer's memory, and what
-    /// came of it.
+    /// Makes a program on this node a guest at the peer; returns the number of the peer's memory,
+    /// and what came of it.
     ///
     /// # Errors
     /// As [`Link::report_phases`].
@@ -315,8 +315,8 @@ impl Link {
         }
     }
 
-    /// Asks for blocks of map outputs; the bytes of each, and of its partitions. They follow, by
-    /// [`Link::content`].
+    /// Asks for blocks of map outputs; returns the bytes of each, and of its partitions. The blocks
+    /// follow, through [`Link::content`].
     ///
     /// # Errors
     /// As [`Link::report_phases`]; `NotFound`: one of them is not there.
@@ -396,7 +396,8 @@ impl Link {
         Ok(())
     }
 
-    /// Whether an application lives whose home the peer is, and which of `shuffles` it has removed.
+    /// Asks whether an application whose origin is the peer lives, and which of `shuffles` it has
+    /// removed.
     ///
     /// # Errors
     /// As [`Link::report_phases`].
@@ -414,7 +415,7 @@ impl Link {
         }
     }
 
-    /// The peer need not keep the second copy of a file any more.
+    /// Reports that the peer need no longer keep the second copy of a file.
     ///
     /// # Errors
     /// As [`Link::report_phases`].
@@ -422,7 +423,8 @@ impl Link {
         self.ask(&PeerRequest::Release { file: file.clone(), generation }, deadline).map(|_| ())
     }
 
-    /// A pass begins over a file whose copy the peer keeps, or has `left` this on the PFS.
+    /// Reports that a pass over a file whose copy the peer keeps begins, or has `left` this on the
+    /// PFS.
     ///
     /// # Errors
     /// As [`Link::report_phases`].
@@ -436,7 +438,7 @@ impl Link {
         self.ask(&PeerRequest::Pass { file: file.clone(), number, left }, deadline).map(|_| ())
     }
 
-    /// Whether the copy that this node keeps of a dirty file of the peer still counts.
+    /// Asks whether the copy that this node keeps of a dirty file of the peer still counts.
     ///
     /// # Errors
     /// As [`Link::report_phases`].
@@ -542,7 +544,7 @@ impl Link {
         Answer::Done(len)
     }
 
-    /// Says that all of it is here: if that fails, only the connection is of no more use.
+    /// Reports that all of it is here: if that fails, only the connection is lost.
     fn taken(&mut self, deadline: Instant) {
         if self.send(&PeerRequest::Taken, deadline).is_err() {
             let _ = self.stream.socket().shutdown(std::net::Shutdown::Both);

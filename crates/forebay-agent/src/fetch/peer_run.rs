@@ -80,7 +80,7 @@ impl Peer {
         self.ask_for_run(peers, (number, link), &node, run, since);
     }
 
-    /// Requests pages, shows those that come and ends their fetches; the others go on.
+    /// Requests pages, shows those that come and ends their fetches; the others continue.
     fn ask_for_run(
         self: &Arc<Self>,
         peers: &Arc<Peers>,
@@ -123,7 +123,7 @@ impl Peer {
         self.send_on(peers, missing, &answer, since);
     }
 
-    /// Pages that did not come go on together.
+    /// Sends pages that did not come on, together.
     fn send_on(self: &Arc<Self>, peers: &Arc<Peers>, missing: Vec<Asked>, answer: &Answer, since: Instant) {
         let (mut again, mut from_pfs) = (Vec::new(), Vec::new());
         for asked in missing {

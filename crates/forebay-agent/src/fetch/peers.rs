@@ -14,9 +14,9 @@
 //! the tier, then the clock is looked at, and only if the deadline is still to come are the bytes
 //! shown to readers: until then the owner has kept them in place (see `forebay_wire::peer`). That
 //! holds for each piece by itself, so a reader need not wait for a whole page. A peer that misses a
-//! deadline is avoided, and all connections to it are cut, so that whoever else waits for it reads
-//! the PFS at once. One that answers "not yet" is alive: a reader reads the PFS, read-ahead asks
-//! again later.
+//! deadline is avoided, and all connections to it are cut, so that every other thread that waits
+//! for it reads the PFS immediately. One that answers "not yet" is alive: a reader reads the PFS,
+//! read-ahead asks again later.
 
 use super::completions::Completions;
 use super::owners::Owners;
@@ -56,11 +56,11 @@ const ASKS_MAX: usize = 3;
 /// Idle connections to nodes that pass pages on.
 const RELAY_LINKS: usize = 64;
 
-/// A thread without work for so long ends, and its connection with it.
+/// How long a thread is without work before it ends, and its connection with it.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Read-ahead is given up when a peer has said "not yet" for so long; a reader that comes to the
-/// page asks anew.
+/// How long a peer may say "not yet" before read-ahead is given up; a reader that comes to the page
+/// asks again.
 const AHEAD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a thread with its connection and pipe costs.
@@ -71,7 +71,7 @@ const STACK_BYTES: usize = 256 << 10;
 /// All peers of this agent.
 #[derive(Debug)]
 pub struct Peers {
-    /// For what no peer serves.
+    /// Fetches what no peer serves.
     pub(super) pfs: Arc<Pfs>,
     pub(super) completions: Arc<Completions>,
     pub(super) owners: Arc<Owners>,
@@ -80,7 +80,7 @@ pub struct Peers {
     pub(super) counters: Arc<Counters>,
     cluster: Arc<Cluster>,
     security: Security,
-    /// A peer answers within so long, or is avoided.
+    /// Has the time within which a peer answers, or is avoided.
     live: Arc<Live<Config>>,
     peers: Mutex<BTreeMap<String, Arc<Peer>>>,
     /// Connections to nodes that pass pages on, the oldest first, by number of the node.
@@ -122,15 +122,15 @@ pub trait Placing: Watcher {
     /// The file on the PFS.
     fn pfs(&self) -> &Arc<PfsFile>;
 
-    /// One of its pages is where it belongs, on `node`; whether it was fetched from the PFS for
-    /// that.
+    /// Records that one of its pages is where it belongs, on `node`, and whether it was fetched
+    /// from the PFS for that.
     fn page_placed(&self, page: u32, node: &str, fetched: bool);
 
-    /// One of its pages is to be fetched to this node.
+    /// Has one of its pages fetched to this node.
     fn fetch_here(&self, page: u32);
 
-    /// A node has said which of the pages placed with it are gone; or nobody knows, and all of them
-    /// count as gone.
+    /// Records which of the pages placed with a node are gone; if nobody knows, all of them count
+    /// as gone.
     fn checked(&self, gone: &[u32]);
 }
 
@@ -162,7 +162,7 @@ fn path_below(mount: &MountState, fd: &OwnedFd) -> Vec<u8> {
 }
 
 impl Peers {
-    /// Nobody was asked yet.
+    /// Peers of which none was asked yet.
     pub fn new(
         pfs: Arc<Pfs>,
         completions: Arc<Completions>,
@@ -199,7 +199,7 @@ impl Peers {
         }
     }
 
-    /// What waited for a peer goes where it belongs now.
+    /// Sends what waited for a peer where it belongs now.
     pub(super) fn send_anew(self: &Arc<Self>, task: Task) {
         match self.owners.route(&task) {
             Some(node) => self.send(&node, task),
@@ -265,7 +265,7 @@ impl Peers {
         }
     }
 
-    /// Completions all that waits. Called at the end of the agent.
+    /// Ends all that waits. Called at the end of the agent.
     pub fn close(&self) {
         for peer in lock(&self.peers).values() {
             for job in peer.queue.close() {
@@ -304,7 +304,7 @@ impl Peer {
             Some(_) => {
                 workers.threads.insert(number);
             }
-            // Those who are there do it all; if there are none, the PFS does.
+            // The existing threads do it all; if there are none, the PFS does.
             None if workers.threads.is_empty() => {
                 drop(workers);
                 for job in self.queue.take_all() {
@@ -325,8 +325,8 @@ impl Peer {
                     drop(workers);
                     self.serve(peers, number, &mut link, job);
                 }
-                // Under the lock: whoever pushes now sees that this thread is gone, or this thread
-                // sees what was pushed.
+                // Under the lock: a thread that pushes now sees that this thread is gone, or this
+                // thread sees what was pushed.
                 Popped::Nothing if self.queue.waiting() > 0 => {}
                 Popped::Nothing | Popped::Closed => {
                     workers.threads.remove(&number);
@@ -561,7 +561,7 @@ impl Peer {
         peers.cluster.believe(&self.name);
     }
 
-    /// Completions all connections: whoever waits on one hears of it at once.
+    /// Ends all connections: every thread that waits on one hears of it immediately.
     fn cut(&self) {
         for socket in lock(&self.workers).sockets.values() {
             // Fails if it is cut already.
@@ -570,15 +570,15 @@ impl Peer {
     }
 }
 
-/// Whether the `rest` of a page should come from its owner soon enough, if so many bytes came in so
-/// long: as soon as these, or within twice the time that a whole page takes from the PFS. To read
-/// it there as well would take about as long, from a PFS that is slow already.
+/// Whether the `rest` of a page should come from its owner soon enough, given how many bytes came
+/// in which time: as soon as these, or within twice the time that a whole page takes from the PFS.
+/// To read it there as well would take about as long, from a PFS that is slow already.
 fn comes_in_time((came, took): (u64, Duration), rest: u64, page_time: Duration) -> bool {
     let limit = took.max(2 * page_time);
     came > 0 && took.as_nanos() * u128::from(rest) <= limit.as_nanos() * u128::from(came)
 }
 
-/// A page that was asked for, and how far it came.
+/// A requested page, and how far it came.
 pub(super) struct Asked {
     pub(super) task: Task,
     pub(super) begun: Begun,
@@ -588,7 +588,7 @@ pub(super) struct Asked {
     pub(super) is_coming: bool,
 }
 
-/// Where a page goes that a peer was asked for in vain.
+/// Where a page goes that was requested from a peer in vain.
 pub(super) enum Onward {
     /// To the peer again.
     Again(Task),
@@ -643,7 +643,7 @@ impl Peers {
         answer
     }
 
-    /// Takes up what is there of the page, or makes room for it.
+    /// Takes up what has come of the page so far, or makes room for it.
     pub(super) fn begin(&self, task: &Task) -> Result<Option<Begun>, FetchError> {
         if let Some(begun) = task.page_fetch.take_begun() {
             return Ok(Some(begun));
@@ -652,7 +652,7 @@ impl Peers {
         Begun::begin(&self.cache, task)
     }
 
-    /// The peer has not fetched the page, or not all of it: where it goes now.
+    /// Returns where a page goes that the peer has not fetched, or not completely.
     pub(super) fn onward(&self, asked: Asked, answer: &Answer) -> Onward {
         let Asked { mut task, begun, wanted, since, is_coming } = asked;
         task.page_fetch.hand_over(Some(begun));
@@ -675,8 +675,8 @@ impl Peers {
             {
                 Onward::Again(task)
             }
-            // Whoever comes to the page asks for it. The PFS is not to be read twice for what may
-            // never be read.
+            // A reader that comes to the page asks for it. The PFS is not to be read twice for what
+            // may never be read.
             Answer::NotYet | Answer::Busy if nobody_waits => {
                 if task.page_fetch.take() {
                     self.finish(&task, Err(FetchError::Cancelled));
@@ -692,13 +692,13 @@ impl Peers {
         }
     }
 
-    /// Completions a fetch that no queue of the mount will see again.
+    /// Ends a fetch that no queue of the mount will see again.
     pub(super) fn finish(&self, task: &Task, outcome: Result<u64, FetchError>) {
         self.completions.finish(task, outcome);
         self.completions.refilled(task);
     }
 
-    /// Nobody will ask the peer: the PFS does it.
+    /// Gives up on asking the peer: pages come from the PFS instead.
     fn turn_away(&self, job: Job) {
         match job {
             Job::Page(task, _) => {

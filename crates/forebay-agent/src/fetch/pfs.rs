@@ -60,7 +60,7 @@ struct Waiting {
 }
 
 impl Pfs {
-    /// Nothing waits yet.
+    /// A `Pfs` for which nothing waits yet.
     pub fn new(completions: Arc<Completions>, scheduler: Arc<Scheduler>) -> Self {
         let (mounts, cache, counters) =
             (completions.mounts.clone(), completions.cache.clone(), completions.counters.clone());
@@ -83,9 +83,9 @@ impl Pfs {
         }
     }
 
-    /// Fetches one page and ends its fetch. One that somebody in more of a hurry has queued again
-    /// is fetched by whoever comes first. `false` if the brake has stopped it: it goes on where it
-    /// is when the brake is off, or when a reader comes.
+    /// Fetches one page and ends its fetch. A page that was queued again as more urgent is fetched
+    /// by the thread that comes first. `false` if the brake has stopped it: it continues from there
+    /// when the brake is off, or when a reader comes.
     fn fetch_alone(&self, task: &Task, thread: usize, buffer: &mut Vec<u8>) -> bool {
         if task.page_fetch.take() {
             let outcome = match is_unwanted(task.urgency, &task.page_fetch) {
@@ -97,8 +97,8 @@ impl Pfs {
         true
     }
 
-    /// Completions a fetch, or queues it again if the brake has stopped it (`None`); whether it has
-    /// ended.
+    /// Ends a fetch, or queues it again if the brake has stopped it (`None`); returns whether it
+    /// has ended.
     fn finish_unless_stopped(&self, task: &Task, outcome: Result<Option<u64>, FetchError>) -> bool {
         match outcome {
             Ok(Some(bytes)) => self.completions.finish(task, Ok(bytes)),
@@ -147,9 +147,9 @@ impl Pfs {
         }
     }
 
-    /// Fetches those of these pages that are not taken and not there. What is not a page at its
-    /// beginning, or fails to begin, is fetched or ended by itself. Returns the bytes that were
-    /// read together.
+    /// Fetches those of these pages that are neither taken nor resident. A page that was begun
+    /// before, or fails to begin, is fetched or ended by itself. Returns the bytes that were read
+    /// together.
     fn fetch_together(&self, task: &Task, page_fetches: &[Arc<PageFetch>], buffer: &mut Vec<u8>) -> u64 {
         let mut run = run::Run::default();
         let mut read_bytes = 0;
@@ -225,7 +225,8 @@ impl Pfs {
         }
     }
 
-    /// A page that cannot be queued ends at once, so that nobody waits for it.
+    /// Ends the pages of a task that cannot be queued, so that nobody waits for them; queues again
+    /// those that a reader demands by now.
     pub fn refuse(&self, task: &Task) {
         if task.urgency == Urgency::Ahead {
             add(&self.counters.ahead_refused_total, 1);
@@ -247,7 +248,7 @@ impl Pfs {
         self.scheduler.load(mount)
     }
 
-    /// What a whole page from the PFS has taken of late; zero before the first.
+    /// How long a whole page from the PFS has taken recently; zero before the first.
     pub fn page_time(&self, mount: usize) -> Duration {
         self.waiting[mount].client.page_time()
     }
@@ -265,7 +266,7 @@ impl Pfs {
         self.mounts[mount].live.get(|config| config.merge_gap_bytes).unwrap_or_else(measured)
     }
 
-    /// Completions all that waits. Called at the end of the agent.
+    /// Ends all that waits. Called at the end of the agent.
     pub fn close(&self) {
         for task in self.scheduler.close() {
             for page_fetch in task.page_fetches() {
@@ -282,7 +283,7 @@ impl Pfs {
         is_in_order.then(|| Pages { file: task.entry.copy(), range: task.page_fetch.page..end })
     }
 
-    /// Takes a page to be fetched; `None` if it is there, also if the disk level has had it.
+    /// Takes a page to be fetched; `None` if it is there, even if the disk level had it.
     fn begin(&self, task: &Task) -> Result<Option<Begun>, FetchError> {
         if task.entry.changed.load(Ordering::Relaxed) {
             return Err(FetchError::Changed);
@@ -411,8 +412,8 @@ impl Pfs {
 
     /// Reads one chunk and makes sure that it is of the entry's version.
     ///
-    /// Where the PFS's client reads ahead, readers go on by the descriptor that has come so far;
-    /// all who have a task have shown that they may read the file.
+    /// Where the PFS's client reads ahead, reads continue with the descriptor that has come to
+    /// `offset`; the owner of each task has shown that it may read the file.
     fn read_chunk(&self, task: &Task, buffer: &mut [u8], offset: u64) -> Result<(), FetchError> {
         if !self.waiting[task.entry.mount].client.traits().reads_ahead {
             return self.read_chunk_by(task, &task.pfs, buffer, offset);
@@ -439,8 +440,8 @@ impl Pfs {
     /// requests have been paused for a job's I/O phase.
     ///
     /// MooseFS's client reads ahead for a descriptor that is read from the beginning of the file,
-    /// or that 10 MiB have been read by in order. So the descriptor is a new one, and the beginning
-    /// of a file is not what is read first.
+    /// or with which 10 MiB have been read in order. So the descriptor is a new one, and the
+    /// beginning of a file is not what is read first.
     fn read_chunk_only(&self, task: &Task, buffer: &mut [u8], offset: u64) -> Result<(), FetchError> {
         let source = &self.mounts[task.entry.mount].source;
         let opened = source.reopen(task.pfs.as_fd(), PageCache::Keep);
@@ -500,7 +501,7 @@ impl Pfs {
     }
 }
 
-/// What a page of `page_bytes` takes, if `read_bytes` took so long; `None` if they are too few to
+/// What a page of `page_bytes` takes, if `read_bytes` took `took`; `None` if they are too few to
 /// say.
 fn page_time_of(page_bytes: u64, read_bytes: u64, took: Duration) -> Option<Duration> {
     (read_bytes * 2 >= page_bytes).then(|| took.mul_f64(page_bytes as f64 / read_bytes as f64))
@@ -513,7 +514,7 @@ fn is_unwanted(urgency: Urgency, page_fetch: &PageFetch) -> bool {
         && page_fetch.give_up_unwanted()
 }
 
-/// As what the eviction policy takes a page that was fetched for this.
+/// How the eviction policy treats a page that was fetched with this urgency.
 fn fill_of(urgency: Urgency) -> Fill {
     let unused = matches!(urgency, Urgency::Ahead | Urgency::Plan);
     if unused { Fill::Ahead } else { Fill::Demand }

@@ -16,7 +16,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Of one page.
+    /// A run of one page.
     pub fn of(task: Task, begun: Begun) -> Self {
         Run { pages: vec![(task, begun)] }
     }
@@ -54,7 +54,7 @@ impl Run {
         self.pages.iter().any(|(task, _)| task.page_fetch.is_demanded())
     }
 
-    /// Something of each page, in their order.
+    /// What `of` returns for each page, in their order.
     pub fn each<T>(&self, of: impl Fn(&Task) -> T) -> Vec<T> {
         self.pages.iter().map(|(task, _)| of(task)).collect()
     }

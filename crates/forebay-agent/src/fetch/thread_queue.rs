@@ -82,8 +82,8 @@ impl<T> ThreadQueue<T> {
         popped
     }
 
-    /// Whether more tasks wait than there are threads in [`ThreadQueue::pop_within`]. One that has
-    /// a task is not among them, from the moment on in which it took it.
+    /// Whether more tasks wait than there are threads in [`ThreadQueue::pop_within`]. A thread is
+    /// not among them from the moment at which it takes a task.
     pub fn is_short_of_threads(&self) -> bool {
         let state = lock(&self.state);
         state.queue.len() > state.idle
@@ -99,7 +99,7 @@ impl<T> ThreadQueue<T> {
         lock(&self.state).queue.len()
     }
 
-    /// No more tasks; returns those that were waiting.
+    /// Closes the queue; returns the tasks that were waiting.
     pub fn close(&self) -> Vec<T> {
         let mut state = lock(&self.state);
         state.closed = true;

@@ -1,10 +1,10 @@
 //! Analytics jobs of local programs: what they have reported, kept so that it can be repeated.
 //!
-//! The coordinator remembers nothing over its death, so each agent keeps the jobs of its own
-//! clients, as long as their connections live, and reports them from the beginning whenever it has
-//! joined (again). What is reported twice changes nothing there. Kept is only what a coordinator
-//! that has just come needs: of stages that have ended nothing, of slots the last. The state is
-//! bounded in jobs and bytes, and what it takes is counted in the agent's budget.
+//! A coordinator's memory ends with its process, so each agent keeps the jobs of its own clients,
+//! as long as their connections live, and reports them from the beginning whenever it has joined
+//! (again). What is reported twice changes nothing there. Only what a new coordinator needs is
+//! kept: nothing of stages that have ended, and the last report of slots. The state is bounded in
+//! jobs and bytes, and what it takes is counted in the agent's budget.
 
 use crate::lock::lock;
 use crate::user_limits::{JOBS_MAX, Share};
@@ -21,8 +21,8 @@ const JOB_BYTES_MAX: u64 = 64 << 20;
 /// Longest name of a job and of a planner: a list of all jobs must fit a message.
 const NAME_BYTES_MAX: usize = 1 << 10;
 
-/// Bytes of layouts that are kept of one job. Further ones are reported once; a coordinator that
-/// comes later knows less.
+/// Most bytes of layouts that are kept of one job. Further ones are reported once; a coordinator
+/// that comes later knows less.
 const LAYOUT_BYTES_MAX: u64 = 32 << 20;
 
 /// A kept update may also be in a message that repeats it to a new coordinator, and in a
@@ -32,11 +32,11 @@ const COPIES: u64 = 3;
 /// A new update is also in the message that sends it, even after its stage has ended.
 pub const NEW_COPIES: u64 = COPIES + 1;
 
-/// All jobs of one user may take this share of the capacity, copies included: one in eight. The
+/// Share of the capacity that all jobs of one user may take, copies included: one in eight. The
 /// operator is not bound by it.
 const USER_SHARE: u64 = 8;
 
-/// The jobs of all users may take this share: one in four.
+/// Share that the jobs of all users may take: one in four.
 const ALL_SHARE: u64 = 4;
 
 /// Bytes of updates in one message to the coordinator, as they are in memory.
@@ -88,7 +88,7 @@ pub struct Report {
     pub size: Size,
     /// Reserved for [`NEW_COPIES`] of them.
     pub room: Reservation,
-    /// Of the user's jobs, for a report that begins one.
+    /// Its place among the user's jobs, for a report that begins one.
     pub place: Option<Share>,
 }
 
@@ -102,17 +102,17 @@ impl Report {
     }
 }
 
-/// Memory of one copy of some updates. Each of them is walked for it, so it is taken once.
+/// Memory of one copy of some updates. Computing it walks each of them, so that is done once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Size {
-    /// Of what programs report.
+    /// What programs report, in bytes.
     pub reported: u64,
-    /// Of the layouts that the agent has added.
+    /// The layouts that the agent has added, in bytes.
     pub layouts: u64,
 }
 
 impl Size {
-    /// Of these.
+    /// The size of `updates`.
     pub fn of(updates: &[JobUpdate]) -> Self {
         let mut size = Size::default();
         for update in updates {
@@ -122,7 +122,7 @@ impl Size {
         size
     }
 
-    /// Of all.
+    /// The sum of both parts.
     pub fn bytes(self) -> u64 {
         self.reported + self.layouts
     }
@@ -137,7 +137,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Those of user `uid`, as shares of a capacity in bytes.
+    /// The bounds of user `uid`, as shares of a capacity in bytes.
     pub fn of(uid: u32, is_operator: bool, capacity: u64) -> Self {
         let all_bytes = capacity / ALL_SHARE;
         let user_bytes = if is_operator { all_bytes } else { capacity / USER_SHARE };
@@ -148,10 +148,10 @@ impl Bounds {
 #[derive(Debug, Default)]
 struct Kept {
     uid: u32,
-    /// With the memory that each takes.
+    /// The updates, each with the memory that it takes.
     updates: Vec<(JobUpdate, u64)>,
     bytes: u64,
-    /// Of those, bytes of layouts.
+    /// The bytes of layouts among them.
     layout_bytes: u64,
     room: Option<Reservation>,
     _place: Option<Share>,
@@ -212,8 +212,8 @@ impl JobState {
         Ok(())
     }
 
-    /// Adds what job `job` reports, and says it by `say`, in the order in which it is kept. If its
-    /// layouts are what there is no room for, it goes without them.
+    /// Adds what job `job` reports, and sends it through `say`, in the order in which it is kept.
+    /// If there is no room for its layouts, it goes without them.
     ///
     /// # Errors
     /// As [`JobState::may_report`].
@@ -251,7 +251,7 @@ impl JobState {
         Ok(())
     }
 
-    /// The job has ended. If there was one, that is said by `say`.
+    /// Ends the job. If there was one, reports that through `say`.
     pub fn end(&self, job: u64, say: impl FnOnce(ToCoordinator)) {
         let mut jobs = lock(&self.jobs);
         if let Some(Kept { uid, .. }) = jobs.remove(&job) {
@@ -259,7 +259,7 @@ impl JobState {
         }
     }
 
-    /// Repeats all of it from the beginning by `say`, as messages to a coordinator that knows
+    /// Repeats all of it from the beginning through `say`, as messages to a coordinator that knows
     /// nothing. Later reports follow these messages.
     pub fn repeat(&self, say: impl FnOnce(Vec<ToCoordinator>)) {
         let jobs = lock(&self.jobs);
@@ -342,7 +342,7 @@ mod tests {
         JobUpdate::Begin { name: "app".into(), planner: String::new() }
     }
 
-    /// Job `job` reports; the message is sent at once.
+    /// Reports for job `job`; the message is sent immediately.
     fn report(state: &JobState, job: u64, updates: &[JobUpdate], room: Reservation) -> Result<(), Refusal> {
         let report = Report { updates: updates.to_vec(), size: Size::of(updates), room, place: None };
         state.report(job, report, FREE, |_, unsent| drop(unsent))

@@ -1,16 +1,16 @@
-//! Where the files of analytics jobs lie on the servers of the PFS: asked when a job reports them,
+//! Where on the servers of the PFS the files of analytics jobs are: asked when a job reports them,
 //! and reported along with them.
 //!
-//! The coordinator has prefetches ordered so that every server is busy, and opens no files itself.
-//! So the agent of the job's program asks: it opens each file by its name with its own rights, as
+//! The coordinator arranges prefetches so that every server is busy, and opens no files itself. So
+//! the agent of the job's program asks: it opens each file by its name with its own rights, as
 //! requests do ([`crate::mounts::by_path`]), or has the tool of MooseFS asked for all of them,
 //! which needs no more than their paths.
 //!
-//! Nobody depends on the answers, and the job waits for them. So all that one message reports has
-//! a second; what is not known by then is reported as unknown. A thread that hangs in the PFS is
-//! left behind, and there is a bound to how many are. A PFS that does not report the first files is
-//! not asked for the rest, and one that is silent or slow not for [`SILENCE`], or a job of many
-//! messages would wait a second for each.
+//! Nobody depends on the answers, and the job waits for them. So all that one message reports has a
+//! second; what is not known by then is reported as unknown. A thread that hangs in the PFS is left
+//! behind, and there is a bound to how many are. A PFS that does not report the first files is not
+//! asked for the rest, and one that is silent or slow is left alone for [`SILENCE`]; otherwise a
+//! job of many messages would wait a second for each.
 
 use crate::cache::Cache;
 use crate::lock::lock;
@@ -41,18 +41,19 @@ const THREADS_MAX: usize = 64;
 /// Stack of such a thread.
 const STACK_BYTES: usize = 128 << 10;
 
-/// So many files of a mount without an answer, and none with one: the PFS does not report layouts.
+/// Files of a mount without an answer, and none with one, after which the PFS counts as one that
+/// does not report layouts.
 const SILENT_FILES: usize = 32;
 
-/// A PFS that does not answer, or not in time, is not asked again for so long.
+/// How long a PFS that does not answer, or not in time, is not asked again.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Stripes of one file at most: a file of 256 GiB in chunks of MooseFS. One with more is reported
-/// as unknown.
+/// Most stripes of one file: a file of 256 GiB in chunks of MooseFS. One with more is reported as
+/// unknown.
 const STRIPES_MAX: usize = 4096;
 
-/// Bytes of layouts beside one message. Files for which there is no room in it are reported as
-/// unknown.
+/// Most bytes of layouts added to one message. Files for which there is no room in it are reported
+/// as unknown.
 const LAYOUT_BYTES: usize = 256 << 10;
 
 /// What a number takes when it is reported, at most.
@@ -64,7 +65,7 @@ const UNKNOWN_SERVER: u32 = u32::MAX;
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// What finds out where files lie.
+/// What finds out the layouts of files.
 #[derive(Debug)]
 pub struct Layouts {
     mounts: Arc<[MountState]>,
@@ -81,7 +82,7 @@ impl Silent {
         lock(&self.0).get(&mount).is_none_or(|until| now >= *until)
     }
 
-    /// The mount was asked about so many files until `now` and has reported so many.
+    /// Records how many files the mount was asked about until `now`, and how many it has reported.
     fn note(&self, mount: usize, (files, reported): (usize, usize), (now, deadline): (Instant, Instant)) {
         if now >= deadline || reported == 0 && files >= SILENT_FILES {
             lock(&self.0).insert(mount, now + SILENCE);
@@ -90,18 +91,18 @@ impl Silent {
 }
 
 impl Layouts {
-    /// No mount was asked yet.
+    /// Layouts of files on `mounts`, none of which was asked yet.
     pub fn new(mounts: Arc<[MountState]>, cache: Arc<Cache>) -> Self {
         Layouts { mounts, cache, silent: Silent::default() }
     }
 
-    /// What a job reports, and after each lot of files where they lie, if that is known of any.
+    /// What a job reports, and after each batch of files their layouts, if any is known.
     pub fn with_layouts(&self, updates: Vec<JobUpdate>) -> Vec<JobUpdate> {
         let deadline = Instant::now() + ASK_TIME;
         insert(updates, |files| self.ask(files, deadline))
     }
 
-    /// Where each of `files` lies, in their order; `None` where that has not come by `deadline`.
+    /// The layout of each of `files`, in their order; `None` where that has not come by `deadline`.
     fn ask(&self, files: &[&FileRef], deadline: Instant) -> Vec<Option<Layout>> {
         let mut layouts = vec![None; files.len()];
         let mounts = self.mounts.iter().enumerate().filter(|(_, mount)| mount.config.layout);
@@ -133,7 +134,7 @@ impl Layouts {
     }
 }
 
-/// `ask` is called once, if there are files at all.
+/// Inserts layouts behind the files of `updates`. `ask` is called once, if there are files at all.
 fn insert(updates: Vec<JobUpdate>, ask: impl FnOnce(&[&FileRef]) -> Vec<Option<Layout>>) -> Vec<JobUpdate> {
     let files: Vec<&FileRef> = updates.iter().flat_map(files_of).collect();
     if files.is_empty() {
@@ -170,7 +171,7 @@ fn ask_by_path(
     let asked: Vec<(usize, u64, PathBuf)> = files.iter().filter_map(below).collect();
     let paths: Vec<&Path> = asked.iter().map(|(_, _, path)| path.as_path()).collect();
     let layouts = probe(&paths);
-    // One that ends before the file does was cut off, and would be taken to begin again.
+    // One that ends before the file does was truncated, and would be taken to begin again.
     let is_whole = |layout: &Layout, size: u64| {
         layout.stripe_bytes > 0 && layout.servers.len() as u64 >= size.div_ceil(layout.stripe_bytes)
     };
@@ -191,7 +192,7 @@ fn path_below(root: &Path, path: &[u8]) -> Option<PathBuf> {
 /// What comes of asking the PFS for one file.
 #[derive(Debug)]
 enum Answer {
-    /// Where it lies.
+    /// Its layout.
     Lies(Layout),
     /// It does not report layouts.
     Silence,
@@ -207,7 +208,7 @@ fn probe(mounts: &[MountState], file: &FileRef) -> Answer {
     }
 }
 
-/// Files of one mount that are being asked for.
+/// Files of one mount whose layouts are being requested.
 struct Asking<P> {
     files: Vec<(usize, FileRef)>,
     deadline: Instant,
@@ -218,8 +219,8 @@ struct Asking<P> {
 }
 
 /// Asks `probe` for one file after the other in as many threads as there are `rooms`, which pay for
-/// them; returns at `deadline`, whatever they do. Files of which is known where they lie come back
-/// with their numbers.
+/// them; returns at `deadline`, whatever they do. Files whose layout is known come back with their
+/// numbers.
 fn ask_by_opening(
     files: Vec<(usize, FileRef)>,
     rooms: Vec<Reservation>,
@@ -283,7 +284,7 @@ impl<P: Fn(&FileRef) -> Answer> Asking<P> {
     }
 }
 
-/// One in the count of threads, for as long as it lives, also if the thread panics.
+/// Counts as one of the threads for as long as it lives, even if the thread panics.
 struct Counted;
 
 impl Counted {
@@ -299,8 +300,8 @@ impl Drop for Counted {
     }
 }
 
-/// The report to the coordinator of `files`, which lie as `layouts` say; nothing if it is known of
-/// none. What is reported takes its room from `room_bytes`.
+/// The report to the coordinator of `files`, which have these `layouts`; nothing if none is known.
+/// What is reported takes its room from `room_bytes`.
 fn reported(
     files: &[FileRef],
     layouts: impl Iterator<Item = Option<Layout>>,

@@ -4,7 +4,7 @@
 //! what it reports to the coordinator, and turns it into steps for the tier
 //! ([`crate::cache::announced`]). An order takes memory of its user's share, and goes with its job.
 //! The agent hears only its own programs: pages that it owns and that programs of other nodes read
-//! are evicted without knowing when.
+//! are evicted without knowledge of their next use.
 
 use crate::cache::Cache;
 use crate::cache::announced::OrderStep;
@@ -24,7 +24,7 @@ const FILE_BYTES: u64 = 24;
 /// What an announced use takes: in its task, and among the uses of its file.
 const USE_BYTES: u64 = 160;
 
-/// Void orders whose programs learn of it.
+/// Most void orders that are remembered, so that their programs learn of it.
 const VOID_MAX: usize = 1024;
 
 /// The announced orders, by job.
@@ -73,7 +73,7 @@ pub struct Addition {
 }
 
 impl Orders {
-    /// None yet.
+    /// No orders yet.
     pub fn new(cache: Arc<Cache>, mounts: Arc<[MountState]>, shares: Arc<Shares>) -> Self {
         Orders { state: Mutex::default(), cache, mounts, shares }
     }
@@ -133,7 +133,7 @@ impl Orders {
         Ok(Some(Addition { begins, files, stages, steps, room, share }))
     }
 
-    /// Adds it.
+    /// Adds `addition` to the order of job `job`.
     pub fn add(&self, job: u64, addition: Addition) {
         let Addition { begins, files, stages, steps, room, share } = addition;
         let mut state = lock(&self.state);
@@ -166,7 +166,7 @@ impl Orders {
         lock(&self.state).jobs.contains_key(&job)
     }
 
-    /// The job has ended.
+    /// Forgets the order of a job that has ended.
     pub fn end(&self, job: u64) {
         let mut state = lock(&self.state);
         state.void.remove(&job);
@@ -175,8 +175,8 @@ impl Orders {
         }
     }
 
-    /// The program of the job has read in another order: this one is forgotten, and its next report
-    /// is refused.
+    /// Forgets the order of a job whose program has read in another order; its next report is
+    /// refused.
     pub fn drop_void(&self, job: u64) {
         let mut state = lock(&self.state);
         if state.jobs.remove(&job).is_some() && state.void.len() < VOID_MAX {

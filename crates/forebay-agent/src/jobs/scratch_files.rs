@@ -24,13 +24,13 @@ use std::time::{Duration, Instant};
 /// it may have before it has any room is in it.
 pub const FILE_BYTES: u64 = 16 << 10;
 
-/// An image that no run has opened for so long is given up.
+/// How long an image is kept after a run last opened it.
 pub const IMAGE_LIFE: Duration = Duration::from_secs(3600);
 
 /// Jobs and their files.
 #[derive(Debug, Default)]
 pub struct Jobs {
-    /// By what names a job to its programs.
+    /// By the token that names a job to its programs.
     pub by_token: Mutex<BTreeMap<String, Job>>,
     /// Files that are given up and that programs may still have open, with the room that they take
     /// until then.
@@ -64,14 +64,15 @@ pub struct Scratch {
     pub file: BoundedFile,
     /// What it takes.
     pub room: Held,
-    /// Of its user's share.
+    /// Its descriptors, in its user's share.
     pub descriptors: Share,
-    /// Of its user's share of the disk, if it is there.
+    /// What it takes of its user's share of the disk, if it is there.
     pub on_disk: Option<Share>,
 }
 
 impl Jobs {
-    /// The job has ended: its files go, and with the last open descriptor their memory.
+    /// Ends the job: its files are removed, and their memory is freed with the last open
+    /// descriptor.
     pub fn end(&self, token: &str) {
         let job = lock(&self.by_token).remove(token);
         for (uid, scratch) in
@@ -81,7 +82,7 @@ impl Jobs {
         }
     }
 
-    /// Its room is released when its memory is free; returns whether it is.
+    /// Gives a file up. Its room is released when its memory is free; returns whether it is.
     pub fn give_up(&self, uid: u32, scratch: Scratch) -> bool {
         let Some(remains) = scratch.file.give_up().filter(|remains| !remains.are_gone()) else { return true };
         lock(&self.remains).push((uid, remains, scratch.room, scratch.descriptors));
@@ -162,7 +163,7 @@ impl Jobs {
 }
 
 impl Scratch {
-    /// A writer that is done releases what it asked for and did not use, but never what the file
+    /// Releases what a writer that is done asked for and did not use, but never what the file
     /// takes.
     pub fn give_back_beyond(&mut self, wanted: u64) {
         if self.room.bytes() > wanted && self.file.set_room(wanted - FILE_BYTES).unwrap_or(false) {

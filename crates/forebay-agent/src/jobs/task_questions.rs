@@ -1,8 +1,8 @@
 //! Tasks of analytics jobs on this node that ask whether they may read.
 //!
 //! The coordinator answers when a task's input is in the tier, or need not be waited for. Without
-//! its answer nobody waits: a task reads at once if there is no connection, or a silent one. A task
-//! that does not ask again has ended.
+//! its answer nobody waits: a task reads immediately if there is no connection, or a silent one. A
+//! task that does not ask again has ended.
 
 use crate::lock::lock;
 use forebay_wire::cluster::ToCoordinator;
@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long one question waits for the answer; then the task asks again. Whoever kills a task waits
-/// for so long at most.
+/// How long one question waits for the answer; then the task asks again. A program that kills a
+/// task waits at most this long.
 const WAIT: Duration = Duration::from_secs(1);
 
 /// A task that does not ask again within this time has ended.
 const ASKS: Duration = Duration::from_secs(5);
 
-/// Questions at a time; tasks beyond read at once. One user has half of them at most.
+/// Most questions at a time; further tasks read immediately. One user has at most half of them.
 const QUESTIONS_MAX: usize = 4096;
 
 /// Longest name of a job.
@@ -56,7 +56,8 @@ impl State {
         }
     }
 
-    /// Of a task that asks, perhaps again: `None` if it may read, or the number of a new question.
+    /// Takes the question of a task, perhaps repeated: `None` if it may read, or the number of a
+    /// new question.
     fn ask(&mut self, now: Instant, task: &Task, is_silent: bool) -> Option<Option<u64>> {
         let is_known = self.open.contains_key(task);
         let of_user = || self.open.keys().filter(|(user, ..)| *user == task.0).count();
@@ -83,8 +84,8 @@ impl State {
 }
 
 impl TaskQuestions {
-    /// Waits a moment for the answer to a task's question; whether it may read. `say` takes what
-    /// the coordinator has to hear.
+    /// Waits a moment for the answer to a task's question; returns whether it may read. `say` takes
+    /// what the coordinator has to hear.
     pub fn may_read(&self, task: &Task, is_silent: impl Fn() -> bool, say: impl Fn(ToCoordinator)) -> bool {
         let until = Instant::now() + WAIT;
         let mut state = lock(&self.state);
@@ -106,7 +107,7 @@ impl TaskQuestions {
         }
     }
 
-    /// The coordinator has answered a question.
+    /// Takes the coordinator's answer to a question.
     pub fn answered(&self, ask: u64) {
         let mut state = lock(&self.state);
         let task = state.numbers.get(&ask).cloned();
@@ -117,7 +118,8 @@ impl TaskQuestions {
         }
     }
 
-    /// There is a coordinator, or none any more: then nobody waits, and what was asked is void.
+    /// Records whether there is a coordinator. Without one nobody waits, and what was asked is
+    /// void.
     pub fn set_connected(&self, is_connected: bool) {
         let mut state = lock(&self.state);
         state.is_connected = is_connected;

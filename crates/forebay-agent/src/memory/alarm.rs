@@ -1,6 +1,6 @@
-//! Events that say at once when memory runs short, so that nobody has to look often: pressure stall
-//! information of the node and of control groups, thresholds of memory use of groups of version 1,
-//! limits that a group of version 2 has reached, and what a service manager reports.
+//! Events that report immediately when memory runs short, so that nobody has to look often:
+//! pressure stall information of the node and of control groups, thresholds of memory use of groups
+//! of version 1, limits that a group of version 2 has reached, and what a service manager reports.
 //!
 //! A stall comes when memory is gone, and `memory.events` when the kernel already reclaims for the
 //! group (`high`, `max`). Only a threshold comes before.
@@ -23,7 +23,7 @@ const STALLS: [&str; 2] = ["some 10000 500000\0", "some 40000 2000000\0"];
 /// Something that the kernel or the service manager reports.
 #[derive(Debug)]
 pub struct Alarm {
-    /// For people.
+    /// Name for display.
     pub name: String,
     kind: Kind,
 }
@@ -36,7 +36,7 @@ enum Kind {
     Threshold { event: OwnedFd, _usage: File },
     /// The kernel has written to a file: the group has reached a limit.
     Written(OwnedFd),
-    /// The service manager says so.
+    /// The service manager reports it.
     Service(Source),
 }
 

@@ -108,7 +108,7 @@ fn path_of(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))
 }
 
-/// Those of one line of /proc/self/cgroup: `4:memory:/path` (v1) or `0::/path` (v2).
+/// The groups of one line of /proc/self/cgroup: `4:memory:/path` (v1) or `0::/path` (v2).
 fn groups_of_line(line: &[u8], mounts: &[u8]) -> Vec<Group> {
     let mut parts = line.splitn(3, |byte| *byte == b':').skip(1);
     let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { return Vec::new() };

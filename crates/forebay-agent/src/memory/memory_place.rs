@@ -1,13 +1,13 @@
 //! Where memory may run short: the node itself, each control group around the agent, and those that
 //! the operator names.
 //!
-//! What the kernel can take back at once counts as free: clean pages of the page cache. Dirty pages
-//! have to be written first, and a tmpfs and huge pages do not go at all, so they count as used.
-//! The tier is a tmpfs, and therefore part of what is used.
+//! What the kernel can take back immediately counts as free: clean pages of the page cache. Dirty
+//! pages have to be written first, and a tmpfs and huge pages do not go at all, so they count as
+//! used. The tier is a tmpfs, and therefore part of what is used.
 //!
 //! A place whose files cannot be opened, or do not hold numbers that can be, stays a place that
-//! cannot be read: no law may take it for one with room. A group that the operator names may come
-//! and go with its job, and sets no limit while it is gone.
+//! cannot be read: no law may mistake it for one with room. A group that the operator names may
+//! come and go with its job, and sets no limit while it is gone.
 //!
 //! The files stay open and are read into the caller's buffer: a look costs some microseconds and
 //! allocates nothing.
@@ -25,7 +25,7 @@ pub const NODE: &str = "node";
 /// A place where memory may run short.
 #[derive(Debug)]
 pub struct Place {
-    /// For people: `node`, or the group's directory.
+    /// Name for display: `node`, or the group's directory.
     pub name: String,
     /// The group; `None`: the node.
     pub group: Option<Group>,
@@ -46,7 +46,7 @@ enum Files {
         high: Option<File>,
         usage: File,
         stat: File,
-        /// A limit of so much or more is none.
+        /// A limit of this much or more does not count as a limit.
         node_bytes: u64,
     },
     /// They cannot be opened, and why.
@@ -60,10 +60,10 @@ enum Files {
 pub struct Use {
     /// The memory of the node, or the limit of the group.
     pub total_bytes: u64,
-    /// What cannot be taken back at once.
+    /// What cannot be taken back immediately.
     pub used_bytes: u64,
-    /// Of that, in a tmpfs: the tier has no more of it, though it may have pages that other groups
-    /// answer for, or that are swapped out.
+    /// The part of that which is in a tmpfs: the tier has no more of it, though it may have pages
+    /// that other groups answer for, or that are swapped out.
     pub shared_bytes: u64,
     /// What a threshold of the kernel counts, and the most that can be: clean pages are among it.
     pub counted: Option<Counted>,
@@ -130,7 +130,7 @@ impl Place {
         Place { name: name.to_owned(), group: None, is_named: true, threshold: None, files: Files::Absent }
     }
 
-    /// Whether its group is there no more.
+    /// Whether its group no longer exists.
     pub fn has_ended(&self) -> bool {
         self.group.as_ref().is_some_and(|group| !group.directory.exists())
     }
@@ -200,8 +200,9 @@ fn read<'a>(file: &File, buffer: &'a mut [u8; BUFFER_BYTES]) -> std::io::Result<
     std::str::from_utf8(&buffer[..len]).map_err(|_| std::io::ErrorKind::InvalidData.into())
 }
 
-/// `None` for what is no number, and for numbers that cannot be: more memory than the
-/// `physical_bytes`, or more of it available than there is. Also returns what nothing is in.
+/// Parses /proc/meminfo. `None` for what is not a number, and for impossible numbers: more memory
+/// than the `physical_bytes`, or more of it available than exists. Also returns the bytes that
+/// nothing uses.
 fn of_meminfo(text: &str, physical_bytes: u64) -> Option<(Use, u64)> {
     let (mut total, mut available, mut unwritten, mut shared) = (None, None, 0, u64::MAX);
     let mut empty = 0;

@@ -5,7 +5,7 @@
 //! | `limit` | physical memory, and the limit of the agent's control group |
 //! | `memory_place` | what is in use on the node and in each group that has a limit |
 //! | `alarm` | events of the kernel: stalls, thresholds of use, limits that were reached |
-//! | `parts` | what use consists of, for people |
+//! | `parts` | what use consists of, for display |
 //! | `service` | events of a service manager, such as systemd |
 
 pub mod alarm;

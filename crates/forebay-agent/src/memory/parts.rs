@@ -1,4 +1,4 @@
-//! What the memory of a place consists of, for people: the controller only needs what is in use.
+//! What the memory of a place consists of, for display: the controller only needs what is in use.
 //!
 //! The kernel takes back clean pages of files and reclaimable slab (names and attributes of files)
 //! when programs need memory. It has to write dirty pages first. It never takes back tmpfs without
@@ -8,7 +8,7 @@ use super::memory_place::NODE;
 use std::path::Path;
 
 /// Names of the parts, with the keys that add up to them: of /proc/meminfo in KiB, and of
-/// memory.stat in bytes. What is after `-` is taken off.
+/// memory.stat in bytes. What follows `-` is subtracted.
 const OF_NODE: &[(&str, &[&str])] = &[
     ("free", &["MemFree"]),
     ("clean page cache", &["Cached", "Buffers", "-Shmem", "-Dirty", "-Writeback"]),

@@ -82,7 +82,7 @@ fn open(path: &Path, first: &[u8]) -> io::Result<Kind> {
     if !matches!(kind, FileType::Fifo | FileType::RegularFile) {
         return Err(io::Error::other("it is no file of stalls, no FIFO and no socket"));
     }
-    // A FIFO that is open for writing, too, has no end when its writers come and go.
+    // A FIFO that is also open for writing does not end when its writers come and go.
     let writes = kind == FileType::Fifo || !first.is_empty();
     let nonblock = OFlags::NONBLOCK.bits() as i32;
     let mut file = File::options().read(true).write(writes).custom_flags(nonblock).open(path)?;

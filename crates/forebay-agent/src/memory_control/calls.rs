@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// Events taken at a time; others stay for the next.
+/// Events taken at a time; the others stay for the next wait.
 const EVENTS: usize = 8;
 
 const WAKE: u64 = 0;
@@ -19,7 +19,7 @@ const ALARM: u64 = 1;
 pub struct Calls(OwnedFd);
 
 impl Calls {
-    /// Waits for `wake`.
+    /// Makes [`Calls::wait`] wait for `wake`.
     ///
     /// # Errors
     /// Out of descriptors.
@@ -29,7 +29,7 @@ impl Calls {
         Ok(calls)
     }
 
-    /// Waits for `alarm`, too, until that is dropped.
+    /// Makes [`Calls::wait`] wait for `alarm`, too, until that is dropped.
     ///
     /// # Errors
     /// Out of memory for watches.
@@ -38,8 +38,8 @@ impl Calls {
         Ok(epoll::add(&self.0, fd, EventData::new_u64(ALARM), event | EventFlags::ET)?)
     }
 
-    /// Waits for `limit` at most. Whether the kernel has reported something; calls of `wake` are
-    /// cleared.
+    /// Waits for `limit` at most; returns whether the kernel has reported something. Calls of
+    /// `wake` are cleared.
     pub fn wait(&self, limit: Duration, wake: &Wake) -> bool {
         let none = Event { flags: EventFlags::empty(), data: EventData::new_u64(WAKE) };
         let mut events = [none; EVENTS];

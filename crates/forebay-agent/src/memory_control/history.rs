@@ -1,17 +1,17 @@
-//! The last minutes of the node's memory and the tier's capacity, for people.
+//! The last minutes of the node's memory and the tier's capacity, for display.
 
 use forebay_policy::machine::Nanos;
 use forebay_policy::memory::Reason;
 use forebay_wire::MemoryPoint;
 use std::collections::VecDeque;
 
-/// Points that are kept; with one each second, ten minutes.
+/// Most points that are kept; with one per second, ten minutes.
 const POINTS_MAX: usize = 600;
 
-/// A point that says nothing new comes so much after the last one.
+/// Time after the last point at which one that shows nothing new is added.
 const QUIET_NS: u64 = 1_000_000_000;
 
-/// Two points that say something new are at least so far apart; of more, the last is kept.
+/// Least time between two points that show something new; of more, the last is kept.
 const NEWS_NS: u64 = 50_000_000;
 
 /// See the module.

@@ -3,8 +3,8 @@
 //!
 //! One thread looks at the places where memory may run short ([`crate::memory::memory_place`]) and
 //! reports to the machine that decides ([`forebay_policy::memory::node`]). It looks as rarely as
-//! that wants, and at once when the kernel reports a stall, or use beyond a threshold. Nothing here
-//! waits for another node, so the cost does not depend on the cluster.
+//! that wants, and immediately when the kernel reports a stall, or use beyond a threshold. Nothing
+//! here waits for another node, so the cost does not depend on the cluster.
 //!
 //! | file | what it does |
 //! | --- | --- |
@@ -13,7 +13,7 @@
 //! | `watched` | one place and its threshold |
 //! | `weight` | what other nodes take as this node's size: changes of the capacity, damped |
 //! | `calls` | waits for the kernel's events |
-//! | `history` | the last minutes, for people |
+//! | `history` | the last minutes, for display |
 
 mod calls;
 mod history;
@@ -54,7 +54,7 @@ const LOOK_AT_MOST: Duration = Duration::from_micros(500);
 /// The controller; shared by its thread and those who ask it or report to it.
 #[derive(Debug)]
 pub struct Control {
-    /// And the least that the tier keeps, in bytes.
+    /// The configuration, and the least that the tier keeps, in bytes.
     config: Mutex<(MemoryConfig, u64)>,
     is_new: AtomicBool,
     cache: Arc<Cache>,
@@ -64,7 +64,7 @@ pub struct Control {
     seen: Mutex<Seen>,
 }
 
-/// What it has seen and done, for people.
+/// What it has seen and done, for display.
 #[derive(Debug, Default)]
 struct Seen {
     places: Vec<MemoryPlace>,
@@ -103,8 +103,8 @@ impl Control {
         lock(&self.config).1
     }
 
-    /// Sets the most that the tier may have, which it has at once. The controller then takes from
-    /// it what compute needs.
+    /// Sets the most that the tier may have, which it has immediately. The controller then takes
+    /// from it what compute needs.
     pub fn set_max(&self, bytes: u64) -> Freed {
         let freed = self.cache.set_capacity(bytes);
         self.weight_bytes.store(bytes, Ordering::Release);
@@ -122,7 +122,7 @@ impl Control {
         self.weight_bytes.load(Ordering::Acquire)
     }
 
-    /// The last minutes, for people.
+    /// The last minutes, for display.
     pub fn status(&self) -> MemoryStatus {
         let (config, min_bytes) = lock(&self.config).clone();
         let seen = lock(&self.seen);
@@ -141,20 +141,20 @@ impl Control {
         }
     }
 
-    /// The names of the places, and of what wakes the controller, for people.
+    /// The names of the places, and of what wakes the controller, for display.
     pub fn sources(&self) -> (Vec<String>, Vec<String>) {
         let seen = lock(&self.seen);
         (seen.places.iter().map(|place| place.name.clone()).collect(), seen.alarms.clone())
     }
 
-    /// Why places cannot be read, for people; nothing if all can.
+    /// Why places cannot be read, for display; nothing if all can.
     pub fn problems(&self) -> Vec<String> {
         let seen = lock(&self.seen);
         let problem = |place: &MemoryPlace| format!("{}: {}", place.name, place.problem);
         seen.places.iter().filter(|place| !place.problem.is_empty()).map(problem).collect()
     }
 
-    /// The thread: until the agent ends. Without a decision log, a look that changes nothing
+    /// Runs the thread until the agent ends. Without a decision log, a look that changes nothing
     /// allocates nothing.
     pub fn run(&self, stop: &Stop, mut machine: Recorded) {
         hurry();
@@ -195,7 +195,7 @@ impl Control {
                 sources.renew();
             }
             add(&self.counters.memory_alarms_total, u64::from(pressed));
-            // A threshold may be passed to and fro very often.
+            // A threshold may be passed back and forth very often.
             std::thread::sleep(LOOK_AT_MOST.saturating_sub(looked.elapsed()));
         }
     }
@@ -266,7 +266,7 @@ impl Control {
         after
     }
 
-    /// Unless the operator has set another maximum since the look began.
+    /// Resizes the tier, unless the operator has set another maximum since the look began.
     fn resize(&self, max_bytes: u64, capacity_bytes: u64, why: Option<Reason>) {
         if let Some(freed) = self.cache.give_way(max_bytes, capacity_bytes) {
             add(&self.counters.capacity_changes_total, 1);
@@ -281,9 +281,9 @@ impl Control {
     }
 }
 
-/// Who takes memory competes with this thread for the processors, and each millisecond that it
-/// waits for one may cost 10 MB. It seldom runs, and not for long. Without privileges it stays as
-/// it is.
+/// Raises the priority of this thread: programs that take memory compete with it for the
+/// processors, and each millisecond that it waits for one may cost 10 MB. It runs seldom, and not
+/// for long. Without privileges its priority stays as it is.
 fn hurry() {
     let _ = rustix::process::setpriority_process(None, -20);
 }

@@ -49,7 +49,7 @@ impl Recorded {
         Ok(Recorded { config: built_from, machine, recorder, names, decided })
     }
 
-    /// Goes on under another target. Its log continues in another file, as the target is part of
+    /// Continues under another target. Its log continues in another file, as the target is part of
     /// its beginning.
     pub fn configure(&mut self, config: &MemoryConfig) {
         let built_from = Config { target: config.target, ..self.config.clone() };
@@ -62,14 +62,14 @@ impl Recorded {
         }
     }
 
-    /// The places are these now, and all laws begin anew.
+    /// Takes the places that there are now; all laws start over.
     pub fn moved(&mut self, now: Nanos, names: Vec<String>) {
         self.names = names;
         self.note_names(now);
         self.hear(now, Event::Moved);
     }
 
-    /// A look begins. If the log continues in another file, it does so with new laws.
+    /// Begins a look. If the log continues in another file, it does so with new laws.
     pub fn begin(&mut self, now: Nanos) {
         self.decided.clear();
         self.recorder.flush();
@@ -91,7 +91,7 @@ impl Recorded {
         self.recorder.note(now, &BTreeMap::from([("places", places)]));
     }
 
-    /// The machine hears `event`.
+    /// Hands `event` to the machine.
     pub fn hear(&mut self, now: Nanos, event: Event) {
         let before = self.decided.len();
         self.machine.handle(now, event, &mut self.decided);
@@ -111,7 +111,7 @@ impl Recorded {
 mod tests {
     use super::*;
 
-    /// Decides again what a file has recorded; the number of actions.
+    /// Decides again what a file has recorded; returns the number of actions.
     fn replay(path: &Path) -> usize {
         let text = std::fs::read_to_string(path).unwrap();
         let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());

@@ -10,7 +10,7 @@ use crate::memory::{self, Asked};
 pub struct Sources {
     /// The node, then control groups.
     pub watched: Vec<Watched>,
-    /// Of the places: stalls and reached limits. Thresholds are with the places.
+    /// Stalls and reached limits of the places. Thresholds are with the places.
     of_places: Vec<Alarm>,
     service: Option<Alarm>,
     /// The service manager does not want stalls to be watched.
@@ -18,7 +18,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// All that there are now, and the control groups of these names.
+    /// All places that exist now, including the control groups named `named`.
     pub fn new(named: &[String], calls: &Calls) -> Self {
         let asked = memory::asked().unwrap_or_else(|e| {
             tracing::warn!("the reports of the service manager about memory are ignored: {e}");

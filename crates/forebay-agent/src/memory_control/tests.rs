@@ -48,7 +48,7 @@ struct Stand {
     _dir: tempfile::TempDir,
 }
 
-/// So many MiB of 200 are in use in the group.
+/// Sets the use of the group to `mib` MiB of 200.
 fn uses(group: &Path, mib: u64) {
     let write = |name: &str, text: String| std::fs::write(group.join(name), text).unwrap();
     write("memory.max", format!("{}\n", 200 * MIB));

@@ -7,14 +7,15 @@ use forebay_policy::machine::Nanos;
 use forebay_policy::memory as law;
 use forebay_policy::memory::node::Event;
 
-/// Failures of a place that are logged.
+/// Most failures of a place that are logged.
 const COMPLAINTS_MAX: u32 = 1;
 
-/// A threshold that is wrong by more than this part of what is left above it is set anew.
+/// A threshold that is wrong by more than this fraction (one in 8) of what is left above it is set
+/// again.
 const SLACK_PARTS: u64 = 8;
 
-/// Setting one takes 10 to 50 ms, in which nobody looks: the kernel waits for all processors. So a
-/// wrong one is replaced only after so long, and until then the law looks by itself.
+/// How long a wrong threshold is kept before it is replaced; until then the law looks by itself.
+/// Setting one takes 10 to 50 ms, in which nobody looks: the kernel waits for all processors.
 const KEPT_NS: u64 = 10_000_000_000;
 
 /// See the module.
@@ -42,7 +43,7 @@ struct Threshold {
 }
 
 impl Watched {
-    /// Nothing is known of `place` yet.
+    /// A place of which nothing is known yet.
     pub fn new(place: Place) -> Self {
         Watched {
             place,
@@ -109,7 +110,7 @@ impl Watched {
         self.problem.as_deref()
     }
 
-    /// The law wants to be woken when more than this is in use.
+    /// Records that the law wants to be woken when more than `bytes` are in use.
     pub fn want(&mut self, bytes: u64) {
         if self.wanted_bytes.replace(bytes) != Some(bytes) {
             self.threshold = None;

@@ -2,8 +2,8 @@
 //!
 //! An extent that changes its owner is fetched again, so a capacity that goes up and down must not
 //! move extents. The size follows the capacity only once that has been out of its range for a
-//! while: below half of the size, above twice of it, or at the most again. What the operator sets
-//! counts at once.
+//! while: below half of the size, above twice the size, or at the maximum again. What the operator
+//! sets counts immediately.
 
 use forebay_policy::machine::Nanos;
 

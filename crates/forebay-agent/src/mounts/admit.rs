@@ -1,6 +1,6 @@
-//! Which mount a descriptor lives on, and whether it may be served.
+//! Which mount a descriptor is on, and whether it may be served.
 //!
-//! An open descriptor is the proof of access: whoever could open the file may have its bytes. So
+//! An open descriptor is the proof of access: anyone who could open the file may have its bytes. So
 //! everything here is taken from the descriptor itself, never from what a client says about it.
 
 use super::MountState;
@@ -29,7 +29,7 @@ pub struct Admitted {
     pub facts: FileFacts,
 }
 
-/// Where an open file lies, as the kernel reports without asking a server. Device and inode of an
+/// Where an open file is, as the kernel reports without asking a server. Device and inode of an
 /// open file never change.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
@@ -46,15 +46,15 @@ impl Place {
     /// that, so this comes before anything else.
     ///
     /// # Errors
-    /// `fd` is none.
+    /// `fd` is not a descriptor.
     pub fn of(mounts: &[MountState], fd: BorrowedFd<'_>) -> io::Result<Self> {
         let (device, ino) = identity_without_asking(fd)?;
         Ok(Place { device, ino, mount: mounts.iter().position(|m| m.has_device(device)) })
     }
 }
 
-/// Checks that `fd` is open for reading, is a regular file, and lives on one of `mounts` as this
-/// agent sees them.
+/// Checks that `fd` is open for reading, is a regular file, and is on one of `mounts` as this agent
+/// sees them.
 ///
 /// # Errors
 /// See [`NoFile`].
@@ -63,7 +63,7 @@ pub fn admit(mounts: &[MountState], fd: BorrowedFd<'_>) -> Result<Admitted, NoFi
     admit_at(mounts, fd, &place)
 }
 
-/// As [`admit`], of a descriptor whose place was looked up for this request.
+/// As [`admit`], for a descriptor whose place was looked up for this request.
 ///
 /// # Errors
 /// See [`NoFile`].
@@ -77,7 +77,7 @@ pub fn admit_at(mounts: &[MountState], fd: BorrowedFd<'_>, place: &Place) -> Res
 }
 
 /// Checks that `fd` is open for writing anywhere in the file that `facts` show. One that can only
-/// append has not proved that its owner may change what is there.
+/// append has not proved that its owner may change the existing content.
 ///
 /// # Errors
 /// It is not.
@@ -109,7 +109,7 @@ pub fn require_reader(mounts: &[MountState], fd: BorrowedFd<'_>, place: &Place) 
     let bypasses = mounts[mount].page_cache() == PageCache::Bypass;
     match (bypasses, flags.contains(OFlags::DIRECT)) {
         (false, false) | (true, true) => {}
-        // The client shares the open file with the agent. It sees the flag and opens the file anew
+        // The client shares the open file with the agent. It sees the flag and opens the file again
         // with it; where it cannot, its reads bypass the kernel's page cache at least. Without the
         // flag reads are as a plain program's.
         (true, false) => drop(fcntl_setfl(fd, flags | OFlags::DIRECT)),
@@ -132,7 +132,7 @@ fn identity_without_asking(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
 /// The device of an open file, as [`Place::of`] takes it.
 ///
 /// # Errors
-/// `fd` is none.
+/// `fd` is not a descriptor.
 pub fn device_without_asking(fd: BorrowedFd<'_>) -> io::Result<u64> {
     identity_without_asking(fd).map(|(dev, _)| dev)
 }

@@ -6,9 +6,8 @@
 //! with its own credentials and beneath the root (no `..`, no symbolic link that leads out, none of
 //! the kernel's magic links), takes only a regular file on the mount's own device, and believes it
 //! only if its version is the one named. What it fetches this way goes into the tier, from where
-//! only those get it who show a descriptor of their own, so nothing is given to anybody by knowing
-//! a name. What the agent may not open is refused; then whoever reads it does so with their own
-//! rights.
+//! only programs that show a descriptor of their own get it, so nobody gets anything by knowing a
+//! name. What the agent may not open is refused; programs then read it with their own rights.
 
 use super::MountState;
 use super::admit::{Admitted, NoFile, admit};
@@ -25,7 +24,7 @@ use std::path::Path;
 pub struct ByPath {
     /// Its descriptor, for reading.
     pub fd: OwnedFd,
-    /// Its mount, and what the PFS reports about it now; the version is the one that was asked for.
+    /// Its mount, and what the PFS reports about it now; the version is the requested one.
     pub file: Admitted,
 }
 
@@ -63,7 +62,7 @@ pub fn open_by_path(mounts: &[MountState], file: &FileRef) -> Result<ByPath, NoP
 }
 
 fn open_beneath(root: &Path, path: &[u8]) -> Result<OwnedFd, NoPath> {
-    // The root is opened each time: a PFS that is mounted anew is another directory under the same
+    // The root is opened each time: a PFS that is mounted again is another directory under the same
     // name.
     let dir = open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| NoPath::Pfs(e.into()))?;

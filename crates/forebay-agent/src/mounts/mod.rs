@@ -2,7 +2,7 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `admit` | which mount a descriptor lives on, and whether it may be served |
+//! | `admit` | which mount a descriptor is on, and whether it may be served |
 //! | `by_path` | opens a file by its path, for requests that come without a descriptor |
 //! | `stamps` | whether the time stamps of a mount can be believed |
 //! | `seal` | whether a version is settled: no write to it is under way |
@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What was just written is not kept where two writes so far apart may leave the same stamps.
+/// Where two writes this far apart may leave the same stamps, what was just written is not kept.
 pub const COARSE: Duration = Duration::from_secs(1);
 
 /// `mount.settle_ms` where none is configured: longer than the clients of most file systems hold
@@ -39,7 +39,7 @@ pub const SETTLE_NS: i64 = 3_000_000_000;
 /// again.
 pub const SETTLE_LATE_NS: i64 = 30_000_000_000;
 
-/// Of Linux; `rustix` lacks it.
+/// A flag of Linux that `rustix` lacks.
 const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
 
 /// One mount and its fetches.
@@ -86,7 +86,7 @@ impl MountState {
         Self::of(config, |root, dev| Arc::new(Mounted::new(root, dev)))
     }
 
-    /// As [`MountState::new`], of what `source` makes of the root and its device.
+    /// As [`MountState::new`], with what `source` makes of the root and its device.
     ///
     /// # Errors
     /// Its root cannot be resolved.
@@ -200,8 +200,8 @@ impl MountState {
         self.trust() == Trust::Believed
     }
 
-    /// Whether `lseek` finds the holes of its files. Other file systems may take what another
-    /// node has just written for a hole.
+    /// Whether `lseek` finds the holes of its files. Other file systems may report what another
+    /// node has just written as a hole.
     pub fn reports_holes(&self) -> bool {
         self.is_local.load(Acquire)
     }
@@ -216,19 +216,19 @@ impl MountState {
         self.must_forget.load(Acquire)
     }
 
-    /// That has been done.
+    /// Records that this has been done.
     pub fn has_forgotten(&self) {
         self.must_forget.store(false, Release);
     }
 
     /// False if the PFS was unmounted since the start. Its root may be there all the same, as a
-    /// directory of the file system below, which the agent must not take for the PFS.
+    /// directory of the file system below, which the agent must not mistake for the PFS.
     pub fn is_mounted(&self) -> bool {
         !self.must_be_mounted || root_is_mounted(&self.root)
     }
 
     /// Whether `dev` is the file system mounted on the root at this moment. Looked at every time,
-    /// in the kernel's own tables and without asking a server: a PFS that is mounted anew has
+    /// in the kernel's own tables and without asking a server: a PFS that is mounted again has
     /// another number, and the number of one that is gone may be given to a file system of
     /// somebody's own.
     pub fn has_device(&self, dev: u64) -> bool {
@@ -251,10 +251,11 @@ impl MountState {
         Some(present)
     }
 
-    /// A request has found this mount there. An agent may have begun before its PFS was mounted.
+    /// Records that a request has found this mount there. An agent may have begun before its PFS
+    /// was mounted.
     fn found(&self, mount: u64) {
         if !self.stamps.is_present(mount) {
-            // First: whoever finds the number known must find this known too.
+            // First: a thread that finds the number known must find this known too.
             self.apply_live();
             let traits = self.source.traits();
             self.is_local.store(traits.is_local, Release);
@@ -293,20 +294,20 @@ impl MountState {
         self.source.facts(fd, self.config.revalidate)
     }
 
-    /// The descriptor to fetch the file by, for one that has been admitted. Where reads bypass
-    /// caches it is opened anew. If the agent may not, the client's own is used: the library opens
-    /// the file so before it sends it to be fetched.
+    /// The descriptor to fetch the file with, for one that has been admitted. Where reads bypass
+    /// caches it is opened again. If the agent may not, the client's own is used: the library opens
+    /// the file that way before it sends it to be fetched.
     pub fn for_fetching(&self, fd: OwnedFd) -> OwnedFd {
         self.opened_past_caches(fd.as_fd()).and_then(Result::ok).unwrap_or(fd)
     }
 
-    /// The file of `fd`, opened anew past caches where reads bypass them.
+    /// The file of `fd`, opened again past caches where reads bypass them.
     pub fn opened_past_caches(&self, fd: BorrowedFd<'_>) -> Option<io::Result<OwnedFd>> {
         let page_cache = self.page_cache();
         (page_cache == PageCache::Bypass).then(|| self.source.reopen(fd, page_cache))
     }
 
-    /// True if the file was changed too short a time ago for its time stamps to be believed.
+    /// True if the file was changed too recently for its time stamps to be believed.
     pub fn is_racily_clean(&self, facts: &FileFacts) -> bool {
         let by = self.stamps.change_stamp();
         !self.is_unchanging() && facts.is_racily_clean(wall_clock_ns(), self.config.stamp_granularity_ns, by)
@@ -337,7 +338,7 @@ impl MountState {
         age_ns >= self.live.get(|config| config.map_rest_ns).max(self.settling_ns(facts, false))
     }
 
-    /// The longest that [`MountState::settles_in`] returns, unless the change lies in the future.
+    /// The longest that [`MountState::settles_in`] returns, unless the change is in the future.
     pub fn settling(&self, facts: &FileFacts) -> Duration {
         Duration::from_nanos(self.settling_ns(facts, false).unsigned_abs()) + Duration::from_millis(1)
     }
@@ -379,7 +380,7 @@ fn page_cache_of(source: &dyn Source, keep: bool) -> PageCache {
     }
 }
 
-/// For how long a file of such a file system must be quiet, where nothing is configured.
+/// How long a file of such a file system must be quiet, where nothing is configured.
 fn default_settle_ns(traits: Traits) -> i64 {
     if traits.stamps_late { SETTLE_LATE_NS } else { SETTLE_NS }
 }
@@ -497,7 +498,7 @@ mod tests {
         assert_eq!(is_now(), (false, PageCache::Keep));
         mount.reconfigure(&config(0, 0, true));
         assert_eq!(is_now(), (true, PageCache::Keep));
-        // It is mounted anew.
+        // It is mounted again.
         mount.found(7);
         assert_eq!(is_now(), (true, PageCache::Keep));
     }

@@ -6,16 +6,16 @@
 //!
 //! 1. its facts are taken (the caller has done that), and its stamps are old enough for any later
 //!    write to move them;
-//! 2. nobody on this node has the file open for writing, by a momentary lease
+//! 2. nobody on this node has the file open for writing, as a momentary lease shows
 //!    ([`forebay_pfs::lease`]).
 //!
 //! A write that began before the facts were taken is seen by 2, or has ended and left its bytes.
 //! One that begins after 2 moves the stamps before it changes a byte, and every chunk that is
-//! fetched is followed by a look at them. So the seal holds for the version for good, and is asked
-//! for once, not for each page.
+//! fetched is followed by a look at them. So the seal holds for the version for good, and is
+//! requested once, not for each page.
 //!
 //! A lease knows nothing of other nodes, and some file systems grant none. There the stamps must be
-//! older than `mount.settle_ms`: evidence and no proof, see the limits in `docs/semantics.md`.
+//! older than `mount.settle_ms`: evidence but not proof, see the limits in `docs/semantics.md`.
 
 use super::MountState;
 use super::stamps::Trust;
@@ -29,7 +29,7 @@ use std::time::Duration;
 /// Why a version cannot be sealed now. Later it may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsettled {
-    /// Its stamps are too recent; for so long, if it does not change again.
+    /// Its stamps are too recent; for this long, if it does not change again.
     RacilyClean(Duration),
     /// Somebody on this node has it open for writing.
     BeingWritten,
@@ -38,7 +38,7 @@ pub enum Unsettled {
 }
 
 impl Unsettled {
-    /// As clients hear it.
+    /// The refusal that clients get.
     pub fn refusal(self) -> Refusal {
         match self {
             Unsettled::RacilyClean(_) => Refusal::RacilyClean,
@@ -69,8 +69,8 @@ pub fn believe(mount: &MountState) -> Result<(), Unsettled> {
     }
 }
 
-/// Seals the version that `facts`, taken from `fd` a moment ago, show. `opened` says by whom `fd`
-/// was.
+/// Seals the version that `facts`, taken from `fd` a moment ago, show. `opened` says who opened
+/// `fd`.
 ///
 /// # Errors
 /// See [`Unsettled`].

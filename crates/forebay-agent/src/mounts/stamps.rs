@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A mount that could not be measured is tried again so long after.
+/// Time after which a mount that could not be measured is tried again.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// Whether the stamps of one mount can be believed.
@@ -28,7 +28,7 @@ pub struct StampCheck {
     present: AtomicU64,
     /// The mount whose stamps can be believed.
     believed: AtomicU64,
-    /// The mount whose last changes ctime alone shows.
+    /// The mount whose last changes only ctime shows.
     by_ctime: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
@@ -65,7 +65,7 @@ pub enum Trust {
 }
 
 impl StampCheck {
-    /// Of a mount that nobody has looked at yet.
+    /// A check of a mount that nobody has looked at yet.
     pub fn new(config: &MountConfig, source: Arc<dyn Source>) -> Arc<Self> {
         let (since, said) = (Instant::now(), (0, String::new()));
         let state = State { mount: 0, verdict: Verdict::Measuring, since, said };
@@ -85,7 +85,7 @@ impl StampCheck {
         self.present.load(Ordering::Acquire) == mount
     }
 
-    /// A request has found this mount there; its number is not 0.
+    /// Records that a request has found this mount there; its number is not 0.
     pub fn found(&self, mount: u64) {
         self.present.store(mount, Ordering::Release);
     }
@@ -134,7 +134,7 @@ impl StampCheck {
         }
     }
 
-    /// For operators: whether the mount is cached, and why.
+    /// Whether the mount is cached, and why, as operators see it.
     pub fn report(&self) -> (bool, String) {
         if self.config.trusts_stamps {
             return (true, "time stamps are trusted, as mount.stamps says".into());
@@ -195,7 +195,7 @@ fn verdict(config: &MountConfig, source: &dyn Source) -> Verdict {
     }
 }
 
-/// Without the right to write there the type of the file system decides.
+/// The verdict without the right to write there: the type of the file system decides.
 fn unmeasured(source: &dyn Source, dir: &Path, e: &io::Error) -> Verdict {
     if let Some(by) = source.traits().known_stamps {
         let why = format!("time stamps are trusted for the file system's type; {}: {e}", dir.display());

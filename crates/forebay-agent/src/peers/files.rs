@@ -1,10 +1,10 @@
 //! Files open for peers, and those being opened for them.
 //!
 //! A file is opened by its path with this agent's own rights, once for all pages that peers ask of
-//! it within some seconds. That can take as long as a page does: a busy PFS lets it wait behind
-//! what is read. So each is opened by a thread of its own, and those who want the file wait for it
-//! no longer than for a page, and say "not yet" then. A thread that hung in the open would say
-//! nothing, and its peer would take this node for dead.
+//! it within some seconds. That can take as long as a page does: a busy PFS makes it wait behind
+//! what is read. So each is opened by a thread of its own, and those that want the file wait for it
+//! no longer than for a page, and then answer "not yet". A thread that hung in the open would
+//! answer nothing, and its peer would treat this node as dead.
 
 use crate::cache::Cache;
 use crate::lock::lock;
@@ -24,11 +24,11 @@ use std::time::{Duration, Instant};
 /// Files kept open between requests; each page of a file would cost the PFS an open otherwise.
 const OPEN_MAX: usize = 64;
 
-/// And for so long after the last.
+/// How long a file is kept open after the last request.
 const OPEN_TIME: Duration = Duration::from_secs(5);
 
-/// Why a file could not be opened is remembered for so long: who got "not yet" comes back for
-/// it.
+/// How long the reason why a file could not be opened is remembered: a peer that got "not yet"
+/// comes back for it.
 const FAILED_TIME: Duration = Duration::from_secs(2);
 
 /// Files being opened at a time on one mount. On a PFS that hangs these are the threads that hang
@@ -79,12 +79,12 @@ impl Opening {
 }
 
 impl OpenFiles {
-    /// None is open.
+    /// Open files, none yet.
     pub fn new(mounts: Arc<[MountState]>, cache: Arc<Cache>) -> Self {
         OpenFiles { state: Mutex::default(), mounts, cache }
     }
 
-    /// Closes files that no peer has asked for lately. Called when there is time.
+    /// Closes files that no peer has requested recently. Called when there is time.
     pub fn keep_house(&self) {
         let now = Instant::now();
         let mut state = lock(&self.state);
@@ -97,7 +97,7 @@ impl OpenFiles {
         drop::<VecDeque<_>>(idle);
     }
 
-    /// The file is not what was opened any more.
+    /// Forgets a file that is no longer what was opened.
     pub fn forget(&self, file: &FileRef) {
         let mut state = lock(&self.state);
         let at = state.open.iter().position(|(of, ..)| of == file);

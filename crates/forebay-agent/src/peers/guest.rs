@@ -1,4 +1,4 @@
-//! What programs of other nodes do to files that are dirty on this one, by their agents
+//! What programs on other nodes do to files that are dirty on this one, through their agents
 //! ([`crate::write_back::guests`]).
 
 use super::server::{HELLO_TIME, Serving, drained};
@@ -31,7 +31,7 @@ impl Serving<'_> {
         Ok(true)
     }
 
-    /// A program of the node at the other end becomes a guest.
+    /// Makes a program on the node at the other end a guest.
     fn welcome(&mut self, opening: &GuestOpening) -> PeerReply {
         // An earlier one of this connection has gone.
         self.guest = None;
@@ -43,7 +43,7 @@ impl Serving<'_> {
         PeerReply::Guest { life: write_back.life(), welcomed }
     }
 
-    /// A guest's call; `None`: it is answered, or has no answer.
+    /// Makes a guest's call; `None`: it is answered, or has no answer.
     fn call(&mut self, call: GuestCall) -> io::Result<Option<PeerReply>> {
         let write_back = &self.server.write_back;
         Ok(Some(match call {
@@ -98,8 +98,8 @@ impl Serving<'_> {
         self.wait(waits)
     }
 
-    /// Waits a while until the second place has what a guest wrote, by the name and numbers of its
-    /// file.
+    /// Waits a while until the second place has what a guest wrote; its file is given by name and
+    /// numbers.
     fn keep_for_guest(&mut self, (file, life, copy): (&DirtyFile, u64, u64), second: SecondPlace) -> Drained {
         let write_back = &self.server.write_back;
         let waits = match (self.waits.take(), write_back.has_for_guest(file, life, copy)) {

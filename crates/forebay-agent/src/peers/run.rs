@@ -33,7 +33,7 @@ fn numbers(first: &PageRef, count: u32) -> Result<RangeInclusive<u32>, PeerReply
 }
 
 impl FoundRun {
-    /// Waits for its pages; how many are there, from the first on.
+    /// Waits for its pages; returns how many are there, from the first on.
     fn wait(&self, patience: Instant) -> Result<usize, PeerReply> {
         for (count, (page, page_fetch)) in self.pages.iter().enumerate() {
             let Some(page_fetch) = page_fetch else { continue };
@@ -51,7 +51,7 @@ impl FoundRun {
 }
 
 impl Serving<'_> {
-    /// Sends adjacent pages; the inner error is what is to be said instead.
+    /// Sends adjacent pages; the inner error is the answer to give instead.
     pub(super) fn pages(
         &mut self,
         (first, job): (&PageRef, &JobName),
@@ -68,7 +68,7 @@ impl Serving<'_> {
         let (server, entry) = (self.server, &found.entry);
         let geometry = entry.geometry();
         let pages = &found.pages[..count];
-        // As of a page by itself.
+        // As for a single page.
         let used = pages.iter().filter(|(_, page_fetch)| page_fetch.is_none() || wanted == Wanted::Ahead);
         if wanted != Wanted::Plan {
             server.cache.touch(&used.map(|(page, _)| entry.key(*page)).collect::<Vec<_>>());

@@ -1,16 +1,17 @@
 //! Serving pages to peers.
 //!
 //! A page that is whole in the tier is sent by `sendfile`, without a copy, and is *lent* meanwhile:
-//! it stays in place until the asker says that it has it, or until its deadline has passed here; in
-//! the latter case the connection is reset first, so that nothing of what is queued is sent any
-//! more, and only then is the page let go. A page that is not there is fetched from the PFS for
-//! whoever asks, once, like for a local reader: opened by its path with this agent's own rights. It
-//! is sent as it comes, from a buffer: a fetch may fail half way, and takes its bytes back then.
+//! it stays in place until the asker reports that it has it, or until its deadline has passed here;
+//! in the latter case the connection is reset first, so that nothing of what is queued is sent any
+//! more, and only then is the page let go. A page that is not there is fetched from the PFS for all
+//! that ask, once, as for a local reader: opened by its path with this agent's own rights. It is
+//! sent as it comes, from a buffer: a fetch may fail half way, and takes its bytes back then.
 //!
-//! Two agents whose views differ may each take the other for the owner. So a request of a peer is
-//! never passed on to another peer, and a page that waits for a peer here is not promised to one.
+//! Two agents whose views differ may each mistake the other for the owner. So a request of a peer
+//! is never passed on to another peer, and a page that waits for a peer here is not promised to
+//! one.
 //!
-//! One thread a connection, as for clients, bounded in number and within the budget.
+//! One thread per connection, as for clients, bounded in number and within the budget.
 
 use super::files::OpenFiles;
 use crate::cache::entry::Entry;
@@ -54,20 +55,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Connections at a time: eight of each of 250 peers, or two of each of 1,000. More are refused,
-/// and the peer reads the PFS.
+/// Most connections at a time: eight of each of 250 peers, or two of each of 1,000. More are
+/// refused, and the peer reads the PFS.
 const CONNECTIONS_MAX: usize = 2048;
 
-/// A new connection has this long to prove itself and say who it is.
+/// How long a new connection has to prove itself and say who it is.
 pub(super) const HELLO_TIME: Duration = Duration::from_secs(5);
 
-/// A node that is not in the view yet is looked for in it so long.
+/// How long a node that is not in the view yet is looked for in it.
 const JOIN_TIME: Duration = Duration::from_secs(2);
 
-/// A connection on which nothing is asked for so long is closed; askers close theirs well before.
+/// How long a connection stays open on which nothing is asked; askers close theirs well before.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// One of a guest, who writes when its program does. It connects again if it is closed.
+/// The same for a guest, which writes when its program does. It connects again if it is closed.
 const GUEST_IDLE: Duration = Duration::from_secs(600);
 
 /// What a connection costs: its thread and its buffer.
@@ -82,18 +83,19 @@ const COPY_BUFFER_BYTES: usize = 256 << 10;
 
 const STACK_BYTES: usize = 256 << 10;
 
-/// Nobody may make a page wait for longer than this.
+/// Longest time that an asker may make a page wait.
 const DEADLINE_MAX: Duration = Duration::from_secs(600);
 
-/// Of the asker's deadline, this part (three of four) may pass before it gets "not yet": the
+/// Fraction of the asker's deadline (three of four) that may pass before it gets "not yet": the
 /// answer must not be late.
 const PATIENCE: (u32, u32) = (3, 4);
 
-/// Who does not wait for the page is notified so soon, and can then ask for what is more urgent.
+/// How soon an asker that does not wait for the page is notified; it can then ask for what is more
+/// urgent.
 pub(super) const PATIENCE_AHEAD: Duration = Duration::from_millis(20);
 
-/// Connections proving themselves at a time. They are among all connections, and strangers cannot
-/// take more.
+/// Most connections proving themselves at a time. They are among all connections, and strangers
+/// cannot take more.
 const PROVING_MAX: usize = 64;
 
 /// What serves peers.
@@ -113,13 +115,13 @@ pub struct PeerServer {
     proving: Proving,
     /// Files open for them.
     pub(super) files: Arc<OpenFiles>,
-    /// Who has requested which page from this node, and since when that is counted.
+    /// Which node has requested which page from this one, and since when that is counted.
     spread: Mutex<Spread>,
     started: Instant,
 }
 
 impl PeerServer {
-    /// Nobody is connected.
+    /// A server to which nobody is connected.
     pub fn new(
         fetch: Arc<Fetch>,
         requests: Arc<Requests>,
@@ -149,7 +151,7 @@ impl PeerServer {
         }
     }
 
-    /// Closes files that no peer has asked for lately. Called when there is time.
+    /// Closes files that no peer has requested recently. Called when there is time.
     pub fn keep_house(&self) {
         self.files.keep_house();
     }
@@ -170,7 +172,7 @@ pub fn accept_loop(server: &Arc<PeerServer>, listener: Listener) {
     }
 }
 
-/// One in the count of connections, for as long as it lives.
+/// Counts as one of the connections for as long as it lives.
 struct Counted(Arc<PeerServer>);
 
 impl Drop for Counted {
@@ -273,9 +275,9 @@ impl<'a> Serving<'a> {
         if refusal.is_empty() { Ok(self) } else { Err(io::Error::other(refusal)) }
     }
 
-    /// Why `node` is not served, or nothing. A certificate proves a name; the view says whether the
-    /// name is a member. A node that has just joined may know it before this one does. Without TLS
-    /// a name proves nothing, and nobody but this user and root is here at all.
+    /// Why `node` is not served; empty if it is. A certificate proves a name; the view says whether
+    /// the name is a member. A node that has just joined may know it before this one does. Without
+    /// TLS a name proves nothing, and nobody but this user and root is here at all.
     fn membership(&self, node: &str) -> String {
         let until = Instant::now() + JOIN_TIME;
         while self.stream.peer_name().is_some() {
@@ -363,7 +365,7 @@ impl<'a> Serving<'a> {
                     let custody = self.server.write_back.custody(&self.node, &file, generation);
                     frame::send(&mut self.stream, &PeerReply::Custody(custody))?;
                 }
-                // To a page that was sent from the buffer, or half of which was sent.
+                // The answer to a page that was sent from the buffer, or half of which was sent.
                 PeerRequest::Taken => {}
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             }
@@ -481,7 +483,7 @@ impl<'a> Serving<'a> {
         Ok(())
     }
 
-    /// Sends a page; the inner error is what is to be said instead of the next piece.
+    /// Sends a page; the inner error is the answer to give instead of the next piece.
     fn page(
         &mut self,
         (page, job): (&PageRef, &JobName),
@@ -511,9 +513,9 @@ impl<'a> Serving<'a> {
         {
             return Ok(Err(PeerReply::Relay(node)));
         }
-        // Whoever fetched it for this request has counted that as its first use. To be passed on to
-        // where a task will read it is none, and must not end the protection that a request here
-        // gives it.
+        // The fetch for this request has counted that as its first use. Passing it on to where a
+        // task will read it is not a use, and must not end the protection that a request here gives
+        // it.
         let is_use = wanted != Wanted::Plan && role == Role::Owner;
         if is_use && (page_fetch.is_none() || wanted == Wanted::Ahead) {
             self.server.cache.touch(&[entry.key(page.page)]);
@@ -590,7 +592,7 @@ impl<'a> Serving<'a> {
         }
     }
 
-    /// Sends up to `len` bytes of pages that stay, from the buffer; how many.
+    /// Sends up to `len` bytes of pages that stay, from the buffer; returns how many.
     fn send_copied(&mut self, file: &CopyFile, offset: u64, len: u64) -> io::Result<u64> {
         self.buffer.resize(BUFFER_BYTES, 0);
         let bytes = &mut self.buffer[..len.min(BUFFER_BYTES as u64) as usize];
@@ -599,7 +601,8 @@ impl<'a> Serving<'a> {
         Ok(bytes.len() as u64)
     }
 
-    /// Sends a page as it is fetched, until it is whole; the inner error is why it does not go on.
+    /// Sends a page as it is fetched, until it is whole; the inner error is why it does not
+    /// continue.
     fn send_coming(
         &mut self,
         entry: &Arc<Entry>,
@@ -667,7 +670,7 @@ impl<'a> Serving<'a> {
         }
     }
 
-    /// Says which pages are not here. Nothing is opened and nothing is used for it.
+    /// Reports which pages are not here. Nothing is opened for that, and nothing counts as used.
     fn check(&self, file: &FileRef, page_bytes: u64, pages: &[u32]) -> PeerReply {
         if pages.len() > CHECKED_MAX {
             return PeerReply::Refused(format!("at most {CHECKED_MAX} pages are looked for at a time"));
@@ -711,7 +714,7 @@ impl<'a> Serving<'a> {
         Ok(mount)
     }
 
-    /// Who sends a page to this connection's node.
+    /// The node that sends a page to this connection's node.
     fn source(&self, page: u64) -> Source {
         let now = Nanos(self.server.started.elapsed().as_nanos() as u64);
         lock(&self.server.spread).source(now, page, node_number(&self.node))
@@ -762,7 +765,7 @@ impl<'a> Serving<'a> {
         for _ in 0..2 {
             let entry = self.entry(mount, page, &pfs)?;
             if let Some(found) = self.board(entry, page.page, &pfs, urgency)? {
-                // Kept until it has come, or released at once if it has.
+                // Kept until it has come, or released immediately if it has.
                 if let (Some(leave), Found::Coming(_, page_fetch, true)) = (leave, &found) {
                     page_fetch.watch(leave);
                 }
@@ -873,8 +876,8 @@ fn left(deadline: Instant) -> io::Result<Duration> {
 }
 
 /// Ends the connection so that nothing queued is sent any more: without lingering, closing throws
-/// it away. The socket itself is disconnected at once, since other owners of the descriptor could
-/// keep it open.
+/// it away. The socket itself is disconnected immediately, since other owners of the descriptor
+/// could keep it open.
 fn reset(stream: &Stream) {
     let socket = stream.socket();
     // Best effort: the asker's own deadline holds without it.
@@ -891,8 +894,8 @@ fn disconnect(socket: &TcpStream) {
     let _ = unsafe { libc::connect(socket.as_raw_fd(), &raw const nowhere, len) };
 }
 
-/// The copy, if its pages are those that were asked for. One from before the mount got another size
-/// of page has others, and the page of a number is other bytes in it.
+/// The copy, if its pages are of the requested size. A copy from before the mount got another page
+/// size has different ones, in which the same page number is other bytes.
 fn in_pages_of(page_bytes: u64, entry: Arc<Entry>) -> Result<Arc<Entry>, PeerReply> {
     if entry.identity.page_bytes == page_bytes {
         return Ok(entry);

@@ -23,16 +23,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest sleep of the thread: it looks whether the agent ends.
+/// Longest sleep of the thread, which looks in between whether the agent is ending.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 
 /// How often observed programs are looked at: while they are in a phase, and while not.
 const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(50));
 
-/// Longest that a program waits until it is let in before it has to ask again.
+/// Longest that a program waits to be let in before it has to ask again.
 const ACCESS_WAIT: Duration = Duration::from_millis(500);
 
-/// Writers that may write for a part of the time do so at the beginning of each such period.
+/// Length of the periods at whose beginning writers write that may do so for a fraction of the
+/// time.
 const PACE_PERIOD_MS: u64 = 1000;
 
 /// Sends a message to the coordinator, if there is one.
@@ -50,7 +51,7 @@ pub struct Phases {
     spread: Arc<Spread>,
     say: Say,
     pace: Pace,
-    /// Of a brake that is set, and of phases that are cut off.
+    /// When a brake that was set, and a phase that did not end, were last logged.
     logged: [Seldom; 2],
     /// The log says that the brake is set.
     is_brake_logged: AtomicBool,
@@ -65,11 +66,11 @@ struct State {
     /// Jobs whose observed programs have begun to write and are not let in yet: what they had moved
     /// then.
     held: BTreeMap<JobKey, u64>,
-    /// Jobs that may write for a part of the time, in thousandths.
+    /// Jobs that may write for a fraction of the time, in thousandths.
     paces: BTreeMap<JobKey, u16>,
     /// Where jobs that have said so write.
     writes_to: BTreeMap<JobKey, Vec<String>>,
-    /// What this agent had fetched when it was last looked at.
+    /// What this agent had fetched at the last look.
     fetched_bytes: u64,
 }
 
@@ -88,7 +89,7 @@ impl fmt::Debug for Phases {
 }
 
 impl Phases {
-    /// Nothing is known yet.
+    /// A board of which nothing is known yet.
     pub fn new(
         config: Config,
         scheduler: Arc<Scheduler>,
@@ -127,13 +128,13 @@ impl Phases {
         Nanos(self.started.elapsed().as_nanos() as u64)
     }
 
-    /// A program of `user` is about to make so many changes to the board; how long it has to wait
-    /// before.
+    /// Returns how long a program of `user` has to wait before it makes this many changes to the
+    /// board.
     pub fn wait_of(&self, user: u32, changes: u64) -> Duration {
         self.pace.wait(self.now(), user, changes)
     }
 
-    /// The program of connection `key`, of user `user`, opens an HPC job.
+    /// Opens an HPC job for the program of connection `key`, of user `user`.
     ///
     /// # Errors
     /// What it declares is impossible, or the user has too many.
@@ -145,8 +146,8 @@ impl Phases {
         Ok(())
     }
 
-    /// A phase begins. `false`: it does not yet, since its step is not let in; the program asks
-    /// again.
+    /// Begins a phase. `false`: it does not begin yet, since its step is not let in; the program
+    /// asks again.
     ///
     /// # Errors
     /// No job was opened, or it is in a phase.
@@ -168,7 +169,7 @@ impl Phases {
         Ok(true)
     }
 
-    /// Asks whether a job may write a step of so many bytes with this deadline; `None`: it was
+    /// Asks whether a job may write a `step`, given by its bytes and deadline; `None` if it was
     /// observed.
     fn ask(&self, state: &mut State, hpc: JobKey, step: Option<(u64, u64)>) -> bool {
         // Where another takes over, it is asked instead.
@@ -206,13 +207,13 @@ impl Phases {
         }
     }
 
-    /// The coordinator lets a job write its step.
+    /// Takes the coordinator's permission for a job to write its step.
     pub fn let_in(&self, job: JobKey) {
         lock(&self.state).waits.let_in(job);
         self.changed.notify_all();
     }
 
-    /// The coordinator lets a job write for this part of the time, in thousandths.
+    /// Takes the fraction of the time, in thousandths, in which the coordinator lets a job write.
     pub fn pace(&self, job: JobKey, permille: u16) {
         match permille {
             1000.. => drop(lock(&self.state).paces.remove(&job)),
@@ -221,7 +222,7 @@ impl Phases {
         self.changed.notify_all();
     }
 
-    /// The next phases of a job write to these servers; none: not known.
+    /// Records that the next phases of a job write to these servers; none: not known.
     ///
     /// # Errors
     /// No job was opened.
@@ -236,7 +237,7 @@ impl Phases {
         Ok(())
     }
 
-    /// There is no coordinator any more: nobody waits for it.
+    /// Records that there is no coordinator any more: nobody waits for it.
     pub fn coordinator_lost(&self) {
         let mut state = lock(&self.state);
         state.waits.set_connected(false);
@@ -245,17 +246,17 @@ impl Phases {
         self.changed.notify_all();
     }
 
-    /// The coordinator hears that a program no longer waits to write its step.
+    /// Reports to the coordinator that a program no longer waits to write its step.
     fn gives_up(&self, hpc: JobKey) {
         (self.say)(ToCoordinator::Hpc { hpc, update: Report::Ends });
     }
 
-    /// So many bytes of the phase have been moved.
+    /// Records that this many bytes of the phase have been moved.
     pub fn progress(&self, job: JobKey, bytes: u64) {
         self.hear_in(&mut lock(&self.state), Event::Progress { job, bytes });
     }
 
-    /// The phase is over.
+    /// Ends the phase.
     pub fn end(&self, job: JobKey) {
         let mut state = lock(&self.state);
         if state.waits.give_up(job) {
@@ -266,8 +267,8 @@ impl Phases {
         self.ends_step(&state, job);
     }
 
-    /// The step of a job that shares is over, also if its phase did not count, of which nobody else
-    /// hears.
+    /// Reports the end of the step of a job that shares, even if its phase did not count, of which
+    /// nobody else hears.
     fn ends_step(&self, state: &State, job: JobKey) {
         if state.board.shares(job) {
             self.gives_up(job);
@@ -285,7 +286,7 @@ impl Phases {
         Ok(fd)
     }
 
-    /// The program is gone.
+    /// Closes the job of a program that is gone.
     pub fn close(&self, job: JobKey) {
         let mut state = lock(&self.state);
         if let Some(observed) = state.observed.remove(&job) {
@@ -298,7 +299,7 @@ impl Phases {
         self.hear_in(&mut state, Event::Closes(job));
     }
 
-    /// Another node has reported its phases, which count for `lease`.
+    /// Takes the phases that another node has reported, which count for `lease`.
     pub fn heard(&self, node: String, lease: Duration, phases: Vec<HpcPhase>) {
         let lease_ns = lease.as_nanos() as u64;
         self.hear_in(&mut lock(&self.state), Event::Heard { node, lease_ns, phases });
@@ -309,7 +310,7 @@ impl Phases {
         self.counters.fetched_bytes.load(Ordering::Relaxed)
     }
 
-    /// The jobs for people; `here` is this node's name.
+    /// The jobs as people see them; `here` is this node's name.
     pub fn status(&self, here: &str) -> Vec<HpcStatus> {
         let state = lock(&self.state);
         let status = |job: JobStatus| {
@@ -319,7 +320,7 @@ impl Phases {
         state.board.snapshot().into_iter().map(status).collect()
     }
 
-    /// Repeats all that a new coordinator has to know by `say`; later messages follow these.
+    /// Repeats all that a new coordinator has to know through `say`; later messages follow these.
     pub fn repeat(&self, say: impl FnOnce(Vec<ToCoordinator>)) {
         let mut state = lock(&self.state);
         state.waits.set_connected(true);
@@ -339,7 +340,7 @@ impl Phases {
         &self.scheduler
     }
 
-    /// The thread: does what is due until the agent ends.
+    /// Runs the thread: does what is due until the agent ends.
     pub fn run(&self, stop: &Stop) {
         while !stop.is_stopping() {
             let mut state = lock(&self.state);
@@ -391,15 +392,15 @@ impl Phases {
         self.hold(state);
     }
 
-    /// An observed phase has begun.
+    /// Records that an observed phase has begun.
     fn begun(&self, state: &mut State, job: JobKey, at: Nanos, bytes: u64) {
         self.spread.begins();
         self.hear_in(state, Event::Begun { job, at, bytes });
         self.look_whether_quiet(state);
     }
 
-    /// Holds the writers of observed programs that are not let in, or may not write just now, and
-    /// lets the others go on.
+    /// Holds the writers of observed programs that are not let in, or may not write at the moment,
+    /// and lets the others continue.
     fn hold(&self, state: &mut State) {
         let now = self.now();
         for (job, bytes) in state.held.clone() {
@@ -419,7 +420,7 @@ impl Phases {
         }
     }
 
-    /// What was read from the PFS beside the phases of this node.
+    /// Takes in what was read from the PFS during the phases of this node.
     fn look(&self, state: &mut State) {
         let fetched_bytes = self.fetched_bytes();
         let own = fetched_bytes.saturating_sub(state.fetched_bytes);
@@ -433,7 +434,8 @@ impl Phases {
         }
     }
 
-    /// A phase has begun. Whether bytes for this node are on their way; peers say it of themselves.
+    /// Looks, when a phase has begun, whether bytes for this node are on their way; peers report it
+    /// of themselves.
     fn look_whether_quiet(&self, state: &mut State) {
         if self.scheduler.since_read().is_some_and(is_under_way) {
             self.hear_in(state, Event::UnderWay);
@@ -453,7 +455,8 @@ impl Phases {
         self.changed.notify_all();
     }
 
-    /// Under the lock of the board: news leaves in the order of the decisions.
+    /// Carries out `actions` under the lock of the board: news leaves in the order of the
+    /// decisions.
     fn carry_out(&self, board: &Board, actions: Vec<Action>) {
         self.scheduler.set_phases(board.has_phases(), board.sole_user());
         for action in actions {

@@ -1,8 +1,8 @@
 //! How often the programs of a user may change the board, and how often the log says so.
 //!
 //! Each change is a message to the coordinator and news for the other nodes, and nothing that waits
-//! for them may grow with what a program sends. So a user has a number of changes a second and a
-//! burst; whoever is beyond waits for its turn in the thread of its own connection.
+//! for them may grow with what a program sends. So a user has a number of changes per second and a
+//! burst; a program beyond that waits for its turn in the thread of its own connection.
 
 use crate::lock::lock;
 use forebay_policy::machine::Nanos;
@@ -11,16 +11,16 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Changes a second of one user: a user's 64 jobs may have a phase each second.
+/// Changes per second of one user: a user's 64 jobs may have a phase each second.
 const CHANGES_PER_S: u64 = 200;
 
-/// Changes of one user at once: its 64 jobs may open, begin and end.
+/// Burst of changes of one user: its 64 jobs may open, begin and end.
 const CHANGES_AT_ONCE: u64 = 256;
 
-/// Beyond so many users those are forgotten that have waited for nothing.
+/// Number of users beyond which those that have waited for nothing are forgotten.
 const USERS_KEPT: usize = 64;
 
-/// A line of the log that a program can cause is written once in so long, in ns.
+/// How often, at most, a log line that a program can cause is written, in ns.
 const LOG_NS: u64 = 10_000_000_000;
 
 /// The changes of all users.
@@ -28,7 +28,7 @@ const LOG_NS: u64 = 10_000_000_000;
 pub struct Pace(Mutex<BTreeMap<u32, TokenBucket>>);
 
 impl Pace {
-    /// `user` makes so many changes; how long it has to wait before.
+    /// Returns how long `user` has to wait before it makes this many changes.
     pub fn wait(&self, now: Nanos, user: u32, changes: u64) -> Duration {
         let mut users = lock(&self.0);
         if users.len() >= USERS_KEPT && !users.contains_key(&user) {

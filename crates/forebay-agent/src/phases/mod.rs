@@ -10,7 +10,7 @@
 //! | `words` | translates between the machine and the wire |
 //!
 //! The brake works from node to node, without the coordinator: a phase of this node that falls
-//! behind brakes here at once, and the peers hear of it on connections that were made when the
+//! behind brakes here immediately, and the peers hear of it on connections that were made when the
 //! phase began.
 
 pub mod board;

@@ -2,7 +2,7 @@
 //! reads it.
 //!
 //! A sealed memory file, so that no program can take it away under the agent. Whatever a program
-//! writes there changes what is believed of its own job only.
+//! writes there only changes what is believed of its own job.
 
 use forebay_policy::machine::Nanos;
 use forebay_policy::phases::{Seen, Watch};
@@ -57,8 +57,8 @@ impl Observed {
         self.watch.look(now, self.most_bytes, progress.in_progress > 0)
     }
 
-    /// Lets the writers of the programs wait, until the next call or for a moment, or lets them go
-    /// on.
+    /// Lets the writers of the programs wait, until the next call or for a moment, or lets them
+    /// continue.
     pub fn hold(&self, on: bool) {
         self.region().hold(on);
     }
@@ -80,7 +80,7 @@ fn is_alive(pid: u32) -> bool {
 
 /// Whether all threads of a process have ended. One that was killed keeps its number until its
 /// parent asks for its exit code, which may be never; but a first thread that has ended looks the
-/// same while others go on.
+/// same while others continue.
 fn has_ended(stat: &[u8]) -> bool {
     // The name before the last bracket may contain any bytes.
     let Some(end) = stat.iter().rposition(|byte| *byte == b')') else { return false };

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// Most peers that a node notifies; each takes a thread.
 const PEERS_MAX: usize = 512;
 
-/// A thread that has nothing to report for so long ends.
+/// How long a thread has nothing to report before it ends.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// Longest time to connect, or for an answer.
@@ -31,7 +31,7 @@ const STACK_BYTES: usize = 192 << 10;
 /// What a file system's client has read ahead arrives within this time after a read.
 const UNDER_WAY: Duration = Duration::from_secs(2);
 
-/// Whether bytes may still be on their way so long after a read.
+/// Whether bytes may still be on their way this long after a read.
 pub fn is_under_way(since_read: Duration) -> bool {
     since_read < UNDER_WAY
 }
@@ -55,7 +55,7 @@ pub struct Spread {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Of the phases.
+    /// Counts the changes of `phases`.
     generation: u64,
     phases: Vec<HpcPhase>,
     /// Peers that have a thread.
@@ -65,7 +65,7 @@ struct State {
 }
 
 impl Spread {
-    /// Nothing to report yet.
+    /// A `Spread` with nothing to report yet.
     pub fn new(cluster: Arc<Cluster>, security: Security, stop: Arc<Stop>, lease: Duration) -> Self {
         Spread {
             cluster,
@@ -85,7 +85,7 @@ impl Spread {
         self.lease
     }
 
-    /// A phase begins here.
+    /// Records that a phase begins here.
     pub fn begins(&self) {
         self.begun.fetch_add(1, Ordering::SeqCst);
         self.beside_bytes.store(0, Ordering::SeqCst);
@@ -97,8 +97,8 @@ impl Spread {
         self.beside_bytes.swap(0, Ordering::SeqCst)
     }
 
-    /// Whether it was asked for the first time after a peer has answered that it had read from the
-    /// PFS just before.
+    /// Whether this is the first call since a peer answered that it had read from the PFS just
+    /// before.
     pub fn take_under_way(&self) -> bool {
         self.under_way.swap(false, Ordering::SeqCst)
     }

@@ -1,10 +1,10 @@
-//! Programs of this node that wait until they may write a step.
+//! Programs on this node that wait until they may write a step.
 //!
-//! The coordinator decides who may. The limits on waiting do not depend on it: a program begins at
-//! once if the coordinator cannot be reached or is silent, and after `cluster.access_wait_s` in any
-//! case. A program that does not ask again has given up. Where another coordinator takes over, the
-//! agent says only after a while that there is none, and each new one is asked anew: what the last
-//! one has granted and nobody has used is void.
+//! The coordinator decides who may. The limits on waiting do not depend on it: a program begins
+//! immediately if the coordinator cannot be reached or is silent, and after `cluster.access_wait_s`
+//! in any case. A program that does not ask again has given up. Where another coordinator takes
+//! over, the agent reports only after a while that there is none, and each new one is asked again:
+//! what the last one has granted and nobody has used is void.
 
 use forebay_policy::machine::Nanos;
 use forebay_policy::phases::JobKey;
@@ -44,7 +44,7 @@ pub enum Asked {
 }
 
 impl Waits {
-    /// There is a coordinator, or none: then nobody waits.
+    /// Records whether there is a coordinator. Without one nobody waits.
     pub fn set_connected(&mut self, is_connected: bool) {
         self.is_connected = is_connected;
         for waiting in self.waiting.values_mut() {
@@ -52,7 +52,8 @@ impl Waits {
         }
     }
 
-    /// A program asks, perhaps again. `is_silent`: the coordinator does not answer.
+    /// Takes the question of a program, perhaps repeated. `is_silent`: the coordinator does not
+    /// answer.
     pub fn ask(&mut self, now: Nanos, job: JobKey, is_silent: bool) -> Asked {
         let is_new = !self.waiting.contains_key(&job);
         if is_new && (is_silent || !self.is_connected) {
@@ -68,19 +69,19 @@ impl Waits {
         Asked::Wait { is_new: !std::mem::replace(&mut waiting.is_known, true) }
     }
 
-    /// The coordinator lets a program begin.
+    /// Records that the coordinator lets a program begin.
     pub fn let_in(&mut self, job: JobKey) {
         if let Some(waiting) = self.waiting.get_mut(&job) {
             waiting.may_begin = true;
         }
     }
 
-    /// A program no longer waits; whether it did.
+    /// Records that a program no longer waits; returns whether it did.
     pub fn give_up(&mut self, job: JobKey) -> bool {
         self.waiting.remove(&job).is_some()
     }
 
-    /// Programs that have given up without a message.
+    /// Removes and returns programs that have given up without a message.
     pub fn expire(&mut self, now: Nanos) -> Vec<JobKey> {
         let is_over = |waiting: &Waiting| now.saturating_since(waiting.asked) >= ASKS_NS;
         let over: Vec<JobKey> =

@@ -1,4 +1,4 @@
-//! The board in words.
+//! The board as messages of the wire.
 
 use forebay_policy::phases::JobStatus;
 use forebay_wire::HpcStatus;

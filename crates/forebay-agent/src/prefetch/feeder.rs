@@ -1,8 +1,8 @@
 //! The feeder of loads and of requests of the coordinator: takes the pages of files in order, waits
 //! until each may go, and puts it on its way.
 //!
-//! What differs between the two is an [`FetchFor`]: how many pages it may have under way, where
-//! they belong, and who hears of them.
+//! What differs between the two is a [`FetchFor`]: how many pages it may have under way, where they
+//! belong, and who hears of them.
 
 use crate::cache::entry::Entry;
 use crate::cache::page_fetch::{FetchError, Watcher};
@@ -61,13 +61,13 @@ pub trait FetchFor {
     /// How urgent its pages are.
     const URGENCY: Urgency;
 
-    /// Before pages go they may have waited so long that others have fetched or evicted them.
+    /// Whether pages may wait so long before they go that others have fetched or evicted them.
     const WAITS_LONG: bool = false;
 
     /// Waits until the pages may go; `None` if nothing is wanted any more.
     fn wait_to_read(&self, next: &Next) -> Option<ReadId>;
 
-    /// Who hears of the end of each of the pages, as one read that was let go.
+    /// The watcher that hears of the end of each of the pages, as one read that was let go.
     fn watcher(&self, next: &Next, read: ReadId) -> Arc<dyn Watcher>;
 
     /// Has a page fetched into the tier of its owner; `false` if it is to be fetched to this
@@ -76,15 +76,15 @@ pub trait FetchFor {
         false
     }
 
-    /// The entry of the file was removed while a page waited, with the last of its pages; the entry
-    /// to go on with, if there is one.
+    /// Returns the entry to continue with, if there is one, when the file's entry was removed while
+    /// a page waited, with the last of its pages.
     fn entry_again(&self, _source: &Source) -> Option<Arc<Entry>> {
         None
     }
 }
 
 /// Feeds these pages of `source`, each with the bytes that are wanted of it. A page without any is
-/// fetched only within a read of pages on both sides of it. `false` if the fetch_for is not wanted
+/// fetched only within a read of pages on both sides of it. `false` if `fetch_for` wants nothing
 /// any more.
 pub fn feed<E: FetchFor>(
     fetch: &Fetch,
@@ -119,7 +119,7 @@ pub fn feed<E: FetchFor>(
 
 /// The peer that a page comes from, or to whose tier it is loaded.
 fn origin<E: FetchFor>(fetch: &Fetch, entry: &Entry, page: u32) -> Option<Arc<NodeInfo>> {
-    // Whoever reads what was loaded asks its owner.
+    // A reader of what was loaded asks its owner.
     if E::URGENCY == Urgency::Load {
         return fetch.owners.owner_of(entry, page);
     }
@@ -169,7 +169,7 @@ fn send<E: FetchFor>(fetch: &Fetch, fetch_for: &E, source: &mut Source, mut next
     next.pages.clone().for_each(|page| watcher.page_done(page, &Err(FetchError::NoRoom)));
 }
 
-/// The entry of an open file, made anew; `None` if the file has changed or the tier has no room.
+/// The entry of an open file, made again; `None` if the file has changed or the tier has no room.
 pub fn entry_again(fetch: &Fetch, source: &Source, opened: Opened) -> Option<Arc<Entry>> {
     // What is mounted there may be another file system by now.
     let file = admit(&fetch.mounts, source.pfs.as_fd()).ok()?;

@@ -10,10 +10,10 @@
 //! loaded itself.
 //!
 //! A remote page counts as seen when its owner has seen it. By the end of a file, owners may have
-//! evicted some of these pages, or have died. So at the end the load asks all owners at once which
-//! pages they still have ([`crate::fetch::peers::Peers::check`]), and the current owners fetch the
-//! missing pages again. The load repeats this only a few times: in a cluster that is too small for
-//! the file, it would never end.
+//! evicted some of these pages, or have died. So at the end the load asks all owners at the same
+//! time which pages they still have ([`crate::fetch::peers::Peers::check`]), and the current owners
+//! fetch the missing pages again. The load repeats this only a few times: in a cluster that is too
+//! small for the file, it would never end.
 
 use super::loaded_file::{FileLoad, Load, Wanted, explain};
 use crate::cache::entry::Entry;
@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 const QUEUE_MAX: usize = 512;
 
 /// How long a load with nothing else to do waits for files that programs write or keep changing.
-/// The time starts anew when one of them can be loaded.
+/// The time starts over when one of them can be loaded.
 const UNSETTLED_MAX: Duration = Duration::from_secs(5);
 
 /// Time between two checks whether a file is still open for writing; and the shortest time between
@@ -269,7 +269,7 @@ impl LoadJob {
         }
     }
 
-    /// What is to be loaded of a file that nobody writes, if the tier has room for it beside what
+    /// What is to be loaded of a file that nobody writes, if the tier has room for it besides what
     /// this load has loaded. While a write goes on, a look for holes would wait for its end.
     fn take_room(
         &self,
@@ -285,7 +285,7 @@ impl LoadJob {
             None
         };
         if entry.loader.load(Ordering::Relaxed) == self.id {
-            // Under two names it takes the room once.
+            // A file under two names takes the room once.
             return Ok(Wanted { pages, bytes: 0 });
         }
         let count =
@@ -340,7 +340,7 @@ impl LoadJob {
         self.file_ended(index, 0, Some((errno, message)));
     }
 
-    /// What the load waits for, in words; empty if it does not wait.
+    /// What the load waits for, as text; empty if it does not wait.
     fn waits_for(&self, state: &JobState) -> String {
         match state.put_off.len() {
             _ if self.scheduler.is_braked() => {

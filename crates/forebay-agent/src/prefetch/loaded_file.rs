@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// How often what has gone from other nodes is fetched again before the file is given up.
 const AGAIN_MAX: u32 = 3;
 
-/// A load whose job has moved as much as it may looks so often whether it was cancelled.
+/// How often a load whose job has moved as much as it may looks whether it was cancelled.
 const HELD_LOOK: Duration = Duration::from_secs(1);
 
 /// What is loaded of a file.
@@ -48,7 +48,7 @@ pub(super) trait Load: std::fmt::Debug + Send + Sync {
     /// Notes the end of a file that had taken `bytes` of room.
     fn file_ended(&self, index: u64, bytes: u64, failure: Option<(i32, String)>);
 
-    /// A page has come: so many bytes of the PFS, or so many that were there.
+    /// Records that a page has come: the bytes fetched from the PFS, or those that were there.
     fn page_landed(&self, bytes_fetched: u64, bytes_resident: u64);
 }
 
@@ -60,12 +60,12 @@ pub struct FileLoad {
     entry: Arc<Entry>,
     pfs: Arc<PfsFile>,
     wanted: Wanted,
-    /// Pages not landed yet, or nodes that have not said what they have, and one for whoever sends
-    /// or asks.
+    /// Pages not landed yet, or nodes that have not said what they have, and one for the thread
+    /// that sends or asks.
     left: AtomicU64,
     elsewhere: Mutex<Elsewhere>,
     failure: Mutex<Option<(i32, String)>>,
-    /// Of pages that are on their way; those of one read share one.
+    /// Permits of pages that are on their way; those of one read share one.
     permits: Mutex<HashMap<u32, Arc<Permit>>>,
     fetch: Arc<Fetch>,
     me: Weak<FileLoad>,
@@ -78,7 +78,7 @@ struct Elsewhere {
     placed: BTreeMap<String, BTreeSet<u32>>,
     /// The nodes are being asked whether they still have them.
     checking: bool,
-    /// Those that are gone, as far as that is known.
+    /// The pages that are gone, as far as that is known.
     gone: BTreeSet<u32>,
     /// How often such pages have been fetched again.
     again: u32,
@@ -162,7 +162,7 @@ impl FetchFor for Arc<FileLoad> {
         self.clone()
     }
 
-    /// A pinned file is wanted on this node; others are best where all nodes look for them.
+    /// A pinned file is wanted on this node; others are best placed where all nodes look for them.
     fn place(&self, owner: &NodeInfo, page: u32) -> bool {
         let place = || Place { of: self.clone(), page, begun: false };
         !self.entry.pinned.load(Ordering::Relaxed) && self.fetch.peers.place(owner, place()).is_ok()
@@ -170,7 +170,7 @@ impl FetchFor for Arc<FileLoad> {
 }
 
 impl FileLoad {
-    /// Nothing of it is on its way yet.
+    /// A file of which nothing is on its way yet.
     pub(super) fn new(
         job: Arc<dyn Load>,
         index: u64,
@@ -222,7 +222,7 @@ impl FileLoad {
         self.one_less();
     }
 
-    /// Progress is that of the file: a page that had to be fetched again counts once.
+    /// Records the landing of a page. A page that had to be fetched again counts once.
     fn page_landed(&self, fetched_bytes: u64, resident_bytes: u64) {
         let first = lock(&self.elsewhere).again == 0;
         self.job.page_landed(if first { fetched_bytes } else { 0 }, if first { resident_bytes } else { 0 });
@@ -243,7 +243,7 @@ impl FileLoad {
         }
     }
 
-    /// All pages have come to where they belong: looks whether they still are.
+    /// Checks, when all pages have come to where they belong, whether they are still there.
     fn check(&self) {
         let asked: Vec<(String, Vec<u32>)> = {
             let mut elsewhere = lock(&self.elsewhere);
@@ -265,7 +265,7 @@ impl FileLoad {
         self.one_less();
     }
 
-    /// All nodes have said what they have: what is gone is fetched again, or the file has ended.
+    /// Fetches again what is gone, when all nodes have said what they have, or ends the file.
     fn settle(&self) {
         let mut elsewhere = lock(&self.elsewhere);
         let gone = elsewhere.gone.clone();
@@ -296,7 +296,7 @@ impl FileLoad {
 
     pub(super) fn end(&self, failure: Option<(i32, String)>) {
         if failure.is_some() {
-            // What there is of it may be evicted for other files of the load.
+            // Its pages may be evicted for other files of the load.
             let _another_load_has_it =
                 self.entry.loader.compare_exchange(self.job.id(), 0, Ordering::Relaxed, Ordering::Relaxed);
         }
@@ -318,7 +318,8 @@ impl FileLoad {
     }
 }
 
-/// In words: of so many pages, some were evicted here, and some are gone from other nodes.
+/// The error of a file of `pages` pages, of which some were evicted here, and some are gone from
+/// other nodes.
 fn why_missing(pages: u32, here: usize, elsewhere: usize) -> Option<(i32, String)> {
     let mut why = Vec::new();
     if here > 0 {

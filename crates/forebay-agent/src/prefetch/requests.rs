@@ -4,14 +4,14 @@
 //! A request names files by their paths, parts of them in the order in which they will be read, and
 //! a pace. A thread of its own opens one file after the other with the agent's rights
 //! ([`crate::mounts::by_path`]) and offers its reads to the node machine, which says when each may
-//! go ([`crate::scheduler`]). A page that another node owns is here because its task will be: it
-//! comes by way of its owner, so that the PFS serves it once for the cluster, and then it is the
+//! go ([`crate::scheduler`]). A page that another node owns belongs here if its task will run here:
+//! it comes by way of its owner, so that the PFS serves it once for the cluster, and then it is the
 //! owner's fetch threads that are spared ([`Requests::pass`]). What has come is kept for the
 //! request until its first use or the request's end (`forebay_policy::eviction::Planned`).
 //!
-//! A request lives until it is cancelled, also when all of it has come. All of them go when the
-//! coordinator is lost for longer than it waits for this node, or met anew: it requests again what
-//! is still wanted.
+//! A request lives until it is cancelled, even when all of it has come. All of them go when the
+//! coordinator is lost for longer than it waits for this node, or after a new connection: it
+//! requests again what is still wanted.
 
 use super::feeder::{FetchFor, Next, Source, entry_again, feed};
 use crate::cache::entry::Entry;
@@ -42,10 +42,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A feeder whose job has moved as much as it may looks so often whether its request is over.
+/// How often a feeder whose job has moved as much as it may looks whether its request is over.
 const HELD_LOOK: Duration = Duration::from_secs(1);
 
-/// Requests at a time; each has a thread while it is fed. A stage of a job has a few.
+/// Most requests at a time; each has a thread while it is fed. A stage of a job has a few.
 const REQUESTS_MAX: usize = 256;
 
 /// How often a racily clean file is looked at again before it is given up; each time after its
@@ -71,7 +71,7 @@ pub struct Requests {
 struct State {
     /// By the coordinator's number.
     requests: BTreeMap<u64, Run>,
-    /// Of the ticket given last.
+    /// The serial number of the last ticket.
     serial: u64,
     /// All requests of the cluster are paused.
     all_pause: bool,
@@ -100,7 +100,7 @@ struct Run {
 }
 
 impl Requests {
-    /// None yet.
+    /// No requests yet.
     pub fn new(fetch: Arc<Fetch>, stop: Arc<Stop>) -> Self {
         Requests { state: Mutex::default(), fetch, stop }
     }
@@ -109,8 +109,8 @@ impl Requests {
         &self.fetch.scheduler
     }
 
-    /// Begins to carry out `request`. One that cannot be carried out ends at once, with all of it
-    /// failed.
+    /// Begins to carry out `request`. One that cannot be carried out ends immediately, with all of
+    /// it failed.
     pub fn begin(self: &Arc<Self>, request: PrefetchRequest) {
         let id = request.request;
         let bytes = request.files.len() as u64 * FILE_BYTES + request.parts.len() as u64 * PART_BYTES;
@@ -228,7 +228,7 @@ impl Requests {
         Some(Passed { _permit: Permit::new(scheduler.clone(), read) })
     }
 
-    /// A page of a request has landed: it is protected until it was read.
+    /// Protects a page of a request that has landed until it was read.
     fn protect(&self, of: &RequestedPages, page: u32, has_landed: bool) {
         if has_landed {
             // A request that is cancelled now takes its claim back afterwards.
@@ -260,14 +260,14 @@ struct RequestedPages {
     request: Ticket,
     entry: Arc<Entry>,
     pages: Range<u32>,
-    /// Of each, bytes that the request asks for.
+    /// The bytes of each that the request asks for.
     bytes: Vec<u64>,
     /// The read that was let go for them.
     read: ReadId,
     ends: Mutex<PageEnds>,
 }
 
-/// What has become of pages of one read so far, and of the bytes that were asked for of them.
+/// What has become of pages of one read so far, and of the bytes requested of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct PageEnds {
     pages: u32,
@@ -277,7 +277,7 @@ struct PageEnds {
 }
 
 impl PageEnds {
-    /// A page of which `bytes` were asked for has ended.
+    /// Adds the end of a page of which `bytes` were requested.
     fn add(&mut self, bytes: u64, outcome: &Result<u64, FetchError>) {
         self.pages += 1;
         *match outcome {
@@ -315,7 +315,7 @@ impl Watcher for RequestedPages {
 struct Feeder {
     requests: Arc<Requests>,
     ticket: Ticket,
-    /// Of the job that will read them.
+    /// The account of the job that will read them.
     account: Arc<Account>,
 }
 
@@ -361,7 +361,7 @@ impl Feeder {
         self.requests.end_feeding(self.ticket);
     }
 
-    /// Nothing of it may have come.
+    /// Closes a file. Nothing of it may have come.
     fn close(&self, file: Option<File<'_>>) {
         if let Some(file) = file {
             self.requests.fetch.cache.drop_if_empty(&file.source.entry);
@@ -386,9 +386,8 @@ impl Feeder {
                 return None;
             }
         };
-        // The kernel's read-ahead would fetch what lies behind the requested parts, and no brake
-        // stops what it has begun: megabytes for each open file. Advice: no harm if it is not
-        // taken.
+        // The kernel's read-ahead would fetch what follows the requested parts, and no brake stops
+        // what it has begun: megabytes for each open file. Advice: no harm if it is not taken.
         let _ = fadvise(&opened, 0, None, Advice::Random);
         let pfs = PfsFile::from(opened).of_job(self.account.clone());
         let source = Source { entry, pfs: Arc::new(pfs) };
@@ -415,7 +414,7 @@ impl Feeder {
         unreachable!("a look returns, or another one follows")
     }
 
-    /// Sleeps, but not through the request's end.
+    /// Sleeps for `length`, or until the request ends.
     fn pause(&self, length: Duration) {
         let deadline = Instant::now() + length;
         while self.requests.is_live(self.ticket) && !self.requests.stop.is_stopping() {
@@ -435,7 +434,7 @@ impl Feeder {
 
 impl File<'_> {
     /// How many of `parts`, the first of which is of this file, are better read together, with what
-    /// lies between them.
+    /// is between them.
     fn one_read(&self, parts: &[Part]) -> usize {
         let fetch = &self.feeder.requests.fetch;
         let entry = &self.source.entry;
@@ -495,8 +494,8 @@ impl FetchFor for RequestedFile<'_> {
         })
     }
 
-    /// Not if something has failed since the file was opened: then it may have gone for that, and a
-    /// server that does not answer is not asked page by page.
+    /// `None` if something has failed since the file was opened: it may be gone because of that,
+    /// and a server that does not answer is not asked page by page.
     fn entry_again(&self, source: &Source) -> Option<Arc<Entry>> {
         if self.feeder.failed_bytes() > self.failed_before {
             return None;

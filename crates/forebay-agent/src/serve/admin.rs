@@ -176,7 +176,7 @@ pub fn change_capacity(node: &Node, bytes: u64) -> Result<Freed, String> {
     }
 }
 
-/// Ends the agent, once the answer is on its way: an idle agent is gone faster than its last
+/// Ends the agent once the answer is on its way: an idle agent would be gone before its last
 /// packet.
 pub fn shutdown(connection: &mut Connection) -> Answer {
     if !connection.node.shares.is_operator(connection.peer.uid) {

@@ -17,7 +17,7 @@ pub fn wait_for_markers(connection: &Connection, selectors: &[String]) -> Answer
     reply(if is_done { Reply::Done } else { Reply::Waits })
 }
 
-/// Lists them.
+/// Lists the sets.
 pub fn list(connection: &Connection) -> Answer {
     reply(Reply::Checkpoints(connection.node.write_back.list_checkpoints(connection.peer.uid)))
 }

@@ -6,7 +6,8 @@
 //! a process of its own shares the agent's table of descriptors. It closes what the agent names in
 //! a child for each packet; a descriptor that hangs has left the table by then, and holds that
 //! child alone. When the agent is gone, however it ended, this process closes what is left:
-//! connections and ports first, then locks, so that whoever gets the locks can have the ports.
+//! connections and ports first, then locks, so that the next holder of the locks can have the
+//! ports.
 //!
 //! Why not a thread: a thread that hangs keeps its process, and with it the table. Why not a
 //! process that is sent the descriptors: the agent would still have to close its own.
@@ -25,17 +26,18 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// A user whose descriptors keep so many children waiting is served no more until one is done.
+/// Children that a user's descriptors keep waiting before that user is served no more until one is
+/// done.
 pub const USER_MAX: usize = 8;
 
-/// Children at a time, for all users. Beyond that descriptors stay open, and count for their users
-/// all the same.
+/// Most children at a time, for all users. Beyond that descriptors stay open, and still count for
+/// their users.
 const CHILDREN_MAX: usize = 256;
 
 /// After the agent's end: how long one child is waited for before the next one closes what is left.
 const ROUND: Duration = Duration::from_millis(200);
 
-/// So many descriptors may hang after the agent's end. Each round leaves one behind at least.
+/// Most descriptors that may hang after the agent's end. Each round leaves at least one behind.
 const ROUNDS_MAX: usize = 256;
 
 /// The agent's end of the closing process.
@@ -53,7 +55,7 @@ pub struct Closer {
 pub struct Sent {
     /// The descriptor.
     pub fd: OwnedFd,
-    /// Where the file lies.
+    /// Where the file is.
     pub place: Place,
 }
 
@@ -80,8 +82,8 @@ impl Closer {
         Ok(Closer { process: Some(process), socket: ours, socket_device, waiting: Mutex::default() })
     }
 
-    /// Without a process, for an agent among other threads: what it would close stays open, and
-    /// counts for its user.
+    /// A closer without a process, for an agent among other threads: what the process would close
+    /// stays open, and counts for its user.
     ///
     /// # Errors
     /// The kernel refuses a socket.
@@ -96,9 +98,9 @@ impl Closer {
         self.process.is_some_and(|pid| matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None)))
     }
 
-    /// Keeps those of `fds` whose close waits for nobody but this kernel or a served mount. For
-    /// each other there is a socket in its place, which proves nothing; it is closed elsewhere, and
-    /// counts for `uid` until then. Also returns how many.
+    /// Keeps those of `fds` whose close waits for nobody but this kernel or a served mount. Each
+    /// other one is replaced by a socket, which proves nothing; it is closed elsewhere, and counts
+    /// for `uid` until then. Also returns how many.
     ///
     /// # Errors
     /// No descriptor is left for a stand-in.
@@ -173,8 +175,8 @@ impl Closer {
 /// The signals that were not blocked before.
 struct Blocked(libc::sigset_t);
 
-/// All signals wait: a terminal's Ctrl-C, or whoever ends all processes of a service, must not end
-/// the closing process before the agent.
+/// Blocks all signals: a terminal's Ctrl-C, or a manager that ends all processes of a service, must
+/// not end the closing process before the agent.
 fn block_signals() -> io::Result<Blocked> {
     // SAFETY: sigset_t is plain data; both sets live on this stack and are initialised by the
     // calls.
@@ -276,7 +278,7 @@ fn close_word(word: &[u8; 4]) {
 }
 
 fn close(fd: RawFd) {
-    // SAFETY: whoever had this number has given it up, or is gone.
+    // SAFETY: the former owner of this number has given it up, or is gone.
     unsafe { libc::close(fd) };
 }
 

@@ -1,9 +1,9 @@
 //! One client's connection: a thread that takes packets, answers them in order, and cleans up when
 //! the client is gone.
 //!
-//! A thread a connection costs little and keeps clients apart: one whose PFS hangs waits alone.
-//! Whatever the connection holds (loads, staging buffers, its job's files, its ring) goes
-//! when it ends, however it ends.
+//! One thread per connection costs little and keeps clients apart: one whose PFS hangs waits alone.
+//! Whatever the connection holds (loads, staging buffers, its job's files, its ring) goes when it
+//! ends, however it ends.
 
 use super::closer::{Sent, USER_MAX};
 use super::jobs::room_for_reported;
@@ -27,10 +27,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A new client has this long to say who it is.
+/// How long a new client has to say who it is.
 const HELLO_TIME: Duration = Duration::from_secs(5);
 
-/// A client that does not take its answers for this long is dropped.
+/// How long a client may not take its answers before it is dropped.
 const SEND_TIME: Duration = Duration::from_secs(10);
 
 /// What a connection costs: the part of its thread's stack in use, the packet buffer, and the ring.
@@ -46,11 +46,11 @@ const STACK_BYTES: usize = 512 << 10;
 /// Packets up to this size are decoded without waiting for each other.
 const SMALL_PACKET_BYTES: usize = 2 << 10;
 
-/// A packet may take so many times its length in memory, besides its text: splits of two bytes,
-/// that is, and nothing smaller.
+/// Memory that a packet may take, as a multiple of its length and besides its text: enough for
+/// splits of two bytes, the smallest part.
 const DECODED_SHARE: u64 = 32;
 
-/// A request comes with so many descriptors at most, except on a connection that has begun a load.
+/// Most descriptors of a request, except on a connection that has begun a load.
 const REQUEST_FDS_MAX: usize = 2;
 
 /// Longer than any first packet.
@@ -67,7 +67,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Nobody is connected. Requests act on `node`.
+    /// Clients of `node`, on which their requests act. Nobody is connected yet.
     pub fn new(node: Arc<Node>) -> Arc<Self> {
         Arc::new(Clients { node, decoding: Mutex::default(), next_connection: AtomicU64::new(1) })
     }
@@ -116,8 +116,8 @@ impl Clients {
     }
 
     /// Room for a connection, which is never refused for want of memory: the number of connections
-    /// is bounded, whoever has set the capacity too low must be able to raise it again, and a tier
-    /// that gives way to compute must not look like one that is gone.
+    /// is bounded, an operator who has set the capacity too low must be able to raise it again, and
+    /// a tier that gives way to compute must not look like one that is gone.
     fn room(&self) -> Reservation {
         let cache = &self.node.cache;
         let always = || cache.budget.reserve_existing(Class::Clients, CONNECTION_BYTES);
@@ -178,7 +178,7 @@ impl Connection {
     }
 }
 
-/// One in the count of connections, for as long as it lives, also if the thread panics.
+/// Counts as one of the connections for as long as it lives, even if the thread panics.
 struct Counted {
     node: Arc<Node>,
     /// Connections with this one.
@@ -201,7 +201,7 @@ impl Drop for Counted {
 /// Exchanges the first packets, and hands out the ring.
 fn greet(node: &Node, channel: &Channel, (id, uid): (u64, u32)) -> io::Result<()> {
     let mut packet = [0u8; HELLO_BYTES_MAX];
-    // No descriptor is taken before it is known who sends it and why.
+    // No descriptor is accepted before it is known who sends it and why.
     let limits = Limits { deadline: Some(Instant::now() + HELLO_TIME), fds: 0 };
     let received = channel.recv_packet(&mut packet, limits, &mut Vec::new());
     let hello = match received.and_then(|len| decode::<Hello>(&packet[..len])) {
@@ -225,7 +225,7 @@ fn greet(node: &Node, channel: &Channel, (id, uid): (u64, u32)) -> io::Result<()
     match ring {
         None => channel.send(&welcome, &[]),
         Some(fd) => channel.send(&welcome, &[fd.as_fd()]).inspect_err(|_| {
-            // There will be no connection whose end takes the ring along.
+            // There will be no connection whose end removes the ring.
             lock(&node.rings).remove(&id);
         }),
     }
@@ -236,7 +236,7 @@ fn refuse_garbage(node: &Node) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidData, "not a client of this protocol"))
 }
 
-/// A client without a ring is served all the same; its pages just age faster.
+/// A client without a ring is served all the same; its pages only age faster.
 fn make_ring(node: &Node, (id, uid): (u64, u32)) -> Option<OwnedFd> {
     let reader = RingReader::new(ring::create().ok()?).ok()?;
     let fd = reader.fd().try_clone_to_owned().ok()?;
@@ -261,12 +261,12 @@ struct Conversation<'a> {
 }
 
 /// When it pays to look for the next request before going to sleep. Opens and fetches come in
-/// bursts; of a client that computes between two requests, each look takes processor time.
+/// bursts; for a client that computes between two requests, each look wastes processor time.
 #[derive(Default)]
 struct Looks {
     /// Answers after which it does not look.
     rests: u32,
-    /// As many rests followed the last look; none if it found a request.
+    /// The rests that followed the last look; 0 if it found a request.
     last_rests: u32,
 }
 
@@ -327,8 +327,7 @@ impl Conversation<'_> {
         }
     }
 
-    /// Takes a packet. What is not of a mount is never closed by this process:
-    /// [`super::closer`].
+    /// Takes a packet. This process never closes what is not of a mount: [`super::closer`].
     fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, Vec<Sent>)> {
         let (node, uid) = (&self.connection.node, self.connection.peer.uid);
         if node.closer.waiting(Some(uid)) >= USER_MAX {

@@ -13,13 +13,13 @@ use std::time::Duration;
 
 const STACK_BYTES: usize = 256 << 10;
 
-/// An agent that was started anew learns of guests by their next call.
+/// A restarted agent learns of guests by their next call.
 const NO_GUEST: &str = "the guest has to connect again";
 
-/// How long one question is waited for.
+/// How long the answer to one question is waited for.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// A program has opened the file for writing; `pfs` is open for writing anywhere in it.
+/// Takes a file that a program has opened for writing; `pfs` is open for writing anywhere in it.
 pub fn absorb(
     connection: &Connection,
     file: &Admitted,
@@ -60,7 +60,7 @@ pub fn absorb(
     }
 }
 
-/// Room for a write.
+/// Makes room for a write.
 pub fn make_room(connection: &Connection, copy: u64, bytes: u64) -> Answer {
     match connection.node.write_back.make_room(connection.peer.uid, copy, bytes) {
         Ok(()) => reply(Reply::Done),
@@ -76,7 +76,7 @@ fn drained(drained: Drained) -> Answer {
     })
 }
 
-/// A writer goes on at the PFS.
+/// Makes a writer continue at the PFS.
 pub fn call_in(connection: &Connection, copy: u64) -> Answer {
     if WriteBack::is_guest(copy) && connection.node.write_back.guest_away(copy).is_none() {
         return refuse(Refusal::Invalid(NO_GUEST.into()));
@@ -84,8 +84,8 @@ pub fn call_in(connection: &Connection, copy: u64) -> Answer {
     drained(connection.node.write_back.call_in(connection.peer.uid, copy))
 }
 
-/// Waits until the PFS has one file, or all that the user's programs have written on this node.
-/// The first question says what is meant, the others repeat it.
+/// Waits until the PFS has one file, or all that the user's programs have written on this node. The
+/// first question says which, the others repeat it.
 pub fn sync(connection: &mut Connection, fds: Vec<Sent>) -> Answer {
     let (write_back, uid) = (connection.node.write_back.clone(), connection.peer.uid);
     let one = match fds.first() {
@@ -111,7 +111,7 @@ pub fn sync(connection: &mut Connection, fds: Vec<Sent>) -> Answer {
 }
 
 /// Waits until the second place or the PFS has one file, or all of the user's. The first question
-/// says what is meant, the others repeat it.
+/// says which, the others repeat it.
 pub fn keep(connection: &mut Connection, copy: Option<u64>, second: SecondPlace) -> Answer {
     let write_back = &connection.node.write_back;
     if let Some(number) = copy.filter(|copy| WriteBack::is_guest(*copy)) {
@@ -143,7 +143,7 @@ pub fn open_newest(connection: &mut Connection, file: &Admitted, fd: OwnedFd) ->
     let (newest, coming) = channel();
     let (write_back, uid) = (connection.node.write_back.clone(), connection.peer.uid);
     let body = move || {
-        // Whoever has asked may be gone.
+        // The asker may be gone.
         let _ = newest.send(write_back.newest(uid, mount, &fd));
     };
     if let Err(e) = std::thread::Builder::new().name("newest".into()).stack_size(STACK_BYTES).spawn(body) {
@@ -153,7 +153,7 @@ pub fn open_newest(connection: &mut Connection, file: &Admitted, fd: OwnedFd) ->
     wait_for_newest(connection)
 }
 
-/// Waits for it a while.
+/// Waits a while for the content that another node sends.
 pub fn wait_for_newest(connection: &mut Connection) -> Answer {
     let Some(coming) = connection.coming.take() else {
         return refuse(Refusal::Invalid("nothing is on its way".into()));
@@ -182,7 +182,7 @@ pub fn stat(connection: &Connection, dev: u64, ino: u64) -> Answer {
     }
 }
 
-/// A program sets the times of a file on the PFS.
+/// Notes that a program sets the times of a file on the PFS.
 pub fn note_times(connection: &Connection, (dev, ino): (u64, u64), mtime_ns: Option<i64>) -> Answer {
     match connection.node.write_back.note_times(connection.peer.uid, (dev, ino), mtime_ns) {
         true => reply(Reply::Done),

@@ -1,5 +1,5 @@
-//! A program of this node writes a file that is dirty on another node: its requests go on to that
-//! node ([`crate::write_back::guests`]).
+//! A program on this node writes a file that is dirty on another node: its requests are passed on
+//! to that node ([`crate::write_back::guests`]).
 
 use super::guest_connection::Guest;
 use super::session::{Answer, Connection, refuse, reply};
@@ -11,7 +11,7 @@ use forebay_wire::peer::PeerReply;
 use forebay_wire::{GUEST_BYTES, GuestCall, GuestId, Refusal, Reply};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// The program becomes a guest of the node where the file is dirty.
+/// Makes the program a guest of the node where the file is dirty.
 pub fn open(
     connection: &mut Connection,
     file: &Admitted,
@@ -25,7 +25,7 @@ pub fn open(
         Ok(buffers) => buffers,
         Err(e) => return invalid(&e),
     };
-    // One that goes on has had its room.
+    // A guest that continues has had its room.
     let (cache, bytes) = (&connection.node.cache, GUEST_BYTES as u64);
     let existing = || cache.budget.reserve_existing(Class::Clients, bytes);
     let room = cache.reserve(Class::Clients, bytes).or_else(|| resumes.is_some().then(existing));
@@ -50,7 +50,7 @@ fn failed(errno: i32, message: String) -> Answer {
     reply(Reply::Failed { errno, message })
 }
 
-/// One of the guest's calls.
+/// Makes one of the guest's calls.
 pub fn call(connection: &mut Connection, call: GuestCall) -> Answer {
     let Some(guest) = &mut connection.guest else {
         return refuse(Refusal::Invalid("not a guest".into()));

@@ -1,4 +1,4 @@
-//! A program of this node that writes a file of another one, as its connection has it.
+//! A program on this node that writes a file of another node, as its connection has it.
 
 use crate::fetch::peer_link::Link;
 use crate::write_back::WriteBack;
@@ -11,10 +11,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Without a byte for so long, the other node counts as gone.
+/// How long the other node may send nothing before it counts as gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// All attempts of one call together.
+/// Longest time for all attempts of one call together.
 const ANSWER_MAX: Duration = Duration::from_secs(40);
 
 /// A guest, as its connection has it.
@@ -27,7 +27,7 @@ pub struct Guest {
     buffer: OwnedFd,
     /// Why its calls fail.
     broken: Option<String>,
-    /// Of the buffer.
+    /// Memory of the buffer.
     _room: Reservation,
 }
 
@@ -38,7 +38,7 @@ impl Drop for Guest {
 }
 
 impl Guest {
-    /// One that has this `link`, or makes one when it is needed.
+    /// A guest that has this `link`, or makes one when it is needed.
     pub fn new(
         write_back: Arc<WriteBack>,
         away: Arc<Away>,
@@ -48,13 +48,13 @@ impl Guest {
         Guest { write_back, away, link, buffer, broken: None, _room: room }
     }
 
-    /// The program has closed the file.
+    /// Reports that the program has closed the file.
     pub fn close(&mut self) {
         // If it does not arrive, the set of the file counts as not closed.
         let _ = self.link.as_mut().map(|link| link.call_as_guest(GuestCall::Close, &self.buffer, PATIENCE));
     }
 
-    /// Makes a call on the other node, which may be starting anew.
+    /// Makes a call on the other node, which may be restarting.
     ///
     /// # Errors
     /// Why it fails.

@@ -2,9 +2,9 @@
 //!
 //! A program can do anything with the descriptor that it has opened: pass it on, map it, read by
 //! `io_uring`. So one whose file is dirty on another node gets a descriptor of a mount of its own
-//! (`forebay mount`), by which the kernel makes requests of whatever it does. There is one mount
-//! for each PFS, in a process of its own that outlives this agent, below the state directory, where
-//! nobody else looks.
+//! (`forebay mount`), through which the kernel turns whatever it does into requests. There is one
+//! mount for each PFS, in a process of its own that outlives this agent, below the state directory,
+//! where nobody else looks.
 
 use crate::lock::lock;
 use crate::mounts::admit::Admitted;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// `f_type` of FUSE file systems.
 const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 
-/// A mount is ready in so long, or is given up.
+/// How long a mount may take to be ready before it is given up.
 const START_MAX: Duration = Duration::from_secs(8);
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -33,7 +33,7 @@ const LOOK: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub struct GuestMounts {
     program: Option<PathBuf>,
-    /// The agent's.
+    /// The agent's state directory.
     state_dir: PathBuf,
     socket: PathBuf,
     /// By mount; held while it is mounted.
@@ -41,13 +41,13 @@ pub struct GuestMounts {
 }
 
 impl GuestMounts {
-    /// No mounts; `program` makes them, for the agent with this state directory and socket.
+    /// No mounts yet; `program` makes them, for the agent with this state directory and socket.
     pub fn new(program: Option<PathBuf>, (state_dir, socket): (PathBuf, PathBuf), mounts: usize) -> Self {
         GuestMounts { program, state_dir, socket, mounting: (0..mounts).map(|_| Mutex::default()).collect() }
     }
 
-    /// Opens a file that is dirty on another node, and that a program has open as `pfs`: the number
-    /// of the guest, the descriptor, and what it shares with this agent.
+    /// Opens a file that is dirty on another node, and that a program has open as `pfs`; returns
+    /// the number of the guest, the descriptor, and what it shares with this agent.
     ///
     /// # Errors
     /// The mount cannot be made; the node does not take the program as a guest.
@@ -78,7 +78,7 @@ impl GuestMounts {
         Ok((guest.id.number, content, words))
     }
 
-    /// Mounts the PFS for guests, if it is not; where.
+    /// Mounts the PFS for guests, if it is not mounted yet; returns where.
     fn mount(&self, mount: usize, root: &Path) -> io::Result<PathBuf> {
         let at = self.state_dir.join("guests").join(mount.to_string());
         let is_mounted = || statfs(&at).is_ok_and(|stat| stat.f_type == FUSE_SUPER_MAGIC);
@@ -91,7 +91,7 @@ impl GuestMounts {
         }
         let no_program = || io::Error::other("this agent does not know its own program");
         let program = self.program.as_ref().ok_or_else(no_program)?;
-        // One whose process has died answers nothing; the new one takes its place.
+        // A mount whose process has died answers nothing; the new one takes its place.
         match std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&at) {
             Err(e) if statfs(&at).err() != Some(Errno::NOTCONN) => return Err(e),
             _ => {}

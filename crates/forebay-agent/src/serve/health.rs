@@ -7,10 +7,10 @@ use forebay_wire::cluster::ToCoordinator;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-/// Between two reports.
+/// Time between two reports.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Reports to each coordinator at once, and then regularly, until the agent ends.
+/// Reports to each coordinator immediately, and then regularly, until the agent ends.
 pub fn report(node: &Node) {
     let mut changes = 0;
     while !node.stop.is_stopping() {

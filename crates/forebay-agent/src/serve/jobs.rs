@@ -1,7 +1,7 @@
 //! What clients report about their jobs, and ask about all jobs.
 //!
-//! Where files lie is added to what a job reports ([`crate::jobs::layouts`]), and is never a reason
-//! to refuse it.
+//! The layouts of files are added to what a job reports ([`crate::jobs::layouts`]), and are never a
+//! reason to refuse it.
 
 use super::session::{Answer, Connection, Node, refuse, reply};
 use crate::jobs::job_state::{Bounds, NEW_COPIES, Report, Size, is_layouts};
@@ -98,7 +98,7 @@ fn room_for(node: &Node, size: Size) -> Option<Reservation> {
     node.cache.reserve(Class::Clients, size.bytes() * NEW_COPIES)
 }
 
-/// A task asks whether it may read.
+/// Answers a task that asks whether it may read.
 pub fn task_asks(connection: &Connection, job: String, stage: u32, partition: u32) -> Answer {
     let node = &connection.node;
     let task: Task = (connection.peer.uid, job, stage, partition);
@@ -129,7 +129,7 @@ pub fn ask_coordinator(connection: &mut Connection, question: Question) -> Answe
     }
 }
 
-/// The coordinator has not answered.
+/// The answer when the coordinator has not answered.
 pub fn not_answered(e: &io::Error) -> Answer {
     reply(Reply::Failed { errno: libc::EAGAIN, message: format!("cannot ask the coordinator: {e}") })
 }

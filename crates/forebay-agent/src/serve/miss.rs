@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// Most pages one prefetch may ask for; a window of 64 MiB in pages of 64 KiB.
 const PREFETCH_PAGES_MAX: u64 = 1024;
 
-/// And most bytes, where pages are smaller.
+/// Most bytes one prefetch may ask for, where pages are smaller.
 const PREFETCH_BYTES_MAX: u64 = 64 << 20;
 
 /// Most pages of `page_bytes` that one request may ask for.
@@ -30,11 +30,11 @@ fn most_pages(page_bytes: u64) -> u64 {
     PREFETCH_PAGES_MAX.max(PREFETCH_BYTES_MAX / page_bytes)
 }
 
-/// A share of the capacity, one in four, that pages fetched ahead and not yet read may take in one
+/// Fraction of the capacity, one in four, that pages fetched ahead and not yet read may take in one
 /// request.
 const AHEAD_SHARE: u64 = 4;
 
-/// A reader whose job has moved as much as it may hears so within this time, and asks again.
+/// Time within which a reader whose job has moved as much as it may hears of that, and asks again.
 const HELD_MAX: Duration = Duration::from_secs(1);
 
 /// What a fetch asks for.
@@ -119,13 +119,13 @@ fn keep_file(connection: &Connection, file: &Admitted, fd: OwnedFd) -> Result<Pf
 /// Pages to fetch for which nobody waits.
 struct Ahead<'a> {
     runs: &'a [PageRun],
-    /// Of all runs together, so many at most.
+    /// Most pages of all runs together.
     count: usize,
     pfs: Arc<PfsFile>,
 }
 
 impl<'a> Ahead<'a> {
-    /// `None` if there are none, or if the user has too many under way.
+    /// The pages of `runs`; `None` if there are none, or if the user has too many under way.
     fn of(connection: &Connection, page_bytes: u64, kept: &PfsFile, runs: &'a [PageRun]) -> Option<Self> {
         Self::of_at_most(connection, page_bytes, kept, runs, most_pages(page_bytes))
     }
@@ -144,7 +144,7 @@ impl<'a> Ahead<'a> {
         if count == 0 {
             return None;
         }
-        // A phase of an HPC job is behind: only what a reader waits for.
+        // A phase of an HPC job is behind: only what a reader waits for is fetched.
         if node.fetch.scheduler.is_braked() {
             add(&node.counters.ahead_refused_total, 1);
             return None;
@@ -193,7 +193,7 @@ fn entry_for(connection: &Connection, file: &Admitted, pfs: &Arc<PfsFile>) -> Re
 enum Outcome {
     Ready,
     Gone,
-    /// By the rate limit of the job.
+    /// Stopped by the rate limit of the job.
     Held,
     Late,
     Failed(FetchError),
@@ -215,7 +215,7 @@ fn fetch_and_wait(
     let Ok(file) = connection.node.cache.file(entry) else { return Outcome::Gone };
     let needed = |page: u32| (end - u64::from(page) * geometry.page_bytes).min(geometry.page_len(page));
     let missing: Vec<u32> = (first..=last).filter(|page| !file.word(*page).covers(needed(*page))).collect();
-    // Whoever joins a fetch that is under way moves nothing.
+    // A request that joins a fetch that is under way moves nothing.
     let moved = missing.iter().filter(|page| !entry.is_being_fetched(**page));
     let bytes = moved.map(|page| geometry.page_len(*page)).sum();
     let left = wanted.deadline.saturating_duration_since(Instant::now());
@@ -283,8 +283,8 @@ pub fn prefetch(
     prefetch_at_most(connection, &file, fd, |page_bytes| (most_pages(page_bytes), runs.to_vec()));
 }
 
-/// Puts all of a file on its way that a client has mapped whole, and wants to map from the tier the
-/// next time: if it has rested, and if clients may map as much.
+/// Puts all of a file on its way, if it has rested and if clients may map as much. A client has
+/// mapped it whole, and wants to map it from the tier the next time.
 pub fn fetch_to_map(connection: &Connection, file: Admitted, fd: OwnedFd, version: &FileVersion) {
     let (node, uid, bytes) = (&connection.node, connection.peer.uid, version.size);
     let fits = bytes <= node.cache.budget.capacity_bytes() / AHEAD_SHARE
@@ -318,8 +318,8 @@ fn prefetch_at_most(
     node.cache.drop_if_empty(&entry);
 }
 
-/// A small read has missed a page and gone to the PFS: once that has happened often enough, the
-/// page is fetched, behind everything else and within its share of the PFS's time.
+/// Counts a small read that has missed a page and gone to the PFS: once that has happened often
+/// enough, the page is fetched, behind everything else and within its share of the PFS's time.
 pub fn missed(connection: &Connection, sent: Sent, version: &FileVersion, page: u32, bytes: u32) {
     let (node, Sent { fd, place }) = (&connection.node, sent);
     let Ok(mount) = require_reader(&node.mounts, fd.as_fd(), &place) else { return };

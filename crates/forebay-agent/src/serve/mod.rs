@@ -1,4 +1,4 @@
-//! Serving the programs of this node.
+//! Serving the programs on this node.
 //!
 //! | file | what it does |
 //! | --- | --- |

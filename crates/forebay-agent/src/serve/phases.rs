@@ -8,7 +8,7 @@ use forebay_wire::{Declared, Refusal, Reply};
 fn done_or(refused: Result<(), Refused>) -> Answer {
     match refused {
         Ok(()) => reply(Reply::Done),
-        // The words are whole, and do not begin with "too many".
+        // The message is complete, and does not begin with "too many".
         Err(why) => refuse(Refusal::Invalid(why.to_string())),
     }
 }
@@ -19,7 +19,7 @@ const OPEN_CHANGES: u64 = 2;
 /// Most that the names of a job's servers may take, in bytes; those of a large site do not.
 const SERVERS_BYTES_MAX: usize = 16 << 10;
 
-/// Waits until the user of the connection may make so many changes to the board.
+/// Waits until the user of the connection may make this many changes to the board.
 fn wait_for_turn(connection: &Connection, changes: u64) {
     let wait = connection.node.phases.wait_of(connection.peer.uid, changes);
     if !wait.is_zero() {
@@ -27,7 +27,7 @@ fn wait_for_turn(connection: &Connection, changes: u64) {
     }
 }
 
-/// The connection's program is an HPC job.
+/// Opens an HPC job for the connection's program.
 pub fn open(connection: &mut Connection, job: Declared) -> Answer {
     if connection.hpc {
         return refuse(Refusal::Invalid("an HPC job is opened once on a connection".into()));
@@ -38,7 +38,7 @@ pub fn open(connection: &mut Connection, job: Declared) -> Answer {
     done_or(opened)
 }
 
-/// A phase begins.
+/// Begins a phase.
 pub fn begin(connection: &Connection, bytes: u64, deadline_ns: u64) -> Answer {
     wait_for_turn(connection, 1);
     match connection.node.phases.begin(connection.id, bytes, deadline_ns) {
@@ -47,7 +47,7 @@ pub fn begin(connection: &Connection, bytes: u64, deadline_ns: u64) -> Answer {
     }
 }
 
-/// The phase is over.
+/// Ends the phase.
 pub fn end(connection: &Connection) -> Answer {
     if !connection.hpc {
         return done_or(Err(Refused::NoJob));
@@ -57,7 +57,7 @@ pub fn end(connection: &Connection) -> Answer {
     reply(Reply::Done)
 }
 
-/// The next phases write to these servers.
+/// Records that the next phases write to these servers.
 pub fn writes_to(connection: &Connection, servers: Vec<String>) -> Answer {
     let bytes: usize = servers.iter().map(|name| name.len() + 1).sum();
     if bytes > SERVERS_BYTES_MAX || servers.iter().any(|name| name.chars().any(char::is_control)) {
@@ -69,7 +69,7 @@ pub fn writes_to(connection: &Connection, servers: Vec<String>) -> Answer {
     done_or(connection.node.phases.writes_to(connection.id, servers))
 }
 
-/// Memory in which the observer library counts the job's I/O.
+/// Hands out memory in which the observer library counts the job's I/O.
 pub fn observe(connection: &Connection) -> Answer {
     if !connection.hpc {
         return done_or(Err(Refused::NoJob));

@@ -11,7 +11,7 @@ use forebay_wire::{Refusal, Reply};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// Keeps the whole file, or lets it go again.
+/// Pins the whole file, or unpins it again.
 pub fn pin_file(connection: &Connection, file: Admitted, fd: &OwnedFd, on: bool) -> Answer {
     let node = &connection.node;
     if !on {
@@ -31,7 +31,7 @@ pub fn pin_file(connection: &Connection, file: Admitted, fd: &OwnedFd, on: bool)
     pin_answer(pinned)
 }
 
-/// Lets a file go that this user has pinned. Others' pins are the operator's to undo.
+/// Unpins a file that this user has pinned. Others' pins are the operator's to undo.
 fn unpin(connection: &Connection, entry: &Arc<Entry>) -> Answer {
     let (node, uid) = (&connection.node, connection.peer.uid);
     match entry.pinned_by() {
@@ -48,7 +48,7 @@ fn unpin(connection: &Connection, entry: &Arc<Entry>) -> Answer {
     }
 }
 
-/// Lets a pinned copy go by its number: its file may be gone from the PFS.
+/// Unpins a pinned copy by its number: its file may be gone from the PFS.
 pub fn unpin_copy(connection: &Connection, copy: u64) -> Answer {
     let entry = connection.node.cache.by_copy(copy);
     entry.map_or_else(|| reply(Reply::Done), |entry| unpin(connection, &entry))
@@ -76,8 +76,8 @@ pub fn pin_pages(connection: &Connection, mut fds: Vec<Sent>, copy: u64, first: 
         return refuse(Refusal::Invalid("no such copy any more".into()));
     };
     let replaced = if fds.len() == 2 { fds.pop() } else { None };
-    // Only who was given the copy may hold its pages; and a copy of an earlier agent may have had
-    // the same number.
+    // Only a client that was given the copy may hold its pages; and a copy of an earlier agent may
+    // have had the same number.
     let held = node.cache.file(&entry);
     if !matches!((&fds[..], held), ([shown], Ok(copy)) if copy.is_same_file(shown.fd.as_fd())) {
         return refuse(Refusal::NoDescriptor);

@@ -195,7 +195,7 @@ impl Connection {
         }
     }
 
-    /// Admits the one descriptor that came with a request and goes on with it.
+    /// Admits the one descriptor that came with a request and continues with it.
     fn with_file(
         &mut self,
         mut fds: Vec<Sent>,
@@ -214,8 +214,8 @@ impl Connection {
         }
     }
 
-    /// As [`Connection::with_file`], of two descriptors: who may only read a file must not say what
-    /// is in it.
+    /// As [`Connection::with_file`], for two descriptors: a user who may only read a file must not
+    /// say what is in it.
     fn with_writer(
         &mut self,
         mut fds: Vec<Sent>,

@@ -11,16 +11,16 @@ use forebay_wire::{Refusal, Reply};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Names in one answer to a listing.
+/// Most names in one answer to a listing.
 const LIST_MAX: usize = 500;
 
 /// Longest name of a memory-only file in bytes.
 const NAME_MAX: usize = 4096;
 
-/// Files of one user, with those that are given up and still open.
+/// Most files of one user, including those that are given up and still open.
 const USER_FILES_MAX: usize = 4096;
 
-/// What nobody can guess; `None` if the system has no random bytes.
+/// A token that nobody can guess; `None` if the system has no random bytes.
 pub(super) fn new_token() -> Option<String> {
     let mut random = [0u8; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).ok()?;
@@ -89,11 +89,11 @@ fn failed(errno: i32, what: &str, name: &[u8]) -> Answer {
     reply(Reply::Failed { errno, message: format!("{}: {what}", String::from_utf8_lossy(name)) })
 }
 
-/// Writers wait so long for room; they give an answer up after 30 s.
+/// How long writers wait for room; they give an answer up after 30 s.
 const FREEING_MAX: Duration = Duration::from_secs(20);
 
-/// Room for memory-only files. If there is none, images that no run has used for long go first,
-/// then map outputs go to the disk.
+/// Holds room for memory-only files. If there is none, images that no run has used for long are
+/// given up first, then map outputs go to the disk.
 fn hold(connection: &Connection, bytes: u64) -> Result<Held, Refusal> {
     let node = &connection.node;
     let uid = connection.peer.uid;
@@ -204,7 +204,7 @@ pub fn remove(connection: &Connection, token: &str, name: &[u8]) -> Answer {
     })
 }
 
-/// Names and lengths.
+/// Lists names and lengths.
 pub fn list(connection: &Connection, token: &str, after: &[u8]) -> Answer {
     use std::ops::Bound;
     with_job(connection, token, |job| {

@@ -71,7 +71,7 @@ pub struct Node {
     pub phases: Arc<Phases>,
     /// What is said to the coordinator.
     pub link: Arc<Link>,
-    /// Where files lie.
+    /// The layouts of files.
     pub layouts: Layouts,
     /// What users hold.
     pub shares: Arc<Shares>,
@@ -108,7 +108,7 @@ impl Node {
         self.touch(&keys);
     }
 
-    /// The analytics job of a connection has ended, be it that its program has died.
+    /// Ends the analytics job of a connection, even one whose program has died.
     pub fn end_job(&self, connection: u64) {
         self.orders.end(connection);
         self.jobs.end(connection, |message| self.link.say(message, None));
@@ -127,7 +127,7 @@ impl Node {
     }
 }
 
-/// The ring of a process, and the job that it is of.
+/// The ring of a process, and the job that it belongs to.
 #[derive(Debug)]
 pub struct Ring {
     /// What it has touched.
@@ -142,11 +142,11 @@ pub struct Connection {
     pub node: Arc<Node>,
     /// Its number.
     pub id: u64,
-    /// Who is at the other end.
+    /// The process at the other end.
     pub peer: Peer,
     /// Its groups, the first one first.
     pub groups: Vec<u32>,
-    /// Of its job.
+    /// The account of its job.
     pub account: Arc<Account>,
     /// The load begun on it.
     pub load: Option<Arc<LoadJob>>,
@@ -164,7 +164,7 @@ pub struct Connection {
     pub listing: Option<Share>,
     /// Dirty files that it waits for, each with the passes that had begun before.
     pub syncing: Option<BTreeMap<u64, u64>>,
-    /// Files that it waits for, and that are dirty on other nodes perhaps.
+    /// Files that it waits for, and that may be dirty on other nodes.
     pub syncing_elsewhere: BTreeSet<DirtyFile>,
     /// Dirty files whose second copies it waits for.
     pub keeping: Option<Wanted>,
@@ -203,8 +203,8 @@ impl Drop for Connection {
         if self.hpc {
             self.node.phases.close(self.id);
         }
-        // What it has used last is not lost with it: many programs are gone before the ring is
-        // looked at.
+        // What it used last is not lost with it: many programs are gone before the ring is looked
+        // at.
         let ring = lock(&self.node.rings).remove(&self.id);
         if let Some(Ring { mut reader, .. }) = ring {
             let mut keys = Vec::new();

@@ -1,5 +1,5 @@
 //! Requests about map outputs ([`crate::shuffle`]). The files themselves are created and removed as
-//! memory-only files, by `scratch`.
+//! memory-only files, in `scratch`.
 
 use super::scratch::new_token;
 use super::session::{Answer, Connection, refuse, reply};
@@ -8,7 +8,7 @@ use forebay_wire::{Refusal, Reply};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// No request makes its connection's thread wait for longer.
+/// Longest time that a request makes its connection's thread wait.
 const DEADLINE_MAX: Duration = Duration::from_secs(600);
 
 fn failed(errno: i32, message: String) -> Answer {
@@ -33,7 +33,7 @@ pub fn begin(connection: &mut Connection) -> Answer {
     }
 }
 
-/// An application that has begun at an earlier agent goes on, by this connection.
+/// Continues an application that began at an earlier agent, on this connection.
 pub fn resume(connection: &mut Connection, app: App, alive: Vec<u32>) -> Answer {
     if connection.job.is_some() {
         return refuse(Refusal::Invalid("this connection has begun a job already".into()));
@@ -49,7 +49,7 @@ pub fn resume(connection: &mut Connection, app: App, alive: Vec<u32>) -> Answer 
     }
 }
 
-/// A process of an application runs on this node.
+/// Adds a process of an application that runs on this node.
 pub fn join(connection: &Connection, app: App) -> Answer {
     let shuffles = &connection.node.shuffles;
     match shuffles.join(connection.peer.uid, &app) {
@@ -58,7 +58,7 @@ pub fn join(connection: &Connection, app: App) -> Answer {
     }
 }
 
-/// The connection's application has a shuffle, or not any more.
+/// Records that the connection's application has a shuffle, or no longer has it.
 pub fn set_lives(connection: &Connection, shuffle: u32, lives: bool) -> Answer {
     match &connection.job {
         Some(token) => {
@@ -78,7 +78,7 @@ pub fn remove(connection: &Connection, token: &str, shuffle: u32) -> Answer {
     reply(Reply::Done)
 }
 
-/// Nodes of a host.
+/// Answers with the nodes of `hosts`.
 pub fn nodes_at(connection: &Connection, hosts: &[String], with_second: bool) -> Answer {
     match connection.node.shuffles.nodes_at(hosts, with_second) {
         Some(nodes) => reply(Reply::Nodes(nodes)),

@@ -10,13 +10,13 @@ use forebay_wire::{Refusal, Reply};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// A program whose job has moved as much as it may hears so within this time.
+/// Time within which a program whose job has moved as much as it may hears of that.
 const HELD_MAX: Duration = Duration::from_millis(500);
 
 /// Longest filter of a log, in bytes.
 const FILTER_BYTES_MAX: usize = 1024;
 
-/// The program is of this job. A name that no job may have is none.
+/// Records the job that the program belongs to; a name that no job may have means none.
 pub fn set_job(connection: &mut Connection, job: &str) {
     if !is_job_name(job) {
         return;
@@ -51,13 +51,13 @@ pub fn set_limit(connection: &Connection, job: String, user: Option<u32>, rate: 
     }
 }
 
-/// The limits that the user may see.
+/// Answers with the limits that the user may see.
 pub fn limits(connection: &Connection) -> Answer {
     let (node, uid) = (&connection.node, connection.peer.uid);
     reply(Reply::Limits(node.fetch.traffic.in_force(uid, node.shares.is_operator(uid))))
 }
 
-/// The program reads or writes a PFS by itself.
+/// Answers whether a program that reads or writes a PFS by itself may move `bytes`.
 pub fn may_pass(connection: &Connection, bytes: u64) -> Answer {
     let is_over = || connection.node.stop.is_stopping();
     match connection.account.take(bytes, Instant::now() + HELD_MAX, is_over) {
@@ -89,7 +89,7 @@ pub fn set_log(connection: &Connection, filter: String, at_coordinator: bool) ->
     }
 }
 
-/// The latest lines of the log.
+/// Answers with the latest lines of the log.
 pub fn last_log(connection: &Connection) -> Answer {
     match connection.node.shares.is_operator(connection.peer.uid) {
         true => reply(Reply::Text(log_control::latest())),

@@ -1,9 +1,9 @@
-//! A client writes a file through: to the PFS itself, and to the tier by way of a staging buffer.
+//! A client writes a file through: to the PFS itself, and to the tier through a staging buffer.
 //!
-//! The pages gather in a file of the tier that nobody can read yet. When the writer is done it says
-//! which version it has left on the PFS; only if the PFS says the same now do the pages become that
-//! version's copy. Whatever goes wrong before costs the copy and nothing else: the PFS has the
-//! data.
+//! The pages gather in a file of the tier that nobody can read yet. When the writer is done it
+//! reports which version it has left on the PFS; only if the PFS says the same now do the pages
+//! become that version's copy. Whatever goes wrong before costs the copy and nothing else: the PFS
+//! has the data.
 
 use super::session::{Answer, Connection, refuse, reply};
 use super::write_staging::{NoStage, SLOTS, Stage};
@@ -60,8 +60,8 @@ pub fn commit(connection: &mut Connection, file: Admitted, fd: &OwnedFd, version
     }
     let mount = &connection.node.mounts[file.mount];
     if mount.racy_for(&facts) >= COARSE && mount.is_racily_clean(&facts) {
-        // Whoever writes it again in the same second, here or elsewhere, leaves the same stamps.
-        // The next one need not be staged.
+        // A program that writes it again in the same second, here or elsewhere, leaves the same
+        // stamps. The next file need not be staged.
         mount.is_coarse.store(true, Ordering::Relaxed);
         return refuse(Refusal::RacilyClean);
     }

@@ -45,8 +45,8 @@ pub struct Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         if !self.committed {
-            // What is left of a copy that never was: its names. The next start sweeps them if this
-            // fails.
+            // What is left of a copy that was never made: its names. The next start sweeps them if
+            // this fails.
             let _ = self.cache.tier.remove_copy(self.copy);
         }
     }
@@ -111,8 +111,8 @@ impl Stage {
         Ok((stage, fd))
     }
 
-    /// Takes over one page from the buffer. One that cannot be taken over does not count: it may be
-    /// half there.
+    /// Takes over one page from the buffer. A page that cannot be taken over does not count: it may
+    /// be half there.
     pub fn page(&mut self, slot: u32, page: u32, len: u64) {
         if self.take_over(slot, page, len).is_err() {
             self.pages.remove(&page);
@@ -136,7 +136,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Releases what the tmpfs has allocated beside what is staged in the same huge page: it would
+    /// Releases what the tmpfs has allocated besides what is staged in the same huge page: it would
     /// not be counted.
     fn trim(&self, page: u32) {
         let pages_each = (HUGE_PAGE_BYTES / self.page_bytes).max(1);
@@ -193,14 +193,14 @@ impl Stage {
     }
 }
 
-/// The pages of a copy that were staged whole, and those that were in part, from the bytes that are
-/// there of each page of `staged_bytes`.
+/// The pages of a copy that were staged whole, and those staged in part, from the bytes of each
+/// page of `staged_bytes` that were staged.
 fn divided(staged: &BTreeMap<u32, u64>, staged_bytes: u64, geometry: Geometry) -> (Vec<u32>, Vec<u32>) {
     let pages_each = (staged_bytes / geometry.page_bytes).max(1);
     let (mut whole, mut parts) = (Vec::new(), Vec::new());
     for (staged_page, len) in staged {
         let first = u64::from(*staged_page) * pages_each;
-        // What was written behind the end of the file says that its end is not what was staged.
+        // A write beyond the end of the file shows that its end is not what was staged.
         let is_beyond = first * geometry.page_bytes + len > geometry.size;
         for page in (first..first + pages_each).take_while(|page| *page < geometry.pages()) {
             let has = len.saturating_sub((page - first) * geometry.page_bytes);

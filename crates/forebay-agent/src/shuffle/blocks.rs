@@ -1,8 +1,8 @@
-//! Blocks of map outputs: those of this node by descriptors of their files, those of others copied
-//! into a file of this tier that goes with its reader.
+//! Blocks of map outputs: those of this node through descriptors of their files, those of others
+//! copied into a file of this tier that is removed with its reader.
 //!
-//! A block that is not there is an error. Nothing answers with fewer bytes than were asked for, so
-//! a reducer never takes a lost block for an empty one.
+//! A block that is not there is an error. Nothing answers with fewer bytes than requested, so a
+//! reducer never mistakes a lost block for an empty one.
 
 use super::Shuffles;
 use crate::counters::add;
@@ -17,14 +17,14 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Without a byte of a peer for so long it counts as gone.
+/// How long a peer may send nothing before it counts as gone.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Room of blocks that were read is free at the next housekeeping; one that lacks room looks again
-/// after this.
+/// Room of blocks that were read is free at the next housekeeping; a reader that lacks room looks
+/// again after this time.
 const ROOM_PAUSE: Duration = Duration::from_millis(10);
 
-/// A node that may have second copies is asked when the one before has not answered for so long.
+/// How long a node may not answer before the next node that may have second copies is asked.
 const OTHER_COPY_AFTER: Duration = Duration::from_secs(5);
 
 /// A block of this node: its file, the bytes in it, and those of its partitions.
@@ -35,11 +35,11 @@ pub type Found = (Vec<OwnedFd>, Vec<BlockPlace>);
 
 impl Shuffles {
     /// Blocks of an application of user `uid`, from the first of `nodes` that has them all. Nodes
-    /// that failed lately come last.
+    /// that failed recently come last.
     ///
     /// # Errors
-    /// As of the first that failed: one of the blocks is not there, the node does not answer, or
-    /// the tier has no room for them.
+    /// The error of the first that failed: one of the blocks is not there, the node does not
+    /// answer, or the tier has no room for them.
     pub fn fetch(
         &self,
         uid: u32,

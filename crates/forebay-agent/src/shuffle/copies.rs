@@ -1,10 +1,10 @@
 //! Second copies of map outputs, on other nodes.
 //!
-//! A copy is the whole output with its index, under the same name, and goes when its application
-//! or shuffle does, as the first one: the node that keeps it asks the same origin. The outputs of
-//! a node go to the next one on another host in the order of names, so each node keeps about as
-//! much as it has kept for it, and a reader that knows where an output was written knows where to
-//! look for the copy.
+//! A copy is the whole output with its index, under the same name, and is removed with its
+//! application or shuffle, like the first one: the node that keeps it asks the same origin. The
+//! outputs of a node go to the next one on another host in the order of names, so each node keeps
+//! about as much for others as they keep for it, and a reader that knows where an output was
+//! written knows where to look for the copy.
 
 use super::Shuffles;
 use crate::counters::add;
@@ -16,19 +16,19 @@ use forebay_wire::shuffle::{App, Block, is_committed, output_name};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Nodes that are asked to keep a copy, or for one.
+/// Most nodes that are asked to keep a copy, or for one.
 const SECOND_NODES_MAX: usize = 3;
 
-/// Without progress for so long, a node does not take a copy.
+/// How long a node may make no progress before it counts as not taking a copy.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
-/// So long a copy waits for room; its sender waits a little longer.
+/// How long a copy waits for room; its sender waits a little longer.
 const ROOM_MAX: Duration = Duration::from_secs(3);
 
 impl Shuffles {
-    /// Names of the nodes of these host names or IP addresses. `with_second`: also of those that
-    /// may keep second copies of what was written there; of all, if nobody is there any more.
-    /// `None`: this agent knows no node yet.
+    /// Names of the nodes of these host names or IP addresses. `with_second`: including those that
+    /// may keep second copies of what was written there; all, if no node is there any more. `None`:
+    /// this agent knows no node yet.
     pub fn nodes_at(&self, hosts: &[String], with_second: bool) -> Option<Vec<String>> {
         let view = self.cluster.view();
         let nodes = &view.cluster.nodes;
@@ -52,7 +52,7 @@ impl Shuffles {
         Some(found)
     }
 
-    /// Sends a committed output of this node to another one; the name of that.
+    /// Sends a committed output of this node to another one; returns the name of that node.
     ///
     /// # Errors
     /// No such output, or no node takes it.
@@ -85,7 +85,7 @@ impl Shuffles {
         Err(io::Error::new(io::ErrorKind::StorageFull, format!("no second copy of a map output: {why}")))
     }
 
-    /// Room for a copy that another node sends.
+    /// Makes room for a copy that another node sends.
     ///
     /// # Errors
     /// The application has ended, or there is none.
@@ -94,7 +94,7 @@ impl Shuffles {
         self.room_for(uid, bytes, Instant::now() + ROOM_MAX).map_err(|e| e.to_string())
     }
 
-    /// The copy is whole.
+    /// Keeps a copy that is whole.
     ///
     /// # Errors
     /// It is not, or its application has ended meanwhile.

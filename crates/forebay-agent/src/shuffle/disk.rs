@@ -26,7 +26,7 @@ impl Spill {
     /// Spills into `directory` until its disk is full up to the share `tier.spill_fill`.
     ///
     /// # Errors
-    /// It is no directory for files without a name.
+    /// It is not a directory that can have files without a name.
     pub fn open(directory: &Path, live: Arc<Live<Config>>) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let opened = open(directory, flags, Mode::empty())?;

@@ -8,7 +8,7 @@
 //! shuffles it has removed. One question settles every end: a driver that is killed, executors that
 //! are all gone, and a shuffle that is removed while no executor runs here. An origin that does not
 //! answer within [`GRACE`], or does not know the application, ends it here. If the origin's agent
-//! restarts, the driver takes its application up again. The coordinator takes no part.
+//! restarts, the driver resumes its application. The coordinator takes no part.
 //!
 //! | file | what it does |
 //! | --- | --- |
@@ -40,23 +40,23 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// So often an origin is asked. An output that nobody needs any more stays for so long.
+/// How often an origin is asked, and how long an output that nobody needs any more stays.
 const CHECK: Duration = Duration::from_secs(2);
 
-/// An origin that does not answer for so long has lost its node; one that has not heard of the
-/// application after a restart has lost the driver.
+/// How long an origin may not answer. After that its node counts as lost; if it restarted and has
+/// not heard of the application, the driver counts as lost.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// An origin answers such a question from memory.
+/// Longest wait for an answer: an origin answers such a question from memory.
 const ASK_TIME: Duration = Duration::from_secs(2);
 
-/// Ended applications that a node knows of.
+/// Most ended applications that a node remembers.
 const ENDED_MAX: usize = 1024;
 
-/// Connections to one node that are kept while nobody uses them.
+/// Most connections to one node that are kept while nobody uses them.
 const IDLE_MAX: usize = 4;
 
-/// Applications of one user on one node.
+/// Most applications of one user on one node.
 const USER_APPS_MAX: usize = 64;
 
 /// See the module.
@@ -69,11 +69,11 @@ pub struct Shuffles {
     cluster: Arc<Cluster>,
     security: Security,
     stop: Arc<Stop>,
-    /// Where outputs go for which memory is short; none if the operator names no directory.
+    /// Where outputs go when memory is short; `None` if the operator names no directory.
     spill: Option<Spill>,
     /// By token.
     apps: Mutex<BTreeMap<String, Application>>,
-    /// Applications that have ended here lately: a task of one is not to begin it again.
+    /// Applications that have ended here recently: a task of one is not to begin it again.
     ended: Mutex<VecDeque<String>>,
     /// Connections that nobody uses now, by node.
     idle: Mutex<BTreeMap<String, Vec<PeerLink>>>,
@@ -115,7 +115,7 @@ impl Shuffles {
         self.cluster.node()
     }
 
-    /// An application whose driver runs here begins under `token`.
+    /// Begins an application whose driver runs here, under `token`.
     ///
     /// # Errors
     /// The user has too many.
@@ -125,11 +125,11 @@ impl Shuffles {
         Ok(app)
     }
 
-    /// An application whose driver runs here, and began at an earlier agent, goes on with the
-    /// shuffles `alive`; `false`: it has ended.
+    /// Continues an application whose driver runs here, and which began at an earlier agent, with
+    /// the shuffles `alive`; `false`: it has ended.
     ///
     /// # Errors
-    /// It goes on already, or the user has too many.
+    /// It continues already, or the user has too many.
     pub fn resume(&self, uid: u32, app: &App, alive: Vec<u32>) -> Result<bool, String> {
         if app.origin != self.node() || app.master_port.is_some() || self.has_ended(&app.token) {
             return Ok(false);
@@ -145,7 +145,7 @@ impl Shuffles {
         lock(&self.ended).iter().any(|ended| ended == token)
     }
 
-    /// A process of an application runs here.
+    /// Adds a process of an application that runs here.
     ///
     /// # Errors
     /// `NotFound`: the application has ended, is another user's, its master cannot be watched, or
@@ -200,7 +200,7 @@ impl Shuffles {
         Ok(())
     }
 
-    /// The application has this shuffle, or has removed it.
+    /// Records that the application has this shuffle, or has removed it.
     pub fn set_lives(&self, token: &str, shuffle: u32, lives: bool) {
         if let Some(app) = lock(&self.apps).get_mut(token) {
             let _was_known = if lives { app.shuffles.insert(shuffle) } else { app.shuffles.remove(&shuffle) };
@@ -229,21 +229,21 @@ impl Shuffles {
         }
     }
 
-    /// The connection of the application's driver has ended, and the application with it: unless
-    /// this agent is about to end, which closes all connections. The next one takes it up.
+    /// Ends the application whose driver's connection has ended, unless this agent is about to end,
+    /// which closes all connections. The next agent takes it up.
     pub fn driver_left(&self, token: &str) {
         if !self.stop.is_stopping() {
             self.end(token);
         }
     }
 
-    /// The outputs of an application go, and it may begin here again.
+    /// Removes the outputs of an application, which may begin here again.
     fn forget(&self, token: &str) {
         lock(&self.apps).remove(token);
         self.files.end(token);
     }
 
-    /// The application has ended: its outputs go.
+    /// Ends the application and removes its outputs.
     pub fn end(&self, token: &str) {
         self.forget(token);
         let mut ended = lock(&self.ended);
@@ -253,8 +253,8 @@ impl Shuffles {
         ended.push_back(token.to_owned());
     }
 
-    /// For another node: whether an application lives whose origin is here, and which of `shuffles`
-    /// it has removed.
+    /// Answers another node whether an application whose origin is here lives, and which of
+    /// `shuffles` it has removed.
     ///
     /// # Errors
     /// The kernel does not show its sockets, or this agent has started after the application.
@@ -336,8 +336,8 @@ impl Shuffles {
         }
     }
 
-    /// Has a peer answer `ask`, on a connection that is kept for the next question. One that was
-    /// kept may have been closed meanwhile: then on a new one.
+    /// Has a peer answer `ask`, on a connection that is kept for the next question. A kept one may
+    /// have been closed meanwhile; then a new one is used.
     fn at_peer<T>(
         &self,
         node: &str,

@@ -1,12 +1,12 @@
 //! Map outputs move to a local disk when others need their memory.
 //!
 //! A spilled output is a file without a name below `tier.spill`. Reducers get descriptors of it as
-//! of one in memory, so nobody else knows the difference, and the kernel removes it with its last
-//! descriptor, however the application or this process ends. A user whose files have no room gives
-//! up own outputs; when the tier must shrink, all users do. The oldest shuffle goes first, since
-//! most of its reducers have run, and of its outputs the largest: few writes free much. If the
-//! disk takes no more, or a user has a share of it, outputs stay where they are, and writers are
-//! refused.
+//! of one in memory, and notice no difference, and the kernel removes it with its last descriptor,
+//! however the application or this process ends. If the files of a user have no room, outputs of
+//! that user move; when the tier must shrink, those of any user do. The oldest shuffle goes first,
+//! since most of its reducers have run, and of its outputs the largest: few writes free much. If
+//! the disk takes no more, or a user has a full share of it, outputs stay where they are, and
+//! writers are refused.
 
 use super::Shuffles;
 use super::disk::Spill;
@@ -24,13 +24,13 @@ use std::os::fd::OwnedFd;
 use std::sync::TryLockError;
 use std::time::{Duration, Instant};
 
-/// So often the spiller looks whether the tier has to shrink.
+/// How often the spiller looks whether the tier has to shrink.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// The same, after the disk has taken nothing.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
 
-/// The memory of an output that is being read is waited for, for so long.
+/// How long the memory of an output that is being read is waited for.
 const READ_MAX: Duration = Duration::from_secs(1);
 const READ_PAUSE: Duration = Duration::from_millis(20);
 
@@ -89,7 +89,7 @@ impl Shuffles {
         add(&self.counters.shuffle_spilled_bytes, bytes);
         let until = Instant::now() + READ_MAX;
         if !self.files.give_up(uid, in_memory) {
-            // Reducers have it open. Spilling the next one at once would free no more.
+            // Reducers have it open. Spilling the next one immediately would free no more.
             let open = self.files.remains_of(uid);
             while self.files.remains_of(uid) >= open && Instant::now() < until && !self.stop.wait(READ_PAUSE)
             {
@@ -99,7 +99,7 @@ impl Shuffles {
         Ok(())
     }
 
-    /// Of what user `uid` may have on the disk.
+    /// Takes `bytes` of what user `uid` may have on the disk.
     ///
     /// # Errors
     /// `QuotaExceeded`: the user has as much as one may have.
@@ -188,7 +188,7 @@ mod tests {
     const OTHER: u32 = 61_002;
     const CAPACITY_BYTES: u64 = 8 << 20;
 
-    /// Applications `a` of one user and `b` of another, and a disk with room for so much.
+    /// Applications `a` of one user and `b` of another, and a disk with room for `spill_bytes`.
     fn shuffles_in(dir: &Path, spill_bytes: u64) -> Shuffles {
         let cache = Cache::for_tests(dir, CAPACITY_BYTES);
         let live = Arc::new(Live::new(Config { spill_fill: 1.0, ..Config::default() }));

@@ -1,4 +1,4 @@
-//! What one job moves on this node, and the rate that it may.
+//! What one job moves on this node, and the rate that it may reach.
 
 use crate::lock::lock;
 use forebay_pfs::layout::Layout;
@@ -11,14 +11,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A job that rests may move so much at once: a tenth of a second, and no less than a small read.
+/// Fraction of a second's bytes that a job that has rested may move in one burst: a tenth, and no
+/// less than a small read.
 const BURST_PART: u64 = 10;
 const BURST_BYTES_MIN: u64 = 64 << 10;
 
-/// Servers of one job; what goes to others counts as of an unknown one.
+/// Most servers of one job; what goes to others counts as to an unknown one.
 const SERVERS_MAX: usize = 256;
 
-/// Whoever waits looks at least so often whether it is still to wait.
+/// How often, at least, a thread that waits looks whether it is still to wait.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Which way bytes go.
@@ -59,7 +60,7 @@ pub struct Account {
 #[derive(Debug, Default)]
 struct Pace {
     bucket: Option<TokenBucket>,
-    /// Of all nodes.
+    /// The limit of all nodes together.
     limit: Option<u64>,
 }
 
@@ -74,9 +75,9 @@ struct Counts {
 #[derive(Debug, Default)]
 struct Moved {
     all: Counts,
-    /// At the last look.
+    /// The counts at the last look.
     before: Counts,
-    /// In the second before that, by second.
+    /// The rates per second before that.
     last: Counts,
 }
 
@@ -99,7 +100,7 @@ fn burst_of(share: u64) -> u64 {
 }
 
 /// Lets `bytes` go once nothing is owed, whatever their number, and returns 0; or the time to wait.
-/// Else small requests of a job would take what a large one waits for, for ever.
+/// Otherwise small requests of a job would forever take what a large one waits for.
 fn grant(bucket: &mut TokenBucket, now: Nanos, bytes: u64) -> u64 {
     let wait_ns = bucket.take(now, bytes.min(1));
     if wait_ns == 0 {
@@ -110,7 +111,7 @@ fn grant(bucket: &mut TokenBucket, now: Nanos, bytes: u64) -> u64 {
 }
 
 impl Account {
-    /// Of a job without traffic and without a limit.
+    /// The account of a job without traffic and without a limit.
     pub(super) fn new(name: JobName, number: u64) -> Self {
         Account {
             name,
@@ -134,14 +135,14 @@ impl Account {
         Nanos(self.started.elapsed().as_nanos() as u64)
     }
 
-    /// From now on it may move `share` of the `limit` of all nodes.
+    /// Sets that it may move `share` of the `limit` of all nodes from now on.
     pub(super) fn set_limit(&self, limit: Option<u64>, share: u64) {
         let mut pace = lock(&self.pace);
         pace.limit = limit;
         let now = self.now();
         match &mut pace.bucket {
             _ if limit.is_none() => pace.bucket = None,
-            // What is in debt stays so.
+            // What is owed stays owed.
             Some(bucket) => {
                 bucket.set_rate(now, share);
                 bucket.set_burst(now, burst_of(share));
@@ -222,7 +223,8 @@ impl Account {
         afforded
     }
 
-    /// The job has moved `len` bytes from `offset` on of a file with this layout, in so long.
+    /// Records that the job has moved `len` bytes from `offset` on of a file with this layout, and
+    /// in what time.
     pub fn moved(
         &self,
         mount: usize,
@@ -260,7 +262,7 @@ impl Account {
         moves || is_held || paid_s > 0.0
     }
 
-    /// As people and the coordinator see it; `labels` are those of the mounts.
+    /// The traffic as people and the coordinator see it; `labels` are those of the mounts.
     pub(super) fn status(&self, labels: &[String]) -> JobTraffic {
         let ms = |ns: u64| ns / 1_000_000;
         let server = |((mount, server), moved): (&(usize, String), &Moved)| ServerTraffic {
@@ -321,7 +323,7 @@ mod tests {
         for _ in 0..8 {
             assert!(account.take(2 * MIB, began + Duration::from_secs(60), || false));
         }
-        // The last goes as soon as those before it are paid.
+        // The last goes as soon as those before it are paid for.
         assert!(began.elapsed() > Duration::from_millis(180), "{:?}", began.elapsed());
     }
 

@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Jobs that are counted; what others move counts as of their users' programs without a job.
+/// Most jobs that are counted; what others move counts as that of their users' programs without a
+/// job.
 const ACCOUNTS_MAX: usize = 512;
 
-/// A job that nobody uses and that has moved nothing for so long is forgotten.
+/// How long a job that nobody uses has moved nothing before it is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
 /// How often rates are measured, and reported to the coordinator.
@@ -39,22 +40,22 @@ pub struct Traffic {
 #[derive(Debug)]
 struct Known {
     account: Arc<Account>,
-    /// It was used or has moved something then.
+    /// When it was last used or moved something.
     used: Instant,
 }
 
 #[derive(Debug, Default)]
 struct Limits {
     rules: Rules,
-    /// As the coordinator has divided the limits.
+    /// This node's shares, as the coordinator has divided the limits.
     shares: BTreeMap<JobName, u64>,
     /// Nodes of the cluster.
     members: u64,
 }
 
 impl Limits {
-    /// The limit of a job, and this node's share: until the coordinator has said more, as if all
-    /// nodes moved as much.
+    /// The limit of a job, and this node's share: until the coordinator has said more, an equal
+    /// part.
     fn of(&self, name: &JobName) -> (Option<u64>, u64) {
         let limit = self.rules.rate_of(name.user, &name.job);
         let equal = limit.unwrap_or(0) / self.members.max(1);
@@ -64,7 +65,7 @@ impl Limits {
 }
 
 impl Traffic {
-    /// No jobs, of mounts with these labels.
+    /// Traffic without jobs, on mounts with these labels.
     pub fn new(labels: Vec<String>) -> Self {
         Traffic {
             labels,
@@ -99,9 +100,9 @@ impl Traffic {
         known.account.clone()
     }
 
-    /// Sets a limit by the word of user `by`. Returns what other nodes are to hear: nothing if it
-    /// is in force already, as on the second node of a job. An operator who lifts a user's limit
-    /// lifts that user's own as well.
+    /// Sets a limit on behalf of user `by`. Returns what other nodes are to hear: nothing if it is
+    /// in force already, as on the second node of a job. An operator who lifts a user's limit lifts
+    /// that user's own as well.
     ///
     /// # Errors
     /// Another user's job, a name that cannot be, or too many limits.
@@ -169,13 +170,13 @@ impl Traffic {
         }
     }
 
-    /// The coordinator has divided the limits anew.
+    /// Takes the shares of a new division of the limits by the coordinator.
     pub fn set_shares(&self, shares: Vec<(JobName, u64)>) {
         lock(&self.limits).shares = shares.into_iter().collect();
         self.apply();
     }
 
-    /// The cluster has so many nodes.
+    /// Sets the number of nodes of the cluster.
     pub fn set_members(&self, members: usize) {
         let members = members as u64;
         if std::mem::replace(&mut lock(&self.limits).members, members) != members {
@@ -194,7 +195,7 @@ impl Traffic {
         }
     }
 
-    /// All limits, also those that were lifted, for a coordinator.
+    /// All limits, including those that were lifted, for a coordinator.
     pub fn known(&self) -> Vec<Rule> {
         lock(&self.limits).rules.all().to_vec()
     }

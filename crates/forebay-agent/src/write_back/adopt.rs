@@ -31,7 +31,7 @@ impl WriteBack {
         Ok(())
     }
 
-    /// Takes up what the log has, and the tier has lost: the node was started anew.
+    /// Takes up what the log has, and the tier has lost: the node was restarted.
     fn adopt_log(&self, log: &DirtyLog) -> io::Result<()> {
         let mut restored = (0_u64, 0_u64);
         for logged in log.files()? {
@@ -54,7 +54,7 @@ impl WriteBack {
         Ok(())
     }
 
-    /// Returns the bytes that it brings into the tier.
+    /// Returns the bytes that it adds to the tier.
     fn adopt_logged(&self, logged: &Logged) -> io::Result<u64> {
         let mut record = logged.record().clone();
         let mount = self.mounts.iter().position(|mount| mount.label() == record.mount);
@@ -68,7 +68,7 @@ impl WriteBack {
         match known {
             // The tier has it as well, and perhaps a newer one.
             Some(true) => return Ok(0),
-            // Of an earlier life of the file.
+            // It is from an earlier life of the file.
             Some(false) => {
                 self.remove_from_log(logged.number());
                 return Ok(0);
@@ -120,7 +120,7 @@ impl WriteBack {
         if mount.is_none() {
             self.park(&mut dirty, libc::ENOENT, format!("no mount `{label}` is served any more"));
         }
-        // While this node was away another one may have written the file.
+        // While this node was down another one may have written the file.
         dirty.copying.is_unconfirmed = true;
         dirty.record.second.is_disputed |= is_kept;
         let mut state = self.state();

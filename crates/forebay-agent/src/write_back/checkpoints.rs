@@ -24,14 +24,14 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long one question is waited for.
+/// How long to wait for one question.
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// A marker that could not be written is tried again after this time.
 const MARKER_PAUSE: Duration = Duration::from_secs(1);
 
 impl WriteBack {
-    /// The sets, to be changed. Whoever holds the lock does not take that of the state.
+    /// Locks the sets, to change them. A holder of this lock does not take that of the state.
     fn change_sets(&self) -> MutexGuard<'_, Checkpoints> {
         let mut checkpoints = lock(&self.checkpoints);
         checkpoints.is_changed = true;
@@ -68,7 +68,7 @@ impl WriteBack {
         Ok(())
     }
 
-    /// A rule of a user, who has these groups.
+    /// Sets a rule of a user, who has these groups.
     ///
     /// # Errors
     /// It makes no sense.
@@ -99,8 +99,8 @@ impl WriteBack {
         true
     }
 
-    /// A program has opened a dirty file for writing. Markers of earlier sets that had it go before
-    /// the program writes.
+    /// Notes that a program has opened a dirty file for writing. Markers of earlier sets that had
+    /// it go before the program writes.
     pub(super) fn note_opened(&self, uid: u32, job: Option<&str>, copy: u64) {
         if lock(&self.checkpoints).sets.rules.is_empty() {
             return;
@@ -136,7 +136,7 @@ impl WriteBack {
         }
     }
 
-    /// A file of user `uid` that was to be written back goes to the PFS.
+    /// Notes that a file of user `uid` that was to be written back goes to the PFS.
     pub(super) fn note_past(&self, user: (u32, Option<&str>), file: (&str, u64, &[u8])) {
         if !lock(&self.checkpoints).sets.rules.is_empty() {
             let withdrawn = self.change_sets().sets.went_past(user, file, self.gap());
@@ -144,33 +144,33 @@ impl WriteBack {
         }
     }
 
-    /// Nobody has a file open for writing any more.
+    /// Notes that nobody has a file open for writing any more.
     pub(super) fn note_closed(&self, copy: u64, dirty: &Dirty) {
         let is_well = dirty.words.as_ref().map_or(0, Words::closes) >= dirty.joins.max(1);
         self.change_sets().sets.closed(copy, is_well, wall_clock_ns());
     }
 
-    /// A program writes a file again.
+    /// Notes that a program writes a file again.
     pub(super) fn note_reopened(&self, copy: u64) {
         self.change_sets().sets.reopened(copy, wall_clock_ns());
     }
 
-    /// The PFS has a file.
+    /// Notes that the PFS has a file.
     pub(super) fn note_drained(&self, copy: u64, version: (u64, i64)) {
         self.change_sets().sets.drained(copy, version);
     }
 
-    /// The writers of a file go on at the PFS.
+    /// Notes that the writers of a file continue on the PFS.
     pub(super) fn note_left(&self, copy: u64, path: &[u8]) {
         self.change_sets().sets.left(copy, path);
     }
 
-    /// A file is gone before the PFS had it.
+    /// Notes that a file is gone before the PFS had it.
     pub(super) fn note_removed(&self, copy: u64) {
         self.change_sets().sets.removed(copy);
     }
 
-    /// A file has become a cached copy: it is pinned if its set is held.
+    /// Notes that a file has become a cached copy, which is pinned if its set is held.
     pub(super) fn note_kept(&self, copy: u64, uid: u32, entry: &Arc<Entry>) {
         let is_held = {
             let mut checkpoints = self.change_sets();
@@ -199,7 +199,7 @@ impl WriteBack {
         }
     }
 
-    /// The oldest set of user `uid` gives way; `false` if there is none.
+    /// Has the oldest set of user `uid` give way; returns `false` if there is none.
     pub(super) fn give_way(&self, uid: u32) -> bool {
         let released = self.change_sets().sets.give_way(uid);
         if let Some(released) = &released {
@@ -237,7 +237,7 @@ impl WriteBack {
         self.unpin(&gone);
         for due in due {
             let _marking = lock(&self.marking);
-            // Whoever writes one of its files from now on waits for the marker, and removes it.
+            // A writer of one of its files waits for the marker from now on, and removes it.
             let mut checkpoints = lock(&self.checkpoints);
             if !checkpoints.sets.begins_marker(due.set, &due.directory.join(&due.name)) {
                 continue;

@@ -1,7 +1,7 @@
-//! A file that the PFS has becomes a cached copy, by its content changing its name.
+//! A file that the PFS has becomes a cached copy when its content is renamed.
 //!
 //! As for every other version, its time stamps must be old enough first. Until then it takes its
-//! room, and gives way to whoever needs that.
+//! room, and gives way to others that need it.
 
 use super::dirty_file::Phase;
 use super::{State, WriteBack};
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// How often clean files are looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Rounds after which unfinished files are stamped again: 20 s, well before others take them for
+/// Rounds after which unfinished files are stamped again: 20 s, well before others consider them
 /// old ([`forebay_wire::RECENT`]).
 const STAMP_ROUNDS: u32 = 200;
 

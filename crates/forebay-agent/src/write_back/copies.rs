@@ -2,9 +2,9 @@
 //!
 //! If a program wants it, `fsync` and `close` return once the content is in a second place as well:
 //! with `copies = 2` in the memory of another node, with `copies = disk` in the log on a disk of
-//! this one. A copy is always a whole one, and replaces the earlier one when it is complete: the
-//! time of a file's last write says that it has changed, but not where. If the place does not take
-//! it, the program waits for the PFS instead.
+//! this one. A copy is always a whole one, and replaces the earlier one when it is complete: a
+//! file's mtime shows that it has changed, but not where. If the place does not take it, the
+//! program waits for the PFS instead.
 //!
 //! When the node with the copy is gone, another gets one. When the PFS has the file, the copy is
 //! released.
@@ -33,13 +33,13 @@ use std::time::{Duration, Instant};
 /// Copies that are sent at a time: a node that hangs holds up one of them.
 pub const SENDERS: usize = 4;
 
-/// A node that takes nothing for so long counts as unreachable.
+/// How long a node may take nothing before it counts as unreachable.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 
 /// A node without room, and a cluster in which none takes the copy, is asked again after this.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// A program whose file has a second copy in another place waits for the PFS for so long.
+/// How long a program whose file has a second copy in another place waits for the PFS.
 const PFS_ONLY: Duration = Duration::from_secs(3600);
 
 /// Peers close connections after a minute.
@@ -48,7 +48,7 @@ const LINK_UNUSED_MAX: Duration = Duration::from_secs(30);
 /// How often a file that rests before its copy is looked at.
 const LOOK_AT_RESTING: Duration = Duration::from_millis(10);
 
-/// To send so much twice takes longer than to wait for a moment.
+/// To send this much twice takes longer than to wait for a moment.
 const LARGE_BYTES: u64 = 64 << 20;
 
 /// A file with more ranges is sent with its holes.
@@ -93,7 +93,7 @@ struct Sending {
 type LastLink = Option<(NodeInfo, Link, Instant)>;
 
 impl WriteBack {
-    /// What a program waits for that has written to `copy`, or to all files of user `uid`.
+    /// What a program that has written to `copy`, or to all files of user `uid`, waits for.
     ///
     /// # Errors
     /// The file is another user's.
@@ -235,7 +235,7 @@ impl WriteBack {
     }
 
     /// A copy of what was written just now does not count at the close, since a later write may
-    /// show the same time: a large one waits for a moment after it was asked for, so that it is
+    /// show the same time: a large one waits for a moment after it was requested, so that it is
     /// sent once.
     fn is_resting(&self, dirty: &Dirty, now: Nanos) -> bool {
         let age_ns = |stamp: Stamp| crate::mounts::wall_clock_ns() - stamp.mtime_ns;
@@ -248,8 +248,8 @@ impl WriteBack {
         self.elsewhere.cluster().view().cluster.nodes.iter().any(|node| node.name == name)
     }
 
-    /// The node that is to keep the copy: the one that has it, or of those that can be reached one
-    /// on another host, spread by file.
+    /// The node that is to keep the copy: the one that has it, or one of the reachable nodes on
+    /// another host, spread by file.
     fn choose(&self, dirty: &mut Dirty, now: Nanos) -> Option<NodeInfo> {
         dirty.copying.refused.retain(|_, until| *until > now);
         let (cluster, refused) = (self.elsewhere.cluster(), &dirty.copying.refused);
@@ -313,7 +313,7 @@ impl WriteBack {
         Some(Sending { copy, to, record, ranges, content, stamp, is_draining, is_settled })
     }
 
-    /// The place does not take the copy.
+    /// Notes that the place does not take the copy.
     fn miss(&self, dirty: &mut Dirty, now: Nanos) {
         if dirty.copying.missed_until.is_none() {
             let path = String::from_utf8_lossy(&dirty.record.path);
@@ -453,8 +453,8 @@ impl WriteBack {
         }
     }
 
-    /// The pass that was under way when this copy was sent is over: its node hears it once more,
-    /// since it may have had no copy to note that of.
+    /// Notifies the copy's node once more that the pass that was under way when this copy was sent
+    /// is over, since it may have had no copy to note that of.
     fn correct_draining(&self, sending: &Sending) {
         let left = {
             let state = self.state();
@@ -469,7 +469,7 @@ impl WriteBack {
         }
     }
 
-    /// The second copy of a file that the PFS has, or that is given up, is void.
+    /// Releases the second copy of a file that the PFS has, or that is given up.
     pub(super) fn release_second(&self, dirty: &mut Dirty) {
         if dirty.record.second.is_fenced {
             return;
@@ -489,14 +489,14 @@ impl WriteBack {
         }
     }
 
-    /// Waits for the disk.
+    /// Removes a file from the log. Waits for the disk.
     pub(super) fn remove_from_log(&self, number: u64) {
         if let Some(Err(e)) = self.log.as_ref().map(|log| log.remove(number)) {
             tracing::warn!(error = %e, "a file that the file system has cannot be removed from the log");
         }
     }
 
-    /// Notifies nodes which copies they need not keep. Whom this does not reach asks
+    /// Notifies nodes which copies they need not keep. A node that this does not reach asks
     /// ([`WriteBack::custody`]).
     pub(super) fn send_releases(&self) {
         let removals = std::mem::take(&mut *lock(&self.log_removals));
@@ -541,18 +541,18 @@ impl WriteBack {
             // It may be that node's turn right now.
             Some((Some(Keeper::Node(node)), copying)) if node == by || copying.is_sending => Custody::Yours,
             Some((Some(_), _)) => Custody::Others,
-            // This node may have lost the content, and have begun anew.
+            // This node may have lost the content, and have started from scratch.
             Some((None, _)) => Custody::Unknown,
         }
     }
 
-    /// Another node has taken over a file of this one.
+    /// Notes that another node has taken over a file of this one.
     pub(super) fn fence(&self, state: &mut State, copy: u64, node: &str) {
         let Some(dirty) = state.files.get_mut(&copy) else { return };
         let why = format!("node {node} has taken the file over; what this node had is kept");
         self.park(dirty, libc::ESTALE, why);
         dirty.record.second.is_fenced = true;
-        // Guests of this node write to it no more.
+        // Guests of this node no longer write to it.
         dirty.words.iter().for_each(Words::call_in);
         let _is_tried_again = dirty.record.store(&self.cache.tier, copy);
         self.set_listed(dirty, false);

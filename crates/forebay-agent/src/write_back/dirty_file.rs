@@ -22,13 +22,13 @@ pub struct Stamp {
     pub size: u64,
     /// Memory that it takes.
     pub bytes: u64,
-    /// Last write, nanoseconds since 1970.
+    /// mtime, nanoseconds since 1970.
     pub mtime_ns: i64,
     ctime_ns: i64,
 }
 
 impl Stamp {
-    /// That of an open file now.
+    /// The stamp of an open file now.
     ///
     /// # Errors
     /// What `fstat` returns.
@@ -51,9 +51,9 @@ pub enum Phase {
     Open,
     /// It waits for its pass.
     Waits,
-    /// After a pass that failed.
+    /// Its last pass has failed.
     Failed,
-    /// No pass before somebody asks.
+    /// It gets no pass before somebody asks.
     Parked,
     /// The PFS has it; the content may become a copy.
     Clean(FileFacts),
@@ -62,13 +62,13 @@ pub enum Phase {
 /// State of the second copy of a dirty file. The record says where that copy is.
 #[derive(Debug, Default)]
 pub struct Copying {
-    /// Where it is to be.
+    /// Where the copy has to be.
     pub place: SecondPlace,
-    /// One is to be sent.
+    /// A copy has to be sent.
     pub is_asked: bool,
     /// Until when a requested copy may wait for the content to settle.
     pub rests_until: Nanos,
-    /// One is being sent.
+    /// A copy is being sent.
     pub is_sending: bool,
     /// Number of copies begun, and the number of the last one that succeeded.
     pub sent: (u64, u64),
@@ -99,7 +99,7 @@ const CLOCKS_WITHIN_NS: u64 = 5_000_000_000;
 /// How many set times are remembered for each file.
 const TIMES_SET_MAX: usize = 4;
 
-/// A time of the last write that a program has set on the PFS, or is about to.
+/// An mtime that a program has set on the PFS, or is about to.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeSet {
     /// Nanoseconds since 1970.
@@ -133,7 +133,7 @@ pub struct Dirty {
     pub uids: BTreeSet<u32>,
     /// How often it was given out to be written.
     pub joins: u64,
-    /// A program of this node writes the file on the PFS meanwhile.
+    /// A program on this node writes the file on the PFS meanwhile.
     pub is_foreign: bool,
     /// Programs of another node write it, so it goes to the PFS.
     pub is_shared: bool,
@@ -147,7 +147,7 @@ pub struct Dirty {
     pub is_draining: bool,
     /// Bytes that it has written.
     pub drained_bytes: u64,
-    /// Passes that have begun, and the number of the last one that has ended well.
+    /// Passes that have begun, and the number of the last one that has succeeded.
     pub passes: (u64, u64),
     /// Stamp of the content that the last pass wrote, and whether nobody could write to the content
     /// since that pass began: stores through a mapping move no time stamp.
@@ -161,7 +161,7 @@ pub struct Dirty {
     pub since: Nanos,
     /// When it was opened for writing.
     pub opened: Nanos,
-    /// No pass before.
+    /// No pass begins before this.
     pub not_before: Nanos,
     /// Passes that have failed in succession.
     pub failures: u32,
@@ -173,7 +173,7 @@ pub struct Dirty {
     pub copying: Copying,
     /// Programs find it by its inode: the PFS does not have the newest of it.
     pub is_listed: bool,
-    /// Of the job that writes it.
+    /// Account of the job that writes it.
     pub account: Arc<Account>,
 }
 
@@ -219,7 +219,7 @@ impl Dirty {
         }
     }
 
-    /// As all nodes know it.
+    /// Its name, as all nodes know it.
     pub fn name(&self) -> DirtyFile {
         DirtyFile { mount: self.record.mount.clone(), ino: self.record.ino }
     }
@@ -241,8 +241,8 @@ impl Dirty {
         self.failures > 0 && !self.is_draining && is_last
     }
 
-    /// Allows another pass at once if the caller began to wait while the failed pass was under way.
-    /// Returns whether that is so.
+    /// Allows another pass immediately if the caller began to wait while the failed pass was under
+    /// way. Returns whether that is so.
     pub fn try_again(&mut self, begun: u64) -> bool {
         let is_early = self.failures > 0 && !self.is_draining && !self.has_failed_since(begun);
         if is_early {
@@ -251,7 +251,7 @@ impl Dirty {
         is_early
     }
 
-    /// Whether the last pass has written all that is there.
+    /// Whether the last pass has written all of the current content.
     pub fn is_all_drained(&self) -> bool {
         self.drained.is_some_and(|(stamp, _)| Stamp::of(&self.content).ok() == Some(stamp))
     }
@@ -288,7 +288,7 @@ impl Dirty {
         is_there && !is_mapped && self.copying.stamp.is_some_and(is_same)
     }
 
-    /// Whether writers have to go on at the PFS.
+    /// Whether writers have to continue on the PFS.
     pub fn is_called_in(&self) -> bool {
         self.words.as_ref().is_some_and(Words::is_called_in)
     }

@@ -4,11 +4,11 @@
 //! Before a program gets to write a file into the tier, its node *claims* the file at the
 //! coordinator. A program on another node that opens an empty or recent file, which may be such a
 //! one, has its agent ask the coordinator, and gets the whole content as its holder has it at that
-//! time. A program of another node that writes the file calls it in: its holder writes what it has
-//! to the PFS, where both go on.
+//! time. A program on another node that writes the file calls it in: its holder writes what it has
+//! to the PFS, where both continue.
 //!
 //! A pass makes a file recent on the PFS, and one that takes long is stamped again, so that nobody
-//! takes half a file for a whole one.
+//! mistakes half a file for a whole one.
 
 use crate::cache::held::Held;
 use crate::cluster::Cluster;
@@ -24,17 +24,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A holder that does not answer is tried again for so long: its agent may be starting anew.
+/// How long to retry a holder that does not answer: its agent may be restarting.
 pub(super) const HOLDER_MAX: Duration = Duration::from_secs(15);
 pub(super) const HOLDER_PAUSE: Duration = Duration::from_millis(200);
 
 /// A PFS that hangs holds nobody here for longer.
 const CALL_IN_MAX: Duration = Duration::from_secs(600);
 
-/// Without a byte of a content for so long its holder counts as gone.
+/// How long no byte of a content may come before its holder counts as gone.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// A content that nobody reads is kept for so long: other programs of the job come a little later.
+/// How long a content that nobody reads is kept: other programs of the job come a little later.
 const UNUSED_MAX: Duration = Duration::from_secs(5);
 
 /// What this node knows of the dirty files of all.
@@ -53,15 +53,15 @@ pub(super) type Contents = Vec<Content>;
 #[derive(Debug)]
 pub(super) struct Content {
     pub(super) fd: OwnedFd,
-    /// Length, and last write in nanoseconds since 1970, at its holder; `None` if it may have
-    /// changed without another time.
+    /// Length, and mtime in nanoseconds since 1970, at its holder; `None` if it may have changed
+    /// without another time.
     pub(super) stamp: Option<(u64, i64)>,
     pub(super) used: Instant,
     pub(super) _room: Held,
 }
 
 impl Elsewhere {
-    /// Nothing is dirty.
+    /// Starts with nothing dirty.
     pub fn new(claims: Arc<Claims>, cluster: Arc<Cluster>, security: Security) -> Self {
         Elsewhere { claims, cluster, security, contents: Mutex::default() }
     }
@@ -85,8 +85,8 @@ impl Elsewhere {
     }
 
     /// Has the holder write the file to the PFS, and waits for that: at most for `patience`, or
-    /// with `gives_up` false, as long as the holder is at it, up to [`CALL_IN_MAX`]. Whether it has
-    /// happened.
+    /// with `gives_up` false, as long as the holder is doing it, up to [`CALL_IN_MAX`]. Returns
+    /// whether it has happened.
     pub fn call_in(
         &self,
         holder: &str,

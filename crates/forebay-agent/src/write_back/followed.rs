@@ -14,10 +14,10 @@ pub struct Checkpoints {
     pub sets: Sets,
     /// It has changed since it was noted in the tier.
     pub(super) is_changed: bool,
-    /// In a way that the next agent has to know.
+    /// It has changed in a way that the next agent has to know.
     pub(super) is_urgent: bool,
     pub(super) noted_at: Option<Instant>,
-    /// No marker is tried before.
+    /// No marker is tried before this.
     pub(super) not_before: Option<Instant>,
     /// User and selector of the rule whose marker is being written.
     pub(super) being_marked: Option<(u32, String)>,
@@ -31,17 +31,17 @@ pub struct Checkpoints {
 /// Most of these descriptors; the names of further files are those at their open.
 pub(super) const NAMED_MAX: usize = 4096;
 
-/// Files come and go in a burst: the next agent need not know each at once, as it takes no set for
-/// whole of which it does not know the end.
+/// Files come and go in a burst: the next agent need not know each immediately, since it takes no
+/// set for whole whose end it does not know.
 pub(super) const NOTED_AFTER: Duration = Duration::from_secs(1);
 
 /// How often the names are looked at.
 const LOOK_AT_NAMES: Duration = Duration::from_secs(1);
 
 impl Checkpoints {
-    /// Looks what the files are called by now, at once or if it is time, and forgets those whose
-    /// names do not matter any more. The kernel knows what this node has renamed and removed.
-    /// Returns copies that are released, because their files are gone.
+    /// Looks what the files are called by now, `at_once` or if it is time, and forgets those whose
+    /// names no longer matter. The kernel knows what this node has renamed and removed. Returns
+    /// copies that are released, because their files are gone.
     pub(super) fn follow_names(&mut self, at_once: bool) -> Vec<u64> {
         let mut released = Vec::new();
         let is_time = self.looked_at.is_none_or(|looked_at| looked_at.elapsed() >= LOOK_AT_NAMES);

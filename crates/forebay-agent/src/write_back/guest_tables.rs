@@ -25,7 +25,7 @@ pub struct Guests {
 }
 
 impl Guests {
-    /// A program of user `uid` is about to write to a file of another node.
+    /// Notes that a program of user `uid` is about to write to a file of another node.
     pub(super) fn note(&self, uid: u32, file: &DirtyFile) {
         let mut written = lock(&self.written);
         if written.len() >= REMEMBERED_MAX && !written.contains(&(uid, file.clone())) {
@@ -34,12 +34,12 @@ impl Guests {
         written.insert((uid, file.clone()));
     }
 
-    /// Files that programs of a user have written so, or all.
+    /// Files that programs of a user have written in this way, or all.
     pub(super) fn written(&self, is_for: impl Fn(u32) -> bool) -> BTreeSet<DirtyFile> {
         lock(&self.written).iter().filter(|(uid, _)| is_for(*uid)).map(|(_, file)| file.clone()).collect()
     }
 
-    /// The PFS has the file. It is remembered for as long as it has guests.
+    /// Notes that the PFS has the file, which is remembered for as long as it has guests.
     pub(super) fn forget(&self, file: &DirtyFile) {
         let away = lock(&self.away);
         if away.values().all(|guest| guest.file != *file) {
@@ -57,7 +57,7 @@ pub(super) struct Known {
     pub(super) last: Arc<Mutex<u64>>,
 }
 
-/// A program of this node that is a guest of another one.
+/// A program on this node that is a guest of another one.
 #[derive(Debug)]
 pub struct Away {
     /// Its names.
@@ -70,12 +70,12 @@ pub struct Away {
     pub words: Words,
     /// The thread that has opened the file.
     pub(super) caller: AtomicU32,
-    /// Since when the holder does not answer.
+    /// Since when the holder has not answered.
     pub(super) silent: Mutex<Option<Instant>>,
 }
 
 impl Away {
-    /// It has answered.
+    /// Notes that the holder has answered.
     pub(super) fn note_answer(&self) {
         *lock(&self.silent) = None;
     }
@@ -85,12 +85,12 @@ impl Away {
         lock(&self.silent).get_or_insert_with(Instant::now).elapsed() > HOLDER_MAX
     }
 
-    /// In words, that its memory is another one.
+    /// The message that the holder's memory is another one.
     pub(super) fn lost(&self) -> String {
         format!("node {} has lost what was written to the file before", self.id.holder)
     }
 
-    /// In words, why its calls fail.
+    /// The message why its calls fail.
     pub fn silence(&self, e: &io::Error) -> String {
         format!("node {}, which has the newest bytes of the file, does not answer: {e}", self.id.holder)
     }

@@ -1,17 +1,17 @@
 //! Programs of several nodes that write one file: all of it is dirty on one of them, its *holder*,
 //! and those of the other nodes are *guests* there.
 //!
-//! A guest writes and reads by requests, which pass through its own agent to that of the holder
-//! (`serve/guest.rs`). There they are calls on the same content that the holder's own programs
-//! write, so the kernel of one node orders all of them, and what is true of a dirty file (passes,
-//! second copies, rooms, sets) is true of this one. If the file is called in, guests go on at the
-//! PFS like its other writers.
+//! A guest writes and reads through requests, which pass through its own agent to that of the
+//! holder (`serve/guest.rs`). There they are calls on the same content that the holder's own
+//! programs write, so the kernel of one node orders all of them, and what is true of a dirty file
+//! (passes, second copies, rooms, sets) is true of this one. If the file is called in, guests
+//! continue on the PFS like its other writers.
 //!
 //! A guest that has lost its connection makes another one, to the same node and the same dirty
 //! file, by its number there. If the memory has another number by then, what the guest wrote is
 //! lost; then, or if another node has taken the file over, all its calls fail. A file that is not
 //! dirty any more in the same memory is on the PFS. Of two connections of one guest the later one
-//! counts, so that nothing that is still on its way by the earlier one comes over newer bytes.
+//! counts, so that nothing that is still on its way over the earlier one overwrites newer bytes.
 
 use super::copies::Wanted;
 use super::dirty_file::Stamp;
@@ -47,13 +47,13 @@ const ROOM_TRIES: usize = 8;
 /// An agent that makes a guest may wait for an earlier pass first.
 const WELCOME_MAX: Duration = Duration::from_secs(15);
 
-/// How long one question about a second copy or a pass is waited for.
+/// How long to wait for one question about a second copy or a pass.
 const KEPT_MAX: Duration = Duration::from_secs(20);
 
 /// Guests of this node's files, at most: each has a connection.
 const GUESTS_MAX: usize = 1024;
 
-/// Numbers of guests are no numbers of copies.
+/// Set in numbers of guests, which are not numbers of copies.
 const GUEST_BIT: u64 = 1 << 63;
 
 /// One connection of a guest of another node.
@@ -70,7 +70,7 @@ pub struct Guest {
     _room: Reservation,
 }
 
-/// What a question of another node waits for; the next one goes on with it.
+/// What a question of another node waits for; the next one continues with it.
 #[derive(Debug)]
 pub enum Waits {
     /// Second copies.
@@ -79,7 +79,7 @@ pub enum Waits {
     Pass(BTreeMap<u64, u64>),
 }
 
-/// Why a program is no guest.
+/// Why a program is not a guest.
 #[derive(Debug)]
 pub enum NoGuest {
     /// Not now; what it wrote, if anything, is at its holder.
@@ -93,6 +93,8 @@ pub enum NoGuest {
 }
 
 impl Guest {
+    /// Takes the turn of this connection.
+    ///
     /// # Errors
     /// [`is_replaced`]: a later connection counts.
     fn turn(&self) -> io::Result<MutexGuard<'_, u64>> {
@@ -105,7 +107,7 @@ impl Guest {
         self.copy
     }
 
-    /// The program has closed the file.
+    /// Notes that the program has closed the file.
     pub fn close(&mut self) {
         self.is_closed = true;
     }
@@ -129,7 +131,7 @@ impl Guest {
         Ok(Some(done))
     }
 
-    /// Length, blocks of 512 bytes, time of the last write; `None`: as [`Guest::read`].
+    /// Length, blocks of 512 bytes, mtime; `None`: as [`Guest::read`].
     ///
     /// # Errors
     /// As [`Guest::read`].
@@ -157,7 +159,7 @@ impl Drop for Guest {
 }
 
 impl WriteBack {
-    /// Makes a program of `node` a guest of a file that is dirty here, or says what else.
+    /// Makes a program of `node` a guest of a file that is dirty here, or says what it is instead.
     pub fn welcome(&self, node: &str, opening: &GuestOpening) -> Result<Guest, Welcomed> {
         let (copy, key) = self.find_for(opening)?;
         let resumes = opening.copy.is_some();
@@ -204,7 +206,8 @@ impl WriteBack {
         }
     }
 
-    /// A program of another node has opened the dirty file `copy`, which may have emptied it.
+    /// Notes that a program of another node has opened the dirty file `copy`, and may have emptied
+    /// it.
     fn note_opened_elsewhere(&self, copy: u64, truncated: bool) {
         let pfs = self.state().files.get(&copy).and_then(|file| file.pfs.clone());
         let facts = pfs.and_then(|pfs| FileFacts::of(pfs.as_fd(), Revalidate::Force).ok());
@@ -245,7 +248,7 @@ impl WriteBack {
     /// Writes for a guest; `None`: nothing was written, and the file goes to the PFS.
     ///
     /// # Errors
-    /// Those of the write; another connection counts.
+    /// Errors of the write; another connection counts.
     pub fn write_for(
         &self,
         guest: &Guest,
@@ -269,7 +272,7 @@ impl WriteBack {
         })
     }
 
-    /// Cuts or extends the file for a guest; `None`: as [`WriteBack::write_for`].
+    /// Truncates or extends the file for a guest; `None`: as [`WriteBack::write_for`].
     ///
     /// # Errors
     /// As [`WriteBack::write_for`].
@@ -293,7 +296,7 @@ impl WriteBack {
                 }
                 Begun::CalledIn => return Ok(None),
                 Begun::NoRoom if self.make_room(guest.uid, guest.copy, bytes).is_ok() => {}
-                // Others store to it by mappings, and cannot go on elsewhere.
+                // Others store to it through mappings, and cannot continue elsewhere.
                 Begun::NoRoom if guest.words.is_mapped() => {
                     guest.words.begin_anyway();
                     let changed = change(guest.content.as_fd());
@@ -341,11 +344,11 @@ impl WriteBack {
         self.state().by_inode.contains_key(&(mount, ino))
     }
 
-    /// Makes a program of this node, of user `uid`, a guest of the node where a file is dirty. It
+    /// Makes a program on this node, of user `uid`, a guest of the node where a file is dirty. It
     /// `resumes` another connection, or its open, by the thread `caller`, has `truncated` the file.
     ///
     /// # Errors
-    /// Why it is none.
+    /// Why it is not a guest.
     pub fn become_guest(
         &self,
         uid: u32,
@@ -398,7 +401,8 @@ impl WriteBack {
         hasher.finish() | GUEST_BIT
     }
 
-    /// Connects a guest to its holder; also the numbers of the memory there and of the file.
+    /// Connects a guest to its holder; returns also the numbers of the memory there and of the
+    /// file.
     fn connect_as(&self, away: &Away, truncated: bool) -> Result<(Link, u64, u64), NoGuest> {
         let opening = GuestOpening {
             file: away.file.clone(),
@@ -425,7 +429,7 @@ impl WriteBack {
     /// As long as the holder may come back, connects a guest to it again.
     ///
     /// # Errors
-    /// Why it is none any more.
+    /// Why it is no longer a guest.
     pub fn reconnect(&self, away: &Arc<Away>) -> Result<Link, NoGuest> {
         loop {
             if !self.is_current(away) {
@@ -450,7 +454,7 @@ impl WriteBack {
         lock(&self.guests.away).get(&away.id.number).is_some_and(|known| Arc::ptr_eq(known, away))
     }
 
-    /// Whether a number is that of a guest, whoever knows it.
+    /// Whether a number is that of a guest, known here or not.
     pub fn is_guest(number: u64) -> bool {
         number & GUEST_BIT != 0
     }
@@ -469,7 +473,7 @@ impl WriteBack {
         lock(&self.guests.away).get(&number).cloned()
     }
 
-    /// A guest has closed its file.
+    /// Notes that a guest has closed its file.
     pub fn forget_guest(&self, away: &Arc<Away>) {
         let mut all = lock(&self.guests.away);
         if all.get(&away.id.number).is_some_and(|known| Arc::ptr_eq(known, away)) {
@@ -477,7 +481,7 @@ impl WriteBack {
         }
     }
 
-    /// As [`WriteBack::call_in`], of a guest's file.
+    /// As [`WriteBack::call_in`], for a guest's file.
     pub(super) fn call_in_for(&self, away: &Away) -> Drained {
         let (file, life, copy) = (away.file.clone(), away.id.life, away.id.copy);
         self.ask_holder(away, ANSWER, &PeerRequest::CallInForGuest { file, life, copy })

@@ -1,4 +1,4 @@
-//! Keeps second copies of files that are dirty on other nodes, and takes a file over whose node is
+//! Keeps second copies of files that are dirty on other nodes, and takes over a file whose node is
 //! gone.
 //!
 //! A copy counts in its user's share like a dirty file. Its node releases it when the PFS has the
@@ -34,10 +34,10 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(200);
 const ASK: Duration = Duration::from_secs(2);
 
-/// A node that is missing for less may only have started its agent anew: its programs go on.
+/// A node that is missing for less may only have restarted its agent: its programs continue.
 const GONE: Duration = Duration::from_secs(5);
 
-/// A node that may have a newer copy is waited for so long, as long as it is a member.
+/// How long to wait for a node that may have a newer copy, as long as it is a member.
 const ANSWERS_MAX: Duration = Duration::from_secs(30);
 
 /// A copy that is being received.
@@ -148,7 +148,7 @@ impl WriteBack {
         Ok(coming)
     }
 
-    /// The copy is whole: it takes the place of an earlier one.
+    /// Ends the copy, which is whole: it takes the place of an earlier one.
     ///
     /// # Errors
     /// The tier failed.
@@ -182,7 +182,7 @@ impl WriteBack {
         let content = self.cache.tier.open_dirty(copy, OFlags::RDONLY)?;
         let mut state = self.state();
         let earlier = state.kept_file(&kept.file);
-        // While this one came, a later one may have, by another connection.
+        // While this one came, a later one may have, over another connection.
         let is_late = earlier
             .is_some_and(|(_, own)| own.record.second.generation > kept.generation && own.node() == from);
         if is_late || state.by_inode.contains_key(&(mount, kept.file.ino)) {
@@ -230,7 +230,7 @@ impl WriteBack {
         }
     }
 
-    /// Node `from` does not need its copy any more.
+    /// Releases the copy of node `from`, which no longer needs it.
     pub fn release_copy(&self, from: &str, file: &DirtyFile, generation: u64) {
         let mut state = self.state();
         let is_meant = |kept: &Kept| kept.node() == from && kept.record.second.generation <= generation;
@@ -240,8 +240,8 @@ impl WriteBack {
         }
     }
 
-    /// Node `from` begins a pass over its file, or has `left` this on the PFS. Passes are counted
-    /// by `number`: an earlier one may be heard of later.
+    /// Notes that node `from` begins a pass over its file, or has `left` this on the PFS. Passes
+    /// are counted by `number`: an earlier one may be heard of later.
     pub fn note_pass(&self, from: &str, file: &DirtyFile, number: u64, left: Option<(u64, i64)>) {
         let mut state = self.state();
         let is_meant = |kept: &Kept| kept.node() == from && kept.pass <= number;
@@ -292,7 +292,7 @@ impl WriteBack {
             match self.ask_custody(node, due) {
                 Ok(Custody::Yours) | Err(_) => return,
                 Ok(Custody::Others) => return self.drop_copy(&mut self.state(), *copy),
-                // It has been started anew without what was in its memory.
+                // It has been restarted without what was in its memory.
                 Ok(Custody::Unknown) => {}
             }
         }
@@ -369,8 +369,8 @@ impl WriteBack {
         Ok(true)
     }
 
-    /// Takes over a file that was `claimed` here, if its copy is here; whether it has. That file is
-    /// open as `pfs`, and shows `facts`.
+    /// Takes over a file that was `claimed` here, if its copy is here; returns whether it has. That
+    /// file is open as `pfs`, and shows `facts`.
     ///
     /// # Errors
     /// Another node may have a newer copy, and takes the file over.
@@ -392,8 +392,8 @@ impl WriteBack {
         }
     }
 
-    /// The copy becomes a dirty file of this node, by which the file is claimed; `before`, it was
-    /// dirty on this node, and on no other since.
+    /// Makes the copy a dirty file of this node, by which the file is claimed; before, the file was
+    /// dirty on the node `before`, and on no other since.
     fn take_over(&self, copy: u64, before: &str) -> bool {
         let mut state = self.state();
         let label = state.kept.get(&copy).map(|kept| kept.record.mount.as_str());

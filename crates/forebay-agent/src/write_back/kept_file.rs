@@ -15,7 +15,7 @@ pub struct Kept {
     pub(super) record: DirtyRecord,
     pub(super) content: OwnedFd,
     pub(super) room: Held,
-    /// Of its user's share.
+    /// Descriptors, counted in its user's share.
     pub(super) descriptors: Share,
     /// When its node was asked about it last.
     pub(super) asked: Instant,
@@ -23,14 +23,14 @@ pub struct Kept {
     pub(super) is_draining: bool,
     /// The latest pass that its node has reported.
     pub(super) pass: u64,
-    /// Since when its node is missing.
+    /// Since when its node has been missing.
     pub(super) missing: Option<Instant>,
-    /// Since when a node that may have a newer copy does not answer.
+    /// Since when a node that may have a newer copy has not answered.
     pub(super) unanswered: Option<Instant>,
 }
 
 impl Kept {
-    /// Nothing is known of its node since.
+    /// A copy about whose node nothing has been heard since.
     pub(super) fn new(record: DirtyRecord, content: OwnedFd, (room, descriptors): (Held, Share)) -> Self {
         let asked = Instant::now();
         Kept {
@@ -46,7 +46,7 @@ impl Kept {
         }
     }
 
-    /// As all nodes know it.
+    /// Its name, as all nodes know it.
     pub(super) fn name(&self) -> DirtyFile {
         DirtyFile { mount: self.record.mount.clone(), ino: self.record.ino }
     }
@@ -56,7 +56,7 @@ impl Kept {
         self.record.second.kept_for.as_deref().unwrap_or_default()
     }
 
-    /// For people.
+    /// Its status, for people.
     pub(super) fn status(&self, copy: u64) -> DirtyStatus {
         let age_ns = crate::mounts::wall_clock_ns() - self.record.since_ns;
         DirtyStatus {

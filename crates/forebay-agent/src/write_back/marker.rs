@@ -1,5 +1,5 @@
-//! The marker of a set of checkpoints: a file that is there when all files of the set are on the
-//! PFS, and not before.
+//! The marker of a set of checkpoints: a file that exists when all files of the set are on the PFS,
+//! and not before.
 //!
 //! The path is the user's, and this agent may be root: a thread with the user's rights, and no
 //! others, creates it, below the mount and without following links.
@@ -86,7 +86,7 @@ fn as_user<R: Send>((uid, gid): (u32, u32), work: impl FnOnce() -> io::Result<R>
     }
     let in_thread = || {
         // SAFETY: the raw calls change this thread alone, which ends with the work; no pointers.
-        // The second call of each returns what is set: -1 is no user.
+        // The second call of each returns what is set: -1 is not a user.
         let is_user = unsafe {
             libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) == 0
                 && libc::syscall(libc::SYS_setfsgid, gid) >= 0

@@ -1,8 +1,8 @@
 //! Write-back: files that programs write at memory speed, and that this agent writes to the PFS.
 //!
-//! A program opens its file on the PFS with its own rights, so the name is there at once and a
-//! missing right is an error at once. If the file is empty then, the program gets the *content* to
-//! write in its place: a file of the tier ([`forebay_store::dirty`]). Once all have closed it, a
+//! A program opens its file on the PFS with its own rights, so the name exists immediately and a
+//! missing right is an error immediately. If the file is empty then, the program gets the *content*
+//! to write in its place: a file of the tier ([`forebay_store::dirty`]). Once all have closed it, a
 //! *pass* writes it to the PFS through the descriptor that came with it, around the I/O phases of
 //! HPC jobs as a load does. After that the content becomes a cached copy of the version that is on
 //! the PFS.
@@ -17,7 +17,8 @@
 //! | `guests`, `guest_tables` | those that programs of several nodes write |
 //! | `copies` | makes second copies of files: on other nodes, or in the log on a disk |
 //! | `kept` | keeps second copies of files of other nodes, and takes the files over |
-//! | `sets`, `followed`, `pattern`, `checkpoints`, `marker` | sets of checkpoints that stay, and their markers |
+//! | `sets`, `followed`, `pattern` | sets of checkpoints that stay |
+//! | `checkpoints`, `marker` | pins the copies of those sets, and writes their markers |
 
 mod adopt;
 pub mod checkpoints;
@@ -76,10 +77,10 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a dirty file costs beside its bytes: two inodes, their names, the words, this record.
+/// What a dirty file costs besides its bytes: two inodes, their names, the words, this record.
 const FILE_BYTES: u64 = 16 << 10;
 
-/// Of each: the content, and the file on the PFS.
+/// Descriptors of each dirty file: the content, and the file on the PFS.
 const FILE_DESCRIPTORS: u64 = 2;
 
 /// Room is reserved ahead of a writer: as much as it has written, within these bounds.
@@ -90,23 +91,24 @@ const MOST_AHEAD_BYTES: u64 = 256 << 20;
 const LOOK_AT_OPEN: Duration = Duration::from_millis(10);
 const LOOK_AT_REST: Duration = Duration::from_millis(100);
 
-/// A file that is open for longer goes on at the PFS: what is written is not to stay in memory
+/// A file that is open for longer continues on the PFS: what is written must not stay in memory
 /// alone for as long as a program likes.
 const OPEN_MAX: Duration = Duration::from_secs(300);
 
-/// A write that is announced for so long without an end was that of a program that is gone.
+/// A write that is announced for longer than this without an end was that of a program that is
+/// gone.
 const WRITE_MAX: Duration = Duration::from_secs(5);
 
-/// Who opens a file that was called in waits for its pass for so long.
+/// How long an opener of a file that was called in waits for its pass.
 const CALLED_IN_MAX: Duration = Duration::from_secs(8);
 
-/// Who waits asks again within this time.
+/// A waiter asks again within this time.
 const AWAITED: Duration = Duration::from_secs(3);
 
 /// The kernel's clock for time stamps moves more often than this.
 const SETTLED: Duration = Duration::from_millis(50);
 
-/// How long one question is waited for.
+/// How long to wait for one question.
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// The dirty files of this node.
@@ -125,7 +127,8 @@ pub struct WriteBack {
     claims: Arc<Claims>,
     elsewhere: Elsewhere,
     guests: Guests,
-    /// By mount; held while this agent looks at the times of a file on the PFS and sets them.
+    /// One for each mount; held while this agent looks at the times of a file on the PFS and sets
+    /// them.
     stamping: Vec<Mutex<()>>,
     started: Instant,
     state: Mutex<State>,
@@ -144,7 +147,7 @@ pub struct WriteBack {
 #[derive(Debug, Default)]
 struct State {
     files: BTreeMap<u64, Dirty>,
-    /// By mount and inode; also those that are clean and no copies yet.
+    /// Files by mount and inode, including those that are clean and not copies yet.
     by_inode: HashMap<(usize, u64), u64>,
     /// How many were taken out.
     removals: u64,
@@ -170,7 +173,7 @@ impl State {
 pub struct ContentNow {
     /// Its length.
     pub size: u64,
-    /// Its last write, nanoseconds since 1970.
+    /// Its mtime, nanoseconds since 1970.
     pub mtime_ns: i64,
     /// The next change will show another time.
     pub is_settled: bool,
@@ -183,7 +186,7 @@ pub struct ContentNow {
 pub struct Opening {
     /// Its flags.
     pub flags: OFlags,
-    /// This has emptied the file.
+    /// The open has emptied the file.
     pub truncated: bool,
     /// What the program can do if the file is dirty on another node.
     pub guest: GuestMode,
@@ -223,7 +226,8 @@ pub enum Drained {
 }
 
 impl WriteBack {
-    /// Nothing is dirty. Programs look into the table at `index`; `log` takes second copies.
+    /// Starts with nothing dirty. Programs look into the table at `index`; `log` takes second
+    /// copies.
     pub fn new(
         fetch: &Fetch,
         shares: Arc<Shares>,
@@ -272,9 +276,10 @@ impl WriteBack {
         lock(&self.state)
     }
 
-    /// A program, of a job perhaps, has opened an empty file for writing, or one that is dirty. It
-    /// writes for `account`. `pfs` is the file, open for writing at any offset. What it writes goes
-    /// to the content that it gets. A file that is not dirty stays so unless that `is_wanted`.
+    /// Takes in that a program, perhaps of a job, has opened an empty file for writing, or one that
+    /// is dirty. It writes for `account`. `pfs` is the file, open for writing at any offset. What
+    /// it writes goes to the content that it gets. A file that is not dirty stays so unless that
+    /// `is_wanted`.
     ///
     /// # Errors
     /// It is to write to the PFS: no room, no agent of its own, a file that is not empty.
@@ -316,9 +321,8 @@ impl WriteBack {
         }
     }
 
-    /// A program has emptied the file by its open, and it is not empty: if a pass was under way,
-    /// and what is there is what that has left, or `clean`, it is emptied once more. The program's
-    /// open has not returned yet. Returns what the PFS shows then.
+    /// Empties a file again that a program's open, which has not returned yet, has emptied, if its
+    /// content now is what a pass has left since, or `clean`. Returns what the PFS shows then.
     fn empty_again(&self, mount: usize, pfs: BorrowedFd<'_>, clean: Option<(u64, i64)>) -> Option<FileFacts> {
         let _stamping = lock(&self.stamping[mount]);
         let version = FileFacts::of(pfs, Revalidate::Force).ok()?.version;
@@ -388,8 +392,8 @@ impl WriteBack {
         }
     }
 
-    /// A program of this node has emptied a dirty file on the PFS, so that nobody's bytes are
-    /// there: what its pass finds is as that program has left it.
+    /// Notes that a program on this node has emptied a dirty file on the PFS, so that nobody's
+    /// bytes are there: what its pass finds is as that program has left it.
     fn note_emptied(&self, copy: u64, facts: &FileFacts) {
         let mut state = self.state();
         let Some(file) = state.files.get_mut(&copy).filter(|file| !file.is_draining) else { return };
@@ -399,14 +403,15 @@ impl WriteBack {
         let _is_tried_again = file.record.store(&self.cache.tier, copy);
     }
 
-    /// A file is dirty on another node, and the program that has opened it cannot be a guest there.
+    /// Notes that a file is dirty on another node, and the program that has opened it cannot be a
+    /// guest there.
     pub fn refuse_guest(&self, file: &Admitted, truncated: bool) {
         let name = self.name_of(file.mount, file.facts.version.ino);
         self.call_in_from(self.claims.holder(&name), &name, truncated);
     }
 
-    /// Programs here write a file to the PFS: another node that has it dirty does so too, or will
-    /// hear that what it has is older.
+    /// Has another node on which a file is dirty write it to the PFS, as programs here do, or hear
+    /// that what it has is older.
     fn call_in_from(&self, holder: io::Result<Option<String>>, name: &DirtyFile, truncated: bool) {
         if let Ok(Some(holder)) = holder.as_ref().map(|node| node.as_ref().filter(|node| *node != SHARED)) {
             let is_called_in = self.elsewhere.call_in(holder, name, truncated, CALLED_IN_MAX, true);
@@ -445,8 +450,8 @@ impl WriteBack {
         };
         let tier = &self.cache.tier;
         let made = tier.create_copy(copy).and_then(|content| {
-            // So that its user can open it again by `/dev/stdout` and its kind. The agent takes it
-            // back before others may read it.
+            // So that its user can open it again through `/dev/stdout` and its kind. The agent
+            // takes it back before others may read it.
             if !self.shares.is_operator(uid) {
                 fchown(&content, Some(Uid::from_raw(uid)), None)?;
             }
@@ -465,7 +470,7 @@ impl WriteBack {
         let absorbed = self.join(copy, &mut dirty, uid, flags, false).inspect_err(|_| self.unlink(copy))?;
         let mut state = loop {
             let removals = self.state().removals;
-            // Since the descriptor was admitted, a pass over it may have come to its end.
+            // Since the descriptor was admitted, a pass over it may have ended.
             let is_empty =
                 FileFacts::of(pfs.as_fd(), Revalidate::Force).is_ok_and(|facts| facts.version.size == 0);
             let state = self.state();
@@ -488,8 +493,8 @@ impl WriteBack {
         Ok(absorbed)
     }
 
-    /// Joins those who write a dirty file; `None` if it is none. One that was called in is waited
-    /// for: what its pass writes must not come over what this program writes to the PFS.
+    /// Joins the writers of a dirty file; `None` if it is not one. Waits for one that was called
+    /// in: what its pass writes must not come over what this program writes to the PFS.
     fn join_known(
         &self,
         uid: u32,
@@ -567,7 +572,7 @@ impl WriteBack {
         }
     }
 
-    /// Room in the budget and on the tmpfs.
+    /// Reserves room in the budget and on the tmpfs.
     fn hold(&self, uid: u32, bytes: u64) -> Result<crate::cache::held::Held, Refusal> {
         if self.cache.tier.free_and_total_bytes().is_ok_and(|(free, _)| free < bytes) {
             // What is cached can go, as far as it is counted.
@@ -592,10 +597,10 @@ impl WriteBack {
         held
     }
 
-    /// Room for a write of `bytes` to the dirty file `copy` of user `uid`.
+    /// Makes room for a write of `bytes` to the dirty file `copy` of user `uid`.
     ///
     /// # Errors
-    /// There is none: the writer goes on at the PFS.
+    /// There is none: the writer continues on the PFS.
     pub fn make_room(&self, uid: u32, copy: u64, bytes: u64) -> Result<(), Refusal> {
         let gone = || Refusal::Invalid("no such dirty file".into());
         let (used, left, owner) = {
@@ -619,7 +624,7 @@ impl WriteBack {
     }
 
     /// As long as no descriptor of a dirty file is here, its inode may become another file's: that
-    /// one, open as `pfs`, is not taken for it.
+    /// one, open as `pfs`, is not mistaken for it.
     fn disown_other(&self, key: (usize, u64), facts: &FileFacts, pfs: BorrowedFd<'_>) {
         let of_unopened = |(_, file): (u64, &mut Dirty)| file.pfs.is_none().then(|| file.record.clone());
         let record = self.state().known(key).and_then(of_unopened);
@@ -642,7 +647,8 @@ impl WriteBack {
         Some((copy, Stamp::of(&content).ok()?.size, content))
     }
 
-    /// If the PFS shows this length and mtime, and this ctime, if that is known.
+    /// As [`WriteBack::open`], if the PFS shows this length and mtime, and this ctime, if that is
+    /// known.
     fn open_as(
         &self,
         mount: usize,
@@ -666,7 +672,7 @@ impl WriteBack {
     }
 
     /// As [`WriteBack::open`], for another node, at which the PFS shows length and mtime `shown`,
-    /// and this time of birth.
+    /// and this birth time.
     pub fn content(&self, name: &DirtyFile, shown: (u64, i64), born_ns: Option<i64>) -> Option<ContentNow> {
         let mount = self.mounts.iter().position(|mount| mount.label() == name.mount)?;
         let (copy, content) = self.open_as(mount, name.ino, (shown, None))?;
@@ -721,8 +727,8 @@ impl WriteBack {
         known.find(|copy| state.files.get(copy).is_some_and(|file| file.dev == dev)).copied()
     }
 
-    /// A program of user `uid` sets the times of a file on the PFS; false if it is not dirty here,
-    /// or another user's.
+    /// Notes that a program of user `uid` sets the times of a file on the PFS; returns false if it
+    /// is not dirty here, or another user's.
     pub fn note_times(&self, uid: u32, identity: (u64, u64), mtime_ns: Option<i64>) -> bool {
         let mut state = self.state();
         let copy = self.copy_of(&state, identity);
@@ -740,8 +746,8 @@ impl WriteBack {
         true
     }
 
-    /// Length, blocks of 512 bytes, and time of the last write of a dirty file, and the mtime that
-    /// its last pass has left on the PFS.
+    /// Length, blocks of 512 bytes, and mtime of a dirty file, and the mtime that its last pass has
+    /// left on the PFS.
     pub fn stat(&self, dev: u64, ino: u64) -> Option<(u64, u64, i64, i64)> {
         let state = self.state();
         let dirty = state.files.get(&self.copy_of(&state, (dev, ino))?)?;
@@ -754,7 +760,7 @@ impl WriteBack {
         dirty.record.uid == uid || self.shares.is_operator(uid)
     }
 
-    /// A writer goes on at the PFS, and waits until that has what was written.
+    /// Lets a writer continue on the PFS, and waits until that has what was written.
     pub fn call_in(&self, uid: u32, copy: u64) -> Drained {
         if let Some(away) = self.guest_away(copy) {
             return self.call_in_for(&away);
@@ -819,7 +825,7 @@ impl WriteBack {
         )
     }
 
-    /// What a program waits for that syncs one file, or all of user `uid`: for each, a pass that
+    /// What a program that syncs one file, or all of user `uid`, waits for: for each, a pass that
     /// begins from now on.
     pub fn to_sync(&self, uid: u32, file: Option<(usize, u64)>) -> BTreeMap<u64, u64> {
         let mut state = self.state();
@@ -871,8 +877,8 @@ impl WriteBack {
         }
     }
 
-    /// Waits for a change until `limit`, unless the wait has ended: by a failure, or as all is
-    /// done. If that `is_news`, others hear that somebody waits.
+    /// Waits for a change until `limit`, unless the wait has ended: through a failure, or because
+    /// all is done. If that `is_news`, others hear that somebody waits.
     fn wait_unless<'a>(
         &'a self,
         state: MutexGuard<'a, State>,
@@ -945,7 +951,7 @@ impl WriteBack {
         reasons
     }
 
-    /// The content of a dirty file, and its length, for who may have it.
+    /// The content of a dirty file, and its length, for a user who may have it.
     pub fn export(&self, uid: u32, copy: u64) -> Option<(u64, OwnedFd)> {
         let state = self.state();
         let dirty = state.files.get(&copy).filter(|file| self.is_for(uid, file))?;
@@ -996,7 +1002,7 @@ impl WriteBack {
         Some(dirty)
     }
 
-    /// Whether programs are to find it instead of what is on the PFS.
+    /// Sets whether programs find it instead of what is on the PFS.
     fn set_listed(&self, dirty: &mut Dirty, is_listed: bool) {
         if dirty.is_listed != is_listed {
             self.count(dirty, is_listed);
@@ -1071,7 +1077,7 @@ impl WriteBack {
             let is_mapped = has_writers && dirty.words.as_ref().is_some_and(Words::is_mapped);
             let is_ahead = dirty.is_all_drained() && is_quiet(dirty) && !is_mapped;
             if is_ahead {
-                // The PFS is ahead from now on, also for the next agent, before programs hear it.
+                // The PFS is ahead from now on, even for the next agent, before programs hear it.
                 let _is_tried_again = self.cache.tier.forget_dirty(copy);
             }
             self.set_listed(dirty, !is_ahead);
@@ -1154,7 +1160,7 @@ mod tests {
         // As if it had the same inode.
         let (other, later) = made("b");
         assert!(!is_same_file(&record, &other, later.as_fd()));
-        // Where files have no time of birth, the PFS has to be as it was left.
+        // Where files have no birth time, the PFS has to be as it was left.
         if record.born_ns.is_none() {
             let left = (0, other.version.mtime_ns);
             assert!(is_same_file(&DirtyRecord { left, ..record }, &other, later.as_fd()));

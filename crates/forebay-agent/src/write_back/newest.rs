@@ -1,5 +1,5 @@
-//! A program of this node gets the newest bytes of a file that is dirty on another node, and other
-//! nodes are to ask about files of this one.
+//! Gives programs on this node the newest bytes of files that are dirty on other nodes, and makes
+//! other nodes ask about files of this one.
 
 use super::WriteBack;
 use super::dirty_file::Dirty;
@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-/// So often a holder may say that a file is not dirty there, while the coordinator says it is.
+/// How often a holder may say that a file is not dirty there, while the coordinator says it is.
 const REFUSALS_MAX: u32 = 3;
 
 const NOW: Timestamps = Timestamps {
@@ -28,7 +28,7 @@ const NOW: Timestamps = Timestamps {
 pub enum Newest {
     /// On the PFS.
     Pfs,
-    /// In this content, of so many bytes.
+    /// In this content, of this many bytes.
     Content(u64, OwnedFd),
 }
 
@@ -64,7 +64,7 @@ impl WriteBack {
             let facts = FileFacts::of(pfs.as_fd(), Revalidate::Force)?;
             match self.fetch_content(uid, &holder, &file, (pfs, &facts)) {
                 Ok(Fetched::Content(size, content)) => return Ok(Newest::Content(size, content)),
-                // It has become clean, or was stamped anew; or somebody has changed it on the PFS.
+                // It has become clean, or was stamped again; or somebody has changed it on the PFS.
                 Ok(Fetched::Refused) if refusals == REFUSALS_MAX => return Ok(Newest::Pfs),
                 Ok(Fetched::Refused) => {
                     tracing::debug!(holder, ino, "a file is not dirty where the coordinator says it is");
@@ -138,7 +138,7 @@ impl WriteBack {
         copies.into_iter().for_each(|copy| self.stamp_again(copy));
     }
 
-    /// As all nodes know it.
+    /// Its name, as all nodes know it.
     pub(super) fn name_of(&self, mount: usize, ino: u64) -> DirtyFile {
         DirtyFile { mount: self.mounts[mount].label().to_owned(), ino }
     }
@@ -180,7 +180,7 @@ impl WriteBack {
 
 /// What came of asking a holder.
 enum Fetched {
-    /// This content, of so many bytes.
+    /// This content, of this many bytes.
     Content(u64, OwnedFd),
     /// It is not dirty there, or not this file.
     Refused,

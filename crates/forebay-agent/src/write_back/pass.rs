@@ -3,8 +3,8 @@
 //! In the order of offsets, in large parts that begin and end at multiples of their size, so that
 //! programs without Forebay see a growing file without holes that the writer did not make. The
 //! drain of the node machine ([`forebay_policy::drain`]) decides which pass begins, and when it
-//! writes each part. `fsync` of the PFS comes before anything is believed; then the time of the
-//! last write, and last the mark of a whole file ([`MARK`]).
+//! writes each part. `fsync` of the PFS comes before anything is believed; then the mtime, and last
+//! the mark of a whole file ([`MARK`]).
 
 use super::dirty_file::{Dirty, Phase, Stamp};
 use super::mark::MARK;
@@ -36,10 +36,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Written at a time: a multiple of the stripes of most file systems.
+/// Bytes written at a time: a multiple of the stripes of most file systems.
 const PART_BYTES: u64 = 4 << 20;
 
-/// Compared at a time with what the PFS has.
+/// Bytes compared at a time with what the PFS has.
 const COMPARED_BYTES: usize = 1 << 20;
 
 /// How often the machine hears what has become of dirty files, if nobody is called.
@@ -61,11 +61,11 @@ struct Pass {
     /// How often it had been given out by then.
     joins: u64,
     is_called_in: bool,
-    /// Where it lies, if the PFS reports that.
+    /// Where it is, if the PFS reports that.
     layout: OnceCell<Layout>,
     /// The server of the last part.
     server: Cell<Option<Server>>,
-    /// Of the job that has written it.
+    /// Account of the job that has written it.
     account: Arc<Account>,
 }
 
@@ -81,7 +81,7 @@ enum Broken {
     Fenced(String),
     /// The coordinator does not say whether another node has taken it over.
     Unknown,
-    /// The PFS or the tier has failed; of a server, if it is known, its name behind a comma.
+    /// The PFS or the tier has failed; then the server's name after a comma, if it is known.
     Io(io::Error, String),
 }
 
@@ -135,7 +135,7 @@ impl WriteBack {
         begun
     }
 
-    /// The machine hears what has changed of dirty files since the last call.
+    /// Reports to the machine what has changed of dirty files since the last call.
     fn report_changes(&self, state: &mut State) {
         let now = self.now();
         let mut dirty_bytes: BTreeMap<Owner, u64> = BTreeMap::new();
@@ -170,7 +170,8 @@ impl WriteBack {
         }
     }
 
-    /// A pass is over, or was not made. The file is not ready until the machine hears that it is.
+    /// Notes that a pass is over, or was not made. The file is not ready until the machine hears
+    /// that it is.
     fn pass_is_over(&self, state: &mut State, copy: u64, full: Option<Server>) {
         self.scheduler.notify_drain(Event::Ended { file: copy, full });
         if let Some(reported) = state.reported.get_mut(&copy) {
@@ -263,14 +264,14 @@ impl WriteBack {
             || facts.version.size == size
                 && (is_untouched || time_set.is_some() || is_drained && has_all(pfs, content, size));
         let second = &pass.record.second;
-        // As the PFS was left, nobody else has written it; also if a pass over an earlier content
-        // came to its end after the second copy was made.
+        // As the PFS was left, nobody else has written it; even if a pass over an earlier content
+        // ended after the second copy was made.
         let shown = (facts.version.size, facts.version.mtime_ns);
         // Some file systems keep whole seconds.
         let is_left_by_pass =
             |leaves: (u64, i64)| shown == leaves || shown == (leaves.0, whole_second(leaves.1));
         let is_as_left = shown == (size, mtime_ns) || pass.record.leaves.is_some_and(is_left_by_pass);
-        // No other node can have had it since a pass of its own was cut off.
+        // No other node can have had it since a pass of its own was interrupted.
         let is_cut_off = pass.record.is_draining && is_from_gone;
         if (second.is_disputed || was_taken) && !is_as_left && !is_cut_off {
             // The node of the file has emptied nothing since it noted what it left there.
@@ -296,7 +297,7 @@ impl WriteBack {
             (dirty.record.is_draining, dirty.record.leaves) = (true, leaves);
         }
         drop(stamping);
-        // It is no whole file while it is written; where there are no such attributes, none says
+        // It is not a whole file while it is written; where there are no such attributes, none says
         // so.
         let _ = rustix::fs::fremovexattr(pfs, MARK);
         let extents = extents_of(content, pass.stamp.size)?;
@@ -325,14 +326,14 @@ impl WriteBack {
                 from += bytes;
             }
         }
-        // What a program has cut off meanwhile is no hole of the content.
+        // What a program has truncated meanwhile is not a hole of the content.
         let size = pass.stamp.size.min(Stamp::of(content)?.size);
         if FileFacts::of(pfs, Revalidate::AsStat)?.version.size != size {
             ftruncate(pfs, size)?;
         }
         fsync(pfs)?;
         if self.is_final(pass) {
-            // Before anybody takes the file for whole, and changes it.
+            // Before anybody considers the file whole, and changes it.
             self.notify_second(pass.copy, |link, file, generation, until| {
                 link.release(file, generation, until)
             });
@@ -350,12 +351,13 @@ impl WriteBack {
             (set.stamp == Some(pass.stamp)).then_some(set.ns)
         };
         let mtime_ns = set_meanwhile().or(set_mtime).unwrap_or(pass.stamp.mtime_ns);
-        // Who may write a file may not always set its times: then they are those of the pass.
+        // A user who may write a file may not always set its times: then they are those of the
+        // pass.
         let _ = futimens(pfs, &only_mtime(mtime_ns));
         let facts = FileFacts::of(pfs, Revalidate::Force)?;
         if self.is_final(pass) {
             if let Some(Keeper::Disk(number)) = pass.record.second.kept_by {
-                // Before anybody takes the file for whole, and changes it.
+                // Before anybody considers the file whole, and changes it.
                 self.remove_from_log(number);
             }
             let mark = format!("{} {}", facts.version.size, facts.version.mtime_ns);
@@ -632,8 +634,8 @@ fn has_all(pfs: BorrowedFd<'_>, content: &OwnedFd, size: u64) -> bool {
 }
 
 /// Whether the PFS has a part of the content, or all of it. If it `lacks` some, what it does not
-/// have yet reads as zeros, and so does what a pass has left behind its end that was over a longer
-/// content at its beginning.
+/// have yet reads as zeros, and so does what a pass has left behind its end, if that was over a
+/// longer content at its beginning.
 fn is_part_of(
     pfs: BorrowedFd<'_>,
     there: u64,

@@ -49,8 +49,8 @@ fn matches_name(pattern: &str, name: &str) -> bool {
     at <= end
 }
 
-/// What is between the stars, with the number of characters that each piece matches. One that is no
-/// pattern matches nothing.
+/// What is between the stars, with the number of characters that each piece matches. One that is
+/// not a pattern matches nothing.
 fn pieces(pattern: &str) -> Vec<(Pattern, usize)> {
     let (mut pieces, mut piece, mut len) = (Vec::new(), String::new(), 0);
     let mut chars = pattern.chars().peekable();

@@ -1,8 +1,8 @@
 //! Opens the file of an earlier agent's dirty file again.
 //!
 //! The descriptor is gone, so it is opened by its path. The path is the user's, and this agent may
-//! be root: only the very file that the user had opened is taken, by device, inode and time of
-//! birth, and nothing outside of its mount is looked at.
+//! be root: only the very file that the user had opened is taken, by device, inode and birth time,
+//! and nothing outside of its mount is looked at.
 
 use crate::mounts::MountState;
 use forebay_pfs::read::reopen_as;
@@ -25,7 +25,7 @@ pub fn born_ns(fd: BorrowedFd<'_>) -> Option<i64> {
 /// A directory with more names is not searched to its end.
 const NAMES_MAX: usize = 100_000;
 
-/// The file that a record names, also if it has another name in the same directory by now.
+/// The file that a record names, even if it has another name in the same directory by now.
 ///
 /// # Errors
 /// There is none, or it cannot be opened.
@@ -81,7 +81,7 @@ fn open_same(
         && mount.has_device(facts.dev)
         && facts.version.ino == record.ino
         && born_ns(probe.as_fd()) == record.born_ns
-        // Without a time of birth, another file may have got the number since.
+        // Without a birth time, another file may have got the number since.
         && (record.born_ns.is_some()
             || by_name_alone
             || record.left == (facts.version.size, facts.version.mtime_ns));

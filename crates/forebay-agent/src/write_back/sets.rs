@@ -39,7 +39,7 @@ pub struct Sets {
 /// A rule of a user.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Rule {
-    /// Whose.
+    /// The user whose rule it is.
     pub uid: u32,
     /// Name of a job, or a pattern of paths.
     pub selector: String,
@@ -64,13 +64,13 @@ pub struct Set {
     last_ns: i64,
     /// No files follow.
     pub has_ended: bool,
-    /// By the number of their copy.
+    /// Its files, by the number of their copy.
     pub files: BTreeMap<u64, Member>,
     /// A file that went past the tier, or was lost sight of.
     pub past_tier: Option<String>,
     /// Its copies need not stay.
     pub is_released: bool,
-    /// How its marker stands.
+    /// The state of its marker.
     pub mark: Mark,
 }
 
@@ -110,10 +110,10 @@ pub enum Closed {
     Not,
 }
 
-/// How the marker of a set stands.
+/// The state of the marker of a set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mark {
-    /// It is not there.
+    /// It does not exist.
     None,
     /// It is at this path.
     Written(Vec<u8>),
@@ -127,7 +127,7 @@ const ATTEMPTS: u32 = 5;
 /// A marker that is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DueMarker {
-    /// Of this set.
+    /// Number of the set.
     pub set: u64,
     /// Label of the mount.
     pub mount: String,
@@ -203,15 +203,15 @@ impl Rule {
         pattern::matches(&self.selector, &String::from_utf8_lossy(path))
     }
 
-    /// User and group by which the marker beside a file is written: the file's group, if it is one
+    /// User and group as which the marker next to a file is written: the file's group, if it is one
     /// of the user's.
     fn owner(&self, gid: u32) -> (u32, u32) {
         let first = self.groups.first().copied().unwrap_or(gid);
         (self.uid, if self.groups.contains(&gid) { gid } else { first })
     }
 
-    /// A file is written again: it is none of the sets before number `number` any more. Returns
-    /// their markers, with the mount and the owner.
+    /// Notes that a file is written again, which is no longer part of the sets before number
+    /// `number`. Returns their markers, with the mount and the owner.
     fn withdraw(&mut self, number: u64, (mount, ino): (&str, u64)) -> Vec<Withdrawn> {
         let mut withdrawn = Vec::new();
         for at in 0..self.sets.len() {
@@ -297,7 +297,7 @@ impl Sets {
     /// Makes, changes or ends a rule of user `uid`. Returns copies that are released by that.
     ///
     /// # Errors
-    /// In words.
+    /// The reason.
     pub fn set_rule(
         &mut self,
         (uid, groups): (u32, &[u32]),
@@ -338,8 +338,8 @@ impl Sets {
         Ok(released)
     }
 
-    /// A program has opened a file. Returns markers of earlier sets that had the file, with the
-    /// mount and the owner: they do not hold any more.
+    /// Notes that a program has opened a file. Returns markers of earlier sets that had the file,
+    /// with the mount and the owner: they do not hold any more.
     pub fn opened(&mut self, file: Opened<'_>, (now_ns, gap_ns): (i64, i64)) -> Vec<Withdrawn> {
         let Opened { uid, job, copy, member } = file;
         let mut withdrawn = Vec::new();
@@ -363,8 +363,8 @@ impl Sets {
         withdrawn
     }
 
-    /// A file of user `uid` that is to be written back went to the PFS instead: mount, inode and
-    /// path. Returns what [`Sets::opened`] does.
+    /// Notes that a file of user `uid` that is to be written back went to the PFS instead: mount,
+    /// inode and path. Returns what [`Sets::opened`] does.
     pub fn went_past(
         &mut self,
         (uid, job): (u32, Option<&str>),
@@ -399,7 +399,7 @@ impl Sets {
         is_known
     }
 
-    /// Nobody has the file open for writing any more.
+    /// Notes that nobody has the file open for writing any more.
     pub fn closed(&mut self, copy: u64, is_well: bool, now_ns: i64) {
         for (set, copy) in self.each(copy) {
             set.last_ns = now_ns;
@@ -408,7 +408,7 @@ impl Sets {
         }
     }
 
-    /// A program writes the file again.
+    /// Notes that a program writes the file again.
     pub fn reopened(&mut self, copy: u64, now_ns: i64) {
         for (set, copy) in self.each(copy) {
             set.last_ns = now_ns;
@@ -418,14 +418,14 @@ impl Sets {
         }
     }
 
-    /// The PFS has all of a closed file.
+    /// Notes that the PFS has all of a closed file.
     pub fn drained(&mut self, copy: u64, (bytes, mtime_ns): (u64, i64)) {
         self.change(copy, |file| {
             (file.is_on_pfs, file.bytes, file.mtime_ns) = (true, bytes, mtime_ns);
         });
     }
 
-    /// The file has another name.
+    /// Notes that the file has another name.
     pub fn renamed(&mut self, copy: u64, path: &[u8]) {
         self.change(copy, |file| file.path = path.to_vec());
     }
@@ -442,7 +442,7 @@ impl Sets {
         })
     }
 
-    /// The writers of a file go on at the PFS.
+    /// Notes that the writers of a file continue on the PFS.
     pub fn left(&mut self, copy: u64, path: &[u8]) {
         for (set, copy) in self.each(copy) {
             set.past_tier = Some(String::from_utf8_lossy(path).into_owned());
@@ -450,7 +450,7 @@ impl Sets {
         }
     }
 
-    /// A file was removed, or given up. Returns whether it was pinned for a set.
+    /// Notes that a file was removed, or given up. Returns whether it was pinned for a set.
     pub fn removed(&mut self, copy: u64) -> bool {
         let mut was_pinned = false;
         for (set, copy) in self.each(copy) {
@@ -459,7 +459,8 @@ impl Sets {
         was_pinned
     }
 
-    /// The file `copy` is the cached copy `now` from now on. Returns whether it is to be pinned.
+    /// Notes that the file `copy` is the cached copy `now` from now on. Returns whether it is to be
+    /// pinned.
     pub fn kept(&mut self, copy: u64, now: u64) -> bool {
         let mut is_held = false;
         let rules = self.rules.iter_mut().filter(|rule| rule.keep > 0);
@@ -508,8 +509,8 @@ impl Sets {
             || self.due_markers().iter().any(|due| is_meant(due.owner.0, &due.selector))
     }
 
-    /// Room is needed for what user `uid` writes: the oldest held set of a rule gives way, but not
-    /// its newest. Returns its copies; `None`: there is no such set.
+    /// Makes room for what user `uid` writes: the oldest held set of a rule gives way, but not its
+    /// newest. Returns its copies; `None`: there is no such set.
     pub fn give_way(&mut self, uid: u32) -> Option<Vec<u64>> {
         let is_held = |set: &Set| set.has_ended && !set.is_released && set.state() == SetState::Whole;
         let of_user = self.rules.iter_mut().filter(|rule| rule.uid == uid);
@@ -552,7 +553,8 @@ impl Sets {
         due
     }
 
-    /// The marker of a set is being written, to this path. `false`: the set is not what it was.
+    /// Notes that the marker of a set is being written, to this path. Returns `false` if the set is
+    /// not what it was.
     pub fn begins_marker(&mut self, number: u64, path: &Path) -> bool {
         let is_due = self.due_markers().iter().any(|due| due.set == number);
         if is_due {
@@ -561,7 +563,7 @@ impl Sets {
         is_due
     }
 
-    /// The marker of a set was written, to a path, or was not.
+    /// Notes that the marker of a set was written, to a path, or was not.
     pub fn marked(&mut self, number: u64, result: Result<Vec<u8>, String>) {
         let sets = self.rules.iter_mut().flat_map(|rule| rule.sets.iter_mut());
         for set in sets.filter(|set| set.number == number) {

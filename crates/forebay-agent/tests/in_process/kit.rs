@@ -22,7 +22,7 @@ pub const THREADS: usize = 4;
 /// Long enough for any machine; a test that comes here has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An agent that caches what it sees at once.
+/// An agent that immediately caches what it sees.
 pub struct Node {
     pub pfs: TempDir,
     pub source: Arc<Faulty>,
@@ -31,12 +31,12 @@ pub struct Node {
 }
 
 impl Node {
-    /// On an empty PFS.
+    /// A node on an empty PFS.
     pub fn new() -> Self {
         Self::with("", |_| {})
     }
 
-    /// The same with more lines of the mount's table, and a PFS that `prepare` has been at before
+    /// The same with more lines of the mount's table, and a PFS that `prepare` has changed before
     /// the agent sees it.
     pub fn with(mount: &str, prepare: impl FnOnce(&Faulty)) -> Self {
         let [pfs, state] = [(); 2].map(|()| tempfile::tempdir_in("/dev/shm").unwrap());
@@ -80,7 +80,7 @@ impl Node {
         self.client_with(PATIENCE)
     }
 
-    /// One that waits so long for the agent before it reads the PFS itself.
+    /// A client that waits for the agent for `deadline` before it reads the PFS itself.
     pub fn client_with(&self, deadline: Duration) -> Client {
         let socket = Some(self.state.path().join("state/agent.sock"));
         Client::new(ClientConfig { socket, deadline, quiet: true, ..ClientConfig::default() })

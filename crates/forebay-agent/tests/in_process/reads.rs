@@ -1,4 +1,5 @@
-//! Reads of the PFS: which, in which order, by which descriptor, and what their faults come to.
+//! Reads of the PFS: which, in which order, through which descriptor, and the outcome of their
+//! faults.
 
 use crate::kit::{Node, PAGE, THREADS, content, read, wait_for};
 use forebay_client::ReadMode;
@@ -106,8 +107,8 @@ fn the_page_that_a_reader_waits_for_is_not_fetched_as_read_ahead() {
     assert_eq!((node.counter("pages_demanded_total"), node.counter("fetch_requests_total")), (1, 1));
 }
 
-/// As a client that reads ahead for each descriptor and begins anew elsewhere, in chunks of a
-/// server each.
+/// A PFS with a client that reads ahead for each descriptor and begins again elsewhere, in chunks
+/// of a server each.
 fn reads_ahead() -> Traits {
     Traits { reads_ahead: true, chunk_bytes: Some(8 * PAGE), is_local: true, ..Traits::default() }
 }
@@ -168,7 +169,7 @@ fn a_striped_file_is_read_with_its_stripes_known_and_asked_for_them_once() {
     let large = |read: &&forebay_pfs::testing::Read| read.len > 256 << 10;
     assert!(reads.iter().any(|read| large(&read)), "{reads:?}");
     assert!(reads.iter().filter(large).all(|read| read.stripe_bytes == PAGE), "{reads:?}");
-    // For its stripes, and for its servers.
+    // Once for its stripes, and once for its servers.
     assert!(node.source.layouts_asked() <= 2, "the PFS was asked for each read");
 }
 

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Between two samples.
+/// Time between two samples.
 const STEP: Duration = Duration::from_millis(1);
 
 /// A control group and its limit.
@@ -26,17 +26,17 @@ pub struct Sample {
     pub at_ns: u64,
     /// All but clean pages of files, in bytes.
     pub used: u64,
-    /// Of that, in tmpfs: the tier.
+    /// The part of it in tmpfs: the tier.
     pub tier: u64,
 }
 
 impl Group {
-    /// Makes one with this limit.
+    /// Makes a group with this limit.
     pub fn new(limit_bytes: u64) -> Result<Self, String> {
         Group::called("agent", limit_bytes)
     }
 
-    /// Makes one called `name` with this limit.
+    /// Makes a group called `name` with this limit.
     pub fn called(name: &str, limit_bytes: u64) -> Result<Self, String> {
         let group = MemoryGroup::new(&format!("bench-{name}"), limit_bytes);
         let group = group.map_err(|e| format!("cannot limit memory: {e}; this needs root"))?;
@@ -48,7 +48,7 @@ impl Group {
         self.group.run(program)
     }
 
-    /// How often the kernel has killed somebody in the group.
+    /// How often the kernel has killed a process in the group.
     pub fn kills(&self) -> u64 {
         self.group.kills().unwrap_or(0)
     }
@@ -88,7 +88,7 @@ impl Group {
     }
 }
 
-/// Files of a group that stay open, so that a sample costs little.
+/// Files of a group, kept open so that a sample costs little.
 struct Files {
     usage: File,
     stat: File,

@@ -1,4 +1,4 @@
-//! A program that takes memory at a given rate: this one, started once more with `--hog`.
+//! A program that takes memory at a given rate: this one, started again with `--hog`.
 
 use super::clock::now_ns;
 use super::group::Group;
@@ -6,23 +6,22 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Between two looks at the clock.
+/// Bytes between two looks at the clock.
 const STEP_BYTES: usize = 2 << 20;
 const PAGE_BYTES: usize = 4096;
 
 /// A burst that came to its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Burst {
-    /// Of the clock that all processes share, in ns: its first page, its last one, and when it gave
-    /// all back.
+    /// When it took its first page, by the clock that all processes share, in ns.
     pub first_ns: u64,
-    /// See there.
+    /// When it took its last page, by the same clock.
     pub last_ns: u64,
-    /// See there.
+    /// When it released all of them, by the same clock.
     pub end_ns: u64,
 }
 
-/// Takes `bytes` in the group, keeps them for `hold`; `None` if the kernel has killed it.
+/// Takes `bytes` in the group and keeps them for `hold`; `None` if the kernel has killed it.
 pub fn run(group: &Group, bytes: u64, rate: f64, hold: Duration) -> Result<Option<Burst>, String> {
     let program = std::env::current_exe().map_err(|e| e.to_string())?;
     let order = format!("{bytes} {rate} {}", hold.as_millis());
@@ -38,7 +37,7 @@ pub fn run(group: &Group, bytes: u64, rate: f64, hold: Duration) -> Result<Optio
     }
 }
 
-/// What `--hog` does: `order` is bytes, bytes a second, and how long to keep them in ms.
+/// What `--hog` does: `order` is bytes, bytes per second, and how long to keep them in ms.
 pub fn take(order: &str) -> Result<(), String> {
     let words: Vec<&str> = order.split(' ').collect();
     let [bytes, rate, hold_ms] = words[..] else { return Err(format!("not an order: {order:?}")) };
@@ -49,7 +48,7 @@ pub fn take(order: &str) -> Result<(), String> {
     // SAFETY: a mapping of its own, at an address that the kernel chooses.
     let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }
         .map_err(|e| format!("cannot map {bytes} bytes: {e}"))?;
-    // Small pages can be had at 2 GB/s at most.
+    // With small pages the kernel gives out 2 GB/s at most.
     // SAFETY: the mapping above, of which nothing is used yet.
     let _ = unsafe { madvise(start, bytes, Advice::LinuxHugepage) };
     // SAFETY: the mapping above lives until the process ends, and nobody else has it.

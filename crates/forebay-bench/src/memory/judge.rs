@@ -8,13 +8,13 @@ pub const TARGET: f64 = 0.95;
 const ALARM: f64 = TARGET + 0.002;
 const ABOVE: f64 = TARGET + 0.02;
 
-/// One ramp.
+/// The judgement of one ramp.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Verdict {
     /// Seconds above r0 + 2 %.
     pub above_s: f64,
-    /// From the last moment before compute had more than fits beside the tier below r0, until the
-    /// tier had released as much, in seconds; 0 if all fitted.
+    /// Time from the last moment before compute had more than fits beside the tier below r0, until
+    /// the tier had released as much, in seconds; 0 if all fitted.
     pub first_page_s: f64,
     /// The longest time in seconds that a byte above the alarm may have waited until the tier had
     /// released as much; 0 if no sample has seen one.
@@ -29,7 +29,7 @@ pub struct Verdict {
     pub least: f64,
 }
 
-/// Judges a burst that has ended well.
+/// Judges a burst that has succeeded.
 pub fn judge(samples: &[Sample], burst: Burst, limit_bytes: u64) -> Verdict {
     let limit = limit_bytes as f64;
     let within = |s: &&Sample| (burst.first_ns..=burst.end_ns).contains(&s.at_ns);
@@ -65,8 +65,8 @@ fn compute(sample: &Sample) -> f64 {
     sample.used as f64 - sample.tier as f64
 }
 
-/// From the last sample in which all fitted below r0, to the first in which compute has more by the
-/// law's tolerance and the tier has released as much.
+/// Time from the last sample in which all fitted below r0, to the first in which compute has more
+/// by the law's tolerance and the tier has released as much.
 fn first_page_s(samples: &[Sample], limit: f64) -> f64 {
     let Some(over) = samples.iter().position(|s| s.used as f64 > TARGET * limit) else { return 0.0 };
     let last = &samples[over.saturating_sub(1)];
@@ -80,8 +80,8 @@ fn first_page_s(samples: &[Sample], limit: f64) -> f64 {
     }
 }
 
-/// The longest that a byte above `bound` may have waited: at each sample, from when compute had for
-/// the first time more than fits beside the tier of then, to the next sample.
+/// The longest that a byte above `bound` may have waited: at each sample, from when compute first
+/// had more than fits beside the tier at that sample, to the next sample.
 fn reaction_s(samples: &[Sample], bound: f64) -> f64 {
     let mut longest_ns = 0;
     for (i, now) in samples.iter().enumerate().filter(|(_, s)| s.used as f64 > bound) {

@@ -14,7 +14,7 @@ const LAWS: [&str; 3] = ["forebay", "dynims", "static"];
 const RAMPS_IN_GROUP: usize = 20;
 
 const GROUP_MIN_BYTES: f64 = 256.0 * 1024.0 * 1024.0;
-/// Of the bursts; of the ramps' groups, unless asked otherwise.
+/// Size of the bursts' group; of the ramps' largest group, unless another is requested.
 const GROUP_MAX_BYTES: f64 = 8.0 * 1024.0 * 1024.0 * 1024.0;
 const RATE_MIN: f64 = 0.1e9;
 const RATE_MAX: f64 = 10e9;
@@ -23,11 +23,11 @@ const RATE_MAX: f64 = 10e9;
 const SHARE: (f64, f64) = (0.05, 0.75);
 const RAMP_S: f64 = 0.4;
 
-/// The largest group takes at most this share of the memory that is free: what stands beside it
-/// needs memory too.
+/// The largest group takes at most this share of the free memory: what runs next to it needs memory
+/// too.
 const FREE: f64 = 0.6;
 
-/// A group, and the ramps in it: bytes and bytes a second.
+/// A group, and the ramps in it: bytes and bytes per second.
 struct Plan {
     limit_bytes: u64,
     ramps: Vec<(u64, f64)>,
@@ -39,7 +39,7 @@ struct Score {
     ramps: usize,
     kills: usize,
     verdicts: Vec<Verdict>,
-    /// Of each verdict: the rate that was asked for, and the rate reached.
+    /// The requested rate and the rate reached, for each verdict.
     rates: Vec<(f64, f64)>,
 }
 
@@ -80,7 +80,7 @@ pub fn ramps(rig: &Rig) -> Result<Vec<Record>, String> {
     Ok(laws.iter().zip(&scores).flat_map(|(law, score)| of_ramps(law, score, most)).collect())
 }
 
-/// All laws, or the one that was asked for.
+/// All laws, or the requested one.
 fn laws(rig: &Rig) -> Result<Vec<&'static str>, String> {
     let found: Vec<_> =
         LAWS.into_iter().filter(|law| rig.ramps.law.as_ref().is_none_or(|only| only == law)).collect();
@@ -163,8 +163,8 @@ fn reactions(group: &str, law: &str, score: &Score, target: Target) -> Vec<Recor
     rows.collect()
 }
 
-/// How long what the law `forebay` keeps free lasts at the highest rate: in the smallest group,
-/// and in one of 4 GiB. Nobody who reacts later can prevent a kill.
+/// How long what the law `forebay` keeps free lasts at the highest rate: in the smallest group, and
+/// in one of 4 GiB. A reaction later than that cannot prevent a kill.
 fn bounds() -> Vec<Record> {
     let row = |(name, bytes): (&str, f64)| {
         let config = Config { memory_bytes: bytes as u64, ..Config::default() };

@@ -16,7 +16,7 @@ use std::time::Duration;
 const GIB: u64 = 1 << 30;
 const READ_BYTES: usize = 4096;
 
-/// Of the file that is read meanwhile.
+/// Size of the file that is read meanwhile.
 const WATCHED_BYTES: u64 = 8 << 20;
 
 /// Share of a core that the controller's thread takes: on a quiet node, where it samples every 100

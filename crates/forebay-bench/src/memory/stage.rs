@@ -14,8 +14,8 @@ const MIB: u64 = 1 << 20;
 const CAPACITY: f64 = 0.94;
 const AGENT_BYTES: u64 = 32 << 20;
 
-/// The tier is full when so much of the group is in use, or when so many passes over the file have
-/// added nothing.
+/// The tier is full when this share of the group is in use, or when several passes over the file
+/// have added nothing.
 const FULL: f64 = TARGET - 0.01;
 const IDLE_PASSES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(50);
@@ -28,18 +28,18 @@ const FILL_MAX: Duration = Duration::from_secs(60);
 
 /// What a burst has done.
 pub enum Outcome {
-    /// It came to its end, at this rate in bytes a second.
+    /// It succeeded, at this rate in bytes per second.
     Ended(Verdict, f64),
-    /// The kernel has killed somebody.
+    /// The kernel has killed a process.
     Killed,
 }
 
-/// See the module. The fields go in this order: the agent leaves the group before that goes.
+/// See the module. Fields drop in this order: the agent leaves the group before the group goes.
 pub struct Stage {
     agent: AgentProcess,
-    /// Where.
+    /// The group that the agent runs in.
     pub group: Group,
-    /// Of the file that fills the tier, a hole, so that fetching it costs no other memory.
+    /// The file that fills the tier, a hole, so that fetching it costs no other memory.
     path: PathBuf,
 }
 
@@ -66,7 +66,7 @@ impl Stage {
         let path = source.path().join(format!("hole-{bytes}"));
         let hole = std::fs::File::create(&path).map_err(|e| format!("{}: {e}", path.display()))?;
         hole.set_len(bytes).map_err(|e| format!("{}: {e}", path.display()))?;
-        // Nothing is cached that somebody has open for writing.
+        // Nothing is cached that a program has open for writing.
         drop(hole);
         let more = format!("[tier]\nlimit = \"98%\"\n[memory]\npolicy = {law:?}\n");
         let command = group.command(&rig.program);
@@ -86,7 +86,7 @@ impl Stage {
         &mut self.agent
     }
 
-    /// Reads what is missing in the tier until that is full.
+    /// Reads what is missing in the tier until the tier is full.
     pub fn fill(&self) -> Result<(), String> {
         let client = self.client();
         let deadline = Instant::now() + FILL_MAX;
@@ -126,12 +126,13 @@ impl Stage {
         }
     }
 
-    /// A program takes so many bytes beside the full tier.
+    /// A program takes `bytes` beside the full tier.
     pub fn burst(&self, bytes: u64, rate: f64) -> Result<Outcome, String> {
         Ok(self.burst_times(bytes, rate)?.0)
     }
 
-    /// The same, and when its first and its last page came, if it ended well.
+    /// Runs a burst as [`Stage::burst`] does; also returns when its first and last page came, if it
+    /// succeeded.
     pub fn burst_times(&self, bytes: u64, rate: f64) -> Result<(Outcome, (u64, u64)), String> {
         let kills = self.group.kills();
         let (burst, samples) = self.group.during(|| hog::run(&self.group, bytes, rate, HOLD))?;

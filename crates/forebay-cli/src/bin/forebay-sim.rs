@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         Command::Model(args) => model(&args, cli.json, &mut text).map_err(|e| e.to_string()),
         Command::Man => clap_mangen::Man::new(Cli::command()).render(&mut text).map_err(|e| e.to_string()),
     };
-    // A closed pipe is no error: the reader has seen enough.
+    // A closed pipe is not an error: the reader has seen enough.
     let written =
         done.and_then(|()| match io::stdout().write_all(&text).and_then(|()| io::stdout().flush()) {
             Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {

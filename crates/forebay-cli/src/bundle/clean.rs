@@ -1,8 +1,8 @@
 //! Replaces names of files and users by pseudonyms.
 //!
 //! A name has the same pseudonym in all parts, and in all bundles of one node. What follows from a
-//! slash on is taken for a path up to a sign that ends it in messages; in doubt a word more goes. A
-//! field of the log or of an object that holds names is replaced whole.
+//! slash on is treated as a path, up to a sign that ends it in messages; in doubt one more word is
+//! replaced. A field of the log or of an object that holds names is replaced whole.
 
 use forebay_client::Client;
 use std::collections::BTreeSet;
@@ -21,10 +21,10 @@ const SECRETS: [&str; 5] = ["token", "password", "secret", "private_key", "key_p
 /// What ends a path within a message.
 const ENDS: [&str; 10] = [": ", "; ", ", ", " (", "\"", "'", "`", "\n", "]", ")"];
 
-/// Users below are of the system.
+/// Users with lower numbers belong to the system.
 const FIRST_USER: u32 = 1000;
 
-/// See the module.
+/// Replaces the names in the parts of a bundle.
 pub struct Cleaner {
     /// Keeps others from finding names by trying them.
     machine: String,
@@ -36,7 +36,7 @@ pub struct Cleaner {
 }
 
 impl Cleaner {
-    /// Knows the names that the agent knows, and the users of this machine.
+    /// Collects the names that the agent knows, and the users of this machine.
     pub fn new(client: &Client) -> Self {
         let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let mut names = BTreeSet::new();
@@ -202,7 +202,7 @@ fn quoted_end(text: &str) -> usize {
     text.len()
 }
 
-/// Where a path begins: a slash behind nothing of a word, and something behind it.
+/// Where a path begins: a slash that no word precedes, and that something follows.
 fn path_start(text: &str) -> Option<usize> {
     let mut before = ' ';
     for (at, c) in text.char_indices() {

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// A part that takes longer has failed: an agent or a file system may hang.
 const PART_TIME: Duration = Duration::from_secs(20);
 
-/// Most of one part.
+/// Limit on the bytes of one part.
 const PART_BYTES_MAX: u64 = 8 << 20;
 
 /// Lines of the audit log.
@@ -92,7 +92,7 @@ fn within(body: impl FnOnce() -> Result<String, String> + Send + 'static) -> Res
     ended.recv_timeout(PART_TIME).map_err(late)?
 }
 
-/// All that comes, of which the beginning is kept: who writes is not to wait.
+/// Reads to the end and keeps the beginning, so that the writer does not have to wait.
 fn read(from: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
     if let Some(mut from) = from {
@@ -125,7 +125,7 @@ fn run(global: &Global, words: &[String]) -> Result<String, String> {
     reader.map_err(|e| format!("no thread: {e}"))?;
     match ended.recv_timeout(PART_TIME) {
         Ok((text, said)) => {
-            // One that finds problems fails, and says them.
+            // A command that finds problems fails, and prints them.
             let _ = child.wait();
             if text.trim().is_empty() { Err(format!("forebay {shown}: {}", said.trim())) } else { Ok(text) }
         }
@@ -144,7 +144,7 @@ fn version() -> String {
     )
 }
 
-/// What the kernel says, without anything of users.
+/// What the kernel says, without anything about users.
 fn kernel() -> String {
     let uname = rustix::system::uname();
     let mut text = format!(

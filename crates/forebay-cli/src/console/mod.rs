@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | `/`, `/console.js`, `/console.css` | the page |
 //! | `/api/live?revision=N&sample=MS` | a [`Report`](forebay_coordinator::report::Report) |
-//! | the same with `&node=NAME` | in addition, what is known of that node and what is wrong with it |
+//! | the same with `&node=NAME` | in addition, what is known of that node and wrong with it |
 //! | `/api/recorded` | the files of the decision log |
 //! | `/api/recorded/NAME` | a report of one of them, with all of its past |
 
@@ -51,10 +51,11 @@ pub struct Console {
 /// Longest wait for a turn at a recorded run: reading one takes a core for some seconds.
 const TURN_TIME: Duration = Duration::from_secs(2);
 
-/// After a recorded run was read, no other is read for so many times as long.
+/// After a recorded run was read, no other is read for this many times as long.
 const RECORDED_REST: u32 = 4;
 
-/// The lock, if it is free before `time` is over: who waits holds a connection and a thread.
+/// The lock, if it is free before `time` is over: a caller that waits holds a connection and a
+/// thread.
 fn turn_within<T>(lock: &Mutex<T>, time: Duration) -> io::Result<MutexGuard<'_, T>> {
     let deadline = Instant::now() + time;
     loop {
@@ -78,7 +79,7 @@ fn too_many() -> io::Error {
 struct Live {
     #[serde(flatten)]
     report: Report,
-    /// What is wrong with the node that the page has asked for.
+    /// What is wrong with the node that the page has requested.
     findings: Vec<Finding>,
 }
 

@@ -1,7 +1,7 @@
 //! `doctor --cluster`: compares what the nodes of the cluster report of themselves.
 //!
-//! Each finding names the nodes that it is about. What all nodes share is no finding: it may be
-//! meant so, and `doctor` on one of them says what it costs.
+//! Each finding names the nodes that it is about. What all nodes share is not a finding: it may be
+//! intended, and `doctor` on one of them says what it costs.
 
 use super::finding::{EXPIRY_WARNING_DAYS, Finding, Level, bad, good, warn};
 use crate::top::SILENT_MS;
@@ -11,19 +11,20 @@ use forebay_wire::{ClusterStatus, Health, NodeHealth, Role};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-/// A report takes less on its way to the coordinator, which compares the clocks.
+/// Longer than a report takes to the coordinator, which compares the clocks.
 const CLOCKS_APART_MS: i64 = 2000;
 
-/// A fetch that waits for so long waits for a PFS that hangs.
+/// A fetch that waits longer than this waits for a PFS that hangs.
 const SLOW_FETCH_MS: u64 = 10_000;
 
 /// An agent needs a descriptor or two for each cached file that is open.
 const OPEN_FILES_MIN: u64 = 4096;
 
-/// Longer than any file waits by itself (`tier.dirty_age_max_s`).
+/// Longer than any dirty file waits by itself (`tier.dirty_age_max_s`).
 const OLD_DIRTY_MS: u64 = 30 * 60 * 1000;
 
-/// A node that has sent so much, and several times as much as most others, owns what all read.
+/// A node that has sent this many bytes, and several times as many as most others, owns what all
+/// read.
 const HOT_BYTES: u64 = 10 << 30;
 const HOT_FACTOR: u64 = 4;
 
@@ -43,7 +44,7 @@ pub fn findings(client: &Client) -> Vec<Finding> {
         Ok(nodes) => findings.extend(compare(&nodes)),
         Err(e) => findings.push(bad(
             "cluster",
-            // Why the coordinator does not take the node, for instance.
+            // Why the coordinator does not accept the node, for instance.
             cluster.problems.iter().fold(e.to_string(), |text, (at, why)| format!("{text}; {at}: {why}")),
             "start the agent, and see that its coordinator runs: `forebay status`",
         )),

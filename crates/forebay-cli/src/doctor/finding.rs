@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-/// A certificate that ends so soon should be renewed: a month, since whoever does it may be on
-/// holiday.
+/// How many days before its end a certificate should be renewed: a month, since the person who does
+/// it may be on holiday.
 pub const EXPIRY_WARNING_DAYS: u64 = 30;
 
 /// How bad it is.

@@ -4,7 +4,7 @@ use super::page::Page;
 use forebay_agent::counters::HELP;
 use forebay_wire::{JobStatus, MemoryStatus, ServerTraffic, Status};
 
-/// Values of a status that are not counters although they stand among them, with their help.
+/// Values of a status that are not counters although they are among them, with their help.
 const GAUGES: &[(&str, &str)] = &[
     ("remote_page_bytes", "Bytes of remote pages; at most a quarter of the capacity"),
     ("lent_bytes", "Bytes of pages that are being sent to peers and cannot be evicted"),

@@ -90,7 +90,7 @@ fn jobs(jobs: &[JobStatus], page: &mut Page) {
     let waves = || stages().flat_map(|stage| &stage.waves);
     let bytes: u64 = waves().map(|wave| wave.bytes).sum();
     page.gauge("coordinator_waves_input_bytes", "Input of all waves of these jobs", bytes as f64);
-    // Of waves whose tasks may still read it.
+    // Only waves whose tasks may still read it.
     let left = waves()
         .filter(|wave| wave.tasks_done < wave.tasks)
         .map(|wave| wave.bytes.saturating_sub(wave.fetched_bytes + wave.resident_bytes + wave.failed_bytes));

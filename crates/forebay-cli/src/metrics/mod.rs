@@ -1,5 +1,5 @@
 //! `GET /metrics`: what this process reports of its agent, of its coordinator, or of both, for
-//! Prometheus and whatever reads its formats.
+//! Prometheus and other readers of its formats.
 //!
 //! The agent is asked over its socket as by any program, so its metrics show nothing that `forebay
 //! status` does not, and hold no lock of the agent. The coordinator's thread is asked between two
@@ -30,7 +30,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Of the agent behind `socket`, and of the coordinator of this process, as far as there are.
+    /// The metrics of the agent behind `socket` and of the coordinator of this process, as far as
+    /// they exist.
     pub fn new(socket: Option<PathBuf>, coordinator: Option<Reports>) -> Self {
         let client = |socket| {
             let config = ClientConfig { socket: Some(socket), quiet: true, ..ClientConfig::from_env() };
@@ -85,7 +86,7 @@ impl Service for Metrics {
 fn snapshot(client: &Client) -> io::Result<Snapshot> {
     let status = client.admin().status()?;
     let memory = client.admin().memory()?;
-    // The coordinator may be away; the agent's own metrics are there all the same.
+    // The coordinator may be unreachable; the agent's own metrics are available all the same.
     let jobs = if status.cluster.connected { client.jobs().ok() } else { None };
     Ok(Snapshot { status, memory, jobs })
 }

@@ -14,7 +14,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// For the header `Content-Type`.
+    /// Returns the value of the header `Content-Type`.
     pub fn content_type(self) -> &'static str {
         match self {
             Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -30,7 +30,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Begins with the version of the program.
+    /// Begins a page with the version of the program.
     pub fn new(format: Format) -> Self {
         let mut page = Page { text: String::new(), format };
         page.family("build_info", "gauge", "Version of the program");
@@ -58,7 +58,7 @@ impl Page {
         }
     }
 
-    /// One sample. Its name has the ending of its kind.
+    /// Appends one sample. Its name has the ending of its kind.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         let _ = write!(self.text, "forebay_{name}");
         for (i, (label, text)) in labels.iter().enumerate() {
@@ -69,13 +69,13 @@ impl Page {
         let _ = writeln!(self.text, "{close} {value}");
     }
 
-    /// A family of one gauge.
+    /// Appends a family of one gauge.
     pub fn gauge(&mut self, name: &str, help: &str, value: f64) {
         self.family(name, "gauge", help);
         self.sample(name, &[], value);
     }
 
-    /// A family of one counter, named with or without its ending.
+    /// Appends a family of one counter, named with or without its ending.
     pub fn counter(&mut self, name: &str, help: &str, value: f64) {
         let family = name.strip_suffix("_total").unwrap_or(name);
         self.family(family, "counter", help);
@@ -89,7 +89,7 @@ fn unit(name: &str) -> Option<&'static str> {
         .find(|unit| name.strip_suffix(unit).is_some_and(|before| before.ends_with('_')))
 }
 
-/// For label values and help texts.
+/// Escapes label values and help texts.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 pub struct Setting {
     pub nodes: u16,
     pub threads: u16,
-    /// To prefetch the wave alone.
+    /// The time to prefetch the wave alone.
     pub prefetch_s: f64,
     pub i_hpc: f64,
     pub i_bd: f64,
@@ -28,7 +28,7 @@ pub struct Measured<'a> {
 type Points = Vec<(u16, f64)>;
 
 impl Measured<'_> {
-    /// The file.
+    /// Returns the text of the file.
     pub fn text(&self) -> String {
         let fastest = self.settings.iter().map(|s| s.prefetch_s).fold(f64::INFINITY, f64::min);
         let gb = self.report_bytes as f64 / 1e9;

@@ -2,7 +2,7 @@
 //!
 //! A run starts its processes, waits until all are ready, lets them go at the same moment, and
 //! takes the time of the slowest first pass of each kind. Everybody works on until everybody is
-//! through once, so that passes are disturbed from their begin to their end.
+//! through once, so that passes are disturbed from beginning to end.
 
 use crate::cli::ProfileArgs;
 use std::fs::{self, File};
@@ -62,7 +62,7 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    /// As many as all threads of all nodes, so that each has its own.
+    /// Writes as many as there are threads on all nodes, so that each has its own.
     fn write_pieces(&mut self) -> Result<(), Ended> {
         let count = u64::from(self.args.nodes) * u64::from(self.args.threads);
         let bytes = (self.args.bytes / count).max(1 << 20);
@@ -93,7 +93,7 @@ impl<'a> Bench<'a> {
         if self.stopped.load(Ordering::Relaxed) { Err(Ended::Cancelled) } else { Ok(()) }
     }
 
-    /// One run.
+    /// Runs once.
     pub fn run(&self, readers: Readers, with_writers: bool) -> Result<Times, Ended> {
         self.check()?;
         let mut group = Group::default();
@@ -112,7 +112,7 @@ impl<'a> Bench<'a> {
         group.measure(self.stopped)
     }
 
-    /// A process on a node, by the launcher if there is one.
+    /// A process on a node, started by the launcher if there is one.
     fn worker(&self, kind: &str, number: u16) -> Command {
         let own = std::env::current_exe().unwrap_or_else(|_| "forebay".into());
         let mut command = match &self.args.launch {
@@ -183,7 +183,7 @@ impl Group {
 }
 
 impl Drop for Group {
-    /// All stop at the end of their input. One that does not is killed.
+    /// Stops all at the end of their input. One that does not is killed.
     fn drop(&mut self) {
         for (child, ..) in &mut self.children {
             drop(child.stdin.take());

@@ -2,9 +2,9 @@
 //! HPC jobs disturb each other.
 //!
 //! Readers stand for a prefetch and writers for an I/O phase. Nodes are varied with one thread
-//! each, and threads on one node, each alone and beside the writers: O(n + m) runs, from which the
-//! model of Yildiz et al. (FGCS 2018, equations 1 to 4) gives all n x m. Each run is repeated until
-//! its readings agree; if they do not, the command says so and takes the median all the same.
+//! each, and threads on one node, each alone and along with the writers: O(n + m) runs, from which
+//! the model of Yildiz et al. (FGCS 2018, equations 1 to 4) gives all n x m. Each run is repeated
+//! until its readings agree; if they do not, the command says so and takes the median all the same.
 
 mod file;
 mod measure;

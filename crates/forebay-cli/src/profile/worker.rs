@@ -1,7 +1,7 @@
 //! One process of a measurement: it reads or writes until its parent stops it.
 //!
 //! It prints `ready`, waits for a line, works, and prints how long its first pass took; then it
-//! goes on, so that whoever it disturbs is disturbed to the end. It ends when its standard input
+//! continues, so that what it disturbs is disturbed to the end. It ends when its standard input
 //! does, so none outlives the measurement, even if that is killed.
 
 use crate::Outcome;
@@ -53,7 +53,7 @@ fn tried<'a>(what: &'a str, path: &'a Path) -> impl Fn(io::Error) -> String + 'a
     move |e| format!("cannot {what} {}: {e}", path.display())
 }
 
-/// Writes each file anew and waits until the storage has it.
+/// Rewrites each file and waits until the storage has it.
 fn write_pass(files: &[std::path::PathBuf], bytes: u64, stopped: &AtomicBool) -> Result<(), String> {
     let block = vec![0x5a; TRANSFER_BYTES];
     for path in files {
@@ -86,7 +86,7 @@ fn read_pass(files: &[std::path::PathBuf], threads: u16, stopped: &AtomicBool) -
     })
 }
 
-/// Past the page cache, which would measure this node's memory.
+/// Reads past the page cache, which would measure this node's memory.
 fn read_file(path: &Path, buffer: &mut [u8], stopped: &AtomicBool) -> io::Result<()> {
     let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path);
     let file = direct.or_else(|_| File::open(path))?;

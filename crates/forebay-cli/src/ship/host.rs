@@ -2,10 +2,10 @@
 //!
 //! Two processes watch each other. The *guard* creates the control group with the smallest limits,
 //! starts an agent, if none runs, and a worker of Spark in it, and ends everything when its
-//! standard input ends: then the submitter has ended, also by SIGKILL. The *controller* moves the
+//! standard input ends: then the submitter has ended, even by SIGKILL. The *controller* moves the
 //! limits. If the controller dies, the guard sets the smallest limits and starts another one. If
 //! the guard dies, the controller ends the group. So raised limits never outlive both observers
-//! but where somebody kills both at once, and `forebay ship stop` remains.
+//! unless somebody kills both at the same time, which leaves `forebay ship stop`.
 
 use super::slice::{Limits, Slice, enter, number_of};
 use super::watch::{Watch, is_counted};
@@ -28,13 +28,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Between two samples of the storage daemon.
+/// Time between two samples of the storage daemon.
 const PERIOD: Duration = Duration::from_millis(250);
 
-/// Between two looks of the guard.
+/// Time between two looks of the guard.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A controller that died is started again after so long.
+/// How long after its death a controller is started again.
 const RESTART: Duration = Duration::from_secs(1);
 
 /// How long worker, executors and agent have for their own end.
@@ -147,7 +147,7 @@ struct Place {
     /// Its local files.
     directory: PathBuf,
     config: Config,
-    /// Then it ends with the group, and its memory with it.
+    /// Whether the agent was started here: then it ends with the group, and its memory with it.
     has_started_agent: AtomicBool,
 }
 
@@ -324,7 +324,7 @@ impl Place {
         self.start_inside(command, "worker")
     }
 
-    /// Starts a program in the group. What it says goes to a file of its own.
+    /// Starts a program in the group. What it prints goes to a file of its own.
     fn start_inside(&self, mut command: Command, what: &str) -> Result<Child, String> {
         let failed = |e: io::Error| format!("cannot start the {what}: {e}");
         self.make_directory().map_err(failed)?;

@@ -1,6 +1,6 @@
 //! `ship`: a Spark application whose tasks run on the storage servers that hold its input.
 //!
-//! The command starts a master of Spark here and, by the operator's launcher, a guard on each
+//! The command starts a master of Spark here and, through the operator's launcher, a guard on each
 //! storage server ([`host`]), which starts a worker in a control group. Then it runs the program
 //! with the options that send tasks to their stripes, and ends everything with it. Each guard ends
 //! with its standard input, so that nothing outlives this process, however it ends.
@@ -37,13 +37,13 @@ const END_TIME: Duration = Duration::from_secs(30);
 const SAY_ALIVE: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(600);
 
-/// Between two looks at the processes.
+/// Time between two looks at the processes.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Heap of Spark's master.
 const MASTER_HEAP: &str = "512m";
 
-/// A task waits so long for a slot at its stripe. Longer than Spark's default: elsewhere its input
+/// How long a task waits for a slot at its stripe. Longer than Spark's default: elsewhere its input
 /// crosses the network, which shipping is to avoid.
 const LOCALITY_WAIT: &str = "60s";
 
@@ -125,7 +125,7 @@ fn stop(args: &ShipArgs, ship: &ShipConfig, hosts: &[String], name: Option<&str>
     if failed.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(format!("ship stop: {}", failed.join("; "))) }
 }
 
-/// Waits for a child; one that runs on is killed, and gives `None`.
+/// Waits for a child; one that continues to run is killed, and gives `None`.
 fn wait_until(child: &mut Child, until: Instant) -> Option<ExitStatus> {
     loop {
         match child.try_wait() {
@@ -152,7 +152,7 @@ struct Application<'a> {
     config: &'a Config,
     hosts: &'a [String],
     home: PathBuf,
-    /// By which hosts reach this node.
+    /// The address by which hosts reach this node.
     address: String,
     master_port: u16,
     page_port: u16,
@@ -219,7 +219,7 @@ impl Signals {
     }
 
     /// As [`Signals::check`], while the program runs: what is typed at a terminal is for the
-    /// program. Spark's shell ends a job by it.
+    /// program. Spark's shell ends a job with it.
     fn check_beside_program(&self) -> Result<(), String> {
         match self.0.load(Ordering::Relaxed) as i32 {
             libc::SIGINT if io::stdin().is_terminal() => Ok(()),
@@ -228,7 +228,7 @@ impl Signals {
     }
 }
 
-/// A guard, by its launcher.
+/// A guard, started by its launcher.
 struct Guard {
     host: String,
     child: Child,
@@ -236,7 +236,7 @@ struct Guard {
     input: Option<ChildStdin>,
 }
 
-/// A child of this process that ends with it, also by SIGKILL.
+/// A child of this process that ends with it, even by SIGKILL.
 fn start(command: &mut Command) -> io::Result<Child> {
     let parent = std::process::id();
     // SAFETY: two system calls.
@@ -340,7 +340,7 @@ impl Application<'_> {
         Ok(Guard { host: host.to_owned(), child, input })
     }
 
-    /// Waits until the master answers and knows so many workers.
+    /// Waits until the master answers and knows this many workers.
     fn await_workers(
         &self,
         master: &mut Child,
@@ -412,7 +412,7 @@ impl Application<'_> {
         }
     }
 
-    /// Options of `spark-submit`. Those of the user come behind them and win.
+    /// Options of `spark-submit`. Those of the user follow and win.
     fn options(&self) -> Vec<String> {
         let ship = &self.config.ship;
         let jar = ship.jar.display().to_string();

@@ -31,7 +31,7 @@ const END_TIME: Duration = Duration::from_secs(10);
 /// The controllers of version 1 that are used.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "blkio"];
 
-/// What a group may use at most.
+/// The most that a group may use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
     /// Cores.
@@ -42,7 +42,7 @@ pub struct Limits {
     pub cpu_weight: u64,
     /// Weight of its requests to disks.
     pub io_weight: u64,
-    /// Bytes a second that it may read from each disk, and write to it; 0: not limited.
+    /// Bytes per second that it may read from each disk, and write to it; 0: not limited.
     pub io_rate_bytes_per_s: u64,
     /// `MAJOR:MINOR` of those disks.
     pub disks: Vec<String>,
@@ -128,7 +128,7 @@ fn write(path: &Path, value: &str) -> Result<(), String> {
     fs::write(path, value).map_err(|e| failed(&format!("write {value:?} to"), path, &e))
 }
 
-/// As [`write`], for what not every kernel or scheduler of disks has.
+/// As [`write`], for files that not every kernel or scheduler of disks has.
 fn write_if_there(path: &Path, value: &str) -> Result<(), String> {
     match path.exists() {
         true => write(path, value),
@@ -157,7 +157,7 @@ impl Slice {
         Ok(Slice { version: 1, groups })
     }
 
-    /// The groups of all shipped applications of this machine.
+    /// The groups of all shipped applications on this machine.
     pub fn all() -> Vec<Self> {
         let mounts = Mounts::of_this_machine();
         let roots: Vec<PathBuf> =
@@ -246,7 +246,7 @@ impl Slice {
         }
     }
 
-    /// Files through which a process comes into the group, by writing `0`.
+    /// Files through which a process enters the group, by writing `0`.
     ///
     /// # Errors
     /// The group is gone.
@@ -257,7 +257,7 @@ impl Slice {
             .collect()
     }
 
-    /// Cores in use at most now; `None` if the group is gone.
+    /// The most cores in use now; `None` if the group is gone.
     #[cfg(test)]
     pub fn cores(&self) -> Option<f64> {
         let number = |text: &str| text.split_whitespace().next()?.parse::<f64>().ok();
@@ -295,7 +295,7 @@ impl Slice {
         }
         let killed = Instant::now();
         loop {
-            // What is born meanwhile is found by the next look.
+            // What starts meanwhile is found by the next look.
             self.signal(libc::SIGKILL);
             let left = self.groups.iter().filter(|group| group.is_dir());
             let why: Vec<String> =
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!((read("cpu.max"), slice.cores()), ("200000 100000".into(), Some(2.0)));
     }
 
-    /// A real group of this machine: what it limits, and that its end takes its processes along.
+    /// A real group of this machine: what it limits, and that its end ends its processes.
     #[test]
     fn a_group_of_this_machine_limits_its_processes_and_ends_with_them() {
         let name = format!("test{}", std::process::id());

@@ -11,10 +11,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// New processes of the daemon are looked for so often.
+/// How often new processes of the daemon are looked for.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// A disk that hangs counts as one with so many requests: fewer say nothing about a disk.
+/// A disk that hangs counts as one with at least this many requests: fewer say nothing about a
+/// disk.
 const HANGING_MIN: u64 = 4;
 
 /// A daemon and its disks.
@@ -45,16 +46,16 @@ struct Disk {
     requests: u64,
     /// Sum over requests.
     time_ms: u64,
-    /// Number of requests times the time that they were there.
+    /// Number of requests times the time that they were waiting.
     queue_ms: u64,
     /// Requests that are there now.
     waiting: u64,
 }
 
 impl Watch {
-    /// Of the daemon whose processes have one of these names.
+    /// A watch of the daemon whose processes have one of these names.
     pub fn new(names: &[String], disks: &[String]) -> Self {
-        // Of a volume, `/dev/mapper` has a link to the disk that is counted.
+        // A volume's path in `/dev/mapper` is a link to the disk that is counted.
         let device = |disk: &String| fs::canonicalize(disk).unwrap_or_else(|_| disk.into());
         let disks = disks.iter().filter_map(|disk| Some(device(disk).file_name()?.to_str()?.to_owned()));
         Watch {
@@ -111,7 +112,7 @@ impl Watch {
 fn sample(old: &Counted, new: &Counted, period: Duration) -> Sample {
     let mut sample = Sample { period_ns: period.as_nanos() as u64, ..Sample::default() };
     for (thread, counts) in &new.threads {
-        // All of what a thread has run that was not there before it ran since.
+        // All that a new thread has run, it has run since the last look.
         let before = old.threads.get(thread).copied().unwrap_or_default();
         sample.ran_ns += counts[0].saturating_sub(before[0]);
         sample.waited_ns += counts[1].saturating_sub(before[1]);

@@ -23,10 +23,11 @@ use std::time::{Duration, Instant};
 /// Longest wait for a handshake, for the next request, and for an answer to be taken.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Longest time for an answer to be taken as a whole: who takes it byte by byte holds a place.
+/// Longest time for an answer to be taken as a whole: a reader that takes it byte by byte holds a
+/// place.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
 
-/// An answer is sent in parts of so many bytes, with a look at the clock between them.
+/// An answer is sent in parts of this many bytes, with a look at the clock between them.
 const PART_BYTES: usize = 64 << 10;
 
 /// Connections at a time.
@@ -40,9 +41,9 @@ const TOKEN_CHARS_MIN: usize = 16;
 
 /// An answer.
 pub struct Response {
-    /// Such as `200 OK`.
+    /// The status, such as `200 OK`.
     pub status: &'static str,
-    /// For the header `Content-Type`.
+    /// The value of the header `Content-Type`.
     pub kind: &'static str,
     /// Shared: many may take a long one at the same time, and slowly.
     pub body: Arc<Vec<u8>>,
@@ -155,7 +156,7 @@ fn accept<S: Service>(server: &Arc<Server<S>>, listener: &TcpListener) {
                 continue;
             }
         };
-        // Displaced connections end by themselves, at once.
+        // Displaced connections end by themselves, immediately.
         while server.open.load(Ordering::Acquire) >= 2 * CONNECTIONS_MAX {
             std::thread::sleep(Duration::from_millis(2));
         }

@@ -12,7 +12,7 @@ const HEAD_BYTES_MAX: usize = 8 << 10;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Request {
     pub method: String,
-    /// Without what follows a question mark.
+    /// The path, without what follows a question mark.
     pub path: String,
     /// What follows the question mark.
     pub query: String,
@@ -23,7 +23,7 @@ pub struct Request {
     /// The header `Host`.
     pub host: String,
     /// A browser says that a page of another site asks (`Sec-Fetch-Site`): it cannot read the
-    /// answer, but it could have the server work.
+    /// answer, but it could make the server work.
     pub is_cross_site: bool,
     /// Another request may follow on the connection.
     pub keep_alive: bool,

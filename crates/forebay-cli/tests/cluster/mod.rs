@@ -60,7 +60,7 @@ impl Lab {
         serde_json::from_str(&succeeded(&mut self.forebay(&["status", "--json"]))).unwrap()
     }
 
-    /// What there is of this lab, asked of the kernel in another way than the lab does.
+    /// What exists of this lab, found in another way than the lab does.
     pub fn traces(&self) -> Vec<String> {
         let mut traces = Vec::new();
         let namespaces = entries("/run/netns").into_iter();
@@ -99,7 +99,8 @@ impl Lab {
         found.map(|dir| (dir.file_name().unwrap().to_string_lossy().into_owned(), name(&dir))).collect()
     }
 
-    /// By the namespaces of its nodes: some have written a title over their environment.
+    /// Processes of this name, found by the namespaces of its nodes: some have written a title over
+    /// their environment.
     pub fn processes_called(&self, name: &str) -> Vec<String> {
         let nodes = ["head", "pfs-s1", "pfs-s2", "c1", "c2"];
         let of = |node| {

@@ -157,7 +157,7 @@ fn session(name: &str, steps: &[Step]) -> Result<(), String> {
     Ok(())
 }
 
-/// What became of the sandbox, in words for a message.
+/// What became of the sandbox, as text for a message.
 fn run_sandbox(root: &Path, scripts: &Path) -> String {
     let mut command = unshare();
     command.args(["bash", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/commands/sandbox.sh")]);

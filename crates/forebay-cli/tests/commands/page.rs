@@ -1,4 +1,4 @@
-//! What a page asks to be run: its blocks, and the HTML comments that steer them.
+//! What a page requests to be run: its blocks, and the HTML comments that steer them.
 
 /// A command as it is typed, and what the page shows of its output.
 #[derive(Clone)]
@@ -116,7 +116,7 @@ fn step(
     Ok(Some(Step::Block { commands }))
 }
 
-/// `$ ` begins a command, `> ` continues it, anything else is output.
+/// In a `console` block, `$ ` begins a command, `> ` continues it, and anything else is output.
 fn console(block: &[(usize, &str)]) -> Result<Vec<Command>, String> {
     let mut commands: Vec<Command> = Vec::new();
     for (number, line) in block {
@@ -134,8 +134,8 @@ fn console(block: &[(usize, &str)]) -> Result<Vec<Command>, String> {
     Ok(commands)
 }
 
-/// A line is a command, with those that the shell reads on to: after a backslash, within quotes, in
-/// a here-document.
+/// In other blocks each line is a command, together with the lines that the shell reads on to:
+/// after a backslash, within quotes, in a here-document.
 fn plain(block: &[(usize, &str)]) -> Vec<Command> {
     let mut commands = Vec::new();
     let mut pending: Option<Command> = None;
@@ -184,7 +184,7 @@ fn line_matches(shown: &str, printed: &str) -> bool {
     rest.char_indices().any(|(at, c)| line_matches(after, &rest[at + c.len_utf8()..]))
 }
 
-/// What is before and after the first `<name>` of a line.
+/// What precedes and follows the first `<name>` of a line.
 fn placeholder(line: &str) -> Option<(&str, &str)> {
     for (open, _) in line.match_indices('<') {
         if let Some(len) = line[open + 1..].find('>') {

@@ -73,7 +73,7 @@ impl Browser {
         result["result"]["value"].clone()
     }
 
-    /// Waits until the page, as a person sees it, has all of these words.
+    /// Waits until the page, as a person sees it, has all of these texts.
     #[track_caller]
     pub fn sees(&mut self, words: &[&str]) {
         for word in words {
@@ -81,7 +81,7 @@ impl Browser {
         }
     }
 
-    /// What a person sees of the page.
+    /// What a person sees on the page.
     pub fn text(&mut self) -> String {
         self.value("document.body.innerText").as_str().unwrap_or_default().to_owned()
     }

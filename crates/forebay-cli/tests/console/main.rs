@@ -69,7 +69,7 @@ impl Coordinator {
     }
 }
 
-/// The agents: they beat, and answer requests as if they had fetched at once.
+/// The agents: they beat, and answer requests as if they had fetched immediately.
 struct Played {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -248,7 +248,7 @@ fn browser() -> Option<PathBuf> {
     found
 }
 
-/// The page after so many ms of the browser's time; a picture of it goes into the directory that
+/// The page after this many ms of the browser's time; a picture of it goes into the directory that
 /// FOREBAY_PICTURES names.
 fn page(browser: &Path, dir: &Path, url: &str, ms: u32) -> String {
     let mut command = Command::new(browser);
@@ -392,7 +392,7 @@ fn the_page_asks_nobody_else_and_no_other_site_can_read_it() {
         let (head, _) = coordinator.get("/api/live", &format!("Host: {host}\r\n"));
         assert!(head.starts_with("HTTP/1.1 403"), "{host}: {head}");
     }
-    // Nor can it have the coordinator work.
+    // Nor can it make the coordinator work.
     let (head, _) = coordinator.get("/api/live", "Host: 127.0.0.1:1\r\nSec-Fetch-Site: cross-site\r\n");
     assert!(head.starts_with("HTTP/1.1 403"), "{head}");
     let (head, _) = coordinator.get("/api/live", "Host: 127.0.0.1:1\r\nSec-Fetch-Site: same-origin\r\n");

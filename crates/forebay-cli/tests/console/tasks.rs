@@ -1,5 +1,5 @@
 //! Tasks of an operator who has no manual, in a real browser, on a cluster with three real agents
-//! and real jobs beside the played nodes.
+//! and real jobs along with the played nodes.
 
 use crate::driver::{Browser, link, titled};
 use crate::kit::{Daemon, FOREBAY, MIB, Process, forebay, succeeded};
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
-/// A name that a page, a shell or an address could take for something else.
+/// A name that a page, a shell or an address could mistake for something else.
 const HOSTILE: &str = "<img src=x onerror=document.title=1>'$(touch \"$MARK\")&token=x#%41";
 
 /// Each Spark application has an agent, and the HPC job has one.
@@ -63,7 +63,7 @@ fn reads(dir: &tempfile::TempDir, agent: &Daemon, name: &str) -> Process {
     Process(cat.spawn().unwrap())
 }
 
-/// Each has a mount of its own, so that it reads itself what its programs ask for.
+/// Each agent has a mount of its own, so that it reads itself what its programs request.
 fn agent(dir: &Path, coordinator: &str, name: &str, mib: u64) -> Daemon {
     let (at, pfs) = (dir.join(name), dir.join("pfs"));
     std::fs::create_dir_all(at.join("tier")).unwrap();

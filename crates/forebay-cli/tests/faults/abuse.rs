@@ -63,7 +63,7 @@ fn packets_of_a_user_take_no_more_memory_than_its_share() {
     agent.assert_nothing_left();
 }
 
-/// Reports jobs, as many and as large ones as are taken, and goes on when they are refused.
+/// Reports jobs, as many and as large ones as are taken, and continues when they are refused.
 pub fn bomb(socket: &str) {
     let mut refused = 0;
     let mut sent = 0u64;
@@ -74,7 +74,7 @@ pub fn bomb(socket: &str) {
         let begin = JobUpdate::Begin { name: "bomb".into(), planner: String::new() };
         raw.ask(&Request::JobUpdates(vec![begin]), &[]);
         for stage in 0..24 {
-            // Of two bytes a split, and as a program reports them.
+            // Of two bytes per split, and as a program reports them.
             let empty = vec![Split::default(); 20_000];
             let usual = vec![Split { parts: vec![part], preferred_node: String::new() }; 8_000];
             let updates = [empty, usual].map(|splits| JobUpdate::Splits { stage, splits });
@@ -117,7 +117,7 @@ fn what_waits_for_a_coordinator_that_hangs_counts_until_it_is_sent() {
     agent.assert_nothing_left();
 }
 
-/// Reports stages that end at once, of which nothing is kept, until it is refused.
+/// Reports stages that end immediately, of which nothing is kept, until it is refused.
 pub fn end_stages(socket: &str) {
     const STAGES: u32 = 3000;
     let raw = Raw::connect(Path::new(socket));
@@ -265,7 +265,7 @@ fn a_flood_of_loopback_connections_costs_no_threads_and_nobody_waits() {
                 }
             }
         });
-        // Those of the agent's clients, of which this test has one or two.
+        // The threads of the agent's clients, of which this test has one or two.
         assert!(most <= before + 4, "{most} threads, {before} before");
     }
     third_user_is_served(&agent, &path, 1);
@@ -405,8 +405,8 @@ fn a_memory_only_file_cannot_outgrow_its_room_nor_its_reservation_its_memory() {
     writer.finish();
 }
 
-/// Writes a memory-only file as far as it goes, without room and with 8 MiB; ends the job and keeps
-/// the file open.
+/// Writes a memory-only file as far as possible, without room and with 8 MiB; ends the job and
+/// keeps the file open.
 pub fn outgrow(socket: &str) {
     let raw = Raw::connect(Path::new(socket));
     let Reply::Job { token: job, .. } = raw.ask(&Request::JobBegin { outlives_exec: false }, &[]) else {
@@ -455,7 +455,7 @@ fn a_stopped_agent_whose_queue_a_user_has_filled_delays_others_by_their_deadline
     let out = pfs.path().join("out");
     cat.env("FOREBAY_DEADLINE_MS", "300").stdout(File::create(&out).unwrap());
     let mut child = cat.stderr(std::process::Stdio::piped()).spawn().unwrap();
-    // Without a deadline it would wait until the agent goes on.
+    // Without a deadline it would wait until the agent continues.
     wait_for("the client gives up", || child.try_wait().unwrap().is_some());
     let ended = child.wait_with_output().unwrap();
     assert!(ended.status.success(), "{}", text(&ended.stderr));

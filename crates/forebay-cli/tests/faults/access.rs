@@ -1,5 +1,5 @@
-//! Who may not read a file gets none of its bytes, and who may not write it does not say what is in
-//! it.
+//! A user who may not read a file gets none of its bytes, and one who may not write it has no say
+//! in what is in it.
 
 use crate::common::{
     Agent, Helper, MIB, OTHER_UID, PAGE, assert_content, content, grow_old, make_file, one_file, open_dir_in,
@@ -159,7 +159,7 @@ fn who_may_only_read_a_file_cannot_say_what_is_in_it() {
     }
     verify_once(&agent.client(), &path, 1, 0);
     verify_once(&agent.client(), &path, 1, 1);
-    // Who may write it could as well write it on the PFS.
+    // A user who may write it could as well write it on the PFS.
     agent.client().admin().evict_all().unwrap();
     let writing = open(&path, OFlags::WRONLY, Mode::empty()).unwrap();
     let honest = vec![(0, content(1, 0, PAGE as usize))];
@@ -172,7 +172,7 @@ fn who_may_only_read_a_file_cannot_say_what_is_in_it() {
     agent.assert_nothing_left();
 }
 
-/// What is staged behind the end of a file must not become part of its copy, nor, after a crash, a
+/// What is staged after the end of a file must not become part of its copy, nor, after a crash, a
 /// copy or a record.
 #[test]
 fn staged_bytes_are_never_taken_for_the_tiers_own_records() {
@@ -185,7 +185,8 @@ fn staged_bytes_are_never_taken_for_the_tiers_own_records() {
     // Not for the client processes of other tests to inherit: it would stay open for writing.
     let with = |flags| open(&path, flags | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let (reading, writing) = (with(OFlags::RDONLY), with(OFlags::WRONLY));
-    // Words that say "resident, all valid" for both pages, where page 1 of the file has 8 bytes.
+    // Page words that say "resident, all valid" for both pages, where page 1 of the file has 8
+    // bytes.
     let mut forged = content(2, PAGE, 8);
     let word = (1u64 << 32 | 16 << 8 | 2).to_le_bytes();
     forged.extend_from_slice(&word);
@@ -237,7 +238,7 @@ fn a_user_that_is_no_operator_can_do_no_harm() {
     assert_eq!((s.pid, s.resident_bytes, s.capacity_bytes), (agent.pid(), MIB, 96 * MIB));
 }
 
-/// Through the library, as the command line does it.
+/// Sends requests through the library, as the command line does.
 pub fn unwelcome(socket: &str) {
     let client = Client::from_env();
     let admin = client.admin();
@@ -264,7 +265,7 @@ fn an_agent_of_a_stranger_is_not_believed() {
     fake.expect("listening");
     let config = ClientConfig { socket: Some(socket.clone()), quiet: true, ..ClientConfig::default() };
     let client = Client::new(config);
-    // It answers nothing: who believed it would wait for the deadline and get nowhere.
+    // It answers nothing: a client that believed it would wait for the deadline in vain.
     let error = client.admin().status().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PermissionDenied);
     assert!(error.to_string().contains(&format!("FOREBAY_TRUST_UID={OTHER_UID}")), "{error}");
@@ -320,7 +321,7 @@ fn a_state_directory_that_others_can_exchange_is_refused_and_a_mask_of_zero_open
         up.arg("--config").arg(&config).arg("--pfs").arg(pfs.path()).arg("--state-dir").arg(state);
         up.env_remove("FOREBAY_SOCKET").output().unwrap()
     };
-    // Its own directory, in one that a user can exchange it in; and by a link of the user's.
+    // Its own directory, in one that a user can exchange it in; and through a link of the user's.
     let below = of_user.join("state");
     std::fs::create_dir(&below).unwrap();
     let real = dir.path().join("real");

@@ -66,8 +66,7 @@ fn two_appenders_at_the_same_time_lose_nothing() {
 
 #[test]
 fn appenders_that_stay_open_write_behind_each_other_and_cut_no_record() {
-    // Neither divides what a writer gathers, nor fits into it more than once; the last one is
-    // larger.
+    // None of the sizes divides what a writer gathers; the last one is larger.
     for (len, count) in [(1000, 3000), (700_000, 6), (3_000_001, 3)] {
         for mode in [WriteMode::Through, WriteMode::Bypass] {
             let pfs = plain_pfs();

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const LEN: u64 = MIB;
 
-/// A file so small is not watched from its open on, if it is wholly in the tier then.
+/// A file of at most this size is not watched from its open on, if it is wholly in the tier then.
 const UNWATCHED: u64 = 8 * PAGE;
 
 type Change = fn(&Path);
@@ -95,7 +95,7 @@ fn overwrite_and_set_mtime_back(path: &Path) {
     assert!((before.ctime(), before.ctime_nsec()) < (after.ctime(), after.ctime_nsec()));
 }
 
-/// A client process: reads the first half of a file by a path relative to its directory, moves
+/// A client process: reads the first half of a file through a path relative to its directory, moves
 /// elsewhere, and reads the rest when the test says so.
 pub fn read_from_elsewhere(dir: &str, name: &str) {
     std::env::set_current_dir(dir).unwrap();
@@ -133,7 +133,7 @@ fn a_file_opened_by_a_relative_path_is_not_mixed_after_chdir() {
     }
 }
 
-/// Changes that leave nothing behind but a later ctime, none of them of content.
+/// Changes that leave nothing behind but a later ctime, none of them a change of content.
 const THERE_AND_BACK: [(&str, Change); 8] = [
     ("link and unlink", |path| {
         std::fs::hard_link(path, path.with_extension("link")).unwrap();
@@ -266,7 +266,7 @@ pub fn read_in_a_child(path: &str) {
 }
 
 /// After its parent has proved the content under other attributes, a child cannot prove anything: a
-/// write that moves ctime alone looks like the change of attributes beside it.
+/// write that moves ctime alone looks like the change of attributes next to it.
 #[test]
 fn a_forked_child_does_not_forget_that_the_stamps_have_moved() {
     let pfs = plain_pfs();
@@ -297,7 +297,7 @@ fn open_in_the_tier(agent: &Agent, path: &Path, len: u64) -> forebay_client::Fil
 }
 
 /// A handle of a file that is wholly in the tier needs no watch. When the pages are evicted, it
-/// must not take a write that it has not seen for the change of attributes beside it.
+/// must not mistake a write that it has not seen for the change of attributes next to it.
 #[test]
 fn a_file_evicted_after_a_write_with_mtime_set_back_and_a_change_of_attributes_is_not_mixed() {
     let changes: [Change; 3] = [
@@ -370,7 +370,7 @@ fn handles_of_one_file_do_not_take_each_others_changes() {
     assert!(is_stale(third.read_at(&mut page, 9 * PAGE)));
 }
 
-/// A change that this node's kernel hears nothing of, as one of another node: what cannot be
+/// A change that this node's kernel learns nothing of, as one on another node: what cannot be
 /// distinguished from a write ends the handle.
 #[test]
 fn a_change_on_another_node_that_moves_ctime_alone_is_taken_for_a_write() {
@@ -463,7 +463,7 @@ fn a_file_rewritten_again_and_again_is_never_mixed_within_one_open() {
                     let version_before = newest.load(Ordering::SeqCst);
                     let file = client.open(&path).unwrap();
                     match read_in_pieces(&file) {
-                        // Cut off, and seen as that.
+                        // Truncated, and seen as that.
                         Ok(bytes) if bytes.is_empty() => {}
                         Ok(bytes) => {
                             let seed = seed_of(&bytes);
@@ -483,7 +483,7 @@ fn a_file_rewritten_again_and_again_is_never_mixed_within_one_open() {
             });
         }
         // Replaced as a whole, so that the PFS itself never shows a mixture; in place, the old
-        // inode goes on being read.
+        // inode continues to be read.
         let mut version = 0;
         wait_for("readers have seen enough versions", || {
             version += 1;
@@ -492,8 +492,8 @@ fn a_file_rewritten_again_and_again_is_never_mixed_within_one_open() {
             std::fs::rename(&fresh, &path).unwrap();
             newest.store(version, Ordering::SeqCst);
             if version % 8 == 0 {
-                // Old enough to be cached; then cut off under its readers, who must not take the
-                // rest for zeros.
+                // Old enough to be cached; then truncated under its readers, which must not mistake
+                // the rest for zeros.
                 grow_old(&path);
                 let passes = whole.load(Ordering::Relaxed);
                 wait_for("it is read", || whole.load(Ordering::Relaxed) > passes + 8);

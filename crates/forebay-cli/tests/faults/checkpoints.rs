@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Pauses between checkpoints are longer, and within them shorter: the programs here wait for a
-/// word between two.
+/// line between two.
 const GAP_MS: u64 = 300;
 
 fn agent_on(pfs: &Path) -> Agent {
@@ -37,7 +37,7 @@ fn whole(held: bool, files: u64) -> (String, bool, u64, u64, u64) {
     ("whole".into(), held, files, files, files)
 }
 
-/// Writes sets of two files with other names each time, one for each word.
+/// Writes sets of two files with other names each time, one for each line.
 const CHECKPOINTS: &str = r#"
 import os, sys
 for number in range(100):
@@ -138,7 +138,7 @@ sys.stdin.readline()
     assert_eq!(stand(&agent)[1].0, "not_closed");
     assert_eq!(stand(&agent)[0], whole(true, 2));
     assert!(well(agent.cli(&["checkpoint", "list"])).contains("not closed"));
-    // The same program again, to its end in order: a file that is open then is closed by that.
+    // The same program again, to its end in order: a file that is open then is closed at its end.
     let mut program = Program::new(python(&agent, pfs.path(), &options, half));
     program.expect("half");
     program.end();
@@ -277,7 +277,7 @@ os.close(os.open("relative.h5", os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600, dir
     assert!(said.contains("a.h5 is created without the layout stripes:4,size:1048576"), "{said}");
     assert_eq!(run(&["--quiet"]), "");
     assert!(agent.counter("absorbed_files_total") > 0);
-    // By the command line, and by the library.
+    // With the command line, and with the library.
     let source = pfs.path().join("source");
     std::fs::write(&source, content(1, 0, 1000)).unwrap();
     let [from, to] = [&source, &pfs.path().join("copy")].map(|path| path.to_str().unwrap().to_owned());

@@ -1,4 +1,4 @@
-//! A user whose jobs change all the time, beside another user's job: real agents, a real
+//! A user whose jobs change all the time, along with another user's job: real agents, a real
 //! coordinator.
 
 use crate::common::{Helper, MIB, OTHER_UID, make_file, plain_pfs, wait_for};

@@ -1,6 +1,6 @@
-//! Several real agents on this machine, one a process, that know each other by a view the test
-//! gives them: so a test decides who is there, who owns what, and what each of them believes about
-//! it.
+//! Several real agents on this machine, one per process, that know each other from a view the test
+//! gives them: so a test decides which members exist, which of them owns what, and what each of
+//! them believes about it.
 
 use crate::common::{Helper, MIB, PAGE, assert_content, counter, make_file, open_dir_in, send_signal};
 use crate::roles::{hear, say};
@@ -67,7 +67,7 @@ pub struct Node {
     uid: Option<u32>,
 }
 
-/// Some of them.
+/// Several agents.
 pub struct Cluster {
     pub nodes: Vec<Node>,
     number: u64,
@@ -129,7 +129,7 @@ impl Cluster {
     }
 
     /// Kills an agent and starts another one in its place, with what it has left in its tier; all
-    /// are notified where it is now.
+    /// are notified of where it is now.
     pub fn kill_and_restart(&mut self, node: usize) {
         self.nodes[node].restart();
         self.send_view_to_all();
@@ -153,7 +153,7 @@ impl Cluster {
         self.nodes.iter().map(|n| n.counter(name)).sum()
     }
 
-    /// Reads the file with so many readers on each of these nodes at the same time; all of them
+    /// Reads the file with this many readers on each of these nodes at the same time; all of them
     /// check every byte.
     pub fn read_on(&self, nodes: &[usize], readers: usize, path: &Path, seed: u64) {
         std::thread::scope(|scope| {

@@ -1,5 +1,4 @@
-//! Agents, slow file systems and client processes for tests, and bytes that show where they come
-//! from.
+//! Agents, slow file systems and client processes for tests, and bytes that show their origin.
 
 pub use crate::kit::{FOREBAY, MIB, PATIENCE, Process, counter, send_signal, state, text, wait_for};
 use forebay_client::{Client, ClientConfig};
@@ -70,7 +69,7 @@ pub fn assert_content(bytes: &[u8], seed: u64, offset: u64) {
     }
 }
 
-/// Waits until the file's time stamps can be believed.
+/// Waits until the file's time stamps can be trusted.
 pub fn grow_old(path: &Path) {
     wait_for("the file is no longer racily clean", || {
         let meta = std::fs::symlink_metadata(path).unwrap();
@@ -85,7 +84,7 @@ pub fn make_file(path: &Path, seed: u64, len: u64) {
     grow_old(path);
 }
 
-/// Files of so many bytes, which grow old together; file `i` has content `i`.
+/// Files of this many bytes, which grow old together; file `i` has content `i`.
 pub fn make_files(count: u64, bytes: u64, at: impl Fn(u64) -> PathBuf) -> Vec<PathBuf> {
     let paths: Vec<_> = (0..count).map(at).collect();
     for (seed, path) in (0..).zip(&paths) {
@@ -215,7 +214,7 @@ pub struct Agent {
     program: PathBuf,
 }
 
-/// An agent on a busy machine answers before it knows whether time stamps can be believed, and
+/// An agent on a busy machine answers before it knows whether time stamps can be trusted, and
 /// caches nothing until then. On a PFS that hangs or keeps whole seconds that takes longer; tests
 /// of those wait for what they need.
 const MEASURED: Duration = Duration::from_secs(1);
@@ -291,7 +290,7 @@ impl Agent {
         assert_eq!(self.child.wait().unwrap().signal(), Some(libc::SIGKILL));
     }
 
-    /// False once it has ended, be it that threads of it are still held in the kernel.
+    /// False once it has ended, even if threads of it are still held in the kernel.
     pub fn is_running(&self) -> bool {
         ![' ', 'Z'].contains(&state(self.pid()))
     }
@@ -370,7 +369,7 @@ impl Agent {
     }
 
     /// Asserts that releasing all leaves nothing of files, pages or what clients cost;
-    /// connections that are on their way out are waited for.
+    /// connections that are being closed are waited for.
     pub fn assert_nothing_left(&self) {
         wait_for("all is released", || {
             // Each time: a fetch that nobody waits for any more may land in between.
@@ -391,7 +390,7 @@ impl Agent {
         std::fs::read_dir(tier.join("copies")).unwrap().count()
     }
 
-    /// The records in the tier in the order in which their copies were made, each beside its copy,
+    /// The records in the tier in the order in which their copies were made, each next to its copy,
     /// which has the same name without the extension.
     pub fn records(&self) -> Vec<PathBuf> {
         let files = std::fs::read_dir(self.dir.path().join("tier/copies")).unwrap();
@@ -449,7 +448,7 @@ pub struct SlowFs {
     process: Option<SlowFsProcess>,
     /// Further mounts of the same directory.
     others: Vec<SlowFsProcess>,
-    /// The kernel caches the file system and reads so far ahead; `None`: it does neither.
+    /// The kernel caches the file system and reads this far ahead; `None`: it does neither.
     read_ahead_bytes: Option<u64>,
     dirs: TempDir,
 }
@@ -459,7 +458,7 @@ impl SlowFs {
         Self::start_with(Stamps::Exact)
     }
 
-    /// With a file of content `seed`.
+    /// Starts one with a file of content `seed`.
     pub fn with(name: &str, seed: u64, len: u64) -> Option<(Self, PathBuf)> {
         let slow = Self::start()?;
         let path = slow.at(name);
@@ -467,12 +466,12 @@ impl SlowFs {
         Some((slow, path))
     }
 
-    /// With time stamps that show this much.
+    /// Starts one with time stamps that show this much.
     pub fn start_with(stamps: Stamps) -> Option<Self> {
         Self::start_in(stamps, None)
     }
 
-    /// The kernel caches it and reads so far ahead.
+    /// Starts one that the kernel caches, reading this far ahead.
     pub fn start_read_ahead(bytes: u64) -> Option<Self> {
         Self::start_in(Stamps::Exact, Some(bytes))
     }
@@ -491,7 +490,7 @@ impl SlowFs {
         Some(slow)
     }
 
-    /// Ends it and mounts it anew in the same place.
+    /// Ends it and mounts it again in the same place.
     pub fn remount(&mut self, stamps: Stamps) {
         self.unmount();
         self.serve(stamps);
@@ -558,7 +557,7 @@ impl SlowFs {
 impl Drop for SlowFs {
     fn drop(&mut self) {
         if let Some(process) = self.process.take() {
-            // Else it would wait for what hangs.
+            // Else it would wait for the requests that hang.
             let _ = process.fault("none");
         }
     }
@@ -600,7 +599,7 @@ impl Program {
         }
     }
 
-    /// Has it go on. It may have ended.
+    /// Has it continue. It may have ended.
     pub fn say(&mut self) {
         let _ = self.process.0.stdin.as_mut().unwrap().write_all(b"go\n");
     }
@@ -628,7 +627,7 @@ impl Program {
         self.process.kill_9();
     }
 
-    /// Ends its input and waits; it must end well. Returns what it has said since.
+    /// Ends its input and waits; it must succeed. Returns what it has said since.
     #[track_caller]
     pub fn end(mut self) -> Output {
         self.end_input();
@@ -651,7 +650,7 @@ impl Helper {
         Self::start_as(&agent.socket(), None, role, args)
     }
 
-    /// As another user.
+    /// Starts it as another user.
     pub fn start_as(socket: &Path, uid: Option<u32>, role: &str, args: &[&str]) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--ignored", "--exact", "helper_process", "--nocapture", "--test-threads=1"]);

@@ -28,16 +28,16 @@ pub const EXTENT: u64 = MIB;
 
 /// A coordinator and agents on one PFS.
 pub struct Cluster {
-    /// More of the agents' mount.
+    /// More lines of the table of the agents' mount.
     mount: &'static str,
     dir: TempDir,
     pfs: PathBuf,
     address: String,
-    /// The others, if it is one of several candidates.
+    /// The other candidates, if it is one of several candidates.
     others: Vec<String>,
     coordinator: Process,
     agents: Vec<Process>,
-    /// Of the agents that are started.
+    /// The change for agents that are started.
     change: Change,
 }
 
@@ -46,7 +46,7 @@ pub struct Cluster {
 pub struct Change {
     /// More of its environment.
     pub env: Vec<(String, PathBuf)>,
-    /// Text of its configuration, and what stands in its place.
+    /// Text of its configuration, and what replaces it.
     pub text: Option<(String, String)>,
     /// Its program.
     pub program: Option<PathBuf>,
@@ -59,7 +59,7 @@ impl Cluster {
         Self::under(coordinator, address, dir, agents, pfs, capacities)
     }
 
-    /// On a file system that takes no writes.
+    /// Starts a cluster on a file system that takes no writes.
     pub fn failing(agents: usize, capacities: &[u64]) -> Option<(SlowFs, Self)> {
         let slow = SlowFs::start()?;
         slow.fault("write=EIO");
@@ -67,7 +67,7 @@ impl Cluster {
         Some((slow, cluster))
     }
 
-    /// One agent that does not know on which servers files lie.
+    /// One agent that does not know on which servers files are.
     fn start_without_layouts(pfs: &Path) -> Self {
         Self::start_one(pfs, "layout = false\n")
     }
@@ -108,7 +108,7 @@ impl Cluster {
         self.end_and_replay_of("decisions")
     }
 
-    /// As [`Cluster::end_and_replay`], of the log whose files begin so.
+    /// As [`Cluster::end_and_replay`], for the log whose files begin with `prefix`.
     pub fn end_and_replay_of(&mut self, prefix: &str) -> String {
         self.coordinator.end();
         let file = self.dir.path().join(format!("decisions/{prefix}-000001.log"));
@@ -134,7 +134,7 @@ impl Cluster {
         self.change = Change::default();
     }
 
-    /// Has an agent read its configuration again, with other text in the place of one.
+    /// Has an agent read its configuration again, with `from` replaced by other text.
     pub fn reload(&self, number: usize, from: &str, to: &str) {
         let path = self.dir.path().join(format!("config{number}"));
         let text = std::fs::read_to_string(&path).unwrap();
@@ -190,7 +190,7 @@ impl Cluster {
         Self::under_one_of((coordinator, address), vec![], dir, agents, pfs, capacities)
     }
 
-    /// Under one of several candidates; these are the others.
+    /// Starts agents under one of several candidates; `others` are the rest.
     pub fn under_one_of(
         (coordinator, address): (Process, String),
         others: Vec<String>,
@@ -247,7 +247,7 @@ impl Cluster {
         Process(child)
     }
 
-    /// As in the configuration.
+    /// The addresses of the candidates, as in the configuration.
     fn candidates(&self) -> String {
         match self.others.is_empty() {
             true => format!("{:?}", self.address),
@@ -295,7 +295,7 @@ impl Cluster {
         self.status(number).cluster.view.nodes.len()
     }
 
-    /// Waits until node 0 knows of so many members.
+    /// Waits until node 0 knows of this many members.
     pub fn wait_members(&self, count: usize) {
         wait_for(&format!("there are {count} members"), || self.members(0) == count);
     }
@@ -324,7 +324,7 @@ impl Cluster {
         used(&self.status(number), class)
     }
 
-    /// Where a node has its tier.
+    /// The directory of a node's tier.
     pub fn tier(&self, number: usize) -> PathBuf {
         self.dir.path().join(format!("tier{number}"))
     }
@@ -443,7 +443,7 @@ fn a_job_goes_on_when_the_coordinator_is_killed_and_comes_back() {
     cluster.coordinator.kill_9();
     wait_for("the agents miss it", || (0..2).all(|i| !cluster.status(i).cluster.connected));
     assert_eq!(cluster.epoch(0), before, "the last view is kept");
-    // Reads and the job's reports go on.
+    // Reads and the job's reports continue.
     run_task(&cluster, &job, &path, 1);
     assert!(client.jobs().is_err());
     let (next, _) = start_coordinator(cluster.dir.path(), &cluster.address);
@@ -537,10 +537,11 @@ fn a_coordinator_that_hangs_is_missed_and_met_again_when_it_goes_on() {
     wait_for("the agents miss it", || (0..2).all(|i| !cluster.status(i).cluster.connected));
     assert_eq!(cluster.epoch(0), before, "the last view is kept");
     assert!((0..2).all(|i| cluster.log(&format!("log{i}")).contains("it has not answered for")));
-    // Reads go on and so do the job's reports; asking for it says at once that nobody answers.
+    // Reads continue and so do the job's reports; a question about it reports immediately that
+    // nobody answers.
     run_task(&cluster, &job, &path, 1);
     assert!(client.jobs().is_err());
-    // They try again, and leave connections behind that it finds when it goes on.
+    // They try again, and leave connections behind that it finds when it continues.
     wait_for("they have tried in vain", || {
         (0..2).all(|i| cluster.log(&format!("log{i}")).contains("it connects but does not answer"))
     });
@@ -563,7 +564,7 @@ fn a_coordinator_that_hangs_is_missed_and_met_again_when_it_goes_on() {
     wait_for("nothing is kept for it", || cluster.sum("planned_bytes") == 0);
 }
 
-/// An agent played by the test, which says much and reads nothing unless it is asked to.
+/// An agent played by the test, which reports much and reads nothing unless it is asked to.
 pub struct Played {
     link: Framed,
     node: NodeInfo,
@@ -588,19 +589,19 @@ impl Played {
         wait_for("it is said", || self.link.flush().unwrap());
     }
 
-    /// What has come; and whether the connection has ended.
+    /// The messages that have come; and whether the connection has ended.
     pub fn hear_to_the_end(&mut self) -> (Vec<ToAgent>, bool) {
         let is_over = !self.link.receive().is_ok_and(|arrived| arrived != Arrived::Closed);
         (std::iter::from_fn(|| self.link.next_message::<ToAgent>().unwrap_or_default()).collect(), is_over)
     }
 
-    /// What has come.
+    /// The messages that have come.
     pub fn hear(&mut self) -> Vec<ToAgent> {
         self.link.receive().unwrap();
         std::iter::from_fn(|| self.link.next_message::<ToAgent>().unwrap()).collect()
     }
 
-    /// Asks so often for all jobs, and then makes itself seen by a change of its size.
+    /// Asks `count` times for all jobs, and then makes itself seen by a change of its size.
     fn ask(&mut self, count: usize) {
         (0..count)
             .for_each(|ask| self.say(&ToCoordinator::Ask { ask: ask as u64, question: Question::Jobs }));
@@ -842,7 +843,7 @@ fn long_answers_take_a_share_of_memory_and_never_cost_the_agent_its_coordinator(
     let mut hoarder = Helper::start_as(&socket, Some(OTHER_UID), "hoard", &[socket.to_str().unwrap()]);
     let each: u64 = hoarder.expect("each").parse().unwrap();
     assert!(each > 300_000, "an answer has {each} bytes only");
-    // All at once, each on a connection of its own.
+    // All at the same time, each on a connection of its own.
     let line = hoarder.expect("got");
     let (count, refusal) = line.split_once(' ').unwrap();
     let count: u64 = count.parse().unwrap();
@@ -1022,7 +1023,7 @@ fn what_is_requested_where_its_task_will_run_comes_by_way_of_its_owner_and_stays
     let served = slow.stats().read_bytes;
     let (job, tasks) = begin_at(&client, &path, 2, |task| preferred_nodes[task as usize].clone());
     for task in 0..tasks {
-        // Those of a wave start together, when all of it is there.
+        // The tasks of a wave start together, when all of its input is there.
         if task % 4 == 0 {
             wait_for("the wave is there", || {
                 let waves = cluster.waves(0);
@@ -1084,7 +1085,7 @@ fn with_known_layouts_each_server_sends_what_is_needed_first() {
     let fetched = |cluster: &Cluster| -> Vec<u64> {
         cluster.waves(0).iter().map(|wave| wave.fetched_bytes / EXTENT).collect()
     };
-    // Nobody computes: the first wave, and as many behind it as are within reach.
+    // Nobody computes: the first wave, and as many after it as are within reach.
     wait_for("the waves within reach", || fetched(&cluster).iter().sum::<u64>() == 14);
     assert_eq!(fetched(&cluster)[..7], [2; 7], "those that come first");
     assert_eq!(slow.stats().read_bytes - served, 14 * EXTENT);
@@ -1211,7 +1212,7 @@ fn parts_of_a_columnar_file_with_a_short_gap_between_them_are_one_read() {
     let (path, there) = (slow.at("t.parquet"), slow.at("there.parquet"));
     make_file(&path, SEED, 8 * MIB);
     make_file(&there, SEED, 8 * MIB);
-    // Three parts with gaps of one chunk, which are one read, and one part far behind them.
+    // Three parts with gaps of one chunk, which are one read, and one part far after them.
     let parts = [0, 2, 4, 64].map(|n| Part { file: 0, offset: MIB + n * CHUNK, len: CHUNK });
     for (mount, gap_chunks, most_reads) in [("merge_gap = \"32KiB\"\n", 2, 2), ("merge_gap = \"0\"\n", 0, 4)]
     {
@@ -1243,7 +1244,7 @@ fn parts_of_a_columnar_file_with_a_short_gap_between_them_are_one_read() {
         assert_eq!(slow.stats().read_bytes, after.read_bytes, "what was fetched is there");
         drop(job);
 
-        // What lies between parts that are there is not fetched.
+        // What is between parts that are there is not fetched.
         for part in parts {
             crate::cluster::read_piece(&client, &there, SEED, part.offset, CHUNK as usize);
         }
@@ -1254,8 +1255,8 @@ fn parts_of_a_columnar_file_with_a_short_gap_between_them_are_one_read() {
     }
 }
 
-/// Reads the file on these nodes at the same time, two readers each, who check every byte; returns
-/// what the PFS served.
+/// Reads the file on these nodes at the same time, two readers each, which check every byte;
+/// returns what the PFS served.
 fn read_on(cluster: &Cluster, slow: &SlowFs, nodes: &[usize]) -> u64 {
     let before = slow.stats().read_bytes;
     std::thread::scope(|scope| {
@@ -1304,7 +1305,7 @@ fn readers_go_on_when_a_node_and_then_the_coordinator_are_killed() {
     fresh(&cluster);
     once(&cluster, &[0, 1], read_on(&cluster, &slow, &[0, 1]));
 
-    // Without a coordinator the last view stands.
+    // Without a coordinator the last view remains valid.
     cluster.coordinator.kill_9();
     wait_for("it is missed", || [0, 1].iter().all(|n| !cluster.status(*n).cluster.connected));
     fresh(&cluster);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// A program of node 0 writes the file with two copies, and ends.
+/// A program on node 0 writes the file with two copies, and ends.
 fn write(cluster: &Cluster, file: &Path, start: u64) -> Child {
     write_by(cluster, file, start, "wb")
 }
@@ -87,7 +87,7 @@ fn a_file_that_is_overwritten_outlives_its_node_in_the_middle_of_a_pass() {
     assert!(std::fs::read(&file).unwrap() == content(2, 0, BYTES));
 }
 
-/// Node 1 hears neither that the pass is over nor, since node 0 comes back with an empty memory,
+/// Node 1 learns neither that the pass is over nor, since node 0 comes back with an empty memory,
 /// that no other node had the file.
 #[test]
 fn a_file_that_is_overwritten_outlives_its_node_at_the_end_of_a_pass() {

@@ -30,7 +30,7 @@ impl Node {
         Some(Node { agent, slow, dir, log })
     }
 
-    /// A program writes `name` and ends; the bytes lie in a file beside the agent first.
+    /// A program writes `name` and ends; the bytes are in a file next to the agent first.
     fn write(&self, name: &str, bytes: &[u8]) {
         let source = self.agent.dir().join("source");
         std::fs::write(&source, bytes).unwrap();
@@ -56,7 +56,7 @@ f.close()"
         std::fs::read_dir(self.log.path().join("log")).unwrap().count()
     }
 
-    /// The node is started anew: its memory is lost.
+    /// Restarts the node: its memory is lost.
     fn restart(&mut self) {
         self.agent.kill_9();
         std::fs::remove_dir_all(self.agent.dir().join("tier")).unwrap();

@@ -134,8 +134,8 @@ fn what_a_client_maps_stays_when_the_agent_is_killed_and_the_next_one_evicts_all
     agent.kill_9();
     agent.restart();
     assert_eq!((agent.counter("adopted_files_total"), agent.counter("held_files")), (2, 1));
-    // The other file goes, the mapped one does not: by eviction of all, of the file, by shrinking,
-    // by being superseded.
+    // The other file goes, the mapped one does not: neither by eviction of all or of the file, nor
+    // by shrinking or being superseded.
     assert_eq!(agent.client().admin().evict_all().unwrap(), 2 * MIB);
     assert_eq!(agent.client().admin().evict(&path).unwrap(), 0);
     agent.client().admin().set_capacity(crate::common::BASE).unwrap();
@@ -156,7 +156,7 @@ fn what_a_client_maps_stays_when_the_agent_is_killed_and_the_next_one_evicts_all
 }
 
 /// An agent that finds nothing to adopt numbers its copies from 1 again, and a client may hold one
-/// that was numbered so before, empty by now.
+/// that had such a number before, empty by now.
 #[test]
 fn a_copy_of_an_earlier_agent_is_not_taken_for_another_of_its_number() {
     let pfs = plain_pfs();
@@ -247,7 +247,7 @@ fn copies_of_an_agent_with_an_earlier_layout_are_dropped_and_fetched_again() {
 }
 
 /// An agent that is stopped for longer than the client waits answers a pin too late; the next pin
-/// must not take that answer for its own.
+/// must not mistake that answer for its own.
 #[test]
 fn a_late_answer_to_a_pin_is_not_taken_for_that_of_the_next() {
     let (_pfs, path, agent) = one_file(1, MIB);

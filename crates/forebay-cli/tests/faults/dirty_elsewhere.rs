@@ -13,7 +13,7 @@ pub const BYTES: usize = 9 * MIB as usize + 5;
 /// Files that two nodes create at the same time.
 const FILES: usize = 100;
 
-/// A program of node `number` under `forebay run`.
+/// A program on node `number` under `forebay run`.
 pub fn run(cluster: &Cluster, number: usize, options: &[&str], script: &str, file: &Path) -> Child {
     let mut command = Command::new(FOREBAY);
     command.arg("run").args(options).args(["--", "python3", "-u", "-c", script]);
@@ -67,12 +67,12 @@ fn another_node_reads_what_the_pfs_does_not_have_yet() {
         let read = end(run(&cluster, 1, &[], READ, &file));
         assert!(read == content(1, 0, BYTES), "{} bytes", read.len());
     }
-    // By the library as well.
+    // Through the library as well.
     let mut bytes = vec![0; BYTES];
     let opened = cluster.client(1).open(&file).unwrap();
     assert_eq!(opened.read_at(&mut bytes, 0).unwrap(), BYTES);
     assert!(bytes == content(1, 0, BYTES));
-    // What is written anew is newer than what the node has.
+    // What is written again is newer than what the node has.
     write(&cluster, &file, 2);
     assert!(end(run(&cluster, 1, &[], READ, &file)) == content(2, 0, BYTES));
     slow.fault("none");
@@ -182,7 +182,7 @@ fn what_is_dirty_on_a_node_whose_agent_is_down_is_never_taken_for_empty() {
     assert!(text(&read.stderr).contains("node n0 has newer bytes"), "{}", text(&read.stderr));
 }
 
-/// A pass has written a part; then its node is away, and another one writes the file.
+/// A pass has written a part; then its node is down, and another one writes the file.
 #[test]
 fn a_node_that_was_away_in_a_pass_does_not_overwrite_what_was_written_meanwhile() {
     let Some((slow, mut cluster)) = failing(2) else { return };

@@ -166,7 +166,7 @@ fn pages_of_an_agent_that_is_killed_again_and_again_are_right() {
     println!("{kills} kills, {pages} pages read and right, of these at least {from_disk} from the disk");
 }
 
-/// Bytes that were not in the memory of `agent`, of the same reads: most of a few pages.
+/// Bytes that were not in the memory of `agent`, for the same reads: most of a few pages.
 fn misses(agent: &Agent, path: &Path) -> u64 {
     let opened = agent.client().open(path).unwrap();
     let (page, pages) = (64 << 10, FILES * FILE_BYTES / (64 << 10));
@@ -201,6 +201,6 @@ fn the_memory_serves_as_many_reads_with_a_disk_below_it_but_for_what_the_disk_ta
     let (_, buffers) = of(&with_disk, capacity);
     assert!((1..=capacity / 16 + 4 * MIB).contains(&(buffers - own)), "the disk takes {}", buffers - own);
     let (with, _) = of(&with_disk, capacity + buffers - own);
-    // On a busy machine two agents that do the same differ by 5 %: pages are evicted beside reads.
+    // On a busy machine two agents that do the same differ by 5 %: pages are evicted during reads.
     assert!(with as f64 <= without as f64 * 1.1, "{with} bytes were missing with a disk, {without} without");
 }

@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Where Debian has it (package faketime).
+/// Where Debian installs it (package faketime).
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 
-/// Waits go on by the true clock.
+/// Variables of a program whose clock is wrong by `apart`; its waits follow the true clock.
 fn at_another_time(apart: &str) -> [(&str, &str); 3] {
     [("LD_PRELOAD", FAKETIME), ("FAKETIME", apart), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")]
 }
 
-/// What is not well, by `doctor --cluster` of this agent: one line each.
+/// What is wrong, according to `doctor --cluster` of this agent: one line each.
 fn findings_of(socket: &Path) -> Vec<String> {
     let mut doctor = Command::new(FOREBAY);
     let out = doctor.args(["--json", "doctor", "--cluster"]).env("FOREBAY_SOCKET", socket).output().unwrap();
@@ -27,7 +27,7 @@ fn findings_of(socket: &Path) -> Vec<String> {
     let line = |one: &serde_json::Value| {
         format!("{}: {}", one["what"].as_str().unwrap(), one["found"].as_str().unwrap())
     };
-    // What is so here: a directory plays the PFS.
+    // What is always reported here: a directory plays the PFS.
     found.map(line).filter(|line| !line.contains("is not a mount point but a directory")).collect()
 }
 
@@ -83,8 +83,8 @@ fn text_of(from: &str, to: &str) -> Change {
     Change { text: Some((from.to_owned(), to.to_owned())), ..Change::default() }
 }
 
-/// This program with another version in it, of the same length. The compiler may have made machine
-/// code of it, whose parts have four bytes.
+/// This program with another version number in it, of the same length. The compiler may have made
+/// machine code of it, whose parts have four bytes.
 fn program_of_another_version(dir: &Path) -> PathBuf {
     let version = &env!("CARGO_PKG_VERSION").as_bytes()[..4];
     let digit = version.iter().rposition(u8::is_ascii_digit).unwrap();

@@ -15,7 +15,7 @@ fn phase_of_another(agent: &Agent) -> Helper {
     program
 }
 
-/// Writes so many MiB to a file.
+/// A script that writes this many MiB to a file.
 fn writes(name: &str, mib: u64) -> String {
     let open = format!("f = open(os.path.join(os.environ['DIR'], '{name}'), 'wb', buffering=0)");
     format!("import os\n{open}\nfor i in range({mib}): f.write(bytes([i % 251]) * (1 << 20))\nf.close()\n")
@@ -30,7 +30,7 @@ fn why(agent: &Agent) -> Vec<String> {
     dirty(agent).iter().map(|file| file["why"].as_str().unwrap().to_owned()).collect()
 }
 
-/// All that the node machine of an agent that has ended has decided, decided again.
+/// Replays all decisions of the node machine of an agent that has ended.
 fn replay(log: &Path) -> serde_json::Value {
     let host = std::fs::read_dir(log).unwrap().next().unwrap().unwrap().path();
     let mut command = Command::new(FOREBAY);

@@ -1,5 +1,5 @@
-//! Several candidates and a real etcd of three members: whoever leads is killed, stopped or cut
-//! off, and another one leads. Left out where there is no etcd.
+//! Several candidates and a real etcd of three members: the leader is killed, stopped or
+//! disconnected, and another candidate leads. Left out where there is no etcd.
 
 use crate::common::{FOREBAY, PATIENCE, Process, SlowFs, content, open_dir_in, plain_pfs, text, wait_for};
 use crate::coordinator::{Cluster, Played, start_coordinator_with};
@@ -19,10 +19,10 @@ const CANDIDATES: usize = 3;
 /// Three members of etcd.
 struct Etcd {
     dir: tempfile::TempDir,
-    /// Of each member, for clients and for the others.
+    /// Ports of each member, for clients and for the other members.
     ports: Vec<(u16, u16)>,
-    /// Directory with what members show to clients, of whom they ask for a certificate; plain HTTP
-    /// without it.
+    /// Directory with the certificates that members show to clients, from which they request one as
+    /// well; plain HTTP without it.
     tls: Option<PathBuf>,
     members: Vec<Process>,
 }
@@ -112,7 +112,7 @@ impl Rig {
         Self::start_by(Etcd::start(None)?, agents, pfs, more, "")
     }
 
-    /// `lines`: of candidates' tables `[cluster]`.
+    /// `lines`: lines of the candidates' tables `[cluster]`.
     fn start_by(etcd: Etcd, agents: usize, pfs: &Path, more: Vec<String>, lines: &str) -> Option<Self> {
         let dir = open_dir_in("/dev/shm");
         let config = dir.path().join("candidate.toml");
@@ -204,7 +204,7 @@ fn a_leader_that_was_stopped_beyond_its_lease_says_nothing_when_it_goes_on() {
     played.beat();
     wait_for("it leads", || played.hear().contains(&ToAgent::Heard));
     rig.candidate(leader).stop();
-    // Asked in time, and read when it goes on.
+    // Asked in time, and read when it continues.
     let file = DirtyFile { mount: "pfs".into(), ino: 7 };
     played.beat();
     played.say(&ToCoordinator::Dirty { ask: 1, file });
@@ -221,7 +221,7 @@ fn a_leader_that_was_stopped_beyond_its_lease_says_nothing_when_it_goes_on() {
     });
     assert!(!heard.iter().any(|m| matches!(m, ToAgent::Heard | ToAgent::Holder { .. })), "{heard:?}");
     assert!(rig.log().contains("steps down"), "{}", rig.log());
-    // It is a candidate again, and knows better.
+    // It is a candidate again, and knows that another one leads.
     let mut other = Played::join_as(&address, node());
     let mut heard = Vec::new();
     wait_for("it answers", || {
@@ -298,7 +298,7 @@ fn coordinators_are_upgraded_one_after_the_other_and_an_earlier_term_is_refused(
         let mut link = Framed::new(stream).unwrap();
         let (protocol, refusal, leader) = (CLUSTER_PROTOCOL, String::new(), String::new());
         link.send(&ToAgent::Welcome { protocol, refusal, heartbeat_ms: 1000, term: 1, leader }).unwrap();
-        // One that has gone meanwhile comes again.
+        // One that has gone meanwhile connects again.
         let _ = link.flush();
         rig.cluster.log("log0").contains("it was elected in term 1, and another one in term")
     });

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// Requests to the PFS that a run may cost beside those of its check: those for directories above
+/// Requests to the PFS that a run may cost besides those of its check: those for directories above
 /// the tree, and for the root of the mount.
 const FEW: u64 = 60;
 

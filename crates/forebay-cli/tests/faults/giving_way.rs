@@ -13,7 +13,7 @@ const PINNED: u64 = 4 * MIB;
 const OTHER: u64 = 48 * MIB;
 const PLANNED: u64 = 16 * MIB;
 
-/// Records of files and buffers of connections come and go beside the pages.
+/// Records of files and buffers of connections come and go next to the pages.
 const SLACK: u64 = 2 * MIB;
 
 /// More than an eighth of the tier's capacity then. Up to an eighth, remote pages go last until the
@@ -48,7 +48,7 @@ impl Stand {
         file.read_at(&mut vec![0; MIB as usize], mib * MIB).is_ok()
     }
 
-    /// The tier has to hold so much less than it holds.
+    /// Makes the tier hold `bytes` less than it holds.
     fn give(&self, bytes: u64) {
         let capacity = self.tier_bytes() - bytes;
         self.0.client(0).admin().set_capacity(capacity).unwrap();
@@ -87,7 +87,7 @@ fn remote_pages_go_first_then_unplanned_then_the_latest_planned_and_pinned_stay(
         }
         stand.resident(&other) == OTHER
     });
-    // Two waves of eight tasks: so many are fetched ahead of their tasks.
+    // Two waves of eight tasks: this many are fetched ahead of their tasks.
     let (job, tasks) = begin_with(&client, &data, vec![("n0".into(), 8)], |_| "n0".into());
     wait_for("all of the stage is prefetched", || stand.counter("planned_bytes") == PLANNED);
     assert_eq!(u64::from(tasks) * MIB, PLANNED);

@@ -1,4 +1,4 @@
-//! Programs of several nodes write one file: it is dirty on one of them, and the others are guests
+//! Programs on several nodes write one file: it is dirty on one of them, and the others are guests
 //! there.
 
 use crate::common::{FOREBAY, Program, text, wait_for};
@@ -98,7 +98,7 @@ fn a_file_that_all_nodes_write_is_dirty_on_one_of_them() {
     let Some((slow, cluster)) = failing(3) else { return };
     let _unmounted = Unmounted::of(&cluster, 3);
     let file = slow.at("shared");
-    // Strided, with parts that are no blocks; then each reads what the others have written.
+    // Strided, with parts that are not blocks; then each reads what the others have written.
     let script = format!(
         "{OPEN}
 for block in range(rank, 240, 3):
@@ -115,7 +115,7 @@ os.close(fd)"
     assert_eq!((&*cluster.dirty(1), &*cluster.dirty(2)), ("[]", "[]"));
     assert_eq!(std::fs::metadata(slow.behind("shared")).unwrap().len(), 0, "the PFS has it");
     slow.fault("none");
-    // By the name, from any node.
+    // Through the name, from any node.
     let synced = cluster.cli(1, &["sync", "--quiet", file.to_str().unwrap()]);
     assert!(synced.status.success(), "{}", text(&synced.stderr));
     let expected: Vec<u8> = (0..240_u8).flat_map(|block| vec![block; 10_007]).collect();
@@ -401,7 +401,7 @@ fn what_somebody_writes_beside_guests_is_kept_beside_it() {
     std::fs::write(&file, b"of somebody else").unwrap();
     cluster.kill_agent(1);
     cluster.start_killed(1);
-    // The one of the holder is the last, so that it has the file open as long as the guest.
+    // The holder's rank is the last, so that it has the file open as long as the guest.
     for mut rank in ranks.into_iter().rev() {
         rank.say();
         rank.end();

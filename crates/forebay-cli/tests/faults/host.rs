@@ -1,5 +1,5 @@
 //! What the preloaded library takes from the program that it is in, and what the program does
-//! without it: closes descriptors by bare system calls, uses up its memory, takes the library's
+//! without it: closes descriptors with bare system calls, uses up its memory, takes the library's
 //! numbers.
 
 use crate::common::{Agent, MIB, OTHER_UID, make_file, make_files, plain_pfs, text};
@@ -36,7 +36,7 @@ impl Host {
         self.programs.path().join(name)
     }
 
-    /// Runs a program below the PFS; it must end as without the library.
+    /// Runs a program below the PFS; it must end as it does without the library.
     #[track_caller]
     fn same(&self, name: &str, arguments: &[&str]) -> Report {
         let program = self.program(name);
@@ -154,7 +154,7 @@ fn a_program_that_reads_through_the_tier_has_no_inotify_instance() {
     assert!(report.reads >= 12, "{report:?}");
 }
 
-/// This test program as one of another user: with its owner's rights, and without them.
+/// This test program as a program of another user: with its owner's rights, and without them.
 #[test]
 fn a_set_user_id_program_ignores_its_callers_environment() {
     let directory = tempfile::tempdir().unwrap();
@@ -178,7 +178,7 @@ fn a_set_user_id_program_ignores_its_callers_environment() {
     }
 }
 
-/// What `forebay run` and the library have printed.
+/// The messages of `forebay run` and of the library.
 fn said(host: &Host, options: &[&str], program: &[&str]) -> String {
     let arguments = [&["run"], options, &["--"], program].concat();
     let mut command = host.agent.command(&arguments);
@@ -210,7 +210,7 @@ fn a_program_that_is_served_nothing_says_why_once() {
     nothing(&["--quiet"], &["sort", "a"]);
     nothing(&[], &["cat", "a"]);
     nothing(&[], &["sh", "-c", "sort a 2>&1 | grep -v forebay"]);
-    // A program ends as without the line where nobody reads its standard error.
+    // A program ends as it would without the line where nobody reads its standard error.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut unread = host.agent.command(&["run", "--", "sort", "a"]);

@@ -1,4 +1,5 @@
-//! A data set as an image that nobody can write: squashfs by the kernel, or by squashfuse.
+//! A data set as an image that nobody can write: squashfs through the kernel, or through
+//! squashfuse.
 
 use crate::common::{Agent, FOREBAY, PAGE, content, open_dir_in, read_all, text, wait_for};
 use crate::roles::verify_once;
@@ -98,7 +99,7 @@ fn files_of_images_are_cached_and_those_of_the_next_image_are_not_taken_for_them
             is_cached(&agent, &image.file())
         });
 
-        // While no agent runs, too.
+        // Even while no agent runs.
         agent.kill_9();
         assert!(image.unmount() && image.serve(3), "{by:?}");
         agent.restart();

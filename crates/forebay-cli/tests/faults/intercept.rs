@@ -69,7 +69,7 @@ pub fn plain(directory: &Path, script: &str) -> Output {
     command.output().unwrap()
 }
 
-/// A file system that counts what it is asked for, an agent, and a scratch directory outside.
+/// A file system that counts the requests that it gets, an agent, and a scratch directory outside.
 pub struct Rig {
     pub slow: SlowFs,
     pub agent: Agent,
@@ -115,7 +115,7 @@ impl Rig {
         (report(&got), read)
     }
 
-    /// As [`Rig::same`], of a program whose every read of the mount comes from the tier.
+    /// As [`Rig::same`], for a program whose every read of the mount comes from the tier.
     #[track_caller]
     fn served(&self, script: &str) {
         let (report, read) = self.same(script);
@@ -325,8 +325,8 @@ print("seen")
     assert!(report.hits >= 11, "{report:?}");
 }
 
-/// Each of thousands of random calls, by the library and by a bare system call on a descriptor of
-/// its own: results, errno, bytes and positions.
+/// Each of thousands of random calls, through the library and with a bare system call on a
+/// descriptor of its own: results, errno, bytes and positions.
 #[test]
 fn random_calls_give_what_bare_system_calls_give() {
     let (pfs, agent) = pfs_and_agent();
@@ -374,7 +374,7 @@ fn valgrind_finds_no_error_in_a_program_that_reads_through_the_tier() {
     assert!(out.status.success() && text(&out.stdout) == "abc", "{}", text(&out.stderr));
 }
 
-/// A program that says where it is and waits until it may go on.
+/// A program that says where it is and waits until it may continue.
 pub fn stepwise(agent: &Agent, directory: &Path, script: &str) -> Program {
     let mut command = command(agent, directory, &["python3", "-u", "-c", script]);
     command.env("FOREBAY_DEADLINE_MS", "20000").stderr(Stdio::piped());
@@ -496,7 +496,7 @@ fn later_epochs_of_a_data_loader_read_nothing_from_the_file_system() {
     crate::common::grow_old(&samples.join("059"));
     let all: u64 = sizes.iter().sum();
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/loader/epochs.py");
-    // Worker processes start with what their parent has open, or anew.
+    // Worker processes start with what their parent has open, or from scratch.
     for (start, expected) in [("fork", all), ("spawn", 0)] {
         let program = ["python3", example.to_str().unwrap(), "samples", "--epochs", "3", "--start", start];
         let before = rig.slow.stats().read_bytes;
@@ -541,7 +541,7 @@ fn mpi_io_reads_through_the_tier() {
     }
 }
 
-/// Of files, mappings and processes, with their files below the mount.
+/// Tests of files, mappings and processes, with their files below the mount.
 #[test]
 fn pythons_own_tests_pass() {
     let (pfs, agent) = pfs_and_agent();

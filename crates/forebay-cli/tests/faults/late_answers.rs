@@ -1,5 +1,5 @@
 //! An agent that answers late: what a reader sees is no older than it would be with one that
-//! answers at once.
+//! answers immediately.
 
 use crate::common::{one_file, text, wait_for};
 use crate::intercept::library;
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Longer than a look at a file counts.
 const LATE: Duration = Duration::from_millis(200);
 
-/// What stands between an agent and its clients.
+/// State of the relay between an agent and its clients.
 #[derive(Default)]
 struct Between {
     /// Answers to an open that the agent has given.
@@ -87,7 +87,7 @@ fn the_age_of_a_file_counts_from_before_the_question() {
     let between = answers_late(&agent.socket(), &late);
 
     // The first read waits for the answer. The file is overwritten after the agent has looked at
-    // it. What is read then was asked for long after that.
+    // it. What is read then was requested long after that.
     let script = "import os
 fd = os.open('f', os.O_RDONLY)
 os.pread(fd, 1, 0)

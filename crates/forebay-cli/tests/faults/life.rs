@@ -148,7 +148,7 @@ fn dropping_finds_the_tier_that_was_taken_and_refuses_when_there_is_none() {
         let mounted =
             || std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(tier.to_str().unwrap());
         assert_eq!(mounted(), backing == "mount");
-        // Of an agent that lives, the directory may not be taken away.
+        // The directory of a live agent may not be taken away.
         let mut stolen = Command::new(FOREBAY);
         stolen.args(["down", "--drop", "--state-dir", &state]).env("FOREBAY_SOCKET", "/nowhere/agent.sock");
         assert_eq!(stolen.output().unwrap().status.code(), Some(1));
@@ -226,7 +226,7 @@ fn memory_only_files_are_the_jobs_and_gone_with_it() {
     wait_for("the job's files are gone", || agent.status().scratch_files == 0);
     let out = agent.cli(&["cat", scratch.to_str().unwrap()]);
     assert!(!out.status.success() && out.stdout.is_empty());
-    // Another job does not see them, and one that wants too much hears of it.
+    // Another job does not see them, and one that wants too much gets an error.
     let mut first = Helper::start(&agent, "job", &[scratch.to_str().unwrap(), "100000"]);
     first.expect("written");
     let client = agent.client();

@@ -168,7 +168,7 @@ fn a_load_evicts_nothing_that_it_has_loaded_itself() {
     let mut setup = Setup::new(pfs.path()).capacity(BASE + 64 * MIB);
     setup.mounts.push(("own".into(), own.path().to_owned()));
     let agent = Agent::start(setup);
-    // What is used often would outlive what was fetched once.
+    // What is used often would survive what was fetched once.
     for pass in 0..4 {
         verify_once(&agent.client(), &old, 99, pass);
     }

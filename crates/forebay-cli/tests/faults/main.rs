@@ -4,8 +4,8 @@
 //! One test program, so that it links once; a file for each theme; `common` starts and kills
 //! agents, slow file systems and client processes. Every test asserts, by a counter or by the state
 //! of a process, that its fault has happened: a test of a crash that crashed nothing fails. There
-//! are no sleeps for synchronisation: whoever waits, waits for something to be seen, with a
-//! deadline far beyond what any machine needs.
+//! are no sleeps for synchronisation: a test that waits, waits for something that it can observe,
+//! with a deadline far beyond what any machine needs.
 //!
 //! Needs root (second users, FUSE). `FOREBAY_SKIP_FUSE=1` leaves out the tests on the slow file
 //! system.

@@ -232,7 +232,7 @@ fn a_mapping_shows_the_old_content_when_the_file_is_changed_cut_off_replaced_and
     mapped.check();
     make_file(&new, SEED + 2, SIZE);
     std::fs::rename(&new, &path).unwrap();
-    // The new version is cached beside the mapped one, and the old one is to go.
+    // The new version is cached next to the mapped one, and the old one is to go.
     load(&mapped.agent, &path);
     assert!(mapped.agent.used("pages") > 2 * 6 * MIB);
     mapped.agent.client().admin().evict_all().unwrap();

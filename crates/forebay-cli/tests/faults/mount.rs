@@ -1,5 +1,5 @@
 //! `forebay mount`: programs see on a mount what they see on the PFS, reads come from the tier, and
-//! nobody is stuck, whoever dies.
+//! nobody is stuck, whichever process dies.
 //!
 //! Most tests run a case of `mount.py` on the PFS and on a mount of it, and compare what it prints.
 
@@ -32,7 +32,7 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    /// Of a directory as the PFS.
+    /// A mount of a directory as the PFS.
     pub(crate) fn without_agent() -> Option<(TempDir, Self)> {
         let pfs = pfs_to_mount()?;
         let mount = Mount::new(pfs.path(), "none", &[]);
@@ -73,7 +73,7 @@ impl Mount {
         self.command(pfs, socket, options).output().unwrap()
     }
 
-    /// Of the processes that serve mounts, the one of this.
+    /// The process that serves this mount.
     pub(crate) fn pid(&self) -> u32 {
         let is_it = |pid: &u32| {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -188,7 +188,7 @@ cases! {
     fn a_pipe_that_is_made_while_a_file_is_created_is_opened_as_a_pipe = "a_pipe_of_the_same_name";
 }
 
-/// A PFS that counts what it is asked for, an agent, and a mount.
+/// A PFS that counts the requests that it gets, an agent, and a mount.
 pub(crate) struct Rig {
     pub(crate) slow: SlowFs,
     agent: Agent,
@@ -299,7 +299,7 @@ fn a_program_that_is_killed_while_the_pfs_hangs_dies() {
         child.kill().unwrap();
         wait_for("the program is gone", || child.try_wait().unwrap().is_some());
     }
-    // Each keeps a thread of the mount, also when it is killed.
+    // Each keeps a thread of the mount, even when it is killed.
     let hangs =
         || Command::new("cat").arg("f").current_dir(&rig.mount.at).stdout(Stdio::null()).spawn().unwrap();
     let mut many: Vec<_> = (0..64).map(|_| hangs()).collect();
@@ -568,7 +568,7 @@ fn a_reader_that_opens_a_file_while_it_is_truncated_reads_nothing_beyond_its_end
             let done = unsafe { libc::truncate(path.as_ptr(), 10) };
             let beyond = |file: &File| file.read_at(&mut [0; 10], 100_000).map_or(0, |n| n);
             let stale = readers.lock().unwrap().iter().filter(|file| beyond(file) > 0).count();
-            // Before anything panics: the thread would go on forever.
+            // Before anything panics: the thread would continue forever.
             has_ended.store(true, Ordering::SeqCst);
             assert_eq!((done, stale), (0, 0), "round {round}: readers of bytes that were cut off");
         });
@@ -654,7 +654,7 @@ fn of_many_open_files_only_those_that_are_read_stay_registered() {
         assert_eq!(bytes, expected, "file {number}");
     };
     (0..count).for_each(|number| is_right(number, &bytes_of(number)));
-    // A registered file has two descriptors beside that of the PFS's file.
+    // A registered file has two descriptors besides that of the PFS's file.
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", mount.pid())).unwrap().count();
     assert!((count + 4_096..count + 2 * 4_096 + 200).contains(&descriptors), "{descriptors} descriptors");
     let before = agent.counter("opens_cached_total");

@@ -113,7 +113,7 @@ impl Local {
     }
 }
 
-/// Ways to change a file on the PFS, beside the mount. Each gives it the content `seed`.
+/// Ways to change a file on the PFS, past the mount. Each gives it the content `seed`.
 fn change(path: &Path, seed: u64, len: usize) {
     let before = std::fs::metadata(path).unwrap();
     let bytes = content(seed, 0, len);

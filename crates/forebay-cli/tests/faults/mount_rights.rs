@@ -1,4 +1,4 @@
-//! What programs may do on a mount, beside the modes of files: options, locks, capabilities, ACLs,
+//! What programs may do on a mount, besides the modes of files: options, locks, capabilities, ACLs,
 //! reserved blocks.
 
 use crate::intercept::has;

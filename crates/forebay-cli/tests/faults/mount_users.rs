@@ -1,5 +1,5 @@
 //! `forebay mount`, used by several users: nobody takes threads or descriptors from others, and
-//! nobody gains or loses rights by the name of a program.
+//! nobody gains or loses rights through the name of a program.
 
 use crate::common::{Agent, MIB, OTHER_UID, PATIENCE, make_file, send_signal, text, wait_for};
 use crate::mount::{Mount, Rig, pfs_to_mount, skips, with_own_mounts, with_own_mounts_say};

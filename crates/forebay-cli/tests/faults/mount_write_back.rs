@@ -19,7 +19,7 @@ fn mount(agent: &Agent, pfs: &Path, dir: &str, more: &[&str]) -> Mount {
     Mount::new(pfs, agent.socket().to_str().unwrap(), &options)
 }
 
-/// Without `forebay run`.
+/// A program without `forebay run`.
 fn python(dir: &Path, script: &str) -> Command {
     let mut command = Command::new("python3");
     command.args(["-u", "-c", script]).env("DIR", dir);
@@ -115,7 +115,7 @@ fn programs_on_a_mount_see_what_is_dirty_as_if_the_pfs_had_it() {
     };
     assert_eq!((size, bytes.len()), (256 * 300, 256 * 300));
     assert_eq!(agent.client().open(dir.join("from")).unwrap().size().unwrap(), 256 * 300);
-    // Longer, shorter, and by name.
+    // Longer, shorter, and through its name.
     let script = "
 import os
 p = os.path.join(os.environ['DIR'], 'from')
@@ -174,7 +174,7 @@ fn what_was_written_on_a_mount_outlives_the_agent_the_mount_and_the_program() {
     well(python(&mount.at.join("out"), WAYS).output().unwrap());
     assert!(dirty(&agent).len() > 10);
     agent.kill_9();
-    // It goes on without an agent.
+    // It continues without an agent.
     open.say();
     open.expect("all");
     agent.restart();
@@ -376,8 +376,8 @@ fn a_reader_on_a_mount_that_stays_open_sees_each_life_of_a_file() {
         });
         assert_eq!(reader.metadata().unwrap().len(), expected.len() as u64);
     };
-    // By the mount, by a program under `forebay run`, by the mount; with and without a pass
-    // between.
+    // Through the mount, by a program under `forebay run`, through the mount; with and without a
+    // pass between.
     std::fs::write(&path, b"the first one, which is long").unwrap();
     sees(b"the first one, which is long");
     sync(&agent);

@@ -1,4 +1,4 @@
-//! Names that break lines, names that are no text, directories with nothing in them.
+//! Names that break lines, names that are not text, directories with nothing in them.
 
 use crate::common::{Agent, MIB, PAGE, make_file, pfs_and_agent, plain_pfs, text};
 use crate::roles::verify_once;
@@ -26,7 +26,7 @@ fn names_with_newlines_and_bytes_that_are_no_text() {
         names.iter().map(|n| pfs.path().join(OsStr::from_bytes(n)).as_os_str().as_bytes().to_vec()).collect();
     wanted.sort();
     assert_eq!(listed, wanted);
-    // One line a file, whatever is in its name; and JSON that parses.
+    // One line per file, whatever is in its name; and JSON that parses.
     let shown = text(&agent.cli(&["ls"]).stdout);
     assert!(shown.contains("new\\nline") && shown.contains("\\xff\\xfe\\x80"), "{shown}");
     serde_json::from_slice::<serde_json::Value>(&agent.cli(&["--json", "ls"]).stdout).unwrap();

@@ -12,7 +12,7 @@ const FILE: u64 = 256 << 10;
 const DATA: u64 = FILES as u64 * FILE;
 const EPOCHS: usize = 5;
 
-/// What a copy of a file takes beside its pages, generously.
+/// What a copy of a file takes besides its pages, generously.
 const METADATA: u64 = 12 << 10;
 
 fn files(pfs: &Path) -> Vec<PathBuf> {
@@ -27,13 +27,13 @@ struct Training {
 }
 
 impl Training {
-    /// With a tier that holds `percent` of the files.
+    /// Starts an agent with a tier that holds `percent` of the files.
     fn start(percent: u64) -> Self {
         let pfs = plain_pfs();
         let paths = files(pfs.path());
         let room = DATA * percent / 100;
-        // Of one page each. Of larger files pages are read ahead, and a tier as small as this is
-        // read several times before the agent hears which of them were used.
+        // Files of one page each. Larger files are read ahead, and a tier as small as this is read
+        // several times before the agent learns which of them were used.
         let setup = Setup { page: FILE, ..Setup::new(pfs.path()) };
         let agent = Agent::start(setup.capacity(BASE + room + room / FILE * METADATA));
         let client = agent.client();
@@ -126,7 +126,7 @@ fn an_order_that_is_not_kept_is_dropped_and_costs_little() {
     order.announce(&shuffled(0)).unwrap();
     let (mut saved, mut refused) = (Vec::new(), None);
     for epoch in 0..EPOCHS {
-        // What is announced is what is not read.
+        // What is announced is not what is read.
         let mut report = || {
             if refused.is_none() {
                 refused = order.read(1).err();

@@ -7,7 +7,7 @@ use forebay_wire::JobUpdate;
 use forebay_wire::cluster::{NodeInfo, RequestProgress, ToAgent, ToCoordinator};
 use std::time::{Duration, Instant};
 
-/// What the played agent was asked for.
+/// What was requested of the played agent.
 #[derive(Default)]
 struct Heard {
     requests: Vec<u64>,
@@ -39,7 +39,7 @@ fn progress(request: u64, fetched_bytes: u64, done: bool) -> ToCoordinator {
     })
 }
 
-/// It fetches on when a planner has paused its requests for a phase.
+/// It continues to fetch when a planner has paused its requests for a phase.
 #[test]
 fn an_agent_that_fetches_in_a_pause_is_logged_and_gets_no_more_requests() {
     let (pfs, path) = pfs_with("data", SEED, 48 * MIB);

@@ -143,7 +143,7 @@ fn pages_of_a_paused_request_stop_in_their_middle() {
     }
     let (whole, all) = stopped_at.last().unwrap();
     assert!(whole < all, "pages were read to their end: {stopped_at:?}");
-    // A reader does not wait for the request to go on.
+    // A reader does not wait for the request to continue.
     let mut bytes = vec![0; BYTES as usize];
     let reading = std::thread::spawn({
         let (client, path) = (agent.client(), slow.at("data"));
@@ -163,7 +163,7 @@ fn pages_of_a_paused_request_stop_in_their_middle() {
     drop(writer);
 }
 
-/// A page that the test asks for as a peer with a request of its own.
+/// A page that the test requests as a peer with a request of its own.
 struct Asked {
     socket: TcpStream,
     page: PageRef,

@@ -1,5 +1,5 @@
 //! Peers that do not keep to what is promised, one played by the test: what arrives after the
-//! deadline is not believed, and what was lent is let go of when it passes.
+//! deadline is not believed, and what was lent is released when the deadline passes.
 
 use crate::cluster::{Cluster, EXTENT, NodeSetup};
 use crate::common::{MIB, PAGE, assert_content, pfs_with, wait_for};
@@ -174,7 +174,8 @@ fn a_page_is_lent_until_it_is_taken_and_no_longer_than_the_deadline() {
     ask(&mut socket, page_of(&path, 5), 300);
     assert_eq!(frame::receive::<PeerReply>(&mut socket).unwrap(), PeerReply::Piece { len: PAGE });
     wait_for("its deadline has passed", || lent(&client) == 0);
-    // The connection was reset before, so that nothing that was still queued is taken for the page.
+    // The connection was reset before, so that nothing that was still queued is mistaken for the
+    // page.
     let mut rest = Vec::new();
     let end = socket.read_to_end(&mut rest).unwrap_err();
     assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset, "after {} bytes", rest.len());
@@ -243,7 +244,7 @@ fn ask_for_run(socket: &mut TcpStream, first: PageRef, count: u32, deadline_ms: 
     frame::receive::<PeerReply>(socket).unwrap()
 }
 
-/// Takes what was announced, which begins at `page`; its length.
+/// Takes what was announced, which begins at `page`; returns its length.
 fn take(socket: &mut TcpStream, page: u32, reply: &PeerReply) -> u64 {
     let PeerReply::Piece { len } = reply else { panic!("{reply:?}") };
     let mut bytes = vec![0; *len as usize];
@@ -265,7 +266,7 @@ fn adjacent_small_pages_are_one_answer_and_lent_until_they_are_taken() {
     frame::send(&mut socket, &PeerRequest::Taken).unwrap();
     wait_for("they are let go", || lent(&client) == 0);
 
-    // Those that are not there are fetched; what comes first is sent. The last page is shorter.
+    // Pages that are not there are fetched; what comes first is sent. The last page is shorter.
     let last = (SIZE / SMALL) as u32;
     for (first, count, bytes) in [(100, 128, 128 * SMALL), (last - 1, 2, SMALL + 100)] {
         let (mut page, mut came) = (first, 0);

@@ -111,7 +111,7 @@ fn agents_that_are_killed_while_readers_run_cost_only_time() {
     assert_eq!(cluster.nodes[0].cluster().avoided.len(), 2);
 }
 
-/// Ends readers, also when the test fails.
+/// Ends readers, even when the test fails.
 struct Ended<'a>(&'a AtomicBool);
 
 impl Drop for Ended<'_> {
@@ -128,7 +128,7 @@ fn a_peer_that_hangs_costs_its_deadline_once_and_is_asked_again_when_it_answers(
     cluster.nodes[1].stop();
     cluster.read_on(&[0], 4, &path, SEED);
     let late = node.counter("peer_late_total");
-    // Pages are asked for on several connections at the same time; all of them give up together.
+    // Pages are requested on several connections at the same time; all of them give up together.
     assert!((1..=8).contains(&late), "{late} deadlines were missed");
     assert_eq!(node.counter("pages_from_peers_total"), 0);
     for _ in 0..3 {
@@ -179,7 +179,7 @@ fn a_file_that_its_owner_may_not_open_is_read_with_the_readers_rights() {
     let Some((slow, path)) = SlowFs::with("f", SEED, SIZE) else { return };
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     grow_old(&path);
-    // Neither agent may open it; what node 0 reads comes through the reader's descriptor.
+    // Neither agent may open it; what node 0 reads arrives through the reader's descriptor.
     let setup = NodeSetup { uids: vec![Some(OTHER_UID); 2], ..NodeSetup::new(&slow.mount()) };
     let cluster = Cluster::start(2, &setup);
     let before = slow.stats().read_bytes;
@@ -187,8 +187,8 @@ fn a_file_that_its_owner_may_not_open_is_read_with_the_readers_rights() {
     assert_eq!(slow.stats().read_bytes - before, SIZE);
     let node = &cluster.nodes[0];
     let refused = node.counter("peer_refusals_total");
-    // Remembered, so that not every page asks; those that were on their way when it was learned
-    // have asked as well.
+    // Remembered, so that not every page asks; those that were in progress when it was learned have
+    // asked as well.
     assert!((1..=8).contains(&refused), "{refused} refusals for {} pages", SIZE / PAGE);
     assert_eq!(node.counter("pages_from_peers_total"), 0);
     assert!(node.cluster().avoided.is_empty(), "a refusal is an answer");
@@ -263,8 +263,8 @@ fn a_load_fetches_pages_for_their_owners() {
     assert_eq!(slow.stats().read_bytes - before, SIZE, "the PFS was read for what was loaded");
 }
 
-/// Loads the file by way of node 0 while `meanwhile` happens, which is given the cluster when node
-/// 1 has some of it.
+/// Loads the file through node 0 while `meanwhile` happens, which is given the cluster when node 1
+/// has some of it.
 fn load_while(
     cluster: &mut Cluster,
     slow: &SlowFs,
@@ -363,7 +363,7 @@ fn a_peer_whose_copy_has_pages_of_another_size_is_not_asked_for_these() {
         let mut cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
         cluster.restart_with_pages_of(before);
         cluster.read_on(&[1], 1, &path, SEED);
-        // What node 1 has asked of node 0 may still come in there.
+        // What node 1 has requested from node 0 may still come in there.
         wait_for("node 0 has nothing", || {
             cluster.nodes[0].evict();
             cluster.nodes[0].client().admin().list().unwrap().is_empty()
@@ -419,7 +419,7 @@ fn a_node_that_is_cut_off_reads_the_pfs_and_comes_back() {
     let (pfs, path) = pfs_with("f", SEED, SIZE);
     let mut cluster = Cluster::start(2, &NodeSetup::new(pfs.path()));
     let members = cluster.members();
-    // Each believes that the other one is elsewhere: where nobody listens.
+    // Each believes that the other one is elsewhere, where nobody listens.
     for node in [0, 1] {
         let mut apart = members.clone();
         apart[1 - node].address = "127.0.0.1:1".into();
@@ -481,11 +481,11 @@ fn over_tls_the_same_holds() {
     cluster.read_on(&[0, 1], 3, &path, SEED);
     assert_eq!(slow.stats().read_bytes - before, SIZE);
     assert_eq!(cluster.sum("from_peers_bytes"), SIZE);
-    // Whole pages too, and not only such as are sent while they are fetched.
+    // Whole pages too, and not only those that are sent while they are fetched.
     cluster.nodes[0].evict();
     cluster.read_on(&[0], 1, &path, SEED);
     assert_eq!(cluster.sum("lent_bytes"), 0);
-    // A node that answers in another one's name is not believed.
+    // A node that answers in another node's name is not believed.
     let mut members = cluster.members();
     members[0].capacity_bytes = 0;
     members[1].name = "node7".into();
@@ -516,7 +516,7 @@ fn a_peer_whose_pfs_is_slow_is_not_taken_for_dead() {
     }
 }
 
-/// Reading what an owner is reading already takes the bandwidth from it.
+/// Reading what an owner is reading already takes bandwidth from the owner's read.
 #[test]
 fn a_reader_leaves_a_page_that_comes_slowly_to_its_owner() {
     let Some(slow) = SlowFs::start() else { return };

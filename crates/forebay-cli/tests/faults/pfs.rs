@@ -96,7 +96,7 @@ fn a_pfs_that_hangs_costs_a_deadline_and_a_message_and_nobody_else_waits() {
     let cat = command.spawn().unwrap();
     wait_for("the deadline has passed", || agent.counter("timeouts_total") > 0);
     assert!(pfs.stats().hung_now > 0);
-    // Cached data, another mount, and new clients go on meanwhile.
+    // Cached data, another mount, and new clients continue meanwhile.
     assert_content(&read_all(&held_open).unwrap(), 1, 0);
     verify_once(&agent.client(), &cached, 1, 0);
     verify_once(&agent.client(), &elsewhere, 3, 0);
@@ -118,7 +118,7 @@ fn a_pfs_that_hangs_costs_a_deadline_and_a_message_and_nobody_else_waits() {
     assert_content(&out.stdout, 2, 0);
     let said = text(&out.stderr);
     assert_eq!(said.lines().filter(|l| l.starts_with("forebay:")).count(), 1, "{said}");
-    // And recovery: the page that hung, and all others, come by the agent again.
+    // And recovery: the page that hung, and all others, come through the agent again.
     verify_once(&agent.client(), &cold, 2, 0);
     let file = agent.client().open_with(&cold, ReadMode::TierOnly).unwrap();
     assert_content(&read_all(&file).unwrap(), 2, 0);
@@ -140,7 +140,7 @@ fn sigterm_ends_the_agent_while_the_pfs_hangs_and_another_can_start() {
     wait_for("the agent is gone, but for threads that the PFS holds", || !agent.is_running());
     // Its own bound is 2 s; the rest is for a busy machine.
     assert!(begun.elapsed() < Duration::from_secs(20), "it took {:?}", begun.elapsed());
-    // Another takes over at once, though the kernel may hold threads of the old one.
+    // Another takes over immediately, though the kernel may hold threads of the old one.
     let mut old = agent.replace();
     let status = agent.status();
     assert!(pfs.stats().hung_now > 0, "the PFS did not hang any more");

@@ -1,5 +1,5 @@
 //! I/O phases of HPC jobs and the brake: real agents, real connections, a slow file system, and
-//! what happens when one of them dies or lies.
+//! what happens when one of them dies or reports wrong numbers.
 
 use crate::cluster::{Cluster, NodeSetup, read_piece};
 use crate::common::{Agent, MIB, SlowFs, counter, pfs_and_agent, plain_pfs, state, text, wait_for};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const SEED: u64 = 9;
 
-/// An hour: what a phase has that is not to be behind by itself.
+/// An hour: the time for a phase that is not to fall behind by itself.
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn known(name: &str) -> HpcJobOptions {
@@ -78,7 +78,7 @@ fn a_phase_that_is_behind_stops_a_load_on_another_node_without_a_coordinator_and
         cluster.nodes[1].client().hpc_jobs().unwrap().iter().any(|j| j.name == "sim" && j.node == "node0")
     );
 
-    // Whoever waits for bytes gets them, and no more than these.
+    // A reader that waits for bytes gets them, and no more than these.
     (0..2).for_each(|node| read_piece(&cluster.nodes[node].client(), &path, SEED, 63 * MIB, 4096));
     let read = wait_still(&slow) - at_rest;
     assert!(read > 0 && read <= 4 * MIB, "{read} bytes for two small reads");
@@ -188,7 +188,7 @@ fn a_phase_that_never_ends_is_cut_off_and_named_in_the_log_and_by_jobs() {
 }
 
 /// A change is a message to the coordinator, and each phase of a new job sets and releases the
-/// brake. A new connection each time, which must not count anew.
+/// brake. A new connection each time, which must not start a new count.
 #[test]
 fn a_program_that_begins_and_ends_phases_in_a_loop_is_slowed_down_and_does_not_fill_the_log() {
     let (_pfs, agent) = pfs_and_agent();
@@ -389,7 +389,8 @@ fn a_program_that_is_killed_within_a_write_and_is_never_waited_for_does_not_keep
     wait_for("its phase ends", || phase().is_none());
     assert!(state(pid) == 'Z', "its parent has waited for it");
     assert_eq!(agent.counter("phases_cut_off_total"), 0);
-    // Its output is that of the tests: whoever waits for their end waits for it as well.
+    // Its output is that of the tests: a process that waits for the end of the tests waits for it
+    // as well.
     crate::common::send_signal(parent, libc::SIGKILL);
     run.wait().unwrap();
 }

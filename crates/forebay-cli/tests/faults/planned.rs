@@ -1,4 +1,4 @@
-//! Planners beside I/O phases when what they believe turns out wrong: several jobs of both kinds, a
+//! Planners during I/O phases when what they believe turns out wrong: several jobs of both kinds, a
 //! job that ends while its wave is delayed, and a clock that steps.
 
 use crate::common::{MIB, make_file, pfs_with, plain_pfs, wait_for};
@@ -45,7 +45,7 @@ fn plans_for_two_analytics_jobs_heed_the_phases_of_two_hpc_jobs() {
         (0..2).map(|i| begin_with(&clients[i], &paths[i], slots(2), |_| String::new())).collect();
     let (_, tasks) = jobs[0];
     for task in 0..tasks {
-        // Phases begin and end while tasks run, those of one job beside those of the other.
+        // Phases begin and end while tasks run, those of one job during those of the other.
         let (writer, beside) = (&writers[task as usize % 2], &writers[(task as usize + 1) % 2]);
         if task % 4 < 2 {
             writer.phase_begin(8 * MIB, Duration::ZERO).unwrap();

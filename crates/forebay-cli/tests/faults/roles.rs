@@ -1,5 +1,5 @@
-//! What client processes do. They report by lines that start with `@`, and end when their standard
-//! input does.
+//! What client processes do. They report with lines that start with `@`, and end when their
+//! standard input does.
 
 use crate::common::{assert_content, content};
 use forebay_client::{Client, ReadMode, WriteMode};
@@ -79,7 +79,7 @@ pub fn hear() -> Option<String> {
     (n > 0).then(|| line.trim().to_owned())
 }
 
-/// Reads a file of content `seed` over and over, whole and in odd pieces, each time opened anew;
+/// Reads a file of content `seed` over and over, whole and in odd pieces, each time opened again;
 /// `pass N` after each.
 fn read(path: &str, seed: u64) {
     let client = Client::from_env();

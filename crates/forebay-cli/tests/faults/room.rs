@@ -48,7 +48,8 @@ fn a_client_at_its_limit_of_open_files_says_so() {
     let (_pfs, path, agent) = one_file(1, MIB);
     verify_once(&agent.client(), &path, 1, 0);
     let (mut read_all_the_same, mut without_copy, mut refused, mut served) = (0, 0, 0, 0);
-    // Each limit is met elsewhere: at the first socket, the second, the ring, the copy, or nowhere.
+    // Each limit is reached at another point: at the first socket, the second, the ring, the copy,
+    // or nowhere.
     for limit in 4..16 {
         let run = |args: &str| {
             let script =
@@ -117,7 +118,7 @@ fn a_full_tmpfs_is_want_of_room_and_no_signal() {
     verify_once(&agent.client(), &path, 1, 0);
     assert!(tmpfs.free_bytes() < PAGE, "the tmpfs is not full");
     assert!(agent.counter("pages_failed_total") > 0);
-    // Copies of many small files cannot even be made; memory-only files and writers hear of it or
+    // Copies of many small files cannot even be made; memory-only files and writers get an error or
     // do without.
     let small = make_files(20, 3 * PAGE, |i| pfs.path().join(format!("s{i}")));
     for (seed, path) in (0..).zip(&small) {
@@ -254,7 +255,7 @@ fn a_sparse_file_of_a_tebibyte_takes_the_memory_of_what_was_read() {
     let agent = Agent::start(setup);
     let open = agent.client().open(&path).unwrap();
     for at in marks {
-        // From the beginning of its page on, so that it is no small random read.
+        // From the beginning of its page on, so that it is not a small random read.
         let start = at / (2 * MIB) * (2 * MIB);
         let mut page = vec![1; (2 * MIB) as usize];
         assert_eq!(open.read_at(&mut page, start).unwrap(), page.len());

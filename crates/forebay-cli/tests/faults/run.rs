@@ -157,7 +157,7 @@ fn a_program_begins_with_the_children_masks_and_descriptors_of_a_plain_start() {
         assert!(out.status.success(), "{}", text(&out.stderr));
         text(&out.stdout)
     };
-    // Python ignores SIGPIPE by itself. Whoever runs the tests may ignore others.
+    // Python ignores SIGPIPE by itself. The process that runs the tests may ignore others.
     let ignored = |shown: &str| u64::from_str_radix(shown.trim().rsplit('\t').next().unwrap(), 16).unwrap();
     let shell = ["sh", "-c", "grep SigIgn /proc/$$/status"];
     let plain = looks(&[], &shell);

@@ -18,7 +18,7 @@ use std::path::Path;
 
 const CAPACITY: u64 = 96 * MIB;
 
-/// What the greedy user got: how much, and the words of the refusal.
+/// What the greedy user got: how much, and the message of the refusal.
 struct Got {
     helper: Helper,
     amount: u64,
@@ -51,7 +51,7 @@ fn agent_with_a_file(pfs: &Path) -> Agent {
 /// Bounds the descriptors of a running agent, as `ulimit -n` would have.
 fn bound_descriptors(agent: &Agent, max: u64) {
     let limit = libc::rlimit { rlim_cur: max, rlim_max: max };
-    // SAFETY: `limit` lives through the call, and the old limit is not asked for.
+    // SAFETY: `limit` lives through the call, and the old limit is not requested.
     let done = unsafe {
         libc::prlimit(agent.pid() as i32, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut())
     };
@@ -185,7 +185,7 @@ fn reads_that_nobody_waits_for_take_a_share_of_descriptors_and_of_the_queue() {
     let one = greedy(&agent, OTHER_UID, "fetch-page", &slow.at("large"));
     assert!(slow.stats().hung_now > 0, "no read hung");
     assert!(agent.open_files() < before + 1024 / 4 + 16, "{} descriptors", agent.open_files());
-    // And all pages, by few descriptors.
+    // And all pages, through few descriptors.
     let all = greedy(&agent, OTHER_UID + 1, "fetch-all", &slow.at("large"));
     assert!(all.amount * PAGE <= CAPACITY / 2, "{} pages are under way", all.amount);
     assert!(all.refusal.contains("of one user"), "{}", all.refusal);
@@ -215,8 +215,8 @@ fn loads_of_a_user_take_a_share_of_descriptors_and_of_threads() {
     loads.say("go");
     let loads = got(loads);
     assert!(slow.stats().hung_now > 0, "nothing hung");
-    // A load that is cancelled before its thread looks at a file ends at once, and makes place for
-    // one more.
+    // A load that is cancelled before its thread looks at a file ends immediately, and makes place
+    // for one more.
     assert!((16..64).contains(&loads.amount), "{} loads: {}", loads.amount, loads.refusal);
     assert!(loads.refusal.contains("loads of one user"), "{}", loads.refusal);
     assert!(agent.open_files() < files + 1024 / 4 + 40, "{} descriptors", agent.open_files());
@@ -284,7 +284,7 @@ pub fn greed(socket: &str, what: &str, path: &str) {
     while hear().is_some() {}
 }
 
-/// The words of a refusal for want of a share.
+/// The message of a refusal because of a share.
 fn refused(reply: Reply) -> Option<String> {
     match reply {
         Reply::Refused(refusal @ (Refusal::TooMany(_) | Refusal::NoRoom)) => Some(refusal.to_string()),

@@ -1,5 +1,5 @@
 //! `forebay sim site`: what a real coordinator and real agents recorded becomes a scenario that
-//! runs at once and has what was recorded.
+//! runs immediately and has what was recorded.
 
 use crate::common::{FOREBAY, MIB, make_file, plain_pfs, wait_for};
 use crate::coordinator::{Cluster, EXTENT, SEED, begin_with, run_task};
@@ -19,8 +19,8 @@ fn forebay(dir: &Path, args: &[&str]) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// Two jobs, one after the other, beside an HPC job with phases that begin while tasks run. Returns
-/// the decision log, and the tasks of each job.
+/// Two jobs, one after the other, along with an HPC job with phases that begin while tasks run.
+/// Returns the decision log, and the tasks of each job.
 fn record(pfs: &Path, profile: &Path) -> (String, [u32; 2]) {
     let paths = ["one", "two"].map(|name| pfs.join(name));
     make_file(&paths[0], SEED, 12 * EXTENT);
@@ -100,7 +100,7 @@ fn a_recorded_site_becomes_a_scenario_that_runs_and_has_the_recorded_jobs_phases
     let without: Vec<&str> = keys.skip(1).filter(|line| !line.contains(" # ")).collect();
     assert!(without.is_empty(), "without a source: {without:?}");
 
-    // It runs at once, under other planners and with more memory.
+    // It runs immediately, under other planners and with more memory.
     let out = forebay(dir, &["sim", "run", "site.toml"]);
     assert!(out.contains("app-2") && out.contains("ocean"), "{out}");
     let out = forebay(dir, &["sim", "compare", "site.toml", "--policies", "naive-bb,forebay"]);

@@ -91,8 +91,8 @@ fn a_node_that_dies_or_hangs_while_it_passes_pages_on_costs_only_time() {
                 cluster.nodes[victim].go_on();
             }
         });
-        // The owner lives, so the others have all from it and from each other, but for a page that
-        // it did not have in time: the victim's program now reads the PFS as well.
+        // The owner lives, so the others have all from it and from each other, except for a page
+        // that it did not have in time: the victim's program now reads the PFS as well.
         let by_others: u64 = others[1..].iter().map(|n| cluster.nodes[*n].counter("fetched_bytes")).sum();
         let read = slow.stats().read_bytes - before;
         println!("hangs: {hangs}, PFS: {read} bytes of {SIZE}, {by_others} for the other nodes");

@@ -1,4 +1,4 @@
-//! A file system whose time stamps do not follow writes, or by whole seconds only.
+//! A file system whose time stamps do not follow writes, or only in whole seconds.
 
 use crate::common::{
     Agent, FOREBAY, MIB, OTHER_UID, Setup, SlowFs, assert_content, content, make_file, plain_pfs, read_all,
@@ -38,7 +38,7 @@ fn a_file_system_whose_stamps_rest_is_not_cached_unless_the_operator_says_so() {
     let agent = Agent::on(&slow.mount());
     for seed in 1..4 {
         std::fs::write(&path, content(seed, 0, MIB as usize)).unwrap();
-        // Also while it is being measured.
+        // Even while it is being measured.
         read(&agent, &path, seed);
         read(&agent, &path, seed);
     }
@@ -160,7 +160,7 @@ fn a_probe_file_that_is_replaced_while_it_is_used_is_not_written() {
         let mut doctor = Command::new(FOREBAY);
         let doctor =
             doctor.args(["doctor", "--pfs", mount.to_str().unwrap()]).stdout(Stdio::piped()).spawn().unwrap();
-        // To measure such a file system takes three seconds.
+        // Measuring such a file system takes three seconds.
         wait_for("the probe file is replaced", || {
             let names = std::fs::read_dir(&mount).unwrap().map(|entry| entry.unwrap().path());
             let mut probes = names.filter(|path| path.to_string_lossy().contains("/.forebay-probe-"));

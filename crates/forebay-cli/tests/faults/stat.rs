@@ -1,4 +1,4 @@
-//! What `forebay stat` shows of where a file lies.
+//! What `forebay stat` shows of where a file is.
 
 use crate::common::{Agent, MIB, SlowFs, make_file, text};
 use std::path::Path;

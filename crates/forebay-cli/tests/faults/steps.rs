@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-/// Role: a writer whose job shares. For each line that it hears it begins a phase, or writes a
+/// Role: a writer whose job shares. For each line that it reads it begins a phase, or writes a
 /// megabyte and ends it. Its phases take `io_ms` alone; `writes_to`: it says where its file is.
 pub fn writes_steps(name: &str, path: &str, io_ms: &str, writes_to: &str) {
     // What `forebay run --share` declares for the program that it runs.
@@ -67,7 +67,7 @@ impl Two {
         Self::start_with(access, [1000, 1000])
     }
 
-    /// Steps of the writers take so many milliseconds alone.
+    /// Starts them with writers whose steps take this many milliseconds alone.
     fn start_with(access: &str, io_ms: [u64; 2]) -> Self {
         let pfs = plain_pfs();
         let cluster = Cluster::start_with(2, pfs.path(), &format!("access = {access:?}\n"));
@@ -308,7 +308,7 @@ fn no_step_waits_for_longer_than_its_node_allows() {
 }
 
 /// Another user's jobs have a short step waiting whenever one ends. A long one waits for its
-/// patience only: half of what any may wait.
+/// patience only: half of what any job may wait.
 #[test]
 fn a_user_whose_short_steps_never_cease_does_not_starve_another() {
     let pfs = plain_pfs();
@@ -403,7 +403,7 @@ fn a_job_that_run_declares_to_share_shares_whatever_its_program_declares() {
         });
         run
     });
-    // Of both no period is known: that makes them a set.
+    // The period of neither is known: that makes them a set.
     let [mut first, mut second] = [0, 1].map(|i| writer(&two.cluster, i, names[i], two.pfs.path(), 1000));
     first.say("begin");
     first.expect("begun");

@@ -1,5 +1,5 @@
 //! Tasks that wait for input that is delayed for an I/O phase: until it is there, and for nobody
-//! who is dead.
+//! that is dead.
 
 use crate::common::{MIB, PATIENCE, counter, make_file, plain_pfs, text, wait_for};
 use crate::coordinator::{Cluster, EXTENT, SEED};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const TASKS: u32 = 4;
 
-/// Of somebody on whom the wait depends.
+/// Kills something on which the wait depends.
 type Death = fn(Delayed) -> Delayed;
 
 /// Two nodes, a phase that is under way on the second, and an application whose first wave is two
@@ -18,7 +18,7 @@ type Death = fn(Delayed) -> Delayed;
 struct Delayed {
     cluster: Cluster,
     writer: HpcJob,
-    /// Of the driver.
+    /// The driver's job.
     job: Job,
     path: PathBuf,
     _pfs: tempfile::TempDir,
@@ -31,7 +31,7 @@ impl Delayed {
         make_file(&path, SEED, u64::from(TASKS) * EXTENT);
         let cluster = Cluster::start_with(2, pfs.path(), &format!("planner = \"full-delay\"\n{lines}"));
         let writer = cluster.client(1).open_hpc_job(&HpcJobOptions::named("writer")).unwrap();
-        // Nobody knows how long it takes: nothing is prefetched beside it.
+        // Nobody knows how long it takes: nothing is prefetched during it.
         writer.phase_begin(MIB, Duration::ZERO).unwrap();
         wait_for("the coordinator hears of the phase", || {
             let log = cluster.client(0).plans(10).unwrap();
@@ -72,7 +72,7 @@ impl Delayed {
         assert_eq!(self.cluster.sum("fetched_bytes"), 0, "something was fetched beside the phase");
     }
 
-    /// In the time that a test has.
+    /// Waits until the task may read, in the time that a test has.
     fn may_read(client: &Client) {
         let began = Instant::now();
         while !client.task_may_read("app", 3, 10).unwrap() {
@@ -106,7 +106,7 @@ fn a_task_waits_until_the_phase_is_over_and_its_input_is_there() {
 fn nobody_waits_for_longer_than_the_limit() {
     let delayed = Delayed::start("task_wait_s = 3\n");
     delayed.waits();
-    // The phase goes on.
+    // The phase continues.
     Delayed::may_read(&delayed.cluster.client(0));
     let phases = delayed.cluster.client(1).hpc_jobs().unwrap();
     assert!(phases.iter().any(|job| job.phase.is_some()), "{phases:?}");
@@ -155,7 +155,7 @@ fn tasks_read_when_the_writer_dies_or_the_coordinator_or_the_driver_or_their_age
             Delayed::may_read(&after.cluster.client(0));
         });
     }
-    // Without an agent the question fails at once, and the task goes on.
+    // Without an agent the question fails immediately, and the task continues.
     let mut delayed = Delayed::start("");
     delayed.waits();
     let client = delayed.cluster.client(0);

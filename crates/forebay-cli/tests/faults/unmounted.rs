@@ -84,7 +84,7 @@ fn a_pfs_that_was_unmounted_is_not_served_and_is_said_to_be_missing() {
     let load = || agent.cli(&["load", "-q", &root]);
     assert!(load().status.success());
     assert!(pfs.unmount(), "nothing was mounted");
-    // A program of that node writes on, into the directory below.
+    // A program on that node continues to write, into the directory below.
     std::fs::write(&path, content(2, 0, 100)).unwrap();
     grow_old(&path);
     assert!(!agent.client().open(&path).unwrap().is_tiered(), "the directory below is served as the PFS");

@@ -42,7 +42,7 @@ fn verify_fetches_nothing_and_says_what_is_not_in_the_tier() {
     client.admin().evict(&path).unwrap();
     let report = verify(&agent.socket(), &path);
     assert_eq!((&report["compared_bytes"], &report["not_in_tier_bytes"]), (&0.into(), &(4 * MIB).into()));
-    // What verify had asked for would be fetched before what is asked for after it.
+    // What verify had requested would be fetched before what is requested after it.
     assert!(agent.cli(&["load", "-q", other.to_str().unwrap()]).status.success());
     assert_eq!(resident(), 0, "verify has fetched what it compares");
     let out = agent.cli(&["verify", path.to_str().unwrap()]);

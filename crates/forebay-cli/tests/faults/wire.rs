@@ -13,7 +13,7 @@ fn soon() -> Option<Instant> {
     Some(Instant::now() + Duration::from_secs(20))
 }
 
-/// A packet of these very bytes; the agent may have hung up.
+/// Sends a packet of exactly these bytes; the agent may have hung up.
 fn send_bytes(socket: &OwnedFd, bytes: &[u8]) {
     let _ = rustix::net::send(socket, bytes, rustix::net::SendFlags::NOSIGNAL);
 }
@@ -97,7 +97,7 @@ fn an_agent_of_another_protocol_is_reported_once_and_the_file_is_read() {
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     bind(&listener, &SocketAddrUnix::new(&socket).unwrap()).unwrap();
     listen(&listener, 16).unwrap();
-    // An agent of the future: it greets everybody so, until the test ends.
+    // An agent of the future: it greets everybody like this, until the test ends.
     std::thread::spawn(move || {
         while let Ok(peer) = rustix::net::accept_with(&listener, SocketFlags::CLOEXEC) {
             let channel = Channel::from_socket(peer);

@@ -1,4 +1,4 @@
-//! Files are written to the tier first, and the agent brings them to the PFS.
+//! Files are written to the tier first, and the agent writes them to the PFS.
 
 use crate::common::{Agent, BASE, FOREBAY, MIB, Program, Setup, SlowFs, content, plain_pfs, text, wait_for};
 use forebay_client::WriteMode;
@@ -39,18 +39,18 @@ pub fn sync(agent: &Agent) {
     well(agent.cli(&["sync", "--quiet"]));
 }
 
-/// A file system that takes no writes, as one whose servers hang.
+/// A file system that takes no writes, like one whose servers hang.
 pub fn hanging() -> Option<(SlowFs, PathBuf)> {
     with_fault("write=hang")
 }
 
-/// As [`hanging`], by an error: a process that waits for a server cannot be killed.
+/// As [`hanging`], but with an error: a process that waits for a server cannot be killed.
 pub fn failing() -> Option<(SlowFs, PathBuf)> {
     with_fault("write=EIO")
 }
 
-/// Passes over two other files hang, so none begins over another one. (The kernel makes whoever
-/// unlinks, renames or truncates a file wait for the write that hangs.)
+/// Passes over two other files hang, so none begins over another one. (The kernel makes a process
+/// that unlinks, renames or truncates a file wait for the write that hangs.)
 pub fn occupy_passes(agent: &Agent, slow: &SlowFs) {
     let dir = slow.at("other");
     std::fs::create_dir(&dir).unwrap();
@@ -219,7 +219,7 @@ fn what_was_written_outlives_the_agent_and_the_program() {
     let before = dirty(&agent).len();
     assert!(before > 10);
     agent.kill_9();
-    // It goes on without an agent.
+    // It continues without an agent.
     open.say();
     open.expect("all");
     slow.fault("none");
@@ -384,7 +384,7 @@ with open(p, 'wb') as f:
     assert_eq!(attribute("user.forebay.complete"), "5000 1000000001000000000");
 }
 
-/// Sets times by each way after a pass, and then writes.
+/// Sets times in each way after a pass, and then writes.
 pub const SETS_TIMES: &str = "
 import os, subprocess, sys
 path = os.path.join(os.environ['DIR'], 'timed')
@@ -401,7 +401,7 @@ f.write(b'end')
 os.utime(path, (10**9, 10**9 + 4))
 f.close()";
 
-/// Runs [`SETS_TIMES`], which begins by `command`, and looks what the PFS has of its file.
+/// Runs [`SETS_TIMES`], which begins with `command`, and checks what the PFS has of its file.
 pub fn times_are_no_change_of_somebody_else(agent: &Agent, command: Command, file: &Path) {
     let mut program = Program::new(command);
     for way in 1..=4 {
@@ -517,7 +517,7 @@ for i in range(0, 300, 50):
 #[test]
 fn a_cache_with_files_that_have_just_become_clean_is_dropped() {
     let pfs = plain_pfs();
-    // For so long it cannot become a copy.
+    // During this time it cannot become a copy.
     let agent = Agent::start(Setup { settle_ms: 60_000, stamps: "trust", ..Setup::new(pfs.path()) });
     let script = "import os; open(os.path.join(os.environ['DIR'], 'f'), 'wb').write(b'there')";
     well(python(&agent, pfs.path(), &[], script).output().unwrap());
@@ -698,8 +698,8 @@ os.write(g, b'new')
     assert_eq!(std::fs::read_to_string(pfs.path().join("f")).unwrap(), "new");
 }
 
-/// A program's open empties a file, a pass that was under way writes it, and only then the agent
-/// hears of the open.
+/// A program's open empties a file, a pass that was under way writes it, and only then does the
+/// agent learn of the open.
 #[test]
 fn a_pass_that_comes_after_an_open_has_emptied_the_file_is_undone() {
     let pfs = plain_pfs();
@@ -762,7 +762,7 @@ fn a_pass_that_an_outage_has_cut_off_is_made_again() {
     writer.write_all(&bytes).unwrap();
     writer.close().unwrap();
     wait_for("a part to be written", || agent.counter("drained_bytes") > 0);
-    // Also the attributes, so that nobody knows what the pass has left.
+    // Including the attributes, so that nobody knows what the pass has left.
     slow.fault("all=EIO");
     wait_for("the pass to fail", || agent.counter("drains_failed_total") > 0);
     let left = std::fs::metadata(slow.behind("f")).unwrap().len();
@@ -775,8 +775,8 @@ fn a_pass_that_an_outage_has_cut_off_is_made_again() {
 
 #[test]
 fn what_an_attacker_found_stays_as_without_forebay() {
-    // A time that is set before a write; a descriptor on the PFS beside one that empties the file;
-    // a reader that had the file open when it was empty, and the length that it finds.
+    // A time that is set before a write; a descriptor on the PFS along with one that empties the
+    // file; a reader that had the file open when it was empty, and the length that it finds.
     let script = "
 import mmap, os, time
 os.chdir(os.environ['DIR'])

@@ -1,7 +1,8 @@
 //! Somebody changes a file for longer than its time stamps show.
 //!
-//! The kernel stamps a write when it begins. What is read while the write goes on may be half old,
-//! and nothing moves the stamps when it ends: so the agent must not keep what it reads meanwhile.
+//! The kernel stamps a write when it begins. What is read while the write is in progress may be
+//! half old, and nothing moves the stamps when it ends: so the agent must not keep what it reads
+//! meanwhile.
 
 use crate::common::{
     Agent, MIB, OTHER_UID, Setup, SlowFs, assert_content, content, grow_old, make_file, one_file, pfs_with,
@@ -20,13 +21,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// The kernel copies a write by folios of up to 2 MiB: half of it is more than one.
+/// The kernel copies a write in folios of up to 2 MiB: half of it is more than one.
 const LEN: u64 = 8 * MIB;
 
 /// The first [`LEN`] bytes of a file in memory.
 struct Mapping(*mut u8);
 
-// SAFETY: the memory belongs to the mapping, which does not care for threads.
+// SAFETY: the memory belongs to the mapping, which is not bound to a thread.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
@@ -40,7 +41,7 @@ impl Mapping {
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: so long is the mapping, and whoever has `self` has it alone.
+        // SAFETY: the mapping has this length, and `self` is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.0, LEN as usize) }
     }
 }
@@ -87,7 +88,7 @@ impl Readers {
     }
 }
 
-/// Ends the fault, also when the test fails: an agent that waits for the stalled write could not be
+/// Ends the fault, even when the test fails: an agent that waits for the stalled write could not be
 /// killed.
 struct Stall<'a>(&'a SlowFs);
 
@@ -150,7 +151,7 @@ fn one_long_write_leaves_no_half_old_pages() {
     let stamped = stamps(&path);
     grow_old(&path);
 
-    // Readers go on from here until some time after the write has ended.
+    // Readers continue from here until some time after the write has ended.
     let readers = Readers::start(&agent, &path);
     readers.more();
     assert_not_kept(&agent, &path);
@@ -267,8 +268,8 @@ fn a_pfs_that_is_mounted_after_the_agent_started_is_not_taken_for_a_local_disk()
     assert_not_kept(&agent, &path);
 }
 
-/// Written from the end of the file on, each page is within the file, and the kernel may take a
-/// huge page for it.
+/// Written from the end of the file on, each page is within the file, and the kernel may use a huge
+/// page for it.
 #[test]
 fn parts_of_pages_that_are_staged_take_no_more_memory_than_is_counted() {
     let pfs = plain_pfs();

@@ -25,7 +25,7 @@ pub fn wait_for(what: &str, done: impl FnMut() -> bool) {
     wait_or(what, done, String::new);
 }
 
-/// As [`wait_for`]; `log` says why it may have been in vain.
+/// As [`wait_for`]; `log` shows why it may have been in vain.
 #[track_caller]
 pub fn wait_or(what: &str, mut done: impl FnMut() -> bool, log: impl FnOnce() -> String) {
     let deadline = Instant::now() + PATIENCE;
@@ -49,7 +49,7 @@ pub fn succeeded(command: &mut Command) -> String {
     text(&out.stdout)
 }
 
-/// The program without what the environment says of an agent, and without input.
+/// The program without the environment's variables about an agent, and without input.
 pub fn forebay(args: &[&str]) -> Command {
     let mut command = Command::new(FOREBAY);
     command.args(args).env_remove("FOREBAY_SOCKET").env_remove("FOREBAY_CONFIG").stdin(Stdio::null());
@@ -108,7 +108,7 @@ impl Process {
         self.0.wait().unwrap()
     }
 
-    /// Ends it by SIGTERM; it must end well.
+    /// Ends it by SIGTERM; it must succeed.
     pub fn end(&mut self) {
         self.send(libc::SIGTERM);
         assert!(self.wait().success());
@@ -192,7 +192,7 @@ impl Daemon {
         wait_or(what, || done(self), || self.log());
     }
 
-    /// The address in the line with these words that it has printed or logged.
+    /// The address in the line with this text that it has printed or logged.
     pub fn address_after(&self, words: &str) -> String {
         let read = |name: &str| std::fs::read_to_string(self.dir.join(name)).unwrap_or_default();
         let mut found = None;
@@ -204,7 +204,7 @@ impl Daemon {
     }
 }
 
-/// The address on loopback in the line with these words, once the line is whole.
+/// The address on loopback in the line with this text, once the line is whole.
 pub fn address_in(log: &str, words: &str) -> Option<String> {
     let mut lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     let address = lines.find(|line| line.contains(words))?.split("127.0.0.1:").nth(1)?;
@@ -229,7 +229,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `bound`, or 0.
+    /// A number below `bound`, or 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
@@ -306,7 +306,7 @@ impl Node {
         self.agent = Some(agent);
     }
 
-    /// What the agent has said.
+    /// What the agent has logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
@@ -328,7 +328,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.agent = None;
-        // The tier outlives its agent by design; here it must not.
+        // The tier survives its agent by design; here it must not.
         let mut down = self.forebay(&["down", "--drop", "--state-dir"]);
         let out = down.arg(self.state_dir()).output();
         if !out.as_ref().is_ok_and(|o| o.status.success()) && !std::thread::panicking() {

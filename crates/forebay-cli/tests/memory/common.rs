@@ -1,4 +1,4 @@
-//! An agent, and programs beside it, in a control group.
+//! An agent and other programs, in a control group.
 
 use crate::kit::{self, Process};
 pub use crate::kit::{MIB, PATIENCE};
@@ -13,7 +13,7 @@ pub const LIMIT: u64 = 512 * MIB;
 pub const CAPACITY: u64 = 320 * MIB;
 pub const FILE: u64 = 240 * MIB;
 
-/// Beside the file this is more than the group may have.
+/// More, together with the file, than the group may have.
 pub const HOG: u64 = 320 * MIB;
 
 /// Makes the program of this test the one that takes memory.
@@ -100,7 +100,7 @@ impl Tier {
         self.client.admin().memory().unwrap().capacity_bytes
     }
 
-    /// Reads the file whole, by the library.
+    /// Reads the file whole, through the library.
     pub fn read(&self) {
         let file = self.client.open(&self.file).unwrap();
         let mut buffer = vec![0; 1 << 20];
@@ -122,15 +122,15 @@ impl Tier {
         kit::counter(&self.client.admin().status().unwrap(), name)
     }
 
-    /// What a command of the program says about the agent; it may fail.
+    /// What a command of the program prints about the agent; it may fail.
     pub fn says(&self, command: &str) -> String {
         let mut program = Command::new(kit::FOREBAY);
         program.arg("--socket").arg(self.state.join("agent.sock")).arg(command);
         String::from_utf8_lossy(&program.output().unwrap().stdout).into_owned()
     }
 
-    /// Ends the agent, and has what its memory controller decided decided once more; lines of the
-    /// log with a new capacity.
+    /// Ends the agent, and replays what its memory controller decided; returns the number of lines
+    /// of the log with a new capacity.
     pub fn replay(mut self) -> usize {
         self.end();
         let of_host = std::fs::read_dir(self.dir.path().join("decisions")).unwrap().next().unwrap();
@@ -173,7 +173,8 @@ pub fn be_hog() {
     std::process::exit(i32::from(!held.iter().step_by(4096).all(|byte| *byte == 1)));
 }
 
-/// A program that takes so much memory in the group; and whether it got all of it.
+/// Starts a program that takes `bytes` of memory in the group; also returns whether it got all of
+/// them.
 pub fn start_hog(group: &MemoryGroup, bytes: u64) -> (Process, bool) {
     let mut hog = group.run(&std::env::current_exe().unwrap());
     hog.args(["--exact", "hog", "--nocapture"]).env(HOG_VARIABLE, bytes.to_string());
@@ -183,7 +184,7 @@ pub fn start_hog(group: &MemoryGroup, bytes: u64) -> (Process, bool) {
     (hog, is_full)
 }
 
-/// Has it give all its memory back and end well.
+/// Has it give all its memory back and exit with success.
 pub fn end_hog(mut hog: Process) {
     drop(hog.0.stdin.take());
     let status = hog.0.wait().unwrap();

@@ -1,4 +1,4 @@
-//! What goes wrong beside a tier that gives way: a limit that is lowered, a stranger's tmpfs,
+//! What goes wrong around a tier that gives way: a limit that is lowered, a stranger's tmpfs,
 //! programs that map what has to go, and an agent that does not run.
 
 use crate::common::{CAPACITY, FILE, HOG, LIMIT, MIB, Tier, end_hog, group, is_right, start_hog, wait_for};
@@ -137,7 +137,7 @@ fn an_agent_that_is_stopped_during_a_burst_gives_way_when_it_continues() {
     let (hog, is_full) = start_hog(&group, LIMIT - 10 * MIB - group.used().unwrap());
     let used = group.used().unwrap();
     assert!(is_full && used > LIMIT * TARGET / 100 + MIB, "{used} bytes in use");
-    // Whoever has the file open reads from the tier, whoever comes reads the PFS.
+    // A program that has the file open reads from the tier, a new one reads the PFS.
     assert!(file.read_resident(&mut buffer, 8 * MIB).is_some() && is_right(&buffer, 8 * MIB));
     let config = ClientConfig {
         socket: Some(tier.state.join("agent.sock")),

@@ -1,7 +1,7 @@
-//! The tier gives its memory to programs beside it, and takes it back: real agents and real
-//! programs in a control group whose limit they share.
+//! The tier gives its memory to other programs, and takes it back: real agents and real programs in
+//! a control group whose limit they share.
 //!
-//! `common` starts them, `faults` has what goes wrong beside them, `sources` what the kernel's
+//! `common` starts them, `faults` has what goes wrong around them, `sources` what the kernel's
 //! files may say, and `named` the control groups that the configuration names.
 
 #![allow(clippy::unwrap_used, reason = "all of this program is tests, helpers included")]
@@ -65,7 +65,7 @@ fn beside_a_tier_that_keeps_its_memory_the_kernel_ends_a_process() {
     drop(tier);
 }
 
-/// A limit of a control group that is none, and plenty of memory: nothing to do.
+/// A limit of a control group that is not a limit, and plenty of memory: nothing to do.
 #[test]
 fn an_agent_that_nobody_presses_keeps_its_capacity() {
     let dir = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use std::process::Command;
 
 const TOTAL_KIB: u64 = 1 << 20;
 
-/// What stands for the files of the kernel.
+/// Files that replace those of the kernel.
 struct Kernel {
     dir: tempfile::TempDir,
     meminfo: PathBuf,
@@ -55,7 +55,7 @@ const GARBAGE: [&str; 6] = [
     "MemTotal: 1048576 kB\n",
     "MemTotal: much kB\nMemAvailable: more kB\n",
     "MemTotal: 0 kB\nMemAvailable: 0 kB\n",
-    // More of it is available than there is.
+    // More of it is available than exists.
     "MemTotal: 1048576 kB\nMemAvailable: 99999999999 kB\n",
 ];
 

@@ -1,4 +1,4 @@
-//! `doctor` finds problems of a node, and says what to do about each.
+//! `doctor` finds problems on a node, and says what to do about each.
 
 use crate::kit::{FOREBAY, forebay, succeeded};
 use forebay_lab::memory_group::MemoryGroup;
@@ -43,7 +43,7 @@ fn limits_of_the_process_and_its_group_are_found_with_their_remedies() {
         let [level, said, advice] = &found[what];
         assert!(level == "warning" && said.contains(says) && advice.contains(remedy), "{what}: {found:?}");
     }
-    // Whatever else is not well on this machine has a remedy, too.
+    // Whatever else is wrong on this machine has a remedy, too.
     for (what, [level, _, remedy]) in &found {
         assert_eq!(level != "good", !remedy.is_empty(), "{what}: {found:?}");
     }

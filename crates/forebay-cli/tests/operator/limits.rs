@@ -1,5 +1,5 @@
-//! Rate limits hold on the node and in the cluster, and end when they are lifted; who moves how
-//! much can be seen.
+//! Rate limits hold on the node and in the cluster, and end when they are lifted; how much each job
+//! moves can be seen.
 //!
 //! Limits are checked by the least time that they allow: that holds on a slow machine, too.
 
@@ -228,9 +228,9 @@ fn a_limit_is_the_same_on_all_nodes_and_outlives_an_agent() {
     for cat in &mut reading {
         assert!(cat.wait().unwrap().success());
     }
-    // 24 MiB at 4 MiB/s take six seconds, less what begins before nodes have heard of each other.
+    // 24 MiB at 4 MiB/s take six seconds, less what begins before nodes know of each other.
     assert!(began.elapsed() > Duration::from_secs(4), "{:?}", began.elapsed());
-    // It comes back without a word of its own, and knows the limit.
+    // It comes back, and knows the limit without being given it again.
     cluster.agents.pop();
     let again = cluster.agent("b");
     cluster.agents.push(again);

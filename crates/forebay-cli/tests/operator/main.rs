@@ -1,4 +1,4 @@
-//! What an operator asks of a node and does to running jobs and daemons.
+//! What an operator queries on a node and does to running jobs and daemons.
 //!
 //! | file | what is tested |
 //! | --- | --- |

@@ -47,7 +47,7 @@ fn a_bundle_has_the_parts_and_no_names_and_no_keys() {
         succeeded(node.forebay(&["load", "--quiet"]).arg(&file));
         node.client().admin().status().unwrap().files > 0
     });
-    // Its name comes into the log.
+    // Its name gets into the log.
     succeeded(&mut node.forebay(&["log", "trace"]));
     succeeded(node.forebay(&["cat"]).arg(&file));
     let path = dir.path().join("bundle.tar.gz");

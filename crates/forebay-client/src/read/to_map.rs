@@ -8,7 +8,7 @@ use forebay_wire::{PageRun, Request};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// What is fetched before it is mapped has so much on its way at a time.
+/// Bytes on their way at a time of what is fetched before it is mapped.
 const FETCH_AHEAD_BYTES: u64 = 32 << 20;
 
 /// A page may be evicted again between its fetch and the look at it.

@@ -37,7 +37,7 @@ pub struct Tls(Arc<Reloaded<ClientConfig>>);
 /// See the module.
 pub struct Connection {
     stream: BufReader<Box<dyn Duplex>>,
-    /// For its timeouts.
+    /// The socket, to set its timeouts.
     socket: TcpStream,
     host: String,
 }

@@ -1,8 +1,8 @@
 //! A client of etcd, as far as candidates need one: leases, and keys in transactions.
 //!
-//! etcd serves its API as JSON over HTTP/1.1 beside gRPC. Candidates ask a few questions a second,
+//! etcd serves its API as JSON over HTTP/1.1 next to gRPC. Candidates ask a few questions a second,
 //! so they speak that, with the TLS library that the nodes use among each other. A client for gRPC
-//! would bring an asynchronous runtime and a hundred crates along.
+//! would add an asynchronous runtime and a hundred crates.
 //!
 //! A member that does not answer costs [`ATTEMPT`], after which the next one is asked. Every call
 //! here may be repeated.
@@ -26,7 +26,7 @@ pub const CHANGES_MAX: usize = 127;
 /// Keys in one answer.
 const PAGE_KEYS: usize = 5000;
 
-/// gRPC's code of what is not there.
+/// gRPC's code for what does not exist.
 const NOT_FOUND: u64 = 5;
 
 /// Where etcd is.
@@ -34,9 +34,9 @@ const NOT_FOUND: u64 = 5;
 pub struct Place {
     /// Its members.
     pub endpoints: Vec<Endpoint>,
-    /// Of members with TLS.
+    /// How to reach members with TLS.
     pub tls: Option<Tls>,
-    /// Keys of this cluster begin so.
+    /// Prefix of the keys of this cluster.
     pub prefix: String,
 }
 
@@ -57,16 +57,16 @@ pub struct Entry {
     pub value: String,
     /// Revision of the store at which the key was created.
     pub created: u64,
-    /// The lease with which it goes; 0: none.
+    /// The lease with which the key ends; 0: none.
     pub lease: u64,
 }
 
 /// What a transaction does to one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It gets this value.
+    /// Gives the key this value.
     Put(String, String),
-    /// It goes.
+    /// Removes the key.
     Delete(String),
 }
 
@@ -76,7 +76,7 @@ impl Etcd {
         Etcd { place, at: 0, connection: None }
     }
 
-    /// A lease of so many seconds or more: its number, and how many.
+    /// Grants a lease of `seconds` or more; returns its number, and its seconds.
     ///
     /// # Errors
     /// etcd does not answer by `deadline`, or has no leader.
@@ -85,7 +85,7 @@ impl Etcd {
         Ok((number(&answer["ID"]), number(&answer["TTL"])))
     }
 
-    /// Renews a lease; for how many seconds. 0: it has ended.
+    /// Renews a lease; returns for how many seconds. 0: it has ended.
     ///
     /// # Errors
     /// As [`Etcd::grant`].
@@ -139,7 +139,7 @@ impl Etcd {
         }
     }
 
-    /// Creates a key that goes with a lease, unless it is there: the key as it is then.
+    /// Creates a key that ends with a lease, unless it exists; returns the key as it is then.
     ///
     /// # Errors
     /// As [`Etcd::grant`].
@@ -161,9 +161,9 @@ impl Etcd {
     }
 
     /// Makes at most [`CHANGES_MAX`] changes to different keys if `key` was created at revision
-    /// `created`, and none of them otherwise; whether it was. `counter` is there, and gets `count`
-    /// with them, unless it has as much: then they are made already, and what arrives late does
-    /// nothing.
+    /// `created`, and none of them otherwise; returns whether it was. `counter` exists, and gets
+    /// `count` with them, unless it has as much: then they have been made already, and what arrives
+    /// late does nothing.
     ///
     /// # Errors
     /// As [`Etcd::grant`]; the changes may have been made, or may still be.
@@ -270,7 +270,7 @@ impl Etcd {
     }
 }
 
-/// etcd writes numbers of 64 bits as texts, and leaves out those that are 0.
+/// Reads a number: etcd writes those of 64 bits as texts, and leaves out those that are 0.
 fn number(value: &Value) -> u64 {
     value.as_u64().or_else(|| value.as_str()?.parse().ok()).unwrap_or(0)
 }

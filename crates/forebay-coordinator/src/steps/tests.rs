@@ -1,4 +1,4 @@
-//! Who is let in when, by the messages to agents.
+//! Who is let in when, as the messages to agents show.
 
 use super::*;
 
@@ -42,7 +42,7 @@ impl World {
         self.tick(now_s)
     }
 
-    /// The last program of the job has ended its phase.
+    /// Ends the phase of the last program of the job.
     fn ends(&mut self, now_s: u64, id: u32, node: &str) -> Vec<String> {
         self.steps.changed(Nanos(now_s * S), id, &owner(node), false, 0);
         self.tick(now_s)

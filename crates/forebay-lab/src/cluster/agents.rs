@@ -26,8 +26,8 @@ pub const LABEL: &str = "pfs";
 /// The coordinator's service.
 const COORDINATOR: &str = "coordinator";
 
-/// Twice the default: with files on one server each, half of the reads under way are at servers
-/// that others wait for as well.
+/// Twice the default: with files on one server each, half of the pending reads are at servers that
+/// others also wait for.
 const FETCH_THREADS: usize = 16;
 
 /// Capacity of a writer's agent, which serves the phases of HPC jobs: it should own hardly any
@@ -41,7 +41,7 @@ const PEER_PORT: u16 = 7851;
 /// knows all members.
 ///
 /// # Errors
-/// What did not come up.
+/// If something does not come up.
 pub fn start(lab: &mut Raising) -> Result<(), LabError> {
     let Some(agents) = lab.record.agents.clone() else { return Ok(()) };
     make_certificates(&lab.record, &agents)?;
@@ -98,7 +98,7 @@ fn authority(record: &Record) -> PathBuf {
     record.place.dir.join("certificates")
 }
 
-/// Writes a node's configuration; gives the path by which the node knows it.
+/// Writes a node's configuration; returns the path under which the node knows it.
 fn write(record: &Record, node: &str, text: &str) -> Result<PathBuf, LabError> {
     let file = record.place.own_files(node).join("forebay.toml");
     fs::write(&file, text).map_err(|e| LabError::io(format!("cannot write {}", file.display()), e))?;
@@ -187,7 +187,8 @@ fn ship_configuration(record: &Record, agents: &AgentsRecord, (cores, memory_byt
     )
 }
 
-/// Waits until every agent sees as many members as there are, which it learns from the coordinator.
+/// Waits until every agent sees as many members as there are; it learns of them from the
+/// coordinator.
 fn await_members(lab: &mut Raising, agents: &AgentsRecord, nodes: &[String]) -> Result<(), LabError> {
     for node in nodes {
         let holder = lab.record.holder(node)?;
@@ -210,7 +211,7 @@ fn members(status: &[u8]) -> Option<usize> {
     Some(status.get("cluster")?.get("view")?.get("nodes")?.as_array()?.len())
 }
 
-/// Whether an agent listens on its socket, which is one of packets.
+/// Whether an agent listens on its socket, a `SOCK_SEQPACKET` one.
 fn accepts(path: &Path) -> bool {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let address = SocketAddrUnix::new(path);

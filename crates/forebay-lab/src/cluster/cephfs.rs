@@ -30,17 +30,17 @@ pub const PROGRAMS: &[(&str, &str)] = &[
     ("ceph-fuse", "ceph-fuse"),
 ];
 
-/// Where the monitor listens: messenger version 2 and, for `mon_host`, version 1.
+/// Ports of the monitor: messenger version 2 and, for `mon_host`, version 1.
 const MONITOR_PORTS: [u16; 2] = [3300, 6789];
 
-/// Of a server's storage, what the object store's own small files may take beside its data.
+/// Space on a server's storage that the object store's own small files may take beside its data.
 const OVERHEAD_BYTES: u64 = 64 << 20;
 
 /// Starts monitor, object stores and metadata server, and waits until the file system can be
 /// mounted.
 ///
 /// # Errors
-/// What did not come up.
+/// If something does not come up.
 pub fn start_servers(lab: &mut Raising) -> Result<(), LabError> {
     let cluster = uuid()?;
     let path = configuration(&lab.record);
@@ -226,7 +226,7 @@ fn configuration_text(record: &Record, cluster: &str) -> Result<String, LabError
     Ok(text)
 }
 
-/// Ceph's own, with tables in memory of 16 MiB in place of 256 MiB.
+/// Ceph's own options, with tables in memory of 16 MiB instead of 256 MiB.
 const ROCKSDB: &str = "compression=kNoCompression,max_write_buffer_number=4,min_write_buffer_number_to_merge=1,\
     recycle_log_file_num=4,write_buffer_size=16777216,writable_file_max_buffer_size=0,max_background_compactions=2";
 

@@ -1,8 +1,8 @@
-//! Cores of the nodes: each is a control group with a quota, so that a node has what a
+//! Cores of the nodes: each node is a control group with a quota, so that it has as many cores as a
 //! machine of its own would have.
 //!
 //! Without that, four nodes on a machine of two cores have more cores together than there are:
-//! while a task of one node waits for the file system, those of the others run twice as fast, and
+//! while a task on one node waits for the file system, tasks on the others run twice as fast, and
 //! waiting costs nothing. On real machines a core whose task waits is idle.
 //!
 //! The control group is `forebay-LAB/NODE` below the hierarchy that has the `cpu` controller, of
@@ -21,23 +21,23 @@ use super::plan;
 use super::process::wait_until;
 use crate::{LabError, mountinfo};
 
-/// Of the machine's cores so much is for the compute nodes together, if they get less than they ask
+/// Fraction of the machine's cores for all compute nodes together, if they get less than they ask
 /// for; servers, head and drivers need the rest.
 const SHARE_OF_COMPUTE: f64 = 0.8;
 
 /// The kernel counts use of cores in periods of this length.
 const PERIOD_US: u64 = 100_000;
 
-/// The kernel takes no less.
+/// The smallest quota that the kernel accepts.
 const QUOTA_MIN_US: u64 = 1_000;
 
 /// How long the kernel may take to see that nobody is left in a group.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Cores of each compute node as the user wants them.
+/// Cores of each compute node, as requested by the user.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Cpus {
-    /// So many, or a part of one.
+    /// This many, or a fraction of one.
     Of(f64),
     /// All of the machine's.
     Unlimited,
@@ -56,7 +56,7 @@ pub fn parse_cpus(text: &str) -> Result<Cpus, String> {
     }
 }
 
-/// Thousandths of a core of each of `nodes` compute nodes that asks for `slots`, on a machine of
+/// Thousandths of a core for each of `nodes` compute nodes that asks for `slots`, on a machine of
 /// `cores`: no limit if there is enough for all.
 pub fn even_share(cores: usize, nodes: usize, slots: usize) -> Option<u32> {
     let share = SHARE_OF_COMPUTE * cores as f64 / nodes.max(1) as f64;
@@ -92,7 +92,7 @@ fn group_of(lab: &str) -> Option<PathBuf> {
 /// Makes a group for a node, of `millis` thousandths of a core.
 ///
 /// # Errors
-/// That there is no `cpu` controller, or that it cannot be used here.
+/// If there is no `cpu` controller, or if it cannot be used here.
 pub fn make(lab: &str, node: &str, millis: u32) -> Result<(), LabError> {
     let Some(hierarchy) = hierarchy() else {
         return Err(LabError::new(
@@ -121,10 +121,10 @@ pub fn make(lab: &str, node: &str, millis: u32) -> Result<(), LabError> {
     .map_err(failed)
 }
 
-/// The door to a node's group: who writes `0` into it is inside.
+/// The entrance to a node's group: a process that writes `0` into it is inside.
 ///
 /// # Errors
-/// That the group is gone.
+/// If the group is gone.
 pub fn door(lab: &str, node: &str) -> Result<File, LabError> {
     let path = group_of(lab).unwrap_or_default().join(node).join("cgroup.procs");
     File::options()
@@ -136,7 +136,7 @@ pub fn door(lab: &str, node: &str) -> Result<File, LabError> {
 /// Takes the calling process through `door`.
 ///
 /// # Errors
-/// That it may not.
+/// If it may not.
 pub fn join(mut door: File) -> Result<(), LabError> {
     door.write_all(b"0").map_err(|e| LabError::io("cannot join the node's control group", e))
 }
@@ -149,7 +149,7 @@ pub fn join_as_child(command: &mut Command, door: File) {
     }
 }
 
-/// Who is in a lab's groups.
+/// The processes in a lab's groups.
 pub fn members(lab: &str) -> BTreeSet<u32> {
     let groups = group_of(lab).and_then(|root| fs::read_dir(root).ok());
     let in_group = |group: PathBuf| fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
@@ -163,7 +163,7 @@ pub fn exist(lab: &str) -> bool {
     group_of(lab).is_some_and(|root| root.exists())
 }
 
-/// Removes the groups of a lab, in which nobody is any more. Says what could not be removed.
+/// Removes the groups of a lab, in which no process is left. Returns what could not be removed.
 pub fn remove(lab: &str) -> Option<String> {
     let root = group_of(lab).filter(|root| root.exists())?;
     let gone = wait_until(PATIENCE, || {

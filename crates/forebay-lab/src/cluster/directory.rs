@@ -1,9 +1,9 @@
 //! The lab's directory: made, or found fit, and marked, so that `down` may delete it.
 //!
-//! Who brings a lab up is root, and the directory often lies where everybody may write
-//! (`/dev/shm`). Who made it first owns what is in it: a link in the place of the mark would have
-//! root write over any file. So it must be our own, and closed to others' writes, before anything
-//! in it is believed.
+//! A lab is started by root, and its directory is often in a place where everybody may write
+//! (`/dev/shm`). The user that made it first owns what is in it: a link in place of the mark would
+//! make root write over any file. So it must be our own, and closed to others' writes, before
+//! anything in it is trusted.
 
 use std::fs::{self, DirBuilder, File, Metadata};
 use std::io::{self, Read, Write};
@@ -17,13 +17,13 @@ use crate::{LabError, mountinfo};
 /// other users on the nodes have to pass through.
 const MODE: u32 = 0o711;
 
-/// More than the name of any lab: what is longer is no mark.
+/// More than the name of any lab: anything longer is not a mark.
 const MARK_MAX_BYTES: u64 = 64;
 
 /// Makes the lab's directory and marks it as ours, so that `down` may delete it.
 ///
 /// # Errors
-/// That it cannot be made, or why the one that is there cannot be taken.
+/// If it cannot be made, or if the existing one cannot be used, with the reason.
 pub fn claim(place: &Place) -> Result<(), LabError> {
     let dir = &place.dir;
     let failed = |e: io::Error| LabError::io(format!("cannot make the lab's directory {}", dir.display()), e);
@@ -62,16 +62,16 @@ pub fn claim(place: &Place) -> Result<(), LabError> {
     fs::create_dir_all(place.pfs()).and_then(|()| fs::create_dir_all(place.own())).map_err(failed)
 }
 
-/// Whose mark the directory bears; `None` if it bears none, or one that was not written to its end.
+/// Whose mark the directory bears; `None` if it bears none, or an incompletely written one.
 ///
 /// # Errors
-/// That it cannot be read, or is a link.
+/// If it cannot be read, or is a link.
 pub fn owner(place: &Place) -> Result<Option<String>, LabError> {
     let marker = place.marker();
     let failed = |e: io::Error| {
         LabError::io(format!("cannot read {}, which should be the mark of a lab", marker.display()), e)
     };
-    // Never through a link, and without waiting should it be a pipe.
+    // Never through a link, and without waiting if it is a pipe.
     let opened = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(&marker);
     let file = match opened {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -83,11 +83,11 @@ pub fn owner(place: &Place) -> Result<Option<String>, LabError> {
     Ok((!lab.is_empty()).then(|| lab.to_owned()))
 }
 
-/// Why others could meddle with what is in a directory; `None` if it is our own and closed to their
-/// writes.
+/// Why others could tamper with a directory's content; `None` if the directory is our own and
+/// closed to their writes.
 ///
 /// # Errors
-/// That it cannot be looked at.
+/// If it cannot be looked at.
 pub fn fault(dir: &Path) -> io::Result<Option<String>> {
     let own = rustix::process::geteuid().as_raw();
     Ok(fault_of(&fs::symlink_metadata(dir)?, own))
@@ -108,9 +108,9 @@ fn make(dir: &Path) -> io::Result<()> {
         fs::create_dir_all(parent)?;
     }
     match DirBuilder::new().mode(MODE).create(dir) {
-        // Whatever it is: it is looked at afterwards.
+        // Whatever exists there: it is examined afterwards.
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        // Whatever the mask of this process takes away.
+        // Independent of this process's umask.
         made => made.and_then(|()| fs::set_permissions(dir, fs::Permissions::from_mode(MODE))),
     }
 }
@@ -121,7 +121,7 @@ fn is_mount_point(dir: &Path) -> bool {
     fs::canonicalize(dir).is_ok_and(|real| is_mounted(&real))
 }
 
-/// Whether nothing is there, except a mark that says nothing.
+/// Whether the directory is empty, except for an empty mark.
 fn is_empty(place: &Place) -> io::Result<bool> {
     for entry in fs::read_dir(&place.dir)? {
         if entry?.path() != place.marker() {
@@ -151,7 +151,7 @@ mod tests {
         Place { name: name.to_owned(), dir: dir.to_owned() }
     }
 
-    /// Our own and closed, whatever the mask of this process.
+    /// Our own and closed, whatever the umask of this process.
     fn closed_directory(path: &Path) {
         DirBuilder::new().mode(0o700).create(path).unwrap();
     }

@@ -1,4 +1,4 @@
-//! `forebay lab down`: ends whatever there is of a lab, as the kernel reports it, and deletes its
+//! `forebay lab down`: ends whatever exists of a lab, as the kernel reports it, and deletes its
 //! files.
 //!
 //! It does not ask whether the lab was ever complete. All processes in the lab's network namespaces
@@ -8,10 +8,10 @@
 //!
 //! A process that waits for a FUSE file system cannot be killed until the kernel has given up the
 //! connection to that file system. Worse, a process that closes files of it in the middle of an
-//! `exec` keeps everybody waiting who looks at it, and the client itself may be who looks (mfsmount
-//! reads `/proc/PID/cwd`): neither ever goes on, not even when killed. So `down` aborts the nodes'
-//! FUSE connections first and then kills the clients, before it looks at any other process. Every
-//! wait has an end, and `down` reports what is left then.
+//! `exec` blocks everybody that looks at it, and the client itself may be the one that looks
+//! (mfsmount reads `/proc/PID/cwd`): neither ever continues, not even when killed. So `down` aborts
+//! the nodes' FUSE connections first and then kills the clients, before it looks at any other
+//! process. Every wait has an end, and `down` reports what is left then.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,28 +35,28 @@ use crate::{LabError, mountinfo};
 /// MooseFS master that still has clients waits for them longer than anyone wants to.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How long the kernel may take to end those that were killed: their memory has to be released.
+/// How long the kernel may take to end killed processes: their memory has to be released.
 const KILL_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Programs that serve a mount of the PFS on a node.
 const PFS_CLIENTS: [&str; 3] = ["mfsmount", "glusterfs", "ceph-fuse"];
 
-/// What was done, and what could not be.
+/// What was done, and what could not be done.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Name of the lab.
     pub lab: String,
-    /// Processes that were there.
+    /// Number of processes found.
     pub processes: usize,
-    /// Those of them that had to be killed.
+    /// Number of them that had to be killed.
     pub killed: usize,
-    /// Network namespaces that were removed.
+    /// Number of network namespaces that were removed.
     pub namespaces: usize,
     /// The directory that was deleted.
     pub directory: Option<PathBuf>,
     /// Why its directory was left alone, if it was.
     pub kept: Option<String>,
-    /// What is still there, one sentence each.
+    /// What is left, one sentence each.
     pub left: Vec<String>,
 }
 
@@ -79,10 +79,10 @@ impl Report {
     }
 }
 
-/// Ends a lab and says what that came to.
+/// Ends a lab and reports the result.
 ///
 /// # Errors
-/// That somebody else is at work on it, or what is left.
+/// If another command works on it, or if something is left.
 pub fn down(lab: &str, json: bool) -> Result<(), LabError> {
     plan::check_name(lab)?;
     super::root::need_root("down")?;
@@ -117,7 +117,7 @@ pub fn down(lab: &str, json: bool) -> Result<(), LabError> {
 /// Clears a lab; the caller holds its lock.
 ///
 /// # Errors
-/// That its record cannot be removed. What else is left stands in the report.
+/// If its record cannot be removed. What else is left is in the report.
 pub fn clear(lab: &str) -> Result<Report, LabError> {
     let mut report = Report { lab: lab.to_owned(), ..Report::default() };
     abort_connections(lab);
@@ -139,7 +139,7 @@ pub fn clear(lab: &str) -> Result<Report, LabError> {
     Ok(report)
 }
 
-/// Whether the kernel knows anything of a lab.
+/// Whether the kernel knows of anything that belongs to a lab.
 pub fn anything_left(lab: &str) -> bool {
     !namespaces(lab).is_empty() || net::host_link_exists(lab) || cpu::exist(lab) || !processes(lab).is_empty()
 }
@@ -152,13 +152,13 @@ pub fn namespaces(lab: &str) -> Vec<String> {
     names.filter(|name| name.starts_with(&prefix)).collect()
 }
 
-/// All processes of a lab, those that `run` has started included.
+/// All processes of a lab, including those that `run` has started.
 pub fn processes(lab: &str) -> BTreeSet<ProcessId> {
     members(&signs(lab))
 }
 
 fn signs(lab: &str) -> Signs {
-    // Both are set for whatever `up` and `run` start, also with `--free`.
+    // Both are set for whatever `up` and `run` start, even with `--free`.
     Signs {
         namespaces: spaces(lab),
         tag: format!("{LAB_VARIABLE}={lab}"),
@@ -171,13 +171,13 @@ fn spaces(lab: &str) -> BTreeSet<NamespaceId> {
     let ours = NamespaceId::of("/proc/self/ns/net");
     let mut spaces: BTreeSet<_> =
         namespaces(lab).iter().filter_map(|name| NamespaceId::of(namespace_path(name))).collect();
-    // A name whose namespace was never bound to it is a plain file, and no process is in that.
+    // A name whose namespace was never bound to it is a plain file, and no process is in it.
     spaces.retain(|space| Some(*space) != ours);
     spaces
 }
 
-/// Where the lab's files are: as the record says, else as its processes know, else where they are
-/// by default.
+/// Where the lab's files are: as the record says; otherwise as its processes know; otherwise at the
+/// default place.
 fn directory(lab: &str) -> PathBuf {
     if let Ok(Some(record)) = state::load(lab) {
         return record.place.dir;
@@ -187,7 +187,7 @@ fn directory(lab: &str) -> PathBuf {
 }
 
 /// Aborts the FUSE connections of the nodes, so that nobody waits for a file system any more. Where
-/// that cannot be done, killing the clients is mostly enough.
+/// that is not possible, killing the clients is mostly enough.
 fn abort_connections(lab: &str) {
     let wanted = |name: &str| name == space::HOLDER || PFS_CLIENTS.contains(&name);
     if let Err(why) = fuse::abort(pids_called(&signs(lab), wanted).into_iter()) {
@@ -195,7 +195,7 @@ fn abort_connections(lab: &str) {
     }
 }
 
-/// Kills the clients of the PFS, which lets everybody go who waits for one. Returns who they were.
+/// Kills the clients of the PFS, which releases everybody that waits for one. Returns the clients.
 fn end_clients(lab: &str) -> BTreeSet<ProcessId> {
     let clients = members_called(&signs(lab), |name| PFS_CLIENTS.contains(&name));
     for client in &clients {
@@ -238,7 +238,7 @@ fn end_processes(lab: &str, clients: BTreeSet<ProcessId>, report: &mut Report) {
 fn remove_namespaces(lab: &str, report: &mut Report) {
     for name in namespaces(lab) {
         let path = namespace_path(&name);
-        // Fails if nothing was ever mounted on the name, and then there is nothing to be done.
+        // Fails if nothing was ever mounted under the name; then nothing needs to be done.
         let _ = unmount(&path, UnmountFlags::DETACH);
         match fs::remove_file(&path) {
             Ok(()) => report.namespaces += 1,
@@ -247,13 +247,13 @@ fn remove_namespaces(lab: &str, report: &mut Report) {
     }
 }
 
-/// Deletes the lab's directory, if it is one and nothing is mounted below it.
+/// Deletes the lab's directory, if it is a lab's and nothing is mounted below it.
 fn delete(lab: &str, dir: PathBuf, report: &mut Report) {
     let place = Place { name: lab.to_owned(), dir };
     if !directory::owner(&place).is_ok_and(|owner| owner.as_deref() == Some(lab)) {
         return;
     }
-    // Others can put a mark into a directory where they may write, such as `/tmp`, and lead us
+    // Others can put a mark into a directory where they may write, such as `/tmp`, and direct us
     // there.
     let fault = directory::fault(&place.dir).unwrap_or_else(|e| Some(format!("cannot be examined ({e})")));
     if let Some(why) = fault {
@@ -273,7 +273,7 @@ fn delete(lab: &str, dir: PathBuf, report: &mut Report) {
     }
 }
 
-/// Again if somebody has put something in meanwhile; the marker goes with the rest.
+/// Tries again if something was put into it meanwhile; the marker goes with the rest.
 fn remove_tree(dir: &Path) -> io::Result<()> {
     match fs::remove_dir_all(dir) {
         Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => fs::remove_dir_all(dir),

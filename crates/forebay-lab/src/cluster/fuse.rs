@@ -3,8 +3,8 @@
 //! A program that waits for a FUSE server cannot be killed, and neither can a server one of whose
 //! own threads waits for such a program. `down` therefore aborts the connections first: the kernel
 //! then answers every request with an error. This needs neither the server nor a look at any
-//! waiting program; of processes it reads only `comm`, `ns` and `mountinfo`, which do not wait for
-//! them.
+//! waiting program; under `/proc/PID` it reads only `comm`, `ns` and `mountinfo`, which do not
+//! block.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,7 +24,7 @@ const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 /// Returns how many there were.
 ///
 /// # Errors
-/// That the control file system cannot be mounted or written.
+/// If the control file system cannot be mounted or written.
 pub fn abort(pids: impl Iterator<Item = u32>) -> Result<usize, LabError> {
     let connections = connections(pids);
     if connections.is_empty() {
@@ -32,7 +32,7 @@ pub fn abort(pids: impl Iterator<Item = u32>) -> Result<usize, LabError> {
     }
     in_thread(|| {
         let failed = |what: &str, e: rustix::io::Errno| LabError::io(format!("cannot {what}"), e);
-        // In mounts of this thread's own, so that nothing of it is left.
+        // In this thread's own mount namespace, so that nothing of it is left.
         leave(UnshareFlags::NEWNS | UnshareFlags::FS).map_err(|e| failed("make a mount namespace", e))?;
         mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
             .map_err(|e| failed("cut off the mounts", e))?;

@@ -1,13 +1,13 @@
 //! GlusterFS from Debian without its manager: the daemons take volume files that are written here.
 //!
 //! `glusterd` would keep its state in `/var/lib/glusterd` and wants to be the only one on its
-//! machine, and this machine is several. What it would do is to write these files, and nothing the
-//! lab needs is lost without it.
+//! machine, and this machine is several. Its task would be to write these files; nothing else that
+//! the lab needs depends on it.
 //!
-//! A file lies on one server as a whole unless it is asked to be in shards. Those spread it over
-//! all of them, but then a client does not see that another has written beyond a file's first
-//! shard: neither time stamps nor size change for it (10.3, with and without `utime`; seen 2.5 s
-//! after the fsync). Whoever caches by version must not stand on that, so it is for files that are
+//! A file is on one server as a whole unless shards are requested. Those spread it over all
+//! servers, but then a client does not see that another has written beyond a file's first shard:
+//! neither time stamps nor size change for it (10.3, with and without `utime`; seen 2.5 s after the
+//! fsync). A cache that goes by version must not rely on that, so shards are for files that are
 //! written once. Erasure coding would spread files and keep the times right, but two cores encode
 //! 60 MB/s.
 
@@ -30,14 +30,14 @@ pub const PROGRAMS: &[(&str, &str)] =
     &[("glusterfsd", "glusterfs-server"), ("glusterfs", "glusterfs-client")];
 
 const PORT: u16 = 49152;
-/// What GlusterFS has for the size of a shard.
+/// Bounds on the size of a shard in GlusterFS.
 const SHARD_MIN: u64 = 4 << 20;
 const SHARD_MAX: u64 = 4 << 40;
 
-/// Whether a file can be in pieces of this size.
+/// Checks whether a file can be in pieces of this size.
 ///
 /// # Errors
-/// That it cannot, and which sizes there are.
+/// If it cannot, with the possible sizes.
 pub fn check_stripe(bytes: u64) -> Result<(), LabError> {
     if (SHARD_MIN..=SHARD_MAX).contains(&bytes) && bytes.is_power_of_two() {
         return Ok(());
@@ -48,7 +48,7 @@ pub fn check_stripe(bytes: u64) -> Result<(), LabError> {
 /// Starts a brick on each server and waits until all listen.
 ///
 /// # Errors
-/// What did not come up.
+/// If something does not come up.
 pub fn start_servers(lab: &mut Raising) -> Result<(), LabError> {
     let failed = |e| LabError::io("cannot write the configuration of GlusterFS", e);
     fs::write(client_file(&lab.record), client_volume(&lab.record.nodes, lab.record.stripe_bytes))
@@ -83,8 +83,8 @@ fn write_brick(record: &Record, server: &str) -> io::Result<Command> {
 pub fn mount(record: &Record) -> Command {
     let mut command = packages::command("glusterfs");
     command.arg("-N").arg("-f").arg(client_file(record)).arg("-l").arg("/dev/stderr");
-    // Else pages that another client has overwritten since are read from the page cache, also by a
-    // later open.
+    // Otherwise pages that another client has overwritten since are read from the page cache, even
+    // by a later open.
     command.arg("--fopen-keep-cache=off");
     command.arg(record.place.pfs()).current_dir("/");
     command
@@ -132,7 +132,7 @@ fn client_volume(nodes: &[Node], stripe_bytes: Option<u64>) -> String {
         volume(&mut text, "shard", "features/shard", &[("shard-block-size", &bytes.to_string())], &[below]);
         below = "shard";
     }
-    // Times are the writer's and are stored with the file, so that every client sees the same ones.
+    // The writer's times are stored with the file, so that every client sees the same ones.
     volume(&mut text, "utime", "features/utime", &[("noatime", "on")], &[below]);
     volume(&mut text, "write-behind", "performance/write-behind", &[("cache-size", "64MB")], &["utime"]);
     volume(&mut text, "pfs", "performance/io-threads", &[], &["write-behind"]);

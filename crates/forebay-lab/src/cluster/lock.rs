@@ -1,4 +1,4 @@
-//! Locks of who works on a lab, who installs packages, and who chooses addresses.
+//! Locks for working on a lab, for installing packages, and for choosing addresses.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -12,8 +12,7 @@ use crate::LabError;
 /// Where the locks are, and the records of labs.
 pub const RECORDS: &str = "/run/forebay-lab";
 
-/// Whoever holds this is the only one to change the lab. Released when dropped, or when the
-/// process dies.
+/// The holder is the only one to change the lab. Released when dropped, or when the process dies.
 #[derive(Debug)]
 pub struct Lock {
     file: File,
@@ -21,14 +20,14 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Gives the lock back and removes its file; whoever has opened it meanwhile notices, see
-    /// [`lab`].
+    /// Releases the lock and removes its file; a process that has opened the file meanwhile
+    /// notices, see [`lab`].
     pub fn remove(self) {
         // Left behind it does no harm.
         let _ = fs::remove_file(&self.path);
     }
 
-    /// Whether the file that is locked is still the one that others would lock.
+    /// Whether the locked file is still the one that others would lock.
     fn is_current(&self) -> bool {
         let (Ok(ours), Ok(theirs)) = (self.file.metadata(), fs::metadata(&self.path)) else { return false };
         ours.ino() == theirs.ino() && ours.dev() == theirs.dev()
@@ -38,14 +37,14 @@ impl Lock {
 /// Takes the lock of a lab.
 ///
 /// # Errors
-/// That another holds it: this waits for nobody, for `up` may take long and a `down` should say so
-/// at once.
+/// If another process holds it: this does not wait, since `up` may take long and a `down` should
+/// say so immediately.
 pub fn lab(lab: &str) -> Result<Lock, LabError> {
     loop {
         let lock = open_lock(&format!("{lab}.lock"))?;
         match flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) if lock.is_current() => return Ok(lock),
-            // Somebody has removed it since it was opened: again, with the one that is there now.
+            // Another process has removed it since it was opened: try again with the current file.
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 let message =
@@ -57,11 +56,12 @@ pub fn lab(lab: &str) -> Result<Lock, LabError> {
     }
 }
 
-/// Takes the right to install packages, which one has at a time: what hinders services meanwhile is
-/// then its own. Waits for its turn if `wait`; else `None` if another has it.
+/// Takes the right to install packages, which only one process has at a time: so a policy that
+/// keeps services from starting meanwhile is its own. Waits for its turn if `wait`; otherwise
+/// `None` if another process has it.
 ///
 /// # Errors
-/// That it cannot be taken.
+/// If it cannot be taken.
 pub fn packages(wait: bool) -> Result<Option<Lock>, LabError> {
     let lock = open_lock(".packages")?;
     let operation =
@@ -76,7 +76,7 @@ pub fn packages(wait: bool) -> Result<Option<Lock>, LabError> {
 /// Takes the right to choose addresses for a new lab; waits for its turn.
 ///
 /// # Errors
-/// That it cannot be taken.
+/// If it cannot be taken.
 pub fn subnets() -> Result<Lock, LabError> {
     let lock = open_lock(".subnets")?;
     flock(&lock.file, FlockOperation::LockExclusive)

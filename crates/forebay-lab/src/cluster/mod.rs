@@ -3,8 +3,8 @@
 //!
 //! Every machine of the cluster is a set of namespaces (network, mounts, host name) that a sleeping
 //! process holds open. The servers of the file system, its clients and Forebay's agents are the
-//! programs one would run on real machines, started inside; what is between them are pairs of
-//! virtual links on a bridge, those of the servers shaped to a set rate.
+//! programs one would run on real machines, started inside; they are connected by pairs of virtual
+//! links on a bridge, and the links of the servers are shaped to a set rate.
 //!
 //! ```text
 //!            c1        c2        c3        c4      head      c1 to c4: PFS client, agent, Spark
@@ -35,7 +35,7 @@
 //! | FUSE connections, and their abort | [`fuse`] |
 //! | bridge, links, rates, counters | [`net`] |
 //! | cores of the compute nodes | [`cpu`] |
-//! | processes, and who is in a lab | [`process`] |
+//! | processes, and which belong to a lab | [`process`] |
 //! | starting and watching what runs | [`service`] |
 //! | the file systems | [`pfs`], [`moosefs`], [`glusterfs`], [`cephfs`] |
 //! | what runs on the nodes | [`agents`], [`spark`] |

@@ -1,7 +1,7 @@
 //! MooseFS 3, from Debian: a master on the head, a chunk server on each server, one copy of each
 //! chunk.
 //!
-//! Nothing comes from `/etc/mfs`, and no daemon is left to fork itself away: all run in the
+//! Nothing comes from `/etc/mfs`, and no daemon may fork into the background: all run in the
 //! foreground of a service.
 
 use std::fs;
@@ -31,17 +31,16 @@ const CHUNKSERVER_PORT: u16 = 9420;
 /// Where the master listens for clients.
 const CLIENT_PORT: u16 = 9421;
 
-/// What Debian's package has as the metadata of an empty file system.
+/// The metadata of an empty file system in Debian's package.
 const EMPTY_METADATA: &str = "/var/lib/mfs/metadata.mfs.empty";
 
-/// The same in a package of somebody else: version 1.5 or later takes this for an empty file
-/// system.
+/// The same in a package from elsewhere: version 1.5 or later treats this as an empty file system.
 const EMPTY_SIGNATURE: &[u8] = b"MFSM NEW";
 
 /// Starts the master and the chunk servers and waits until they know each other.
 ///
 /// # Errors
-/// What did not come up.
+/// If something does not come up.
 pub fn start_servers(lab: &mut Raising) -> Result<(), LabError> {
     let failed = |e| LabError::io("cannot write the configuration of MooseFS", e);
     let master = write_master(&lab.record).map_err(failed)?;
@@ -57,7 +56,7 @@ pub fn start_servers(lab: &mut Raising) -> Result<(), LabError> {
     }
     let known =
         || space::connections(head, CHUNKSERVER_PORT).is_ok_and(|(_, joined)| joined == servers.len());
-    // Whoever is missing, the master knows of it.
+    // Whichever is missing, the master knows of it.
     lab.wait_for("mfsmaster", PATIENCE, known)
 }
 
@@ -85,7 +84,7 @@ fn write_chunkserver(record: &Record, server: &str) -> io::Result<Command> {
     let chunks = record.place.store(server).join("chunks");
     fs::create_dir_all(&chunks)?;
     fs::write(dir.join("hdd.cfg"), format!("{}\n", chunks.display()))?;
-    // Of an fsync the lab needs the round trip, not that the data outlives this machine.
+    // The lab needs the round trip of an fsync, not that the data survives this machine.
     let text = format!(
         "WORKING_USER = root\nWORKING_GROUP = root\nDATA_PATH = {0}\nHDD_CONF_FILENAME = {0}/hdd.cfg\n\
          MASTER_HOST = {1}\nHDD_LEAVE_SPACE_DEFAULT = 64MiB\nHDD_FSYNC_BEFORE_CLOSE = 0\nWORKERS_MAX = 32\n",
@@ -118,7 +117,7 @@ pub fn mount(record: &Record) -> Command {
 /// gone, not in the trash.
 ///
 /// # Errors
-/// What the tools said.
+/// If the tools fail, with their message.
 pub fn settle(record: &Record, client: &str) -> Result<(), LabError> {
     let holder = record.holder(client)?;
     for (tool, value) in [("mfssetgoal", "1"), ("mfssettrashtime", "0")] {

@@ -1,17 +1,17 @@
-//! Bridge, links, rates and counters, by `ip` and `tc` of iproute2.
+//! Bridge, links, rates and counters, with `ip` and `tc` from iproute2.
 //!
 //! Every node has one link to the bridge. A server's link is shaped at both ends with a token
 //! bucket (`tbf`), since a queue can only shape what leaves it: the server's end limits what it
-//! sends, the bridge's end what it receives. Frames of 9000 bytes, as storage networks have them:
-//! less work for two cores, and 99 % of the rate is payload.
+//! sends, the bridge's end what it receives. Frames have 9000 bytes, as in storage networks: less
+//! work for two cores, and 99 % of the rate is payload.
 //!
 //! A *shared* link has one bandwidth for both directions, so that what a server sends slows down
 //! what it receives, like storage for which all requests of a server wait. The bridge's end then
 //! passes the frames of both directions to one `ifb` device, and both wait in its token bucket.
 //! That device is in the bridge's namespace and disappears with it.
 //!
-//! What passed a link is counted by the bridge's end, so one look into one namespace shows all, and
-//! a server that has died does not take its figures with it.
+//! Traffic on a link is counted at the bridge's end, so one look into one namespace shows all, and
+//! the figures of a server survive its death.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -26,8 +26,8 @@ use crate::LabError;
 
 const MTU_BYTES: u32 = 9000;
 
-/// What may leave at once. A frame may hold 64 KiB before it is cut up, and the kernel's timer
-/// needs some slack.
+/// How much may leave in one burst. A frame may hold 64 KiB before it is segmented, and the
+/// kernel's timer needs some slack.
 const BURST_BYTES: u64 = 256 << 10;
 
 /// Prefix of the names of the devices that shape shared links.
@@ -36,13 +36,13 @@ const SHARED: &str = "ifb-";
 /// How the servers' links are limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// Bandwidth in bytes a second; `None`: not limited.
+    /// Bandwidth in bytes per second; `None`: not limited.
     pub rate_bytes_per_s: Option<u64>,
     /// Whether both directions share it; otherwise each direction has this bandwidth.
     pub shared: bool,
 }
 
-/// What went over a node's link, in bytes, headers included.
+/// What passed a node's link, in bytes, headers included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// From the node.
@@ -52,7 +52,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// What was added since `mark`.
+    /// Returns what was added since `mark`.
     pub fn since(self, mark: Self) -> Self {
         Self {
             sent_bytes: self.sent_bytes.saturating_sub(mark.sent_bytes),
@@ -61,7 +61,7 @@ impl Traffic {
     }
 }
 
-/// The rates that the kernel holds a link to, in bytes a second; `None`: not limited.
+/// The rates that the kernel enforces on a link, in bytes per second; `None`: not limited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Rates {
     /// What the node may send.
@@ -76,7 +76,7 @@ pub struct Rates {
 /// Makes namespaces, bridge and links, and shapes the servers' links.
 ///
 /// # Errors
-/// What `ip` or `tc` said.
+/// If `ip` or `tc` fails, with its message.
 pub fn make(place: &Place, subnet: u8, nodes: &[Node], limit: Limit) -> Result<(), LabError> {
     let mut names = format!("netns add {}\n", place.namespace(SWITCH));
     for node in nodes {
@@ -162,10 +162,10 @@ fn shape_switch(place: &Place, nodes: &[Node], limit: Limit) -> Result<(), LabEr
     batch("tc", Some(&place.namespace(SWITCH)), &lines)
 }
 
-/// Changes the rate of the servers' links, both ways. Whether they are shared stays as it was made.
+/// Changes the rate of the servers' links, both ways. Whether they are shared does not change.
 ///
 /// # Errors
-/// What `tc` said.
+/// If `tc` fails, with its message.
 pub fn reshape(place: &Place, nodes: &[Node], limit: Limit) -> Result<(), LabError> {
     let shaped = rates(place, nodes)?;
     let line = |device: &str, limited: bool| match limit.rate_bytes_per_s {
@@ -186,7 +186,8 @@ pub fn reshape(place: &Place, nodes: &[Node], limit: Limit) -> Result<(), LabErr
     batch("tc", Some(&place.namespace(SWITCH)), &at_switch)
 }
 
-/// 50 ms of queue: what a switch's port holds, and enough that TCP keeps the link busy.
+/// Shapes a device with 50 ms of queue: what a switch's port holds, and enough that TCP keeps the
+/// link busy.
 fn shape(device: &str, rate_bytes_per_s: u64) -> String {
     // A bucket smaller than a timer tick's worth could not reach the rate.
     let burst = BURST_BYTES.max(rate_bytes_per_s / 250);
@@ -197,7 +198,7 @@ fn shape(device: &str, rate_bytes_per_s: u64) -> String {
 /// What has passed each node's link, by name of the node.
 ///
 /// # Errors
-/// That the bridge's namespace is gone.
+/// If the bridge's namespace is gone.
 pub fn traffic(place: &Place) -> Result<BTreeMap<String, Traffic>, LabError> {
     inside_net(&place.namespace(SWITCH), || {
         let text = std::fs::read_to_string("/proc/thread-self/net/dev");
@@ -206,7 +207,7 @@ pub fn traffic(place: &Place) -> Result<BTreeMap<String, Traffic>, LabError> {
     })
 }
 
-/// What the bridge receives the node has sent, and the other way round.
+/// What the bridge receives, the node has sent, and the other way round.
 fn parse_traffic(text: &str) -> BTreeMap<String, Traffic> {
     let line = |line: &str| {
         let (name, counters) = line.split_once(':')?;
@@ -221,7 +222,7 @@ fn parse_traffic(text: &str) -> BTreeMap<String, Traffic> {
 /// The rates of the servers' links as the kernel has them now, by name of the server.
 ///
 /// # Errors
-/// What `tc` said.
+/// If `tc` fails, with its message.
 pub fn rates(place: &Place, nodes: &[Node]) -> Result<BTreeMap<String, Rates>, LabError> {
     let receive = queues(&place.namespace(SWITCH))?;
     let mut rates = BTreeMap::new();
@@ -248,7 +249,7 @@ struct Queue {
 
 #[derive(Deserialize, Default)]
 struct QueueOptions {
-    /// Bytes a second.
+    /// Bytes per second.
     rate: Option<u64>,
 }
 
@@ -263,16 +264,16 @@ fn queues(namespace: &str) -> Result<BTreeMap<String, u64>, LabError> {
     Ok(shaped.filter_map(|queue| Some((queue.dev, queue.options.rate?))).collect())
 }
 
-/// Removes the host's link to a lab. The kernel removes it with the bridge's namespace too, but
+/// Removes the host's link to a lab. The kernel also removes it with the bridge's namespace, but
 /// some time later.
 pub fn disconnect_host(lab: &str) {
     if host_link_exists(lab) {
-        // Without `ip` the kernel has to do it alone; whoever cares looks at `host_link_exists`.
+        // Without `ip` the kernel has to do it alone; `host_link_exists` shows whether it has.
         let _ = packages::command("ip").args(["link", "del", &plan::host_link(lab)]).output();
     }
 }
 
-/// Whether the host's link to a lab is there.
+/// Whether the host's link to a lab exists.
 pub fn host_link_exists(lab: &str) -> bool {
     std::path::Path::new("/sys/class/net").join(plan::host_link(lab)).exists()
 }
@@ -293,8 +294,8 @@ fn batch(program: &str, namespace: Option<&str>, lines: &str) -> Result<(), LabE
     checked(program, lines, output).map(drop)
 }
 
-/// The output of a program that succeeded; else an error with the line that failed, if the program
-/// has reported its number.
+/// The output of a program that succeeded; otherwise an error with the line that failed, if the
+/// program has reported its number.
 fn checked(program: &str, lines: &str, output: Output) -> Result<Output, LabError> {
     if output.status.success() {
         return Ok(output);

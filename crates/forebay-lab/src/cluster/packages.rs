@@ -12,16 +12,16 @@ use crate::LabError;
 /// What every lab needs, as program and package.
 pub const COMMON: &[(&str, &str)] = &[("ip", "iproute2"), ("tc", "iproute2"), ("sleep", "coreutils")];
 
-/// What asks whether a service may be started when a package is installed.
+/// The program that is asked whether a service may be started when a package is installed.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// No service may. The second line distinguishes it from everybody else's: an installation that was
-/// killed leaves it behind.
+/// No service may. The second line distinguishes the file from anybody else's: an installation that
+/// was killed leaves it behind.
 const POLICY_TEXT: &[u8] = b"#!/bin/sh\n\
     # forebay lab: no service is started while it installs packages; `forebay lab down` removes what was left of that\n\
     exit 101\n";
 
-/// Where a program is: on the `PATH`, or where daemons are, which is not on every root's `PATH`.
+/// Where a program is: on the `PATH`, or among the daemons, which are not on every root's `PATH`.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
@@ -38,10 +38,10 @@ pub fn command(program: &str) -> Command {
     Command::new(find(program).unwrap_or_else(|| program.into()))
 }
 
-/// Sees that all `programs` are there, and installs what is missing if `install`.
+/// Checks that all `programs` exist, and installs missing ones if `install`.
 ///
 /// # Errors
-/// Which packages are missing, or that they cannot be installed.
+/// If packages are missing, with their names, or if they cannot be installed.
 pub fn require(programs: &[(&str, &str)], install: bool) -> Result<(), LabError> {
     if install {
         clear_leftover();
@@ -67,10 +67,10 @@ pub fn require(programs: &[(&str, &str)], install: bool) -> Result<(), LabError>
     Err(LabError::new(format!("{} is installed, but its program is not there", still.join(" "))))
 }
 
-/// Installs packages; no daemon is started by that.
+/// Installs packages; no daemon is started as a result.
 ///
 /// # Errors
-/// That apt-get is not there or failed.
+/// If apt-get does not exist or fails.
 pub fn install(packages: &[&str]) -> Result<(), LabError> {
     eprintln!("installing {}", packages.join(" "));
     let _turn = lock::packages(true)?;
@@ -79,7 +79,7 @@ pub fn install(packages: &[&str]) -> Result<(), LabError> {
     if apt(&arguments, packages)? {
         return Ok(());
     }
-    // The lists may be old or, in a fresh container, not there at all.
+    // The lists may be old or, in a fresh container, missing.
     apt(&["update", "-q"], &[])?;
     if apt(&arguments, packages)? {
         return Ok(());
@@ -87,7 +87,7 @@ pub fn install(packages: &[&str]) -> Result<(), LabError> {
     Err(LabError::new(format!("apt-get could not install {}; its output is above", packages.join(" "))))
 }
 
-/// Packages of the programs that are not there, each once.
+/// Packages of the programs that are missing, each once.
 fn missing<'a>(programs: &[(&str, &'a str)]) -> Vec<&'a str> {
     let mut packages: Vec<_> =
         programs.iter().filter(|(program, _)| find(program).is_none()).map(|(_, package)| *package).collect();
@@ -96,8 +96,8 @@ fn missing<'a>(programs: &[(&str, &'a str)]) -> Vec<&'a str> {
     packages
 }
 
-/// Runs apt-get with what it says on standard error: standard output is for results. Whether it
-/// succeeded.
+/// Runs apt-get with its output on standard error: standard output is for results. Returns whether
+/// it succeeded.
 fn apt(arguments: &[&str], packages: &[&str]) -> Result<bool, LabError> {
     let mut command = command("apt-get");
     command.args(arguments).args(packages).env("DEBIAN_FRONTEND", "noninteractive");
@@ -111,7 +111,8 @@ fn apt(arguments: &[&str], packages: &[&str]) -> Result<bool, LabError> {
     Ok(status.success())
 }
 
-/// Removes what keeps services from being started, if an installation of ours was cut short.
+/// Removes the file that keeps services from being started, if an installation of ours was
+/// interrupted.
 pub fn clear_leftover() {
     let policy = Path::new(POLICY);
     if !is_ours(policy) {
@@ -119,7 +120,7 @@ pub fn clear_leftover() {
     }
     let cleared = lock::packages(false).and_then(|turn| match turn {
         Some(_turn) => remove_ours(policy),
-        // Who installs at this moment removes it when that is done.
+        // A process that is installing at this moment removes it when that is done.
         None => Ok(()),
     });
     if let Err(why) = cleared {
@@ -131,7 +132,7 @@ fn is_ours(policy: &Path) -> bool {
     fs::read(policy).is_ok_and(|text| text == POLICY_TEXT)
 }
 
-/// Removes the file at `policy` if it is exactly what we write, and nobody else's.
+/// Removes the file at `policy` only if it is exactly the one that we write.
 fn remove_ours(policy: &Path) -> Result<(), LabError> {
     if !is_ours(policy) {
         return Ok(());
@@ -140,16 +141,15 @@ fn remove_ours(policy: &Path) -> Result<(), LabError> {
 }
 
 /// While this is held, installing a package starts no daemon: the lab runs its own, and one of the
-/// package's would only be in the way. It is what Debian's policy has `policy-rc.d` for; where
-/// there is one already, it is left alone, unless it is what an earlier installation of ours has
-/// left.
+/// package's would only interfere. Debian's policy has `policy-rc.d` for this; an existing one is
+/// left alone, unless an earlier installation of ours has left it.
 struct NoServices {
-    /// What is to be removed.
+    /// The file to remove.
     ours: Option<PathBuf>,
 }
 
 impl NoServices {
-    /// The caller holds the lock of who installs.
+    /// The caller holds the lock [`lock::packages`].
     fn start(policy: &Path) -> Result<Self, LabError> {
         let failed = |e: io::Error| LabError::io(format!("cannot write {}", policy.display()), e);
         remove_ours(policy)?;

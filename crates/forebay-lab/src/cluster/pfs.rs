@@ -1,5 +1,5 @@
 //! The file systems a lab can have, and what is common to them: servers are started, clients mount,
-//! a file is written to see that it all works.
+//! and a file is written to check that it all works.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -13,7 +13,7 @@ use super::{PATIENCE, cephfs, glusterfs, moosefs, space};
 use crate::{LabError, mountinfo};
 
 impl PfsKind {
-    /// What is needed, as program and the Debian package it comes from.
+    /// Programs that are needed, each with the Debian package it comes from.
     pub fn programs(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Moosefs => moosefs::PROGRAMS,
@@ -50,10 +50,10 @@ impl PfsKind {
     }
 }
 
-/// Whether files of this file system can be spread in pieces of this size.
+/// Checks whether files of this file system can be spread in pieces of this size.
 ///
 /// # Errors
-/// That they cannot, and which sizes there are.
+/// If they cannot, with the possible sizes.
 pub fn check_stripe(kind: PfsKind, stripe_bytes: Option<u64>) -> Result<(), LabError> {
     match (kind, stripe_bytes) {
         (_, None) => Ok(()),
@@ -67,11 +67,11 @@ pub fn check_stripe(kind: PfsKind, stripe_bytes: Option<u64>) -> Result<(), LabE
     }
 }
 
-/// Starts the servers, mounts the file system on all compute nodes and writers, and sees
-/// that it can be written.
+/// Starts the servers, mounts the file system on all compute nodes and writers, and checks that it
+/// can be written.
 ///
 /// # Errors
-/// What did not come up, with the last words of its log.
+/// If something does not come up, with the end of its log.
 pub fn raise(lab: &mut Raising) -> Result<(), LabError> {
     match lab.record.pfs {
         PfsKind::Moosefs => moosefs::start_servers(lab)?,
@@ -109,15 +109,15 @@ pub fn is_mounted(place: &Place) -> bool {
     mountinfo::read().iter().any(|mount| mount.mount_point == pfs && mount.fs_type.starts_with("fuse"))
 }
 
-/// Servers that have just met may refuse the first files for some seconds; afterwards they do not.
-/// One file for each server and some more, since nobody can say on which server a file will come to
-/// lie.
+/// Writes files until that works: servers that have just met may refuse the first files for some
+/// seconds. One file for each server and some more, since nobody can predict on which server a file
+/// will be placed.
 fn try_writing(lab: &mut Raising, client: &str) -> Result<(), LabError> {
     let holder = lab.record.holder(client)?;
     let pfs = lab.record.place.pfs();
     let files = 2 * lab.names(Role::Server).len();
     space::inside(holder, || {
-        // Anybody's, as a scratch file system is.
+        // Anybody may write there, as on a scratch file system.
         fs::set_permissions(&pfs, fs::Permissions::from_mode(0o1777))
             .map_err(|e| LabError::io(format!("cannot open {} to all users", pfs.display()), e))?;
         let mut problem = None;

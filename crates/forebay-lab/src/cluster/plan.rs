@@ -16,13 +16,13 @@ pub const PREFIX: &str = "forebay-";
 /// The node that metadata server, coordinator and Spark master run on.
 pub const HEAD: &str = "head";
 
-/// The namespace with the bridge; no node, for nothing runs in it.
+/// The namespace with the bridge; it is not a node, for nothing runs in it.
 pub const SWITCH: &str = "switch";
 
-/// Most servers: their addresses lie between the head's and the compute nodes'.
+/// Most servers: their addresses are between the head's and the compute nodes'.
 pub const SERVERS_MAX: usize = 32;
 
-/// Most compute nodes: more than one machine will stand anyway.
+/// Most compute nodes: more than one machine can carry anyway.
 pub const COMPUTE_MAX: usize = 64;
 
 /// Most writers: their addresses follow those of the compute nodes.
@@ -38,7 +38,7 @@ pub enum Role {
     Server,
     /// A client of the file system, with an agent and a Spark worker.
     Compute,
-    /// A client of the file system, with an agent but without Spark: for HPC jobs beside it.
+    /// A client of the file system, with an agent but without Spark: for HPC jobs next to it.
     Writer,
 }
 
@@ -56,7 +56,7 @@ pub struct Node {
     pub name: String,
     /// What it is for.
     pub role: Role,
-    /// In the lab's own network.
+    /// Address in the lab's own network.
     pub address: Ipv4Addr,
 }
 
@@ -73,15 +73,15 @@ impl Place {
     /// A place with the default directory unless one is given.
     ///
     /// # Errors
-    /// A name that would not fit into the names the kernel takes, a directory that is not absolute
-    /// or too long.
+    /// If the name would not fit into the names that the kernel takes, or if the directory is not
+    /// absolute or too long.
     pub fn new(name: &str, dir: Option<&Path>) -> Result<Self, LabError> {
         check_name(name)?;
         let dir = dir.map_or_else(|| default_dir(name), Path::to_owned);
-        // Without a slash at the end, for the name of a link with one is the directory that it
-        // leads to.
+        // Without a slash at the end: the name of a link with one is the directory that it leads
+        // to.
         let dir: PathBuf = dir.components().collect();
-        // Paths of Unix sockets end at 107 bytes, and the agent's lies some way below.
+        // Paths of Unix sockets end at 107 bytes, and the agent's is some way below.
         if !dir.is_absolute() || dir.as_os_str().len() > 70 {
             return Err(LabError::new(format!(
                 "the lab's directory {} must be an absolute path of at most 70 bytes",
@@ -108,7 +108,7 @@ impl Place {
         format!("{}{node}", self.prefix())
     }
 
-    /// Name of the link by which the host reaches the lab.
+    /// Name of the link through which the host reaches the lab.
     pub fn host_link(&self) -> String {
         host_link(&self.name)
     }
@@ -133,7 +133,7 @@ impl Place {
         self.own().join("agent/agent.sock")
     }
 
-    /// What a server keeps.
+    /// Where a server keeps its files.
     pub fn server_files(&self, server: &str) -> PathBuf {
         self.dir.join("servers").join(server)
     }
@@ -148,12 +148,12 @@ impl Place {
         self.dir.join("hosts")
     }
 
-    /// Where a service writes what it has to say.
+    /// Where a service writes its output.
     pub fn log(&self, service: &str) -> PathBuf {
         self.dir.join("log").join(format!("{service}.log"))
     }
 
-    /// The file that says that this directory is a lab's and may be deleted with all that is in it.
+    /// The file that marks this directory as a lab's, which may be deleted with all that is in it.
     pub fn marker(&self) -> PathBuf {
         self.dir.join(".forebay-lab")
     }
@@ -164,12 +164,12 @@ pub fn prefix(lab: &str) -> String {
     format!("{PREFIX}{lab}-")
 }
 
-/// Name of the link by which the host reaches a lab; the kernel allows 15 bytes.
+/// Name of the link through which the host reaches a lab; the kernel allows 15 bytes.
 pub fn host_link(lab: &str) -> String {
     format!("fb-{lab}")
 }
 
-/// In memory, where storage is never what one waits for: the links shall be the only limit.
+/// In memory, where storage is never what one waits for: the links are meant to be the only limit.
 pub fn default_dir(lab: &str) -> PathBuf {
     PathBuf::from(format!("/dev/shm/forebay-{lab}"))
 }
@@ -188,7 +188,7 @@ pub fn check_name(name: &str) -> Result<(), LabError> {
 /// All nodes of a lab: head, servers, compute nodes, writers.
 ///
 /// # Errors
-/// Numbers of nodes that are not to be had.
+/// If a number of nodes is out of range.
 pub fn nodes(subnet: u8, servers: usize, compute: usize, writers: usize) -> Result<Vec<Node>, LabError> {
     for (what, count, most) in [("--servers", servers, SERVERS_MAX), ("--nodes", compute, COMPUTE_MAX)] {
         if !(1..=most).contains(&count) {

@@ -1,7 +1,7 @@
-//! Processes: which one, is it alive, who is in a namespace, and the end of them.
+//! Processes: which one, whether it is alive, which are in a namespace, and how to end them.
 //!
-//! A process is known by its number and the time of its start, as numbers are used again. Who
-//! belongs to a lab is asked of the kernel: whoever is in one of its network namespaces, see
+//! A process is identified by its number and its start time, as numbers are used again. Which
+//! processes belong to a lab is asked of the kernel: those in one of its network namespaces, see
 //! [`members`].
 
 use std::collections::BTreeSet;
@@ -57,7 +57,8 @@ impl ProcessId {
     }
 }
 
-/// State and start time. The name before them may hold anything, brackets and blanks too.
+/// Parses state and start time. The name before them may hold anything, including brackets and
+/// blanks.
 fn parse_stat(stat: &str) -> Option<(char, u64)> {
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?.chars().next()?;
@@ -84,34 +85,36 @@ impl NamespaceId {
         Self::of(format!("/proc/{pid}/ns/net"))
     }
 
-    /// The namespace of its number: another than ours in most containers.
+    /// The pid namespace of a process: another than ours in most containers.
     pub fn pid_of(pid: u32) -> Option<Self> {
         Self::of(format!("/proc/{pid}/ns/pid"))
     }
 }
 
-/// By what a process is known to be of a lab.
+/// The signs by which a process is recognised as a lab's.
 #[derive(Debug, Default)]
 pub struct Signs {
     /// It is in one of these network namespaces.
     pub namespaces: BTreeSet<NamespaceId>,
-    /// It is in another than ours, and its environment has this line and the variable below: a node
-    /// whose name in `/run/netns` somebody has removed. It must be in our own pid namespace: a
-    /// container may have inherited the environment, or have a lab of its own by the same name.
+    /// It is in another network namespace than ours, and its environment has this line and the
+    /// variable below: a node whose name in `/run/netns` has been removed. It must be in our own
+    /// pid namespace: a container may have inherited the environment, or have a lab of its own with
+    /// the same name.
     pub tag: String,
-    /// The variable that is there beside the tag.
+    /// The variable that accompanies the tag.
     pub variable: &'static str,
-    /// It is one of these: some write over their environment.
+    /// It is one of these: some processes overwrite their environment.
     pub pids: BTreeSet<u32>,
 }
 
-/// All processes with one of the signs. Never ourselves.
+/// All processes with one of the signs, except this one.
 pub fn members(signs: &Signs) -> BTreeSet<ProcessId> {
     members_called(signs, |_| true)
 }
 
-/// Those of [`members`] whose program's name is `wanted`. Of the others nothing else is looked at:
-/// the kernel lets nobody see the state of a process that has hung in the middle of an `exec`.
+/// The processes of [`members`] with a name that is `wanted`. Nothing but the name is looked at for
+/// the others: the kernel shows nobody the state of a process that has hung in the middle of an
+/// `exec`.
 pub fn members_called(signs: &Signs, wanted: impl Fn(&str) -> bool) -> BTreeSet<ProcessId> {
     pids_called(signs, wanted).into_iter().filter_map(ProcessId::of).collect()
 }
@@ -155,7 +158,7 @@ pub fn variable(pid: u32, name: &str) -> Option<String> {
     lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
 }
 
-/// Waits until `done`, looking again and again, at most `patience`. Whether it came to that.
+/// Waits until `done`, checking repeatedly, for at most `patience`. Returns whether it became true.
 pub fn wait_until(patience: Duration, mut done: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + patience;
     loop {
@@ -261,7 +264,7 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(came, "no process was seen in the namespace");
-        // Who made the namespace is not in it itself.
+        // The process that made the namespace is not in it itself.
         assert_eq!(found, [outer], "{inner:?} is in another");
     }
 }

@@ -45,7 +45,7 @@ pub struct RunArgs {
 /// Runs the program. On one node this returns only if it could not be started.
 ///
 /// # Errors
-/// That it could not be started, or that it failed on some node.
+/// If it could not be started, or if it failed on some node.
 pub fn run(args: &RunArgs) -> Result<(), LabError> {
     super::root::need_root("run")?;
     let record = Record::of_running(&args.name)?;
@@ -74,7 +74,7 @@ fn could_not_start(program: &OsString, node: &str, why: io::Error) -> LabError {
     LabError::io(format!("cannot start {} on node {node}", program.to_string_lossy()), why)
 }
 
-/// The program with the environment of its node.
+/// Builds the program's command, with the environment of its node.
 fn command(record: &Record, node: &str, line: &[OsString]) -> Result<Command, LabError> {
     let place: &Place = &record.place;
     let program = line.first().ok_or_else(|| LabError::new("nothing to run"))?;
@@ -113,7 +113,7 @@ fn run_on_all(record: &Record, line: &[OsString], free: bool) -> Result<(), LabE
     if failed.is_empty() { Ok(()) } else { Err(LabError::new(failed.join("; "))) }
 }
 
-/// Passes on what a child says; how it failed, if it did.
+/// Passes on a child's output; returns how it failed, if it did.
 fn follow(node: &str, mut child: Child) -> Option<String> {
     let (out, err) = (child.stdout.take(), child.stderr.take());
     std::thread::scope(|scope| {
@@ -130,7 +130,7 @@ fn follow(node: &str, mut child: Child) -> Option<String> {
 fn pass_on(node: &str, from: impl Read, to: &mut impl Write) {
     for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
         let whole = [node.as_bytes(), b": ", &line, b"\n"].concat();
-        // Read on even if nobody listens: the program must not be held up.
+        // Continue reading even if nobody listens: the program must not be held up.
         let _ = to.write_all(&whole);
     }
 }

@@ -17,13 +17,13 @@ const LAST_WORDS_LINES: usize = 8;
 /// A lab that services are being added to.
 #[derive(Debug)]
 pub struct Raising {
-    /// What there is so far.
+    /// The record of what has been started.
     pub record: Record,
     children: Vec<(String, Child)>,
 }
 
 impl Raising {
-    /// Goes on with `record`.
+    /// Continues with `record`.
     pub fn new(record: Record) -> Self {
         Self { record, children: Vec::new() }
     }
@@ -49,7 +49,7 @@ impl Raising {
     /// Starts a program on a node, to run until the lab ends, and records it.
     ///
     /// # Errors
-    /// That it cannot be started.
+    /// If it cannot be started.
     pub fn start(&mut self, node: &str, service: &str, command: Command) -> Result<(), LabError> {
         let holder = self.record.holder(node)?;
         let door = self.record.cpu_door(node)?;
@@ -64,7 +64,7 @@ impl Raising {
     /// Waits until `service` is ready, as long as all that was started still runs.
     ///
     /// # Errors
-    /// That a service has ended, or that it takes too long; with the last words of the one
+    /// If a service has ended, or if it takes too long; with the end of the log of the service
     /// concerned.
     pub fn wait_for(
         &mut self,
@@ -100,7 +100,7 @@ impl Raising {
 }
 
 /// The end of a service's log, as a text to put behind a message; the lab is cleared after an
-/// error, and its logs with it.
+/// error, including its logs.
 fn last_words(record: &Record, service: &str) -> String {
     let text = fs::read_to_string(record.place.log(service)).unwrap_or_default();
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();

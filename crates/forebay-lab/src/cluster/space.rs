@@ -1,17 +1,17 @@
-//! Nodes: making one, and working inside of it.
+//! Nodes: making one, and working inside it.
 //!
 //! A node is a network, a mount and a host-name namespace. The network namespace has a name below
-//! `/run/netns` and would live by that alone; the other two live as long as a process is in them,
-//! so each node has a *holder*, a `sleep` that is in all three. Whoever wants to get in follows the
-//! holder.
+//! `/run/netns`, which alone would keep it alive; the other two live as long as a process is in
+//! them, so each node has a *holder*, a `sleep` that is in all three. A process that wants to get
+//! in follows the holder.
 //!
 //! Mounts of the host come into a node as they are made, but nothing a node mounts is seen outside
 //! (the propagation is `slave`): when a node's last process is gone, so are its mounts, whatever
 //! state they were in.
 //!
-//! Work inside is done by a thread that goes there and ends afterwards. A thread can, alone, and
-//! what it starts is in there as well; so errors come back as values and no helper program is
-//! needed.
+//! Work inside is done by a thread that goes there and ends afterwards. A single thread can enter
+//! alone, and what it starts is inside as well; so errors come back as values and no helper program
+//! is needed.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -48,14 +48,14 @@ pub fn namespace_path(namespace: &str) -> PathBuf {
     Path::new("/run/netns").join(namespace)
 }
 
-/// Makes the mount and host-name namespaces of a node whose network namespace is there already,
-/// with storage of `store_bytes` if it is a server. Returns the holder, a child.
+/// Makes the mount and host-name namespaces of a node whose network namespace exists already, with
+/// storage of `store_bytes` if it is a server. Returns the holder, a child.
 ///
 /// # Errors
 /// Which step failed and why.
 pub fn hold(place: &Place, node: &str, store_bytes: Option<u64>) -> Result<Child, LabError> {
     let mut command = Command::new(HOLDER);
-    // Not our own output: whoever reads that would wait for the holder's end.
+    // Not our own output: a reader of that would wait for the holder's end.
     command.arg("infinity").current_dir("/").stdout(Stdio::null()).stderr(Stdio::null());
     in_thread(|| {
         enter_net(&place.namespace(node))?;
@@ -69,7 +69,7 @@ pub fn hold(place: &Place, node: &str, store_bytes: Option<u64>) -> Result<Child
     })
 }
 
-/// What is different on each node: host name, table of names, own directory.
+/// Sets what is different on each node: host name, table of names, own directory.
 fn furnish(place: &Place, node: &str) -> Result<(), LabError> {
     let failed = |what: &str, e: rustix::io::Errno| LabError::io(format!("cannot {what} of node {node}"), e);
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
@@ -82,7 +82,7 @@ fn furnish(place: &Place, node: &str) -> Result<(), LabError> {
 /// Runs `work` in a thread inside the node that `holder` holds.
 ///
 /// # Errors
-/// That the node is gone, or what `work` says.
+/// If the node is gone, or the error of `work`.
 pub fn inside<T: Send>(
     holder: ProcessId,
     work: impl FnOnce() -> Result<T, LabError> + Send,
@@ -97,7 +97,7 @@ pub fn inside<T: Send>(
 /// connections to it.
 ///
 /// # Errors
-/// That the node's connections cannot be listed.
+/// If the node's connections cannot be listed.
 pub fn connections(holder: ProcessId, port: u16) -> Result<(bool, usize), LabError> {
     inside(holder, || {
         let read = |table: &str| fs::read_to_string(format!("/proc/thread-self/net/{table}"));
@@ -128,7 +128,7 @@ fn parse_connections(text: &str, port: u16) -> (bool, usize) {
 /// Runs `work` in a thread inside a network namespace only.
 ///
 /// # Errors
-/// That the namespace is gone, or what `work` says.
+/// If the namespace is gone, or the error of `work`.
 pub fn inside_net<T: Send>(
     namespace: &str,
     work: impl FnOnce() -> Result<T, LabError> + Send,
@@ -149,12 +149,12 @@ pub(super) fn in_thread<T: Send>(work: impl FnOnce() -> Result<T, LabError> + Se
 /// Takes the calling thread into a node, for good. Its working directory is `/` afterwards.
 ///
 /// # Errors
-/// That the node is gone.
+/// If the node is gone.
 pub fn enter(holder: ProcessId) -> Result<(), LabError> {
     let gone = |e| LabError::io("the node is gone; `forebay lab down` and `up` make a new lab", e);
     let pid = Pid::from_raw(holder.pid as i32).ok_or_else(|| gone(rustix::io::Errno::SRCH))?;
     let handle = pidfd_open(pid, PidfdFlags::empty()).map_err(gone)?;
-    // After the handle is open: now the number cannot be given to another.
+    // After the handle is open: from now on the number cannot be given to another.
     if !holder.is_alive() {
         return Err(gone(rustix::io::Errno::SRCH));
     }
@@ -177,12 +177,12 @@ pub(super) fn leave(flags: UnshareFlags) -> rustix::io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(flags) }
 }
 
-/// Starts a service inside of a node, in a session of its own, so that a Ctrl-C meant for `lab up`
-/// does not reach it. Its output goes to its log; `cpu_door` leads to the cores it may use, if
-/// those are limited.
+/// Starts a service inside a node, in its own session, so that a Ctrl-C meant for `lab up` does not
+/// reach it. Its output goes to its log; `cpu_door` leads to the cores it may use, if those are
+/// limited.
 ///
 /// # Errors
-/// That it cannot be started.
+/// If it cannot be started.
 pub fn start(
     place: &Place,
     node: &str,

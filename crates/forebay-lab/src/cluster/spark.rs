@@ -1,7 +1,7 @@
 //! Spark standalone in the lab: a master on the head, a worker on each compute node.
 //!
-//! Spark comes from PyPI, in a virtual environment that outlives the lab, for it takes a minute to
-//! get. Workers are known by the host names of their nodes, the names that agents give as
+//! Spark comes from PyPI, in a virtual environment that outlasts the lab, since it takes a minute
+//! to get. Workers are known by the host names of their nodes, the names that agents report as
 //! locations.
 
 use std::fs;
@@ -25,7 +25,7 @@ use crate::quantity::parse_bytes;
 /// Versions that are known to run: the last of either line.
 const VERSIONS: [&str; 2] = ["3.5.9", "4.3.0"];
 
-/// Where virtual environments are kept unless the user says.
+/// Where virtual environments are kept unless the user names another place.
 const CACHE: &str = "/var/cache/forebay-lab";
 
 /// Programs and their packages.
@@ -77,7 +77,7 @@ pub struct SparkArgs {
     pub spark_memory: u64,
 }
 
-/// Spark that is there and can be started.
+/// An installation of Spark that can be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prepared {
     venv: PathBuf,
@@ -89,7 +89,7 @@ pub struct Prepared {
 /// Carries out `forebay lab spark ...`.
 ///
 /// # Errors
-/// What is missing or did not come up.
+/// If something is missing or does not come up.
 pub fn run(command: &SparkCommand, json: bool) -> Result<(), LabError> {
     super::root::need_root("spark")?;
     match command {
@@ -118,7 +118,7 @@ pub fn run(command: &SparkCommand, json: bool) -> Result<(), LabError> {
 /// Looks for Java and pyspark, and installs what is missing if `install`.
 ///
 /// # Errors
-/// What is missing, with the command that gets it.
+/// If something is missing, with the command that gets it.
 pub fn prepare(args: &SparkArgs, install: bool) -> Result<Prepared, LabError> {
     packages::require(PROGRAMS, install)?;
     let default = || Path::new(CACHE).join(format!("pyspark-{}", args.spark_version));
@@ -139,7 +139,7 @@ pub fn prepare(args: &SparkArgs, install: bool) -> Result<Prepared, LabError> {
     Ok(Prepared { venv, home, cores: args.spark_cores.max(1), memory_mib: args.spark_memory >> 20 })
 }
 
-/// The package's directory is what Spark calls its home.
+/// The package's directory is Spark's `SPARK_HOME`.
 fn home_in(venv: &Path) -> Option<PathBuf> {
     let mut pythons = fs::read_dir(venv.join("lib")).ok()?.flatten().map(|entry| entry.path());
     pythons.find_map(|python| {
@@ -174,7 +174,7 @@ fn quietly(command: &mut Command) -> Result<(), LabError> {
 /// Starts master and workers and waits until all workers are known to the master.
 ///
 /// # Errors
-/// What did not come up.
+/// If something does not come up.
 pub fn start(lab: &mut Raising, prepared: &Prepared) -> Result<(), LabError> {
     let spark = SparkRecord {
         home: prepared.home.clone(),
@@ -208,14 +208,13 @@ pub fn worker_service(node: &str) -> String {
     format!("spark-worker-{node}")
 }
 
-/// A daemon of Spark; `spark-class` becomes it, so that the process that was started is the one
-/// that runs.
+/// A daemon of Spark; `spark-class` becomes it, so that the process that was started is the daemon.
 fn daemon(place: &Place, spark: &SparkRecord, node: &str, class: &str) -> Command {
     let mut command = Command::new(spark.home.join("bin/spark-class"));
     command.args([class, "--host", node]).current_dir("/").env("SPARK_DAEMON_MEMORY", "512m");
     environment(&mut command, spark, node);
     command.env("SPARK_LOCAL_DIRS", place.own().join("spark/local"));
-    // For daemons it would be the address of another cluster.
+    // Daemons would treat it as the address of another cluster.
     command.env_remove("MASTER");
     command
 }
@@ -232,7 +231,7 @@ pub fn environment(command: &mut Command, spark: &SparkRecord, node: &str) {
     command.env("SPARK_LOCAL_HOSTNAME", node).env("MASTER", &spark.master);
 }
 
-/// How many workers the master knows; `None` while it does not answer.
+/// Number of workers that the master knows; `None` while it does not answer.
 fn workers_alive(head: ProcessId, page: SocketAddr) -> Option<u64> {
     let answer = space::inside(head, || {
         let failed = |e| LabError::io("the Spark master does not answer", e);
@@ -252,14 +251,14 @@ fn ask(address: SocketAddr, path: &str) -> io::Result<String> {
     Ok(answer)
 }
 
-/// Ends master, workers and what these have started.
+/// Ends master, workers and the processes that these have started.
 fn stop(record: &mut Record) -> Result<(), LabError> {
     let (spark, others): (Vec<_>, Vec<_>) =
         record.services.drain(..).partition(|service| service.name.starts_with("spark-"));
     for service in &spark {
         service.process.signal(Signal::TERM);
     }
-    // A worker ends its executors; the kernel gives their memory back after that.
+    // A worker ends its executors; the kernel releases their memory after that.
     let gone = || spark.iter().all(|service| !service.process.is_alive());
     if !wait_until(Duration::from_secs(10), gone) {
         for service in &spark {

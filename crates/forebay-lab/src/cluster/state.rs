@@ -1,9 +1,9 @@
 //! The record of a lab, `/run/forebay-lab/LAB.json`.
 //!
-//! The record is written before anything is made and again after each step, so that whoever comes
-//! after a crash knows more than the kernel reports: where the files are, and what each process was
-//! for. `/run` is emptied at boot, as are the namespaces. It is a help and not the truth: `down`
-//! works without it.
+//! The record is written before anything is made and again after each step, so that a command that
+//! runs after a crash knows more than the kernel reports: where the files are, and what each
+//! process was for. `/run` is emptied at boot, as are the namespaces. The record is a help and not
+//! the truth: `down` works without it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ use crate::LabError;
 /// A process of a lab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
-    /// Such as `agent-c1`; its log has this name as well.
+    /// Name, such as `agent-c1`; its log has this name as well.
     pub name: String,
     /// Where it runs.
     pub node: String,
@@ -68,14 +68,14 @@ pub struct SparkRecord {
 pub struct Record {
     /// Name and directory.
     pub place: Place,
-    /// Whether `up` came to its end.
+    /// Whether `up` has completed.
     pub ready: bool,
-    /// Third number of its addresses.
+    /// Third number of the lab's addresses.
     pub subnet: u8,
     /// The file system.
     pub pfs: PfsKind,
-    /// Bytes of a file that lie on one server before the next comes; `None`: as the file system has
-    /// it.
+    /// Bytes of a file that are on one server before the next follows; `None`: the file system's
+    /// default.
     #[serde(default)]
     pub stripe_bytes: Option<u64>,
     /// Storage of each server.
@@ -91,15 +91,15 @@ pub struct Record {
     pub shared_links: bool,
     /// Thousandths of a core that each compute node has; `None`: not limited.
     pub cpu_millis: Option<u32>,
-    /// The same of each writer.
+    /// Thousandths of a core that each writer has; `None`: not limited.
     #[serde(default)]
     pub writer_cpu_millis: Option<u32>,
-    /// The same of each server.
+    /// Thousandths of a core that each server has; `None`: not limited.
     #[serde(default)]
     pub server_cpu_millis: Option<u32>,
     /// The machines.
     pub nodes: Vec<Node>,
-    /// Who holds their namespaces, by name of the node.
+    /// The processes that hold their namespaces, by name of the node.
     pub holders: BTreeMap<String, ProcessId>,
     /// What was started on them.
     pub services: Vec<Service>,
@@ -115,7 +115,7 @@ impl Record {
     /// The node of this name.
     ///
     /// # Errors
-    /// That there is none, and which there are.
+    /// If there is none, with the names of the existing ones.
     pub fn node(&self, name: &str) -> Result<&Node, LabError> {
         self.nodes.iter().find(|node| node.name == name).ok_or_else(|| {
             let names: Vec<_> = self.nodes.iter().map(|node| node.name.as_str()).collect();
@@ -127,10 +127,10 @@ impl Record {
         })
     }
 
-    /// Who holds a node's namespaces.
+    /// The process that holds a node's namespaces.
     ///
     /// # Errors
-    /// That the node is not there, or not any more.
+    /// If the node does not exist, or not any more.
     pub fn holder(&self, node: &str) -> Result<ProcessId, LabError> {
         self.node(node)?;
         self.holders.get(node).copied().filter(|holder| holder.is_alive()).ok_or_else(|| {
@@ -161,19 +161,20 @@ impl Record {
         }
     }
 
-    /// The door to the control group of a node, see [`cpu`]; `None` if its cores are not limited.
+    /// Opens the entrance to the control group of a node, see [`cpu`]; `None` if its cores are not
+    /// limited.
     ///
     /// # Errors
-    /// That there is no such node, or its group is gone.
+    /// If there is no such node, or its group is gone.
     pub fn cpu_door(&self, node: &str) -> Result<Option<File>, LabError> {
         let limited = self.millis_of(self.node(node)?.role).is_some();
         limited.then(|| cpu::door(&self.place.name, node)).transpose()
     }
 
-    /// Writes the record, at once or not at all.
+    /// Writes the record, completely or not at all.
     ///
     /// # Errors
-    /// That it cannot be written.
+    /// If it cannot be written.
     pub fn save(&self) -> Result<(), LabError> {
         let path = path(&self.place.name);
         let failed = |e: io::Error| LabError::io(format!("cannot write {}", path.display()), e);
@@ -185,7 +186,7 @@ impl Record {
     /// Reads the record of a lab that is up.
     ///
     /// # Errors
-    /// That there is none, or that `up` has not come to its end.
+    /// If there is none, or if `up` has not completed.
     pub fn of_running(lab: &str) -> Result<Self, LabError> {
         plan::check_name(lab)?;
         let record = load(lab)?.ok_or_else(|| {
@@ -209,7 +210,7 @@ pub fn path(lab: &str) -> PathBuf {
 /// The record of a lab; `None` if there is none.
 ///
 /// # Errors
-/// That it cannot be read or understood.
+/// If it cannot be read or understood.
 pub fn load(lab: &str) -> Result<Option<Record>, LabError> {
     let path = path(lab);
     let failed = |e: io::Error| LabError::io(format!("cannot read {}", path.display()), e);
@@ -220,10 +221,10 @@ pub fn load(lab: &str) -> Result<Option<Record>, LabError> {
     }
 }
 
-/// Removes the record and what a crash may have left beside it.
+/// Removes the record and what a crash may have left next to it.
 ///
 /// # Errors
-/// That it cannot be removed.
+/// If it cannot be removed.
 pub fn remove(lab: &str) -> Result<(), LabError> {
     for path in [path(lab), path(lab).with_extension("json.new")] {
         match fs::remove_file(&path) {
@@ -237,18 +238,18 @@ pub fn remove(lab: &str) -> Result<(), LabError> {
 }
 
 /// The lowest number for the addresses of a new lab that neither another lab nor the host uses. The
-/// answer is good while the lock that comes with it is held; by then the new lab's record should
-/// have been saved.
+/// answer is valid while the returned lock is held; by the time it is released, the new lab's
+/// record should have been saved.
 ///
 /// # Errors
-/// That the records cannot be read, or that all numbers are taken.
+/// If the records cannot be read, or if all numbers are taken.
 pub fn free_subnet() -> Result<(u8, Lock), LabError> {
     let lock = lock::subnets()?;
     let failed = |e| LabError::io(format!("cannot read {RECORDS}"), e);
     let mut taken = Vec::new();
     for entry in fs::read_dir(RECORDS).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        // One that cannot be understood is of another version, and its addresses are among the
+        // A record that cannot be understood is of another version, and its addresses are among the
         // host's routes.
         if path.extension().is_some_and(|e| e == "json")
             && let Ok(record) = serde_json::from_slice::<Record>(&fs::read(&path).unwrap_or_default())

@@ -31,8 +31,8 @@ pub struct Status {
     pub dir: PathBuf,
     /// Which file system.
     pub pfs: PfsKind,
-    /// Bytes of a file that lie on one server before the next comes; `None`: as the file system has
-    /// it.
+    /// Bytes of a file that are on one server before the next follows; `None`: the file system's
+    /// default.
     pub stripe_bytes: Option<u64>,
     /// Where it is mounted on every compute node.
     pub mount: PathBuf,
@@ -44,10 +44,10 @@ pub struct Status {
     pub nodes: Vec<NodeStatus>,
     /// Cores of each compute node; `None`: as many as the machine has.
     pub cpus: Option<f64>,
-    /// The same of each writer; only if there are any.
+    /// Cores of each writer; only if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub writer_cpus: Option<f64>,
-    /// The same of each server.
+    /// Cores of each server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpus: Option<f64>,
     /// Whether both directions of a server's link share its bandwidth.
@@ -67,7 +67,7 @@ pub struct NodeStatus {
     pub name: String,
     /// What it is for.
     pub role: Role,
-    /// In the lab's network.
+    /// Address in the lab's network.
     pub address: Ipv4Addr,
     /// Whether its namespaces are held.
     pub up: bool,
@@ -97,7 +97,7 @@ pub struct ServiceStatus {
 /// Looks at a lab.
 ///
 /// # Errors
-/// That it is not up, or cannot be looked at.
+/// If it is not up, or cannot be looked at.
 pub fn look(record: &Record) -> Result<Status, LabError> {
     let place = &record.place;
     let traffic = net::traffic(place)?;
@@ -172,7 +172,7 @@ fn others(record: &Record) -> usize {
 /// Prints the state of a lab.
 ///
 /// # Errors
-/// That it is not up, cannot be looked at, or cannot be printed.
+/// If it is not up, cannot be looked at, or cannot be printed.
 pub fn print(lab: &str, json: bool) -> Result<(), LabError> {
     let status = look(&Record::of_running(lab)?)?;
     if json {
@@ -187,7 +187,7 @@ pub fn print(lab: &str, json: bool) -> Result<(), LabError> {
 /// Sets the counters of the links to zero, as `status` shows them.
 ///
 /// # Errors
-/// That the lab is not up.
+/// If the lab is not up.
 pub fn mark(lab: &str) -> Result<(), LabError> {
     super::root::need_root("mark")?;
     let _lock = lock::lab(lab)?;
@@ -199,7 +199,7 @@ pub fn mark(lab: &str) -> Result<(), LabError> {
 /// Changes the rate of the servers' links, while everything runs; `None`: no limit.
 ///
 /// # Errors
-/// That the lab is not up, or what `tc` said.
+/// If the lab is not up, or if `tc` fails, with its message.
 pub fn set_rate(lab: &str, bytes_per_s: Option<u64>) -> Result<(), LabError> {
     super::root::need_root("links")?;
     let _lock = lock::lab(lab)?;
@@ -219,18 +219,18 @@ struct TrafficLine {
     nodes: BTreeMap<String, Traffic>,
 }
 
-/// Prints what has passed the links since the mark as one line of JSON; with `every_ns` again and
-/// again, until nobody reads it or the lab is gone. Much cheaper than the whole status, so it can
-/// be asked often.
+/// Prints what has passed the links since the mark as one line of JSON; with `every_ns` repeatedly,
+/// until nobody reads it or the lab is gone. Much cheaper than the whole status, so it can be
+/// called often.
 ///
 /// # Errors
-/// That the lab is not up, or has gone.
+/// If the lab is not up, or has gone.
 pub fn traffic(lab: &str, every_ns: Option<u64>) -> Result<(), LabError> {
     super::root::need_root("traffic")?;
     let start = Instant::now();
     let mut lines = 0;
     loop {
-        // Again each time: somebody may have set a mark.
+        // Loaded again each time: another process may have set a mark.
         let line = traffic_line(&Record::of_running(lab)?)?;
         let text = serde_json::to_string(&line).map_err(|e| LabError::io("cannot write JSON", e))?;
         match writeln!(io::stdout(), "{text}") {
@@ -331,7 +331,7 @@ fn show_rates(rates: &Rates) -> String {
     if send == receive { send } else { format!("{send}, {receive}") }
 }
 
-/// What runs on a node in a few words; what should run and does not is in capitals.
+/// Describes in a few words what runs on a node; what should run and does not is in capitals.
 fn what_runs(node: &NodeStatus) -> String {
     if !node.up {
         return "NODE IS GONE".to_owned();

@@ -1,8 +1,8 @@
 //! Storage of the servers: one tmpfs of a fixed size for each, mounted inside its node.
 //!
 //! File systems keep deleted data for minutes. Without a bound, ten minutes of writing and deleting
-//! fill the machine's memory, and the kernel kills what it likes. With one, programs get `ENOSPC`.
-//! The mount ends with the node, whoever was killed.
+//! fill the machine's memory, and the kernel kills processes of its choice. With one, programs get
+//! `ENOSPC`. The mount ends with the node, whichever processes were killed.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ const SHARE_OF_MEMORY: u64 = 3;
 /// Least for one server: file systems keep some space free for themselves.
 pub const SERVER_MIN_BYTES: u64 = 256 << 20;
 
-/// Bytes of all servers together if the user does not say.
+/// Bytes of all servers together, unless the user gives a size.
 pub fn default_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     let memory_bytes = info.totalram * u64::from(info.mem_unit);
@@ -31,7 +31,7 @@ pub fn default_bytes() -> u64 {
 /// The share of each of `servers`.
 ///
 /// # Errors
-/// That it is less than [`SERVER_MIN_BYTES`].
+/// If it is less than [`SERVER_MIN_BYTES`].
 pub fn of_each(total_bytes: u64, servers: usize) -> Result<u64, LabError> {
     let bytes = total_bytes / servers.max(1) as u64;
     if bytes >= SERVER_MIN_BYTES {
@@ -48,7 +48,7 @@ pub fn of_each(total_bytes: u64, servers: usize) -> Result<u64, LabError> {
 /// Mounts the storage of `node` for the calling thread's mount namespace. The directory exists.
 ///
 /// # Errors
-/// That the kernel refuses.
+/// If the kernel refuses.
 pub fn attach(place: &Place, node: &str, bytes: u64) -> Result<(), LabError> {
     let target = place.store(node);
     let options = std::ffi::CString::new(format!("size={bytes},mode=0700")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `forebay lab up`: links, nodes, file system, agents, Spark, in this order; and all of it cleared
+//! `forebay lab up`: links, nodes, file system, agents, Spark, in this order; all of it is cleared
 //! if a step fails.
 
 use std::fs;
@@ -94,10 +94,10 @@ pub struct UpArgs {
     pub install: bool,
 }
 
-/// Starts a lab and returns what it is.
+/// Starts a lab and prints what it is.
 ///
 /// # Errors
-/// What is missing, what failed, or that the lab is up already.
+/// If something is missing, if something failed, or if the lab is up already.
 pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
     let place = Place::new(&args.name, args.dir.as_deref())?;
     super::root::need_root("up")?;
@@ -145,7 +145,7 @@ pub fn up(args: &UpArgs, json: bool) -> Result<(), LabError> {
     status::print(&name, json)
 }
 
-/// Thousandths of a core; `None`: not limited.
+/// Converts to thousandths of a core; `None`: not limited.
 fn millis(cpus: Cpus) -> Option<u32> {
     match cpus {
         Cpus::Of(cores) => Some((cores * 1e3) as u32),
@@ -171,7 +171,7 @@ impl UpArgs {
         (spark.spark_cores, (2 * spark.spark_memory).max(2 * self.capacity))
     }
 
-    /// Whether the user has asked for limits of cores.
+    /// Whether the user has requested limits of cores.
     fn cores_asked(&self) -> bool {
         [self.cpus, self.writer_cpus, self.server_cpus].iter().any(Option::is_some)
     }
@@ -203,7 +203,7 @@ fn program() -> Result<PathBuf, LabError> {
     }
 }
 
-/// A lab that runs is left alone; what a crash has left is cleared, and only that.
+/// Leaves a running lab alone; clears what a crash has left, and only that.
 fn clear_remains(place: &Place) -> Result<(), LabError> {
     let name = &place.name;
     let record = state::load(name);
@@ -250,8 +250,8 @@ fn connect(record: &mut Record) -> Result<(), LabError> {
     net::make(&record.place, subnet, &record.nodes, record.limit())
 }
 
-/// Creates a group for each node whose cores are limited. If that fails and the user has not asked
-/// for limits, the lab starts without them and prints a message.
+/// Creates a group for each node whose cores are limited. If that fails and the user has not
+/// requested limits, the lab starts without them and prints a message.
 fn limit_cores(record: &mut Record, asked: bool) -> Result<(), LabError> {
     let limited = record.nodes.iter().filter_map(|node| Some((node, record.millis_of(node.role)?)));
     let made = limited.map(|(node, millis)| cpu::make(&record.place.name, &node.name, millis));

@@ -25,7 +25,7 @@ use super::nodes::{Nodes, ROOT};
 pub struct Backing {
     root: OwnedFd,
     dev: u64,
-    /// Running as root: files can be given to their creators.
+    /// Whether it runs as root: files can then be given to their creators.
     privileged: bool,
 }
 
@@ -33,9 +33,9 @@ pub struct Backing {
 pub enum Located<'a> {
     /// The root.
     Root(BorrowedFd<'a>),
-    /// By name (`O_PATH`).
+    /// Opened by name (`O_PATH`).
     Named(OwnedFd),
-    /// By a file that is open on it.
+    /// Through a file that is open on it.
     Open(Arc<OpenFile>),
 }
 
@@ -49,7 +49,7 @@ impl AsFd for Located<'_> {
     }
 }
 
-/// Who asks.
+/// The process that makes a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller {
     /// Numeric user.
@@ -62,8 +62,9 @@ pub struct Caller {
 
 impl Backing {
     /// Opens the backing directory.
+    ///
     /// # Errors
-    /// Those of open(2).
+    /// The errors of open(2).
     pub fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty())?;
@@ -77,8 +78,9 @@ impl Backing {
     }
 
     /// Finds the object with this inode number.
+    ///
     /// # Errors
-    /// `ESTALE` when no known name leads to it any more.
+    /// `ESTALE` if no known name leads to it any more.
     pub fn locate(&self, nodes: &Nodes, ino: u64) -> Result<Located<'_>> {
         if ino == ROOT {
             return Ok(Located::Root(self.root()));
@@ -100,10 +102,11 @@ impl Backing {
     }
 
     /// The attributes of `name` in the directory `parent`.
+    ///
     /// # Errors
     /// `EXDEV` for a directory on which something is mounted inside the backing directory: inode
-    /// numbers below could collide with ours. Asked of directories only: on an overlay, files may
-    /// show another device without being elsewhere.
+    /// numbers below could collide with ours. Checked for directories only: on an overlay, files
+    /// may show another device without being elsewhere.
     pub fn stat_child(&self, parent: BorrowedFd<'_>, name: &OsStr) -> Result<Stat> {
         let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let mounted_over = stat.st_dev != self.dev && kind(stat.st_mode) == Some(FileType::Directory);
@@ -113,13 +116,13 @@ impl Backing {
         Ok(stat)
     }
 
-    /// Opens a located object anew with `flags`, even if it has no name any more.
+    /// Opens a located object again with `flags`, even if it has no name any more.
     pub fn reopen(&self, at: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
         rustix::fs::open(self_path(at), flags | OFlags::CLOEXEC, Mode::empty())
     }
 
-    /// Creates and opens a regular file. Made with mode 0600 first and opened up last, so that at
-    /// no moment the wrong user can open it.
+    /// Creates and opens a regular file. It is made with mode 0600 first and opened up last, so
+    /// that at no moment the wrong user can open it.
     pub fn create(
         &self,
         parent: BorrowedFd<'_>,
@@ -136,7 +139,7 @@ impl Backing {
                 rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode & 0o7777))?;
                 Ok(fd)
             }
-            // Somebody else made it between the kernel's lookup and now: open it, as without
+            // Another process made it between the kernel's lookup and now: open it, as without
             // O_EXCL.
             Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => {
                 let truncate = if flags & libc::O_TRUNC != 0 { OFlags::TRUNC } else { OFlags::empty() };
@@ -146,7 +149,7 @@ impl Backing {
         }
     }
 
-    /// Gives what was just made as `name` (not a symbolic link) to its creator and sets its mode.
+    /// Gives the object just made as `name` (not a symbolic link) to its creator and sets its mode.
     pub fn settle(&self, parent: BorrowedFd<'_>, name: &OsStr, mode: u32, caller: Caller) -> Result<()> {
         let fd = rustix::fs::openat(
             parent,
@@ -160,7 +163,8 @@ impl Backing {
         rustix::fs::chmod(self_path(fd.as_fd()), Mode::from_raw_mode(mode & 0o7777 | inherited))
     }
 
-    /// Makes the caller the owner; the group is the directory's if that has the set-group-id bit.
+    /// Makes the caller the owner; the group is the directory's if the directory has the
+    /// set-group-id bit.
     pub fn give_to(&self, parent: BorrowedFd<'_>, fd: BorrowedFd<'_>, caller: Caller) -> Result<()> {
         if !self.privileged {
             return Ok(());
@@ -184,15 +188,15 @@ pub fn self_path(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// What of a program's open flags is passed to the backing file. `O_APPEND` must not be: the kernel
-/// sends offsets, and Linux would append in spite of them. `O_SYNC` and `O_DIRECT` are the business
-/// of the model, not of the backing disk.
+/// The part of a program's open flags that is passed to the backing file. `O_APPEND` must not be:
+/// the kernel sends offsets, and Linux would append in spite of them. `O_SYNC` and `O_DIRECT`
+/// concern the model, not the backing disk.
 pub fn backing_open_flags(flags: i32) -> OFlags {
     OFlags::from_bits_truncate((flags & libc::O_ACCMODE) as u32)
 }
 
-/// Attributes in FUSE's form. `ino` is the number to be shown, which for the root differs from
-/// FUSE's own.
+/// Attributes in FUSE's form. `ino` is the number to show, which for the root differs from FUSE's
+/// own.
 pub fn attributes(stat: &Stat) -> Result<FileAttr> {
     Ok(FileAttr {
         ino: INodeNo(stat.st_ino),

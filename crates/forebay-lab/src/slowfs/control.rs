@@ -1,9 +1,9 @@
-//! Extended attributes: those of the files, and the virtual ones through which the file system is
-//! observed and steered.
+//! Extended attributes: the ones of the files, and the virtual ones through which the file system
+//! is observed and controlled.
 //!
 //! Virtual attributes are not listed (a `cp -a` would try to copy them), are never stored, are not
-//! charged any latency and are beyond the reach of faults. The kernel lets only those write them
-//! who may write the root directory.
+//! charged any latency and are beyond the reach of faults. The kernel lets them be written only by
+//! users that may write the root directory.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -22,8 +22,9 @@ use super::stats::server_name;
 use super::{FAULT_XATTR, LAYOUT_XATTR, RATE_XATTR, RESET_XATTR, STATS_XATTR};
 use crate::quantity::parse_rate;
 
-/// Where the bytes of a file live: byte `b` is on `servers[(b / stripe_bytes + first_server) %
-/// servers.len()]`. The JSON value of [`LAYOUT_XATTR`].
+/// On which server each byte of a file is: byte `b` is on
+/// `servers[(b / stripe_bytes + first_server) % servers.len()]`. The JSON value of
+/// [`LAYOUT_XATTR`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     /// Unit of striping.
@@ -47,7 +48,7 @@ pub fn virtual_get(state: &State, ino: u64, name: &OsStr) -> Option<Result<Vec<u
             Some(rate) => format!("{rate}B/s").into_bytes(),
             None => b"unlimited".to_vec(),
         })),
-        // Asked for by the kernel before each write. Such capabilities mean nothing on a nosuid
+        // Requested by the kernel before each write. Such capabilities mean nothing on a nosuid
         // mount.
         "security.capability" => Some(Err(Errno::NODATA)),
         _ => None,
@@ -66,8 +67,7 @@ fn layout(state: &State, ino: u64) -> Result<Layout, Errno> {
     })
 }
 
-/// Carries out the setting of a virtual attribute; `None` if the name is not one of ours on this
-/// inode.
+/// Sets a virtual attribute; `None` if the name is not one of ours on this inode.
 pub fn virtual_set(state: &State, ino: u64, name: &OsStr, value: &[u8]) -> Option<Result<(), Errno>> {
     match name.to_str()? {
         LAYOUT_XATTR => Some(Err(Errno::PERM)),
@@ -83,7 +83,7 @@ pub fn virtual_set(state: &State, ino: u64, name: &OsStr, value: &[u8]) -> Optio
 }
 
 fn set_fault(state: &State, value: &[u8]) -> Result<(), Errno> {
-    // An errno is all that a setxattr can say; `remote::set_fault` parses first and says what is
+    // An errno is all that a setxattr can return; `remote::set_fault` parses first and says what is
     // wrong.
     let text = std::str::from_utf8(value).map_err(|_| Errno::INVAL)?;
     state.set_faults(FaultSet::parse(text).map_err(|_| Errno::INVAL)?);
@@ -105,7 +105,7 @@ pub fn get(state: &State, ino: u64, name: &OsStr) -> Result<Vec<u8>, Errno> {
     Ok(value)
 }
 
-/// The names of the stored attributes, each ended by a zero byte.
+/// The names of the stored attributes, each followed by a zero byte.
 pub fn list(state: &State, ino: u64) -> Result<Vec<u8>, Errno> {
     let at = state.locate(ino)?;
     let mut names = vec![0; XATTR_BYTES_MAX];
@@ -127,13 +127,13 @@ pub fn remove(state: &State, ino: u64, name: &OsStr) -> Result<(), Errno> {
     rustix::fs::removexattr(self_path(at.as_fd()), name)
 }
 
-/// Whether an attribute may be asked for at no cost in time: what the kernel asks on its own before
+/// Whether a query for an attribute costs no time: the kernel makes such queries on its own before
 /// each write or access.
 pub fn is_kernel_chatter(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b"security.") || name.as_bytes().starts_with(b"system.")
 }
 
-/// Answers a question for a value or a list, which may be a question for its size only.
+/// Answers a request for a value or a list, which may be a request for its size only.
 pub fn answer(reply: ReplyXattr, size: u32, value: &[u8]) {
     if size == 0 {
         reply.size(value.len() as u32);

@@ -1,10 +1,10 @@
 //! Bytes: what a read, a write or a sync costs, and when it is answered.
 //!
 //! A read is charged to its servers when it arrives and carried out when it is due: while it waits
-//! it holds no data. A write is carried out at once, straight from the request's buffer, and only
-//! its acknowledgement waits; so memory does not grow with what is under way in either direction.
-//! The one exception is a write held by a hang, whose bytes must be kept: [`HELD_WRITES_BYTES_MAX`]
-//! bounds them.
+//! it holds no data. A write is carried out immediately, straight from the request's buffer, and
+//! only its acknowledgement waits; so memory does not grow with the pending requests in either
+//! direction. The one exception is a write held by a hang, whose bytes must be kept:
+//! [`HELD_WRITES_BYTES_MAX`] bounds them.
 
 use std::cell::RefCell;
 use std::os::fd::AsFd;
@@ -25,12 +25,12 @@ const HELD_WRITES_BYTES_MAX: u64 = 256 << 20;
 static HELD_WRITES_BYTES: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// One buffer a thread, as large as the largest request it has served (1 MiB): warm in the
+    /// One buffer per thread, as large as the largest request it has served (1 MiB): warm in the
     /// cache, never zeroed again.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A read on its way.
+/// A pending read.
 pub struct Read {
     pub file: Arc<OpenFile>,
     pub offset: u64,
@@ -54,7 +54,8 @@ pub fn read(state: &Arc<State>, read: Read) {
 }
 
 fn start_read(state: &Arc<State>, read: Read, delay_ns: u64) {
-    // Only bytes that exist are moved: a read over the end must not pay for what is not there.
+    // Only existing bytes are moved: a read beyond the end must not pay for bytes that do not
+    // exist.
     let size_bytes = match rustix::fs::fstat(read.file.as_fd()) {
         Ok(stat) => stat.st_size as u64,
         Err(error) => return read.reply.error(errno(error)),
@@ -139,8 +140,8 @@ fn write_fully(fd: BorrowedFd<'_>, mut offset: u64, mut data: &[u8]) -> Result<(
 }
 
 /// Serves fsync and the flush at close: both wait until the servers have what was written through
-/// this open file. `to_disk` is what fsync asks for: `Some(true)` for the data only, `None` for a
-/// flush, which asks for nothing.
+/// this open file. `to_disk` is what fsync requests: `Some(true)` for the data only, `None` for a
+/// flush, which requests nothing.
 pub fn sync(state: &Arc<State>, file: Arc<OpenFile>, to_disk: Option<bool>, reply: ReplyEmpty) {
     state.counters.syncs.fetch_add(1, Ordering::Relaxed);
     let decision = state.decide(Op::Sync, || file.path.clone());
@@ -171,7 +172,7 @@ fn finish_sync(state: &State, file: &OpenFile, to_disk: Option<bool>, delay_ns: 
     });
 }
 
-/// The bytes of a held write; gives its part of the bound back when it is done with.
+/// The bytes of a held write; releases its part of the bound when dropped.
 struct HeldBytes {
     data: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! Faults on demand: what shall go wrong, for which operations, on which files, how often.
+//! Faults on demand: what is to go wrong, for which operations, on which files, how often.
 //!
 //! A specification is text, because it travels through an extended attribute and a command line:
 //!
@@ -39,33 +39,33 @@ pub enum Op {
 pub enum Effect {
     /// It fails with this errno and is not carried out.
     Errno(i32),
-    /// It is held for so many nanoseconds (`u64::MAX`: until cleared) and then carried out.
+    /// It is held for this many nanoseconds (`u64::MAX`: until cleared) and then carried out.
     Hang(u64),
-    /// It is carried out and answered so many nanoseconds later.
+    /// It is carried out and answered this many nanoseconds later.
     Delay(u64),
 }
 
 /// One fault as specified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// `None`: all operations.
+    /// The operations concerned; `None`: all.
     pub op: Option<Op>,
     /// What happens.
     pub effect: Effect,
     /// Only files that match; `None`: all.
     pub path: Option<Vec<u8>>,
-    /// How often it still strikes; `None`: without end.
+    /// How often it still strikes; `None`: no limit.
     pub remaining: Option<u64>,
 }
 
-/// What shall happen to one operation.
+/// What is to happen to one operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Decision {
     /// Fail with this errno.
     pub errno: Option<i32>,
-    /// Hold for so long before anything else.
+    /// How long to hold it before anything else.
     pub hang_ns: Option<u64>,
-    /// Answer later by so much.
+    /// How much later to answer.
     pub delay_ns: u64,
 }
 
@@ -84,6 +84,7 @@ pub struct FaultSet {
 
 impl FaultSet {
     /// Parses a specification as the module describes it.
+    ///
     /// # Errors
     /// A sentence that names the part that was not understood.
     pub fn parse(spec: &str) -> Result<Self, String> {
@@ -180,7 +181,7 @@ fn parse_effect(text: &str) -> Result<Effect, String> {
     }
 }
 
-/// What a file system may answer; others would be read by programs as their own mistake.
+/// Errors that a file system may return; programs would treat others as their own mistake.
 const ERRNOS: &[(&str, i32)] = &[
     ("EIO", libc::EIO),
     ("ENOSPC", libc::ENOSPC),

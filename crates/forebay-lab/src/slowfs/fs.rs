@@ -1,5 +1,5 @@
-//! The FUSE requests, one method each. No logic lives here: a method unpacks its request, names the
-//! function that serves it and the way its result is answered.
+//! The FUSE requests, one method each. They contain no logic: a method unpacks its request, names
+//! the function that serves it and the way its result is answered.
 
 use std::ffi::OsStr;
 use std::io;
@@ -22,11 +22,11 @@ use super::meta::{self, Changes, On, Opened, run};
 use super::nodes::ROOT;
 use super::state::State;
 
-/// The largest request: 256 pages, the kernel's default limit. Smaller costs round trips, larger is
-/// refused.
+/// The largest request: 256 pages, the kernel's default limit. Smaller ones cost round trips,
+/// larger ones are refused.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
-/// Background requests (read-ahead) under way at once. Hung ones count too, so it must exceed what
-/// a test hangs.
+/// Background requests (read-ahead) pending at the same time. Hung ones count too, so it must
+/// exceed what a test hangs.
 const BACKGROUND_MAX: u16 = 1024;
 
 /// The kernel's view of the shared state.
@@ -44,10 +44,9 @@ impl SlowFs {
     }
 
     /// The page cache of a file is kept from one open to the next only while somebody has it open
-    /// and nothing has changed it: readers at the same time share what one of them fetched, as the
-    /// clients of real parallel file systems let them. Otherwise an open starts from the servers,
-    /// so what was changed in the backing directory is seen, and a second pass over a file is as
-    /// slow as the first.
+    /// and nothing has changed it: concurrent readers share what one of them fetched, as with the
+    /// clients of real parallel file systems. Otherwise an open starts from the servers, so changes
+    /// in the backing directory are seen, and a second pass over a file is as slow as the first.
     fn open_flags(&self) -> impl FnOnce(&Opened) -> FopenFlags + Send + 'static {
         let direct_io = self.0.direct_io;
         move |opened| match (direct_io, opened.keep_cache) {

@@ -34,7 +34,8 @@ pub struct OpenFile {
     fd: OwnedFd,
     ino: u64,
     writable: bool,
-    /// Writes must not run ahead: the file was opened with `O_SYNC`, `O_DSYNC` or `O_DIRECT`.
+    /// Whether writes must wait for the servers: the file was opened with `O_SYNC`, `O_DSYNC` or
+    /// `O_DIRECT`.
     pub synchronous: bool,
     /// Path below the mount when it was opened; fault patterns are matched against it.
     pub path: Vec<u8>,
@@ -47,7 +48,7 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
-    /// `flags` and `opener` (a thread's number) are those of the opening program, `stat` is of the
+    /// `flags` and `opener` (a thread's number) come from the opening program, `stat` is of the
     /// file as it was opened.
     pub fn new(fd: OwnedFd, stat: &Stat, flags: i32, opener: u32, path: Vec<u8>) -> Self {
         Self {
@@ -68,11 +69,11 @@ impl OpenFile {
         self.ino
     }
 
-    /// The thread `closer` has closed a descriptor of this open file.
+    /// Notes that the thread `closer` has closed a descriptor of this open file.
     ///
     /// The kernel's release comes only when nobody waits for it any more; a second pass over a file
     /// may have opened it by then. The flush is in time, but it also comes when a child closes what
-    /// it inherited (each fork and exec does): that is no end, so a flush counts only from the
+    /// it inherited (each fork and exec does): that is not the end, so a flush counts only from the
     /// opener's own process, or when the opener has gone.
     pub fn flushed(&self, closer: u32) {
         let threads = format!("/proc/{}/task", self.opener);
@@ -84,7 +85,7 @@ impl OpenFile {
         }
     }
 
-    /// Whether what the kernel has cached of the file since this open is good for `other`, opened
+    /// Whether the kernel's cached content of the file since this open is good for `other`, opened
     /// later: somebody still has it open, and nothing has changed in between.
     pub fn vouches_for(&self, other: &OpenFile) -> bool {
         !self.closed.load(Ordering::Relaxed) && self.version == other.version
@@ -102,7 +103,7 @@ impl AsFd for OpenFile {
     }
 }
 
-/// What is open, by the number given to the kernel. Numbers are never reused.
+/// What is open, by the number that the kernel knows. Numbers are never reused.
 #[derive(Debug)]
 pub struct Handles<T> {
     next: AtomicU64,
@@ -123,7 +124,7 @@ impl<T> Handles<T> {
         handle
     }
 
-    /// What is open under this number.
+    /// The open file or directory with this number.
     pub fn get(&self, handle: u64) -> Option<Arc<T>> {
         self.open.read().unwrap_or_else(PoisonError::into_inner).get(&handle).cloned()
     }

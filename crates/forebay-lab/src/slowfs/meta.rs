@@ -102,7 +102,7 @@ pub fn getattr(state: &State, ino: u64) -> Result<FileAttr> {
     state.attributes(&rustix::fs::fstat(state.locate(ino)?)?)
 }
 
-/// What to set; `None` leaves a thing alone.
+/// Attributes to set; `None` leaves one alone.
 #[derive(Default)]
 pub struct Changes {
     pub mode: Option<u32>,
@@ -203,7 +203,7 @@ pub fn link(state: &State, ino: u64, parent: u64, name: &OsStr) -> Result<FileAt
     lookup(state, parent, name)
 }
 
-/// Removes a name; `directory` says of what.
+/// Removes a name of a directory or of another object, as `directory` says.
 pub fn remove(state: &State, parent: u64, name: &OsStr, directory: bool) -> Result<()> {
     let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
     rustix::fs::unlinkat(state.locate(parent)?, name, flags)
@@ -229,7 +229,7 @@ pub fn rename(state: &State, from: (u64, &OsStr), to: (u64, &OsStr), flags: u32)
 pub struct Opened {
     /// Its number.
     pub handle: u64,
-    /// The kernel may keep what it has cached of the file.
+    /// Whether the kernel may keep what it has cached of the file.
     pub keep_cache: bool,
 }
 
@@ -327,7 +327,7 @@ pub fn answer_entries(mut reply: ReplyDirectory, entries: Vec<DirEntry>) {
     reply.ok();
 }
 
-/// SEEK_DATA and SEEK_HOLE; the rest the kernel does itself.
+/// Serves SEEK_DATA and SEEK_HOLE; the kernel handles the others itself.
 pub fn lseek(file: &OpenFile, offset: i64, whence: i32) -> Result<i64> {
     let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
     let from = match whence {

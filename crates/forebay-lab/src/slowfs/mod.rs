@@ -6,7 +6,7 @@
 //! extended attribute, counters) and *trouble* (faults that are switched on and off).
 //!
 //! ```text
-//!  kernel --/dev/fuse--> fs.rs            one method a request, no logic
+//!  kernel --/dev/fuse--> fs.rs            one method per request, no logic
 //! |- data.rs read, write, sync: what they cost, when they are answered
 //!                          |- meta.rs     names and attributes
 //!                          '- control.rs  xattrs: layout, counters, faults, rate
@@ -19,7 +19,7 @@
 //! Why not throttle a loop device or a network link: those cannot report the layout, inject EIO
 //! into one file, count who read what, or start in 50 ms on any machine with `/dev/fuse`; and the
 //! page cache hides them. Why not sleep in the request threads: eight streams with read-ahead have
-//! hundreds of requests under way.
+//! hundreds of requests pending.
 
 mod backing;
 mod control;
@@ -111,7 +111,7 @@ pub struct Config {
     pub stamps: Stamps,
     /// Other users than the one who mounted may enter.
     pub allow_other: bool,
-    /// No page cache: each read of a program reaches the servers, with the size it asked for.
+    /// No page cache: each read of a program reaches the servers, with the size it requested.
     pub direct_io: bool,
 }
 
@@ -137,17 +137,17 @@ impl Config {
         Striping::new(self.servers, self.stripe_bytes)
     }
 
-    /// Two stripes a server keep all servers busy while the next are being asked for.
+    /// Two stripes per server keep all servers busy while the next ones are being requested.
     fn window_bytes(&self) -> u64 {
         self.stripe_bytes.saturating_mul(2 * self.servers as u64)
     }
 
     fn read_ahead_or_default(&self) -> u64 {
-        // A reader on a busy machine may come late by the time of one window; two windows are under
-        // way, each of twice what keeps the servers busy.
+        // A reader on a busy machine may be late by the time of one window; two windows are
+        // pending, each of twice what keeps the servers busy.
         let window_bytes = self.window_bytes().saturating_mul(2);
         // Above 64 MiB, the read-ahead of a few files would fill a small machine's memory with what
-        // nobody asked for.
+        // nobody requested.
         self.read_ahead_bytes.unwrap_or_else(|| window_bytes.clamp(4 << 20, 64 << 20))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! As root we call mount(2) ourselves and hand the descriptor to the FUSE library: then the unmount
 //! is ours too, and can be bounded in time. Other users go through `fusermount3`. Ending a mount
-//! has three steps, each for a case that was met: everything that waits is answered (a hang would
+//! has three steps, each for a case that occurred: everything that waits is answered (a hang would
 //! hold the unmount for its whole length); a plain unmount; and if files are still open, a forced
 //! one that aborts the connection, so that their users get ENOTCONN instead of a hang in the
 //! kernel.
@@ -29,7 +29,7 @@ use crate::mountinfo::{self, MountLine};
 /// Threads that take requests from the kernel. They never wait, so a few are enough; two copy in
 /// parallel while two receive.
 const REQUEST_THREADS: usize = 4;
-/// How long an orderly end may take before the process leaves without it.
+/// How long an orderly end may take before the process ends without it.
 const END_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A mounted slow file system. Dropping it unmounts.
@@ -46,9 +46,8 @@ impl Mounted {
     /// Mounts. When this returns, the file system can be used.
     ///
     /// # Errors
-    /// What stands in the way, and how to remove it: no `/dev/fuse`, no right to mount, something
-    /// mounted there already. A dead mount (its server was killed) is removed, not complained
-    /// about.
+    /// If something prevents the mount, with the remedy: no `/dev/fuse`, no right to mount, an
+    /// existing mount there. A dead mount (its server was killed) is removed, not complained about.
     pub fn start(config: &Config) -> Result<Self, LabError> {
         let mount = prepare_mount_point(&config.mount)?;
         raise_descriptor_limit();
@@ -73,7 +72,7 @@ impl Mounted {
         &self.mount
     }
 
-    /// Readable as soon as the file system has gone, by [`Mounted::stop`] or by an `umount` from
+    /// Readable as soon as the file system has gone, through [`Mounted::stop`] or an `umount` from
     /// outside.
     pub fn ended(&self) -> &OwnedFd {
         &self.ended
@@ -82,7 +81,7 @@ impl Mounted {
     /// Unmounts and waits for the end, within seconds whatever hangs or is open.
     ///
     /// # Errors
-    /// When the kernel refuses even the forced unmount, or a thread does not end.
+    /// If the kernel refuses even the forced unmount, or a thread does not end.
     pub fn stop(mut self) -> Result<(), LabError> {
         self.end()
     }
@@ -130,7 +129,7 @@ impl Mounted {
         }
     }
 
-    /// FUSE cannot ask for more read-ahead than the default of 128 KiB; the mount's sysfs entry
+    /// FUSE cannot request more read-ahead than the default of 128 KiB; the mount's sysfs entry
     /// can. Without the right to write it, one stream reaches less than the whole bandwidth and
     /// everything else works, so that is not an error.
     fn set_read_ahead(&self, bytes: u64) {
@@ -143,7 +142,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Nobody is left to report to; `stop` is the way to hear of errors.
+        // Nobody is left to report to; `stop` is the way to learn of errors.
         let _ = self.end();
     }
 }

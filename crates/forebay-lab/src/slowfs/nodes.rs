@@ -3,13 +3,13 @@
 //! FUSE names files by a number, the backing directory by path. The number given to the kernel is
 //! the backing file's own `st_ino`, so that a file's identity (inode, size, mtime, ctime) is the
 //! same here and there and survives a remount. For the way back, each known inode keeps the names
-//! by which it was last looked up, and the files open on it.
+//! under which it was last looked up, and the files open on it.
 //!
 //! Not one `O_PATH` descriptor per inode, the usual way: the kernel may know hundreds of thousands
 //! of inodes, and descriptors are limited to some 20,000. A name can go stale (a rename behind our
-//! back), so whoever follows it compares the inode number; the kernel looks names up again at each
-//! use (entry lifetime 0), which renews them. An unlinked file has no name but lives on through its
-//! open descriptor.
+//! back), so code that follows it compares the inode number; the kernel looks names up again at
+//! each use (entry lifetime 0), which renews them. An unlinked file has no name but lives on
+//! through its open descriptor.
 //!
 //! Memory: one entry per inode the kernel holds, released when it forgets.
 
@@ -23,10 +23,10 @@ use super::handles::OpenFile;
 /// The number by which FUSE calls the root, whatever its backing inode.
 pub const ROOT: u64 = 1;
 
-/// Hard links beyond this many are found again by their next lookup.
+/// Most names kept per inode; hard links beyond are found again by their next lookup.
 const NAMES_MAX: usize = 8;
-/// Deeper than any path that `PATH_MAX` allows: ends a walk in a tree that is being renamed into a
-/// circle.
+/// Longest walk upwards, deeper than any path that `PATH_MAX` allows: ends a walk in a tree that is
+/// being renamed into a circle.
 const DEPTH_MAX: usize = 2048;
 
 #[derive(Default)]
@@ -49,7 +49,7 @@ impl Nodes {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kernel gets `ino` under this name once more.
+    /// Notes that the kernel gets `ino` under this name once more.
     pub fn remember(&self, ino: u64, parent: u64, name: &OsStr) {
         let mut table = self.lock();
         let node = table.entry(ino).or_default();
@@ -57,7 +57,7 @@ impl Nodes {
         node.named(parent, name);
     }
 
-    /// The kernel has dropped `lookups` of its references.
+    /// Notes that the kernel has dropped `lookups` of its references.
     pub fn forget(&self, ino: u64, lookups: u64) {
         let mut table = self.lock();
         if let Some(node) = table.get_mut(&ino) {
@@ -68,15 +68,15 @@ impl Nodes {
         }
     }
 
-    /// A known inode has got another name (rename).
+    /// Notes that a known inode has got another name (rename).
     pub fn renamed(&self, ino: u64, parent: u64, name: &OsStr) {
         if let Some(node) = self.lock().get_mut(&ino) {
             node.named(parent, name);
         }
     }
 
-    /// A file was opened. True if another open of the same version still stands, so that what is
-    /// cached is good.
+    /// Notes that a file was opened. Returns whether another open of the same version is still
+    /// valid, so that the cached content is good.
     pub fn opened(&self, file: &Arc<OpenFile>) -> bool {
         let mut table = self.lock();
         let open = &mut table.entry(file.ino()).or_default().open;
@@ -85,7 +85,7 @@ impl Nodes {
         cached_is_good
     }
 
-    /// A file was closed for good.
+    /// Notes that a file was closed for good.
     pub fn closed(&self, file: &Arc<OpenFile>) {
         let mut table = self.lock();
         if let Some(node) = table.get_mut(&file.ino()) {
@@ -96,8 +96,7 @@ impl Nodes {
         }
     }
 
-    /// An open file of this inode; one that can be written, if there is one and `writable` is asked
-    /// for.
+    /// An open file of this inode; one that can be written, if there is one and `writable` is set.
     pub fn open_file(&self, ino: u64, writable: bool) -> Option<Arc<OpenFile>> {
         let table = self.lock();
         let open = &table.get(&ino)?.open;

@@ -1,7 +1,7 @@
-//! When will it be done: the bandwidth of the servers, without a clock.
+//! When a request will be done: the bandwidth of the servers, without a clock.
 //!
 //! Each server is a queue that serves one request after the other at its rate. All it takes to
-//! model that is one number a server, `free_at_ns`: when everything accepted so far will have
+//! model that is one number per server, `free_at_ns`: when everything accepted so far will have
 //! passed. A request of `bytes` moves it on by `bytes / rate` and is done at the new value. Nothing
 //! ticks and nothing is refilled, so the model costs nothing while idle and its limit is exact,
 //! whatever the size or the number of requests: that is why it is not a token bucket refilled by a
@@ -11,9 +11,9 @@
 //! a client that sends its next request only after the last reply (a wake-up later) still use the
 //! whole rate, and it is the most by which any span of time can exceed the limit.
 //!
-//! [`WriteBehind`] models a client's write cache: writes are acknowledged at once until so many
-//! bytes are under way, and `fsync` and `close` wait for the last of them. Without it, one writer
-//! with 1 MiB writes would keep one server busy at a time.
+//! [`WriteBehind`] models a client's write cache: writes are acknowledged immediately until a
+//! window of bytes is pending, and `fsync` and `close` wait for the last of them. Without it, one
+//! writer with 1 MiB writes would keep one server busy at a time.
 
 use std::collections::VecDeque;
 
@@ -56,7 +56,7 @@ impl RateModel {
     }
 
     /// Sets another limit for requests from now on. What waits in a queue keeps its bytes, so its
-    /// time is rescaled for those behind it; replies already promised keep their moment.
+    /// time is rescaled for the requests behind it; replies already promised keep their moment.
     pub fn set_rate(&mut self, now_ns: u64, rate_bytes_per_s: Option<u64>) {
         for free_at_ns in &mut self.free_at_ns {
             let backlog_ns = free_at_ns.saturating_sub(now_ns);
@@ -85,8 +85,8 @@ pub struct WriteBehind {
 }
 
 impl WriteBehind {
-    /// Notes a write of `bytes` that the servers will have taken at `done_ns`; says when its writer
-    /// may go on: as soon as at most `window_bytes` are under way.
+    /// Notes a write of `bytes` that the servers will have received at `done_ns`; returns when its
+    /// writer may continue: as soon as at most `window_bytes` are pending.
     pub fn write(&mut self, now_ns: u64, bytes: u64, done_ns: u64, window_bytes: u64) -> u64 {
         // Monotone, so that the front is always the first to leave; servers finish in almost this
         // order anyway.

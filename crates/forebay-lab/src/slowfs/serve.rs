@@ -15,13 +15,13 @@ use crate::LabError;
 /// threads.
 ///
 /// # Errors
-/// Those of [`Mounted::start`] and [`Mounted::stop`].
+/// The errors of [`Mounted::start`] and [`Mounted::stop`].
 pub fn serve(config: &Config) -> Result<(), LabError> {
     let signals =
         block_signals().map_err(|error| LabError::io("cannot take over SIGTERM and SIGINT", error))?;
     act_like_another_machine();
     let mounted = Mounted::start(config)?;
-    // Whoever started us may have gone already (a closed pipe): not a reason to stop serving.
+    // The parent may have gone already (a closed pipe): not a reason to stop serving.
     let _ = writeln!(io::stdout(), "ready").and_then(|()| io::stdout().flush());
     let mut events = [PollFd::new(&signals, PollFlags::IN), PollFd::new(mounted.ended(), PollFlags::IN)];
     while let Err(error) = poll(&mut events, None) {
@@ -32,8 +32,8 @@ pub fn serve(config: &Config) -> Result<(), LabError> {
     mounted.stop()
 }
 
-/// Real storage servers are other machines: what keeps this one busy does not slow them. So we go
-/// first here, where we may; at full rate we need a tenth of a core.
+/// Real storage servers are other machines: what keeps this one busy does not slow them. So we run
+/// at a higher priority, where permitted; at full rate we need a tenth of a core.
 fn act_like_another_machine() {
     let _ = rustix::process::setpriority_process(None, -10);
 }

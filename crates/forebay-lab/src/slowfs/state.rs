@@ -25,7 +25,7 @@ fn whole_second(time: SystemTime) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(since.as_secs())
 }
 
-/// The same for a file for ever, long ago, and no whole second.
+/// A time stamp that never changes for a file, long ago, and not a whole second.
 fn still(stat: &Stat) -> SystemTime {
     UNIX_EPOCH + Duration::new(1_000_000_000, 1 + (stat.st_ino % 1_000) as u32)
 }
@@ -52,7 +52,8 @@ pub struct State {
 
 impl State {
     /// # Errors
-    /// What is wrong with the configuration, or why the backing directory cannot be opened.
+    /// If the configuration is wrong, or if the backing directory cannot be opened, with the
+    /// reason.
     pub fn new(config: &Config) -> Result<Self, LabError> {
         let striping =
             config.striping().map_err(|why| LabError::new(format!("slowfs cannot start: {why}")))?;
@@ -100,7 +101,7 @@ impl State {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What shall happen to this operation; counted if it is anything.
+    /// Decides what is to happen to this operation; counts it if a fault strikes.
     pub fn decide(&self, op: Op, path: impl FnOnce() -> Vec<u8>) -> Decision {
         if !self.faulty.load(Ordering::Relaxed) {
             return Decision::default();
@@ -116,7 +117,7 @@ impl State {
         decision
     }
 
-    /// Replaces the faults in force and lets go of whatever hangs because of the old ones.
+    /// Replaces the faults in force and releases whatever hangs because of the old ones.
     pub fn set_faults(&self, faults: FaultSet) {
         let mut current = self.faults();
         self.faulty.store(!faults.is_empty(), Ordering::Relaxed);
@@ -125,7 +126,7 @@ impl State {
         self.timer.release_parked();
     }
 
-    /// Puts `share` on the servers now and says when the last byte has passed.
+    /// Puts `share` on the servers now and returns when the last byte has passed.
     pub fn charge(&self, share: &Share) -> u64 {
         let mut rate = self.rate();
         rate.submit(self.timer.now_ns(), share)
@@ -142,7 +143,7 @@ impl State {
         rate.set_rate(self.timer.now_ns(), rate_bytes_per_s);
     }
 
-    /// Runs `job` after `delay_ns`, here and now if that is nothing.
+    /// Runs `job` after `delay_ns`, immediately and in this thread if that is zero.
     pub fn after(&self, delay_ns: u64, job: impl FnOnce() + Send + 'static) {
         if delay_ns == 0 {
             return job();

@@ -51,7 +51,7 @@ pub struct Stats {
     pub read_bytes: u64,
     /// Sum over the servers.
     pub written_bytes: u64,
-    /// Read requests served (of the kernel: up to 1 MiB each).
+    /// Read requests served (from the kernel: up to 1 MiB each).
     pub reads: u64,
     /// Write requests served.
     pub writes: u64,
@@ -94,7 +94,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// All zero, for so many servers.
+    /// All zero, for `servers` servers.
     pub fn new(servers: usize) -> Self {
         let zeros = || (0..servers).map(|_| AtomicU64::new(0)).collect();
         Self {
@@ -111,19 +111,19 @@ impl Counters {
         }
     }
 
-    /// One read request served.
+    /// Counts one read request served.
     pub fn count_read(&self, share: &Share) {
         self.reads.fetch_add(1, Relaxed);
         add(&self.read_bytes, share);
     }
 
-    /// One write request served.
+    /// Counts one write request served.
     pub fn count_write(&self, share: &Share) {
         self.writes.fetch_add(1, Relaxed);
         add(&self.written_bytes, share);
     }
 
-    /// One operation that a fault struck.
+    /// Counts one operation that a fault struck.
     pub fn count_fault(&self, op: Op) {
         self.faults[fault_index(op)].fetch_add(1, Relaxed);
     }
@@ -162,7 +162,7 @@ impl Counters {
         }
     }
 
-    /// All to zero. Not atomic as a whole: reset while nothing runs.
+    /// Sets all to zero. Not atomic as a whole: reset while nothing runs.
     pub fn reset(&self) {
         let singles = [
             &self.reads,

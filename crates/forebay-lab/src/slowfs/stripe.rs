@@ -1,10 +1,10 @@
 //! Which server holds which byte.
 //!
-//! A file is cut into stripes of `stripe_bytes`; stripe `i` lives on server `(i + first_server) mod
-//! servers`. The first server follows from the inode number, so that files spread over the servers
-//! as on a real parallel file system and a small file is not always the business of server 0. Inode
-//! numbers of one directory are mostly consecutive, so a plain remainder deals files out in turn; a
-//! hash would only make that uneven.
+//! A file is divided into stripes of `stripe_bytes`; stripe `i` is on server
+//! `(i + first_server) mod servers`. The first server follows from the inode number, so that files
+//! spread over the servers as on a real parallel file system and a small file is not always on
+//! server 0. Inode numbers of one directory are mostly consecutive, so a plain remainder deals
+//! files out in turn; a hash would only make that uneven.
 
 /// The most servers a lab file system may have; bounds the per-request arrays on the stack.
 pub const SERVERS_MAX: usize = 64;
@@ -21,7 +21,7 @@ pub type Share = [u64; SERVERS_MAX];
 
 impl Striping {
     /// # Errors
-    /// A sentence when there are no servers, more than [`SERVERS_MAX`], or a stripe of no bytes.
+    /// A sentence if there are no servers, more than [`SERVERS_MAX`], or a stripe of no bytes.
     pub fn new(servers: usize, stripe_bytes: u64) -> Result<Self, String> {
         if servers == 0 || servers > SERVERS_MAX {
             return Err(format!("servers = {servers}, but it must be between 1 and {SERVERS_MAX}"));
@@ -53,7 +53,7 @@ impl Striping {
         ((stripe % self.servers as u64) as usize + first_server) % self.servers
     }
 
-    /// How many bytes of `[offset, offset + len)` each server holds. The range is cut at
+    /// How many bytes of `[offset, offset + len)` each server holds. The range ends at
     /// `u64::MAX`.
     ///
     /// Walks at most one round of stripes by hand and multiplies the whole rounds, so its cost does

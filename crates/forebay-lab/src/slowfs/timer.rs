@@ -1,8 +1,8 @@
 //! Answers that are given later: a heap of jobs by due time, and two threads that run them.
 //!
-//! A request that must wait costs one heap entry, not a blocked thread: a thousand requests may be
-//! on their way to a server with a handful of threads here. Reads carry no data while they wait
-//! (the bytes are read when due), so the heap stays small however much is in flight.
+//! A request that must wait costs one heap entry, not a blocked thread: a thousand requests may
+//! wait for a server with a handful of threads here. Reads carry no data while they wait (the bytes
+//! are read when due), so the heap stays small however many are pending.
 //!
 //! Of the idle threads only one, the leader, sleeps until the next due time; the others sleep until
 //! called. When the leader takes a job it calls the next one. Two threads are enough to copy
@@ -19,10 +19,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What is run when its time has come.
+/// The code that is run when its time has come.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// Waits shorter than this are not worth a thread switch (about 5 us) and are run at once.
+/// Waits shorter than this are not worth a thread switch (about 5 us) and are run immediately.
 const INLINE_BELOW_NS: u64 = 10_000;
 const THREADS: usize = 2;
 
@@ -57,8 +57,9 @@ pub struct Timer {
 
 impl Timer {
     /// Starts the threads.
+    ///
     /// # Errors
-    /// When the system refuses a thread.
+    /// If the system refuses a thread.
     pub fn start() -> std::io::Result<Self> {
         let shared =
             Arc::new(Shared { state: Mutex::default(), wake: Condvar::new(), epoch: Instant::now() });
@@ -76,7 +77,7 @@ impl Timer {
         self.shared.now_ns()
     }
 
-    /// Runs `job` at `due_ns`, or here and now if that is past or as good as past.
+    /// Runs `job` at `due_ns`, or immediately in this thread if that is past or as good as past.
     pub fn at(&self, due_ns: u64, job: impl FnOnce() + Send + 'static) {
         if due_ns <= self.now_ns().saturating_add(INLINE_BELOW_NS) {
             return job();
@@ -105,7 +106,7 @@ impl Timer {
         state.heap.push(Entry { due_ns, seq, parked, job });
         drop(state);
         if first {
-            // The leader's sleep is too long now; whoever wakes, sorts it out.
+            // The leader's sleep is too long now; the thread that wakes takes care of that.
             self.shared.wake.notify_all();
         }
     }
@@ -115,7 +116,7 @@ impl Timer {
         self.shared.lock().parked
     }
 
-    /// Lets all parked jobs go on now.
+    /// Lets all parked jobs continue now.
     pub fn release_parked(&self) {
         self.shared.lock().hurry(|entry| {
             if entry.parked {
@@ -126,8 +127,8 @@ impl Timer {
         self.shared.wake.notify_all();
     }
 
-    /// From now on nothing waits: what is queued is run at once, what is parked is dropped (answers
-    /// EIO), and so it is with all that comes after.
+    /// From now on nothing waits: queued jobs are run immediately, parked ones are dropped (answers
+    /// EIO), and the same applies to all later jobs.
     pub fn drain(&self) {
         let mut state = self.shared.lock();
         state.draining = true;
@@ -148,7 +149,7 @@ impl Timer {
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             if thread.join().is_err() {
-                // The panic's words are already on stderr; the other answers must still go out.
+                // The panic's message is already on stderr; the other answers must still go out.
                 continue;
             }
         }

@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// Also the version of this format.
+/// Identifies an image, and the version of this format.
 const MAGIC: u64 = u64::from_le_bytes(*b"fbimage\x01");
 const FOOTER_BYTES: u64 = 24;
 /// Longest index that is read.
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
-/// With whose rights a tree was walked: another group may be able to read more.
+/// The rights with which a tree was walked: another group may be able to read more.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rights {
     uid: u32,
@@ -25,7 +25,7 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// Of this process.
+    /// The rights of this process.
     pub fn own() -> Self {
         let mut groups: Vec<u32> = rustix::process::getgroups()
             .map(|groups| groups.into_iter().map(|group| group.as_raw()).collect())
@@ -72,7 +72,7 @@ pub enum SavedKind {
 }
 
 impl Index {
-    /// Of a walked tree.
+    /// The index of a walked tree.
     pub fn of(entries: &[Entry]) -> Self {
         let entries = entries.iter().map(|entry| Saved {
             version: version(&entry.stat),
@@ -118,7 +118,7 @@ impl Index {
         Ok(index.filter(|index| index.rights == Rights::own() && index.is_sound(end)))
     }
 
-    /// Every number leads to an entry, and every content is in the image.
+    /// Whether every number leads to an entry, and every content is in the image.
     fn is_sound(&self, end: u64) -> bool {
         let count = self.entries.len() as Id;
         self.entries.iter().all(|entry| match &entry.kind {

@@ -56,7 +56,7 @@ pub struct Open {
 }
 
 impl Frozen {
-    /// Takes the trees of these directories below `root`, the open directory `path`. Returns also
+    /// Takes the trees of these directories below `root`, the open directory `path`. Also returns
     /// what the user should know; nothing is frozen if no tree could be taken.
     pub fn take(
         root: BorrowedFd<'_>,
@@ -148,12 +148,12 @@ impl Frozen {
         self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(&node).copied()
     }
 
-    /// The kernel knows an entry by this node.
+    /// Notes that the kernel knows an entry by this node.
     pub fn note(&self, node: u64, id: Id) {
         self.nodes.write().unwrap_or_else(PoisonError::into_inner).insert(node, id);
     }
 
-    /// The kernel knows the node no more.
+    /// Notes that the kernel no longer knows the node.
     pub fn forget(&self, node: u64) {
         self.nodes.write().unwrap_or_else(PoisonError::into_inner).remove(&node);
     }
@@ -191,18 +191,18 @@ impl Frozen {
         self.tree.linked.get(&ino).cloned().unwrap_or_else(|| vec![id])
     }
 
-    /// The job may change the attributes of an entry.
+    /// Notes that the job may change the attributes of an entry.
     pub fn changes_attributes(&self, id: Id) {
         self.change().attributes.extend(self.same(id));
     }
 
-    /// The job may change the content of a file.
+    /// Notes that the job may change the content of a file.
     pub fn changes_content(&self, id: Id) {
         self.changes_attributes(id);
         self.change().contents.extend(self.same(id));
     }
 
-    /// The job may change what a name in a directory is.
+    /// Notes that the job may change what a name in a directory is.
     pub fn changes_name(&self, dir: Id, name: &[u8]) {
         if let Found::Entry(id) = self.find(dir, name) {
             self.changes_attributes(id);
@@ -227,7 +227,8 @@ impl Frozen {
         self.open_files().get(&number).cloned()
     }
 
-    /// The PFS's file, of an open file that has needed it; another thread may have been first.
+    /// Notes the PFS's file for an open file, and returns it, or the one that another thread has
+    /// noted first.
     pub fn has_real(&self, number: u64, handle: Arc<Handle>) -> Arc<Handle> {
         match self.open_files().get_mut(&number) {
             Some(open) => open.real.get_or_insert(handle).clone(),

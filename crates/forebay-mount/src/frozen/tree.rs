@@ -67,14 +67,14 @@ pub enum Found {
 /// All frozen trees below the root of a mount, and the directories that lead to them.
 #[derive(Debug)]
 pub struct Tree {
-    /// By number.
+    /// All entries, by number.
     pub entries: Vec<Entry>,
     /// Entries of files that have several names, by inode number.
     pub linked: HashMap<u64, Vec<Id>>,
 }
 
 impl Tree {
-    /// Only the root.
+    /// A tree of only the root.
     pub fn new(stat: Statx) -> Self {
         let kind = Kind::Dir { names: Vec::new(), is_whole: false, is_way: true };
         let root = Entry { parent: ROOT, name: Box::default(), stat, kind, is_racily_clean: false };

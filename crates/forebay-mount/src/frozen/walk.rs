@@ -1,6 +1,6 @@
 //! Takes a tree from the PFS: names and attributes of everything, then contents.
 //!
-//! Each step waits for a server, so many threads take them, also within one directory. What has the
+//! Each step waits for a server, so many threads take them, even within one directory. What has the
 //! attributes that an earlier image has is not taken again.
 
 use super::Why;
@@ -24,7 +24,7 @@ const NAMES_AT_ONCE: usize = 4;
 /// Most names of a tree: about half a GiB of memory for them.
 const NAMES_MAX: usize = 1 << 20;
 const COPY_BYTES: usize = 1 << 20;
-/// Contents of fewer bytes in all are not worth an image.
+/// Contents of fewer bytes in total are not worth an image.
 const LEAST_BYTES: u64 = 64 << 10;
 
 const BY_NAME: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);

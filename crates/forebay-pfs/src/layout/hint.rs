@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How a new file is to lie on the servers. What is not given is the directory's default.
+/// How a new file is to be placed on the servers. What is not given is the directory's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hint {
     /// Servers over which the file is striped; [`ALL`] for as many as there are.

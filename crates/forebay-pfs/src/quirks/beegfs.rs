@@ -1,4 +1,4 @@
-//! BeeGFS: a file gets its layout with its creation, by a call on its directory
+//! BeeGFS: a file gets its layout with its creation, through a call on its directory
 //! (`BEEGFS_IOC_MKFILE_STRIPEHINTS` in `beegfs_ioctl.h`). Its client applies the umask.
 
 use super::create::{Laid, New, made};
@@ -29,7 +29,7 @@ struct Argument {
 /// `_IOW('f', 27, struct BeegfsIoctl_MkFileWithStripeHints_Arg)`.
 const CREATE: u32 = 1 << 30 | (size_of::<Argument>() as u32) << 16 | (b'f' as u32) << 8 | 27;
 
-/// A chunk has at least so many bytes.
+/// Least bytes of a chunk.
 const CHUNK_BYTES_MIN: u64 = 64 << 10;
 
 /// Targets and bytes of a chunk; 0 for the directory's default.

@@ -3,7 +3,7 @@
 use super::Traits;
 use crate::ChangeStamp;
 
-/// File systems that only this node can write, and where a lease knows every writer of this node.
+/// File systems that only this node can write, and where a lease shows every writer on this node.
 /// Not overlay: it gives a shared mapping the file below, so once the descriptor is closed a lease
 /// does not see the mapping.
 const LOCAL: [&[u8]; 13] = [
@@ -25,7 +25,7 @@ const LOCAL: [&[u8]; 13] = [
 /// Of these, those that keep no ctime of their own.
 const WITHOUT_CTIME: [&[u8]; 2] = [b"vfat", b"exfat"];
 
-/// Other file systems whose time stamps are known to follow writes: by their documents, or
+/// Other file systems whose time stamps are known to follow writes: from their documentation, or
 /// measured.
 const STAMPED: [&[u8]; 4] = [b"overlay", b"gpfs", b"nfs", b"nfs4"];
 
@@ -34,7 +34,7 @@ const STAMPED: [&[u8]; 4] = [b"overlay", b"gpfs", b"nfs", b"nfs4"];
 const UNCHANGING: [&str; 7] =
     ["squashfs", "iso9660", "erofs", "cramfs", "romfs", "fuse.squashfuse", "fuse.squashfuse_ll"];
 
-/// Whether only this node has the files: also of overlays, such as a container's root.
+/// Whether only this node has the files: true even of overlays, such as a container's root.
 pub(super) fn is_of_one_node(fs_type: &[u8]) -> bool {
     LOCAL.contains(&fs_type) || fs_type == b"overlay"
 }

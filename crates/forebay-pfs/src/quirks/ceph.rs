@@ -1,4 +1,4 @@
-//! CephFS, by the kernel's client or `ceph-fuse`.
+//! CephFS, through the kernel's client or `ceph-fuse`.
 
 use super::create::{Laid, New};
 use super::{FileSystem, Traits, UNKNOWN};

@@ -12,12 +12,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// A file does not have the layout that was asked for.
+/// A file does not have the requested layout.
 #[derive(Debug)]
 pub struct NotLaid {
     /// The file was created all the same.
     pub is_created: bool,
-    /// Why, in words.
+    /// The reason.
     pub why: String,
 }
 
@@ -26,7 +26,7 @@ pub struct NotLaid {
 /// class of the empty file. Returns `false` if there is such a file, which keeps its layout.
 ///
 /// # Errors
-/// The file does not have the layout. The caller creates it, or opens the one that is there.
+/// The file does not have the layout. The caller creates it, or opens the existing one.
 pub fn create(
     (dir, path): (BorrowedFd<'_>, &Path),
     name: &CStr,
@@ -51,8 +51,8 @@ pub fn create(
     }
 }
 
-/// What came of it: `None` if the file is there already, and whether a new one has its layout. The
-/// hint cannot be followed, or the file not be created: why, in words.
+/// What came of it: `None` if the file is there already, and whether a new one has its layout. If
+/// the hint cannot be followed, or the file not be created: the reason.
 pub(crate) type Laid = Result<Option<io::Result<()>>, String>;
 
 /// A file to be created.

@@ -24,8 +24,8 @@ const SPREADING: [&str; 3] = ["<STRIPE:", "<DISPERSE:", "<EC:"];
 /// A spread file is on no server more than on another, so no server is reported.
 fn parse(value: &[u8]) -> Option<Layout> {
     let text = String::from_utf8_lossy(value);
-    // What stands before the first brick is the volume's; behind it are names of files, which may
-    // be anything.
+    // What is before the first brick is the volume's; behind it are names of files, which may be
+    // anything.
     let (above, brick) = text.split_once("<POSIX(")?;
     if SPREADING.iter().any(|tag| above.contains(tag)) {
         return Some(Layout { stripe_bytes: 0, servers: Vec::new(), first_server: 0 });

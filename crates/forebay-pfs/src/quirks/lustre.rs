@@ -31,15 +31,15 @@ const XATTR: &str = "lustre.lov";
 /// begin.
 const KINDS: [(u32, usize); 2] = [(0x0BD1_0BD0, 32), (0x0BD3_0BD0, 48)];
 
-/// The pattern of plain striping. Others, as data on the metadata server or files that were moved
-/// to an archive, have none.
+/// The pattern of plain striping. Others, such as data on the metadata server or files that were
+/// moved to an archive, have none.
 const RAID0: u32 = 1;
 
 /// Identifier, generation, and number of the OST.
 const OBJECT_BYTES: usize = 24;
 
 /// Creates a file without objects: `O_LOV_DELAY_CREATE`, with the two flags that older and newer
-/// versions want beside it.
+/// versions want in addition.
 const DELAY_CREATE: OFlags = OFlags::from_bits_retain(0o100_000_000 | 0o400 | 0o20_000);
 
 /// `LL_IOC_LOV_SETSTRIPE`: `_IOW('f', 154, long)`.

@@ -1,7 +1,7 @@
-//! What file systems do otherwise than most, in a file for each. A new one is a file here with a
+//! What file systems do differently from most, in a file for each. A new one is a file here with a
 //! value of [`FileSystem`], and a line in [`ALL`].
 //!
-//! Nothing outside this room decides by the name of a file system, only by its [`Traits`].
+//! Nothing outside this module decides by the name of a file system, only by its [`Traits`].
 
 mod beegfs;
 mod by_type;
@@ -24,8 +24,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Instant;
 
-/// In the order in which they are asked for a file's layout: first those whose answer costs no
-/// message.
+/// All kinds, in the order in which they are asked for a file's layout: first those whose answer
+/// costs no message.
 const ALL: [&FileSystem; 7] = [
     &slowfs::SLOWFS,
     &ceph::KERNEL,
@@ -38,12 +38,12 @@ const ALL: [&FileSystem; 7] = [
 
 /// One kind of file system.
 struct FileSystem {
-    /// For people.
+    /// Its name, for people.
     name: &'static str,
-    /// Whether a line of the kernel's table is of one.
+    /// Whether a line of the kernel's table describes one.
     is_of: fn(&MountLine) -> bool,
     traits: Traits,
-    /// The layout of an open file, by an attribute; files of other kinds have none.
+    /// The layout of an open file, from an attribute; files of other kinds have none.
     layout: Option<fn(BorrowedFd<'_>) -> Option<Layout>>,
     /// Creates a file with a layout.
     create: Option<fn(&mut New<'_>, &Hint) -> Laid>,
@@ -69,7 +69,7 @@ const UNKNOWN: FileSystem = FileSystem {
     create: None,
 };
 
-/// What a file system does otherwise than most.
+/// What a file system does differently from most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traits {
     /// The time stamps of an overwrite appear some time after it, and a close does not wait.
@@ -84,20 +84,20 @@ pub struct Traits {
     pub storage_classes: bool,
     /// The kernel's page cache may keep old bytes after another node has written.
     pub keeps_old_pages: bool,
-    /// Files lie in chunks of so many bytes, each on one server.
+    /// Bytes of the chunks in which files are stored, each on one server.
     pub chunk_bytes: Option<u64>,
     /// Time stamps are known to follow writes: which of them shows the last change. Where nothing
     /// is known it is measured.
     pub known_stamps: Option<ChangeStamp>,
-    /// Only this node can write, and a lease proves that nobody does. One of unknown type other
-    /// nodes may write.
+    /// Only this node can write, and a lease proves that nobody does. Other nodes may write one of
+    /// unknown type.
     pub is_local: bool,
     /// Nobody can change its files, on any node: its type, for messages.
     pub unchanging: Option<&'static str>,
 }
 
 impl Traits {
-    /// Of the file system of `path` (absolute, symbolic links resolved). It stands in the
+    /// The traits of the file system of `path` (absolute, symbolic links resolved). That is in the
     /// kernel's own table, so a file system that hangs does not hang this call.
     pub fn of(path: &Path) -> Self {
         let Some(line) = line_of(path) else { return UNKNOWN.traits };
@@ -131,8 +131,8 @@ fn creation(path: &Path) -> Option<fn(&mut New<'_>, &Hint) -> Laid> {
     known(&line_of(path)?)?.create
 }
 
-/// The layout of an open file, by the attribute of whatever file system has one: a mount may hide
-/// its kind. `with_messages`: also of those that ask a server.
+/// The layout of an open file, from the attribute of any file system that has one: a mount may hide
+/// its kind. `with_messages`: including those that ask a server.
 pub(crate) fn layout(fd: BorrowedFd<'_>, with_messages: bool) -> Option<Layout> {
     let asked = ALL.into_iter().filter(|kind| with_messages || !kind.traits.layout_asks_servers);
     asked.filter_map(|kind| kind.layout).find_map(|layout| layout(fd))
@@ -144,13 +144,13 @@ pub fn probe(fd: BorrowedFd<'_>) -> Option<Layout> {
     layout(fd, false)
 }
 
-/// As [`probe`], and asks also those kinds of PFS whose answer costs messages to servers.
+/// As [`probe`], and also asks those kinds of PFS whose answer costs messages to servers.
 pub fn probe_servers(fd: BorrowedFd<'_>) -> Option<Layout> {
     layout(fd, true)
 }
 
-/// Where the file at `path` lies, of `size` bytes, by whatever its PFS offers; `None` if that is
-/// not known by `deadline`. `open` opens the file, if it has to be open.
+/// Where the file at `path`, of `size` bytes, is, by whatever means its PFS offers; `None` if that
+/// is not known by `deadline`. `open` opens the file, if it has to be open.
 pub fn of_file<F: AsFd>(
     path: &Path,
     size: u64,
@@ -160,7 +160,8 @@ pub fn of_file<F: AsFd>(
     if !Traits::of(path).layout_by_path {
         return probe_servers(open()?.as_fd());
     }
-    // One that ends before the file does was cut off, and would be taken to begin again.
+    // One that ends before the file does was truncated, and would be mistaken for one that begins
+    // again.
     let is_whole = |layout: &Layout| layout.servers.len() as u64 >= size.div_ceil(layout.stripe_bytes.max(1));
     probe_paths(&[path], deadline).pop()?.filter(is_whole)
 }

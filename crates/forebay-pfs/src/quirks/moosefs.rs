@@ -55,13 +55,13 @@ const RUN_PATHS: usize = 256;
 /// Longest path that Linux takes, with its end.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// What one run may say: chunks of 4 TiB of files. The rest is not known.
+/// Longest output of one run: chunks of 4 TiB of files. The rest is not known.
 const OUTPUT_BYTES_MAX: usize = 8 << 20;
 
-/// Runs that were killed and have not died yet; with so many no more are begun.
+/// Limit on runs that were killed and have not died yet; at the limit no more are begun.
 const HUNG_MAX: usize = 8;
 
-/// How long the end of a run is waited for before it is left to a thread.
+/// How long to wait for the end of a run before it is left to a thread.
 const END_TIME: Duration = Duration::from_millis(20);
 
 /// Stack of that thread.
@@ -69,7 +69,7 @@ const STACK_BYTES: usize = 64 << 10;
 
 static HUNG: AtomicUsize = AtomicUsize::new(0);
 
-/// Where files of MooseFS (absolute paths) lie, in their order, as far as that is known by
+/// Where files of MooseFS (absolute paths) are, in their order, as far as that is known by
 /// `deadline`; `None` for all if the tool is not installed. A layout has an entry for each chunk,
 /// the first copy that is good, empty if there is none. It ends early if the tool had to stop in
 /// the middle of a file; the file's size distinguishes the two.
@@ -88,7 +88,8 @@ pub fn probe_paths(paths: &[&Path], deadline: Instant) -> Vec<Option<Layout>> {
     layouts
 }
 
-/// A path that would be taken for an option, or tear the output's lines, is not asked for.
+/// Whether the tool can be asked about a path: one that would be mistaken for an option, or tear
+/// the output's lines, is not.
 fn can_be_asked(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     path.is_absolute() && bytes.len() < PATH_BYTES_MAX && !bytes.iter().any(|b| matches!(b, b'\n' | 0))
@@ -101,7 +102,7 @@ const CLASS_TOOL: &str = "mfssetsclass";
 /// `rights`, or of this process.
 ///
 /// # Errors
-/// In the tool's words; it is not installed, or did not end by `deadline`.
+/// The tool's message; it is not installed, or did not end by `deadline`.
 pub fn set_class(path: &Path, class: &str, rights: Option<(u32, u32)>, deadline: Instant) -> io::Result<()> {
     if !can_be_asked(path) || class.is_empty() || class.starts_with('-') {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such path or storage class can be set"));
@@ -133,7 +134,7 @@ fn create(new: &mut New<'_>, hint: &Hint) -> Laid {
     Ok(Some((new.set_class)(file.as_fd(), class)))
 }
 
-/// Chunks have one size, and lie where the storage class lets them.
+/// Chunks have one size, and are where the storage class lets them.
 fn class_of(hint: &Hint) -> Result<&str, String> {
     match (&hint.pool, hint) {
         (Some(class), Hint { stripes: None, stripe_bytes: None, servers, .. }) if servers.is_empty() => {
@@ -143,7 +144,7 @@ fn class_of(hint: &Hint) -> Result<&str, String> {
     }
 }
 
-/// What `command` says on its standard output until it ends, or until `deadline`.
+/// What `command` writes to its standard output until it ends, or until `deadline`.
 fn output_of(mut command: Command, deadline: Instant) -> io::Result<Vec<u8>> {
     if Instant::now() >= deadline || HUNG.load(Ordering::Relaxed) >= HUNG_MAX {
         return Err(io::ErrorKind::TimedOut.into());
@@ -205,9 +206,9 @@ fn end(mut child: Child) {
     let _ = std::thread::Builder::new().name("reap".into()).stack_size(STACK_BYTES).spawn(wait);
 }
 
-/// What the tool has said of `paths`, in their order. A file begins with a line of its path and a
-/// colon; all that belongs to it is indented. Of a file that it knows nothing about it says so in
-/// another line.
+/// Reads what the tool has reported of `paths`, in their order. A file begins with a line of its
+/// path and a colon; all that belongs to it is indented. If it knows nothing about a file, it says
+/// so in another line.
 fn parse(output: &[u8], paths: &[&Path]) -> Vec<Option<Layout>> {
     let mut layouts: Vec<Option<Layout>> = vec![None; paths.len()];
     let mut current: Option<usize> = None;

@@ -1,5 +1,5 @@
-//! `fair-share`: every process of every job gets the same, which is what a file system does that
-//! knows no jobs.
+//! `fair-share`: every process of every job gets the same, as in a file system that does not
+//! distinguish jobs.
 
 use alloc::vec::Vec;
 
@@ -8,7 +8,7 @@ use forebay_model::sharing;
 
 use super::{Active, Policy};
 
-/// In proportion to processes.
+/// Divides in proportion to processes.
 pub struct FairShare;
 
 impl Policy for FairShare {

@@ -1,12 +1,12 @@
 //! Cross-job bandwidth: what the I/O phases of several HPC jobs do to each other.
 //!
-//! The machine hears which phases are under way and answers with the share of the file system that
-//! each one gets. It is the baseline against which holding phases to their deadlines has to be
-//! judged. A policy is one file here and one line in [`POLICIES`]:
+//! The machine is notified which phases are under way and answers with each one's share of the file
+//! system. This is the baseline against which holding phases to their deadlines has to be judged. A
+//! policy is one file here and one line in [`POLICIES`]:
 //!
 //! | policy | what it does |
 //! | --- | --- |
-//! | `fair-share` | divides evenly over processes, as a file system does that knows no jobs |
+//! | `fair-share` | divides evenly over processes, like a file system unaware of jobs |
 //! | `set-10` | IO-Sets: jobs of like period take turns, sets share by priority |
 
 use alloc::boxed::Box;
@@ -29,16 +29,16 @@ pub use set10::set_of;
 pub enum Event {
     /// A phase begins.
     PhaseBegins {
-        /// Whose.
+        /// The job.
         hpc: u32,
         /// Processes that do the I/O.
         weight: f64,
-        /// Mean time from the begin of one phase of this job to that of the next, in ns.
+        /// Mean time from the start of one phase of this job to that of the next, in ns.
         period_ns: u64,
     },
     /// The phase of this job is over.
     PhaseEnds {
-        /// Whose.
+        /// The job.
         hpc: u32,
     },
 }
@@ -53,7 +53,7 @@ pub struct Shares {
 /// A phase under way.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Active {
-    /// Whose.
+    /// The job.
     pub hpc: u32,
     /// Processes that do the I/O.
     pub weight: f64,
@@ -65,7 +65,7 @@ pub struct Active {
 
 /// How the file system is divided: the part that differs between policies.
 pub trait Policy: Send {
-    /// The same for forecasts, which look at phases to come as well.
+    /// How forecasts, which also look at phases to come, divide the file system.
     fn division(&self) -> Division;
 
     /// The share of each phase of `active`, in its order. Must add up to 1 (work conservation).
@@ -75,19 +75,20 @@ pub trait Policy: Send {
 /// Makes a policy.
 pub type MakePolicy = fn() -> Box<dyn Policy>;
 
-/// Every policy: its name and how to make it. A new one is a file in this folder and a line here.
+/// Every policy: its name and how to make it. A new one needs a file in this folder and a line
+/// here.
 pub const POLICIES: &[(&str, MakePolicy)] =
     &[("fair-share", || Box::new(fair_share::FairShare)), ("set-10", || Box::new(set10::Set10))];
 
 /// The policy called `name`.
 ///
 /// # Errors
-/// Lists the names that there are.
+/// If `name` is unknown; lists the known names.
 pub fn policy(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
     Ok(named(POLICIES, "bandwidth policy", name)?())
 }
 
-/// The machine.
+/// The machine that divides the file system.
 pub struct Divider {
     policy: Box<dyn Policy>,
     active: BTreeMap<u32, Active>,
@@ -143,8 +144,8 @@ mod tests {
         assert_eq!(shares("fair-share", &[(1.0, 10), (3.0, 1000)]), [0.25, 0.75]);
     }
 
-    /// Periods of 8 and 12 s belong to the set of 10 s, where the first come is served; 100 s has a
-    /// tenth of the priority.
+    /// Periods of 8 and 12 s belong to the set of 10 s, where phases are served in order of
+    /// arrival; 100 s has a tenth of the priority.
     #[test]
     fn set_10_takes_turns_within_a_set_and_weighs_between_sets() {
         let got = shares("set-10", &[(1.0, 8), (9.0, 12), (1.0, 100)]);
@@ -158,7 +159,7 @@ mod tests {
     }
 
     proptest! {
-        /// Forecasts take phases to get what the policy gives them.
+        /// Forecasts give phases the same shares as the policy does.
         #[test]
         fn forecasts_divide_as_the_policy_does(
             which in 0usize..2, phases in prop::collection::vec((1.0f64..4096.0, 1u64..100_000), 1..20)

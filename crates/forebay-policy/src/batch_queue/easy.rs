@@ -11,10 +11,10 @@ use crate::machine::Nanos;
 
 /// Backfilling with one reservation.
 pub struct Easy {
-    /// Whether the reservation is of burst buffers too. Without that, nodes are reserved from the
-    /// moment at which they are free, and may stand idle until there is room.
+    /// Whether burst buffers are reserved too. Without that, nodes are reserved from the moment at
+    /// which they are free, and may stand idle until there is room.
     pub reserves_room: bool,
-    /// Whether the shortest estimate goes first among those that pass the first job.
+    /// Whether, among the jobs that pass the first one, the shortest estimate goes first.
     pub shortest_first: bool,
 }
 

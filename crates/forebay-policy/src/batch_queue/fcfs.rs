@@ -1,4 +1,4 @@
-//! First come, first served, without and with a way past those who do not fit.
+//! First come, first served, with or without letting jobs pass those that do not fit.
 
 use super::profile::{Placement, Profile};
 use super::{Decision, Policy, Waiting};
@@ -6,7 +6,7 @@ use crate::machine::Nanos;
 
 /// Jobs begin in the order in which they came.
 pub struct Fcfs {
-    /// Whether those that fit pass those that do not.
+    /// Whether jobs that fit pass those that do not.
     pub passes: bool,
 }
 
@@ -19,7 +19,7 @@ impl Policy for Fcfs {
     }
 }
 
-/// Begins jobs in `order`, and returns how many it has looked at: all of them, or those before the
+/// Begins jobs in `order`, and returns how many it has examined: all of them, or those before the
 /// first that does not fit.
 pub fn begin(
     now: Nanos,

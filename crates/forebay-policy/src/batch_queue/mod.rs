@@ -1,10 +1,10 @@
 //! A batch queue: which waiting job begins when, on nodes and with room in burst buffers.
 //!
-//! A job needs nodes while it runs, and room in burst buffers from the begin of its stage-in until
+//! A job needs nodes while it runs, and room in burst buffers from the start of its stage-in until
 //! the end of its stage-out; each of its nodes has one share of the room, whole on one burst
 //! buffer. Both are promised for the time that the job estimates. One machine, [`Queue`], keeps
-//! what is held; a *policy* decides who begins. A policy is a file here and a line in
-//! [`POLICIES`]:
+//! track of nodes and room; a *policy* decides which job begins. A policy is a file here and a line
+//! in [`POLICIES`]:
 //!
 //! | policy | what it does |
 //! | --- | --- |
@@ -13,12 +13,12 @@
 //! | `fcfs-easy` | EASY backfilling that reserves nodes, but no room, for the first job |
 //! | `fcfs-bb` | EASY backfilling that reserves both |
 //! | `sjf-bb` | the same; the shortest estimate passes first |
-//! | `plan-1`, `plan-2`, `plan-3` | a start for every job; the least sum of (waiting time)^1, 2, 3 |
+//! | `plan-1`, `plan-2`, `plan-3` | a start for every job; least sum of (waiting time)^1, 2, 3 |
 //!
 //! Names and rules are those of Kopanski and Rzadca, *Plan-based Job Scheduling for Supercomputers
-//! with Shared Burst Buffers*, Euro-Par 2021. There, nodes wait during both transfers: such a job
-//! has no time for them here, and an estimate that contains them. With times for them, a job
-//! stages in before it has nodes, and stages out after it has released them.
+//! with Shared Burst Buffers*, Euro-Par 2021. There, nodes wait during both transfers: here such a
+//! job declares no time for them, and its estimate contains them. With times for them, a job stages
+//! in before it has nodes, and stages out after it has released them.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -41,7 +41,7 @@ pub use profile::{Placement, Profile};
 /// Names a job.
 pub type JobId = u64;
 
-/// What is late is expected to take this much longer, in ns.
+/// A job that exceeds its estimate is expected to take this much longer, in ns.
 const LATE_NS: u64 = 1_000_000_000;
 
 /// What a job asks for.
@@ -60,17 +60,17 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// From the begin of its stage-in to the end of its stage-out, in ns.
+    /// Time from the start of its stage-in to the end of its stage-out, in ns.
     pub fn lasts_ns(&self) -> u64 {
         self.stage_in_ns.saturating_add(self.run_ns).saturating_add(self.stage_out_ns)
     }
 }
 
-/// What the machine hears.
+/// What the machine receives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Event {
-    /// A job comes. It must fit into the empty system ([`Config::fits`]).
+    /// A job is submitted. It must fit into the empty system ([`Config::fits`]).
     Submits {
         /// Its id, which is new.
         job: JobId,
@@ -156,13 +156,13 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// A job may begin at `at`.
+    /// Notes that a job may begin at `at`.
     pub(crate) fn look_again(&mut self, at: Nanos) {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 }
 
-/// Who begins: the part that differs between policies.
+/// Which jobs begin: the part that differs between policies.
 pub trait Policy: Send {
     /// Decides over the jobs that wait, in order of arrival, with what is free from `now` on.
     fn decide(&mut self, now: Nanos, waiting: &[Waiting], profile: Profile) -> Decision;
@@ -183,23 +183,23 @@ pub const POLICIES: &[(&str, MakePolicy)] = &[
     ("plan-3", || Box::new(plan::Plan::new(3))),
 ];
 
-/// How far a job is that holds room.
+/// Progress of a job that holds room.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Stage {
-    /// It stages in, and is expected to be ready then.
+    /// It stages in, and is expected to be ready at `until`.
     In {
         /// In ns.
         until: Nanos,
     },
     /// It waits for nodes.
     Ready,
-    /// It runs until then at most.
+    /// It runs until `until` at most.
     Runs {
         /// In ns.
         until: Nanos,
     },
-    /// It stages out, and is expected to end then.
+    /// It stages out, and is expected to end at `until`.
     Out {
         /// In ns.
         until: Nanos,
@@ -213,19 +213,19 @@ pub struct Held {
     pub demand: Demand,
     /// Where its shares are.
     pub shares: Placement,
-    /// How far it is.
+    /// Its progress.
     pub stage: Stage,
 }
 
-/// The machine.
+/// The batch queue.
 pub struct Queue {
     config: Config,
     policy: Box<dyn Policy>,
     waiting: Vec<Waiting>,
     held: BTreeMap<JobId, Held>,
     promise: Option<(JobId, Nanos)>,
-    /// When it decides next. It hears all events of a moment before it decides: a job that ends
-    /// with another is not late.
+    /// When it decides next. It receives all events of a moment before it decides: a job that ends
+    /// at the same moment as another is not late.
     next: Option<Nanos>,
 }
 
@@ -251,12 +251,12 @@ impl Queue {
         }
     }
 
-    /// What is free from `now` on, after those that hold room have what they still need. Jobs that
-    /// are ready run if there are nodes.
+    /// Returns what is free from `now` on, after jobs that hold room get what they still need. Jobs
+    /// that are ready run if there are nodes.
     fn profile(&mut self, now: Nanos, out: &mut Vec<Action>) -> Profile {
         let mut profile = Profile::new(now, self.config.nodes, &self.config.room_bytes);
         let late = now + LATE_NS;
-        // Who has nodes, then who waits for them, then who will wait for them.
+        // Jobs that have nodes, then jobs that wait for nodes, then jobs that will wait for them.
         let rank = |stage: &Stage| match stage {
             Stage::Runs { .. } | Stage::Out { .. } => 0,
             Stage::Ready => 1,

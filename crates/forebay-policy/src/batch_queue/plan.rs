@@ -1,10 +1,10 @@
-//! Plan-based scheduling: a start for every waiting job, in the order that the search prefers, and
-//! those jobs begin whose start is now.
+//! Plan-based scheduling: a start for every waiting job, in the order that the search prefers. Jobs
+//! whose start is now begin.
 //!
-//! The objective of a plan is the sum of (waiting time)^alpha. Up to five jobs all orders are
-//! tried; beyond, nine sorted ones, and then simulated annealing that swaps two jobs from the best
-//! of them on (Algorithm 2 and section 3.3 of Kopanski and Rzadca, Euro-Par 2021; the temperature
-//! begins with the difference of the worst and the best of the nine).
+//! The objective of a plan is the sum of (waiting time)^alpha. For up to five jobs all orders are
+//! tried; for more, nine sorted ones, and then simulated annealing that swaps two jobs, starting
+//! from the best of them (Algorithm 2 and section 3.3 of Kopanski and Rzadca, Euro-Par 2021; the
+//! initial temperature is the difference between the worst and the best of the nine).
 
 use alloc::vec::Vec;
 
@@ -14,7 +14,7 @@ use super::profile::{Placement, Profile};
 use super::{Decision, Policy, Waiting};
 use crate::machine::Nanos;
 
-/// The most jobs of which all orders are tried.
+/// Largest number of jobs for which all orders are tried.
 const ALL_ORDERS: usize = 5;
 /// The paper's cooling rate r, cooling steps N, and swaps M at each temperature.
 const COOLING: f64 = 0.9;
@@ -31,13 +31,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// With the objective's exponent.
+    /// A plan with this exponent in its objective.
     pub fn new(alpha: u32) -> Self {
         Plan { alpha, rng: Rng::new(SEED), scratch: Profile::default() }
     }
 
-    /// The objective of the plan that `order` makes, in seconds^alpha. `starts` hears of the
-    /// start of each job, and where its shares go.
+    /// Returns the objective of the plan that `order` makes, in seconds^alpha. `starts` is called
+    /// with the start of each job, and where its shares go.
     pub(super) fn score(
         &mut self,
         now: Nanos,
@@ -60,7 +60,7 @@ impl Plan {
         sum
     }
 
-    /// The best order found, and its objective.
+    /// Returns the best order found, and its objective.
     pub fn search(&mut self, now: Nanos, waiting: &[Waiting], profile: &Profile) -> (Vec<usize>, f64) {
         let mut best = (Vec::new(), f64::INFINITY);
         let mut worst = f64::NEG_INFINITY;
@@ -112,7 +112,7 @@ impl Policy for Plan {
     fn decide(&mut self, now: Nanos, waiting: &[Waiting], profile: Profile) -> Decision {
         let mut decision = Decision::default();
         let mut placement = Placement::new();
-        // No plan lets a job begin now that does not fit now.
+        // No plan starts a job now that does not fit now.
         let starts = waiting.iter().map(|w| profile.earliest(now, &w.demand, &mut placement));
         match starts.min() {
             Some(first) if first == now => {}

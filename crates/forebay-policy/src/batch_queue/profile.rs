@@ -40,7 +40,7 @@ impl Profile {
         self.at.partition_point(|begin| *begin <= at).saturating_sub(1)
     }
 
-    /// The step that begins at `at`, which may be made for it.
+    /// Returns the step that begins at `at`, creating it if needed.
     fn split(&mut self, at: Nanos) -> usize {
         let step = self.step(at);
         if self.at[step] >= at {
@@ -53,7 +53,7 @@ impl Profile {
         step + 1
     }
 
-    /// Takes nodes from `from` until `until`. What is not free is not taken.
+    /// Takes nodes from `from` until `until`, at most those that are free.
     pub fn take_nodes(&mut self, from: Nanos, until: Nanos, nodes: u32) {
         let (from, until) = (self.split(from), self.split(until));
         self.nodes[from..until].iter_mut().for_each(|free| *free = free.saturating_sub(nodes));
@@ -73,14 +73,14 @@ impl Profile {
         }
     }
 
-    /// Takes all that a job which begins at `start` needs.
+    /// Takes everything that a job which begins at `start` needs.
     pub fn take(&mut self, start: Nanos, demand: &Demand, placement: &[(u32, u32)]) {
         let runs = start + demand.stage_in_ns;
         self.take_nodes(runs, runs + demand.run_ns, demand.nodes);
         self.take_room(start, start + demand.lasts_ns(), placement, demand.bytes_per_node);
     }
 
-    /// The earliest moment from `from` on at which so many nodes are free for `run_ns`.
+    /// Returns the earliest moment from `from` on at which `nodes` nodes are free for `run_ns`.
     pub fn earliest_nodes(&self, from: Nanos, nodes: u32, run_ns: u64) -> Nanos {
         let mut start = from;
         while let Some(later) = self.nodes_lack(start, nodes, run_ns) {
@@ -89,8 +89,8 @@ impl Profile {
         start
     }
 
-    /// The earliest moment from `from` on at which the job can begin, and where its shares go then.
-    /// The job must fit into an empty system.
+    /// Finds the earliest moment from `from` on at which the job can begin, and where its shares go
+    /// then. The job must fit into an empty system.
     pub fn earliest(&self, from: Nanos, demand: &Demand, placement: &mut Placement) -> Nanos {
         let mut start = from;
         loop {
@@ -103,7 +103,7 @@ impl Profile {
         }
     }
 
-    /// The earliest moment that may be better, if there are too few nodes at `start`.
+    /// Returns the earliest moment that may be better, if there are too few nodes at `start`.
     fn nodes_lack(&self, start: Nanos, nodes: u32, run_ns: u64) -> Option<Nanos> {
         let until = start + run_ns.max(1);
         let steps = self.step(start)..self.at.len();
@@ -112,14 +112,15 @@ impl Profile {
         Some(self.after(lacking))
     }
 
-    /// The end of a step. Only a job that never fits asks for that of the last one.
+    /// Returns the end of a step. The end of the last step is requested only for a job that never
+    /// fits.
     fn after(&self, step: usize) -> Nanos {
         assert!(step + 1 < self.at.len(), "a job needs more than the empty system has");
         self.at[step + 1]
     }
 
-    /// The earliest moment that may be better, if there is too little room at `start`; otherwise
-    /// `placement` is where the shares go: onto the first burst buffers with room.
+    /// Returns the earliest moment that may be better, if there is too little room at `start`;
+    /// otherwise `placement` is where the shares go: onto the first burst buffers with room.
     fn room_lacks(&self, start: Nanos, demand: &Demand, placement: &mut Placement) -> Option<Nanos> {
         placement.clear();
         let bytes = demand.bytes_per_node;

@@ -1,4 +1,4 @@
-//! Exact decisions in small cases, and what holds under random loads.
+//! Exact decisions in small cases, and properties under random loads.
 
 use proptest::prelude::*;
 
@@ -15,13 +15,14 @@ fn queue(policy: &str, nodes: u32, room: &[u64]) -> Queue {
     Queue::new(config).expect("it exists")
 }
 
-/// A job of a load: when it comes, what it asks for, and which part of its estimate it needs.
+/// The jobs of a load: when each comes, its demand, and which part of its estimate it needs.
 type Load = Vec<(u64, Demand, f64)>;
 
 /// When a job began, got nodes, released them, ended, and where its shares were.
 type Ran = (u64, u64, u64, u64, Placement);
 
-/// Runs a load to its end; transfers take as long as expected. Also every promise, in order.
+/// Runs a load to its end; transfers take as long as expected. Also returns every promise, in
+/// order.
 fn run(policy: &str, nodes: u32, room: &[u64], load: &Load) -> (Vec<Ran>, Vec<(JobId, Nanos)>) {
     let mut machine = queue(policy, nodes, room);
     let mut ran: Vec<Ran> = vec![(0, 0, 0, 0, Placement::new()); load.len()];
@@ -61,7 +62,7 @@ fn run(policy: &str, nodes: u32, room: &[u64], load: &Load) -> (Vec<Ran>, Vec<(J
                 Action::Run { job } => {
                     ran[job as usize].1 = now;
                     let (_, demand, part) = load[job as usize];
-                    // Who does not stage out releases all at once.
+                    // A job that does not stage out releases everything at the same time.
                     let kind = u8::from(demand.stage_out_ns > 0);
                     ran[job as usize].2 = now + ((demand.run_ns as f64 * part) as u64).max(1);
                     events.insert((ran[job as usize].2, kind, job));
@@ -168,7 +169,7 @@ fn nodes_stand_idle_if_no_room_is_reserved() {
     let begins = |name| -> Vec<u64> {
         run(name, 5, &[10], &head_without_room()).0.iter().map(|ran| ran.0 / S).collect()
     };
-    // The reservation of nodes alone begins at once, and lets nothing pass.
+    // The reservation of nodes alone begins immediately, and lets nothing pass.
     assert_eq!(begins("fcfs-easy"), [0, 10, 15, 23]);
     assert_eq!(begins("fcfs-bb"), [0, 10, 2, 15]);
     assert_eq!(begins("fcfs"), [0, 10, 15, 23]);

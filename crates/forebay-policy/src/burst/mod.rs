@@ -1,5 +1,6 @@
-//! Burst buffers that hold checkpoints: who stripes over which nodes, and who writes when. Only the
-//! simulator drives these policies as yet. How steps go on to the PFS: [`crate::drain`].
+//! Burst buffers that hold checkpoints: which nodes a job stripes over, and which steps write when.
+//! Only the simulator drives these policies as yet. How steps continue to the PFS:
+//! [`crate::drain`].
 //!
 //! | room | what it decides |
 //! | --- | --- |

@@ -1,12 +1,12 @@
 //! How often a job writes a checkpoint, where all jobs share one PFS.
 //!
-//! A checkpoint keeps its job for `blocks_ns` and the PFS for `pfs_ns`. They are the same if the
-//! job writes to the PFS itself. A tier that takes the checkpoint keeps the job for less.
+//! A checkpoint blocks its job for `blocks_ns` and occupies the PFS for `pfs_ns`. They are the same
+//! if the job writes to the PFS itself. A tier that takes the checkpoint blocks the job for less.
 //!
 //! | policy | period of a job |
 //! | --- | --- |
 //! | `fixed` | the same for all jobs |
-//! | `daly` | sqrt(2 m a) for a job that fails every m, and is kept for a: best for a job alone |
+//! | `daly` | sqrt(2 m a), failures every m, blocked for a: best for a job alone |
 //! | `cooperative` | sqrt(2 m (a + l c / q)), q nodes, c on the PFS: best for all together |
 //!
 //! `cooperative` minimises the sum over jobs of q (a / P + P / 2 m) while the sum of c / P is at
@@ -26,9 +26,9 @@ pub struct Job {
     pub count: f64,
     /// Mean time between failures after which it needs this checkpoint, in ns; infinite for never.
     pub fails_ns: f64,
-    /// How long a checkpoint keeps it from its work, in ns.
+    /// How long a checkpoint blocks its job, in ns.
     pub blocks_ns: f64,
-    /// How long a checkpoint takes the PFS, with nothing beside it, in ns.
+    /// How long a checkpoint occupies the PFS, with nothing beside it, in ns.
     pub pfs_ns: f64,
 }
 
@@ -37,18 +37,18 @@ pub struct Job {
 pub enum Policy {
     /// The same for all jobs, in ns.
     Fixed(u64),
-    /// Each job for itself.
+    /// For each job alone.
     Daly,
-    /// All jobs together; checkpoints may have this share of the PFS's time.
+    /// For all jobs together; checkpoints may have this share of the PFS's time.
     Cooperative(f64),
 }
 
-/// Steps of the search for the multiplier: more than a double has bits.
+/// Steps of the search for the multiplier: more than the number of bits of a double.
 const STEPS: u32 = 64;
 
-/// A square root that is the same on every machine; the whole part only.
+/// A square root that is the same on every machine; the integer part only.
 fn root(square: f64) -> f64 {
-    // A period beyond the range of 128 bits is no period.
+    // A period beyond the range of 128 bits is not a period.
     (square as u128).isqrt() as f64
 }
 
@@ -115,7 +115,8 @@ mod tests {
         }
     }
 
-    /// Against all pairs of periods on a fine grid, of jobs that are kept for less than the PFS is.
+    /// Compares with all pairs of periods on a fine grid, for jobs that are blocked for less than
+    /// the PFS is occupied.
     #[test]
     fn no_other_periods_waste_less() {
         let jobs = [job(100.0, 8.0, 1e6, 30.0, 300.0), job(10.0, 20.0, 1e6, 100.0, 100.0)];

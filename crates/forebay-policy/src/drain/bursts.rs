@@ -2,7 +2,7 @@
 
 use crate::machine::Nanos;
 
-/// A writer that has written nothing for so long has ended its burst. Longer than a program takes
+/// How long a writer writes nothing before its burst has ended, in ns. Longer than a program takes
 /// between two files of one checkpoint.
 const GAP_NS: u64 = 1_000_000_000;
 
@@ -12,12 +12,12 @@ pub(super) struct Bursts {
     begun: Option<Nanos>,
     last_growth: Nanos,
     bytes: u64,
-    /// Bytes and period of the one before.
+    /// Bytes and period of the burst before.
     before: Option<(u64, u64)>,
 }
 
 impl Bursts {
-    /// So much more is dirty.
+    /// Records that `bytes` more are dirty.
     pub fn grow(&mut self, now: Nanos, bytes: u64) {
         match self.begun {
             Some(begun) if now.saturating_since(self.last_growth) > GAP_NS => {
@@ -31,9 +31,9 @@ impl Bursts {
         self.bytes += bytes;
     }
 
-    /// What comes next: bytes, and when. Of a burst that is under way (`is_open`), the rest. The
-    /// first one is expected to become twice as large as it is. After two periods without a burst
-    /// nothing is expected.
+    /// Returns the bytes expected next, and when. For a burst under way (`is_open`), the rest of
+    /// it. The first burst is expected to become twice as large as it is. After two periods without
+    /// a burst nothing is expected.
     pub fn expected(&self, now: Nanos, is_open: bool) -> Option<(u64, Nanos)> {
         let begun = self.begun?;
         match self.before {
@@ -45,7 +45,7 @@ impl Bursts {
         }
     }
 
-    /// The time from one to the next; 0 if it is not known.
+    /// The time from one burst to the next; 0 if unknown.
     pub fn period_ns(&self) -> u64 {
         self.before.map_or(0, |(_, period_ns)| period_ns)
     }

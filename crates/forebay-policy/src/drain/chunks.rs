@@ -1,4 +1,4 @@
-//! The parts in which a pass writes a file, and what becomes of a file whose pass fails.
+//! The parts in which a pass writes a file, and how long a file waits after a failed pass.
 
 use alloc::vec::Vec;
 
@@ -7,14 +7,14 @@ pub const TRIES: u32 = 5;
 
 const FIRST_PAUSE_NS: u64 = 1_000_000_000;
 
-/// After so many passes in succession have failed: how long until the next one. `None`: the file is
-/// parked, until somebody asks for it.
+/// Returns how long to wait for the next pass after `failures` failed ones in succession. `None`:
+/// the file is parked until a pass is requested.
 pub fn pause_ns(failures: u32) -> Option<u64> {
     (failures < TRIES).then(|| FIRST_PAUSE_NS << (2 * failures.saturating_sub(1)).min(30))
 }
 
-/// The parts of `[start, end)` that are written at a time: of `unit` bytes, from one multiple of it
-/// to the next, so that each lies within as few stripes as can be.
+/// Splits `[start, end)` into the parts that are written at a time: of `unit` bytes, from one
+/// multiple of it to the next, so that each is within as few stripes as possible.
 pub fn chunks(start: u64, end: u64, unit: u64) -> Vec<(u64, u64)> {
     let mut parts = Vec::new();
     let mut at = start;
@@ -31,12 +31,12 @@ pub const GENTLE_BYTES: u64 = 1 << 20;
 
 const GENTLE_MIN_BYTES: u64 = 256 << 10;
 
-/// A part that is written around phases should take about so long until the file system has it.
+/// How long a part that is written around phases should take, in ns.
 const GENTLE_NS: u64 = 50_000_000;
 
-/// How much is written at a time around the phases of other jobs, at most `unit` bytes, after
-/// `bytes` have taken so long until the file system had them: what is under way when a phase begins
-/// goes on in it.
+/// Returns how much to write at a time around the phases of other jobs, at most `unit` bytes, after
+/// the file system took `took_ns` for `bytes`. A write that is under way when a phase begins
+/// continues in it.
 pub fn gentle_bytes(bytes: u64, took_ns: u64, unit: u64) -> u64 {
     let next = match took_ns {
         _ if took_ns < GENTLE_NS / 2 => bytes.saturating_mul(2),
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn parts_around_phases_are_as_large_as_the_file_system_is_fast() {
         let unit = 4 << 20;
-        // A file system of so many bytes a second.
+        // A file system of `rate` bytes per second.
         let settled = |rate: u64| {
             let mut bytes = GENTLE_BYTES;
             for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! What the drain hears and decides: plain values.
+//! What the drain receives and decides: plain values.
 
 use core::fmt;
 
@@ -8,7 +8,7 @@ use crate::machine::Nanos;
 
 /// Names a dirty file, or a step in burst buffers.
 pub type FileId = u64;
-/// Names who writes: files of one owner share a room. A user of a node, or a job of the simulator.
+/// Names a writer: files of one owner share a room. A user of a node, or a job of the simulator.
 pub type Owner = u32;
 /// Names a server of the PFS.
 pub type Server = u64;
@@ -21,19 +21,19 @@ pub const POLICIES: &[(&str, bool)] = &[("at-once", false), ("yield", true)];
 pub struct Config {
     /// Whether it waits for the I/O phases of others: `yield`.
     pub yields: bool,
-    /// Passes that are under way to each mount, those that wait for a server included.
+    /// Limit on passes under way to each mount, including those that wait for a server.
     pub passes: usize,
-    /// Those of them that write.
+    /// Limit on passes to each mount that write.
     pub writes: usize,
-    /// The most for all passes together; 0: no limit.
+    /// Limit on the rate of all passes together; 0: no limit.
     pub rate_bytes_per_s: u64,
-    /// A closed file does not wait for phases for longer.
+    /// How long a closed file waits for phases at most.
     pub age_max_ns: u64,
 }
 
 impl Default for Config {
     /// Two files at a time hide the `fsync` of one behind the writes of the other. Two more passes
-    /// go on if those two wait for one server.
+    /// continue if those two wait for one server.
     fn default() -> Self {
         Config { yields: true, passes: 4, writes: 2, rate_bytes_per_s: 0, age_max_ns: 300_000_000_000 }
     }
@@ -44,7 +44,7 @@ impl Default for Config {
 pub struct File {
     /// The mount it belongs to.
     pub mount: usize,
-    /// Who writes it.
+    /// Its writer.
     pub owner: Owner,
     /// Memory that it takes.
     pub bytes: u64,
@@ -54,41 +54,41 @@ pub struct File {
     pub is_open: bool,
     /// A pass may begin.
     pub is_ready: bool,
-    /// Somebody waits until the PFS has it.
+    /// A caller waits until the PFS has it.
     pub is_awaited: bool,
     /// A writer waits, because there is no room for what it writes.
     pub wants_room: bool,
-    /// The job that it is of, if that has a rate limit: its chunks wait before they are offered.
+    /// Its job, if that has a rate limit: its chunks wait before they are offered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limited_job: Option<u64>,
 }
 
-/// What the machine hears.
+/// What the machine receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Event {
-    /// A file is dirty, or is so in another way than before.
+    /// A file is dirty, or its facts have changed.
     Dirty {
         /// Its number.
         file: FileId,
-        /// What it is now.
+        /// Its current facts.
         facts: File,
     },
-    /// The PFS has the file, or it is given up.
+    /// The PFS has the file, or the drain gives it up.
     Clean {
         /// Its number.
         file: FileId,
     },
-    /// So much more may become dirty.
+    /// This much more may become dirty.
     Room {
-        /// Whose room.
+        /// The owner of the room.
         owner: Owner,
         /// Bytes.
         free_bytes: u64,
     },
     /// A pass wants to write its next chunk, and waits for [`Action::Send`].
     Offer {
-        /// Whose pass.
+        /// The file of the pass.
         file: FileId,
         /// Length of the chunk.
         bytes: u64,
@@ -97,23 +97,23 @@ pub enum Event {
     },
     /// The chunk has been written, or has failed.
     Written {
-        /// Whose pass.
+        /// The file of the pass.
         file: FileId,
         /// Its length; 0 if it has failed.
         bytes: u64,
     },
     /// The pass is over. The next one begins after another [`Event::Dirty`].
     Ended {
-        /// Whose pass.
+        /// The file of the pass.
         file: FileId,
         /// The server that had no space for its last chunk.
         full: Option<Server>,
     },
     /// I/O phases of HPC jobs are under way, or all prefetches are paused for one.
     Hold {
-        /// They are.
+        /// Whether they are.
         on: bool,
-        /// All are of this owner.
+        /// The owner of all of them, if they have the same one.
         own: Option<Owner>,
     },
 }
@@ -131,9 +131,9 @@ pub enum Action {
     },
     /// The chunk that was offered goes to the PFS.
     Send {
-        /// Whose pass.
+        /// The file of the pass.
         file: FileId,
-        /// Why, if others are in a phase.
+        /// Why it is sent during a phase of others, if it is.
         forced: Option<Forced>,
     },
 }
@@ -155,11 +155,11 @@ pub enum Why {
     NotReady,
     /// Its pass is under way.
     Writes,
-    /// The same during a phase.
+    /// Its pass is under way during a phase.
     Forced(Forced),
     /// The I/O phase of another job.
     Phase,
-    /// So many files before it.
+    /// Files that go before it.
     Turn(usize),
     /// Another chunk to the same server.
     Server,
@@ -180,13 +180,13 @@ impl fmt::Display for Why {
     }
 }
 
-/// Where a file stands.
+/// What a file waits for, and when the PFS has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outlook {
     /// What it waits for.
     pub why: Why,
-    /// The rate of its mount's passes of late; 0: not known, or it waits.
+    /// The recent rate of its mount's passes; 0 if it is unknown or the file waits.
     pub rate_bytes_per_s: u64,
-    /// When the PFS has it, if nothing changes; `None`: not known.
+    /// When the PFS has it, if nothing changes; `None`: unknown.
     pub safe_in_ns: Option<u64>,
 }

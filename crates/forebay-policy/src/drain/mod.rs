@@ -1,25 +1,25 @@
-//! When the files that a tier holds go on to the PFS, in which order, and how fast.
+//! When the files that a tier holds are written to the PFS, in which order, and how fast.
 //!
-//! A *pass* writes all of a file. The machine hears which files are dirty, how much room is left,
-//! and whether other jobs are in an I/O phase. It begins passes, and lets each write its next
+//! A *pass* writes all of a file. The machine is notified which files are dirty, how much room is
+//! left, and whether other jobs are in an I/O phase. It begins passes, and lets each write its next
 //! chunk. An agent drives it as a part of the node machine; the simulator drives it for steps in
 //! burst buffers.
 //!
-//! **Order.** Files go first whose writer waits for room and those that have waited too long; then
-//! those that somebody waits for; then the others. Within a class the oldest goes first, so that of
-//! the steps of one job the oldest is safe first. A file that is open is left alone unless somebody
-//! waits: its bytes would be written twice.
+//! **Order.** Files whose writer waits for room and files that have waited too long go first; then
+//! the awaited ones; then the others. Within a class the oldest goes first, so that of the steps of
+//! one job the oldest is safe first. An open file is left alone unless a caller waits for it: its
+//! bytes would be written twice.
 //!
 //! **Phases.** During the phase of another job nothing is written, except for lack of room and for
 //! age ([`Forced`]). Room is short if a writer waits, or if the next burst of its owner, as large
-//! as the last ones, would not find room unless the drain begins now. A file that somebody waits
-//! for does not wait for phases of its own owner: the program may be waiting for it in its phase.
+//! as the last ones, would not find room unless the drain begins now. An awaited file does not wait
+//! for phases of its own owner: the program may be waiting for it in its phase.
 //!
 //! **Servers.** A chunk goes to a server that has no other chunk of this drain, if there is one.
 //! Passes that wait for a server that hangs do not keep others from beginning.
 //!
 //! **Jobs with a rate limit.** Their passes wait for their rate. So a job has one at a time, all of
-//! them have half of the passes, and none keeps the pass of another job from going on.
+//! them have half of the passes, and none keeps the pass of another job from continuing.
 
 mod bursts;
 mod chunks;
@@ -40,7 +40,8 @@ use crate::token_bucket::{FOREVER_NS, TokenBucket};
 /// Burst of a limited rate: a chunk.
 const BURST_BYTES: u64 = 4 << 20;
 
-/// What has taken longer may hang: others go on beside it. A busy PFS takes less for a chunk.
+/// A write that takes longer may hang: others continue beside it. A busy PFS takes less for a
+/// chunk.
 const HANGS_NS: u64 = 30_000_000_000;
 
 /// How long a server without space is avoided: as long as a file waits for its last try.
@@ -49,7 +50,7 @@ const FULL_NS: u64 = 64_000_000_000;
 /// A rate is measured over at least this time.
 const MEASURED_NS: u64 = 250_000_000;
 
-/// Which file goes first.
+/// Priority of a file: the first goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     Urgent,
@@ -79,7 +80,7 @@ struct Pass {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// It does something else than write: opens the file, or syncs it.
+    /// Between two chunks: it opens the file, or syncs it.
     Between {
         since: Nanos,
     },
@@ -102,7 +103,7 @@ struct Known {
 
 #[derive(Clone, Debug, Default)]
 struct Room {
-    /// `None`: not known.
+    /// `None`: unknown.
     free_bytes: Option<u64>,
     bursts: Bursts,
     open: usize,
@@ -116,7 +117,7 @@ struct Mount {
     /// Servers without space, and until when they are avoided.
     full: BTreeMap<Server, Nanos>,
     rate_bytes_per_s: u64,
-    /// Since the rate was measured.
+    /// Written since the rate was measured.
     written: u64,
     busy_ns: u64,
 }
@@ -139,12 +140,12 @@ pub struct Drain {
 enum Need {
     Never,
     From(Nanos),
-    /// At this rate; 0: no limit.
+    /// It does, and needs this rate; 0: no limit.
     Now(u64),
 }
 
 impl Drain {
-    /// Nothing is dirty.
+    /// A drain without dirty files.
     pub fn new(config: Config) -> Self {
         Drain {
             config,
@@ -159,18 +160,18 @@ impl Drain {
         }
     }
 
-    /// Whether nothing is dirty, and nobody is in a phase. What was learnt of rates and bursts does
-    /// not count.
+    /// Returns whether nothing is dirty, and no phase is under way. Learned rates and bursts do not
+    /// count.
     pub fn is_idle(&self) -> bool {
         self.files.is_empty() && !self.held
     }
 
-    /// As it was reported last.
+    /// Returns the last reported hold.
     pub fn hold(&self) -> Event {
         Event::Hold { on: self.held, own: self.own }
     }
 
-    /// Whether a pass over this file is under way.
+    /// Returns whether a pass over this file is under way.
     pub fn is_passing(&self, file: FileId) -> bool {
         self.files.get(&file).is_some_and(|file| file.pass.is_some())
     }
@@ -267,7 +268,8 @@ impl Drain {
         self.now.saturating_since(facts.since) >= self.config.age_max_ns
     }
 
-    /// Whether a file may be written now, and why beside a phase. An error is what it waits for.
+    /// Returns whether a file may be written now, and why beside a phase. An error is what it waits
+    /// for.
     fn may_go(&self, facts: &File) -> Result<Option<Forced>, Why> {
         let is_own = facts.is_awaited && self.own == Some(facts.owner);
         if !self.config.yields || !self.held || is_own {
@@ -286,7 +288,7 @@ impl Drain {
         (class, facts.since, id)
     }
 
-    /// The file whose pass begins next.
+    /// Returns the file whose pass begins next.
     fn next(&self, mount: &Mount) -> Option<FileId> {
         let of = |class| mount.waiting.range((class, Nanos(0), 0)..=(class, Nanos(u64::MAX), u64::MAX));
         let limited = || self.passes(mount).filter_map(|(_, facts, _)| facts.limited_job);
@@ -299,7 +301,7 @@ impl Drain {
         };
         let firsts = CLASSES.into_iter().filter_map(|class| of(class).map(|rank| rank.2).find(may_go));
         let first = firsts.map(|id| self.rank(id)).min()?;
-        // One pass is kept for whoever comes to wait.
+        // One pass is kept for a file that becomes awaited.
         let passes = self.config.passes - usize::from(first.0 == Class::Other && self.config.passes > 1);
         (mount.passes.len() < passes).then_some(first.2)
     }
@@ -311,7 +313,7 @@ impl Drain {
         })
     }
 
-    /// Chunks under way to a server, and whether one of them hangs.
+    /// Returns the chunks under way to a server, and whether one of them hangs.
     fn queue_of(&self, mount: &Mount, wanted: Option<Server>) -> (usize, bool) {
         let sinces = self.passes(mount).filter_map(|(_, _, pass)| match pass.state {
             State::Writes { since, server, .. } if server == wanted && wanted.is_some() => Some(since),
@@ -321,7 +323,8 @@ impl Drain {
         sinces.fold((0, false), |(count, hung), since| (count + 1, hung || hangs(since)))
     }
 
-    /// Whether a pass keeps no other one from going on: it hangs, or waits for what may take long.
+    /// Returns whether a pass leaves others free to continue: it hangs, or waits for what may take
+    /// long.
     fn is_stuck(&self, mount: &Mount, facts: &File, pass: &Pass) -> bool {
         match pass.state {
             _ if facts.limited_job.is_some() => true,
@@ -350,8 +353,8 @@ impl Drain {
         }
     }
 
-    /// Lets chunks go. A pass between two chunks keeps its place: files are not interleaved more
-    /// than they have to be.
+    /// Sends chunks. A pass between two chunks keeps its place: files are not interleaved more than
+    /// necessary.
     fn send(&mut self, number: usize, out: &mut Vec<Action>) {
         let mut ranks: Vec<Rank> = self.mounts[&number].passes.iter().map(|id| self.rank(*id)).collect();
         ranks.sort_unstable();
@@ -385,8 +388,8 @@ impl Drain {
         }
     }
 
-    /// Whether the rate has room for a chunk. What goes for lack of room goes no faster than is
-    /// needed.
+    /// Returns whether the rate has room for a chunk. A file that is written for lack of room goes
+    /// no faster than is needed.
     fn is_paid(&mut self, facts: &File, bytes: u64, forced: Option<Forced>) -> bool {
         let needed = match (forced, self.need(facts.owner)) {
             (Some(Forced::Capacity), Need::Now(rate)) => rate,
@@ -410,7 +413,7 @@ impl Drain {
         }
     }
 
-    /// Time passes.
+    /// Advances to `now`, and counts the time for which mounts were busy.
     fn go_on(&mut self, now: Nanos) {
         let is_busy = |mount: &Mount| {
             self.passes(mount).filter(|(_, facts, _)| facts.limited_job.is_none()).any(|(_, facts, pass)| {
@@ -427,7 +430,7 @@ impl Drain {
         self.now = now;
     }
 
-    /// Where each file stands.
+    /// Returns the outlook of each file.
     pub fn outlooks(&self) -> BTreeMap<FileId, Outlook> {
         let mut outlooks = BTreeMap::new();
         for (number, mount) in &self.mounts {
@@ -467,14 +470,14 @@ impl Drain {
     }
 }
 
-/// Nanoseconds for `bytes` at a rate, or the rate for `bytes` in so many nanoseconds.
+/// Nanoseconds for `bytes` at a rate, or the rate for `bytes` in a time of nanoseconds.
 fn per_second(bytes: u64, by: u64) -> u64 {
     let scaled = u128::from(bytes) * 1_000_000_000 / u128::from(by.max(1));
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
 impl Room {
-    /// A file of its owner was so, and is so now.
+    /// Updates the counts after a file of its owner has changed.
     fn count(&mut self, before: &File, now: &File) {
         self.open = self.open + usize::from(now.is_open) - usize::from(before.is_open);
         self.want_room = self.want_room + usize::from(now.wants_room) - usize::from(before.wants_room);
@@ -482,7 +485,7 @@ impl Room {
 }
 
 impl Mount {
-    /// As measured last, or so far.
+    /// Returns the last measured rate, or that of the measurement under way if there is none.
     fn rate(&self) -> u64 {
         match self.rate_bytes_per_s {
             0 if self.written > 0 && self.busy_ns > 0 => per_second(self.written, self.busy_ns),
@@ -490,7 +493,7 @@ impl Mount {
         }
     }
 
-    /// A pass has ended: its `fsync` is in the time that its bytes have taken.
+    /// Measures the rate after a pass: its `fsync` is in the time that its bytes have taken.
     fn measure(&mut self) {
         if self.busy_ns >= MEASURED_NS && self.written > 0 {
             let now = per_second(self.written, self.busy_ns);
@@ -511,7 +514,8 @@ impl Machine for Drain {
         self.decide(out);
     }
 
-    /// When a rate lets a chunk go, room becomes short, a file too old, or a pass seems to hang.
+    /// The next time when a rate lets a chunk go, room becomes short, a file is too old, or a pass
+    /// seems to hang.
     fn next_deadline(&self) -> Option<Nanos> {
         // Nothing was ever dirty, as on most nodes.
         if self.mounts.is_empty() {

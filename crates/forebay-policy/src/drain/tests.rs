@@ -59,7 +59,7 @@ fn who_wants_room_goes_first_then_who_is_awaited_and_then_the_oldest() {
         assert_eq!(handle(&mut drain, 9, Event::Ended { file: ended, full: None }), [begin(next)]);
         handle(&mut drain, 9, Event::Clean { file: ended });
     }
-    // One that is too old goes before all that are not.
+    // A file that is too old goes before all that are not.
     handle(&mut drain, 25, dirty(6, File { is_awaited: true, ..file(20) }));
     handle(&mut drain, 25, dirty(7, file(11)));
     assert_eq!(handle(&mut drain, 25, Event::Ended { file: 1, full: None }), [begin(7)]);
@@ -271,8 +271,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     /// Whatever is dirty and however long phases last: nothing is chosen twice, the chunks of a
-    /// file go one after the other, every file is done in bounded time, and who wants room goes in
-    /// spite of phases.
+    /// file go one after the other, every file is done in bounded time, and a file that wants room
+    /// goes in spite of phases.
     #[test]
     fn no_file_starves(
         files in prop::collection::vec((1u64..6, 0u64..100, any::<bool>(), 0u32..10, 0u32..3), 1..30),

@@ -1,5 +1,5 @@
-//! Announced pages: a job has said when it will read them next, so the one that is read last goes
-//! first.
+//! Announced pages: a job has announced when it will read them next, so the one that is read last
+//! goes first.
 //!
 //! That is Belady's choice, which needs no counts and no guess. On a plain shuffle, where each page
 //! is used once an epoch, it hits no more often than [`super::WindowedLfu`] (at most the cached
@@ -8,15 +8,15 @@
 //!
 //! Announced pages are out of the policy's contest. Victims come from these, in this order:
 //!
-//! 1. pages whose announced uses are over while their job goes on;
+//! 1. pages whose announced uses are over while their job continues;
 //! 2. all other pages, as long as announced pages hold no more than [`PLANNED_SHARE_PERCENT`] of
 //!    the capacity, or if nothing but announced pages was used while one capacity of them came;
 //! 3. announced pages, the latest next use first;
 //! 4. the rest.
 //!
 //! A planned page that is also announced needs no protection of its own: its use is among the next.
-//! An announced page that may not go is in use for another reason, and becomes an ordinary page
-//! until it is announced again.
+//! An announced page that may not be evicted is in use for another reason, and becomes an ordinary
+//! page until it is announced again.
 
 use super::{Dump, EvictionPolicy, Fill, NextUse, PLANNED_SHARE_PERCENT, Victim};
 use alloc::boxed::Box;
@@ -31,7 +31,7 @@ const OVER: u64 = u64::MAX;
 pub struct Announced {
     inner: Box<dyn EvictionPolicy>,
     pages: BTreeMap<u64, Page>,
-    /// By their next use.
+    /// Next use and key of each page.
     order: BTreeSet<(u64, u64)>,
     bytes: u64,
     /// Announced pages that have come since another page was used, in bytes.
@@ -46,7 +46,7 @@ struct Page {
 }
 
 impl Announced {
-    /// Nothing is announced.
+    /// A policy without announced pages.
     pub fn new(inner: Box<dyn EvictionPolicy>) -> Self {
         Announced {
             inner,
@@ -87,7 +87,7 @@ impl Announced {
         }
     }
 
-    /// Bytes of other pages that announced ones leave alone.
+    /// Returns the bytes that announced pages leave to the others.
     fn others_share_bytes(&self) -> u64 {
         let capacity_bytes = self.inner.capacity_bytes();
         if self.since_other_use_bytes > capacity_bytes {
@@ -131,7 +131,7 @@ impl EvictionPolicy for Announced {
     }
 
     fn touch(&mut self, key: u64) {
-        // That an announced page is used was known.
+        // The use of an announced page was expected.
         if !self.pages.contains_key(&key) {
             if self.inner.contains(key) {
                 self.since_other_use_bytes = 0;
@@ -151,7 +151,8 @@ impl EvictionPolicy for Announced {
         victims: &mut Vec<Victim>,
     ) -> u64 {
         if self.pages.is_empty() {
-            // Once: asked again for what it has not freed, the policy would go on to what it keeps.
+            // Only once: another call for the missing bytes would evict pages that the policy wants
+            // to keep.
             return self.inner.evict(want_bytes, may_evict, victims);
         }
         let mut freed_bytes = self.evict_announced((want_bytes, OVER), may_evict, victims);
@@ -195,7 +196,7 @@ impl EvictionPolicy for Announced {
         };
         match self.take_out(key) {
             Some(page) => self.put_in(key, Page { next_use, ..page }),
-            // A page that was never announced is nothing worse for that.
+            // A page that was never announced is not worse for that.
             None if next_use == OVER => {}
             None => self.take_over(key, next_use),
         }
@@ -285,7 +286,7 @@ mod tests {
         policy.touch(2);
         assert_eq!(evict(&mut policy, 10), [3]);
         assert_eq!(evict(&mut policy, 10), [11]);
-        // Nobody uses them while a whole tier of announced pages comes.
+        // They are not used while a whole tier of announced pages comes.
         for key in 20..31 {
             policy.insert(key, 10, Fill::Ahead);
             policy.announce(key, NextUse::At(key));

@@ -1,4 +1,4 @@
-//! What every eviction policy must keep to, whatever order it chooses: one suite for all.
+//! What every eviction policy must guarantee, whatever order it chooses: one suite for all.
 
 use super::*;
 use alloc::collections::BTreeMap;
@@ -120,8 +120,8 @@ fn names_are_read_back() {
     );
 }
 
-/// Nine pages in ten are pinned for good. Leaving refused pages where they are would make each call
-/// walk over all 900.
+/// Nine pages in ten are pinned for good. Leaving refused pages in place would make each call walk
+/// over all 900.
 #[test]
 fn pinned_pages_are_not_walked_over_by_every_call() {
     for &kind in EvictionKind::ALL {

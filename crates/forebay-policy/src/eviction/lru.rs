@@ -1,6 +1,6 @@
 //! Least recently used.
 //!
-//! Good when what was used lately is used again; on a loop larger than the tier it evicts every
+//! Good when recently used pages are used again; on a loop larger than the tier it evicts every
 //! page just before its next use and hits nothing, and one long scan empties it. Kept as the
 //! papers' baseline.
 

@@ -14,8 +14,8 @@
 //!   full of pins is walked once per round and not from the start by every call;
 //! - if that is not enough and the tier has to become smaller, it asks
 //!   [`EvictionPolicy::unplan_latest`] for planned pages, and evicts again;
-//! - `touch` comes late, in batches, sampled, and for keys that are gone by then. Policies must do
-//!   well with that, and nothing breaks without it;
+//! - `touch` comes late, in batches, sampled, and for keys that are gone by then. Policies must
+//!   cope with that, and nothing breaks without it;
 //! - keys are opaque. A file's new version has new keys; the memory of evicted pages is by key.
 //!
 //! All of them are deterministic: same calls, same victims.
@@ -41,16 +41,16 @@ pub use planned::Planned;
 pub use remote_pages::RemotePages;
 pub use windowed_lfu::WindowedLfu;
 
-/// Most of a tier that pages fetched by plan may take until they are used, in percent
+/// Limit on the part of a tier for pages that are fetched by plan and not used yet, in percent
 /// ([`Planned`]). The rest is for what is read without a plan.
 pub const PLANNED_SHARE_PERCENT: u64 = 75;
 
 /// Why a page comes into the tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
-    /// Somebody reads it now, or asked for it by name (`load`): the insertion is its first use.
+    /// A reader waits for it, or it was loaded by name (`load`): the insertion is its first use.
     Demand,
-    /// Read-ahead: nobody has used it yet, so its first touch is the first use and not a sign of
+    /// Read-ahead: it has not been used yet, so its first touch is the first use and not a sign of
     /// re-use.
     Ahead,
     /// It came from its owner, another node, for a reader here: the first to go until it is used a
@@ -65,11 +65,11 @@ pub enum NextUse {
     Unknown,
     /// At this place of the announced order; smaller places come first.
     At(u64),
-    /// Its announced uses are over, and the job goes on.
+    /// Its announced uses are over, and the job continues.
     Over,
 }
 
-/// The exact state of a policy, for tests and for looking at a live agent: named queues, next
+/// The exact state of a policy, for tests and for inspecting a live agent: named queues, next
 /// victim first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dump {
@@ -80,15 +80,16 @@ pub struct Dump {
 
 /// The order in which pages leave the tier.
 pub trait EvictionPolicy: fmt::Debug + Send {
-    /// Takes in a page that is now resident. A key that is known already is touched and takes the
+    /// Records a page that is now resident. A key that is already known is touched and takes the
     /// new size.
     fn insert(&mut self, key: u64, bytes: u32, fill: Fill);
 
-    /// A page was used. Unknown keys are ignored: touches are sampled and late.
+    /// Records the use of a page. Unknown keys are ignored: touches are sampled and late.
     fn touch(&mut self, key: u64);
 
-    /// A page is gone for another reason than eviction (file deleted, replaced, evicted by the
-    /// user). Returns its size; `None` if it was not resident. The page is not remembered.
+    /// Removes a page that is gone for another reason than eviction (file deleted, replaced,
+    /// evicted by the user). Returns its size; `None` if it was not resident. The page is not
+    /// remembered.
     fn remove(&mut self, key: u64) -> Option<u32>;
 
     /// Appends victims to `victims`, in order, until they cover `want_bytes`, and returns the bytes
@@ -102,8 +103,8 @@ pub trait EvictionPolicy: fmt::Debug + Send {
         victims: &mut Vec<Victim>,
     ) -> u64;
 
-    /// The tier's capacity has changed. Evicts nothing by itself; policies that split the tier use
-    /// it as the whole.
+    /// Sets the tier's capacity. Evicts nothing by itself; policies that split the tier use it as
+    /// the whole.
     fn set_capacity(&mut self, capacity_bytes: u64);
 
     /// The capacity last set.
@@ -123,18 +124,18 @@ pub trait EvictionPolicy: fmt::Debug + Send {
         0
     }
 
-    /// A resident page was fetched by `order` and stays until its first touch, or until
-    /// [`EvictionPolicy::unplan`] of that order ([`Planned`]). `false`: it is not resident, or
-    /// planned pages have their share already.
+    /// Records that request `order` fetched a resident page, which stays until its first touch, or
+    /// until [`EvictionPolicy::unplan`] of that request ([`Planned`]). `false`: it is not resident,
+    /// or planned pages have their share already.
     fn plan(&mut self, _key: u64, _order: u64) -> bool {
         false
     }
 
-    /// Pages of `orders`, or of all orders, may go again.
+    /// Makes pages of the requests `orders`, or of all requests, evictable again.
     fn unplan(&mut self, _orders: Option<&BTreeSet<u64>>) {}
 
-    /// Planned pages of at least `bytes` in all, the latest first, may go again: nothing else can
-    /// go, and the tier is too small. Returns their bytes; fewer if there are no more.
+    /// Makes planned pages of at least `bytes` in all, the latest first, evictable again: nothing
+    /// else can go, and the tier is too small. Returns their bytes; fewer if there are no more.
     fn unplan_latest(&mut self, _bytes: u64) -> u64 {
         0
     }
@@ -144,7 +145,7 @@ pub trait EvictionPolicy: fmt::Debug + Send {
         0
     }
 
-    /// A job has said when it will use a resident page next ([`Announced`]).
+    /// Records when a job has announced that it will use a resident page next ([`Announced`]).
     fn announce(&mut self, _key: u64, _next_use: NextUse) {}
 
     /// Sum of the sizes of announced pages.
@@ -157,7 +158,7 @@ pub trait EvictionPolicy: fmt::Debug + Send {
         self.len() == 0
     }
 
-    /// The exact state.
+    /// Returns the exact state.
     fn dump(&self) -> Dump;
 }
 
@@ -207,7 +208,7 @@ impl fmt::Display for EvictionKind {
 /// A name that no policy has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownEvictionKind {
-    /// What was asked for.
+    /// The requested name.
     pub name: String,
 }
 

@@ -1,17 +1,17 @@
 //! Orders that jobs have announced: which files their tasks will read, one task after the other,
 //! and when each file is read next.
 //!
-//! All orders have one scale, of bytes: a task's *place* is the sum of what its job reads before
+//! All orders share one scale, in bytes: a task's *place* is the sum of what its job reads before
 //! it. A job begins at the place that the foremost job has reached, so that jobs of equal speed are
-//! compared rightly, and others roughly.
+//! compared correctly, and others roughly.
 //!
-//! A job says which tasks have ended; their uses are over. It may be wrong about what its program
-//! really reads. So the touches of its files are compared with the order: a program that keeps to
-//! it touches files shortly after their task (readers lag behind a sampler) or just before. Touches
-//! elsewhere count against the order, and beyond [`STRAY_NUM`] / [`STRAY_DEN`] of the others it is
-//! *void* and forgotten.
+//! A job reports which tasks have ended; their uses are over. It may be wrong about what its
+//! program really reads. So the touches of its files are compared with the order: a program that
+//! follows it touches files shortly after their task (readers lag behind a sampler) or just before.
+//! Touches elsewhere count against the order, and beyond [`STRAY_NUM`] / [`STRAY_DEN`] of the
+//! others it is *void* and forgotten.
 //!
-//! Files go by any name that the driver likes. What a table takes is bounded by who fills it.
+//! Files go by any name that the driver chooses. The caller that fills a table bounds its size.
 
 use super::NextUse;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -22,15 +22,15 @@ use alloc::vec::Vec;
 const AHEAD_DIVISOR: u64 = 16;
 const BEHIND_DIVISOR: u64 = 4;
 
-/// An order is void with so many stray touches for each that fits. In another permutation 0.31 of
+/// Stray touches for each that fits, from which an order is void. In another permutation 0.31 of
 /// all fit by chance.
 const STRAY_NUM: u64 = 3;
 const STRAY_DEN: u64 = 2;
 
-/// No order is judged by fewer touches.
+/// Fewest touches by which an order is judged.
 const TOUCHES_MIN: u64 = 64;
 
-/// Touches are halved beyond this, so that an order is judged by what happened lately.
+/// Touches are halved beyond this, so that an order is judged by recent ones.
 const TOUCHES_MAX: u64 = 1024;
 
 /// A part of a file.
@@ -53,12 +53,12 @@ struct Use {
     end: u64,
 }
 
-/// What is announced of a file.
+/// Announced uses of a file.
 #[derive(Clone, Debug, Default)]
 struct FileUses {
-    /// In their order.
+    /// Uses by place.
     uses: Vec<Use>,
-    /// The place of the last one that is over.
+    /// The place of the last use that is over.
     last: Option<u64>,
 }
 
@@ -101,7 +101,7 @@ impl<F: Copy + Ord> Orders<F> {
         self.jobs.is_empty()
     }
 
-    /// A job begins to announce an order.
+    /// Begins the order of a job.
     pub fn begin(&mut self, job: u64) {
         let reached = self.jobs.values().map(|other| other.reached).max().unwrap_or(0);
         self.jobs.entry(job).or_insert_with(|| Job {
@@ -115,7 +115,7 @@ impl<F: Copy + Ord> Orders<F> {
         });
     }
 
-    /// The job announces its next task. Returns the files whose next use may have changed.
+    /// Adds the next task of the job. Returns the files whose next use may have changed.
     pub fn announce(&mut self, job: u64, task: (u32, u32), parts: &[FilePart<F>]) -> BTreeSet<F> {
         let mut changed = BTreeSet::new();
         let Some(of_job) = self.jobs.get_mut(&job) else { return changed };
@@ -136,8 +136,7 @@ impl<F: Copy + Ord> Orders<F> {
         changed
     }
 
-    /// A task of the job has ended: its uses are over. Returns the files whose next use has
-    /// changed.
+    /// Ends a task of the job: its uses are over. Returns the files whose next use has changed.
     pub fn task_ended(&mut self, job: u64, task: (u32, u32)) -> BTreeSet<F> {
         let mut changed = BTreeSet::new();
         let Some(of_job) = self.jobs.get_mut(&job) else { return changed };
@@ -152,7 +151,7 @@ impl<F: Copy + Ord> Orders<F> {
         changed
     }
 
-    /// No task of the stage will run any more.
+    /// Ends a stage: none of its tasks will run any more.
     pub fn stage_ended(&mut self, job: u64, stage: u32) -> BTreeSet<F> {
         let Some(of_job) = self.jobs.get_mut(&job) else { return BTreeSet::new() };
         of_job.stage_bytes.remove(&stage);
@@ -161,13 +160,13 @@ impl<F: Copy + Ord> Orders<F> {
         tasks.into_iter().flat_map(|task| self.task_ended(job, task)).collect()
     }
 
-    /// The order of the job is forgotten. Returns the files of which something was announced.
+    /// Forgets the order of the job. Returns the files that had announced uses.
     pub fn end(&mut self, job: u64) -> BTreeSet<F> {
         if self.jobs.remove(&job).is_none() {
             return BTreeSet::new();
         }
         let changed = self.files.keys().copied().collect();
-        // What is over is forgotten of all jobs: most nodes have one.
+        // Uses of all jobs that are over are forgotten: most nodes have one job.
         self.files.retain(|_, of_file| {
             of_file.uses.retain(|one| one.job != job);
             !of_file.uses.is_empty()
@@ -175,15 +174,15 @@ impl<F: Copy + Ord> Orders<F> {
         changed
     }
 
-    /// When bytes from `offset` to `end` of the file are used next.
+    /// Returns when bytes from `offset` to `end` of the file are used next.
     pub fn next_use(&self, file: F, (offset, end): (u64, u64)) -> NextUse {
         let Some(of_file) = self.files.get(&file) else { return NextUse::Unknown };
         let next = of_file.uses.iter().find(|one| one.offset < end && offset < one.end);
         next.map_or(NextUse::Over, |one| NextUse::At(one.place))
     }
 
-    /// A program has used the file. Returns the jobs whose orders this has made void; the caller
-    /// ends them.
+    /// Records that a program has used the file. Returns the jobs whose orders this has made void;
+    /// the caller ends them.
     pub fn touched(&mut self, file: F) -> Vec<u64> {
         let Some(of_file) = self.files.get(&file) else { return Vec::new() };
         let mut void = Vec::new();
@@ -263,8 +262,8 @@ mod tests {
         assert_eq!((next(&orders, 1), next(&orders, 2)), (NextUse::At(10), NextUse::Unknown));
     }
 
-    /// Files in the order in which `read` says that they are read, while tasks end in the announced
-    /// one; the number of touches until the order is void.
+    /// Reads files in the order of `read`, while tasks end in the announced one; returns the number
+    /// of touches until the order is void.
     fn touches_until_void(read: impl Fn(u32) -> u32) -> Option<u32> {
         let mut orders = Orders::default();
         orders.begin(1);

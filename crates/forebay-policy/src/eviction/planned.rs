@@ -1,18 +1,18 @@
 //! Planned pages: fetched because a job will read them, and kept until it has.
 //!
-//! A page that was prefetched and is thrown out before it is read has cost the PFS a read for
-//! nothing, and the task that comes for it reads the PFS once more. So planned pages stay out of
-//! the policy's contest until their first touch: one prefetch never pushes out what another has
-//! fetched, nor does what is read meanwhile. That promise is bounded in two ways. Together they
-//! take at most [`PLANNED_SHARE_PERCENT`] of the capacity; what is beyond is an ordinary page that
-//! was read ahead. And each belongs to an order, with whose end it loses the promise.
+//! A page that was prefetched and is evicted before it is read has cost the PFS a read for nothing,
+//! and the task that needs it reads the PFS once more. So planned pages stay out of the policy's
+//! contest until their first touch: one prefetch never pushes out what another has fetched, nor
+//! does what is read meanwhile. That promise is bounded in two ways. Together they take at most
+//! [`PLANNED_SHARE_PERCENT`] of the capacity; what is beyond is an ordinary page that was read
+//! ahead. And each belongs to a request, at whose end it loses the promise.
 //!
-//! A tier that has to become smaller breaks the promise when nothing else is left to go, for the
+//! A tier that has to become smaller breaks the promise when nothing else can be evicted, for the
 //! pages that will be read last ([`EvictionPolicy::unplan_latest`]).
 //!
 //! Remote pages ([`super::RemotePages`]) may be planned too: a task is not always sent to the owner
-//! of what it reads. While they are, the bound on remote pages does not count them; with their
-//! first use, or the request's end, it does again.
+//! of what it reads. While they are planned, the bound on remote pages does not count them; after
+//! their first use, or the request's end, it does again.
 //!
 //! A wrapper around every policy, as for remote pages: what must not go does not depend on the
 //! order of the rest.
@@ -123,12 +123,12 @@ impl EvictionPolicy for Planned {
     }
 
     fn unplan_latest(&mut self, bytes: u64) -> u64 {
-        // A controller may set the capacity a hundred times a second.
+        // A controller may set the capacity a hundred times per second.
         if bytes == 0 || self.pages.is_empty() {
             return 0;
         }
         let mut keys = Vec::new();
-        // The latest orders are those that are read last.
+        // The latest requests are those that are read last.
         let mut latest: Vec<_> =
             self.pages.iter().map(|(key, page)| (page.order, *key, page.bytes)).collect();
         latest.sort_unstable();
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(evict_all(&mut policy), [0, 4]);
         policy.touch(1);
         assert_eq!((policy.planned_bytes(), policy.bytes(), evict_all(&mut policy)), (20, 30, [1].into()));
-        // The later order is the one that counts.
+        // The later request counts.
         assert!(policy.plan(2, 8));
         policy.unplan(Some(&BTreeSet::from([7])));
         assert!(evict_all(&mut policy).is_empty());
@@ -235,7 +235,7 @@ mod tests {
     fn the_latest_planned_pages_go_when_nothing_else_is_left() {
         let mut policy = policy(100);
         (0..5).for_each(|key| policy.insert(key, 10, Fill::Ahead));
-        // Page 0 is read last, and nobody plans page 4.
+        // Page 0 is read last, and page 4 is not planned.
         [(0, 9), (1, 7), (2, 8), (3, 8)].iter().for_each(|(key, order)| assert!(policy.plan(*key, *order)));
         assert_eq!((evict_all(&mut policy), policy.planned_bytes()), (vec![4], 40));
         assert_eq!((policy.unplan_latest(0), policy.planned_bytes()), (0, 40));
@@ -258,8 +258,8 @@ mod tests {
         let mut victims = Vec::new();
         policy.evict(10, &mut |_| true, &mut victims);
         assert_eq!(victims.pop().map(|v| v.key), Some(0), "an unread remote page goes after what is ours");
-        // Read once: first to go. Its order has ended without a use: a remote page that nobody has
-        // read.
+        // Read once: first to go. The other's request has ended without a use: a remote page that
+        // was never read.
         policy.touch(1);
         policy.unplan(Some(&BTreeSet::from([8])));
         assert_eq!((policy.remote_page_bytes(), policy.planned_bytes()), (30, 10));
@@ -268,8 +268,8 @@ mod tests {
     }
 
     proptest! {
-        /// A tier that gives way as the agent does is within its capacity, or only what is refused
-        /// is left; and no planned page goes while a later one stays that may go.
+        /// A tier that shrinks as the agent does it is within its capacity, or only what is refused
+        /// is left; and no planned page goes while a later one that may go stays.
         #[test]
         fn a_smaller_tier_keeps_what_is_read_first(
             pages in prop::collection::vec((0u8..4, 0u64..5, 0u8..4), 1..40),
@@ -305,7 +305,7 @@ mod tests {
             }
         }
 
-        /// Whatever is done, the books balance, the share is kept, and no planned page is ever a
+        /// After any operations the books balance, the share is kept, and no planned page is ever a
         /// victim.
         #[test]
         fn books_balance(ops in prop::collection::vec((0u8..7, 0u64..20, 0u64..4), 0..300)) {

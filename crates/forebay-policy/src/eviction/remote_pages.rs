@@ -2,17 +2,17 @@
 //! read them.
 //!
 //! Losing a remote page costs a transfer from its owner's memory, losing a page of one's own a read
-//! of the PFS. So remote pages are the first to go, whatever the policy says about the rest, and
+//! of the PFS. So remote pages are the first to go, whatever the policy's order of the rest, and
 //! they never take part in its contest. A remote page that is used a second time counts as an own
 //! page: it enters the policy as any page does (a hot page may well be in the memory of every node
 //! that reads it).
 //!
-//! Remote pages that nobody has read yet are the read-ahead of a reader at work; to evict them for
-//! each new page would fetch them twice. So up to [`UNREAD_DIVISOR`]th of the capacity they go last
-//! instead of first.
+//! Remote pages that have not been read yet are the read-ahead of a reader at work; evicting them
+//! for each new page would fetch them twice. So up to [`UNREAD_DIVISOR`]th of the capacity they go
+//! last instead of first.
 //!
 //! One wrapper around every policy, rather than a case in each: what "first" means does not depend
-//! on the order of the rest, and the policies stay what their papers say.
+//! on the order of the rest, and the policies stay as their papers describe them.
 
 use super::{Dump, EvictionPolicy, Fill, Victim};
 use crate::arena::{Arena, List};
@@ -28,14 +28,14 @@ pub struct RemotePages {
     inner: Box<dyn EvictionPolicy>,
     /// `true`: read once.
     arena: Arena<bool>,
-    /// Not read yet, in the order of arrival.
+    /// Pages not read yet, in the order of arrival.
     unread: List,
-    /// Read once, in the order of that use.
+    /// Pages read once, in the order of that use.
     read: List,
 }
 
 impl RemotePages {
-    /// No remote pages yet.
+    /// A policy without remote pages.
     pub fn new(inner: Box<dyn EvictionPolicy>) -> Self {
         RemotePages { inner, arena: Arena::default(), unread: List::default(), read: List::default() }
     }
@@ -46,7 +46,7 @@ impl RemotePages {
         self.arena.discard(slot)
     }
 
-    /// A remote page becomes an ordinary page.
+    /// Turns a remote page into an ordinary page.
     fn settle(&mut self, slot: u32) {
         let key = self.arena.at(slot).key;
         let bytes = self.take_out(slot);

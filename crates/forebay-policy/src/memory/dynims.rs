@@ -1,4 +1,4 @@
-//! `dynims`: the law as printed,
+//! `dynims`: the law as published,
 //!
 //! ```text
 //! u[i+1] = u[i] - lambda v[i] (r[i] - r0) / r0,   r = v / M
@@ -27,7 +27,7 @@ impl Policy for DynIms {
             capacity_bytes as f64 - config.gain * used * (utilisation - config.target) / config.target;
         let blocks = ((wanted.max(0.0) / config.block_bytes as f64) as u64).saturating_add(1);
         let why = if error > 0.0 { Reason::Above } else { Reason::Below };
-        // A wish below nothing is nothing, not one block.
+        // A wish below zero is zero, not one block.
         let bytes = if wanted < 0.0 { 0 } else { blocks.saturating_mul(config.block_bytes) };
         Wish { capacity: Some((bytes, why)), after_ns }
     }

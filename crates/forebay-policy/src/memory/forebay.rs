@@ -1,5 +1,5 @@
-//! The law `forebay`: releases memory at once and ahead of growth, takes free memory at once, and
-//! does not react to noise.
+//! The law `forebay`: releases memory immediately and ahead of growth, takes free memory
+//! immediately, and does not react to noise.
 //!
 //! The published law (`dynims`) corrects a fraction of the error, one period later; while compute
 //! grows by g bytes per second, memory use stays g T / lambda above the target. This law computes
@@ -12,14 +12,15 @@
 //!
 //! with g the growth that lasts (the lesser of the last two samples', not below 0), h the time
 //! until the next decision has taken effect, m the running mean of c, and s half of the deviation
-//! of its noise ([`noise`]). If memory is above the target, the tier gives what it has beyond
-//! `now`, at once. If it has less than both, it takes the difference, but no more often than five
-//! times a period.
+//! of its noise ([`noise`]). If memory is above the target, the tier releases what it has beyond
+//! `now`, immediately. If it has less than both, it takes the difference, but no more often than
+//! five times per period.
 //!
-//! Why at once and not in steps: the tier refills from a file system, so its size lags behind its
-//! capacity by seconds anyway, and a partial step per period only adds to that lag. A slow law
-//! protects against memory that is free only for a moment. This law handles that case separately:
-//! it follows neither noise nor an oscillation that is too short to be worth a fill ([`rhythm`]).
+//! The law acts immediately and not in steps because the tier refills from a file system: its size
+//! lags behind its capacity by seconds anyway, and a partial step per period only adds to that lag.
+//! A slow law protects against memory that is free only for a moment. This law handles that case
+//! separately: it follows neither noise nor an oscillation that is too short to be worth a fill
+//! ([`rhythm`]).
 //!
 //! While the memory of compute changes, samples come every `fast_period_ns`, and four times as
 //! often after an alarm and while compute grows by more than a hundredth of the memory in that
@@ -33,7 +34,7 @@
 //! usage threshold wakes the controller, it samples a quiet node or group twice in the time that
 //! the free memory lasts, but at most every `fast_period_ns`, to limit the cost.
 //!
-//! **Bound.** A capacity is a whole number of blocks, the tier grows at most five times a period,
+//! **Bound.** A capacity is a whole number of blocks, the tier grows at most five times per period,
 //! and each resize moves at least one block. So in n periods the tier grows at most 5 n + 1 times,
 //! and releases no more blocks than it had at the start and has taken since.
 
@@ -49,28 +50,28 @@ use rhythm::Rhythm;
 /// Least growth in a period that the law anticipates, as a fraction of the memory; it reacts to
 /// less only afterwards.
 const GROWTH: f64 = 0.004;
-/// Slower sampling again after so many fast periods without movement.
+/// Fast periods without movement after which sampling is slow again.
 const CALM_AFTER: u32 = 30;
-/// Change of direction that is a swing of an oscillation, as a part of the memory.
+/// Change of direction that is a swing of an oscillation, as a fraction of the memory.
 const SWING: f64 = 0.01;
-/// Growths of the tier in a period, at most.
+/// Limit on how often the tier grows in a period.
 const TAKES_PER_PERIOD: u64 = 5;
 /// After an alarm, and while compute grows swiftly, the next sample comes after this part of a fast
 /// period: a threshold that is still exceeded does not fire again.
 const ALARMED_PARTS: u64 = 4;
-/// Growth in a fast period that is swift, as a part of the memory. To make room for twice as much
-/// would cost a small node much of its tier; denser samples need less room.
+/// Growth in a fast period that is swift, as a fraction of the memory. Making room for twice as
+/// much would cost a small node much of its tier; denser samples need less room.
 const SWIFT: f64 = 0.01;
 /// Fastest growth of programs, in bytes per ns: the rate at which one core writes new huge pages.
 const SWIFTEST: f64 = 10.0;
 /// Time from compute's touch of a page to the release of as much by the tier, with a margin: two
 /// samples a millisecond apart, a late wake-up, and the release.
 const REACTION_NS: f64 = 4e6;
-/// The largest part of the memory that is kept free for that.
+/// The largest fraction of the memory that is kept free for that.
 const KEPT_FREE_MAX: f64 = 0.125;
-/// No sample comes sooner after another, because each costs some 20 us.
+/// Least time between two samples, because each costs some 20 us.
 const SOONEST_NS: u64 = 500_000;
-/// An oscillation shorter than so many periods is not followed.
+/// An oscillation shorter than this many periods is not followed.
 const SHORT_PERIODS: u64 = 5;
 
 fn short_ns(config: &Config) -> u64 {
@@ -97,27 +98,27 @@ pub struct Forebay {
     last_growth: f64,
     last_taken: Option<Nanos>,
     fast_left: u32,
-    /// The capacity at the last sample, and samples above the alarm since it changed.
+    /// The capacity at the last sample, and the samples above the alarm since it changed.
     unmoved: (u64, u32),
     noise: Noise,
     rhythm: Rhythm,
 }
 
-/// What the samples say.
+/// What the samples show.
 struct Seen {
     compute: f64,
     /// Growth that lasts, in bytes per ns.
     growth: f64,
     grows: bool,
     swift: bool,
-    /// Whether compute is where its noise takes it.
+    /// Whether noise explains the memory of compute.
     noisy: bool,
     after_ns: u64,
 }
 
 impl Forebay {
-    /// Growth of compute's memory in bytes per ns that lasts over two samples, and how far it has
-    /// moved since the last one.
+    /// Returns the growth of compute's memory in bytes per ns that lasts over two samples, and how
+    /// far it has moved since the last one.
     fn growth(&mut self, now: Nanos, compute: f64) -> (f64, f64) {
         let Some((then, before)) = self.last.replace((now, compute)) else { return (0.0, 0.0) };
         let dt_ns = now.saturating_since(then);

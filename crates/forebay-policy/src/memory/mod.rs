@@ -1,16 +1,16 @@
 //! The memory controller: how much of a node's memory the tier may have.
 //!
 //! Compute comes first: when it needs memory the tier gives way before the node swaps; when it
-//! needs less the tier takes what is left. The machine hears samples of the node's memory and
-//! answers with the tier's capacity and with how soon it wants to hear again. It runs on each node
-//! by itself, so its cost does not depend on the size of the cluster. The law is a policy, one file
+//! needs less the tier takes what is left. The machine receives samples of the node's memory and
+//! answers with the tier's capacity and with the time of the next sample. It runs on each node by
+//! itself, so its cost does not depend on the size of the cluster. The law is a policy, one file
 //! here and a line in [`POLICIES`]:
 //!
 //! | policy | law |
 //! | --- | --- |
 //! | `static` | never changes |
-//! | `dynims` | u - lambda v (r - r0) / r0 each period, as printed |
-//! | `forebay` | gives at once and ahead of growth, takes what is free at once |
+//! | `dynims` | u - lambda v (r - r0) / r0 each period, as published |
+//! | `forebay` | releases immediately and ahead of growth, takes what is free immediately |
 //!
 //! Source: DynIMS, dissertation, chapter 3.
 
@@ -29,21 +29,22 @@ pub mod node;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Event {
-    /// A sample that was asked for.
+    /// A requested sample.
     Sample(Sample),
     /// Memory runs short: the kernel reports stalls, or use has passed [`Config::alarm_bytes`].
-    /// Comes unasked.
+    /// Comes without a request.
     Pressure(Sample),
 }
 
-/// How the law hears of swift growth.
+/// How the law learns of swift growth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Alarm {
-    /// The kernel reports when use passes the threshold, so a quiet place is sampled rarely.
+    /// The kernel reports when use passes the threshold, so a quiet node or group is sampled
+    /// rarely.
     #[default]
     Threshold,
-    /// Nothing does, before memory is gone: only samples show growth.
+    /// Nothing is reported before memory is exhausted: only samples show growth.
     None,
 }
 
@@ -52,7 +53,7 @@ pub enum Alarm {
 pub struct Sample {
     /// Memory in use, the tier included (v).
     pub used_bytes: u64,
-    /// What the tier holds of it.
+    /// The part of it that the tier holds.
     pub tier_bytes: u64,
 }
 
@@ -60,16 +61,16 @@ pub struct Sample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum Action {
-    /// The tier may hold so much from now on; what is above has to be evicted at once.
+    /// Sets the capacity of the tier; what is above it has to be evicted immediately.
     Resize {
         /// The capacity (u).
         capacity_bytes: u64,
         /// Why.
         why: Reason,
     },
-    /// Send the next sample after so long.
+    /// Requests the next sample.
     Watch {
-        /// From now.
+        /// Time until then, in ns from now.
         after_ns: u64,
     },
 }
@@ -78,11 +79,11 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// More memory is in use than there should be.
+    /// More memory is in use than the target.
     Above,
-    /// Less is in use.
+    /// Less memory is in use than the target.
     Below,
-    /// It would be above before the next sample.
+    /// Use would be above the target before the next sample.
     Growth,
 }
 
@@ -93,7 +94,7 @@ pub struct Config {
     pub memory_bytes: u64,
     /// Target utilisation (r0), above 0 and below 1.
     pub target: f64,
-    /// Gain of the printed law (lambda); it is stable between 0 and 2.
+    /// Gain of the published law (lambda); it is stable between 0 and 2.
     pub gain: f64,
     /// The tier is resized by whole blocks (B).
     pub block_bytes: u64,
@@ -103,17 +104,17 @@ pub struct Config {
     pub max_bytes: u64,
     /// Period (T).
     pub period_ns: u64,
-    /// Period while memory use grows; only `forebay` has use for it.
+    /// Period while memory use grows; only `forebay` uses it.
     pub fast_period_ns: u64,
-    /// What reports growth between samples; only `forebay` asks.
+    /// What reports growth between samples; only `forebay` uses it.
     #[serde(default)]
     pub alarm: Alarm,
 }
 
 impl Default for Config {
-    /// The paper's values, for 125 GB of memory. It does not print B; 128 MiB is an HDFS block, and
-    /// small enough for the dead zone of two blocks to be no more than a fifth of a percent of the
-    /// memory.
+    /// The paper's values, for 125 GB of memory. It does not publish B; 128 MiB is an HDFS block,
+    /// and small enough for the dead zone of two blocks to be no more than a fifth of a percent of
+    /// the memory.
     fn default() -> Self {
         Config {
             memory_bytes: 125_000_000_000,
@@ -130,18 +131,18 @@ impl Default for Config {
 }
 
 impl Config {
-    /// r0 M.
+    /// Returns r0 M.
     pub fn target_bytes(&self) -> f64 {
         self.target * self.memory_bytes as f64
     }
 
-    /// Where an unasked event is wanted under a law that aims at r0 M.
+    /// Returns the use above which an alarm is wanted under a law that aims at r0 M.
     pub fn alarm_bytes(&self) -> u64 {
         self.alarm_above(self.target_bytes())
     }
 
-    /// A fifth of a percent of the memory above `target_bytes`. Kernels report a threshold of
-    /// memory use at once and for nothing, while a stall comes when memory is gone.
+    /// Returns a fifth of a percent of the memory above `target_bytes`. Kernels report a threshold
+    /// of memory use immediately and at no cost, while a stall comes when memory is exhausted.
     fn alarm_above(&self, target_bytes: f64) -> u64 {
         (target_bytes + 0.002 * self.memory_bytes as f64) as u64
     }
@@ -150,9 +151,9 @@ impl Config {
 /// What a law wants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wish {
-    /// The new capacity, before it is held within its limits; `None` to leave it.
+    /// The new capacity, before its limits are applied; `None` to leave it.
     pub capacity: Option<(u64, Reason)>,
-    /// When to look again, in ns from now.
+    /// When to sample again, in ns from now.
     pub after_ns: u64,
 }
 
@@ -167,7 +168,7 @@ pub trait Policy: Send {
     fn next(&mut self, now: Nanos, config: &Config, capacity_bytes: u64, sample: Sample) -> Wish;
 }
 
-/// Keeps what it was given.
+/// Keeps the initial capacity.
 struct Static;
 
 impl Policy for Static {
@@ -179,7 +180,8 @@ impl Policy for Static {
 /// Makes a policy.
 pub type MakePolicy = fn() -> Box<dyn Policy>;
 
-/// Every policy: its name and how to make it. A new one is a file in this folder and a line here.
+/// Every policy: its name and how to make it. A new one needs a file in this folder and a line
+/// here.
 pub const POLICIES: &[(&str, MakePolicy)] = &[
     ("static", || Box::new(Static)),
     ("dynims", || Box::new(dynims::DynIms)),
@@ -189,7 +191,7 @@ pub const POLICIES: &[(&str, MakePolicy)] = &[
 /// The policy called `name`.
 ///
 /// # Errors
-/// Lists the names that there are.
+/// If `name` is unknown; lists the known names.
 pub fn policy(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
     Ok(named(POLICIES, "memory policy", name)?())
 }
@@ -219,7 +221,7 @@ impl Controller {
         Controller { config, policy, capacity_bytes }
     }
 
-    /// What reports growth between samples from now on.
+    /// Sets what reports growth between samples from now on.
     pub fn hears_by(&mut self, alarm: Alarm) {
         self.config.alarm = alarm;
     }
@@ -292,17 +294,17 @@ mod tests {
         Controller::new(policy("forebay").expect("it exists"), config(), tier_bytes)
     }
 
-    /// `forebay` gives all that is needed at once, more if use goes on growing, and takes what is
-    /// free as soon as compute has left it.
+    /// `forebay` releases all that is needed immediately, more if use continues to grow, and takes
+    /// what is free as soon as compute has left it.
     #[test]
     fn forebay_gives_ahead_of_growth_and_takes_what_is_free() {
         let mut m = forebay(40 * GB);
-        // 118.75 is the target: 28.75 are left beside 90, and 24.75 beside 94. A single jump is no
+        // 118.75 is the target: 28.75 are left beside 90, and 24.75 beside 94. A single jump is not
         // growth that lasts.
         assert_eq!(resized(&mut m, 0, 90 * GB), Some((28 * GB, Reason::Above)));
         assert_eq!(resized(&mut m, 100, 94 * GB), Some((24 * GB, Reason::Above)));
-        // 4 GB in 100 ms once more: that is expected until the next look, 10 ms from now, and 10
-        // more to act.
+        // 4 GB in 100 ms once more: that is expected until the next sample, 10 ms from now, and for
+        // 10 more until the decision takes effect.
         assert_eq!(resized(&mut m, 200, 98 * GB), Some((19 * GB, Reason::Growth)));
         // 58.75 are free, less half a deviation, which is at least an eighth of a block.
         assert_eq!(resized(&mut m, 1000, 60 * GB), Some((58 * GB, Reason::Below)));
@@ -312,7 +314,7 @@ mod tests {
     }
 
     /// Compute goes up and down by 0.5 GB around 80, from sample to sample: nothing moves. A peak
-    /// of 6 GB is met at once, and when it is over what it took is taken back at once.
+    /// of 6 GB is met immediately, and when it is over what it took is taken back immediately.
     #[test]
     fn forebay_is_not_shaken_by_noise() {
         let mut m = forebay(30 * GB);
@@ -360,8 +362,8 @@ mod tests {
     proptest! {
         /// Whatever happens the capacity stays within its limits, and compute that has more never
         /// gives the tier more than is free. (It may have more than beside less compute: `forebay`
-        /// may take a smaller load for the lull of an oscillation and leave what is free, and the
-        /// printed law's step v (r - r0) is greatest at v = r0 M / 2.)
+        /// may treat a smaller load as the lull of an oscillation and leave what is free, and the
+        /// published law's step v (r - r0) is greatest at v = r0 M / 2.)
         #[test]
         fn limits_hold_and_more_compute_takes_nothing_from_the_target(
             which in 0usize..3, start in 0u64..=60, loads in prop::collection::vec(0u64..130, 1..30), more in 0u64..20

@@ -2,8 +2,8 @@
 //! tier the least capacity that a law allows.
 //!
 //! A place is the node itself, or a control group with a limit. A law is built for the memory of
-//! its place and for what the operator allows the tier; when one of these changes it begins anew.
-//! What cannot be read never makes the tier grow.
+//! its place and for what the operator allows the tier; when one of these changes it starts from
+//! scratch. What cannot be read never makes the tier grow.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -17,13 +17,13 @@ use crate::machine::{Machine, Nanos};
 const BLOCKS: u64 = 1024;
 const BLOCK_MIN_BYTES: u64 = 2 << 20;
 
-/// Longest time between two looks, whatever the laws say: a group may be given a limit.
+/// Longest time between two looks, whatever the laws request: a group may be given a limit.
 const LOOK_AT_LEAST_NS: u64 = 1_000_000_000;
 
-/// Part of the capacity that goes at an alarm while a place cannot be read.
+/// Fraction of the capacity that is released at an alarm while a place cannot be read.
 const BLIND_PARTS: u64 = 4;
 
-/// Places at most; later ones have no law.
+/// Limit on places; later ones have no law.
 const PLACES_MAX: u32 = 64;
 
 /// What the controller is built from.
@@ -40,26 +40,26 @@ pub struct Config {
     pub gain: f64,
 }
 
-/// Of logs that do not say it.
+/// The gain for logs that do not record it.
 fn usual_gain() -> f64 {
     LawConfig::default().gain
 }
 
-/// Input of the controller. A look is a `Look`, what was seen at each place, and `Decide`.
+/// Input of the controller. A look is a `Look`, the readings of each place, and `Decide`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Event {
-    /// The places are others than before: all laws begin anew.
+    /// The places have changed: all laws start from scratch.
     Moved,
     /// A look begins.
     Look {
-        /// What the operator allows: never less than this,
+        /// The least capacity that the operator allows.
         min_bytes: u64,
-        /// and never more.
+        /// The greatest capacity that the operator allows.
         max_bytes: u64,
-        /// The capacity, and what the tier holds.
+        /// The current capacity.
         capacity_bytes: u64,
-        /// See there.
+        /// What the tier holds.
         tier_bytes: u64,
         /// The kernel has asked for the look: memory runs short.
         pressed: bool,
@@ -70,21 +70,21 @@ pub enum Event {
         place: u32,
         /// The node's memory, or the group's limit.
         total_bytes: u64,
-        /// What cannot be taken back at once.
+        /// Memory that cannot be reclaimed immediately.
         used_bytes: u64,
-        /// Of that, in tmpfs: the tier has no more of it.
+        /// The part of `used_bytes` in tmpfs: the tier holds no more than this.
         shared_bytes: u64,
         /// What reports growth there between two looks.
         #[serde(default)]
         alarm: Alarm,
     },
-    /// A place has no limit now.
+    /// A place no longer has a limit.
     Unlimited {
         /// Its number.
         place: u32,
     },
-    /// A place could not be read, or not be understood: the tier does not grow, and gives a quarter
-    /// of what it has if the kernel has asked for the look.
+    /// A place could not be read, or not be understood: the tier does not grow, and releases a
+    /// quarter of its capacity if the kernel has requested the look.
     Unreadable {
         /// Its number.
         place: u32,
@@ -97,14 +97,14 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum Action {
-    /// The law of a place is new: a look is wanted as soon as more than this is in use there.
+    /// The law of a place is new: a look is wanted as soon as use there exceeds this.
     Threshold {
         /// The place.
         place: u32,
-        /// How much.
+        /// The use, in bytes.
         bytes: u64,
     },
-    /// The tier may hold so much from now on.
+    /// Sets the capacity of the tier.
     Resize {
         /// The capacity.
         capacity_bytes: u64,
@@ -113,9 +113,9 @@ pub enum Action {
         /// Why its law has changed what it allows, if it has.
         why: Option<Reason>,
     },
-    /// Look again after so long.
+    /// Requests the next look.
     Watch {
-        /// From now.
+        /// Time until then, in ns from now.
         after_ns: u64,
     },
 }
@@ -125,7 +125,7 @@ pub struct NodeMemory {
     config: Config,
     laws: Vec<Option<Law>>,
     look: Look,
-    /// Of the law that was asked last.
+    /// Actions of the law that was asked last.
     wishes: Vec<super::Action>,
 }
 
@@ -136,7 +136,7 @@ struct Law {
     bounds: (u64, u64),
 }
 
-/// What a look has found so far.
+/// What a look has found up to now.
 #[derive(Clone, Copy, Debug, Default)]
 struct Look {
     bounds: (u64, u64),
@@ -151,10 +151,10 @@ struct Look {
 }
 
 impl NodeMemory {
-    /// Knows no place yet.
+    /// Creates a controller that knows no place yet.
     ///
     /// # Errors
-    /// No law has that name, or the target is no share.
+    /// If no law has that name, or the target is not a share.
     pub fn new(config: Config) -> Result<Self, String> {
         policy(&config.policy).map_err(|e| e.to_string())?;
         if !(config.target > 0.0 && config.target < 1.0) {
@@ -163,7 +163,7 @@ impl NodeMemory {
         Ok(NodeMemory { config, laws: Vec::new(), look: Look::default(), wishes: Vec::with_capacity(2) })
     }
 
-    /// The capacity that the last look has led to, in bytes.
+    /// Returns the capacity that the last look has led to, in bytes.
     pub fn snapshot(&self) -> u64 {
         self.look.capacity_bytes
     }
@@ -199,8 +199,8 @@ impl NodeMemory {
         }
     }
 
-    /// A place cannot be read: the tier does not grow, and if the kernel reports that memory is
-    /// short, nobody knows by how much, so it gives a part.
+    /// Handles a place that cannot be read: the tier does not grow, and if the kernel reports that
+    /// memory is short, it releases a fraction, as the shortage is unknown.
     fn blind(&mut self) {
         let look = &mut self.look;
         let given = if look.pressed { look.before_bytes / BLIND_PARTS } else { 0 };
@@ -220,7 +220,7 @@ impl NodeMemory {
     }
 }
 
-/// What is in use of a place's memory.
+/// The memory of a place, and what is in use of it.
 struct Memory {
     total_bytes: u64,
     used_bytes: u64,
@@ -228,7 +228,7 @@ struct Memory {
     alarm: Alarm,
 }
 
-/// Where the law of a place is; `None` if the place is one too many.
+/// Returns the slot for the law of a place; `None` if there are too many places.
 fn slot(laws: &mut Vec<Option<Law>>, place: u32) -> Option<&mut Option<Law>> {
     let number = place as usize;
     if place < PLACES_MAX && number >= laws.len() {
@@ -237,7 +237,7 @@ fn slot(laws: &mut Vec<Option<Law>>, place: u32) -> Option<&mut Option<Law>> {
     laws.get_mut(number)
 }
 
-/// What a law for so much memory is built from.
+/// Returns the configuration of a law for a memory of `total_bytes`.
 fn law_config(config: &Config, (min_bytes, max_bytes): (u64, u64), total_bytes: u64) -> LawConfig {
     LawConfig {
         memory_bytes: total_bytes,
@@ -351,7 +351,7 @@ mod tests {
         let out = look(&mut m, 100, 300, &[(10_000, 1100), (1000, 1000)]);
         assert!(matches!(out[0], Action::Resize { place: Some(1), .. }), "{out:?}");
         let capacity = m.snapshot() / MIB;
-        // All of it is free again, but who knows what there is at the second place?
+        // All of it is free again, but the memory at the second place is unknown.
         for ms in [200, 300, 400] {
             look(&mut m, ms, capacity, &[(10_000, 200), (0, 0)]);
             assert_eq!(m.snapshot(), capacity * MIB);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     /// A machine that was suspended sees hours between two looks, and one whose clock was set back
-    /// less than nothing. Neither is growth: the law answers what it sees.
+    /// sees negative time. Neither is growth: the law responds to the samples.
     #[test]
     fn a_clock_that_jumps_changes_nothing_but_the_time() {
         for jump_ms in [0, 7_200_000] {
@@ -398,7 +398,7 @@ mod tests {
                 look(&mut m, 10_000 + ms, 400, &[(2000, 1000)]);
             }
             assert_eq!(m.snapshot(), 400 * MIB);
-            // While nobody looked compute took all that was left: 1900 less 1800 stay below 95 %.
+            // Between the looks compute took all that was left: 1900 less 1800 stay below 95 %.
             let after_ms = if jump_ms == 0 { 9_000 } else { 15_000 + jump_ms };
             let out = look(&mut m, after_ms, 400, &[(2000, 2000)]);
             assert!((290..=300).contains(&(m.snapshot() / MIB)), "{out:?}");
@@ -410,7 +410,7 @@ mod tests {
         }
     }
 
-    /// What a look finds at a place.
+    /// The result of a look at a place.
     #[derive(Clone, Copy, Debug)]
     enum Found {
         Used(u64),
@@ -427,7 +427,7 @@ mod tests {
     }
 
     /// A look: how long after the last one, in ms; what the operator allows, in MiB; whether the
-    /// kernel has asked for it.
+    /// kernel has requested it.
     #[derive(Clone, Copy, Debug)]
     struct Looked {
         after_ms: i64,
@@ -444,7 +444,7 @@ mod tests {
         })
     }
 
-    /// Only the places of `numbers` are looked at.
+    /// Looks only at the places of `numbers`.
     fn hear(node: &mut NodeMemory, ms: i64, capacity_bytes: u64, looked: &Looked, numbers: &[u32]) -> u64 {
         let (min, max) = looked.bounds;
         let (min_bytes, max_bytes) = (min * MIB, max * MIB);

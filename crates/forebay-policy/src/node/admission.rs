@@ -3,8 +3,8 @@
 //! All requests together, with the pages that peers have fetched here for theirs, take no more than
 //! half of a mount's fetch threads, so that a reader does not even wait for a page that is being
 //! fetched. Short reads, of columnar files, may be half as many again ([`InFlight::has_room`]).
-//! Pages that peers wait for go first, or two nodes with much to do would wait for each other; then
-//! the planned requests, and then what is fetched ahead of the planned waves, the earliest first.
+//! Pages that peers wait for go first, or two busy nodes would wait for each other; then the
+//! planned requests, and then what is fetched ahead of the planned waves, the earliest first.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -23,7 +23,7 @@ const BURST_BYTES: u64 = 4 << 20;
 /// Reads that a load has under way: enough for every fetch thread to find the next one waiting.
 const LOAD_READS: usize = 64;
 
-/// A read that waits.
+/// A waiting read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
     pub read: ReadId,
@@ -46,7 +46,7 @@ pub(super) struct Reads {
     threads: Vec<usize>,
     read_bytes: u64,
     requests: BTreeMap<RequestId, Request>,
-    /// Requests that are not done, in the order in which they are served.
+    /// Requests that are not complete, in the order in which they are served.
     open: BTreeSet<(Priority, RequestId)>,
     loads: BTreeMap<LoadId, Load>,
     /// Reads that peers wait for, by mount.
@@ -56,7 +56,7 @@ pub(super) struct Reads {
     sent: BTreeMap<ReadId, Sent>,
     /// Reads of each mount's file system that were sent for requests and peers.
     in_flight: Vec<InFlight>,
-    /// The coordinator has paused all requests of the cluster.
+    /// Whether the coordinator has paused all requests of the cluster.
     all_pause: bool,
 }
 
@@ -67,7 +67,7 @@ struct Request {
     in_flight: InFlight,
     offer: Option<Offer>,
     progress: Progress,
-    /// It offers nothing more.
+    /// Whether it offers nothing more.
     fed: bool,
 }
 
@@ -87,7 +87,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// At first there is a burst; later on what the old rate has left.
+    /// Sets the rate. At first there is a burst; later on what the old rate has left.
     fn set(&mut self, now: Nanos, rate_bytes_per_s: u64) {
         match &mut self.bucket {
             _ if rate_bytes_per_s == 0 => self.bucket = None,
@@ -102,7 +102,7 @@ impl Pace {
         pace
     }
 
-    /// Takes `bytes`, or notes when that may be tried again.
+    /// Takes `bytes`, or notes when to try again.
     fn take(&mut self, now: Nanos, bytes: u64) -> bool {
         let wait_ns = self.bucket.as_mut().map_or(0, |bucket| bucket.take(now, bytes));
         self.goes_at = (wait_ns != 0 && wait_ns != FOREVER_NS).then(|| now + wait_ns);
@@ -111,7 +111,7 @@ impl Pace {
 }
 
 impl Request {
-    /// Whether its pace has room for one more read.
+    /// Returns whether its pace has room for one more read.
     fn may_send(&self, offer: &Offer, read_bytes: u64) -> bool {
         let reads = if offer.is_short { fetch_order::short_reads(self.threads) } else { self.threads };
         self.in_flight.has_room(offer.bytes, self.threads, read_bytes, reads)
@@ -159,7 +159,7 @@ impl Reads {
         self.all_pause = on;
     }
 
-    /// The coordinator has paused all requests of the cluster.
+    /// Returns whether the coordinator has paused all requests of the cluster.
     pub fn all_pause(&self) -> bool {
         self.all_pause
     }
@@ -213,7 +213,7 @@ impl Reads {
         }
     }
 
-    /// A read has ended, with so many bytes resident, fetched and failed.
+    /// Records that a read has ended, with the bytes that were resident, fetched and failed.
     pub fn ended(&mut self, read: ReadId, bytes: [u64; 3], out: &mut Vec<Action>) {
         let Some(sent) = self.sent.remove(&read) else { return };
         if let (Some(mount), false) = (sent.mount, matches!(sent.by, By::Load(_))) {
@@ -281,10 +281,10 @@ impl Reads {
         }
     }
 
-    /// Whether all requests are paused here, so that their pages stop as well: one of 2 MiB may
-    /// take a slow file system a second, and the phase for which they pause has begun. If only all
-    /// of this node are paused, they go on while a peer has a page fetched here for a request of
-    /// its own.
+    /// Returns whether all requests are paused here, so that their pages stop as well: one of 2 MiB
+    /// may take a slow file system a second, and the phase for which they pause has begun. If only
+    /// all requests of this node are paused, their pages continue while a peer has a page fetched
+    /// here for a request of its own.
     pub fn do_requests_pause(&self) -> bool {
         let is_for_peers = self.passed > 0 || self.peers.iter().any(|peers| !peers.is_empty());
         let is_paused = |(_, id): &(Priority, RequestId)| self.requests[id].threads == 0;
@@ -292,7 +292,7 @@ impl Reads {
         self.all_pause || here
     }
 
-    /// Whether nothing is wanted.
+    /// Returns whether nothing is wanted.
     pub fn is_idle(&self) -> bool {
         let no_peer = self.peers.iter().all(VecDeque::is_empty);
         self.sent.is_empty()
@@ -302,7 +302,7 @@ impl Reads {
             && !self.all_pause
     }
 
-    /// Whether one more read may go to a mount beside those that are under way.
+    /// Returns whether one more read may go to a mount beside those that are under way.
     fn has_thread(&self, mount: MountId, under_way: InFlight, bytes: u64, is_short: bool) -> bool {
         let threads = self.threads[mount];
         let pages = fetch_order::request_threads(threads);
@@ -310,7 +310,7 @@ impl Reads {
         under_way.has_room(bytes, pages, self.read_bytes, reads)
     }
 
-    /// Sends what may go.
+    /// Sends the reads that may go.
     pub fn dispatch(&mut self, now: Nanos, brake: &Brake, out: &mut Vec<Action>) {
         if !brake.held().holds(Urgency::Plan) {
             self.dispatch_peers(out);
@@ -353,14 +353,14 @@ impl Reads {
         if waiting.is_empty() {
             return;
         }
-        // Where a page of the usual size waits, more short ones would never let it in.
+        // Where a page of the usual size waits, more short reads would never let it in.
         let mut has_page: Vec<bool> = self.peers.iter().map(|peers| !peers.is_empty()).collect();
         for (_, offer) in waiting.iter().filter(|(_, offer)| !offer.is_short) {
             if let Some(mount) = offer.mount {
                 has_page[mount] = true;
             }
         }
-        // Requests wait for what is to go before them to the same mount.
+        // Requests wait for those that go before them to the same mount.
         let mut is_outranked = alloc::vec![false; self.peers.len()];
         for (id, offer) in waiting {
             if let Some(mount) = offer.mount {
@@ -398,9 +398,9 @@ impl Reads {
         sent.iter().for_each(|(id, offer)| self.send(By::Load(*id), offer, out));
     }
 
-    /// When a rate lets a read go that waits for nothing else.
+    /// The earliest time when a rate lets a read go that waits for nothing else.
     pub fn next_deadline(&self) -> Option<Nanos> {
-        // Those that are done offer nothing, and are many.
+        // Requests that are complete offer nothing, and are many.
         let requests = self.open.iter().filter_map(|(_, id)| self.requests.get(id));
         let requests = requests.filter(|request| request.offer.is_some());
         let loads = self.loads.values().filter(|load| load.offer.is_some());
@@ -410,7 +410,7 @@ impl Reads {
             .min()
     }
 
-    /// That moment has come: what waits for it is looked at.
+    /// Clears the waits for a rate that are over at `now`.
     pub fn look(&mut self, now: Nanos) {
         let requests = self.requests.values_mut().map(|request| &mut request.pace.goes_at);
         for goes_at in requests.chain(self.loads.values_mut().map(|load| &mut load.pace.goes_at)) {

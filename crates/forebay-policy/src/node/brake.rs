@@ -2,27 +2,27 @@
 //!
 //! The brake is on while an I/O phase of an HPC job, here or on another node, is behind. It stops
 //! the pages of prefetch requests, loads, read-ahead and refills, from the next chunk on; pages
-//! that a reader waits for go on. When the coordinator pauses all prefetch requests of this node,
-//! their pages stop in the same way.
+//! that a reader waits for continue. When the coordinator pauses all prefetch requests of this
+//! node, their pages stop in the same way.
 
 use super::task_queue::Held;
 use crate::machine::Nanos;
 
-/// How long after a phase the next one may begin at any time: what it would have to wait for is
-/// short then.
+/// How long after a phase another is expected at any time, in ns: until then chunks are small, so
+/// that it waits only for a short one.
 const PHASES_REMEMBERED_NS: u64 = 600_000_000_000;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Brake {
     pub on: bool,
-    /// A phase is under way somewhere.
+    /// Whether a phase is under way on any node.
     phases: bool,
-    /// When one was last.
+    /// When a phase was last under way.
     last_phase: Option<Nanos>,
-    /// The coordinator is silent: it does not know how the phases are.
+    /// Whether the coordinator is silent: then it does not know the state of the phases.
     pub is_coordinator_silent: bool,
-    /// All prefetch requests of the coordinator are paused.
+    /// Whether all prefetch requests of the coordinator are paused.
     pub requests_pause: bool,
 }
 
@@ -34,12 +34,12 @@ impl Brake {
         self.phases = under_way;
     }
 
-    /// Whether one is under way.
+    /// Returns whether a phase is under way.
     pub fn has_phases(&self) -> bool {
         self.phases
     }
 
-    /// What is not fetched.
+    /// Returns what is not fetched now.
     pub fn held(&self) -> Held {
         match (self.on, self.requests_pause) {
             (true, _) => Held::AllButDemand,
@@ -48,23 +48,24 @@ impl Brake {
         }
     }
 
-    /// Whether the coordinator's prefetch requests stop: also if it cannot follow the phases.
+    /// Returns whether the coordinator's prefetch requests stop, including because it cannot follow
+    /// the phases.
     pub fn holds_requests(&self) -> bool {
         self.on || self.phases && self.is_coordinator_silent
     }
 
-    /// Whether what no reader waits for is fetched in small chunks, since it may have to stop: a
-    /// phase is under way, or may begin.
+    /// Returns whether what no reader waits for is fetched in small chunks, since it may have to
+    /// stop: a phase is under way, or may begin.
     pub fn is_gentle(&self, now: Nanos) -> bool {
         self.phases || self.gentle_until().is_some_and(|until| now < until)
     }
 
-    /// When it is no longer, if no phase is under way.
+    /// Returns when [`Self::is_gentle`] ends, if no phase is under way.
     pub fn gentle_until(&self) -> Option<Nanos> {
         self.last_phase.filter(|_| !self.phases).map(|at| at + PHASES_REMEMBERED_NS)
     }
 
-    /// Whether it is as if there had never been a phase.
+    /// Returns whether the state is as if there had never been a phase.
     pub fn is_off(&self, now: Nanos) -> bool {
         !self.is_gentle(now) && !self.on && !self.is_coordinator_silent && !self.requests_pause
     }

@@ -5,10 +5,10 @@
 
 use crate::fetch_order::Urgency;
 
-/// First chunk of a page: small, since somebody may be waiting for the page's first bytes.
+/// First chunk of a page: small, since a reader may be waiting for the page's first bytes.
 pub const FIRST_BYTES: usize = 256 << 10;
 
-/// Later chunks of a page that somebody waits for.
+/// Later chunks of a page that a reader waits for.
 pub const DEMAND_BYTES: usize = 1 << 20;
 
 /// Chunks of other pages: a page of 2 MiB in one read, so that the file system asks all the servers
@@ -19,20 +19,20 @@ pub const MAX_BYTES: usize = 2 << 20;
 /// at its server.
 const REFILL_BYTES: usize = 64 << 10;
 
-/// A chunk should take no longer, in ns, where the file system is busy: who comes to wait for the
-/// page, here or on another node, sees that it is coming.
+/// Limit on the time of a chunk, in ns, where the file system is busy: a reader that begins to wait
+/// for the page, here or on another node, sees that it is coming.
 const CHUNK_NS: u64 = 500_000_000;
 
 /// A page of which the next chunk is to be read.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
-    /// Why it was put on its way.
+    /// Why its fetch was started.
     pub urgency: Urgency,
-    /// Somebody has come to wait for it since.
+    /// Whether a reader has begun to wait for it since.
     pub is_demanded: bool,
-    /// Bytes of it that are there.
+    /// Number of its bytes that have been read.
     pub done: u64,
-    /// What whole pages have taken of late, in ns.
+    /// Recent time of whole pages, in ns.
     pub page_ns: u64,
 }
 
@@ -47,7 +47,7 @@ pub fn bound(page: Page, gentle: bool) -> usize {
         _ if gentle => return FIRST_BYTES,
         _ => MAX_BYTES,
     };
-    // As many times smaller as a page takes longer, by powers of two.
+    // Divided by the factor by which a page takes longer, as a power of two.
     let times = page_ns / CHUNK_NS;
     (bound as u64 / (times + 1).next_power_of_two()).max(FIRST_BYTES as u64) as usize
 }

@@ -1,9 +1,9 @@
-//! What the node machine hears and what it decides: plain values, without threads, descriptors or
+//! What the node machine receives and decides: plain values, without threads, descriptors or
 //! clocks.
 //!
-//! The driver names what it keeps by numbers that it never uses twice: requests, loads, reads and
-//! tasks. A *task* is one read of a file system that waits for a fetch thread. A *read* is what a
-//! prefetch request, a load or a peer wants to fetch next and has to be let go.
+//! The driver names its requests, loads, reads and tasks by numbers that it never uses twice. A
+//! *task* is one read of a file system that waits for a fetch thread. A *read* is what a prefetch
+//! request, a load or a peer wants to fetch next and must get permission for.
 
 use alloc::vec::Vec;
 
@@ -30,12 +30,12 @@ pub struct Config {
     pub fetch_threads: Vec<usize>,
     /// The longest read of a file system, in bytes: a page of the usual size.
     pub read_bytes: u64,
-    /// Of the drain.
+    /// Configuration of the drain.
     #[serde(default)]
     pub drain: drain::Config,
 }
 
-/// Who wants to read.
+/// The origin of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum By {
@@ -47,7 +47,7 @@ pub enum By {
     Load(LoadId),
 }
 
-/// What the machine hears.
+/// What the machine receives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Event {
@@ -55,14 +55,14 @@ pub enum Event {
     Request {
         /// Its number.
         request: RequestId,
-        /// Reads at a time; none: it is paused.
+        /// Reads at a time; 0: it is paused.
         threads: u32,
         /// Its rate; 0: no limit.
         rate_bytes_per_s: u64,
-        /// Which goes first.
+        /// Its priority.
         priority: Priority,
     },
-    /// A request goes on at another pace.
+    /// A request continues at another pace.
     Adjust {
         /// Its number.
         request: RequestId,
@@ -71,9 +71,9 @@ pub enum Event {
         /// See [`Event::Request`].
         rate_bytes_per_s: u64,
     },
-    /// All prefetch requests of the cluster are paused, or go on.
+    /// All prefetch requests of the cluster are paused, or continue.
     Pause {
-        /// Paused.
+        /// Whether they are paused.
         on: bool,
     },
     /// Requests are over: nothing more is fetched for them.
@@ -93,21 +93,21 @@ pub enum Event {
         /// Its number.
         load: LoadId,
     },
-    /// Somebody wants to read, and waits for [`Action::Send`]. Requests and loads offer one read at
-    /// a time.
+    /// A request, load or peer wants to read, and waits for [`Action::Send`]. Requests and loads
+    /// offer one read at a time.
     Offer {
         /// Its number.
         read: ReadId,
-        /// Who.
+        /// Its origin.
         by: By,
-        /// The file system that it is read from; `None`: a peer, or nothing that has to be read.
+        /// The file system that it is read from; `None`: from a peer, or nothing has to be read.
         mount: Option<MountId>,
         /// Its length.
         bytes: u64,
-        /// It is of small pages.
+        /// Whether it is of small pages.
         is_short: bool,
     },
-    /// A read that waits is not wanted any more.
+    /// A waiting read is no longer wanted.
     Withdraw {
         /// Its number.
         read: ReadId,
@@ -116,20 +116,20 @@ pub enum Event {
     ReadEnded {
         /// Its number.
         read: ReadId,
-        /// Of what a request wants: what was there already.
+        /// For a request: wanted bytes that were already resident.
         resident_bytes: u64,
-        /// What was fetched.
+        /// Bytes that were fetched.
         fetched_bytes: u64,
-        /// What could not be fetched.
+        /// Bytes that could not be fetched.
         failed_bytes: u64,
     },
     /// Parts of what a request wants need no read.
     Settled {
         /// Its number.
         request: RequestId,
-        /// What was there already.
+        /// Bytes that were already resident.
         resident_bytes: u64,
-        /// What cannot be fetched.
+        /// Bytes that cannot be fetched.
         failed_bytes: u64,
     },
     /// A request offers nothing more.
@@ -141,49 +141,50 @@ pub enum Event {
     Queue {
         /// Its number.
         task: TaskId,
-        /// Of which mount.
+        /// Its mount.
         mount: MountId,
         /// How urgent it is.
         urgency: Urgency,
         /// Its pages, if they wait for those before them.
         pages: Option<Pages>,
     },
-    /// A fetch thread is at no task, and waits for [`Action::Read`].
+    /// A fetch thread has no task, and waits for [`Action::Read`].
     Idle {
-        /// Of which mount.
+        /// Its mount.
         mount: MountId,
         /// Its number.
         thread: usize,
     },
     /// A fetch thread has read the last of its task: the pages behind may begin.
     PagesRead {
-        /// Of which mount.
+        /// Its mount.
         mount: MountId,
         /// Its number.
         thread: usize,
     },
-    /// The brake is set, or off: an I/O phase of an HPC job is behind, here or on another node.
+    /// The brake is set or released: an I/O phase of an HPC job is behind, here or on another node,
+    /// or none is.
     Brake {
-        /// Set.
+        /// Whether it is set.
         on: bool,
     },
-    /// Whether any I/O phase is under way somewhere.
+    /// An I/O phase is under way on some node, or none is.
     Phases {
-        /// One is.
+        /// Whether one is.
         under_way: bool,
-        /// All are on this node and of this user.
+        /// The user of all of them, if they are all on this node and of one user.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         own: Option<u32>,
     },
-    /// Of dirty files.
+    /// An event of dirty files.
     Drain {
-        /// What the drain hears.
+        /// The event for the drain.
         event: drain::Event,
     },
-    /// The coordinator has been silent for its lease, or is heard again: silent, it cannot follow
-    /// the phases.
+    /// The coordinator has been silent for its lease, or is in contact again: while silent, it
+    /// cannot follow the phases.
     Silence {
-        /// Silent.
+        /// Whether it is silent.
         on: bool,
     },
 }
@@ -192,45 +193,45 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum Action {
-    /// A read may go.
+    /// A read may start.
     Send {
         /// Its number.
         read: ReadId,
     },
-    /// A fetch thread takes up a task.
+    /// A fetch thread starts a task.
     Read {
-        /// Of which mount.
+        /// Its mount.
         mount: MountId,
         /// The thread.
         thread: usize,
         /// The task.
         task: TaskId,
     },
-    /// Too many wait: the task is not done.
+    /// Too many tasks wait: this one is refused.
     Refuse {
         /// Its number.
         task: TaskId,
     },
     /// What is not fetched now. What is under way stops at the end of its chunk.
     Hold {
-        /// These.
+        /// The tasks that are held.
         held: Held,
     },
     /// Whether what no reader waits for is read in small chunks, since it may have to stop.
     Gentle {
-        /// It is.
+        /// Whether it is.
         on: bool,
     },
-    /// Of dirty files.
+    /// An action for dirty files.
     Drain {
-        /// What the drain decides.
+        /// The decision of the drain.
         action: drain::Action,
     },
-    /// How far a request has come.
+    /// The progress of a request.
     Report {
         /// Its number.
         request: RequestId,
-        /// What has become of its bytes.
+        /// Counts of its bytes.
         progress: Progress,
     },
 }

@@ -3,15 +3,15 @@
 //! Readers' pages, read-ahead, prefetch requests, pages that peers want, loads and refills compete
 //! for the fetch threads of each mount. Their order, pace, pauses and the brake for the I/O phases
 //! of HPC jobs are the state of this machine; so is the drain of dirty files ([`crate::drain`]),
-//! which hears of phases and pauses from it. An agent drives it with threads and descriptors, the
+//! which it notifies of phases and pauses. An agent drives it with threads and descriptors, the
 //! simulator with virtual time, and `forebay replay` from the log of either.
 //!
 //! | file | what it decides |
 //! | --- | --- |
-//! | `event` | nothing: what is heard and decided |
+//! | `event` | nothing: the events and the actions |
 //! | `admission` | which request, load or peer may read next, and when |
-//! | `task_queue` | which task a thread takes up next |
-//! | `brake` | whether what no reader waits for stops |
+//! | `task_queue` | which task a thread starts next |
+//! | `brake` | whether fetches that no reader waits for stop |
 //! | `chunk` | how much is read at a time |
 
 mod brake;
@@ -44,7 +44,7 @@ pub struct Node {
     drain: Drain,
     /// See [`Event::Phases`].
     own_phases: Option<u32>,
-    /// As decided last.
+    /// As last decided.
     held: Held,
     gentle: bool,
     /// The time of the last event.
@@ -58,7 +58,7 @@ struct Mount {
 }
 
 impl Node {
-    /// Nothing is wanted yet, and no thread is there.
+    /// Creates a machine without work and without threads.
     pub fn new(config: &Config) -> Self {
         Node {
             reads: Reads::new(config),
@@ -72,17 +72,17 @@ impl Node {
         }
     }
 
-    /// How far a request has come; `None` if it was released.
+    /// Returns the progress of a request; `None` if it was released.
     pub fn progress(&self, request: RequestId) -> Option<Progress> {
         self.reads.progress(request)
     }
 
-    /// Whether a request or load is there; a peer always is.
+    /// Returns whether a request or load exists; a peer always does.
     pub fn knows(&self, by: By) -> bool {
         self.reads.knows(by)
     }
 
-    /// Threads that wait for a task, by mount.
+    /// Returns the threads that wait for a task, by mount.
     pub fn idle_threads(&self) -> Vec<(MountId, usize)> {
         let of = |(mount, state): (MountId, &Mount)| {
             state.idle.iter().map(move |thread| (mount, *thread)).collect::<Vec<_>>()
@@ -90,35 +90,36 @@ impl Node {
         self.mounts.iter().enumerate().flat_map(of).collect()
     }
 
-    /// Tasks of a mount that wait or run, and for how long the oldest of those has run, in ns.
+    /// Returns the number of tasks of a mount that wait or run, and for how long the oldest running
+    /// one has run, in ns.
     pub fn load(&self, now: Nanos, mount: MountId) -> (u64, u64) {
         self.mounts[mount].queue.load(now)
     }
 
-    /// Whether a fresh machine would decide the same from now on.
+    /// Returns whether a fresh machine would decide the same from now on.
     pub fn is_as_new(&self, now: Nanos) -> bool {
         let is_resting = |mount: &Mount| mount.queue.is_empty() && mount.queue.is_resting();
         let is_off = self.brake.is_off(now) && !self.gentle && self.held == Held::Nothing;
         is_off && self.reads.is_idle() && self.drain.is_idle() && self.mounts.iter().all(is_resting)
     }
 
-    /// Takes out all tasks that wait. Called at the end of an agent.
+    /// Removes and returns all waiting tasks. Called at the end of an agent.
     pub fn take_all(&mut self) -> Vec<TaskId> {
         self.mounts.iter_mut().flat_map(|mount| mount.queue.take_all()).collect()
     }
 
-    /// Where each dirty file stands.
+    /// Returns the outlook of each dirty file.
     pub fn dirty_files(&self) -> BTreeMap<FileId, Outlook> {
         self.drain.outlooks()
     }
 
-    /// Whether a pass over this dirty file is under way.
+    /// Returns whether a pass over this dirty file is under way.
     pub fn is_passing(&self, file: FileId) -> bool {
         self.drain.is_passing(file)
     }
 
-    /// Whether dirty files wait: for phases from their beginning on, since writes would make them
-    /// late before they are behind.
+    /// Returns whether dirty files wait: for phases from their beginning on, since writes would
+    /// make them late before they are behind.
     fn holds_drain(&self) -> bool {
         self.brake.on || self.brake.has_phases() || self.reads.all_pause()
     }
@@ -129,7 +130,7 @@ impl Node {
         out.extend(actions.into_iter().map(|action| Action::Drain { action }));
     }
 
-    /// Gives threads that are idle what they may take up.
+    /// Gives idle threads the tasks that they may start.
     fn assign(&mut self, mount: MountId, out: &mut Vec<Action>) {
         let Mount { queue, idle } = &mut self.mounts[mount];
         while let Some(thread) = idle.first().copied() {
@@ -143,7 +144,7 @@ impl Node {
         (0..self.mounts.len()).for_each(|mount| self.assign(mount, out));
     }
 
-    /// Decides anew after anything but a task has changed.
+    /// Decides again after a change to anything but a task.
     fn decide(&mut self, now: Nanos, out: &mut Vec<Action>) {
         self.reads.dispatch(now, &self.brake, out);
         self.brake.requests_pause = self.reads.do_requests_pause();
@@ -153,7 +154,7 @@ impl Node {
             out.push(Action::Hold { held });
             self.mounts.iter_mut().for_each(|mount| mount.queue.hold(held));
             self.assign_all(out);
-            // What was stopped may go.
+            // What was stopped may continue.
             self.reads.dispatch(now, &self.brake, out);
         }
         let gentle = self.brake.is_gentle(now);

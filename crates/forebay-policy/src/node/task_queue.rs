@@ -1,7 +1,7 @@
 //! Tasks that wait for a thread, by urgency.
 //!
 //! The order is that of [`Urgency`]: a waiting reader goes before read-ahead, read-ahead before
-//! what jobs will read, and that before loads. Adjacent pages of one file ([`Pages`]) are taken up
+//! what jobs will read, and that before loads. Adjacent pages of one file ([`Pages`]) are started
 //! one after the other.
 
 use alloc::collections::btree_map::{BTreeMap, Entry};
@@ -18,10 +18,10 @@ pub const AHEAD_MAX: usize = 1024;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A task that takes longer keeps the pages behind it waiting no longer: it may hang.
+/// A task that takes longer no longer delays the pages behind it: it may hang.
 const AHEAD_PATIENCE_NS: u64 = 10 * SECOND_NS;
 
-/// As [`AHEAD_PATIENCE_NS`], for what a reader waits for.
+/// As [`AHEAD_PATIENCE_NS`], for pages that a reader waits for.
 const DEMAND_PATIENCE_NS: u64 = 4 * SECOND_NS;
 
 const CLASSES: usize = Urgency::ALL.len();
@@ -30,17 +30,17 @@ const CLASSES: usize = Urgency::ALL.len();
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Held {
-    /// None.
+    /// No tasks.
     #[default]
     Nothing,
-    /// Those of the coordinator's requests.
+    /// The tasks of the coordinator's requests.
     Plans,
-    /// All that no reader waits for.
+    /// All tasks that no reader waits for.
     AllButDemand,
 }
 
 impl Held {
-    /// Whether tasks of this urgency stay.
+    /// Returns whether tasks of this urgency stay.
     pub fn holds(self, urgency: Urgency) -> bool {
         match self {
             Held::Nothing => false,
@@ -54,9 +54,9 @@ impl Held {
 /// ([`fetch_order::precedes`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pages {
-    /// The same for all pages of a file.
+    /// Identifies the file: equal for all its pages.
     pub file: u64,
-    /// Those of the task.
+    /// The pages of the task.
     pub range: Range<u32>,
 }
 
@@ -65,13 +65,13 @@ impl Pages {
         (self.file, self.range.end)
     }
 
-    /// The end of the pages before.
+    /// Returns the end of the pages before.
     fn start(&self) -> (u64, u32) {
         (self.file, self.range.start)
     }
 }
 
-/// The end of pages: their file, and the page behind the last.
+/// The end of a range of pages: their file, and the page behind the last.
 type End = (u64, u32);
 
 /// See the module.
@@ -79,19 +79,19 @@ type End = (u64, u32);
 pub struct Queue<T> {
     /// By class and number.
     ready: [BTreeMap<u64, Waiting<T>>; CLASSES],
-    /// Those that were next and wait for the pages before them, by the end of these. So none is
-    /// looked at again until that has changed.
+    /// Tasks that were next and wait for the pages before them, by the end of these. So none is
+    /// examined again until that has changed.
     behind: BTreeMap<End, Vec<(u64, Waiting<T>)>>,
-    /// Tasks of each class that wait, wherever.
+    /// Number of waiting tasks of each class, in `ready` or `behind`.
     waiting: [usize; CLASSES],
-    /// How many of them have pages that end there.
+    /// Number of waiting tasks with pages that end there.
     ends: [BTreeMap<End, u32>; CLASSES],
-    /// The task that each busy thread is at.
+    /// The task of each busy thread.
     running: BTreeMap<usize, Running>,
     held: Held,
-    /// Tasks so far.
+    /// Number of the last task.
     serial: u64,
-    /// Patience was looked at last.
+    /// When patience was last checked.
     looked: Nanos,
 }
 
@@ -133,7 +133,7 @@ impl<T> Queue<T> {
     /// reader too.
     ///
     /// # Errors
-    /// The task, if its class is full.
+    /// Returns the task if its class is full.
     pub fn push(&mut self, pages: Option<Pages>, urgency: Urgency, task: T) -> Result<(), T> {
         let class = urgency as usize;
         if urgency == Urgency::Ahead && self.waiting[class] >= AHEAD_MAX {
@@ -148,7 +148,7 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// The most urgent task that may be taken up, which `thread` is at from now on.
+    /// Starts the most urgent task that may start, on `thread`.
     pub fn begin(&mut self, now: Nanos, thread: usize) -> Option<T> {
         for urgency in Urgency::ALL.into_iter().filter(|urgency| !self.held.holds(*urgency)) {
             while let Some((serial, waiting)) = self.ready[urgency as usize].pop_first() {
@@ -166,7 +166,7 @@ impl<T> Queue<T> {
         None
     }
 
-    /// A task of this class waits no longer.
+    /// Removes a task from the counts of those that wait.
     fn leaves(&mut self, urgency: Urgency, pages: Option<&Pages>) {
         self.waiting[urgency as usize] -= 1;
         if let Some(pages) = pages
@@ -179,7 +179,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Whether pages of this urgency wait for those that end at `before`.
+    /// Returns whether pages of this urgency wait for those that end at `before`.
     fn waits(&self, now: Nanos, urgency: Urgency, before: End) -> bool {
         let precedes = |running: &Running| {
             running.pages.as_ref().is_some_and(|pages| pages.end() == before)
@@ -192,33 +192,33 @@ impl<T> Queue<T> {
         self.running.values().any(precedes) || Urgency::ALL.iter().any(is_queued)
     }
 
-    /// The pages that end there have changed: those behind are back in their places.
+    /// Returns the tasks behind `end` to their places, since the pages that end there have changed.
     fn look_behind(&mut self, end: End) {
         for (serial, waiting) in self.behind.remove(&end).unwrap_or_default() {
             self.ready[waiting.urgency as usize].insert(serial, waiting);
         }
     }
 
-    /// The thread is at no task.
+    /// Notes that the thread has no task.
     pub fn rest(&mut self, thread: usize) {
         if let Some(Running { pages: Some(pages), .. }) = self.running.remove(&thread) {
             self.look_behind(pages.end());
         }
     }
 
-    /// What waits for the pages of the task that `thread` is at may begin.
+    /// Lets the pages behind those of the task on `thread` begin.
     pub fn let_next_begin(&mut self, thread: usize) {
         if let Some(pages) = self.running.get_mut(&thread).and_then(|running| running.pages.take()) {
             self.look_behind(pages.end());
         }
     }
 
-    /// From now on these are not taken up, and all others are.
+    /// Sets which tasks stay in the queue; all others may start.
     pub fn hold(&mut self, held: Held) {
         self.held = held;
     }
 
-    /// When a task that runs keeps the pages behind it waiting no longer.
+    /// The next time when a running task no longer delays the pages behind it.
     pub fn next_deadline(&self) -> Option<Nanos> {
         let waits = |running: &Running| {
             let pages = running.pages.as_ref()?;
@@ -229,7 +229,7 @@ impl<T> Queue<T> {
         self.running.values().filter_map(waits).min()
     }
 
-    /// That moment has come.
+    /// Lets pages begin that have waited too long for those before them.
     pub fn look(&mut self, now: Nanos) {
         self.looked = now;
         let is_long = |running: &&Running| now.saturating_since(running.since) > DEMAND_PATIENCE_NS;
@@ -238,7 +238,7 @@ impl<T> Queue<T> {
         ends.into_iter().for_each(|end| self.look_behind(end));
     }
 
-    /// Takes out all that wait.
+    /// Removes and returns all waiting tasks.
     pub fn take_all(&mut self) -> Vec<T> {
         let behind: Vec<End> = self.behind.keys().copied().collect();
         behind.into_iter().for_each(|end| self.look_behind(end));
@@ -248,22 +248,23 @@ impl<T> Queue<T> {
         ready.map(|(_, waiting)| waiting.task).collect()
     }
 
-    /// Tasks that wait.
+    /// Returns the number of waiting tasks.
     pub fn len(&self) -> usize {
         self.waiting.iter().sum()
     }
 
-    /// Whether none waits.
+    /// Returns whether no task waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether no thread is at a task.
+    /// Returns whether no thread has a task.
     pub fn is_resting(&self) -> bool {
         self.running.is_empty()
     }
 
-    /// Tasks that wait or run, and for how long the oldest of those has run, in ns.
+    /// Returns the number of tasks that wait or run, and for how long the oldest running one has
+    /// run, in ns.
     pub fn load(&self, now: Nanos) -> (u64, u64) {
         let oldest = self.running.values().map(|running| now.saturating_since(running.since)).max();
         ((self.len() + self.running.len()) as u64, oldest.unwrap_or(0))
@@ -280,7 +281,7 @@ mod tests {
         Some(Pages { file, range: page..page + 1 })
     }
 
-    /// As a thread that has ended what it was at.
+    /// Takes a task as a thread does that has finished its last one.
     fn pop(queue: &mut Queue<i32>, thread: usize) -> Option<i32> {
         queue.rest(thread);
         queue.begin(NOW, thread)

@@ -33,7 +33,7 @@ impl Driven {
         assert!(began.iter().all(|action| matches!(action, Action::Hold { .. })), "{began:?}");
     }
 
-    /// Offers a read; those that were sent because of it.
+    /// Offers a read; returns the reads that were sent because of it.
     fn offer(&mut self, by: By, mount: Option<MountId>, bytes: u64, is_short: bool) -> Vec<ReadId> {
         self.read += 1;
         let read = self.read;
@@ -210,10 +210,10 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A driver that believes nothing: it checks each action against what it knows itself.
+/// A driver that trusts nothing: it checks each action against its own state.
 struct Checked {
     driven: Driven,
-    /// Reads offered and not sent: who offers them, and to which mount.
+    /// Reads offered and not sent: their origin, and their mount.
     offered: BTreeMap<ReadId, (By, MountId)>,
     sent: BTreeMap<ReadId, (By, MountId)>,
     waiting: BTreeMap<TaskId, (MountId, Urgency)>,

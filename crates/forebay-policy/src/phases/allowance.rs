@@ -1,23 +1,24 @@
-//! How long something may go on: for a while at once, and for a share of the time after that.
+//! Limits how long something may continue: without a break for a while, and for a share of the time
+//! after that.
 //!
-//! Time that it goes on is owed, and paid back while it does not. Once too much is owed it rests,
-//! until enough is paid back for [`PERIOD_NS`] of both. So the brake rests from time to time,
-//! however many phases are behind, and phases of unknown length of one user do not brake for ever.
+//! Time that it is on is owed, and paid back while it is not. Once too much is owed it rests, until
+//! enough is paid back for [`PERIOD_NS`] of both. So the brake rests from time to time, however
+//! many phases are behind, and phases of unknown length of one user do not brake forever.
 
 use crate::machine::Nanos;
 
-/// On and at rest together, when it goes on and on.
+/// Length of on and rest together while it is wanted without a break, in ns.
 pub(super) const PERIOD_NS: u64 = 10_000_000_000;
 
-/// Of this period it may go on so many parts.
+/// Parts into which the time is divided.
 const PARTS: u64 = 10;
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowance {
-    /// Parts of the time that it may go on.
+    /// Parts of the time in which it may be on.
     on_parts: u64,
-    /// May be owed: parts that rest, times ns.
+    /// Limit on what may be owed: parts that rest, times ns.
     most_owed: u64,
     owed: u64,
     at: Nanos,
@@ -26,18 +27,18 @@ pub(super) struct Allowance {
 }
 
 impl Allowance {
-    /// `on_parts` of ten of the time, after `burst_ns`.
+    /// Creates an allowance of `on_parts` of ten of the time, after `burst_ns`.
     pub fn new(on_parts: u64, burst_ns: u64) -> Self {
         let most_owed = burst_ns * (PARTS - on_parts);
         Allowance { on_parts, most_owed, owed: 0, at: Nanos(0), is_on: false, is_resting: false }
     }
 
-    /// Whether it may be on from now on, if it is `wanted`.
+    /// Returns whether it may be on from now on, if it is `wanted`.
     pub fn grant(&mut self, now: Nanos, wanted: bool) -> bool {
         let passed_ns = now.saturating_since(self.at);
         self.at = now;
         self.owed = match self.is_on {
-            // Whoever was asked too late owes no more than the most.
+            // A late call owes no more than the most.
             true => {
                 let more = passed_ns.saturating_mul(PARTS - self.on_parts);
                 self.owed.saturating_add(more).min(self.most_owed)
@@ -56,7 +57,7 @@ impl Allowance {
         self.most_owed.saturating_sub(PERIOD_NS / PARTS * self.on_parts * (PARTS - self.on_parts))
     }
 
-    /// When it will rest or may go on again, if what is wanted stays as it is.
+    /// Returns when it will rest or may be on again, if what is wanted stays as it is.
     pub fn changes_at(&self) -> Option<Nanos> {
         match (self.is_on, self.is_resting) {
             (true, _) => {
@@ -69,7 +70,7 @@ impl Allowance {
         }
     }
 
-    /// Nothing is owed any more.
+    /// Returns whether nothing is owed any more.
     pub fn is_forgotten(&self, now: Nanos) -> bool {
         !self.is_on && self.owed <= now.saturating_since(self.at).saturating_mul(self.on_parts)
     }
@@ -81,7 +82,8 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
-    /// Seconds that it was on, of so many in which it was wanted.
+    /// Returns the seconds for which it was on between `from_s` and `to_s`, when it was wanted
+    /// throughout.
     fn on_s(allowance: &mut Allowance, from_s: u64, to_s: u64) -> u64 {
         (from_s * 10..to_s * 10).filter(|tenth| allowance.grant(Nanos(tenth * S / 10), true)).count() as u64
             / 10

@@ -2,17 +2,16 @@
 //!
 //! Interference only slows a phase down. So a phase beside prefetches, or beside the phase of
 //! another job, counts only if it was faster than what is known. What is known from disturbed
-//! phases alone is a bound, as the job is at least as fast, until the first undisturbed phase
+//! phases alone is a bound, as the job is at least that fast, until the first undisturbed phase
 //! replaces it.
 
 /// Weight of a new phase.
 const WEIGHT: f64 = 0.3;
 
-/// After so many disturbed phases and no other, the fastest of them is taken: two jobs may always
-/// meet.
+/// Disturbed phases in a row after which the fastest of them is taken: two jobs may always meet.
 const DISTURBED_MAX: u32 = 3;
 
-/// Shorter phases measure the clock.
+/// Shorter phases only measure the clock.
 const SHORTEST_NS: u64 = 1_000_000;
 
 /// See the module.
@@ -20,16 +19,16 @@ const SHORTEST_NS: u64 = 1_000_000;
 pub struct Alone {
     /// Bytes per ns, of phases that moved bytes.
     rate: Option<f64>,
-    /// Length in ns, of phases of which no bytes are known.
+    /// Length in ns, of phases whose bytes are unknown.
     length_ns: Option<f64>,
     disturbed: u32,
     fastest: Option<f64>,
-    /// What is known was learnt from disturbed phases alone.
+    /// Whether what is known was learnt from disturbed phases alone.
     is_bound: bool,
 }
 
 impl Alone {
-    /// A phase that moved `bytes` (0 if unknown) has taken `ns`.
+    /// Records that a phase that moved `bytes` (0 if unknown) took `ns`.
     pub fn observe(&mut self, bytes: u64, ns: u64, is_undisturbed: bool) {
         if ns < SHORTEST_NS {
             return;
@@ -63,7 +62,7 @@ impl Alone {
         }
     }
 
-    /// What a phase of `bytes` (0 if unknown) takes alone, in ns.
+    /// Returns the time of a phase of `bytes` (0 if unknown) alone, in ns.
     pub fn time_ns(&self, bytes: u64) -> Option<u64> {
         let ns = match bytes {
             0 => self.length_ns?,
@@ -72,12 +71,12 @@ impl Alone {
         Some(((ns + 0.5) as u64).clamp(SHORTEST_NS, super::LONGEST_NS))
     }
 
-    /// Whether phases may be shorter alone than what is known.
+    /// Returns whether phases may be shorter alone than what is known.
     pub fn is_bound(&self) -> bool {
         self.is_bound
     }
 
-    /// Bytes a second alone; 0 if nothing is known.
+    /// Returns the bytes per second alone; 0 if nothing is known.
     pub fn rate_bytes_per_s(&self) -> u64 {
         self.rate.map_or(0, |rate| (rate * 1e9) as u64)
     }

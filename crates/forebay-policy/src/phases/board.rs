@@ -13,7 +13,7 @@ use super::{BYTES_MAX, Declared, Expected, JobKey, Refused};
 use crate::machine::{Machine, Nanos};
 
 /// However many phases are behind, the brake rests for a tenth of the time once it has been on for
-/// so long: 30 s. What it stops goes on then.
+/// 30 s. What it stops continues then.
 const BRAKE_PARTS: u64 = 9;
 const BRAKE_BURST_NS: u64 = 30_000_000_000;
 
@@ -22,45 +22,45 @@ const BRAKE_BURST_NS: u64 = 30_000_000_000;
 const UNKNOWN_PARTS: u64 = 1;
 const UNKNOWN_BURST_NS: u64 = 300_000_000_000;
 
-/// Users of whom it is kept how long such phases have counted.
+/// Limit on the users for which it is recorded how long such phases have counted.
 const USERS_MAX: usize = 1024;
 
-/// The coordinator hears of a phase's progress this often.
+/// How often the coordinator is notified of a phase's progress.
 const REPORT_NS: u64 = 200_000_000;
 
-/// While bytes have moved within this time, a phase is not one that never ends.
+/// A phase whose bytes have moved within this time has not come to a stop.
 const STILL_MOVES_NS: u64 = 2_000_000_000;
 
-/// But after so many times the time at which it would be cut off it is, whatever it reports.
+/// Multiple of the usual cut-off time at which it is cut off even if it reports progress.
 const MOVES_FACTOR: u64 = 10;
 
-/// A phase of which nobody knows what it takes is cut off after this long: 10 minutes.
+/// A phase of unknown length is cut off after this long: 10 minutes.
 const UNKNOWN_NS: u64 = 600_000_000_000;
 
-/// HPC jobs of one user, and of all, on this node.
+/// Limits on the HPC jobs of one user, and of all, on this node.
 const USER_JOBS_MAX: usize = 64;
 const JOBS_MAX: usize = 512;
 
-/// Nodes whose phases are kept.
+/// Limit on the nodes whose phases are kept.
 const NODES_MAX: usize = 4096;
 
-/// Phases of one other node that are kept.
+/// Limit on the phases of one other node that are kept.
 const REMOTE_PHASES_MAX: usize = 512;
 
-/// A phase beside which agents read more than one part in so many of its own bytes was disturbed,
+/// A phase beside which agents read more than one part in this many of its own bytes was disturbed,
 /// if only by pages that were under way when it began.
 const BESIDE_PARTS: u64 = 64;
 
-/// As much, for a phase of which no bytes are known.
+/// Bytes with the same effect, for a phase whose bytes are unknown.
 const BESIDE_BYTES: u64 = 16 << 20;
 
 /// What a board is built from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// A phase is cut off after so many times the time to its deadline; at least 1.
+    /// Multiple of the time to its deadline after which a phase is cut off; at least 1.
     pub cut_off_factor: f64,
-    /// News of this node's phases is valid on other nodes for so long, in ns; it is sent again
-    /// after a third of it.
+    /// How long news of this node's phases is valid on other nodes, in ns; it is sent again after a
+    /// third of it.
     pub lease_ns: u64,
 }
 
@@ -70,61 +70,60 @@ impl Default for Config {
     }
 }
 
-/// What the board hears.
+/// What the board receives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// A program opens a job; [`Board::may_open`] was asked.
+    /// A program opens a job, after [`Board::may_open`] has allowed it.
     Opens(JobKey, Declared),
-    /// A phase begins, of so many bytes (0: unknown), to be done within so many ns (0: what the job
-    /// allows).
+    /// A phase begins.
     Begins {
-        /// Whose.
+        /// Its job.
         job: JobKey,
-        /// Bytes.
+        /// Its bytes; 0: unknown.
         bytes: u64,
-        /// In ns from now.
+        /// Its deadline in ns from now; 0: as the job allows.
         deadline_ns: u64,
     },
-    /// As `Begins` without a deadline, noticed now.
+    /// A phase has begun, without a deadline, and is noticed now.
     Begun {
-        /// Whose.
+        /// Its job.
         job: JobKey,
         /// When it began.
         at: Nanos,
-        /// Bytes.
+        /// Its bytes; 0: unknown.
         bytes: u64,
     },
-    /// So many bytes of the phase have been moved.
+    /// Bytes of the phase have been moved.
     Progress {
-        /// Whose.
+        /// Its job.
         job: JobKey,
-        /// Since the phase began.
+        /// Bytes since the phase began.
         bytes: u64,
     },
     /// The phase is over.
     Ends(JobKey),
-    /// The phase was over then; it is noticed now.
+    /// The phase was over at this time; it is noticed now.
     Ended(JobKey, Nanos),
     /// The program has closed the job, or died.
     Closes(JobKey),
-    /// The next phases of a job are expected so, or nothing is expected.
+    /// The expected next phases of a job; `None`: no more are expected.
     Expects(JobKey, Option<Expected>),
-    /// Agents of the cluster have read so many more bytes from the file system.
+    /// Agents of the cluster have read more bytes from the file system.
     Beside {
-        /// Bytes.
+        /// The additional bytes.
         bytes: u64,
     },
-    /// Agents of the cluster have read from the file system until just before the phases began:
+    /// Agents of the cluster have read from the file system until shortly before the phases began:
     /// what its clients have read ahead is on its way.
     UnderWay,
-    /// Another node says what phases it has.
+    /// Another node reports its phases.
     Heard {
         /// Its name.
         node: String,
-        /// For how long that counts, in ns.
+        /// How long the report is valid, in ns.
         lease_ns: u64,
-        /// All of them.
+        /// All phases of the node.
         phases: Vec<HpcPhase>,
     },
 }
@@ -136,7 +135,7 @@ pub struct HpcPhase {
     pub name: String,
     /// User id of the job.
     pub user: u32,
-    /// It is behind: all nodes stop what nobody waits for.
+    /// Whether it is behind: then all nodes stop fetches that no reader waits for.
     pub is_behind: bool,
     /// Bytes moved.
     pub done_bytes: u64,
@@ -150,11 +149,11 @@ pub struct HpcPhase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
-    /// It is there.
+    /// The job exists.
     Joins(Declared),
-    /// Its next phases are expected so.
+    /// Its next phases are expected.
     Expects {
-        /// The next begins after so many ns.
+        /// Time until the next begins, in ns.
         in_ns: u64,
         /// I/O time of a phase alone, in ns.
         io_ns: u64,
@@ -171,18 +170,18 @@ pub enum Report {
         alone_ns: u64,
         /// Time to its deadline, in ns; 0: unknown.
         deadline_ns: u64,
-        /// It was derived from bursts of I/O: its end is noticed late.
+        /// Whether it was derived from bursts of I/O: then its end is noticed late.
         #[serde(default)]
         is_observed: bool,
     },
-    /// By its progress, the phase needs so much more I/O time alone.
+    /// By its progress, the I/O time alone that the phase still needs.
     Left {
         /// In ns.
         left_ns: u64,
     },
     /// The phase is over.
     Ends,
-    /// The job is gone. The coordinator assumes it when the node leaves.
+    /// The job is gone. The coordinator also assumes this when the node leaves.
     Leaves,
 }
 
@@ -190,14 +189,14 @@ pub enum Report {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Prefetches, loads and read-ahead on this node stop, or may go on.
+    /// Prefetches, loads and read-ahead on this node stop, or may continue.
     Brake(bool),
     /// Report to the coordinator. Decision logs keep the earlier name.
     #[serde(rename = "tell")]
     Report(JobKey, Report),
     /// Notify the other nodes of what is on this board.
     Spread,
-    /// A phase never ended: it counts no longer.
+    /// A phase never ended: it no longer counts.
     CutOff {
         /// Name of the job.
         name: String,
@@ -208,7 +207,7 @@ pub enum Action {
     },
 }
 
-/// A job as people see it.
+/// The status of a job, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobStatus {
     /// Its number on this node; 0 for one of another node.
@@ -223,11 +222,11 @@ pub struct JobStatus {
     pub phase: Option<HpcPhase>,
     /// How long it has lasted, in ns.
     pub lasted_ns: u64,
-    /// Phases that have ended, in time, late, and cut off.
+    /// Phases that have ended, ended in time, ended late, and were cut off.
     pub phases: [u32; 4],
     /// I/O time of a phase alone, as declared, in ns; 0: to be learnt.
     pub io_ns: u64,
-    /// Bytes a second alone, as learnt; 0: unknown.
+    /// Bytes per second alone, as learnt; 0: unknown.
     pub alone_bytes_per_s: u64,
     /// Time to the next phase that is expected, in ns.
     pub next_in_ns: Option<u64>,
@@ -253,7 +252,7 @@ pub struct Board {
 }
 
 impl Board {
-    /// Nothing is known yet.
+    /// Creates a board without jobs.
     pub fn new(config: Config) -> Self {
         Board {
             config,
@@ -268,10 +267,10 @@ impl Board {
         }
     }
 
-    /// Whether a program may open this job.
+    /// Checks whether a program may open this job.
     ///
     /// # Errors
-    /// What is declared is impossible, or there are too many jobs.
+    /// If the declaration is impossible, or there are too many jobs.
     pub fn may_open(&self, declared: &Declared) -> Result<(), Refused> {
         declared.check()?;
         let of_user = self.jobs.values().filter(|job| job.declared.user == declared.user).count();
@@ -286,10 +285,10 @@ impl Board {
         Ok(())
     }
 
-    /// Whether a phase of the job may begin.
+    /// Checks whether a phase of the job may begin.
     ///
     /// # Errors
-    /// There is no such job, or a phase of it is under way.
+    /// If there is no such job, or a phase of it is under way.
     pub fn may_begin(&self, job: JobKey) -> Result<(), Refused> {
         match self.jobs.get(&job) {
             None => Err(Refused::NoJob),
@@ -298,8 +297,8 @@ impl Board {
         }
     }
 
-    /// What a phase of the job that begins now takes alone, in ns; 0: unknown. Of one of `bytes`
-    /// (0: unknown) that is to be over within `deadline_ns` (0: what the job allows).
+    /// Returns the time alone, in ns (0: unknown), of a phase of the job that begins now, with
+    /// `bytes` (0: unknown), to be over within `deadline_ns` (0: as the job allows).
     pub fn alone_ns(&self, job: JobKey, bytes: u64, deadline_ns: u64) -> u64 {
         let Some(job) = self.jobs.get(&job) else { return 0 };
         let bytes = if bytes == 0 { job.last_bytes } else { bytes };
@@ -307,30 +306,30 @@ impl Board {
         learnt.or(job.expected.map(|expected| expected.io_ns)).unwrap_or(0)
     }
 
-    /// Whether phases of the job wait for those of others: one of its programs on this node asks
-    /// for that, and its phases count.
+    /// Returns whether phases of the job wait for those of others: one of its programs on this node
+    /// requests it, and its phases count.
     pub fn shares(&self, job: JobKey) -> bool {
         let Some(own) = self.jobs.get(&job).map(|job| &job.declared) else { return false };
         let asks = |job: &Job| job.declared.shares && job.declared.is_same_job(own.user, &own.name);
         self.jobs.values().any(asks) && !self.doubts.holds(own.user, &own.name)
     }
 
-    /// Whether prefetches stop.
+    /// Returns whether prefetches stop.
     pub fn is_braking(&self) -> bool {
         self.is_braking
     }
 
-    /// Whether the job is in a phase that was not cut off.
+    /// Returns whether the job is in a phase that was not cut off.
     pub fn is_in_phase(&self, job: JobKey) -> bool {
         self.jobs.get(&job).and_then(|job| job.phase.as_ref()).is_some_and(|phase| !phase.is_over)
     }
 
-    /// Whether any phase is under way, here or on another node.
+    /// Returns whether any phase is under way, here or on another node.
     pub fn has_phases(&self) -> bool {
         self.has_own_phases() || self.remote.values().any(|r| r.until > self.now && !r.phases.is_empty())
     }
 
-    /// The user of all phases that are under way, if they are of one.
+    /// Returns the user of all phases under way, if they are all of one user.
     pub fn sole_user(&self) -> Option<u32> {
         let remote = self.remote.values().filter(|r| r.until > self.now);
         let remote = remote.flat_map(|r| r.phases.iter().map(|phase| phase.user));
@@ -348,7 +347,7 @@ impl Board {
         with_phase.filter(|(_, phase)| phase.is_live())
     }
 
-    /// The phases of this node, as others see them.
+    /// Returns the phases of this node, as others see them.
     pub fn own_phases(&self) -> Vec<HpcPhase> {
         self.live().map(|(job, phase)| self.seen(job, phase)).collect()
     }
@@ -364,7 +363,7 @@ impl Board {
         }
     }
 
-    /// What a coordinator that knows nothing has to hear.
+    /// Returns the reports that a coordinator without any state needs.
     pub fn full_report(&self, now: Nanos) -> Vec<(JobKey, Report)> {
         let mut reported = Vec::new();
         for (key, job) in &self.jobs {
@@ -385,7 +384,7 @@ impl Board {
         self.jobs.insert(key, Job::new(declared));
     }
 
-    /// `deadline_ns` is `None` for a phase that was observed and not declared.
+    /// Begins a phase. `deadline_ns` is `None` for one that was observed and not declared.
     fn begins(
         &mut self,
         key: JobKey,
@@ -428,7 +427,7 @@ impl Board {
         }
     }
 
-    /// Whether a phase of unknown length of this user counts if it begins now.
+    /// Returns whether a phase of unknown length of this user counts if it begins now.
     fn may_be_unknown(&mut self, user: u32) -> bool {
         let now = self.now;
         if self.unknown.len() >= USERS_MAX {
@@ -441,8 +440,7 @@ impl Board {
         self.unknown.entry(user).or_insert_with(fresh).grant(now, true)
     }
 
-    /// Phases of unknown length do not count any more where those of their user have counted for
-    /// too long.
+    /// Stops counting phases of unknown length where those of their user have counted for too long.
     fn bound_unknown(&mut self, out: &mut Vec<Action>) {
         for (user, allowance) in &mut self.unknown {
             let of_user = self.jobs.iter_mut().filter(|(_, job)| job.declared.user == *user);
@@ -459,8 +457,8 @@ impl Board {
         }
     }
 
-    /// Marks phases of other jobs than that of `key` as disturbed by it; whether there are any, on
-    /// other nodes included.
+    /// Marks phases of other jobs than that of `key` as disturbed by it. Returns whether there are
+    /// any, including on other nodes.
     fn disturb(&mut self, key: JobKey) -> bool {
         let Some(own) = self.jobs.get(&key).map(|job| job.declared.clone()) else { return false };
         let mut others = 0;
@@ -516,7 +514,7 @@ impl Board {
         out.extend(job.expected.map(|expected| Action::Report(key, expects(now, expected))));
     }
 
-    /// Phases that were predicted and have not come are expected anew.
+    /// Predicts again the phases that were predicted and have not come.
     fn expect_again(&mut self, out: &mut Vec<Action>) {
         let now = self.now;
         for (key, job) in &mut self.jobs {
@@ -561,7 +559,7 @@ impl Board {
         self.remote.insert(node, Remote { until, phases });
     }
 
-    /// When a phase is cut off.
+    /// Returns when a phase is cut off.
     fn cut_off_at(&self, phase: &Phase) -> Nanos {
         let line = &phase.line;
         let lasts_ns = line.deadline.map_or(UNKNOWN_NS, |at| at.saturating_since(line.began));
@@ -592,7 +590,7 @@ impl Board {
         }
     }
 
-    /// Looks at every phase, and says what has changed.
+    /// Updates every phase, and reports what has changed.
     fn settle(&mut self, out: &mut Vec<Action>) {
         let now = self.now;
         self.cut_off(out);
@@ -634,7 +632,7 @@ impl Board {
         }
     }
 
-    /// Jobs of this node, and phases of others.
+    /// Returns the jobs of this node, and the phases of others.
     pub fn snapshot(&self) -> Vec<JobStatus> {
         let own = self.jobs.iter().map(|(key, job)| self.status_of(*key, job));
         let others = self.remote.iter().flat_map(|(node, remote)| {
@@ -650,7 +648,7 @@ impl Board {
     }
 }
 
-/// Without the phases of an earlier run: the coordinator hears what is learnt of them.
+/// Omits the phases of an earlier run: the coordinator gets what is learnt from them.
 fn joins(declared: &Declared) -> Report {
     Report::Joins(Declared { earlier: Vec::new(), ..declared.clone() })
 }

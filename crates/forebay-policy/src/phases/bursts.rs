@@ -1,7 +1,7 @@
 //! Finds a job's I/O phases in the progress of its bytes.
 //!
 //! The observer reports how many bytes a job has written by now, at every poll. Bytes come in
-//! stretches with pauses between them. Some pauses lie inside a phase (a rank computes a checksum,
+//! stretches with pauses between them. Some pauses are inside a phase (a rank computes a checksum,
 //! a collective call waits), others separate phases, and only the job knows which. So the detector
 //! learns the boundary, the *gap*: lengths of pauses form clusters, and the widest empty range
 //! between two clusters, on a logarithmic scale, separates them. A fixed gap would be wrong for one
@@ -20,17 +20,17 @@ pub struct Burst {
     pub start_ns: u64,
     /// When its last bytes moved.
     pub end_ns: u64,
-    /// Moved in it.
+    /// Bytes moved in it.
     pub bytes: u64,
 }
 
 impl Burst {
-    /// From its first to its last byte.
+    /// Returns the time from its first to its last byte.
     pub fn length_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.start_ns)
     }
 
-    /// The pause from this one to `next`.
+    /// Returns the pause from this burst to `next`.
     fn pause_to(&self, next: &Burst) -> u64 {
         next.start_ns.saturating_sub(self.end_ns)
     }
@@ -44,19 +44,19 @@ impl Burst {
 /// Stretches that wait for a decision.
 const STRETCHES: usize = 64;
 
-/// The gap as long as nothing is known of a job: HPC phases are mostly seconds apart, and calls
-/// within one are not.
+/// The gap as long as a job is unknown: HPC phases are mostly seconds apart, and calls within one
+/// are not.
 pub const PRIOR_GAP_NS: u64 = 1_000_000_000;
 
-/// The gap is never shorter: agents poll every 20 to 50 ms and obey within 100 ms, so nobody can
-/// act on what is nearer together.
+/// Least gap: agents poll every 20 to 50 ms and react within 100 ms, so phases that are nearer
+/// together cannot be acted on.
 pub const MIN_GAP_NS: u64 = 100_000_000;
 
-/// The gap is never longer. A phase that pauses for longer is two.
+/// Greatest gap. A phase that pauses for longer is two.
 pub const MAX_GAP_NS: u64 = 120_000_000_000;
 
-/// Stretches below this share (one in so many) of the largest recent one are noise, such as lines
-/// of a log. They belong to a burst beside them and make none of their own.
+/// Stretches below this share (one in this many) of the largest recent one are noise, such as lines
+/// of a log. They belong to a burst beside them and form none of their own.
 const NOISE_SHARE: u64 = 50;
 
 /// Finds bursts. Fixed size, no allocation.
@@ -68,7 +68,7 @@ pub struct Bursts {
     total_bytes: u64,
     /// Time of the last report; bytes that are reported next have moved since then.
     reported_ns: Option<u64>,
-    /// Of the largest recent stretch.
+    /// Bytes of the largest recent stretch.
     largest_bytes: u64,
     /// End of the last burst that was returned.
     returned_ns: Option<u64>,
@@ -81,7 +81,7 @@ impl Default for Bursts {
 }
 
 impl Bursts {
-    /// Nothing observed yet.
+    /// Creates a detector that has observed nothing yet.
     pub fn new() -> Self {
         Bursts {
             stretches: [Burst::default(); STRETCHES],
@@ -94,7 +94,7 @@ impl Bursts {
         }
     }
 
-    /// Takes in that the job has moved `total_bytes` by `now_ns`, and whether a call is in progress
+    /// Records that the job has moved `total_bytes` by `now_ns`, and whether a call is in progress
     /// (`busy`). Returns the oldest burst that has ended and was not returned before.
     ///
     /// Reports that go back in time or in bytes count as no progress.
@@ -109,7 +109,7 @@ impl Bursts {
         self.take_ended(now_ns)
     }
 
-    /// As [`Bursts::progress`], of bytes whose interval is known, as from a log. Intervals come in
+    /// As [`Bursts::progress`], for bytes whose interval is known, as from a log. Intervals come in
     /// the order of their starts.
     pub fn interval(&mut self, moved: Burst) -> Option<Burst> {
         self.total_bytes = self.total_bytes.saturating_add(moved.bytes);
@@ -120,12 +120,12 @@ impl Bursts {
         ended
     }
 
-    /// Nothing has moved until `now_ns`. Returns as [`Bursts::progress`] does.
+    /// Records that nothing has moved until `now_ns`. Returns as [`Bursts::progress`] does.
     pub fn quiet(&mut self, now_ns: u64) -> Option<Burst> {
         self.take_ended(now_ns)
     }
 
-    /// The burst under way: its start, its last progress and its bytes so far.
+    /// Returns the burst under way: its start, its last progress and its bytes up to now.
     pub fn ongoing(&self) -> Option<Burst> {
         let gap_ns = self.gap_ns();
         let stretches = &self.stretches[..self.len];
@@ -140,13 +140,13 @@ impl Bursts {
         (!self.is_noise(burst.bytes)).then_some(burst)
     }
 
-    /// When to report next at the latest, so that the end of a burst is noticed.
+    /// Returns when to report next at the latest, so that the end of a burst is noticed.
     pub fn next_deadline(&self) -> Option<u64> {
         let last = self.stretches[..self.len].last()?;
         Some(last.end_ns.saturating_add(self.gap_ns() + 1))
     }
 
-    /// The pause that ends a burst, as learned so far.
+    /// Returns the pause that ends a burst, as learned up to now.
     pub fn gap_ns(&self) -> u64 {
         self.pauses.gap_ns()
     }
@@ -159,7 +159,7 @@ impl Bursts {
         let poll_ns = moved.length_ns();
         if let Some(last) = self.stretches[..self.len].last_mut() {
             let pause_ns = last.pause_to(&moved);
-            // Within one poll nobody can see a pause.
+            // Within one poll a pause cannot be seen.
             if pause_ns <= MIN_PAUSE_NS.min(poll_ns.max(1)) {
                 last.join(&moved);
                 return;
@@ -175,13 +175,14 @@ impl Bursts {
         self.len += 1;
     }
 
-    /// The last stretch is over, since another begins: what it teaches of pauses and volumes.
+    /// Ends the last stretch, since another begins, and learns from its pause and volume.
     fn end_stretch(&mut self, next_start_ns: u64) {
         let last = self.stretches[self.len - 1];
-        // Grows old, so that a job which writes less from now on is not all noise.
+        // Ages, so that a job that writes less from now on is not all noise.
         self.largest_bytes = (self.largest_bytes - self.largest_bytes / 32).max(last.bytes);
         if self.is_noise(last.bytes) && self.len > 1 {
-            // It bridges no pause: bytes count towards the stretch before it, times do not.
+            // It bridges no pause: its bytes count towards the stretch before it, its time does
+            // not.
             self.len -= 1;
             let before = &mut self.stretches[self.len - 1];
             before.bytes = before.bytes.saturating_add(last.bytes);
@@ -199,7 +200,7 @@ impl Bursts {
         self.len -= 1;
     }
 
-    /// The oldest burst, if a gap has passed behind it.
+    /// Returns the oldest burst, if a gap has passed behind it.
     fn take_ended(&mut self, now_ns: u64) -> Option<Burst> {
         let gap_ns = self.gap_ns();
         loop {
@@ -226,16 +227,16 @@ impl Bursts {
 
 /// Shorter pauses are not recorded.
 const MIN_PAUSE_NS: u64 = 1 << 24;
-/// Bins of an octave.
+/// Number of bins per octave.
 const PER_OCTAVE: usize = 4;
-/// From 16 ms over 24 octaves to three days.
+/// Number of bins: from 16 ms over 24 octaves to three days.
 const BINS: usize = 24 * PER_OCTAVE;
 /// Clusters are apart if no pause is in a range of this factor, as bins (2.8 times).
 const EMPTY_BINS: usize = 6;
-/// A bin is forgotten when nothing fell into it for so many times the longest usual pause.
+/// A bin is forgotten when nothing fell into it for this many times the longest usual pause.
 const FORGET_PAUSES: u64 = 16;
 
-/// How often pauses of each length were seen, on a logarithmic scale.
+/// Number of pauses of each length, on a logarithmic scale.
 #[derive(Clone, Debug)]
 struct Pauses {
     count: [u16; BINS],
@@ -273,8 +274,8 @@ impl Pauses {
         }
     }
 
-    /// The gap: in the middle of the widest empty range between two clusters, or below the only
-    /// cluster.
+    /// Returns the gap: in the middle of the widest empty range between two clusters, or below the
+    /// only cluster.
     fn learn(&self) -> u64 {
         let mut above: u32 = self.count.iter().map(|&n| u32::from(n)).sum();
         let all = above;
@@ -282,8 +283,8 @@ impl Pauses {
         let mut last = None;
         for b in (0..BINS).filter(|&b| self.count[b] > 0) {
             if let Some(low) = last {
-                // One long pause is an accident, unless nobody would take it for a part of a phase
-                // and the shorter ones for ends of phases.
+                // One long pause is an accident, unless it is too long for a pause within a phase
+                // and the shorter ones are too short for pauses between phases.
                 let straddles = edge_ns(low + 1) <= PRIOR_GAP_NS && PRIOR_GAP_NS < edge_ns(b);
                 let is_usual = above >= 2 || straddles;
                 let is_wider = widest.is_none_or(|(low, high)| high - low < b - last.unwrap_or(b));
@@ -360,8 +361,8 @@ mod tests {
         }
     }
 
-    /// Faster than the gap that is assumed at first: it shrinks, and the phases that were taken for
-    /// one are separated.
+    /// Phases closer than the gap that is assumed at first: it shrinks, and the phases that were
+    /// treated as one are separated.
     #[test]
     fn phases_closer_than_the_prior_gap_are_separated_once_the_gap_is_learned() {
         let phases: Vec<_> = (0..12).map(|i| (1_000 + i * 800, 1_300 + i * 800, 1_000_000)).collect();

@@ -1,16 +1,16 @@
 //! Jobs whose declared phases are not believed.
 //!
 //! A job is doubted when a phase of it was cut off, or when its program declared a phase, was
-//! behind, and went away without ending it. Doubt belongs to the user and the name of the job, not
-//! to a connection: a program that connects again must not brake the cluster again.
+//! behind, and exited without ending it. Doubt belongs to the user and the name of the job, not to
+//! a connection: a program that connects again must not brake the cluster again.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 
-/// Names of one user that are remembered; a user with so many is doubted whatever the name.
+/// Limit on the remembered names of one user; a user who reaches it is doubted whatever the name.
 const NAMES_MAX: usize = 16;
 
-/// Users that are remembered.
+/// Limit on the users that are remembered.
 const USERS_MAX: usize = 1024;
 
 /// See the module.
@@ -18,12 +18,12 @@ const USERS_MAX: usize = 1024;
 pub(super) struct Doubts(BTreeMap<u32, BTreeSet<String>>);
 
 impl Doubts {
-    /// Whether phases of this job do not count.
+    /// Returns whether phases of this job do not count.
     pub fn holds(&self, user: u32, name: &str) -> bool {
         self.0.get(&user).is_some_and(|names| names.len() >= NAMES_MAX || names.contains(name))
     }
 
-    /// A phase of the job did not end by itself.
+    /// Records that a phase of the job did not end by itself.
     pub fn add(&mut self, user: u32, name: &str) {
         if self.0.len() >= USERS_MAX && !self.0.contains_key(&user) {
             self.0.pop_first();
@@ -34,7 +34,7 @@ impl Doubts {
         }
     }
 
-    /// A phase of the job has ended by itself.
+    /// Records that a phase of the job has ended by itself.
     pub fn forget(&mut self, user: u32, name: &str) {
         let Some(names) = self.0.get_mut(&user) else { return };
         if !names.remove(name) && names.len() >= NAMES_MAX {

@@ -15,13 +15,13 @@ use crate::machine::Nanos;
 /// Longest name of a job in bytes.
 const NAME_MAX: usize = 128;
 
-/// Most that a phase may take beyond its time alone: a hundred times, in thousandths.
+/// Limit on what a phase may take beyond its time alone: a hundred times, in thousandths.
 const ALLOWANCE_MAX_PERMILLE: u32 = 100_000;
 
-/// Most processes of a job.
+/// Limit on the processes of a job.
 const WEIGHT_MAX: u32 = 10_000_000;
 
-/// Phases that are expected of a job with a rhythm.
+/// Number of phases that are expected of a job with a rhythm.
 const PREDICTED_PHASES: u32 = 8;
 
 /// Phases of an earlier run that count; the predictor remembers no more.
@@ -31,7 +31,7 @@ pub const EARLIER_MAX: usize = WINDOW;
 /// one of this run.
 const CLOCK_NS: u64 = 2 * LONGEST_NS;
 
-/// After so many phases that did not come nothing is expected any more.
+/// Predicted phases in a row that may fail to come before nothing is expected any more.
 const MISSED_MAX: u8 = 3;
 
 /// What a program declares of its job.
@@ -45,21 +45,21 @@ pub struct Declared {
     pub allowance_permille: u32,
     /// Its weight where phases share the file system: its processes.
     pub weight: u32,
-    /// Its steps wait for those of other jobs, as `cluster.access` says.
+    /// Whether its steps wait for those of other jobs, under `cluster.access`.
     pub shares: bool,
     /// I/O time of a phase alone in ns; 0: to be learnt.
     pub io_ns: u64,
     /// Compute time between phases in ns; the first phase is expected after as long.
     pub compute_ns: u64,
-    /// Phases that it will have; 0: unknown.
+    /// Number of phases that it will have; 0: unknown.
     pub phases: u32,
     /// Phases of an earlier run, in their order; their times are relative to each other only.
     #[serde(deserialize_with = "few")]
     pub earlier: Vec<Burst>,
 }
 
-/// Nobody declares more phases of an earlier run, not even by mistake; so a message cannot make
-/// its reader hold more.
+/// Limit on the phases of an earlier run in a message, more than are ever declared, so that it
+/// cannot make its reader hold more.
 const DECODED_MAX: usize = 16 * EARLIER_MAX;
 
 fn few<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Burst>, D::Error> {
@@ -85,12 +85,12 @@ fn few<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Burst>, D::Error> {
     from.deserialize_seq(Few)
 }
 
-/// Why a program may not do that.
+/// Why a program's request was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// What it declares is not possible.
+    /// The declaration is impossible.
     Invalid(&'static str),
-    /// This user, or all, have enough jobs.
+    /// This user, or all users together, have too many jobs.
     TooMany(&'static str),
     /// No job was opened on the connection.
     NoJob,
@@ -109,10 +109,10 @@ impl fmt::Display for Refused {
 }
 
 impl Declared {
-    /// Whether it can be believed.
+    /// Checks whether the declaration is possible.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// If it is not; says what is wrong with it.
     pub fn check(&self) -> Result<(), Refused> {
         let fails = [
             (self.name.is_empty() || self.name.len() > NAME_MAX, "an HPC job needs a name of 1 to 128 bytes"),
@@ -136,24 +136,24 @@ impl Declared {
         }
     }
 
-    /// Programs of one user that declare one name are one job.
+    /// Returns whether this is the job `name` of `user`.
     pub(super) fn is_same_job(&self, user: u32, name: &str) -> bool {
         self.user == user && self.name == name
     }
 
-    /// `alone_ns` and what the phase is allowed beyond it.
+    /// Returns `alone_ns` and what the phase is allowed beyond it.
     pub(super) fn allowed_ns(&self, alone_ns: u64) -> u64 {
         let more = u128::from(alone_ns) * u128::from(self.allowance_permille) / 1000;
         alone_ns.saturating_add(more.min(u128::from(LONGEST_NS)) as u64)
     }
 
-    /// What a phase takes alone that is to be done after `deadline_ns`.
+    /// Returns the time alone of a phase that has to be done after `deadline_ns`.
     fn alone_of(&self, deadline_ns: u64) -> u64 {
         (u128::from(deadline_ns) * 1000 / (1000 + u128::from(self.allowance_permille))) as u64
     }
 }
 
-/// What is expected of the next phases.
+/// The expected next phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expected {
     /// When the next begins.
@@ -162,7 +162,7 @@ pub struct Expected {
     pub io_ns: u64,
     /// Compute time between phases in ns.
     pub compute_ns: u64,
-    /// Phases that are expected.
+    /// Number of phases that are expected.
     pub phases: u32,
 }
 
@@ -173,19 +173,19 @@ pub(super) struct Job {
     pub phase: Option<Phase>,
     pub expected: Option<Expected>,
     predictor: Predictor,
-    /// The predictor knows an earlier run, and no phase of this one.
+    /// Whether the predictor knows an earlier run, and no phase of this one.
     resumes: bool,
-    /// Until when the phase that is predicted should have begun, and how many did not come.
+    /// Until when the predicted phase should have begun, and how many did not come.
     pub overdue_at: Option<Nanos>,
     missed: u8,
-    /// It reports progress.
+    /// Whether it reports progress.
     pub reports: bool,
     /// Phases that have ended, and of those: in time, late, cut off.
     pub ended: u32,
     pub in_time: u32,
     pub late: u32,
     pub cut_off: u32,
-    /// What the last phase that ended has moved.
+    /// Bytes that the last phase that ended has moved.
     pub last_bytes: u64,
 }
 
@@ -193,13 +193,13 @@ pub(super) struct Job {
 pub(super) struct Phase {
     pub line: Line,
     pub is_behind: bool,
-    /// Other nodes and the coordinator hear of it.
+    /// Whether other nodes and the coordinator are notified of it.
     pub counts: bool,
-    /// The program has declared it; it was not observed.
+    /// Whether the program has declared it; otherwise it was observed.
     pub is_declared: bool,
-    /// It was cut off; what is still reported of it changes nothing.
+    /// Whether it was cut off; later reports of it change nothing.
     pub is_over: bool,
-    /// Another job's phase has slowed it down.
+    /// Whether another job's phase has slowed it down.
     pub is_disturbed: bool,
     /// Bytes that agents have read from the file system meanwhile.
     pub beside_bytes: u64,
@@ -231,7 +231,7 @@ impl Job {
         }
     }
 
-    /// A phase has ended: predicts the next, unless the program has declared them.
+    /// Predicts the next phase after one has ended, unless the program has declared them.
     pub fn predict_after(&mut self, began: Nanos, ended: Nanos, bytes: u64) -> Option<Expected> {
         let burst = Burst { start_ns: began.0 + CLOCK_NS, end_ns: ended.0 + CLOCK_NS, bytes };
         if core::mem::take(&mut self.resumes) {
@@ -242,7 +242,7 @@ impl Job {
         self.predict(ended)
     }
 
-    /// The phase that was predicted does not come; what is expected now. Nothing, once several have
+    /// Returns what is expected after a predicted phase has not come: nothing, once several have
     /// not come.
     pub fn predict_again(&mut self, now: Nanos) -> Expected {
         self.missed += 1;
@@ -271,16 +271,17 @@ impl Job {
         })
     }
 
-    /// The line of a phase of `bytes` (0: unknown) that has `deadline_ns` (0: what the job allows).
+    /// Returns the line of a phase of `bytes` (0: unknown) with `deadline_ns` (0: as the job
+    /// allows).
     pub fn line(&self, now: Nanos, bytes: u64, deadline_ns: u64) -> Line {
         let bytes = bytes.min(BYTES_MAX);
         let declared = Some(self.declared.io_ns).filter(|ns| *ns > 0);
         let learnt = self.alone.time_ns(bytes);
-        // A bound promises nothing: prefetches beside the phase would hide what it takes alone.
+        // A bound promises nothing: prefetches beside the phase would hide its time alone.
         let is_bound = self.alone.is_bound() && declared.is_none();
         let known = if self.alone.is_bound() { declared.or(learnt) } else { learnt.or(declared) };
         let given = Some(deadline_ns.min(LONGEST_NS)).filter(|ns| *ns > 0);
-        // A deadline says what the phase takes alone, if nothing else does.
+        // A deadline implies the time alone, if nothing else does.
         let alone_ns = known.or(given.map(|ns| self.declared.alone_of(ns)));
         let allowed_ns = |ns| if is_bound { ns } else { self.declared.allowed_ns(ns) };
         let lasts_ns = given.or(alone_ns.map(allowed_ns));
@@ -288,7 +289,8 @@ impl Job {
     }
 }
 
-/// The phase of median speed: a disturbed one is too slow, and one that a cache took is too fast.
+/// Returns the phase of median speed: a disturbed one is too slow, and one absorbed by a cache is
+/// too fast.
 fn usual(earlier: &[Burst]) -> Option<Burst> {
     let mut phases: Vec<Burst> = earlier.iter().copied().filter(|b| b.length_ns() > 0).collect();
     let rate = |burst: &Burst| burst.bytes as f64 / burst.length_ns() as f64;
@@ -297,7 +299,7 @@ fn usual(earlier: &[Burst]) -> Option<Burst> {
 }
 
 impl Phase {
-    /// It is under way, and others have to heed it.
+    /// Returns whether it is under way, and others have to heed it.
     pub fn is_live(&self) -> bool {
         self.counts && !self.is_over
     }

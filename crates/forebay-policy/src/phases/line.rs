@@ -1,9 +1,10 @@
 //! How far a phase should be, and how much of the time that it has in hand is left.
 //!
 //! A phase that takes `alone_ns` without interference and may take until its deadline has the
-//! difference in hand. What it has moved says what it still needs alone; the rest of the time to
-//! the deadline is its *slack*. Prefetches cost slack, and the planners spend it on purpose. The
-//! phase is *behind* once the slack is down to what the brake itself takes to work.
+//! difference in hand. The bytes that it has moved determine what it still needs alone; the rest of
+//! the time to the deadline is its *slack*. Prefetches cost slack, and the planners spend it on
+//! purpose. The phase is *behind* once the slack is down to the time that the brake needs to take
+//! effect.
 //!
 //! Clients of parallel file systems buffer writes, so a program may have written all of its bytes
 //! long before they are on the servers. Progress that is faster than the phase runs alone is
@@ -15,21 +16,21 @@ use crate::machine::Nanos;
 /// The news that a phase is behind takes up to 100 ms to reach every node.
 const KEPT_NS: u64 = 100_000_000;
 
-/// Of what a phase has in hand, this is kept for the brake, and planners spend the rest; of phases
-/// with little in hand, half.
+/// Returns the part of a phase's time in hand that is kept for the brake, while planners spend the
+/// rest; for phases with little in hand, half.
 pub fn kept_ns(in_hand_ns: u64) -> u64 {
     (in_hand_ns / 2).min(KEPT_NS)
 }
 
-/// Of its bytes, a phase may have moved more than it declared by one part in so many before the
-/// declaration counts as wrong.
+/// A phase may exceed its declared bytes by one part in this many before the declaration counts as
+/// wrong.
 const OVERRUN_PARTS: u64 = 32;
 
-/// Reports may be ahead of the time alone by one part in so many of it before they are taken for
+/// Reports may be ahead of the time alone by one part in this many of it before they count as
 /// reports of buffered bytes: that time is only an estimate.
 const AHEAD_PARTS: u64 = 8;
 
-/// First guess at the bytes between two reports, as a part of the phase.
+/// First guess at the bytes between two reports, as a fraction of the phase.
 const STEP_PARTS: u64 = 20;
 
 /// A phase and its progress.
@@ -39,24 +40,25 @@ pub struct Line {
     pub began: Nanos,
     /// Bytes that were declared; 0: unknown.
     pub bytes: u64,
-    /// What it takes alone; `None`: nobody knows.
+    /// Its time alone; `None`: unknown.
     pub alone_ns: Option<u64>,
-    /// By when it has to be done; `None`: nobody knows.
+    /// By when it has to be done; `None`: unknown.
     pub deadline: Option<Nanos>,
     /// Bytes moved, as last reported.
     pub done: u64,
-    /// When that was; the begin before the first report.
+    /// When that was; the start of the phase before the first report.
     pub reported: Nanos,
-    /// The program reports progress, here or in an earlier phase.
+    /// Whether the program reports progress, here or in an earlier phase.
     pub reports: bool,
-    /// Bytes between two reports: so much may have been moved since the last.
+    /// Bytes between two reports: up to this many may have been moved since the last.
     step: u64,
-    /// Reports were faster than the phase is alone.
+    /// Whether reports were faster than the phase is alone.
     is_buffered: bool,
 }
 
 impl Line {
-    /// A phase that begins at `now`. `reports`: the job has reported progress before.
+    /// Creates the line of a phase that begins at `now`. `reports`: the job has reported progress
+    /// before.
     pub fn new(
         now: Nanos,
         bytes: u64,
@@ -78,7 +80,7 @@ impl Line {
         }
     }
 
-    /// So many bytes of the phase have been moved; fewer than before change nothing.
+    /// Records that `bytes` of the phase have been moved; fewer than before change nothing.
     pub fn progress(&mut self, now: Nanos, bytes: u64) {
         let more = bytes.saturating_sub(self.done);
         if more == 0 {
@@ -90,7 +92,7 @@ impl Line {
         self.is_buffered |= self.is_ahead(now);
     }
 
-    /// Whether the last report is one of bytes that cannot be on the servers yet.
+    /// Returns whether the last report includes bytes that cannot be on the servers yet.
     fn is_ahead(&self, now: Nanos) -> bool {
         let Some(alone_ns) = self.alone_ns.filter(|_| self.bytes > 0) else { return false };
         let elapsed_ns = now.saturating_since(self.began).saturating_add(alone_ns / AHEAD_PARTS);
@@ -98,17 +100,17 @@ impl Line {
             > u128::from(elapsed_ns) * u128::from(self.bytes)
     }
 
-    /// Whether reports say what is left.
+    /// Returns whether reports determine what is left.
     fn is_seen(&self) -> bool {
         self.reports && self.bytes > 0 && !self.is_buffered
     }
 
-    /// Whether more was moved than was declared: then nobody knows when it ends.
+    /// Returns whether more was moved than was declared: then its end is unknown.
     pub fn is_overrun(&self) -> bool {
         self.bytes > 0 && self.done > self.bytes.saturating_add(self.bytes / OVERRUN_PARTS)
     }
 
-    /// I/O time alone that is left at `now`; `None` if nobody knows.
+    /// Returns the I/O time alone that is left at `now`; `None` if unknown.
     pub fn left_ns(&self, now: Nanos) -> Option<u64> {
         let alone_ns = self.alone_ns?;
         if self.is_overrun() {
@@ -124,7 +126,8 @@ impl Line {
         Some((left * alone_ns as f64 + 0.5) as u64)
     }
 
-    /// Time in hand at `now`, negative if the deadline will be missed; `None` if nobody knows.
+    /// Returns the time in hand at `now`, negative if the deadline will be missed; `None` if
+    /// unknown.
     pub fn slack_ns(&self, now: Nanos) -> Option<i64> {
         let left_ns = self.left_ns(now)?;
         let to_deadline = i128::from(self.deadline?.0) - i128::from(now.0);
@@ -132,35 +135,35 @@ impl Line {
         Some(slack.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
     }
 
-    /// Slack that is kept for the brake.
+    /// Returns the slack that is kept for the brake.
     fn kept_ns(&self) -> i64 {
         let (Some(alone_ns), Some(deadline)) = (self.alone_ns, self.deadline) else { return 0 };
         let in_hand = deadline.saturating_since(self.began).saturating_sub(alone_ns);
         kept_ns(in_hand) as i64
     }
 
-    /// Whether prefetches must stop for it. What is unknown counts as behind: if unsure, wait. One
-    /// that was behind has caught up once it has half as much again in hand.
+    /// Returns whether prefetches must stop for it. What is unknown counts as behind: if unsure,
+    /// wait. A phase that was behind has caught up once it has half as much again in hand.
     pub fn is_behind(&self, now: Nanos, was_behind: bool) -> bool {
         let kept = self.kept_ns();
         let needed = if was_behind { kept + kept / 2 } else { kept };
         self.slack_ns(now).is_none_or(|slack| slack <= needed)
     }
 
-    /// Nobody knows how long it takes.
+    /// Returns whether neither its time alone nor its deadline is known.
     pub fn is_unknown(&self) -> bool {
         self.alone_ns.is_none() && self.deadline.is_none()
     }
 
-    /// When the phase will be behind if nothing more is reported; `None` if it is by `now`, or if
-    /// nobody knows.
+    /// Returns when the phase will be behind if nothing more is reported; `None` if it is by `now`,
+    /// or if that is unknown.
     pub fn behind_at(&self, now: Nanos) -> Option<Nanos> {
         let (slack, alone_ns) = (self.slack_ns(now)?, self.alone_ns?);
         let spare = u64::try_from(slack - self.kept_ns()).ok().filter(|spare| *spare > 0)?;
         if !self.is_seen() {
             return Some(self.began + alone_ns);
         }
-        // While it is taken to move, its slack stays as it is.
+        // While it is assumed to move, its slack stays as it is.
         let step_ns = (self.step as f64 / self.bytes as f64 * alone_ns as f64 + 0.5) as u64;
         Some(now + (self.reported + step_ns).saturating_since(now) + spare)
     }
@@ -195,7 +198,7 @@ mod tests {
         line.progress(Nanos(2399 * MS), 20);
         assert_eq!(line.slack_ns(Nanos(2399 * MS)), Some(101 * MS as i64));
         assert!(!line.is_behind(Nanos(2399 * MS), false) && line.is_behind(Nanos(2399 * MS), true));
-        // It is taken to move as far as the last report went, and no further.
+        // It is assumed to move as far as the last report went, and no further.
         assert!(!line.is_behind(Nanos(3399 * MS), false));
         assert!(line.is_behind(Nanos(3401 * MS), false));
         assert_eq!(line.behind_at(Nanos(2399 * MS)), Some(Nanos(3400 * MS)));
@@ -213,7 +216,7 @@ mod tests {
     #[test]
     fn bytes_that_a_client_buffers_are_not_on_the_servers() {
         let mut line = line(true);
-        // All is written at once, and a sync waits for it.
+        // All is written immediately, and a sync waits for it.
         line.progress(Nanos(100 * MS), 100);
         assert_eq!(line.left_ns(Nanos(4000 * MS)), Some(6000 * MS));
         assert!(!line.is_behind(Nanos(9_999 * MS), false));

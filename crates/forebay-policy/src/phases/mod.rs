@@ -1,19 +1,19 @@
 //! The I/O phases of HPC jobs as the agent of their node sees them: how far each should be, whether
 //! it is behind, and whether prefetches must stop for it.
 //!
-//! [`Board`] is the machine. It hears what programs declare, how many bytes their phases have
-//! moved, and what the boards of other nodes say; it decides when this node brakes, what the
-//! coordinator hears, and which phase is cut off because it never ended. It works without the
-//! coordinator: the brake must hold when that is dead.
+//! [`Board`] is the machine. It receives what programs declare, how many bytes their phases have
+//! moved, and what the boards of other nodes report; it decides when this node brakes, what is
+//! reported to the coordinator, and which phase is cut off because it never ended. It works without
+//! the coordinator: the brake must hold when that is down.
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | `allowance` | how long the brake, and phases of unknown length, may go on |
+//! | `allowance` | how long the brake, and phases of unknown length, may last |
 //! | `board` | the machine |
 //! | `doubt` | jobs whose declared phases are not believed |
 //! | `job` | one HPC job of this node and its phase |
 //! | `line` | the line that the progress of a phase is compared with |
-//! | `alone` | what is learnt of a job's I/O without interference |
+//! | `alone` | what is learnt about a job's I/O without interference |
 //! | `bursts` | finds the phases of a job that declares none, in the progress of its bytes |
 //! | `predict` | predicts its next phase from those |
 //! | `watch` | turns bursts that are observed into phases |
@@ -39,8 +39,8 @@ pub use watch::{LEAST_BYTES, Seen, Watch};
 /// Names an HPC job of this node: a connection of a program.
 pub type JobKey = u64;
 
-/// Times that are reported are at most this long, 30 days: longer ones are nobody's.
+/// Limit on times that are reported, 30 days: longer ones are implausible.
 pub const LONGEST_NS: u64 = 30 * 86_400 * 1_000_000_000;
 
-/// Most bytes of a phase.
+/// Limit on the bytes of a phase.
 pub const BYTES_MAX: u64 = 1 << 60;

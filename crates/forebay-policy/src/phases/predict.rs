@@ -1,27 +1,27 @@
-//! Predicts a job's next I/O phase from the phases observed so far: when it begins, how long it
-//! takes, how much it moves, and how far the prediction can be believed.
+//! Predicts a job's next I/O phase from the phases observed up to now: when it begins, how long it
+//! takes, how much it moves, and how reliable the prediction is.
 //!
 //! HPC codes write at fixed steps of their simulation, so phases come at nearly regular intervals.
 //! The predictor works on the bursts themselves: the period is the mean distance of their starts
 //! over a window, with phases that were missed or split recognized. A Fourier transform of the
-//! bandwidth, as FTIO does it, needs the whole signal and finds periods only on its grid of
-//! frequencies, which is coarse after three periods; the starts of bursts carry no such grid, and
-//! an update costs a pass over the window.
+//! bandwidth, as in FTIO, needs the whole signal and finds periods only on its grid of frequencies,
+//! which is coarse after three periods; the starts of bursts carry no such grid, and an update
+//! costs a pass over the window.
 //!
 //! Jitter of each interval averages out with the square root of the window. A job that changes its
 //! rhythm is recognized after three intervals that all disagree in the same direction; the window
-//! then begins anew.
+//! then starts from scratch.
 
 use super::bursts::Burst;
 use serde::{Deserialize, Serialize};
 
-/// Bursts that are remembered.
+/// Number of bursts that are remembered.
 pub(super) const WINDOW: usize = 24;
 
-/// Intervals that are needed before anything is predicted.
+/// Number of intervals that are needed before anything is predicted.
 pub const PERIODS_NEEDED: usize = 3;
 
-/// A prediction of this confidence or more is one that policies act on.
+/// Least confidence of a prediction that policies act on.
 pub const BELIEVED: f64 = 0.5;
 
 /// A phase counts as predicted if it begins within this share of a period of its predicted start.
@@ -43,24 +43,24 @@ pub struct Prediction {
     pub length_ns: u64,
     /// How much it moves, on average.
     pub bytes: u64,
-    /// The share of phases that began within a quarter of a period of their expected start, in
-    /// [0, 1): those in the window by its period, and earlier ones by what was predicted then.
+    /// The share of phases that began within a quarter of a period of their expected start, in [0,
+    /// 1): phases in the window are judged by its period, and earlier ones by their predictions.
     /// Lower if there are few.
     pub confidence: f64,
 }
 
-/// Predicts. Fixed size, no allocation.
+/// The predictor. Fixed size, no allocation.
 #[derive(Clone, Debug, Default)]
 pub struct Predictor {
     window: [Burst; WINDOW],
     len: usize,
     model: Option<Model>,
-    /// Predictions that came true, and all, the older the less.
+    /// Predictions that came true, and all predictions; older ones count less.
     kept: f64,
     made: f64,
 }
 
-/// What the window says, computed once for each burst.
+/// The model of the window, computed once for each burst.
 #[derive(Clone, Copy, Debug)]
 struct Model {
     period_ns: f64,
@@ -69,13 +69,13 @@ struct Model {
     bytes: f64,
     confidence: f64,
     /// Mean and mean deviation of the time from the end of a phase to the start of the next, if
-    /// that is steadier than the period: the job computes for a given time, whatever its phases
+    /// that is steadier than the period: the job computes for a given time, however long its phases
     /// took.
     gap_ns: Option<(f64, f64)>,
 }
 
 impl Model {
-    /// The next phase, most likely at `start_ns` and hardly `guard_ns` earlier.
+    /// Returns the next phase, most likely at `start_ns` and hardly `guard_ns` earlier.
     fn predicts(&self, now_ns: u64, last: &Burst, start_ns: u64, guard_ns: f64) -> Prediction {
         Prediction {
             start_ns: start_ns.max(now_ns),
@@ -89,20 +89,20 @@ impl Model {
 }
 
 impl Predictor {
-    /// Nothing observed yet.
+    /// Creates a predictor that has observed nothing yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Starts with the phases of an earlier run, as of its Darshan log. Their times are relative to
-    /// each other only; the first burst that is observed continues the rhythm.
+    /// Starts with the phases of an earlier run, as from its Darshan log. Their times are relative
+    /// to each other only; the first burst that is observed continues the rhythm.
     pub fn from_bursts(bursts: &[Burst]) -> Self {
         let mut predictor = Self::new();
         bursts.iter().for_each(|burst| predictor.burst(burst));
         predictor
     }
 
-    /// The phases so far are those of an earlier run; the first phase of a new one begins at
+    /// Treats the known phases as those of an earlier run; the first phase of a new one begins at
     /// `start_ns`, later than they lasted. It continues their rhythm. Without a rhythm they are
     /// forgotten.
     pub fn resume(&mut self, start_ns: u64) {
@@ -118,8 +118,8 @@ impl Predictor {
         }
     }
 
-    /// Takes in the next burst. One that begins before an earlier one restarts the clock: what is
-    /// known of lengths, volumes and intervals is kept.
+    /// Records the next burst. One that begins before an earlier one restarts the clock: known
+    /// lengths, volumes and intervals are kept.
     pub fn burst(&mut self, burst: &Burst) {
         if let Some(last) = self.window[..self.len].last().copied() {
             if burst.start_ns <= last.start_ns {
@@ -137,8 +137,8 @@ impl Predictor {
         self.model = self.learn();
     }
 
-    /// The next phase after `now_ns`, or none if fewer than [`PERIODS_NEEDED`] intervals were seen
-    /// or they have nothing in common.
+    /// Returns the next phase after `now_ns`, or none if fewer than [`PERIODS_NEEDED`] intervals
+    /// were seen or they have nothing in common.
     pub fn next(&self, now_ns: u64) -> Option<Prediction> {
         let model = self.model?;
         let last = self.window[..self.len].last()?;
@@ -156,7 +156,7 @@ impl Predictor {
         Some(model.predicts(now_ns, last, start_ns, guard_ns))
     }
 
-    /// Compares an interval with what was predicted of it.
+    /// Compares an interval with its prediction.
     fn judge(&mut self, interval: f64) {
         const AGED: f64 = 0.9;
         let Some(model) = self.model else { return };
@@ -169,7 +169,7 @@ impl Predictor {
     fn shift_before(&mut self, burst: &Burst) {
         let Some(last) = self.window[..self.len].last().copied() else { return };
         let period_ns = self.model.map_or(last.length_ns().max(1), |m| m.period_ns as u64);
-        // Times before zero do not exist: what cannot be moved is dropped.
+        // There are no times before zero: what cannot be moved is dropped.
         let back_ns = (last.start_ns - burst.start_ns).saturating_add(period_ns);
         let keep_from = self.window[..self.len].partition_point(|b| b.start_ns < back_ns);
         self.window.copy_within(keep_from..self.len, 0);
@@ -239,7 +239,8 @@ impl Predictor {
         }
     }
 
-    /// The window without what is too small to be a phase: below a tenth of the median volume.
+    /// Returns the window without what is too small to be a phase: below a tenth of the median
+    /// volume.
     fn phases(&self) -> Phases {
         let mut volumes = Values::default();
         self.window[..self.len].iter().for_each(|b| volumes.push(b.bytes as f64));
@@ -253,7 +254,7 @@ impl Predictor {
     }
 }
 
-/// How many periods an interval spans: more than one if phases were left out.
+/// Returns how many periods an interval spans: more than one if phases were left out.
 fn whole_periods(interval: f64, period: f64) -> f64 {
     // Rounded half up; both are positive.
     (((interval / period) + 0.5) as u64).max(1) as f64
@@ -287,8 +288,8 @@ impl Phases {
         values
     }
 
-    /// The usual time from the end of a phase to the start of the next, where none was left out,
-    /// and the mean distance from it; `None` if there are few.
+    /// Returns the usual time from the end of a phase to the start of the next, where none was left
+    /// out, and the mean distance from it; `None` if there are few.
     fn gap_ns(&self, period_ns: f64) -> Option<(f64, f64)> {
         let mut gaps = Values::default();
         for pair in self.bursts[..self.len].windows(2) {
@@ -325,7 +326,7 @@ impl Values {
         sorted
     }
 
-    /// Zero if there are none.
+    /// Returns the median, or zero if there are no values.
     fn median(&self) -> f64 {
         let sorted = self.sorted();
         let values = sorted.values();
@@ -336,8 +337,8 @@ impl Values {
         }
     }
 
-    /// The median distance; or a shorter one, if it is frequent and all others are about whole
-    /// multiples of it: then phases were left out in half of the distances or more.
+    /// Returns the median distance; or a shorter one, if it is frequent and all others are about
+    /// whole multiples of it: then phases were left out in half of the distances or more.
     fn usual(&self) -> f64 {
         let median = self.median();
         let mut short = Values::default();
@@ -351,7 +352,7 @@ impl Values {
         if explains { base } else { median }
     }
 
-    /// The mean without the sixth of the values at each end.
+    /// Returns the mean without the sixth of the values at each end.
     fn trimmed_mean(&self) -> f64 {
         let sorted = self.sorted();
         let cut = self.len / 6;
@@ -471,7 +472,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the bursts, a prediction lies ahead and its numbers are in range.
+        /// Whatever the bursts, a prediction is in the future and its numbers are in range.
         #[test]
         fn predictions_lie_ahead(
             bursts in prop::collection::vec((0u64..1_000_000_000_000, 0u64..100_000_000_000, any::<u32>()), 0..60),

@@ -116,9 +116,9 @@ fn a_phase_that_never_ends_is_cut_off_named_and_doubted_until_one_ends() {
     let cut = Action::CutOff { name: "sim".to_string(), user: 1000, lasted_ns: 6 * S };
     assert!(out.contains(&cut) && out.contains(&Action::Report(1, Report::Ends)), "{out:?}");
     assert!(out.contains(&Action::Brake(false)) && !board.has_phases());
-    // Its end comes at last: that is no news.
+    // Its end comes at last: that is not news.
     assert!(!hear(&mut board, 7 * S, Event::Ends(1)).contains(&Action::Report(1, Report::Ends)));
-    // The next counts for nothing until it has ended by itself.
+    // The next does not count until it has ended by itself.
     let out = hear(&mut board, 8 * S, begin(100, 2 * S));
     assert!(out.is_empty() && board.may_begin(1) == Err(Refused::InPhase), "{out:?}");
     hear(&mut board, 9 * S, Event::Ends(1));
@@ -236,7 +236,7 @@ fn what_agents_read_beside_a_phase_disturbs_it_and_its_own_job_on_other_nodes_do
     assert_eq!(board.snapshot()[0].alone_bytes_per_s, 1600, "so little does not count");
 }
 
-/// What a client of the file system has read ahead is seen by no agent.
+/// What a client of the file system has read ahead is not seen by any agent.
 #[test]
 fn a_phase_that_begins_just_after_reads_teaches_only_that_it_can_be_faster() {
     let mut board = board(0);
@@ -303,7 +303,7 @@ fn an_earlier_run_says_what_the_first_phase_takes_and_when_the_second_comes() {
         end_ns: i * 10 * S + S / speed,
         bytes: 500 * S,
     };
-    // One of them was slow, and a cache took one.
+    // One of them was slow, and one was absorbed by a cache.
     let earlier: Vec<_> = (40..60).map(|i| phase(i, if i == 50 { 7 } else { 1 })).collect();
     let mut board = Board::new(Config::default());
     let declared = Declared { earlier, ..declared("sim", 0) };
@@ -348,8 +348,8 @@ fn a_phase_that_is_seen_to_have_ended_counts_to_its_end() {
 }
 
 proptest::proptest! {
-    /// Whatever is heard in whatever order: the brake is released once all jobs are gone and all
-    /// leases are over, and the machine never wants to be called in the past for ever.
+    /// Whatever is received in whatever order: the brake is released once all jobs are gone and all
+    /// leases are over, and the machine does not request calls in the past forever.
     #[test]
     fn the_brake_never_stays(events in proptest::collection::vec((0u64..4, 0u8..6, 0u64..1000), 0..60)) {
         let mut board = Board::new(Config::default());
@@ -378,7 +378,7 @@ proptest::proptest! {
 }
 
 /// Runs the machine from second `from` to `to`, with a phase of a new job in each, which takes
-/// `io_ns` and may take half of that; seconds that it brakes.
+/// `io_ns` and may take half of that. Returns the seconds for which it brakes.
 fn braked_s(board: &mut Board, from: u64, to: u64, io_ns: u64) -> u64 {
     let mut braked_ns = 0;
     for second in from..to {

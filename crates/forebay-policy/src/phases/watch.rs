@@ -2,7 +2,7 @@
 //!
 //! A burst of I/O becomes a phase once it has moved a megabyte; it ends when the job has been quiet
 //! for longer than it ever is within a burst, and counts to its last byte. Where phases are seconds
-//! apart that takes seconds, in which nobody fetches. So a burst that has moved what each of the
+//! apart that takes seconds, in which no node fetches. So a burst that has moved what each of the
 //! last three has moved ends after a moment of quiet.
 
 use alloc::vec::Vec;
@@ -13,30 +13,30 @@ use crate::machine::Nanos;
 /// Less is not worth a phase: configuration files, logs.
 pub const LEAST_BYTES: u64 = 1 << 20;
 
-/// Quiet for as long, a burst that has moved what it should is over.
+/// How long a burst that has moved the expected bytes must be quiet until it is over, in ns.
 const QUIET_NS: u64 = 200_000_000;
 
-/// Volumes are the same if they differ by less than one part in so many.
+/// Volumes are the same if they differ by less than one part in this many.
 const SAME_PARTS: u64 = 64;
 
-/// What happens to the phase of the job.
+/// A change of the phase of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// A phase begins, which will move about so many bytes; 0: unknown.
+    /// A phase begins.
     Begins {
-        /// Its first byte.
+        /// When its first byte moved.
         at: Nanos,
-        /// Those of the last one.
+        /// Bytes of the last phase, as an estimate; 0: unknown.
         bytes: u64,
     },
-    /// It has moved so many bytes.
+    /// The phase has moved bytes.
     Progress {
-        /// Since its begin.
+        /// Bytes since its start.
         bytes: u64,
     },
-    /// It was over then.
+    /// The phase is over.
     Ended {
-        /// Its last byte.
+        /// When its last byte moved.
         at: Nanos,
     },
 }
@@ -48,19 +48,20 @@ pub struct Watch {
     in_phase: bool,
     /// When the phase under way, or the last one, began.
     begun_ns: u64,
-    /// Of the last bursts, the newest last.
+    /// Bytes of the last bursts, the newest last.
     last_bytes: [u64; 3],
-    /// Begin and bytes of a burst under way whose phase has ended early.
+    /// Start and bytes of a burst under way whose phase has ended early.
     ended_early: Option<(u64, u64)>,
 }
 
 impl Watch {
-    /// Nothing observed yet.
+    /// Creates a watch that has observed nothing yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The job has moved `total_bytes` by `now`, and `busy`: a call is in progress.
+    /// Records that the job has moved `total_bytes` by `now`, and whether a call is in progress
+    /// (`busy`).
     pub fn look(&mut self, now: Nanos, total_bytes: u64, busy: bool) -> Vec<Seen> {
         let mut seen = Vec::new();
         if let Some(burst) = self.bursts.progress(now.0, total_bytes, busy) {
@@ -77,7 +78,7 @@ impl Watch {
         seen
     }
 
-    /// A burst is under way.
+    /// Follows a burst under way.
     fn follow(&mut self, burst: &Burst, now: Nanos, seen: &mut Vec<Seen>) {
         let before = self.bytes_of_early_end(burst);
         let is_more = |before: u64| burst.bytes >= before + (before / SAME_PARTS).max(LEAST_BYTES);
@@ -85,7 +86,7 @@ impl Watch {
             return;
         }
         if !core::mem::replace(&mut self.in_phase, true) {
-            // What goes on after its end is a phase of its own, which began just now.
+            // What continues after its end is a phase of its own, which has only now begun.
             let begin = before.map_or((burst.start_ns, self.last_bytes[2]), |_| (burst.end_ns, 0));
             self.begun_ns = begin.0;
             seen.push(Seen::Begins { at: Nanos(begin.0), bytes: begin.1 });
@@ -98,12 +99,12 @@ impl Watch {
         }
     }
 
-    /// What `burst` had moved when its phase ended early.
+    /// Returns what `burst` had moved when its phase ended early.
     fn bytes_of_early_end(&self, burst: &Burst) -> Option<u64> {
         self.ended_early.filter(|(start_ns, _)| *start_ns == burst.start_ns).map(|(_, bytes)| bytes)
     }
 
-    /// Whether the last bursts were the same, and one of `bytes` is as well.
+    /// Returns whether the last bursts had the same volume, and `bytes` is the same as well.
     fn is_whole(&self, bytes: u64) -> bool {
         let all = self.last_bytes.into_iter().chain([bytes]);
         let (least, most) = all.fold((u64::MAX, 0), |(low, high), bytes| (low.min(bytes), high.max(bytes)));
@@ -118,7 +119,7 @@ impl Watch {
         }
     }
 
-    /// Whether a phase is under way.
+    /// Returns whether a phase is under way.
     pub fn is_in_phase(&self) -> bool {
         self.in_phase
     }
@@ -149,8 +150,8 @@ mod tests {
         assert_eq!(ends, [239, 479, 719, 959].map(|tick| tick * S / 20));
     }
 
-    /// Of each phase of a job: how long after its end (ms) that was known, and its bytes. The
-    /// phases take two seconds of every twelve; `writes` says how many bytes each moves.
+    /// For each phase of a job: how long after its end (ms) the end was known, and its bytes. The
+    /// phases take two seconds of every twelve; `writes` is the number of bytes that each moves.
     fn known_after(writes: &[u64]) -> Vec<(u64, u64)> {
         let (mut watch, mut total, mut bytes, mut found) = (Watch::new(), 0, 0, Vec::new());
         for tick in 0..240 * writes.len() as u64 + 200 {
@@ -175,7 +176,7 @@ mod tests {
         assert!(known[..3].iter().all(|(ms, _)| *ms >= 1000), "{known:?}");
         assert!(known[3..].iter().all(|(ms, _)| *ms == 200), "{known:?}");
         assert!(known.iter().all(|(_, bytes)| *bytes == 160 << 20), "{known:?}");
-        // Of others they are not, and it goes on when volumes are the same again.
+        // With other volumes it is not, and it works again when volumes are the same again.
         let known = known_after(&[160, 160, 160, 120, 160, 160, 160, 160].map(|mib| mib << 20));
         let early = known.iter().map(|(ms, _)| *ms == 200).collect::<Vec<_>>();
         assert_eq!(early, [false, false, false, false, false, false, false, true], "{known:?}");
@@ -186,7 +187,7 @@ mod tests {
         let mut watch = Watch::new();
         let (mut total, mut all) = (0, Vec::new());
         for tick in 0..1200u64 {
-            // The fourth phase goes on after half a second.
+            // The fourth phase continues after half a second.
             let busy = tick % 240 >= 200 || (970..980).contains(&tick);
             total += if busy { 4 << 20 } else { 0 };
             all.extend(watch.look(Nanos(tick * S / 20), total, busy));

@@ -1,10 +1,10 @@
-//! What the planner knows: the HPC jobs and their phases, the Big Data jobs and their waves, and
-//! how far each is.
+//! The planner's state: the HPC jobs and their phases, the Big Data jobs and their waves, and the
+//! progress of each.
 //!
-//! Between events the board moves everything forward with the same model that makes the forecasts,
-//! so that a plan made in the middle of a phase starts from the work that is really left. When an
-//! event shows that the model was wrong (a phase ended earlier or later than thought), the error is
-//! taken into [`Correction`]s that scale the model.
+//! Between events the board advances everything with the same model that makes the forecasts, so
+//! that a plan made in the middle of a phase starts from the work that is really left. When an
+//! event shows that the model was wrong (a phase ended earlier or later than expected), the error
+//! enters [`Correction`]s that scale the model.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -24,10 +24,10 @@ pub use job::{Fetch, Job, Part};
 /// The least part of a wave that is worth fetching when memory does not hold more.
 pub const LEAST_PART: f64 = 0.02;
 
-/// Time that prefetches have cost a phase, if they have cost it nothing that can be measured.
+/// Time that counts as lost by a phase that has measurably lost none.
 const LEAST_LOSS_S: f64 = 1e-9;
 
-/// Less is nothing.
+/// A difference of fewer bytes counts as none.
 pub(super) const LEAST_BYTES: f64 = 1.0;
 
 /// Accounts in bytes are sums of speeds times seconds.
@@ -40,7 +40,7 @@ pub struct Hpc {
     compute_ns: u64,
     allowance: f64,
     weight: f64,
-    /// Phases that have not begun.
+    /// Number of phases that have not begun.
     phases_left: u32,
     next_at: Option<Nanos>,
     phase: Option<Phase>,
@@ -53,11 +53,11 @@ struct Phase {
     deadline: Nanos,
     alone_s: f64,
     /// I/O time alone that is left by the model; below zero if the phase lasts longer than the
-    /// model says.
+    /// model predicts.
     left_s: f64,
-    /// Time that prefetches have cost it so far, by the model.
+    /// Time that it has lost to prefetches, by the model.
     lost_s: f64,
-    /// Time that it has spent beside prefetches that cost it any.
+    /// Time that it has spent beside prefetches that slow it down.
     beside_s: f64,
     /// By how much reports of its progress have changed `left_s`.
     reported_s: f64,
@@ -66,16 +66,16 @@ struct Phase {
 /// A phase is about to end when less than this part of its time alone is left.
 const ENDING: f64 = 0.1;
 
-/// The planner's knowledge at one moment.
+/// The planner's state at one moment.
 #[derive(Clone, Debug)]
 pub struct Board {
-    /// What was configured.
+    /// The configuration.
     pub config: Config,
     now: Nanos,
     hpc: BTreeMap<HpcId, Hpc>,
     jobs: BTreeMap<JobId, Job>,
     ram_bytes: u64,
-    /// Phases that have begun.
+    /// Number of phases that have begun.
     arrivals: u64,
     excess_correction: Option<Correction>,
     speed_correction: Option<Correction>,
@@ -85,7 +85,7 @@ pub struct Board {
 }
 
 impl Board {
-    /// Knows nothing but its configuration.
+    /// Creates a board without jobs.
     pub fn new(config: Config) -> Self {
         let learn = || (config.learning > 0.0).then(|| Correction::new(config.learning.min(1.0)));
         Board {
@@ -102,43 +102,44 @@ impl Board {
         }
     }
 
-    /// The present.
+    /// Returns the present moment.
     pub fn now(&self) -> Nanos {
         self.now
     }
 
-    /// Big Data jobs in ascending order.
+    /// Returns the Big Data jobs in ascending order.
     pub fn jobs(&self) -> impl Iterator<Item = (JobId, &Job)> {
         self.jobs.iter().map(|(&id, job)| (id, job))
     }
 
-    /// One of them; asking for a job that is not there is a mistake of the caller.
+    /// Returns one of the Big Data jobs, which must exist.
     pub fn job(&self, id: JobId) -> &Job {
         self.jobs
             .get(&id)
             .unwrap_or_else(|| panic!("the planner was asked about job {id}, which it does not know"))
     }
 
-    /// Number of phases under way.
+    /// Returns the number of phases under way.
     pub fn active_phases(&self) -> usize {
         self.hpc.values().filter(|h| h.phase.is_some()).count()
     }
 
-    /// Whether a phase should be over, or almost.
+    /// Returns whether a phase should be over, or almost.
     pub fn is_a_phase_ending(&self) -> bool {
         let mut phases = self.hpc.values().filter_map(|h| h.phase.as_ref());
         phases.any(|phase| phase.left_s < ENDING * phase.alone_s)
     }
 
-    /// When the next phase of any job is expected to begin.
+    /// Returns when the next phase of any job is expected to begin.
     pub fn next_phase_in_s(&self) -> Option<f64> {
         let next = self.hpc.values().filter_map(|h| h.next_at).min()?;
         Some(next.saturating_since(self.now) as f64 * 1e-9)
     }
 
-    /// From when until when nothing should be fetched, so that the next phase finds the file system
-    /// quiet: for as long as nodes take to stop before it is expected, and no longer after that,
-    /// as it may not come. `None` if nodes stop at once, or no phase is expected.
+    /// Returns the interval in which nothing should be fetched, so that the next phase finds the
+    /// file system quiet: it begins before the expected start by the time that nodes take to stop,
+    /// and is no longer after it, as the phase may not come. `None` if nodes stop immediately, or
+    /// no phase is expected.
     pub fn rest_before_phase(&self) -> Option<(Nanos, Nanos)> {
         let reaction_ns = (self.config.reaction_s * 1e9) as u64;
         let coming = self.hpc.values().filter_map(|h| h.next_at).filter(|at| *at + reaction_ns > self.now);
@@ -146,13 +147,13 @@ impl Board {
         Some((Nanos(at.0.saturating_sub(reaction_ns)).max(self.now), at + reaction_ns))
     }
 
-    /// What `setting` does, as corrected by what was observed.
+    /// Returns the strain of `setting`, as corrected by observations.
     pub fn strain(&self, setting: Setting) -> Strain {
         self.corrected(self.config.profile.strain(setting))
     }
 
-    /// `strain` as corrected by what was observed; its harm to phases on the cautious side, for
-    /// promises rest on it.
+    /// Returns `strain` as corrected by observations; its harm to phases on the cautious side,
+    /// since promises depend on it.
     pub fn corrected(&self, mut strain: Strain) -> Strain {
         if let Some(c) = &self.excess_correction {
             strain.i_hpc = 1.0 + (strain.i_hpc - 1.0) * c.cautious();
@@ -165,19 +166,20 @@ impl Board {
         self.guess_factor * self.speed_correction.as_ref().map_or(1.0, Correction::factor)
     }
 
-    /// Bandwidth of the file system for all prefetches together, as corrected: what makes one
-    /// prefetch slower than its profile makes all of them slower.
+    /// Returns the bandwidth of the file system for all prefetches together, as corrected: what
+    /// makes one prefetch slower than its profile makes all of them slower.
     pub fn pfs_bytes_per_s(&self) -> f64 {
         self.config.pfs_bytes_per_s * self.speed_factor()
     }
 
-    /// The factors that scale the profile: of the excess I_hpc - 1 (cautiously), and of the speed.
+    /// Returns the factors that scale the profile: of the excess I_hpc - 1 (cautiously), and of the
+    /// speed.
     pub fn corrections(&self) -> (f64, f64) {
         let excess = self.excess_correction.as_ref().map_or(1.0, Correction::cautious);
         (excess, self.speed_factor())
     }
 
-    /// The HPC jobs as a forecast sees them, with their ids.
+    /// Returns the HPC jobs as a forecast sees them, with their ids.
     pub fn chains(&self) -> Vec<(HpcId, Chain)> {
         self.hpc.iter().map(|(&id, h)| (id, self.chain(h))).collect()
     }
@@ -202,7 +204,7 @@ impl Board {
         if let Some(phase) = &h.phase {
             chain.in_phase = true;
             chain.turn.arrival = phase.arrival;
-            // A phase that lasts longer than the model says is taken to end soon.
+            // A phase that lasts longer than the model predicts is assumed to end soon.
             chain.left_s = if phase.left_s > 0.0 { phase.left_s } else { phase.alone_s * 1e-3 };
             chain.deadline_s = (phase.deadline.0 as f64 - self.now.0 as f64) * 1e-9;
             chain.phases_after = h.phases_left;
@@ -210,42 +212,43 @@ impl Board {
         chain
     }
 
-    /// Prefetches of other jobs than `job` that are moving.
+    /// Returns the prefetches of other jobs than `job` that are moving.
     pub fn others(&self, job: JobId) -> Vec<Strain> {
         let others = self.jobs.iter().filter(|(id, _)| **id != job);
         others.filter_map(|(_, j)| j.fetch).map(|f| f.strain).filter(|s| s.speed_bytes_per_s > 0.0).collect()
     }
 
-    /// Memory of the tier, in bytes.
+    /// Returns the memory of the tier, in bytes.
     pub fn ram_bytes(&self) -> f64 {
         self.ram_bytes as f64
     }
 
-    /// Until the compute under way of `job` is over, in ns; 0 if it waits.
+    /// Returns the time until the compute under way of `job` is over, in ns; 0 if it waits.
     pub fn busy_ns(&self, job: JobId) -> u64 {
         self.job(job).computing_until.map_or(0, |at| at.saturating_since(self.now))
     }
 
-    /// Seconds of compute that hide a prefetch for `job`: until it has nothing left to do.
+    /// Returns the seconds of compute that hide a prefetch for `job`: until it has nothing left to
+    /// do.
     pub fn hidden_s(&self, job: JobId) -> f64 {
         let j = self.job(job);
         let current_ns = j.computing_until.map_or(0, |at| at.saturating_since(self.now));
         (current_ns as f64 + f64::from(j.buffered()) * j.compute_ns as f64) * 1e-9
     }
 
-    /// Bytes of `wave` that are still to fetch.
+    /// Returns the bytes of `wave` that are still to be fetched.
     pub fn left_bytes(&self, job: JobId, wave: u32) -> f64 {
         let j = self.job(job);
         let whole = j.wave_bytes as f64;
-        // As with phases: what lasts longer than the model says is taken to end soon. Also what was
-        // paused with nothing left but rounding: a plan that fetches less than a byte would be
-        // none, and nobody would ever say that the wave is there.
+        // As with phases: what lasts longer than the model predicts is assumed to end soon. So is
+        // what was paused with nothing left but rounding: a plan that fetches less than a byte
+        // would not be one, and the wave would never be reported as fetched.
         let left = j.part(wave).left_bytes;
         if left > LEAST_BYTES { left } else { (whole * 1e-3).max(2.0 * LEAST_BYTES) }
     }
 
-    /// Bytes that `job` may fetch beside those in the tier now, if the other jobs keep what they
-    /// are entitled to once it has its next wave.
+    /// Returns the bytes that `job` may fetch beside those in the tier now, if the other jobs keep
+    /// what they are entitled to once it has its next wave.
     pub fn room_bytes(&self, job: JobId) -> f64 {
         let j = self.job(job);
         let reserved = if j.first_missing() > j.started { self.entitled_bytes_of_others(job) } else { 0.0 };
@@ -256,7 +259,7 @@ impl Board {
         self.jobs.values().map(|j| j.tier_bytes() + j.coming_bytes()).sum()
     }
 
-    /// The first wave of `job` that is missing, if it may be fetched now at this prefetch distance
+    /// Returns the first missing wave of `job`, if it may be fetched now at this prefetch distance
     /// and memory allows.
     pub fn next_wave(&self, job: JobId, prefetch_distance: PrefetchDistance) -> Option<u32> {
         let j = self.job(job);
@@ -264,7 +267,7 @@ impl Board {
         if wave >= j.waves {
             return None;
         }
-        // A planner that looks after memory itself, for a job that is alone, may fetch a part.
+        // A planner that manages memory itself may fetch a part, for a job that is alone.
         let by_parts = self.by_parts(prefetch_distance);
         let is_kept = j.fetch.is_some_and(|f| f.wave == wave) || (by_parts && j.part(wave).in_tier);
         if is_kept || self.must_be_read_directly(job, wave) {
@@ -284,37 +287,38 @@ impl Board {
         prefetch_distance == PrefetchDistance::Memory && self.jobs.len() == 1
     }
 
-    /// Whether what is missing of `wave`, but no more than `most_bytes`, fits into memory.
+    /// Returns whether what is missing of `wave`, but no more than `most_bytes`, fits into memory.
     fn fits(&self, job: JobId, wave: u32, most_bytes: f64) -> bool {
         let j = self.job(job);
-        // Whoever fetches more than one wave ahead leaves room for what the others need to go on.
+        // A job that fetches more than one wave ahead leaves the room that the others need to
+        // continue.
         let reserved = if wave > j.started { self.entitled_bytes_of_others(job) } else { 0.0 };
         let needed = j.part(wave).left_bytes.clamp(0.0, most_bytes);
-        // To fetch it ends what is under way of another wave, and that needs no more room then.
+        // Fetching it ends the fetch under way of another wave, which needs no more room then.
         let used = self.used_bytes() - j.coming_bytes();
         used + reserved + needed <= self.ram_bytes as f64 + ROUNDING_BYTES
     }
 
-    /// Whether memory is kept for `wave`, or there is room for what is missing of it. Of a planner
-    /// that fetches parts it is taken that it has seen to it.
+    /// Returns whether memory is kept for `wave`, or there is room for what is missing of it. A
+    /// planner that fetches parts is assumed to have ensured it.
     pub fn has_room(&self, job: JobId, wave: u32, prefetch_distance: PrefetchDistance) -> bool {
         let kept = self.job(job).fetch.is_some_and(|f| f.wave == wave && !f.direct);
         kept || self.by_parts(prefetch_distance) || self.fits(job, wave, f64::INFINITY)
     }
 
-    /// Whether tasks wait for `wave`, of which a part was lost with a node, and memory has no room
-    /// left for that part. It cannot wait for room: what takes the room may be waves that wait in
-    /// the same way.
+    /// Returns whether tasks wait for `wave`, a part of which was lost with a node, and memory has
+    /// no room left for that part. It cannot wait for room: what takes the room may be waves that
+    /// wait in the same way.
     pub fn must_be_read_directly(&self, job: JobId, wave: u32) -> bool {
         let (j, part) = (self.job(job), self.job(job).part(wave));
-        // One that memory never holds cannot wait either.
+        // A wave that never fits into memory cannot wait either.
         let fits_never = part.left_bytes > self.ram_bytes as f64;
         let damaged = (part.damaged || fits_never) && j.fetch.is_none_or(|f| f.wave != wave || f.direct);
         damaged && j.waits() && self.used_bytes() + part.left_bytes > self.ram_bytes as f64 + ROUNDING_BYTES
     }
 
-    /// Every job is entitled to two waves, one in compute and the next; this is what the others
-    /// have not taken of it.
+    /// Every job is entitled to two waves, one in compute and the next; returns what the others
+    /// have not taken of this.
     fn entitled_bytes_of_others(&self, job: JobId) -> f64 {
         let missing = |j: &Job| {
             let entitled = f64::from(2.min(j.waves - j.finished())) * j.wave_bytes as f64;
@@ -331,7 +335,7 @@ impl Board {
         }
     }
 
-    /// Moves everything forward to `now`.
+    /// Advances everything to `now`.
     pub fn advance(&mut self, now: Nanos) {
         let dt_s = now.saturating_since(self.now) as f64 * 1e-9;
         self.now = now;
@@ -360,7 +364,7 @@ impl Board {
         self.speeds = speeds;
     }
 
-    /// Takes in what happened at the present moment.
+    /// Applies an event of the present moment.
     pub fn apply(&mut self, event: &Event) {
         match *event {
             Event::HpcJoins { hpc, io_ns, compute_ns, phases, allowance, weight, first_in_ns } => {
@@ -373,8 +377,8 @@ impl Board {
             Event::PhaseLeft { hpc, left_ns } => {
                 if let Some(phase) = self.hpc.get_mut(&hpc).and_then(|h| h.phase.as_mut()) {
                     // Never less than by the model: what prefetches have cost the phase is spent.
-                    // Progress comes in steps, and a planner that believed each of them would
-                    // spend the same slack again and again.
+                    // Progress comes in steps, and a planner that believed each of them would spend
+                    // the same slack again and again.
                     let left_s = (left_ns as f64 * 1e-9).max(phase.left_s - phase.reported_s);
                     phase.reported_s += left_s - phase.left_s;
                     phase.left_s = left_s;
@@ -459,8 +463,8 @@ impl Board {
         let Some(h) = self.hpc.get_mut(&hpc) else { return };
         h.next_at = (h.phases_left > 0).then(|| self.now + h.compute_ns);
         let Some(phase) = h.phase.take() else { return };
-        // It lost `lost_s` by the model, and in truth as much more as the model had it further than
-        // the end.
+        // It lost `lost_s` by the model; in truth it lost less by what the model still had left of
+        // it, or more if the model was already beyond its end.
         let enough = phase.lost_s > 0.01 * phase.alone_s;
         let before = self.corrections();
         if let (true, Some(c)) = (enough, self.excess_correction.as_mut()) {
@@ -468,21 +472,21 @@ impl Board {
             let truly_lost_s = (phase.lost_s - left_by_model_s).max(0.0);
             // Beside prefetches, seconds lost to seconds left are the mean excess I - 1.
             let excess = |lost_s: f64| lost_s / (phase.beside_s - lost_s).max(f64::MIN_POSITIVE);
-            // A phase that lost nothing is an observation too: the least there is.
+            // A phase that lost nothing is an observation too: the least possible.
             c.observe(excess(phase.lost_s) / c.cautious(), excess(truly_lost_s.max(LEAST_LOSS_S)));
         }
         self.correct_fetches(before);
     }
 
-    /// The profile's speed was a guess, and prefetches have shown the speed.
+    /// Replaces the guessed speed of the profile by the one that prefetches have shown.
     fn speed_is_known(&mut self, bytes_per_s: f64) {
         let before = self.corrections();
         self.guess_factor = bytes_per_s / self.config.pfs_bytes_per_s;
         self.correct_fetches(before);
     }
 
-    /// The corrections were `before`. What is fetched goes on as corrected now, and what it has
-    /// moved so far it moved at the corrected speed.
+    /// Applies the difference from the corrections `before`: what is fetched continues as corrected
+    /// now, and what it has moved up to now it moved at the corrected speed.
     fn correct_fetches(&mut self, before: (f64, f64)) {
         let now = self.corrections();
         if now != before {

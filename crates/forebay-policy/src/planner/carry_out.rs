@@ -11,7 +11,7 @@ use super::plan::{ActionKind, Decision, Estimate, Plan, SeenPhase};
 use super::{Action, Board, Config, Event, JobId, Policy};
 use crate::machine::{Machine, Nanos};
 
-/// A start that is due within this time is left as it was planned: a millisecond.
+/// A start that is due within this time is left as planned: a millisecond.
 const MOMENT_NS: u64 = 1_000_000;
 
 /// A plan that is being carried out.
@@ -26,7 +26,7 @@ struct Running {
 }
 
 impl Running {
-    /// Whether it has not begun, and will not by `at`.
+    /// Returns whether it has not begun, and will not by `at`.
     fn waits_beyond(&self, at: Nanos) -> bool {
         let starts = self.plan.steps.iter().find(|step| !step.setting.is_paused() && !step.yields);
         let rests = self.setting.is_none_or(|setting| setting.is_paused());
@@ -56,13 +56,13 @@ impl Planner {
         }
     }
 
-    /// Per job: the wave that is fetched and how, if any.
+    /// Returns, for each job, the wave that is fetched and its setting, if any.
     #[cfg(test)]
     pub(super) fn fetching(&self) -> Vec<(JobId, u32, Option<Setting>)> {
         self.running.iter().map(|(&job, r)| (job, r.wave, r.setting)).collect()
     }
 
-    /// What it knows.
+    /// Returns the state that it plans from.
     pub fn board(&self) -> &Board {
         &self.board
     }
@@ -77,8 +77,8 @@ impl Planner {
         self.policy.begin(&self.board);
         for job in ids {
             let Some(wave) = self.board.next_wave(job, self.policy.prefetch_distance()) else {
-                // There is no next wave, or it is not near enough, or has no room. What is under
-                // way has no plan any more that knows of the phases, so it stops.
+                // There is no next wave, or it is not near enough, or has no room. The fetch under
+                // way no longer has a plan that takes phases into account, so it stops.
                 if goes_on(&self.board, self.policy.as_ref(), job) {
                     continue;
                 }
@@ -98,7 +98,7 @@ impl Planner {
         }
     }
 
-    /// Takes over a new plan; one that only repeats what is being done already leaves no record.
+    /// Adopts a new plan; one that only repeats what is being done already leaves no record.
     fn adopt(&mut self, job: JobId, wave: u32, plan: Plan, out: &mut Vec<Action>) {
         let before = self.running.get(&job).filter(|r| r.wave == wave);
         if before.is_some_and(|r| same_course(&r.plan, &plan, self.board.now())) {
@@ -134,8 +134,9 @@ impl Planner {
 
     /// Announces every setting that has changed, be it by a step or by a phase to yield to.
     ///
-    /// There was room for each wave when its plan was made; who begins later, or after another in
-    /// the same moment, may find none. Its plan is dropped then, and made anew when there is room.
+    /// There was room for each wave when its plan was made; one that begins later, or after another
+    /// in the same moment, may find none. Its plan is dropped then, and made again when there is
+    /// room.
     fn carry_out(&mut self, out: &mut Vec<Action>) {
         let (now, busy) = (self.board.now(), self.board.active_phases() > 0);
         let is_ending = self.board.is_a_phase_ending();
@@ -154,11 +155,11 @@ impl Planner {
             let begins = !running.direct && running.setting.is_none();
             if begins && setting.is_paused() {
                 // A fetch that has not begun needs no announcement that it is paused; one of
-                // another wave that it follows does, or it would go on through the pause.
+                // another wave that it follows does, or it would continue through the pause.
                 stop(&mut self.board, job, decision, out);
             } else if self.board.has_room(job, wave, self.policy.prefetch_distance()) {
                 if self.board.job(job).fetch.is_some_and(|f| f.direct && f.wave != wave) {
-                    // Direct reads of another wave would go on unplanned beside this fetch.
+                    // Direct reads of another wave would continue unplanned beside this fetch.
                     stop(&mut self.board, job, decision, out);
                 }
                 out.push(Action::Fetch { job, wave, setting, decision });
@@ -203,7 +204,7 @@ impl Planner {
             Event::Fetched { job, wave, .. } if self.running.get(&job).is_some_and(|r| r.wave == wave) => {
                 self.running.remove(&job);
             }
-            // Every plan rests on the speed.
+            // Every plan depends on the speed.
             Event::Speed { .. } => self.running.clear(),
             Event::JobLeaves { job } | Event::Lost { job, .. } => {
                 self.running.remove(&job);
@@ -222,25 +223,26 @@ impl Planner {
     }
 }
 
-/// Whether what is under way of `job` goes on without a plan: the rest of a wave that its tasks
-/// read already, if the policy does not mind phases.
+/// Returns whether what is under way for `job` continues without a plan: the rest of a wave that
+/// its tasks read already, if the policy ignores phases.
 fn goes_on(board: &Board, policy: &dyn Policy, job: JobId) -> bool {
     let job = board.job(job);
     policy.opportunistic() && job.fetch.is_some_and(|fetch| fetch.wave < job.started)
 }
 
-/// Pauses what is under way of `job`, whichever wave that is; false if nothing moves.
+/// Pauses what is under way for `job`, whichever wave that is; false if nothing moves.
 fn stop(board: &mut Board, job: JobId, decision: u64, out: &mut Vec<Action>) -> bool {
     let moves = |f: &Fetch| f.strain.speed_bytes_per_s > 0.0;
     let Some(Fetch { wave, direct, .. }) = board.job(job).fetch.filter(moves) else { return false };
     out.push(Action::Fetch { job, wave, setting: Setting::PAUSED, decision });
-    // What tasks read themselves keeps no room when it rests.
+    // What tasks read themselves keeps no room while it rests.
     board.set_fetch(job, wave, Strain::NONE, direct);
     true
 }
 
-/// Tasks read `wave` themselves, which should come through the tier from now on, but there is no
-/// room for it: they read on while no phase is under way, and rest while one is.
+/// Handles a `wave` that tasks read themselves and that should come through the tier from now on,
+/// but for which there is no room: they continue to read while no phase is under way, and rest
+/// while one is.
 fn go_on_directly(board: &mut Board, job: JobId, wave: u32, decision: u64, out: &mut Vec<Action>) {
     let moves = board.job(job).fetch.is_some_and(|f| f.strain.speed_bytes_per_s > 0.0);
     if board.active_phases() > 0 && moves {
@@ -251,7 +253,7 @@ fn go_on_directly(board: &mut Board, job: JobId, wave: u32, decision: u64, out: 
     }
 }
 
-/// What every policy does with a wave whose lost part has no room in the tier any more.
+/// Returns the plan of every policy for a wave whose lost part no longer has room in the tier.
 fn read_directly(board: &Board, job: JobId, wave: u32) -> Plan {
     let direct_s =
         board.left_bytes(job, wave) / board.corrected(board.config.direct.strain()).speed_bytes_per_s;
@@ -266,7 +268,7 @@ fn read_directly(board: &Board, job: JobId, wave: u32) -> Plan {
     }
 }
 
-/// Whether `new` goes on as `old` would from `now` on.
+/// Returns whether `new` continues as `old` would from `now` on.
 fn same_course(old: &Plan, new: &Plan, now: Nanos) -> bool {
     let from_now = |plan: &Plan| {
         let current = plan.steps.iter().rposition(|s| s.at <= now).unwrap_or(0);
@@ -277,7 +279,8 @@ fn same_course(old: &Plan, new: &Plan, now: Nanos) -> bool {
         steps
     };
     let (a, b) = (from_now(old), from_now(new));
-    // A millisecond of difference in a change to come is rounding in the model, not a new idea.
+    // A millisecond of difference in a change to come is rounding in the model, not a change of
+    // plan.
     let close = |x: Nanos, y: Nanos| x.0.abs_diff(y.0) < 1_000_000;
     a.len() == b.len()
         && a.iter().zip(&b).all(|(x, y)| x.setting == y.setting && x.yields == y.yields && close(x.at, y.at))

@@ -5,7 +5,7 @@
 //! meets them; for *Partial Delay* the least delay that does, for scaling the thread count of least
 //! cost. Equation (5) counts the cost from the request.
 //!
-//! Two things differ from the printed formulas, because they do not hold outside one phase. The
+//! Two things differ from the published formulas, because they do not hold outside one phase. The
 //! ends are computed by the exact forecast, which also knows the phases after this one, and the
 //! paper's closed forms are its special cases. And where the gaps between phases are shorter than a
 //! prefetch, no single action may meet every deadline (the formulas do not see the next phase);
@@ -23,11 +23,11 @@ use super::plan::{ActionKind, Estimate, Plan, PlannedStep};
 use super::{Board, JobId, Policy, PrefetchDistance};
 use crate::machine::Nanos;
 
-/// Phases have to end this much before their deadlines: far more than rounding, far less than
-/// anyone can measure.
+/// Phases have to end this much before their deadlines: far more than rounding, far less than can
+/// be measured.
 pub const MARGIN_S: f64 = 2e-6;
 
-/// One way to prefetch the wave, and what would come of it.
+/// One way to prefetch the wave, and its outcome.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     kind: ActionKind,
@@ -43,7 +43,7 @@ pub struct Search<'a> {
     others: Vec<Strain>,
     bytes: f64,
     hidden_s: f64,
-    /// How late phases get without any prefetch: nobody can be asked to do better.
+    /// How late phases get without any prefetch: no plan can do better.
     unavoidable_s: f64,
     forecaster: Forecaster,
     candidates: u32,
@@ -74,7 +74,7 @@ impl<'a> Search<'a> {
         self.forecaster.run(&self.chains, &self.others, steps, self.bytes, pfs)
     }
 
-    /// Starts after `delay_s` with `setting`.
+    /// Estimates a start after `delay_s` with `setting`.
     fn estimate(&mut self, kind: ActionKind, setting: Setting, delay_s: f64) -> Candidate {
         self.candidates += 1;
         let wait = Step { for_s: delay_s, strain: Strain::NONE, yields: false };
@@ -83,18 +83,18 @@ impl<'a> Search<'a> {
         Candidate { kind, setting, delay_s, outcome }
     }
 
-    /// Starts now with `setting`.
+    /// Estimates a start now with `setting`.
     pub fn at_once(&mut self, kind: ActionKind, setting: Setting) -> Candidate {
         self.estimate(kind, setting, 0.0)
     }
 
-    /// Starts when the phases under way are over, or, if none is, the next one.
+    /// Estimates a start when the phases under way are over, or, if none is, the next one.
     pub fn full_delay(&mut self) -> Candidate {
         let delay_s = self.quiet_in_s();
         self.estimate(ActionKind::FullDelay, self.board.config.default_setting, delay_s)
     }
 
-    /// The least delay that meets every deadline, if the full delay does.
+    /// Returns the least delay that meets every deadline, if the full delay does.
     fn partial_delay(&mut self, full: &Candidate) -> Option<Candidate> {
         if !self.allows(full) {
             return None;
@@ -116,7 +116,7 @@ impl<'a> Search<'a> {
         best
     }
 
-    /// The best of `settings`, started at once.
+    /// Returns the best of `settings`, started immediately.
     fn best_setting(&mut self, kind: ActionKind, settings: &[Setting]) -> Option<Candidate> {
         let mut best: Option<Candidate> = None;
         for &setting in settings {
@@ -130,7 +130,8 @@ impl<'a> Search<'a> {
         best
     }
 
-    /// Whether every phase meets its deadline, or at least is no later than without the prefetch.
+    /// Returns whether every phase meets its deadline, or at least is no later than without the
+    /// prefetch.
     pub fn allows(&self, candidate: &Candidate) -> bool {
         let late_s = candidate.outcome.late_s;
         candidate.outcome.end_s.is_finite()
@@ -142,7 +143,7 @@ impl<'a> Search<'a> {
         overlap::cost_s(candidate.outcome.end_s, self.hidden_s)
     }
 
-    /// The chosen candidate as a plan.
+    /// Returns the chosen candidate as a plan.
     pub fn plan(&self, chosen: Candidate, reason: impl Into<String>) -> Plan {
         let now = self.board.now();
         let mut steps = Vec::new();
@@ -162,7 +163,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The full delay, repeated at every phase.
+    /// Returns the full delay, repeated at every phase.
     pub fn yielding(&mut self) -> Plan {
         self.candidates += 1;
         let setting = self.board.config.default_setting;
@@ -186,8 +187,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Seconds until the phases under way are over without a prefetch; if none is, until the next
-    /// one is.
+    /// Returns the seconds until the phases under way are over without a prefetch; if none is,
+    /// until the next one is.
     fn quiet_in_s(&self) -> f64 {
         if self.chains.iter().any(|c| c.in_phase) {
             return self
@@ -205,22 +206,22 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Whole nanoseconds, never too early.
+/// Converts to whole nanoseconds, rounded up.
 fn seconds_up(seconds: f64) -> u64 {
     let nanos = Nanos::from_secs_f64(seconds);
     if nanos.0 as f64 * 1e-9 < seconds { nanos.0 + 1 } else { nanos.0 }
 }
 
-/// Five actions.
+/// The best of the paper's five actions.
 pub struct Eley {
-    /// A sixth action that the paper does not have: tasks that wait between phases read missing
-    /// bytes directly if that is faster.
+    /// Whether there is a sixth action, which the paper does not have: tasks that wait between
+    /// phases read missing bytes directly if that is faster.
     pub reads_directly: bool,
 }
 
 impl Eley {
-    /// Every action that meets the deadlines, in the paper's order, up to the first that costs
-    /// nothing.
+    /// Returns every action that meets the deadlines, in the paper's order, up to the first that
+    /// costs nothing.
     fn candidates(search: &mut Search<'_>) -> Vec<Candidate> {
         let config = &search.board.config;
         let default = config.default_setting;

@@ -1,18 +1,18 @@
 //! `forebay`: searches start, nodes, threads, rate, prefetch distance and order of waves, and
-//! decides anew at every event.
+//! decides again at every event.
 //!
-//! Between phases the fastest setting hurts nobody. Within a phase the prefetch may *spend* what
-//! the phase has in hand: a phase with A seconds of I/O left (alone) and a deadline S seconds later
-//! than that can afford to lose S. A setting moves v bytes a second and costs the phase c = 1 - 1/I
-//! of every second, so the question is how to turn S into bytes:
+//! Between phases the fastest setting disturbs no phase. Within a phase the prefetch may *spend*
+//! what the phase has in hand: a phase with A seconds of I/O left (alone) and a deadline S seconds
+//! later than that can afford to lose S. A setting moves v bytes per second and costs the phase c =
+//! 1 - 1/I of every second, so the question is how to turn S into bytes:
 //!
 //! 1. Of all settings (nodes x threads x rate) only those on the *concave hull* of v over c matter:
 //!    any other is beaten by switching between two of them. There are about ten. The pause is one
 //!    of them, at c = 0.
 //! 2. A course through the phase is a pair (first, second) of hull settings and the moments to
 //!    switch and to pause. They come in closed form from spending S exactly by the end of the
-//!    phase, or by the moment the wave is there. The papers' actions are such pairs: the delays are
-//!    (pause, default), the scalings a single setting.
+//!    phase, or by the moment the wave is fetched. The papers' actions are such pairs: the delays
+//!    are (pause, default), the scalings a single setting.
 //! 3. Each course is *played out* ([`rollout`]): through the phase, the gaps and phases after it,
 //!    with as many waves ahead as the memory holds, to the end of what is in sight. The earliest
 //!    wins; of equals the one that costs the phase least. So a prefetch that would only wait in
@@ -29,8 +29,8 @@
 //! leave by one allocation, because one prefetch does not fill the PFS, and two gentle prefetches
 //! move more beside a phase than a rough one. The courses above are those of a job that is alone.
 //!
-//! Why not a linear program over the whole future: it would be out of date at the next phase that
-//! comes a second late; deciding again at each event is cheap and starts from what is true.
+//! A linear program over the whole future would be out of date at the next phase that comes a
+//! second late; deciding again at each event is cheap and starts from the true state.
 
 use alloc::vec::Vec;
 
@@ -63,20 +63,20 @@ use share::Curve;
 
 pub use hull::SpeedCurve;
 
-/// Courses with which feeds are tried.
+/// Number of courses with which feeds are tried.
 const FINALISTS: usize = 3;
 
 /// Searches the whole space.
 pub struct Forebay {
     hulls: Vec<Hull>,
     forecaster: Forecaster,
-    /// Courses with what they come to; kept for its memory.
+    /// Courses with their results; kept for its memory.
     played: Vec<(f64, Course)>,
     joint: Joint,
 }
 
 impl Forebay {
-    /// For a system as configured.
+    /// Creates a planner for a system as configured.
     pub fn new(config: &Config) -> Self {
         Forebay {
             hulls: Vec::new(),
@@ -102,16 +102,16 @@ impl Forebay {
         &hull.points
     }
 
-    /// The fastest setting while no phase is under way. Of equal ones it is the default: busy nodes
-    /// may need more streams than the profile says.
+    /// Returns the fastest setting while no phase is under way. If the default is equally fast, it
+    /// is chosen: busy nodes may need more streams than in the profile.
     fn fastest(&mut self, board: &Board) -> Point {
         let fastest = *self.hull(board, 0).last().unwrap_or(&PAUSE);
         let default = at_full_rate(board, board.config.default_setting);
         if default.speed >= fastest.speed { default } else { fastest }
     }
 
-    /// The best course through the phases under way and the best feed with it, and how many pairs
-    /// were looked at.
+    /// Returns the best course through the phases under way and the best feed with it, and how many
+    /// pairs were examined.
     ///
     /// Every course is played in order; feeds are tried with the [`FINALISTS`] best.
     fn best_course(
@@ -129,8 +129,8 @@ impl Forebay {
         let feasible = courses(self.hull(board, phases), present).filter(is_feasible);
         let all = [nothing].into_iter().chain(feasible);
         played.extend(all.map(|c| (c.moves_bytes(present.left_s), c)));
-        // Those that fetch most first: they are likely to be the best, and the others are soon seen
-        // to be worse then. Of equals the first that is listed stays the first.
+        // Courses that fetch most go first: they are likely to be the best, and the others are soon
+        // found to be worse then. Of equals the first that is listed stays the first.
         let mut order: Vec<usize> = (0..played.len()).collect();
         order.sort_by(|&a, &b| played[b].0.total_cmp(&played[a].0));
         let mut finalists = Finalists::default();
@@ -169,7 +169,7 @@ impl Forebay {
         (best, best_feed, seen)
     }
 
-    /// Cuts a course down until the exact forecast says that no deadline is missed by it.
+    /// Reduces a course until the exact forecast predicts that it misses no deadline.
     fn make_safe(&mut self, board: &Board, job: JobId, bytes: f64, mut course: Course) -> (Course, Outcome) {
         let chains: Vec<Chain> = board.chains().into_iter().map(|(_, c)| c).collect();
         let others = board.others(job);
@@ -229,7 +229,7 @@ impl Forebay {
         }
     }
 
-    /// Whether `wave` may as well be fetched later; see [`stock`].
+    /// Returns whether `wave` may as well be fetched later; see [`stock`].
     fn is_stocked(&mut self, board: &Board, job: JobId, wave: u32) -> bool {
         let j = board.job(job);
         if j.buffered() == 0 || j.part(wave).in_tier {
@@ -240,7 +240,7 @@ impl Forebay {
         board.hidden_s(job) >= stock::enough_s(board, job, gap_speed, |share| speed_at(beside_one, share))
     }
 
-    /// The waves in sight and the calendar, with this planner's speeds.
+    /// Returns the waves in sight and the calendar, with this planner's speeds.
     fn scene(&mut self, board: &Board, job: JobId) -> Scene {
         let gap_speed = self.hull(board, 0).last().map_or(0.0, |p| p.speed);
         let beside_one = self.hull(board, 1);
@@ -286,7 +286,7 @@ impl Forebay {
     }
 }
 
-/// The ends of the best courses so far: what is later than all of them is of no interest.
+/// The ends of the best courses up to now: a course that is later than all of them is discarded.
 struct Finalists {
     /// Ascending.
     ends_s: [f64; FINALISTS],
@@ -312,12 +312,12 @@ impl Finalists {
     }
 }
 
-/// Every course that is looked at. To fetch a wave by a mix of settings that costs a given amount,
-/// two neighbours on the hull are best.
+/// Returns every course that is examined. To fetch a wave by a mix of settings that costs a given
+/// amount, two neighbours on the hull are best.
 fn courses<'a>(hull: &'a [Point], present: &'a Present) -> impl Iterator<Item = Course> + 'a {
     let through = hull.iter().flat_map(move |&a| hull.iter().flat_map(move |&b| present.through(a, b)));
-    // Not the pause, by which nothing comes; and a wave fetched by one setting is among the pairs
-    // above.
+    // Without the pause, which fetches nothing; and a wave fetched by one setting is among the
+    // pairs above.
     let neighbours = (2..hull.len()).flat_map(move |i| [(hull[i - 1], hull[i]), (hull[i], hull[i - 1])]);
     let until_there = neighbours.flat_map(move |(a, b)| {
         let gentler = hull.iter().take_while(move |c| c.cost < a.cost.max(b.cost));
@@ -326,8 +326,8 @@ fn courses<'a>(hull: &'a [Point], present: &'a Present) -> impl Iterator<Item = 
     through.chain(until_there).flatten()
 }
 
-/// What `feed` fetches first: how many missing waves from `wave` on it skips, and how many bytes it
-/// fetches. `None` if memory is full.
+/// Returns what `feed` fetches first: how many missing waves from `wave` on it skips, and how many
+/// bytes it fetches. `None` if memory is full.
 fn target(board: &Board, job: JobId, wave: u32, scene: &Scene, feed: Feed) -> Option<(u32, f64)> {
     let (i, bytes) = scene.work.choose(0, feed)?;
     Some(((board.job(job).started + i as u32).saturating_sub(wave), bytes))
@@ -337,7 +337,7 @@ fn waits_for_memory(board: &Board) -> Plan {
     waits(board, "the tier's memory is full until the wave in compute is over".into())
 }
 
-/// When `course` has moved so many bytes, in seconds; `None` if it does not.
+/// Returns when `course` has moved `bytes`, in seconds; `None` if it does not.
 fn moved_in_s(course: &Course, mut bytes: f64) -> Option<f64> {
     let mut at_s = 0.0;
     for Leg { point, for_s } in course.legs {
@@ -356,7 +356,7 @@ fn stop_at(steps: &mut Vec<PlannedStep>, at: Nanos) {
     steps.push(PlannedStep { at, setting: Setting::PAUSED, yields: false });
 }
 
-/// With a rest before the phase that comes next.
+/// Adds a rest before the next phase to `plan`.
 fn resting_before_phase(board: &Board, mut plan: Plan) -> Plan {
     let Some((from, until)) = board.rest_before_phase() else { return plan };
     let setting_at = |at: Nanos| plan.steps.iter().rev().find(|step| step.at <= at).map(|step| step.setting);
@@ -372,7 +372,7 @@ fn resting_before_phase(board: &Board, mut plan: Plan) -> Plan {
     plan
 }
 
-/// A course as steps from `now` on.
+/// Returns a course as steps from `now` on.
 fn steps_of(course: &Course, now: Nanos) -> Vec<PlannedStep> {
     let mut steps: Vec<PlannedStep> = Vec::new();
     let mut at = now;
@@ -387,8 +387,8 @@ fn steps_of(course: &Course, now: Nanos) -> Vec<PlannedStep> {
         if leg.for_s.is_infinite() {
             break;
         }
-        // Rounded down: the dearer setting usually comes first, and the margin covers the other
-        // order.
+        // Rounded down: the setting with the higher cost usually comes first, and the margin covers
+        // the other order.
         at = at + (leg.for_s * 1e9) as u64;
     }
     steps

@@ -1,11 +1,11 @@
-//! `full-delay` (Eley 2017): at once where that meets every deadline, otherwise when the phase is
-//! over.
+//! `full-delay` (Eley 2017): immediately where that meets every deadline, otherwise when the phase
+//! is over.
 
 use super::eley::Search;
 use super::plan::{ActionKind, Plan};
 use super::{Board, JobId, Policy, PrefetchDistance};
 
-/// {No Action, Full Delay}.
+/// The better of *No Action* and *Full Delay*.
 pub struct FullDelay;
 
 impl Policy for FullDelay {

@@ -3,20 +3,20 @@
 //!
 //! A Big Data job reads its input in waves; while one wave computes, the next is copied from the
 //! parallel file system (PFS) into the burst buffer nodes' memory. HPC jobs on the same PFS have
-//! I/O phases with deadlines. The planner hears of phases and waves, and says for each wave how its
-//! prefetch is carried out; an HPC deadline always comes first.
+//! I/O phases with deadlines. The planner is notified of phases and waves, and decides for each
+//! wave how its prefetch is carried out; an HPC deadline always comes first.
 //!
 //! One machine, [`Planner`], keeps the books ([`board`]), asks a *policy* for a [`Plan`] and
 //! carries it out step by step. A policy is one file here and one line in [`POLICIES`]:
 //!
 //! | policy | what it does |
 //! | --- | --- |
-//! | `naive-bb` | no prefetch: tasks read the PFS themselves, as burst buffers for intermediate data only do |
-//! | `no-action` | always at once, with the default nodes and threads |
-//! | `full-delay` | at once, or when the phase is over (Eley 2017) |
+//! | `naive-bb` | no prefetch: tasks read the PFS, burst buffers are for intermediate data |
+//! | `no-action` | always immediately, with the default nodes and threads |
+//! | `full-delay` | immediately, or when the phase is over (Eley 2017) |
 //! | `eley` | the best of five actions by the paper's rule (Eley 2018) |
-//! | `eley-direct` | the same, and tasks that wait between phases read by themselves if that is sooner |
-//! | `forebay` | searches start, nodes, threads, rate and prefetch distance, and decides anew at every event |
+//! | `eley-direct` | the same, and waiting tasks read directly between phases if that is sooner |
+//! | `forebay` | searches start, nodes, threads, rate and distance, again at every event |
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -53,7 +53,7 @@ pub type JobId = u32;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Event {
-    /// An HPC job is there, with what is known of it.
+    /// An HPC job has joined, with what is known of it.
     HpcJoins {
         /// Its id.
         hpc: HpcId,
@@ -72,21 +72,21 @@ pub enum Event {
     },
     /// An I/O phase begins.
     PhaseBegins {
-        /// Whose phase.
+        /// The job of the phase.
         hpc: HpcId,
         /// Its I/O time alone, in ns.
         alone_ns: u64,
         /// By when it has to be done.
         deadline: Nanos,
     },
-    /// By its progress, the phase needs so much more I/O time alone.
+    /// By its progress, the I/O time alone that the phase still needs.
     PhaseLeft {
-        /// Whose phase.
+        /// The job of the phase.
         hpc: HpcId,
         /// In ns.
         left_ns: u64,
     },
-    /// The next phases of the job are expected so, by what was observed of it.
+    /// The expected next phases of the job, from observation.
     HpcExpects {
         /// Its id.
         hpc: HpcId,
@@ -101,7 +101,7 @@ pub enum Event {
     },
     /// The phase of this HPC job is over.
     PhaseEnds {
-        /// Whose phase.
+        /// The job of the phase.
         hpc: HpcId,
     },
     /// The HPC job is gone.
@@ -109,7 +109,7 @@ pub enum Event {
         /// Its id.
         hpc: HpcId,
     },
-    /// A Big Data job is there and wants its first wave, or will.
+    /// A Big Data job has joined and wants its first wave, or will.
     JobJoins {
         /// Its id.
         job: JobId,
@@ -134,7 +134,7 @@ pub enum Event {
         /// directly.
         compute_ns: u64,
     },
-    /// The job has nothing to compute until this wave is there.
+    /// The job has nothing to compute until this wave is fetched.
     WaveWanted {
         /// Its job.
         job: JobId,
@@ -147,14 +147,14 @@ pub enum Event {
         job: JobId,
         /// Which wave, from 0.
         wave: u32,
-        /// Bytes of it that were in the tier before they were asked for.
+        /// Its bytes that were in the tier before they were requested.
         resident_bytes: u64,
     },
     /// Parts of waves were fetched before they were planned ([`Action::Ahead`]).
     FetchedAhead {
         /// The job.
         job: JobId,
-        /// Waves that no plan fetches, and the bytes of each that were fetched so far.
+        /// Waves that no plan fetches, and the bytes of each that were fetched up to now.
         waves: Vec<(u32, u64)>,
     },
     /// The Big Data job is done.
@@ -162,7 +162,7 @@ pub enum Event {
         /// Its id.
         job: JobId,
     },
-    /// The tier's memory is now this large: a node came, went, or gave memory back.
+    /// The tier's memory has changed: a node came, went, or released memory.
     Memory {
         /// Bytes of the tier in all.
         bytes: u64,
@@ -172,12 +172,12 @@ pub enum Event {
         /// Bytes per second.
         bytes_per_s: f64,
     },
-    /// A node went, and with it a part of what the tier held of this job. Its fetch under way has
-    /// come to a stop.
+    /// A node left, and with it a part of what the tier held of this job. Its fetch under way has
+    /// stopped.
     Lost {
         /// The job.
         job: JobId,
-        /// Waves that have not begun to compute, ascending, and the bytes of each that are gone.
+        /// Waves that have not begun to compute, ascending, and the bytes of each that are lost.
         waves: Vec<(u32, u64)>,
     },
 }
@@ -186,7 +186,7 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Action {
-    /// A plan was made. Nothing to do; it explains the actions that name its id.
+    /// A plan was made. The driver need not act; it explains the actions that name its id.
     Decided(Box<Decision>),
     /// From now on, fetch this wave with this setting; paused if it has no nodes.
     Fetch {
@@ -194,9 +194,9 @@ pub enum Action {
         job: JobId,
         /// Its wave.
         wave: u32,
-        /// How.
+        /// The setting.
         setting: Setting,
-        /// By which decision.
+        /// The decision behind it.
         decision: u64,
     },
     /// From now on, let the tasks read (the rest of) this wave from the PFS themselves; only while
@@ -206,7 +206,7 @@ pub enum Action {
         job: JobId,
         /// Its wave.
         wave: u32,
-        /// By which decision.
+        /// The decision behind it.
         decision: u64,
     },
     /// From now on, also prefetch waves after the planned one opportunistically, from servers that
@@ -222,12 +222,12 @@ pub enum Action {
 /// What a planner has to know from the start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Config {
-    /// What prefetches do, measured.
+    /// Measured profile of prefetches.
     pub profile: Profile,
     /// Setting of *No Action*: the default of the system.
     pub default_setting: Setting,
-    /// Tasks that read the PFS directly: their speed together, and what they do to phases and
-    /// suffer from them.
+    /// Tasks that read the PFS directly: their speed together, and how they and phases slow each
+    /// other down.
     pub direct: DirectStrain,
     /// Bandwidth of the PFS for all prefetches together, in bytes per second.
     pub pfs_bytes_per_s: f64,
@@ -236,11 +236,11 @@ pub struct Config {
     /// Weight of a new observation in the correction of the model, in (0, 1]; 0 to trust the
     /// profile.
     pub learning: f64,
-    /// How phases divide the file system. Older records do not know of it.
+    /// How phases divide the file system. Older records do not contain it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub division: Division,
-    /// Nodes start and stop within this time, in seconds: a setting that costs a phase something is
-    /// not worth a shorter time.
+    /// How fast nodes start and stop, in seconds: a setting that costs a phase something is not
+    /// worth a shorter time.
     #[serde(default, skip_serializing_if = "is_default")]
     pub reaction_s: f64,
 }
@@ -248,20 +248,20 @@ pub struct Config {
 /// Direct reads as one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DirectStrain {
-    /// All tasks together, alone, in bytes per second.
+    /// Speed of all tasks together, alone, in bytes per second.
     pub speed_bytes_per_s: f64,
     /// By how much they stretch a phase.
     pub i_hpc: f64,
     /// By how much a phase stretches them.
     pub i_bd: f64,
-    /// Tasks compute between their reads, as real ones do: they read a wave for as long as they
-    /// compute it.
+    /// Whether tasks compute between their reads, as real ones do: they read a wave for as long as
+    /// they compute it.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub with_compute: bool,
 }
 
 impl DirectStrain {
-    /// As a strain.
+    /// Returns this as a strain.
     pub fn strain(self) -> Strain {
         Strain { speed_bytes_per_s: self.speed_bytes_per_s, rate: 1.0, i_hpc: self.i_hpc, i_bd: self.i_bd }
     }
@@ -272,7 +272,7 @@ impl DirectStrain {
 pub enum PrefetchDistance {
     /// Only when the job waits for the wave.
     OnDemand,
-    /// So many waves ahead of the one that computes.
+    /// This many waves ahead of the one that computes.
     Waves(u32),
     /// As many as the memory holds.
     Memory,
@@ -283,35 +283,36 @@ pub trait Policy: Send {
     /// How far ahead it fetches.
     fn prefetch_distance(&self) -> PrefetchDistance;
 
-    /// Whether this event makes it plan anew for `job`, rather than only a new wave.
+    /// Whether this event makes it plan again for `job`, rather than only a new wave.
     fn replans(&self, _board: &Board, _job: JobId) -> bool {
         false
     }
 
-    /// Whether nodes fetch later waves as well where the wave that is fetched leaves gaps, as far
-    /// as memory goes. Only for policies that do not mind phases: no plan knows of what is fetched
-    /// so.
+    /// Whether nodes also fetch later waves where the wave that is fetched leaves gaps, as far as
+    /// memory goes. Only for policies that ignore phases: no plan takes these fetches into account.
     fn opportunistic(&self) -> bool {
         false
     }
 
-    /// Whether nodes do so between phases: for a single job, while its planned wave is fetched.
-    /// The planner learns of the bytes ([`Event::FetchedAhead`]).
+    /// Whether nodes do so between phases: for a single job, while its planned wave is fetched. The
+    /// planner is notified of the bytes ([`Event::FetchedAhead`]).
     fn fills_gaps(&self) -> bool {
         false
     }
 
-    /// Plans are about to be made, of what is on the board now.
+    /// Called before plans are made for the current board.
     fn begin(&mut self, _board: &Board) {}
 
-    /// A plan for `wave` of `job`, which is the next to fetch (and may be fetched in part already).
+    /// Returns a plan for `wave` of `job`, which is the next to fetch (and may be fetched in part
+    /// already).
     fn plan(&mut self, board: &Board, job: JobId, wave: u32) -> Plan;
 }
 
 /// Makes a policy.
 pub type MakePolicy = fn(&Config) -> Box<dyn Policy>;
 
-/// Every policy: its name and how to make it. A new one is a file in this folder and a line here.
+/// Every policy: its name and how to make it. A new one needs a file in this folder and a line
+/// here.
 pub const POLICIES: &[(&str, MakePolicy)] = &[
     (naive_bb::NAME, |_| Box::new(naive_bb::NaiveBb)),
     (no_action::NAME, |_| Box::new(no_action::NoAction)),
@@ -321,14 +322,14 @@ pub const POLICIES: &[(&str, MakePolicy)] = &[
     ("forebay", |config| Box::new(forebay::Forebay::new(config))),
 ];
 
-/// Whether the policy called `name` ever fetches. Tasks of a job for which nothing is fetched read
-/// past the tier.
+/// Returns whether the policy called `name` ever fetches. Tasks of a job for which nothing is
+/// fetched read past the tier.
 pub fn fetches(name: &str) -> bool {
     name != naive_bb::NAME
 }
 
-/// Whether tasks wait for a wave that the policy called `name` delays for a phase, as in the
-/// papers. Where they read it themselves instead, the phase is disturbed as if nothing had been
+/// Returns whether tasks wait for a wave that the policy called `name` delays for a phase, as in
+/// the papers. Where they read it themselves instead, the phase is disturbed as if nothing had been
 /// delayed.
 pub fn tasks_wait(name: &str) -> bool {
     fetches(name) && name != no_action::NAME
@@ -337,7 +338,7 @@ pub fn tasks_wait(name: &str) -> bool {
 /// The policy called `name`.
 ///
 /// # Errors
-/// Lists the names that there are.
+/// If `name` is unknown; lists the known names.
 pub fn policy(name: &str, config: &Config) -> Result<Box<dyn Policy>, UnknownPolicy> {
     Ok(named(POLICIES, "planner", name)?(config))
 }

@@ -1,6 +1,6 @@
 //! `naive-bb`: burst buffers for intermediate data only, as in the systems that Eley is compared
-//! with. Every task reads its input from the PFS when it needs it; nothing is prefetched and no
-//! phase is heeded.
+//! with. Every task reads its input from the PFS when it needs it; nothing is prefetched and phases
+//! are ignored.
 
 use alloc::vec::Vec;
 

@@ -1,11 +1,11 @@
-//! `no-action` (Eley-NoAction): the next wave is prefetched at once, with the default nodes and
+//! `no-action` (Eley-NoAction): the next wave is prefetched immediately, with the default nodes and
 //! threads, whatever the HPC jobs do.
 
 use super::eley::Search;
 use super::plan::{ActionKind, Plan};
 use super::{Board, JobId, Policy, PrefetchDistance};
 
-/// How the policy is called.
+/// Its name.
 pub const NAME: &str = "no-action";
 
 /// Prefetching without regard.

@@ -14,15 +14,15 @@ use crate::machine::Nanos;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ActionKind {
-    /// Start at once with the default setting.
+    /// Start immediately with the default setting.
     NoAction,
     /// Start when the phase is over.
     FullDelay,
     /// Start some time before the phase is over.
     PartialDelay,
-    /// Start at once with more threads per node.
+    /// Start immediately with more threads per node.
     ScaleUp,
-    /// Start at once with fewer threads in all.
+    /// Start immediately with fewer threads in all.
     ScaleDown,
     /// Tasks read the PFS themselves.
     Direct,
@@ -46,37 +46,36 @@ pub struct PlannedStep {
 /// What a policy expects of its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
-    /// When the wave is there, in seconds from now; `None` if that is not known.
+    /// When the wave is fetched, in seconds from now; `None` if unknown.
     pub fetched_in_s: Option<f64>,
     /// Equation (5): the part of it that compute does not hide, in seconds.
     pub cost_s: Option<f64>,
-    /// What the tightest phase has left before its deadline, in seconds; `None` if no phase is
-    /// touched.
+    /// Time of the tightest phase before its deadline, in seconds; `None` if no phase is touched.
     pub margin_s: Option<f64>,
 }
 
 /// How to fetch one wave.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// What it does, in the papers' words.
+    /// The papers' name for what it does.
     pub kind: ActionKind,
     /// Missing waves before the one that is fetched, which are left for later or for the tasks to
     /// read themselves.
     pub skips: u32,
     /// In ascending `at`, the first one not later than now; empty for [`ActionKind::Direct`].
     pub steps: Vec<PlannedStep>,
-    /// What is expected of it.
+    /// Its estimate.
     pub estimate: Estimate,
-    /// How many alternatives were looked at.
+    /// How many alternatives were examined.
     pub candidates: u32,
-    /// Why this one.
+    /// Why it was chosen.
     pub reason: String,
 }
 
 /// An HPC job as the planner saw it, for the record.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SeenPhase {
-    /// Whose.
+    /// The job.
     pub hpc: HpcId,
     /// Whether a phase was under way.
     pub in_phase: bool,
@@ -88,7 +87,7 @@ pub struct SeenPhase {
 }
 
 impl SeenPhase {
-    /// From a forecast's view of job `hpc`.
+    /// Creates the record from a forecast's view of job `hpc`.
     pub fn new(hpc: HpcId, chain: &Chain) -> Self {
         SeenPhase {
             hpc,
@@ -104,15 +103,15 @@ impl SeenPhase {
 pub struct Decision {
     /// Number of the decision, from 1.
     pub id: u64,
-    /// For which job.
+    /// The job.
     pub job: JobId,
-    /// For which of its waves.
+    /// The wave.
     pub wave: u32,
     /// What it does.
     pub kind: ActionKind,
     /// Its steps.
     pub steps: Vec<PlannedStep>,
-    /// What is expected of it.
+    /// Its estimate.
     pub estimate: Estimate,
     /// Seconds of compute that hide the prefetch.
     pub hidden_s: f64,
@@ -122,8 +121,8 @@ pub struct Decision {
     pub left_bytes: f64,
     /// The HPC jobs at that moment.
     pub phases: Vec<SeenPhase>,
-    /// How many alternatives were looked at.
+    /// How many alternatives were examined.
     pub candidates: u32,
-    /// Why this one.
+    /// Why it was chosen.
     pub reason: String,
 }

@@ -1,4 +1,4 @@
-//! Exact plans on small boards, and what must hold on all of them.
+//! Exact plans on small boards, and properties of all boards.
 
 use alloc::vec;
 
@@ -51,7 +51,7 @@ fn joins(io_s: u64, compute_s: u64, phases: u32, allowance: f64, first_in_s: u64
     Event::HpcJoins { hpc: 0, io_ns, compute_ns, phases, allowance, weight: 1.0, first_in_ns }
 }
 
-/// A phase of 20 s alone begins at once, `allowance` above its time alone, and more every
+/// Begins a phase of 20 s alone immediately, `allowance` above its time alone, and more every
 /// `compute_s` after.
 fn phase(p: &mut Planner, allowance: f64, compute_s: u64) {
     let mut out = vec![];
@@ -60,13 +60,13 @@ fn phase(p: &mut Planner, allowance: f64, compute_s: u64) {
     p.handle(Nanos(0), Event::PhaseBegins { hpc: 0, alone_ns: 20 * S, deadline }, &mut out);
 }
 
-/// A job of equal waves, none of which is there.
+/// A job of equal waves, none of which has been fetched.
 fn job_joins(job: JobId, waves: u32, wave_bytes: u64, compute_ns: u64) -> Event {
     Event::JobJoins { job, waves, wave_bytes, compute_ns, tier_read_ns: 0, computing_ns: None }
 }
 
-/// A job whose first wave computes for `compute_s` from now on; returns what the planner decides on
-/// the second.
+/// Adds a job whose first wave computes for `compute_s` from now on; returns what the planner
+/// decides for the second.
 fn second_wave(p: &mut Planner, compute_s: u64) -> Vec<Action> {
     let mut out = vec![];
     p.handle(Nanos(0), job_joins(0, 9, 100, compute_s * S), &mut out);
@@ -127,7 +127,7 @@ fn eley_scales_down_where_that_costs_least() {
     assert!((d.estimate.margin_s.expect("known") - 0.2).abs() < 1e-6, "{d:?}");
 }
 
-/// Nobody knew how long the phase would last, so ten minutes were assumed.
+/// The length of the phase was unknown, so ten minutes were assumed.
 #[test]
 fn a_delay_ends_with_the_phase_if_that_is_over_sooner_than_expected() {
     for name in ["full-delay", "eley"] {
@@ -233,7 +233,7 @@ fn forebay_spends_nothing_of_a_phase_without_need() {
     );
 }
 
-/// Two jobs that wait for their first waves of 100 bytes; a prefetch reaches 12.5 bytes a second.
+/// Two jobs that wait for their first waves of 100 bytes; a prefetch reaches 12.5 bytes per second.
 fn two_jobs_wait(pfs_bytes_per_s: f64) -> Vec<(JobId, f64)> {
     let mut p = planner_of("forebay", Config { pfs_bytes_per_s, ..config() });
     let mut out = vec![];
@@ -247,20 +247,20 @@ fn two_jobs_wait(pfs_bytes_per_s: f64) -> Vec<(JobId, f64)> {
 #[test]
 fn forebay_serves_jobs_together_where_the_file_system_has_room() {
     assert_eq!(two_jobs_wait(1e9), [(0, 1.0), (1, 1.0)]);
-    // One leaves 7.5 bytes a second; in any case they use all 20.
+    // One leaves 7.5 bytes per second; in any case they use all 20.
     let together = two_jobs_wait(20.0);
     let rates: f64 = together.iter().map(|(_, rate)| rate).sum();
     assert!(together.len() == 2 && (rates - 20.0 / 12.5).abs() < 1e-9, "{together:?}");
 }
 
-/// Half of the bandwidth each would delay the first wave and not bring the second sooner.
+/// Half of the bandwidth each would delay the first wave and not fetch the second sooner.
 #[test]
 fn forebay_serves_one_job_after_the_other_where_one_fills_the_file_system() {
     assert_eq!(two_jobs_wait(12.5), [(0, 1.0)]);
 }
 
 /// Beside a phase of 20 s that bears 10 %: one node causes an excess of 0.04, two of 0.5. One job
-/// may use one node of each second; two do so at once only as long as the phase bears it.
+/// may use one node of each second; two do so at the same time only as long as the phase bears it.
 #[test]
 fn forebay_divides_what_a_phase_bears_among_jobs() {
     let mut p = planner("forebay");
@@ -275,10 +275,10 @@ fn forebay_divides_what_a_phase_bears_among_jobs() {
     assert!(strains.iter().map(|i| i - 1.0).sum::<f64>() > 0.079, "{strains:?}");
 }
 
-/// A gap of 40 s, then a phase of 20 s that gives almost nothing; direct reads at 20 bytes a
+/// A gap of 40 s, then a phase of 20 s that gives almost nothing; direct reads at 20 bytes per
 /// second, prefetches at 12.5. What tasks can read themselves before the phase is left to them, and
-/// the waves that will compute in it come first; when memory has no more room but for the next
-/// wave, nothing is fetched.
+/// the waves that will compute in it come first; when memory only has room for the next wave,
+/// nothing is fetched.
 #[test]
 fn forebay_stocks_waves_for_the_phase_and_leaves_the_next_to_the_tasks() {
     let mut config = config();
@@ -328,8 +328,8 @@ fn a_pause_of_one_wave_stops_the_fetch_of_another() {
     );
 }
 
-/// Direct reads at 20 bytes a second are faster than 12.5 through the tier, but only for tasks that
-/// wait, and only between phases; when a phase begins the rest comes through the tier.
+/// Direct reads at 20 bytes per second are faster than 12.5 through the tier, but only for tasks
+/// that wait, and only between phases; when a phase begins the rest comes through the tier.
 #[test]
 fn forebay_lets_waiting_tasks_read_directly_between_phases() {
     let mut config = config();
@@ -361,7 +361,7 @@ fn forebay_lets_waiting_tasks_read_directly_between_phases() {
 fn an_observed_error_corrects_the_model() {
     let mut p = planner_of("no-action", Config { learning: 0.5, ..config() });
     second_wave(&mut p, 100);
-    // Expected after 10 s, there after 20 s: the speed is half of the profile's; half of the news
+    // Expected after 10 s, fetched after 20 s: the speed is half of the profile's; half of the news
     // is believed.
     p.handle(Nanos(20 * S), Event::Fetched { job: 0, wave: 1, resident_bytes: 0 }, &mut vec![]);
     let (_, speed) = p.board().corrections();
@@ -369,9 +369,9 @@ fn an_observed_error_corrects_the_model() {
 }
 
 /// A file system on which prefetches have half of the speed in the profile, and twice its excess
-/// I_hpc - 1. Wave after wave is fetched from the begin of a phase of 10 s on: alone a wave takes
-/// 20 s instead of 10, and beside it the phase 10 s * 2 instead of 10 s * 1.5. Returns the times
-/// that are estimated of the phase and of the prefetch, for each of so many waves.
+/// I_hpc - 1. Wave after wave is fetched from the start of a phase of 10 s on: alone a wave takes
+/// 20 s instead of 10, and beside it the phase 10 s * 2 instead of 10 s * 1.5. Returns the
+/// estimated times of the phase and of the prefetch, for each of `waves` waves.
 fn waves_on_a_slower_file_system(waves: u32) -> (Planner, Vec<(f64, f64)>) {
     let mut p = planner_of("no-action", Config { learning: 0.3, ..config() });
     let (mut out, mut estimates) = (vec![], vec![]);
@@ -389,7 +389,7 @@ fn waves_on_a_slower_file_system(waves: u32) -> (Planner, Vec<(f64, f64)>) {
         let estimate = decision(&out).estimate;
         let (margin_s, fetched_s) = (estimate.margin_s.expect("beside a phase"), estimate.fetched_in_s);
         estimates.push((100.0 - margin_s, fetched_s.expect("it ends")));
-        // 5 bytes a second, 4 of them beside the phase: 80 bytes within its 20 s.
+        // 5 bytes per second, 4 of them beside the phase: 80 bytes within its 20 s.
         p.handle(Nanos(now + 20 * S), Event::PhaseEnds { hpc: 0 }, &mut out);
         p.handle(Nanos(now + 24 * S), Event::Fetched { job: 0, wave, resident_bytes: 0 }, &mut out);
     }
@@ -403,12 +403,12 @@ fn after_two_waves_a_wrong_profile_is_corrected() {
     let errors: Vec<(f64, f64)> = estimates.into_iter().map(error).collect();
     assert!(errors[0].0 > 0.2 && errors[0].1 > 0.4, "the profile is wrong: {errors:?}");
     assert!(errors[2..].iter().all(|e| e.0 <= 0.05 && e.1 <= 0.05), "{errors:?}");
-    // What slows one prefetch slows all that run at once.
+    // What slows one prefetch slows all that run at the same time.
     let pfs = p.board().pfs_bytes_per_s() / p.board().config.pfs_bytes_per_s;
     assert!((pfs / 0.5 - 1.0).abs() <= 0.05, "{pfs}");
 }
 
-/// Phases that lose nothing beside prefetches are news too, but slowly believed: those may have
+/// Phases that lose nothing beside prefetches are news too, but are believed slowly: those may have
 /// read from servers that the phase does not write to.
 #[test]
 fn harmless_prefetches_are_known_to_be_harmless() {
@@ -431,7 +431,7 @@ fn harmless_prefetches_are_known_to_be_harmless() {
 }
 
 /// The speed was a guess, ten times too high. What was fetched by then was fetched at the speed
-/// that is known now, and the plan is made anew.
+/// that is known now, and the plan is made again.
 #[test]
 fn the_speed_that_the_first_prefetch_shows_replaces_a_guess() {
     let mut p = planner_of("no-action", Config { pfs_bytes_per_s: 10.0, learning: 0.3, ..config() });
@@ -503,7 +503,7 @@ fn without_regard_for_phases_a_wave_that_tasks_read_is_never_paused() {
     }
 }
 
-/// Progress comes in steps: just after one the phase seems to be further than it can be.
+/// Progress comes in steps: right after one the phase seems to be further than it can be.
 #[test]
 fn progress_gives_no_slack_back_that_a_prefetch_has_cost() {
     let slack_s = |p: &Planner| {
@@ -522,7 +522,7 @@ fn progress_gives_no_slack_back_that_a_prefetch_has_cost() {
     let after = slack_s(&p);
     p.handle(Nanos(5 * S), Event::PhaseLeft { hpc: 0, left_ns: S }, &mut out);
     assert!(after < 4.0 && slack_s(&p) == after, "{spent}, {after}, {}", slack_s(&p));
-    // What it has lost beside counts.
+    // What it has lost beside prefetches counts.
     p.handle(Nanos(5 * S), Event::PhaseLeft { hpc: 0, left_ns: 18 * S }, &mut out);
     assert!(slack_s(&p) < after - 1.0);
 }
@@ -581,7 +581,7 @@ fn nodes_that_are_slow_to_stop_are_not_started_for_a_moment() {
     }
 }
 
-/// One node fills a file system of 5 bytes a second, and so do all of them.
+/// One node fills a file system of 5 bytes per second, and so do all of them.
 #[test]
 fn of_equally_fast_settings_between_phases_forebay_takes_the_default() {
     for (pfs_bytes_per_s, fastest) in [(5.0, Setting::new(2, 1)), (1e9, Setting::new(2, 2))] {
@@ -627,7 +627,7 @@ fn what_has_come_without_a_plan_is_not_fetched_again_and_teaches_nothing() {
     p.handle(Nanos(0), job_joins(0, 9, 100, 1000 * S), &mut out);
     let came = Event::FetchedAhead { job: 0, waves: vec![(1, 30), (2, 100)] };
     p.handle(Nanos(0), came, &mut out);
-    // 12.5 bytes a second with two threads of two nodes.
+    // 12.5 bytes per second with two threads of two nodes.
     let first_at = 8 * S;
     p.handle(Nanos(first_at), Event::FetchedAhead { job: 0, waves: vec![(1, 50)] }, &mut out);
     p.handle(Nanos(first_at), Event::Fetched { job: 0, wave: 0, resident_bytes: 0 }, &mut out);

@@ -1,26 +1,26 @@
-//! What to fetch ahead of one open file's reads, and who serves a read that misses.
+//! What to fetch ahead of one open file's reads, and what serves a read that misses.
 //!
 //! One [`Readahead`] belongs to one open handle and sees its reads as (offset, length). It answers
 //! two questions: which pages the agent should fetch now (in the background), and whether a miss of
 //! this read should wait for the agent, which fills the tier, or go to the file system itself.
 //!
-//! **Sequential.** A read at offset 0 of at least 64 KiB, or a read that goes on where the one
+//! **Sequential.** A read at offset 0 of at least 64 KiB, or a read that continues where the one
 //! before ended, makes a stream; a forward skip below one page keeps it. A stream has a window, at
-//! first two pages, and a frontier: all pages before it have been asked for. When no more than half
-//! the window lies between the reader and the frontier, the window doubles, up to a bound, and the
-//! frontier moves to one window ahead of the reader. Asking at the half mark and not at the end
+//! first two pages, and a frontier: all pages before it have been requested. When no more than half
+//! the window is between the reader and the frontier, the window doubles, up to a bound, and the
+//! frontier moves to one window ahead of the reader. Requesting at the half mark and not at the end
 //! keeps the file system busy while the reader works through the other half, so that a reader
-//! slower than the file system never waits; asking at each read would ask for single pages, one
+//! slower than the file system never waits; requesting at each read would request single pages, one
 //! message each.
 //!
 //! A window ends a page after the *extent* in which the reader is, until the reader has gone half a
 //! page into the next: there another node keeps the file, and tasks that divide a file among them
 //! by extents read a line of the next one and no more. Without this each fetched a window of what
-//! others would read. Who has read an extent and a page of the next is no such task: its windows do
-//! not end there, so that a whole file is read without a pause at each extent.
+//! others would read. A reader that has read an extent and a page of the next is not such a task:
+//! its windows do not end there, so that a whole file is read without a pause at each extent.
 //!
 //! **Strided.** Three reads of at least 64 KiB at a constant forward distance: the pages of the
-//! next reads are asked for within the same window.
+//! next reads are requested within the same window.
 //!
 //! **Random.** Everything else. A read of at least half a page (or half a small file) fills the
 //! pages it covers; a smaller one goes to the file system, and the agent is notified (see
@@ -37,8 +37,8 @@
 //! little more than the request.
 //!
 //! **Refused.** The agent may refuse (budget, brake). Then the window halves, the frontier falls
-//! back, and nothing is asked ahead until the reader has moved on by half the smaller window. What
-//! a read itself needs is always asked for.
+//! back, and nothing is requested ahead until the reader has advanced by half the smaller window.
+//! What a read itself needs is always requested.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -46,7 +46,7 @@ use core::ops::Range;
 #[cfg(test)]
 mod tests;
 
-/// The knobs of read-ahead.
+/// Configuration of read-ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadaheadConfig {
     /// Size of a page of the tier.
@@ -57,14 +57,14 @@ pub struct ReadaheadConfig {
     pub max_window_bytes: u64,
     /// A read at offset 0, and reads at a constant stride, make a stream only from this length on.
     pub stream_read_bytes: u64,
-    /// Unit of placement, whole pages, which a contiguous stream does not ask beyond before its
-    /// reader is there. 0: none.
+    /// Unit of placement, whole pages. A contiguous stream requests nothing beyond its extent
+    /// before its reader is there. 0: none.
     pub extent_bytes: u64,
-    /// Programs read parts of the file, see the module.
+    /// Whether programs read parts of the file; see the module.
     pub is_columnar: bool,
 }
 
-/// A stream of a columnar file has one byte ahead for so many that it has read.
+/// A stream of a columnar file has one byte ahead for this many that it has read.
 const EARNED_DIVISOR: u64 = 8;
 
 impl ReadaheadConfig {
@@ -81,16 +81,16 @@ impl ReadaheadConfig {
     }
 }
 
-/// Who serves the part of a read that is not resident.
+/// The source of the part of a read that is not resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serve {
-    /// The agent: it fills the pages, which are in `ask` or were asked for before.
+    /// The agent: it fills the pages, which are in `ask` or were requested before.
     Tier,
     /// The file system itself; report the miss to the agent, it fills the page once that pays.
     Pfs,
 }
 
-/// Streams of one handle.
+/// Limit on the streams of one handle.
 const MAX_STREAMS: usize = 4;
 /// Reads that go elsewhere before a stream is given up: a few rounds of four interleaved readers
 /// with strays.
@@ -106,14 +106,14 @@ pub struct Readahead {
     strays: Vec<Span>,
 }
 
-/// A read, cut off at the end of the file.
+/// A read, truncated at the end of the file.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     offset: u64,
     end: u64,
 }
 
-/// What a file is divided into.
+/// The units into which a file is divided.
 #[derive(Clone, Copy, Debug)]
 struct Units {
     page_bytes: u64,
@@ -122,8 +122,8 @@ struct Units {
 }
 
 impl Units {
-    /// The page before which a stream that has begun at `began` may ask now that it reads `read`;
-    /// `None`: not ahead at all.
+    /// Returns the page before which a stream that began at `began` may request pages now that it
+    /// reads `read`; `None`: not ahead at all.
     fn end_page(self, began: u64, read: Span) -> Option<u64> {
         let last = self.file_bytes.div_ceil(self.page_bytes);
         if self.extent_bytes == 0 {
@@ -149,31 +149,31 @@ struct Stream {
     /// Distance between the starts of two reads; 0 for a contiguous stream.
     stride_bytes: u64,
     window_bytes: u64,
-    /// All pages of the stream before this one have been asked for.
+    /// All pages of the stream before this one have been requested.
     frontier: u64,
-    /// A strided stream has asked for the reads that start before this offset.
+    /// A strided stream has requested the reads that start before this offset.
     asked_until: u64,
-    /// After a refusal: nothing is asked ahead until a read ends at this offset or later.
+    /// After a refusal: nothing is requested ahead until a read ends at this offset or later.
     hold_until: u64,
-    /// Whether the window has been asked for since the stream began or was refused; only then does
+    /// Whether the window has been requested since the stream began or was refused; only then does
     /// it double.
     opened: bool,
-    /// A read of a columnar file has met a page that was not resident.
+    /// Whether a read of a columnar file has met a page that was not resident.
     missed: bool,
     strays: u32,
 }
 
 impl Readahead {
-    /// For a handle on a file of `file_bytes` (fixed for the handle: a version never changes within
-    /// one open).
+    /// Creates the machine for a handle on a file of `file_bytes` (fixed for the handle: a version
+    /// never changes within one open).
     pub fn new(config: ReadaheadConfig, file_bytes: u64) -> Self {
         Self { config, file_bytes, streams: Vec::new(), strays: Vec::new() }
     }
 
-    /// Takes in a read. Appends the pages to ask for to `ask` (ranges of page numbers, ascending,
-    /// none for which `known` says that it is resident or asked for already) and says who serves
-    /// what is missing. A page that was asked for, came, and left again before it was read is not
-    /// asked for a second time: the agent meets it as a plain miss.
+    /// Records a read. Appends the pages to request to `ask` (ranges of page numbers, ascending,
+    /// none that `known` reports as resident or already requested) and returns what serves the
+    /// missing part. A page that was requested, came, and left again before it was read is not
+    /// requested a second time: the agent meets it as a plain miss.
     pub fn on_read(
         &mut self,
         offset: u64,
@@ -189,8 +189,8 @@ impl Readahead {
         self.count_strays(stream);
         match stream {
             Some(index) => {
-                // Whoever begins at the front reads all of it; the first chunk of a column does
-                // not lie there.
+                // A reader that begins at the front reads all of it; the first chunk of a column is
+                // not there.
                 let earned_bytes = match self.config.is_columnar && self.streams[index].began > 0 {
                     true => self.streams[index].earned_bytes(read, self.config.page_bytes, known),
                     false => u64::MAX,
@@ -209,7 +209,7 @@ impl Readahead {
         }
     }
 
-    /// The agent has refused what was asked for from `page` on (no budget, or a brake).
+    /// Records that the agent has refused the request from `page` on (no budget, or a brake).
     pub fn refused(&mut self, page: u64) {
         let page_bytes = u64::from(self.config.page_bytes);
         for stream in &mut self.streams {
@@ -220,7 +220,8 @@ impl Readahead {
         }
     }
 
-    /// Largest window of the handle's streams at present, for display; 0 if the reads are random.
+    /// Returns the largest current window of the handle's streams, for display; 0 if the reads are
+    /// random.
     pub fn window_bytes(&self) -> u64 {
         self.streams.iter().map(|stream| stream.window_bytes).max().unwrap_or(0)
     }
@@ -233,7 +234,7 @@ impl Readahead {
         })
     }
 
-    /// Whether `read` makes a new stream, with the strays before it. Returns its index.
+    /// Starts a new stream if `read` makes one, with the strays before it. Returns its index.
     fn begun_by(&mut self, read: Span) -> Option<usize> {
         let long = read.end - read.offset >= self.config.stream_read_bytes;
         let may_stride = long && !self.config.is_columnar;
@@ -261,8 +262,8 @@ impl Readahead {
         Some(self.streams.len() - 1)
     }
 
-    /// The stride of `read` and the two strays before it; `Some(0)` if the gap is below a page,
-    /// which is contiguous.
+    /// Returns the stride of `read` and the two strays before it; `Some(0)` if the gap is below a
+    /// page, which is contiguous.
     fn constant_stride(&self, read: Span) -> Option<u64> {
         let [.., first, second] = self.strays[..] else { return None };
         let stride_bytes = read.offset.checked_sub(second.offset)?;
@@ -315,7 +316,7 @@ impl Stream {
         }
     }
 
-    /// What a stream of a columnar file may have ahead after `read`.
+    /// Returns the bytes that a stream of a columnar file may have ahead after `read`.
     fn earned_bytes(&mut self, read: Span, page_bytes: u32, known: &mut dyn FnMut(u64) -> bool) -> u64 {
         let page_bytes = u64::from(page_bytes);
         if !self.missed {
@@ -324,7 +325,7 @@ impl Stream {
         if self.missed { (read.end - self.began) / EARNED_DIVISOR } else { 0 }
     }
 
-    /// Asks for what `read` needs and, where due, for the next window.
+    /// Requests what `read` needs and, where due, the next window.
     fn advance(
         &mut self,
         read: Span,
@@ -344,12 +345,12 @@ impl Stream {
             push_unknown(own.clone(), known, ask);
             self.frontier = self.frontier.max(own.end);
         }
-        // Less than a page ahead is nothing: the window opens once there may be one.
+        // Less than a page ahead counts as nothing: the window opens once there may be a page.
         if read.end < self.hold_until || max_window_bytes < page_bytes {
             return;
         }
         self.window_bytes = self.window_bytes.min(max_window_bytes);
-        // Reads already asked for ahead; a contiguous stream has no stride to divide by.
+        // Reads already requested ahead; a contiguous stream has no stride to divide by.
         match self.asked_until.saturating_sub(self.next_offset).checked_div(self.stride_bytes) {
             None => {
                 let ahead_bytes = self.frontier.saturating_mul(page_bytes).saturating_sub(read.end);
@@ -372,8 +373,8 @@ impl Stream {
         }
     }
 
-    /// Whether to ask ahead now, with `ahead_bytes` already asked for and not read; if so, opens or
-    /// doubles the window.
+    /// Returns whether to request ahead now, with `ahead_bytes` already requested and not read; if
+    /// so, opens or doubles the window.
     fn is_due(&mut self, ahead_bytes: u64, page_bytes: u64, max_window_bytes: u64) -> bool {
         if !self.opened {
             self.opened = true;
@@ -410,7 +411,7 @@ impl Stream {
         self.asked_until = self.asked_until.max(offset);
     }
 
-    /// Asks for the part of `pages` that lies beyond the frontier, and moves the frontier.
+    /// Requests the part of `pages` that is beyond the frontier, and moves the frontier.
     fn ask_for(&mut self, pages: Range<u64>, known: &mut dyn FnMut(u64) -> bool, ask: &mut Vec<Range<u64>>) {
         push_unknown(pages.start.max(self.frontier)..pages.end, known, ask);
         self.frontier = self.frontier.max(pages.end);

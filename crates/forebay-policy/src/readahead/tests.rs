@@ -167,7 +167,7 @@ fn a_window_of_zero_turns_it_off() {
     assert_eq!(asked, [vec![0..1], vec![], vec![1..2], vec![]]);
 }
 
-/// Tasks that divide a file by extents bring their own extent and the page with the rest of their
+/// Tasks that divide a file by extents fetch their own extent and the page with the rest of their
 /// last line.
 #[test]
 fn the_next_extent_is_not_asked_for_before_the_reader_is_in_it() {
@@ -186,7 +186,7 @@ fn the_next_extent_is_not_asked_for_before_the_reader_is_in_it() {
     assert_eq!(asked(&mut handle, 2 * extent..2 * extent + 64 * KIB, 64 * KIB), []);
     let window = handle.window_bytes();
     assert!(window < 2 * extent, "{window}: it doubles for what it may not ask for");
-    // Who reads on asks on.
+    // A reader that reads on requests further pages.
     let on = asked(&mut handle, 2 * extent + 64 * KIB..2 * extent + PAGE, 64 * KIB);
     assert!(last(&on) > 2 * extent_pages + 1 && last(&on) <= 3 * extent_pages + 1, "{on:?}");
     // A long read asks for all its pages, wherever they are.
@@ -264,7 +264,7 @@ fn a_second_reader_of_the_same_columns_fetches_nothing() {
         assert_eq!(handle.on_read(at, 256 * KIB, &mut known, &mut ask), Serve::Tier);
     }
     assert_eq!(ask, [], "all that it reads is resident");
-    // It goes on beyond what is there: its pages, and from then on some ahead.
+    // It continues beyond what is resident: its pages, and from then on some ahead.
     let at = start + 4 * MIB;
     handle.on_read(at, 256 * KIB, &mut |page| resident.contains(&page), &mut ask);
     assert_eq!(ask.first().map(|run| run.start), Some(resident.end));
@@ -302,8 +302,8 @@ fn config() -> impl Strategy<Value = ReadaheadConfig> {
 }
 
 proptest! {
-    /// A scan asks for every page exactly once and in order, by itself: nothing is known to be
-    /// resident or asked for.
+    /// A scan requests every page exactly once and in order, by itself: nothing is known to be
+    /// resident or requested.
     #[test]
     fn a_scan_asks_for_every_page_once_in_order(
         config in config(),

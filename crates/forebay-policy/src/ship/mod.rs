@@ -3,13 +3,13 @@
 //!
 //! For each side the machine adds up how long each resource would be busy: the servers' disks and
 //! links, and the slots of the side. The stages that run there already count with the part of their
-//! tasks that is left. The resource that is busy longest says when the stage would end, and the
-//! side where it ends first gets it. A tie goes to the compute nodes.
+//! tasks that is left. The resource that is busy longest determines when the stage would end, and
+//! the side where it ends first gets it. A tie goes to the compute nodes.
 //!
 //! | | disks | links | slots, for each task |
 //! | --- | --- | --- | --- |
-//! | compute nodes | all bytes that are read and written | the same | read and compute, then write |
-//! | storage servers | the same, at the share that tasks may take | bytes of other servers, and the result | the same, then send the result |
+//! | compute nodes | all bytes read and written | the same | read and compute, then write |
+//! | storage servers | the same, at the tasks' share | remote bytes, result | the same, then send |
 
 #[cfg(test)]
 mod tests;
@@ -54,7 +54,7 @@ pub struct Config {
     pub servers: u32,
     /// Tasks at a time on each of them.
     pub server_slots: u32,
-    /// How long a server's core computes what a node's core computes in 1.
+    /// How many times longer a server's core computes than a node's core.
     pub cpu_times: f64,
     /// Part of each server's disk that its own tasks may take.
     pub io_share: f64,
@@ -69,13 +69,13 @@ pub struct Config {
 pub struct Work {
     /// Its tasks, which are alike.
     pub tasks: u32,
-    /// For how long a node's core computes a task, in ns.
+    /// Compute time of a task on a node's core, in ns.
     pub task_cpu_ns: u64,
     /// Bytes that it reads from the servers.
     pub read_bytes: u64,
-    /// Those of the server that has most of them.
+    /// The part of `read_bytes` on the server that has most of them.
     pub busiest_bytes: u64,
-    /// Part of what a task reads that lies on its own server, if it runs on one.
+    /// The part of what a task reads that is on its own server, if it runs on one.
     pub local: f64,
     /// Bytes that it writes to the servers.
     pub write_bytes: u64,
@@ -85,13 +85,13 @@ pub struct Work {
     pub result_bytes: u64,
 }
 
-/// What the machine hears.
+/// What the machine receives.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Event {
     /// A stage may begin.
     Ready {
-        /// Which.
+        /// The stage.
         stage: StageId,
         /// What it has to do.
         work: Work,
@@ -109,18 +109,18 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Action {
-    /// A stage runs there.
+    /// Assigns a stage to a side.
     Run {
-        /// Which.
+        /// The stage.
         stage: StageId,
-        /// Where.
+        /// The side.
         side: Side,
         /// Why, for people.
         why: String,
     },
 }
 
-/// What can be busy, and what a stage on a side waits for.
+/// The resources, and what a stage on a side waits for.
 const RESOURCES: [&str; 4] = ["disks", "links", "slots of the nodes", "slots of the servers"];
 const NODES: usize = 2;
 const SERVERS: usize = 3;
@@ -128,12 +128,12 @@ const SERVERS: usize = 3;
 /// For how long each resource is busy, in seconds.
 type Busy = [f64; RESOURCES.len()];
 
-/// A server always serves others a little: an estimate stays finite.
+/// A server always serves others a little, so that an estimate stays finite.
 const LEAST: f64 = 0.01;
 
 impl Config {
-    /// For how long a stage on a side keeps each resource busy, beside others that take `busy` of
-    /// the servers.
+    /// Returns for how long a stage on a side keeps each resource busy, beside others that take
+    /// `busy` of the servers.
     fn busy(&self, side: Side, work: &Work, busy: f64) -> Busy {
         let free = (1.0 - busy).clamp(LEAST, 1.0);
         let (disk, link) = (self.disk_bytes_per_s * free, self.link_bytes_per_s * free);
@@ -146,7 +146,7 @@ impl Config {
             Side::Storage => (self.servers, self.server_slots),
         };
         let slots = (hosts * slots).max(1);
-        // A task finds its share of the others at the server that it comes to.
+        // A task competes with its share of the others at its server.
         let queue = 1.0 + f64::from(tasks.min(slots) - 1) / servers;
         let far = disk.min(link) / queue;
         let each = |bytes_of_a_server: f64| bytes_of_a_server * servers / f64::from(tasks);
@@ -170,7 +170,7 @@ impl Config {
             }
         };
         let cpu_s = work.task_cpu_ns as f64 * 1e-9 * times;
-        // A task computes what it has read while it reads on.
+        // A task computes what it has read while it continues to read.
         let slot_s = f64::from(tasks.div_ceil(slots)) * (cpu_s.max(read_s) + write_s);
         let mut of = [disks, links, 0.0, 0.0];
         of[if side == Side::Storage { SERVERS } else { NODES }] = slot_s;
@@ -178,7 +178,7 @@ impl Config {
     }
 }
 
-/// A stage that runs.
+/// A running stage.
 #[derive(Clone, Debug)]
 struct Running {
     stage: StageId,
@@ -195,12 +195,13 @@ pub struct Ship {
 }
 
 impl Ship {
-    /// Nothing runs.
+    /// Creates a machine without stages.
     pub fn new(config: Config) -> Self {
         Ship { config, running: Vec::new() }
     }
 
-    /// When a stage would end on a side, in seconds from now, and the resource that says so.
+    /// Returns when a stage would end on a side, in seconds from now, and the resource that
+    /// determines it.
     pub fn estimate(&self, side: Side, work: &Work, busy: f64) -> (f64, &'static str) {
         let own = self.config.busy(side, work, busy);
         let of = |resource: usize| {

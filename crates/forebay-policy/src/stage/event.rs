@@ -1,8 +1,7 @@
-//! What the stage machine hears and what it decides: plain values, without paths, sockets or
-//! clocks.
+//! What the stage machine receives and decides: plain values, without paths, sockets or clocks.
 //!
-//! Nodes go by name, jobs, files and requests by number. The driver keeps what a number stands for
-//! (the path of a file, the connection of a node) and translates.
+//! Nodes are identified by name; jobs, files and requests by number. The driver maps the numbers to
+//! what they stand for (the path of a file, the connection of a node).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -75,7 +74,7 @@ pub struct Split {
     pub preferred_node: String,
 }
 
-/// Where a file lies.
+/// Where a file is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     /// Bytes of one stripe; 0 if the layout is unknown.
@@ -95,7 +94,7 @@ pub enum JobUpdate {
         /// Its planner; empty for the default.
         planner: String,
     },
-    /// What a profile of the job says of each of its waves. Without it that is learned from its
+    /// A job profile's expectation for each of its waves. Without it, this is learned from its
     /// tasks.
     Expected {
         /// How long a wave computes, reading it from the tier included, in ns.
@@ -113,11 +112,11 @@ pub enum JobUpdate {
         /// The next files.
         files: Vec<File>,
     },
-    /// Where as many of the files reported last lie, in their order.
+    /// Where the last reported files are stored: one layout for each, in their order.
     Layouts {
         /// Names of servers.
         servers: Vec<String>,
-        /// By file.
+        /// Layouts by file.
         files: Vec<Layout>,
     },
     /// Splits of a stage, in the order of its tasks, following those reported before.
@@ -133,14 +132,14 @@ pub enum JobUpdate {
         stage: u32,
     },
     /// Its tasks ask before they read ([`JobUpdate::TaskAsks`]), so that they can be made to wait.
-    /// Those of other jobs read as soon as they have a slot.
+    /// The tasks of other jobs read as soon as they have a slot.
     TasksAsk,
     /// The partitions of a stage's tasks, in their order, if they are not 0, 1, 2 ... Reported
     /// before the stage is ready.
     Partitions {
         /// The stage.
         stage: u32,
-        /// By task.
+        /// Partitions by task.
         partitions: Vec<u32>,
     },
     /// A task has a slot and asks whether it may read. The answer is [`Action::MayRead`].
@@ -156,7 +155,7 @@ pub enum JobUpdate {
         stage: u32,
         /// Its number within the stage.
         task: u32,
-        /// Where.
+        /// Its host.
         host: String,
     },
     /// A task has ended.
@@ -165,7 +164,7 @@ pub enum JobUpdate {
         stage: u32,
         /// Its number within the stage.
         task: u32,
-        /// Whether its result stands.
+        /// Whether it succeeded.
         ok: bool,
         /// How long it ran, in milliseconds.
         run_ms: u64,
@@ -179,24 +178,24 @@ pub enum JobUpdate {
     End,
 }
 
-/// How far a request is.
+/// The progress of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// Bytes in the tier because of it.
     pub fetched_bytes: u64,
-    /// Bytes that were there before.
+    /// Bytes that were already resident.
     pub resident_bytes: u64,
-    /// Bytes that will not come.
+    /// Bytes that will not be fetched.
     pub failed_bytes: u64,
-    /// Nothing more will be reported.
+    /// Whether nothing more will be reported.
     pub done: bool,
 }
 
-/// What is reported of an HPC job, whose I/O a prefetch must not disturb.
+/// A report about an HPC job, whose I/O a prefetch must not disturb.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum HpcUpdate {
-    /// It is there.
+    /// The job exists.
     Joins {
         /// I/O time of a phase alone, in ns.
         io_ns: u64,
@@ -223,14 +222,14 @@ pub enum HpcUpdate {
         /// Time to its deadline, in ns.
         deadline_ns: u64,
     },
-    /// By its progress, the phase needs so much more I/O time alone.
+    /// By its progress, the I/O time alone that the phase still needs.
     PhaseLeft {
         /// In ns.
         left_ns: u64,
     },
-    /// The next phases are expected so, by what was observed.
+    /// The next phases are expected, from observation.
     Expects {
-        /// The next begins after so many ns.
+        /// Time until the next begins, in ns.
         in_ns: u64,
         /// I/O time of a phase alone, in ns.
         io_ns: u64,
@@ -249,10 +248,10 @@ pub enum HpcUpdate {
 /// phases, and no prefetch fits between them.
 const SHORTEST_NS: u64 = 1_000_000;
 
-/// A phase of which nobody knows what it takes alone, in ns: ten minutes, and nothing in hand.
+/// Assumed time alone of a phase of unknown length, in ns: ten minutes, and nothing in hand.
 const UNKNOWN_NS: u64 = 600_000_000_000;
 
-/// What boards of nodes report, in which 0 is an unknown time. A job reports that it is there when
+/// The reports of nodes' boards, in which 0 is an unknown time. A job reports that it exists when
 /// it begins to compute.
 impl From<Report> for HpcUpdate {
     fn from(reported: Report) -> Self {
@@ -283,13 +282,13 @@ impl From<Report> for HpcUpdate {
     }
 }
 
-/// What the machine hears.
+/// What the machine receives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Event {
-    /// The members are these from now on, by name in ascending order.
+    /// The members from now on, by name in ascending order.
     Members {
-        /// All of them.
+        /// All members.
         nodes: Vec<Node>,
     },
     /// A node has joined, perhaps again: it has no requests.
@@ -297,12 +296,12 @@ pub enum Event {
         /// Its name.
         node: String,
     },
-    /// A node has gone, and what it was asked for with it. The next members will be without it.
+    /// A node has left, and its requests with it. The next members will be without it.
     NodeWent {
         /// Its name.
         node: String,
     },
-    /// The tier of a node holds so much until that is reported again, or the node comes or goes.
+    /// The size of a node's tier, until the next report, or until the node comes or goes.
     Capacity {
         /// Its name.
         node: String,
@@ -311,41 +310,41 @@ pub enum Event {
     },
     /// A job reports what happened, in this order.
     Job {
-        /// Which.
+        /// The job.
         job: JobKey,
-        /// What.
+        /// The updates.
         updates: Vec<JobUpdate>,
     },
-    /// A job is no longer heard of. Unlike one that has ended it is not shown.
+    /// A job is no longer reported. Unlike one that has ended it is not shown.
     JobGone {
-        /// Which.
+        /// The job.
         job: JobKey,
     },
     /// An HPC job, or one of its phases, begins or ends.
     Hpc {
-        /// Which; the driver chooses the number.
+        /// The HPC job; the driver chooses the number.
         hpc: planner::HpcId,
-        /// What.
+        /// The update.
         update: HpcUpdate,
     },
-    /// A node reports how far a request is.
+    /// A node reports the progress of a request.
     Request {
-        /// Which.
+        /// The request.
         request: RequestId,
         /// The node.
         node: String,
-        /// How far.
+        /// The progress.
         progress: Progress,
     },
 }
 
-/// Which of a node's requests go first.
+/// The priority of a request among those of its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
-    /// Of a wave that a planner wants fetched now.
+    /// For a wave that a planner wants fetched now.
     Planned,
-    /// Of a later wave: fetched where planned requests leave the node or a server idle.
+    /// For a later wave: fetched where planned requests leave the node or a server idle.
     Ahead,
 }
 
@@ -353,7 +352,7 @@ pub enum Priority {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Action {
-    /// A planner has made a plan. Nothing to do; it explains the requests that follow.
+    /// A planner has made a plan. The driver need not act; it explains the requests that follow.
     Decided {
         /// The planner.
         planner: String,
@@ -368,9 +367,9 @@ pub enum Action {
     },
     /// Let the node fetch this, and keep it until the request is released.
     Fetch {
-        /// Names it from now on.
+        /// The new request.
         request: RequestId,
-        /// Who.
+        /// The node.
         node: String,
         /// The job whose files these are.
         job: JobKey,
@@ -378,18 +377,18 @@ pub enum Action {
         threads: u32,
         /// Bytes per second, 0 for no limit.
         rate_bytes_per_s: u64,
-        /// Before or after others of the node.
+        /// Whether it goes before or after others of the node.
         priority: Priority,
         /// The planner's setting of the whole wave, if each node has one request for its part of it
         /// ([`super::Rules::whole_parts`]).
         #[serde(skip_serializing_if = "Option::is_none")]
         setting: Option<Setting>,
-        /// What, in the order in which tasks read it.
+        /// What to fetch, in the order in which tasks read it.
         parts: Vec<Part>,
     },
-    /// From now on at this pace.
+    /// Changes the pace of a request.
     Adjust {
-        /// Which request.
+        /// The request.
         request: RequestId,
         /// Its node.
         node: String,
@@ -402,7 +401,7 @@ pub enum Action {
         setting: Option<Setting>,
     },
     /// Tasks that wait for a wave may read what is missing of it from the file system themselves,
-    /// or no longer. Nothing to do where tasks do so anyway, or ask.
+    /// or no longer may. The driver need not act where tasks do so anyway, or ask.
     Direct {
         /// Their job.
         job: JobKey,
@@ -422,16 +421,16 @@ pub enum Action {
         /// Its partition.
         partition: u32,
     },
-    /// Stop these requests if they go on, and keep nothing for them.
+    /// Stop these requests if they are under way, and keep nothing for them.
     Release {
         /// Their node.
         node: String,
-        /// Which.
+        /// The requests.
         requests: Vec<RequestId>,
     },
 }
 
-/// A job as people see it.
+/// The status of a job, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStatus {
     /// Its name.
@@ -442,49 +441,49 @@ pub struct JobStatus {
     pub slots: u32,
     /// Its stages that read files.
     pub stages: Vec<StageStatus>,
-    /// It has ended.
+    /// Whether it has ended.
     pub ended: bool,
     /// When it began, in milliseconds since the coordinator's start.
     pub began_ms: u64,
 }
 
-/// A stage as people see it.
+/// The status of a stage, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageStatus {
     /// Its number.
     pub stage: u32,
     /// Tasks in all.
     pub tasks: u32,
-    /// Of those, ended well.
+    /// Tasks that have succeeded.
     pub tasks_done: u32,
-    /// Running now.
+    /// Tasks that are running.
     pub tasks_running: u32,
-    /// Of those, waiting for their input.
+    /// Running tasks that wait for their input.
     pub tasks_waiting: u32,
-    /// Of those started, the tasks on their preferred node, which fetches most of their input.
+    /// Started tasks that run on their preferred node, which fetches most of their input.
     pub tasks_local: u32,
     /// Its waves.
     pub waves: Vec<WaveStatus>,
 }
 
-/// A wave as people see it. Times are milliseconds since the job began.
+/// The status of a wave, for people. Times are milliseconds since the job began.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaveStatus {
-    /// Tasks in it.
+    /// Number of its tasks.
     pub tasks: u32,
-    /// Of those, done.
+    /// Tasks that have succeeded.
     pub tasks_done: u32,
-    /// Its input.
+    /// Bytes of its input.
     pub bytes: u64,
-    /// Of that, prefetched.
+    /// Bytes of the input that were prefetched.
     pub fetched_bytes: u64,
-    /// Of that, in the tier before.
+    /// Bytes of the input that were already resident.
     pub resident_bytes: u64,
-    /// Of that, given up.
+    /// Bytes of the input that were given up.
     pub failed_bytes: u64,
     /// When its prefetch began.
     pub prefetch_began_ms: Option<u64>,
-    /// When all of it was there.
+    /// When all of it had been fetched.
     pub prefetch_ended_ms: Option<u64>,
     /// When its first task started.
     pub compute_began_ms: Option<u64>,

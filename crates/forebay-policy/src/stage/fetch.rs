@@ -9,7 +9,7 @@ use super::waves::{Adjusted, Pace};
 use super::{RequestState, Requested, Stages};
 use crate::machine::Nanos;
 
-/// No request fetches more.
+/// Limit on the bytes of a request.
 const REQUEST_BYTES_MAX: u64 = 1 << 50;
 
 impl RequestState {
@@ -19,9 +19,8 @@ impl RequestState {
 }
 
 impl Stages {
-    /// Brings the pace of a wave's requests in line with its setting. One that is paused leaves its
-    /// queue, so that its server and its node have a place for others, and comes back when it goes
-    /// on.
+    /// Adjusts the pace of a wave's requests to its setting. One that is paused leaves its queue,
+    /// so that its server and its node have a place for others, and returns when it continues.
     pub(super) fn adjust(&mut self, now: Nanos, key: JobKey, stage: u32, wave: WaveId) {
         let Some(run) = self.run_mut(key, stage) else { return };
         let of = (run.serial, wave);
@@ -41,11 +40,11 @@ impl Stages {
         }
     }
 
-    /// A node reports how far a request is.
+    /// Records a node's report of the progress of a request.
     pub(super) fn progress(&mut self, now: Nanos, node: &str, request: RequestId, progress: Progress) {
         let Some(of) = self.requests.get_mut(&request).filter(|of| of.node == node) else { return };
         let (key, stage, wave, queue, number) = (of.job, of.stage, of.wave, of.queue, of.number);
-        // No request has more, and sums stay sums.
+        // No request has more, and sums do not overflow.
         let sane = |bytes: u64| bytes.min(REQUEST_BYTES_MAX);
         let progress = Progress {
             fetched_bytes: sane(progress.fetched_bytes),
@@ -57,7 +56,7 @@ impl Stages {
         if !self.config.rules.whole_parts {
             let is_new = self.pace_limits.observe(now, node, &mut of.pace_limit, progress.fetched_bytes);
             if is_new {
-                // Their input does not come from that node for now.
+                // For now, tasks do not get their input from that node.
                 self.let_all_read(now);
             }
         }
@@ -75,9 +74,9 @@ impl Stages {
         }
     }
 
-    /// Whether requests are under way and all of them are paused, as beside an I/O phase. Nodes
-    /// then stop the pages of requests in their middle, also those that they fetch for requests of
-    /// other nodes.
+    /// Returns whether requests are under way and all of them are paused, as beside an I/O phase.
+    /// Nodes then stop the pages of requests in their middle, including those that they fetch for
+    /// requests of other nodes.
     pub fn do_requests_rest(&self) -> bool {
         self.fetching == 0 && self.resting > 0
     }
@@ -89,7 +88,7 @@ impl Stages {
         }
     }
 
-    /// A request has this state now.
+    /// Updates the counts after a request has changed its state.
     pub(super) fn count(&mut self, before: RequestState, state: RequestState) {
         match before {
             RequestState::Fetches => self.fetching -= 1,

@@ -1,4 +1,4 @@
-//! What jobs have reported: files, splits, tasks. Nothing is decided here.
+//! Jobs' reports: files, splits, tasks. Nothing is decided here.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -14,8 +14,8 @@ pub struct Job {
     pub name: String,
     /// The planner it wants; empty for the default.
     pub planner: String,
-    /// How long a wave computes and, of that, reads from the tier, if a profile of the job says so,
-    /// in ns.
+    /// How long a wave computes and, of that, reads from the tier, if a profile of the job states
+    /// it, in ns.
     pub expected_ns: Option<(u64, u64)>,
     /// Slots by host.
     pub slots: Vec<(String, u32)>,
@@ -28,11 +28,11 @@ pub struct Job {
     pub stages: BTreeMap<u32, Stage>,
     /// Run times of the tasks that succeeded, of stages that have ended.
     pub ended_run_ms_sum: u64,
-    /// Those tasks.
+    /// Number of tasks in `ended_run_ms_sum`.
     pub ended_done: u64,
     /// The time of its first report.
     pub began: Nanos,
-    /// Its tasks ask before they read.
+    /// Whether its tasks ask before they read.
     pub tasks_ask: bool,
 }
 
@@ -45,24 +45,24 @@ pub struct Stage {
     pub tasks: Vec<Task>,
     /// Tasks by their partitions, and the partitions of tasks, if they differ.
     pub partitions: Option<(BTreeMap<u32, u32>, Vec<u32>)>,
-    /// All splits are reported.
+    /// Whether all splits are reported.
     pub ready: bool,
     /// Run times of the tasks that succeeded.
     pub run_ms_sum: u64,
-    /// Tasks that have succeeded.
+    /// Number of tasks that have succeeded.
     pub done: u64,
-    /// Attempts running now, of all tasks.
+    /// Number of attempts that are running, of all tasks.
     pub running: u64,
 }
 
 /// A task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Task {
-    /// Attempts running now.
+    /// Number of attempts that are running.
     pub running: u32,
-    /// It was started at least once, first on this host.
+    /// The host on which it was first started, if it was.
     pub started: Option<String>,
-    /// It has succeeded.
+    /// Whether it has succeeded.
     pub done: bool,
     /// For how long it waited for its input, in ms.
     pub waited_ms: u64,
@@ -81,7 +81,7 @@ pub enum Change {
     Ready(u32),
     /// A task, by its stage and partition, asks whether it may read.
     Asks(u32, u32),
-    /// A task has a slot that had none before.
+    /// A task that had no slot before has one.
     Started(u32, u32),
     /// A task has succeeded.
     Done(u32, u32),
@@ -181,7 +181,7 @@ impl Job {
         Change::Done(stage, number)
     }
 
-    /// The task of a partition.
+    /// Returns the task of a partition.
     pub fn task_of(&self, stage: u32, partition: u32) -> Option<u32> {
         let stage = self.stages.get(&stage)?;
         let task = match &stage.partitions {
@@ -191,13 +191,13 @@ impl Job {
         ((task as usize) < stage.tasks.len()).then_some(task)
     }
 
-    /// The partition of a task.
+    /// Returns the partition of a task.
     pub fn partition_of(&self, stage: u32, task: u32) -> u32 {
         let partitions = self.stages.get(&stage).and_then(|stage| stage.partitions.as_ref());
         partitions.and_then(|(_, partitions)| partitions.get(task as usize).copied()).unwrap_or(task)
     }
 
-    /// A task with a slot has waited for its input.
+    /// Records for how long a task with a slot has waited for its input.
     pub fn waited(&mut self, stage: u32, task: u32, ns: u64) {
         let task = self.stages.get_mut(&stage).and_then(|stage| stage.tasks.get_mut(task as usize));
         if let Some(task) = task {

@@ -9,7 +9,7 @@ use crate::machine::Nanos;
 use crate::planner::Event;
 
 impl Stages {
-    /// The members are these from now on. Everything that has not begun is partitioned again.
+    /// Replaces the members. Everything that has not begun is partitioned again.
     pub(super) fn set_members(&mut self, now: Nanos, nodes: Vec<Node>) {
         self.nodes = nodes;
         self.tiers.set_members(&self.nodes);
@@ -17,23 +17,22 @@ impl Stages {
         self.report_memory(now);
         for running in self.jobs.values_mut() {
             running.to_cut.extend(running.stages.keys());
-            // A stage that is placed for the first time goes on, and is placed again afterwards: it
-            // has no waves yet, and where members come and go it might never have any.
+            // A stage that is placed for the first time continues, and is placed again afterwards:
+            // it has no waves yet, and where members come and go it might never have any.
             let is_first = |stage: &u32| !running.stages.contains_key(stage);
             let first = running.placing.iter_mut().filter(|(stage, _)| is_first(stage));
             first.for_each(|(_, placing)| placing.is_stale = true);
         }
     }
 
-    /// The tier of a node has another size now. What it was asked for stays; what comes next has to
-    /// fit.
+    /// Changes the size of a node's tier. Its requests stay; later ones have to fit.
     pub(super) fn capacity(&mut self, now: Nanos, node: &str, bytes: u64) {
         self.tiers.report(node, bytes);
         self.has_changed = true;
         self.report_memory(now);
     }
 
-    /// Planners hear how large the tier is now.
+    /// Notifies the planners of the current size of the tier.
     pub(super) fn report_memory(&mut self, now: Nanos) {
         let bytes = self.memory_bytes();
         if core::mem::replace(&mut self.memory_reported, bytes) == bytes {
@@ -45,8 +44,9 @@ impl Stages {
         }
     }
 
-    /// What planners may fill: all tiers. If they keep the account of memory it is without what is
-    /// held for waves that no planner knows any more; otherwise requests wait for room anyway.
+    /// Returns the memory that planners may fill: all tiers. If planners keep the account of
+    /// memory, it excludes what is held for waves that no planner knows any more; otherwise
+    /// requests wait for room anyway.
     pub(super) fn memory_bytes(&self) -> u64 {
         let all = self.tiers.sum_bytes();
         if !self.config.rules.whole_parts {
@@ -56,7 +56,7 @@ impl Stages {
         all.saturating_sub(runs.map(|run| run.held_before_bytes(&self.gone)).sum())
     }
 
-    /// Planners hear which part of the waves that wait has gone with a node.
+    /// Notifies the planners of the part of the waiting waves that was lost with a node.
     fn report_lost(&mut self, now: Nanos, node: &str) {
         let runs = self.jobs.iter_mut().flat_map(|(_, running)| running.stages.values_mut());
         let lost: Vec<_> = runs
@@ -71,7 +71,7 @@ impl Stages {
         }
     }
 
-    /// A node has joined (again): it has none of its requests.
+    /// Adds a node that has joined (again): it has none of its requests.
     pub(super) fn node_came(&mut self, now: Nanos, node: &str) {
         self.gone.remove(node);
         self.pace_limits.forget(node);
@@ -84,7 +84,7 @@ impl Stages {
         }
     }
 
-    /// A node has gone: nothing comes of its requests.
+    /// Removes a node: its requests yield nothing more.
     pub(super) fn node_went(&mut self, now: Nanos, node: &str) {
         self.gone.insert(node.to_owned());
         self.tiers.went(node);
@@ -107,7 +107,7 @@ impl Stages {
         its.into_iter().filter_map(|id| self.void(now, id)).collect()
     }
 
-    /// Nothing will be heard of a request.
+    /// Removes a request of which nothing more will be reported.
     pub(super) fn void(&mut self, now: Nanos, id: RequestId) -> Option<Requested> {
         let requested = self.requests.remove(&id)?;
         self.count(requested.state, RequestState::Ended);

@@ -1,16 +1,17 @@
 //! The stage machine: turns the stages of analytics jobs into waves, and waves into requests to
 //! nodes.
 //!
-//! A planner knows jobs, their waves and how large they are; it says "from now on fetch wave 3 with
-//! 4 nodes and 2 threads". This module does the rest. To a planner each *stage* of a real job is a
-//! job. The machine spreads each of its waves over the nodes that keep its extents, or over those
-//! where its tasks will run, and sends these nodes requests. Events go the other way: a wave
-//! computes once its first task has started, and it is fetched once every request of it has ended.
+//! A planner knows jobs, their waves and how large they are; its decisions are like "from now on
+//! fetch wave 3 with 4 nodes and 2 threads". This module does the rest. To a planner each *stage*
+//! of a real job is a job. The machine spreads each of its waves over the nodes that keep its
+//! extents, or over those where its tasks will run, and sends these nodes requests. Events go the
+//! other way: a wave computes once its first task has started, and it is fetched once every request
+//! of it has ended.
 //!
-//! Three rules keep a prefetch from doing harm. A node is asked for no more than fits its tier
+//! Three rules keep a prefetch from doing harm. A node gets no more requests than fit its tier
 //! beside what it holds for other waves. A request whose tasks have all started is released if its
-//! planner minds phases: they read the file system themselves now, at their own pace. And when a
-//! job ends, all its requests are released.
+//! planner considers phases: they read the file system themselves now, at their own pace. And when
+//! a job ends, all its requests are released.
 //!
 //! When members or slots change, the machine partitions again what has not begun, and leaves the
 //! rest as it is. The requests of the new waves find pages that were fetched for the old ones.
@@ -21,11 +22,11 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `event` | what goes in and comes out |
+//! | `event` | the events and the actions |
 //! | `job` | what jobs have reported |
 //! | `partition` | preferred nodes of tasks, and waves |
 //! | `planning` | when to partition; drives the planners |
-//! | `waves` | one stage: its waves and how far their requests are |
+//! | `waves` | one stage: its waves and the progress of their requests |
 //! | `server_queues` | queues of requests by server, and their concurrency windows |
 //! | `request_order`, `fetch` | which requests go out next, and at what pace |
 //! | `members`, `nodes` | nodes that come, go or change; their numbers |
@@ -63,7 +64,7 @@ use crate::eviction::PLANNED_SHARE_PERCENT;
 use crate::machine::{Machine, Nanos, is_default};
 pub use forebay_model::forecast::Division;
 
-/// What was measured of a system, from which planners start.
+/// Measurements of a system, from which planners start.
 pub use crate::planner::Config as Profile;
 use crate::planner::{self, HpcId, JobId, Planner};
 use event::{Action, Event, JobKey, JobStatus, JobUpdate, Node, QueueId, RequestId, StageStatus, WaveId};
@@ -80,8 +81,8 @@ use tiers::Tiers;
 use waiting_tasks::Questions;
 use waves::{QueueKey, StageRun};
 
-/// Percentage of the room that a tier protects for plans which the machine uses: the agent's
-/// buffers and other needs are in the same budget.
+/// Percentage that the machine uses of the room that a tier protects for plans: the agent's buffers
+/// and other needs are in the same budget.
 const PLANNED_OF_PROTECTED_PERCENT: u64 = 85;
 
 /// Speed of the file system until the first prefetch has shown it.
@@ -95,7 +96,8 @@ const SPEED_WEIGHT: f64 = 0.3;
 pub struct Config {
     /// The planner of jobs that name none, or an unknown one.
     pub default_planner: String,
-    /// The system as it was measured. Without it planners start from what prefetches have reached.
+    /// The system as it was measured. Without it planners start from the speed that prefetches have
+    /// reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<planner::Config>,
     /// How the file system is divided among phases; that of `system`, if it is measured.
@@ -104,7 +106,7 @@ pub struct Config {
     /// How planners' decisions become requests.
     #[serde(default, skip_serializing_if = "is_default")]
     pub rules: Rules,
-    /// State that an earlier machine leaves to it.
+    /// State from an earlier machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Before>,
 }
@@ -113,23 +115,24 @@ pub struct Config {
 /// reproductions of papers differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
-    /// Of the capacity of a tier, so many ten-thousandths may be planned for; 10,000 at most.
+    /// The part of a tier's capacity that may be planned for, in ten-thousandths; 10,000 at most.
     pub plannable_per_10000: u64,
-    /// Whether planners that do not mind phases fetch later waves in gaps of the planned one.
+    /// Whether planners that ignore phases fetch later waves in gaps of the planned one.
     pub opportunistic: bool,
-    /// Each node has one request for all of its part of a wave, at the setting of the whole wave,
-    /// and its planner keeps the account of memory. Otherwise parts are split into chunks, so that
-    /// servers have short queues and tiers room for every request.
+    /// Whether each node has one request for all of its part of a wave, at the setting of the whole
+    /// wave, and its planner keeps the account of memory. Otherwise parts are split into chunks, so
+    /// that servers have short queues and tiers room for every request.
     pub whole_parts: bool,
-    /// The driver starts a task when all of its input is there. Otherwise it starts when it has a
-    /// slot, and reads what is missing by itself; or it asks, and the machine answers.
+    /// Whether the driver starts a task when all of its input has been fetched. Otherwise it starts
+    /// when it has a slot, and reads what is missing by itself; or it asks, and the machine
+    /// answers.
     pub tasks_wait: bool,
     /// How long a task that asks waits at most for its input, in ns; 0: tasks never wait.
     #[serde(default = "task_wait_max_ns")]
     pub task_wait_max_ns: u64,
-    /// Nodes have a brake, which keeps a part of what phases have in hand, and start and stop
-    /// within a tenth of a second, so that planners keep as much. Otherwise they spend all of it,
-    /// and nodes obey at once.
+    /// Whether nodes have a brake, which keeps a part of what phases have in hand, and start and
+    /// stop within a tenth of a second, so that planners keep as much. Otherwise they spend all of
+    /// it, and nodes react immediately.
     #[serde(default)]
     pub nodes_brake: bool,
 }
@@ -137,7 +140,7 @@ pub struct Rules {
 /// Agents start and stop requests within this time, in seconds.
 const REACTION_S: f64 = 0.1;
 
-/// Longer than an I/O phase usually takes, and short enough that nobody takes it for a hang.
+/// Longer than an I/O phase usually takes, and short enough not to be mistaken for a hang.
 const TASK_WAIT_MAX_NS: u64 = 300_000_000_000;
 
 fn task_wait_max_ns() -> u64 {
@@ -159,7 +162,8 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// What a node with a tier of `capacity_bytes` may be asked to hold at a time.
+    /// Returns the bytes that a node with a tier of `capacity_bytes` may be requested to hold at a
+    /// time.
     fn plannable_bytes(&self, capacity_bytes: u64) -> u64 {
         (u128::from(capacity_bytes) * u128::from(self.plannable_per_10000.min(10_000)) / 10_000) as u64
     }
@@ -170,7 +174,7 @@ impl Rules {
 pub struct Before {
     /// The members.
     pub nodes: Vec<Node>,
-    /// What their tiers hold, where it was reported.
+    /// Sizes of their tiers, where they were reported.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub capacities: BTreeMap<String, u64>,
     /// The number of the next request.
@@ -182,32 +186,32 @@ pub struct Before {
 /// See the module.
 pub struct Stages {
     nodes: Vec<Node>,
-    /// Those of these nodes that have left since.
+    /// Nodes of the view that have left since.
     gone: BTreeSet<String>,
     tiers: Tiers,
     jobs: BTreeMap<JobKey, Running>,
     ended: VecDeque<JobStatus>,
     planners: BTreeMap<String, Driven>,
-    /// What planners may fill, as was reported to them last.
+    /// The memory that planners may fill, as last reported to them.
     memory_reported: u64,
     hpc: BTreeMap<HpcId, Hpc>,
     config: Config,
     next_id: JobId,
     next_request: RequestId,
     requests: BTreeMap<RequestId, Requested>,
-    /// How many of them fetch, and how many are paused.
+    /// How many requests fetch, and how many are paused.
     fetching: usize,
     resting: usize,
     questions: Questions,
     speed: Speed,
     out: Vec<Action>,
-    /// An event needs a decision.
+    /// When a decision is due after an event.
     due: Option<Nanos>,
     /// When a slice of placing was postponed.
     unplaced_since: Option<Nanos>,
     /// The job with which the next slice begins.
     placing_from: JobKey,
-    /// A wave may have come within reach of a node, or a slot may have become free.
+    /// Whether a wave may have come within reach of a node, or a slot may have become free.
     has_changed: bool,
     queues: Queues,
     /// Latest time to examine the queues if chunks wait in them: a request may hang.
@@ -228,7 +232,7 @@ struct Running {
     to_cut: BTreeSet<u32>,
     /// Stages that are being partitioned, and the owners of the input of their first tasks.
     placing: BTreeMap<u32, Placing>,
-    /// Stages of which tasks have asked and nothing was reported in time.
+    /// Stages whose tasks have asked, but that were not reported in time.
     unreported: BTreeSet<u32>,
     /// The display of the last stages that have ended; nothing else of them is kept.
     ended: VecDeque<StageStatus>,
@@ -246,11 +250,11 @@ impl Running {
 struct Placing {
     next: usize,
     placed: Vec<(u32, Placed)>,
-    /// Parts of files in what is placed.
+    /// Number of parts of files in what is placed.
     parts: usize,
-    /// The job's, looked up once: when they change, placing starts again.
+    /// The job's slots, looked up once: when they change, placing starts again.
     slots: Option<Slots>,
-    /// The members have changed meanwhile.
+    /// Whether the members have changed meanwhile.
     is_stale: bool,
 }
 
@@ -266,7 +270,7 @@ struct Requested {
     stage: u32,
     wave: WaveId,
     node: String,
-    /// The number of that.
+    /// The number of the node.
     at: NodeNumber,
     queue: QueueId,
     /// Its number among the node's chunks of the wave.
@@ -275,14 +279,14 @@ struct Requested {
     pace_limit: PaceLimit,
 }
 
-/// What a request does.
+/// The state of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestState {
     /// It fetches.
     Fetches,
     /// It is paused.
     Rests,
-    /// It has ended, and its node keeps what has come.
+    /// It has ended, and its node keeps what was fetched.
     Ended,
 }
 
@@ -291,7 +295,7 @@ struct Speed {
     bytes_per_s: f64,
     since: Nanos,
     bytes: u64,
-    /// Observations so far; 0: the speed is a guess.
+    /// Number of observations; 0: the speed is a guess.
     seen: u64,
 }
 
@@ -302,8 +306,8 @@ impl Speed {
 }
 
 impl Speed {
-    /// Adds fetched `bytes`; makes an observation once a second. Whether it is the first that
-    /// there is.
+    /// Adds fetched `bytes`; makes an observation once per second. Returns whether it is the first
+    /// one.
     fn observe(&mut self, now: Nanos, bytes: u64) -> bool {
         self.bytes += bytes;
         let ns = now.saturating_since(self.since);
@@ -311,7 +315,7 @@ impl Speed {
             return false;
         }
         let was_known = self.is_known();
-        // Longer pauses are no measurements: nothing was requested.
+        // Longer pauses are not measurements: nothing was requested.
         if ns < 2_000_000_000 && self.bytes > 0 {
             let seen = self.bytes as f64 * 1e9 / ns as f64;
             self.seen += 1;
@@ -325,7 +329,7 @@ impl Speed {
 }
 
 impl Stages {
-    /// No jobs.
+    /// Creates a machine without jobs.
     pub fn new(config: Config) -> Self {
         let (nodes, capacities, next_request, speed_bytes_per_s) = match config.before.clone() {
             Some(b) => (b.nodes, b.capacities, b.next_request, b.speed_bytes_per_s),
@@ -351,7 +355,7 @@ impl Stages {
                 bytes_per_s: speed_bytes_per_s.unwrap_or(FIRST_SPEED_BYTES_PER_S),
                 since: Nanos(0),
                 bytes: 0,
-                // The speed that another machine leaves has been observed for long.
+                // The speed from another machine has been observed for long.
                 seen: if speed_bytes_per_s.is_some() { u64::from(u32::MAX) } else { 0 },
             },
             out: Vec::new(),
@@ -387,13 +391,13 @@ impl Stages {
         Some(&self.config)
     }
 
-    /// The bytes that a node may be asked to hold now.
+    /// Returns the bytes that a node may be requested to hold now.
     fn plannable_bytes(&self, now: Nanos, name: &str, node: NodeNumber) -> u64 {
         if self.pace_limits.is_excluded(name, now) { 0 } else { self.tiers.plannable_bytes_of(node) }
     }
 
-    /// Nodes that have exceeded the pace of their requests since the last call, and by how many
-    /// bytes. They get no requests for a minute.
+    /// Returns the nodes that have exceeded the pace of their requests since the last call, and by
+    /// how many bytes. They get no requests for a minute.
     pub fn take_pace_violations(&mut self) -> Vec<(String, u64)> {
         self.pace_limits.take_violations()
     }
@@ -402,9 +406,9 @@ impl Stages {
         self.jobs.get_mut(&key)?.stages.get_mut(&stage)
     }
 
-    /// A job reports something.
+    /// Handles the updates of a job.
     fn job_reports(&mut self, now: Nanos, key: JobKey, updates: Vec<JobUpdate>) {
-        // Once: a report may hold a thousand changes and starts in turn.
+        // Only once: a report may hold a thousand changes and starts in turn.
         let mut may_cut = !self.nodes.is_empty();
         for mut update in updates {
             if let JobUpdate::Layouts { servers, files } = &mut update {
@@ -432,7 +436,7 @@ impl Stages {
     fn act_upon(&mut self, now: Nanos, key: JobKey, change: Change) {
         match change {
             Change::Noted => {}
-            // Those that ask may be other tasks than before.
+            // The tasks that ask may be others than before.
             Change::Numbered(stage) => {
                 self.run_mut(key, stage).into_iter().for_each(|run| run.awaited = None);
             }
@@ -455,7 +459,7 @@ impl Stages {
                 }
             }
             Change::Done(stage, task) => {
-                // One that could not ask has not waited.
+                // A task that could not ask has not waited.
                 self.start_held(now, key, stage, task);
                 self.answer_task(key, stage, task);
                 self.task_done(now, key, stage, task);

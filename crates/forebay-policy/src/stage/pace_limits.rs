@@ -11,19 +11,19 @@ use alloc::vec::Vec;
 use super::waves::Pace;
 use crate::machine::Nanos;
 
-/// Within this time after a change of the pace, a node finishes the pages under way and reports
+/// How long after a change of the pace a node may take to finish the pages under way and report
 /// them.
 const SETTLE_NS: u64 = 2_000_000_000;
 
-/// A node may exceed its paces by this many bytes: about the pages under way at its fetch threads.
+/// Bytes by which a node may exceed its paces: about the pages under way at its fetch threads.
 pub const TOLERATED_BYTES: u64 = 16 << 20;
 
-/// As many bytes a thread of a request may have under way when its pace changes: a page, unless
+/// Bytes that a thread of a request may have under way when its pace changes: a page, unless
 /// `mount.page_size` is larger. Pages stop in their middle in a pause, and are completed whenever
-/// any request of the node goes on.
+/// any request of the node continues.
 const UNDER_WAY_BYTES: u64 = 4 << 20;
 
-/// A node may exceed a rate by this factor: bursts and differences of clocks.
+/// Factor by which a node may exceed a rate: bursts and differences of clocks.
 const TOLERATED_TIMES: u64 = 2;
 
 /// How long a node is excluded, and how long bytes beyond its paces count.
@@ -36,11 +36,11 @@ pub struct PaceLimit {
     since: Nanos,
     /// Bytes per second; `None` for no limit.
     rate_bytes_per_s: Option<u64>,
-    /// Bytes reported so far.
+    /// Bytes reported up to now.
     fetched_bytes: u64,
-    /// Of these, the bytes reported before the pace had to take effect.
+    /// The part of `fetched_bytes` that was reported before the pace had to take effect.
     settled_bytes: u64,
-    /// Bytes beyond the pace that the node's account contains.
+    /// Bytes beyond the pace that are in the node's account.
     counted_bytes: u64,
     /// Pages at a time.
     threads: u32,
@@ -49,7 +49,7 @@ pub struct PaceLimit {
 }
 
 impl PaceLimit {
-    /// A new request.
+    /// Creates the limit of a new request.
     pub fn new(now: Nanos, pace: Pace) -> Self {
         PaceLimit {
             since: now,
@@ -62,7 +62,7 @@ impl PaceLimit {
         }
     }
 
-    /// Its pace changes.
+    /// Changes the pace.
     pub fn adjust(&mut self, now: Nanos, pace: Pace) {
         let fetched_bytes = self.fetched_bytes;
         // What was under way before an earlier pause may still come.
@@ -77,8 +77,8 @@ impl PaceLimit {
         };
     }
 
-    /// The request has fetched `fetched_bytes` by now. Returns the bytes beyond its pace that are
-    /// new.
+    /// Records that the request has fetched `fetched_bytes` by now. Returns the additional bytes
+    /// beyond its pace.
     fn observe(&mut self, now: Nanos, fetched_bytes: u64) -> u64 {
         self.fetched_bytes = fetched_bytes;
         let Some(rate) = self.rate_bytes_per_s else { return 0 };
@@ -98,7 +98,7 @@ impl PaceLimit {
     }
 }
 
-/// The rate of a pace, 0 in a pause.
+/// Returns the rate of a pace, 0 in a pause.
 fn limit(pace: Pace) -> Option<u64> {
     match pace {
         Pace { threads: 0, .. } => Some(0),
@@ -123,8 +123,8 @@ struct Account {
 }
 
 impl PaceLimits {
-    /// A request of `node` has fetched `fetched_bytes`. Returns whether the node is excluded with
-    /// this.
+    /// Records that a request of `node` has fetched `fetched_bytes`. Returns whether this excludes
+    /// the node.
     pub fn observe(
         &mut self,
         now: Nanos,
@@ -148,17 +148,17 @@ impl PaceLimits {
         true
     }
 
-    /// The node has joined again, without requests.
+    /// Forgets a node that has joined again, without requests.
     pub fn forget(&mut self, node: &str) {
         self.by_node.remove(node);
     }
 
-    /// Whether the node gets no requests now.
+    /// Returns whether the node gets no requests now.
     pub fn is_excluded(&self, node: &str, now: Nanos) -> bool {
         self.by_node.get(node).and_then(|account| account.until).is_some_and(|until| now < until)
     }
 
-    /// Nodes that were excluded since the last call, and the bytes beyond their paces.
+    /// Returns the nodes that were excluded since the last call, and the bytes beyond their paces.
     pub fn take_violations(&mut self) -> Vec<(String, u64)> {
         core::mem::take(&mut self.found)
     }
@@ -201,7 +201,7 @@ mod tests {
     }
 
     /// A planner fetches other waves for a while: the page of each request that was under way comes
-    /// when the node's other requests go on.
+    /// when the node's other requests continue.
     #[test]
     fn pages_that_were_stopped_in_a_pause_do_not_count() {
         let unlimited = Pace { threads: 1, ..Pace::default() };

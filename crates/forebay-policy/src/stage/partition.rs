@@ -39,7 +39,7 @@ pub struct Need {
 /// The input of a task, by the node that fetches it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
-    /// By name of the node.
+    /// Needs by name of the node.
     pub needs: BTreeMap<String, Need>,
     /// Where the task is expected: its reported preferred node, or the node that owns most of it;
     /// of several, the first by name.
@@ -47,7 +47,7 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// Parts of files in it.
+    /// Returns the number of parts of files in it.
     pub fn parts(&self) -> usize {
         self.needs.values().map(|need| need.parts.len()).sum()
     }
@@ -70,27 +70,27 @@ struct Serving<'a> {
 }
 
 impl<'a> Owners<'a> {
-    /// By this view, for a job with these slots.
+    /// Creates the search in this view, for a job with these slots.
     pub fn new(view: &'a [Node], slots: &'a Slots) -> Self {
         Owners { view, slots, by_mount: BTreeMap::new(), work: 0 }
     }
 
-    /// The work so far: members examined, summed over extents.
+    /// Returns the work up to now: members examined, summed over extents.
     pub fn work(&self) -> u64 {
         self.work
     }
 
-    /// The bytes that each node has to fetch for `split`. Each owner fetches its part, except that
-    /// the preferred node fetches the largest part, if the job has reported one that keeps these
-    /// extents and has slots. Parts of unknown files and of mounts without members are omitted;
-    /// tasks read them from the PFS.
+    /// Returns the bytes that each node has to fetch for `split`. Each owner fetches its part,
+    /// except that the preferred node fetches the largest part, if the job has reported one that
+    /// keeps these extents and has slots. Parts of unknown files and of mounts without members are
+    /// omitted; tasks read them from the PFS.
     pub fn place(&mut self, files: &'a [File], split: &Split) -> Placed {
         let pieces = self.pieces(files, split);
         let mut owned_bytes: BTreeMap<&str, u64> = BTreeMap::new();
         for (owner, part) in &pieces {
             *owned_bytes.entry(owner).or_default() += part.len;
         }
-        // The first of the greatest, so that everybody who computes this agrees.
+        // The first of the greatest, so that all that compute this agree.
         let most = owned_bytes.into_iter().rev().max_by_key(|(_, bytes)| *bytes).map(|(owner, _)| owner);
         let Some(most) = most else { return Placed::default() };
         let its = pieces.iter().filter(|(owner, _)| *owner == most);
@@ -106,8 +106,8 @@ impl<'a> Owners<'a> {
         Placed { needs, preferred_node: Some(preferred_node.to_owned()) }
     }
 
-    /// The node that the job prefers for `split`, if it can take what the node `most`
-    /// owns of it.
+    /// Returns the node that the job prefers for `split`, if it can take what the node `most` owns
+    /// of it.
     fn reported_node<'b>(
         &mut self,
         files: &'a [File],
@@ -131,10 +131,11 @@ impl<'a> Owners<'a> {
         .then_some(reported)
     }
 
-    /// The parts of `split`, none over the end of an extent, each with the name of its owner.
+    /// Returns the parts of `split`, none over the end of an extent, each with the name of its
+    /// owner.
     fn pieces(&mut self, files: &'a [File], split: &Split) -> Vec<(&'a str, Part)> {
         let mut pieces = Vec::new();
-        // Of a split without parts, too.
+        // Even a split without parts counts.
         let mut work = 1;
         for part in &split.parts {
             let Some(file) = files.get(part.file as usize) else { continue };
@@ -174,17 +175,17 @@ impl<'a> Owners<'a> {
     }
 }
 
-/// Slots by node, and those on hosts that are no members.
+/// Slots by node, and the slots on hosts that are not members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slots {
-    /// By name of the node; none is 0.
+    /// Slots by name of the node; none is 0.
     pub by_node: BTreeMap<String, u32>,
-    /// Of other hosts.
+    /// Slots on other hosts.
     pub elsewhere: u32,
 }
 
 impl Slots {
-    /// From what a job reports, host by host.
+    /// Converts a job's report, host by host.
     pub fn new(reported: &[(String, u32)], view: &[Node]) -> Self {
         let mut slots = Slots::default();
         for (host, count) in reported.iter().filter(|(_, count)| *count > 0) {
@@ -199,14 +200,14 @@ impl Slots {
         slots
     }
 
-    /// All of them.
+    /// Returns the number of all slots.
     pub fn total(&self) -> u64 {
         self.by_node.values().map(|s| u64::from(*s)).sum::<u64>() + u64::from(self.elsewhere)
     }
 }
 
-/// Partitions tasks, given in order with their preferred nodes, into waves of task numbers. No
-/// slots, no waves.
+/// Partitions tasks, given in order with their preferred nodes, into waves of task numbers. Without
+/// slots there are no waves.
 pub fn cut(tasks: &[(u32, Option<&str>)], slots: &Slots) -> Vec<Vec<u32>> {
     let total = slots.total();
     if total == 0 {
@@ -339,10 +340,10 @@ mod tests {
                     [(reported.to_owned(), Need { parts: vec![one], bytes: 1 << 20 })].into()
                 );
             }
-            // No slots there: nobody will come for it.
+            // There are no slots, so no task will come for it.
             assert_eq!(place(&view, &two, &split(one, "c")).preferred_node, Some(owner));
         }
-        // Of a longer one the rest stays where it is, and the parts of each are in order.
+        // The rest of a longer one stays where it is, and the parts of each are in order.
         let long = part(0, 32);
         let before = place(&view, &all, &split(long, "nobody"));
         let most = before.preferred_node.clone().unwrap();

@@ -1,5 +1,5 @@
-//! HPC jobs and their I/O phases, as every planner hears them, also one that is made when they are
-//! under way.
+//! HPC jobs and their I/O phases, as every planner is notified of them, including one that is
+//! created while they are under way.
 
 use super::event::HpcUpdate;
 use super::{REACTION_S, Stages};
@@ -7,14 +7,14 @@ use crate::machine::Nanos;
 use crate::phases::kept_ns;
 use crate::planner::{Event, HpcId};
 
-/// Times that are reported are between these: figures beyond are nobody's, and sums stay sums.
+/// Bounds of reported times: greater ones are implausible, and sums do not overflow.
 const NS: core::ops::RangeInclusive<u64> = 1..=(30 * 86_400 * 1_000_000_000);
 
-/// Most that a phase may take beyond its time alone.
+/// Limit on what a phase may take beyond its time alone.
 const ALLOWANCE_MAX: f64 = 100.0;
 
-/// Of what a phase has in hand, planners do not spend what the brake keeps, nor what it loses if a
-/// node stops as late as nodes may.
+/// Returns the part of a phase's time in hand that planners do not spend: what the brake keeps, and
+/// what the phase loses if a node stops as late as nodes may.
 fn kept_of(in_hand_ns: u64) -> u64 {
     (kept_ns(in_hand_ns) + (REACTION_S * 1e9) as u64).min(in_hand_ns)
 }
@@ -40,7 +40,7 @@ impl Hpc {
             hpc,
             io_ns: self.io_ns,
             compute_ns: self.compute_ns,
-            // One that is under way begins for who hears of the job now.
+            // To a planner that learns of the job now, a phase under way begins now.
             phases: self.phases_left + u32::from(self.phase.is_some()),
             allowance: self.allowance - kept_ns as f64 / self.io_ns as f64,
             weight: self.weight,
@@ -62,8 +62,7 @@ impl Hpc {
 }
 
 impl Stages {
-    /// Something is reported of an HPC job. What does not fit what was reported before changes
-    /// nothing.
+    /// Handles an update of an HPC job. An update that contradicts earlier ones changes nothing.
     pub(super) fn hpc(&mut self, now: Nanos, hpc: HpcId, update: HpcUpdate) {
         let Some(event) = self.note_hpc(now, hpc, update) else { return };
         if matches!(event, Event::PhaseBegins { .. }) {
@@ -140,7 +139,7 @@ impl Stages {
         Some(Event::PhaseBegins { hpc, alone_ns, deadline })
     }
 
-    /// What a planner has to hear first of the jobs that are there.
+    /// Returns the events that a new planner first needs about the existing jobs.
     pub(super) fn hpc_known(&self, now: Nanos) -> alloc::vec::Vec<Event> {
         let mut events = alloc::vec::Vec::new();
         for (hpc, job) in &self.hpc {

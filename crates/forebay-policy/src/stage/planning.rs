@@ -25,27 +25,28 @@ use crate::planner::{self, Config, DirectStrain, Event, JobId, Planner};
 /// reader always finds one.
 pub const DEFAULT_THREADS: u16 = 4;
 
-/// Most threads of a node that a planner may ask for.
+/// Limit on the threads of a node that a planner may request.
 const MAX_THREADS: u16 = 8;
 
-/// By how much a prefetch and an I/O phase stretch each other until phases have shown it: what is
-/// observed scales the excess over 1, so it must have one.
+/// By how much a prefetch and an I/O phase stretch each other until phases have shown it:
+/// observations scale the excess over 1, so there must be one.
 const FIRST_INTERFERENCE: f64 = 1.25;
 
-/// Parts of files that are planned for one stage, at most: some 200 MB of the coordinator's memory.
+/// Limit on the parts of files that are planned for one stage: some 200 MB of the coordinator's
+/// memory.
 const PARTS_MAX: usize = 4 << 20;
 
-/// Members looked at, summed over extents, in one slice of placing: some 10 ms.
+/// Members examined, summed over extents, in one slice of placing: some 10 ms.
 const SLICE_WORK: u64 = 200_000;
 
 /// Compute time of a wave until the first task has ended.
 pub(super) const FIRST_TASK_NS: u64 = 10_000_000_000;
 
-/// Tasks read from a tier at about this speed, each.
+/// Speed at which each task reads from a tier, approximately.
 const TIER_BYTES_PER_S: f64 = 2e9;
 
 impl Stages {
-    /// Cuts stages that have to be, as far as one slice of placing goes.
+    /// Partitions stages that need it, as far as one slice of placing goes.
     pub(super) fn cut_some(&mut self, now: Nanos) {
         let mut work_left = SLICE_WORK;
         for running in self.jobs.values_mut() {
@@ -65,8 +66,8 @@ impl Stages {
             };
             if !self.place_some(key, stage, &mut work_left) {
                 self.unplaced_since = Some(now);
-                // The next slice begins with another job: one whose slots change all the time has
-                // always something to place.
+                // The next slice begins with another job: one whose slots change all the time
+                // always has something to place.
                 self.placing_from = key + 1;
                 return;
             }
@@ -80,8 +81,8 @@ impl Stages {
         }
     }
 
-    /// Finds owners for tasks of a stage until `work_left` is used up; whether all of them have
-    /// been found.
+    /// Finds owners for tasks of a stage until `work_left` is used up. Returns whether all of them
+    /// have been found.
     pub(super) fn place_some(&mut self, key: JobKey, number: u32, work_left: &mut u64) -> bool {
         let Some(Running { job, placing, .. }) = self.jobs.get_mut(&key) else { return true };
         let Some(stage) = job.stages.get(&number).filter(|s| s.ready) else { return true };
@@ -108,16 +109,16 @@ impl Stages {
         true
     }
 
-    /// Cuts what has not begun of a stage into waves, and reports them to the planner.
+    /// Partitions what has not begun of a stage into waves, and reports them to the planner.
     pub(super) fn cut_stage(&mut self, now: Nanos, key: JobKey, number: u32, mut placed: Vec<(u32, Placed)>) {
-        // They would wait for a wave that is no more.
+        // They would wait for a wave that no longer exists.
         self.start_all_held(now, key, number);
         self.planner_forgets(now, key, number);
         let Some(running) = self.jobs.get_mut(&key) else { return };
         let Some(stage) = running.job.stages.get(&number).filter(|s| s.ready) else { return };
         let serial = self.next_id;
         let run = running.stages.entry(number).or_insert_with(|| StageRun::new(serial, self.config.rules));
-        // The stage's, if it is new, and in any case not the planner's.
+        // This number is for the stage, if it is new; the next is for the planner.
         self.next_id += 1;
         let since_ms = now.saturating_since(running.job.began) / 1_000_000;
         let withdrawn = run.drop_waves_not_begun(since_ms);
@@ -161,14 +162,15 @@ impl Stages {
         self.notify(now, &name, joins);
     }
 
-    /// The planner of jobs that name `wanted`.
+    /// Returns the planner of jobs that name `wanted`.
     pub(super) fn planner_name<'a>(&'a self, wanted: &'a str) -> &'a str {
         let known = |name: &str| planner::POLICIES.iter().any(|(n, _)| *n == name);
         let name = if known(wanted) { wanted } else { self.config.default_planner.as_str() };
         if known(name) { name } else { "no-action" }
     }
 
-    /// The name of the planner that will have the job; it is made if it is the first of its kind.
+    /// Returns the name of the planner that will have the job; it is created if it is the first of
+    /// its kind.
     pub(super) fn planner_called(&mut self, now: Nanos, wanted: &str) -> String {
         self.report_memory(now);
         let name = self.planner_name(wanted).to_owned();
@@ -185,7 +187,8 @@ impl Stages {
         name
     }
 
-    /// What is known of the system now: nodes, memory, and the speed that prefetches have reached.
+    /// Returns what is known of the system now: nodes, memory, and the speed that prefetches have
+    /// reached.
     pub(super) fn planner_config(&self) -> Config {
         let ram_bytes = self.memory_bytes();
         let reaction_s = if self.config.rules.nodes_brake { REACTION_S } else { 0.0 };
@@ -227,8 +230,8 @@ impl Stages {
         }
     }
 
-    /// The first prefetch has shown the speed. Planners that were made before it started from a
-    /// guess, unless the system was measured.
+    /// Reports the speed that the first prefetch has shown. Planners that were created before it
+    /// started from a guess, unless the system was measured.
     pub(super) fn report_speed(&mut self, now: Nanos) {
         if self.config.system.is_some() {
             return;
@@ -239,7 +242,7 @@ impl Stages {
         }
     }
 
-    /// Notifies a planner of an event and does what it decides, and what comes of that.
+    /// Notifies a planner of an event, and carries out its decisions and their consequences.
     pub(super) fn notify(&mut self, now: Nanos, name: &str, event: Event) {
         let mut actions = Vec::new();
         if let Some(driven) = self.planners.get_mut(name) {
@@ -274,7 +277,7 @@ impl Stages {
         self.planners.get(planner)?.jobs.get(&job).copied()
     }
 
-    /// The tasks read a wave by themselves: what its nodes are at ends.
+    /// Lets the tasks read a wave by themselves: the requests of its nodes end.
     fn read_directly(&mut self, now: Nanos, name: &str, job: JobId, wave: u32) {
         let Some((key, stage)) = self.stage_of(name, job) else { return };
         let Some(run) = self.run_mut(key, stage) else { return };

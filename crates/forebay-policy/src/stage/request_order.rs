@@ -13,12 +13,11 @@ use super::waves::{Pace, QueueKey, Rank, StageRun, Wanted};
 use super::{RequestState, Requested, Stages};
 use crate::machine::Nanos;
 
-/// The part of a node's room that must be free of other requests before chunks of waves after the
-/// planned one are requested.
+/// The divisor of a node's room within which chunks of waves after the planned one are requested.
 const AHEAD_ROOM: u64 = 2;
 
-/// The part of a node's room in which chunks of a stage are requested whose tasks run after those
-/// of another stage that is still being fetched.
+/// The divisor of a node's room within which chunks of a stage are requested whose tasks run after
+/// those of another stage that is still being fetched.
 const BEHIND_ROOM: u64 = 4;
 
 /// Chunks made per deadline: some 20 ms.
@@ -50,10 +49,10 @@ struct Soonest {
 /// What a queue would send next: how soon it is needed, and the queue.
 type Next = ((u64, u64), QueueKey);
 
-/// What a node may be asked for.
+/// What a node may be requested to hold.
 #[derive(Clone, Default)]
 struct Room {
-    /// What it may hold, and what it was asked to hold.
+    /// Bytes that it may hold, and bytes that it was requested to hold.
     plannable_bytes: u64,
     held_bytes: u64,
     requests: AtNode,
@@ -64,16 +63,16 @@ struct Room {
 /// there are any.
 #[derive(Clone, Copy, Default)]
 struct Before {
-    /// Their waves that have not been computed.
+    /// Number of their waves that have not been computed.
     waves: u64,
-    /// Something of them is not fetched.
+    /// Whether a part of them is not fetched.
     is_fetching: bool,
-    /// The first wave of one of them is not fetched: nothing computes until it is.
+    /// Whether the first wave of one of them is not fetched: nothing computes until it is.
     is_first_open: bool,
 }
 
 impl Room {
-    /// Whether it has a slot and room for one more request.
+    /// Returns whether the node has a slot and room for one more request.
     fn has_room(&self, wanted: Wanted, before: Before) -> bool {
         let share = match wanted.is_planned {
             _ if before.is_fetching => BEHIND_ROOM,
@@ -85,12 +84,12 @@ impl Room {
     }
 }
 
-/// What one deadline has examined.
+/// The state of one deadline's examination.
 struct Look {
     stages: Vec<(JobKey, u32)>,
-    /// By the place of the stage.
+    /// Indexed by the place of the stage.
     before: Vec<Before>,
-    /// By the number of the node.
+    /// Indexed by the number of the node.
     rooms: Vec<Room>,
     looked_at: usize,
 }
@@ -144,7 +143,7 @@ impl Stages {
         }
         self.queues_rest_until = now + rest_ns(look.looked_at);
         for (key, number) in &look.stages {
-            // Dropped chunks that nobody needs any more may have been the last of a wave.
+            // Dropped chunks that are no longer needed may have been the last of a wave.
             self.settle_fetched(now, *key, *number);
         }
         if is_enough || !is_all_split || self.has_changed {
@@ -154,8 +153,8 @@ impl Stages {
         }
     }
 
-    /// What each free queue would send next, as far as this deadline examined them; `true` if more
-    /// queues remain.
+    /// Returns what each free queue would send next, as far as this deadline examined them; `true`
+    /// if more queues remain.
     fn look(&mut self, now: Nanos, look: &mut Look) -> (BTreeSet<Next>, bool) {
         let mut next = BTreeSet::new();
         let waiting = self.queues_waiting(&look.stages);
@@ -195,7 +194,7 @@ impl Stages {
         })
     }
 
-    /// In their order.
+    /// Returns the queues with waiting chunks, in their order.
     fn queues_waiting(&self, stages: &[(JobKey, u32)]) -> Vec<QueueKey> {
         let mut queues: Vec<QueueKey> = self.runs(stages).flat_map(StageRun::queues_waiting).collect();
         queues.sort_unstable();
@@ -207,7 +206,7 @@ impl Stages {
         stages.iter().filter_map(|(key, number)| self.jobs.get(key)?.stages.get(number))
     }
 
-    /// What each node may be asked for; nothing if it has left or is excluded.
+    /// Returns the room of each node; nothing if it has left or is excluded.
     fn rooms(&self, now: Nanos) -> Vec<Room> {
         let mut rooms = self.tiers.numbers.table(|name, node| Room {
             plannable_bytes: self.plannable_bytes(now, name, node),
@@ -218,8 +217,8 @@ impl Stages {
         rooms
     }
 
-    /// The bytes that were requested from each node, by its number, and that it may not release
-    /// yet.
+    /// Returns the bytes that were requested from each node, by its number, and that it may not
+    /// release yet.
     pub(super) fn held_bytes(&self) -> Vec<u64> {
         let mut held = self.tiers.numbers.table(|_, _| 0);
         for run in self.jobs.values().flat_map(|r| r.stages.values()) {
@@ -228,8 +227,8 @@ impl Stages {
         held
     }
 
-    /// The chunk in `queue` that is needed soonest, among those whose nodes have a free request and
-    /// room for them.
+    /// Returns the chunk in `queue` that is needed soonest, among those whose nodes have a free
+    /// request and room for them.
     fn soonest(&mut self, now: Nanos, queue: &QueueKey, look: &mut Look) -> Option<Soonest> {
         let (rooms, whole_parts) = (&look.rooms, self.config.rules.whole_parts);
         let mut best: Option<Soonest> = None;
@@ -238,10 +237,10 @@ impl Stages {
             look.looked_at += run.nodes_waiting(queue);
             let before = look.before[stage];
             if queue.0 == WIDE && before.is_first_open {
-                // Nobody knows on which server it is: perhaps on that of the first wave.
+                // Its server is unknown: perhaps that of the first wave.
                 continue;
             }
-            // A planner of whole parts keeps the account of memory, by what has come.
+            // A planner of whole parts keeps the account of memory, by what has been fetched.
             let may = |node: NodeNumber, wanted| whole_parts || rooms[node].has_room(wanted, before);
             let Some((rank, node)) = run.next_chunk(queue, may) else { continue };
             let soon = (before.waves + run.distance(&rank), rank.at);
@@ -253,7 +252,8 @@ impl Stages {
         best
     }
 
-    /// What comes before each of these stages, which are in the order of their jobs and numbers.
+    /// Returns what comes before each of these stages, which are in the order of their jobs and
+    /// numbers.
     fn before(&self, stages: &[(JobKey, u32)]) -> Vec<Before> {
         let mut sum = (None, Before::default());
         let before = stages.iter().map(|(key, number)| {
@@ -272,7 +272,7 @@ impl Stages {
         before.collect()
     }
 
-    /// Asks a node for a chunk, of a stage whose tasks are the next to run or not; returns its
+    /// Requests a chunk from a node, of a stage whose tasks are the next to run or not; returns its
     /// bytes.
     fn ask(
         &mut self,
@@ -322,8 +322,8 @@ impl Stages {
     }
 }
 
-/// The pause after a deadline that has examined this many nodes, each for a queue and a stage: as
-/// long as the examination took, or none.
+/// Returns the pause after a deadline that has examined this many nodes, each for a queue and a
+/// stage: twice as long as the examination took, or none.
 fn rest_ns(looked_at: usize) -> u64 {
     if looked_at < RESTLESS_LOOKS { 0 } else { 2 * looked_at as u64 * LOOK_NS }
 }

@@ -1,12 +1,12 @@
 //! Queues of requests by server of the file system, and how what tasks read is split into chunks by
 //! queue.
 //!
-//! Where the layout of a file is known, nodes are not asked for their part of a wave at once but
-//! for a chunk of some MiB at a time, server by server, the chunk that is needed first of all. So
-//! no server rests while another has a queue, and what a later wave needs never comes before what
-//! an earlier one waits for. `docs/decisions/0016` says what that is worth.
+//! Where the layout of a file is known, a node's part of a wave is not requested as a whole but in
+//! chunks of some MiB at a time, server by server, the chunk that is needed first of all. So no
+//! server is idle while another has a queue, and what a later wave needs never comes before what an
+//! earlier one waits for. `docs/decisions/0016` describes the benefit.
 //!
-//! [`ConcurrencyWindow`] finds the concurrency window of each queue. A file that lies on several
+//! [`ConcurrencyWindow`] finds the concurrency window of each queue. A file that is on several
 //! servers within a chunk, or whose layout is unknown, has the queue [`WIDE`]: it has no window,
 //! and nodes have as many of its requests as their limit allows.
 
@@ -25,44 +25,44 @@ use crate::machine::Nanos;
 /// The queue of files that are striped finer than a chunk, or whose layout is unknown.
 pub const WIDE: QueueId = 0;
 
-/// Queues at most; servers beyond share the wide one.
+/// Limit on queues; servers beyond share the wide one.
 const QUEUES_MAX: usize = 1 << 14;
 
-/// Stripes of one round at most; a file with more counts as if nobody knew where it lies.
+/// Limit on the stripes of one round; a file with more is treated as one of unknown layout.
 const SERVERS_MAX: usize = 4096;
 
 /// Smallest and largest request. A smaller one would be mostly messages; of a file of 16 MiB there
-/// are several at a time where a planner wants that. The largest still goes into one order.
+/// are several at a time where a planner wants that. The largest still fits into one request
+/// message.
 const CHUNK_BYTES: (u64, u64) = (4 << 20, 128 << 20);
 
-/// A request takes its server about so long.
+/// Target time of a request at its server.
 const CHUNK_S: f64 = 0.1;
 
-/// Parts of a request at most: with the longest paths a message still takes it.
+/// Limit on the parts of a request: with the longest paths they still fit into a message.
 const CHUNK_PARTS_MAX: usize = 512;
 
-/// A request ends with the stripe if stripes have so much.
+/// A request ends with the stripe if stripes have at least this many bytes.
 const STRIPE_BYTES: u64 = 4 << 20;
 
 /// If no job runs, and there are more queues than this, all are forgotten: file systems and their
 /// servers come and go.
 const QUEUES_KEPT: usize = 1024;
 
-/// Beside requests of an earlier wave a queue has so many less than its concurrency window: what
-/// seems to be the work of two or three at a time may be that of one, beside readers who are in no
-/// queue, and then what is needed later would take its share from what is waited for.
+/// Beside requests of an earlier wave a queue has this many less than its concurrency window: what
+/// seems to be the work of two or three at a time may be that of one, beside readers that are in no
+/// queue, and then what is needed later would take its share from what tasks wait for.
 const LATER_LESS: u32 = 2;
 
-/// A part that is smaller goes with the request before it, on whichever server it lies: many small
-/// files are no reason for as many orders.
+/// A part that is smaller goes with the request before it, whatever its server: many small files
+/// are no reason for as many requests.
 const SMALL_BYTES: u64 = 1 << 20;
 
-/// A request that has been under way for so long does not count: the node that has it hangs, or the
-/// server.
+/// A request that has been under way for this long does not count: its node hangs, or the server.
 const PATIENCE_NS: u64 = 30_000_000_000;
 
-/// A queue that has such requests of so many nodes gets no more until they end, and a node that has
-/// so many of them: whoever fetches there would hang as well.
+/// A queue that has such requests of this many nodes gets no more until they end, and so does a
+/// node that has this many of them: another fetch there would hang as well.
 const HANGING_MAX: usize = 2;
 
 /// A wave of a stage, by the stage's serial.
@@ -73,18 +73,18 @@ pub type StageWave = (u32, WaveId);
 pub struct Queues {
     numbers: BTreeMap<String, QueueId>,
     queues: Vec<Queue>,
-    /// Orders under way, by node, and when they were given.
+    /// Requests under way, by node, and when they were sent.
     by_node: BTreeMap<NodeNumber, BTreeMap<u64, Nanos>>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     window: ConcurrencyWindow,
-    /// By order.
+    /// Requests by number.
     under_way: BTreeMap<u64, UnderWay>,
 }
 
-/// How many requests a node is at.
+/// The requests of a node.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AtNode {
     fresh: usize,
@@ -92,12 +92,12 @@ pub struct AtNode {
 }
 
 impl AtNode {
-    /// Whether the node may have one more if `limit` at a time are enough.
+    /// Returns whether the node may have one more if `limit` at a time are enough.
     pub fn has_slot(&self, limit: usize) -> bool {
         self.fresh < limit && self.hanging < HANGING_MAX
     }
 
-    /// It has one more.
+    /// Counts one more request.
     pub fn begin(&mut self) {
         self.fresh += 1;
     }
@@ -108,7 +108,7 @@ struct UnderWay {
     node: NodeNumber,
     wave: StageWave,
     since: Nanos,
-    /// With itself, how many there were when it began.
+    /// How many requests there were when it began, itself included.
     beside: u32,
 }
 
@@ -119,7 +119,7 @@ impl Default for Queues {
 }
 
 impl Queues {
-    /// The queue of a server.
+    /// Returns the queue of a server.
     pub fn of(&mut self, server: &str) -> QueueId {
         if let Some(queue) = self.numbers.get(server) {
             return *queue;
@@ -133,19 +133,20 @@ impl Queues {
         queue
     }
 
-    /// `layouts`, with queues in place of the numbers of servers, which are those of `servers`.
+    /// Returns `layouts`, with queues in place of the numbers of servers, which are indices into
+    /// `servers`.
     pub fn laid_out(&mut self, servers: &[String], layouts: Vec<Layout>) -> Vec<Layout> {
         let queues: Vec<QueueId> = servers.iter().map(|server| self.of(server)).collect();
         let queue = |server: u32| queues.get(server as usize).copied().unwrap_or(WIDE);
         let in_queues = |layout: Layout| match layout.servers.len() {
             0..=SERVERS_MAX => Layout { servers: layout.servers.into_iter().map(queue).collect(), ..layout },
-            // To look for the stripes of a range would take too long.
+            // Searching the stripes of a range would take too long.
             _ => Layout::default(),
         };
         layouts.into_iter().map(in_queues).collect()
     }
 
-    /// Whether the queue may have one more request.
+    /// Returns whether the queue may have one more request.
     pub fn is_free(&self, queue: QueueId, now: Nanos) -> bool {
         let Some(of_queue) = self.queues.get(queue as usize) else { return false };
         if queue == WIDE {
@@ -156,7 +157,7 @@ impl Queues {
         nodes.len() < HANGING_MAX && of_queue.counting(now) < of_queue.window.get()
     }
 
-    /// Whether a queue that is free may have a request of this wave: beside what is needed earlier
+    /// Returns whether a free queue may have a request of this wave: beside what is needed earlier
     /// only if its server clearly does more at a time.
     pub fn takes(&self, queue: QueueId, wave: StageWave, now: Nanos) -> bool {
         let Some(of_queue) = self.queues.get(queue as usize).filter(|_| queue != WIDE) else { return true };
@@ -167,14 +168,14 @@ impl Queues {
             || of_queue.counting(now) + LATER_LESS < of_queue.window.get()
     }
 
-    /// The requests that the node is at, of all queues.
+    /// Returns the requests of the node, in all queues.
     pub fn at_node(&self, node: NodeNumber, now: Nanos) -> AtNode {
         let Some(orders) = self.by_node.get(&node) else { return AtNode::default() };
         let fresh = orders.values().filter(|since| is_fresh(**since, now)).count();
         AtNode { fresh, hanging: orders.len() - fresh }
     }
 
-    /// A node is given an order of the queue, for a wave.
+    /// Records that a node was sent a request of the queue, for a wave.
     pub fn begin(&mut self, queue: QueueId, order: u64, node: NodeNumber, wave: StageWave, now: Nanos) {
         let Some(queue) = self.queues.get_mut(queue as usize) else { return };
         let beside = queue.counting(now) + 1;
@@ -184,8 +185,8 @@ impl Queues {
         assert!(of_queue.is_none() && of_node.is_none(), "request {order} of node {node} is counted twice");
     }
 
-    /// An order of the queue is over; `fetched_bytes` is what it has fetched from the PFS, if that
-    /// is what took its time.
+    /// Records that a request of the queue is over; `fetched_bytes` is what it has fetched from the
+    /// PFS, if that is what took its time.
     pub fn end(&mut self, queue: QueueId, order: u64, now: Nanos, fetched_bytes: Option<u64>) {
         let Some(queue) = self.queues.get_mut(queue as usize) else { return };
         let Some(request) = queue.under_way.remove(&order) else { return };
@@ -201,21 +202,21 @@ impl Queues {
         }
     }
 
-    /// No job runs: what is known of servers may go if it is much.
+    /// Forgets the servers if there are many, while no job runs.
     pub fn rest(&mut self) {
         if self.queues.len() > QUEUES_KEPT {
             *self = Queues::default();
         }
     }
 
-    /// Whether nothing is under way.
+    /// Returns whether nothing is under way.
     pub fn are_idle(&self) -> bool {
         self.by_node.is_empty() && self.queues.iter().all(|queue| queue.under_way.is_empty())
     }
 }
 
 impl Queue {
-    /// Requests under way that do not hang.
+    /// Returns the number of requests under way that do not hang.
     fn counting(&self, now: Nanos) -> u32 {
         self.under_way.values().filter(|request| is_fresh(request.since, now)).count() as u32
     }
@@ -225,14 +226,13 @@ fn is_fresh(since: Nanos, now: Nanos) -> bool {
     now.saturating_since(since) < PATIENCE_NS
 }
 
-/// How large chunks should be if so many queues together fetch so many bytes a second: a power of
-/// two.
+/// Returns the size of chunks if `queues` queues together fetch `bytes_per_s`: a power of two.
 pub fn chunk_bytes(bytes_per_s: f64, queues: usize) -> u64 {
     let wanted = (bytes_per_s * CHUNK_S / queues.max(1) as f64) as u64;
     wanted.clamp(CHUNK_BYTES.0, CHUNK_BYTES.1).next_power_of_two()
 }
 
-/// What one node fetches of one queue at a time, for one task.
+/// What one node fetches in one queue at a time, for one task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
     /// The task that reads it.
@@ -247,10 +247,10 @@ pub struct Chunk {
     pub at: u64,
 }
 
-/// Cuts what a node fetches for a task into chunks of `chunk_bytes` at most, none on more than one
-/// queue. Files are cut at multiples of that, which are multiples of pages, too, and where large
-/// stripes end. What is left after `most` chunks is in none: a size that a program reports can be
-/// anything.
+/// Splits what a node fetches for a task into chunks of `chunk_bytes` at most, none on more than
+/// one queue. Files are split at multiples of that, which are also multiples of pages, and where
+/// large stripes end. What is left after `most` chunks is in none: a size that a program reports
+/// can be anything.
 pub fn chunks(task: u32, need: &Need, layouts: &[Layout], chunk_bytes: u64, most: usize) -> Vec<Chunk> {
     let mut chunks: Vec<Chunk> = Vec::new();
     let mut at = 0;
@@ -289,7 +289,7 @@ pub fn chunks(task: u32, need: &Need, layouts: &[Layout], chunk_bytes: u64, most
     chunks
 }
 
-/// The queue on which all of a range is, or the wide one.
+/// Returns the queue on which all of a range is, or the wide one.
 fn queue_of(layout: Option<&Layout>, offset: u64, len: u64) -> QueueId {
     let Some(layout) = layout.filter(|l| l.stripe_bytes > 0 && !l.servers.is_empty()) else { return WIDE };
     let queue = |stripe: u64| layout.servers[(stripe % layout.servers.len() as u64) as usize];
@@ -326,7 +326,7 @@ mod tests {
             cut.iter().map(|p| (p.queue, p.parts[0].offset / MIB, p.bytes / MIB, p.at / MIB)).collect();
         assert_eq!(seen, [(1, 2, 2, 0), (1, 4, 4, 2), (2, 8, 4, 6), (2, 12, 4, 10), (1, 16, 4, 14)]);
         assert!(cut.iter().all(|p| p.task == 7));
-        // Also where chunks are larger than stripes.
+        // Even where chunks are larger than stripes.
         let cut = chunks(7, &need(&[(0, 0, 32 * MIB)]), &layouts, 128 * MIB, 9);
         assert_eq!(
             cut.iter().map(|p| (p.queue, p.bytes / MIB)).collect::<Vec<_>>(),

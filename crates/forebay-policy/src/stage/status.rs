@@ -8,14 +8,14 @@ use super::waves::StageRun;
 use super::{Running, Stages};
 use crate::planner;
 
-/// Waves that are shown, over all jobs: some 4 MB of a message that may have eight.
+/// Limit on the waves that are shown, over all jobs: some 4 MB of a message that may have eight.
 pub const WAVES_SHOWN_MAX: usize = 50_000;
 
-/// Stages that are shown, over all jobs: half a MB.
+/// Limit on the stages that are shown, over all jobs: half a MB.
 pub const STAGES_SHOWN_MAX: usize = 20_000;
 
 impl Stages {
-    /// The jobs, those that have ended first.
+    /// Returns the status of the jobs, those that have ended first.
     pub fn status(&self) -> Vec<JobStatus> {
         let mut jobs: Vec<JobStatus> =
             self.ended.iter().cloned().chain(self.jobs.values().map(|r| self.status_of(r))).collect();
@@ -38,8 +38,8 @@ impl Stages {
     }
 }
 
-/// Leaves the earliest stages out, so that no more than `stages` of all jobs are left. Without it
-/// one job of very many stages would make the list too long for a message, and nobody would get it.
+/// Omits the earliest stages, so that no more than `stages` of all jobs are left. Without it one
+/// job of very many stages would make the list too long for a message, and it could not be sent.
 pub(super) fn show_stages_at_most(mut stages: usize, jobs: &mut [JobStatus]) {
     for job in jobs.iter_mut().rev() {
         let over = job.stages.len().saturating_sub(stages);
@@ -48,7 +48,7 @@ pub(super) fn show_stages_at_most(mut stages: usize, jobs: &mut [JobStatus]) {
     }
 }
 
-/// Leaves the waves of the earliest stages out, so that no more than `waves` of all jobs are left.
+/// Omits the waves of the earliest stages, so that no more than `waves` of all jobs are left.
 pub(super) fn show_at_most(mut waves: usize, jobs: &mut [JobStatus]) {
     for stage in jobs.iter_mut().rev().flat_map(|job| job.stages.iter_mut().rev()) {
         if stage.waves.len() > waves {

@@ -1,4 +1,4 @@
-//! Tasks, stages and jobs: what their starts and ends change.
+//! Effects of the starts and ends of tasks, stages and jobs.
 
 use alloc::vec::Vec;
 
@@ -10,16 +10,16 @@ use super::{Running, Stages};
 use crate::machine::Nanos;
 use crate::planner::Event;
 
-/// Ended jobs that are still shown.
+/// Limit on the ended jobs that are still shown.
 const ENDED_MAX: usize = 32;
 
-/// Ended stages of a job that are still shown: an application that runs for days has any number of
-/// them.
+/// Limit on the ended stages of a job that are still shown: an application that runs for days has
+/// any number of them.
 pub(super) const ENDED_STAGES_MAX: usize = 64;
 
 impl Running {
-    /// No task of the stage will run any more: it is forgotten, but for what is shown of it.
-    /// Returns its orders, which are void.
+    /// Forgets a stage of which no task will run any more, except for what is shown of it. Returns
+    /// its requests, which are void.
     fn end_stage(&mut self, number: u32) -> Vec<u64> {
         self.to_cut.remove(&number);
         self.placing.remove(&number);
@@ -54,7 +54,7 @@ impl Stages {
                 wave_ns.saturating_sub(read_ns).saturating_add((read_ns as f64 * tier_share) as u64)
             };
             let compute_ns = expected_ns.map_or(learned_ns, less);
-            // The planner's books want the waves before it to be over and fetched.
+            // The planner's books require the waves before it to be over and fetched.
             let fetched = wave + u32::from(self.config.rules.tasks_wait);
             self.report_fetched_before(now, key, number, fetched);
             if let Some((name, job)) = self.run_mut(key, number).and_then(|run| run.planner.clone()) {

@@ -1,4 +1,4 @@
-//! The machine against nodes that do what they are asked for, or do not.
+//! The machine against nodes that obey its requests, or do not.
 
 use super::event::{File, HpcUpdate, Layout, Part, Priority, Progress, Split, WaveStatus};
 use super::status::{show_at_most, show_stages_at_most};
@@ -21,7 +21,7 @@ fn members(nodes: &[(&str, u64)]) -> Event {
     Event::Members { nodes: nodes.iter().map(node).collect() }
 }
 
-/// What a node with a tier of `capacity_bytes` may be asked to hold at a time.
+/// Returns what a node with a tier of `capacity_bytes` may be requested to hold at a time.
 fn plannable(capacity_bytes: u64) -> u64 {
     Rules::default().plannable_bytes(capacity_bytes)
 }
@@ -49,7 +49,7 @@ fn reported_at(tasks: u32, slots: &[(&str, u32)], preferred_node: fn(u32) -> &'s
     ]
 }
 
-/// `reported`, and where its file lies: extent by extent on one of `servers`.
+/// As [`reported`], with the layout of its file: extent by extent on one of `servers`.
 fn laid_out(mut reported: Vec<JobUpdate>, servers: u32) -> Vec<JobUpdate> {
     let names = (0..servers).map(|server| server.to_string()).collect();
     let layout = Layout { stripe_bytes: MIB, servers: (0..servers).collect() };
@@ -72,7 +72,7 @@ struct World {
     now: Nanos,
     /// Requests that nodes have: the node and whether it has reported their end.
     orders: BTreeMap<u64, (String, Order, bool)>,
-    /// Pages at a time that requests were given since.
+    /// Pages at a time that requests have been set to since.
     adjusted: BTreeMap<u64, u32>,
     /// Stages and partitions of tasks that may read.
     may_read: Vec<(u32, u32)>,
@@ -89,7 +89,7 @@ impl World {
         world
     }
 
-    /// An event that other events may follow before the machine's deadline.
+    /// Reports an event that other events may follow before the machine's deadline.
     fn report(&mut self, event: Event) {
         self.machine.handle(self.now, event, &mut self.out);
     }
@@ -103,7 +103,7 @@ impl World {
         self.turn();
     }
 
-    /// What was to be sent to a node that goes, or comes back, is not sent.
+    /// Discards what was to be sent to a node that goes, or comes back.
     fn forget(&mut self, node: &str) {
         self.orders.retain(|_, (of, _, _)| of != node);
         self.out.retain(|action| !matches!(action, Action::Fetch { node: of, .. } | Action::Adjust { node: of, .. } if of == node));
@@ -160,7 +160,8 @@ impl World {
         self.check_waits();
     }
 
-    /// No task that waits is overlooked where all tasks of its stage seem to go on waiting.
+    /// Checks that no waiting task is overlooked where all tasks of its stage seem to continue to
+    /// wait.
     fn check_waits(&self) {
         for (key, running) in &self.machine.jobs {
             for (stage, run) in &running.stages {
@@ -172,7 +173,7 @@ impl World {
         }
     }
 
-    /// Beside a phase nothing is fetched but of waves that a planner wants then.
+    /// Checks that beside a phase only waves are fetched that a planner wants then.
     fn check_phase(&mut self) {
         if self.machine.hpc.values().all(|hpc| hpc.phase.is_none()) {
             return;
@@ -188,7 +189,7 @@ impl World {
         }
     }
 
-    /// The agents fetch all they were asked for.
+    /// Lets the agents fetch all that they were requested to.
     fn fetch(&mut self) {
         let open: Vec<u64> = self.orders.iter().filter(|(_, o)| !o.2).map(|(id, _)| *id).collect();
         open.into_iter().for_each(|id| self.end(id, 0));
@@ -281,7 +282,7 @@ fn nodes_fetch_later_waves_where_the_planned_one_leaves_them_idle() {
     (0..9).for_each(|_| world.fetch());
     assert_eq!(world.waves().iter().filter(|w| w.prefetch_began_ms.is_some()).count(), 5);
     assert!(open(&world).is_empty());
-    // What was fetched ahead counts as fetched when the planner asks for it.
+    // What was fetched ahead counts as fetched when the planner requests it.
     (0..4).for_each(|task| world.finish(task));
     (4..8).for_each(|task| world.start(task, preferred_node(task)));
     assert!(world.waves()[1..5].iter().all(|w| w.fetched_bytes == w.bytes), "{:?}", world.waves());
@@ -322,7 +323,7 @@ fn stages_of(tasks: &[u32], slots: u32) -> Vec<JobUpdate> {
 }
 
 impl World {
-    /// Of each file, the extents that are requested, in their order.
+    /// Returns the extents of a file that are requested, in their order.
     fn ordered(&self, file: u32) -> Vec<u64> {
         let parts = self.orders.values().flat_map(|(_, order, _)| &order.parts);
         let mut extents: Vec<u64> = parts.filter(|p| p.file == file).map(|p| p.offset / MIB).collect();
@@ -340,7 +341,7 @@ impl World {
     }
 }
 
-/// As of a join without broadcast: both sides are known, and Spark runs the first side first.
+/// A join without broadcast: both sides are known, and Spark runs the first side first.
 #[test]
 fn stages_of_a_job_are_fetched_in_the_order_in_which_their_tasks_run() {
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
@@ -435,7 +436,7 @@ fn with_few_slots_the_chunk_needed_first_goes_first_whichever_server_has_it() {
 fn what_was_cut_before_a_change_of_slots_holds_nothing_up() {
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
     world.update(laid_out(reported(4000, &[("a", 500)]), 1));
-    // Again and again thousands of pieces are void.
+    // Thousands of requests become void repeatedly.
     for slots in [501, 502, 503, 504] {
         world.update(vec![JobUpdate::Slots { slots: vec![("a".into(), slots)] }]);
         world.now = world.now + SECOND;
@@ -511,7 +512,7 @@ fn the_end_of_a_job_leaves_no_orders() {
     assert!(world.orders.is_empty());
     let status = world.machine.status();
     assert!(status[0].ended && status[0].planner == "full-delay");
-    // The node of its program goes: the same, but there is nobody to show it to.
+    // The node of its program leaves: the same, but nothing is shown of it.
     world.update(reported(64, &[("a", 4), ("b", 4)]));
     assert_eq!(world.orders.len(), 8);
     world.report(Event::JobGone { job: JOB });
@@ -541,7 +542,7 @@ fn of_stages_that_have_ended_only_what_is_shown_is_kept() {
         world.update(ran(stage, 0));
         let orders: Vec<u64> = world.orders.keys().copied().collect();
         assert!(!orders.is_empty(), "stage {stage} has nothing to leave behind");
-        // It ends before it is placed anew.
+        // It ends before it is placed again.
         world.report(members(&nodes));
         world.job(vec![JobUpdate::StageEnded { stage }]);
         // What was under way then.
@@ -603,7 +604,7 @@ fn a_node_is_ordered_no_more_than_fits() {
     };
     assert!(of(&world, "a") <= plannable(8 * MIB));
     assert!(of(&world, "b") >= 10 * MIB);
-    // Nobody has room for anything: no harm.
+    // No node has room for anything: this is harmless.
     let mut world = World::new("no-action", &[("a", MIB / 2)]);
     world.update(reported(8, &[("a", 2)]));
     assert!(world.orders.is_empty());
@@ -619,12 +620,12 @@ fn a_node_that_returns_gets_its_requests_anew_and_reported_jobs_do_not_double() 
     let mut world = World::new("no-action", &[("a", 1 << 30), ("b", 1 << 30)]);
     world.update(reported(64, &[("a", 4), ("b", 4)]));
     let before = world.ordered_bytes();
-    // Another node's connection was lost: it forgot its orders.
+    // Another node's connection was lost: it forgot its requests.
     world.orders.retain(|_, (node, _, _)| node != "b");
     world.came("b");
     world.turn();
     assert_eq!(world.ordered_bytes(), before);
-    // The driver's own: the job is reported again from the beginning.
+    // The driver's own connection: the job is reported again from the beginning.
     world.orders.retain(|_, (node, _, _)| node != "a");
     world.report(Event::JobGone { job: JOB });
     world.came("a");
@@ -722,7 +723,7 @@ fn a_node_that_left_gets_no_request_and_one_that_returned_none_of_before() {
     let nodes = [("a", 1 << 30), ("b", 1 << 30)];
     let reported_all =
         || reported_at(16, &[("a", 2), ("b", 2)], |task| if task.is_multiple_of(2) { "a" } else { "b" });
-    // It goes while one wave is fetched; the next is due before the view without it is there.
+    // It leaves while one wave is fetched; the next is due before the view without it arrives.
     let mut world = World::new("no-action", &nodes);
     world.update(reported_all());
     world.went("b");
@@ -731,7 +732,7 @@ fn a_node_that_left_gets_no_request_and_one_that_returned_none_of_before() {
     world.start(0, "a");
     assert!(world.ordered_bytes() > 2 * MIB, "the second wave's part at the other is ordered");
     assert!(world.orders.values().all(|(node, _, _)| node == "a"), "{:?}", world.orders);
-    // Its order is still to be sent when it begins anew.
+    // Its request is still to be sent when it begins again.
     let mut world = World::new("no-action", &nodes);
     world.job(reported_all());
     world.machine.on_deadline(world.now, &mut world.out);
@@ -763,7 +764,7 @@ enum Op {
     Lose(u8),
     StageEnds,
     StageAgain,
-    /// Of a node, in thirds of what it had at first.
+    /// The capacity of a node, in thirds of its initial one.
     Capacity(u8, u8),
 }
 
@@ -786,7 +787,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Bytes that a node is asked to hold.
+/// Returns the bytes that a node is requested to hold.
 fn ordered(world: &World, name: &str) -> u64 {
     let its = world.orders.values().filter(|(node, _, _)| node == name);
     its.flat_map(|(_, o, _)| &o.parts).map(|p| p.len).sum()
@@ -795,8 +796,8 @@ fn ordered(world: &World, name: &str) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever jobs, agents and members do: nobody is ordered more than fits, whoever asks has one
-    /// answer, within the limit, and when the job ends nothing is left.
+    /// Whatever jobs, agents and members do: no node is requested to hold more than fits, each task
+    /// that asks has one answer, within the limit, and when the job ends nothing is left.
     #[test]
     fn nothing_is_ordered_beyond_the_room_and_nothing_outlives_the_job(
         ops in prop::collection::vec(op(), 0..120), planner in 0usize..5, preferred_nodes in any::<bool>(), servers in 0u32..4
@@ -899,8 +900,8 @@ proptest! {
         prop_assert!(world.machine.queues.are_idle(), "{:?}", world.machine.queues);
     }
 
-    /// Where it is known on which server what lies, every piece comes once, whatever ends first,
-    /// and none in place of an earlier one of its server.
+    /// Where the servers of all data are known, every piece comes once, whatever ends first, and
+    /// none in place of an earlier one of its server.
     #[test]
     fn every_piece_is_ordered_once_and_in_the_order_of_its_server(
         servers in 1u32..5, slots in 1u32..4, tasks in 1u32..60, choices in prop::collection::vec(any::<u8>(), 400)
@@ -958,7 +959,7 @@ proptest! {
         tasks_seen.sort_unstable();
         prop_assert_eq!(tasks_seen, (0..u64::from(tasks)).collect::<Vec<_>>());
         // Tasks are started in their order here, so the waves are in that order, too: at each
-        // server nothing later came first, but what another node has hands for.
+        // server nothing later came first, except where another node had free requests.
         let wave = |task: u64| task / (2 * u64::from(slots));
         for (server, node) in (0..u64::from(servers)).flat_map(|server| [(server, "a"), (server, "b")]) {
             let is_its = |task: &&u64| **task % u64::from(servers) == server && preferred_node(**task as u32) == node;
@@ -975,7 +976,7 @@ fn a_job_whose_slots_change_all_the_time_does_not_keep_others_from_being_placed(
     let slots = |count| -> Vec<(&str, u32)> { names.iter().map(|n| (n.as_str(), count)).collect() };
     let mut machine = World::new("no-action", &nodes).machine;
     let mut out = Vec::new();
-    // Six slices, which begin anew with each change of the slots.
+    // Six slices, which start from scratch with each change of the slots.
     machine.handle(Nanos(0), Event::Job { job: 1, updates: reported(11_000, &slots(1)) }, &mut out);
     machine.handle(Nanos(0), Event::Job { job: 2, updates: reported(10, &slots(1)) }, &mut out);
     for turn in 0..6 {
@@ -1013,7 +1014,7 @@ fn a_large_stage_is_placed_in_slices_and_cut_as_if_at_once() {
     let names: Vec<String> = (0..100).map(|i| format!("n{i:03}")).collect();
     let nodes: Vec<(&str, u64)> = names.iter().map(|n| (n.as_str(), 1 << 40)).collect();
     let slots: Vec<(&str, u32)> = names.iter().map(|n| (n.as_str(), 1)).collect();
-    // Each task looks at every member: six slices, the last one not full.
+    // Each task examines every member: six slices, the last one not full.
     let tasks = 11_000;
     let mut world = World::new("no-action", &nodes);
     world.update(reported(tasks, &slots));
@@ -1087,8 +1088,8 @@ fn a_wave_that_waits_for_the_room_of_a_running_one_is_fetched_when_that_ends() {
     }
 }
 
-/// Members change while the first wave computes: the planner joins the rest anew, and hears how
-/// long that takes, and of its end.
+/// Members change while the first wave computes: the rest joins the planner again, which is
+/// notified how long that takes, and of its end.
 #[test]
 fn a_new_partition_reports_to_the_planner_what_computes() {
     let seen = |planner: &str| {
@@ -1161,7 +1162,7 @@ fn the_first_prefetch_shows_planners_the_speed() {
     }
     let is = (40 * MIB) as f64;
     assert_eq!(speed(&world), (is, is));
-    // Further observations are no news to planners: they correct themselves, wave by wave.
+    // Further observations are not reported to planners: they correct themselves, wave by wave.
     world.now = Nanos(3 * SECOND);
     world.progress(&node, id, Progress { fetched_bytes: 90 * MIB, ..Progress::default() });
     assert_eq!(speed(&world), (is, is));
@@ -1169,7 +1170,7 @@ fn the_first_prefetch_shows_planners_the_speed() {
 }
 
 /// A rate is a share of what the planner expects of its setting, however slow prefetches were
-/// lately, because of just that rate.
+/// lately because of that very rate.
 #[test]
 fn a_limit_does_not_lower_the_next_limit() {
     let mut world = World::new("no-action", &[("a", 1000 * MIB)]);
@@ -1237,7 +1238,7 @@ fn a_new_cut_puts_no_later_wave_beside_what_is_under_way() {
 
 #[test]
 fn every_turn_gives_something_out_however_much_there_is_to_look_at() {
-    // Each node has pieces for each server, and one turn looks at a hundred.
+    // Each node has pieces for each server, and one turn examines a hundred.
     let names: Vec<String> = (0..20).map(|i| format!("n{i:02}")).collect();
     let nodes: Vec<(&str, u64)> = names.iter().map(|n| (n.as_str(), 1 << 40)).collect();
     let slots: Vec<(&str, u32)> = names.iter().map(|n| (n.as_str(), 1)).collect();
@@ -1415,10 +1416,10 @@ fn planners_that_mind_phases_wait_for_one_that_is_under_way_also_if_they_come_la
         assert_eq!(world.orders.is_empty(), waits, "{planner}");
         world.now = world.now + SECOND;
         world.report(hpc(HpcUpdate::PhaseEnds));
-        // Some look again only when the phase was to end.
+        // Some decide again only when the phase was to end.
         world.now = world.now + 20 * SECOND;
         world.turn();
-        // This one lets tasks that wait read by themselves: as fast, and at once.
+        // This one lets waiting tasks read by themselves: as fast, and immediately.
         assert_eq!(world.orders.is_empty(), planner == "forebay", "{planner}: the phase is over");
         (0..2).for_each(|task| world.start(task, "a"));
         assert!(!world.orders.is_empty(), "{planner}: the second wave");
@@ -1602,7 +1603,7 @@ fn nobody_waits_for_longer_than_the_limit_and_for_an_unknown_stage_only_a_moment
     assert_eq!(world.waiting(), 0);
 }
 
-/// Each turn checks that its wave is among those that are looked at.
+/// Each turn checks that its wave is among those that are examined.
 #[test]
 fn a_task_that_gets_another_partition_waits_for_its_own_wave() {
     let mut world = World::asking("eley", 6);
@@ -1668,7 +1669,7 @@ fn the_time_of_a_question_counts_from_when_it_was_asked() {
     assert_eq!(world.take_may_read(), [0]);
 }
 
-/// Two tasks of 4 MiB in all, for a node that may be asked to hold less: the second chunk would
+/// Two tasks of 4 MiB in all, for a node that may be requested to hold less: the second chunk would
 /// have room when the first task has computed.
 #[test]
 fn nobody_waits_for_a_wave_that_its_node_has_no_room_for() {
@@ -1686,7 +1687,8 @@ fn nobody_waits_for_a_wave_that_its_node_has_no_room_for() {
     assert_eq!(waiting(6 * MIB), (0, 2));
 }
 
-/// A part of what phases have in hand is the brake's; planners hear of deadlines without it.
+/// A part of what phases have in hand is the brake's; planners are notified of deadlines without
+/// it.
 #[test]
 fn planners_leave_to_the_brake_what_it_keeps() {
     let heard = |nodes_brake: bool, late_joiner: bool| {
@@ -1709,6 +1711,6 @@ fn planners_leave_to_the_brake_what_it_keeps() {
     for late_joiner in [false, true] {
         assert_eq!([heard(false, late_joiner).0, heard(true, late_joiner).0], [21_000.0, 20_800.0]);
     }
-    // It is a rule of the machine that a planner is made by.
+    // A rule of the machine determines how a planner is created.
     assert_eq!(heard(true, false).1, 0.1);
 }

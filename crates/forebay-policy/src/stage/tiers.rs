@@ -1,4 +1,5 @@
-//! Sizes of the members' tiers and their sum, which a heartbeat changes without a look at all.
+//! Sizes of the members' tiers and their sum, which a heartbeat updates without examining all of
+//! them.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -13,19 +14,19 @@ use super::nodes::{NodeNumber, Numbers};
 /// The sizes of tiers, and the part of each that plans may use.
 pub(super) struct Tiers {
     rules: Rules,
-    /// What tiers hold, where it was reported.
+    /// Reported sizes of tiers.
     reported: BTreeMap<String, u64>,
-    /// Plannable bytes of each member that is there.
+    /// Plannable bytes of each present member.
     plannable: BTreeMap<String, u64>,
-    /// Numbers of the nodes that jobs use, and the same by these.
+    /// Numbers of the nodes that jobs use, and the plannable bytes by number.
     pub numbers: Numbers,
     by_number: Vec<u64>,
-    /// Of `plannable`. Members report what they like, so the sum may be more than 64 bits hold.
+    /// The sum of `plannable`. Members may report anything, so it may be more than 64 bits hold.
     sum_bytes: u128,
 }
 
 impl Tiers {
-    /// The tiers of `nodes`, some of which have `reported` their size already.
+    /// Creates the tiers of `nodes`, some of which have `reported` their size already.
     pub fn new(rules: Rules, nodes: &[Node], reported: BTreeMap<String, u64>) -> Self {
         let (plannable, numbers, by_number) = (BTreeMap::new(), Numbers::default(), Vec::new());
         let mut tiers = Tiers { rules, reported, plannable, numbers, by_number, sum_bytes: 0 };
@@ -33,7 +34,7 @@ impl Tiers {
         tiers
     }
 
-    /// The members are these, and all are there.
+    /// Replaces the members, all of which are present.
     pub fn set_members(&mut self, nodes: &[Node]) {
         let reported = core::mem::take(&mut self.reported);
         (self.plannable, self.sum_bytes) = (BTreeMap::new(), 0);
@@ -47,7 +48,7 @@ impl Tiers {
         self.by_number = self.numbers.table(|name, _| self.plannable_bytes(name));
     }
 
-    /// The name of a node as parts of waves keep it, and its number.
+    /// Returns the name of a node as parts of waves keep it, and its number.
     pub fn number(&mut self, name: &str) -> (Arc<str>, NodeNumber) {
         let (name, number) = self.numbers.of(name);
         if number == self.by_number.len() {
@@ -56,12 +57,12 @@ impl Tiers {
         (name, number)
     }
 
-    /// No job is left that uses nodes.
+    /// Forgets the numbers, since no job is left that uses nodes.
     pub fn forget_numbers(&mut self) {
         (self.numbers, self.by_number) = (Numbers::default(), Vec::new());
     }
 
-    /// A tier holds `bytes`.
+    /// Records that a tier holds `bytes`.
     pub fn report(&mut self, node: &str, bytes: u64) {
         self.reported.insert(node.to_owned(), bytes);
         if self.plannable.contains_key(node) {
@@ -69,7 +70,7 @@ impl Tiers {
         }
     }
 
-    /// A node has joined (again). `member` if it was one of the members before.
+    /// Adds a node that has joined (again). `member` if it was one of the members before.
     pub fn came(&mut self, name: &str, member: Option<&Node>) {
         self.reported.remove(name);
         if let Some(member) = member {
@@ -77,7 +78,7 @@ impl Tiers {
         }
     }
 
-    /// A node has gone.
+    /// Removes a node.
     pub fn went(&mut self, name: &str) {
         self.reported.remove(name);
         self.sum_bytes -= u128::from(self.plannable.remove(name).unwrap_or(0));
@@ -97,22 +98,22 @@ impl Tiers {
         }
     }
 
-    /// What the node may be asked to hold at a time; 0 if it has gone.
+    /// Returns the bytes that the node may be requested to hold at a time; 0 if it has left.
     fn plannable_bytes(&self, name: &str) -> u64 {
         self.plannable.get(name).copied().unwrap_or(0)
     }
 
-    /// The same of a node that has a number.
+    /// Returns the same for a node that has a number.
     pub fn plannable_bytes_of(&self, node: NodeNumber) -> u64 {
         self.by_number[node]
     }
 
-    /// What all that are there may be asked to hold.
+    /// Returns the bytes that all present members may be requested to hold.
     pub fn sum_bytes(&self) -> u64 {
         u64::try_from(self.sum_bytes).unwrap_or(u64::MAX)
     }
 
-    /// Moves the reported sizes out, for a machine that goes on with them.
+    /// Moves the reported sizes out, for a machine that continues with them.
     pub fn take_reported(&mut self) -> BTreeMap<String, u64> {
         core::mem::take(&mut self.reported)
     }
@@ -140,8 +141,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens in whatever order, the sum is that of the members that are there, each
-        /// with its last report since it came.
+        /// Whatever happens in whatever order, the sum is that of the present members, each with
+        /// its last report since it came.
         #[test]
         fn the_sum_is_that_of_the_members_that_are_there(
             steps in prop::collection::vec((0..4_u8, 0..6_u8, 0..1_u64 << 40), 0..60),

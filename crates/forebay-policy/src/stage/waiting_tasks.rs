@@ -1,16 +1,16 @@
 //! Tasks that ask before they read, and wait for their input.
 //!
-//! A planner that minds I/O phases delays the prefetch of a wave so that a phase keeps its
+//! A planner that considers I/O phases delays the prefetch of a wave so that a phase keeps its
 //! deadline. Tasks that then read the file system themselves would do the harm that the delay
 //! avoids. So a task whose job asks ([`JobUpdate::TasksAsk`](super::event::JobUpdate::TasksAsk))
 //! waits while an HPC job is known, until one of these:
 //!
-//! - all requests for its input have ended, whatever came of them;
+//! - all requests for its input have ended, whether they succeeded or not;
 //! - the planner lets the tasks of its wave read directly;
 //! - no HPC job is left, or the stage is partitioned again or ends;
 //! - it has waited for [`Rules::task_wait_max_ns`](super::Rules::task_wait_max_ns).
 //!
-//! To the machine and its planner a task that waits has not started.
+//! To the machine and its planner a waiting task has not started.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -20,13 +20,13 @@ use super::{Running, Stages};
 use crate::machine::Nanos;
 use crate::planner::{self, Event};
 
-/// How long tasks of a stage wait that is not known: its report may be under way.
+/// How long tasks of an unknown stage wait: its report may be under way.
 const UNKNOWN_NS: u64 = 2_000_000_000;
 
-/// Stages of a job of which it is remembered that nobody has reported them.
+/// Limit on the stages of a job that are remembered as not reported.
 const UNREPORTED_MAX: usize = 1024;
 
-/// Questions of one job that are kept; tasks beyond may read.
+/// Limit on the questions of one job that are kept; tasks beyond may read.
 const QUESTIONS_MAX: usize = 1 << 16;
 
 /// A task of a stage, by its partition.
@@ -35,17 +35,17 @@ type Task = (JobKey, u32, u32);
 /// Questions that have no answer yet, and limits on waiting.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
-    /// And whether the stage was unknown when the task asked.
+    /// Unanswered tasks, and whether the stage was unknown when the task asked.
     open: BTreeMap<Task, bool>,
-    /// Of tasks that have asked, or wait in their slots. Some may be over.
+    /// Limits of tasks that have asked, or wait in their slots. Some may be over.
     limits: BTreeSet<(Nanos, Task)>,
-    /// Stages whose tasks may be able to read now, while they are being looked at.
+    /// Stages whose tasks may be able to read now, to be examined.
     to_look_at: BTreeSet<(JobKey, u32)>,
     is_looking: bool,
 }
 
 impl Questions {
-    /// The earliest limit.
+    /// Returns the earliest limit.
     pub fn next_limit(&self) -> Option<Nanos> {
         self.limits.first().map(|(at, _)| *at)
     }
@@ -68,7 +68,7 @@ impl Questions {
 /// Tasks of a stage that have a slot and wait, and since when.
 pub(super) type Held = BTreeMap<u32, Nanos>;
 
-/// What is known of a task that asks.
+/// The answer to a task that asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     May,
@@ -78,7 +78,7 @@ enum Standing {
 }
 
 impl Stages {
-    /// A task asks whether it may read.
+    /// Handles a task's question whether it may read.
     pub(super) fn task_asks(&mut self, now: Nanos, key: JobKey, stage: u32, partition: u32) {
         let standing = self.standing_of(now, key, stage, partition);
         let is_one_too_many = || self.questions.of_job(key).take(QUESTIONS_MAX).count() == QUESTIONS_MAX;
@@ -88,7 +88,7 @@ impl Stages {
             return self.out.push(Action::MayRead { job: key, stage, partition });
         }
         if self.questions.open.contains_key(&(key, stage, partition)) {
-            // Its time goes on.
+            // Its limit stays as it is.
             return;
         }
         let is_unknown = standing == Standing::Unknown;
@@ -102,7 +102,7 @@ impl Stages {
         }
     }
 
-    /// A task has its slot. Whether it waits there: otherwise it has started.
+    /// Handles a task that has its slot. Returns whether it waits there: otherwise it has started.
     pub(super) fn waits_in_its_slot(&mut self, now: Nanos, key: JobKey, stage: u32, task: u32) -> bool {
         let Some(running) = self.jobs.get(&key) else { return false };
         if self.standing(now, running, stage, task) != Standing::Waits {
@@ -123,7 +123,7 @@ impl Stages {
         match running.job.task_of(stage, partition) {
             Some(task) => self.standing(now, running, stage, task),
             None if !self.tasks_wait(running) => Standing::May,
-            // Nothing of it is read from the tier, or nobody knows it yet.
+            // None of its input is read from the tier, or it is not known yet.
             None if running.job.stages.get(&stage).is_some_and(|s| s.ready) => Standing::May,
             None if running.unreported.contains(&stage) => Standing::May,
             None => Standing::Unknown,
@@ -144,7 +144,7 @@ impl Stages {
         }
     }
 
-    /// Whether tasks of the job wait at all.
+    /// Returns whether tasks of the job wait at all.
     fn tasks_wait(&self, running: &Running) -> bool {
         running.job.tasks_ask
             && self.config.rules.task_wait_max_ns > 0
@@ -152,7 +152,7 @@ impl Stages {
             && planner::tasks_wait(self.planner_name(&running.job.planner))
     }
 
-    /// Lets those tasks of a stage read whose input is there, or that need not wait any more.
+    /// Lets the tasks of a stage read whose input has been fetched, or that no longer need to wait.
     pub(super) fn let_read(&mut self, now: Nanos, key: JobKey, stage: u32) {
         if !self.jobs.get(&key).is_some_and(|running| running.job.tasks_ask) {
             return;
@@ -176,7 +176,7 @@ impl Stages {
         }
         let Some(run) = running.stages.get(&stage) else { return };
         let may_hold = |name: &str, node| self.plannable_bytes(now, name, node);
-        // Most often all go on waiting.
+        // Most often all continue to wait.
         if run.all_wait(may_hold) {
             return;
         }
@@ -229,7 +229,7 @@ impl Stages {
         asked.into_iter().for_each(|partition| self.answer((key, stage, partition)));
     }
 
-    /// No task of the job is waited for any more.
+    /// Forgets the questions of a job whose tasks no longer wait.
     pub(super) fn forget_questions(&mut self, key: JobKey) {
         let open: Vec<Task> = self.questions.of_job(key).collect();
         open.into_iter().for_each(|task| self.answer(task));
@@ -250,7 +250,7 @@ impl Stages {
                 (Some((number, since)), _) if now.saturating_since(since) >= most_ns => {
                     self.start_held(now, key, stage, number);
                 }
-                // The report of its stage has come meanwhile.
+                // The report of its stage has arrived meanwhile.
                 (None, Some(true)) if self.standing_of(now, key, stage, partition) == Standing::Waits => {
                     self.questions.open(task, false, at + most_ns);
                 }
@@ -293,7 +293,7 @@ impl Stages {
         }
     }
 
-    /// The planner hears that the job has nothing to compute until its next wave is there.
+    /// Notifies the planner that the job has nothing to compute until its next wave is fetched.
     pub(super) fn report_wanted(&mut self, now: Nanos, key: JobKey, number: u32) {
         let Some(running) = self.jobs.get(&key) else { return };
         let busy = running.job.stages.get(&number).map_or(0, |stage| stage.running);

@@ -1,9 +1,9 @@
-//! A batch queue: jobs that want nodes, and room in burst buffers beside them.
+//! A batch queue: jobs that want nodes, and room in burst buffers with them.
 //!
 //! A job moves its input from the PFS to its room (*stage-in*), computes, may write checkpoints to
-//! its room, which drain to the PFS while it goes on, and moves its output to the PFS
+//! its room, which drain to the PFS while it continues, and moves its output to the PFS
 //! (*stage-out*). All transfers share the PFS and the burst buffers. The machine of
-//! [`forebay_policy::batch_queue`] decides who begins and where the room is.
+//! [`forebay_policy::batch_queue`] decides which job begins and where its room is.
 //!
 //! | room | what it holds |
 //! | --- | --- |
@@ -32,13 +32,13 @@ pub const KIND: &str = "batch";
 pub struct JobSpec {
     /// Its name.
     pub name: String,
-    /// When it comes, in ns.
+    /// When it is submitted, in ns.
     pub submit_ns: u64,
     /// Its nodes.
     pub nodes: u32,
     /// How long it computes, in ns.
     pub run_ns: u64,
-    /// How long it has its nodes at most, in ns; it is killed then.
+    /// Limit on how long it may have its nodes, in ns; it is killed then.
     pub estimate_ns: u64,
     /// Room in burst buffers for each node, in bytes.
     pub bytes_per_node: u64,
@@ -51,11 +51,12 @@ pub struct JobSpec {
 /// Checkpoints that all jobs write.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoints {
-    /// Computing time from one to the next, about: a job has a whole number of equal phases.
+    /// Computing time from one checkpoint to the next, approximately: a job has a whole number of
+    /// equal phases.
     pub every_ns: u64,
     /// The most phases.
     pub phases_max: u32,
-    /// Size, as a part of the job's room.
+    /// Size, as a fraction of the job's room.
     pub part: f64,
 }
 
@@ -78,7 +79,7 @@ pub struct Setup {
     pub holds_nodes: bool,
     /// Checkpoints, if jobs write them.
     pub checkpoints: Option<Checkpoints>,
-    /// Shorter jobs count as so long in slowdowns, in ns.
+    /// Least time that a job counts with in slowdowns, in ns.
     pub bound_ns: u64,
     /// The jobs, by time of submission.
     pub jobs: Vec<JobSpec>,
@@ -93,8 +94,8 @@ impl Setup {
         Config { policy: self.policy.clone(), nodes: self.nodes, room_bytes }
     }
 
-    /// What a job asks for. Times for transfers are those with nothing beside them, on as many
-    /// burst buffers as it has nodes.
+    /// What a job asks for. Times of transfers are those without any others, on as many burst
+    /// buffers as it has nodes.
     pub fn demand(&self, job: &JobSpec) -> Demand {
         let rate = self.pfs_bytes_per_s.min(self.buffer_bytes_per_s * f64::from(job.nodes.min(self.buffers)));
         let alone_ns = |bytes: u64| match self.holds_nodes {
@@ -114,28 +115,28 @@ impl Setup {
 /// What became of a job; moments in seconds from the start.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ran {
-    /// Its name.
+    /// The job's name.
     pub name: String,
-    /// Its nodes.
+    /// Number of its nodes.
     pub nodes: u32,
-    /// Its room in all, in bytes.
+    /// Its total room, in bytes.
     pub bytes: u64,
-    /// It came.
+    /// When it was submitted.
     pub submit_s: f64,
-    /// It got room.
+    /// When it got room.
     pub begin_s: f64,
-    /// It got nodes.
+    /// When it got nodes.
     pub run_s: f64,
-    /// It released its nodes.
+    /// When it released its nodes.
     pub ran_s: f64,
-    /// It released its room.
+    /// When it released its room.
     pub end_s: f64,
     /// Whether it was killed at its estimate.
     pub killed: bool,
 }
 
 impl Ran {
-    /// From submission until it has nodes, in seconds.
+    /// Returns the time from submission until it has nodes, in seconds.
     pub fn wait_s(&self) -> f64 {
         self.run_s - self.submit_s
     }
@@ -148,7 +149,7 @@ impl Ran {
     }
 }
 
-/// A run.
+/// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
     /// The jobs, in the order of the setup.
@@ -159,11 +160,11 @@ pub struct Outcome {
     pub worst_wait_s: f64,
     /// Mean bounded slowdown.
     pub mean_slowdown: f64,
-    /// Part of the nodes that is in use, from the first submission to the last end.
+    /// Fraction of the nodes in use, from the first submission to the last end.
     pub nodes_used: f64,
-    /// Part of the room that is in use in that time.
+    /// Fraction of the room in use in that time.
     pub room_used: f64,
-    /// Events.
+    /// Number of events.
     pub events: u64,
     /// When the last job ended, in seconds.
     pub end_s: f64,

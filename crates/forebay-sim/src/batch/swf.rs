@@ -1,4 +1,4 @@
-//! Logs in the Standard Workload Format: one job a line, 18 fields, comments after `;` (Chapin et
+//! Logs in the Standard Workload Format: one job per line, 18 fields, comments after `;` (Chapin et
 //! al., *Benchmarks and Standards for the Evaluation of Parallel Job Schedulers*, JSSPP 1999).
 
 use std::fs;
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// Beyond all numbers of a log; 300 years, in seconds.
+/// Above every number of a log; 300 years, in seconds.
 const MAX: f64 = 1e10;
 
-/// What a log says of a job.
+/// What a log says about a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Logged {
     /// Field 1.
@@ -26,10 +26,10 @@ pub struct Logged {
     pub kib_per_node: f64,
 }
 
-/// The jobs of a log, in its order. Those without a run time or nodes are left out.
+/// Reads the jobs of a log, in its order. Jobs without a run time or nodes are left out.
 ///
 /// # Errors
-/// If it cannot be read, or has a line that is none of a log.
+/// If it cannot be read, or has a line that does not belong in a log.
 pub fn read(path: &Path) -> Result<Vec<Logged>> {
     let text = fs::read_to_string(path).map_err(Error::io("read the log of jobs", path))?;
     let mut jobs = Vec::new();

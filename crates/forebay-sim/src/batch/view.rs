@@ -50,7 +50,7 @@ pub fn records(outcome: &Outcome) -> Vec<Vec<String>> {
     outcome.jobs.iter().map(row).collect()
 }
 
-/// Nodes and room in use, in percent, between two moments (seconds).
+/// Draws nodes and room in use, in percent, between two moments (seconds).
 pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f64)) -> Figure {
     let line = |name: &str, all: f64, of: fn(&Ran) -> (f64, f64, f64)| {
         let mut changes: Vec<(f64, f64)> = Vec::new();

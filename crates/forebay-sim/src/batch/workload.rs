@@ -5,46 +5,47 @@ use forebay_model::rng::Rng;
 use super::JobSpec;
 use super::swf::Logged;
 
-/// The least part of a log's run time that is computing.
+/// The least fraction of a log's run time that is computing.
 const COMPUTES_LEAST: f64 = 0.05;
 
 /// How much room each node of a job asks for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Size {
-    /// As much as the log says of its memory.
+    /// As much as the log states for its memory.
     Memory,
     /// Log-normal: `median * exp(sigma * z) + shift` bytes with a standard normal z.
     LogNormal {
         /// In bytes.
         median: f64,
-        /// Of the logarithm.
+        /// Standard deviation of the logarithm.
         sigma: f64,
         /// In bytes.
         shift: f64,
     },
 }
 
-/// The room that jobs ask for, which they fill at their begin and empty at their end.
+/// The room that jobs ask for, which they fill when they begin and empty when they end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rooms {
-    /// Of each node.
+    /// Room for each node.
     pub size: Size,
-    /// At least, in bytes.
+    /// The least room, in bytes.
     pub least: f64,
-    /// Jobs with such an estimate or a shorter one, in seconds, ask for `short` bytes instead.
+    /// Jobs with this estimate or a shorter one, in seconds, ask for `short` bytes instead.
     pub short_s: f64,
     /// In bytes.
     pub short: f64,
-    /// Part of it that is staged in, and out.
+    /// Fraction of it that is staged in, and out.
     pub staged: f64,
-    /// The run time contains so many transfers of the room over the bandwidth of a burst buffer.
+    /// Number of transfers of the room over the bandwidth of a burst buffer that the run time
+    /// contains.
     pub moves: f64,
 }
 
 /// The burst buffers that have to hold it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Buffers {
-    /// How many.
+    /// Number of them.
     pub count: u32,
     /// Room on each.
     pub bytes: u64,
@@ -55,19 +56,19 @@ pub struct Buffers {
 /// How often jobs come.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arrives {
-    /// They would keep this part of the nodes busy while they arrive.
+    /// The fraction of the nodes that they would keep busy while they arrive.
     Load(f64),
-    /// So many come in a day.
+    /// The number of jobs per day.
     PerDay(f64),
 }
 
-/// Distributions of jobs. Each list has quantiles at equal distances of probability, between which
-/// values lie evenly on a logarithmic scale of 1 + value.
+/// Distributions of jobs. Each list has quantiles at equal distances of probability; values between
+/// them are interpolated on a logarithmic scale of 1 + value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
-    /// How many jobs.
+    /// Number of jobs.
     pub jobs: u32,
-    /// From one submission to the next, up to a factor.
+    /// Time from one submission to the next, up to a factor.
     pub interarrival_s: Vec<f64>,
     /// What sets the factor.
     pub arrives: Arrives,
@@ -80,7 +81,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Jobs as a log of a system with so many nodes would have them.
+    /// Draws jobs as a log of a system with `nodes` nodes would have them.
     pub fn draw(&self, nodes: u32, seed: u64) -> Vec<Logged> {
         let mut rng = Rng::new(seed);
         let weights: f64 = self.nodes.iter().map(|n| n.1).sum();
@@ -130,8 +131,8 @@ pub fn normal(rng: &mut Rng) -> f64 {
 }
 
 impl Rooms {
-    /// The jobs with room, by time of submission. More than all burst buffers have together is cut
-    /// to that.
+    /// The jobs with room, by time of submission. A request for more than all burst buffers have
+    /// together is reduced to that.
     pub fn furnish(&self, logged: &[Logged], buffers: Buffers, seed: u64) -> Vec<JobSpec> {
         let mut rng = Rng::new(seed).fork(1);
         let first_s = logged.iter().map(|job| job.submit_s).fold(f64::INFINITY, f64::min);

@@ -45,7 +45,7 @@ struct Job {
     shares: Placement,
     phases_left: u32,
     phase_ns: u64,
-    /// Transfers that it waits for, and those of checkpoints to the PFS.
+    /// Number of transfers that it waits for, and of transfers of checkpoints to the PFS.
     moves: u32,
     drains: u32,
     begin: Nanos,
@@ -66,7 +66,7 @@ struct Batch<'a> {
     next_flow: FlowId,
 }
 
-/// Runs it until the last job ends.
+/// Runs the setup until the last job ends.
 ///
 /// # Errors
 /// If no policy has this name, it does not come to an end, or the caller has cancelled it.
@@ -173,7 +173,7 @@ impl Batch<'_> {
         self.transfer(now, job, self.setup.jobs[job].stage_in_bytes as f64, true, false);
     }
 
-    /// It has its nodes.
+    /// The job has its nodes.
     fn run(&mut self, now: Nanos, job: usize, queue: &mut EventQueue<Event>) {
         self.jobs[job].run = now;
         queue.at(now + self.setup.jobs[job].estimate_ns, Event::Late(job));
@@ -208,7 +208,7 @@ impl Batch<'_> {
             At::Compute => {
                 self.jobs[job].at = At::StageOut;
                 self.transfer(now, job, spec.stage_out_bytes as f64, true, false);
-                // Who has nothing to move any more releases nodes and room at once.
+                // A job with nothing left to move releases nodes and room at the same time.
                 if !self.setup.holds_nodes && self.jobs[job].moves + self.jobs[job].drains > 0 {
                     self.release_nodes(now, job, queue);
                 }
@@ -239,7 +239,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Releases what it holds. Nodes and room are free at once if it holds both.
+    /// Releases what the job holds. Nodes and room become free at the same time if it holds both.
     fn end(&mut self, now: Nanos, job: usize, queue: &mut EventQueue<Event>) {
         let state = &mut self.jobs[job];
         state.end = now;

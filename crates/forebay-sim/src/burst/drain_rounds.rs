@@ -2,8 +2,8 @@
 //!
 //! The nodes of a step read it in rounds, a piece on each of them, and send what they have read.
 //! Reading takes bandwidth of the nodes, as writing does, but gives way to it. What happens to a
-//! round on its way is not known here: a world that has a file system takes rounds out of
-//! `Draining::sent` and reports with [`Happening::Landed`] when they are there. The machine of
+//! round in transit is not known here: a world that has a file system takes rounds out of
+//! `Draining::sent` and reports with [`Happening::Landed`] when they have arrived. The machine of
 //! `forebay_policy::drain`, which also decides in agents, lets steps begin and each round go.
 
 use forebay_policy::drain::{Action, Event, FileId};
@@ -15,21 +15,21 @@ use super::outcome::DrainOutcome;
 use super::world::{Burst, Happening, Stage};
 use crate::queue::Agenda;
 
-/// Rounds of a step that may be on their way while the next is read.
+/// Rounds of a step that may be in transit while the next is read.
 const ROUNDS_SENT_MAX: u32 = 2;
-/// Weight of a drain on each node, where steps have the weight of their processes: buffers are
-/// there to take up steps, so a drain gets what these leave, and hardly more.
+/// Weight of a drain on each node, where steps have the weight of their processes: buffers exist to
+/// take steps, so a drain gets what these leave, and hardly more.
 const WEIGHT: f64 = 0.01;
 
 impl Burst<'_> {
-    /// The machine hears of something.
+    /// Reports an event to the machine.
     pub fn notify_drain(&mut self, now: Nanos, event: Event, queue: &mut impl Agenda<Happening>) {
         let Some(draining) = &mut self.draining else { return };
         let actions = draining.driver.handle(now, event, self.record);
         self.obey_drain(now, &actions, queue);
     }
 
-    /// The moment has come that the machine has asked for.
+    /// The moment that the machine has requested has come.
     pub fn drain_wakes(&mut self, now: Nanos, queue: &mut impl Agenda<Happening>) {
         let Some(draining) = &mut self.draining else { return };
         let actions = draining.driver.wake(now, self.record);
@@ -48,7 +48,7 @@ impl Burst<'_> {
         }
     }
 
-    /// The last step of job `j` lies on its nodes.
+    /// The last step of job `j` is on its nodes.
     pub fn drain_begins(&mut self, now: Nanos, j: usize, index: u32, queue: &mut impl Agenda<Happening>) {
         let Some(draining) = &mut self.draining else { return };
         let (id, job) = (draining.next, &mut self.jobs[j]);
@@ -74,7 +74,7 @@ impl Burst<'_> {
         }
     }
 
-    /// How many more bytes job `j` may write before one of its steps is drained.
+    /// Reports how many more bytes job `j` may write before one of its steps is drained.
     fn report_room(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         let keeps = self.draining.as_ref().map_or(0, |draining| draining.setup.keeps);
         let free = u64::from(keeps.saturating_sub(self.jobs[j].kept));
@@ -109,7 +109,7 @@ impl Burst<'_> {
         self.fabric.start(now, round, &step.nodes, each, WEIGHT, f64::INFINITY);
     }
 
-    /// A round has been read: it is on its way from now on.
+    /// A round has been read: it is in transit from now on.
     pub fn round_read(&mut self, now: Nanos, round: WriteId, queue: &mut impl Agenda<Happening>) {
         let Some(draining) = &mut self.draining else { return };
         let Some(id) = draining.rounds.remove(&round) else { return };
@@ -122,7 +122,7 @@ impl Burst<'_> {
         self.offer_round(now, id, queue);
     }
 
-    /// A round lies on the file system.
+    /// A round is on the file system.
     pub fn landed(&mut self, now: Nanos, id: FileId, bytes: u64, queue: &mut impl Agenda<Happening>) {
         self.out.drained_bytes += bytes;
         let Some(draining) = &mut self.draining else { return };
@@ -160,7 +160,7 @@ impl Burst<'_> {
         }
     }
 
-    /// Whether job `j` has room for a step; if not, the oldest of its steps becomes urgent.
+    /// Returns whether job `j` has room for a step; if not, the oldest of its steps becomes urgent.
     pub fn has_room(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) -> bool {
         let Some(draining) = &self.draining else { return true };
         let is_full = self.jobs[j].kept >= draining.setup.keeps;
@@ -187,7 +187,7 @@ impl Burst<'_> {
                 draining.rounds.remove(&round);
                 self.fabric.stop(now, round);
             }
-            // What has been sent still comes.
+            // What has been sent still arrives.
             draining.adrift_bytes += step.sent.1;
             self.out.lost_bytes += step.bytes - step.landed - step.sent.1;
             self.notify_drain(now, Event::Clean { file: id }, queue);

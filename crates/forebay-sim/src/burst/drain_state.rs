@@ -1,4 +1,4 @@
-//! Steps on their way to the parallel file system, and what decides about them.
+//! Steps on their way to the parallel file system, and the machine that decides about them.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const ROUND: WriteId = 1 << 31;
 /// What the nodes of a step send together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Round {
-    /// Names the step.
+    /// The step.
     pub drain: FileId,
     /// Its nodes.
     pub nodes: u64,
@@ -33,17 +33,17 @@ pub struct Step {
     pub nodes: Vec<u32>,
     pub begun: Nanos,
     pub bytes: u64,
-    /// Bytes that were read, or are.
+    /// Bytes that have been read, or are being read.
     pub read: u64,
     pub reading: Option<(WriteId, u64)>,
-    /// Rounds on their way, and their bytes.
+    /// Rounds in transit, and their bytes.
     pub sent: (u32, u64),
     pub landed: u64,
-    /// Bytes of the round that waits for leave.
+    /// Bytes of the round that waits for permission.
     pub offered: Option<u64>,
 }
 
-/// All that is drained.
+/// All steps that are being drained.
 pub struct Draining {
     pub setup: DrainSetup,
     pub driver: Driver<Drain>,
@@ -51,14 +51,14 @@ pub struct Draining {
     pub next: FileId,
     pub rounds: BTreeMap<WriteId, FileId>,
     pub next_round: WriteId,
-    /// Bytes on their way of steps that are lost.
+    /// Bytes in transit of steps that are lost.
     pub adrift_bytes: u64,
-    /// What is to be taken out and sent to the file system.
+    /// Rounds to take out and send to the file system.
     pub sent: Vec<Round>,
 }
 
 impl Draining {
-    /// Nothing is drained.
+    /// Starts with nothing to drain.
     pub fn new(setup: &DrainSetup) -> Self {
         Draining {
             driver: Driver::new("drain", Drain::new(setup.config)),
@@ -72,7 +72,7 @@ impl Draining {
         }
     }
 
-    /// The step as the machine hears of it; a job may wait for its room.
+    /// The step as the machine sees it; a job may wait for its room.
     pub fn facts(&self, id: FileId, wants_room: bool) -> Option<File> {
         let step = self.steps.get(&id)?;
         Some(File {
@@ -86,7 +86,7 @@ impl Draining {
         })
     }
 
-    /// Whether this names what nodes read for a drain.
+    /// Returns whether this is the id of a drain's read.
     pub fn is_round(id: WriteId) -> bool {
         id >= ROUND
     }

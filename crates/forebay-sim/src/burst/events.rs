@@ -1,4 +1,4 @@
-//! A run of burst buffers by themselves, and how one begins, goes on and ends as a part of a world.
+//! A run of burst buffers alone, and how one begins, continues and ends as a part of a world.
 
 use forebay_policy::machine::Nanos;
 
@@ -15,7 +15,7 @@ use crate::trace::Trace;
 /// Runs `setup` to the end and records into `trace`.
 ///
 /// # Errors
-/// If a policy does not exist, never lets a step in, or the run does not come to an end.
+/// If a policy does not exist, never lets a step in, or the run does not end.
 pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     let record = Record::new(trace);
     let mut world = Burst::new(setup, &record)?;
@@ -49,7 +49,7 @@ impl Burst<'_> {
         self.draw_failures(queue);
     }
 
-    /// What the run amounted to.
+    /// Returns the outcome of the run.
     ///
     /// # Errors
     /// If a policy has never let a step in.
@@ -72,7 +72,7 @@ impl Burst<'_> {
         Ok(self.out)
     }
 
-    /// The run ends at its horizon, and tokens may be held.
+    /// The run ends at its horizon, when tokens may still be held.
     fn close_holds(&mut self, now: Nanos) {
         self.out.holds.iter_mut().filter(|h| h.ended == Ended::Open).for_each(|h| h.to_ns = now.0);
         let jobs = || self.jobs.iter().zip(&self.setup.jobs).filter(|(job, _)| job.done.unfinished);
@@ -84,7 +84,7 @@ impl Burst<'_> {
         });
     }
 
-    /// Something happens.
+    /// Handles an event.
     pub fn on_happening(&mut self, now: Nanos, event: Happening, queue: &mut impl Agenda<Happening>) {
         match event {
             Happening::JobStarts(j) if self.jobs[j].silent => self.jobs[j].missed_start = true,
@@ -107,7 +107,7 @@ impl Burst<'_> {
         }
     }
 
-    /// A node is done with something.
+    /// A node has finished something.
     pub fn node_done(&mut self, now: Nanos, queue: &mut impl Agenda<Happening>) {
         match self.fabric.pop_end() {
             Some(round) if Draining::is_round(round) => self.round_read(now, round, queue),

@@ -2,8 +2,8 @@
 //!
 //! Nodes that have had the same to do since they were last idle behave alike, so one of each such
 //! *class* is simulated: a class is split when a write uses only a part of it, and classes that
-//! fall idle are merged again. This is exact, and a step on hundreds of nodes costs what a step on
-//! one costs.
+//! become idle are merged again. This is exact, and a step on hundreds of nodes costs what a step
+//! on one costs.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use forebay_policy::machine::Nanos;
 
 use crate::maxmin::{FlowSpec, MaxMin};
 
-/// Names a write; the caller chooses it, never twice.
+/// Id of a write; the caller chooses it, never twice.
 pub type WriteId = u32;
 
-/// A node distinguishes so many writes; those behind share what the last of them gets.
+/// Number of writes that a node distinguishes; those behind share what the last of them gets.
 const MOST_SHARES: usize = 8;
 
 struct Write {
@@ -26,17 +26,17 @@ struct Write {
 pub struct Fabric {
     net: MaxMin,
     rate_bytes_per_s: f64,
-    /// Of each node; none while it is down.
+    /// The class of each node; none while it is down.
     class_of: Vec<Option<usize>>,
-    /// Of each class; empty for one that is not in use.
+    /// The nodes of each class; empty for a class that is not in use.
     members: Vec<Vec<u32>>,
     /// Writes on each class.
     users: Vec<u32>,
     idle: Option<usize>,
     spare: Vec<usize>,
     writes: BTreeMap<WriteId, Write>,
-    /// Place of each write in the order in which nodes serve them, if there is one; who has none
-    /// comes last.
+    /// Place of each write in the order in which nodes serve them, if there is an order; a write
+    /// without a place comes last.
     places: Option<BTreeMap<WriteId, usize>>,
 }
 
@@ -63,7 +63,7 @@ impl Fabric {
     }
 
     /// Begins to write `bytes` to each of `nodes`, as `weight` processes that send at most
-    /// `cap_bytes_per_s` to each. Nodes that are down are a mistake of the caller.
+    /// `cap_bytes_per_s` to each. Nodes that are down are an error of the caller.
     pub fn start(
         &mut self,
         now: Nanos,
@@ -123,7 +123,7 @@ impl Fabric {
         })
     }
 
-    /// One write less on `class`.
+    /// Removes one write from `class`.
     fn leave(&mut self, class: usize) {
         self.users[class] -= 1;
         if self.users[class] > 0 {
@@ -139,7 +139,7 @@ impl Fabric {
         self.spare.push(class);
     }
 
-    /// Another weight and another cap for write `id`; a cap of 0 holds it.
+    /// Changes the weight and the cap of write `id`; a cap of 0 holds it.
     pub fn reshape(&mut self, now: Nanos, id: WriteId, weight: f64, cap_bytes_per_s: f64) {
         let Some(write) = self.writes.get(&id) else { return };
         for &class in &write.classes {
@@ -150,7 +150,7 @@ impl Fabric {
         }
     }
 
-    /// From now on nodes serve writes in this order, and those that are not in it last.
+    /// From now on nodes serve writes in this order, and writes that are not in it last.
     pub fn rank(&mut self, now: Nanos, order: &[WriteId]) {
         self.places = Some(order.iter().enumerate().map(|(place, &id)| (id, place)).collect());
         for class in 0..self.users.len() {
@@ -172,7 +172,7 @@ impl Fabric {
         self.net.reweigh(now, class, &weights.collect::<Vec<_>>());
     }
 
-    /// Ends write `id` early; the bytes that were still to write, if it was under way.
+    /// Ends write `id` early; returns the bytes that were still to write, if it was in progress.
     pub fn stop(&mut self, now: Nanos, id: WriteId) -> Option<f64> {
         let write = self.writes.remove(&id)?;
         let mut left = 0.0;
@@ -185,17 +185,17 @@ impl Fabric {
         Some(left)
     }
 
-    /// Whether write `id` is under way (or held).
+    /// Returns whether write `id` is in progress (or held).
     pub fn is_writing(&self, id: WriteId) -> bool {
         self.writes.contains_key(&id)
     }
 
-    /// When the next node is done with a write.
+    /// When the next node finishes a write.
     pub fn next_end(&self) -> Option<Nanos> {
         self.net.next_end()
     }
 
-    /// Completes what `next_end` announced; the write, if that was the last of its nodes.
+    /// Completes what `next_end` announced; returns the write, if that was the last of its nodes.
     pub fn pop_end(&mut self) -> Option<WriteId> {
         let (now, flow) = self.net.pop_end()?;
         let (id, class) = ((flow >> 32) as WriteId, (flow & u64::from(u32::MAX)) as usize);
@@ -210,7 +210,7 @@ impl Fabric {
         over.then_some(id)
     }
 
-    /// Takes away node `n`, to which nothing may be written at the moment.
+    /// Takes away node `n`, which must be idle.
     pub fn fail(&mut self, n: u32) {
         let class = self.class_of[n as usize].take();
         assert!(
@@ -222,7 +222,7 @@ impl Fabric {
         }
     }
 
-    /// Node `n` is there again.
+    /// Node `n` is back.
     pub fn restore(&mut self, n: u32) {
         let idle = match self.idle {
             Some(idle) => idle,
@@ -257,7 +257,7 @@ mod tests {
 
     proptest! {
         /// Classes are exact: every write ends in the nanosecond in which it would if each node
-        /// stood for itself, whatever begins, changes and is stopped on the way.
+        /// were simulated by itself, whatever begins, changes and is stopped on the way.
         #[test]
         fn like_nodes_one_by_one(
             writes in prop::collection::vec(

@@ -1,7 +1,7 @@
-//! What breaks in a run, and what those concerned do then.
+//! What breaks in a run, and what the affected jobs do then.
 //!
 //! A job that is dead or stands still does nothing and reports to nobody: the access scheduler
-//! learns of it when the lease runs out. A job that is well notices at once that a node of its own
+//! learns of it when the lease runs out. A healthy job notices immediately that a node of its own
 //! has gone. The batch system notices a death after the time of a lease.
 
 use forebay_policy::burst::access;
@@ -47,7 +47,7 @@ impl Burst<'_> {
         }
     }
 
-    /// What it writes is held; whether for ever, nobody knows yet.
+    /// What it writes is held; nobody knows yet whether for ever.
     fn falls_silent(&mut self, now: Nanos, j: usize) {
         self.jobs[j].silent = true;
         if let Stage::Holds(_, hold) = self.jobs[j].stage {
@@ -90,14 +90,14 @@ impl Burst<'_> {
     pub fn put_away(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         self.jobs[j].stage = Stage::Over;
         self.forget_homeless(j);
-        // What it has written is drained all the same.
+        // What it has written is drained nevertheless.
         if !self.jobs[j].nodes.is_empty() && self.jobs[j].kept == 0 {
             self.give_nodes_back(now, j, queue);
             self.rehouse(now, queue);
         }
     }
 
-    /// A job that stood still hears all that it has missed.
+    /// A job that stood still receives all that it has missed.
     fn goes_on(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         if self.jobs[j].done.died.is_some() {
             return;
@@ -130,7 +130,7 @@ impl Burst<'_> {
         }
     }
 
-    /// Goes on with what it was writing, or begins if it was let in while it stood still.
+    /// Continues with what it was writing, or begins if it was let in while it stood still.
     fn writes_on(&mut self, now: Nanos, j: usize, hold: usize) {
         self.out.holds[hold].silent_ns = None;
         if self.fabric.is_writing(hold as u32) {
@@ -176,8 +176,8 @@ impl Burst<'_> {
         self.rehouse(now, queue);
     }
 
-    /// Job `j` has lost a node: it gives everything back, asks for other nodes, and writes its step
-    /// anew.
+    /// Job `j` has lost a node: it releases everything, asks for other nodes, and writes its step
+    /// again.
     fn loses_nodes(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         let stage = self.jobs[j].stage;
         match stage {

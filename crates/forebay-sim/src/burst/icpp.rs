@@ -5,11 +5,12 @@
 /// node at 5 GB/s are 6.4 s.
 pub const MB: u64 = 1 << 20;
 const GB: u64 = 1 << 30;
-/// Of a node of the burst buffer.
+/// Bandwidth of a node of the burst buffer.
 pub const NODE_BYTES_PER_S: f64 = (5 * GB) as f64;
 
-/// Processes, data per process, burst buffer nodes of J1 to J7. J4 and J5 contradict themselves in
-/// print (the data per node are exchanged); processes times data per process is used.
+/// Processes, data per process, burst buffer nodes of J1 to J7. The published values of J4 and J5
+/// contradict themselves (the data per node are exchanged); processes times data per process is
+/// used.
 pub const JOBS: [(u64, u64, u32); 7] = [
     (4096, 1024, 128),
     (16384, 512, 128),
@@ -20,7 +21,7 @@ pub const JOBS: [(u64, u64, u32); 7] = [
     (65536, 512, 64),
 ];
 
-/// How many of J1 to J7 are in W1 to W12. The first six use all nodes each.
+/// How many of J1 to J7 are in W1 to W12. Each of the first six mixes uses all nodes.
 pub const MIXES: [[usize; 7]; 12] = [
     [1, 1, 1, 0, 0, 0, 0],
     [2, 2, 2, 0, 0, 0, 0],

@@ -6,7 +6,7 @@ use forebay_policy::burst::allocation::{self, Allocator};
 use super::Setup;
 use crate::error::Result;
 
-/// The access scheduler and the allocator.
+/// Builds the access scheduler and the allocator.
 ///
 /// # Errors
 /// If a policy does not exist.

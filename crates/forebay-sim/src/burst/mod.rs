@@ -6,9 +6,10 @@
 //! write to it (or, if the access scheduler ranks them, by their order); a step ends when the last
 //! of its nodes has its data.
 //!
-//! Things break: a job dies or stands still with its token in hand, a node goes away with what was
-//! on it. What follows is what would follow there: a holder that is not heard of loses its lease, a
-//! job whose node has gone gives its token back, asks for other nodes and writes its step anew.
+//! Things break: a job dies or stands still while it holds its token, a node goes away with what
+//! was on it. The consequences are those of a real system: a holder that is not heard of loses its
+//! lease; a job whose node has gone releases its token, asks for other nodes and writes its step
+//! again.
 
 use forebay_policy::burst::access;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -35,13 +36,13 @@ pub use outcome::{
 };
 pub(crate) use world::{Burst, Happening};
 
-/// Renewals per lease of a holder that is well: two may be lost.
+/// Renewals per lease of a healthy holder: two may be lost.
 pub const RENEWALS_PER_LEASE: u64 = 3;
 
 /// A job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// For people.
+    /// Name for people.
     pub name: String,
     /// Processes that write, spread evenly over its nodes.
     pub processes: f64,
@@ -91,7 +92,7 @@ impl JobSpec {
     }
 }
 
-/// JSON has no infinity: it is written as null, and has to come back as what it was.
+/// JSON has no infinity: it is written as null, and has to be read as infinity again.
 fn or_infinity<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
@@ -119,7 +120,7 @@ pub struct Fault {
     pub what: Broken,
     /// When, in ns from the start.
     pub at_ns: u64,
-    /// For how long, in ns; `None`: for ever. A job that comes back goes on where it stood.
+    /// For how long, in ns; `None`: for ever. A job that returns continues where it stood.
     pub for_ns: Option<u64>,
 }
 
@@ -128,11 +129,11 @@ pub struct Fault {
 pub struct RandomFailures {
     /// Mean time from one failure of a node to its next, in ns.
     pub node_mean_ns: u64,
-    /// How long it is away, in ns.
+    /// How long it is down, in ns.
     pub node_down_ns: u64,
 }
 
-/// Steps go on from the nodes to a file system.
+/// How steps move from the nodes to a file system.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DrainSetup {
     /// Name of the drain policy.
@@ -141,7 +142,7 @@ pub struct DrainSetup {
     pub config: forebay_policy::drain::Config,
     /// Steps for which a job has room on its nodes.
     pub keeps: u32,
-    /// What a node reads and sends at a time.
+    /// Bytes that a node reads and sends at a time.
     pub piece_bytes: u64,
 }
 
@@ -160,19 +161,19 @@ pub struct Setup {
     pub access: String,
     /// Configuration of the access scheduler.
     pub config: access::Config,
-    /// Jobs; of those that start at the same moment, the first asks first.
+    /// Jobs; among jobs that start at the same moment, the first asks first.
     pub jobs: Vec<JobSpec>,
     /// What breaks.
     pub faults: Vec<Fault>,
     /// What breaks at random.
     pub random: Option<RandomFailures>,
-    /// How steps are drained; `None` where there is no file system to which they could go: a step
-    /// overwrites the one before.
+    /// How steps are drained; `None` where there is no file system to drain to: a step overwrites
+    /// the one before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<DrainSetup>,
-    /// Seed of all that is drawn.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// The run ends then, in ns from the start, whatever is left to do.
+    /// When the run ends, in ns from the start, whatever is left to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub horizon_ns: Option<u64>,
 }
@@ -183,8 +184,8 @@ pub fn lasting_leases() -> access::Config {
 }
 
 impl Setup {
-    /// The plain case, of which the papers' workloads are: nothing breaks, nothing is drained, and
-    /// all hold their nodes to the end.
+    /// The plain case, as in the papers' workloads: nothing breaks, nothing is drained, and all
+    /// jobs hold their nodes to the end.
     pub fn plain(
         nodes: u32,
         node_bytes: u64,
@@ -209,8 +210,8 @@ impl Setup {
         }
     }
 
-    /// Bytes to each of `nodes` nodes and the most that the clients of `job` send to each, in bytes
-    /// per second.
+    /// Bytes to each of `nodes` nodes, and the most that the clients of `job` send to each, in
+    /// bytes per second.
     pub fn per_node(&self, job: usize, nodes: usize) -> (f64, f64) {
         let (spec, n) = (&self.jobs[job], nodes as f64);
         (spec.step_bytes as f64 / n, spec.client_bytes_per_s / n)

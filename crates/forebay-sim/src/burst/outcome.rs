@@ -1,4 +1,4 @@
-//! What a run amounted to: every step and every token with its times.
+//! The outcome of a run: every step and every token with its times.
 
 use forebay_policy::burst::access::Token;
 use forebay_policy::machine::is_default;
@@ -25,7 +25,7 @@ impl StepOutcome {
         (self.end_ns - self.due_ns) as f64 * 1e-9
     }
 
-    /// Waiting before it was let in (for the last time), in seconds.
+    /// Returns the time that it waited before it was let in (for the last time), in seconds.
     pub fn wait_s(&self) -> f64 {
         (self.granted_ns - self.due_ns) as f64 * 1e-9
     }
@@ -36,24 +36,24 @@ impl StepOutcome {
 pub struct Death {
     /// When, in ns.
     pub at_ns: u64,
-    /// What it was doing.
+    /// What the job was doing.
     pub was: &'static str,
 }
 
 /// A job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct JobOutcome {
-    /// For people.
+    /// Name for people.
     pub name: String,
     /// When it first had nodes, in ns.
     pub room_ns: Option<u64>,
     /// When its last step was written, in ns; `None` if it died or lost its nodes before.
     pub end_ns: Option<u64>,
-    /// Its steps in order, those that were written.
+    /// Its steps in order, as far as they were written.
     pub steps: Vec<StepOutcome>,
-    /// If it died.
+    /// Its death, if it died.
     pub died: Option<Death>,
-    /// Whether the run left it without nodes: none that hold its step were left.
+    /// Whether the run left it without nodes because none that can hold its step were left.
     pub without_nodes: bool,
     /// Whether the horizon came before its end.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -62,9 +62,9 @@ pub struct JobOutcome {
     pub leases_lost: u32,
     /// Nodes of its own that it lost.
     pub nodes_lost: u32,
-    /// Whole steps that lay on nodes which were lost.
+    /// Whole steps on nodes that were lost.
     pub steps_lost: u32,
-    /// Bytes that were written in vain, since their step had to be written anew.
+    /// Bytes that were written in vain, since their step had to be written again.
     pub wasted_bytes: f64,
 }
 
@@ -81,7 +81,7 @@ impl JobOutcome {
 pub enum Ended {
     /// All was written.
     Written,
-    /// A node was lost, and the job gave the token back.
+    /// A node was lost, and the job released the token.
     NodeLost,
     /// It was not renewed in time.
     Revoked,
@@ -115,9 +115,9 @@ pub struct Hold {
 pub struct NodeOutcome {
     /// Which.
     pub node: u32,
-    /// From when, in ns.
+    /// Start, in ns.
     pub from_ns: u64,
-    /// Until when, in ns; `None` if it did not return.
+    /// End, in ns; `None` if it did not return.
     pub to_ns: Option<u64>,
     /// Jobs that had it.
     pub jobs: u32,
@@ -130,15 +130,15 @@ pub struct DrainOutcome {
     pub job: usize,
     /// Which of its steps, from 0.
     pub index: u32,
-    /// When it lay on its nodes, in ns.
+    /// When it was on its nodes, in ns.
     pub from_ns: u64,
-    /// When all of it lay on the file system, in ns.
+    /// When all of it was on the file system, in ns.
     pub to_ns: u64,
     /// Its bytes.
     pub bytes: u64,
 }
 
-/// What the horizon cut off.
+/// What the horizon left undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Unfinished {
     /// The horizon, in ns.
@@ -149,23 +149,23 @@ pub struct Unfinished {
     pub steps: u64,
 }
 
-/// A run.
+/// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
-    /// In the order of the setup.
+    /// Jobs in the order of the setup.
     pub jobs: Vec<JobOutcome>,
     /// Every token, in the order in which they were granted.
     pub holds: Vec<Hold>,
     /// Every time that a node was down.
     pub down: Vec<NodeOutcome>,
-    /// Most bytes that were reserved on a node at once.
+    /// Most bytes that were reserved on a node at the same time.
     pub peak_reserved_bytes: u64,
     /// Requests for nodes that the allocator refused.
     pub refusals: u64,
     /// Steps that were drained.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub drains: Vec<DrainOutcome>,
-    /// Bytes that were drained, those of steps that were lost meanwhile too.
+    /// Bytes that were drained, including those of steps that were lost meanwhile.
     #[serde(skip_serializing_if = "is_default")]
     pub drained_bytes: u64,
     /// Bytes of whole steps that were lost before they were drained.

@@ -1,7 +1,7 @@
-//! Nodes for jobs: who asks the allocator when, and what is booked where.
+//! Nodes for jobs: which job asks the allocator when, and what is booked where.
 //!
-//! The world keeps books of its own, against which the allocator's decisions are checked: space
-//! beyond a node's, or a node that is down, is a broken policy.
+//! The world keeps books of its own, against which the allocator's decisions are checked: more
+//! space than a node has, or a node that is down, means a broken policy.
 
 use forebay_policy::burst::allocation::{self, Demand};
 use forebay_policy::machine::Nanos;
@@ -65,7 +65,7 @@ impl Burst<'_> {
         }
     }
 
-    /// Job `j` gives its nodes back; to be followed by [`Burst::rehouse`].
+    /// Job `j` releases its nodes; to be followed by [`Burst::rehouse`].
     pub fn give_nodes_back(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         let job = &mut self.jobs[j];
         job.has_step = false;

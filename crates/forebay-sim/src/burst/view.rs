@@ -81,7 +81,7 @@ pub fn records(outcome: &Outcome) -> Vec<Vec<String>> {
     outcome.jobs.iter().flat_map(|job| -> Vec<Vec<String>> { steps(job) }).collect()
 }
 
-/// Number of steps, sum and mean of I/O times, mean and longest waiting, mean of I/O time over time
+/// Number of steps, sum and mean of I/O times, mean and longest wait, mean of I/O time over time
 /// alone.
 fn times(steps: &[&StepOutcome]) -> [String; 6] {
     let n = steps.len().max(1) as f64;
@@ -147,7 +147,8 @@ fn s(ns: u64) -> f64 {
     ns as f64 * 1e-9
 }
 
-/// Compute between steps, and steps from when they were due: what is written is drawn over it.
+/// Draws compute between steps, and steps from when they were due: what is written is drawn over
+/// it.
 fn background(row: usize, job: &JobOutcome, outcome: &Outcome, spans: &mut Vec<Span>) {
     let mut computes_from = job.room_ns;
     for (i, step) in job.steps.iter().enumerate() {

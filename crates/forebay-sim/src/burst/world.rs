@@ -1,5 +1,5 @@
-//! Jobs that compute, ask for access and write. Nodes are asked for in `room`, what breaks is in
-//! `faults`, steps that go on in `drain_rounds`, and the events of a run in `events`.
+//! Jobs that compute, ask for access and write. Requests for nodes are in `room`, what breaks is in
+//! `faults`, steps that drain in `drain_rounds`, and the events of a run in `events`.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::driver::{Driver, Record};
 use crate::error::Result;
 use crate::queue::Agenda;
 
-/// What happens by itself.
+/// Events of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Happening {
     JobStarts(usize),
@@ -34,7 +34,7 @@ pub enum Happening {
     /// A node fails by chance.
     Chance(u32),
     DrainWakes,
-    /// So many bytes of a step that is drained lie on the file system.
+    /// This many bytes of a step that is drained have arrived on the file system.
     Landed(FileId, u64),
 }
 
@@ -46,7 +46,7 @@ pub enum Note {
     Asks { step: StepId, index: u32, attempt: u32 },
     /// A step is written.
     Written { index: u32, io_ns: u64, wait_ns: u64 },
-    /// A step has to be written anew.
+    /// A step has to be written again.
     Anew { index: u32, why: &'static str },
     /// All steps are written.
     Ends,
@@ -54,7 +54,7 @@ pub enum Note {
     Dies { was: &'static str },
     /// It stands still.
     Stops,
-    /// It goes on.
+    /// It continues.
     GoesOn,
     /// A node is gone.
     Fails,
@@ -62,7 +62,7 @@ pub enum Note {
     Returns,
 }
 
-/// What a job is about. What it waits for beside this (nodes, its turn) is in its other fields.
+/// What a job is doing. Other things that it waits for (nodes, its turn) are in its other fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Computes, or has not begun.
@@ -73,7 +73,7 @@ pub enum Stage {
     Waits(StepId),
     /// It holds a token, with this entry in the list of holds.
     Holds(Token, usize),
-    /// All is written, or the batch system has put it away.
+    /// All is written, or the batch system has removed it.
     Over,
 }
 
@@ -85,18 +85,18 @@ pub struct Job {
     due: Nanos,
     attempts: u32,
     pub begun: bool,
-    /// Dead, or standing still: it does nothing and says nothing.
+    /// Dead, or standing still: it does nothing and reports nothing.
     pub silent: bool,
-    /// The token that an event to renew it is under way for.
+    /// The token for which a renewal is scheduled.
     pub renewing: Option<Token>,
-    /// What it has missed while it stood still: its start, the time of a step, the loss of a node.
+    /// What it missed while it stood still: its start, the time of a step, the loss of a node.
     pub missed_start: bool,
     pub missed_step: bool,
     pub missed_loss: bool,
-    /// Whether its last whole step lies on the nodes that it has.
+    /// Whether its last whole step is on the nodes that it has.
     pub has_step: bool,
-    /// Steps on its nodes that are not drained yet, if steps are, and whether it waits for the room
-    /// of one.
+    /// Steps on its nodes that are not drained yet, if steps are drained, and whether it waits for
+    /// the room of one.
     pub kept: u32,
     pub wants_room: bool,
     pub done: JobOutcome,
@@ -111,10 +111,9 @@ pub struct Burst<'a> {
     pub fabric: Fabric,
     pub draining: Option<Draining>,
     pub jobs: Vec<Job>,
-    /// Jobs that wait for nodes, in the order in which they began to.
+    /// Jobs that wait for nodes, in the order in which they began to wait.
     pub homeless: Vec<usize>,
-    /// Whose step it is, of those that wait, and who holds a token under which entry of the list of
-    /// holds.
+    /// The job of each step that waits, and of each token, with its entry in the list of holds.
     asking: BTreeMap<StepId, usize>,
     holders: BTreeMap<Token, (usize, usize)>,
     next_step: StepId,
@@ -126,7 +125,7 @@ pub struct Burst<'a> {
 }
 
 impl<'a> Burst<'a> {
-    /// Nothing has happened.
+    /// Starts with nothing done.
     ///
     /// # Errors
     /// If a policy does not exist.
@@ -259,7 +258,7 @@ impl<'a> Burst<'a> {
         }
     }
 
-    /// Weight and cap of what job `j` writes to each of its nodes.
+    /// Weight and cap of job `j`'s writes to each of its nodes.
     pub fn weight_and_cap(&self, j: usize) -> (f64, f64) {
         let n = self.jobs[j].nodes.len();
         (self.setup.jobs[j].processes / n as f64, self.setup.per_node(j, n).1)
@@ -292,7 +291,7 @@ impl<'a> Burst<'a> {
         }
     }
 
-    /// The step of job `j` is written anew, on the nodes that it has.
+    /// The step of job `j` is written again, on the nodes that it has.
     pub fn anew(&mut self, now: Nanos, j: usize, why: &'static str, queue: &mut impl Agenda<Happening>) {
         let index = self.jobs[j].done.steps.len() as u32;
         self.note(now, j, &Note::Anew { index, why });
@@ -310,7 +309,7 @@ impl<'a> Burst<'a> {
         self.stop_writing(now, j, hold);
     }
 
-    /// What was written under entry `hold` was written in vain.
+    /// What was written under entry `hold` is lost.
     pub fn stop_writing(&mut self, now: Nanos, j: usize, hold: usize) {
         if let Some(left) = self.fabric.stop(now, hold as u32) {
             self.jobs[j].done.wasted_bytes += self.setup.jobs[j].step_bytes as f64 - left;

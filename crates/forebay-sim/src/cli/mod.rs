@@ -1,8 +1,8 @@
 //! The command line of the simulator: `forebay sim ...` and `forebay model ...`.
 //!
-//! Everything is written to the output that the caller hands in, and to files only where an option
+//! Everything is written to the output that the caller passes in, and to files only where an option
 //! names them. The one program of the project parses the arguments; its `--json` holds for every
-//! command here and must not be taken again.
+//! command here and must not be declared again.
 
 use std::fs;
 use std::io::Write;

@@ -98,12 +98,12 @@ pub fn model(command: &ModelCommand, out: &mut Output<'_>) -> Result<()> {
     }
 }
 
-/// Bounds of what can be asked. They only catch slips of the pen, and keep every result a finite
+/// Bounds on what can be asked. They only catch typing errors, and keep every result a finite
 /// number.
 const LEAST: f64 = 1e-9;
 const MOST: f64 = 1e12;
 
-/// An error unless the value of `option` is a number from `least` to `most`.
+/// Returns an error unless the value of `option` is a number from `least` to `most`.
 fn within(option: &str, value: f64, least: f64, most: f64) -> Result<()> {
     if (least..=most).contains(&value) {
         return Ok(());
@@ -185,7 +185,7 @@ fn interference(a: &InterferenceArgs, out: &mut Output<'_>) -> Result<()> {
         )
     };
     // The end of the phase falls as the delay grows, so the least delay that is in time is found by
-    // halving.
+    // bisection.
     let (mut early_s, mut late_s) = (0.0, a.io);
     for _ in 0..60 {
         let middle_s = 0.5 * (early_s + late_s);

@@ -1,4 +1,4 @@
-//! `forebay replay`: the policies driven by a record, of a simulation or of a live coordinator.
+//! `forebay replay`: the policies driven by a record, from a simulation or a live coordinator.
 //!
 //! The header of the record has what the machines were built from. A fresh machine of the same kind
 //! hears each recorded event, and what it decides must be what was recorded, to the byte. A
@@ -27,7 +27,7 @@ use crate::scenario::{BATCH, BURST_BUFFER, CLUSTER, COLOCATION, FACILITY, MEMORY
 use crate::trace::{ACCESS, LAWS, NODE, STAGES};
 use crate::{burst, cluster, facility, memory, world};
 
-/// What the header says that its machines were built from.
+/// Parses the part of the header that its machines were built from.
 fn read<T: DeserializeOwned>(setup: Value, lines: &Lines) -> Result<T> {
     serde_json::from_value(setup).map_err(|e| lines.not_a_header(e))
 }
@@ -50,7 +50,7 @@ fn scenario(kind: &str, setup: Value, lines: &Lines) -> Result<Scenario> {
     })
 }
 
-/// A machine that hears what was recorded, and what it decided that the record must have next.
+/// A machine that receives what was recorded, and its decisions that the record must have next.
 struct Replayed<M: Machine> {
     who: String,
     machine: M,
@@ -65,7 +65,7 @@ trait Replay {
     /// Takes one line of its own, and returns how many actions it confirms. An error says how
     /// record and machine differ.
     fn take(&mut self, line: &Line) -> std::result::Result<u64, String>;
-    /// A decision that the record lacks so far.
+    /// A decision that the record lacks.
     fn unrecorded(&self) -> Option<String>;
 }
 
@@ -108,7 +108,7 @@ where
             return Err(format!("recorded {recorded} on another event than the last one, {}", self.cause));
         }
         match self.pending.pop_front() {
-            // The line itself and not what was read of it: to the byte.
+            // Compares the line itself and not what was parsed from it: to the byte.
             Some(ours) if line.text.contains(&format!("\"action\":{ours},\"cause\":")) => Ok(1),
             Some(ours) => Err(format!("recorded {recorded}, but the machine decides {ours}")),
             None => Err(format!("recorded {recorded}, but the machine decides nothing")),
@@ -127,7 +127,7 @@ enum OfNodes {
     Drain(drain::Config),
 }
 
-/// The machines of a record, and what those of its simulated nodes are built from.
+/// The machines of a record, and what the machines of its simulated nodes are built from.
 type Machines = (Vec<Box<dyn Replay>>, Option<OfNodes>);
 
 fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Machines> {
@@ -184,8 +184,8 @@ fn machines(kind: &str, setup: Value, lines: &Lines) -> Result<Machines> {
     Ok((machines, nodes))
 }
 
-/// A machine of a simulated node, which a record has from its first event on: nodes that fail come
-/// back with new ones.
+/// A machine of a simulated node, which a record has from its first event on: nodes that fail
+/// return with new ones.
 fn node_machine(who: &str, config: Option<&OfNodes>) -> Option<Box<dyn Replay>> {
     let (kind, _) = who.split_once('/')?;
     match config? {

@@ -29,7 +29,7 @@ pub struct SiteArgs {
     csv: Option<PathBuf>,
 }
 
-/// The profile, and how a scenario in the directory of `scenario` names it.
+/// The profile, and how a scenario in the directory of `scenario` refers to it.
 fn measured(path: &Path, scenario: &Path) -> Result<Profile> {
     let config = profile::read(path)?;
     let full = |path: &Path| path.canonicalize().map_err(Error::io("find", path));

@@ -12,7 +12,7 @@
 //! | `world/ship` | stages that run on the storage servers |
 //! | `world/pending` | the order in which they take them |
 //! | `world/fetch` | what nodes fetch into the tier |
-//! | `world/room`, `world/faults` | tiers that change, and nodes that fail |
+//! | `world/tier_contents`, `world/faults` | tiers that change, and nodes that fail |
 //! | `world/pfs` | servers, and the read-ahead of their clients |
 //! | `view` | a run for people |
 
@@ -28,11 +28,11 @@ mod world;
 pub(crate) use world::{Cluster, Happening};
 pub use world::{SHIP, simulate};
 
-/// How files lie on servers.
+/// How the stripes of files are placed on servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// Stripe by stripe on one server after the other; each file begins on the next server.
+    /// On one server after the other; each file begins on the next server.
     InTurn,
     /// Each stripe on a server drawn at random.
     Random,
@@ -42,8 +42,8 @@ pub enum Placement {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shuffle {
-    /// The node of a map task reads its output and sends it when the task has ended; that of the
-    /// reduce task writes it down, and the task reads it from there.
+    /// The node of a map task reads its output and sends it when the task has ended; the node of
+    /// the reduce task writes it to storage, and the task reads it from there.
     #[default]
     Fetch,
     /// Reduce tasks read the files of the map tasks.
@@ -57,7 +57,7 @@ pub struct Reduce {
     pub tasks: u32,
     /// Bytes that map tasks leave to it.
     pub bytes: u64,
-    /// For how long a core computes a task, in ns.
+    /// Time for which a core computes a task, in ns.
     pub task_cpu_ns: u64,
 }
 
@@ -68,9 +68,10 @@ pub struct Shipping {
     pub policy: String,
     /// Tasks at a time on each server.
     pub slots: u32,
-    /// How long a core there computes what a node's core computes in 1.
+    /// How long a core there computes what takes a node's core 1.
     pub cpu_times: f64,
-    /// Part of a server's disk that its tasks may take: what isolates the file system from them.
+    /// Fraction of a server's disk that its tasks may take: what isolates the file system from
+    /// them.
     pub io_share: f64,
     /// Bandwidth of each server's disk, which tasks there read without the link.
     pub disk_bytes_per_s: f64,
@@ -79,7 +80,7 @@ pub struct Shipping {
 /// A job that reads files: with one stage, or with a second one that gets what the first leaves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// For people.
+    /// Name for people.
     pub name: String,
     /// Bytes that it reads, in files of `file_bytes` each; the last may be shorter.
     pub input_bytes: u64,
@@ -89,8 +90,8 @@ pub struct JobSpec {
     pub split_bytes: u64,
     /// Time for which a core computes what one task reads, in ns.
     pub task_cpu_ns: u64,
-    /// The same of the first task of each core, during which a virtual machine compiles; `None`: as
-    /// of others.
+    /// Time for the first task of each core, during which a virtual machine compiles; `None`: as
+    /// for other tasks.
     pub first_task_cpu_ns: Option<u64>,
     /// The server of each stripe of each file; drawn by the placement if it is not given.
     pub servers: Option<Vec<Vec<u32>>>,
@@ -103,7 +104,7 @@ pub struct JobSpec {
     /// to what it read.
     #[serde(default, skip_serializing_if = "is_default")]
     pub output_bytes: u64,
-    /// Bytes that its first tasks write, and read again, before they write what they leave.
+    /// Bytes that its first tasks write, and read again, before they write their output.
     #[serde(default, skip_serializing_if = "is_default")]
     pub spilled_bytes: u64,
     /// Bytes that its last tasks send to the compute nodes.
@@ -115,7 +116,7 @@ pub struct JobSpec {
 }
 
 impl JobSpec {
-    /// The part of `bytes` that is due to the task which reads `len` bytes of a file from `offset`
+    /// The part of `bytes` that belongs to the task which reads `len` bytes of a file from `offset`
     /// on.
     fn part_of(&self, bytes: u64, (file, offset, len): (u32, u64, u64)) -> u64 {
         let up_to = |input: u64| u128::from(bytes) * u128::from(input) / u128::from(self.input_bytes);
@@ -123,7 +124,7 @@ impl JobSpec {
         (up_to(before + len) - up_to(before)) as u64
     }
 
-    /// Bytes that it writes in all, and sends: each piece of them is an event.
+    /// Bytes that it writes and sends in all: each piece of them is an event.
     pub fn written_bytes(&self) -> f64 {
         let shuffled = self.reduce.map_or(0, |reduce| reduce.bytes) as f64;
         let others = [self.output_bytes, self.spilled_bytes, self.spilled_bytes, self.result_bytes];
@@ -151,7 +152,7 @@ impl JobSpec {
     }
 }
 
-/// What clients send at a time if the scenario does not say: four requests of a usual size.
+/// Bytes that clients send at a time if the scenario does not say: four requests of a usual size.
 pub const WRITE_BYTES: u64 = 4 << 20;
 
 fn usual_write_bytes() -> u64 {
@@ -167,7 +168,7 @@ fn is_usual(write_bytes: &u64) -> bool {
 pub struct Setup {
     /// Name of the planner's policy.
     pub policy: String,
-    /// What was measured of the system, from which planners start.
+    /// The measured properties of the system, from which planners start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<planner::Config>,
     /// Nodes with a tier and slots.
@@ -188,19 +189,19 @@ pub struct Setup {
     pub servers: u32,
     /// Bandwidth of each server's link.
     pub server_bytes_per_s: f64,
-    /// Bytes of a file that lie on one server.
+    /// Bytes of a file that are on one server.
     pub stripe_bytes: u64,
-    /// How stripes lie on servers.
+    /// How stripes are placed on servers.
     pub placement: Placement,
-    /// Whether the file system reports where files lie.
+    /// Whether the file system reports where files are placed.
     pub layout_known: bool,
-    /// A client requests so much at a time for whoever reads a file in sequence.
+    /// Bytes that a client requests at a time for a sequential reader of a file.
     pub read_ahead_bytes: u64,
-    /// A client sends so much at a time of what is written.
+    /// Bytes of a write that a client sends at a time.
     #[serde(default = "usual_write_bytes", skip_serializing_if = "is_usual")]
     pub write_bytes: u64,
     /// Whether the client reads ahead by itself: nodes fetch adjacent pages that readers want one
-    /// after the other, by one descriptor.
+    /// after the other, through one descriptor.
     pub streams: bool,
     /// How reduce tasks get their input.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -210,21 +211,21 @@ pub struct Setup {
     pub shipping: Option<Shipping>,
     /// Jobs.
     pub jobs: Vec<JobSpec>,
-    /// Seed of all that is drawn.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// The run ends then, in ns from the start, whatever is left to do.
+    /// When the run ends, in ns from the start, whatever is left to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub horizon_ns: Option<u64>,
 }
 
 impl Setup {
-    /// What the stage machine is built from: as live.
+    /// Configuration of the stage machine: the same as live.
     pub fn stages(&self) -> stage::Config {
         let (default_planner, system) = (self.policy.clone(), self.system.clone());
         stage::Config { default_planner, system, ..stage::Config::default() }
     }
 
-    /// What the machine of each node is built from: as live.
+    /// Configuration of the machine of each node: the same as live.
     pub(crate) fn node_config(&self) -> node::Config {
         node::Config {
             fetch_threads: vec![self.fetch_threads as usize],
@@ -233,7 +234,7 @@ impl Setup {
         }
     }
 
-    /// What the machine is built from that says where stages run, if servers run tasks.
+    /// Configuration of the machine that decides where stages run, if servers run tasks.
     pub(crate) fn ship_config(&self) -> Option<ship::Config> {
         let shipping = self.shipping.as_ref()?;
         Some(ship::Config {
@@ -254,12 +255,13 @@ impl Setup {
         if failures == 0 { format!("{NODE}/{node}") } else { format!("{NODE}/{node}+{failures}") }
     }
 
-    /// The server that a host is: nodes have the first numbers, and servers those after them.
+    /// The server with this host number: nodes have the first numbers, and servers those after
+    /// them.
     pub(crate) fn server_of(&self, host: usize) -> Option<usize> {
         host.checked_sub(self.nodes as usize)
     }
 
-    /// The host of each slot: by turns, so that the first tasks are spread.
+    /// The host of each slot: in turn, so that the first tasks are spread.
     pub(crate) fn hosts_of_slots(&self) -> Vec<usize> {
         let (nodes, servers) = (self.nodes as usize, self.servers as usize);
         let server_slots = self.shipping.as_ref().map_or(0, |shipping| shipping.slots);
@@ -267,29 +269,29 @@ impl Setup {
         of_nodes.chain((0..server_slots).flat_map(|_| nodes..nodes + servers)).collect()
     }
 
-    /// A host for people.
+    /// Name of a host for people.
     pub(crate) fn host_name(&self, host: usize) -> String {
         self.server_of(host).map_or_else(|| format!("node {host}"), |server| format!("server {server}"))
     }
 
-    /// What a server serves per second, if nothing else is the limit.
+    /// Bandwidth of a server, in bytes per second, if nothing else is the limit.
     pub fn serves_bytes_per_s(&self) -> f64 {
         let disk = self.shipping.as_ref().map_or(f64::INFINITY, |shipping| shipping.disk_bytes_per_s);
         self.server_bytes_per_s.min(disk)
     }
 
-    /// Whether tasks read past the tier: those of a planner under which it holds nothing.
+    /// Returns whether tasks read past the tier: under a planner with which it holds nothing.
     fn reads_past_tier(&self) -> bool {
         !planner::fetches(&self.policy)
     }
 
-    /// Whether tasks ask before they read, as those of Spark's plug-in do.
+    /// Returns whether tasks ask before they read, as in Spark's plug-in.
     fn tasks_ask(&self) -> bool {
         planner::tasks_wait(&self.policy)
     }
 
-    /// What an agent requests of a page at a time: all of it where it knows that it lies on several
-    /// servers, and otherwise what the client reads ahead.
+    /// Bytes of a page that an agent requests at a time: all of it where it knows that the page is
+    /// on several servers, and otherwise what the client reads ahead.
     fn page_window_bytes(&self) -> u64 {
         let is_striped = self.layout_known && self.stripe_bytes < self.page_bytes;
         if is_striped { self.page_bytes } else { self.read_ahead_bytes }
@@ -316,7 +318,7 @@ impl Setup {
 /// A job, at the end of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct JobOutcome {
-    /// For people.
+    /// Name for people.
     pub name: String,
     /// From its begin to the end of its last task, in ns; 0 if tasks are left.
     pub map_ns: u64,
@@ -325,7 +327,7 @@ pub struct JobOutcome {
     /// Its tasks that had not ended at the horizon.
     #[serde(skip_serializing_if = "is_default")]
     pub tasks_left: u32,
-    /// Tasks that ran on the node that was named for them.
+    /// Tasks that ran on their preferred node.
     pub local: u32,
     /// Tasks that died with their node, and had to run again.
     #[serde(skip_serializing_if = "is_default")]
@@ -364,16 +366,16 @@ pub struct Fetched {
 }
 
 /// What nodes fetched, and what their tiers evicted or lost: node, moment in ns, and bytes. For
-/// timelines; of very many pages the first.
+/// timelines; if there are very many pages, only the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Activity {
     /// Pages in the order in which they came.
     pub fetched: Vec<Fetched>,
-    /// See the type.
+    /// Pages evicted or lost.
     pub gone: Vec<(u32, u64, u64)>,
 }
 
-/// So many pages take 32 MB of memory.
+/// Limit on the recorded pages; this many take 32 MB of memory.
 const ACTIVITY_MAX: usize = 1 << 20;
 
 impl Activity {
@@ -390,7 +392,7 @@ impl Activity {
     }
 }
 
-/// A run.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// Jobs in the order of the setup.
@@ -400,21 +402,21 @@ pub struct Outcome {
     pub activity: Activity,
     /// Bytes that servers have sent.
     pub served_bytes: u64,
-    /// Bytes that came for requests of the stage machine.
+    /// Bytes that were fetched for requests of the stage machine.
     pub prefetched_bytes: u64,
-    /// Bytes that tasks have written there.
+    /// Bytes that tasks have written to the file system.
     #[serde(skip_serializing_if = "is_default")]
     pub output_bytes: u64,
     /// Bytes that tiers have evicted or lost.
     #[serde(skip_serializing_if = "is_default")]
     pub evicted_bytes: u64,
-    /// Bytes that went over links of servers, where these run tasks,
+    /// Bytes that went over links of servers, where servers run tasks,
     #[serde(skip_serializing_if = "is_default")]
     pub link_bytes: u64,
-    /// and requests that their disks had.
+    /// and requests to their disks.
     #[serde(skip_serializing_if = "is_default")]
     pub disk_requests: u64,
-    /// What the busiest server needs to send all that the jobs read, in ns.
+    /// Time that the busiest server needs to send all that the jobs read, in ns.
     pub bound_ns: u64,
     /// Requests that the machine made.
     pub requests: u64,

@@ -10,8 +10,8 @@ use crate::report::number;
 pub const COLUMNS: [&str; 9] =
     ["policy", "seed", "name", "map_s", "pfs_alone_s", "pfs_mb", "tasks", "tasks_local", "sides"];
 
-/// One row per job; one that the horizon cut has no map time. The bytes that the file system served
-/// are those of all jobs.
+/// One row per job; a job that the horizon interrupted has no map time. The bytes that the file
+/// system served are those of all jobs.
 pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
     let row = |job: &super::JobOutcome| {
         vec![
@@ -73,9 +73,9 @@ fn summed(mut changes: Changes) -> Vec<(f64, f64)> {
     points
 }
 
-/// One line per node, or server that runs tasks: how many tasks run, how fast it fetches, and
-/// what its tier holds. `capacities` has for each node when its tier changed, in seconds, and to
-/// how many bytes; if it is empty, tiers do not change. Kinds are counted from `kind` on, rows from
+/// One line per node, or server that runs tasks: how many tasks run, how fast it fetches, and what
+/// its tier holds. `capacities` has for each node when its tier changed, in seconds, and to how
+/// many bytes; if it is empty, tiers do not change. Kinds are counted from `kind` on, rows from
 /// `row` on.
 pub fn levels(
     setup: &Setup,
@@ -112,8 +112,8 @@ pub fn levels(
             PREFETCHES | FETCHES => (share, "bytes/s, an equal share of the file system"),
             _ => (most, "bytes"),
         };
-        // Pages for readers and those of requests are in one band, and so is what is held and may
-        // be.
+        // Pages for readers and for requests are in one band; so are the bytes held and the bytes
+        // allowed.
         let band = [0, 1, 1, 2, 2][of];
         let points = if of == CAPACITY { capacity() } else { summed(changes) };
         let tip = format!("{}: the full band is {} {what}", setup.host_name(host), number(full));

@@ -26,11 +26,11 @@ use super::{Arrivals, Setup};
 /// can be. g(t) is the time between phases up to t, p(t) = t - g(t), v0 the fastest setting between
 /// phases, v(c) the best mean speed of prefetching and direct reads within phases that lose the
 /// share c of their time, and S_p(t) what the phases begun by t may lose in all. Between phases
-/// direct reads bring d - v0 beyond prefetching, but only while tasks wait. g is taken from phases
-/// that are not stretched, which gives more time between phases than there can be (moving time from
-/// p to g never lowers B, since v(c) - c v'(c) <= v0). The least S that allows all bytes gives E_k;
-/// each later wave needs C and the lesser of R and W / d more; the bound is the greatest over k.
-/// Memory is taken to be unlimited. With other than one periodic HPC job, phases are ignored.
+/// direct reads add d - v0 to prefetching, but only while tasks wait. g is taken from phases that
+/// are not stretched, which gives more time between phases than there can be (moving time from p to
+/// g never lowers B, since v(c) - c v'(c) <= v0). The least S that allows all bytes gives E_k; each
+/// later wave needs C and the lesser of R and W / d more; the bound is the greatest over k. Memory
+/// is assumed to be unlimited. With other than one periodic HPC job, phases are ignored.
 pub fn lower_bound_s(setup: &Setup, job: usize) -> f64 {
     let spec = &setup.jobs[job];
     let to_s = |ns: u64| ns as f64 * 1e-9;

@@ -1,20 +1,20 @@
-//! What planners know of the coming I/O phases of an HPC job.
+//! What planners know about the coming I/O phases of an HPC job.
 
 use serde::{Deserialize, Serialize};
 
-/// What is known of the phases of a job that have not begun.
+/// What is known about the phases of a job that have not begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Knowledge {
     /// Their number and the means of compute and I/O times, as users declare them.
     #[default]
     Declared,
-    /// What the predictor makes of those before; of the job, its allowance and its processes.
+    /// What the predictor makes of earlier phases; of the job, its allowance and its processes.
     Predicted {
-        /// So many phases of an earlier run are known, as from its Darshan log.
+        /// Number of phases of an earlier run that are known, as from its Darshan log.
         earlier: u32,
     },
-    /// When exactly the next begins and how long it takes; of later ones the means.
+    /// When exactly the next one begins and how long it takes; the means of later ones.
     True,
 }
 
@@ -40,12 +40,12 @@ impl Knowledge {
         matches!(self, Knowledge::Predicted { .. })
     }
 
-    /// The one of this name.
+    /// The knowledge of this name.
     pub fn called(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|k| k.0 == name).map(|k| k.1)
     }
 
-    /// If phases are predicted, so many of an earlier run are known.
+    /// If phases are predicted, `earlier` phases of an earlier run are known.
     pub fn with_earlier(self, earlier: u32) -> Self {
         if self.is_predicted() { Knowledge::Predicted { earlier } } else { self }
     }

@@ -33,7 +33,7 @@ pub use world::simulate;
 /// An HPC job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HpcSpec {
-    /// For people.
+    /// Name for people.
     pub name: String,
     /// Mean compute time between phases, in ns.
     pub compute_ns: u64,
@@ -51,7 +51,7 @@ pub struct HpcSpec {
     pub io_first: bool,
     /// When its phases begin.
     pub arrivals: Arrivals,
-    /// What planners know of them. Older records do not know of it.
+    /// What planners know about them. Older records do not have this field.
     #[serde(default, skip_serializing_if = "is_default")]
     pub knowledge: Knowledge,
 }
@@ -62,7 +62,7 @@ impl HpcSpec {
         self.arrivals.io_ns(number).unwrap_or(self.io_ns)
     }
 
-    /// Part of the time that its phases take.
+    /// Fraction of the time that its phases take.
     pub fn busy(&self) -> f64 {
         self.io_ns as f64 / (self.io_ns + self.compute_ns).max(1) as f64
     }
@@ -71,7 +71,7 @@ impl HpcSpec {
 /// A Big Data job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// For people.
+    /// Name for people.
     pub name: String,
     /// Number of waves.
     pub waves: u32,
@@ -91,7 +91,8 @@ impl JobSpec {
         format!("job/{place}")
     }
 
-    /// Waves are spread over so many nodes extent by extent: enough that all get about as much.
+    /// Size of extents so that waves are spread over `nodes` nodes: small enough that all get about
+    /// as much.
     fn extent_bytes(&self, nodes: u64) -> u64 {
         self.wave_bytes.div_ceil(EXTENTS_PER_NODE * nodes).max(1)
     }
@@ -100,12 +101,12 @@ impl JobSpec {
 /// Extents of a wave for each node, on average.
 const EXTENTS_PER_NODE: u64 = 8;
 
-/// The machine examines each node for each extent of a wave, up to a bound: of more nodes it would
-/// leave the rest of the wave without a plan.
+/// The machine examines each node for each extent of a wave, up to a bound: with more nodes it
+/// would leave the rest of the wave without a plan.
 pub const NODES_MAX: u64 = (SPLIT_WORK_MAX / EXTENTS_PER_NODE).isqrt();
 
-/// The tier's memory changes: nodes give memory to compute, or take it back. Nothing is lost by
-/// that.
+/// The tier's memory changes: nodes release memory to compute, or take it back. Nothing is lost as
+/// a result.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemoryChange {
     /// When, in ns from the start.
@@ -116,15 +117,15 @@ pub struct MemoryChange {
 
 /// A node of the tier goes away with its memory and what is in it.
 ///
-/// Waves lie evenly on all nodes that are up, so each loses the same part. What had not begun to
-/// compute has to be fetched again; a wave in compute has been read from the tier already.
+/// Waves are spread evenly over all nodes that are up, so each loses the same part. What had not
+/// begun to compute has to be fetched again; a wave in compute has been read from the tier already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFault {
-    /// Which, below the profile's number of nodes.
+    /// The node, below the profile's number of nodes.
     pub node: u16,
     /// When, in ns from the start.
     pub at_ns: u64,
-    /// For how long, in ns; `None`: for ever. It comes back empty.
+    /// For how long, in ns; `None`: for ever. It returns empty.
     pub for_ns: Option<u64>,
 }
 
@@ -137,9 +138,9 @@ pub struct Setup {
     pub bandwidth: String,
     /// What the planner believes.
     pub planner: Config,
-    /// What is true: prefetches.
+    /// What is true about prefetches.
     pub truth: Profile,
-    /// What is true: direct reads.
+    /// What is true about direct reads.
     pub true_direct: DirectStrain,
     /// HPC jobs.
     pub hpc: Vec<HpcSpec>,
@@ -147,20 +148,20 @@ pub struct Setup {
     pub jobs: Vec<JobSpec>,
     /// Changes of the tier's memory with all nodes up, ascending.
     pub memory: Vec<MemoryChange>,
-    /// Nodes that fail. Older records do not know of any.
+    /// Nodes that fail. Older records do not have any.
     #[serde(default)]
     pub faults: Vec<NodeFault>,
-    /// Seed of all that is drawn.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// The run ends then, in ns from the start, whatever is left to do.
+    /// When the run ends, in ns from the start, whatever is left to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub horizon_ns: Option<u64>,
 }
 
 impl Setup {
-    /// What the stage machine is built from. Of its rules, those differ that the papers have: a
+    /// Configuration of the stage machine. Some of its rules are those of the papers instead: a
     /// wave is fetched as a whole, only when a plan says so, into memory that the planner accounts
-    /// for, its tasks wait until it is there, and nodes obey at once.
+    /// for, its tasks wait until it is there, and nodes obey immediately.
     ///
     /// # Errors
     /// If the policy does not exist.

@@ -2,8 +2,8 @@
 //!
 //! A phase that begins is reported when it begins, whatever is known of the future. For jobs whose
 //! phases are predicted the product decides what planners hear: the board of an agent
-//! ([`forebay_policy::phases`]) learns lengths and periods from what the phases have moved so far.
-//! Nodes obey planners at once here, so the board's brake has nothing to add and is not modelled.
+//! ([`forebay_policy::phases`]) learns lengths and periods from what the phases have moved. Nodes
+//! obey planners immediately here, so the board's brake has nothing to add and is not modelled.
 
 use forebay_model::rng::Rng;
 use forebay_policy::machine::Nanos;
@@ -19,8 +19,8 @@ use crate::queue::Agenda;
 /// Name of the board in a trace.
 pub const PHASES: &str = "phases";
 
-/// A phase whose job is predicted reports its progress this often, in ns. Agents do so more often;
-/// the board cuts phases off that report nothing for 2 s and last long.
+/// Interval in ns at which a phase whose job is predicted reports its progress. Agents do so more
+/// often; the board ends long phases that report nothing for 2 s.
 pub const REPORT_NS: u64 = 1_000_000_000;
 
 /// The board repeats its report to other nodes after a third of it. Here it has no other nodes.
@@ -40,17 +40,18 @@ pub struct Observer {
 pub type Updates = Vec<(usize, HpcUpdate)>;
 
 impl Observer {
-    /// Nothing observed yet.
+    /// An observer that has observed nothing.
     pub fn new() -> Self {
         Observer { board: Driver::new(PHASES, board()), read_bytes: 0 }
     }
 
-    /// The board hears of an event.
+    /// Reports an event to the board.
     pub fn handle(&mut self, now: Nanos, event: Event, record: &Record<'_>) -> Updates {
         updates(self.board.handle(now, event, record))
     }
 
-    /// The board hears what was read beside phases since the last time, of all that ever was.
+    /// Reports to the board what was read beside phases since the last time, given all that was
+    /// ever read.
     pub fn read(&mut self, now: Nanos, read_bytes: u64, record: &Record<'_>) -> Updates {
         let bytes = read_bytes.saturating_sub(self.read_bytes);
         self.read_bytes += bytes;
@@ -87,8 +88,8 @@ fn updates(actions: Vec<Action>) -> Updates {
     reports.collect()
 }
 
-/// Job `h` joins the board: each is of a user of its own. Of an earlier run, each phase took what
-/// it takes `alone`, and moved as many bytes, by its I/O time in the setup.
+/// Job `h` joins the board: each job is of a user of its own. Each phase of an earlier run took
+/// what it takes `alone`, and moved as many bytes, by its I/O time in the setup.
 pub fn opens(h: usize, spec: &HpcSpec, rng: &mut Rng, alone: impl Fn(u64) -> (u64, u64)) -> Event {
     let count = if let Knowledge::Predicted { earlier } = spec.knowledge { earlier } else { 0 };
     let mut ended = Nanos(0);
@@ -101,7 +102,7 @@ pub fn opens(h: usize, spec: &HpcSpec, rng: &mut Rng, alone: impl Fn(u64) -> (u6
     let declared = Declared {
         name: spec.name.clone(),
         user: h as u32,
-        // Rounded down, but for what is rounding already.
+        // Rounded down, except where rounding is the only difference.
         allowance_permille: (spec.allowance * 1000.0 + 1e-6) as u32,
         weight: spec.processes,
         earlier: (0..count).map(&mut earlier).collect(),
@@ -110,10 +111,10 @@ pub fn opens(h: usize, spec: &HpcSpec, rng: &mut Rng, alone: impl Fn(u64) -> (u6
     Event::Opens(h as u64, declared)
 }
 
-/// What planners hear of the phases to come. `alone_ns` says what a phase takes alone, by its I/O
-/// time in the setup.
+/// What planners hear of the phases to come. `alone_ns` returns what a phase takes alone, by its
+/// I/O time in the setup.
 impl HpcSpec {
-    /// When the job begins, and its first phase so many ns later; nothing if phases are predicted.
+    /// When the job begins, and its first phase `in_ns` later; nothing if phases are predicted.
     pub fn joins(&self, in_ns: u64, alone_ns: impl Fn(u64) -> u64) -> Option<HpcUpdate> {
         let (io_ns, first_in_ns) = match self.knowledge {
             Knowledge::Predicted { .. } => return None,
@@ -131,7 +132,7 @@ impl HpcSpec {
         })
     }
 
-    /// When phase `begun` (from 0) is to begin in so many ns; nothing unless that is known.
+    /// Phase `begun` (from 0) is to begin in `in_ns`; nothing unless that is known.
     pub fn expects(&self, begun: u32, in_ns: u64, alone_ns: impl Fn(u64) -> u64) -> Option<HpcUpdate> {
         let (compute_ns, phases) = (self.compute_ns, self.phases - begun);
         let io_ns = alone_ns(self.io_of(begun));

@@ -1,4 +1,4 @@
-//! What a run amounted to: every phase, wave and fetch with its times.
+//! The outcome of a run: every phase, wave and fetch with its times.
 
 use forebay_model::profile::Setting;
 use forebay_policy::machine::is_default;
@@ -33,7 +33,7 @@ impl PhaseOutcome {
 /// An HPC job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HpcOutcome {
-    /// For people.
+    /// Name for people.
     pub name: String,
     /// Its phases in order.
     pub phases: Vec<PhaseOutcome>,
@@ -71,7 +71,7 @@ pub struct WaveOutcome {
 /// A Big Data job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct JobOutcome {
-    /// For people.
+    /// Name for people.
     pub name: String,
     /// From its begin to the end of its last wave, in ns; 0 if waves are left.
     pub map_ns: u64,
@@ -114,13 +114,13 @@ pub struct FetchSpan {
 pub struct DownSpan {
     /// Which.
     pub node: u16,
-    /// From when, in ns.
+    /// Start, in ns.
     pub from_ns: u64,
-    /// Until when, in ns; `None` if it did not return.
+    /// End, in ns; `None` if it did not return.
     pub to_ns: Option<u64>,
 }
 
-/// What the horizon cut off.
+/// What the horizon left undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Unfinished {
     /// The horizon, in ns.
@@ -131,7 +131,7 @@ pub struct Unfinished {
     pub phases: u32,
 }
 
-/// A run.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// HPC jobs in the order of the setup.
@@ -144,10 +144,10 @@ pub struct Outcome {
     pub decisions: Vec<Decision>,
     /// Events handled.
     pub events: u64,
-    /// Most bytes that the tier held at once.
+    /// Most bytes that the tier held at the same time.
     pub peak_bytes: u64,
-    /// Most bytes that it held beyond its memory when room was taken: only after memory was given
-    /// back to compute.
+    /// Most bytes that it held beyond its memory when room was taken: only after memory was
+    /// released to compute.
     pub overbooked_bytes: u64,
     /// Every time that a node was down.
     pub down: Vec<DownSpan>,

@@ -1,6 +1,6 @@
 //! The tier of a job's nodes: steps that it holds, and their way to the PFS.
 //!
-//! All amounts are those of one node, as its agent sees them.
+//! All amounts are for one node, as its agent sees them.
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ struct Step {
     is_whole: bool,
     is_dirty: bool,
     since: Nanos,
-    /// Bytes that have been written, and those of the chunk that is under way.
+    /// Bytes that have been written, and bytes of the chunk that is pending.
     written: u64,
     chunk: u64,
 }
@@ -30,9 +30,9 @@ pub enum Phases {
     /// There are none.
     #[default]
     Nobody,
-    /// Those of one job.
+    /// Phases of one job.
     Of(usize),
-    /// Those of several.
+    /// Phases of several jobs.
     Several,
 }
 
@@ -44,7 +44,7 @@ pub struct Node {
     steps: VecDeque<Step>,
 }
 
-/// A chunk that goes to the PFS.
+/// A chunk in transit to the PFS.
 pub struct Chunk {
     pub file: FileId,
     pub bytes: u64,
@@ -62,7 +62,7 @@ impl Node {
         self.steps.iter().map(|step| step.bytes).sum()
     }
 
-    /// Whether the PFS lacks a step.
+    /// Returns whether the PFS lacks a step.
     pub fn is_dirty(&self) -> bool {
         self.steps.iter().any(|step| step.is_dirty)
     }
@@ -80,7 +80,7 @@ impl Node {
         }
     }
 
-    /// Whether a step of so many bytes has room now; an error if it never will have. Old
+    /// Returns whether a step of `bytes` has room now; an error if it never will have. Old
     /// checkpoints give way, but not the newest.
     pub fn has_room(&mut self, bytes: u64) -> Result<bool, ()> {
         let is_full = |node: &Node| node.bytes().saturating_add(bytes) > node.tier.bytes;
@@ -160,7 +160,7 @@ impl Node {
         }
     }
 
-    /// The moment has come that the machine has asked for.
+    /// The moment that the machine has requested has come.
     pub fn wake(&mut self, now: Nanos, record: &Record<'_>) -> Vec<Chunk> {
         let actions = self.driver.wake(now, record);
         self.obey(now, actions, record)

@@ -5,8 +5,9 @@
 //! checkpoint. A job that writes back has its steps absorbed by the memory of its nodes, from where
 //! they drain to the PFS; the others write to the PFS themselves, when they are let in. All nodes
 //! of a job do the same at the same time, so one machine of [`forebay_policy::drain`] decides for
-//! all of them, and an event is the begin or end of a phase and not of a page. Who gets nodes
-//! decides [`forebay_policy::batch_queue`], who is let in [`forebay_policy::burst::access`].
+//! all of them, and an event is the beginning or end of a phase and not of a page.
+//! [`forebay_policy::batch_queue`] decides which job gets nodes, [`forebay_policy::burst::access`]
+//! which job is let in.
 //!
 //! | room | what it holds |
 //! | --- | --- |
@@ -45,33 +46,34 @@ pub struct Tier {
     pub bytes: u64,
     /// How fast it takes them, in bytes per second.
     pub bytes_per_s: f64,
-    /// The part of all jobs that write back.
+    /// The fraction of all jobs that write back.
     pub share: f64,
     /// Checkpoints of each job that stay in it, the newest ones.
     pub keeps: usize,
-    /// A drain writes so many bytes of each node at a time.
+    /// Bytes of each node that a drain writes at a time.
     pub chunk_bytes: u64,
 }
 
 /// Steps that jobs write.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Steps {
-    /// Computing time from one to the next, about: a job has a whole number of equal phases.
+    /// Computing time from one step to the next, approximately: a job has a whole number of equal
+    /// phases.
     pub every_ns: u64,
-    /// Every so many is a whole checkpoint.
+    /// Number of steps per whole checkpoint.
     pub whole_every: u32,
-    /// Size of the others, as a part of it.
+    /// Size of the other steps, as a fraction of a checkpoint.
     pub part: f64,
 }
 
 /// What nodes report to the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reports {
-    /// From one heartbeat to the next.
+    /// Time from one heartbeat to the next.
     pub heartbeat_ns: u64,
-    /// From one report on the health of a node to the next.
+    /// Time from one report on the health of a node to the next.
     pub health_ns: u64,
-    /// From one report on what jobs move to the next, while they do.
+    /// Time from one report on what jobs move to the next, while they do.
     pub traffic_ns: u64,
     /// Files of a step that each node writes.
     pub files: u32,
@@ -96,15 +98,15 @@ pub struct Setup {
     pub drain: drain::Config,
     /// What lets steps in.
     pub access: access::Setup,
-    /// A step that has waited for so long writes without a token.
+    /// How long a step waits for a token before it writes without one.
     pub wait_max_ns: u64,
     /// What jobs write.
     pub steps: Steps,
     /// What nodes report.
     pub reports: Reports,
-    /// From one sample to the next.
+    /// Time from one sample to the next.
     pub sample_ns: u64,
-    /// The run ends then, or with the last job.
+    /// When the run ends, if not with the last job before.
     pub horizon_ns: Option<u64>,
     /// The jobs, by time of submission. The room of a node is its checkpoint.
     pub jobs: Vec<JobSpec>,
@@ -119,12 +121,12 @@ impl Setup {
         format!("{}/{}", name.map_or("", |policy| policy.0), self.access.policy)
     }
 
-    /// Servers that a job of so many nodes writes to.
+    /// Number of servers that a job of `nodes` nodes writes to.
     pub fn width(&self, nodes: u32) -> u32 {
         nodes.saturating_mul(self.stripes).min(self.servers)
     }
 
-    /// The most that so many nodes can move to and from the PFS, in bytes per second.
+    /// The most that `nodes` nodes can move to and from the PFS, in bytes per second.
     pub fn alone_bytes_per_s(&self, nodes: u32) -> f64 {
         let servers = self.server_bytes_per_s * f64::from(self.width(nodes));
         servers.min(self.link_bytes_per_s * f64::from(nodes))
@@ -134,7 +136,7 @@ impl Setup {
 /// The state at one moment, and rates since the one before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Sample {
-    /// In seconds from the start.
+    /// When, in seconds from the start.
     pub at_s: f64,
     /// Nodes that jobs have.
     pub nodes: f64,
@@ -152,28 +154,28 @@ pub struct Sample {
     pub phases: f64,
     /// Tokens that are held, and steps that wait for one.
     pub tokens: [f64; 2],
-    /// Messages to the coordinator in a second.
+    /// Messages to the coordinator per second.
     pub messages_per_s: f64,
 }
 
-/// A run.
+/// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
     /// Jobs that have ended.
     pub jobs: u64,
-    /// Jobs that have not.
+    /// Jobs that have not ended.
     pub unfinished: u64,
     /// Steps that a tier has taken.
     pub absorbed: u64,
     /// Steps that jobs have written to the PFS themselves.
     pub written: u64,
-    /// Those of them for which the tier was too small.
+    /// Steps among these for which the tier was too small.
     pub past_tier: u64,
     /// What jobs have read, written themselves and drained.
     pub moved_bytes: [f64; 3],
-    /// Tokens that were granted, and those that were taken back or not waited for.
+    /// Tokens that were granted, and tokens that were taken back or not waited for.
     pub tokens: [u64; 2],
-    /// What [`view::MEASURES`] names.
+    /// Summaries of what [`view::MEASURES`] names.
     pub measures: Vec<Summary>,
     /// States over time.
     pub samples: Vec<Sample>,

@@ -18,7 +18,7 @@ struct Flow {
     /// Clients on each server, and the most that they can send there.
     weight: f64,
     cap_bytes_per_s: f64,
-    /// On each server.
+    /// Bytes left on each server.
     left_bytes: f64,
     rate_bytes_per_s: f64,
 }
@@ -26,9 +26,9 @@ struct Flow {
 /// What a new transfer looks like.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spec {
-    /// Comes back at its end.
+    /// Returned when the transfer ends.
     pub key: u64,
-    /// Whose bytes [`Servers::moved_bytes`] counts.
+    /// The class whose bytes [`Servers::moved_bytes`] counts.
     pub class: usize,
     /// Its servers.
     pub on: Range,
@@ -64,14 +64,14 @@ struct Spans {
 }
 
 impl Servers {
-    /// Nothing moves.
+    /// Starts with nothing moving.
     pub fn new(count: u32, bytes_per_s: f64) -> Self {
         assert!(count > 0 && bytes_per_s > 0.0, "{count} servers of {bytes_per_s} B/s move nothing");
         let (flows, updated) = (Vec::new(), Nanos(0));
         Servers { count, bytes_per_s, flows, updated, next: None, is_settled: true, moved_bytes: [0.0; 3] }
     }
 
-    /// A transfer begins. To be followed by [`Servers::settle`] at the same moment.
+    /// Begins a transfer. To be followed by [`Servers::settle`] at the same moment.
     pub fn start(&mut self, now: Nanos, spec: Spec) {
         let Spec { key, class, on, bytes, clients, cap_bytes_per_s } = spec;
         assert!(on.0 < self.count && (1..=self.count).contains(&on.1), "no such servers: {spec:?}");
@@ -100,7 +100,7 @@ impl Servers {
         Some(self.flows.swap_remove(index).key)
     }
 
-    /// Bytes that each class has moved until `now`.
+    /// Bytes that each class has moved up to `now`.
     pub fn moved_bytes(&mut self, now: Nanos) -> [f64; 3] {
         let was_settled = self.is_settled;
         self.progress(now);
@@ -121,7 +121,7 @@ impl Servers {
         self.is_settled = false;
     }
 
-    /// Shares the servers anew, if something has begun or ended.
+    /// Shares the servers again, if something has begun or ended.
     pub fn settle(&mut self, now: Nanos) {
         if self.is_settled {
             return;
@@ -213,7 +213,7 @@ mod tests {
     use crate::maxmin::{FlowSpec, MaxMin};
 
     proptest! {
-        /// The rates, the moments and the order are those of the general network.
+        /// The rates, the moments and the order are the same as in the general network.
         #[test]
         fn spans_share_as_single_servers_do(
             count in 1u32..12,

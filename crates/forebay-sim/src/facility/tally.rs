@@ -3,7 +3,7 @@
 use forebay_policy::machine::Nanos;
 use serde::Serialize;
 
-/// Parts of each doubling of a value and 0.001: so near are quantiles to values that were added.
+/// Parts of each doubling of a value and 0.001: how close quantiles are to values that were added.
 const PARTS: f64 = 256.0;
 
 /// Values with weights.
@@ -22,7 +22,7 @@ pub struct Summary {
     pub mean: f64,
     /// Half of the weight has this value or less.
     pub median: f64,
-    /// 99 of 100 parts of the weight have.
+    /// 99 % of the weight has this value or less.
     pub p99: f64,
     /// The greatest value.
     pub most: f64,
@@ -44,12 +44,13 @@ impl Spread {
         self.most = self.most.max(value);
     }
 
-    /// The weights together.
+    /// The sum of the weights.
     pub fn weight(&self) -> f64 {
         self.weight
     }
 
-    /// The least value with at least this part of the weight at or below it, to 0.2 % and 0.001.
+    /// The least value with at least this fraction of the weight at or below it, to 0.2 % and
+    /// 0.001.
     pub fn quantile(&self, part: f64) -> f64 {
         let mut left = self.weight * part;
         let at = self.weights.iter().position(|weight| {
@@ -57,11 +58,11 @@ impl Spread {
             left <= 0.0
         });
         let value = |at: usize| (((at as f64 + 0.5) / PARTS).exp2() - 1.0) * 1e-3;
-        // The first part has the zeros.
+        // The first part holds the zeros.
         at.filter(|at| *at > 0).map_or(0.0, value).min(self.most)
     }
 
-    /// In four numbers.
+    /// Summarises it in four numbers.
     pub fn summary(&self) -> Summary {
         Summary {
             mean: if self.weight > 0.0 { self.sum / self.weight } else { 0.0 },
@@ -81,7 +82,7 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    /// It is so much more from `now` on.
+    /// Adds `by` to the value from `now` on.
     pub fn change(&mut self, now: Nanos, by: f64) {
         self.spread.add(self.value, now.saturating_since(self.since) as f64 * 1e-9);
         // Sums of fractions may end a little below zero.
@@ -93,7 +94,7 @@ impl Gauge {
         self.value
     }
 
-    /// What values it has had until `now`, weighted by time.
+    /// The values that it has had until `now`, weighted by time.
     pub fn until(mut self, now: Nanos) -> Spread {
         self.change(now, 0.0);
         self.spread
@@ -105,20 +106,20 @@ impl Gauge {
 pub struct Messages {
     second: u64,
     count: f64,
-    /// Messages that come in every second.
+    /// Messages that come every second.
     pub steady: Gauge,
     spread: Spread,
     sum: f64,
 }
 
 impl Messages {
-    /// So many come at `now`.
+    /// Adds `count` messages at `now`.
     pub fn add(&mut self, now: Nanos, count: f64) {
         self.go_on(now);
         self.count += count;
     }
 
-    /// So many more come in every second from `now` on.
+    /// Adds `by` to the messages that come every second from `now` on.
     pub fn change(&mut self, now: Nanos, by: f64) {
         self.go_on(now);
         self.steady.change(now, by);
@@ -141,13 +142,13 @@ impl Messages {
         self.count = 0.0;
     }
 
-    /// All in the seconds that are over at `now`.
+    /// The sum over the seconds that are over at `now`.
     pub fn sum(&mut self, now: Nanos) -> f64 {
         self.go_on(now);
         self.sum
     }
 
-    /// What seconds have had until `now`.
+    /// The counts of the seconds until `now`.
     pub fn until(mut self, now: Nanos) -> Spread {
         self.go_on(now);
         self.close();

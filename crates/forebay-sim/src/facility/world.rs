@@ -63,7 +63,7 @@ struct Job {
     blocked_ns: u64,
     phases_left: u32,
     phase_ns: u64,
-    /// Steps so far, and bytes of the one that is written, of each node.
+    /// Number of steps, and bytes of the one that is being written, of each node.
     steps: u64,
     bytes: u64,
     is_whole: bool,
@@ -73,7 +73,7 @@ struct Job {
     tier: Option<Node>,
     tier_bytes: u64,
     tier_since: Nanos,
-    /// Its transfers that are under way.
+    /// Number of its transfers pending.
     moves: u32,
     rng: Rng,
 }
@@ -102,7 +102,7 @@ struct Facility<'a> {
     held: Gauge,
     wait: Gauge,
     messages: Messages,
-    /// As [`super::view::MEASURES`]; those of gauges are added at the end.
+    /// In the order of [`super::view::MEASURES`]; the values of gauges are added at the end.
     waits: Spread,
     waits_for_token: Spread,
     blocked: Spread,
@@ -115,7 +115,7 @@ struct Facility<'a> {
 
 type Events = EventQueue<Event>;
 
-/// Runs it to its end.
+/// Runs the setup to its end.
 ///
 /// # Errors
 /// If no policy has this name, it does not come to an end, or the caller has cancelled it.
@@ -160,7 +160,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     let stats = event_loop::run(&mut facility, &mut events, Limits::of(setup.horizon_ns))?;
     facility.out.events = stats.events;
     facility.out.unfinished = setup.jobs.len() as u64 - facility.out.jobs;
-    // Steps whose patience has not been needed are events after the last job.
+    // Events of patience that was not needed may come after the last job.
     let end = if facility.out.unfinished == 0 { facility.ended } else { stats.end };
     Ok(facility.outcome(end))
 }
@@ -206,7 +206,7 @@ impl<'a> Facility<'a> {
         f64::from(self.spec(j).nodes)
     }
 
-    /// Every node of a job reports so many messages.
+    /// Every node of a job reports `messages` messages.
     fn report(&mut self, now: Nanos, j: usize, messages: f64) {
         self.messages.add(now, messages * self.nodes_of(j));
     }
@@ -230,7 +230,7 @@ impl<'a> Facility<'a> {
         self.waits.add(seconds(Nanos(self.spec(j).submit_ns), now), 1.0);
         self.waiting -= 1;
         self.nodes.change(now, self.nodes_of(j));
-        // It joins, and says where it writes.
+        // It joins, and reports where it writes.
         self.report(now, j, 2.0);
         let job = &mut self.jobs[j];
         (job.does, job.begun, job.since, job.tier_since) = (Does::Reads, now, now, now);
@@ -372,7 +372,7 @@ impl<'a> Facility<'a> {
                     self.jobs[j].token = Some(token);
                     self.enter(now, j, WRITE, events);
                 }
-                // It goes on without, and nobody waits for it.
+                // It continues without a token, and nobody waits for it.
                 access::Action::Revoke { token, .. } => {
                     let holder = self.in_phase.iter().find(|j| self.jobs[**j].token == Some(token)).copied();
                     if let Some(j) = holder {
@@ -397,7 +397,7 @@ impl<'a> Facility<'a> {
         self.note_phases(now, events);
     }
 
-    /// The nodes of a job begin to move so many bytes each.
+    /// The nodes of a job begin to move `bytes` each.
     fn move_bytes(&mut self, now: Nanos, j: usize, (file, bytes): (u64, u64), class: usize, on: Range) {
         let nodes = self.nodes_of(j);
         let spec = Spec {
@@ -415,7 +415,7 @@ impl<'a> Facility<'a> {
         }
     }
 
-    /// Drains hear which jobs are in a phase, if that has changed for them.
+    /// Reports to drains which jobs are in a phase, if that has changed for them.
     fn note_phases(&mut self, now: Nanos, events: &mut Events) {
         let phases = match self.in_phase.first() {
             None => Phases::Nobody,

@@ -1,8 +1,8 @@
-//! The tier of one who knows the future: the largest that keeps use at or below r0.
+//! The tier of a law that knows the future: the largest that keeps use at or below r0.
 //!
 //! At every step it holds no more than compute leaves below r0, it refills no faster than the tier
 //! can, and it begins to release memory just early enough. No law can have a larger mean without
-//! being above r0 at some moment, and where compute alone is above r0 nobody can help it.
+//! being above r0 at some moment, and where compute alone is above r0 no law can help.
 
 use super::Setup;
 use super::load::STEP_NS;
@@ -49,7 +49,7 @@ mod tests {
             seed: 0,
         };
         let compute = [200.0, 200.0, 200.0, 200.0, 700.0, 200.0, 200.0, 950.0];
-        // 700 are left beside 200, and 200 beside 700; beside 950 nothing is.
+        // 700 are left beside 200, and 200 beside 700; beside 950 nothing is left.
         assert_eq!(tier(&setup, &compute), [700.0, 700.0, 600.0, 400.0, 200.0, 250.0, 200.0, 0.0]);
         (setup.refill_bytes_per_s, setup.release_bytes_per_s) = (None, None);
         assert_eq!(tier(&setup, &compute), [700.0, 700.0, 700.0, 700.0, 200.0, 700.0, 700.0, 0.0]);

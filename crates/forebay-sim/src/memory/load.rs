@@ -19,11 +19,11 @@ pub struct Load {
     pub trace: Vec<(u64, u64)>,
 }
 
-/// A process that grows, holds its memory, releases it and rests, again and again. With a slow rise
-/// it is a ramp, without hold and rest a sawtooth, with a long hold a phase.
+/// A process that grows, holds its memory, releases it and rests, repeatedly. With a slow rise it
+/// is a ramp, without hold and rest a sawtooth, with a long hold a phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pulse {
-    /// For people.
+    /// Name for people.
     pub name: String,
     /// Its memory at its height.
     pub bytes: f64,
@@ -35,9 +35,9 @@ pub struct Pulse {
     pub hold_s: f64,
     /// Mean time with nothing, before the next time.
     pub rest_s: f64,
-    /// How often.
+    /// Number of repetitions.
     pub count: u32,
-    /// Times and heights vary evenly between 1 - jitter and 1 + jitter times their mean; heights
+    /// Times and heights vary uniformly between 1 - jitter and 1 + jitter times their mean; heights
     /// only downwards.
     pub jitter: f64,
     /// When it begins, in seconds.
@@ -49,7 +49,7 @@ pub struct Pulse {
 pub struct Noise {
     /// Their deviation.
     pub deviation_bytes: f64,
-    /// A new one after so long.
+    /// Time from one value to the next.
     pub every_ns: u64,
 }
 
@@ -89,7 +89,7 @@ fn value(corners: &[(f64, f64)], next: usize, at_s: f64) -> f64 {
 }
 
 impl Load {
-    /// Bytes at every step of a run; never less than nothing.
+    /// Bytes at every step of a run; never negative.
     pub fn steps(&self, seed: u64, duration_ns: u64) -> Vec<f64> {
         let steps = (duration_ns / STEP_NS) as usize;
         let mut sum = vec![self.base_bytes; steps];

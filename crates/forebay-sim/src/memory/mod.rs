@@ -3,8 +3,8 @@
 //! Compute holds memory as a curve over time says. The controller of `forebay_policy::memory`
 //! decides how much the tier may hold; the world holds bytes only. The tier releases and refills
 //! its pages at given speeds and always has something to fill with, so what is seen is the law.
-//! Time goes in steps of a millisecond: the controller hears a sample when it asked for one, or
-//! when use passes its alarm.
+//! Time advances in steps of a millisecond: the controller gets a sample when it has requested one,
+//! or when use passes its alarm.
 
 use forebay_policy::memory::{Config, Reason};
 use serde::{Deserialize, Serialize};
@@ -32,17 +32,17 @@ pub struct Setup {
     pub config: Config,
     /// Capacity of the tier at the start, and what it holds then.
     pub start_bytes: u64,
-    /// How fast the tier refills, in bytes per second; `None`: at once.
+    /// How fast the tier refills, in bytes per second; `None`: immediately.
     pub refill_bytes_per_s: Option<f64>,
-    /// How fast it releases memory, in bytes per second; `None`: at once.
+    /// How fast it releases memory, in bytes per second; `None`: immediately.
     pub release_bytes_per_s: Option<f64>,
-    /// Whether the controller hears of use above [`Config::alarm_bytes`] unasked.
+    /// Whether the controller is notified of use above [`Config::alarm_bytes`].
     pub has_alarm: bool,
     /// Memory of compute.
     pub load: Load,
     /// Length of the run, in ns.
     pub duration_ns: u64,
-    /// Seed of all that is drawn.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
@@ -52,8 +52,9 @@ impl Setup {
         self.load.steps(self.seed, self.duration_ns)
     }
 
-    /// The tier starts with what compute leaves at the start; under a law that never changes it
-    /// with what compute leaves at its worst moment, as who knows that moment would size it.
+    /// The tier starts with what compute leaves at the start; under a law that never changes it,
+    /// with what compute leaves at its worst moment, the size that an operator who knows that
+    /// moment would choose.
     pub fn start_full(&mut self) {
         let compute = self.compute();
         let first = compute.first().copied().unwrap_or(0.0);
@@ -91,14 +92,14 @@ pub struct Point {
     pub clairvoyant_bytes: f64,
 }
 
-/// A run.
+/// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
     /// Mean of what the tier holds, in bytes.
     pub tier_bytes: f64,
-    /// The same of the clairvoyant's tier.
+    /// Mean of what the clairvoyant's tier holds, in bytes.
     pub clairvoyant_bytes: f64,
-    /// Memory in use at the worst moment, as a part of the memory; above 1 the node swaps.
+    /// Memory in use at the worst moment, as a fraction of the memory; above 1 the node swaps.
     pub peak: f64,
     /// Time with use above r0, in seconds.
     pub above_s: f64,
@@ -106,7 +107,7 @@ pub struct Outcome {
     pub far_above_s: f64,
     /// Bytes that were fetched into the tier.
     pub fetched_bytes: f64,
-    /// Samples that the controller heard.
+    /// Samples that the controller received.
     pub samples: u64,
     /// Changes of the capacity.
     pub resizes: Vec<Resize>,
@@ -117,7 +118,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The tier's mean size, in percent of the clairvoyant's. Two tiers of nothing are equal.
+    /// The tier's mean size, in percent of the clairvoyant's. Two empty tiers are equal.
     pub fn tier_percent(&self) -> f64 {
         match self.clairvoyant_bytes > 0.0 {
             true => 100.0 * self.tier_bytes / self.clairvoyant_bytes,

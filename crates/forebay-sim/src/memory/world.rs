@@ -19,7 +19,7 @@ pub fn controller(setup: &Setup) -> Result<Controller> {
     Ok(Controller::new(law, setup.config.clone(), setup.start_bytes))
 }
 
-/// Runs it to the end.
+/// Runs the setup to the end.
 ///
 /// # Errors
 /// If no law has this name, or the caller has cancelled it.
@@ -41,7 +41,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
 pub struct Node {
     setup: Setup,
     driver: Driver<Controller>,
-    /// At every step: memory of compute, and the clairvoyant's tier.
+    /// Memory of compute and the clairvoyant's tier, at every step.
     compute: Vec<f64>,
     clairvoyant: Vec<f64>,
     next_step: usize,
@@ -52,7 +52,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Before its first step. `who` is the name of its controller in the trace.
+    /// A node before its first step. `who` is the name of its controller in the trace.
     ///
     /// # Errors
     /// If no law has this name.
@@ -81,7 +81,7 @@ impl Node {
         (self.driver.machine().snapshot(), self.tier_bytes as u64)
     }
 
-    /// The next step. After the last one nothing changes any more.
+    /// Does the next step. After the last one nothing changes any more.
     pub fn step(&mut self, record: &Record<'_>) {
         let Some(now) = self.now() else { return };
         let (compute_bytes, ideal) = (self.compute[self.next_step], self.clairvoyant[self.next_step]);
@@ -102,7 +102,7 @@ impl Node {
         self.next_step += 1;
     }
 
-    /// What it amounted to so far.
+    /// Returns the outcome so far.
     pub fn finish(self) -> Outcome {
         let steps = self.next_step.max(1) as f64;
         let (tier_bytes, clairvoyant_bytes) = (self.outcome.tier_bytes, self.outcome.clairvoyant_bytes);
@@ -113,7 +113,7 @@ impl Node {
         }
     }
 
-    /// The controller looks, if it is time or use has passed the alarm, and the tier follows.
+    /// Lets the controller look, if it is time or use has passed the alarm; the tier follows.
     fn sample(&mut self, now: Nanos, used: f64, record: &Record<'_>) {
         let over = used as u64 > self.driver.machine().alarm_bytes();
         let rings = self.setup.has_alarm && over && !self.alarmed;
@@ -144,7 +144,7 @@ impl Node {
         self.outcome.fetched_bytes += moved.max(0.0);
     }
 
-    /// What the node sees before the answer has taken effect counts.
+    /// Counts a step: what the node sees before the answer has taken effect.
     fn count(&mut self, used: f64) {
         let config = &self.setup.config;
         let (memory, target) = (config.memory_bytes as f64, config.target_bytes());

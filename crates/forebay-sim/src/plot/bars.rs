@@ -21,14 +21,14 @@ pub struct Bars<'a> {
     pub marks: Vec<(String, f64)>,
 }
 
-/// A value that a paper prints for a bar.
+/// A value that a paper publishes for a bar.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Printed {
     /// Number of the bar's series, from 0.
     pub series: usize,
     /// Number of its group, from 0.
     pub group: usize,
-    /// What is printed.
+    /// The published value.
     pub value: f64,
 }
 
@@ -41,8 +41,8 @@ impl Bars<'_> {
         self.figure_beside(&[])
     }
 
-    /// The same with hollow circles where a paper prints a value. In the data, such a value is in
-    /// the series `NAME (printed)`.
+    /// Draws the same with hollow circles at published values. In the data, such a value is in the
+    /// series `NAME (printed)`.
     pub fn figure_beside(&self, printed: &[Printed]) -> Figure {
         let cell = |value: f64| if value.is_finite() { value.to_string() } else { String::new() };
         let bars = |(name, values): &(String, Vec<f64>)| -> Vec<Vec<String>> {

@@ -15,13 +15,13 @@ pub struct Boxes<'a> {
     pub y_label: &'a str,
     /// Name and values of each box.
     pub series: Vec<(String, Vec<f64>)>,
-    /// The greatest value that is shown; what is above ends at the frame.
+    /// The greatest value that is shown; values above it end at the frame.
     pub most: f64,
     /// Dashed lines across, with their names.
     pub marks: Vec<(String, f64)>,
 }
 
-/// Least value, quartiles and greatest value; 0 of nothing.
+/// Least value, quartiles and greatest value; 0 if there are no values.
 pub fn quartiles(values: &[f64]) -> [f64; 5] {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

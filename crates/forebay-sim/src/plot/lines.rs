@@ -23,7 +23,7 @@ pub struct Lines<'a> {
     pub marks: Vec<(String, f64)>,
 }
 
-/// A point that a paper prints: number of its series, from 0, and where it is.
+/// A published point: number of its series, from 0, and where it is.
 pub type Printed = (usize, (f64, f64));
 
 /// What the legend calls the circles.
@@ -35,8 +35,8 @@ impl Lines<'_> {
         self.figure_beside(&[])
     }
 
-    /// The same with hollow circles at points that a paper prints. In the data, such a point is in
-    /// the series `NAME (printed)`.
+    /// Draws the same with hollow circles at published points. In the data, such a point is in the
+    /// series `NAME (printed)`.
     pub fn figure_beside(&self, printed: &[Printed]) -> Figure {
         let points = |(name, points): &(String, Vec<(f64, f64)>)| -> Vec<Vec<String>> {
             points.iter().map(|(x, y)| vec![name.clone(), x.to_string(), y.to_string()]).collect()

@@ -1,8 +1,8 @@
 //! Figures as SVG, written by hand.
 //!
 //! Five kinds are needed: grouped bars, boxes, lines, timelines and a heat map. A plotting library
-//! would bring fonts, a rasteriser and a few dozen crates for that, and Python would have to be
-//! there with its own; these files need nothing, are the same bytes for the same numbers, keep
+//! would add fonts, a rasteriser and a few dozen crates for that, and Python would have to be
+//! installed with its own; these files need nothing, are the same bytes for the same numbers, keep
 //! their text as text, and print at any size.
 //!
 //! The palette is Okabe and Ito's (2008), which people with colour-blindness can distinguish.

@@ -112,13 +112,14 @@ impl Canvas {
         );
     }
 
-    /// Coloured squares with names in one row, from `at` to the right; where the row ends.
+    /// Draws coloured squares with names in one row, from `at` to the right; returns where the row
+    /// ends.
     pub fn legend(&mut self, at: (f64, f64), entries: &[(&str, &str)]) -> f64 {
         let mut x = at.0;
         for (name, fill) in entries {
             self.rect(x, at.1 - 9.0, 10.0, 10.0, fill, "");
             self.text((x + 14.0, at.1), name, 11.0, Anchor::Start);
-            // SVG does not say how wide a text is; 6.2 pixels a letter is wide enough for this
+            // SVG does not say how wide a text is; 6.2 pixels per letter is wide enough for this
             // font and size.
             x += 28.0 + 6.2 * name.chars().count() as f64;
         }

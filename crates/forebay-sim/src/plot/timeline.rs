@@ -28,7 +28,7 @@ pub struct Level {
     /// Index of its row.
     pub row: usize,
     /// Its band in the row, from 0 at the top, of as many as the row has. Levels in one band are
-    /// drawn on each other.
+    /// drawn over each other.
     pub band: usize,
     /// Index into [`Timeline::kinds`].
     pub kind: usize,
@@ -62,15 +62,15 @@ const WIDTH: f64 = 920.0;
 const LEFT: f64 = 130.0;
 const RIGHT: f64 = WIDTH - 20.0;
 const TOP: f64 = 52.0;
-/// Of a row with spans, between rows, and of a band.
+/// Heights: of a row with spans, of the gap between rows, and of a band.
 const ROW: f64 = 30.0;
 const GAP: f64 = 8.0;
 const BAND: f64 = 15.0;
-/// A level is drawn as its mean over so many.
+/// Width over which a level is averaged when drawn.
 const STEP: f64 = 2.0;
 
 impl Timeline<'_> {
-    /// The figure, and all spans and levels, those outside the window too.
+    /// The figure, and all spans and levels, including those outside the window.
     pub fn figure(&self) -> Figure {
         let cells = |row: usize, kind: usize, from_s: f64, to: String, what: String| {
             let (row, kind) = (self.rows[row].clone(), self.kinds[kind].0.to_owned());
@@ -142,7 +142,7 @@ impl Timeline<'_> {
             outline.extend([(x, y), (x + STEP, y)]);
         }
         outline.push((LEFT + steps as f64 * STEP, base));
-        // Points on a straight line say nothing.
+        // Points on a straight line add nothing.
         let mut kept: Vec<(f64, f64)> = Vec::with_capacity(outline.len());
         for point in outline {
             if let [.., (_, before), (_, last)] = kept[..]

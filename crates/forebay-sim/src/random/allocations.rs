@@ -2,8 +2,8 @@
 //! of having them.
 //!
 //! A job requests as many nodes as it has in the other family. With limited clients, these can fill
-//! a quarter to all of the nodes that the job requests; without, a job is the faster the more nodes
-//! it gets.
+//! a quarter to all of the nodes that the job requests; otherwise, the more nodes a job gets, the
+//! faster it is.
 
 use forebay_model::rng::Rng;
 
@@ -13,7 +13,7 @@ use crate::burst::{Setup, simulate};
 use crate::error::{Error, Result};
 use crate::trace::Trace;
 
-/// What is common to all workloads of a comparison.
+/// Properties common to all workloads of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
     /// When steps come, and the seed.
@@ -41,7 +41,7 @@ impl Family {
                 job.client_bytes_per_s =
                     setup.node_bytes_per_s * f64::from(width) * (0.25 + 0.75 * rng.unit());
             }
-            // A job requests its nodes when it comes, not at the beginning.
+            // A job requests its nodes when it arrives, not at the start of the run.
             if let Arrivals::Trace { at_ns } = &job.arrivals {
                 job.starts_ns = at_ns.first().copied().unwrap_or(0);
             }

@@ -19,7 +19,7 @@ struct Work {
 fn earliest_ends_s(mut works: Vec<Work>) -> Vec<f64> {
     works.sort_by(|a, b| a.from_s.total_cmp(&b.from_s));
     let mut come = works.iter().peekable();
-    // The least last.
+    // In descending order.
     let mut left_s: Vec<f64> = Vec::new();
     let (mut ends_s, mut now_s) = (Vec::new(), 0.0);
     loop {
@@ -42,18 +42,18 @@ fn earliest_ends_s(mut works: Vec<Work>) -> Vec<f64> {
     }
 }
 
-/// The least sum of ends: neither does the i-th job end before the i-th of `earliest_s`, nor before
-/// the i-th of the ends that they would have alone.
+/// The least sum of ends: the i-th job ends neither before the i-th of `earliest_s`, nor before the
+/// i-th of the ends that they would have alone.
 pub(super) fn least_sum_s(earliest_s: &[f64], mut alone_s: Vec<f64>) -> f64 {
     alone_s.sort_by(f64::total_cmp);
     earliest_s.iter().zip(&alone_s).map(|(a, b)| a.max(*b)).sum()
 }
 
-/// The least sum of I/O times of a workload on burst buffers, of which this is any run.
+/// The least sum of I/O times of a workload on burst buffers, of which `outcome` is any run.
 ///
-/// The greater of two bounds: that of all nodes and all steps ([`step_bound`]), and that of the one
-/// node for which it is greatest, if each job is one piece of work for it that comes with the job's
-/// first step. With the second one, jobs that do not use the node take as long as alone.
+/// The greater of two bounds: the bound of all nodes and all steps ([`step_bound`]), and the bound
+/// of the node for which it is greatest, if each job is one piece of work for it that arrives with
+/// the job's first step. In the second bound, jobs that do not use the node take as long as alone.
 pub fn io_s(setup: &burst::Setup, outcome: &burst::Outcome) -> f64 {
     let jobs: Vec<step_bound::Job> = outcome.jobs.iter().map(alone).collect();
     let uses = |spec: &burst::JobSpec, node| spec.on.as_ref().is_some_and(|on| on.contains(&node));
@@ -101,7 +101,7 @@ pub fn map_s(setup: &colocate::Setup) -> f64 {
 
 /// How fast bytes may come to one job.
 struct Supply {
-    /// Between phases, and beside one that may be stretched without limit.
+    /// Bytes per second between phases, and beside a phase that may be stretched without limit.
     free: f64,
     beside: f64,
 }
@@ -115,9 +115,9 @@ impl Supply {
         }
     }
 
-    /// When a job that begins at `from_s` may have so many bytes at the earliest.
+    /// When a job that begins at `from_s` may have `bytes` at the earliest.
     fn there_s(&self, hpc: &[HpcSpec], from_s: f64, bytes: f64) -> f64 {
-        // Stretched phases only take more of the time up to any moment. Those before the job began
+        // Stretched phases only take more of the time up to any moment. Phases before the job began
         // may have taken all of it.
         let bytes_by = |at_s: f64| {
             let phases_s = hpc.iter().map(|h| in_phases_s(h, at_s)).fold(0.0, f64::max);
@@ -133,7 +133,7 @@ impl Supply {
     }
 }
 
-/// For how long phases of a periodic HPC job have been under way by then if nothing stretches them.
+/// How long phases of a periodic HPC job have lasted by then if nothing stretches them.
 fn in_phases_s(hpc: &HpcSpec, at_s: f64) -> f64 {
     let seconds = |ns: u64| ns as f64 * 1e-9;
     let (io_s, cycle_s) = (seconds(hpc.io_ns), seconds(hpc.io_ns + hpc.compute_ns));

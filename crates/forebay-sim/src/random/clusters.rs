@@ -5,7 +5,7 @@
 //! | bandwidth of the PFS | 2 to 8 GB/s |
 //! | a prefetch with the default setting, alone | 0.3 to 0.7 of the PFS |
 //! | direct reads of one job, alone | 0.125 to 1 of the PFS |
-//! | I_hpc - 1 of a prefetch with the default setting | 0.1 to 0.5, growing with a power of 1 to 6 of its nodes |
+//! | I_hpc - 1 of a prefetch, default setting | 0.1 to 0.5; grows with nodes to the power 1 to 6 |
 //! | I_bd of a prefetch | 1.1 to 1.5 |
 //! | HPC jobs | 1 to 4, of 10 phases of 5 to 60 s, 1, 2 or 4 processes |
 //! | time that phases need together, alone | 0.1 to 0.6 of all time |
@@ -30,11 +30,11 @@ use crate::trace::Trace;
 
 const GB: f64 = 1e9;
 
-/// Sums of map times that differ by less than this part are equal: events have whole nanoseconds,
-/// and the planner calls times equal that are a millisecond apart.
+/// Sums of map times that differ by less than this fraction are equal: events have whole
+/// nanoseconds, and the planner treats times as equal that are a millisecond apart.
 pub const EQUAL: f64 = 1e-5;
 
-/// What is common to all clusters of a comparison.
+/// Properties common to all clusters of a comparison.
 #[derive(Clone, Debug)]
 pub struct Family {
     /// Seed of all clusters.
@@ -43,11 +43,11 @@ pub struct Family {
     pub allowance: f64,
     /// How phases divide the file system.
     pub bandwidth: String,
-    /// Each compute time differs from the mean by up to this part, evenly: 0.11 for 11 %.
+    /// Each compute time differs from the mean by up to this fraction, uniformly: 0.11 for 11 %.
     pub period_error: f64,
-    /// Their phases vary as those of these recorded jobs instead, one after the other.
+    /// Phases vary like the phases of these recorded jobs instead, one job after the other.
     pub rhythms: Vec<Rhythm>,
-    /// What planners know of phases.
+    /// What planners know about phases.
     pub knowledge: Knowledge,
 }
 
@@ -113,7 +113,7 @@ impl Family {
     }
 
     /// Job `job` of a cluster alone, on a system that is its equal share: of the bandwidth, of the
-    /// speed of prefetches and direct reads, and of the memory, as far as two waves have room.
+    /// speed of prefetches and direct reads, and of the memory, as long as two waves have room.
     pub fn equal_share(setup: &Setup, job: usize) -> Setup {
         let (jobs, spec) = (setup.jobs.len() as f64, setup.jobs[job].clone());
         let mut share = setup.clone();
@@ -127,7 +127,7 @@ impl Family {
         share
     }
 
-    /// An HPC job whose phases need this part of its time, alone.
+    /// An HPC job whose phases need the fraction `load` of its time, alone.
     fn hpc(&self, rng: &mut Rng, number: u64, load: f64) -> HpcSpec {
         let io_s = by_order(rng, 5.0, 60.0);
         HpcSpec {
@@ -199,7 +199,7 @@ fn profile(rng: &mut Rng, pfs_bytes_per_s: f64) -> Profile {
 pub struct Made {
     /// Map times, in seconds, in the order of the jobs.
     pub map_s: Vec<f64>,
-    /// Phases in all.
+    /// Number of phases.
     pub phases: usize,
     /// Deadlines missed.
     pub missed: usize,
@@ -222,7 +222,7 @@ impl Made {
         })
     }
 
-    /// The greatest of the map times in parts of `alone_s`, each job's on its equal share.
+    /// The greatest of the map times as a multiple of `alone_s`, each job's on its equal share.
     pub fn stretch(&self, alone_s: &[f64]) -> f64 {
         self.map_s.iter().zip(alone_s).map(|(s, alone_s)| s / alone_s).fold(0.0, f64::max)
     }
@@ -233,8 +233,8 @@ impl Made {
     }
 }
 
-/// Of `others` that miss no more deadlines than `own`, the one with the least map times; if
-/// `in_time`, only of those that make no more phases late which they fetch beside.
+/// Among `others` that miss no more deadlines than `own`, the one with the least map times; if
+/// `in_time`, only among those that make no more phases late that they fetch beside.
 pub fn best<'a>(own: &Made, others: impl Iterator<Item = &'a Made>, in_time: bool) -> Option<&'a Made> {
     let as_many = others.filter(|other| other.missed <= own.missed);
     let beside = as_many.filter(|other| !in_time || other.missed_beside <= own.missed_beside);
@@ -250,7 +250,7 @@ pub fn equal_shares_s(setup: &Setup) -> Result<Vec<f64>> {
     (0..setup.jobs.len()).map(alone).collect()
 }
 
-/// Phases that were late, and beside which anything was fetched.
+/// Number of phases that were late, and beside which anything was fetched.
 pub fn missed_beside(outcome: &Outcome) -> usize {
     let overlap = |p: &PhaseOutcome, f: &FetchSpan| f.from_ns < p.end_ns && f.to_ns > p.begin_ns;
     let beside = |p: &&PhaseOutcome| outcome.fetches.iter().any(|f| overlap(p, f));
@@ -264,16 +264,16 @@ pub struct Against {
     ratios: Vec<f64>,
     /// Numbers of the clusters in which it was slower.
     pub slower: Vec<u64>,
-    /// Those of them in which it missed no fewer deadlines.
+    /// Numbers of those clusters among them in which it missed no fewer deadlines.
     pub slower_for_nothing: Vec<u64>,
     /// The greatest ratio, and its cluster.
     pub worst: Option<(f64, u64)>,
-    /// The same where it missed no fewer deadlines.
+    /// The greatest ratio where it missed no fewer deadlines, and its cluster.
     pub worst_for_nothing: Option<(f64, u64)>,
 }
 
 impl Against {
-    /// Takes in a cluster.
+    /// Adds a cluster.
     pub fn add(&mut self, number: u64, ours: &Made, other: &Made) {
         let ratio = ours.sum_s() / other.sum_s();
         let no_fewer = ours.missed >= other.missed;

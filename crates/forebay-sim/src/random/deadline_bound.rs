@@ -1,6 +1,6 @@
-//! The least sum of map times for planners that keep deadlines: those under which every phase is in
-//! time beside which any byte is moved. A phase that is late because of other HPC jobs has nothing
-//! beside it.
+//! The least sum of map times for planners that keep deadlines: planners under which every phase is
+//! in time beside which any byte is moved. A phase that is late because of other HPC jobs has
+//! nothing beside it.
 //!
 //! **What a phase takes away.** Let a phase of A seconds of work lose e seconds for each second of
 //! work, on average at most its allowance a. In its part of the file system's time, A (1 + e), at
@@ -11,10 +11,11 @@
 //! is taken. Phases of several HPC jobs divide the time of the file system, so what they take adds
 //! up.
 //!
-//! **When it has.** A phase in time ends within its allowance; a late one is held up by nothing but
-//! the work of the other HPC jobs' phases, which can have begun by then. That gives each phase a
-//! latest end. Up to any moment, no more bytes come than F for all of the time, less what phases
-//! take that begin after the job does, at the earliest, and have ended by then, at the latest.
+//! **When it takes it.** A phase in time ends within its allowance; a late one is held up by
+//! nothing but the work of the other HPC jobs' phases, which can have begun by then. That gives
+//! each phase a latest end. Up to any moment, no more bytes come than F for all of the time, less
+//! what is taken by phases that begin after the job does, at the earliest, and have ended by then,
+//! at the latest.
 
 use forebay_policy::planner::SpeedCurve;
 
@@ -22,8 +23,8 @@ use super::bound::{self, least_sum_s};
 use crate::arrivals::Arrivals;
 use crate::colocate::{HpcSpec, JobSpec, Setup};
 
-/// Excess of phases by which speeds are sampled, and the most of it for each stream: twice what any
-/// setting of the random clusters costs.
+/// Number of samples of speeds over the excess of phases, and the most excess for each stream:
+/// twice what any setting of the random clusters costs.
 const SAMPLES: u32 = 256;
 const MOST_EXCESS: f64 = 2.5;
 
@@ -53,7 +54,7 @@ pub fn map_s(setup: &Setup) -> f64 {
     (least_sum_s(&earliest_s, alone_s) - starts_s.sum::<f64>()).max(bound::map_s(setup))
 }
 
-/// A phase: when it begins at the earliest, when it has ended at the latest, and what it takes.
+/// A phase: its earliest begin, its latest end, and the bytes that it takes away.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
     from_s: f64,
@@ -61,11 +62,11 @@ struct Taken {
     bytes: f64,
 }
 
-/// How fast bytes may come to so many jobs.
+/// How fast bytes may come to a number of jobs.
 struct Supply {
     /// Between phases, in bytes per second.
     free: f64,
-    /// By latest end.
+    /// Phases by latest end.
     taken: Vec<Taken>,
 }
 
@@ -86,8 +87,8 @@ impl Supply {
         Supply { free, taken }
     }
 
-    /// When a job that begins at `from_s` may have so many bytes at the earliest: after the last
-    /// moment at which it cannot.
+    /// When a job that begins at `from_s` may have `bytes` at the earliest: after the last moment
+    /// at which it cannot.
     fn there_s(&self, from_s: f64, bytes: f64) -> f64 {
         let taken: Vec<&Taken> = self.taken.iter().filter(|taken| taken.from_s >= from_s).collect();
         let mut gone: f64 = taken.iter().map(|taken| taken.bytes).sum();
@@ -102,7 +103,7 @@ impl Supply {
     }
 }
 
-/// What a second of a phase's work takes of the bytes that would come otherwise.
+/// Bytes that a second of a phase's work takes away from other transfers.
 fn taken_bytes_per_s(curve: &SpeedCurve, free: f64, most: f64, streams: usize, allowance: f64) -> f64 {
     let streams = streams as f64;
     let step = streams * MOST_EXCESS / f64::from(SAMPLES);
@@ -121,7 +122,7 @@ fn taken_bytes_per_s(curve: &SpeedCurve, free: f64, most: f64, streams: usize, a
         let net = beside.iter().map(|(excess, bytes)| bytes - (free + price) * excess);
         net.fold(0.0, f64::max) + price * allowance
     };
-    // It is convex in the price.
+    // The bound is convex in the price.
     let (mut low, mut high) = (0.0, 1e3 * free);
     for _ in 0..100 {
         let (a, b) = (low + (high - low) / 3.0, high - (high - low) / 3.0);
@@ -176,7 +177,7 @@ mod tests {
     fn bytes_come_after_the_last_phase_that_takes_them() {
         let taken = |from_s: f64, by_s: f64| Taken { from_s, by_s, bytes: 10.0 };
         let supply = Supply { free: 1.0, taken: vec![taken(5.0, 20.0), taken(30.0, 45.0)] };
-        // 4 bytes may be there before any phase has ended for sure, but 12 may not: at 20 s there
+        // 4 bytes may be there before any phase has certainly ended, but 12 may not: at 20 s there
         // are 10 again.
         assert_eq!(supply.there_s(0.0, 4.0), 4.0);
         assert_eq!(supply.there_s(0.0, 12.0), 22.0);

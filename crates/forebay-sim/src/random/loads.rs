@@ -9,14 +9,14 @@
 //! | processes | 1 to 4, each of one of the shapes below; they share the rest |
 //! | bursts | rise of 0.1 to 10 GB/s, hold 0.2 to 20 s, rest 2 to 30 s, jitter 0.8 |
 //! | ramps | rise and fall of 0.1 to 10 GB/s, hold and rest 1 to 30 s, jitter 0.3 |
-//! | sawtooth | period 0.5 to 30 s, falls at once, jitter 0 or 0.1 |
-//! | phases, as of HPL | rise of 1 to 10 GB/s, hold 10 to 60 s, rest 2 to 20 s, jitter 0.1 |
+//! | sawtooth | period 0.5 to 30 s, falls immediately, jitter 0 or 0.1 |
+//! | phases, as in HPL | rise of 1 to 10 GB/s, hold 10 to 60 s, rest 2 to 20 s, jitter 0.1 |
 //! | drift | there and back in 60 to 600 s |
 //! | churn | rise of 10 GB/s, hold and rest 0.05 to 1 s, jitter 0.9, a fifth as high |
 //! | noise, two of three loads | deviation 0.02 to 0.5 % of the memory, new every 20 to 200 ms |
 //!
-//! Where two values are given, as many lie between 1 and 2 as between 2 and 4. A run takes two
-//! minutes; r0 is 0.95, the period 100 ms.
+//! Where two values are given, the distribution is log-uniform. A run takes two minutes; r0 is
+//! 0.95, the period 100 ms.
 
 use forebay_model::rng::Rng;
 use forebay_policy::memory::Config;
@@ -31,13 +31,13 @@ const GIB: f64 = (1u64 << 30) as f64;
 const PAGE_BYTES: u64 = 2 << 20;
 const DURATION_S: f64 = 120.0;
 
-/// What is common to all nodes of a comparison.
+/// Properties common to all nodes of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
     /// Seed of all nodes.
     pub seed: u64,
-    /// Whether the tier refills and releases memory at once, so that it is always as large as its
-    /// law lets it be.
+    /// Whether the tier refills and releases memory immediately, so that it is always as large as
+    /// its law allows.
     pub at_once: bool,
 }
 
@@ -83,7 +83,7 @@ fn node(mut rng: Rng, policy: &str) -> Setup {
         start_bytes: 0,
         refill_bytes_per_s: Some(by_order(&mut rng, 0.5, 4.0) * GB),
         release_bytes_per_s: Some(by_order(&mut rng, 40.0, 400.0) * GB),
-        // The printed prototype polls and has no alarm.
+        // The published prototype polls and has no alarm.
         has_alarm: policy != "dynims",
         load: Load { base_bytes, pulses, noise, trace: Vec::new() },
         duration_ns: (DURATION_S * 1e9) as u64,

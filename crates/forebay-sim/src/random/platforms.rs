@@ -8,15 +8,15 @@
 //! | nodes of a job | 1 to 15 % of all |
 //! | work of a job | 10 to 100 of its periods by Daly |
 //! | share of a class | 0.2 to 1, of their sum |
-//! | checkpoint | 8 to 128 GB a node |
+//! | checkpoint | 8 to 128 GB per node |
 //! | input and output | 0 to 0.5 of that, each |
 //! | PFS | checkpoints at Young's and Daly's periods take 0.3 to 2 of its time |
 //! | tier | a node writes 0.25 to 4 GB/s |
 //!
-//! Where two values are given, as many lie between 1 and 2 as between 2 and 4, except for shares,
-//! input and output. The bound is for jobs that are long beside their periods, as these are. No
+//! Where two values are given, the distribution is log-uniform, except for shares, input and
+//! output. The bound is for jobs that are long compared with their periods, as these are. No
 //! checkpoint takes the PFS more than a fifth of the time between failures of its job: beyond that
-//! a job hardly gets on, and to first order the bound says nothing.
+//! a job makes hardly any progress, and to first order the bound says nothing.
 
 use forebay_model::rng::Rng;
 use forebay_policy::burst::period::{Policy, demand, periods_ns};
@@ -30,16 +30,16 @@ const DAY_S: f64 = 86_400.0;
 const YEAR_S: f64 = 365.0 * DAY_S;
 const CHECKPOINT_PART: f64 = 0.2;
 
-/// What is not measured, and what is at least.
+/// Length of the start of a run that is not measured, and the least length that is.
 const FROM_S: f64 = 5.0 * DAY_S;
 const FOR_S: f64 = 30.0 * DAY_S;
 
-/// What is common to all platforms of a comparison.
+/// Properties common to all platforms of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
     /// Seed of all platforms.
     pub seed: u64,
-    /// A run takes as long as the platform takes for so many failures in the mean, but 30 days.
+    /// Mean number of failures of the platform in a run, which lasts at least 30 days.
     pub failures: u32,
 }
 
@@ -50,10 +50,10 @@ pub struct Made {
     pub outcome: Outcome,
     /// The least waste, by the paper's formula.
     pub bound: f64,
-    /// The same to all orders.
+    /// The least waste to all orders.
     pub exact: f64,
-    /// Parts of the PFS's time that checkpoints at Young's and Daly's periods take, and input and
-    /// output.
+    /// Fractions of the PFS's time that checkpoints at Young's and Daly's periods take, and that
+    /// input and output take.
     pub demands: [f64; 2],
 }
 
@@ -66,7 +66,7 @@ impl Family {
     /// Runs platform `number` under the strategy of this name.
     ///
     /// # Errors
-    /// There is no such strategy, or the run was cut.
+    /// If there is no such strategy, or the run was interrupted.
     pub fn run(&self, number: u64, name: &str) -> Result<Made> {
         let platform = self.platform(number);
         let strategy = strategy::find(name)
@@ -82,7 +82,7 @@ impl Made {
     /// Runs a platform.
     ///
     /// # Errors
-    /// The run was cut.
+    /// If the run was interrupted.
     pub fn of(platform: &Platform, strategy: &Strategy, window: &Window) -> Result<Self> {
         let outcome = simulate(platform, strategy, window)?;
         let jobs = platform.jobs(&outcome.counts);
@@ -130,7 +130,7 @@ fn class(rng: &mut Rng, i: u64, nodes: u32) -> Class {
         name: format!("class {i}"),
         nodes: on,
         share: between(rng, 0.2, 1.0),
-        // In periods, until these are known.
+        // In periods, until the periods are known.
         work_s: by_order(rng, 10.0, 100.0),
         input_bytes: bytes * between(rng, 0.0, 0.5),
         output_bytes: bytes * between(rng, 0.0, 0.5),
@@ -138,8 +138,8 @@ fn class(rng: &mut Rng, i: u64, nodes: u32) -> Class {
     }
 }
 
-/// How many times as fast the PFS has to be for checkpoints to take this part of its time: the
-/// part falls with the root of the bandwidth.
+/// How many times as fast the PFS has to be for checkpoints to take this fraction of its time: the
+/// fraction falls with the root of the bandwidth.
 fn bandwidth_for(platform: &Platform, part: f64) -> f64 {
     let jobs = platform.jobs(&platform.counts());
     let now = demand(&jobs, &periods_ns(Policy::Daly, &jobs));

@@ -1,14 +1,14 @@
-//! Steps of published workloads, which come as [`steps`](super::steps) that arrive do.
+//! Steps of published workloads, which arrive like [`steps`](super::steps) of kind `Arrivals`.
 //!
 //! | workload | steps | from |
 //! | --- | --- | --- |
-//! | `full-stripe` | J1 to J3, as often as in W1 to W6, on all of 128 nodes | ICPP 2016, Tables II and III |
+//! | `full-stripe` | J1 to J3, as often as in W1 to W6, on all 128 nodes | ICPP 2016, Table III |
 //! | `partial-stripe` | J4 to J7, as often as in W7 to W12, on 16 to 64 of 128 nodes | the same |
-//! | `io-sets` | of jobs with periods of 10, 100 and 1000 s, on one file system | IO-Sets, TPDS 2023 |
-//! | `apex` | checkpoints of EAP, LAP, Silverton and VPIC at Daly's periods, on 64 nodes | APEX, by Herault et al., 2018 |
-//! | `batch-log` | room that jobs of KTH-SP2 fill, but for those of two minutes, on 12 nodes | Kopanski and Rzadca, Euro-Par 2021 |
+//! | `io-sets` | of jobs with periods of 10, 100, 1000 s, on one file system | IO-Sets, TPDS 2023 |
+//! | `apex` | checkpoints of APEX at Daly's periods, on 64 nodes | Herault et al., 2018 |
+//! | `batch-log` | room that longer jobs of KTH-SP2 fill, on 12 nodes | Kopanski, Rzadca, 2021 |
 //!
-//! None of the papers has steps that arrive at a given load, so moments are ours.
+//! None of the papers has steps that arrive at a given load, so the arrival times are ours.
 
 use forebay_model::rng::Rng;
 
@@ -23,7 +23,7 @@ pub struct Drawn {
     pub on: Vec<u32>,
     /// What it takes alone, in seconds.
     pub alone_s: f64,
-    /// Of each of its nodes.
+    /// Processes on each of its nodes.
     pub processes: f64,
 }
 
@@ -51,21 +51,21 @@ pub const ALL: [(Workload, &str); 5] = [
     (Workload::BatchLog, "batch-log"),
 ];
 
-/// A kind of step: how often, and what it is.
+/// A kind of step: how frequent it is, and its properties.
 struct Class {
     weight: f64,
     width: u32,
     alone_s: Alone,
-    /// On each of its nodes.
+    /// Processes on each of its nodes.
     processes: f64,
 }
 
 /// The time that a step takes alone, in seconds.
 enum Alone {
     Always(f64),
-    /// As many between 1 and 2 as between 2 and 4.
+    /// Log-uniform.
     Between(f64, f64),
-    /// Of a job with so many compute nodes on so many of the burst buffer.
+    /// The time of a job that writes from `nodes` compute nodes to some nodes of the burst buffer.
     Room {
         nodes: f64,
         width: f64,
@@ -107,7 +107,7 @@ impl Workload {
         }
     }
 
-    /// `count` steps.
+    /// Draws `count` steps.
     pub fn draw(self, rng: &mut Rng, count: u64) -> Vec<Drawn> {
         let (classes, nodes) = (self.classes(), self.nodes());
         let all: f64 = classes.iter().map(|class| class.weight).sum();
@@ -149,7 +149,7 @@ fn of_period(period_s: &f64) -> Class {
 }
 
 const APEX_NODES: u32 = 64;
-/// Of a node of the burst buffer.
+/// Bandwidth of a node of the burst buffer.
 const APEX_BYTES_PER_S: f64 = 5e9;
 
 /// Each job has nodes of the burst buffer in proportion to its own, and writes at Daly's period.
@@ -171,18 +171,18 @@ fn of_apex() -> Vec<Class> {
 
 const KTH_NODES: u32 = 12;
 const KTH_BYTES_PER_S: f64 = 1.25e9;
-/// Compute nodes by node of the burst buffer.
+/// Compute nodes per node of the burst buffer.
 const KTH_SHARE: f64 = 8.0;
-/// Compute nodes of a job, and percent of the jobs: those of `scenarios/batch-queue.toml`, rounded
-/// to powers of two.
+/// Compute nodes of a job, and percent of the jobs: as in `scenarios/batch-queue.toml`, rounded to
+/// powers of two.
 const KTH_WIDTHS: [(f64, f64); 7] =
     [(1.0, 32.9), (2.0, 13.4), (4.0, 19.1), (8.0, 18.1), (16.0, 8.8), (32.0, 5.0), (64.0, 2.6)];
-/// Room of a compute node in bytes, as the paper has it: log-normal and a shift, and at least.
+/// Room of a compute node in bytes, as in the paper: log-normal and a shift, and a least value.
 const KTH_MEDIAN: f64 = 2.779e9;
 const KTH_DEVIATION: f64 = 1.097;
 const KTH_SHIFT: f64 = -0.154e9;
 const KTH_LEAST: f64 = 0.1e9;
-/// Of a node of the burst buffer.
+/// Bandwidth of a node of the burst buffer.
 const KTH_BUFFER: f64 = 40e9;
 
 /// A job writes the room that it has asked for.
@@ -206,7 +206,7 @@ mod tests {
         // Table II: 512 GB on each of 64 nodes of 5 GB/s.
         let j7 = Workload::PartialStripe.draw(&mut Rng::new(7), 200);
         assert!(j7.iter().any(|step| step.on.len() == 64 && (step.alone_s - 102.4).abs() < 1e-9));
-        // Nine of ten steps are of jobs with a period of ten seconds.
+        // Nine in ten steps are of jobs with a period of ten seconds.
         let short = Workload::IoSets.draw(&mut Rng::new(7), 2000);
         let short = short.iter().filter(|step| step.alone_s < 2.0).count();
         assert!((1700..1900).contains(&short), "{short}");

@@ -1,7 +1,7 @@
 //! How I/O phases of recorded jobs vary, for HPC jobs of random clusters.
 //!
-//! A cluster draws the means of its jobs. A log gives each phase's part of the mean bytes of a
-//! phase, and each compute time as a part of the mean, in the order in which they were recorded.
+//! A cluster draws the means of its jobs. A log gives the bytes of each phase and each compute time
+//! as multiples of their means, in the order in which they were recorded.
 
 use std::path::Path;
 
@@ -20,25 +20,25 @@ const RECORDED: [(&str, &str); 6] = [
     ("darshan-dxt-writes", include_str!("../../../../scenarios/phases/darshan-dxt-writes.txt")),
 ];
 
-/// Of the phases of a log.
+/// How the phases of a log vary.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rhythm {
-    /// Compute before each phase, in parts of the mean.
+    /// Compute before each phase, as multiples of the mean.
     compute: Vec<f64>,
-    /// Bytes of each phase, in parts of the mean.
+    /// Bytes of each phase, as multiples of the mean.
     io: Vec<f64>,
 }
 
 impl Rhythm {
-    /// Of a log, as text of Darshan's tools.
+    /// Reads the rhythm of a log, as text of Darshan's tools.
     ///
     /// # Errors
-    /// If it is no such log, or has no phases.
+    /// If it is not such a log, or has no phases.
     pub fn read(path: &Path) -> Result<Self> {
         Ok(Self::of(&Job::of_file(path)?))
     }
 
-    /// Those of FTIO and Darshan, with their names.
+    /// The rhythms of the logs of FTIO and Darshan, with their names.
     ///
     /// # Errors
     /// None: they are logs.

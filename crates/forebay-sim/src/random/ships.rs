@@ -1,4 +1,4 @@
-//! Random systems whose storage servers run tasks, on which policies say which stages do.
+//! Random systems whose storage servers run tasks, on which policies decide where stages run.
 //!
 //! | drawn | from |
 //! | --- | --- |
@@ -11,11 +11,12 @@
 //! | input | all disks read it in 5 to 50 s; 20 to 400 tasks |
 //! | compute | all nodes compute it in 0.05 to 5 times as long |
 //! | result, two of three jobs | 0.001 to 1 times the input |
-//! | reduce tasks, one of two jobs | 4 to 64, of 0.01 to 1 times the input; output 0.01 to 1 times that; 0.1 to 1 times the compute |
+//! | reduce tasks, one of two jobs | 4 to 64, of 0.01 to 1 times the input |
+//! | their output; their compute | 0.01 to 1 times the reduce input; 0.1 to 1 times the compute |
 //! | I/O phases beside them, one of two systems | 0.1 to 0.5 of the time, of all servers |
 //!
-//! Where two values are given, as many lie between 1 and 2 as between 2 and 4, except for counts of
-//! jobs, the share of disks, and phases.
+//! Where two values are given, the distribution is log-uniform, except for counts of jobs, the
+//! share of disks, and phases.
 
 use forebay_model::rng::Rng;
 
@@ -30,13 +31,13 @@ use crate::world::{Setup, simulate};
 
 const GB: f64 = 1e9;
 const S: f64 = 1e9;
-/// Requests of a task, so that a run has not too many.
+/// Requests of a task, few enough to keep a run short.
 const REQUESTS: u64 = 16;
 
 /// What a policy made of a system.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Made {
-    /// Jobs.
+    /// Number of jobs.
     pub jobs: usize,
     /// Sum of their times, in seconds.
     pub sum_s: f64,
@@ -145,7 +146,7 @@ fn job(rng: &mut Rng, number: u64, split: u64, all: f64, cores: f64) -> JobSpec 
 /// Runs the system of this number of a seed under a policy.
 ///
 /// # Errors
-/// If the run does not come to an end.
+/// If the run does not end.
 pub fn run(seed: u64, number: u64, policy: &str) -> Result<Made> {
     let outcome = simulate(&system(seed, number, policy), &mut Trace::off())?;
     let times = || outcome.cluster.jobs.iter().map(|job| job.map_ns as f64 / S);

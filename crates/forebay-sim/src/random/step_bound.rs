@@ -1,16 +1,16 @@
 //! The least sum of I/O times on burst buffers, for any policy, with the compute between steps.
 //!
 //! **One node.** A node serves what its jobs write at full bandwidth. The *mean moment* of a job is
-//! that at which its bytes are written there, in the mean. A job ends no earlier than its mean
-//! moment and its *tail*: after the last byte of a step there is all later compute and writing, so
-//! its bytes are written, in the mean, at least that long before its end, whatever the policy. No
-//! step is there before it would be if its job were alone. Among all schedules, the weighted sum of
-//! mean moments is least if the node serves whoever has the most weight for each byte of all of its
-//! steps (Goemans, 1997). So for any weights the weighted sum of ends has a bound.
+//! when its bytes are written there, on average. A job ends no earlier than its mean moment plus
+//! its *tail*: after the last byte of a step there is all later compute and writing, so its bytes
+//! are written, on average, at least that long before its end, whatever the policy. No step is due
+//! before it would be if its job were alone. Among all schedules, the weighted sum of mean moments
+//! is least if the node serves the job with the most weight for each byte of all of its steps
+//! (Goemans, 1997). So for any weights the weighted sum of ends has a bound.
 //!
-//! **All nodes.** Each job's weight of one is divided over its nodes, and a part that stands for
+//! **All nodes.** Each job's weight of one is divided over its nodes, and a part that represents
 //! its end alone: it ends no earlier than each of these says. Any division gives a bound, and
-//! multiplicative weights look for the best: weight goes to the node that holds the job longest.
+//! multiplicative weights search for the best: weight goes to the node that holds the job longest.
 
 use std::collections::BTreeSet;
 
@@ -57,10 +57,10 @@ impl Job {
     }
 }
 
-/// Divisions of weight that are tried: twice as many gain a tenth of a point.
+/// Number of divisions of weight that are tried: twice as many gain a tenth of a point.
 const TRIES: usize = 200;
 
-/// By how much the sum of ends is above that of the jobs alone, at least. `sets` are the jobs of
+/// How much the sum of ends exceeds the sum for the jobs alone, at least. `sets` are the jobs of
 /// each node, by index.
 pub fn waiting_s(jobs: &[Job], sets: &[Vec<usize>]) -> f64 {
     let nodes: BTreeSet<&Vec<usize>> = sets.iter().filter(|set| set.len() > 1).collect();
@@ -86,8 +86,8 @@ pub fn waiting_s(jobs: &[Job], sets: &[Vec<usize>]) -> f64 {
     best_s
 }
 
-/// The logarithm of each job's weight before it is made one; its end alone counts like a node
-/// with a logarithm of 0.
+/// The logarithm of each job's weight before it is normalised to one; its end alone counts like a
+/// node with a logarithm of 0.
 fn totals(jobs: usize, nodes: &[&Vec<usize>], logs: &[Vec<f64>]) -> Vec<f64> {
     let mut most = vec![0.0f64; jobs];
     let each = || nodes.iter().zip(logs).flat_map(|(node, logs)| node.iter().zip(logs));
@@ -167,7 +167,7 @@ mod tests {
         assert!((waiting_s - 40.0).abs() < 1.0, "{waiting_s}");
     }
 
-    /// Jobs of one node each wait for what they share only.
+    /// Jobs of one node each wait only for what they share.
     #[test]
     fn nodes_add_up() {
         let jobs: Vec<Job> = (0..4).map(|_| periodic(1, 0.0, 10.0)).collect();

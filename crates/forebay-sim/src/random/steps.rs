@@ -7,11 +7,11 @@
 //! | a step alone | 1 s to a longest of 10 to 200 s |
 //! | its processes on a node | 1 to 512 |
 //! | steps that arrive | 100 to 299, at exponential intervals, for a load of 0.3 to 0.95 |
-//! | jobs in a closed loop | 4 to 64, of 10 to 29 steps each; undisturbed, they would need 1 to 2 times the bandwidth |
-//! | steps of a batch | 3 to 60, all at once |
+//! | jobs in a closed loop | 4 to 64, of 10 to 29 steps; undisturbed, 1 to 2 times the bandwidth |
+//! | steps of a batch | 3 to 60, all at the same time |
 //!
-//! Where two values are given, as many lie between 1 and 2 as between 2 and 4, except for counts
-//! and loads. A job in a closed loop computes for 0.5 to 1.5 times its mean between two steps.
+//! Where two values are given, the distribution is log-uniform, except for counts and loads. A job
+//! in a closed loop computes for 0.5 to 1.5 times its mean between two steps.
 
 use forebay_model::rng::Rng;
 
@@ -28,15 +28,15 @@ const NODE_BYTES_PER_S: f64 = 1e9;
 /// When steps come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
-    /// Over time, whatever becomes of those before.
+    /// Over time, independent of earlier steps.
     Arrivals,
     /// A job computes after each step.
     Closed,
-    /// All at once.
+    /// All at the same time.
     Batch,
 }
 
-/// What is common to all workloads of a comparison.
+/// Properties common to all workloads of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
     /// Seed of all workloads.
@@ -45,12 +45,12 @@ pub struct Family {
     pub kind: Kind,
     /// The load of steps that arrive, if it is not drawn.
     pub load: Option<f64>,
-    /// Steps that arrive are those of a paper.
+    /// The paper whose steps arrive, if they are not random.
     pub published: Option<Workload>,
 }
 
 impl Family {
-    /// With random steps and loads.
+    /// A family with random steps and loads.
     pub fn new(seed: u64, kind: Kind) -> Self {
         Family { seed, kind, load: None, published: None }
     }
@@ -76,7 +76,7 @@ impl Drawn {
     }
 }
 
-/// `count` steps on `nodes` nodes.
+/// Draws `count` steps on `nodes` nodes.
 fn draw(rng: &mut Rng, nodes: u32, count: u64) -> Vec<Drawn> {
     let longest_s = by_order(rng, 10.0, 200.0);
     let mut turn = 0;
@@ -92,7 +92,7 @@ fn draw(rng: &mut Rng, nodes: u32, count: u64) -> Vec<Drawn> {
     drawn
 }
 
-/// Node seconds per node.
+/// Node seconds of work per node.
 fn work_s(drawn: &[Drawn], nodes: u32) -> f64 {
     drawn.iter().map(|d| d.alone_s * d.on.len() as f64).sum::<f64>() / f64::from(nodes)
 }
@@ -157,7 +157,7 @@ impl Family {
         Ok(Made::of(&simulate(&setup, &mut Trace::off())?))
     }
 
-    /// The same with the bound of the sum, which takes longer than the run.
+    /// Runs the same with the bound of the sum, which takes longer than the run.
     ///
     /// # Errors
     /// If no access policy has this name.
@@ -171,23 +171,23 @@ impl Family {
 /// What a policy makes of a workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Made {
-    /// Steps.
+    /// Number of steps.
     pub steps: usize,
     /// Sum of I/O times in seconds.
     pub sum_s: f64,
-    /// The longest.
+    /// The longest I/O time.
     pub longest_s: f64,
-    /// Mean over steps of I/O time by time alone.
+    /// Mean over steps of I/O time divided by time alone.
     pub slowdown: f64,
     /// Sum of the times that steps take alone: no policy can be below it.
     pub alone_s: f64,
     /// The longest time alone.
     pub longest_alone_s: f64,
-    /// A higher bound of the sum that no policy can be below; that of times alone if unknown.
+    /// A higher bound that the sum of no policy can be below; the sum of times alone if unknown.
     pub least_s: f64,
 }
 
-/// `of` under one policy over that under another, workload by workload.
+/// `of` under one policy divided by `of` under another, workload by workload.
 pub fn ratios(made: &[Made], base: &[Made], of: fn(&Made) -> f64) -> Vec<f64> {
     made.iter().zip(base).map(|(a, b)| of(a) / of(b)).collect()
 }
@@ -197,13 +197,13 @@ pub fn change_of(made: &[Made], base: &[Made], of: fn(&Made) -> f64) -> Estimate
     Estimate::change_percent(&ratios(made, base, of))
 }
 
-/// How many are greater than 1 by more than whole nanoseconds of events explain.
+/// How many ratios are greater than 1 by more than whole nanoseconds of events explain.
 pub fn above(ratios: &[f64]) -> usize {
     ratios.iter().filter(|ratio| **ratio > 1.0 + 1e-6).count()
 }
 
 impl Made {
-    /// Of a run.
+    /// The result of a run.
     pub fn of(outcome: &Outcome) -> Self {
         let mut made = Made::default();
         for step in outcome.jobs.iter().flat_map(|job| &job.steps) {

@@ -15,7 +15,7 @@ use crate::trace::Trace;
 
 const SEEDS: u64 = 5;
 const POLICIES: [&str; 4] = ["fcfs-easy", "fcfs-bb", "sjf-bb", "plan-2"];
-/// The one against which the paper compares, and its plan.
+/// The policy that the paper compares with, and its plan.
 const AGAINST: usize = 2;
 const PLAN: usize = 3;
 /// Tolerance, in points.

@@ -13,11 +13,11 @@ use crate::waste::cielo::cielo;
 use crate::waste::{Platform, STRATEGIES, Window};
 
 const DAY_S: f64 = 86_400.0;
-/// The paper's range, and its ends for nodes.
+/// Bandwidths: the paper's range, and its ends for nodes.
 const BANDWIDTHS_GB_PER_S: [u32; 3] = [40, 80, 160];
 const MTBF_YEARS: [u32; 3] = [2, 10, 50];
 const SEEDS: u64 = 4;
-/// The target of our waste: so many times the bound.
+/// The target of our waste, as a multiple of the bound.
 const MOST: f64 = 1.1;
 
 /// A strategy on a platform: waste, and its multiple of the bound, over all seeds.
@@ -94,8 +94,8 @@ fn table(report: &mut Report, gb: u32, means: &[Means]) {
     report.table(&["strategy", "waste (%)", "low", "high", "of the bound", "low", "high"], &rows);
 }
 
-/// The paper's order: periods by Young and Daly, then an order, then jobs that compute until it is
-/// their turn, and then the order by waste.
+/// Judges the paper's ranking: periods by Young and Daly, then an order, then jobs that compute
+/// until it is their turn, and then the order by waste.
 fn judge(report: &mut Report, gb: u32, means: &[Means]) {
     let waste = |name: &str| means[place(name)].waste.mean;
     let better = |id: &str, pairs: &[(&str, &str)]| {

@@ -1,10 +1,10 @@
-//! DynIMS, dissertation, chapter 3: the memory tier gives way to compute. The printed law, and how
-//! far `forebay` goes beyond.
+//! DynIMS, dissertation, chapter 3: the memory tier gives way to compute. The published law, and
+//! how far `forebay` goes beyond.
 //!
 //! The plant: a node of 125 GB, compute that holds memory as a curve over time says, and a tier
-//! that is always full and follows its capacity at once, up and down. So what is seen is the law
-//! and nothing else. Memory is looked at every millisecond; the machine sees it only when it asked
-//! for a sample, or when an alarm goes off.
+//! that is always full and follows its capacity immediately, up and down. So what is seen is the
+//! law and nothing else. Memory is checked every millisecond; the machine sees it only when it has
+//! requested a sample, or when an alarm goes off.
 
 use forebay_model::rng::Rng;
 use forebay_policy::machine::{Machine, Nanos};
@@ -24,7 +24,7 @@ const BEGIN_MS: u64 = 10_030;
 const END_MS: u64 = 44_000;
 const STOP_MS: u64 = 110_000;
 
-/// What happened at each millisecond.
+/// The state at each millisecond.
 struct Run {
     /// (seconds, utilisation, tier in GB)
     points: Vec<(f64, f64, f64)>,
@@ -43,7 +43,7 @@ impl Run {
         self.points.iter().map(|p| p.2).sum::<f64>() / self.points.len() as f64
     }
 
-    /// Greatest less least tier in the given seconds.
+    /// Greatest tier minus least tier in the given seconds.
     fn swing_gb(&self, from_s: f64, to_s: f64) -> f64 {
         let within = || self.points.iter().filter(|p| (from_s..to_s).contains(&p.0)).map(|p| p.2);
         within().fold(0.0, f64::max) - within().fold(f64::INFINITY, f64::min)
@@ -68,7 +68,7 @@ fn run_law(law: &str, gain: f64, noise_gb: f64) -> Result<Run> {
     let config = Config { gain, ..Config::default() };
     let start = (config.target_bytes() - BASE_GB * GB) as u64 / config.block_bytes * config.block_bytes;
     let (memory, alarm) = (config.memory_bytes as f64, config.alarm_bytes());
-    // The printed prototype polls and has no alarm.
+    // The published prototype polls and has no alarm.
     let has_alarm = law == "forebay";
     let mut machine = Controller::new(policy(law)?, config, start);
     let mut rng = Rng::new(11);
@@ -119,7 +119,7 @@ pub fn run(report: &mut Report) -> Result<()> {
     beyond(report)
 }
 
-/// How an error near r0 shrinks from one period to the next, by the machine itself.
+/// How an error near r0 shrinks from one period to the next, in the machine itself.
 fn shrink(report: &mut Report) {
     report.heading(3, "Stability: an error near r0 after one period");
     let mut records = Vec::new();

@@ -1,9 +1,9 @@
 //! DynIMS, Figures 3-7 and 3-9: what a larger tier is worth to readers.
 //!
-//! Four nodes read 320 GB again and again, from a tier of 25 GB (static) or of 60 GB (DynIMS, most
-//! of the time) on each; the rest comes from data nodes, whose page cache has 160 GB. A tier that
-//! keeps what it has, as LFU does, hits as often as its part of the data says. One rate is not
-//! printed, that of the data nodes' disks; it is fitted to the printed 32.1.
+//! Four nodes read 320 GB repeatedly, from a tier of 25 GB (static) or of 60 GB (DynIMS, most of
+//! the time) on each; the rest comes from data nodes, whose page cache has 160 GB. A tier that
+//! keeps what it has, as LFU does, hits as often as its fraction of the data says. One rate is not
+//! published, that of the data nodes' disks; it is fitted to the published 32.1.
 
 use crate::report::{Record, Report};
 
@@ -15,10 +15,10 @@ const DYNIMS_GB: f64 = 60.0;
 /// MB/s of a node: its memory and its link (chapter 2).
 const MEMORY: f64 = 6267.0;
 const LINK: f64 = 1170.0;
-/// How many times as fast as without a tier DynIMS reads, as printed.
+/// How many times as fast as without a tier DynIMS reads, as published.
 const DYNIMS_TIMES: f64 = 32.1;
 
-/// Part of the data that tiers of `tier_gb` on each node hold.
+/// Fraction of the data that tiers of `tier_gb` on each node hold.
 fn hits(tier_gb: f64) -> f64 {
     (NODES * tier_gb / DATA_GB).min(1.0)
 }

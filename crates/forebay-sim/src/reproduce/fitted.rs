@@ -5,20 +5,20 @@
 
 use crate::report::Report;
 
-/// A constant, its value, where it comes from in words, and ids of the results that it was fitted
-/// on (or their beginnings).
+/// A constant, its value, its source as text, and ids of the results that it was fitted on (or
+/// their beginnings).
 pub struct Fitted {
     /// What it stands for.
     pub constant: &'static str,
     /// Its value.
     pub value: &'static str,
-    /// Results that it was fitted on; empty if it was only fitted on words.
+    /// Results that it was fitted on; empty if it was fitted only on statements in the text.
     pub on: &'static [&'static str],
     /// What else it was fitted on.
     pub words: &'static str,
 }
 
-/// All of them.
+/// All fitted constants.
 pub const FITTED: &[Fitted] = &[
     Fitted {
         constant: "Eley: interference of direct reads, I_hpc and I_bd",

@@ -1,4 +1,4 @@
-//! Held-out random systems: what the documents say of our policies, on systems that nobody has
+//! Held-out random systems: what the documents say about our policies, on systems that nobody has
 //! seen.
 //!
 //! The report uses one seed, so that it has the same bytes every time; `make test-random` uses the
@@ -20,10 +20,10 @@ use crate::reproduce::prediction;
 /// Seed of the report.
 const SEED: u64 = 20_261_124;
 const CLUSTERS: usize = 100;
-/// Above the best of the others is what takes so many times as long.
+/// How many times as long as the best of the others counts as above it.
 const ABOVE: f64 = 1.005;
 const WORKLOADS: usize = 40;
-/// Parts of the nodes' time that steps need which arrive.
+/// Loads of arriving steps, as fractions of the nodes' time.
 const ACCESS_LOADS: [f64; 6] = [0.2, 0.4, 0.6, 0.8, 0.95, 0.98];
 /// Workloads of each published kind at each load.
 const PUBLISHED: usize = 20;
@@ -31,13 +31,13 @@ const PREDICTED: usize = 50;
 const LOADS: usize = 20;
 const PLATFORMS: usize = 20;
 const SYSTEMS: usize = 200;
-/// The waste of platform time, in multiples of the bound, and the failures of a run.
+/// The waste of platform time, as a multiple of the bound, and the failures of a run.
 const WASTE_OF_BOUND: f64 = 1.1;
 const FAILURES: u32 = 300;
 /// The mean tier of the memory law, in percent of the clairvoyant's.
 const TIER_PERCENT: f64 = 98.0;
-/// Targets of the planner's map times against `eley`, and of the sums of I/O times with `coflow`
-/// against `none`: means over as many systems as docs/policies.md has figures of.
+/// Targets for the planner's map times against `eley`, and for the sums of I/O times with `coflow`
+/// against `none`: means over as many systems as the figures in docs/policies.md.
 const PLANNER_PERCENT: f64 = -8.0;
 const ACCESS_PERCENT: f64 = -33.0;
 
@@ -160,7 +160,7 @@ fn planners_at(seed: u64, percent: u32) -> Result<Vec<Record>> {
     Ok(records)
 }
 
-/// The least map times against those of a policy.
+/// The least map times relative to the map times of a policy.
 fn bound_of(family: &clusters::Family, made: &[Made], least_s: fn(&Setup) -> f64) -> Estimate {
     let least = (0..).zip(made).map(|(n, made)| least_s(&family.cluster(n, "eley")) / made.sum_s());
     Estimate::change_percent(&least.collect::<Vec<_>>())

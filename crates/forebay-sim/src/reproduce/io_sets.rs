@@ -1,6 +1,6 @@
 //! IO-Sets: Boito, Pallez, Teylo and Vidal, *IO-SETS: Simple and Efficient Approaches for I/O
-//! Bandwidth Management*, IEEE TPDS
-//! 2023. Set-10 against fair share, for jobs whose periods differ by orders of magnitude.
+//! Bandwidth Management*, IEEE TPDS 2023. Set-10 against fair share, for jobs whose periods differ
+//! by orders of magnitude.
 
 use forebay_model::rng::Rng;
 

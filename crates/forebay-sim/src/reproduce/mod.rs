@@ -1,4 +1,4 @@
-//! The papers' tables and figures, computed anew.
+//! The papers' tables and figures, recomputed.
 //!
 //! One file per paper; each adds its part to a [`Report`]. A part is listed in [`PARTS`] and
 //! nowhere else.
@@ -57,7 +57,7 @@ pub const PARTS: &[Part] = &[
     Part { name: "held-out", about: "our policies on random systems of a seed", run: held_out::run },
 ];
 
-/// A report in directory `dir` of the part called `name`, or of all of them.
+/// A report in directory `dir` on the part called `name`, or on all of them.
 ///
 /// # Errors
 /// If there is no such part, or the report cannot be written.

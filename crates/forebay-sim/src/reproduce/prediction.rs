@@ -1,9 +1,9 @@
-//! Prediction in the loop: planners that know of phases only what the predictor makes of those
-//! before, on held-out clusters, beside planners that know when and for how long the next one
-//! comes.
+//! Prediction in the loop: planners that know about phases only what the predictor makes of earlier
+//! ones, on held-out clusters, beside planners that know when the next one comes and how long it
+//! takes.
 //!
-//! Compute times between phases vary evenly by up to an error, or phases vary as in the traces of
-//! FTIO and Darshan. Of an earlier run nothing is known, or as many phases as counted here.
+//! Compute times between phases vary uniformly by up to an error, or phases vary as in the traces
+//! of FTIO and Darshan. Nothing is known of an earlier run, or the number of phases given here.
 
 use crate::colocate::knowledge::Knowledge;
 use crate::error::Result;
@@ -14,13 +14,13 @@ use crate::random::rhythm::Rhythm;
 use crate::report::{Record, number};
 
 const ALLOWANCE: f64 = 0.05;
-/// Of the deadlines kept with true knowledge, and of the gain, in percent.
+/// Targets for the deadlines kept and for the gain, in percent of those with true knowledge.
 const KEPT_PERCENT: f64 = 95.0;
 const GAIN_PERCENT: f64 = 90.0;
 /// The error in percent at which the gain is judged.
 const JUDGED_PERCENT: u32 = 11;
 
-/// All results of a seed, on so many clusters.
+/// All results of a seed, on `clusters` clusters.
 ///
 /// # Errors
 /// If a run does not end.
@@ -36,7 +36,7 @@ pub fn records(seed: u64, clusters: usize) -> Result<Vec<Record>> {
     Ok(records)
 }
 
-/// With none and with some phases of an earlier run.
+/// Results with none and with some phases of an earlier run.
 fn of(family: &Family, name: &str, is_judged: bool, earlier: &[u32], clusters: usize) -> Result<Vec<Record>> {
     let made = |knowledge, policy: &str| {
         let family = Family { knowledge, ..family.clone() };
@@ -100,7 +100,7 @@ fn gain(id: String, other: &str, is_judged: bool, [ours, if_true, base]: [&[Made
     record.note(format!("map times {} %, and {} % with true knowledge", number(own), number(known)))
 }
 
-/// That of the map times, cluster by cluster.
+/// The change of the map times, cluster by cluster.
 fn change(ours: &[Made], base: &[Made]) -> Estimate {
     let ratios: Vec<f64> = ours.iter().zip(base).map(|(a, b)| a.sum_s() / b.sum_s()).collect();
     Estimate::change_percent(&ratios)

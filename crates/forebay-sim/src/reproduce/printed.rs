@@ -1,7 +1,8 @@
-//! Everything that the papers print, and what stands beside it here.
+//! Everything that the papers publish, and what we have beside it.
 //!
-//! A printed result is a record with the paper's number, or an item of [`NOT_REPRODUCED`]. Numbers
-//! that follow from other printed ones, inputs, and what only a figure shows are not results.
+//! A published result is a record with the paper's number, or an item of [`NOT_REPRODUCED`].
+//! Numbers that follow from other published ones, inputs, and what only a figure shows are not
+//! results.
 
 use crate::report::{Class, Printed, Record, Report, number};
 
@@ -12,11 +13,11 @@ pub const PREDICTED: [(&str, &str); 3] = [
     ("bb/catalyst/fcfs/", "bb/catalyst/predicted/fcfs/"),
 ];
 
-/// Parts whose numbers come from formulas. Those of all others come from simulated events.
+/// Parts whose numbers come from formulas. The numbers of all others come from simulated events.
 const FORMULAS: [&str; 2] = ["tls/", "dynims/"];
 
-/// Results without a run: the part that they belong to, where they stand, how many they are, what
-/// they say, and why nothing stands beside them.
+/// Results without a run: the part that they belong to, where they are, how many they are, what
+/// they say, and why we have nothing beside them.
 type Item = (&'static str, &'static str, usize, &'static str, &'static str);
 
 const NO_WORDCOUNT: &str = "its compute and prefetch times are not printed";
@@ -106,18 +107,18 @@ const NOT_REPRODUCED: &[Item] = &[
     ("vas", "section 4.1.3", 1, "25 s to start the virtual machines", OTHER_PROGRAM),
 ];
 
-/// How far a record is from the printed number, in percent of it.
+/// How far a record is from the published number, in percent of it.
 fn off_percent(record: &Record) -> Option<f64> {
     let (paper, difference) = record.paper.zip(record.difference)?;
     Some(if difference == 0.0 { 0.0 } else { 100.0 * difference / paper.abs() })
 }
 
-/// Whether another record stands for the same printed result.
+/// Whether another record covers the same published result.
 fn is_predicted(record: &Record) -> bool {
     PREDICTED.iter().any(|(fitted, _)| record.id.starts_with(fitted))
 }
 
-/// Adds the chapter: of the parts in `parts`, or of everything.
+/// Adds the chapter, on the parts in `parts` or on everything.
 pub fn chapter(report: &mut Report, parts: &[&str], everything: bool) {
     let (mut printed, mut rows) = (Printed::default(), Vec::new());
     for record in report.all_records().iter().filter(|r| r.paper.is_some() && !is_predicted(r)) {

@@ -24,12 +24,13 @@ fn palmetto(pfs_gb_per_s: f64) -> Cluster {
 /// More nodes than any crossover needs.
 const LIMIT: u32 = 100_000;
 
-/// PFS aggregate in GB/s; the printed crossovers for reading with 0, 0.2 and 0.5 in memory, and for
-/// writing.
+/// PFS aggregate in GB/s; the published crossovers for reading with 0, 0.2 and 0.5 in memory, and
+/// for writing.
 const PRINTED: [(f64, [f64; 3], f64); 2] =
     [(10.0, [43.0, 53.0, 83.0], 259.0), (50.0, [211.0, 262.0, 414.0], 1294.0)];
 const HITS: [f64; 3] = [0.0, 0.2, 0.5];
-/// Hit ratio, and printed aggregates there in GB/s at both PFS. The printed gains follow from them.
+/// Hit ratio, and published aggregates there in GB/s at both PFS. The published gains follow from
+/// them.
 const AGGREGATES: [(f64, [f64; 2]); 2] = [(0.2, [12.5, 62.0]), (0.5, [19.6, 98.0])];
 
 fn hdfs_read(c: &Cluster) -> f64 {
@@ -94,7 +95,7 @@ fn throughput_figure(report: &mut Report) -> Result<()> {
             let points = ns.iter().map(|&n| (n, n * f(&palmetto(pfs).with_nodes(n)) / 1000.0)).collect();
             (name.to_string(), points)
         };
-        // HDFS grows without end; what lies above twice the best of the others shows nothing more.
+        // HDFS grows without end; values above three times the PFS's bandwidth show nothing more.
         let top = 3.0 * pfs;
         let (name, all): (String, Vec<(f64, f64)>) = line("HDFS", &hdfs_read);
         let hdfs = (name, all.into_iter().filter(|p| p.1 <= top).collect());

@@ -2,9 +2,9 @@
 //! with Virtualized MapReduce on HPC Backend Storage Servers*, TPDS 2016. Ten storage servers that
 //! run MapReduce, with and without locality, and two shuffles.
 //!
-//! The paper prints neither compute times nor bandwidths of disks. Tasks compute nothing here, so
-//! each time is that of the I/O, and its changes do not depend on the disks' bandwidth. The data
-//! path is that of its Figure 5, without a page cache.
+//! The paper publishes neither compute times nor bandwidths of disks. Tasks compute nothing here,
+//! so each time is the time of the I/O, and its changes do not depend on the disks' bandwidth. The
+//! data path is that of its Figure 5, without a page cache.
 
 use crate::cluster::{self, JobOutcome, JobSpec, Outcome, Placement, Reduce, Setup, Shipping, Shuffle};
 use crate::colocate::HpcSpec;
@@ -22,18 +22,18 @@ const STRIPE: u64 = 128 << 20;
 /// Slave nodes, and containers of 1 GB in a virtual machine of 6 GB.
 const SERVERS: u32 = 10;
 const SLOTS: u32 = 6;
-/// From a virtual machine to another host (Table 1, case 4), in bytes per second.
+/// Bandwidth from a virtual machine to another host (Table 1, case 4), in bytes per second.
 const LINK: f64 = 6.1e9 / 8.0;
 /// A disk of the paper's kind (7,200 rpm); no record depends on it.
 const DISK: f64 = 100e6;
-/// Requests of a client.
+/// Bytes of a client's request.
 const REQUEST: u64 = 4 << 20;
-/// Each run is repeated with other places of the stripes.
+/// Number of runs, each with other places of the stripes.
 const SEEDS: u64 = 10;
-/// TeraSort of Figures 8, 9 and 11.
+/// Sizes of TeraSort in Figures 8, 9 and 11.
 const SIZES_GB: [u64; 4] = [10, 20, 30, 40];
 
-/// What runs MapReduce on the servers: whether it knows where stripes lie, and its shuffle.
+/// What runs MapReduce on the servers: whether it knows where stripes are, and its shuffle.
 #[derive(Clone, Copy)]
 struct Scheme {
     name: &'static str,
@@ -42,7 +42,7 @@ struct Scheme {
 }
 
 const LUSTRE: Scheme = Scheme { name: "YARN-Lustre", knows_layout: false, shuffle: Shuffle::Fetch };
-/// As YARN on HDFS, whose first replica is local.
+/// The scheme of YARN on HDFS, whose first replica is local.
 const LOCALITY: Scheme =
     Scheme { name: "YARN-HDFS, VAS-Locality-Only", knows_layout: true, shuffle: Shuffle::Fetch };
 const VAS: Scheme = Scheme { name: "VAS", knows_layout: true, shuffle: Shuffle::Files };

@@ -9,13 +9,13 @@ use crate::batch::workload::{Arrives, Buffers, Rooms, Shape, Size};
 use crate::batch::{Checkpoints, JobSpec, Setup};
 use crate::error::Result;
 
-/// Each costs memory, and a plan looks at all that wait.
+/// Each job costs memory, and a plan looks at all that wait.
 const MAX_JOBS: u64 = 1_000_000;
 pub const MAX_NODES: u64 = 1_000_000;
 const MAX_BUFFERS: u64 = 1_000;
 /// The least rate: a byte per second, in GB/s.
 pub const LEAST_GB: f64 = 1e-9;
-/// Quantiles of a list.
+/// Number of quantiles in a list.
 const QUANTILES: std::ops::RangeInclusive<usize> = 1..=1_001;
 
 /// Reads the whole file.

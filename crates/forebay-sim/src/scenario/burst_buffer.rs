@@ -14,9 +14,9 @@ use crate::error::Result;
 
 /// More nodes than the largest machines have; each costs memory.
 const MAX_NODES: u64 = 65_536;
-/// So many jobs take a gigabyte.
+/// Most jobs; this many take a gigabyte.
 const MAX_JOBS: u64 = 1_000_000;
-/// Of a job.
+/// Most steps of a job.
 const MAX_STEPS: u64 = 1_000_000;
 /// Number of the stream of random numbers that instances are drawn from; a job's own has its index.
 const DRAWS: u64 = u64::MAX - 1;
@@ -59,7 +59,7 @@ pub fn buffers(root: &Section<'_>, nodes: &'static str, drain: Option<DrainSetup
     })
 }
 
-/// The jobs that the list `key` has.
+/// Adds the jobs of the list `key`.
 pub fn add_jobs(root: &Section<'_>, key: &'static str, setup: &mut Setup, names: &mut Names) -> Result<()> {
     // One stream of random numbers for each entry, none of which the run uses.
     let rng = Rng::new(setup.seed).fork(DRAWS);
@@ -72,8 +72,8 @@ pub fn add_jobs(root: &Section<'_>, key: &'static str, setup: &mut Setup, names:
     Ok(())
 }
 
-/// What follows from all jobs of the list `key`: their order, and `faults` of jobs and of nodes;
-/// those name a node by the key `node`.
+/// Completes what follows from all jobs of the list `key`: their order, and `faults` of jobs and of
+/// nodes; those name a node by the key `node`.
 pub fn finish(
     root: &Section<'_>,
     key: &str,
@@ -140,8 +140,8 @@ fn jobs(s: &Section<'_>, setup: &Setup, mut rng: Rng) -> Result<Vec<JobSpec>> {
     Ok(jobs)
 }
 
-/// An error about the key `size` if a step would not fit on an empty system. Those are tried that
-/// are the largest, in total or on a node.
+/// An error about the key `size` if a step would not fit on an empty system. Only the largest steps
+/// are tried, in total or on a node.
 fn all_fit(s: &Section<'_>, size: &str, setup: &Setup, jobs: &[JobSpec]) -> Result<()> {
     let nodes = |job: &JobSpec| match (&job.on, job.nodes) {
         (Some(on), _) => on.len() as u32,
@@ -220,7 +220,7 @@ fn steps(s: &Section<'_>) -> Result<Steps> {
     })
 }
 
-/// Those of the job of a Darshan log: each of its phases that writes is a step of mean size.
+/// The steps of the job of a Darshan log: each of its phases that writes is a step of mean size.
 fn recorded(s: &Section<'_>) -> Result<Steps> {
     let job = darshan::Job::read(s, Moved::Written)?;
     if job.mean_bytes() > MAX_GB * GB {
@@ -236,8 +236,8 @@ fn recorded(s: &Section<'_>) -> Result<Steps> {
     })
 }
 
-/// Whether the allocation policy has room for it on an empty system. Nodes given by hand have no
-/// book to be full.
+/// Whether the allocation policy has room for it on an empty system. Nodes given by hand are not in
+/// any books.
 fn fits(setup: &Setup, spec: &JobSpec) -> bool {
     if let Some(on) = &spec.on {
         return setup.room_bytes(spec).div_ceil(on.len() as u64) <= setup.node_bytes;

@@ -7,14 +7,14 @@ use super::{MAX_GB, MAX_S, Names, horizon_ns, ns, profile};
 use crate::cluster::{JobSpec, Placement, Reduce, Setup, Shipping, Shuffle, WRITE_BYTES};
 use crate::error::Result;
 
-/// An upper bound that only catches slips of the pen.
+/// An upper bound that only catches typing errors.
 const MAX_BYTES: u64 = (MAX_GB * 1e9) as u64;
-/// As for a mount of an agent.
+/// The same limit as for a mount of an agent.
 const MAX_PAGE_BYTES: u64 = 64 << 20;
-/// Each costs memory.
+/// Each task costs memory.
 const MAX_TASKS: u64 = 1_000_000;
 const MAX_REDUCE_TASKS: u64 = 65_536;
-/// Each part that goes from a map to a reduce task is three events.
+/// Each part that goes from a map to a reduce task costs three events.
 const MAX_PARTS: u64 = 20_000_000;
 
 /// Reads the whole file.
@@ -104,7 +104,7 @@ pub fn add_jobs(root: &Section<'_>, setup: &mut Setup, names: &mut Names) -> Res
     Ok(())
 }
 
-/// The job before it in the file that has to end first.
+/// The earlier job in the file that has to end first.
 fn after(s: &Section<'_>, jobs: &[JobSpec]) -> Result<Option<usize>> {
     if !s.has("after") {
         return Ok(None);

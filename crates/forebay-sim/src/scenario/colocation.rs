@@ -14,10 +14,10 @@ use crate::colocate::knowledge::Knowledge;
 use crate::colocate::{HpcSpec, JobSpec, MemoryChange, NODES_MAX, NodeFault, Setup};
 use crate::error::Result;
 
-/// As many as there may be phases; each costs memory.
+/// As many as there may be phases; each wave costs memory.
 const MAX_WAVES: f64 = 1e4;
 
-/// Of a job; an upper bound that only catches slips of the pen.
+/// Most processes of a job; an upper bound that only catches typing errors.
 const MAX_PROCESSES: u64 = 1_000_000_000;
 
 /// Reads the whole file.
@@ -27,7 +27,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     let measured = match root.is_text("profile") {
         true => from_file(root)?,
         false => {
-            // Of a live cluster a profile may have more nodes.
+            // A profile of a live cluster may have more nodes.
             cluster.whole("nodes", 1, NODES_MAX, None)?;
             System::read(&cluster)?.profile(&root.need("profile")?, 1)?
         }
@@ -60,7 +60,7 @@ pub fn read(root: &Section<'_>) -> Result<Setup> {
     Ok(Setup { policy, bandwidth, planner, truth, true_direct, hpc, jobs, memory, faults, seed, horizon_ns })
 }
 
-/// From the profile that the scenario names: the coordinator's file.
+/// Reads the profile that the scenario names: the coordinator's file.
 fn from_file(root: &Section<'_>) -> Result<Config> {
     let planner = profile::read(&root.beside(&root.text("profile", None)?))?;
     match u64::from(planner.profile.max_nodes) <= NODES_MAX {
@@ -156,7 +156,8 @@ fn habit(s: &Section<'_>, pfs_bytes_per_s: f64) -> Result<Habit> {
     })
 }
 
-/// That of the job of a Darshan log. What a phase moved counts, and not how long it took there.
+/// The habit of the job of a Darshan log. What counts is what a phase moved, and not how long it
+/// took there.
 fn recorded(s: &Section<'_>, pfs_bytes_per_s: f64) -> Result<Habit> {
     let job = darshan::Job::read(s, Moved::All)?;
     let longest = job.phases.iter().map(|phase| phase.bytes).fold(0.0, f64::max) / pfs_bytes_per_s;

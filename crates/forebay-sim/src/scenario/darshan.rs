@@ -1,6 +1,6 @@
 //! Logs of Darshan, from which a job takes its I/O phases.
 //!
-//! The text is read that `darshan-parser` and `darshan-dxt-parser` of Darshan 3 print (log format
+//! Reads the text that `darshan-parser` and `darshan-dxt-parser` of Darshan 3 print (log format
 //! 3.x); Darshan documents it, and it changes less than the binary format. A segment of DXT is one
 //! read or write. Without segments, each record of a file gives two intervals, from its first read
 //! to its last and from its first write to its last, and `--total` alone gives two for the job.
@@ -21,12 +21,12 @@ use crate::error::{Error, Result};
 
 pub use super::logs::Job;
 
-/// Each costs memory.
+/// Each interval costs memory.
 const MAX_INTERVALS: usize = 10_000_000;
 const MAX_PHASES: usize = 1_000_000;
 const MAX_PROCESSES: u64 = 1_000_000_000;
-/// Pauses between two steps of one checkpoint are shorter than this, and those between two
-/// checkpoints longer.
+/// Gap between two phases: pauses between two steps of one checkpoint are shorter, and pauses
+/// between two checkpoints longer.
 const GAP_S: f64 = 1.0;
 
 const READ: usize = 0;
@@ -38,9 +38,9 @@ const PREFIXES: [&str; 2] = ["POSIX", "MPIIO"];
 /// Which bytes make up phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
-    /// Read and written ones.
+    /// Bytes read and bytes written.
     All,
-    /// Written ones.
+    /// Bytes written.
     Written,
 }
 
@@ -60,16 +60,16 @@ impl Job {
     /// The job of the log at `path`, with all it reads and writes.
     ///
     /// # Errors
-    /// It is no log, or has no phases.
+    /// If it is not a log, or has no phases.
     pub fn of_file(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(Error::io("read the log", path))?;
         parse(path, BufReader::new(file), &Wanted::ALL)
     }
 
-    /// The same of a text, which `name` names in errors.
+    /// Reads the job of a text, which errors call `name`.
     ///
     /// # Errors
-    /// It is no log, or has no phases.
+    /// If it is not a log, or has no phases.
     pub fn of_text(name: &str, text: &str) -> Result<Self> {
         parse(Path::new(name), text.as_bytes(), &Wanted::ALL)
     }
@@ -101,10 +101,10 @@ impl Job {
     }
 }
 
-/// What is read of a log.
+/// What to read from a log.
 #[derive(Debug)]
 struct Wanted {
-    /// Files on this mount point alone.
+    /// Only files on this mount point.
     mount: Option<String>,
     moved: Moved,
     gap_s: f64,
@@ -121,21 +121,21 @@ pub struct Interval {
     pub bytes: f64,
 }
 
-/// What a record, or the totals of a module, say of reads and writes.
+/// What a record, or the totals of a module, say about reads and writes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Access {
-    /// Of its first counter.
+    /// Line of its first counter.
     line: usize,
     bytes: [f64; 2],
     begin_s: [Option<f64>; 2],
     end_s: [Option<f64>; 2],
 }
 
-/// Of a module: POSIX or MPI-IO.
+/// A module: POSIX or MPI-IO.
 #[derive(Default)]
 struct Module {
     segments: Vec<Interval>,
-    /// By rank and record id.
+    /// Records by rank and record id.
     records: BTreeMap<String, Access>,
     total: Access,
 }
@@ -144,19 +144,19 @@ struct Reader<'a> {
     wanted: &'a Wanted,
     version_known: bool,
     processes: u32,
-    /// Whether segments that follow are of a wanted file.
+    /// Whether the following segments are of a wanted file.
     is_wanted: bool,
     modules: [Module; 2],
 }
 
 type Line<T> = std::result::Result<T, String>;
 
-/// Every read and write of the log at `path`, in the order of their begins: those of POSIX, or of
-/// MPI-IO if there are none.
+/// Every read and write of the log at `path`, in the order of their begins: of POSIX, or of MPI-IO
+/// if POSIX has none.
 ///
 /// # Errors
-/// It is no such log, or it has only counters, which do not say when within a file's life its bytes
-/// moved.
+/// If it is not such a log, or if it has only counters, which do not say when within a file's life
+/// its bytes moved.
 pub fn segments(path: &Path) -> Result<Vec<Interval>> {
     let file = File::open(path).map_err(Error::io("read the log", path))?;
     let reader = read(path, BufReader::new(file), &Wanted::ALL)?;
@@ -339,7 +339,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Those of the most exact source that has some.
+    /// The intervals of the most exact source that has any.
     fn intervals(self) -> std::result::Result<Vec<Interval>, (usize, String)> {
         let Reader { wanted, modules, .. } = self;
         let (mut records, mut totals) = (Vec::new(), Vec::new());
@@ -363,10 +363,10 @@ impl Reader<'_> {
 }
 
 impl Access {
-    /// Sets what the counter says, if it is one of bytes or moments; `name` is that behind the
-    /// module's.
+    /// Sets what the counter says, if it is one of bytes or moments; `name` is the part after the
+    /// module's name.
     fn set(&mut self, counter: &str, name: &str, value: &str) -> Line<()> {
-        // -1 is what Darshan could not measure.
+        // -1 marks what Darshan could not measure.
         let known = |most: f64| number(counter, value, -1.0, most).map(|n| (n >= 0.0).then_some(n));
         let moment = |place: &mut Option<f64>| known(MAX_S).map(|moment| *place = moment);
         match name {
@@ -382,7 +382,7 @@ impl Access {
     }
 }
 
-/// The reads and the writes of each.
+/// Intervals of the reads and of the writes of each.
 fn intervals(
     all: impl IntoIterator<Item = Access>,
     wanted: &Wanted,

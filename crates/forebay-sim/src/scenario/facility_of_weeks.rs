@@ -76,8 +76,8 @@ fn drain(s: &Section<'_>) -> Result<drain::Config> {
     })
 }
 
-/// Defaults are those of a coordinator. Policies that rank steps need a pace of writes, which is
-/// not modelled.
+/// Defaults are a coordinator's. Policies that rank steps need a pace of writes, which is not
+/// modelled.
 fn access(s: &Section<'_>) -> Result<(access::Setup, u64)> {
     let names: Vec<&str> = access::POLICIES.iter().map(|p| p.0).filter(|name| *name != "coflow").collect();
     let policy = s.choice("policy", &names, Some("none"))?;

@@ -1,5 +1,5 @@
-//! What a log says of its job, read once for the many scenarios that name the log: each point of a
-//! sweep is a scenario of its own, and to read a log takes up to a minute.
+//! What a log says about its job, read once for the many scenarios that name the log: each point of
+//! a sweep is a scenario of its own, and reading a log takes up to a minute.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,31 +9,31 @@ use crate::error::Result;
 /// An I/O phase of the job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Phase {
-    /// From the job's start.
+    /// Begin, from the job's start.
     pub begin_s: f64,
-    /// From the job's start.
+    /// End, from the job's start.
     pub end_s: f64,
-    /// Of all processes.
+    /// Bytes of all processes.
     pub bytes: f64,
 }
 
-/// What a log says of its job.
+/// What a log says about its job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// Number of processes.
     pub processes: u32,
-    /// In their order, without overlap; at least one.
+    /// Phases in order, without overlap; at least one.
     pub phases: Vec<Phase>,
 }
 
 thread_local! {
-    /// By the log and what is wanted of it, while this thread reads one scenario after the other.
+    /// Jobs by log and what is wanted of it, while this thread reads one scenario after the other.
     static READ: RefCell<Option<BTreeMap<String, Job>>> = const { RefCell::new(None) };
 }
 
 /// Does `work`; the scenarios that it reads in this thread read each log once.
 pub fn once<T>(work: impl FnOnce() -> T) -> T {
-    /// Forgets the logs, also when `work` panics.
+    /// Forgets the logs, even if `work` panics.
     struct Forget;
     impl Drop for Forget {
         fn drop(&mut self) {
@@ -48,7 +48,7 @@ pub fn once<T>(work: impl FnOnce() -> T) -> T {
 /// The job of a log, which `key` names.
 ///
 /// # Errors
-/// Those of `read`.
+/// The errors of `read`.
 pub fn job(key: String, read: impl FnOnce() -> Result<Job>) -> Result<Job> {
     if let Some(job) = READ.with_borrow(|read| read.as_ref()?.get(&key).cloned()) {
         return Ok(job);

@@ -103,7 +103,7 @@ fn pulse(s: &Section<'_>) -> Result<Pulse> {
         jitter: s.number("jitter", 0.0, 1.0, Some(0.0))?,
         starts_s: s.number("starts_s", 0.0, MAX_S, Some(0.0))?,
     };
-    // Each time costs memory, and a run of no more than 10,000 s has no more of them.
+    // Each repetition costs memory, and a run of no more than 10,000 s has no more of them.
     let once_s =
         bytes / pulse.rise_bytes_per_s + bytes / pulse.fall_bytes_per_s + pulse.hold_s + pulse.rest_s;
     if once_s < 0.001 {

@@ -3,7 +3,7 @@
 //! A scenario of kind `colocation` puts HPC jobs beside Big Data jobs whose waves are prefetched,
 //! one of kind `burst-buffer` has jobs that write their steps to shared burst buffer nodes, and so
 //! on. The reference of all keys is `docs/simulator.md`. Reading is strict, and an override such as
-//! `hpc.0.allowance_percent=15` is read as if it stood in the file, so it is checked in the same
+//! `hpc.0.allowance_percent=15` is read as if it were in the file, so it is checked in the same
 //! way.
 
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ mod world;
 use reader::Section;
 
 const GB: f64 = 1e9;
-/// Upper bounds that only catch slips of the pen: a million seconds, an exabyte.
+/// Upper bounds that only catch typing errors: a million seconds, an exabyte.
 const MAX_S: f64 = 1e6;
 const MAX_GB: f64 = 1e9;
 /// Logs of batch systems span years.
@@ -51,7 +51,7 @@ pub const MEMORY: &str = memory::KIND;
 pub const BATCH: &str = batch::KIND;
 /// Name of the kind with a facility over weeks.
 pub const FACILITY: &str = facility::KIND;
-/// Name of the kind with all of these at once.
+/// Name of the kind with all of these together.
 pub const WORLD: &str = "world";
 
 /// A scenario that was read and checked.
@@ -69,7 +69,7 @@ pub enum Scenario {
     Batch(Box<batch::Setup>),
     /// A facility over weeks.
     Facility(Box<facility::Setup>),
-    /// All of these at once.
+    /// All of these together.
     World(Box<crate::world::Setup>),
 }
 
@@ -82,7 +82,7 @@ fn for_ns(s: &Section<'_>) -> Result<Option<u64>> {
     Ok(s.number_if("for_s", 1e-9, MAX_S)?.map(ns))
 }
 
-/// When the run ends, if the file says it.
+/// When the run ends, if the file says so.
 fn horizon_ns(root: &Section<'_>) -> Result<Option<u64>> {
     Ok(root.number_if("horizon_s", 1e-3, MAX_HORIZON_S)?.map(ns))
 }
@@ -115,7 +115,7 @@ impl Names {
     }
 }
 
-/// What an override says: TOML, or else a text.
+/// Parses the value of an override: TOML, or otherwise a text.
 pub fn value(text: &str) -> Value {
     let toml = format!("v = {text}").parse::<Table>().ok().and_then(|mut table| table.remove("v"));
     toml.unwrap_or_else(|| Value::String(text.into()))
@@ -138,7 +138,7 @@ impl File {
         File::parse(path, &text)
     }
 
-    /// From `text`, as if it stood at `path`.
+    /// A scenario file from `text`, as if it were at `path`.
     ///
     /// # Errors
     /// If it is not TOML.
@@ -150,7 +150,7 @@ impl File {
         Ok(File::of(path, table))
     }
 
-    /// From `table`, as if it stood at `path`.
+    /// A scenario file from `table`, as if it were at `path`.
     pub fn of(path: &Path, table: Table) -> Self {
         File { path: path.into(), table }
     }

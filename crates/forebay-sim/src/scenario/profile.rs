@@ -1,8 +1,8 @@
-//! What was measured of a system: how fast a prefetch is, and how it and I/O phases disturb each
-//! other.
+//! The measured properties of a system: how fast a prefetch is, and how prefetches and I/O phases
+//! disturb each other.
 //!
-//! Scenarios have it in their sections `[cluster]` and `[profile]`. The coordinator reads the same
-//! sections from a file of their own, `cluster.profile`, so that a measurement serves both.
+//! Scenarios have them in their sections `[cluster]` and `[profile]`. The coordinator reads the
+//! same sections from a separate file, `cluster.profile`, so that a measurement serves both.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::reader::Section;
 use super::{File, GB, MAX_GB, MAX_S};
 use crate::error::{Error, Result};
 
-/// An upper bound that only catches slips of the pen.
+/// An upper bound that only catches typing errors.
 const MAX_FACTOR: f64 = 1e3;
 
 /// Version of the file format.
@@ -26,10 +26,10 @@ const VERSION: u64 = 1;
 const LEARNING: f64 = 0.3;
 
 /// The least I_hpc of a profile that is corrected. A correction scales the excess I_hpc - 1, at
-/// most by four, so it could never move one of 0, which a noisy measurement may give.
+/// most by four, so it could never move an excess of 0, which a noisy measurement may give.
 const LEAST_I_HPC: f64 = 1.1;
 
-/// Reads a profile for the coordinator. It names no memory: that is what the members have.
+/// Reads a profile for the coordinator. It states no memory: the members have that.
 ///
 /// # Errors
 /// One line that names file, line, key, value and what is allowed.
@@ -61,14 +61,14 @@ fn config(root: &Section<'_>) -> Result<Config> {
     Ok(Config { learning, ..config })
 }
 
-/// The line on which `key` stands, or that of its section if the key is missing.
+/// The line of `key`, or of its section if the key is missing.
 fn line_of(text: &str, key: &str) -> usize {
     let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
     let (mut here, mut found) = ("", 1);
     for (number, line) in (1..).zip(text.lines()) {
         let header =
             line.trim().strip_prefix('[').and_then(|rest| rest.split_once(']')).map(|(name, _)| name);
-        // Not a point of a list.
+        // Not an element of a list.
         if let Some(header) = header.filter(|name| name.chars().all(|c| c.is_ascii_alphabetic())) {
             here = header;
         }
@@ -99,8 +99,9 @@ impl System {
         })
     }
 
-    /// With the section `[profile]`; without memory and without learning. Planners that choose no
-    /// setting use `default_threads` of a node unless the section names others.
+    /// The configuration with the section `[profile]`; without memory and without learning.
+    /// Planners that choose no setting use `default_threads` on each node unless the section states
+    /// others.
     pub fn profile(&self, s: &Section<'_>, default_threads: u16) -> Result<Config> {
         let System { max_nodes, max_threads, pfs_bytes_per_s } = *self;
         let (most_nodes, most_threads) = (u64::from(max_nodes), u64::from(max_threads));

@@ -1,8 +1,8 @@
-//! Reads TOML strictly: every key is asked for by name, type and range, and one that nobody asked
-//! for is an error.
+//! Reads TOML strictly: every key is requested by name, type and range, and a key that nothing
+//! requests is an error.
 //!
 //! serde could fill structs from TOML, but its messages speak of types and columns; a person who
-//! wrote `io_gb = -3` wants to hear the file, the key, the value and what is allowed, in one line.
+//! wrote `io_gb = -3` needs to see the file, the key, the value and what is allowed, in one line.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use toml::{Table, Value};
 
 use crate::error::{Error, Result};
 
-/// A table of the file, and what was asked of it so far.
+/// A table of the file, and the keys that were requested from it.
 pub struct Section<'a> {
     file: &'a Path,
     /// Dotted path with indices, such as `hpc[1]`; empty for the whole file.
@@ -36,7 +36,7 @@ impl<'a> Section<'a> {
         self.table.get(key)
     }
 
-    /// An error about `key`, which has its present value.
+    /// An error about `key`, with its current value.
     pub fn error(&self, key: &str, allowed: impl Into<String>) -> Error {
         let value = match self.table.get(key) {
             Some(Value::Table(_)) => "a table".into(),
@@ -47,7 +47,7 @@ impl<'a> Section<'a> {
         Error::Scenario { file: self.file.into(), key: self.key(key), value, allowed: allowed.into() }
     }
 
-    /// Whether `key` is there.
+    /// Whether `key` exists.
     pub fn has(&self, key: &'static str) -> bool {
         self.get(key).is_some()
     }
@@ -57,7 +57,7 @@ impl<'a> Section<'a> {
         self.get(key).is_some_and(Value::is_str)
     }
 
-    /// A number from `min` to `max`; `default` if it is missing, an error if there is no default.
+    /// A number from `min` to `max`; if it is missing, `default`, or an error without a default.
     pub fn number(&self, key: &'static str, min: f64, max: f64, default: Option<f64>) -> Result<f64> {
         let value = match self.get(key) {
             None => default,
@@ -71,7 +71,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A number from `min` to `max`, if it is there.
+    /// A number from `min` to `max`, if it exists.
     pub fn number_if(&self, key: &'static str, min: f64, max: f64) -> Result<Option<f64>> {
         self.has(key).then(|| self.number(key, min, max, None)).transpose()
     }
@@ -151,7 +151,7 @@ impl<'a> Section<'a> {
         sorted.ok_or_else(|| self.error(key, needed()))
     }
 
-    /// A list of different whole numbers below `end` in ascending order, if it is there.
+    /// A list of different whole numbers below `end` in ascending order, if it exists.
     pub fn members(&self, key: &'static str, end: u32) -> Result<Option<Vec<u32>>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let one = |v: &Value| v.as_integer().and_then(|i| u32::try_from(i).ok()).filter(|&i| i < end);
@@ -165,7 +165,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A list of lists of whole numbers below `end`, if it is there.
+    /// A list of lists of whole numbers below `end`, if it exists.
     pub fn members_of_lists(&self, key: &'static str, end: u32) -> Result<Option<Vec<Vec<u32>>>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let number = |v: &Value| v.as_integer().and_then(|i| u32::try_from(i).ok()).filter(|i| *i < end);
@@ -187,7 +187,7 @@ impl<'a> Section<'a> {
         points.map(Some).ok_or_else(|| self.error(key, "a list of [count, value] pairs is needed"))
     }
 
-    /// A table in it, if it is there.
+    /// A table within it, if it exists.
     pub fn section(&self, key: &'static str) -> Result<Option<Section<'a>>> {
         match self.get(key) {
             None => Ok(None),
@@ -198,7 +198,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A table in it; an empty one if it is missing, so that its keys have the same defaults then.
+    /// A table within it; an empty one if it is missing, so that its keys then have the same
+    /// defaults.
     pub fn optional(&self, key: &'static str) -> Result<Section<'a>> {
         static EMPTY: LazyLock<Table> = LazyLock::new(Table::new);
         let empty =
@@ -206,7 +207,7 @@ impl<'a> Section<'a> {
         Ok(self.section(key)?.unwrap_or_else(empty))
     }
 
-    /// A table that has to be there.
+    /// A table that has to exist.
     pub fn need(&self, key: &'static str) -> Result<Section<'a>> {
         self.section(key)?.ok_or_else(|| self.error(key, format!("a table [{}] is needed", self.key(key))))
     }
@@ -225,10 +226,11 @@ impl<'a> Section<'a> {
         Ok(sections)
     }
 
-    /// To be called when everything was asked: an error on the first key that nobody asked for.
+    /// To be called when everything was requested: an error on the first key that nothing
+    /// requested.
     ///
     /// # Errors
-    /// Names the key, and those that are allowed.
+    /// Names the key, and the allowed ones.
     pub fn done(&self) -> Result<()> {
         let asked = self.asked.borrow();
         match self.table.keys().find(|k| !asked.contains(&k.as_str())) {
@@ -237,7 +239,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// `value`, which was read of it, if that is all; see [`Section::done`].
+    /// Returns `value`, read from it, if nothing else is in it; see [`Section::done`].
     pub fn complete<T>(&self, value: T) -> Result<T> {
         self.done().map(|()| value)
     }

@@ -12,11 +12,11 @@ use crate::error::Result;
 use crate::memory;
 use crate::world::{NodeFault, Setup};
 
-/// Each sends a piece when its phase begins.
+/// Each process sends a piece when its phase begins.
 const MAX_PROCESSES: u32 = 65_536;
 /// A run may have twice as many events.
 const MAX_PIECES: f64 = 1e8;
-/// Sums of bytes are whole numbers; those of three kinds of writers have to have room in them.
+/// Sums of bytes are whole numbers; the sums of three kinds of writers have to fit.
 const MAX_BYTES: f64 = 4e18;
 /// Every millisecond of a node's load costs memory.
 const MAX_NODES_S: f64 = 2e4;

@@ -1,4 +1,4 @@
-//! What was recorded, beside what is simulated of the scenario: how far to trust "what if".
+//! What was recorded, beside the simulation of the scenario: how far to trust "what if".
 
 use super::described::Described;
 use super::recorded::Recorded;
@@ -8,7 +8,7 @@ use crate::world::Outcome;
 /// Names of the columns.
 pub const COLUMNS: [&str; 6] = ["kind", "name", "measure", "recorded", "simulated", "off_percent"];
 
-/// Agents are asked so often what they have read, in ns.
+/// How often agents are asked what they have read, in ns.
 const SAMPLE_NS: u64 = 1_000_000_000;
 
 /// A row per measure of each job, and two of the file system. What the log does not say is empty.
@@ -70,7 +70,7 @@ fn cells(
     vec![kind.into(), name.into(), measure.into(), cell(recorded), cell(simulated), off]
 }
 
-/// What agents read from a moment on. A sample is of the second before it, and holds until the
+/// What agents read from a moment on. A sample covers the second before it, and holds until the
 /// next one that differs.
 fn read_gb(recorded: &Recorded, from_ns: u64) -> Option<f64> {
     let samples: Vec<&(u64, u64)> = recorded.reads.iter().filter(|(at_ns, _)| *at_ns > from_ns).collect();

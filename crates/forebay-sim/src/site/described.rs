@@ -1,5 +1,4 @@
-//! The scenario as TOML. Beside each value stands where it is from; what could not be known has the
-//! default that it takes.
+//! The scenario as TOML. Beside each value is its source; what could not be known has its default.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write as _};
@@ -8,9 +7,9 @@ use forebay_policy::planner;
 
 use super::recorded::{Attempt, Hpc, Job, Member, Phase, Recorded, Stage, bytes_of};
 
-/// Members with less are there for their programs, and not for their tier.
+/// Members with less are members for their programs, and not for their tier.
 const LEAST_TIER_BYTES: u64 = 1 << 20;
-/// Bandwidth of a file system of which nothing was measured.
+/// Bandwidth of a file system that was not measured.
 const DEFAULT_BYTES_PER_S: f64 = 1e9;
 /// Bytes that clients send at a time, and most pieces of all phases: each is an event.
 const WRITE_BYTES: u64 = 4 << 20;
@@ -19,7 +18,7 @@ const MAX_PIECES: f64 = 4e6;
 const MAX_STRIPES: usize = 10_000;
 /// Most processes of an HPC job.
 const MAX_PROCESSES: u64 = 65_536;
-/// Part of its run time that a task computes at least.
+/// The least fraction of its run time that a task computes.
 const LEAST_COMPUTE: f64 = 0.1;
 
 /// The profile that `forebay profile` measured, and how the scenario names its file.
@@ -54,7 +53,7 @@ impl Text {
         let _ = writeln!(self.0, "{:<39} # {source}", format!("{key} = {value}"));
     }
 
-    /// A value that is not known: the scenario has its default without it.
+    /// Writes a value that is not known: without it the scenario has its default.
     fn unknown(&mut self, key: &str, default: impl Display, why: &str) {
         let _ = writeln!(
             self.0,
@@ -86,7 +85,7 @@ fn median(mut values: Vec<u64>) -> Option<u64> {
     values.get(values.len() / 2).copied()
 }
 
-/// Describes what was recorded. `command` is what the first line names.
+/// Describes what was recorded. `command` is named in the first line.
 pub fn describe(recorded: &Recorded, profile: Option<&Profile>, command: &str) -> Described {
     let ready = recorded.jobs.iter().flat_map(|job| &job.stages).map(|stage| stage.ready_ns);
     let from_ns = ready.chain(recorded.hpc.iter().map(|hpc| hpc.joined_ns)).min().unwrap_or(0);
@@ -128,7 +127,7 @@ fn servers(recorded: &Recorded) -> Vec<&str> {
     names.into_iter().collect()
 }
 
-/// What is described, and how far that is.
+/// What is described, and the state of the description.
 struct Site<'a> {
     recorded: &'a Recorded,
     profile: Option<&'a Profile>,
@@ -198,7 +197,7 @@ impl Site<'_> {
         let reported = jobs.clone().map(|job| job.slots.iter().map(|(_, count)| count).sum::<u32>()).max();
         let attempts = jobs.flat_map(|job| &job.stages).flat_map(|stage| &stage.attempts);
         let ended = attempts.filter_map(|attempt| Some((attempt.begin_ns, attempt.end?.0)));
-        // At the same moment, one that ends makes room for one that begins.
+        // At the same moment, a task that ends makes room for one that begins.
         let mut changes: Vec<(u64, i32)> = ended.flat_map(|(from, to)| [(from, 1), (to, -1)]).collect();
         changes.sort_unstable();
         let running = changes.iter().scan(0, |sum, (_, change)| {
@@ -291,7 +290,7 @@ impl Site<'_> {
         self.text.note("Not known, and not modelled: links of nodes. Each server has one link.");
     }
 
-    /// Of most files.
+    /// The stripe size of most files.
     fn stripe_bytes(&self) -> Option<u64> {
         let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
         let layouts = self.recorded.jobs.iter().flat_map(|job| &job.layouts);
@@ -308,7 +307,7 @@ impl Site<'_> {
             for (s, stage) in job.stages.iter().enumerate() {
                 let of_stage = || format!("{} stage {}", job.name, stage.number);
                 let name = self.name(if job.stages.len() == 1 { job.name.clone() } else { of_stage() });
-                // The stage of the same job after whose end it became ready.
+                // The stage of the same job whose end came before it became ready.
                 let before = described.iter().filter(|(_, of, _)| *of == j).filter_map(|(name, _, s)| {
                     let end_ns = job.stages[*s].end_ns().filter(|end_ns| *end_ns <= stage.ready_ns)?;
                     Some((end_ns, name.clone()))
@@ -387,8 +386,8 @@ impl Site<'_> {
         is_short.then(|| format!("[{text}]"))
     }
 
-    /// Processor time of a task. Of one that found all of its input in the tier, that is what it
-    /// ran.
+    /// Processor time of a task. For a task that found all of its input in the tier, that is its
+    /// run time.
     fn compute(&mut self, job: &Job, stage: &Stage) {
         let ended = || stage.attempts.iter().filter(|attempt| attempt.end.is_some_and(|(_, ok)| ok));
         let first = first_attempts(job, stage);
@@ -468,7 +467,7 @@ impl Site<'_> {
         text.value("io_each_s", list(io.iter().copied()), &source);
         text.value("compute_each_s", list(compute.iter().copied()), "recorded: from end to begin");
         let (io_ns, compute_ns) = hpc.declared_ns;
-        // The shortest times that agents report stand for unknown ones.
+        // The shortest time that agents report means an unknown one.
         let or_mean = |ns: u64, recorded: &[u64]| match ns > 1_000_000 {
             true => (ns, "declared: what planners hear"),
             false => (mean(recorded.iter().sum()), "not declared: the mean, which planners hear here"),
@@ -502,7 +501,7 @@ impl Site<'_> {
         tasks.chain(phases).max().unwrap_or(0)
     }
 
-    /// Nodes that were away while jobs were there.
+    /// Nodes that were down while jobs ran.
     fn faults(&mut self) {
         let recorded = self.recorded;
         let since = |ns: u64| seconds(ns.saturating_sub(self.from_ns));

@@ -1,4 +1,4 @@
-//! What a coordinator's decision log says of a run: who was there, what ran, and when.
+//! What a coordinator's decision log says about a run: its members, what ran, and when.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,14 +18,13 @@ use crate::error::{Error, Result};
 use crate::record::{Line, open};
 use crate::trace::{NODE, STAGES};
 
-/// A phase that lasts as long as this alone is one of which nobody has said how long it takes.
+/// A phase that lasts as long as this alone is one whose length nobody has declared.
 const UNKNOWN_NS: u64 = 600_000_000_000;
 
 /// A run, as it was recorded.
 #[derive(Debug, Default)]
 pub struct Recorded {
-    /// What the stage machine was built from: the default planner, and the profile if there was
-    /// one.
+    /// Configuration of the stage machine: the default planner, and the profile if there was one.
     pub planner: String,
     /// See `planner`.
     pub system: Option<planner::Config>,
@@ -49,7 +48,7 @@ pub struct Recorded {
 /// A member of the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Member {
-    /// As it has reported itself last.
+    /// Its last report about itself.
     pub node: Node,
     /// Bytes of its tier, and since when.
     pub capacities: Vec<(u64, u64)>,
@@ -61,7 +60,7 @@ pub struct Member {
 #[derive(Clone, Debug, Default)]
 pub struct Job {
     key: JobKey,
-    /// For people.
+    /// Name for people.
     pub name: String,
     /// The planner that it names, or an empty text.
     pub planner: String,
@@ -73,7 +72,7 @@ pub struct Job {
     pub slots: Vec<(String, u32)>,
     /// Its files.
     pub files: Vec<File>,
-    /// Where they lie, by names of servers; shorter than `files` if the last are unknown.
+    /// Where they are, by names of servers; shorter than `files` if the last are unknown.
     pub layouts: Vec<(u64, Vec<String>)>,
     /// Its stages that read files, in the order in which they were reported.
     pub stages: Vec<Stage>,
@@ -87,7 +86,7 @@ pub struct Stage {
     pub number: u32,
     /// What its tasks read.
     pub splits: Vec<Split>,
-    /// When all of them were known.
+    /// When all splits were known.
     pub ready_ns: u64,
     /// Attempts to run its tasks.
     pub attempts: Vec<Attempt>,
@@ -101,13 +100,13 @@ pub struct Stage {
 pub struct Attempt {
     /// Its number within the stage.
     pub task: u32,
-    /// Where.
+    /// The host.
     pub host: String,
     /// When it had a slot.
     pub begin_ns: u64,
-    /// When its end was reported, and whether its result stood.
+    /// When its end was reported, and whether its result was accepted.
     pub end: Option<(u64, bool)>,
-    /// For how long it ran, in ns, without the time for which it waited for permission to read.
+    /// How long it ran, in ns, without the time for which it waited for permission to read.
     pub run_ns: u64,
     /// Whether all of its input was in the tier when it began to read.
     pub is_hit: bool,
@@ -119,7 +118,7 @@ pub struct Attempt {
 #[derive(Clone, Debug, Default)]
 pub struct Hpc {
     id: u32,
-    /// For people.
+    /// Name for people.
     pub name: String,
     /// When it joined.
     pub joined_ns: u64,
@@ -139,13 +138,13 @@ pub struct Hpc {
 pub struct Phase {
     /// When it began.
     pub begin_ns: u64,
-    /// When it ended, if the log has its end.
+    /// When it ended, if the log says so.
     pub end_ns: Option<u64>,
     /// What it takes alone, in ns, if it was declared.
     pub alone_ns: Option<u64>,
-    /// Time that it had, in ns, if it had a deadline.
+    /// Time until its deadline, in ns, if it had one.
     pub allowed_ns: Option<u64>,
-    /// Bytes, if they were declared.
+    /// Its bytes, if they were declared.
     pub bytes: Option<u64>,
 }
 
@@ -167,7 +166,7 @@ impl Stage {
         self.splits.iter().map(bytes_of).sum()
     }
 
-    /// Tasks that have ended well.
+    /// Tasks that have succeeded.
     pub fn done(&self) -> usize {
         let ended = self.attempts.iter().filter(|attempt| attempt.end.is_some_and(|(_, ok)| ok));
         ended.map(|attempt| attempt.task).collect::<BTreeSet<_>>().len()
@@ -203,7 +202,7 @@ impl Job {
         parts.iter().all(|part| bytes(part) == part.len)
     }
 
-    /// The task begins to read.
+    /// A task begins to read.
     fn begins_to_read(&mut self, now_ns: u64, number: u32, task: u32) {
         let Some(stage) = self.stages.iter().rev().find(|stage| stage.number == number && !stage.is_over)
         else {
@@ -217,7 +216,7 @@ impl Job {
     }
 }
 
-/// The actions that say something of what happened.
+/// The actions that say what happened.
 #[derive(Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 enum Action {
@@ -238,7 +237,8 @@ enum Action {
 /// Reads the log of a coordinator and, among `logs`, any number of agents' logs.
 ///
 /// # Errors
-/// If a file cannot be read or is no such log, if it is not one coordinator's, or if nothing ran.
+/// If a file cannot be read or is not such a log, if it is not one coordinator's, or if nothing
+/// ran.
 pub fn read(logs: &[impl AsRef<Path>]) -> Result<Recorded> {
     let mut recorded = None;
     let mut fetches = None;
@@ -274,7 +274,7 @@ pub fn read(logs: &[impl AsRef<Path>]) -> Result<Recorded> {
     Ok(Recorded { fetches, ..recorded })
 }
 
-/// What is under way while lines are read.
+/// The state while lines are read.
 struct Reader {
     recorded: Recorded,
     requests: BTreeMap<RequestId, (JobKey, Vec<Part>)>,
@@ -408,7 +408,7 @@ impl Reader {
             }
             JobUpdate::Files { files } => job.files.extend(files),
             JobUpdate::Layouts { servers, files } => {
-                // They are of the files that were reported last.
+                // They belong to the files that were reported last.
                 let first = job.files.len().saturating_sub(files.len());
                 job.layouts.resize(first, (0, Vec::new()));
                 let name = |server: &u32| servers.get(*server as usize).cloned().unwrap_or_default();

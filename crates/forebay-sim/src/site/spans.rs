@@ -1,4 +1,4 @@
-//! Which parts of a file are in the tier, by what requests reported.
+//! Which parts of a file are in the tier, according to what requests reported.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ impl Spans {
         }
     }
 
-    /// Bytes from `from` to `to` that are there.
+    /// Bytes from `from` to `to` that are in the ranges.
     pub fn bytes_in(&self, from: u64, to: u64) -> u64 {
         let reaching = self.0.range(..to).rev().take_while(|(_, end)| **end > from);
         reaching.map(|(start, end)| end.min(&to) - start.max(&from)).sum()

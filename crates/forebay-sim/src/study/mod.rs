@@ -1,7 +1,7 @@
 //! Many runs of a scenario: under several policies, over a grid of values, with several seeds.
 //!
-//! Every run is one of its own; threads take the next one from a counter and results are put back
-//! in the order of the grid, so that a table does not depend on how many threads there were. The
+//! Every run is independent; threads take the next one from a counter and results are put back in
+//! the order of the grid, so that a table does not depend on how many threads there were. The
 //! commands `compare` and `sweep` print the tables, and the Python module returns them.
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -18,9 +18,9 @@ mod replications;
 
 use replications::Sample;
 
-/// More points than this are more likely a slip than a wish.
+/// More points than this are more likely an error than intended.
 const MAX_POINTS: usize = 1_000_000;
-/// As are more seeds.
+/// The same holds for more seeds.
 pub const MAX_SEEDS: u64 = 100_000;
 
 /// Rows of a table: `[row][column]`.
@@ -31,7 +31,7 @@ type Rows = Vec<Vec<String>>;
 pub struct Replicated {
     /// One row per setting, job and measure.
     pub table: Table,
-    /// Whether any seed gave another run than the one before it.
+    /// Whether any seed gave a different run than the one before it.
     pub is_random: bool,
 }
 
@@ -50,7 +50,7 @@ struct Choice {
 }
 
 impl Axis {
-    /// From `KEY=V1,V2`.
+    /// Parses `KEY=V1,V2`.
     ///
     /// # Errors
     /// If the key or the values are missing.
@@ -63,7 +63,7 @@ impl Axis {
         Ok(Axis { key: key.into(), values: values.split(',').map(choice).collect() })
     }
 
-    /// Of these values.
+    /// An axis of these values.
     ///
     /// # Errors
     /// If there is none.
@@ -76,7 +76,7 @@ impl Axis {
         Ok(Axis { key: key.into(), values: values.into_iter().map(choice).collect() })
     }
 
-    /// The number of the value that tables show like this.
+    /// The index of the value with this label.
     pub fn number_of(&self, label: &str) -> Option<usize> {
         self.values.iter().position(|choice| choice.label == label)
     }
@@ -93,7 +93,7 @@ fn point(axes: &[Axis], mut index: usize) -> Vec<&Choice> {
     values
 }
 
-/// How the table shows them.
+/// The labels of the values at a point.
 fn labels(axes: &[Axis], index: usize) -> Vec<String> {
     point(axes, index).into_iter().map(|choice| choice.label.clone()).collect()
 }
@@ -119,7 +119,7 @@ fn points(axes: &[Axis]) -> Result<usize> {
 /// The scenario under these policies, or under all if none is named. `watch` gets every run.
 ///
 /// # Errors
-/// If a policy does not exist, a run does not come to an end, or `watch` says so.
+/// If a policy does not exist, a run does not end, or `watch` returns an error.
 pub fn compare(
     file: &File,
     names: &[String],
@@ -137,10 +137,10 @@ pub fn compare(
     Ok(Table::new(columns, rows))
 }
 
-/// The same under the same seeds each, from the scenario's on.
+/// The scenario under these policies, each under the same seeds, from the scenario's on.
 ///
 /// # Errors
-/// If a policy does not exist, there are too few or too many runs, or one does not come to an end.
+/// If a policy does not exist, there are too few or too many runs, or one does not end.
 pub fn compare_seeds(file: &File, names: &[String], seeds: u64, threads: usize) -> Result<Replicated> {
     let files: Vec<File> = with_policies(file, names)?.into_iter().map(|(_, file)| file).collect();
     replications::limit(files.len(), "policies", seeds)?;
@@ -161,10 +161,10 @@ fn with_policies(file: &File, names: &[String]) -> Result<Vec<(String, File)>> {
 /// The scenario at each point of the grid.
 ///
 /// # Errors
-/// If a value is not allowed, there are too many points, or a run does not come to an end.
+/// If a value is not allowed, there are too many points, or a run does not end.
 pub fn sweep(file: &File, axes: &[Axis], threads: usize) -> Result<Table> {
     let points = points(axes)?;
-    // All are checked before any is run: a slip in the last value should not cost an hour.
+    // All are checked before any is run: an error in the last value should not cost an hour.
     let scenario = |i| file_at(file, axes, i)?.scenario();
     let scenarios = logs::once(|| (0..points).map(scenario).collect::<Result<Vec<_>>>())?;
     same_kind(&scenarios)?;
@@ -194,7 +194,7 @@ pub fn sweep_seeds(file: &File, axes: &[Axis], seeds: u64, threads: usize) -> Re
     replicate(&keys, (0..points).map(|i| labels(axes, i)).collect(), &files, seeds, threads)
 }
 
-/// Each file under so many seeds; the first is what the others are compared with.
+/// Each file under `seeds` seeds; the first is what the others are compared with.
 fn replicate(
     keys: &[&str],
     labels: Vec<Vec<String>>,
@@ -220,7 +220,7 @@ fn file_at(file: &File, axes: &[Axis], index: usize) -> Result<File> {
     Ok(file)
 }
 
-/// The rows of each run, or the first error. What else is known of a run is dropped when it ends.
+/// The rows of each run, or the first error. Other data about a run is dropped when it ends.
 fn run_all(scenarios: &[Scenario], threads: usize) -> Result<Vec<Rows>> {
     // Shown on a terminal only; goes to standard error.
     let bar = ProgressBar::new(scenarios.len() as u64);

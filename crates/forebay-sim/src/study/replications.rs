@@ -1,7 +1,7 @@
 //! Several seeds of one scenario: means with confidence intervals, and paired changes.
 //!
 //! The same seed draws the same phases, orders and failures under every setting. So two settings
-//! are compared seed by seed, which takes out what the seeds differ by.
+//! are compared seed by seed, which removes the differences between seeds.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use crate::estimate::Estimate;
 use crate::scenario::{File, Scenario};
 use crate::table::Table;
 
-/// Columns that say whose row it is; all others but the seed are measures.
+/// Columns that identify a row; all others but the seed are measures.
 const IDENTITY: [&str; 7] = ["policy", "drain", "allocation", "access", "kind", "name", "job"];
-/// Those of them that are part of a setting: they differ between what is compared.
+/// The identifying columns that are part of a setting: they differ between what is compared.
 const SETTINGS: [&str; 4] = ["policy", "drain", "allocation", "access"];
 const MEASURED: [&str; 10] = [
     "measure",
@@ -32,15 +32,15 @@ const MEASURED: [&str; 10] = [
 pub struct Sample {
     /// Values of the swept keys.
     pub label: Vec<String>,
-    /// Under each seed.
+    /// Its rows under each seed.
     pub runs: Vec<Rows>,
 }
 
-/// Rows of a sample by whose they are, under each seed. Of several with the same name, the first.
+/// Rows of a sample by identity, under each seed. Among several with the same identity, the first.
 struct Index<'a>(Vec<BTreeMap<Vec<&'a str>, &'a [String]>>);
 
 impl<'a> Index<'a> {
-    /// `who` are the columns that say whose row it is.
+    /// `who` are the columns that identify a row.
     fn of(sample: &'a Sample, who: &[usize]) -> Self {
         let of_run = |rows: &'a Rows| {
             let mut by_name = BTreeMap::new();
@@ -52,7 +52,7 @@ impl<'a> Index<'a> {
         Index(sample.runs.iter().map(of_run).collect())
     }
 
-    /// The column's value under each seed in the row of this name; `None` where it has none.
+    /// The column's value under each seed in the row of this identity; `None` where it has none.
     fn values(&self, name: &[&str], column: usize) -> Vec<Option<f64>> {
         let of = |rows: &BTreeMap<Vec<&str>, &[String]>| {
             rows.get(name)?[column].parse().ok().filter(|value: &f64| value.is_finite())
@@ -65,7 +65,7 @@ fn name<'a>(row: &'a [String], who: &[usize]) -> Vec<&'a str> {
     who.iter().map(|&c| row[c].as_str()).collect()
 }
 
-/// An error if so many settings under so many seeds are more runs than a study may have, or if
+/// An error if `settings` settings under `seeds` seeds are more runs than a study may have, or if
 /// there is nothing to take a mean of.
 pub fn limit(settings: usize, what: &str, seeds: u64) -> Result<()> {
     if !(2..=MAX_SEEDS).contains(&seeds) {
@@ -90,7 +90,7 @@ pub fn seeded(file: &File, seeds: u64) -> Result<Vec<Scenario>> {
     (0..seeds).map(with).collect()
 }
 
-/// One row per setting, job and measure. `keys` are those of the labels.
+/// One row per setting, job and measure. `keys` name the parts of the labels.
 pub fn table(keys: &[&str], scenario: &Scenario, samples: &[Sample]) -> Replicated {
     let columns = scenario.columns();
     let identity: Vec<usize> = (0..columns.len()).filter(|&c| IDENTITY.contains(&columns[c])).collect();
@@ -115,8 +115,8 @@ fn same_but_for_the_seed(columns: &[&str], a: &[Vec<String>], b: &[Vec<String>])
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| rest(a) == rest(b))
 }
 
-/// The rows of a sample: `identity` are the columns that say whose row it is, and `who` those of
-/// them that a setting does not change. The first sample has no `base` to be compared with.
+/// The rows of a sample: `identity` are the columns that identify a row, and `who` those among them
+/// that a setting does not change. The first sample has no `base` to be compared with.
 fn of_sample(
     columns: &[&str],
     [identity, who]: [&[usize]; 2],
@@ -172,7 +172,7 @@ mod tests {
 
     const COLUMNS: [&str; 4] = ["policy", "seed", "name", "map_s"];
 
-    /// A search for each of so many rows in all of them did not end within minutes.
+    /// Searching all rows for each of them did not end within minutes.
     #[test]
     fn samples_of_many_jobs_are_compared() {
         const JOBS: usize = 50_000;

@@ -1,10 +1,10 @@
 //! The least waste of checkpoints that keep their jobs until the PFS has them.
 //!
 //! [`printed`] is the paper's: to first order in P / m, with the periods of `cooperative`. Where a
-//! checkpoint takes a good part of the time between failures, the first order says too much:
-//! [`exact`] is by the expected time of a period with failures that are exponential,
-//! E = m e^(r / m) (e^(P / m) - 1), of which P - c is work. Both hold the checkpoints to the time
-//! that the PFS has, and leave out all other transfers and all waits.
+//! checkpoint takes a large part of the time between failures, the first order is too high:
+//! [`exact`] uses the expected time of a period with exponential failures, E = m e^(r / m) (e^(P /
+//! m) - 1), of which P - c is work. Both limit the checkpoints to the time that the PFS has, and
+//! leave out all other transfers and all waits.
 
 use forebay_policy::burst::period::{Job, Policy, periods_ns};
 
@@ -34,7 +34,7 @@ pub fn exact(jobs: &[Job]) -> f64 {
     mean(jobs, &with(low), |job, p| 1.0 - (p - job.blocks_ns) / expected_ns(job, p))
 }
 
-/// Over the nodes of all jobs.
+/// The mean over the nodes of all jobs.
 fn mean(jobs: &[Job], periods: &[f64], of: impl Fn(&Job, f64) -> f64) -> f64 {
     let nodes: f64 = jobs.iter().map(|job| job.count * job.nodes).sum();
     jobs.iter().zip(periods).map(|(job, p)| job.count * job.nodes / nodes * of(job, *p)).sum()
@@ -46,8 +46,8 @@ fn expected_ns(job: &Job, period_ns: f64) -> f64 {
     m * (job.blocks_ns / m).exp() * (period_ns / m).exp_m1()
 }
 
-/// The period with the most work in its time, where a checkpoint costs `price` seconds of each
-/// node besides: the only maximum between the checkpoint itself and 30 failures.
+/// The period with the most work in its time, where a checkpoint additionally costs `price` seconds
+/// of each node: the only maximum between the checkpoint itself and 30 failures.
 fn best_ns(job: &Job, price: f64) -> f64 {
     let costs_ns = job.blocks_ns + price * job.pfs_ns / job.nodes;
     let gain = |p: f64| (p - costs_ns) / expected_ns(job, p);

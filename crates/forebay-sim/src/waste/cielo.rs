@@ -5,17 +5,17 @@ use super::{Class, Platform};
 
 const YEAR_S: f64 = 365.0 * 86_400.0;
 const NODES: u32 = 17_784;
-/// Of a node.
+/// Cores of a node.
 pub const CORES: u32 = 16;
 const NODE_BYTES: f64 = 32e9;
 /// What a node writes to the tier; the paper has none.
 const TIER_BYTES_PER_S: f64 = 1e9;
 
-/// Name, cores, hours; input, output and checkpoint in parts of the job's memory; share of the
-/// platform, which the sum divides.
+/// Name, cores, hours; input, output and checkpoint as multiples of the job's memory; share of the
+/// platform, to be divided by the sum.
 type Apex = (&'static str, u32, f64, [f64; 3], f64);
 
-/// The workload of the APEX request for proposals, as the authors' simulator has it.
+/// The workload of the APEX request for proposals, as in the authors' simulator.
 const APEX: [Apex; 4] = [
     ("EAP", 16_384, 262.4, [0.03, 1.05, 1.6], 0.6),
     ("LAP", 4_096, 64.0, [0.05, 2.2, 1.85], 0.05),
@@ -23,7 +23,7 @@ const APEX: [Apex; 4] = [
     ("VPIC", 30_000, 157.2, [0.1, 2.7, 0.85], 0.1),
 ];
 
-/// Cielo with this PFS and these nodes, all of whose failures are for good.
+/// Cielo with this PFS and these nodes, all of whose failures are permanent.
 pub fn cielo(pfs_gb_per_s: f64, node_fails_years: f64) -> Platform {
     let shares: f64 = APEX.iter().map(|class| class.4).sum();
     let class = |&(name, cores, hours, parts, share): &Apex| {

@@ -2,8 +2,8 @@
 //!
 //! Jobs read their input, compute, write checkpoints and write their output, all through one PFS.
 //! Nodes fail at random. A job that has lost a node goes back to its last checkpoint that is safe
-//! from this kind of failure ([`Level`]), and reads it. *Waste* is the part of the nodes' time in
-//! which jobs do nothing that lasts: they wait, write and read checkpoints, or compute what a
+//! from this kind of failure ([`Level`]), and reads it. *Waste* is the fraction of the nodes' time
+//! in which jobs do nothing that lasts: they wait, write and read checkpoints, or compute what a
 //! failure takes away.
 //!
 //! | room | what it holds |
@@ -15,8 +15,8 @@
 //! The order of all transfers comes from the machine of [`forebay_policy::burst::access`], periods
 //! from [`forebay_policy::burst::period`].
 //!
-//! A failed node is replaced at once. Jobs start in an order that keeps each class at its share of
-//! the nodes' time; the next one waits until it fits.
+//! A failed node is replaced immediately. Jobs start in an order that keeps each class at its share
+//! of the nodes' time; the next one waits until it fits.
 
 use forebay_policy::burst::period::Job;
 
@@ -50,14 +50,13 @@ pub struct Class {
 /// What fails, in the order of [`Platform::failures`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// A program; its nodes go on.
+    /// A program; its nodes continue.
     Program,
-    /// A node, which is back after [`REBOOT_S`] with its disk.
+    /// A node, which returns after [`REBOOT_S`] with its disk.
     Restart,
-    /// A node, for good.
+    /// A node, permanently.
     Node,
-    /// Several nodes that share a power supply or a switch; their disks are back after
-    /// [`REBOOT_S`].
+    /// Several nodes that share a power supply or a switch; their disks return after [`REBOOT_S`].
     Group,
 }
 
@@ -85,7 +84,7 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// How long so many bytes take the PFS, with nothing beside them.
+    /// How long `bytes` take the PFS, without other transfers.
     pub fn pfs_s(&self, bytes: f64) -> f64 {
         bytes / self.pfs_bytes_per_s
     }
@@ -101,7 +100,7 @@ impl Platform {
         self.node_fails_s / f64::from(class.nodes) / share
     }
 
-    /// So many jobs of each class, whose checkpoints go to the PFS and keep them for as long.
+    /// `counts` jobs of each class, whose checkpoints go to the PFS and hold them up meanwhile.
     pub fn jobs(&self, counts: &[f64]) -> Vec<Job> {
         let job = |(class, count): (&Class, &f64)| Job {
             nodes: class.nodes.into(),
@@ -125,9 +124,9 @@ impl Platform {
 pub struct Window {
     /// Seed of failures and jobs.
     pub seed: u64,
-    /// What comes before is not measured.
+    /// When the measurement begins.
     pub from_s: f64,
-    /// How long it is.
+    /// How long the measurement lasts.
     pub for_s: f64,
 }
 
@@ -148,12 +147,12 @@ pub struct Outcome {
     pub read: f64,
     /// Failures of jobs.
     pub failures: u64,
-    /// Jobs of each class that ran, in the mean.
+    /// Mean number of jobs of each class that ran.
     pub counts: Vec<f64>,
 }
 
 impl Outcome {
-    /// The part of the time that is wasted.
+    /// The fraction of the time that is wasted.
     pub fn waste(&self) -> f64 {
         1.0 - (self.work + self.io) / self.all
     }

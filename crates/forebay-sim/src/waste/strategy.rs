@@ -4,7 +4,7 @@ use forebay_policy::burst::period::{Job, Policy, periods_ns};
 
 use super::{Failure, Platform};
 
-/// How long what `fixed` in a name stands for is, as in the paper.
+/// The period that `fixed` in a name stands for, as in the paper.
 const FIXED_NS: u64 = 3_600_000_000_000;
 
 /// Which failures a checkpoint in the tier survives.
@@ -19,7 +19,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// Whether a job can go on from the tier. The PFS has what is safe from all failures.
+    /// Whether a job can continue from the tier. What the PFS has is safe from all failures.
     pub fn survives(self, failure: Failure) -> bool {
         match (self, failure) {
             (_, Failure::Program) => true,
@@ -30,14 +30,15 @@ impl Level {
     }
 }
 
-/// What a checkpoint keeps its job from.
+/// How long a checkpoint holds up its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writes {
     /// The job waits for the PFS, and until the PFS has it.
     Blocking,
     /// The job computes until the PFS is free, and waits until the PFS has it.
     Waiting,
-    /// The job waits until the tier has it. The newest one goes on to the PFS when that is free.
+    /// The job waits until the tier has it. The newest one continues to the PFS when the PFS is
+    /// free.
     Absorbed(Level),
 }
 
@@ -50,7 +51,7 @@ pub struct Strategy {
     pub period: Policy,
     /// The order of all transfers with the PFS: a policy of `burst::access`.
     pub access: &'static str,
-    /// What checkpoints keep jobs from.
+    /// How checkpoints hold up jobs.
     pub writes: Writes,
 }
 
@@ -63,7 +64,7 @@ const DALY: Policy = Policy::Daly;
 const TOGETHER: Policy = Policy::Cooperative(1.0);
 
 /// The paper's seven, and ours: without a tier, and with checkpoints in memory, on disks, and in
-/// two memories. What follows the level is another order than that of ours.
+/// two memories. What follows the level in a name is an order other than ours.
 pub const STRATEGIES: [Strategy; 14] = [
     new("oblivious-fixed", FIXED, "none", Writes::Blocking),
     new("oblivious-daly", DALY, "none", Writes::Blocking),
@@ -95,7 +96,7 @@ impl Strategy {
         }
     }
 
-    /// How long a checkpoint keeps a job of each class, if it waits for nobody, in ns.
+    /// How long a checkpoint holds up a job of each class, if it waits for no other job, in ns.
     pub fn blocks_ns(&self, platform: &Platform) -> Vec<f64> {
         let of = |class| match self.level() {
             Some(_) => platform.tier_s(class),
@@ -104,11 +105,12 @@ impl Strategy {
         platform.classes.iter().map(|class| of(class) * 1e9).collect()
     }
 
-    /// The period of each class, if so many jobs of each run, in ns.
+    /// The period of each class, if `counts` jobs of each run, in ns.
     ///
     /// Checkpoints in the tier guard against the failures that these survive, and each job takes
-    /// them as if it were alone. Those that go on to the PFS guard against the others, and all
-    /// jobs share it. The shorter period holds: the PFS gets the newest one each time.
+    /// them as if it were alone. Checkpoints that continue to the PFS guard against the other
+    /// failures, and all jobs share it. The shorter period holds: the PFS gets the newest one each
+    /// time.
     pub fn periods_ns(&self, platform: &Platform, counts: &[f64]) -> Vec<f64> {
         let blocks_ns = self.blocks_ns(platform);
         let jobs = |of: &dyn Fn(Failure) -> bool| -> Vec<Job> {

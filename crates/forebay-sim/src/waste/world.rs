@@ -17,7 +17,7 @@ use crate::transfer_ns;
 
 /// A period is at least this much longer than its checkpoint.
 const WORK_NS: f64 = 1e9;
-/// Bytes that are left count as transferred below this time.
+/// Bytes that take less than this time count as transferred.
 const ROUNDING_NS: f64 = 1.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ struct Job {
     in_tier_ns: Option<u64>,
     due: Nanos,
     has_input: bool,
-    /// Its own transfer, and that of the tier for it.
+    /// Its own transfer, and the tier's transfer for it.
     step: Option<StepId>,
     drain: Option<StepId>,
 }
@@ -110,7 +110,7 @@ type Queue = EventQueue<Event>;
 /// Runs a platform under a strategy.
 ///
 /// # Errors
-/// There is no such access policy, or the run was cut.
+/// If there is no such access policy, or the run was interrupted.
 pub fn simulate(platform: &Platform, strategy: &Strategy, window: &Window) -> Result<Outcome> {
     let config = lasting_leases();
     let policy = access::policy(strategy.access, &config)?;
@@ -168,7 +168,7 @@ impl Sim<'_> {
             let class = (0..self.given.len()).min_by(|a, b| due(a).total_cmp(&due(b)));
             let Some(class) = class.filter(|c| self.platform.classes[*c].nodes <= self.free) else { break };
             let kind = &self.platform.classes[class];
-            // The first jobs are under way already.
+            // The first jobs are already in progress.
             let part = if now == Nanos(0) { self.works.unit() } else { 1.0 };
             let work_s = kind.work_s * (0.9 + 0.2 * self.works.unit()) * part;
             self.free -= kind.nodes;
@@ -271,7 +271,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Lets the newest checkpoint of the tier go to the PFS, unless one is on its way.
+    /// Lets the newest checkpoint of the tier go to the PFS, unless one is in transit.
     fn drains(&mut self, id: u64, now: Nanos, queue: &mut Queue) {
         let Some(job) = self.jobs.get(&id) else { return };
         if job.drain.is_none() && job.in_tier_ns > job.on_pfs_ns {
@@ -389,7 +389,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Withdraws the job's transfer, and perhaps that of the tier.
+    /// Withdraws the job's transfer, and perhaps the tier's.
     fn cancel(&mut self, id: u64, now: Nanos, drain_too: bool, queue: &mut Queue) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let drain = if drain_too { job.drain.take() } else { None };
@@ -428,7 +428,7 @@ impl Sim<'_> {
         self.loses(id, drawn.map_or(Failure::Node, |(failure, _)| *failure), now, queue);
     }
 
-    /// A job goes back to its last checkpoint that is safe from this.
+    /// A job goes back to its last checkpoint that survives this failure.
     fn loses(&mut self, id: u64, failure: Failure, now: Nanos, queue: &mut Queue) {
         let survives = self.strategy.level().is_some_and(|level| level.survives(failure));
         self.cancel(id, now, !survives, queue);

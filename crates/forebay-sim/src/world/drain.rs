@@ -13,7 +13,7 @@ fn part(bytes: u64, nodes: u64, node: u64) -> u64 {
 }
 
 impl Together<'_> {
-    /// What burst buffer nodes have sent goes to the servers.
+    /// Sends to the servers what burst buffer nodes have sent.
     pub fn carry(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
         let Some(draining) = self.buffers.as_mut().and_then(|buffers| buffers.draining.as_mut()) else {
             return;
@@ -24,7 +24,7 @@ impl Together<'_> {
         }
     }
 
-    /// Each node of a step has a file of its own; when all have what the nodes send.
+    /// Each node of a step has a file of its own; returns when all have what the nodes send.
     fn carry_round(&mut self, now: Nanos, round: &Round) -> Nanos {
         let mut there_at = now;
         for node in 0..round.nodes {

@@ -130,7 +130,7 @@ impl World for Together<'_> {
         self.buffers.as_ref()?.fabric.next_end()
     }
 
-    /// A burst buffer node is done with something. Only then have nodes read what is to be carried.
+    /// A burst buffer node has finished something. Only then have nodes read what is to be sent on.
     fn on_completion(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
         if let Some(buffers) = &mut self.buffers {
             buffers.node_done(now, queue);

@@ -1,4 +1,4 @@
-//! Nodes of the cluster that fail. What breaks among burst buffers is a matter of that part.
+//! Nodes of the cluster that fail. Faults of burst buffers are handled in that part.
 
 use forebay_policy::machine::Nanos;
 use serde::Serialize;
@@ -34,7 +34,7 @@ impl Together<'_> {
         }
     }
 
-    /// A node comes back empty. The machine then takes its tier to be as large as it was at first.
+    /// A node returns empty. The machine then treats its tier as being as large as at first.
     pub fn node_returns(&mut self, now: Nanos, node: u32, queue: &mut EventQueue<Happening>) {
         self.note_node(now, node, &Note::Returns);
         let number = node as usize;

@@ -1,8 +1,8 @@
 //! I/O phases of HPC jobs on the file system.
 //!
-//! Each process has one piece under way, and sends the next when that is there. Pieces go to the
-//! servers in turn. So a phase with the servers to itself takes as long as they need for its bytes,
-//! and beside others it waits in the servers' queues like everybody.
+//! Each process has one piece in transit, and sends the next when that has arrived. Pieces go to
+//! the servers in turn. So a phase with the servers to itself takes as long as they need for its
+//! bytes, and beside others it waits in the servers' queues like all requests.
 
 use forebay_model::rng::Rng;
 use forebay_policy::drain;
@@ -27,7 +27,7 @@ pub struct Hpc {
     pub done: HpcOutcome,
 }
 
-/// A phase under way.
+/// A phase in progress.
 struct Phase {
     outcome: PhaseOutcome,
     bytes: u64,
@@ -38,7 +38,7 @@ struct Phase {
 }
 
 impl Hpc {
-    /// It has not begun.
+    /// A job that has not begun.
     pub fn new(setup: &Setup, number: usize) -> Self {
         let name = setup.hpc[number].name.clone();
         let rng = Rng::new(setup.seed).fork(DRAWS + number as u64);
@@ -53,7 +53,7 @@ impl Together<'_> {
         let beside = u64::from(spec.processes).min(self.cluster.pfs.servers());
         let (pieces, rest) = (bytes / piece_bytes, bytes % piece_bytes);
         let rounds = pieces / beside;
-        // Of the last round, a whole piece takes longest, if there is one.
+        // In the last round, a whole piece takes longest, if there is one.
         let last_bytes = if pieces.is_multiple_of(beside) { rest } else { piece_bytes };
         let pfs = &self.cluster.pfs;
         rounds.saturating_mul(pfs.serve_ns(piece_bytes)).saturating_add(pfs.serve_ns(last_bytes))
@@ -63,7 +63,7 @@ impl Together<'_> {
         self.cluster.notify(now, Event::Hpc { hpc: h as u32, update }, queue);
     }
 
-    /// The observer hears of an event, and the machine what it makes of that.
+    /// Reports an event to the observer, and what that makes of it to the machine.
     fn observe(&mut self, now: Nanos, event: phases::Event, queue: &mut EventQueue<Happening>) {
         let updates = self.observer.handle(now, event, self.record);
         self.observed(now, updates, queue);
@@ -74,13 +74,13 @@ impl Together<'_> {
         self.observer.arm(queue, Happening::ObserverWakes);
     }
 
-    /// The observer hears what nodes have read beside phases since the last time.
+    /// Reports to the observer what nodes have read beside phases since the last time.
     fn report_read(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
         let updates = self.observer.read(now, self.cluster.read_bytes(), self.record);
         self.observed(now, updates, queue);
     }
 
-    /// The observer hears how much of the phase of job `h` servers have.
+    /// Reports to the observer how much of the phase of job `h` servers have.
     fn report_phase(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
         let Some(bytes) = self.hpc[h].phase.as_ref().map(|phase| phase.there) else { return };
         self.report_read(now, queue);
@@ -94,7 +94,7 @@ impl Together<'_> {
         }
     }
 
-    /// The drain hears whether any phase is under way.
+    /// Reports to the drain whether any phase is in progress.
     fn hold_drain(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
         let on = self.hpc.iter().any(|hpc| hpc.phase.is_some());
         if let Some(buffers) = &mut self.buffers {
@@ -158,8 +158,8 @@ impl Together<'_> {
         true
     }
 
-    /// A piece is there. Only the last of a phase may be shorter than others, so it does not matter
-    /// which one it is.
+    /// A piece has arrived. Only the last piece of a phase may be shorter than others, so it does
+    /// not matter which one it is.
     pub fn piece_there(&mut self, now: Nanos, h: usize, queue: &mut EventQueue<Happening>) {
         let Some(phase) = &mut self.hpc[h].phase else { return };
         let there = (phase.there + self.setup.cluster.write_bytes).min(phase.sent);

@@ -1,9 +1,9 @@
-//! Memory on the nodes: compute takes it, and the tier gives it back.
+//! Memory on the nodes: compute takes it, and the tier releases it.
 //!
 //! Each node has the load, the tier and the controller of kind `memory`; the loads of nodes differ
 //! by their seeds. The tier of that kind always has something to fill with: here the pages of jobs
-//! are a part of it, and must fit. As live, the stage machine hears of a new capacity with the next
-//! heartbeat of the node.
+//! are a part of it, and must fit. As in a live cluster, the stage machine learns of a new capacity
+//! with the next heartbeat of the node.
 
 use forebay_policy::machine::Nanos;
 
@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::memory::{self, Node, STEP_NS};
 use crate::queue::EventQueue;
 
-/// Nodes send their heartbeats so often, as the coordinator asks for by default.
+/// Interval of the nodes' heartbeats, as the coordinator requests by default.
 const HEARTBEAT_NS: u64 = 1_000_000_000;
 
 impl Setup {
@@ -38,7 +38,7 @@ impl Together<'_> {
         nodes.map(|(node, memory)| Node::new(memory, Setup::controller_name(node))).collect()
     }
 
-    /// Before the first step.
+    /// Schedules the first step.
     pub fn begin_memory(&mut self, queue: &mut EventQueue<Happening>) {
         if let Some(memory) = &self.setup.memory {
             self.reported = vec![memory.start_bytes; self.memory.len()];

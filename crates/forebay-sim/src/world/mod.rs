@@ -1,17 +1,17 @@
-//! All at once: HPC jobs that write steps to shared burst buffers, the way of these steps to a
+//! All together: HPC jobs that write steps to shared burst buffers, the way of these steps to a
 //! parallel file system of several servers, I/O phases of HPC jobs there, and the tasks of Big Data
 //! jobs that read and write there.
 //!
-//! This world consists of the parts that scenarios of other kinds have by themselves: the nodes and
-//! the file system of [`crate::cluster`], the burst buffers of [`crate::burst`]. They share one
-//! queue of events and one trace. What a scenario does not have makes no difference, so one with a
+//! This world consists of the parts that scenarios of other kinds have alone: the nodes and the
+//! file system of [`crate::cluster`], the burst buffers of [`crate::burst`]. They share one queue
+//! of events and one trace. What a scenario does not have makes no difference, so a scenario with a
 //! single part gives the results of that part's kind.
 //!
-//! Two models divide bandwidth. Burst buffer nodes give all who write and read there a max-min
-//! share. Servers of the file system send and take what clients have requested, in the order in
-//! which it was requested: reads of tasks and prefetches, writes of tasks, phases of HPC jobs, and
-//! steps that are drained. A client has a bounded number of requests under way, and so gets a share
-//! that depends on them. The policy machines decide everything else.
+//! Two models divide bandwidth. Burst buffer nodes give all writers and readers a max-min share.
+//! Servers of the file system send and take what clients have requested, in the order in which it
+//! was requested: reads of tasks and prefetches, writes of tasks, phases of HPC jobs, and steps
+//! that are drained. A client has a bounded number of requests pending, and so gets a share that
+//! depends on them. The policy machines decide everything else.
 //!
 //! | file | what it models |
 //! | --- | --- |
@@ -20,7 +20,7 @@
 //! | `drain` | steps on their way from burst buffers to the file system |
 //! | `memory` | compute that takes memory from tiers |
 //! | `faults` | nodes that fail |
-//! | `outcome`, `view` | what a run amounted to, and that for people |
+//! | `outcome`, `view` | the outcome of a run, and its form for people |
 
 use serde::{Deserialize, Serialize};
 
@@ -48,11 +48,11 @@ use hpc::Hpc;
 /// A node of the cluster fails, with its tier and the tasks that it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFault {
-    /// Which.
+    /// The node.
     pub node: u32,
     /// When, in ns from the start.
     pub at_ns: u64,
-    /// For how long, in ns; `None`: for ever. It comes back empty.
+    /// For how long, in ns; `None`: for ever. It returns empty.
     pub for_ns: Option<u64>,
 }
 
@@ -71,9 +71,9 @@ pub struct Setup {
     /// Nodes of the cluster that fail.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<NodeFault>,
-    /// Seed of all that is drawn.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// The run ends then, in ns from the start, whatever is left to do.
+    /// When the run ends, in ns from the start, whatever is left to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub horizon_ns: Option<u64>,
 }
@@ -84,7 +84,7 @@ impl Setup {
         self.cluster.serves_bytes_per_s() * f64::from(self.cluster.servers)
     }
 
-    /// Bytes of an I/O phase that would take so long with all servers to itself.
+    /// Bytes of an I/O phase that would take `io_ns` with all servers to itself.
     pub fn phase_bytes(&self, io_ns: u64) -> u64 {
         ((io_ns as f64 * 1e-9 * self.pfs_bytes_per_s()).round() as u64).max(1)
     }
@@ -111,13 +111,13 @@ pub(crate) struct Together<'a> {
     pub observer: Observer,
     /// Memory of the nodes, if it changes.
     pub memory: Vec<Node>,
-    /// What the stage machine has heard of the capacity of each of their tiers.
+    /// The capacity of each of their tiers, as last reported to the stage machine.
     pub reported: Vec<u64>,
     /// Bytes of phases that servers have.
     pub phase_bytes: u64,
 }
 
-/// What happens by itself, by the part in which it does.
+/// Events of a run, by the part in which they happen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Happening {
     Cluster(cluster::Happening),

@@ -1,4 +1,4 @@
-//! What a run amounted to.
+//! The outcome of a run.
 
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ pub struct Unfinished {
     pub phases: u64,
 }
 
-/// A run.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// Big Data jobs, and what servers have sent.

@@ -35,12 +35,12 @@ pub const COLUMNS: [&str; 19] = [
     "evicted_gb",
     "sides",
 ];
-/// The first of them that are measures.
+/// Index of the first column that is a measure.
 const MEASURES: usize = 6;
 
 /// One row per job: map time and tasks of Big Data jobs, steps of jobs that write them to burst
 /// buffers, slowdown of phases; one per node whose memory changes; and one of the file system.
-/// Cells that do not apply are empty, and so is the map time of a job that the horizon cut.
+/// Cells that do not apply are empty, and so is the map time of a job that the horizon interrupted.
 pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
     let row = |kind: &str, name: &str, cells: [(&str, String); 3]| {
         let head = [&setup.cluster.policy, setup.drain_policy(), setup.access_policy()];
@@ -190,7 +190,7 @@ pub fn timeline(setup: &Setup, outcome: &Outcome, title: &str, window_s: (f64, f
     let Rows { mut names, spans } = rows;
     let (mut kinds, mut levels) = (KINDS.to_vec(), Vec::new());
     if setup.buffers.is_none() {
-        // What only burst buffers do.
+        // Kinds that only burst buffers have.
         kinds.truncate(WAITS);
     }
     if !outcome.cluster.jobs.is_empty() {

@@ -1,7 +1,7 @@
 //! Locks that show which pages of a copy programs map.
 //!
 //! A lock belongs to an open file description, and a mapping keeps the one that it was made of. So
-//! the kernel holds the lock for as long as anybody has the mapping, also a part of it, moved, or
+//! the kernel holds the lock for as long as anybody has the mapping, even a part of it, moved, or
 //! inherited by a fork, and releases it at the last `munmap`, `exec` or end, however that comes.
 
 use std::io;

@@ -1,11 +1,11 @@
-//! The record of a copy: its residency words, names and version, in a file beside it.
+//! The record of a copy: its residency words, names and version, in a file next to it.
 //!
 //! ```text
 //! 0          128
-//! [ header ][ one 64-bit word a page ][ path, label ]
+//! [ header ][ one 64-bit word per page ][ path, label ]
 //! ```
 //! The blocks are allocated when the record is made and never punched, so a mapping of them cannot
-//! fault on a full tmpfs. The header is written last: without one a file is no record.
+//! fault on a full tmpfs. The header is written last: without one a file is not a record.
 //!
 //! Nobody keeps a descriptor of a record: the mapping is enough.
 
@@ -22,10 +22,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 const HEADER_BYTES: u64 = 128;
 /// An agent drops copies with another number when it starts: it unlinks them and does not punch
-/// them, so their readers go on. The second layout has [`crate::Word::mapped`]. Agents that wrote
-/// the second kept pages of files that were being written, so their copies may be half old; the
-/// third is laid out alike and its versions were sealed. Up to the third, all of this followed the
-/// pages in the copy itself.
+/// them, so their readers continue. The second layout has [`crate::Word::mapped`]. Agents that
+/// wrote the second kept pages of files that were being written, so their copies may be half old;
+/// the third is laid out alike and its versions were sealed. Up to the third, all of this followed
+/// the pages in the copy itself.
 const MAGIC: u64 = u64::from_le_bytes(*b"fb-copy4");
 
 /// The operator wants the whole file kept.
@@ -160,7 +160,7 @@ impl Record {
     /// Maps a record received from the agent, for reading.
     ///
     /// # Errors
-    /// It is not a record of so many pages, or `mmap` failed.
+    /// It is not a record of this many pages, or `mmap` failed.
     pub(super) fn received(file: &OwnedFd, geometry: Geometry) -> io::Result<Self> {
         // Reads of a mapping behind the end of its file would end the program.
         if (fstat(file)?.st_size as u64) < words_end(geometry) {
@@ -212,7 +212,7 @@ fn encode_header(identity: &CopyIdentity) -> [u8; HEADER_BYTES as usize] {
     put(&(identity.mount.len() as u64).to_le_bytes());
     put(&identity.owner_uid.to_le_bytes());
     assert!(at <= FLAGS_AT, "the header's fields reach into the flags");
-    // At the very end, so that a header that was not finished is not taken for one.
+    // At the very end, so that a header that was not finished is not mistaken for one.
     header[HEADER_BYTES as usize - 8..].copy_from_slice(&MAGIC.to_le_bytes());
     header
 }

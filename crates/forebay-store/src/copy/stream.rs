@@ -1,8 +1,8 @@
 //! Transfers pages from socket to copy and from copy to socket.
 //!
-//! Sending is `sendfile`: the socket refers to the copy's memory, nothing is copied. Whoever sends
-//! so must keep the page in place until the other end has it: memory that is punched meanwhile is
-//! sent as zeros. Receiving goes through a pipe (`splice`): what arrives is moved into the pipe by
+//! Sending is `sendfile`: the socket refers to the copy's memory, nothing is copied. A sender must
+//! keep the page in place until the other end has it: memory that is punched meanwhile is sent as
+//! zeros. Receiving goes through a pipe (`splice`): what arrives is moved into the pipe by
 //! reference and copied once, into the copy. Receiving into a mapping of the copy is one copy as
 //! well, but each fresh page is cleared and faulted in before it is overwritten; a buffer and
 //! `pwrite` is two copies. Medians of one stream over loopback in GB/s, huge pages (small ones):
@@ -21,7 +21,7 @@ impl CopyFile {
     /// taken.
     ///
     /// # Errors
-    /// Those of the socket; `WouldBlock` when its send timeout has passed.
+    /// Errors of the socket; `WouldBlock` when its send timeout has passed.
     ///
     /// # Panics
     /// The range leaves the file.

@@ -1,30 +1,31 @@
-//! `coflow`: everything at once, and on each node the step first that can be over soonest.
+//! `coflow`: all steps write at the same time, and each node favours the step that can end soonest.
 //!
-//! A step on several nodes is a *coflow*: it is over when the last of its nodes has its data. To
-//! let it in as a whole or not at all leaves nodes idle while somebody has bytes for them. Here all
-//! steps write at once, and one order of all of them says whom each node serves first: the node
-//! gives [`LEAD_SHARE`] of its bandwidth to the first step that has bytes for it, as much of the
-//! rest to the next, and so on ([`share`]). Nobody is held, so no write times out, and a node with
-//! bytes to write is never idle.
+//! A step on several nodes is a *coflow*: it is over when the last of its nodes has its data.
+//! Admitting it as a whole or not at all leaves nodes idle while some step has bytes for them. Here
+//! all steps write at the same time, and one order of all of them determines which step each node
+//! serves first: the node gives [`LEAD_SHARE`] of its bandwidth to the first step that has bytes
+//! for it, as much of the rest to the next, and so on ([`share`]). No step is held back, so no
+//! write times out, and a node with bytes to write is never idle.
 //!
-//! **Order.** Again and again the step is next that would be over first behind those before it:
-//! the least, over steps, of the greatest, over its nodes, of what the node has to write for those
-//! before it and for itself. With one node this is the least remaining time first, which is optimal
-//! there; with several it is *least remaining bottleneck first* (Varys) that knows who is ahead
-//! (compare Sincronia's order, which the theory has a bound for).
+//! **Order.** The next step in the order is repeatedly the one that would be over first behind
+//! those before it: the least, over steps, of the greatest, over its nodes, of what the node has to
+//! write for those before it and for itself. With one node this is the least remaining time first,
+//! which is optimal there; with several it is *least remaining bottleneck first* (Varys), with
+//! knowledge of the steps ahead (compare Sincronia's order, for which a theoretical bound is
+//! known).
 //!
 //! **Ageing.** The end of a step counts less the older it is: it is divided by 1 + [`AGEING`] x^2,
-//! where x is its age in times alone of the longest step that writes. So steps that are young
-//! beside the longest one are put in order almost as if nobody aged, and the longest I/O time stays
-//! short. Where everybody waits for long, x is limited to [`OLDEST`], or the order would become
-//! that of arrival. A configured ageing also takes that many seconds off for each second of age.
-//! With patience, steps that are older than it go first, the oldest before all.
+//! where x is its age in units of the time alone of the longest step that writes. So steps that are
+//! young compared with the longest one are ordered almost as if no step aged, and the longest I/O
+//! time stays short. Where all steps wait for long, x is limited to [`OLDEST`], or the order would
+//! become that of arrival. A configured ageing also subtracts that many seconds for each second of
+//! age. With patience, steps that are older than it go first, the oldest before all.
 //!
-//! **Progress** is computed where it is not reported: nodes do what the order says. A step that
-//! has had its time and a tenth more and is not over has said too little, or its processes hang:
-//! it goes behind all others.
+//! **Progress** is computed where it is not reported: nodes follow the order. A step that is not
+//! over after its declared time and a tenth more has declared too little, or its processes hang: it
+//! goes behind all others.
 //!
-//! **Cost.** Keys only grow while steps are put in order, so a step is looked at again when it is
+//! **Cost.** Keys only grow while steps are put in order, so a step is examined again when it is
 //! the next, not after each choice. At most [`MOST_RANKED`] steps have a place; the others share
 //! what these leave.
 
@@ -38,21 +39,22 @@ use crate::machine::Nanos;
 
 /// The first step's part of a node's bandwidth, the second's of the rest, and so on.
 pub const LEAD_SHARE: f64 = 0.95;
-/// What an age of the longest time alone takes off an end: a third of it, nearly.
+/// An age of the longest time alone reduces an end by nearly a third.
 const AGEING: f64 = 0.3;
 /// The oldest step's age in such times, at most.
 const OLDEST: f64 = 4.0;
-/// Steps that have a place in the order.
+/// Number of steps that have a place in the order.
 const MOST_RANKED: usize = 256;
-/// Steps of a node whose progress is computed; what the others get is nothing beside it.
+/// Steps of a node whose progress is computed; the share of the others is negligible.
 const COUNTED: usize = 3;
-/// Less than this is over, in ns.
+/// Less remaining time than this, in ns, counts as over.
 const ROUNDING_NS: f64 = 1000.0;
-/// A step that is not over goes last after this part of its time alone, and a millisecond.
+/// A step that exceeds its time alone by this part of it, and a millisecond, goes last.
 const OVERTIME: f64 = 0.1;
 const OVERTIME_NS: f64 = 1e6;
 
-/// Part of a node's bandwidth of the step at `place`, from 0, of `count` that have bytes for it.
+/// Returns the share of a node's bandwidth for the step at `place`, from 0, of `count` that have
+/// bytes for it.
 pub fn share(place: usize, count: usize) -> f64 {
     let rest = (0..place).fold(1.0, |rest, _| rest * (1.0 - LEAD_SHARE));
     if place + 1 == count { rest } else { rest * LEAD_SHARE }
@@ -60,13 +62,13 @@ pub fn share(place: usize, count: usize) -> f64 {
 
 struct Step {
     nodes: Vec<u32>,
-    /// What is left on each of its nodes, in ns at full bandwidth.
+    /// Remaining time on each of its nodes, in ns at full bandwidth.
     left_ns: Vec<f64>,
-    /// The most of it.
+    /// The greatest of `left_ns`.
     bottleneck_ns: f64,
     alone_ns: u64,
     arrived: Nanos,
-    /// When the last of the nodes that are done with it was, by this account.
+    /// When, by this account, the last of its finished nodes was done with it.
     written: Nanos,
 }
 
@@ -79,23 +81,23 @@ impl Step {
         self.bottleneck_ns == 0.0 && now.saturating_since(self.written) > self.allowed_ns()
     }
 
-    /// The first moment at which it can be late.
+    /// Returns the first moment at which it can be late.
     fn late_from(&self, now: Nanos) -> Nanos {
         let written = if self.bottleneck_ns > 0.0 { now + self.bottleneck_ns as u64 } else { self.written };
         written + self.allowed_ns() + 1
     }
 
-    /// When it ends behind what nodes have to write for others, in ns from now.
+    /// Returns when it ends behind what nodes have to write for others, in ns from now.
     fn end_ns(&self, before_ns: &[f64]) -> f64 {
         let parts = self.nodes.iter().zip(&self.left_ns).filter(|(_, left)| **left > 0.0);
         parts.fold(0.0, |end, (&n, left)| end.max(before_ns[n as usize] + left))
     }
 }
 
-/// What ages count for at one moment.
+/// Weights of ages at one moment.
 struct Ages {
     now: Nanos,
-    /// The age that takes [`AGEING`] off an end, in ns.
+    /// The age that reduces an end by [`AGEING`], in ns.
     unit_ns: f64,
     /// As configured: of each second of age.
     off: f64,
@@ -111,7 +113,7 @@ impl Ages {
         Ages { now, unit_ns: steps.values().map(unit_ns).fold(1.0, f64::max), off }
     }
 
-    /// The key of a step that ends in `end_ns`: the least goes first.
+    /// Returns the key of a step that ends in `end_ns`: the least goes first.
     fn key(&self, step: &Step, end_ns: f64) -> u64 {
         let age = self.now.saturating_since(step.arrived) as f64 / self.unit_ns;
         // The step's arrival instead of its age, so that the key is not below 0.
@@ -119,7 +121,7 @@ impl Ages {
     }
 }
 
-/// The steps that write, and whom each node serves.
+/// The steps that write, and the order in which each node serves them.
 pub struct Coflow {
     ageing: f64,
     patience_ns: u64,
@@ -140,7 +142,7 @@ impl Coflow {
         }
     }
 
-    /// Takes off what nodes have written since the last time.
+    /// Subtracts what nodes have written since the last time.
     fn advance(&mut self, now: Nanos) {
         let from = core::mem::replace(&mut self.updated, now);
         for queue in self.queues.iter_mut().filter(|queue| !queue.is_empty()) {
@@ -155,7 +157,8 @@ impl Coflow {
         self.patience_ns != u64::MAX && now.saturating_since(step.arrived) >= self.patience_ns
     }
 
-    /// Overdue steps by arrival, then those that are put in order, and last those that are late.
+    /// Returns overdue steps by arrival, then those that are put in order, and last those that are
+    /// late.
     fn order(&self, now: Nanos) -> Vec<Token> {
         let mut order: Vec<Token> = Vec::new();
         let (mut open, mut late) = (Vec::new(), Vec::new());

@@ -1,9 +1,9 @@
-//! `sys-fcfs`, `sa-fcfs`: first come, first served; and `none`: every step writes at once, and the
-//! nodes divide their bandwidth over all processes.
+//! `sys-fcfs`, `sa-fcfs`: first come, first served; and `none`: all steps write at the same time,
+//! and the nodes divide their bandwidth over all processes.
 
 use super::{Policy, Scope};
 
-/// In order of arrival.
+/// Orders steps by arrival.
 pub struct Fcfs {
     /// What may run side by side.
     pub scope: Scope,

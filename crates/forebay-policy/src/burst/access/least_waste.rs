@@ -2,28 +2,28 @@
 //!
 //! While the PFS is busy for v, a step that waits costs its job
 //!
-//! - q (d + v), if the job waits with it: q nodes have been idle for d already;
+//! - q (d + v), if the job is blocked by it: q nodes have been idle for d already;
 //! - q v (r + d + v / 2) / m, if the job computes meanwhile: it fails every m, takes r to recover,
 //!   and then loses what it has computed for d since its last checkpoint.
 //!
 //! | policy | next is the step i, which writes for v, with |
 //! | --- | --- |
 //! | `least-waste` | the least sum over all other steps of what they cost meanwhile |
-//! | `waste-rate` | the most that it costs itself meanwhile (without q d), for each second of v |
+//! | `waste-rate` | the greatest own cost meanwhile (without q d), for each second of v |
 //!
 //! The first is *Least-Waste* of Herault et al., IPDPSW 2018. It compares sums over times that
 //! differ, so a long step goes only after all short ones. The second is the rule that Smith (1956)
-//! shows best for weights that do not change: to exchange two neighbours gains nothing.
+//! shows to be optimal for weights that do not change: exchanging two neighbours gains nothing.
 //!
-//! A step without a [`Stake`] counts as that of a job of one node that waits with it.
+//! A step without a [`Stake`] counts as that of a job of one node that is blocked by it.
 
 use super::{Pending, Policy, Scope, Stake};
 use crate::machine::Nanos;
 
-/// By what others lose.
+/// Orders steps by what the others lose.
 pub struct LeastWaste;
 
-/// By what a step saves for each second.
+/// Orders steps by what each saves per second.
 pub struct WasteRate;
 
 /// Coefficients of 1, v and v^2 in what a step costs its job.
@@ -48,7 +48,7 @@ impl Policy for LeastWaste {
         Scope::One
     }
 
-    /// The sums differ by the step's own terms only, so one pass makes them.
+    /// The sums differ by the step's own terms only, so one pass computes them.
     fn first(&self, now: Nanos, pending: &[Pending]) -> Option<usize> {
         let each = || pending.iter().map(|step| (step.alone_ns as f64, costs(now, step)));
         let all = each().fold([0.0; 3], |sum, (_, c)| [sum[0] + c[0], sum[1] + c[1], sum[2] + c[2]]);

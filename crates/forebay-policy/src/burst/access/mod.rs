@@ -3,19 +3,19 @@
 //! A step is one job's whole write to the burst buffer (a checkpoint), not a request. A job's
 //! coordinator process asks, waits for a token, lets all of its processes write and reports the
 //! end; so all nodes of a step serve the same step at the same time, and no straggler is left
-//! behind by a node that served somebody else. A token is a lease: who does not renew it loses it,
-//! and the next step is let in.
+//! behind by a node that served another step. A token is a lease: a holder that does not renew it
+//! loses it, and the next step is admitted.
 //!
-//! One machine, [`Access`], keeps the queue, the leases and the nodes; a *policy* says in which
-//! order steps are looked at and what may run side by side. A policy is one file here and a line in
-//! [`POLICIES`]:
+//! One machine, [`Access`], keeps the queue, the leases and the nodes; a *policy* determines the
+//! order in which steps are considered and what may run side by side. A policy is one file here and
+//! a line in [`POLICIES`]:
 //!
-//! | policy | order | at once |
+//! | policy | order | at the same time |
 //! | --- | --- | --- |
-//! | `none` | - | everything; nodes divide themselves over processes |
+//! | `none` | - | everything; nodes divide over processes |
 //! | `sys-fcfs`, `sys-sjf` | arrival; shortest step first | one step |
 //! | `sa-fcfs`, `sa-sjf` | the same | steps without a common node (sharing-aware) |
-//! | `coflow` | on each node, who can be over soonest | everything; nodes divide themselves by the order |
+//! | `coflow` | on each node, the soonest possible end | everything; nodes divide by the order |
 //! | `set-10` | arrival | one step of each set of jobs with like periods (IO-Sets) |
 //! | `least-waste`, `waste-rate` | by what jobs lose meanwhile, failures included | one step |
 //!
@@ -47,8 +47,8 @@ pub use scheduler::{Access, Snapshot};
 
 /// Names a step; never used twice.
 pub type StepId = u64;
-/// Names a grant; they only rise, so that a node can refuse a holder whose token is older than the
-/// last that it saw.
+/// Names a grant; tokens only increase, so that a node can refuse a holder whose token is older
+/// than the last that it saw.
 pub type Token = u64;
 
 /// What the machine receives.
@@ -69,7 +69,8 @@ pub enum Event {
         period_ns: u64,
     },
     /// A step writes without a token: its program did not ask, could not, or has waited for too
-    /// long. If it waits, it no longer does. It holds its nodes, whoever else holds them.
+    /// long. If it was waiting, it no longer is. It holds its nodes, whichever step else holds
+    /// them.
     Begun {
         /// Its id.
         step: StepId,
@@ -81,34 +82,33 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "is_default")]
         period_ns: u64,
     },
-    /// What the job of a step that waits loses meanwhile; only `least-waste` and `waste-rate`
-    /// listen.
+    /// What the job of a waiting step loses meanwhile; only `least-waste` and `waste-rate` use it.
     Stakes {
         /// Its id.
         step: StepId,
-        /// What.
+        /// The loss.
         stake: Stake,
     },
-    /// A step that waits is withdrawn.
+    /// A waiting step is withdrawn.
     Leaves {
         /// Its id.
         step: StepId,
     },
-    /// All of the step's data are written.
+    /// All of the step's data is written.
     Done {
         /// Its token.
         token: Token,
     },
-    /// The holder is alive and goes on.
+    /// The holder is alive and continues.
     Renew {
         /// Its token.
         token: Token,
     },
-    /// The holder reports how much it has still to write; only policies that rank steps listen.
+    /// The holder reports how much it still has to write; only policies that rank steps use it.
     Left {
         /// Its token.
         token: Token,
-        /// On the node that takes longest, in ns at full bandwidth.
+        /// Time on the node that takes longest, in ns at full bandwidth.
         left_ns: u64,
     },
 }
@@ -121,11 +121,11 @@ pub struct Stake {
     /// Since when it waits; if it computes meanwhile, the moment from which on its work is lost
     /// with a failure.
     pub since: Nanos,
-    /// It waits with its step.
+    /// Whether it is blocked by its step.
     pub is_blocked: bool,
-    /// What it takes to recover from a failure, in ns.
+    /// Time to recover from a failure, in ns.
     pub recovery_ns: u64,
-    /// Mean time between failures that the step guards it against, in ns.
+    /// Mean time between the failures that the step guards against, in ns.
     pub fails_ns: u64,
 }
 
@@ -137,17 +137,17 @@ pub enum Action {
     Grant {
         /// Its token.
         token: Token,
-        /// Which step.
+        /// The step.
         step: StepId,
         /// The lease's end.
         until: Nanos,
-        /// Why now.
+        /// The reason for the grant.
         why: Reason,
     },
     /// From now on each node serves its steps in this order: see [`share`]. Steps that are not in
     /// it come after those that are, by token.
     Rank {
-        /// First first.
+        /// Tokens, the first to be served first.
         order: Vec<Token>,
     },
     /// The lease has been extended.
@@ -160,20 +160,20 @@ pub enum Action {
     /// The lease ran out, or the holder has overstayed ([`Config::overstay`]): it must stop, and
     /// nodes must refuse this token.
     Revoke {
-        /// Which token.
+        /// The revoked token.
         token: Token,
-        /// Whose.
+        /// Its step.
         step: StepId,
     },
 }
 
-/// Why a step was let in.
+/// Why a step was admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "because", rename_all = "snake_case")]
 pub enum Reason {
     /// The policy does not schedule.
     Unscheduled,
-    /// Everything is let in; its place in the order says what it gets.
+    /// Everything is admitted; its place in the order determines its share.
     Ranked,
     /// It was first in the policy's order.
     First,
@@ -184,7 +184,7 @@ pub enum Reason {
     },
     /// It had waited longer than [`Config::patience_ns`], and its turn came.
     Overdue,
-    /// It writes already.
+    /// It was already writing.
     Begun,
 }
 
@@ -193,17 +193,17 @@ pub enum Reason {
 pub struct Config {
     /// Number of burst buffer nodes.
     pub nodes: u32,
-    /// How long a token is good for without renewal.
+    /// How long a token is valid without renewal.
     pub lease_ns: u64,
-    /// Ageing: each second that a step has waited counts like so many seconds less to write; 0 for
-    /// none.
+    /// Ageing: each second that a step has waited counts like this many seconds less to write; 0
+    /// for none.
     pub ageing: f64,
-    /// A step that has waited so long goes before all that have not, and for the one of them that
-    /// has waited longest nodes are kept free as they fall idle. `u64::MAX` for never, which is
-    /// Algorithm 1 as printed.
+    /// Once a step has waited this long it goes before all that have not. For the one of them that
+    /// has waited longest, nodes are kept free as they fall idle. `u64::MAX` for never, which is
+    /// Algorithm 1 as published.
     pub patience_ns: u64,
-    /// A step that excludes others and has held its token for so many times its time alone, and for
-    /// a second at least, loses it as soon as another step waits; 0 for never.
+    /// Multiple of its time alone, and at least a second, for which a step that excludes others may
+    /// hold its token. After that it loses it as soon as another step waits; 0 for never.
     #[serde(default, skip_serializing_if = "is_default")]
     pub overstay: u32,
 }
@@ -214,7 +214,7 @@ impl Default for Config {
     }
 }
 
-/// What a machine is built from, as a record of it begins.
+/// What a machine is built from; the first entry of its record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     /// Name of the policy.
@@ -224,16 +224,16 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// A fresh machine.
+    /// Creates a machine.
     ///
     /// # Errors
-    /// There is no such policy.
+    /// If there is no such policy.
     pub fn build(&self) -> Result<Access, UnknownPolicy> {
         Ok(Access::new(policy(&self.policy, &self.config)?, self.config.clone()))
     }
 }
 
-/// A step that waits.
+/// A waiting step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pending {
     /// Its id.
@@ -246,7 +246,7 @@ pub struct Pending {
     pub arrived: Nanos,
     /// Order of arrival.
     pub seq: u64,
-    /// Its place by [`Policy::key`]; less is earlier, ties by `seq`.
+    /// Its place by [`Policy::key`]; smaller keys go first, ties by `seq`.
     pub key: u64,
     /// What its job loses meanwhile, if that is known.
     pub stake: Option<Stake>,
@@ -275,18 +275,18 @@ pub trait Policy: Send {
         arrived.0
     }
 
-    /// Which of those that wait goes next, where that changes while they wait; only with
+    /// Which of the waiting steps goes next, where that changes while they wait; only with
     /// [`Scope::One`].
     fn first(&self, _now: Nanos, _pending: &[Pending]) -> Option<usize> {
         None
     }
 
-    /// What the step claims: its nodes, or what else it must have to itself.
+    /// What the step claims: its nodes, or whatever else it must have to itself.
     fn claims(&self, nodes: NodeSet, _period_ns: u64) -> NodeSet {
         nodes
     }
 
-    /// A step was let in with `token`; only with [`Scope::Ranked`].
+    /// A step was admitted with `token`; only with [`Scope::Ranked`].
     fn begins(&mut self, _token: Token, _step: &Pending) {}
 
     /// `token` has reported what it has left; only with [`Scope::Ranked`].
@@ -300,7 +300,7 @@ pub trait Policy: Send {
         Vec::new()
     }
 
-    /// When the order changes though nothing happens.
+    /// When the order changes without an event.
     fn next_overdue(&self, _now: Nanos) -> Option<Nanos> {
         None
     }
@@ -309,7 +309,8 @@ pub trait Policy: Send {
 /// Makes a policy.
 pub type MakePolicy = fn(&Config) -> Box<dyn Policy>;
 
-/// Every policy: its name and how to make it. A new one is a file in this folder and a line here.
+/// Every policy: its name and how to make it. A new one needs a file in this folder and a line
+/// here.
 pub const POLICIES: &[(&str, MakePolicy)] = &[
     ("none", |_| Box::new(fcfs::Fcfs { scope: Scope::Everything })),
     ("sys-fcfs", |_| Box::new(fcfs::Fcfs { scope: Scope::One })),
@@ -322,15 +323,15 @@ pub const POLICIES: &[(&str, MakePolicy)] = &[
     ("waste-rate", |_| Box::new(least_waste::WasteRate)),
 ];
 
-/// Those of them that no coordinator offers. Where steps share a server, or their servers are
+/// The policies that no coordinator offers. Where steps share a server, or their servers are
 /// unknown, `sa-fcfs` and `sa-sjf` do what the first two do, and elsewhere they let more steps
-/// write. The others go by [`Event::Stakes`], which only simulated jobs report.
+/// write. The others depend on [`Event::Stakes`], which only simulated jobs report.
 pub const SIMULATED_ONLY: [&str; 4] = ["sys-fcfs", "sys-sjf", "least-waste", "waste-rate"];
 
 /// The policy called `name`.
 ///
 /// # Errors
-/// Lists the names that there are.
+/// If `name` is unknown; lists the known names.
 pub fn policy(name: &str, config: &Config) -> Result<Box<dyn Policy>, UnknownPolicy> {
     Ok(named(POLICIES, "access policy", name)?(config))
 }

@@ -1,12 +1,12 @@
-//! Sets of nodes as bits: whether two steps share a node is asked a thousand times per decision.
+//! Sets of nodes as bits: each decision checks a thousand times whether two steps share a node.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use serde::Serialize;
 
-/// A set of node numbers. It knows which words its members are in: most steps are on neighbouring
-/// nodes, and a comparison then looks at one word or two.
+/// A set of node numbers. It keeps the range of words that its members are in: most steps are on
+/// neighbouring nodes, and a comparison then reads one word or two.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeSet {
     words: Vec<u64>,
@@ -65,7 +65,7 @@ impl NodeSet {
         self.reach(other.first, other.end);
     }
 
-    /// Takes all members away.
+    /// Removes all members.
     pub fn clear(&mut self) {
         self.words.fill(0);
         (self.first, self.end) = (0, 0);

@@ -1,8 +1,8 @@
 //! The machine: queue, leases and nodes.
 //!
-//! Decisions are taken when the time comes, not in the middle of an event: all that happens at the
-//! same moment is heard first. So ten steps that arrive together are ordered together, and two
-//! steps that end together free their nodes together, whatever the order of the messages.
+//! Decisions are made when the time comes, not in the middle of an event: all events of the same
+//! moment are received first. So ten steps that arrive together are ordered together, and two steps
+//! that end together free their nodes together, whatever the order of the messages.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -19,18 +19,18 @@ struct Active {
     step: StepId,
     nodes: NodeSet,
     until: Nanos,
-    /// From then on it overstays.
+    /// When it begins to overstay.
     overstays: Nanos,
 }
 
-/// No step overstays before it has held its token for so long, in ns: short steps are mostly waits
-/// for messages.
+/// Least time for which a step holds its token before it overstays, in ns: short steps are mostly
+/// waits for messages.
 const OVERSTAY_MIN_NS: u64 = 1_000_000_000;
 
-/// What a person or a test may look at.
+/// The state of the scheduler, for people and tests.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Snapshot {
-    /// Steps that wait, in the order in which they are looked at.
+    /// Waiting steps, in the order in which they are considered.
     pub pending: Vec<StepId>,
     /// Token and step of those that write.
     pub active: Vec<(Token, StepId)>,
@@ -91,7 +91,7 @@ impl Access {
         self.pending.insert(at, step);
     }
 
-    /// Steps that hold what a step waits for; none if it does not wait.
+    /// Returns the steps that hold what a step waits for; none if it does not wait.
     pub fn holders_before(&self, step: StepId) -> Vec<StepId> {
         let Some(waits) = self.pending.iter().find(|p| p.step == step) else { return Vec::new() };
         let all = self.policy.scope() == Scope::One;
@@ -99,8 +99,8 @@ impl Access {
         self.active.values().filter(holds).map(|a| a.step).collect()
     }
 
-    /// Takes the token back; nobody holds it afterwards. Unknown tokens are nothing: a holder may
-    /// be late to hear of its loss.
+    /// Ends the grant of a token and returns its step. Unknown tokens are ignored: a holder may be
+    /// late to learn of its loss.
     fn release(&mut self, now: Nanos, token: Token) -> Option<StepId> {
         let gone = self.active.remove(&token)?;
         self.leases.remove(&(gone.until, token));
@@ -112,7 +112,7 @@ impl Access {
         Some(gone.step)
     }
 
-    /// Which nodes are held.
+    /// Counts which nodes are held.
     fn count_nodes(&mut self) {
         if !matches!(self.policy.scope(), Scope::Everything | Scope::Ranked) {
             self.busy.clear();
@@ -131,18 +131,18 @@ impl Access {
         out.push(Action::Grant { token, step, until, why });
     }
 
-    /// Whether a holder can overstay: somebody waits for it to end.
+    /// Returns whether a holder can overstay: another step waits for it to end.
     fn may_overstay(&self) -> bool {
         let excludes = matches!(self.policy.scope(), Scope::One | Scope::Disjoint);
         self.config.overstay > 0 && excludes && !self.pending.is_empty()
     }
 
-    /// The first moment at which a holder overstays.
+    /// Returns the first moment at which a holder overstays.
     fn next_overstay(&self) -> Option<Nanos> {
         self.active.values().map(|a| a.overstays).min().filter(|_| self.may_overstay())
     }
 
-    /// Takes the token of those that overstay.
+    /// Revokes the tokens of holders that overstay.
     fn revoke_overstayed(&mut self, now: Nanos, out: &mut Vec<Action>) {
         if self.next_overstay().is_none_or(|at| at > now) {
             return;
@@ -176,7 +176,7 @@ impl Access {
         }
     }
 
-    /// Lets in all that wait, and orders them among those that write.
+    /// Admits all waiting steps, and orders them among those that write.
     fn rank(&mut self, now: Nanos, out: &mut Vec<Action>) {
         for p in core::mem::take(&mut self.pending) {
             self.policy.begins(self.next_token, &p);
@@ -190,8 +190,8 @@ impl Access {
         self.decide_at = self.policy.next_overdue(now);
     }
 
-    /// Indices by arrival of the steps that have been patient long enough: they go before all
-    /// others.
+    /// Returns the indices, by arrival, of the steps that have been patient long enough: they go
+    /// before all others.
     fn overdue(&self, now: Nanos) -> Vec<usize> {
         let patience_ns = self.config.patience_ns;
         if patience_ns == u64::MAX {
@@ -203,7 +203,7 @@ impl Access {
         late
     }
 
-    /// Lets in what may run, at most `most` steps.
+    /// Admits what may run, at most `most` steps.
     fn admit(&mut self, now: Nanos, most: usize, out: &mut Vec<Action>) {
         let mut keeps_free = false;
         let mut taken = self.busy.clone();
@@ -219,7 +219,7 @@ impl Access {
                 taken.add(&p.nodes);
                 continue;
             }
-            // Only for the one that has waited longest are nodes kept free: for all of them it
+            // Nodes are kept free only for the one that has waited longest: for all of them it
             // would be most of the system, standing idle. The next in line has its turn after it.
             if !keeps_free {
                 keeps_free = true;
@@ -246,9 +246,9 @@ impl Access {
         }
     }
 
-    /// Takes the steps at the given indices out of the queue, in the order given.
+    /// Removes the steps at the given indices from the queue, in the order given.
     fn take(&mut self, chosen: &[(usize, Reason)]) -> Vec<(Pending, Reason)> {
-        // The usual few are moved out one by one; for many one pass over the queue is cheaper.
+        // The usual few are moved out one by one; for many, one pass over the queue is cheaper.
         if chosen.len() <= 4 {
             let mut order: Vec<usize> = (0..chosen.len()).collect();
             order.sort_unstable_by_key(|&k| core::cmp::Reverse(chosen[k].0));
@@ -263,7 +263,7 @@ impl Access {
         taken
     }
 
-    /// Who waits and who writes.
+    /// Returns which steps wait and which write.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             pending: self.pending.iter().map(|p| p.step).collect(),

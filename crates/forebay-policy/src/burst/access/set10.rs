@@ -1,13 +1,13 @@
-//! `set-10`: of the jobs whose periods have the same order of magnitude one writes at a time, in
+//! `set-10`: of the jobs whose periods have the same order of magnitude, one writes at a time, in
 //! order of arrival (IO-Sets; see [`crate::bandwidth`]).
 //!
-//! What steps of such a set exclude each other from is a place of the set's own, not their nodes:
+//! Steps of such a set exclude each other from a place of the set's own, not from their nodes:
 //! steps of other sets write beside them wherever their data goes.
 
 use super::{NodeSet, Policy, Scope};
 use crate::bandwidth::set_of;
 
-/// One step of each set.
+/// Admits one step of each set.
 pub struct Set10 {
     /// Numbers that stand for sets.
     pub nodes: u32,

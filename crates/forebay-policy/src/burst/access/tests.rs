@@ -1,4 +1,4 @@
-//! Exact decisions in hand-made cases, and what must hold in all.
+//! Exact decisions in hand-made cases, and properties in all.
 
 use proptest::prelude::*;
 
@@ -15,7 +15,7 @@ fn with(name: &str, config: Config) -> Access {
     Access::new(policy(name, &config).expect("it exists"), config)
 }
 
-/// Passes to the machine all events of one moment, and then that the moment has come.
+/// Passes all events of one moment to the machine, and then that the moment has come.
 fn at(m: &mut Access, now: Nanos, events: Vec<Event>) -> Vec<Action> {
     let mut out = Vec::new();
     events.into_iter().for_each(|e| m.handle(now, e, &mut out));
@@ -65,7 +65,7 @@ fn a_lost_holder_is_revoked_and_a_renewed_one_is_not() {
     let out = at(&mut m, Nanos(18 * S), vec![]);
     assert_eq!(out[0], Action::Revoke { token: 1, step: 1 });
     assert_eq!(granted(&out), [(2, Reason::First)]);
-    // It comes back from the dead: its token is worth nothing.
+    // Its lease has expired: its token is worth nothing.
     assert_eq!(at(&mut m, Nanos(19 * S), vec![Event::Done { token: 1 }]), []);
     assert_eq!(m.snapshot().active.len(), 1);
 }
@@ -92,8 +92,8 @@ fn an_overdue_step_has_its_nodes_kept_free() {
     assert_eq!(granted(&out), [(9, Reason::Overdue)]);
 }
 
-/// Step 9 has node 0 kept free and waits for node 1; when it is withdrawn, whoever waits for node 0
-/// has it at once.
+/// Step 9 has node 0 kept free and waits for node 1; when it is withdrawn, a step that waits for
+/// node 0 has it immediately.
 #[test]
 fn nodes_kept_free_for_a_withdrawn_step_are_given_out() {
     let mut m = with("sa-fcfs", Config { nodes: 2, patience_ns: 3 * S, ..Config::default() });
@@ -165,8 +165,8 @@ fn steps(nodes: u32, count: std::ops::Range<usize>) -> impl Strategy<Value = Vec
     prop::collection::vec((members.prop_map(|m| m.into_iter().collect()), 1u64..100), count)
 }
 
-/// Runs steps that arrive at the given seconds to their ends; (step, start, end) of each, checking
-/// the nodes at every moment.
+/// Runs steps that arrive at the given seconds to their ends. Returns (step, start, end) of each,
+/// checking the nodes at every moment.
 fn play(m: &mut Access, steps: &[(Vec<u32>, u64)], arrivals_s: &[u64]) -> Vec<(StepId, u64, u64)> {
     // When each token's step ends, the step, and its start.
     let mut running: BTreeMap<Token, (u64, StepId, u64)> = BTreeMap::new();
@@ -219,8 +219,8 @@ fn ranked(actions: &[Action]) -> Option<Vec<Token>> {
     })
 }
 
-/// All are let in when they come. One of 4 s on both nodes goes before two of 5 s on one each, and
-/// behind one of 1 s. Behind these, the one on the node without it is over sooner.
+/// All are admitted when they come. One of 4 s on both nodes goes before two of 5 s on one each,
+/// and behind one of 1 s. Behind these, the one on the node without it is over sooner.
 #[test]
 fn coflow_serves_who_can_be_over_first() {
     let mut m = machine("coflow", 2);
@@ -239,7 +239,7 @@ fn coflow_puts_overdue_steps_first_and_late_ones_last() {
     let config = Config { nodes: 1, lease_ns: LONG, patience_ns: 20 * S, ..Config::default() };
     let mut m = with("coflow", config);
     at(&mut m, Nanos(0), vec![arrives(1, &[0], 100), arrives(2, &[0], 1)]);
-    // The second has had its second and a tenth more, and is not over. Nobody comes or goes.
+    // The second has had its second and a tenth more, and is not over. No step comes or goes.
     let mut next = || {
         (0..10).find_map(|_| {
             let (now, mut out) = (m.next_deadline()?, Vec::new());
@@ -259,8 +259,8 @@ fn coflow_puts_overdue_steps_first_and_late_ones_last() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The parts of a node add up to the whole, none has more than one before it, and all have
-    /// something.
+    /// The parts of a node add up to the whole, none is larger than one before it, and none is
+    /// empty.
     #[test]
     fn shares_are_the_whole_node(count in 1usize..12) {
         let shares: Vec<f64> = (0..count).map(|place| share(place, count)).collect();
@@ -268,7 +268,7 @@ proptest! {
         prop_assert!(shares.windows(2).all(|w| w[0] > w[1]) && shares.iter().all(|&s| s > 0.0));
     }
 
-    /// Whatever comes and goes: nobody waits, and the order names each step that writes once.
+    /// Whatever comes and goes: no step waits, and the order names each step that writes once.
     #[test]
     fn coflow_lets_all_in_and_ranks_them(steps in steps(16, 1..24), gaps in prop::collection::vec(0u64..40, 24)) {
         let mut m = with("coflow", Config { nodes: 16, lease_ns: LONG, ..Config::default() });
@@ -307,7 +307,7 @@ proptest! {
             done.iter().filter(|d| shares(d.0, step) && d.1 <= t && t < d.2).map(|d| d.2).max()
         };
         for &(step, start, _) in &done {
-            // Work conservation: while it waited, one of its nodes was always held by somebody.
+            // Work conservation: while it waited, one of its nodes was always held by another step.
             let mut t = arrivals[step as usize] * S;
             while t < start {
                 let covering = held_until(step, t);
@@ -317,7 +317,7 @@ proptest! {
         }
     }
 
-    /// No starvation under ageing a: keys are p + a * arrival, so of those that come later than p /
+    /// No starvation under ageing a: keys are p + a * arrival, so of steps that come later than p /
     /// a after a step none goes before it, and with patience nodes are kept free for it then. It
     /// waits for its patience at most, and then, for itself and for each overdue one that came
     /// before it, for what holds nodes when its turn comes.
@@ -340,9 +340,9 @@ proptest! {
         }
     }
 
-    /// Whatever begins without asking, dies or stays for ever: no token is granted for a node that
-    /// is held, and each step that waits is let in within its patience and what those who hold its
-    /// nodes, and the overdue ones before it, may stay.
+    /// Whatever begins without asking, dies or stays forever: no token is granted for a node that
+    /// is held, and each waiting step is admitted within its patience and the time for which the
+    /// holders of its nodes, and the overdue steps before it, may stay.
     #[test]
     fn grants_never_overlap_and_waits_are_bounded_whatever_others_do(
         which in 1usize..5, steps in steps(8, 1..20), gaps in prop::collection::vec(0u64..20, 20),
@@ -398,8 +398,8 @@ proptest! {
         prop_assert!(waits.is_empty());
     }
 
-    /// With ageing alone, on one node, nobody that came more than p / a after a step of p seconds
-    /// is let in before it.
+    /// With ageing alone, on one node, no step that came more than p / a after a step of p seconds
+    /// is admitted before it.
     #[test]
     fn ageing_bounds_who_may_overtake(
         ageing in 0.05f64..1.0, seconds in prop::collection::vec(1u64..100, 2..20),
@@ -420,8 +420,8 @@ proptest! {
         }
     }
 
-    /// A step that is withdrawn, or was never there, makes nobody else end later under one node's
-    /// SJF: monotone in load.
+    /// A step that is withdrawn, or never came, makes no other step end later under one node's SJF:
+    /// monotone in load.
     #[test]
     fn fewer_steps_on_a_node_never_wait_longer(seconds in prop::collection::vec(1u64..100, 2..16), gone in 0usize..16) {
         let gone = gone % seconds.len();
@@ -448,8 +448,8 @@ fn stakes(step: StepId, nodes: u32, since_s: u64, is_blocked: bool) -> Event {
     Event::Stakes { step, stake }
 }
 
-/// Of three steps that wait behind another, at 100 s: the first is of a job of one node that
-/// waits, the others are of jobs of 50 nodes that compute, since 0 and 90 s.
+/// Three steps that wait behind another, at 100 s: the first is of a job of one node that is
+/// blocked, the others are of jobs of 50 nodes that compute, since 0 and 90 s.
 fn next_by(policy: &str) -> Vec<StepId> {
     let mut m = with(policy, Config { lease_ns: 1000 * S, ..Config::default() });
     at(&mut m, Nanos(0), vec![arrives(9, &[], 100)]);

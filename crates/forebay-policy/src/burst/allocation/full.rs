@@ -1,5 +1,5 @@
-//! `full` (`bandwidth`): every job on all nodes that are up. The most bandwidth alone, and
-//! everybody in everybody's way.
+//! `full` (`bandwidth`): every job on all nodes that are up. The most bandwidth alone, and every
+//! job interferes with every other.
 
 use super::{Board, Choice, Demand, Policy};
 

@@ -1,14 +1,14 @@
 //! Allocation: which burst buffer nodes a job's files are striped over.
 //!
-//! A job asks with its bytes, and may say how many nodes it wants. One machine, [`Allocator`],
-//! keeps the free space of each node and what is booked on it; a *policy* chooses the nodes. A
-//! policy is one file here and a line in [`POLICIES`]:
+//! A job asks with its bytes, and may request a number of nodes. One machine, [`Allocator`], keeps
+//! the free space of each node and what is booked on it; a *policy* chooses the nodes. A policy is
+//! one file here and a line in [`POLICIES`]:
 //!
 //! | policy | nodes |
 //! | --- | --- |
-//! | `1x`, also called `interference` | the fewest whose free space holds the job's output; round robin |
+//! | `1x` (`interference`) | the fewest whose free space holds the job's output; round robin |
 //! | `2x` | the same for twice the output |
-//! | `full`, also called `bandwidth` | all |
+//! | `full` (`bandwidth`) | all |
 //! | `striped` | as many as the job wants, round robin |
 //!
 //! Source: *Managing I/O Interference in a Shared Burst Buffer System*, ICPP 2016, sections II-D
@@ -36,7 +36,7 @@ pub type JobId = u64;
 pub struct Demand {
     /// Bytes of one step; the space is reserved for as long as the job holds the allocation.
     pub bytes: u64,
-    /// Number of nodes that it wants, if it says.
+    /// Number of nodes that it requests, if any.
     pub nodes: Option<u32>,
 }
 
@@ -48,23 +48,22 @@ pub enum Event {
     Asks {
         /// Its id.
         job: JobId,
-        /// For what.
+        /// Its demand.
         demand: Demand,
     },
-    /// A job gives its allocation back.
+    /// A job releases its allocation.
     Frees {
         /// Its id.
         job: JobId,
     },
-    /// A node is gone, and what was on it. Jobs that hold it keep what they hold until they give it
-    /// back.
+    /// A node fails and loses its data. Jobs keep their allocations on it until they release them.
     NodeFails {
-        /// Which.
+        /// The node.
         node: u32,
     },
-    /// It is there again, empty.
+    /// A failed node is available again, empty.
     NodeReturns {
-        /// Which.
+        /// The node.
         node: u32,
     },
 }
@@ -75,18 +74,18 @@ pub enum Event {
 pub enum Action {
     /// The job has these nodes, in ascending order, with `bytes_per_node` reserved on each.
     Allocate {
-        /// Whose.
+        /// The job.
         job: JobId,
-        /// Which.
+        /// The nodes.
         nodes: Vec<u32>,
         /// Space on each.
         bytes_per_node: u64,
     },
     /// There is no room for it.
     Refuse {
-        /// Whose.
+        /// The job.
         job: JobId,
-        /// What was asked for, and what there is.
+        /// What was requested, and what is available.
         why: String,
     },
 }
@@ -107,7 +106,7 @@ pub struct Node {
 pub struct Board {
     /// All nodes.
     pub nodes: Vec<Node>,
-    /// Where round robin goes on.
+    /// Where round robin continues.
     pub cursor: usize,
 }
 
@@ -117,14 +116,14 @@ impl Board {
         self.nodes.iter().filter(|n| n.up).count()
     }
 
-    /// How many nodes a job gets that wants `count`: no more than are up. More than there ever were
-    /// are refused instead.
+    /// Returns how many nodes a job gets that wants `count`: no more than are up. More than the
+    /// system has are refused instead.
     pub fn at_hand(&self, count: usize) -> usize {
         if count <= self.nodes.len() { count.min(self.up()) } else { count }
     }
 
-    /// The next `count` nodes from the cursor on that have `bytes` free, or `None` if there are not
-    /// so many.
+    /// Returns the next `count` nodes from the cursor on that have `bytes` free, or `None` if there
+    /// are fewer.
     pub fn round_robin(&self, count: usize, bytes: u64) -> Option<Vec<u32>> {
         let n = self.nodes.len();
         let ring = (0..n).map(|i| (self.cursor + i) % n);
@@ -134,7 +133,7 @@ impl Board {
     }
 }
 
-/// What a policy chose: nodes, in the order in which it came upon them, and the space to reserve on
+/// The policy's choice: nodes, in the order in which it came upon them, and the space to reserve on
 /// each.
 pub type Choice = (Vec<u32>, u64);
 
@@ -147,7 +146,8 @@ pub trait Policy: Send {
 /// Makes a policy.
 pub type MakePolicy = fn() -> Box<dyn Policy>;
 
-/// Every policy: its name and how to make it. A new one is a file in this folder and a line here.
+/// Every policy: its name and how to make it. A new one needs a file in this folder and a line
+/// here.
 pub const POLICIES: &[(&str, MakePolicy)] = &[
     ("1x", || Box::new(capacity::Capacity { times: 1 })),
     ("interference", || Box::new(capacity::Capacity { times: 1 })),
@@ -160,12 +160,12 @@ pub const POLICIES: &[(&str, MakePolicy)] = &[
 /// The policy called `name`.
 ///
 /// # Errors
-/// Lists the names that there are.
+/// If `name` is unknown; lists the known names.
 pub fn policy(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
     Ok(named(POLICIES, "allocation policy", name)?())
 }
 
-/// What a job holds.
+/// The allocation of a job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Held {
     nodes: Vec<u32>,
@@ -238,7 +238,7 @@ impl Allocator {
 
     fn node_returns(&mut self, node: u32) {
         let Some(n) = self.board.nodes.get_mut(node as usize).filter(|n| !n.up) else { return };
-        // Reservations outlive the failure until their jobs give them back.
+        // Reservations survive the failure until their jobs release them.
         let reserved: u64 = n.jobs.iter().filter_map(|j| self.held.get(j)).map(|h| h.reserved_bytes).sum();
         (n.up, n.free_bytes) = (true, self.space_bytes.saturating_sub(reserved));
     }
@@ -304,8 +304,8 @@ mod tests {
         assert_eq!(nodes(ask(&mut a, 5, demand(200, Some(2)))), [0, 1]);
     }
 
-    /// A failed node is given to nobody, wishes for more nodes than are up are cut down, and it
-    /// comes back empty but for what is still reserved there.
+    /// A failed node is not allocated, requests for more nodes than are up are reduced, and it
+    /// returns empty but for what is still reserved there.
     #[test]
     fn a_failed_node_is_out_of_reach_until_it_returns() {
         for name in ["striped", "full"] {
@@ -325,7 +325,7 @@ mod tests {
     }
 
     proptest! {
-        /// Capacity is never exceeded, books balance, and all space comes back.
+        /// Capacity is never exceeded, books balance, and all space is released.
         #[test]
         fn space_is_never_given_out_twice(
             which in 0usize..POLICIES.len(),

@@ -1,10 +1,10 @@
 //! W-LFU: exact use counts, a memory of evicted pages, and a window that is as large as it pays.
 //! The default.
 //!
-//! W-TinyLFU (Einziger, Friedman, Manes, ACM ToS 2017) shaped it: newcomers enter a small *window*;
-//! who drops out of it must have been used more often than the weakest page of the *main* part to
-//! take its place. Three things are different, because a tier holds some 10^5 pages of 2 MiB and
-//! not 10^8 objects of 100 bytes, so that 40 bytes a page are nothing:
+//! It is based on W-TinyLFU (Einziger, Friedman, Manes, ACM ToS 2017): newcomers enter a small
+//! *window*; a page that drops out of it must have been used more often than the weakest page of
+//! the *main* part to take its place. Three things are different, because a tier holds some 10^5
+//! pages of 2 MiB and not 10^8 objects of 100 bytes, so that 40 bytes per page are negligible:
 //!
 //! - **Exact counts instead of a sketch.** Every resident page has its count, and evicted pages
 //!   keep theirs as *ghosts*, two per resident page. The main part is ordered by count (one list
@@ -15,7 +15,7 @@
 //!   data than the tier holds, all counts differ by one at most; without the margin the page that
 //!   was just read (k uses) would displace one that is about to be read (k - 1), page after page,
 //!   and hit nothing, as LRU does. With it the tier keeps its part of the loop. For the same reason
-//!   who enters the main part without a contest is the first to leave among its equals.
+//!   a page that enters the main part without a contest is the first to leave among its equals.
 //! - **The window follows marginal utility.** Would a larger window have served more? A miss on a
 //!   page that dropped out of the window lately (within 1/20 of the capacity) would have been a
 //!   hit; a hit on the main part's weakest pages (the same share) would have been a miss. Each of
@@ -25,25 +25,25 @@
 //!   Where popularity moves on, the window grows until the policy is LRU; in a loop or a scan it
 //!   stays at its smallest.
 //!
-//! **Ageing.** After [`AGEING_USES_PER_PAGE`] counted uses per page all counts are halved, at once,
-//! so that counts that differ by one never differ by more. The lists are joined pairwise in O(64);
-//! entries and ghosts carry the *era* of their count and are halved when looked at.
+//! **Ageing.** After [`AGEING_USES_PER_PAGE`] counted uses per page all counts are halved, at the
+//! same time, so that counts that differ by one never differ by more. The lists are joined pairwise
+//! in O(64); entries and ghosts carry the *era* of their count and are halved when they are next
+//! examined.
 //!
 //! **Bursts.** A page is read in pieces, and each piece may be a touch. Uses of one page within
 //! len/8 counted uses of each other count once. A page that is used more often than that loses
 //! nothing: there are len/8 such pages at most, all of them far from leaving.
 //!
-//! **Job change.** Counts of a job that has ended would hold the tier for as long as it takes to
-//! age them. When evicted pages come back and resident ones are not used, the longest unused lose
-//! their counts (see `stale.rs`).
+//! **Job change.** The counts of a job that has ended would hold the tier for as long as it takes
+//! to age them. When evicted pages come back and resident ones are not used, the longest unused
+//! lose their counts (see `stale.rs`).
 //!
 //! **Read-ahead.** Pages filled ahead wait in a queue of their own, outside the contest they could
-//! not win, until their first touch brings them to the window. The queue gives pages back, oldest
+//! not win, until their first touch moves them to the window. The queue releases pages, oldest
 //! first, when it holds more than a quarter of the capacity or its oldest page has waited for as
 //! many uses as there are pages.
 //!
-//! What it costs: 40 bytes for a page or ghost and about 8 for the index. What it does not do:
-//! weigh sizes.
+//! Cost: 40 bytes for a page or ghost and about 8 for the index. Page sizes are not weighed.
 
 use crate::arena::{Arena, List};
 use crate::eviction::{Dump, EvictionPolicy, Fill, Victim};
@@ -54,8 +54,8 @@ mod stale;
 mod tests;
 mod window;
 
-/// Counts stop here: one list a count, and one word says which lists hold pages. Ageing keeps the
-/// counts of pages that are near leaving far below.
+/// Counts stop here: there is one list per count, and one word marks the lists that hold pages.
+/// Ageing keeps the counts of pages that are near leaving far below.
 const MAX_USES: u8 = 63;
 /// How many uses more than the weakest page a newcomer needs: the least that holds a loop.
 const MARGIN: u8 = 1;
@@ -103,7 +103,7 @@ pub struct WindowedLfu {
     arena: Arena<Entry>,
     ahead: List,
     window: List,
-    /// One list a count.
+    /// One list per count.
     main: Vec<List>,
     /// Bit n is set if `main[n]` is not empty.
     filled: u64,
@@ -115,14 +115,15 @@ pub struct WindowedLfu {
     earned_bytes: u64,
     era: u32,
     uses_in_era: u64,
-    /// Counted uses so far; wraps.
+    /// Counted uses up to now; wraps.
     clock: u32,
-    /// What has left the window so far.
+    /// Bytes that have left the window up to now.
     trail_bytes: u64,
-    /// Evidence that the tier holds what nobody uses any more.
+    /// Evidence that the tier holds pages that are no longer used.
     staleness: u32,
     misses_since_hit: u32,
-    /// How many counted uses ago the pages that come back were used; rises at once, falls slowly.
+    /// How many counted uses ago the pages that come back were used; rises immediately, falls
+    /// slowly.
     return_age: u32,
     refused: Vec<u32>,
 }
@@ -246,7 +247,7 @@ impl WindowedLfu {
     }
 
     fn age_if_due(&mut self) {
-        // A small tier would age all the time: 64 pages at least.
+        // A small tier would age all the time: the count is of at least 64 pages.
         if self.uses_in_era < AGEING_USES_PER_PAGE * (self.len() as u64).max(64) {
             return;
         }
@@ -316,14 +317,14 @@ impl WindowedLfu {
         }
     }
 
-    /// The page filled ahead that has waited too long, or too many of them have.
+    /// Returns whether a page filled ahead has waited too long, or too many of them wait.
     fn overdue(&self, slot: u32) -> bool {
         let waited = self.clock.wrapping_sub(self.arena.at(slot).data.stamp);
         self.ahead.bytes() > self.capacity_bytes / AHEAD_DIVISOR || waited as usize > self.len()
     }
 }
 
-/// Where an eviction stands: the next page to look at in each part.
+/// The state of an eviction: the next page to examine in each part.
 struct Walk {
     ahead: Option<u32>,
     newcomer: Option<u32>,
@@ -331,7 +332,8 @@ struct Walk {
 }
 
 impl WindowedLfu {
-    /// The next page to go, and the newcomer that takes its place in the main part if it does.
+    /// Returns the next page to go, and the newcomer that takes its place in the main part, if one
+    /// does.
     fn pick(&self, walk: &mut Walk, freed_bytes: u64) -> Option<(u32, Option<u32>)> {
         if let Some(slot) = walk
             .ahead
@@ -340,7 +342,7 @@ impl WindowedLfu {
             walk.ahead = self.ahead.after(&self.arena, slot);
             return Some((slot, None));
         }
-        // What is freed will be filled by newcomers, which push out the window's front: that is who
+        // What is freed will be filled by newcomers, which push out the window's front: that page
         // contests.
         let due = self.window.bytes() + freed_bytes >= self.window_target_bytes();
         let winner = match (walk.newcomer, walk.resident) {
@@ -433,7 +435,7 @@ impl EvictionPolicy for WindowedLfu {
         let mut again = false;
         while freed_bytes < want_bytes {
             let Some((slot, winner)) = self.pick(&mut walk, freed_bytes) else {
-                // A winner may have entered the main part behind the walk. Look there once more,
+                // A winner may have entered the main part behind the walk. Check there once more,
                 // then give up.
                 if !core::mem::take(&mut again) {
                     break;

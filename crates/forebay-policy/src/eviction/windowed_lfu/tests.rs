@@ -10,7 +10,7 @@ fn filled(pages: u64) -> WindowedLfu {
     policy
 }
 
-/// A miss as the agent does it.
+/// Misses a page as the agent does it.
 fn miss(policy: &mut WindowedLfu, key: u64) -> Vec<u64> {
     let mut victims = Vec::new();
     policy.evict(u64::from(PAGE), &mut |_| true, &mut victims);
@@ -137,8 +137,8 @@ fn ghosts_are_bounded_and_scans_go_first() {
     assert_eq!(policy.uses(2_000), None);
 }
 
-/// Passes until all but the window's page of a data set of `pages` (below the tier) or of the
-/// tier's part is hit.
+/// Returns the number of passes until all but the window's page of a data set of `pages` (below the
+/// tier) or of the tier's part is hit.
 fn passes_to_settle(policy: &mut WindowedLfu, first: u64, pages: u64, hits_wanted: u64) -> u64 {
     for pass in 1..40 {
         let mut hits = 0;

@@ -5,23 +5,23 @@ use super::{Place, WindowedLfu};
 
 /// The smallest window, in thousandths of the capacity: W-TinyLFU's 1 %.
 const MIN_WINDOW_PERMILLE: u64 = 10;
-/// The largest window. A rest of the main part must live, or nothing is left to measure it by.
+/// The largest window. Some of the main part must remain, or there is nothing to measure it by.
 const MAX_WINDOW_PERMILLE: u64 = 990;
 /// The window's gain and the main part's loss are measured over 1/20 of the capacity.
 const MARGINAL_DIVISOR: u64 = 20;
 /// Bytes by which the window's bound moves per byte that a larger window would have served.
 pub(super) const WINDOW_GAIN: u64 = 2;
 /// ... and per byte that it would have lost. More than the gain, since misses are all seen and
-/// touches are sampled: with one touch in four heard, equal weights lose to LFU on scans by up to
-/// 0.007 and these do not. Where popularity moves it costs up to 0.04.
+/// touches are sampled: with one touch in four reported, equal weights lose to LFU on scans by up
+/// to 0.007 and these do not. Where popularity moves it costs up to 0.04.
 const WINDOW_LOSS: u64 = 4;
-/// The distance between a page's leaving the window and its return is measured in 1/64 of what is
-/// marginal, by marks of 16 bits: they wrap after 51 times the capacity, when a ghost is long
+/// The distance between a page's leaving the window and its return is measured in 1/64 of the
+/// marginal part, by marks of 16 bits: they wrap after 51 times the capacity, when a ghost is long
 /// forgotten.
 const MARKS_PER_MARGIN: u64 = 64;
 
 impl WindowedLfu {
-    /// The part of the capacity that newcomers have at present.
+    /// Returns the current size of the window for newcomers.
     pub fn window_target_bytes(&self) -> u64 {
         self.permille(MIN_WINDOW_PERMILLE) + self.earned_bytes
     }
@@ -38,8 +38,8 @@ impl WindowedLfu {
         (self.trail_bytes / (self.marginal_bytes() / MARKS_PER_MARGIN).max(1)) as u16
     }
 
-    /// A remembered page is back: if it left the window only just before, a larger window would
-    /// have kept it.
+    /// Values the return of a remembered page: if it left the window only shortly before, a larger
+    /// window would have kept it.
     pub(super) fn value_window(&mut self, slot: u32) {
         let node = self.arena.at(slot);
         let marks = self.trail_mark().wrapping_sub(node.data.mark);
@@ -49,8 +49,8 @@ impl WindowedLfu {
         }
     }
 
-    /// A page of the main part is used: if it is among the weakest, a larger window would have lost
-    /// it.
+    /// Values the use of a page of the main part: if it is among the weakest, a larger window would
+    /// have lost it.
     pub(super) fn value_main(&mut self, slot: u32) {
         let uses = self.uses_at(slot);
         let mut rest_bytes = self.marginal_bytes();
@@ -76,7 +76,7 @@ impl WindowedLfu {
         self.earned_bytes = self.earned_bytes.min(self.permille(MAX_WINDOW_PERMILLE - MIN_WINDOW_PERMILLE));
     }
 
-    /// Lets the window's oldest pages into the main part while that has room.
+    /// Moves the window's oldest pages into the main part while that has room.
     pub(super) fn settle(&mut self) {
         let window_bytes = self.window_target_bytes();
         let room_bytes = self.capacity_bytes - window_bytes;

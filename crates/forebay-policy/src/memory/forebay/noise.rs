@@ -1,13 +1,13 @@
-//! What compute's memory does by itself, around a mean that moves.
+//! Fluctuation of compute's memory around a mean that moves.
 //!
-//! A law that only knows what compute has at the moment is driven from peak to peak by noise. So
-//! what is within three deviations of the mean is noise: half a deviation is kept free for it all
-//! the time, and what is above the target by less than a block is let pass.
+//! A law that only knows the current memory of compute is driven from peak to peak by noise. So
+//! values within three deviations of the mean are noise: half a deviation is kept free for it all
+//! the time, and an excess over the target by less than a block is ignored.
 //!
 //! The deviation comes from second differences of samples a period apart, which a steady growth
 //! does not have, and from their median, not their mean: the jumps of processes that come and go
-//! are few and large, and are no noise. The estimate goes up by a small part when a difference is
-//! above what it makes the median, and down when it is below, so it needs no memory of samples.
+//! are few and large, and are not noise. The estimate goes up by a small part when a difference is
+//! above the median that it implies, and down when it is below, so it needs no memory of samples.
 
 use crate::machine::Nanos;
 use crate::memory::Config;
@@ -16,17 +16,17 @@ use crate::memory::Config;
 const MEAN_WEIGHT: f64 = 0.05;
 /// Part by which a sample changes the deviation.
 const STEP: f64 = 0.03;
-/// What is further from the mean than so many deviations is no noise, and the mean starts anew
+/// A sample further from the mean than this many deviations is not noise, and the mean restarts
 /// there.
 const LIMIT: f64 = 3.0;
 /// Deviations that are kept free.
 const MARGIN: f64 = 0.5;
-/// Greatest deviation, as a part of the memory: what moves further is followed.
+/// Greatest deviation, as a fraction of the memory: greater movements are followed.
 const MOST: f64 = 0.005;
 /// Median of the absolute second difference of independent normal noise, in deviations: 0.6745
 /// sqrt(6).
 const MEDIAN: f64 = 1.652;
-/// Least deviation, in blocks: less is not seen, and from nothing no estimate can grow.
+/// Least deviation, in blocks: less is not seen, and an estimate of zero could never grow.
 const LEAST_BLOCKS: f64 = 0.125;
 
 /// Mean and deviation.
@@ -40,7 +40,7 @@ pub struct Noise {
 }
 
 impl Noise {
-    /// Takes in what compute has, and by how much it grows in a ns.
+    /// Records the memory of compute, and by how much it grows per ns.
     pub fn observe(&mut self, now: Nanos, config: &Config, compute: f64, growth: f64) {
         let least = LEAST_BLOCKS * config.block_bytes as f64;
         if self.seen.is_none_or(|then| now < then || now.saturating_since(then) >= config.period_ns) {
@@ -62,17 +62,17 @@ impl Noise {
         }
     }
 
-    /// How far from the mean noise goes.
+    /// Returns how far noise goes from the mean.
     pub fn limit(&self) -> f64 {
         LIMIT * self.deviation
     }
 
-    /// What compute has, with what is kept free for its noise.
+    /// Returns the mean memory of compute, with what is kept free for its noise.
     pub fn calm(&self) -> f64 {
         self.mean + MARGIN * self.deviation
     }
 
-    /// Whether noise can be why compute has so much, or less.
+    /// Returns whether `compute` is below the mean plus the limit of noise.
     pub fn explains(&self, compute: f64) -> bool {
         compute - self.mean < self.limit()
     }

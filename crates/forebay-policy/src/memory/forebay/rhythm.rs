@@ -20,7 +20,7 @@ pub struct Rhythm {
 }
 
 impl Rhythm {
-    /// Takes in what compute has; `swing` bytes are a change of direction.
+    /// Records the memory of compute; `swing` bytes are a change of direction.
     pub fn observe(&mut self, now: Nanos, compute: f64, swing: f64) {
         if self.is_rising {
             self.extreme = self.extreme.max(compute);
@@ -46,25 +46,26 @@ impl Rhythm {
         self.rise = Some(now);
     }
 
-    /// The last rise, if there is a period that still holds.
+    /// Returns the last rise, if there is a period that still holds.
     fn last(&self, now: Nanos) -> Option<Nanos> {
         let rise = self.rise.filter(|_| self.is_steady && self.period_ns > 0)?;
         let since_ns = now.saturating_since(rise);
         (now >= rise && since_ns <= self.period_ns.saturating_mul(2)).then_some(rise)
     }
 
-    /// Whether the next rise is so near, or is late by no more than that.
+    /// Returns whether the next rise is at most `within_ns` away, or late by no more than that.
     pub fn is_due(&self, now: Nanos, within_ns: u64) -> bool {
         let next = self.last(now).map(|rise| rise + self.period_ns);
         next.is_some_and(|next| now + within_ns >= next && now <= next + within_ns)
     }
 
-    /// Where the last rise of an oscillation of a period shorter than this ended, if there is one.
+    /// Returns where the last rise ended of an oscillation of a period shorter than `short_ns`, if
+    /// there is one.
     pub fn top(&self, now: Nanos, short_ns: u64) -> Option<f64> {
         self.last(now).filter(|_| self.period_ns < short_ns).map(|_| self.high)
     }
 
-    /// Up to where an oscillation of a period shorter than this goes, if there is one.
+    /// Returns how high an oscillation of a period shorter than `short_ns` goes, if there is one.
     pub fn ceiling(&self, now: Nanos, short_ns: u64) -> Option<f64> {
         let high = if self.is_rising { self.high.max(self.extreme) } else { self.high };
         self.last(now).filter(|_| self.period_ns < short_ns).map(|_| high)

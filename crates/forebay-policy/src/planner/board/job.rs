@@ -2,7 +2,7 @@
 //!
 //! Waves compute in ascending order but may be fetched in any: a planner may leave the next wave
 //! for the tasks to read themselves and fetch a later one meanwhile. So each wave from the one in
-//! compute on has its own account, kept only once something of it was fetched.
+//! compute on has its own account, kept only once a part of it was fetched.
 
 use alloc::collections::BTreeMap;
 
@@ -25,24 +25,24 @@ pub struct Job {
     pub computing_until: Option<crate::machine::Nanos>,
     /// The fetch under way.
     pub fetch: Option<Fetch>,
-    /// Waves of which anything was fetched and whose compute is not over.
+    /// Waves of which a part was fetched and whose compute is not over.
     pub(super) parts: BTreeMap<u32, Part>,
 }
 
-/// How much of a wave is there.
+/// How much of a wave has been fetched.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// Bytes left by the model; below zero if fetching takes longer than the model says.
+    /// Bytes left by the model; below zero if fetching takes longer than by the model.
     pub left_bytes: f64,
     /// Bytes fetched before the wave was planned.
     pub ahead_bytes: f64,
     /// Bytes that tasks have read from the PFS themselves, by the model.
     pub direct_bytes: f64,
-    /// Whether anything of it is in the tier; a wave that is only read directly takes no memory.
+    /// Whether a part of it is in the tier; a wave that is only read directly takes no memory.
     pub in_tier: bool,
     /// Whether a part of it was lost with a node and is still missing.
     pub damaged: bool,
-    /// Whether all of it is there.
+    /// Whether all of it has been fetched.
     pub there: bool,
 }
 
@@ -51,53 +51,54 @@ pub struct Part {
 pub struct Fetch {
     /// Which wave.
     pub wave: u32,
-    /// How it is done now.
+    /// The strain of its current setting.
     pub strain: Strain,
     /// Whether tasks read it themselves.
     pub direct: bool,
 }
 
 impl Part {
-    /// Bytes of it in the tier, of `wave_bytes` in all.
+    /// Returns its bytes in the tier, of `wave_bytes` in all.
     pub fn tier_bytes(&self, wave_bytes: u64) -> f64 {
         if self.in_tier { wave_bytes as f64 - self.left_bytes.max(0.0) - self.direct_bytes } else { 0.0 }
     }
 }
 
 impl Job {
-    /// Waves whose compute is over.
+    /// Returns the number of waves whose compute is over.
     pub(super) fn finished(&self) -> u32 {
         if self.computing_until.is_some() { self.started.saturating_sub(1) } else { self.started }
     }
 
-    /// Bytes of it in the tier: of the wave in compute, of those waiting for it, and of those
+    /// Returns its bytes in the tier: of the wave in compute, of those waiting for it, and of those
     /// fetched in part.
     pub fn tier_bytes(&self) -> f64 {
         self.parts.values().map(|p| p.tier_bytes(self.wave_bytes)).sum()
     }
 
-    /// Bytes that the fetch under way will still fetch into the tier.
+    /// Returns the bytes that the fetch under way will still fetch into the tier.
     pub(super) fn coming_bytes(&self) -> f64 {
         let fetch = self.fetch.filter(|f| !f.direct);
         fetch.map_or(0.0, |f| self.part(f.wave).left_bytes.max(0.0))
     }
 
-    /// Whether it has nothing to compute, so that its tasks wait for the next wave.
+    /// Returns whether it has nothing to compute, so that its tasks wait for the next wave.
     pub fn waits(&self) -> bool {
         self.computing_until.is_none() && self.buffered() == 0
     }
 
-    /// Whether all of `wave` is there.
+    /// Returns whether all of `wave` has been fetched.
     pub fn is_there(&self, wave: u32) -> bool {
         self.parts.get(&wave).is_some_and(|p| p.there)
     }
 
-    /// Waves that are there, have not begun to compute, and that compute reaches without waiting.
+    /// Returns the number of fetched waves that have not begun to compute, and that compute reaches
+    /// without waiting.
     pub fn buffered(&self) -> u32 {
         self.first_missing() - self.started
     }
 
-    /// The first wave that has not begun to compute and is not all there.
+    /// Returns the first wave that has not begun to compute and is not all fetched.
     pub fn first_missing(&self) -> u32 {
         let mut wave = self.started;
         while self.is_there(wave) {
@@ -106,7 +107,7 @@ impl Job {
         wave
     }
 
-    /// What is there of `wave`.
+    /// Returns the state of `wave`.
     pub fn part(&self, wave: u32) -> Part {
         let untouched = Part {
             left_bytes: self.wave_bytes as f64,
@@ -127,7 +128,7 @@ impl Job {
         self.fetch = Some(Fetch { wave, strain, direct });
     }
 
-    /// Moves the fetch under way on by `bytes`.
+    /// Advances the fetch under way by `bytes`.
     pub(super) fn advance(&mut self, bytes: f64) {
         let Some(fetch) = self.fetch else { return };
         if let Some(part) = self.parts.get_mut(&fetch.wave) {
@@ -136,8 +137,8 @@ impl Job {
         }
     }
 
-    /// The fetch under way causes so many times the excess that the model had, and is and was so
-    /// many times as fast.
+    /// Corrects the fetch under way: it causes `excess` times the excess that the model had, and is
+    /// and was `speed` times as fast.
     pub(super) fn correct_fetch(&mut self, excess: f64, speed: f64) {
         let Some(fetch) = self.fetch.as_mut() else { return };
         fetch.strain.i_hpc = 1.0 + excess * (fetch.strain.i_hpc - 1.0);
@@ -149,7 +150,8 @@ impl Job {
         }
     }
 
-    /// All of `wave` is there. Returns how many bytes of it had come by the model.
+    /// Notes that all of `wave` has been fetched. Returns how many of its bytes had come by the
+    /// model.
     pub(super) fn fetched(&mut self, wave: u32) -> Option<f64> {
         let was_fetched = self.fetch.take_if(|f| f.wave == wave);
         let mut part = self.part(wave);
@@ -163,7 +165,7 @@ impl Job {
         was_fetched.map(|_| by_the_model)
     }
 
-    /// So many bytes of each of these waves were fetched before it was planned.
+    /// Notes the bytes of each of these waves that were fetched before it was planned.
     pub(super) fn fetched_ahead(&mut self, waves: &[(u32, u64)]) {
         let under_way = self.fetch.map(|fetch| fetch.wave);
         for (wave, bytes) in
@@ -179,7 +181,7 @@ impl Job {
         }
     }
 
-    /// A node went with these bytes of these waves. Nothing is fetched any more.
+    /// Notes the bytes of these waves that were lost with a node. The fetch under way stops.
     pub(super) fn lost(&mut self, waves: &[(u32, u64)]) {
         self.fetch = None;
         for (wave, bytes) in waves {
@@ -191,7 +193,7 @@ impl Job {
         }
     }
 
-    /// The compute of every wave before `wave` is over, which frees their memory.
+    /// Forgets every wave before `wave`, whose compute is over, which frees their memory.
     pub(super) fn forget_before(&mut self, wave: u32) {
         self.parts = self.parts.split_off(&wave);
     }

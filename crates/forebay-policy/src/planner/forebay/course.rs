@@ -1,4 +1,4 @@
-//! Courses through the phases under way: settings in a row that spend what these have in hand.
+//! Courses through the phases under way: settings in a row that spend the time in hand of these.
 
 use forebay_model::forecast::{Chain, Division};
 
@@ -8,8 +8,8 @@ use super::hull::{PAUSE, Point};
 /// Times of compute closer than this are equal, so that the kinder course wins.
 pub(super) const SAME_S: f64 = 1e-3;
 
-/// Up to three settings in a row, the last one to the end of the phase; and what the phase loses by
-/// them.
+/// Up to three settings in a row, the last one to the end of the phase, and the time that the phase
+/// loses by them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Course {
     pub(super) legs: [Leg; 3],
@@ -26,7 +26,7 @@ pub(super) struct Leg {
 pub(super) const REST: Leg = Leg { point: PAUSE, for_s: f64::INFINITY };
 
 impl Course {
-    /// `first` for `for_s`, then `second`.
+    /// Returns the course of `first` for `for_s`, then `second`.
     fn two(first: Point, for_s: f64, second: Point, lost_s: f64) -> Self {
         Course {
             legs: [Leg { point: first, for_s }, Leg { point: second, for_s: f64::INFINITY }, REST],
@@ -34,7 +34,7 @@ impl Course {
         }
     }
 
-    /// Its legs until a phase with `left_s` of I/O left is over.
+    /// Returns its legs until a phase with `left_s` of I/O left is over.
     fn within(&self, mut left_s: f64) -> impl Iterator<Item = Leg> {
         self.legs.into_iter().map(move |leg| {
             let share = 1.0 - leg.point.cost;
@@ -44,19 +44,19 @@ impl Course {
         })
     }
 
-    /// Bytes that it moves until a phase with `left_s` of I/O left is over.
+    /// Returns the bytes that it moves until a phase with `left_s` of I/O left is over.
     pub(super) fn moves_bytes(&self, left_s: f64) -> f64 {
         self.within(left_s).map(|leg| leg.for_s * leg.point.speed).sum()
     }
 
-    /// Whether nodes that start and stop within `reaction_s` can follow it through a phase with
-    /// `left_s` of I/O left.
+    /// Returns whether nodes that start and stop within `reaction_s` can follow it through a phase
+    /// with `left_s` of I/O left.
     pub(super) fn is_feasible(&self, left_s: f64, reaction_s: f64) -> bool {
         let is_worthwhile = |leg: Leg| leg.point.cost == 0.0 || leg.for_s == 0.0 || leg.for_s >= reaction_s;
         self.within(left_s).all(is_worthwhile)
     }
 
-    /// Half as long at everything that costs a phase something, or not at all, if that is less than
+    /// Halves every leg that costs a phase something, or drops it if half of it is less than
     /// `reaction_s`.
     pub(super) fn halved(mut self, reaction_s: f64) -> Self {
         for leg in &mut self.legs {
@@ -72,7 +72,7 @@ impl Course {
         self
     }
 
-    /// Without what costs a phase something.
+    /// Drops every leg that costs a phase something.
     pub(super) fn harmless(mut self) -> Self {
         self.legs.iter_mut().filter(|leg| leg.point.cost > 0.0).for_each(|leg| *leg = REST);
         self
@@ -94,7 +94,7 @@ pub(super) struct Present {
 }
 
 impl Present {
-    /// What is under way on the board, beside a wave that lacks `left_bytes`.
+    /// Summarises the phases in `chains`, beside a wave that lacks `left_bytes`.
     pub(super) fn new(division: Division, chains: &[Chain], left_bytes: f64) -> Self {
         let left_s = division.ends_s(chains).map(|(_, end_s)| end_s).fold(0.0, f64::max);
         let slacks_s = division.ends_s(chains).map(|(c, end_s)| c.deadline_s - end_s);
@@ -107,9 +107,9 @@ impl Present {
         }
     }
 
-    /// Courses that begin with `first` and go on with `second` to the end of the phase: one that
-    /// spends the slack exactly by then, and one that switches when the wave is there. `None` where
-    /// there is none.
+    /// Returns courses that begin with `first` and continue with `second` to the end of the phase:
+    /// one that spends the slack exactly by then, and one that switches when the wave is fetched.
+    /// `None` where there is no such course.
     pub(super) fn through(&self, first: Point, second: Point) -> [Option<Course>; 2] {
         let (a, s) = (self.left_s, self.slack_s);
         if first.setting == second.setting {
@@ -132,9 +132,9 @@ impl Present {
         [course(spend_s), course(there_s)]
     }
 
-    /// `first`, then `second` until the wave is there, and `third` to the end of the phase, so that
-    /// all slack is spent: for a wave that is waited for, while those after it can come gently.
-    /// `None` if there is no such course.
+    /// Returns the course of `first`, then `second` until the wave is fetched, and `third` to the
+    /// end of the phase, so that all slack is spent: for a wave that tasks wait for, while those
+    /// after it can be fetched gently. `None` if there is no such course.
     pub(super) fn until_there(&self, first: Point, second: Point, third: Point) -> Option<Course> {
         let (a, s, r) = (self.left_s, self.slack_s, ratio(third));
         // t at `first`, u at `second`, and `third` for what is left of the phase's I/O then:
@@ -169,7 +169,7 @@ impl Present {
     }
 }
 
-/// Seconds that a phase loses for each of its own I/O.
+/// Returns the seconds that a phase loses for each second of its own I/O.
 fn ratio(p: Point) -> f64 {
     p.cost / (1.0 - p.cost)
 }

@@ -1,4 +1,4 @@
-//! Settings that are worth looking at: the concave hull of speed over what they cost a phase.
+//! Settings that are worth examining: the concave hull of speed over their cost to a phase.
 
 use alloc::vec::Vec;
 
@@ -6,7 +6,7 @@ use forebay_model::profile::{Setting, Strain};
 
 use super::super::{Board, Config};
 
-/// Rates that are looked at, as shares of a setting's own speed.
+/// Rates that are examined, as shares of a setting's own speed.
 const RATES: [f64; 4] = [0.25, 0.5, 0.75, 1.0];
 
 /// A setting on the hull.
@@ -23,8 +23,8 @@ pub(super) struct Point {
 pub(super) const PAUSE: Point =
     Point { setting: Setting::PAUSED, strain: Strain::NONE, speed: 0.0, cost: 0.0 };
 
-/// Every setting beside `phases` phases. A rate that the phases do not let it reach is left out: it
-/// is like the one before.
+/// Returns every setting beside `phases` phases. A rate that the phases do not let it reach is
+/// omitted: it is equal to the one before.
 pub(super) fn all_points(board: &Board, phases: usize) -> impl Iterator<Item = Point> + '_ {
     let profile = &board.config.profile;
     let pairs = (1..=profile.max_nodes).flat_map(|n| (1..=profile.max_threads).map(move |t| (n, t)));
@@ -45,13 +45,13 @@ pub(super) fn all_points(board: &Board, phases: usize) -> impl Iterator<Item = P
     })
 }
 
-/// `setting` while no phase is under way.
+/// Returns `setting` while no phase is under way.
 pub(super) fn at_full_rate(board: &Board, setting: Setting) -> Point {
     let strain = board.strain(setting);
     Point { setting, strain, speed: strain.speed_bytes_per_s.min(board.pfs_bytes_per_s()), cost: 0.0 }
 }
 
-/// The upper concave hull of speed over cost, from the pause on, in ascending cost.
+/// Returns the upper concave hull of speed over cost, from the pause on, in ascending cost.
 pub(super) fn concave_hull(points: impl Iterator<Item = Point>) -> Vec<Point> {
     let mut unbeaten = [PAUSE].to_vec();
     points.for_each(|p| add_unbeaten(&mut unbeaten, p));
@@ -71,8 +71,8 @@ pub(super) fn concave_hull(points: impl Iterator<Item = Point>) -> Vec<Point> {
 }
 
 /// Adds `p` to points in ascending cost and speed, unless one of them costs no more and is no
-/// slower; those that it beats go. Of two that are the same in both the one with fewer threads
-/// stays. Few are unbeaten, so this is sooner than to sort all.
+/// slower; those that it beats are removed. Of two that are equal in both, the one with fewer
+/// threads stays. Few are unbeaten, so this is faster than sorting all.
 fn add_unbeaten(unbeaten: &mut Vec<Point>, p: Point) {
     let threads = |p: &Point| u32::from(p.setting.nodes) * u32::from(p.setting.threads);
     let after = unbeaten.partition_point(|q| q.cost <= p.cost);
@@ -88,18 +88,18 @@ fn add_unbeaten(unbeaten: &mut Vec<Point>, p: Point) {
 }
 
 /// The best mean speed that any mix of settings and direct reads reaches, over what phases may lose
-/// for it. No planner can move more; the lower bound of map times rests on it.
+/// for it. No planner can move more; the lower bound of map times is based on it.
 pub struct SpeedCurve {
     hull: Vec<Point>,
 }
 
 impl SpeedCurve {
-    /// Prefetching only, between phases.
+    /// The curve of prefetching only, between phases.
     pub fn between_phases(config: &Config) -> Self {
         SpeedCurve { hull: concave_hull(all_points(&Board::new(config.clone()), 0)) }
     }
 
-    /// Prefetching and direct reads, beside one phase.
+    /// The curve of prefetching and direct reads, beside one phase.
     pub fn beside_one_phase(config: &Config) -> Self {
         let direct = config.direct;
         let direct = Point {
@@ -112,13 +112,13 @@ impl SpeedCurve {
         SpeedCurve { hull: concave_hull(all_points(&board, 1).chain([direct])) }
     }
 
-    /// Bytes per second if phases may lose `cost` of every second.
+    /// Returns the bytes per second if phases may lose `cost` of every second.
     pub fn at(&self, cost: f64) -> f64 {
         speed_at(&self.hull, cost)
     }
 }
 
-/// A point of the hull's edge: the best mean speed at a mean cost.
+/// Returns a point of the hull's edge: the best mean speed at a mean cost.
 pub(super) fn speed_at(hull: &[Point], cost: f64) -> f64 {
     let after = hull.partition_point(|p| p.cost <= cost);
     match (after.checked_sub(1).and_then(|i| hull.get(i)), hull.get(after)) {

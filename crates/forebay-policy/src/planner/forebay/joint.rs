@@ -1,8 +1,9 @@
-//! Plans for several Big Data jobs at once.
+//! Plans for several Big Data jobs together.
 //!
 //! At every event the planner simulates each [`Order`] of service ([`super::together`]). The one
 //! with the least sum of ends divides the PFS and what the phases can bear ([`super::share`]) until
-//! the next event. The exact forecast over all HPC jobs says what the phases under way can bear.
+//! the next event. The exact forecast over all HPC jobs determines what the phases under way can
+//! bear.
 //!
 //! *Due.* While a job wants anything, it is due [`DUE`] of an even share of all bytes that move. A
 //! job that has fallen more than a wave behind its due is served first, whatever the order. So a
@@ -29,18 +30,18 @@ use crate::machine::Nanos;
 /// The part of an even share that is due to every job.
 pub(super) const DUE: f64 = 0.5;
 
-/// Halvings of the interval in which what phases can bear is sought.
+/// Halvings of the interval in which the excess that phases can bear is sought.
 const HALVINGS: u32 = 16;
 
 /// A prefetch that is held to less of its own speed pauses.
 const LEAST_RATE: f64 = 0.01;
 
-/// What several jobs do until the next event.
+/// The plans of several jobs until the next event.
 pub(super) struct Joint {
     plans: BTreeMap<JobId, Plan>,
     /// Bytes by which each job has fallen behind its due.
     owed: BTreeMap<JobId, f64>,
-    /// What was granted last, and when.
+    /// What was last granted, and when.
     granted: Vec<(JobId, bool, f64)>,
     at: Nanos,
     /// The order in force.
@@ -63,14 +64,14 @@ fn excess(point: &Point) -> f64 {
 }
 
 impl Curve {
-    /// Of a hull.
+    /// The curve of a hull.
     pub(super) fn of(hull: &[Point]) -> Self {
         Curve { points: hull.iter().map(|p| (excess(p), p.speed)).collect() }
     }
 }
 
 impl Joint {
-    /// No jobs, beside phases that divide the file system like this.
+    /// Creates a plan of no jobs, beside phases that divide the file system by `division`.
     pub(super) fn new(division: Division) -> Self {
         Joint {
             plans: BTreeMap::new(),
@@ -91,14 +92,14 @@ impl Joint {
         self.order = None;
     }
 
-    /// The plan for `job`, which was made with those of all others.
+    /// Returns the plan for `job`, which was made with those of all others.
     pub(super) fn plan(&self, board: &Board, job: JobId) -> Plan {
         self.plans.get(&job).cloned().unwrap_or_else(|| {
             waits(board, "it has no room for its next wave, or no need of it for long".into())
         })
     }
 
-    /// Plans for all jobs on the board.
+    /// Makes plans for all jobs on the board.
     pub(super) fn prepare(&mut self, board: &Board, settings: &Settings<'_>) {
         self.account(board);
         let ids: Vec<JobId> = board.jobs().map(|(id, _)| id).collect();
@@ -123,7 +124,7 @@ impl Joint {
         }
     }
 
-    /// Takes what was granted since the last time into the accounts.
+    /// Enters what was granted since the last time into the accounts.
     fn account(&mut self, board: &Board) {
         let dt_s = board.now().saturating_since(self.at) as f64 * 1e-9;
         self.at = board.now();
@@ -132,7 +133,7 @@ impl Joint {
         let wanting = self.granted.iter().filter(|g| g.1).count();
         for &(id, _, speed) in self.granted.iter().filter(|g| g.1) {
             let owed = self.owed.entry(id).or_insert(0.0);
-            // What it got while nobody else wanted any is no debt.
+            // What it got while no other job wanted any is not a debt.
             *owed = (*owed + (DUE * total / wanting as f64 - speed) * dt_s).max(0.0);
         }
     }
@@ -176,8 +177,8 @@ impl Joint {
         }
     }
 
-    /// The greatest excess, up to `most`, that the phases under way can bear to their ends without
-    /// being late; none if one is late anyway.
+    /// Returns the greatest excess, up to `most`, that the phases under way can bear to their ends
+    /// without being late; none if one is late anyway.
     fn bearable(&mut self, board: &Board, most: f64) -> f64 {
         let chains: Vec<Chain> = board.chains().into_iter().map(|(_, c)| c).collect();
         let mut is_borne = |excess: f64| self.late_s(&chains, &[(f64::INFINITY, excess)]) <= -2.0 * MARGIN_S;
@@ -195,7 +196,7 @@ impl Joint {
         low
     }
 
-    /// How late phases under way get if prefetches cause these excesses for these times.
+    /// Returns how late phases under way get if prefetches cause these excesses for these times.
     fn late_s(&mut self, chains: &[Chain], excesses: &[(f64, f64)]) -> f64 {
         let step = |&(for_s, excess): &(f64, f64)| {
             let strain = Strain { speed_bytes_per_s: 1.0, rate: 1.0, i_hpc: 1.0 + excess, i_bd: 1.0 };
@@ -205,8 +206,8 @@ impl Joint {
         self.forecaster.run_present(chains, &[], &steps, f64::INFINITY, f64::INFINITY).late_s
     }
 
-    /// The best order and what it grants. The one in force goes first, so that another has to be
-    /// better.
+    /// Returns the best order and what it grants. The one in force goes first, so that another has
+    /// to be better.
     fn best(
         &mut self,
         world: &World,
@@ -231,9 +232,9 @@ impl Joint {
         (all[best], grants[best].clone(), seen)
     }
 
-    /// Settings for what was granted beside phases. Each job gets the last point of the hull
-    /// within its grant and what those before it have left over; the first that can use it goes on
-    /// the next point for as long as the rest allows.
+    /// Assigns settings for what was granted beside phases. Each job gets the last point of the
+    /// hull within its grant and what those before it have left over; the first that can use it
+    /// continues at the next point for as long as the rest allows.
     fn beside_phases(
         &mut self,
         board: &Board,
@@ -264,8 +265,8 @@ impl Joint {
         }
     }
 
-    /// For how long one job may use the point after `at` if all together cause `total` and phases
-    /// can bear `bearable`.
+    /// Returns for how long one job may use the point after `at` if all together cause `total` and
+    /// phases can bear `bearable`.
     fn stepped(
         &mut self,
         board: &Board,
@@ -283,7 +284,7 @@ impl Joint {
     }
 }
 
-/// Between phases: at the granted speed.
+/// The plan between phases: at the granted speed.
 fn in_gap(board: &Board, job: JobId, fastest: Point, grant: Grant, candidates: u32) -> Plan {
     let in_s = board.left_bytes(job, board.job(job).first_missing()) / grant.speed;
     if grant.direct {
@@ -314,7 +315,7 @@ fn in_gap(board: &Board, job: JobId, fastest: Point, grant: Grant, candidates: u
     }
 }
 
-/// Beside phases: at `point`, after `first` for so long.
+/// The plan beside phases: at `point`, after `first` for its time.
 fn beside(
     board: &Board,
     job: JobId,

@@ -8,14 +8,14 @@ use super::rollout::{Calendar, Feed, HORIZON_WAVES, Scene, Wave, Work};
 /// Furthest wave, counted from the next to compute, that is fetched before those ahead of it.
 const FURTHEST: usize = 16;
 
-/// The scene of `job`: prefetches move `gap_speed` bytes a second between phases, and `io_speed(c)`
-/// in phases that lose the share c of their time.
+/// Returns the scene of `job`: prefetches move `gap_speed` bytes per second between phases, and
+/// `io_speed(c)` in phases that lose the share c of their time.
 pub(super) fn scene(board: &Board, job: JobId, gap_speed: f64, io_speed: impl Fn(f64) -> f64) -> Scene {
     Scene::new(calendar(board, job, gap_speed, io_speed), work(board, job))
 }
 
-/// Of several HPC jobs the one with the longest phase under way, or the next one to come, stands
-/// for all.
+/// Of several HPC jobs, the one with the longest phase under way, or the next one to come,
+/// represents all.
 fn calendar(board: &Board, job: JobId, gap_speed: f64, io_speed: impl Fn(f64) -> f64) -> Calendar {
     let chains = board.chains();
     let all = || chains.iter().map(|(_, c)| c);
@@ -75,11 +75,11 @@ fn first_missing(scene: &Scene) -> usize {
     scene.work.waves[..scene.work.count].iter().position(missing).unwrap_or(scene.work.count)
 }
 
-/// Between phases: the first missing waves are left for the tasks, up to any in sight, and those
-/// after them fetched.
+/// Returns the feeds between phases: the first missing waves are left for the tasks, up to any in
+/// sight, and those after them fetched.
 ///
-/// Only for a job that is alone: of several, one waits while another is served, so leaving waves
-/// out helps nobody.
+/// Only for a job that is alone: of several, one waits while another is served, so skipping waves
+/// helps none of them.
 pub(super) fn feeds_between(board: &Board, scene: &Scene) -> impl Iterator<Item = Feed> + use<> {
     let from = first_missing(scene);
     let pays = scene.calendar.direct_speed > 0.0 && board.jobs().count() == 1;
@@ -88,8 +88,8 @@ pub(super) fn feeds_between(board: &Board, scene: &Scene) -> impl Iterator<Item 
     (from + 1..last).map(move |to| Feed { from, to, keep_bytes })
 }
 
-/// Within phases: of one wave as much is left as the tasks can read in the gap to come, or a part
-/// of that.
+/// Returns the feeds within phases: of one wave as much is left as the tasks can read in the gap to
+/// come, or a part of that.
 pub(super) fn feeds_within(board: &Board, scene: &Scene) -> impl Iterator<Item = Feed> + use<> {
     let from = first_missing(scene);
     let pays = scene.calendar.direct_speed > 0.0 && board.jobs().count() == 1;

@@ -1,10 +1,9 @@
 //! How far compute gets: the waves in sight played out through the phases and gaps to come.
 //!
-//! A play-out follows one job beside one HPC job from change to change, with the rules that the
-//! planner itself keeps to: in phases the prefetch moves at the pace of a course, in gaps at the
-//! fastest setting, and tasks that wait in a gap read what they lack themselves. What differs
-//! between play-outs is the course through the present phase and the *feed*: which waves the
-//! prefetch fetches first.
+//! A play-out follows one job beside one HPC job from change to change, with the planner's own
+//! rules: in phases the prefetch moves at the pace of a course, in gaps at the fastest setting, and
+//! tasks that wait in a gap read what they lack themselves. What differs between play-outs is the
+//! course through the present phase and the *feed*: which waves the prefetch fetches first.
 //!
 //! The order matters because waiting is worth something between phases and nothing within: while
 //! tasks wait and read directly, the file system moves more than any prefetch does. A wave that is
@@ -14,14 +13,15 @@
 use super::super::board::LEAST_PART;
 use super::course::{Course, SAME_S};
 
-/// Most waves that are played out: more than a job computes between the begins of two phases in the
-/// papers' systems, so that each play-out sees what a stock for the next phase is worth.
+/// Limit on the waves that are played out: more than a job computes between the starts of two
+/// phases in the papers' systems, so that each play-out sees what a stock for the next phase is
+/// worth.
 pub(super) const HORIZON_WAVES: usize = 32;
 
-/// Bytes below which a wave is there: rounding must not make a step of its own.
+/// Bytes below which a wave counts as fetched: rounding must not make a step of its own.
 const SAME_BYTES: f64 = 1.0;
 
-/// A play-out that takes more steps than this is given up as endless.
+/// Steps after which a play-out is given up as endless.
 const MAX_STEPS: u32 = 2_000;
 
 /// Which waves are fetched first in the phase or gap under way; afterwards the first that is
@@ -53,11 +53,11 @@ enum Later {
 /// The file system as the play-out sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Calendar {
-    /// Whether phases are under way; their course says how long they last.
+    /// Whether phases are under way; their course determines how long they last.
     pub(super) in_phase: bool,
     /// Otherwise: time until the next one, infinite if none comes.
     pub(super) to_phase_s: f64,
-    /// Then phases of this length, with gaps of that length between them.
+    /// Length of the phases after that, and of the gaps between them.
     pub(super) io_s: f64,
     pub(super) gap_s: f64,
     pub(super) phases: u32,
@@ -75,15 +75,15 @@ pub(super) struct Work {
     /// Compute of a wave that was read directly, and what reading one from the tier adds.
     pub(super) compute_s: f64,
     pub(super) read_s: f64,
-    /// Compute under way ends in so many seconds; 0 if tasks wait.
+    /// When the compute under way ends, in seconds; 0 if tasks wait.
     pub(super) busy_s: f64,
     /// Bytes of the wave in compute in the tier, which are free when it is over.
     pub(super) computing_bytes: f64,
     /// Bytes that may be fetched beside those in the tier.
     pub(super) room_bytes: f64,
-    /// Waves in sight, from the next to compute on.
+    /// Number of waves in sight, from the next to compute on.
     pub(super) count: usize,
-    /// So many of the last of them are judged, by the mean of their ends.
+    /// How many of the last of them are judged, by the mean of their ends.
     pub(super) judged: usize,
     /// From this wave on nothing was fetched of any.
     pub(super) untouched: usize,
@@ -109,12 +109,12 @@ impl Wave {
 }
 
 impl Work {
-    /// Compute of `wave`, reading from the tier what was not read directly.
+    /// Returns the compute of `wave`, reading from the tier what was not read directly.
     fn computes_for_s(&self, wave: &Wave) -> f64 {
         self.compute_s + self.read_s * (1.0 - wave.direct_bytes / self.wave_bytes)
     }
 
-    /// How many of the waves from `i` on are judged.
+    /// Returns how many of the waves from `i` on are judged.
     fn judged_from(&self, i: usize) -> f64 {
         (self.count - i).min(self.judged) as f64
     }
@@ -131,13 +131,13 @@ impl Work {
         }
     }
 
-    /// The wave that `feed` fetches next, and how many bytes of it; `next` is the first that has
-    /// not begun to compute.
+    /// Returns the wave that `feed` fetches next, and how many of its bytes; `next` is the first
+    /// that has not begun to compute.
     #[inline]
     pub(super) fn choose(&self, next: usize, feed: Feed) -> Option<(usize, f64)> {
         let held_back = |i: usize| i >= feed.from && i < feed.to;
         let mut last = None;
-        // The first missing wave must always find room, or nothing could go on in a phase.
+        // The first missing wave must always find room, or nothing could continue in a phase.
         let mut reserve_bytes = None;
         for (i, wave) in self.waves[..self.count].iter().enumerate().skip(next) {
             if wave.is_there() {
@@ -163,13 +163,13 @@ impl Work {
     }
 }
 
-/// What is to come.
+/// What a play-out starts from.
 #[derive(Clone, Debug)]
 pub(super) struct Scene {
     pub(super) calendar: Calendar,
     pub(super) work: Work,
-    /// For each wave: what the judged ends from it on come to at least, as their sum, if compute is
-    /// free for it at 0.
+    /// For each wave: a lower bound of the sum of the judged ends from it on, if compute is free
+    /// for it at 0.
     least_sums_s: [f64; HORIZON_WAVES + 1],
 }
 
@@ -177,20 +177,21 @@ impl Scene {
     pub(super) fn new(calendar: Calendar, work: Work) -> Self {
         let mut scene = Scene { calendar, work, least_sums_s: [0.0; HORIZON_WAVES + 1] };
         for i in (0..work.count).rev() {
-            // However long this wave takes, all that are judged from it on end later by that.
+            // All that are judged from this wave on end later by the time that it takes.
             let takes_s = scene.takes_at_least_s(&work.waves[i]);
             scene.least_sums_s[i] = scene.least_sums_s[i + 1] + work.judged_from(i) * takes_s;
         }
         scene
     }
 
-    /// When compute could be over, in seconds from now, if the phase under way (with `left_s` of
-    /// I/O left) is spent by `course` and `feed` says what comes first until it or the gap under
-    /// way is over. If the job goes on beyond what is in sight, the mean over the waves in sight:
-    /// the last of them alone would say more about how waves happen to fall than about progress.
+    /// Returns when compute could be over, in seconds from now, if the phase under way (with
+    /// `left_s` of I/O left) is spent by `course` and `feed` determines what is fetched first until
+    /// it or the gap under way is over. If the job continues beyond what is in sight, the mean over
+    /// the waves in sight: the last of them alone would depend more on how waves happen to fall
+    /// than on progress.
     ///
-    /// Whatever is later than `limit_s` is of no interest: it may come back as infinity, as soon as
-    /// that is certain.
+    /// A result later than `limit_s` is discarded: it may come back as infinity, as soon as that is
+    /// certain.
     pub(super) fn play(&self, course: &Course, left_s: f64, feed: Feed, limit_s: f64) -> f64 {
         let judged = self.work.judged as f64;
         let mut limit_sum_s = limit_s * judged + SAME_S;
@@ -206,9 +207,9 @@ impl Scene {
         run.later(self, Later::ByUse, limit_sum_s).min(sum_s) / judged
     }
 
-    /// How long `wave` keeps compute from those after it, at least. What is missing comes through
-    /// the tier, from which it is read as part of the compute, or is read directly, while nothing
-    /// computes; so all of it comes in the way that is shorter.
+    /// Returns how long `wave` at least keeps compute from those after it. What is missing comes
+    /// through the tier, from which it is read as part of the compute, or is read directly, while
+    /// nothing computes; so all of it comes in the way that is shorter.
     fn takes_at_least_s(&self, wave: &Wave) -> f64 {
         let through_tier_s = self.work.computes_for_s(wave);
         if self.calendar.direct_speed <= 0.0 {
@@ -218,22 +219,22 @@ impl Scene {
         through_tier_s + (wave.left_bytes.max(0.0) * per_byte_s).min(0.0)
     }
 
-    /// The least that the judged ends from wave `next` on can come to, as their sum, if compute is
-    /// not free for it before `free_s`.
+    /// Returns a lower bound of the sum of the judged ends from wave `next` on, if compute is not
+    /// free for it before `free_s`.
     fn least_sum_s(&self, next: usize, free_s: f64) -> f64 {
         self.work.judged_from(next) * free_s + self.least_sums_s[next]
     }
 
-    /// The feed of a gap to come of `gap_s`: the waves that tasks can begin in it by reading them
-    /// themselves come last.
+    /// Returns the feed of a gap to come of `gap_s`: the waves that tasks can begin in it by
+    /// reading them themselves come last.
     fn stocking(&self, work: &Work, next: usize, gap_s: f64) -> Feed {
         let cycle_s = work.wave_bytes / self.calendar.direct_speed + work.compute_s;
         let waves = (gap_s / cycle_s).min(HORIZON_WAVES as f64) as usize;
         Feed { from: next, to: next + waves, keep_bytes: work.wave_bytes }
     }
 
-    /// The feed within a phase to come: a wave that would still compute in the gap after it waits
-    /// for that gap instead, lacking what tasks can read there.
+    /// Returns the feed within a phase to come: a wave that would still compute in the gap after it
+    /// waits for that gap instead, lacking what tasks can read there.
     fn thrifty(&self, work: &Work, next: usize, busy_s: f64, supply: &Supply<'_>) -> Feed {
         let Some(i) = (next..work.count).find(|&i| !work.waves[i].is_there()) else { return Feed::IN_ORDER };
         let compute_s = work.compute_s + work.read_s;
@@ -246,7 +247,7 @@ impl Scene {
         Feed { from: i, to: i + 1, keep_bytes }
     }
 
-    /// The best of `feeds` beside `course`: in order unless another is sooner by more than
+    /// Returns the best of `feeds` beside `course`: in order unless another is sooner by more than
     /// rounding.
     pub(super) fn best_feed(
         &self,
@@ -278,7 +279,7 @@ struct Run<'a> {
     /// The next wave to compute, and when compute is free for it.
     next: usize,
     free_s: f64,
-    /// The sum of the judged ends so far.
+    /// The sum of the judged ends up to now.
     judged_s: f64,
     steps: u32,
 }
@@ -297,8 +298,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Through the phase or gap under way: the sum of the judged ends if it comes to that, infinite
-    /// if it is certain to be more than `limit_sum_s`, and otherwise `None`.
+    /// Plays through the phase or gap under way. Returns the sum of the judged ends if all are
+    /// reached, infinity if it is certain to be more than `limit_sum_s`, and otherwise `None`.
     fn present(&mut self, scene: &Scene, limit_sum_s: f64) -> Option<f64> {
         loop {
             match self.step(scene, false, limit_sum_s) {
@@ -309,8 +310,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Through the phases and gaps after that. The sum of the judged ends, or infinity if it is
-    /// certain to be more than `limit_sum_s`.
+    /// Plays through the phases and gaps after that. Returns the sum of the judged ends, or
+    /// infinity if it is certain to be more than `limit_sum_s`.
     fn later(mut self, scene: &Scene, later: Later, limit_sum_s: f64) -> f64 {
         let by_use = later == Later::ByUse;
         let mut ended = true;
@@ -329,9 +330,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// To the next change: waves that are there begin to compute, until one is missing or compute
-    /// is busy; then to the moment when a wave is fetched, compute is free, or the bandwidth
-    /// changes. In phases to come waves are left for direct reads if `thrifty`.
+    /// Plays to the next change: fetched waves begin to compute, until one is missing or compute is
+    /// busy; then to the moment when a wave is fetched, compute is free, or the bandwidth changes.
+    /// In phases to come waves are left for direct reads if `thrifty`.
     fn step(&mut self, scene: &Scene, thrifty: bool, limit_sum_s: f64) -> Step {
         let Run { supply, work, .. } = self;
         self.steps += 1;
@@ -383,19 +384,19 @@ impl<'a> Run<'a> {
     }
 }
 
-/// `f64::min` where nothing is not a number, which is one instruction: the step is all that a
-/// decision spends its time on.
+/// `f64::min` where neither value is NaN, which is one instruction: a decision spends all of its
+/// time in the step.
 fn sooner(a: f64, b: f64) -> f64 {
     if a < b { a } else { b }
 }
 
-/// What a step of a play-out has come to.
+/// The result of a step of a play-out.
 enum Step {
-    /// The same phase or gap goes on.
+    /// The same phase or gap continues.
     Same,
     /// The next one begins.
     Next,
-    /// All waves in sight have their ends, of this sum; infinite if it is of no interest.
+    /// All waves in sight have their ends, of this sum; infinite if it is beyond the limit.
     End(f64),
 }
 
@@ -435,7 +436,7 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// Lets `dt_s` pass; true if the phase or gap is over by that.
+    /// Lets `dt_s` pass; returns true if the phase or gap is over then.
     fn spend(&mut self, dt_s: f64) -> bool {
         self.left_s -= dt_s;
         if self.left_s > 0.0 {
@@ -467,9 +468,9 @@ mod tests {
     use super::super::hull::Point;
     use super::*;
 
-    /// Waves of 100 bytes of which nothing is there, 10 s of compute each and 2 s to read one from
-    /// the tier. Phases of 20 s, gaps of 30 s; direct reads take 4 s a wave and prefetches 10 s or
-    /// 20 s.
+    /// Waves of 100 bytes of which nothing has been fetched, 10 s of compute each and 2 s to read
+    /// one from the tier. Phases of 20 s, gaps of 30 s; direct reads take 4 s per wave and
+    /// prefetches 10 s or 20 s.
     fn scene(count: usize, judged: usize) -> Scene {
         let calendar = Calendar {
             in_phase: true,
@@ -501,8 +502,8 @@ mod tests {
         Course { legs: [Leg { point, for_s: f64::INFINITY }, REST, REST], lost_s: 0.0 }
     }
 
-    /// Each wave is there before the one before it is over, so compute goes from 20 s on, 12 s a
-    /// wave, and ends are 32, 44 and 56.
+    /// Each wave is fetched before the one before it is over, so compute runs from 20 s on, 12 s
+    /// per wave, and ends are 32, 44 and 56.
     #[test]
     fn the_least_is_what_it_comes_to_where_compute_never_waits() {
         let scene = scene(3, 3);
@@ -512,8 +513,8 @@ mod tests {
     }
 
     proptest! {
-        /// What comes to no more than the limit is never given up, whatever is there at first and
-        /// however it goes on.
+        /// A play-out whose end is within the limit is never given up, whatever has been fetched at
+        /// first and however it continues.
         #[test]
         fn a_limit_that_is_kept_changes_nothing(
             parts in prop::collection::vec((0.0f64..1.0, 0.0f64..1.0, 0u8..4), HORIZON_WAVES),

@@ -7,7 +7,7 @@ use forebay_model::profile::Setting;
 use super::super::Board;
 use super::super::plan::{ActionKind, Estimate, Plan, PlannedStep};
 
-/// The plan to fetch nothing until the next event.
+/// Returns the plan to fetch nothing until the next event.
 pub(super) fn waits(board: &Board, reason: String) -> Plan {
     Plan {
         kind: ActionKind::Wait,
@@ -19,7 +19,7 @@ pub(super) fn waits(board: &Board, reason: String) -> Plan {
     }
 }
 
-/// The papers' name of an action, or `Search`.
+/// Returns the papers' name of an action, or `Search`.
 pub(super) fn kind_of(board: &Board, setting: Setting, delay_s: f64) -> ActionKind {
     let default = board.config.default_setting;
     let threads = |s: Setting| u32::from(s.nodes) * u32::from(s.threads);

@@ -2,10 +2,10 @@
 //!
 //! Two resources are scarce: the bandwidth of the PFS, and beside phases the *excess*, the sum of
 //! I_hpc - 1 over all prefetches that the phases can bear to their ends. Jobs are served in an
-//! [`Order`], and those first that have fallen behind their due (see [`super::joint`]). The
+//! [`Order`], and first the jobs that have fallen behind their due (see [`super::joint`]). The
 //! division is work conserving: it leaves nothing over that a job could use.
 //!
-//! - Between phases, one job after the other gets the fastest setting. To halve the bandwidth
+//! - Between phases, one job after the other gets the fastest setting. Halving the bandwidth
 //!   between two waves would delay the first and not fetch the second sooner.
 //! - Beside phases, jobs without a wave in stock share the excess evenly, then the others share the
 //!   rest: gentle settings move the most bytes for the harm they do.
@@ -33,7 +33,7 @@ pub(super) struct Curve {
 }
 
 impl Curve {
-    /// Bytes per second for `excess`.
+    /// Returns the bytes per second for `excess`.
     pub(super) fn speed(&self, excess: f64) -> f64 {
         let mut below = (0.0, 0.0);
         for &(e, v) in &self.points {
@@ -45,7 +45,7 @@ impl Curve {
         below.1
     }
 
-    /// The least excess for `speed`.
+    /// Returns the least excess for `speed`.
     pub(super) fn excess(&self, speed: f64) -> f64 {
         let mut below = (0.0, 0.0);
         for &(e, v) in &self.points {
@@ -71,7 +71,7 @@ pub(super) struct Want {
     pub(super) is_behind: bool,
     /// Whether a whole wave waits for compute.
     pub(super) has_stock: bool,
-    /// Less comes first.
+    /// Its priority: smaller keys go first.
     pub(super) key: f64,
     /// Speed of direct reads if they are sooner than any prefetch, else 0.
     pub(super) direct_speed: f64,
@@ -85,12 +85,13 @@ pub(super) struct Grant {
     pub(super) direct: bool,
 }
 
-/// What there is to divide.
+/// The resources to divide.
 pub(super) struct Scarce<'a> {
     pub(super) pfs_speed: f64,
-    /// Beside phases: what they can bear, and what it is worth. `None` between phases.
+    /// Beside phases: the excess that they can bear, and the speed that it allows. `None` between
+    /// phases.
     pub(super) beside: Option<(f64, &'a Curve)>,
-    /// Of one prefetch between phases.
+    /// Speed of one prefetch between phases.
     pub(super) gap_speed: f64,
 }
 
@@ -115,7 +116,7 @@ fn between(scarce: &Scarce<'_>, wants: &[Want], grants: &mut [Grant]) {
     }
 }
 
-/// `left` is the excess and the bandwidth of the PFS.
+/// Divides beside phases; `left` is the excess and the bandwidth of the PFS.
 fn beside(mut left: (f64, f64), curve: &Curve, wants: &[Want], grants: &mut [Grant]) {
     for has_stock in [false, true] {
         let group = || wants.iter().filter(|want| (want.has_stock && !want.is_behind) == has_stock);
@@ -151,8 +152,8 @@ mod tests {
     }
 
     proptest! {
-        /// The division hands out no more than there is and leaves nothing over that a job could
-        /// use. Between phases, jobs that have fallen behind are served before all others.
+        /// The division hands out no more than is available and leaves nothing over that a job
+        /// could use. Between phases, jobs that have fallen behind are served before all others.
         #[test]
         fn all_is_given_out_and_no_more(
             jobs in prop::collection::vec((any::<bool>(), any::<bool>(), 0.0f64..100.0), 1..17),

@@ -6,17 +6,17 @@
 
 use super::super::{Board, JobId};
 
-/// Waves that a job can fetch while its stock lasts.
+/// Number of waves that a job can fetch while its stock lasts.
 const WAVES: f64 = 3.0;
 
-/// Longest phases that fit in the same time.
+/// Number of longest phases that fit in the same time.
 const PHASES: f64 = 2.0;
 
-/// Seconds of compute in stock that are enough for `job`: nothing moves during [`PHASES`] of the
-/// longest phases, or one phase of every HPC job, and then [`WAVES`] waves arrive at its share of
-/// the mean speed.
+/// Returns the seconds of compute in stock that are enough for `job`: nothing moves during
+/// [`PHASES`] of the longest phases, or one phase of every HPC job, and then [`WAVES`] waves arrive
+/// at its share of the mean speed.
 ///
-/// Prefetches move `gap_speed` bytes a second between phases, `io_speed(c)` beside one that loses
+/// Prefetches move `gap_speed` bytes per second between phases, `io_speed(c)` beside one that loses
 /// the share c of its time, and nothing beside several.
 pub(super) fn enough_s(board: &Board, job: JobId, gap_speed: f64, io_speed: impl Fn(f64) -> f64) -> f64 {
     let (mut none, mut one, mut speed_beside) = (1.0, 0.0, f64::INFINITY);

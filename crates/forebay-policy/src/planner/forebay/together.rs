@@ -1,8 +1,8 @@
 //! Simulates several Big Data jobs together, beside all HPC jobs.
 //!
 //! As in [`super::rollout`], a simulation goes from change to change by the planner's own rules.
-//! That one follows a single job, with waves in any order. This one follows all jobs, each with its
-//! waves in order, and judges an [`Order`] of service by the sum of the ends of all jobs.
+//! The rollout follows a single job, with waves in any order. This one follows all jobs, each with
+//! its waves in order, and judges an [`Order`] of service by the sum of the ends of all jobs.
 
 use alloc::vec::Vec;
 
@@ -10,13 +10,13 @@ use forebay_model::forecast::{Chain, Division};
 
 use super::share::{Curve, Grant, Order, Scarce, Want, divide};
 
-/// A simulation that takes more steps than this is judged by what is left then.
+/// Steps after which a simulation is judged by what is left then.
 const MAX_STEPS: usize = 600;
 
-/// Bytes below which a wave is there.
+/// Bytes below which a wave counts as fetched.
 const SAME_BYTES: f64 = 1.0;
 
-/// Seconds that are none: rounding must not make a step of its own.
+/// Seconds that count as zero: rounding must not make a step of its own.
 const SAME_TIME_S: f64 = 1e-9;
 
 /// A Big Data job.
@@ -26,21 +26,21 @@ pub(super) struct Member {
     /// Compute of a wave that was read directly, and what reading one from the tier adds.
     pub(super) compute_s: f64,
     pub(super) read_s: f64,
-    /// Waves that have not begun to compute; of these, the first so many are there.
+    /// Waves that have not begun to compute, and how many of them, from the first on, are fetched.
     pub(super) waves: u32,
     pub(super) there: u32,
-    /// Of the first wave that is missing: what is, what was read directly, and whether memory is
+    /// The first missing wave: its missing bytes, the bytes read directly, and whether memory is
     /// kept for it.
     pub(super) left_bytes: f64,
     pub(super) direct_bytes: f64,
     pub(super) is_begun: bool,
-    /// Compute under way ends in so many seconds; 0 if tasks wait.
+    /// When the compute under way ends, in seconds; 0 if tasks wait.
     pub(super) busy_s: f64,
     /// Bytes of the wave in compute in the tier.
     pub(super) computing_bytes: f64,
     /// Bytes by which it has fallen behind its due.
     pub(super) owed_bytes: f64,
-    /// With so much compute in hand it begins no further wave; see [`super::stock`].
+    /// With this much compute in hand it begins no further wave; see [`super::stock`].
     pub(super) stock_s: f64,
 }
 
@@ -58,23 +58,24 @@ impl Member {
         self.computing_bytes + f64::from(self.there) * self.wave_bytes + begun
     }
 
-    /// What it is entitled to, one wave in compute and the next, and has not taken.
+    /// Returns the bytes that it is entitled to, one wave in compute and the next, and has not
+    /// taken.
     fn untaken_bytes(&self) -> f64 {
         let waves = self.waves + u32::from(self.busy_s > 0.0);
         (f64::from(waves.min(2)) * self.wave_bytes - self.tier_bytes()).max(0.0)
     }
 
-    /// Seconds until it has nothing to compute.
+    /// Returns the seconds until it has nothing to compute.
     fn hidden_s(&self) -> f64 {
         self.busy_s + f64::from(self.there) * (self.compute_s + self.read_s)
     }
 
-    /// Whether what it has in stock keeps it busy long enough to begin no further wave.
+    /// Returns whether its stock keeps it busy long enough to begin no further wave.
     pub(super) fn is_stocked(&self) -> bool {
         self.there > 0 && self.hidden_s() >= self.stock_s
     }
 
-    /// Seconds of compute that are left.
+    /// Returns the seconds of compute that are left.
     fn compute_left_s(&self) -> f64 {
         self.busy_s + f64::from(self.waves) * (self.compute_s + self.read_s)
     }
@@ -86,7 +87,7 @@ impl Member {
         }
     }
 
-    /// Less comes first.
+    /// Returns its priority: smaller keys go first.
     fn key(&self, order: Order, gap_speed: f64) -> f64 {
         match order {
             Order::Soonest => self.hidden_s().max(self.left_bytes / gap_speed),
@@ -98,7 +99,8 @@ impl Member {
         }
     }
 
-    /// Speed of direct reads if tasks wait and begin sooner by them than through the tier.
+    /// Returns the speed of direct reads if tasks wait and begin sooner by them than through the
+    /// tier.
     fn direct_speed(&self, direct_speed: f64, gap_speed: f64) -> f64 {
         let saved_s = self.read_s * self.left_bytes / self.wave_bytes;
         let waits = self.busy_s <= 0.0 && self.there == 0;
@@ -106,7 +108,7 @@ impl Member {
         if waits && pays { direct_speed } else { 0.0 }
     }
 
-    /// Begins to compute what is there, if nothing computes.
+    /// Begins to compute a fetched wave, if nothing computes.
     fn begin(&mut self) {
         if self.busy_s > 0.0 || self.there == 0 {
             return;
@@ -152,7 +154,8 @@ pub(super) struct World {
     pub(super) ram_bytes: f64,
     pub(super) gap_speed: f64,
     pub(super) direct_speed: f64,
-    /// What prefetches are worth beside one phase, two, and so on; more are as the last.
+    /// The speed of prefetches over their excess beside one phase, two, and so on; for more, the
+    /// last.
     pub(super) curves: Vec<Curve>,
 }
 
@@ -167,7 +170,8 @@ pub(super) struct Playing {
 }
 
 impl World {
-    /// What phases under way can bear to their ends, by what is known of the next ones.
+    /// Returns the excess that phases under way can bear to their ends, by what is known of the
+    /// next ones.
     fn bearable(&self, chains: &[Chain], now_s: f64) -> f64 {
         let bears = |(c, mut end_s): (&Chain, f64)| {
             for other in chains.iter().filter(|o| !o.in_phase) {
@@ -208,7 +212,7 @@ impl World {
         }
     }
 
-    /// What each member gets now, if phases under way bear `bearable` more.
+    /// Returns what each member gets now, if phases under way bear `bearable` more.
     pub(super) fn grants(
         &self,
         order: Order,
@@ -232,8 +236,8 @@ impl World {
         divide(&scarce, wants, grants);
     }
 
-    /// The sum of the ends of all members, in seconds from now; infinite if it is certain to be
-    /// more than `limit_s`. `due` is the part of an even share that is due to every job.
+    /// Returns the sum of the ends of all members, in seconds from now; infinite if it is certain
+    /// to be more than `limit_s`. `due` is the part of an even share that is due to every job.
     pub(super) fn play(&self, order: Order, due: f64, limit_s: f64, playing: &mut Playing) -> f64 {
         let Playing { members, chains, wants, grants, stretches } = playing;
         members.clone_from(&self.members);
@@ -278,7 +282,8 @@ impl World {
     }
 }
 
-/// What is due to a job is a part of an even share of all that moves while it wants anything.
+/// Updates what is due to each job: a part of an even share of all that moves while it wants
+/// anything.
 pub(super) fn owe(members: &mut [Member], wants: &[Want], grants: &[Grant], due: f64, dt_s: f64) {
     let total: f64 = grants.iter().map(|g| g.speed).sum();
     let part = due * total / wants.len().max(1) as f64;
@@ -304,7 +309,7 @@ fn until_turn(chains: &[Chain], stretches: &[f64], excess: f64) -> f64 {
     chains.iter().zip(stretches).map(turn_s).fold(f64::INFINITY, f64::min)
 }
 
-/// Moves the HPC jobs on.
+/// Advances the HPC jobs.
 fn turn(chains: &mut [Chain], stretches: &[f64], now_s: f64, dt_s: f64, excess: f64) {
     let mut arrivals = chains.iter().map(|c| c.turn.arrival).max().unwrap_or(0);
     for (chain, stretch) in chains.iter_mut().zip(stretches) {

@@ -44,34 +44,34 @@ pub struct StageRun {
     /// Nodes always fetch waves after the planned one as well, and requests continue when their
     /// tasks have started.
     pub opportunistic: bool,
-    /// The planner currently permits prefetches of waves after the planned one.
+    /// Whether the planner currently permits prefetches of waves after the planned one.
     is_ahead: bool,
     /// Tasks that have a slot and wait for their input. They have not started.
     pub held: Held,
     /// Tasks that were started on their preferred node, which fetches most of their input.
     pub local: u32,
-    /// In the order of their ids.
+    /// Waves in the order of their ids.
     waves: Vec<Wave>,
     next_wave: u64,
     /// Place of the planner's first wave.
     base: usize,
     /// Place of each task's wave.
     wave_of: Vec<Option<usize>>,
-    /// Waves that were reported to the planner as begun.
+    /// Number of waves that were reported to the planner as begun.
     started: u32,
-    /// The planner's waves before this one were reported to it as fetched.
+    /// Number of the planner's waves, from the first on, that were reported to it as fetched.
     fetched: u32,
     /// Place of the last wave for which the planner has chosen a setting.
     last_planned: usize,
     /// Waves whose prefetch is in progress.
     fetching: Vec<WaveId>,
-    /// The waves before this place are finished: of many, few others are of interest.
+    /// The waves before this place are finished: of many waves, few others are of interest.
     finished: usize,
     /// The waves before this place are split into chunks.
     split: usize,
-    /// No prefetch has begun of the waves from this place on.
+    /// The prefetch of the waves from this place on has not begun.
     begun: usize,
-    /// Places of the waves for which those tasks wait that do; `None` if that is to be found out.
+    /// Places of the waves for which tasks wait; `None` if they have to be determined again.
     pub awaited: Option<BTreeSet<usize>>,
     waiting: Waiting,
 }
@@ -84,20 +84,20 @@ struct Wave {
     done: usize,
     parts: Parts,
     setting: Option<Setting>,
-    /// What the planner expects all its nodes to reach with this setting, without its rate.
+    /// The speed that the planner expects of all its nodes with this setting, without its rate.
     speed_bytes_per_s: f64,
     status: WaveStatus,
-    /// Those of its parts that wait are split into chunks.
+    /// Whether its waiting parts are split into chunks.
     is_split: bool,
-    /// Its tasks read it by themselves, as its planner wants it.
+    /// Whether its tasks read it by themselves, as its planner has decided.
     is_direct: bool,
-    /// Its requests were given up for that.
+    /// Whether its requests were given up for that.
     is_withdrawn: bool,
     /// Bytes fetched before its planner first planned it.
     ahead_bytes: u64,
-    /// Of these, the bytes that the planner knows of.
+    /// The part of `ahead_bytes` that was reported to the planner.
     reported_bytes: u64,
-    /// The planner was notified that it is fetched.
+    /// Whether the planner was notified that it is fetched.
     is_reported: bool,
 }
 
@@ -109,7 +109,7 @@ struct WaveTask {
     done: bool,
 }
 
-/// How fast a node may be at a request.
+/// The pace of a request at a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pace {
     /// Pages at a time, 0 to pause.
@@ -129,16 +129,16 @@ impl Pace {
 pub struct Adjusted {
     /// Its node.
     pub node: String,
-    /// Which.
+    /// The request.
     pub request: RequestId,
     /// Pages at a time and bytes per second.
     pub pace: Pace,
-    /// It had no pages at a time before.
+    /// Whether it was paused before.
     pub was_paused: bool,
 }
 
 impl Wave {
-    /// Whether the planner wants it to be fetched.
+    /// Returns whether the planner wants it to be fetched.
     fn is_planned(&self) -> bool {
         self.setting.is_some_and(|setting| !setting.is_paused())
     }
@@ -151,9 +151,9 @@ impl Wave {
         self.parts.values().all(|p| p.state == State::Ended)
     }
 
-    /// Whether to report it to its planner as fetched: all its requests have ended. Under an
-    /// opportunistic planner, a wave that was fetched ahead is reported when it is planned, or when
-    /// its tasks have started.
+    /// Returns whether to report it to its planner as fetched: all its requests have ended. Under
+    /// an opportunistic planner, a wave that was fetched ahead is reported when it is planned, or
+    /// when its tasks have started.
     fn is_fetched(&self, opportunistic: bool) -> bool {
         let is_ahead = opportunistic && self.setting.is_none() && self.status.prefetch_began_ms.is_some();
         let is_unplanned = is_ahead && self.started < self.tasks.len();
@@ -161,12 +161,12 @@ impl Wave {
         self.is_over() && !is_unplanned && is_read
     }
 
-    /// All requests that keep bytes for it.
+    /// Removes and returns all requests that keep bytes for it.
     fn take_requests(&mut self) -> Vec<u64> {
         self.parts.values_mut().flat_map(NodePart::take_requests).collect()
     }
 
-    /// Every task has ended, and no request keeps bytes for it.
+    /// Ends it if every task has ended. Returns the requests that kept bytes for it.
     fn finish(&mut self, since_ms: u64) -> Vec<u64> {
         if !self.is_finished() || self.status.compute_ended_ms.is_some() || self.tasks.is_empty() {
             return Vec::new();
@@ -183,7 +183,7 @@ impl Wave {
 }
 
 impl StageRun {
-    /// A stage without waves.
+    /// Creates a stage without waves.
     pub fn new(serial: u32, rules: Rules) -> Self {
         StageRun { rules, serial, ..StageRun::default() }
     }
@@ -224,7 +224,7 @@ impl StageRun {
             kept.push(wave);
         }
         self.waves = kept;
-        // Its planner permits it anew.
+        // Its planner has to permit it again.
         self.is_ahead = false;
         (self.finished, self.split) = (0, 0);
         self.note_finished();
@@ -282,45 +282,45 @@ impl StageRun {
         }
     }
 
-    /// Waves that the planner has to know.
+    /// Returns the number of waves that the planner has to know.
     pub fn planned_waves(&self) -> u32 {
         (self.waves.len() - self.base) as u32
     }
 
-    /// When the wave before them began, if it still computes.
+    /// Returns when the wave before them began, if it still computes.
     pub fn computes_since_ms(&self) -> Option<u64> {
         let wave = self.waves[..self.base].last().filter(|wave| !wave.is_finished())?;
         wave.status.compute_began_ms
     }
 
-    /// Whether one of its tasks has started.
+    /// Returns whether one of its tasks has started.
     pub fn has_begun(&self) -> bool {
         self.base + self.started as usize > 0
     }
 
-    /// Waves that are not computed.
+    /// Returns the number of waves that are not computed.
     pub fn waves_left(&self) -> u64 {
         self.unfinished().len() as u64
     }
 
-    /// Whether a wave is not fetched.
+    /// Returns whether a wave is not fetched.
     pub fn has_to_fetch(&self) -> bool {
         self.begun < self.waves.len() || !self.fetching.is_empty()
     }
 
-    /// Whether its first wave has neither begun to compute nor been fetched.
+    /// Returns whether its first wave has neither begun to compute nor been fetched.
     pub fn is_first_open(&self) -> bool {
         !self.has_begun() && self.waves.first().is_some_and(|wave| !wave.is_over())
     }
 
-    /// Bytes of the largest of them.
+    /// Returns the bytes of the largest wave that the planner knows.
     pub fn largest_wave_bytes(&self) -> u64 {
         self.waves[self.base..].iter().map(|w| w.status.bytes).max().unwrap_or(0)
     }
 
     // Requests.
 
-    /// Where its tasks are to run.
+    /// Returns the nodes on which its tasks should run.
     #[cfg(test)]
     pub fn preferred_nodes(&self) -> impl Iterator<Item = &str> {
         self.waves
@@ -328,7 +328,7 @@ impl StageRun {
             .flat_map(|wave| wave.tasks.values().filter_map(|task| task.preferred_node.as_deref()))
     }
 
-    /// The first wave that is not finished, and those after it.
+    /// Returns the first wave that is not finished, and those after it.
     fn unfinished(&self) -> &[Wave] {
         &self.waves[self.finished..]
     }
@@ -337,14 +337,14 @@ impl StageRun {
         self.finished += self.unfinished().iter().take_while(|wave| wave.is_finished()).count();
     }
 
-    /// The place of the last wave that the planner wants to be fetched. It has chosen no setting
-    /// for any wave after [`StageRun::last_planned`].
+    /// Returns the place of the last wave that the planner wants to be fetched. It has chosen no
+    /// setting for any wave after [`StageRun::last_planned`].
     fn last_wanted(&self) -> Option<usize> {
         let end = self.waves.len().min(self.last_planned + 1);
         self.waves[..end].iter().rposition(Wave::is_planned)
     }
 
-    /// The place of a wave.
+    /// Returns the place of a wave.
     fn place(&self, id: WaveId) -> Option<usize> {
         self.waves.binary_search_by_key(&id, |w| w.id).ok()
     }
@@ -357,20 +357,20 @@ impl StageRun {
         self.place(id).map(|place| &mut self.waves[place])
     }
 
-    /// The tasks of the planner's wave.
+    /// Returns the tasks of the planner's wave.
     pub fn tasks_of(&self, wave: u32) -> impl Iterator<Item = u32> + '_ {
         let wave = self.waves.get(self.base + wave as usize);
         wave.into_iter().flat_map(|wave| wave.tasks.keys().copied())
     }
 
-    /// Whether the planner wants the wave to be fetched.
+    /// Returns whether the planner wants the wave to be fetched.
     pub fn is_planned(&self, id: WaveId) -> bool {
         self.wave(id).is_some_and(Wave::is_planned)
     }
 
-    /// The planner wants its wave `wave` to be fetched with `setting`, of which it expects
-    /// `speed_bytes_per_s`; gives the wave's id, and whether its tasks might read it by themselves
-    /// until now.
+    /// Sets the setting with which the planner wants its wave `wave` to be fetched, and the
+    /// `speed_bytes_per_s` that it expects. Returns the wave's id, and whether its tasks might read
+    /// it by themselves until now.
     pub fn set_setting(
         &mut self,
         wave: u32,
@@ -402,8 +402,8 @@ impl StageRun {
         Some((found.id, was_direct))
     }
 
-    /// A planner that minds phases fetches one wave of a job at a time: the others pause that have
-    /// not begun to compute.
+    /// Pauses the other waves that have not begun to compute: a planner that considers phases
+    /// fetches one wave of a job at a time.
     pub fn pause_others(&mut self, id: WaveId) -> Vec<WaveId> {
         let first = self.base + self.started as usize;
         let end = if self.opportunistic { first } else { self.waves.len().min(self.last_planned + 1) };
@@ -428,8 +428,8 @@ impl StageRun {
         }
     }
 
-    /// The planner wants the tasks of its wave to read by themselves. Returns the requests to
-    /// release.
+    /// Lets the tasks of a wave read by themselves, as its planner has decided. Returns the
+    /// requests to release.
     pub fn read_directly(&mut self, wave: u32) -> Vec<RequestId> {
         let Some(found) = self.waves.get_mut(self.base + wave as usize) else { return Vec::new() };
         found.is_direct = true;
@@ -439,8 +439,8 @@ impl StageRun {
         parts.flat_map(NodePart::withdraw).collect()
     }
 
-    /// A node has left. Returns the bytes that it held, by wave, for waves that the planner knows
-    /// and that have not begun. These waves will be reported as fetched again.
+    /// Handles the loss of a node. Returns the bytes that it held, by wave, for waves that the
+    /// planner knows and that have not begun. These waves will be reported as fetched again.
     pub fn lose(&mut self, node: &str) -> Vec<(u32, u64)> {
         let (base, first) = (self.base, self.base + self.started as usize);
         let waves = self.waves.iter_mut().enumerate().skip(first);
@@ -458,7 +458,8 @@ impl StageRun {
         lost
     }
 
-    /// The pace of each request of the wave: pages at a time and bytes per second, 0 for no limit.
+    /// Returns the pace of each request of the wave: pages at a time and bytes per second, 0 for no
+    /// limit.
     ///
     /// A rate is a share of the speed that the planner expects of the setting. The speed that
     /// prefetches have reached would be the wrong measure: a limit lowers it, which would lower the
@@ -488,8 +489,8 @@ impl StageRun {
         self.fetching.iter().filter(is_unplanned).copied().collect()
     }
 
-    /// The waves that were not planned yet and of which bytes were fetched since the last call:
-    /// the planner's number and all bytes fetched so far.
+    /// Returns the waves that were not planned yet and of which bytes were fetched since the last
+    /// call: the planner's number and all bytes fetched up to now.
     pub fn take_fetched_ahead(&mut self) -> Vec<(u32, u64)> {
         if self.opportunistic {
             return Vec::new();
@@ -506,8 +507,8 @@ impl StageRun {
         came
     }
 
-    /// Requests of the wave whose pace has changed with its setting, with their nodes and new
-    /// paces. If a node has more requests than the new setting allows, the last ones pause.
+    /// Returns the requests of the wave whose pace has changed with its setting, with their nodes
+    /// and new paces. If a node has more requests than the new setting allows, the last ones pause.
     pub fn adjust(&mut self, id: WaveId) -> Vec<Adjusted> {
         let Some(wave) = self.wave(id).filter(|_| !self.opportunistic) else { return Vec::new() };
         let pace = self.pace(wave);
@@ -565,7 +566,8 @@ impl StageRun {
         }
     }
 
-    /// The node has lost its requests. They must be sent again if a task still waits for them.
+    /// Handles a node's loss of its requests. They must be sent again if a task still waits for
+    /// them.
     pub fn part_lost(&mut self, id: WaveId, node: &str) {
         let opportunistic = self.opportunistic;
         let Some(place) = self.place(id) else { return };
@@ -607,8 +609,8 @@ impl StageRun {
 
     // Tasks.
 
-    /// A task runs on `node`. Returns the requests that end with it: those whose tasks have all
-    /// started, unless requests continue.
+    /// Records that a task runs on `node`. Returns the requests that end with it: those whose tasks
+    /// have all started, unless requests continue.
     pub fn task_started(&mut self, number: u32, node: Option<&str>, since_ms: u64) -> Vec<u64> {
         let Some(wave) = self.wave_of.get(number as usize).copied().flatten() else { return Vec::new() };
         let wave = &mut self.waves[wave];
@@ -628,12 +630,12 @@ impl StageRun {
         withdrawn
     }
 
-    /// Those of `tasks` that need not wait for their input, and the places of the waves for which
-    /// the others do: such a wave has not begun, and something of it is still to be fetched. To
-    /// planners a wave begins as a whole.
+    /// Returns the tasks of `tasks` that need not wait for their input, and the places of the waves
+    /// for which the others wait: such a wave has not begun, and a part of it is still to be
+    /// fetched. To planners a wave begins as a whole.
     ///
-    /// Nobody waits for a wave of which a node has more to fetch than it `may_hold`: the rest would
-    /// have room when the wave has been computed.
+    /// No task waits for a wave of which a node has more to fetch than it `may_hold`: the rest
+    /// would only have room when the wave has been computed.
     pub fn may_read(
         &self,
         may_hold: impl Fn(&str, NodeNumber) -> u64,
@@ -656,25 +658,26 @@ impl StageRun {
         self.planner.is_some() && wave.started == 0 && !wave.is_direct && !wave.is_over() && fits()
     }
 
-    /// Whether all tasks that wait go on waiting, as their waves show without a look at each task.
+    /// Returns whether all waiting tasks continue to wait, as their waves show without examining
+    /// each task.
     pub fn all_wait(&self, may_hold: impl Fn(&str, NodeNumber) -> u64) -> bool {
         self.awaited.as_ref().is_some_and(|waves| waves.iter().all(|wave| self.is_awaited(&may_hold, *wave)))
     }
 
-    /// Whether a look at the waves that are awaited is one at this task, which waits.
+    /// Returns whether examining the awaited waves includes this task, which waits.
     #[cfg(test)]
     pub fn is_looked_at(&self, task: u32) -> bool {
         let wave = self.wave_of.get(task as usize).copied().flatten();
         self.awaited.as_ref().is_none_or(|awaited| wave.is_some_and(|wave| awaited.contains(&wave)))
     }
 
-    /// A task waits from now on.
+    /// Notes that a task waits from now on.
     pub fn note_waits(&mut self, task: u32) {
         let wave = self.wave_of.get(task as usize).copied().flatten();
         self.awaited.iter_mut().for_each(|awaited| awaited.extend(wave));
     }
 
-    /// The planner's number of the task's wave, if that wave begins with it.
+    /// Returns the planner's number of the task's wave, if that wave begins with it.
     pub fn begins(&mut self, task: u32) -> Option<u32> {
         let place = self.wave_of.get(task as usize).copied().flatten()?;
         let wave = place.checked_sub(self.base)? as u32;
@@ -685,7 +688,8 @@ impl StageRun {
         Some(wave)
     }
 
-    /// A task has succeeded. Returns the requests of its wave if the wave is over with it.
+    /// Records that a task has succeeded. Returns the requests of its wave if the wave is over with
+    /// it.
     pub fn task_done(&mut self, number: u32, since_ms: u64) -> Vec<u64> {
         let Some(wave) = self.wave_of.get(number as usize).copied().flatten() else { return Vec::new() };
         let wave = &mut self.waves[wave];
@@ -697,21 +701,21 @@ impl StageRun {
         requests
     }
 
-    /// The wave that the job waits for, given that none of its tasks runs.
+    /// Returns the wave that the job waits for, given that none of its tasks runs.
     pub fn wanted(&self) -> Option<u32> {
         let last = (self.base + self.started as usize).checked_sub(1)?;
         let wave = self.waves.get(last + 1)?;
         (self.waves[last].is_finished() && !wave.is_reported).then_some(self.started)
     }
 
-    /// Of what the wave's tasks read, the share that is in tiers.
+    /// Returns the share of the wave's input that is in tiers.
     pub fn tier_share(&self, wave: u32) -> f64 {
         let Some(wave) = self.waves.get(self.base + wave as usize) else { return 0.0 };
         let there: u64 = wave.parts.values().map(|part| part.fetched_bytes + part.resident_bytes).sum();
         (there as f64 / wave.status.bytes.max(1) as f64).min(1.0)
     }
 
-    /// Bytes of the wave that were in tiers before its planner asked for it.
+    /// Returns the bytes of the wave that were in tiers before its planner requested it.
     pub fn resident_bytes(&self, wave: u32) -> u64 {
         let wave = self.waves.get(self.base + wave as usize);
         wave.map_or(0, |wave| {
@@ -719,13 +723,13 @@ impl StageRun {
         })
     }
 
-    /// Whether the task's wave was partitioned before those that the planner knows.
+    /// Returns whether the task's wave was partitioned before those that the planner knows.
     pub fn is_before_cut(&self, task: u32) -> bool {
         self.wave_of.get(task as usize).copied().flatten().is_some_and(|place| place < self.base)
     }
 
-    /// What nodes hold for waves that were partitioned before those that the planner knows; those
-    /// of `gone` hold nothing.
+    /// Returns what nodes hold for waves that were partitioned before those that the planner knows;
+    /// the nodes of `gone` hold nothing.
     pub fn held_before_bytes(&self, gone: &BTreeSet<String>) -> u64 {
         let waves = self.waves[..self.base].iter().filter(|wave| !wave.is_finished());
         let parts = waves.flat_map(|wave| wave.parts.iter());
@@ -735,7 +739,7 @@ impl StageRun {
 
     // Fetched waves, reported to the planner in order, except for those that it planned earlier.
 
-    /// The next wave to report as fetched, if all its requests have ended.
+    /// Returns the next wave to report as fetched, if all its requests have ended.
     pub fn next_fetched(&mut self, since_ms: u64) -> Option<u32> {
         self.note_ends(since_ms);
         let first = self.base + self.fetched as usize;
@@ -749,8 +753,8 @@ impl StageRun {
         self.mark_reported(place)
     }
 
-    /// The next wave before `wave` that was not reported as fetched; it is reported now, whatever
-    /// its progress.
+    /// Returns the next wave before `wave` that was not reported as fetched; it counts as reported
+    /// now, whatever its progress.
     pub fn force_fetched(&mut self, wave: u32) -> Option<u32> {
         if self.fetched >= wave {
             return None;
@@ -778,7 +782,7 @@ impl StageRun {
         });
     }
 
-    /// The stage has ended; returns all its requests.
+    /// Ends the stage; returns all its requests.
     pub fn end(&mut self) -> Vec<u64> {
         self.waiting = Waiting::default();
         let mut orders = Vec::new();
@@ -791,7 +795,7 @@ impl StageRun {
         orders
     }
 
-    /// The waves for people.
+    /// Returns the waves for people.
     pub fn statuses(&self) -> Vec<WaveStatus> {
         let status = |wave: &Wave| {
             let sum = |of: fn(&NodePart) -> u64| wave.parts.values().map(of).sum();

@@ -1,4 +1,4 @@
-//! What one node fetches for one wave, and the requests that this is split into.
+//! What one node fetches for one wave, and the requests into which this is split.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -15,12 +15,12 @@ use crate::stage::waves::Pace;
 pub(super) struct Parts(Vec<(Arc<str>, NodePart)>);
 
 impl Parts {
-    /// Where a node's part is. It stays there: a wave never loses a part.
+    /// Returns the place of a node's part. It stays there: a wave never loses a part.
     fn place(&self, node: &str) -> Result<usize, usize> {
         self.0.binary_search_by(|(name, _)| (**name).cmp(node))
     }
 
-    /// The part of a node, made if there is none.
+    /// Returns the part of a node, created if there is none.
     pub fn of(&mut self, name: Arc<str>, node: NodeNumber) -> &mut NodePart {
         let place = self.place(&name).unwrap_or_else(|place| {
             self.0.insert(place, (name, NodePart { node, ..NodePart::default() }));
@@ -37,7 +37,7 @@ impl Parts {
         self.place(node).ok().map(|place| &mut self.0[place].1)
     }
 
-    /// The part in this place.
+    /// Returns the part in this place.
     pub fn at(&self, place: usize) -> Option<&NodePart> {
         self.0.get(place).map(|(_, part)| part)
     }
@@ -68,34 +68,34 @@ impl Parts {
 pub(super) struct NodePart {
     pub node: NodeNumber,
     pub needs: BTreeMap<u32, Need>,
-    /// The bytes of all of them.
+    /// The bytes of all needs.
     pub bytes: u64,
     pub state: State,
-    /// Tasks that have not started.
+    /// Number of tasks that have not started.
     pub unstarted: usize,
-    /// Bytes that the node was asked to hold, and what became of them.
+    /// Bytes that the node was requested to hold, and what became of them.
     pub asked_bytes: u64,
     pub fetched_bytes: u64,
     pub resident_bytes: u64,
     pub failed_bytes: u64,
-    /// Bytes that the node was never asked for: no room, or read by their tasks already.
+    /// Bytes that were never requested from the node: no room, or read by their tasks already.
     pub given_up_bytes: u64,
     /// Its chunks, and how many have not ended.
     pub chunks: Vec<Asked>,
     pub left: usize,
-    /// The numbers of chunks that the node is at.
+    /// The numbers of the chunks that are under way at the node.
     pub active: BTreeSet<usize>,
 }
 
-/// How far a part is, or a chunk of it.
+/// Progress of a part, or of a chunk of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nothing was asked for yet.
+    /// Nothing has been requested yet.
     #[default]
     Waiting,
-    /// The node was asked for it.
+    /// It was requested from the node.
     Active,
-    /// Nothing more will come of it.
+    /// No more of it will be fetched.
     Ended,
 }
 
@@ -112,17 +112,17 @@ pub(super) struct Asked {
 }
 
 impl NodePart {
-    /// A task has moved to another wave.
+    /// Forgets the need of a task that has moved to another wave.
     pub fn forget_need(&mut self, task: u32) {
         self.bytes -= self.needs.remove(&task).map_or(0, |need| need.bytes);
     }
 
-    /// All requests that keep something for it.
+    /// Removes and returns all requests that keep bytes for it.
     pub fn take_requests(&mut self) -> impl Iterator<Item = RequestId> + '_ {
         self.chunks.iter_mut().filter_map(|chunk| chunk.request.take())
     }
 
-    /// It ends before it was done; what has not come is given up. Returns the requests to release.
+    /// Ends it early; what has not been fetched is given up. Returns the requests to release.
     pub fn withdraw(&mut self) -> Vec<RequestId> {
         if self.state == State::Ended {
             return Vec::new();
@@ -136,12 +136,13 @@ impl NodePart {
         requests
     }
 
-    /// It has no chunks any more.
+    /// Removes all its chunks.
     pub fn forget_chunks(&mut self) {
         (self.chunks, self.left, self.active) = (Vec::new(), 0, BTreeSet::new());
     }
 
-    /// The node has forgotten its requests: `waits` says whether anybody still waits for them.
+    /// Restarts it after the node has forgotten its requests: `waits` is whether a task still waits
+    /// for them.
     pub fn restart(&mut self, waits: bool) {
         let state = if waits { State::Waiting } else { State::Ended };
         let (node, bytes, unstarted) = (self.node, self.bytes, self.unstarted);
@@ -157,7 +158,7 @@ impl NodePart {
         }
     }
 
-    /// The node is asked for a chunk.
+    /// Notes the request of a chunk from the node.
     pub fn ask(&mut self, number: usize, request: RequestId, pace: Pace) {
         let Some(asked) = self.chunks.get_mut(number) else { return };
         assert!(
@@ -171,7 +172,7 @@ impl NodePart {
         self.asked_bytes += asked.chunk.bytes;
     }
 
-    /// Nothing will come of a chunk that waits in `queue`.
+    /// Gives up a chunk that waits in `queue`.
     pub fn give_up(&mut self, queue: QueueId, number: usize) {
         let waits = |asked: &&Asked| asked.state == State::Waiting && asked.chunk.queue == queue;
         let Some(asked) = self.chunks.get(number).filter(waits) else { return };
@@ -179,7 +180,7 @@ impl NodePart {
         self.end(number);
     }
 
-    /// Tasks that have moved to another wave: what waits for them waits there.
+    /// Forgets tasks that have moved to another wave: chunks that wait for them wait there.
     pub fn forget_tasks(&mut self, tasks: &BTreeSet<u32>) {
         for number in 0..self.chunks.len() {
             let asked = &self.chunks[number];
@@ -189,7 +190,7 @@ impl NodePart {
         }
     }
 
-    /// Notes how far a request is; returns the bytes fetched since the last time.
+    /// Records the progress of a request; returns the bytes fetched since the last time.
     pub fn progress(&mut self, number: usize, request: RequestId, progress: &Progress) -> u64 {
         let Some(asked) = self.chunks.get_mut(number).filter(|p| p.request == Some(request)) else {
             return 0;

@@ -1,4 +1,4 @@
-//! Chunks that wait for a request: split when their wave comes into reach, and given out in the
+//! Chunks that wait for a request: split when their wave comes into reach, and requested in the
 //! order in which they are needed, by wave, and within a wave by how soon their task comes to them.
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -15,23 +15,24 @@ use crate::stage::server_queues::{Chunk, WIDE, chunks};
 /// something to fetch.
 const REACH: usize = 6;
 
-/// Of these, waves that are begun in the wide queue.
+/// Limit on those waves in the wide queue.
 const AHEAD_WAVES: usize = 3;
 
-/// A stage has one of these for so many waves, and one at least: what comes of later waves takes
-/// from the next, and a stage of few waves has no time to make up for it.
+/// Waves of a stage for each such wave ahead, of which there is at least one: what is fetched of
+/// later waves takes bandwidth from the next, and a stage of few waves has no time to make up for
+/// it.
 const WAVES_FOR_ONE_AHEAD: usize = 5;
 
 /// Requests of a node at a time for waves that no planner wants yet: as many as its fetch threads
-/// serve for orders, so that none waits there and keeps a server from others.
+/// serve for requests, so that none waits there and keeps a server from others.
 pub(super) const AHEAD_LIMIT: usize = 4;
 
 /// Requests of a node at a time if some of them are of the wide queue: one of each later wave
 /// beside those of the planned one.
 const WIDE_LIMIT: usize = 8;
 
-/// If so many chunks of a stage wait no more waves are split; and of one wave no more than make it
-/// twice as many.
+/// Number of waiting chunks of a stage from which no more waves are split; of one wave no more are
+/// made than reach twice as many.
 const WAITING_MAX: usize = 100_000;
 
 /// Where a chunk is, in the order in which chunks are needed.
@@ -45,7 +46,7 @@ pub struct Rank {
     pub node: Arc<str>,
     /// Its number among those of the node and wave.
     pub number: usize,
-    /// Where the node's part is in the wave.
+    /// The place of the node's part in the wave.
     part: usize,
 }
 
@@ -54,15 +55,15 @@ pub struct Rank {
 pub struct Wanted {
     /// Its bytes.
     pub bytes: u64,
-    /// The planner wants its wave now.
+    /// Whether the planner wants its wave now.
     pub is_planned: bool,
     /// Requests that the node may have at a time, with this one.
     pub limit: usize,
 }
 
-/// What is to be done about a chunk that waits.
+/// What to do with a waiting chunk.
 enum Offer {
-    /// It is of no use any more: its task has ended, or reads by itself.
+    /// It is no longer needed: its task has ended, or reads by itself.
     Over,
     /// Its planner does not want it now.
     Later,
@@ -70,26 +71,26 @@ enum Offer {
     Now(Wanted),
 }
 
-/// Nodes that are at requests of a wave, counted once for all chunks that are looked at in turn.
+/// Nodes with requests of a wave, counted once for all chunks that are examined in turn.
 type Fetching = Option<(WaveId, usize)>;
 
 /// A queue, or one node's share of the queue that has no window: there nodes do not wait for each
-/// other, and to look at all of them for each request would take too long.
+/// other, and examining all of them for each request would take too long.
 pub type QueueKey = (QueueId, Option<Arc<str>>);
 
 /// A chunk of one node and queue: the wave, what its task reads before it, its number, and the
 /// place of the node's part in the wave.
 type Place = (WaveId, u64, usize, usize);
 
-/// Chunks that wait. Some may be over: whoever comes to them looks.
+/// Waiting chunks. Some may be over, which is checked when they are examined.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     queues: BTreeMap<QueueId, BTreeMap<Arc<str>, OfNode>>,
     count: usize,
 }
 
-/// Those of one node in one queue, and the first of them once more: at most deadlines that is all
-/// that is looked at.
+/// Chunks of one node in one queue, and a copy of the first: at most deadlines only that is
+/// examined.
 #[derive(Debug)]
 struct OfNode {
     first: Place,
@@ -97,7 +98,7 @@ struct OfNode {
 }
 
 impl OfNode {
-    /// Looks for the first again; `false` if none is left.
+    /// Finds the first chunk again; `false` if none is left.
     fn has_first(&mut self) -> bool {
         self.chunks.first().inspect(|first| self.first = **first).is_some()
     }
@@ -135,7 +136,7 @@ impl Waiting {
         }
     }
 
-    /// Forgets those of other waves than these.
+    /// Forgets chunks of other waves than these.
     fn retain(&mut self, waves: &BTreeSet<WaveId>) {
         for nodes in self.queues.values_mut() {
             for of_node in nodes.values_mut() {
@@ -148,8 +149,8 @@ impl Waiting {
             self.queues.values().flat_map(BTreeMap::values).map(|of_node| of_node.chunks.len()).sum();
     }
 
-    /// Shows `look` what may go next: of a queue by server the first of each node, in the order of
-    /// their names; of a node's share of the wide queue the first of each wave.
+    /// Shows `look` what may go next: in a queue by server, the first chunk of each node, in the
+    /// order of their names; in a node's share of the wide queue, the first of each wave.
     fn heads<'a>(&'a self, (queue, node): &QueueKey, mut look: impl FnMut(&'a Arc<str>, Place)) {
         let Some(nodes) = self.queues.get(queue) else { return };
         let Some(node) = node else {
@@ -165,13 +166,13 @@ impl Waiting {
 }
 
 impl StageRun {
-    /// Whether a wave that has come into reach is not split into chunks yet.
+    /// Returns whether a wave that has come into reach is not split into chunks yet.
     pub fn has_to_split(&self) -> bool {
         let reach = self.reach();
         self.waves[self.split.min(reach)..reach].iter().any(|wave| !wave.is_split)
     }
 
-    /// The number of waves that may be begun, if memory allows.
+    /// Returns the number of waves that may be begun, if memory allows.
     fn reach(&self) -> usize {
         let Some(planned) = self.last_wanted() else { return 0 };
         let ahead = if self.opportunistic || self.is_ahead { REACH } else { 0 };
@@ -215,19 +216,19 @@ impl StageRun {
         true
     }
 
-    /// Whether chunks may wait.
+    /// Returns whether chunks may wait.
     pub fn waits(&self) -> bool {
         !self.waiting.queues.is_empty()
     }
 
-    /// Queues in which chunks may wait.
+    /// Returns the queues in which chunks may wait.
     pub fn queues_waiting(&self) -> impl Iterator<Item = QueueKey> + '_ {
         let by_node = self.waiting.queues.get(&WIDE).into_iter().flat_map(BTreeMap::keys);
         let servers = self.waiting.queues.keys().filter(|queue| **queue != WIDE);
         by_node.map(|node| (WIDE, Some(node.clone()))).chain(servers.map(|queue| (*queue, None)))
     }
 
-    /// Nodes for which chunks may wait in the queue.
+    /// Returns the number of nodes for which chunks may wait in the queue.
     pub fn nodes_waiting(&self, (queue, node): &QueueKey) -> usize {
         let nodes = self.waiting.queues.get(queue);
         nodes.map_or(0, |nodes| {
@@ -235,15 +236,15 @@ impl StageRun {
         })
     }
 
-    /// Nothing waits any more of waves that are gone.
+    /// Forgets waiting chunks of waves that are gone.
     pub(super) fn forget_waiting_of_others(&mut self) {
         let waves = self.waves.iter().map(|wave| wave.id).collect();
         self.waiting.retain(&waves);
     }
 
-    /// The chunk of the queue that is needed first, of those that may be requested: `may` is asked
-    /// with the node and what the request would take. A node gets its chunks in their order, or a
-    /// later one would take the place of the first.
+    /// Returns the chunk of the queue that is needed first, of those that may be requested: `may`
+    /// is called with the node and what the request would take. A node gets its chunks in their
+    /// order, or a later one would take the place of the first.
     pub fn next_chunk(
         &mut self,
         key: &QueueKey,
@@ -284,7 +285,7 @@ impl StageRun {
         Some((wave, wave.parts.at(part)?))
     }
 
-    /// Whether a chunk that waits is wanted, and what a request for it would take.
+    /// Returns whether a waiting chunk is wanted, and what a request for it would take.
     fn offer(
         &self,
         queue: QueueId,
@@ -295,9 +296,10 @@ impl StageRun {
     ) -> Offer {
         let waits = part.chunks.get(place.2).filter(|_| part.state != State::Ended);
         let waits = waits.filter(|asked| asked.state == State::Waiting);
-        // Its number may have been another's, before the node came back.
+        // Its number may have belonged to another chunk before the node came back.
         let Some(asked) = waits.filter(|asked| asked.chunk.queue == queue) else { return Offer::Over };
-        // No task of a wave that has not begun is over, and this is asked of very many chunks.
+        // No task of a wave that has not begun is over, and this check is made for very many
+        // chunks.
         if wave.started > 0 || wave.done > 0 {
             let task = wave.tasks.get(&asked.chunk.task);
             if task.is_none_or(|task| task.done || task.started && !self.opportunistic) {
@@ -311,8 +313,8 @@ impl StageRun {
         Offer::Now(Wanted { bytes: asked.chunk.bytes, is_planned: wave.is_planned(), limit })
     }
 
-    /// Requests that the node may have at a time, with one more of the wave; `None` if the wave's
-    /// planner does not want one now.
+    /// Returns the number of requests that the node may have at a time, with one more of the wave;
+    /// `None` if the wave's planner does not want one now.
     fn limit(
         &self,
         queue: QueueId,
@@ -347,8 +349,8 @@ impl StageRun {
         has_turn.then(|| usize::from(setting.threads.max(1)) + self.ahead_requests(node))
     }
 
-    /// Requests of the node for waves after the planned one. They do not count against the limit
-    /// of the planned one.
+    /// Returns the number of requests of the node for waves after the planned one. They do not
+    /// count against the limit of the planned one.
     fn ahead_requests(&self, node: &str) -> usize {
         if !self.is_ahead {
             return 0;
@@ -358,11 +360,11 @@ impl StageRun {
         ahead.map(|part| part.active.len()).sum()
     }
 
-    /// Requests of the wave that the node may have in the wide queue, under a planner that works
-    /// ahead. Nobody knows on which server they are, and those of one wave may all be on one. So
-    /// beside the earliest wave of the node, each later one within reach has one request: other
-    /// files, and with luck other servers. Nothing computes before the first wave is there, so
-    /// nothing goes beside that.
+    /// Returns the number of requests of the wave that the node may have in the wide queue, under a
+    /// planner that prefetches opportunistically. Their servers are unknown, and those of one wave
+    /// may all be on one. So beside the earliest wave of the node, each later one within reach has
+    /// one request: other files, and with luck other servers. Nothing computes before the first
+    /// wave is fetched, so nothing goes beside that.
     fn wide_limit(&self, wave: &Wave, node: &str) -> usize {
         let is_fetching = |wave: &Wave| wave.parts.get(node).is_some_and(|part| part.state != State::Ended);
         let Some(planned) = self.last_wanted().map(|place| &self.waves[place]) else { return 0 };
@@ -381,7 +383,7 @@ impl StageRun {
         }
     }
 
-    /// Waves between that of `rank` and the first that has not been computed.
+    /// Returns the number of waves between that of `rank` and the first that has not been computed.
     pub fn distance(&self, rank: &Rank) -> u64 {
         let first =
             self.unfinished().iter().find(|wave| !wave.is_finished()).map_or(rank.wave, |wave| wave.id);

@@ -110,7 +110,7 @@ pub fn workload(number: u64, policy: &str, made: &Made) -> Vec<String> {
     ]
 }
 
-/// What no policy can be below.
+/// The least that any policy can reach.
 fn least(base: &[Made]) -> Vec<Made> {
     let least =
         |made: &Made| Made { sum_s: made.least_s, longest_s: made.longest_alone_s, slowdown: 1.0, ..*made };

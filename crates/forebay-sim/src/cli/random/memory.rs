@@ -20,7 +20,8 @@ pub struct MemoryArgs {
     at_once: bool,
 }
 
-/// A tier is as large as the clairvoyant's within so many percent, and too small beyond so many.
+/// A tier is as large as the clairvoyant's within this many percent, and too small beyond
+/// [`BEYOND_PERCENT`].
 const WITHIN_PERCENT: f64 = 2.0;
 const BEYOND_PERCENT: f64 = 10.0;
 

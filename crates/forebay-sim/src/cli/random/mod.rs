@@ -41,7 +41,7 @@ enum What {
     Waste(waste::WasteArgs),
 }
 
-/// Below every table of changes.
+/// Note below every table of changes.
 const TEST: &str = "low, high: 95 % confidence interval over the systems; difference: paired t test on the logarithms of the ratios, 5 %";
 
 /// Which random systems, and where the rows go.
@@ -82,7 +82,7 @@ pub fn random(args: &RandomArgs, out: &mut Output<'_>) -> Result<()> {
 }
 
 impl Systems {
-    /// The policies asked for, of `all`.
+    /// The policies requested, out of `all`.
     fn policies(&self, all: &[&str]) -> Result<Vec<String>> {
         match self.policies.iter().find(|name| !all.contains(&name.as_str())) {
             Some(name) => {

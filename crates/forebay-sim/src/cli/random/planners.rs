@@ -65,7 +65,7 @@ const COLUMNS: [&str; 18] = [
     "in_time_bound_percent",
     "in_time_reached_percent",
 ];
-/// How that compares with true knowledge.
+/// Columns of the comparison with true knowledge.
 const TRUE_COLUMNS: [&str; 5] = [
     "true_change_percent",
     "of_true_percent",
@@ -73,7 +73,7 @@ const TRUE_COLUMNS: [&str; 5] = [
     "gain_of_true_percent",
     "kept_of_true_percent",
 ];
-/// The row of the best of the others.
+/// The row of the best among the others.
 const BEST: &str = "best-in-time";
 const ROW_COLUMNS: [&str; 7] =
     ["number", "policy", "hpc_jobs", "jobs", "map_s", "deadlines_missed", "missed_beside_fetch"];
@@ -118,7 +118,7 @@ pub fn planners(args: &PlannersArgs, out: &mut Output<'_>) -> Result<()> {
 }
 
 impl PlannersArgs {
-    /// Whether planners expect phases otherwise than they come.
+    /// Returns whether planners may expect phases differently from how they come.
     fn is_uncertain(&self) -> bool {
         match self.knowledge {
             Knowledge::Declared => self.period_error > 0.0 || !self.logs.is_empty(),
@@ -133,17 +133,17 @@ struct Cluster {
     number: u64,
     /// What each policy made of it.
     made: Vec<Made>,
-    /// The same with true knowledge, if that makes a difference.
+    /// What each policy made of it with true knowledge, if that makes a difference.
     made_if_true: Vec<Made>,
     /// Map times on equal shares.
     shares_s: Vec<f64>,
-    /// No planner has a smaller sum of map times, and none with which every phase is in time beside
-    /// which a byte is moved.
+    /// Two lower bounds on the sum of map times: for any planner, and for any planner with which
+    /// every phase is in time beside which a byte is moved.
     least_s: [f64; 2],
 }
 
 impl Cluster {
-    /// Of the others that keep as many deadlines, and make as few phases late that they fetch
+    /// Among the others that keep as many deadlines, and make as few phases late that they fetch
     /// beside, the one with the least map times.
     fn best_in_time(&self) -> Option<&Made> {
         let (own, others) = self.made.split_first()?;
@@ -255,7 +255,7 @@ fn summary(
     args.systems.publish(out, (&ROW_COLUMNS, each), (&columns, &rows), &notes)
 }
 
-/// What policy `of` makes with true knowledge, against which `change` is that of the policy in
+/// What policy `of` makes with true knowledge, compared with `change`, the change of the policy in
 /// question.
 fn true_cells(clusters: &[Cluster], of: usize, change: Option<f64>) -> [String; 5] {
     let kept = |made: &dyn Fn(&Cluster) -> &Made| -> usize {

@@ -55,7 +55,7 @@ const ROW_COLUMNS: [&str; 10] = [
     "other_demand",
 ];
 
-/// A target: the waste is at most so many times the bound.
+/// Target: the waste as a multiple of the bound, at most.
 const MOST: f64 = 1.1;
 
 pub fn waste(args: &WasteArgs, out: &mut Output<'_>) -> Result<()> {

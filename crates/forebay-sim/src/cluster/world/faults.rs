@@ -1,8 +1,7 @@
 //! Nodes that fail and return.
 //!
-//! With a node its tier is gone, what it was fetching, and the tasks that ran there. Those run
-//! again, as Spark has it, and tasks of other nodes that waited for one of its pages fetch it
-//! themselves.
+//! With a node go its tier, what it was fetching, and the tasks that ran there. Those run again, as
+//! in Spark, and tasks on other nodes that waited for one of its pages fetch it themselves.
 
 use forebay_policy::fetch_order::Urgency;
 use forebay_policy::machine::Nanos;

@@ -1,8 +1,8 @@
 //! What nodes fetch into the tier: pages that readers miss, and what the stage machine requests.
 //!
 //! The node machine of [`forebay_policy::node`], which agents run as well, says what each node
-//! fetches next. Here is what that takes: the descriptors by which pages are read, and the time
-//! until their bytes have come.
+//! fetches next. Here is what that takes: the descriptors through which pages are read, and the
+//! time until their bytes have come.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -33,7 +33,7 @@ pub(super) struct Fetch {
 
 enum State {
     Queued,
-    /// `is_in_order`: by the descriptor that has read the page before.
+    /// `is_in_order`: through the descriptor that has read the page before.
     Fetched {
         reader: Reader,
         is_in_order: bool,
@@ -46,12 +46,12 @@ enum State {
 /// What one node fetches.
 struct Fetcher {
     machine: Driver<Node>,
-    /// Pages of its requests that were not offered, and the bytes of each that are wanted.
+    /// Pages of its requests that were not offered yet, and the bytes of each that are wanted.
     requests: BTreeMap<RequestId, VecDeque<(Page, u64)>>,
     /// Reads that were offered.
     offered: Map<ReadId, (RequestId, Page, u64)>,
     tasks: Map<TaskId, Page>,
-    /// Descriptors that files were read by, each of which has read ahead of where it is.
+    /// Descriptors through which files were read, each of which has read ahead of its position.
     readers: Map<(usize, u32), Vec<Reader>>,
 }
 
@@ -59,20 +59,20 @@ struct Fetcher {
 pub(super) struct Tier {
     pub(super) fetches: Map<Page, Fetch>,
     nodes: Vec<Fetcher>,
-    /// How often each has failed.
+    /// How often each node has failed.
     failures: Vec<u32>,
     /// The node of each request.
     node_of: BTreeMap<RequestId, usize>,
     /// Requests that are not done.
     open: BTreeSet<RequestId>,
-    /// What nodes are to hear.
+    /// Events that nodes are to receive.
     inbox: VecDeque<(usize, node::Event)>,
     is_notifying: bool,
-    /// Of the last task or read.
+    /// Number of the last task or read.
     serial: u64,
     /// What tiers hold, where that changes.
     pub rooms: Option<Rooms>,
-    /// Requests so far,
+    /// Number of requests,
     pub asked: u64,
     /// and the bytes that came for them.
     pub prefetched_bytes: u64,
@@ -92,8 +92,8 @@ impl Fetcher {
         }
     }
 
-    /// Who reads a page: who has read its file up to there, or a new one. A client reads ahead as
-    /// far as the file goes.
+    /// The reader of a page: one that has read its file up to there, or a new one. A client reads
+    /// ahead as far as the file goes.
     fn reader_of(&mut self, setup: &Setup, page: Page, is_in_order: bool) -> Reader {
         let (job, file, _) = page;
         let (from, end) = page_range(setup, page);
@@ -109,7 +109,7 @@ impl Fetcher {
 }
 
 impl Tier {
-    /// Nothing was fetched.
+    /// Starts with nothing fetched.
     pub fn new(setup: &Setup) -> Self {
         let nodes = setup.nodes as usize;
         Tier {
@@ -144,7 +144,7 @@ impl Tier {
         self.serial
     }
 
-    /// A node is gone, and comes back empty. Returns who waits for pages that it was to fetch;
+    /// A node is gone, and returns empty. Returns the waiters for pages that it was to fetch;
     /// nobody fetches those now.
     pub fn lose(&mut self, now: Nanos, setup: &Setup, node: usize) -> Vec<(Page, Waiter)> {
         self.failures[node] += 1;
@@ -176,7 +176,7 @@ impl Tier {
 impl Cluster<'_> {
     // The conversation with the machines of the nodes.
 
-    /// A node hears of something, after what it is to hear already.
+    /// Queues an event for a node, after those that are queued already.
     fn notify_node(
         &mut self,
         now: Nanos,
@@ -195,7 +195,7 @@ impl Cluster<'_> {
         self.tier.is_notifying = false;
     }
 
-    /// The machine of a node wanted to be woken.
+    /// The machine of a node requested a wake-up.
     pub fn node_wakes(&mut self, now: Nanos, node: usize, queue: &mut impl Agenda<Happening>) {
         let actions = self.tier.nodes[node].machine.wake(now, self.record);
         self.obey_node(now, node, actions, queue);
@@ -219,8 +219,7 @@ impl Cluster<'_> {
                     let node = self.names[node].clone();
                     self.reports.push_back(Event::Request { request, node, progress });
                 }
-                // Nothing is read ahead here but by the client; nothing brakes, and no file is
-                // dirty.
+                // Only the client reads ahead here; nothing brakes, and no file is dirty.
                 node::Action::Refuse { .. }
                 | node::Action::Hold { .. }
                 | node::Action::Gentle { .. }
@@ -230,7 +229,7 @@ impl Cluster<'_> {
         self.tier.nodes[node].machine.arm(queue, Happening::NodeWakes(node));
     }
 
-    /// The fetch threads of a node are there.
+    /// The fetch threads of a node become available.
     pub(super) fn node_begins(&mut self, now: Nanos, node: usize, queue: &mut impl Agenda<Happening>) {
         for thread in 0..self.setup.fetch_threads as usize {
             self.notify_node(now, node, node::Event::Idle { mount: MOUNT, thread }, queue);
@@ -239,7 +238,7 @@ impl Cluster<'_> {
 
     // Pages.
 
-    /// A node fetches a page unless it is there or on its way; `waiter` goes on when it is there.
+    /// A node fetches a page unless it is there or on its way; `waiter` continues when it is there.
     pub(super) fn want(
         &mut self,
         now: Nanos,
@@ -254,7 +253,7 @@ impl Cluster<'_> {
         let fetch = self.tier.fetches.entry(page).or_insert_with(new);
         fetch.waiting.extend(waiter);
         if is_new || urgency < fetch.urgency {
-            // Where it waited before it is passed over later.
+            // Its earlier place in the queue is skipped later.
             fetch.urgency = urgency;
             let task = self.tier.next_number();
             self.tier.nodes[node].tasks.insert(task, page);
@@ -327,7 +326,7 @@ impl Cluster<'_> {
                 }
             }
         }
-        // What has come was taken by those who waited for it.
+        // The waiters have taken what has come.
         self.evict_excess(now, node);
         self.notify_node(now, node, node::Event::Idle { mount: MOUNT, thread }, queue);
     }
@@ -355,7 +354,7 @@ impl Cluster<'_> {
         self.offer(now, node, id, queue);
     }
 
-    /// A request goes on at another pace.
+    /// A request continues at another pace.
     pub fn adjusted(
         &mut self,
         now: Nanos,
@@ -382,7 +381,7 @@ impl Cluster<'_> {
         }
     }
 
-    /// A request offers its next page that is not there, or nothing more.
+    /// A request offers its next page that is not in the tier, or nothing more.
     fn offer(&mut self, now: Nanos, node: usize, id: RequestId, queue: &mut impl Agenda<Happening>) {
         let mut resident_bytes = 0;
         let next = loop {
@@ -409,7 +408,7 @@ impl Cluster<'_> {
         self.notify_node(now, node, event, queue);
     }
 
-    /// A read of a request may go.
+    /// A read of a request may begin.
     fn send(&mut self, now: Nanos, node: usize, read: ReadId, queue: &mut impl Agenda<Happening>) {
         let Some((id, page, bytes)) = self.tier.nodes[node].offered.remove(&read) else { return };
         if self.tier.has(page) {

@@ -1,10 +1,10 @@
-//! Hash tables by numbers. Each event looks some up, and the standard hash, which is made for keys
-//! that somebody chooses to collide, takes long.
+//! Hash tables keyed by numbers. Each event looks some up, and the standard hash, which protects
+//! against keys that somebody chooses to collide, is slow.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Never gone through in its order.
+/// Nothing depends on its order of iteration.
 pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<Numbers>>;
 
 /// Hashes numbers.

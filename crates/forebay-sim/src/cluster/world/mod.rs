@@ -36,7 +36,7 @@ use tasks::{Job, Run, Slot};
 const STAGE: u32 = 1;
 const MOUNT: &str = "pfs";
 
-/// What happens by itself. What was under way for a task that has died since is nothing.
+/// Events of a run. An event for a task that has died since is ignored.
 #[derive(Clone, Copy, Debug)]
 pub enum Happening {
     JobStarts(usize),
@@ -52,7 +52,7 @@ pub enum Happening {
     Looks(usize),
     /// A window of this page has come.
     PageGrows(Page),
-    /// The machine of this node wanted to be woken.
+    /// The machine of this node requested a wake-up.
     NodeWakes(usize),
     MachineWakes,
 }
@@ -62,9 +62,9 @@ pub struct Cluster<'a> {
     setup: &'a Setup,
     record: &'a Record<'a>,
     stages: Driver<Stages>,
-    /// Says where stages run, if servers run tasks.
+    /// Decides where stages run, if servers run tasks.
     ship: Option<Driver<Ship>>,
-    /// Part of the time in which servers serve others than these jobs.
+    /// Fraction of the time in which servers serve others than these jobs.
     pub others_busy: f64,
     pub pfs: Pfs<'a>,
     tier: Tier,
@@ -74,13 +74,13 @@ pub struct Cluster<'a> {
     slots: Vec<Slot>,
     /// How many faults keep each node down.
     faults_on: Vec<u32>,
-    /// What nodes report, in turn.
+    /// What nodes are to report, in turn.
     reports: VecDeque<Event>,
     /// Bytes that tasks have written.
     output_bytes: u64,
 }
 
-/// The name of a machine of this setup that says where stages run.
+/// Name of the machine that decides where stages run.
 pub const SHIP: &str = "ship";
 
 fn name(node: usize) -> String {
@@ -115,13 +115,13 @@ fn nodes(setup: &Setup) -> Vec<Node> {
     (0..setup.nodes).map(node).collect()
 }
 
-/// Names a file among those of all jobs.
+/// Inode number of a file among the files of all jobs.
 fn inode(job: usize, file: u32) -> u64 {
     ((job as u64) << 32) + u64::from(file) + 1
 }
 
 impl<'a> Cluster<'a> {
-    /// Nothing runs.
+    /// Starts with nothing running.
     pub fn new(setup: &'a Setup, record: &'a Record<'a>) -> Self {
         Cluster {
             setup,
@@ -140,7 +140,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Schedules what happens by itself.
+    /// Schedules the first events.
     pub fn begin(&mut self, queue: &mut impl Agenda<Happening>) {
         for (j, spec) in self.setup.jobs.iter().enumerate().filter(|(_, spec)| spec.after.is_none()) {
             queue.at(Nanos(spec.starts_ns), Happening::JobStarts(j));
@@ -149,10 +149,10 @@ impl<'a> Cluster<'a> {
         self.notify(Nanos(0), Event::Members { nodes: nodes(self.setup) }, queue);
     }
 
-    /// What the run amounted to.
+    /// Returns the outcome of the run.
     ///
     /// # Errors
-    /// If tasks are left, although the run was not cut.
+    /// If tasks are left, although the run was not interrupted.
     pub fn finish(self, stats: RunStats) -> Result<Outcome> {
         let is_cut = stats.stop == Stop::Horizon;
         let mut jobs = self.jobs.iter().zip(&self.setup.jobs);
@@ -185,7 +185,7 @@ impl<'a> Cluster<'a> {
         self.tier.read_bytes
     }
 
-    /// The machine hears of something.
+    /// Reports an event to the machine.
     pub fn notify(&mut self, now: Nanos, event: Event, queue: &mut impl Agenda<Happening>) {
         let actions = self.stages.handle(now, event, self.record);
         self.obey(now, actions, queue);
@@ -215,7 +215,7 @@ impl<'a> Cluster<'a> {
                 }
                 Action::Release { requests, .. } => self.released(now, requests, queue),
                 Action::MayRead { job, partition, .. } => self.may_read(now, job as usize, partition, queue),
-                // Tasks that may read, read what is missing by themselves.
+                // Tasks that may read, read missing parts by themselves.
                 Action::Direct { .. } | Action::Decided { .. } => {}
             }
         }
@@ -233,7 +233,7 @@ impl<'a> Cluster<'a> {
         (0..self.slots.len()).for_each(|slot| self.take_task(now, slot, queue));
     }
 
-    /// The stage machine hears of a job, which then takes nodes.
+    /// Reports a job to the stage machine, which then takes nodes.
     fn job_starts_on_nodes(&mut self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         self.jobs[j].is_reported = true;
         let spec = &self.setup.jobs[j];
@@ -271,7 +271,8 @@ impl<'a> Cluster<'a> {
         up.map(|node| (name(node), self.setup.slots)).collect()
     }
 
-    /// The nodes that Spark's plug-in names for the tasks: of those that read past the tier none.
+    /// The preferred nodes that Spark's plug-in names for the tasks: none if tasks read past the
+    /// tier.
     fn preferred_nodes(&self, j: usize) -> Vec<Option<usize>> {
         let member = |node: u32| Member {
             node: node_number(&name(node as usize)),
@@ -290,7 +291,7 @@ impl<'a> Cluster<'a> {
 }
 
 impl Cluster<'_> {
-    /// Something happens.
+    /// Handles an event.
     pub fn on_happening(&mut self, now: Nanos, event: Happening, queue: &mut impl Agenda<Happening>) {
         match event {
             Happening::JobStarts(j) => self.job_starts(now, j, queue),

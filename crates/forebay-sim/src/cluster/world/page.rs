@@ -1,4 +1,4 @@
-//! A page of a file: its name, and who waits for it.
+//! A page of a file: its name, and the waiters for it.
 
 use forebay_policy::node::ReadId;
 use forebay_policy::stage::event::RequestId;
@@ -8,7 +8,7 @@ use crate::cluster::Setup;
 /// A page: its job, file and number.
 pub type Page = (usize, u32, u64);
 
-/// What goes on when a page is there.
+/// What continues when a page is there.
 #[derive(Clone, Copy)]
 pub(super) enum Waiter {
     Slot(usize),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Pending {
     /// The preferred node of each.
     preferred_nodes: BTreeMap<u32, Option<usize>>,
-    /// Those of each preferred node, and those without one.
+    /// The tasks of each preferred node, and the tasks without one.
     of: BTreeMap<Option<usize>, BTreeSet<u32>>,
 }
 
@@ -23,23 +23,23 @@ impl Pending {
         Pending { preferred_nodes, of }
     }
 
-    /// The first of all.
+    /// The first of all tasks.
     pub fn first(&self) -> Option<u32> {
         self.preferred_nodes.keys().next().copied()
     }
 
-    /// The first of those with this preferred node, or without one.
+    /// The first of the tasks with this preferred node, or without one.
     pub fn first_of(&self, preferred_node: Option<usize>) -> Option<u32> {
         self.of.get(&preferred_node)?.first().copied()
     }
 
-    /// A task that had started is to run again.
+    /// Adds a task again that had started and is to run again.
     pub fn restart(&mut self, task: u32, preferred_node: Option<usize>) {
         self.preferred_nodes.insert(task, preferred_node);
         self.of.entry(preferred_node).or_default().insert(task);
     }
 
-    /// A task starts. Returns its preferred node.
+    /// Removes a task that starts. Returns its preferred node.
     pub fn start(&mut self, task: u32) -> Option<usize> {
         let preferred_node = self.preferred_nodes.remove(&task)?;
         if let Some(tasks) = self.of.get_mut(&preferred_node) {

@@ -1,14 +1,14 @@
 //! The servers of the file system, and what its client on a node reads ahead of a reader.
 //!
-//! A server sends what it was asked for in that order, at the speed of its link. So when a request
-//! will have come is known when it is made. Where servers run tasks, a request takes the disk as
-//! well, at the same time, and one of a task on the server itself takes nothing but the disk, at no
-//! more than the share that tasks may take of it.
+//! A server sends what was requested in that order, at the speed of its link. So when the data of a
+//! request will have come is known when it is made. Where servers run tasks, a request takes the
+//! disk as well, at the same time, and a request of a task on the server itself takes nothing but
+//! the disk, at no more than the share that tasks may take of it.
 //!
-//! A client reads ahead as Linux does for whoever reads on (`mm/readahead.c`): in windows, of which
-//! the next is requested when the reader comes to one that was read ahead, or when the first has
-//! come. So a reader has two windows under way, and computes meanwhile. Clients with a cache of
-//! their own do the same with larger windows. Here none is requested beyond the reader's range.
+//! A client reads ahead for a sequential reader as Linux does (`mm/readahead.c`): in windows, of
+//! which the next is requested when the reader comes to one that was read ahead, or when the first
+//! has come. So a reader has two windows pending, and computes meanwhile. Clients with a cache of
+//! their own do the same with larger windows. Here nothing is requested beyond the reader's range.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,37 +16,37 @@ use forebay_policy::machine::Nanos;
 
 use crate::cluster::Setup;
 
-/// What servers are at.
+/// State of the servers.
 pub struct Pfs<'a> {
     setup: &'a Setup,
     /// The server of each stripe of each file of each job.
     servers_of: Vec<Vec<Vec<u32>>>,
-    /// When the link of each server has sent what it has to,
+    /// When the link of each server has sent all that it has to send,
     free_at: Vec<Nanos>,
     /// when its disk has,
     disk_free_at: Vec<Nanos>,
-    /// and when its tasks have taken so long that they may go on.
+    /// and when its tasks have used their share of the disk so far, so that they may continue.
     share_free_at: Vec<Nanos>,
-    /// Bytes that servers were asked for.
+    /// Bytes requested from servers.
     pub served_bytes: u64,
     /// Bytes that servers were sent.
     pub written_bytes: u64,
     /// Bytes that went over links.
     pub link_bytes: u64,
-    /// Requests that disks had, each of at most what a client reads ahead.
+    /// Requests to disks, each of at most what a client reads ahead.
     pub disk_requests: u64,
 }
 
-/// What somebody reads or writes.
+/// The source or target of a read or write.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     /// A file of a job's input.
     Input(usize, u32),
     /// A file on one server.
     On(usize),
-    /// A file whose stripes lie in turn on servers from this one on.
+    /// A file whose stripes are in turn on servers from this one on.
     From(u64),
-    /// Parts of files, one after the other: up to where each goes, and its server.
+    /// Parts of files, one after the other: the end of each, and its server.
     Parts(Vec<(u64, usize)>),
 }
 
@@ -56,25 +56,25 @@ impl Default for Source {
     }
 }
 
-/// Something takes so many bytes after what it takes already; when it is done.
+/// Queues `bytes` after what is queued already; returns when they are done.
 fn take(free_at: &mut Nanos, now: Nanos, bytes: u64, bytes_per_s: f64) -> Nanos {
     *free_at = (*free_at).max(now) + (bytes as f64 / bytes_per_s * 1e9) as u64;
     *free_at
 }
 
-/// Who reads a range of a file in sequence.
+/// A sequential reader of a range of a file.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     source: Source,
-    /// The server that it is on, if it is on one.
+    /// The server that it runs on, if it runs on one.
     on: Option<usize>,
-    /// It has taken all up to here.
+    /// All before this has been taken.
     at: u64,
-    /// It was requested up to here; of all up to there.
+    /// The end of what was requested.
     requested: u64,
     end: u64,
     window_bytes: u64,
-    /// Requested, and not taken.
+    /// Windows that are requested and not taken.
     windows: VecDeque<Window>,
 }
 
@@ -118,26 +118,26 @@ impl<'a> Pfs<'a> {
         bytes
     }
 
-    /// Bytes of what the jobs read on the server that has most of them.
+    /// Bytes that the jobs read on the server that has most of them.
     pub fn busiest_bytes(&self) -> u64 {
         let jobs: Vec<Vec<u64>> = (0..self.servers_of.len()).map(|job| self.bytes_on_servers(job)).collect();
         let on = |server: usize| jobs.iter().map(|bytes| bytes[server]).sum();
         (0..self.free_at.len()).map(on).max().unwrap_or(0)
     }
 
-    /// The server that has most of a range of a file, and how much that is.
+    /// The server that has most of a range of a file, and how many bytes it has.
     pub fn server_with_most(&self, job: usize, (file, offset, len): (u32, u64, u64)) -> (usize, u64) {
         let source = Source::Input(job, file);
         let mut bytes = BTreeMap::new();
         for (server, part) in self.parts(&source, (offset, offset + len)) {
             *bytes.entry(server).or_default() += part;
         }
-        // The first of those that have as much.
+        // The first among servers with equal amounts.
         let most = |a: (usize, u64), b: (usize, u64)| if b.1 > a.1 { b } else { a };
         bytes.into_iter().fold((0, 0), most)
     }
 
-    /// The server of the byte `at` of a source, and up to where it has that.
+    /// The server of the byte `at` of a source, and the end of its part there.
     fn part(&self, source: &Source, at: u64) -> (usize, u64) {
         let stripe = at / self.setup.stripe_bytes;
         let end = (stripe + 1).saturating_mul(self.setup.stripe_bytes);
@@ -165,7 +165,8 @@ impl<'a> Pfs<'a> {
         parts
     }
 
-    /// Requests a range of a source for a task on a server or elsewhere; when all will be there.
+    /// Requests a range of a source for a task on a server or elsewhere; returns when all will be
+    /// there.
     pub(super) fn read(
         &mut self,
         now: Nanos,
@@ -177,7 +178,8 @@ impl<'a> Pfs<'a> {
         self.serve_all(now, source, range, on)
     }
 
-    /// Sends a range to its servers from a task on a server or elsewhere; when all is there.
+    /// Sends a range to its servers from a task on a server or elsewhere; returns when all is
+    /// there.
     pub(super) fn write(
         &mut self,
         now: Nanos,
@@ -205,13 +207,13 @@ impl<'a> Pfs<'a> {
         there_at
     }
 
-    /// A server sends somebody what it does not have to read; when it is there.
+    /// Sends bytes from a server that it does not have to read; returns when they are there.
     pub fn send(&mut self, now: Nanos, server: usize, bytes: u64) -> Nanos {
         self.link_bytes += bytes;
         take(&mut self.free_at[server], now, bytes, self.setup.server_bytes_per_s)
     }
 
-    /// A server is asked for, or sent, so many bytes; when it is done.
+    /// Requests `bytes` from a server, or sends them to it; returns when it is done.
     fn serve(&mut self, now: Nanos, server: usize, bytes: u64, on: Option<usize>) -> Nanos {
         let mut done_at = now;
         let is_local = on == Some(server);
@@ -227,31 +229,31 @@ impl<'a> Pfs<'a> {
         if is_local { done_at } else { done_at.max(self.send(now, server, bytes)) }
     }
 
-    /// How long a server takes for so many bytes.
+    /// How long a server takes for `bytes`.
     pub fn serve_ns(&self, bytes: u64) -> u64 {
         (bytes as f64 / self.setup.serves_bytes_per_s() * 1e9) as u64
     }
 
-    /// Servers.
+    /// Number of servers.
     pub fn servers(&self) -> u64 {
         self.free_at.len() as u64
     }
 
-    /// Sends one server so many bytes; when it has them. Servers are counted in turn.
+    /// Sends `bytes` to one server; returns when it has them. Servers are counted in turn.
     pub fn write_to(&mut self, now: Nanos, server: u64, bytes: u64) -> Nanos {
         let server = (server % self.servers()) as usize;
         self.write(now, &Source::On(server), (0, bytes), None)
     }
 
-    /// Sends a range of a file whose stripes lie in turn on servers from `first` on; when all of it
-    /// is there.
+    /// Sends a range of a file whose stripes are in turn on servers from `first` on; returns when
+    /// all of it is there.
     pub fn write_in_turn(&mut self, now: Nanos, first: u64, range: (u64, u64)) -> Nanos {
         self.write(now, &Source::From(first), range, None)
     }
 }
 
 impl Reader {
-    /// Opens a range of a file of a job, of which it has `window_bytes` requested at a time.
+    /// Opens a range of a file of a job, for a reader that requests `window_bytes` at a time.
     pub fn new((job, file): (usize, u32), (at, end): (u64, u64), window_bytes: u64) -> Self {
         let source = Source::Input(job, file);
         Reader { source, on: None, at, requested: at, end, window_bytes, windows: VecDeque::new() }
@@ -268,7 +270,7 @@ impl Reader {
         Reader { source, end, window_bytes, ..Reader::default() }
     }
 
-    /// The same on a server.
+    /// The same reader for a task on a server.
     pub fn on(self, on: Option<usize>) -> Self {
         Reader { on, ..self }
     }
@@ -278,7 +280,7 @@ impl Reader {
         self.end - self.at
     }
 
-    /// Has the next window requested, unless two are; when it will be there.
+    /// Requests the next window, unless two are pending; returns when it will be there.
     pub fn request(&mut self, now: Nanos, pfs: &mut Pfs<'_>) -> Option<Nanos> {
         if self.windows.len() > 1 || self.requested == self.end {
             return None;
@@ -290,7 +292,7 @@ impl Reader {
         Some(there_at)
     }
 
-    /// Bytes of the window to which it has come, if they are there.
+    /// Bytes of the next window, if they are there.
     pub fn there(&self, now: Nanos) -> Option<u64> {
         self.windows.front().filter(|window| window.there_at <= now).map(|window| window.bytes)
     }
@@ -300,17 +302,17 @@ impl Reader {
         self.windows.iter().map(|window| window.there_at)
     }
 
-    /// Up to where it has taken all.
+    /// The position before which it has taken all.
     pub fn at(&self) -> u64 {
         self.at
     }
 
-    /// It has taken that window.
+    /// Takes the next window.
     pub fn take(&mut self) {
         self.at += self.windows.pop_front().map_or(0, |window| window.bytes);
     }
 
-    /// All was taken.
+    /// Returns whether all was taken.
     pub fn is_done(&self) -> bool {
         self.windows.is_empty() && self.requested == self.end
     }

@@ -12,8 +12,8 @@ fn stage_id(job: usize, is_reduce: bool) -> StageId {
 }
 
 impl Cluster<'_> {
-    /// The next stage of a job gets a side: where the policy puts it, if servers run tasks. Where
-    /// map outputs are fetched while map tasks run, reduce tasks are where those are.
+    /// Gives the next stage of a job a side: where the policy puts it, if servers run tasks. If map
+    /// outputs are fetched while map tasks run, reduce tasks run where these do.
     pub(super) fn place_stage(&mut self, now: Nanos, j: usize) {
         let is_reduce = self.jobs[j].is_reducing;
         let fetches = self.setup.shuffle == Shuffle::Fetch;
@@ -34,7 +34,7 @@ impl Cluster<'_> {
         }
     }
 
-    /// What the stage has to do that a job is about to begin.
+    /// The work of the stage that a job is about to begin.
     fn work(&self, j: usize) -> Work {
         let (spec, servers) = (&self.setup.jobs[j], f64::from(self.setup.servers));
         let known = self.setup.layout_known;
@@ -66,8 +66,8 @@ impl Cluster<'_> {
         }
     }
 
-    /// The servers that are to run the map tasks of a job: those that have most of their splits, if
-    /// the file system reports where these are.
+    /// The servers that are to run the map tasks of a job: those with most of their splits, if the
+    /// file system reports where these are.
     pub(super) fn preferred_servers(&self, j: usize) -> Vec<Option<usize>> {
         let server = |split: &(u32, u64, u64)| {
             self.setup

@@ -1,8 +1,8 @@
-//! What map tasks leave to reduce tasks, and how it comes to them.
+//! What map tasks leave to reduce tasks, and how the reduce tasks get it.
 //!
 //! Each map task leaves an equal part to each reduce task. These read the parts where they are; or
-//! the host of the map task reads each part when the task has ended, sends it to the host of the
-//! reduce task, and that one writes it down.
+//! the host of the map task reads each part when the task has ended and sends it to the host of the
+//! reduce task, which writes it to storage.
 
 use forebay_policy::machine::Nanos;
 
@@ -61,12 +61,12 @@ impl Cluster<'_> {
         (up_to(reducer), up_to(reducer + 1))
     }
 
-    /// The servers of that range, and the bytes there.
+    /// The servers of this range, and the bytes there.
     fn parts_left(&self, j: usize, map: usize, reducer: u32) -> Vec<(usize, u64)> {
         self.pfs.parts(&self.jobs[j].left_by_maps[map].place, self.range(j, map, reducer))
     }
 
-    /// A map task has ended, and leaves so many bytes at a place.
+    /// A map task has ended, and leaves `bytes` at a place.
     pub(super) fn map_left(
         &mut self,
         now: Nanos,
@@ -90,7 +90,7 @@ impl Cluster<'_> {
         }
     }
 
-    /// A part has come a step further.
+    /// A part has advanced by a step.
     pub(super) fn shuffled(&mut self, now: Nanos, part: Share, queue: &mut impl Agenda<Happening>) {
         let Share { job: j, map, reducer, step } = part;
         let (from, host) = (self.jobs[j].left_by_maps[map].host, self.host_of_reducer(j, reducer));
@@ -116,7 +116,7 @@ impl Cluster<'_> {
         queue.at(at, Happening::Shuffled(Share { step, ..part }));
     }
 
-    /// Reduce tasks begin when all map tasks have ended and nothing is on its way.
+    /// Reduce tasks begin when all map tasks have ended and nothing is in transit.
     pub(super) fn reduce_if_all_is_there(
         &mut self,
         now: Nanos,
@@ -135,7 +135,7 @@ impl Cluster<'_> {
         (0..self.slots.len()).for_each(|slot| self.take_task(now, slot, queue));
     }
 
-    /// What a reduce task reads. Each begins with another map task.
+    /// What a reduce task reads. Each reduce task begins with another map task.
     pub(super) fn parts_of_reducer(&self, j: usize, reducer: u32) -> Vec<(usize, u64)> {
         let job = &self.jobs[j];
         if self.setup.shuffle == Shuffle::Fetch {

@@ -1,4 +1,4 @@
-//! Tasks: slots take them, read their input past the tier or through it, compute it, and write.
+//! Tasks: slots take them, read their input past the tier or through it, compute, and write.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,7 +16,7 @@ use super::{Cluster, Happening, STAGE};
 use crate::cluster::{JobOutcome, JobSpec, Setup};
 use crate::queue::Agenda;
 
-/// What a stream of the client core has ahead at first.
+/// What a stream of the client core reads ahead at first.
 const FIRST_WINDOW_BYTES: u64 = 16 << 20;
 
 /// A job that runs.
@@ -32,19 +32,19 @@ pub(super) struct Job {
     pub left: u32,
     /// Whether the stage machine knows it: while its map tasks run on nodes.
     pub is_reported: bool,
-    /// Where its stage runs, and whether that is the second.
+    /// Where its stage runs, and whether it is the second stage.
     pub side: Side,
     pub is_reducing: bool,
-    /// What its map tasks have left, and the parts of that which are on their way.
+    /// What its map tasks have left, and the parts of it that are in transit.
     pub left_by_maps: Vec<Left>,
     pub parts_left: u64,
-    /// What came to each reduce task and was written down: servers, and bytes.
+    /// What came to each reduce task and was written to storage: servers, and bytes.
     pub spilled: Vec<Vec<(usize, u64)>>,
     pub done: JobOutcome,
 }
 
 impl Job {
-    /// It has not begun.
+    /// A job that has not begun.
     pub fn of(spec: &JobSpec) -> Self {
         let splits = spec.splits();
         Job {
@@ -79,16 +79,16 @@ struct Running {
     preferred_node: Option<usize>,
     since: Nanos,
     input: Input,
-    /// For how long it computes so many bytes.
+    /// How long it computes `cpu_bytes`.
     cpu_ns: u64,
     cpu_bytes: u64,
     /// Bytes that it computes now.
     computing: Option<u64>,
-    /// What it does then, one after the other.
+    /// Its output after computing, one file after the other.
     output: VecDeque<Output>,
 }
 
-/// A file that a task writes or reads again when it has computed, or a result that it sends.
+/// A file that a task writes or reads again after computing, or a result that it sends.
 #[derive(Clone, Debug)]
 struct Output {
     kind: Kind,
@@ -103,14 +103,14 @@ struct Output {
 enum Kind {
     Write,
     Reread,
-    /// It writes that for reduce tasks.
+    /// It writes its output for reduce tasks.
     Leave,
-    /// It sends that to the compute nodes.
+    /// It sends a result to the compute nodes.
     Send,
 }
 
-/// As a client of a file system does, a task has the next piece of its output on its way before the
-/// last one is there.
+/// Like a client of a file system, a task has the next piece of its output in transit before the
+/// last one has arrived.
 const PIECES_SENT_MAX: u64 = 2;
 
 /// How a task reads.
@@ -127,7 +127,7 @@ pub(super) struct Slot {
     /// Jobs that have had a task here.
     ran: BTreeSet<usize>,
     running: Option<Running>,
-    /// Tasks so far.
+    /// Number of tasks so far.
     number: u32,
     /// Since when it has had no task.
     free_since: Nanos,
@@ -181,7 +181,7 @@ impl Cluster<'_> {
             let mut jobs = self.jobs.iter().enumerate().filter(|(_, job)| job.side == side);
             jobs.find_map(|(j, job)| Some((j, of(j, &job.pending)?)))
         };
-        // A slot waits for tasks of its own node from the moment on in which there are any.
+        // A slot waits for tasks of its own node from the moment when there are any.
         let patient_until = |j: usize| free_since.max(self.jobs[j].began) + wait_ns;
         let own = first(&|_, pending| pending.first_of(Some(node)));
         let any = |j: usize, pending: &Pending| match now >= patient_until(j) {
@@ -210,7 +210,7 @@ impl Cluster<'_> {
         }
     }
 
-    /// A task of the stage that a job is in, on a slot.
+    /// Starts a task of the job's current stage on a slot.
     fn task(
         &mut self,
         now: Nanos,
@@ -254,8 +254,8 @@ impl Cluster<'_> {
         }
     }
 
-    /// What a task on a host does when it has computed. A map task of a job with a second stage
-    /// writes what it leaves, after it has written and read again what does not fit in memory.
+    /// What a task on a host does after computing. A map task of a job with a second stage writes
+    /// what it leaves, after it has written and read again what does not fit in memory.
     fn output(&self, host: usize, j: usize, task: u32) -> VecDeque<Output> {
         let (spec, job) = (&self.setup.jobs[j], &self.jobs[j]);
         let due = |bytes: u64| match spec.reduce.filter(|_| job.is_reducing) {
@@ -309,7 +309,7 @@ impl Cluster<'_> {
         self.run_on(run.slot) == run
     }
 
-    /// The task of a slot has come to the next window or page: it has what comes next requested.
+    /// The task of a slot has come to the next window or page: requests what comes next.
     fn read_on(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
         let run = self.run_on(slot);
         let Slot { node, running: Some(running), .. } = &mut self.slots[slot] else { return };
@@ -387,8 +387,8 @@ impl Cluster<'_> {
         self.go_on(now, slot, queue);
     }
 
-    /// The task of a slot goes on with what it does when it has computed, and ends when all of that
-    /// is there. Each task has files of its own.
+    /// The task of a slot continues with its output after computing, and ends when all of it is
+    /// there. Each task has files of its own.
     fn write_on(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
         let run = self.run_on(slot);
         let on = self.setup.server_of(self.slots[slot].node);
@@ -420,7 +420,7 @@ impl Cluster<'_> {
         self.task_ends(now, slot, queue);
     }
 
-    /// Servers have the first piece that the task of a slot has under way.
+    /// Servers have the first piece that the task of a slot has in transit.
     pub fn wrote(&mut self, now: Nanos, slot: usize, queue: &mut impl Agenda<Happening>) {
         let Some(task) = self.slots[slot].running.as_mut() else { return };
         let Some(output) = task.output.front_mut() else { return };
@@ -458,7 +458,7 @@ impl Cluster<'_> {
         self.take_task(now, slot, queue);
     }
 
-    /// Jobs that waited for the end of this one have their begin before them.
+    /// Schedules the jobs that waited for the end of this one.
     fn next_jobs_start(&self, now: Nanos, j: usize, queue: &mut impl Agenda<Happening>) {
         let next = self.setup.jobs.iter().enumerate().filter(|(_, spec)| spec.after == Some(j));
         next.for_each(|(next, spec)| queue.at(now + spec.starts_ns, Happening::JobStarts(next)));

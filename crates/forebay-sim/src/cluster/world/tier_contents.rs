@@ -1,8 +1,8 @@
 //! What tiers hold, where compute and failures change it.
 //!
 //! By itself this world gives each node a tier of one size, and pages stay. Where memory changes,
-//! each node has the eviction policy of its agent, which hears what an agent reports to it: pages
-//! that come, are read, or are wanted by a request, and the capacity.
+//! each node has the eviction policy of its agent, which receives what an agent reports to it:
+//! pages that come, are read, or are wanted by a request, and the capacity.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ struct Place {
 }
 
 impl Rooms {
-    /// So many empty tiers, each of which may hold so much.
+    /// Makes `nodes` empty tiers, each of which may hold `limit_bytes`.
     fn new(nodes: usize, limit_bytes: u64) -> Self {
         Rooms {
             policies: (0..nodes).map(|_| EvictionKind::default().build(limit_bytes)).collect(),
@@ -52,7 +52,7 @@ impl Rooms {
         }
     }
 
-    /// A page has come to a node, for some of these.
+    /// A page has come to a node, for some of these waiters.
     pub fn came(&mut self, node: usize, page: Page, bytes: u64, urgency: Urgency, waiting: &[Waiter]) {
         let key = self.next_key;
         self.next_key += 1;
@@ -90,14 +90,14 @@ impl Rooms {
         }
     }
 
-    /// Nothing has to be kept for a request any more.
+    /// Nothing has to be kept any more for a request.
     pub fn release(&mut self, node: usize, id: RequestId) {
         if self.unread.remove(&id).is_some() {
             self.policies[node].unplan(Some(&BTreeSet::from([id])));
         }
     }
 
-    /// What has to go from a node that holds more than it may.
+    /// Pages that have to go from a node that holds more than it may.
     pub fn excess(&mut self, node: usize) -> Vec<Page> {
         let mut pages = Vec::new();
         loop {
@@ -137,14 +137,14 @@ impl Rooms {
 }
 
 impl Cluster<'_> {
-    /// From now on tiers change, and hold no more than they may: at first so much each.
+    /// From now on tiers change, and hold no more than they may: at first `bytes` each.
     pub fn limit_tiers(&mut self, bytes: u64, queue: &mut impl Agenda<Happening>) {
         let nodes = self.setup.nodes as usize;
         self.tier.rooms = Some(Rooms::new(nodes, bytes));
         (0..nodes).for_each(|node| self.report_capacity(Nanos(0), node, bytes, queue));
     }
 
-    /// The machine hears what the tier of a node may hold.
+    /// Reports to the machine what the tier of a node may hold.
     pub fn report_capacity(
         &mut self,
         now: Nanos,
@@ -155,7 +155,7 @@ impl Cluster<'_> {
         self.notify(now, Event::Capacity { node: name(node), bytes }, queue);
     }
 
-    /// The tier of a node may hold so much from now on; what is more has to go.
+    /// The tier of a node may hold `bytes` from now on; any excess has to go.
     pub fn limit_tier(&mut self, now: Nanos, node: usize, bytes: u64) {
         let Some(rooms) = &mut self.tier.rooms else { return };
         if std::mem::replace(&mut rooms.limits[node], bytes) != bytes {

@@ -12,7 +12,7 @@ use crate::colocate::NodeFault;
 use crate::colocate::outcome::DownSpan;
 use crate::queue::EventQueue;
 
-/// Names sort as numbers do.
+/// Padded so that names sort as numbers do.
 fn name(node: usize) -> String {
     format!("node-{node:04}")
 }
@@ -41,7 +41,7 @@ impl Colocation<'_> {
         up.map(|(number, _)| self.node_bytes(number)).sum()
     }
 
-    /// The machine hears which nodes are up, and how large they are.
+    /// Reports to the machine which nodes are up, and how large they are.
     pub fn report_members(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
         let jobs = self.setup.jobs.iter().enumerate();
         let nodes = self.faults_on.len() as u64;

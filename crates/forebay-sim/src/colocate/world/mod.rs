@@ -26,12 +26,12 @@ use crate::queue::EventQueue;
 use crate::trace::{STAGES, Trace};
 use tier::{Of, Tier, fetched};
 
-/// A job has one stage, of one task a wave.
+/// A job has one stage, of one task per wave.
 const STAGE: u32 = 0;
 /// Where tasks run: not on the nodes of the tier.
 const HOST: &str = "compute";
 
-/// What happens by itself.
+/// Events of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Happening {
     HpcStarts(usize),
@@ -73,9 +73,9 @@ pub(super) struct Job {
     /// Waves whose compute has begun.
     pub started: u32,
     computing: bool,
-    /// It is known to the machine.
+    /// Whether the machine knows it.
     has_joined: bool,
-    /// Bytes that each wave lacks: 0 when it is there.
+    /// Bytes that each wave lacks: 0 when it is complete.
     pub left: Vec<f64>,
     /// Waves that tasks may read by themselves.
     pub may_read: BTreeSet<u32>,
@@ -226,7 +226,7 @@ impl<'a> Colocation<'a> {
         }
     }
 
-    /// The machine hears of something, and before it of how far requests are.
+    /// Reports an event to the machine, after the progress of requests.
     pub fn notify(&mut self, now: Nanos, event: Event, queue: &mut EventQueue<Happening>) {
         for report in self.progress(now) {
             self.notify_one(now, report, queue);
@@ -280,7 +280,7 @@ impl<'a> Colocation<'a> {
         self.set_paces(now);
     }
 
-    /// A plan for a wave, in the numbers of the setup.
+    /// Notes a plan for a wave, in the numbers of the setup.
     fn decided(&mut self, of: Of, decision: Decision) {
         self.kinds.insert(of, decision.kind);
         self.jobs[of.0].done.waves[of.1 as usize].kind.get_or_insert(decision.kind);
@@ -314,7 +314,7 @@ impl<'a> Colocation<'a> {
         self.observe(now, opens, queue);
     }
 
-    /// The observer hears of an event, and the machine what it makes of that.
+    /// Reports an event to the observer, and what that makes of it to the machine.
     fn observe(&mut self, now: Nanos, event: phases::Event, queue: &mut EventQueue<Happening>) {
         let updates = self.observer.handle(now, event, self.record);
         self.observed(now, updates, queue);
@@ -323,17 +323,18 @@ impl<'a> Colocation<'a> {
     fn observed(&mut self, now: Nanos, updates: Updates, queue: &mut EventQueue<Happening>) {
         updates.into_iter().for_each(|(h, update)| self.report_hpc(now, h, update, queue));
         self.observer.arm(queue, Happening::ObserverWakes);
-        // A phase that the board does not report moves its bytes all the same.
+        // A phase that the board does not report moves its bytes nevertheless.
         self.set_paces(now);
     }
 
-    /// The observer hears what was read beside phases since the last time.
+    /// Reports to the observer what was read beside phases since the last time.
     fn report_read(&mut self, now: Nanos, queue: &mut EventQueue<Happening>) {
         let updates = self.observer.read(now, self.read_bytes(now) as u64, self.record);
         self.observed(now, updates, queue);
     }
 
-    /// The observer hears how far the phase of job `h` is, of which so much I/O time alone is left.
+    /// Reports to the observer the progress of the phase of job `h`, of which `left_ns` of I/O time
+    /// alone is left.
     fn report_phase(&mut self, now: Nanos, h: usize, left_ns: f64, queue: &mut EventQueue<Happening>) {
         let Some(phase) = self.hpc[h].phase else { return };
         self.report_read(now, queue);
@@ -350,7 +351,7 @@ impl<'a> Colocation<'a> {
         queue.after(REPORT_NS, Happening::PhaseReports(h, number));
     }
 
-    /// What a phase moves that takes so long alone.
+    /// Bytes that a phase moves that takes `alone_ns` alone.
     fn phase_bytes(&self, alone_ns: u64) -> u64 {
         ((alone_ns as f64 * 1e-9 * self.setup.planner.pfs_bytes_per_s) as u64).max(1)
     }

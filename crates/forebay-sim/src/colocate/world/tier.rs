@@ -1,4 +1,4 @@
-//! What the nodes of the tier have been asked for and hold, and what moves there.
+//! What the nodes of the tier have to fetch and hold, and what moves there.
 //!
 //! Each request of the machine is one node's part of a wave. All that is requested of a wave moves
 //! as one flow, at the speed that the profile has for its setting, and each request gets its share:
@@ -47,7 +47,7 @@ pub struct Request {
     is_done: bool,
 }
 
-/// What comes of a wave at the moment.
+/// What is being fetched of a wave.
 #[derive(Clone, Copy)]
 pub struct Fetch {
     strain: Strain,
@@ -55,13 +55,13 @@ pub struct Fetch {
     setting: Option<Setting>,
     kind: ActionKind,
     since: u64,
-    /// Bytes of the wave that were missing when that was last looked at.
+    /// Bytes of the wave that were missing at the last look.
     left: f64,
     /// The most memory that the tier has had since it began.
     memory_bytes: u64,
 }
 
-/// Everything that nodes were asked for.
+/// All requests to nodes.
 #[derive(Default)]
 pub struct Tier {
     requests: BTreeMap<RequestId, Request>,
@@ -77,15 +77,15 @@ pub struct Tier {
 }
 
 impl Tier {
-    /// Every stretch in which something was fetched, the most bytes held at once, and the most
-    /// beyond the memory.
+    /// Every stretch in which something was fetched, the most bytes held at the same time, and the
+    /// most beyond the memory.
     pub fn outcome(self) -> (Vec<FetchSpan>, u64, u64) {
         (self.spans, self.peak_bytes, self.overbooked_bytes)
     }
 }
 
 impl Colocation<'_> {
-    /// A node is asked for its part of a wave; what it has of that already counts.
+    /// Requests from a node its part of a wave; what it already has of that counts.
     pub fn asked(&mut self, id: RequestId, of: Of, node: String, parts: Vec<Part>, setting: Setting) {
         let mut resident_bytes = 0.0;
         for part in &parts {
@@ -98,7 +98,7 @@ impl Colocation<'_> {
         assert!(self.tier.requests.insert(id, request).is_none(), "request {id} was made twice");
     }
 
-    /// A request goes on at another setting, or pauses.
+    /// A request continues at another setting, or pauses.
     pub fn adjusted(&mut self, id: RequestId, setting: Option<Setting>) -> Option<Of> {
         let request = self.tier.requests.get_mut(&id)?;
         request.setting = setting;
@@ -125,7 +125,7 @@ impl Colocation<'_> {
         Some(of)
     }
 
-    /// Takes what has come of a wave since the last time into the accounts.
+    /// Books what has come of a wave since the last time.
     fn book(&mut self, now: Nanos, of: Of) {
         let Some(fetch) = self.tier.moving.get_mut(&of) else { return };
         let left = self.flows.left(now, flow(of)).unwrap_or(0.0);
@@ -145,12 +145,12 @@ impl Colocation<'_> {
         }
     }
 
-    /// Ends what comes of a wave, and books it.
+    /// Ends the fetch of a wave, and books it.
     pub fn put_down(&mut self, now: Nanos, of: Of) {
         self.note_peak(now);
         self.book(now, of);
         let Some(fetch) = self.tier.moving.remove(&of) else { return };
-        // A wave is there when its end was announced, and not by rounding before.
+        // A wave is complete when its end was announced, and not by rounding before.
         let left = self.flows.abort(now, flow(of)).map_or(0.0, |left| left.max(f64::MIN_POSITIVE));
         self.jobs[of.0].left[of.1 as usize] = left;
         if now.0 > fetch.since && fetch.strain.speed_bytes_per_s > 0.0 {
@@ -160,8 +160,8 @@ impl Colocation<'_> {
         }
     }
 
-    /// What comes of a wave from now on: by its requests that do not pause, or to tasks that wait
-    /// for it and may read by themselves.
+    /// Renews the fetch of a wave: for its requests that do not pause, or by tasks that wait for it
+    /// and may read by themselves.
     pub fn renew(&mut self, now: Nanos, of: Of) {
         let memory_bytes = self.memory_bytes();
         let before = self.tier.moving.get(&of).map_or(0, |fetch| fetch.memory_bytes);
@@ -185,14 +185,14 @@ impl Colocation<'_> {
         self.tier.moving.insert(of, Fetch { strain, setting, kind, since: now.0, left, memory_bytes });
     }
 
-    /// A node that is down or up again changes what the settings of fetches amount to, and memory
-    /// too.
+    /// A node that is down or up again changes the effect of the settings of fetches, and the
+    /// memory.
     pub fn renew_all(&mut self, now: Nanos) {
         let moving: Vec<Of> = self.tier.moving.keys().copied().collect();
         moving.into_iter().for_each(|of| self.renew(now, of));
     }
 
-    /// Bytes that were fetched for requests, and those that have no request.
+    /// Bytes that were fetched for requests, and bytes without a request.
     fn tier_bytes(&self, now: Nanos) -> (f64, f64) {
         let came: f64 = self.tier.requests.values().map(|r| r.bytes as f64 - r.left).sum();
         let moving = self.tier.moving.iter().filter(|(_, fetch)| fetch.setting.is_some());
@@ -200,16 +200,16 @@ impl Colocation<'_> {
         (came + moved.sum::<f64>(), self.tier.unheld.values().map(|(_, bytes)| bytes).sum())
     }
 
-    /// Bytes that were read from the file system so far.
+    /// Bytes that were read from the file system.
     pub fn read_bytes(&self, now: Nanos) -> f64 {
         let moving = self.tier.moving.iter();
         let moved = moving.map(|(of, f)| f.left - self.flows.left(now, flow(*of)).unwrap_or(0.0));
         self.tier.read_bytes + moved.map(|bytes| bytes.max(0.0)).sum::<f64>()
     }
 
-    /// To be called before anything is freed. A fetch may not fetch more than there was memory
-    /// since it began: it need not stop when memory shrinks. What has no request gives way to what
-    /// has one.
+    /// To be called before anything is freed. A fetch may not fetch more than the most memory since
+    /// it began: it need not stop when memory shrinks. Bytes without a request give way to bytes
+    /// with one.
     fn note_peak(&mut self, now: Nanos) {
         let (held, unheld) = self.tier_bytes(now);
         let memory = self.memory_bytes() as f64;
@@ -266,7 +266,7 @@ impl Colocation<'_> {
         moving.into_iter().for_each(|of| self.renew(now, of));
     }
 
-    /// Nodes report how far they are with what tasks wait for.
+    /// Nodes report their progress with what tasks wait for.
     pub fn progress(&mut self, now: Nanos) -> Vec<Event> {
         let moving = self.tier.moving.keys().copied();
         let waited: Vec<Of> = moving.filter(|of| self.jobs[of.0].waits_for(of.1)).collect();
@@ -311,8 +311,8 @@ impl Colocation<'_> {
 }
 
 impl Request {
-    /// `left` bytes have not come, and if it is `done` will not: tasks have read them by
-    /// themselves.
+    /// Reports that `left` bytes have not come; if it is `done`, they will not come: tasks have
+    /// read them by themselves.
     fn report(&self, request: RequestId, left: f64, done: bool) -> Event {
         let left_bytes = left.round() as u64;
         let resident_bytes = self.resident_bytes as u64;

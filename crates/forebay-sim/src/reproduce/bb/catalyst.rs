@@ -1,10 +1,10 @@
 //! Figures 5 and 10: three jobs of 24, 96 and 384 processes on Catalyst, which write to the same 8
 //! nodes.
 //!
-//! A small job cannot saturate eight nodes: its clients bound it. One cap per job, as a part of
-//! what the nodes give together, is all that is fitted; every process writes the same amount. Caps
-//! that were fitted on all figures show how far the model can follow them. Caps that were fitted on
-//! the unscheduled jobs alone predict the scheduled ones.
+//! A small job cannot saturate eight nodes: its clients bound it. One cap per job, as a fraction of
+//! what the nodes provide together, is all that is fitted; every process writes the same amount.
+//! Caps fitted on all figures show how far the model can follow them. Caps fitted on the
+//! unscheduled jobs alone predict the scheduled ones.
 
 use super::on;
 use crate::burst::{JobOutcome, JobSpec, Setup};
@@ -15,13 +15,14 @@ use crate::report::{Record, Report, number};
 /// Processes of the jobs.
 const JOBS: [u64; 3] = [24, 96, 384];
 const NAMES: [&str; 3] = ["j24p", "j96p", "j384p"];
-/// What each job's clients can send, as a part of the nodes' bandwidth.
+/// What each job's clients can send, as a fraction of the nodes' bandwidth.
 type Caps = [f64; 3];
-/// The caps that make the greatest of the relative errors of all figures least.
+/// The caps that minimise the greatest relative error of all figures.
 const FITTED_ON_ALL: Caps = [0.281, 0.726, 0.782];
-/// The same of the three unscheduled jobs.
+/// The same for the three unscheduled jobs.
 const FITTED_ON_NS: Caps = [0.24, 0.64, 0.9];
-/// Access, name, order of arrival, and what is printed of each job in that order, and of the sum.
+/// Access, name, order of arrival, and the published values of each job in that order, and of the
+/// sum.
 type Case = (&'static str, &'static str, [usize; 3], [Option<f64>; 3], Option<f64>);
 const CASES: [Case; 3] = [
     ("none", "ns", [0, 1, 2], [Some(5.15), Some(3.33), Some(1.2)], Some(2.02)),
@@ -48,7 +49,7 @@ fn alone_s(caps: &Caps) -> Result<Vec<f64>> {
     (0..3).map(|i| io_s(caps, "none", &[i]).map(|t| t[0])).collect()
 }
 
-/// A case's figures beside the printed ones.
+/// A case's figures beside the published ones.
 fn figures(caps: &Caps, prefix: &str, case: &Case) -> Result<Vec<Record>> {
     let (access, name, order, printed, printed_sum) = case;
     let alone = alone_s(caps)?;
@@ -88,7 +89,7 @@ pub fn three_jobs(report: &mut Report) -> Result<()> {
     pairs(report, &alone_s(&FITTED_ON_ALL)?)
 }
 
-/// Figure 5 has pairs too, without figures in the text: what the same caps say of them.
+/// Figure 5 has pairs too, without figures in the text: what the same caps predict for them.
 fn pairs(report: &mut Report, alone: &[f64]) -> Result<()> {
     let together: [(&str, &[usize]); 5] =
         [("none", &[]), ("with j24p", &[0]), ("with j96p", &[1]), ("with j384p", &[2]), ("all", &[0, 1, 2])];

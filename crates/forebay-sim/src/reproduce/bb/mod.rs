@@ -41,10 +41,10 @@ const COFLOW: usize = 6;
 const INDEPENDENT: [f64; 12] =
     [-26.0, -36.0, -30.0, -45.0, -48.0, -48.0, -30.0, -35.0, -27.0, -30.0, -27.0, -37.0];
 
-/// What happened in all orders, in seconds.
+/// Results over all orders, in seconds.
 #[derive(Clone, Default)]
 struct Means {
-    /// Of each run, in each order.
+    /// Aggregate of each run, in each order.
     aggregate_s: [Vec<f64>; RUNS.len()],
 }
 
@@ -58,7 +58,7 @@ impl Means {
         self.estimate(run).mean
     }
 
-    /// The same with its interval: of other orders.
+    /// The same with its interval over the orders.
     fn estimate(&self, run: usize) -> Estimate {
         Estimate::change_of_sums_percent(&self.aggregate_s[run], &self.aggregate_s[0])
     }
@@ -86,8 +86,8 @@ pub fn run(report: &mut Report) -> Result<()> {
     trinity::three_jobs(report)
 }
 
-/// All workloads, in as many threads as there are cores; each is a run of its own, so the result
-/// does not depend on that.
+/// Runs all workloads, in as many threads as there are cores; each run is independent, so the
+/// result does not depend on that.
 fn all_means() -> Result<Vec<Means>> {
     in_parallel(MIXES.len(), threads(None), workload).into_iter().collect()
 }
@@ -205,7 +205,7 @@ fn beyond(report: &mut Report, means: &[Means]) -> Result<()> {
     Ok(())
 }
 
-/// `coflow` on W(w + 1). Where all jobs use all nodes, shortest first is the optimum, which shares
+/// `coflow` on W(w + 1). Where all jobs use all nodes, shortest first is optimal, which shares
 /// cannot reach.
 fn coflow(w: usize, means: &Means) -> Record {
     let change = means.change(COFLOW);

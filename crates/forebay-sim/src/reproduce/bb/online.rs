@@ -1,7 +1,7 @@
-//! Steps that arrive over time: where bandwidth shares and patience come in, which a batch has no
+//! Steps that arrive over time: the case for bandwidth shares and patience, which a batch has no
 //! use for.
 //!
-//! Nine steps of ten are short, on 8 to 32 nodes; one is long, on 64. They arrive at random moments
+//! Nine in ten steps are short, on 8 to 32 nodes; one is long, on 64. They arrive at random moments
 //! (Poisson) and keep the nodes busy for about half of the time.
 
 use forebay_model::rng::Rng;
@@ -18,7 +18,7 @@ const STEPS: usize = 600;
 const SEEDS: u64 = 8;
 /// Mean time between arrivals.
 const GAP_S: f64 = 10.0;
-/// Others, at which nodes are busy for three quarters and for a quarter of the time.
+/// Other gaps, with which nodes are busy for three quarters and for a quarter of the time.
 const OTHER_GAPS_S: [f64; 2] = [6.5, 20.0];
 /// The longest that a step takes alone.
 const LONGEST_STEP_S: f64 = 120.0;

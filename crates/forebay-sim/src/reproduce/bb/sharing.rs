@@ -1,6 +1,6 @@
 //! Figure 6: instances of one job of 192 processes that share none, some or all of their nodes.
 //!
-//! The figure's sizes are not in the text; two nodes an instance are assumed. It makes no
+//! The figure's sizes are not in the text; two nodes per instance are assumed. It makes no
 //! difference here: a step ends when the last of its nodes has its data, so one shared node costs
 //! as much as all.
 
@@ -46,7 +46,7 @@ pub fn instances(report: &mut Report) -> Result<()> {
             };
             records.push(Record::model(id, *slowdown, "times as long as alone", target, met));
         }
-        // Whoever shares nothing is not made to wait.
+        // An instance that shares nothing does not have to wait.
         let scheduled: f64 = slowdowns("sa-fcfs", &nodes)?.iter().sum();
         let unscheduled: f64 = slowdowns("none", &nodes)?.iter().sum();
         records.push(Record::direction(

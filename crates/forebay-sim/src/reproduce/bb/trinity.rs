@@ -1,9 +1,9 @@
 //! Figure 1: three jobs on a pool of 100 nodes of Trinity, under the bandwidth and the interference
 //! policy.
 //!
-//! The paper prints the results and one size: J1 has 800 compute nodes. So a family of three jobs
-//! is run, all that the machine has room for, and its extremes are compared with the figures,
-//! beside the bounds that the model puts on them.
+//! The paper publishes the results and one size: J1 has 800 compute nodes. So a family of three
+//! jobs is run, all that the machine has room for, and its extremes are compared with the figures,
+//! and with the bounds that the model puts on them.
 
 use super::outcome;
 use crate::burst::{JobSpec, Setup};
@@ -13,7 +13,7 @@ use crate::report::{Record, Report};
 const NODES: u32 = 100;
 const NODE_BYTES: u64 = 6_000_000_000_000;
 const NODE_BYTES_PER_S: f64 = 5e9;
-/// Of the whole machine (Table I).
+/// Compute nodes of the whole machine (Table I).
 const COMPUTE_NODES: u64 = 19_000;
 const CORES: u64 = 32;
 const MEMORY_BYTES: u64 = 128_000_000_000;
@@ -36,7 +36,7 @@ fn against_isolated(jobs: &[JobSpec], allocation: &str) -> Option<(f64, f64)> {
     if total > NODE_BYTES * u64::from(NODES) {
         return None;
     }
-    // Whoever finds no room in the book of the allocator does not fit either.
+    // A job for which the allocator's books have no room does not fit either.
     let outcome = outcome(&setup).ok()?;
     let alone_s = |j: &JobSpec| j.step_bytes as f64 / (f64::from(NODES) * NODE_BYTES_PER_S);
     let all = outcome.aggregate_s() / jobs.iter().map(alone_s).sum::<f64>();

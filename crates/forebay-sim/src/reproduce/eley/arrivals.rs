@@ -49,7 +49,7 @@ pub fn all(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Deadlines missed in all, and the mean map time in seconds.
+/// Returns the number of deadlines missed, and the mean map time in seconds.
 fn measure(policy: &str, arrivals: &Arrivals) -> Result<(usize, f64)> {
     let (mut missed, mut map_s, mut runs) = (0, 0.0, 0u32);
     for seed in 0..SEEDS {

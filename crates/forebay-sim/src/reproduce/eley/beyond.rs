@@ -66,7 +66,7 @@ fn level(report: &mut Report, grid: &Grid, q: usize, allowance: f64) -> Result<(
             let bound_s = lower_bound_s(&cells[2].setup, 0);
             gains.push(ours_s / eley_s);
             bounds.push(bound_s / eley_s);
-            // A microsecond for rounding to nanoseconds at every event.
+            // A microsecond allows for rounding to nanoseconds at every event.
             worse += u32::from(ours_s > eley_s + 1e-6);
             missed += cells[2].outcome.missed();
             let gain = 100.0 * (ours_s / eley_s - 1.0);

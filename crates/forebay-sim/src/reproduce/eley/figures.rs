@@ -4,10 +4,10 @@ use super::{ALLOWANCES, APPLICATIONS, Cell, Grid, HPC, Report, Result, over_hpc}
 use crate::plot::bars::{Bars, Printed};
 use crate::report::Record;
 
-/// Printed slowdowns of T1 beside application 8, in percent.
+/// Published slowdowns of T1 beside application 8, in percent.
 pub(super) const T1_8_NAIVE: f64 = 63.0;
 pub(super) const T1_8_NO_ACTION: f64 = 26.0;
-/// Printed changes of application 2's map time under Eley at 5 and 15 %, in percent.
+/// Published changes of application 2's map time under Eley at 5 and 15 %, in percent.
 const APP_2: [f64; 2] = [-19.0, -30.0];
 
 fn app_names() -> Vec<String> {

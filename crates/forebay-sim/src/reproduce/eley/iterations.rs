@@ -1,4 +1,4 @@
-//! Tables 4 and 6: what the paper prints of each iteration of one run.
+//! Tables 4 and 6: what the paper publishes for each iteration of one run.
 
 use super::{Cell, action_name};
 use crate::report::Record;
@@ -18,7 +18,7 @@ pub struct Iterations {
 }
 
 impl Iterations {
-    /// Each number beside that of our run, whose waves are counted from `first_wave`.
+    /// Each number beside the number of our run, whose waves are counted from `first_wave`.
     pub fn records(&self, no_action: &Cell, eley: &Cell, first_wave: usize) -> Vec<Record> {
         let phase_s = |cell: &Cell, i: usize| {
             let phase = cell.outcome.hpc[0].phases[i];

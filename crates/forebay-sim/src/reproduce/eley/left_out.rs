@@ -1,4 +1,4 @@
-//! Table 5 once more: each application with constants that were fitted on the other seven.
+//! Table 5 again: each application with constants that were fitted on the other seven.
 //!
 //! The cells of Table 5 are not judged where constants were fitted on all of them. Here each column
 //! is fitted eight times, on a grid of the constants that it determines, and predicts the
@@ -27,7 +27,7 @@ struct Constants {
 type Tried = (Constants, Vec<f64>);
 
 impl Constants {
-    /// Those of direct reads; nothing is read from the tier.
+    /// The constants of direct reads; nothing is read from the tier.
     fn of_direct_reads() -> Vec<Constants> {
         grid(&[1.8, 2.0, 2.2], &[2.0, 2.2, 2.4], &[3.0])
     }
@@ -72,8 +72,8 @@ fn mean_map_s(policy: &str, constants: Constants, app: usize) -> Result<f64> {
     Ok(sum_s / HPC.len() as f64)
 }
 
-/// Of what was tried, the set that fits the other applications best: the least sum of the squares
-/// of relative errors.
+/// Among what was tried, the set that fits the other applications best: the least sum of the
+/// squares of relative errors.
 fn fit<'a>(tried: &'a [Tried], printed_s: &[f64], left_out: usize) -> Option<&'a Tried> {
     let error = |(_, map_s): &Tried| -> f64 {
         let errors = map_s.iter().zip(printed_s).map(|(ours, printed)| (ours / printed - 1.0).powi(2));
@@ -119,7 +119,7 @@ pub fn all(report: &mut Report) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// The second set fits the first application, and the first set the others.
+    /// The second set fits the first application, and the first set fits the others.
     #[test]
     fn an_application_is_not_fitted_on_itself() {
         let constants = |i_hpc| Constants { i_hpc, i_bd: 1.0, tier_read_s: 1.0 };

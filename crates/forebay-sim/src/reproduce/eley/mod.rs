@@ -66,7 +66,7 @@ impl Cell {
     }
 }
 
-/// Every run that tables and figures need: policies that heed no deadline once, the others at each
+/// Every run that tables and figures need: policies that ignore deadlines once, the others at each
 /// QoS level.
 struct Grid {
     /// `[hpc][app]`

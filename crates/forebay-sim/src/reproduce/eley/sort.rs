@@ -55,8 +55,8 @@ pub fn table4(report: &mut Report) -> Result<()> {
     timeline(report, "eley-table4.svg", &eley, 170.0, "Sort beside IOR under eley, 5 %")
 }
 
-/// What the first paper prints of Sort, in kind: its file system and its sizes are not printed, so
-/// the run is that of Table 4, and only signs and orders are judged.
+/// What the first paper publishes about Sort, in kind: its file system and its sizes are not
+/// published, so the run is the one of Table 4, and only signs and orders are judged.
 pub fn of_2017(report: &mut Report) -> Result<()> {
     report.heading(3, "Eley 2017, Figures 1 and 2: Sort beside IOR, in kind");
     report.text("The run of Table 4 instead of theirs, whose sizes and interference are not printed. Signs and orders are judged, the sizes are not.");
