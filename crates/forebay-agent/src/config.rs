@@ -360,8 +360,9 @@ impl Config {
 
 /// The reference as a TOML file: every key with its reason and default, commented out.
 pub fn reference_toml() -> String {
-    let mut out =
-        String::from("# Every key of Forebay's configuration, with its default and its reason: what `forebay config\n# reference` prints.\n#\n");
+    let mut out = String::from(
+        "# Every key of Forebay's configuration, with its default and its reason: what `forebay config\n# reference` prints.\n#\n",
+    );
     for line in reload::in_words() {
         wrap(&line, 98).iter().for_each(|line| out.push_str(&format!("# {line}\n")));
     }

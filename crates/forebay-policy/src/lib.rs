@@ -9,6 +9,7 @@ extern crate alloc;
 
 mod arena;
 pub mod bandwidth;
+pub mod batch_queue;
 pub mod burst;
 pub mod concurrency_window;
 pub mod disk_level;
@@ -26,7 +27,6 @@ pub mod phases;
 pub mod placement;
 pub mod planner;
 pub mod preferred_nodes;
-pub mod batch_queue;
 pub mod readahead;
 pub mod ship;
 pub mod spread;

@@ -1,7 +1,7 @@
 //! The board of this node, driven by programs, peers and the clock.
 
-use super::observed::Observed;
 use super::change_limit::{Pace, Seldom};
+use super::observed::Observed;
 use super::spread::{Spread, is_under_way};
 use super::waits::{Asked, Waits};
 use super::words;

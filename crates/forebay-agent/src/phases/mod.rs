@@ -14,8 +14,8 @@
 //! phase began.
 
 pub mod board;
-mod observed;
 mod change_limit;
+mod observed;
 pub mod spread;
 mod waits;
 mod words;

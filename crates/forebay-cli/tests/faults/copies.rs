@@ -100,14 +100,15 @@ fn a_file_that_is_overwritten_outlives_its_node_at_the_end_of_a_pass() {
         overwrite_in_a_pass(&slow, &cluster, &file);
         cluster.stop_agent(1);
         slow.limit("1GB/s");
-        wait_for("the file has the time of content 1", || {
+        let has_its_time = || {
             let shown = std::fs::metadata(slow.behind("ckpt")).unwrap();
             let age = shown.modified().unwrap().elapsed().unwrap_or_default();
             shown.len() == BYTES as u64 && age > Duration::from_secs(3)
-        });
+        };
+        wait_for("the file has the time of content 1", has_its_time);
         lose_node(&mut cluster, 0);
-        let there = std::fs::read(slow.behind("ckpt")).unwrap();
-        if there[..4096] == content(1, 0, 4096)[..] {
+        // A pass that has begun may not have come to the first bytes yet.
+        if has_its_time() {
             break (slow, cluster, file);
         }
         cluster.let_agent_go_on(1);

@@ -3,7 +3,9 @@
 //!
 //! Limits are checked by the least time that they allow: that holds on a slow machine, too.
 
-use crate::kit::{Daemon, FOREBAY, MIB, Node, PATIENCE, Process, forebay, succeeded, text, wait_for, wait_or};
+use crate::kit::{
+    Daemon, FOREBAY, MIB, Node, PATIENCE, Process, forebay, succeeded, text, wait_for, wait_or,
+};
 use crate::{json, make};
 use serde_json::Value;
 use std::os::unix::process::CommandExt;

@@ -14,11 +14,11 @@
 //! | `brake` | whether fetches that no reader waits for stop |
 //! | `chunk` | how much is read at a time |
 
+mod admission;
 mod brake;
 pub mod chunk;
 pub mod event;
 pub mod task_queue;
-mod admission;
 
 #[cfg(test)]
 mod tests;
@@ -26,10 +26,10 @@ mod tests;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
+use admission::{Offer, Reads};
 use brake::Brake;
 pub use event::{Action, By, Config, Event, LoadId, MountId, ReadId, TaskId};
 pub use task_queue::{Held, Pages, Queue};
-use admission::{Offer, Reads};
 
 use crate::drain::{self, Drain, FileId, Outlook};
 use crate::machine::{Machine, Nanos};

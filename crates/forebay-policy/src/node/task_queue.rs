@@ -290,8 +290,7 @@ mod tests {
     #[test]
     fn waiting_readers_go_first_and_read_ahead_is_bounded() {
         let mut queue = Queue::default();
-        let urgencies =
-            [Urgency::Refill, Urgency::Load, Urgency::Plan, Urgency::Ahead, Urgency::Demand];
+        let urgencies = [Urgency::Refill, Urgency::Load, Urgency::Plan, Urgency::Ahead, Urgency::Demand];
         for (task, urgency) in (0..).zip(urgencies) {
             queue.push(None, urgency, task).unwrap();
         }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use forebay_policy::machine::Nanos;
 use forebay_policy::batch_queue::{Action, Event as QueueEvent, Placement, Queue};
+use forebay_policy::machine::Nanos;
 
 use super::{JobSpec, Outcome, Ran, Setup};
 use crate::driver::{Driver, Record};

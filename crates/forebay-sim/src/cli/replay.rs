@@ -7,12 +7,12 @@
 use std::collections::VecDeque;
 
 use forebay_policy::bandwidth::{self, Divider};
+use forebay_policy::batch_queue::Queue;
 use forebay_policy::burst::access;
 use forebay_policy::drain::{self, Drain};
 use forebay_policy::machine::{Machine, Nanos};
 use forebay_policy::memory::node::NodeMemory;
 use forebay_policy::node::{self, Node};
-use forebay_policy::batch_queue::Queue;
 use forebay_policy::ship::Ship;
 use forebay_policy::stage::Stages;
 use serde::de::DeserializeOwned;

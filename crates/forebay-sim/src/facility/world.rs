@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_model::rng::Rng;
+use forebay_policy::batch_queue::{self, Queue};
 use forebay_policy::burst::access::{self, Access, StepId, Token};
 use forebay_policy::machine::Nanos;
-use forebay_policy::batch_queue::{self, Queue};
 
 use super::drains::{Chunk, Node, Phases};
 use super::servers::{Range, Servers, Spec};

@@ -1,4 +1,5 @@
-//! `striped`: as many nodes as the job wants, round robin; the fewest with room if it requests no number.
+//! `striped`: as many nodes as the job wants, round robin; the fewest with room if it requests no
+//! number.
 
 use super::capacity::Capacity;
 use super::{Board, Choice, Demand, Policy};

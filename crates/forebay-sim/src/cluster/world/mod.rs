@@ -6,10 +6,10 @@ mod map;
 mod page;
 mod pending;
 mod pfs;
-mod tier_contents;
 mod ship;
 mod shuffle;
 mod tasks;
+mod tier_contents;
 
 use std::collections::VecDeque;
 
