@@ -70,7 +70,7 @@ section! {
         "tier.eviction" => eviction: EvictionKind = r#""default""#, parsed(eviction);
         /// A closed file of write-back does not wait for I/O phases of HPC jobs for longer: if the
         /// node fails, what is in its memory only is lost. Longer than most phases, and as long as
-        /// a file may stay open before its writer goes on at the file system.
+        /// a file may stay open before its writer continues on the file system.
         "tier.dirty_age_max_s" => dirty_age_max: Duration = "300", seconds(1..=86_400);
         /// Directory on a disk of this node for files of write-back whose programs want them to
         /// outlive a restart of the node (`--copies disk`). Empty: their programs wait for the file

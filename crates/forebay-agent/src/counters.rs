@@ -53,7 +53,7 @@ counters! {
     pages_from_peers_total,
     /// Of those, from nodes other than their owners, because many nodes read a file.
     pages_from_relays_total,
-    /// Bytes of pages from peers, also of pages that arrived in part.
+    /// Bytes of pages from peers, including pages that arrived in part.
     from_peers_bytes,
     /// Pages that were read from the disk level instead of the PFS.
     pages_from_disk_total,
@@ -69,7 +69,7 @@ counters! {
     disk_failed_total,
     /// Pages sent to peers.
     pages_to_peers_total,
-    /// Bytes of pages sent to peers, also of pages sent in part.
+    /// Bytes of pages sent to peers, including pages sent in part.
     to_peers_bytes,
     /// Pages fetched into peers' tiers by loads of this node.
     pages_placed_total,

@@ -132,7 +132,7 @@ pub fn variables(all: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<
         };
         let (table, key) = (table.to_ascii_lowercase(), key.to_ascii_lowercase());
         if TABLES.contains(&table.as_str()) {
-            let value = value.into_string().map_err(|_| format!("{name}: it is no text"))?;
+            let value = value.into_string().map_err(|_| format!("{name}: it is not valid text"))?;
             layers.push(Layer {
                 origin: name.to_owned(),
                 text: format!("[{table}]\n{key} = {value}"),

@@ -41,10 +41,10 @@ section! {
         /// fetches what is read in pages of 16 KiB, and nothing is read ahead that
         /// the reader has not earned by reading on. An empty list treats all files alike.
         "mount.small_page_files" => small_page_files: Vec<String> = r#"["*.parquet", "*.parq", "*.orc"]"#, names(plain_names);
-        /// Parts of such a file that tasks will read, with at most so many bytes between them, are
-        /// prefetched by one read of the PFS, and the bytes between them too: up to 2MiB. `auto`
-        /// estimates it from the reads of the mount: the bytes that take as long as a read does
-        /// beside its bytes, at most 128 KiB. 0 fetches nothing that is not reported.
+        /// Parts of such a file that tasks will read, with at most this many bytes between them,
+        /// are prefetched by one read of the PFS, and the bytes between them too: up to 2MiB.
+        /// `auto` estimates it from the reads of the mount: the bytes that take as long as a read
+        /// does beside its bytes, at most 128 KiB. 0 fetches nothing that is not reported.
         "mount.merge_gap" => merge_gap_bytes: Option<u64> = r#""auto""#, parsed(merge_gap);
         /// Unit of placement, a multiple of the page size: each extent has one owner. As large as
         /// the splits of Hadoop and Spark, so that a task's input is on one node.
@@ -67,7 +67,7 @@ section! {
         "mount.revalidate" => revalidate: Revalidate = r#""force""#, choice();
         /// Two writes within this time may leave the same time stamps, so a file that changed more
         /// recently is not cached yet. 20 ms covers kernels that stamp by the clock tick. If both
-        /// stamps are whole seconds, the time is at least 2 s. 0 trusts every stamp at once.
+        /// stamps are whole seconds, the time is at least 2 s. 0 trusts every stamp immediately.
         "mount.stamp_granularity_ms" => stamp_granularity_ns: i64 = "20", millis_ns(0..=60_000);
         /// How long a file must have been unchanged before it is cached, where writers cannot be
         /// excluded: on file systems that other nodes may write (network and FUSE file systems),
@@ -89,7 +89,7 @@ section! {
         /// of changed files until the files are evicted.
         "mount.stamps" => trusts_stamps: bool = r#""measure""#, parsed(trusts_stamps);
         /// Directory on this mount where the agent may write that small file (.forebay-probe-*,
-        /// removed at once). The mount's root unless given.
+        /// removed immediately). The mount's root unless given.
         "mount.probe_dir" => probe_dir: Option<PathBuf> = "", path();
         /// Keep the kernel's own copy of fetched bytes. Off, because nobody needs the same bytes in
         /// memory twice.
