@@ -16,8 +16,6 @@ mod quirks;
 pub mod read;
 pub mod source;
 pub mod stamps;
-#[cfg(feature = "testing")]
-pub mod testing;
 pub mod version;
 
 pub use mount::{Mount, find_mount};

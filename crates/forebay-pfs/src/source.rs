@@ -1,5 +1,5 @@
 //! What a tier asks of a PFS that it reads: one seam, so that a tier can be tested on a PFS that
-//! is slow, hangs, fails or is of another kind without one of that sort ([`testing`]).
+//! is slow, hangs, fails or is of another kind without one of that sort.
 //!
 //! Files are open descriptors throughout: a caller that holds one has shown that it may read the
 //! file.

@@ -1,9 +1,9 @@
 //! The agent, its PFS and its clients.
 
+use crate::faulty::Faulty;
 use forebay_agent::{Agent, Closer, Config, CoordinatorAddress};
 use forebay_client::{Client, ClientConfig, File, Load};
 use forebay_pfs::Source;
-use forebay_pfs::testing::Faulty;
 use forebay_wire::Status;
 use forebay_wire::link::Security;
 use std::os::unix::fs::MetadataExt;

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "what is unwrapped is what a test asserts")]
 
+mod faulty;
 mod kit;
 mod reads;
 mod versions;

@@ -1,12 +1,12 @@
 //! Reads of the PFS: which, in which order, through which descriptor, and the outcome of their
 //! faults.
 
+use crate::faulty::{Outcome, Read};
 use crate::kit::{Node, PAGE, THREADS, content, read, wait_for};
 use forebay_client::ReadMode;
 use forebay_pfs::Traits;
 use forebay_pfs::layout::Layout;
 use forebay_pfs::read::PageCache;
-use forebay_pfs::testing::Outcome;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -166,7 +166,7 @@ fn a_striped_file_is_read_with_its_stripes_known_and_asked_for_them_once() {
     let path = node.file("f", 1, 64 * PAGE);
     node.load(&[&path]);
     let reads = node.source.reads();
-    let large = |read: &&forebay_pfs::testing::Read| read.len > 256 << 10;
+    let large = |read: &&Read| read.len > 256 << 10;
     assert!(reads.iter().any(|read| large(&read)), "{reads:?}");
     assert!(reads.iter().filter(large).all(|read| read.stripe_bytes == PAGE), "{reads:?}");
     // Once for its stripes, and once for its servers.

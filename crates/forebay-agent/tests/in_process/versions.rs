@@ -1,11 +1,11 @@
 //! Which version of a file is cached, and when.
 
+use crate::faulty::{Faulty, Outcome};
 use crate::kit::{Node, PAGE, content, read, wait_for};
 use forebay_client::ReadMode;
 use forebay_pfs::Traits;
 use forebay_pfs::lease::Writers;
 use forebay_pfs::stamps::{Change, Stamps};
-use forebay_pfs::testing::Outcome;
 use std::path::Path;
 
 /// Whether the file is in the tier after it has been read once, rightly.
@@ -77,7 +77,7 @@ fn where_other_nodes_may_write_a_file_has_to_be_quiet_first() {
 
 #[test]
 fn nothing_is_cached_where_writes_do_not_move_the_time_stamps() {
-    let rest = |source: &forebay_pfs::testing::Faulty| source.set_stamps(Ok(Stamps::Rest(Change::Overwrite)));
+    let rest = |source: &Faulty| source.set_stamps(Ok(Stamps::Rest(Change::Overwrite)));
     let node = Node::with("", rest);
     let path = node.file("f", 1, PAGE);
     assert!(!is_cached(&node, &path, 1, PAGE));

@@ -1,10 +1,10 @@
-//! A PFS with faults, and with the traits of any file system, over a plain directory: for tests.
+//! A PFS with faults, and with the traits of any file system, over a plain directory.
 
-use crate::layout::Layout;
-use crate::lease::{Opened, Writers};
-use crate::read::PageCache;
-use crate::stamps::Stamps;
-use crate::{FileFacts, Mounted, Revalidate, Source, Traits};
+use forebay_pfs::layout::Layout;
+use forebay_pfs::lease::{Opened, Writers};
+use forebay_pfs::read::PageCache;
+use forebay_pfs::stamps::Stamps;
+use forebay_pfs::{FileFacts, Mounted, Revalidate, Source, Traits};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
