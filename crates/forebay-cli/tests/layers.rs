@@ -323,7 +323,7 @@ fn agents_and_simulated_nodes_fetch_as_the_node_machine_decides() {
         "short_reads",
     ];
     // Limits on how often programs may report, and on the rate of a job, which choose no fetch.
-    let permitted = (["phases/pace.rs", "traffic/account.rs"], "token_bucket");
+    let permitted = (["phases/change_limit.rs", "traffic/account.rs"], "token_bucket");
     for directory in ["forebay-agent/src", "forebay-sim/src/cluster", "forebay-sim/src/world"] {
         let (package, below) = directory.split_once('/').unwrap();
         let sources = sources(&packages[package].directory.join(below));

@@ -3,7 +3,6 @@
 use crate::kit::{FOREBAY, Node, forebay, text};
 use forebay_lab::memory_group::MemoryGroup;
 use std::path::Path;
-use std::process::Command;
 
 #[test]
 fn a_capacity_below_the_agents_own_needs_can_be_raised_again() {

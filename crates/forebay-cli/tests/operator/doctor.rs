@@ -33,8 +33,8 @@ fn limits_of_the_process_and_its_group_are_found_with_their_remedies() {
     doctor.args(["-c", &limits, FOREBAY]).env("FOREBAY_SOCKET", "/nowhere/agent.sock");
     let found = findings(&mut doctor);
     let expected = [
-        ("memory", "512 MiB usable", "--capacity"),
-        ("control group", "limit of 512 MiB", "below it"),
+        ("memory", "512.0 MiB usable", "--capacity"),
+        ("control group", "limit of 512.0 MiB", "below it"),
         ("open files", "up to 4000 a process", "65536"),
         ("locked memory", "64.0 KiB a process", "no action needed"),
         ("agent", "no agent at /nowhere/agent.sock", "forebay up --pfs DIR"),

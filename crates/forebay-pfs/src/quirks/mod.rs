@@ -18,7 +18,7 @@ pub use slowfs::LAYOUT_XATTR;
 use crate::ChangeStamp;
 use crate::layout::Layout;
 use crate::layout::hint::Hint;
-use crate::mount::{MountLine, line_of};
+use crate::mount::{MountLine, is_mount_point, line_of};
 use create::{Laid, New};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -117,7 +117,7 @@ pub fn name_of(path: &Path) -> Option<String> {
 /// directory of one that only this node has: most likely a mount is missing.
 pub fn local_directory(path: &Path) -> Option<String> {
     let line = line_of(path)?;
-    let is_local = by_type::is_of_one_node(&line.fs_type) && line.mount_point != path;
+    let is_local = by_type::is_of_one_node(&line.fs_type) && !is_mount_point(path);
     is_local.then(|| String::from_utf8_lossy(&line.fs_type).into_owned())
 }
 

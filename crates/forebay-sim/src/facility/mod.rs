@@ -18,7 +18,7 @@
 //! | [`view`] | rows, records, a timeline |
 
 use forebay_policy::burst::access;
-use forebay_policy::{drain, queue};
+use forebay_policy::{batch_queue, drain};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::JobSpec;
